@@ -1,0 +1,186 @@
+//! Every task a developer of Larder does: `cargo xtask` lists them.
+//!
+//! `check` never writes; `fix` does. What the checks hold the tree to is data, in `rules.toml`.
+
+mod layers;
+mod licences;
+mod metadata;
+mod rules;
+mod tidy;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use metadata::Metadata;
+use rules::Rules;
+use tree::Tree;
+
+/// Why a task did not end well.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Mend the tree.
+    #[error("{check}: {} to mend:\n  {}", faults.len(), faults.join("\n  "))]
+    Faults {
+        /// The check that found them.
+        check: &'static str,
+        /// A line each.
+        faults: Vec<String>,
+    },
+    /// Mend what the command says.
+    #[error("`{line}` failed{detail}")]
+    Command {
+        /// The command.
+        line: String,
+        /// What is known besides.
+        detail: String,
+    },
+    /// Install the command.
+    #[error("`{line}` does not start")]
+    Start {
+        /// The command.
+        line: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Mend `rules.toml`.
+    #[error("rules.toml: {0}")]
+    Rules(String),
+    /// Another version of cargo than this program knows.
+    #[error("cargo metadata: {0}")]
+    Metadata(String),
+    /// Ask for a task that exists.
+    #[error("there is no task `{0}`; `cargo xtask` lists them")]
+    NoSuchTask(String),
+}
+
+impl Failure {
+    /// The failure of a check, if it found anything.
+    pub(crate) fn of(check: &'static str, faults: Vec<String>) -> Result<(), Self> {
+        if faults.is_empty() { Ok(()) } else { Err(Self::Faults { check, faults }) }
+    }
+
+    pub(crate) fn start(line: &str, source: std::io::Error) -> Self {
+        Self::Start { line: line.to_owned(), source }
+    }
+}
+
+type Run = fn(&[String]) -> Result<(), Failure>;
+
+/// Name, what it does, how.
+const TASKS: [(&str, &str, Run); 14] = [
+    ("check", "formatting, clippy, layers, licences, tidy; writes nothing", check),
+    ("fix", "formats, and applies what clippy can mend", fix),
+    ("layers", "which crate may depend on which", |_| layers()),
+    ("licences", "licences and doubled versions of the crates from outside", |_| licences()),
+    ("tidy", "file lengths, names, module heads, unfinished work, whitespace", |_| tidy()),
+    ("test", "all tests of the workspace; arguments go to cargo test", test),
+    ("sim", "the simulator; --help tells what it takes", sim),
+    ("clients", "real S3 clients against a server of their own", |rest| blackbox("run.py", rest)),
+    ("crash", "kills the server under load: no acknowledged put lost", |rest| {
+        blackbox("crash.py", rest)
+    }),
+    ("powercut", "loses all unsynced writes under load; needs root", |rest| {
+        blackbox("powercut.py", rest)
+    }),
+    ("fulldisk", "fills a disk; needs root", |rest| blackbox("fulldisk.py", rest)),
+    ("corrupt", "plants corruptions, each to be found", |rest| blackbox("corrupt.py", rest)),
+    ("s3-tests", "--suite PATH: writes docs/s3-compatibility.md", conformance),
+    ("ci", "all that CI does, clients included", |_| sh("bash", &[".ci/run"], &[])),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = arguments.split_first() else {
+        for (name, purpose, _) in TASKS {
+            println!("{name:10} {purpose}");
+        }
+        return ExitCode::SUCCESS;
+    };
+    let task = TASKS.iter().find(|(task, ..)| task == name);
+    let result = match task {
+        Some((_, _, run)) => run(rest),
+        None => Err(Failure::NoSuchTask(name.clone())),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask {name}: {failure}");
+            let mut cause = std::error::Error::source(&failure);
+            while let Some(error) = cause {
+                eprintln!("  because: {error}");
+                cause = error.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(_: &[String]) -> Result<(), Failure> {
+    sh(&cargo(), &["fmt", "--all", "--check"], &[])?;
+    tidy()?;
+    layers()?;
+    licences()?;
+    let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    sh(&cargo(), &clippy, &[])
+}
+
+fn fix(_: &[String]) -> Result<(), Failure> {
+    let clippy = ["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty"];
+    sh(&cargo(), &clippy, &[])?;
+    sh(&cargo(), &["fmt", "--all"], &[])
+}
+
+fn layers() -> Result<(), Failure> {
+    layers::check(&Rules::read()?, &Metadata::read()?, &Tree::read(&root())?)
+}
+
+fn licences() -> Result<(), Failure> {
+    licences::check(&Rules::read()?, &Metadata::read()?)
+}
+
+fn tidy() -> Result<(), Failure> {
+    tidy::check(&Rules::read()?, &Tree::read(&root())?)
+}
+
+fn test(rest: &[String]) -> Result<(), Failure> {
+    sh(&cargo(), &["test", "--workspace", "--locked"], rest)
+}
+
+fn sim(rest: &[String]) -> Result<(), Failure> {
+    sh(&cargo(), &["run", "--release", "--locked", "--package", "larder-sim", "--"], rest)
+}
+
+/// Runs one of the black-box tests with the clients they are made for.
+fn blackbox(script: &str, rest: &[String]) -> Result<(), Failure> {
+    sh(&cargo(), &["build", "--release", "--locked"], &[])?;
+    sh("bash", &["tests/clients/install.sh"], &[])?;
+    sh("target/clients/bin/python", &[&format!("tests/clients/{script}")], rest)
+}
+
+fn conformance(rest: &[String]) -> Result<(), Failure> {
+    sh(&cargo(), &["build", "--release", "--locked"], &[])?;
+    sh("python3", &["tests/s3-tests/run.py"], rest)
+}
+
+/// Runs a command at the root of the tree, its output going where ours goes.
+fn sh(program: &str, arguments: &[&str], rest: &[String]) -> Result<(), Failure> {
+    let line = [&[program], arguments].concat().join(" ");
+    let status = Command::new(program).args(arguments).args(rest).current_dir(root()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::Command { line, detail: format!(" with {status}") }),
+        Err(error) => Err(Failure::start(&line, error)),
+    }
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+}
+
+/// The root of the tree that this program was built in.
+fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
+}
