@@ -1,0 +1,17 @@
+//! The ports through which Larder touches the world: disk, clock, randomness.
+//!
+//! Each port has a real and a simulated side. Stores and roles are written against the port and
+//! never against the operating system, so that the simulator can lose, tear and corrupt what a real
+//! machine would lose, tear and corrupt.
+
+#![deny(unsafe_code)]
+
+pub mod disk;
+mod real_disk;
+pub mod rng;
+pub mod sim_disk;
+
+pub use disk::{Disk, DiskError, DiskFile, OpenMode};
+pub use real_disk::{FileLock, RealDisk};
+pub use rng::SeededRng;
+pub use sim_disk::SimDisk;

@@ -1,0 +1,143 @@
+use std::io::IoSlice;
+
+use super::*;
+use crate::disk::{read_file, replace_file};
+
+fn disk() -> (tempfile::TempDir, RealDisk) {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = RealDisk::open(dir.path()).unwrap();
+    (dir, disk)
+}
+
+#[test]
+fn parts_are_written_one_after_the_other() {
+    let (_dir, disk) = disk();
+    let file = disk.open("a/b", OpenMode::CreateNew).unwrap();
+    file.write_at(3, &[IoSlice::new(b"one"), IoSlice::new(b""), IoSlice::new(b"two")]).unwrap();
+    file.sync().unwrap();
+    let mut bytes = [0xFF; 16];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), 9);
+    assert_eq!(&bytes[..9], b"\0\0\0onetwo");
+    assert_eq!(file.read_device_at(3, &mut bytes).unwrap(), 6);
+    assert_eq!(&bytes[..6], b"onetwo");
+    assert_eq!(file.len().unwrap(), 9);
+}
+
+#[test]
+fn more_parts_than_one_call_takes_are_all_written() {
+    let (_dir, disk) = disk();
+    let file = disk.open("many", OpenMode::CreateNew).unwrap();
+    let pieces: Vec<[u8; 2]> = (0..3000u16).map(u16::to_le_bytes).collect();
+    let parts: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    file.write_at(0, &parts).unwrap();
+    assert_eq!(read_file(&disk, "many").unwrap(), pieces.concat());
+}
+
+#[test]
+fn the_rest_of_a_short_write_begins_where_it_ended() {
+    let parts = [IoSlice::new(b"abc"), IoSlice::new(b"defg")];
+    let text =
+        |written| rest_of(&parts, written).iter().flat_map(|p| p.to_vec()).collect::<Vec<u8>>();
+    assert_eq!(text(2), b"cdefg");
+    assert_eq!(text(3), b"defg");
+    assert_eq!(text(6), b"g");
+}
+
+#[test]
+fn cached_reads_give_the_bytes_or_nothing() {
+    let (_dir, disk) = disk();
+    let file = disk.open("cached", OpenMode::CreateNew).unwrap();
+    file.write_at(0, &[IoSlice::new(&[7; 10_000])]).unwrap();
+    let mut bytes = [0; 10_000];
+    if let Some(read) = file.read_cached_at(0, &mut bytes).unwrap() {
+        assert_eq!(read, 10_000);
+        assert!(bytes.iter().all(|byte| *byte == 7));
+    }
+}
+
+#[test]
+fn allocated_ranges_are_zeros_and_lengths_can_be_cut() {
+    let (_dir, disk) = disk();
+    let file = disk.open("reserved", OpenMode::CreateNew).unwrap();
+    file.allocate(0, 100_000).unwrap();
+    assert_eq!(file.len().unwrap(), 100_000);
+    let mut bytes = vec![1; 100_000];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), 100_000);
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    file.set_len(10).unwrap();
+    assert_eq!(file.len().unwrap(), 10);
+    file.set_len(0).unwrap();
+    assert!(file.is_empty().unwrap());
+}
+
+#[test]
+fn names_do_not_leave_the_root() {
+    let (_dir, disk) = disk();
+    for name in ["../x", "a/../../x", "", "a//b", "a/", "./a", "a\0b"] {
+        let answer = disk.open(name, OpenMode::CreateNew);
+        assert!(matches!(answer, Err(DiskError::BadName { .. })), "{name:?}");
+        assert!(matches!(disk.remove(name), Err(DiskError::BadName { .. })), "{name:?}");
+    }
+    let answer = disk.open("/dev/null", OpenMode::ReadWrite);
+    assert!(matches!(answer, Err(DiskError::BadName { .. })));
+    disk.open("here", OpenMode::CreateNew).unwrap();
+    assert!(matches!(disk.rename("here", "d/there"), Err(DiskError::BadName { .. })));
+}
+
+#[test]
+fn missing_and_present_files_are_told_apart() {
+    let (_dir, disk) = disk();
+    assert!(matches!(disk.open("x", OpenMode::Read), Err(DiskError::NotFound { .. })));
+    assert!(matches!(disk.open("x", OpenMode::ReadWrite), Err(DiskError::NotFound { .. })));
+    disk.open("x", OpenMode::CreateNew).unwrap();
+    assert!(matches!(disk.open("x", OpenMode::CreateNew), Err(DiskError::Exists { .. })));
+    assert!(matches!(disk.list("d"), Err(DiskError::NotFound { .. })));
+    assert!(matches!(RealDisk::open("/no/such/place"), Err(DiskError::NotFound { .. })));
+}
+
+#[test]
+fn lists_name_files_only_and_in_order() {
+    let (_dir, disk) = disk();
+    for name in ["d/2", "d/10", "d/1", "d/e/3"] {
+        disk.open(name, OpenMode::CreateNew).unwrap();
+    }
+    disk.create_dir("d/f/g").unwrap();
+    disk.create_dir("d/f").unwrap();
+    disk.rename("d/2", "d/1").unwrap();
+    disk.sync_dir("d").unwrap();
+    assert_eq!(disk.list("d").unwrap(), ["1", "10"]);
+    assert_eq!(disk.list("d/f/g").unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn a_file_is_replaced_whole() {
+    let (_dir, disk) = disk();
+    replace_file(&disk, "", "f", b"first").unwrap();
+    replace_file(&disk, "", "f", b"second").unwrap();
+    assert_eq!(read_file(&disk, "f").unwrap(), b"second");
+    assert_eq!(disk.list("").unwrap(), ["f"]);
+}
+
+#[test]
+fn a_second_lock_is_refused_until_the_first_ends() {
+    let (dir, disk) = disk();
+    let lock = disk.lock("lock").unwrap();
+    let other = RealDisk::create(dir.path().join("new/sub")).unwrap();
+    other.lock("lock").unwrap();
+    let again = RealDisk::open(dir.path()).unwrap();
+    assert!(matches!(again.lock("lock"), Err(DiskError::Held { .. })));
+    drop(lock);
+    again.lock("lock").unwrap();
+}
+
+#[test]
+fn a_full_device_says_so() {
+    if let Ok(disk) = RealDisk::open("/dev/shm") {
+        let free = disk.free_bytes().unwrap();
+        let name = format!("larder-full-{}", crate::rng::unique_u64());
+        let file = disk.open(&name, OpenMode::CreateNew).unwrap();
+        let answer = file.allocate(0, free + (1 << 40));
+        disk.remove(&name).unwrap();
+        assert!(matches!(answer, Err(DiskError::Full { .. })), "{answer:?}");
+    }
+}

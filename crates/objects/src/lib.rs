@@ -1,0 +1,419 @@
+//! The object interface: what a face (S3, a mount) asks of a store (the cluster's proxy, a packed
+//! bucket).
+//!
+//! # Invariants that every implementation keeps
+//!
+//! 1. When a call that changes something returns `Ok`, the change is durable and every later call
+//!    sees it. When it returns an error other than [`ObjectError::Unavailable`] or
+//!    [`ObjectError::SlowDown`], nothing has changed.
+//! 2. A future dropped half-way leaves no half-state: the change happens wholly or not at all.
+//! 3. Bytes are verified against their checksums before [`Objects::read`] gives them out.
+//! 4. Conditions are decided atomically with the change they guard.
+
+#![deny(unsafe_code)]
+
+mod assemble;
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures::Stream;
+use larder_types::limits::PART_NUMBER_MAX;
+use larder_types::{
+    Attributes, Body, BucketId, BucketName, BucketRecord, ChecksumAlgorithm, ChecksumKind,
+    Condition, ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, PartRef, UploadId,
+    UploadRow,
+};
+
+pub use assemble::{Assembled, assemble};
+
+/// Why a call did not do what was asked, sorted by what the caller should do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// Fix the request: there is no such bucket.
+    #[error("the bucket does not exist")]
+    NoSuchBucket,
+    /// Fix the request: the bucket is there already.
+    #[error("the bucket exists already")]
+    BucketExists,
+    /// Fix the request: the bucket has objects or open uploads.
+    #[error("the bucket is not empty")]
+    BucketNotEmpty,
+    /// Fix the request: the cluster has as many buckets as it may.
+    #[error("the cluster has as many buckets as it may")]
+    TooManyBuckets,
+    /// Fix the request: there is no such object.
+    #[error("the object does not exist")]
+    NoSuchKey,
+    /// Fix the request: there is no such upload.
+    #[error("the upload does not exist")]
+    NoSuchUpload,
+    /// Fix the request: a named part is missing or has another etag or checksum.
+    #[error("part {number} was not uploaded, or its etag or checksum is another")]
+    InvalidPart {
+        /// The part.
+        number: u16,
+    },
+    /// Fix the request: parts must be named in ascending order.
+    #[error("parts must be named in ascending order, each once, from 1 to {PART_NUMBER_MAX}")]
+    InvalidPartOrder,
+    /// Fix the request: a part other than the last is below 5 MiB.
+    #[error("part {number} has {bytes} bytes; every part but the last has at least 5 MiB")]
+    PartTooSmall {
+        /// The part.
+        number: u16,
+        /// Its size.
+        bytes: u64,
+    },
+    /// Fix the request: too large an object, part or set of attributes.
+    #[error("{what} is larger than the {limit_bytes} bytes allowed")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// Fix the request or give up: a condition does not hold.
+    #[error("a condition of the request does not hold")]
+    PreconditionFailed,
+    /// Fix the request: the body broke off, or is not what its digest said.
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    /// Ask again from the start: the object changed between [`Objects::open`] and the read.
+    #[error("the object changed while it was being read")]
+    Changed,
+    /// Retry later, more slowly: a queue is full.
+    #[error("the server is at its limit, retry later")]
+    SlowDown,
+    /// Free space or add disks; deletes still work.
+    #[error("no space is left for new data; deletes still work")]
+    Full,
+    /// Retry later: a part of the store is down. Whether a change happened is not known.
+    #[error("not available now: {reason}")]
+    Unavailable {
+        /// What is down.
+        reason: String,
+    },
+    /// Give up: every copy is damaged. An alarm was raised.
+    #[error("every copy of the data is damaged")]
+    Damaged,
+}
+
+/// What is wrong with the body of a put.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// Fewer bytes came than announced, or the connection broke.
+    #[error("the body ended before its announced length")]
+    Incomplete,
+    /// `Content-MD5` is another.
+    #[error("the body's MD5 is not the one given in Content-MD5")]
+    BadDigest,
+    /// An `x-amz-checksum-*` or the signed SHA-256 is another.
+    #[error("the body's {0} is not the one given")]
+    BadChecksum(&'static str),
+    /// A chunk signature or the framing is wrong.
+    #[error("the body is framed or signed wrongly: {0}")]
+    Malformed(String),
+}
+
+/// What a whole body hashes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BodyDigest {
+    /// MD5 of all bytes.
+    pub md5: [u8; 16],
+    /// S3 checksum to store, already verified if the client sent one.
+    pub checksum: Option<ObjectChecksum>,
+}
+
+/// The body of a put, pulled by the store in pieces of any size.
+pub trait PutBody: Send {
+    /// Exact length, if it was announced.
+    fn len(&self) -> Option<u64>;
+    /// Whether it was announced to be empty.
+    fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+    /// The next piece; `None` at the end.
+    fn next(&mut self) -> impl Future<Output = Option<Result<Bytes, BodyError>>> + Send;
+    /// Called once after the end: verifies everything the client announced.
+    ///
+    /// # Errors
+    /// [`BodyError`]; the put must then not happen.
+    fn finish(&mut self) -> Result<BodyDigest, BodyError>;
+}
+
+/// What else a put says.
+#[derive(Debug, Clone, Default)]
+pub struct PutOptions {
+    /// Headers, user metadata, tags.
+    pub attributes: Attributes,
+    /// What must hold.
+    pub condition: Condition,
+}
+
+/// What a put, a part or a completed upload became.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutDone {
+    /// Entity tag.
+    pub etag: ETag,
+    /// S3 checksum stored with it.
+    pub checksum: Option<ObjectChecksum>,
+    /// Its clock; gives Last-Modified.
+    pub clock: HybridClock,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A version found by [`Objects::open`]: what it is, and where to read it.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// Bucket.
+    pub bucket: BucketId,
+    /// Key.
+    pub key: ObjectKey,
+    /// The op that put it.
+    pub op: OpId,
+    /// What it is.
+    pub metax: Metax,
+    /// Where it is.
+    pub body: Body,
+}
+
+impl Opened {
+    /// The parts of an object that was uploaded in parts; empty for others.
+    #[must_use]
+    pub fn parts(&self) -> &[PartRef] {
+        match &self.body {
+            Body::Parts { parts, .. } => parts,
+            _ => &[],
+        }
+    }
+}
+
+/// A stream of verified pieces.
+pub type PieceStream = Pin<Box<dyn Stream<Item = Result<Bytes, ObjectError>> + Send + Sync>>;
+
+/// Verified bytes.
+pub enum ReadBody {
+    /// All of them: small reads cost no stream.
+    Whole(Bytes),
+    /// Piece by piece; ends with an error rather than with wrong bytes.
+    Stream(PieceStream),
+}
+
+/// Asks for a page of a list.
+#[derive(Debug, Clone, Default)]
+pub struct ListRequest {
+    /// Only keys that begin so.
+    pub prefix: String,
+    /// Keys are grouped up to the first occurrence of this after the prefix; never `Some("")`.
+    pub delimiter: Option<String>,
+    /// Only keys greater than this, and no group equal to it.
+    pub after: Option<String>,
+    /// Most keys and groups together; at most 1,000.
+    pub max: usize,
+}
+
+/// An entry of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ListItem<T> {
+    /// A key.
+    Entry(T),
+    /// A group: the common beginning of at least one key, delimiter included.
+    Group(String),
+}
+
+/// A page of a list, in byte order.
+#[derive(Debug, Clone)]
+pub struct ListPage<T> {
+    /// Keys and groups.
+    pub items: Vec<ListItem<T>>,
+    /// Whether more follow.
+    pub truncated: bool,
+}
+
+/// An object in a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedObject {
+    /// Key.
+    pub key: ObjectKey,
+    /// What it is.
+    pub metax: Metax,
+}
+
+/// A part in a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedPart {
+    /// Part number.
+    pub number: u16,
+    /// Size, etag, checksum, clock.
+    pub metax: Metax,
+}
+
+/// Parts of an open upload.
+#[derive(Debug, Clone)]
+pub struct PartsPage {
+    /// The upload.
+    pub upload: UploadRow,
+    /// Parts in ascending order.
+    pub parts: Vec<ListedPart>,
+    /// Whether more follow.
+    pub truncated: bool,
+}
+
+/// A part as named in a completion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPart {
+    /// Part number.
+    pub number: u16,
+    /// Its etag, without quotes.
+    pub etag: String,
+    /// Its checksum, if the client repeats it.
+    pub checksum: Option<(ChecksumAlgorithm, Vec<u8>)>,
+}
+
+/// How an upload is to be completed.
+#[derive(Debug, Clone, Default)]
+pub struct CompleteOptions {
+    /// The parts, as the client named them.
+    pub parts: Vec<NamedPart>,
+    /// What must hold of the key.
+    pub condition: Condition,
+    /// Checksum of the whole object that the client expects.
+    pub checksum: Option<(ChecksumAlgorithm, Vec<u8>)>,
+    /// Size that the client expects (`x-amz-mp-object-size`).
+    pub size: Option<u64>,
+}
+
+/// How an upload begins.
+#[derive(Debug, Clone, Default)]
+pub struct UploadOptions {
+    /// Attributes of the object to be.
+    pub attributes: Attributes,
+    /// Checksum algorithm and kind, if chosen.
+    pub checksum: Option<(ChecksumAlgorithm, ChecksumKind)>,
+}
+
+/// A store of objects.
+pub trait Objects: Send + Sync + 'static {
+    /// Makes a bucket.
+    fn create_bucket(
+        &self,
+        name: &BucketName,
+        location: Option<String>,
+    ) -> impl Future<Output = Result<BucketRecord, ObjectError>> + Send;
+    /// Removes an empty bucket.
+    fn delete_bucket(
+        &self,
+        name: &BucketName,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+    /// A bucket's record.
+    fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError>;
+    /// All live buckets, by name.
+    fn buckets(&self) -> Result<Vec<BucketRecord>, ObjectError>;
+
+    /// Makes the key's new version.
+    fn put<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: PutOptions,
+        body: B,
+    ) -> impl Future<Output = Result<PutDone, ObjectError>> + Send;
+    /// Finds the key's current version.
+    fn open(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<Opened, ObjectError>> + Send;
+    /// Reads bytes `range` of a version found by [`Objects::open`]; the range lies inside it.
+    fn read(
+        &self,
+        object: &Opened,
+        range: Range<u64>,
+    ) -> impl Future<Output = Result<ReadBody, ObjectError>> + Send;
+    /// Size, etag and checksum of one part of a completed object.
+    fn part(
+        &self,
+        object: &Opened,
+        number: u16,
+    ) -> impl Future<Output = Result<ListedPart, ObjectError>> + Send;
+    /// Ends the key's current version; no error if there was none.
+    fn delete(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        condition: Condition,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+    /// Replaces the tags of the key's current version.
+    fn set_tags(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        tags: Vec<(String, String)>,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+    /// A page of keys.
+    fn list(
+        &self,
+        bucket: &BucketName,
+        request: ListRequest,
+    ) -> impl Future<Output = Result<ListPage<ListedObject>, ObjectError>> + Send;
+
+    /// Begins an upload.
+    fn create_upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: UploadOptions,
+    ) -> impl Future<Output = Result<UploadId, ObjectError>> + Send;
+    /// An open upload's record.
+    fn upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+    ) -> impl Future<Output = Result<UploadRow, ObjectError>> + Send;
+    /// Stores a part; replaces an earlier one of that number.
+    fn put_part<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        number: u16,
+        body: B,
+    ) -> impl Future<Output = Result<PutDone, ObjectError>> + Send;
+    /// Parts of an open upload with numbers above `after`.
+    fn list_parts(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        after: u16,
+        max: usize,
+    ) -> impl Future<Output = Result<PartsPage, ObjectError>> + Send;
+    /// Makes the upload the key's current version. Repeating it gives the same answer.
+    fn complete_upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        options: CompleteOptions,
+    ) -> impl Future<Output = Result<PutDone, ObjectError>> + Send;
+    /// Ends an upload and frees its parts.
+    fn abort_upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+    /// A page of open uploads, by key and then by age. `after_upload` with `request.after` continues
+    /// inside one key.
+    fn list_uploads(
+        &self,
+        bucket: &BucketName,
+        request: ListRequest,
+        after_upload: Option<UploadId>,
+    ) -> impl Future<Output = Result<ListPage<UploadRow>, ObjectError>> + Send;
+}

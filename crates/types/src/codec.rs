@@ -1,0 +1,84 @@
+//! How values are stored: one version byte, then the value in postcard's wire format.
+//!
+//! `docs/formats/` describes each format byte by byte. A new version is a new type with a conversion
+//! from the old one; old bytes stay readable for ever and are never rewritten for an upgrade.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Version of every format below as written today.
+pub const V1: u8 = 1;
+
+/// Bytes that are not what they should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// Written by a later release: upgrade this one.
+    #[error(
+        "{what} has format version {found}, this release knows up to {V1}: use a newer release"
+    )]
+    Version {
+        /// Kind of value.
+        what: &'static str,
+        /// Version found.
+        found: u8,
+    },
+    /// Not a value of this kind.
+    #[error("{what} cannot be decoded: {reason}")]
+    Damaged {
+        /// Kind of value.
+        what: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Appends the value's encoding to `out`.
+pub fn encode_into<T: Serialize>(value: &T, out: &mut Vec<u8>) {
+    out.push(V1);
+    let body = std::mem::take(out);
+    *out = postcard::to_extend(value, body).expect("plain data always encodes");
+}
+
+/// The value's encoding.
+#[must_use]
+pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    encode_into(value, &mut out);
+    out
+}
+
+/// Reads a value that fills `bytes` to the end.
+///
+/// # Errors
+/// [`CodecError`]; `what` names the kind of value in it.
+pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, CodecError> {
+    let damaged = |reason: String| CodecError::Damaged { what, reason };
+    let (&version, body) = bytes.split_first().ok_or_else(|| damaged("it is empty".into()))?;
+    if version != V1 {
+        return Err(CodecError::Version { what, found: version });
+    }
+    let (value, rest) =
+        postcard::take_from_bytes(body).map_err(|error| damaged(error.to_string()))?;
+    if !rest.is_empty() {
+        return Err(damaged(format!("{} bytes are left over", rest.len())));
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_versions_and_extra_bytes_are_refused() {
+        let mut bytes = encode(&7u32);
+        assert_eq!(decode::<u32>("number", &bytes), Ok(7));
+        bytes.push(0);
+        assert!(matches!(decode::<u32>("number", &bytes), Err(CodecError::Damaged { .. })));
+        bytes[0] = 9;
+        assert!(matches!(
+            decode::<u32>("number", &bytes),
+            Err(CodecError::Version { found: 9, .. })
+        ));
+    }
+}

@@ -1,0 +1,33 @@
+//! Larder's words: ids, METAX, operations and limits, and how they are encoded.
+//!
+//! Everything here is plain data. Whatever is stored or sent is encoded by [`codec`], begins with a
+//! version byte and has golden bytes in `tests/golden.rs`. This crate does no I/O and knows no role.
+
+#![deny(unsafe_code)]
+
+pub mod bucket;
+pub mod checksum;
+pub mod codec;
+pub mod condition;
+pub mod ids;
+pub mod limits;
+pub mod metax;
+pub mod name;
+pub mod op;
+pub mod rows;
+
+pub use bucket::{BucketRecord, BucketState};
+pub use checksum::BlockSums;
+pub use codec::CodecError;
+pub use condition::{Condition, EtagList, Unmet};
+pub use ids::{
+    BootId, BucketId, DiskId, Epoch, Grant, GrantKey, LvId, OpId, OpSeq, PgId, PvId, RegionId,
+    Request, ServerId, SessionId, StreamId, UploadId, View,
+};
+pub use metax::{
+    Attributes, Body, ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Extent,
+    Holders, HybridClock, Metax, ObjectChecksum, PartRef, PartRow, Retention, UploadRow,
+    VersionRow,
+};
+pub use name::{BucketName, NameError, ObjectKey};
+pub use op::{Op, Outcome, Put, Target};

@@ -1,0 +1,56 @@
+//! The limits that all parts share, with their units, and how they relate.
+
+/// Bytes in a block, the unit of allocation.
+pub const BLOCK_BYTES: u32 = 4096;
+/// Bytes covered by one checksum.
+pub const SUM_BYTES: u32 = 64 * 1024;
+/// Most bytes of one chunk: what one grant covers and one proxy buffer holds.
+pub const CHUNK_BYTES_MAX: u32 = 8 * 1024 * 1024;
+/// Blocks of the largest chunk.
+pub const CHUNK_BLOCKS_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES;
+/// Objects up to this many bytes live inside METAX.
+pub const INLINE_BYTES_MAX: u32 = 2048;
+/// Most extents of one chunk; an allocator that would need more tries another LV.
+pub const CHUNK_EXTENTS_MAX: usize = 64;
+/// Bytes of a key (S3).
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Bytes of all user metadata names and values of an object (S3).
+pub const USER_METADATA_BYTES_MAX: usize = 2048;
+/// Bytes of all attributes of an object: content headers, user metadata and tags.
+pub const ATTRIBUTE_BYTES_MAX: usize = 16 * 1024;
+/// Part numbers run from 1 to this (S3).
+pub const PART_NUMBER_MAX: u16 = 10_000;
+/// Least bytes of a part other than the last (S3).
+pub const PART_BYTES_MIN: u64 = 5 * 1024 * 1024;
+/// Most bytes of one part or of one put (S3).
+pub const PUT_BYTES_MAX: u64 = 5 * 1024 * 1024 * 1024;
+/// Most bytes of one object (S3).
+pub const OBJECT_BYTES_MAX: u64 = 5 * 1024 * 1024 * 1024 * 1024;
+/// Keys, or keys and common prefixes, on one page of a list (S3).
+pub const LIST_PAGE_MAX: usize = 1000;
+/// Replicas of one LV.
+pub const REPLICAS_MAX: usize = 16;
+/// Bytes of one op as it is stored in the log, without the record's header.
+pub const OP_BYTES_MAX: usize = 1024 * 1024;
+/// Buckets of a cluster.
+pub const BUCKETS_MAX: usize = 10_000;
+/// Most PGs of a cluster.
+pub const PG_COUNT_MAX: u32 = 65_536;
+
+const _: () = assert!(SUM_BYTES.is_multiple_of(BLOCK_BYTES), "a checksum covers whole blocks");
+const _: () = assert!(CHUNK_BYTES_MAX.is_multiple_of(SUM_BYTES), "a full chunk has whole sums");
+const _: () = assert!(INLINE_BYTES_MAX <= BLOCK_BYTES, "larger objects waste less than a block");
+const _: () = assert!(
+    // Checksums and extents of a full chunk, attributes, key and part table must fit one op.
+    (CHUNK_BYTES_MAX / SUM_BYTES) as usize * 10
+        + CHUNK_EXTENTS_MAX * 10
+        + ATTRIBUTE_BYTES_MAX
+        + KEY_BYTES_MAX
+        + PART_NUMBER_MAX as usize * 64
+        <= OP_BYTES_MAX,
+    "the largest op fits a log record"
+);
+const _: () = assert!(
+    (PUT_BYTES_MAX / CHUNK_BYTES_MAX as u64) < u32::MAX as u64,
+    "a stream's chunks are numbered by u32"
+);

@@ -1,0 +1,329 @@
+//! METAX: everything known about one put. Written atomically, as part of one op.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::checksum::BlockSums;
+use crate::ids::{Grant, LvId, OpId, RegionId, StreamId, UploadId};
+use crate::limits::BLOCK_BYTES;
+use crate::name::ObjectKey;
+
+/// A run of blocks inside an LV.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Extent {
+    /// First block.
+    pub first: u32,
+    /// Number of blocks; never 0.
+    pub blocks: u32,
+}
+
+impl Extent {
+    /// The block after the last.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.first + self.blocks
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.blocks) * u64::from(BLOCK_BYTES)
+    }
+}
+
+/// Milliseconds since 1970 in the upper 48 bits, a counter in the lower 16: grows with every version
+/// of a PG, whatever the machine's clock does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct HybridClock(pub u64);
+
+impl HybridClock {
+    /// The first clock of a millisecond.
+    #[must_use]
+    pub fn at_ms(ms: u64) -> Self {
+        Self(ms << 16)
+    }
+
+    /// Its milliseconds since 1970.
+    #[must_use]
+    pub fn ms(self) -> u64 {
+        self.0 >> 16
+    }
+
+    /// The clock of a new version: that of `now_ms`, or just above this one if time stood still.
+    #[must_use]
+    pub fn advance(self, now_ms: u64) -> Self {
+        Self::at_ms(now_ms).max(Self(self.0 + 1))
+    }
+}
+
+/// An S3 entity tag.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ETag {
+    /// MD5 of the content.
+    Md5([u8; 16]),
+    /// MD5 of the parts' MD5s, and the number of parts.
+    Parts([u8; 16], u32),
+}
+
+impl ETag {
+    /// As S3 shows it, without quotes.
+    #[must_use]
+    pub fn text(&self) -> String {
+        use std::fmt::Write;
+        let (ETag::Md5(digest) | ETag::Parts(digest, _)) = self;
+        let mut text = String::with_capacity(38);
+        for byte in digest {
+            let _ = write!(text, "{byte:02x}");
+        }
+        if let ETag::Parts(_, parts) = self {
+            let _ = write!(text, "-{parts}");
+        }
+        text
+    }
+}
+
+/// Replicas of an LV, by index, as a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Holders(pub u16);
+
+impl Holders {
+    /// The set with replica `index` added.
+    #[must_use]
+    pub fn with(self, index: usize) -> Self {
+        Self(self.0 | 1 << index)
+    }
+
+    /// Whether replica `index` is in it.
+    #[must_use]
+    pub fn has(self, index: usize) -> bool {
+        self.0 >> index & 1 == 1
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Indices in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..16).filter(move |index| self.has(*index))
+    }
+}
+
+/// Up to 8 MiB of data under one grant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunk {
+    /// The grant under which it was written.
+    pub grant: Grant,
+    /// Seed of its checksums, from the request ([`crate::checksum::seed_of`]).
+    pub seed: u64,
+    /// Where.
+    pub lv: LvId,
+    /// Runs of blocks, in the order of the data. The last block is padded with zeros.
+    pub extents: Vec<Extent>,
+    /// Bytes of data.
+    pub len: u32,
+    /// A checksum per 64 KiB begun.
+    pub sums: BlockSums,
+    /// Replicas known to have it.
+    pub holders: Holders,
+}
+
+/// One part named by a completed multipart upload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartRef {
+    /// The client's part number.
+    pub number: u16,
+    /// Bytes of the part.
+    pub len: u64,
+}
+
+/// Where the bytes are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// In METAX itself.
+    Inline(Bytes),
+    /// One chunk.
+    Chunk(Chunk),
+    /// `chunks` rows of a stream; all but the last are `chunk_bytes` long.
+    Stream {
+        /// The rows' stream.
+        stream: StreamId,
+        /// Number of rows.
+        chunks: u32,
+        /// Bytes of every row but the last.
+        chunk_bytes: u32,
+    },
+    /// The parts of a completed upload, whose rows stay where they are.
+    Parts {
+        /// The rows' upload.
+        upload: UploadId,
+        /// Parts in ascending order of number.
+        parts: Vec<PartRef>,
+    },
+}
+
+/// S3's checksum algorithms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChecksumAlgorithm {
+    /// CRC-32.
+    Crc32,
+    /// CRC-32C.
+    Crc32c,
+    /// CRC-64/NVME.
+    Crc64Nvme,
+    /// SHA-1.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+}
+
+/// What a checksum of several parts covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChecksumKind {
+    /// All bytes.
+    FullObject,
+    /// The parts' checksums.
+    Composite,
+}
+
+/// An S3 checksum, stored beside Larder's own and returned when asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectChecksum {
+    /// Algorithm.
+    pub algorithm: ChecksumAlgorithm,
+    /// What it covers.
+    pub kind: ChecksumKind,
+    /// The value, big-endian as S3 encodes it before base64.
+    pub value: Vec<u8>,
+    /// For a composite one, the number of parts.
+    pub parts: Option<u32>,
+}
+
+/// What the client said about an object: headers, user metadata, tags. Values are kept as sent.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Attributes {
+    /// `Content-Type`.
+    pub content_type: Option<String>,
+    /// `Cache-Control`.
+    pub cache_control: Option<String>,
+    /// `Content-Disposition`.
+    pub content_disposition: Option<String>,
+    /// `Content-Encoding`, without `aws-chunked`.
+    pub content_encoding: Option<String>,
+    /// `Content-Language`.
+    pub content_language: Option<String>,
+    /// `Expires`.
+    pub expires: Option<String>,
+    /// `x-amz-website-redirect-location`.
+    pub website_redirect: Option<String>,
+    /// `x-amz-storage-class`.
+    pub storage_class: Option<String>,
+    /// `x-amz-meta-*`, names in lower case without the prefix, in the order sent.
+    pub user: Vec<(String, String)>,
+    /// Tags.
+    pub tags: Vec<(String, String)>,
+}
+
+/// How a body's bytes are encrypted. No release writes it yet; version 1 has room for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncryptionEnvelope {
+    /// Names the key that wraps the data key.
+    pub key_name: String,
+    /// The wrapped data key.
+    pub wrapped_key: Vec<u8>,
+    /// Cipher and framing, by number.
+    pub scheme: u8,
+}
+
+/// Object lock. No release writes it yet; version 1 has room for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// Milliseconds since 1970 until which the version is kept.
+    pub until_ms: u64,
+    /// Whether root may shorten it (governance) or nobody (compliance).
+    pub governance: bool,
+    /// Legal hold.
+    pub legal_hold: bool,
+}
+
+/// What an object is: everything but the place of its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metax {
+    /// Bytes of the object.
+    pub size: u64,
+    /// Given by the primary: grows within the PG.
+    pub clock: HybridClock,
+    /// Region that took the put.
+    pub region: RegionId,
+    /// Entity tag.
+    pub etag: ETag,
+    /// S3 checksum that the client sent or asked for.
+    pub checksum: Option<ObjectChecksum>,
+    /// Headers, user metadata and tags.
+    pub attributes: Attributes,
+    /// Milliseconds since 1970 at which it expires.
+    pub expires_ms: Option<u64>,
+    /// Encryption of the body.
+    pub encryption: Option<EncryptionEnvelope>,
+    /// Object lock.
+    pub retention: Option<Retention>,
+}
+
+/// A committed version, as the KV keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionRow {
+    /// The op that put it: the later op wins, whatever the order of the outcomes.
+    pub op: OpId,
+    /// What it is.
+    pub metax: Metax,
+    /// Where it is.
+    pub body: Body,
+}
+
+/// A committed part of an open or completed upload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartRow {
+    /// The op that put it; the later one wins.
+    pub op: OpId,
+    /// Size, etag, checksum and clock of the part; its attributes are empty.
+    pub metax: Metax,
+    /// Where it is.
+    pub body: Body,
+}
+
+/// An open multipart upload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadRow {
+    /// Its id.
+    pub upload: UploadId,
+    /// The object it will become.
+    pub key: ObjectKey,
+    /// When it was created.
+    pub clock: HybridClock,
+    /// Attributes of the object to be.
+    pub attributes: Attributes,
+    /// Checksum algorithm and kind chosen at creation.
+    pub checksum: Option<(ChecksumAlgorithm, ChecksumKind)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_never_stands_still() {
+        let clock = HybridClock::at_ms(1000);
+        assert_eq!(clock.advance(1001).ms(), 1001);
+        assert!(clock.advance(1000) > clock);
+        assert!(clock.advance(1) > clock);
+        assert_eq!(clock.advance(1).ms(), 1000);
+    }
+
+    #[test]
+    fn etags_read_as_s3_writes_them() {
+        assert_eq!(ETag::Md5([0xab; 16]).text(), "ab".repeat(16));
+        assert_eq!(ETag::Parts([0; 16], 12).text(), format!("{}-12", "00".repeat(16)));
+    }
+}

@@ -1,0 +1,154 @@
+//! The entries of a PG's log.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{BootId, BucketId, OpSeq, Request, ServerId, StreamId, UploadId};
+use crate::metax::{Body, Holders, HybridClock, Metax, PartRef, UploadRow};
+use crate::name::ObjectKey;
+
+/// What a put makes when it is committed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Target {
+    /// The null version of the key.
+    Version,
+    /// A chunk of a stream: held until its parent names it or its session closes.
+    Chunk {
+        /// The stream.
+        stream: StreamId,
+        /// Its place in it, from 0.
+        number: u32,
+    },
+    /// A part of an upload; replaces an earlier part of that number.
+    Part {
+        /// The upload.
+        upload: UploadId,
+        /// Part number, 1 to 10,000.
+        number: u16,
+    },
+}
+
+/// A put's METAX.
+///
+/// With an inline body, or one that names chunks already committed, it is committed as soon as it is
+/// below the commit point. With [`Body::Chunk`] it is pending until its [`Op::Outcome`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Put {
+    /// Who is putting it.
+    pub request: Request,
+    /// The key's bucket.
+    pub bucket: BucketId,
+    /// The key; of chunks and parts, that of their parent, which decides the PG.
+    pub key: ObjectKey,
+    /// What it becomes.
+    pub target: Target,
+    /// What it is.
+    pub metax: Metax,
+    /// Where it is.
+    pub body: Body,
+}
+
+/// What became of a put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It is on these replicas.
+    Committed {
+        /// The attempt whose data counts.
+        attempt: u32,
+        /// Replicas that acknowledged it.
+        holders: Holders,
+    },
+    /// It never happened.
+    Revoked,
+}
+
+/// An entry of a PG's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    /// A view begins: the first op of its primary.
+    ViewStart {
+        /// Members, primary first.
+        members: Vec<ServerId>,
+        /// The primary's run.
+        boot: BootId,
+    },
+    /// METAX of a put.
+    Put(Box<Put>),
+    /// RE-DATA: the open put at `put` has new extents; the earlier grant is void.
+    Regrant {
+        /// The put.
+        put: OpSeq,
+        /// Its new place and attempt; without holders.
+        body: Body,
+    },
+    /// What became of the put at `put`.
+    Outcome {
+        /// The put.
+        put: OpSeq,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// The key's null version ends.
+    Delete {
+        /// Who deletes it.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+        /// Clock of the deletion.
+        clock: HybridClock,
+    },
+    /// An upload begins; its id is this op.
+    CreateUpload {
+        /// Who creates it.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// The row to be kept.
+        row: Box<UploadRow>,
+    },
+    /// An upload becomes the key's null version. Parts not named are freed.
+    CompleteUpload {
+        /// Who completes it.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+        /// Upload.
+        upload: UploadId,
+        /// What the object is.
+        metax: Box<Metax>,
+        /// The parts it has.
+        parts: Vec<PartRef>,
+    },
+    /// An upload ends and its parts are freed.
+    AbortUpload {
+        /// Who aborts it.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+        /// Upload.
+        upload: UploadId,
+    },
+    /// The tags of the key's null version are replaced.
+    SetTags {
+        /// Who sets them.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+        /// All tags it has from now on.
+        tags: Vec<(String, String)>,
+    },
+    /// A stream ends without a parent: its chunks are freed.
+    DropStream {
+        /// Bucket of its key.
+        bucket: BucketId,
+        /// Stream.
+        stream: StreamId,
+    },
+}

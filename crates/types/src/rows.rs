@@ -1,0 +1,249 @@
+//! Keys of the KV's rows. Big-endian throughout, so that byte order is S3's order.
+//!
+//! ```text
+//! 'A' pg(4)                                       applied position
+//! 'K' bucket(8) session(8) number(8) chunk(4)      chunk of a stream
+//! 'O' bucket(8) session(8) number(8)               open stream: value is the key's PG
+//! 'P' bucket(8) pg(4) view(8) seq(8) part(2)       part of an upload
+//! 'U' bucket(8) key* pg(4) view(8) seq(8)          open upload, in the order of S3's list
+//! 'V' bucket(8) key* version(8)                    version, newest first
+//! ```
+//! `key*` is the key with each 00 written 00 FF, ended by 00 01: no key's rows come between another
+//! key's rows, and keys sort as their bytes do.
+
+use bytes::Bytes;
+
+use crate::ids::{BucketId, OpId, OpSeq, PgId, SessionId, StreamId, UploadId, View};
+use crate::name::ObjectKey;
+
+/// Version slot of the null version of a bucket that never had versioning; sorts as the oldest.
+pub const NULL_VERSION: u64 = u64::MAX;
+
+/// Row of a PG's applied position.
+#[must_use]
+pub fn applied(pg: PgId) -> Vec<u8> {
+    let mut row = vec![b'A'];
+    row.extend(pg.0.to_be_bytes());
+    row
+}
+
+/// The common beginning of the rows of one stream.
+#[must_use]
+pub fn stream(bucket: BucketId, stream: StreamId) -> Vec<u8> {
+    let mut row = start(b'K', bucket);
+    row.extend(stream.session.0.to_be_bytes());
+    row.extend(stream.number.to_be_bytes());
+    row
+}
+
+/// Row of one chunk of a stream.
+#[must_use]
+pub fn chunk(bucket: BucketId, id: StreamId, number: u32) -> Vec<u8> {
+    let mut row = stream(bucket, id);
+    row.extend(number.to_be_bytes());
+    row
+}
+
+/// Row of an open stream.
+#[must_use]
+pub fn open_stream(bucket: BucketId, id: StreamId) -> Vec<u8> {
+    let mut row = stream(bucket, id);
+    row[0] = b'O';
+    row
+}
+
+/// Reads a row made by [`open_stream`].
+#[must_use]
+pub fn parse_open_stream(row: &[u8]) -> Option<(BucketId, StreamId)> {
+    let [b'O', rest @ ..] = row else { return None };
+    let (bucket, rest) = take_u64(rest)?;
+    let (session, rest) = take_u64(rest)?;
+    let (number, rest) = take_u64(rest)?;
+    let id = StreamId { session: SessionId(session), number };
+    rest.is_empty().then_some((BucketId(bucket), id))
+}
+
+/// The common beginning of the rows of one upload's parts.
+#[must_use]
+pub fn parts(bucket: BucketId, upload: UploadId) -> Vec<u8> {
+    let mut row = start(b'P', bucket);
+    push_upload(&mut row, upload);
+    row
+}
+
+/// Row of one part.
+#[must_use]
+pub fn part(bucket: BucketId, upload: UploadId, number: u16) -> Vec<u8> {
+    let mut row = parts(bucket, upload);
+    row.extend(number.to_be_bytes());
+    row
+}
+
+/// Reads the part number off a row made by [`part`].
+#[must_use]
+pub fn part_number(row: &[u8]) -> Option<u16> {
+    let tail = row.get(row.len().checked_sub(2)?..)?;
+    Some(u16::from_be_bytes(tail.try_into().ok()?))
+}
+
+/// Row of an open upload.
+#[must_use]
+pub fn upload(bucket: BucketId, key: &ObjectKey, id: UploadId) -> Vec<u8> {
+    let mut row = start(b'U', bucket);
+    push_key(&mut row, key.as_bytes());
+    push_upload(&mut row, id);
+    row
+}
+
+/// Rows of a bucket in one table: `'U'` or `'V'`.
+#[must_use]
+pub fn bucket(table: u8, bucket: BucketId) -> Vec<u8> {
+    start(table, bucket)
+}
+
+/// Where a scan of a table for keys that begin with `prefix` starts, and, without a terminator, the
+/// common beginning of all those rows.
+#[must_use]
+pub fn key_prefix(table: u8, bucket: BucketId, prefix: &[u8]) -> Vec<u8> {
+    let mut row = start(table, bucket);
+    push_escaped(&mut row, prefix);
+    row
+}
+
+/// The least row after every row of `key`.
+#[must_use]
+pub fn after_key(table: u8, bucket: BucketId, key: &[u8]) -> Vec<u8> {
+    let mut row = start(table, bucket);
+    push_escaped(&mut row, key);
+    row.extend([0x00, 0x02]);
+    row
+}
+
+/// Row of a version.
+#[must_use]
+pub fn version(bucket: BucketId, key: &ObjectKey, version: u64) -> Vec<u8> {
+    let mut row = start(b'V', bucket);
+    row.reserve(key.as_bytes().len() + 10);
+    push_key(&mut row, key.as_bytes());
+    row.extend(version.to_be_bytes());
+    row
+}
+
+/// Reads bucket, key and the bytes after the key's terminator off a row of table `'U'` or `'V'`.
+#[must_use]
+pub fn parse_keyed(row: &[u8]) -> Option<(BucketId, ObjectKey, &[u8])> {
+    let [b'U' | b'V', rest @ ..] = row else { return None };
+    let (bucket, mut rest) = take_u64(rest)?;
+    let mut key = Vec::with_capacity(rest.len());
+    loop {
+        match rest {
+            [0x00, 0x01, tail @ ..] => {
+                let key = ObjectKey::try_from(Bytes::from(key)).ok()?;
+                return Some((BucketId(bucket), key, tail));
+            }
+            [0x00, 0xFF, tail @ ..] => {
+                key.push(0);
+                rest = tail;
+            }
+            [0x00, ..] | [] => return None,
+            [byte, tail @ ..] => {
+                key.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+}
+
+/// Reads the upload id at the end of a row made by [`upload`].
+#[must_use]
+pub fn parse_upload_tail(tail: &[u8]) -> Option<UploadId> {
+    let (pg, rest) = tail.split_first_chunk::<4>()?;
+    let (view, rest) = take_u64(rest)?;
+    let (seq, rest) = take_u64(rest)?;
+    let op = OpId { view: View(view), seq: OpSeq(seq) };
+    rest.is_empty().then_some(UploadId { pg: PgId(u32::from_be_bytes(*pg)), op })
+}
+
+/// The least row that does not begin with `prefix`; `None` if there is none.
+#[must_use]
+pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Some(end);
+        }
+    }
+    None
+}
+
+fn start(table: u8, bucket: BucketId) -> Vec<u8> {
+    let mut row = Vec::with_capacity(48);
+    row.push(table);
+    row.extend(bucket.0.to_be_bytes());
+    row
+}
+
+fn push_escaped(row: &mut Vec<u8>, key: &[u8]) {
+    if !key.contains(&0) {
+        row.extend_from_slice(key);
+        return;
+    }
+    for &byte in key {
+        row.push(byte);
+        if byte == 0 {
+            row.push(0xFF);
+        }
+    }
+}
+
+fn push_key(row: &mut Vec<u8>, key: &[u8]) {
+    push_escaped(row, key);
+    row.extend([0x00, 0x01]);
+}
+
+fn push_upload(row: &mut Vec<u8>, upload: UploadId) {
+    row.extend(upload.pg.0.to_be_bytes());
+    row.extend(upload.op.view.0.to_be_bytes());
+    row.extend(upload.op.seq.0.to_be_bytes());
+}
+
+fn take_u64(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*head), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rows_sort_as_keys_do(a in "[\\x00-\\x02a-c]{1,6}", b in "[\\x00-\\x02a-c]{1,6}") {
+            let (ka, kb) = (ObjectKey::new(&a).unwrap(), ObjectKey::new(&b).unwrap());
+            let (ra, rb) = (version(BucketId(1), &ka, 5), version(BucketId(1), &kb, 5));
+            prop_assert_eq!(ka.cmp(&kb), ra.cmp(&rb));
+            let (bucket, key, tail) = parse_keyed(&ra).unwrap();
+            prop_assert_eq!((bucket, &key), (BucketId(1), &ka));
+            prop_assert_eq!(tail, &5u64.to_be_bytes()[..]);
+            prop_assert!(ra < after_key(b'V', BucketId(1), ka.as_bytes()));
+            prop_assert_eq!(ka < kb, after_key(b'V', BucketId(1), ka.as_bytes()) < rb);
+            prop_assert_eq!(b.starts_with(&a), rb.starts_with(&key_prefix(b'V', BucketId(1), a.as_bytes())));
+        }
+    }
+
+    #[test]
+    fn newer_versions_come_first() {
+        let key = ObjectKey::new("k").unwrap();
+        assert!(version(BucketId(1), &key, 1) < version(BucketId(1), &key, NULL_VERSION));
+    }
+
+    #[test]
+    fn a_prefix_ends_before_the_next() {
+        assert_eq!(prefix_end(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(prefix_end(b"a\xFF"), Some(b"b".to_vec()));
+        assert_eq!(prefix_end(b"\xFF\xFF"), None);
+    }
+}

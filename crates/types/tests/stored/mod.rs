@@ -1,0 +1,292 @@
+//! One value of every kind that is stored, with no two fields alike, so that fields that change
+//! places show.
+
+use bytes::Bytes;
+use larder_types::{
+    Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState, ChecksumAlgorithm,
+    ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant, Holders, HybridClock,
+    LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef, PartRow, PgId, Put,
+    RegionId, Request, Retention, ServerId, SessionId, StreamId, Target, UploadId, UploadRow,
+    VersionRow, View,
+};
+
+/// Everything an op can be and contain; see [`kinds`].
+pub const KINDS: &[&str] = &[
+    "ViewStart",
+    "Put",
+    "Regrant",
+    "Outcome",
+    "Delete",
+    "CreateUpload",
+    "CompleteUpload",
+    "AbortUpload",
+    "SetTags",
+    "DropStream",
+    "Target::Version",
+    "Target::Chunk",
+    "Target::Part",
+    "Body::Inline",
+    "Body::Chunk",
+    "Body::Stream",
+    "Body::Parts",
+    "Outcome::Committed",
+    "Outcome::Revoked",
+    "ETag::Md5",
+    "ETag::Parts",
+];
+
+/// What an op is and contains. A new variant does not compile until it is named here.
+pub fn kinds(op: &Op) -> Vec<&'static str> {
+    let body_of = |body: &Body| match body {
+        Body::Inline(_) => "Body::Inline",
+        Body::Chunk(_) => "Body::Chunk",
+        Body::Stream { .. } => "Body::Stream",
+        Body::Parts { .. } => "Body::Parts",
+    };
+    let etag_of = |metax: &Metax| match metax.etag {
+        ETag::Md5(_) => "ETag::Md5",
+        ETag::Parts(..) => "ETag::Parts",
+    };
+    match op {
+        Op::ViewStart { .. } => vec!["ViewStart"],
+        Op::Put(put) => {
+            let target = match put.target {
+                Target::Version => "Target::Version",
+                Target::Chunk { .. } => "Target::Chunk",
+                Target::Part { .. } => "Target::Part",
+            };
+            vec!["Put", target, body_of(&put.body), etag_of(&put.metax)]
+        }
+        Op::Regrant { body, .. } => vec!["Regrant", body_of(body)],
+        Op::Outcome { outcome, .. } => match outcome {
+            Outcome::Committed { .. } => vec!["Outcome", "Outcome::Committed"],
+            Outcome::Revoked => vec!["Outcome", "Outcome::Revoked"],
+        },
+        Op::Delete { .. } => vec!["Delete"],
+        Op::CreateUpload { .. } => vec!["CreateUpload"],
+        Op::CompleteUpload { metax, .. } => vec!["CompleteUpload", etag_of(metax)],
+        Op::AbortUpload { .. } => vec!["AbortUpload"],
+        Op::SetTags { .. } => vec!["SetTags"],
+        Op::DropStream { .. } => vec!["DropStream"],
+    }
+}
+
+pub fn op_id() -> OpId {
+    OpId { view: View(3), seq: OpSeq(70_000) }
+}
+
+pub fn key() -> ObjectKey {
+    ObjectKey::new("cat/é.jpg").unwrap()
+}
+
+pub fn stream() -> StreamId {
+    StreamId { session: SessionId(0x1112_1314_1516_1718), number: 25 }
+}
+
+pub fn upload() -> UploadId {
+    UploadId { pg: PgId(200), op: OpId { view: View(2), seq: OpSeq(130) } }
+}
+
+fn request() -> Request {
+    Request { session: SessionId(0xF1F2_F3F4_F5F6_F7F8), number: 9, floor: 5 }
+}
+
+fn digest(first: u8) -> [u8; 16] {
+    std::array::from_fn(|at| first + at as u8)
+}
+
+pub fn chunk() -> Chunk {
+    Chunk {
+        grant: Grant { pg: PgId(17), op: op_id(), attempt: 2 },
+        seed: 0xA1A2_A3A4_A5A6_A7A8,
+        lv: LvId(129),
+        extents: vec![Extent { first: 16, blocks: 15 }, Extent { first: 4096, blocks: 2 }],
+        len: 66_000,
+        sums: vec![0xB1B2_B3B4_B5B6_B7B8, 0xC1],
+        holders: Holders(0b101),
+    }
+}
+
+fn bare_metax() -> Metax {
+    Metax {
+        size: 5,
+        clock: HybridClock::at_ms(1_795_000_000_000),
+        region: RegionId(0),
+        etag: ETag::Md5(digest(0x10)),
+        checksum: None,
+        attributes: Attributes::default(),
+        expires_ms: None,
+        encryption: None,
+        retention: None,
+    }
+}
+
+/// METAX with everything that version 1 has room for.
+fn full_metax() -> Metax {
+    Metax {
+        size: 66_000,
+        clock: HybridClock((1_795_000_000_001 << 16) | 0x0102),
+        region: RegionId(6),
+        etag: ETag::Parts(digest(0x20), 3),
+        checksum: Some(ObjectChecksum {
+            algorithm: ChecksumAlgorithm::Crc64Nvme,
+            kind: ChecksumKind::Composite,
+            value: vec![0x91, 0x92, 0x93],
+            parts: Some(3),
+        }),
+        attributes: full_attributes(),
+        expires_ms: Some(1_800_000_000_000),
+        encryption: Some(EncryptionEnvelope {
+            key_name: "master".into(),
+            wrapped_key: vec![0x81, 0x82],
+            scheme: 4,
+        }),
+        retention: Some(Retention {
+            until_ms: 1_900_000_000_000,
+            governance: true,
+            legal_hold: false,
+        }),
+    }
+}
+
+fn full_attributes() -> Attributes {
+    let text = |text: &str| Some(text.to_owned());
+    Attributes {
+        content_type: text("image/jpeg"),
+        cache_control: text("no-cache"),
+        content_disposition: text("inline"),
+        content_encoding: text("gzip"),
+        content_language: text("de"),
+        expires: text("0"),
+        website_redirect: text("/x"),
+        storage_class: text("STANDARD"),
+        user: vec![("name".into(), "tom".into())],
+        tags: vec![("colour".into(), "red".into()), ("k".into(), String::new())],
+    }
+}
+
+/// All of S3's algorithms, in the order of their numbers.
+pub fn algorithms() -> Vec<ChecksumAlgorithm> {
+    use ChecksumAlgorithm::{Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
+    vec![Crc32, Crc32c, Crc64Nvme, Sha1, Sha256]
+}
+
+pub fn bare_version() -> VersionRow {
+    let body = Body::Inline(Bytes::from_static(b"hello"));
+    VersionRow { op: op_id(), metax: bare_metax(), body }
+}
+
+pub fn full_version() -> VersionRow {
+    VersionRow { op: op_id(), metax: full_metax(), body: Body::Chunk(chunk()) }
+}
+
+pub fn part() -> PartRow {
+    PartRow { op: op_id(), metax: bare_metax(), body: stream_body() }
+}
+
+fn stream_body() -> Body {
+    Body::Stream { stream: stream(), chunks: 3, chunk_bytes: 8 * 1024 * 1024 }
+}
+
+fn parts() -> Vec<PartRef> {
+    vec![PartRef { number: 1, len: 5 * 1024 * 1024 }, PartRef { number: 10_000, len: 7 }]
+}
+
+pub fn upload_row() -> UploadRow {
+    UploadRow {
+        upload: upload(),
+        key: key(),
+        clock: HybridClock::at_ms(1_795_000_000_000),
+        attributes: Attributes { content_type: Some("a/b".into()), ..Attributes::default() },
+        checksum: Some((ChecksumAlgorithm::Sha256, ChecksumKind::FullObject)),
+    }
+}
+
+pub fn live_bucket() -> BucketRecord {
+    BucketRecord {
+        id: BucketId(300),
+        name: BucketName::new("photos").unwrap(),
+        epoch: Epoch(1),
+        state: BucketState::Live,
+        created_ms: 1_795_000_000_000,
+        location: None,
+    }
+}
+
+pub fn deleting_bucket() -> BucketRecord {
+    let (epoch, state) = (Epoch(2), BucketState::Deleting);
+    BucketRecord { epoch, state, location: Some("eu-north-1".into()), ..live_bucket() }
+}
+
+fn put(target: Target, metax: Metax, body: Body) -> Op {
+    Op::Put(Box::new(Put {
+        request: request(),
+        bucket: BucketId(300),
+        key: key(),
+        target,
+        metax,
+        body,
+    }))
+}
+
+/// Every op, by the name of its golden bytes.
+pub fn ops() -> Vec<(&'static str, Op)> {
+    let (request, bucket, key) = (request(), BucketId(300), key());
+    let clock = HybridClock::at_ms(1_795_000_000_000);
+    let put_at = OpSeq(70_000);
+    vec![
+        (
+            "view start",
+            Op::ViewStart { members: vec![ServerId(0), ServerId(200)], boot: BootId(0xD1D2_D3D4) },
+        ),
+        (
+            "put, inline",
+            put(Target::Version, bare_metax(), Body::Inline(Bytes::from_static(b"hello"))),
+        ),
+        (
+            "put, one chunk, everything set",
+            put(Target::Version, full_metax(), Body::Chunk(chunk())),
+        ),
+        ("put, stream", put(Target::Version, bare_metax(), stream_body())),
+        (
+            "put, chunk of a stream",
+            put(Target::Chunk { stream: stream(), number: 2 }, bare_metax(), Body::Chunk(chunk())),
+        ),
+        (
+            "put, part",
+            put(Target::Part { upload: upload(), number: 300 }, bare_metax(), stream_body()),
+        ),
+        (
+            "put, parts",
+            put(Target::Version, full_metax(), Body::Parts { upload: upload(), parts: parts() }),
+        ),
+        ("regrant", Op::Regrant { put: put_at, body: Body::Chunk(chunk()) }),
+        (
+            "outcome, committed",
+            Op::Outcome {
+                put: put_at,
+                outcome: Outcome::Committed { attempt: 2, holders: Holders(0b101) },
+            },
+        ),
+        ("outcome, revoked", Op::Outcome { put: put_at, outcome: Outcome::Revoked }),
+        ("delete", Op::Delete { request, bucket, key: key.clone(), clock }),
+        ("create upload", Op::CreateUpload { request, bucket, row: Box::new(upload_row()) }),
+        (
+            "complete upload",
+            Op::CompleteUpload {
+                request,
+                bucket,
+                key: key.clone(),
+                upload: upload(),
+                metax: Box::new(full_metax()),
+                parts: parts(),
+            },
+        ),
+        ("abort upload", Op::AbortUpload { request, bucket, key: key.clone(), upload: upload() }),
+        (
+            "set tags",
+            Op::SetTags { request, bucket, key, tags: vec![("colour".into(), "red".into())] },
+        ),
+        ("drop stream", Op::DropStream { bucket, stream: stream() }),
+    ]
+}
