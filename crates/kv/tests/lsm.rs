@@ -1,0 +1,219 @@
+//! What only the real index can show: files, threads, damage.
+
+#![allow(clippy::unwrap_used)]
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use larder_kv::limits::CACHE_BYTES;
+use larder_kv::{Batch, Kv, KvError, KvReader, LsmKv, Progress};
+
+fn numbered(round: u32) -> Batch {
+    let mut batch = Batch::new();
+    for key in 0..5u32 {
+        batch.put(format!("row {key}").as_bytes(), &round.to_be_bytes());
+    }
+    batch.put(format!("own {round}").as_bytes(), &[7; 300]);
+    batch
+}
+
+/// The number that all rows of the latest batch carry.
+fn number(reader: &(impl KvReader + ?Sized)) -> Option<u32> {
+    let mut numbers = Vec::new();
+    reader
+        .scan(b"row", None, &mut |_, value| {
+            numbers.push(u32::from_be_bytes(value.try_into().unwrap()));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert!(numbers.is_empty() || numbers.len() == 5, "a part of a batch: {numbers:?}");
+    assert!(numbers.iter().all(|number| *number == numbers[0]), "parts of batches: {numbers:?}");
+    if let Some(last) = numbers.first() {
+        assert!(reader.get(format!("own {last}").as_bytes()).unwrap().is_some(), "own {last}");
+    }
+    numbers.first().copied()
+}
+
+#[test]
+fn readers_and_flushes_never_see_a_part_of_a_batch() {
+    const ROUNDS: u32 = 3000;
+    let dir = tempfile::tempdir().unwrap();
+    let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                kv.apply(&numbered(round)).unwrap();
+            }
+            done.store(true, Ordering::Release);
+        });
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                kv.flush().unwrap();
+                kv.maintain().unwrap();
+            }
+        });
+        let mut last = None;
+        while !done.load(Ordering::Acquire) {
+            let snapshot = kv.snapshot().unwrap();
+            let seen = number(&*snapshot);
+            assert!(seen >= last, "{seen:?} after {last:?}");
+            assert_eq!(number(&*snapshot), seen, "a snapshot moved");
+            last = number(&kv);
+        }
+    });
+    let before = number(&kv);
+    assert_eq!(before, Some(ROUNDS - 1));
+    drop(kv);
+    let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+    let flushed = number(&kv);
+    assert!(flushed <= before);
+    kv.apply(&numbered(ROUNDS)).unwrap();
+    assert_eq!(
+        number(&kv),
+        Some(ROUNDS),
+        "numbers given after a restart are above all earlier ones"
+    );
+}
+
+#[test]
+fn compaction_merges_tables_and_drops_what_nobody_can_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+    let mut batch = Batch::new();
+    for round in 0..20u8 {
+        batch.clear();
+        for key in 0..200u32 {
+            batch.put(&key.to_be_bytes(), &[round; 500]);
+        }
+        kv.apply(&batch).unwrap();
+        kv.flush().unwrap();
+    }
+    let before = kv.disk_bytes();
+    let mut steps = 0;
+    while kv.maintain().unwrap() == Progress::Worked {
+        steps += 1;
+        assert!(steps < 100, "compaction comes to an end");
+    }
+    assert!(steps > 0 && kv.disk_bytes() * 3 < before, "{before} to {}", kv.disk_bytes());
+    let tables = std::fs::read_dir(dir.path().join("tables")).unwrap().count();
+    assert!(tables < 8, "{tables} table files are left");
+    for key in 0..200u32 {
+        assert_eq!(&kv.get(&key.to_be_bytes()).unwrap().unwrap()[..], [19; 500]);
+    }
+}
+
+#[test]
+fn a_closed_snapshot_holds_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+    kv.apply(&numbered(0)).unwrap();
+    let snapshot = kv.snapshot().unwrap();
+    let versions = || {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with('v')).count()
+    };
+    for round in 1..6 {
+        kv.apply(&numbered(round)).unwrap();
+        kv.flush().unwrap();
+    }
+    assert_eq!(number(&*snapshot), Some(0));
+    assert!(versions() > 1);
+    drop(snapshot);
+    kv.apply(&numbered(6)).unwrap();
+    kv.flush().unwrap();
+    assert_eq!(versions(), 1);
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found
+}
+
+type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What the index says of itself: all rows by scan and by get, or that it is damaged.
+fn read_all(dir: &Path) -> Result<Rows, KvError> {
+    let kv = LsmKv::open(dir, 0)?;
+    let mut rows = Vec::new();
+    kv.scan(b"", None, &mut |key, value| {
+        rows.push((key.to_vec(), value.to_vec()));
+        ControlFlow::Continue(())
+    })?;
+    for (key, value) in &rows {
+        assert_eq!(kv.get(key)?.as_deref(), Some(&value[..]));
+    }
+    Ok(rows)
+}
+
+#[test]
+fn a_flipped_bit_in_any_file_is_never_served() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+        for round in 0..3 {
+            kv.apply(&numbered(round)).unwrap();
+            kv.flush().unwrap();
+        }
+    }
+    let good = read_all(dir.path()).unwrap();
+    assert_eq!(good.len(), 8);
+    let mut found = 0;
+    for file in files(dir.path()) {
+        let bytes = std::fs::read(&file).unwrap();
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1 << (at % 8);
+            std::fs::write(&file, &bad).unwrap();
+            match read_all(dir.path()) {
+                Ok(rows) => assert_eq!(rows, good, "byte {at} of {}", file.display()),
+                Err(KvError::Damaged { .. } | KvError::Format { .. }) => found += 1,
+                Err(other) => panic!("byte {at} of {}: {other}", file.display()),
+            }
+        }
+        std::fs::write(&file, &bytes).unwrap();
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        if name == "current" || name.starts_with('v') {
+            assert!(found >= bytes.len(), "every byte of {name} is checked");
+        }
+        found = 0;
+    }
+    assert_eq!(read_all(dir.path()).unwrap(), good);
+}
+
+#[test]
+fn an_index_without_its_version_is_not_taken_for_a_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+        kv.apply(&numbered(0)).unwrap();
+        kv.flush().unwrap();
+    }
+    std::fs::remove_file(dir.path().join("current")).unwrap();
+    assert!(matches!(LsmKv::open(dir.path(), CACHE_BYTES), Err(KvError::Damaged { .. })));
+}
+
+#[test]
+fn after_a_failed_flush_none_is_tried_and_reads_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tables, away) = (dir.path().join("tables"), dir.path().join("elsewhere"));
+    let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+    kv.apply(&numbered(0)).unwrap();
+    kv.flush().unwrap();
+    kv.apply(&numbered(1)).unwrap();
+    std::fs::rename(&tables, &away).unwrap();
+    let failed = kv.flush().unwrap_err();
+    std::fs::rename(&away, &tables).unwrap();
+    assert_eq!(kv.flush(), Err(failed.clone()));
+    assert_eq!(kv.maintain(), Err(failed));
+    kv.apply(&numbered(2)).unwrap();
+    assert_eq!(number(&kv), Some(2));
+    drop(kv);
+    let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+    assert_eq!(number(&kv), Some(0));
+}

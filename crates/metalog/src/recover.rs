@@ -1,0 +1,259 @@
+//! Taking up a log that is there, creating one that is not, and looking at one without touching it.
+//!
+//! # Invariants
+//!
+//! 1. Every file is synced and then read past the page cache: what recovery gives back, the device
+//!    has, also after a process that died with a failed sync behind it.
+//! 2. The tail that is cut is overwritten and synced before anything is appended.
+//! 3. A log with damage is left as it is.
+
+use std::sync::Arc;
+
+use larder_env::{Disk, DiskError, OpenMode};
+
+use crate::appender::Appender;
+use crate::config::LogConfig;
+use crate::error::{Damage, DamageKind, LogError};
+use crate::limits::{SEGMENT_HEADER_BYTES, WRITE_ALIGN_BYTES};
+use crate::segments::{self, Segments, segment_path};
+use crate::v1::{self, BadHeader, Layout, Lsn};
+use crate::walk::{Recovered, Walk};
+use crate::writer::Writer;
+
+/// What recovery found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovery {
+    /// There was no log; an empty one was made.
+    pub created: bool,
+    /// Id of the log.
+    pub log_id: u64,
+    /// Where its first segment begins.
+    pub first: Lsn,
+    /// Where it goes on.
+    pub end: Lsn,
+    /// Records given to the visitor.
+    pub records: u64,
+    /// Bytes that had been written behind the end but never synced, and were cut.
+    pub torn_bytes: u64,
+}
+
+/// What a log has, read without changing it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScanReport {
+    /// Id of the log; `None` if it has no segment, or none with a header that verifies.
+    pub log_id: Option<u64>,
+    /// Number of segment files.
+    pub segments: u64,
+    /// Where the first of them begins.
+    pub first: Lsn,
+    /// Where the records end that verify and follow each other.
+    pub end: Lsn,
+    /// Records given to the visitor.
+    pub records: u64,
+    /// Bytes behind the end that were written and never synced, for the next start to cut: harmless.
+    pub torn_bytes: u64,
+    /// Places at which durable records are lost; at most [`crate::limits::DAMAGES_NAMED_MAX`].
+    pub damages: Vec<Damage>,
+}
+
+/// How a log is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Change nothing.
+    Look,
+    /// Make durable what is read.
+    Own,
+}
+
+/// Opens a log, or creates it if `dir` has none, and gives its records to `visit` in their order.
+///
+/// If this fails, the records visited mean nothing.
+///
+/// # Errors
+/// [`LogError::Damaged`] names what is lost; the log is unchanged. [`LogError::Full`] if there is no
+/// room for the first segment. [`LogError::Broken`], [`LogError::Version`],
+/// [`LogError::SegmentBytes`] as they say.
+pub fn recover(
+    disk: Arc<dyn Disk>,
+    dir: &str,
+    config: &LogConfig,
+    visit: &mut dyn FnMut(Recovered<'_>),
+) -> Result<(Appender, Writer, Recovery), LogError> {
+    config.check()?;
+    disk.create_dir(dir)?;
+    disk.sync_dir(dir)?;
+    let listing = segments::list(&*disk, dir)?;
+    let access = if config.cuts_durably() { Access::Own } else { Access::Look };
+    let found = find_layout(&*disk, dir, &listing.segments)?;
+    let created = listing.segments.is_empty();
+    let layout = match found {
+        Some(layout) => layout,
+        None if created => {
+            Layout { log_id: config.new_log_id, segment_bytes: config.segment_bytes }
+        }
+        None => return Err(LogError::Damaged(no_header(dir, listing.segments[0]))),
+    };
+    let first_segment = listing.segments.first().copied().unwrap_or(0);
+    let mut walk = Walk::new(layout, dir, first_segment, config.checks_chains(), visit);
+    let unusable = read_segments(&*disk, dir, &listing.segments, access, &mut walk)?;
+    if let Some(damage) = walk.damages().into_iter().next() {
+        return Err(LogError::Damaged(damage));
+    }
+    let mut segments = Segments::open(disk, dir, layout, listing)?;
+    let outcome = if created {
+        segments.extend()
+    } else {
+        go_on_at_end(&mut segments, &walk, unusable, access)
+    };
+    outcome.map_err(|error| full_or_broken(error, dir))?;
+    let recovery = Recovery {
+        created,
+        log_id: layout.log_id,
+        first: layout.start_of(first_segment),
+        end: walk.end,
+        records: walk.records,
+        torn_bytes: walk.torn_bytes(),
+    };
+    let mut writer = Writer::new(segments, config.clone(), walk.end)?;
+    let appender = Appender::new(layout, dir, walk.chains, writer.progress());
+    Ok((appender, writer, recovery))
+}
+
+/// Reads a log that nobody writes and changes nothing. Damage is part of the report.
+///
+/// # Errors
+/// [`LogError::Broken`] if it cannot be read, [`LogError::Version`].
+pub fn scan(
+    disk: &dyn Disk,
+    dir: &str,
+    visit: &mut dyn FnMut(Recovered<'_>),
+) -> Result<ScanReport, LogError> {
+    let numbers = segments::list(disk, dir)?.segments;
+    let Some(layout) = find_layout(disk, dir, &numbers)? else {
+        return Ok(ScanReport {
+            log_id: None,
+            segments: numbers.len() as u64,
+            first: Lsn(0),
+            end: Lsn(0),
+            records: 0,
+            torn_bytes: 0,
+            damages: numbers.first().map(|first| no_header(dir, *first)).into_iter().collect(),
+        });
+    };
+    let mut walk = Walk::new(layout, dir, numbers[0], true, visit);
+    read_segments(disk, dir, &numbers, Access::Look, &mut walk)?;
+    Ok(ScanReport {
+        log_id: Some(layout.log_id),
+        segments: numbers.len() as u64,
+        first: layout.start_of(numbers[0]),
+        end: walk.end,
+        records: walk.records,
+        torn_bytes: walk.torn_bytes(),
+        damages: walk.damages(),
+    })
+}
+
+/// What the first segment header that verifies says of all.
+fn find_layout(disk: &dyn Disk, dir: &str, numbers: &[u64]) -> Result<Option<Layout>, LogError> {
+    for number in numbers {
+        let path = segment_path(dir, *number);
+        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+        let read = disk.open(&path, OpenMode::Read)?.read_at(0, &mut header)?;
+        match v1::decode_segment_header(&header[..read], *number) {
+            Ok(layout) => return Ok(Some(layout)),
+            Err(BadHeader::Version(found)) => {
+                return Err(LogError::Version { file: path, found });
+            }
+            Err(BadHeader::Damaged) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Reads all segments; returns the number of the first that is missing or has a bad header.
+fn read_segments(
+    disk: &dyn Disk,
+    dir: &str,
+    numbers: &[u64],
+    access: Access,
+    walk: &mut Walk<'_>,
+) -> Result<Option<u64>, LogError> {
+    let layout = walk.layout();
+    let mut unusable = None;
+    let mut buffer = vec![0; layout.segment_bytes as usize];
+    let mut expected = numbers.first().copied().unwrap_or(0);
+    for number in numbers.iter().copied() {
+        if number != expected {
+            walk.missing_segment(expected);
+            unusable.get_or_insert(expected);
+        }
+        expected = number + 1;
+        let path = segment_path(dir, number);
+        let file = match access {
+            Access::Look => disk.open(&path, OpenMode::Read)?,
+            Access::Own => disk.open(&path, OpenMode::ReadWrite)?,
+        };
+        if access == Access::Own {
+            file.sync()?;
+        }
+        let read = file.read_device_at(0, &mut buffer)?;
+        let bytes = &buffer[..read];
+        let header_verifies = v1::decode_segment_header(bytes, number) == Ok(layout);
+        if !header_verifies {
+            unusable.get_or_insert(number);
+        }
+        walk.segment(number, bytes, header_verifies);
+    }
+    Ok(unusable)
+}
+
+/// Cuts what lies behind the end, durably, and gives every segment that is left its full size.
+fn go_on_at_end(
+    segments: &mut Segments,
+    walk: &Walk<'_>,
+    unusable: Option<u64>,
+    access: Access,
+) -> Result<(), DiskError> {
+    let layout = segments.layout();
+    if let Some(number) = unusable {
+        segments.cut_from(number)?;
+    }
+    let last_used = layout.segment_of(walk.end).min(segments.end() - 1);
+    for number in last_used.max(segments.first())..segments.end() {
+        let file = segments.open_segment(number)?;
+        let mut changed = false;
+        if file.len()? < layout.segment_bytes {
+            file.allocate(0, layout.segment_bytes)?;
+            changed = true;
+        }
+        let residue = walk.residue.get(&number).filter(|_| access == Access::Own);
+        if let Some(end) = residue {
+            let first = layout.start_of(number).0 + SEGMENT_HEADER_BYTES;
+            let from = layout.offset_of(Lsn(walk.end.0.max(first)));
+            let to = end.0 - layout.start_of(number).0;
+            segments::write_zeros(&*file, from, to.next_multiple_of(WRITE_ALIGN_BYTES))?;
+            changed = true;
+        }
+        if changed && access == Access::Own {
+            file.sync()?;
+        }
+    }
+    Ok(())
+}
+
+fn no_header(dir: &str, segment: u64) -> Damage {
+    Damage {
+        file: segment_path(dir, segment),
+        segment,
+        offset: 0,
+        kind: DamageKind::Header,
+        pgs: Vec::new(),
+    }
+}
+
+fn full_or_broken(error: DiskError, dir: &str) -> LogError {
+    match error {
+        DiskError::Full { .. } => LogError::Full { dir: dir.to_owned() },
+        source => LogError::Broken { source },
+    }
+}

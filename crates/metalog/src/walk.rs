@@ -1,0 +1,246 @@
+//! Reading the log from end to end: what verifies, where it stops, and what lies behind.
+//!
+//! # Invariants
+//!
+//! 1. Records are given out in the order of the log, up to the first place that does not verify.
+//! 2. Behind that place the search goes on through all that is left, at every place where a record
+//!    could begin: only so can damage be told from a torn tail.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::PgId;
+
+use crate::Record;
+use crate::appender::Chains;
+use crate::error::{Damage, DamageKind};
+use crate::limits::{
+    DAMAGES_NAMED_MAX, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES,
+};
+use crate::segments::segment_path;
+use crate::v1::{self, Kind, Layout, Lsn, Stored};
+
+/// Bytes that are skipped at once where the search finds nothing but zeros.
+const ZERO_STRIDE: usize = 4096;
+static ZEROS: [u8; ZERO_STRIDE] = [0; ZERO_STRIDE];
+
+/// A record read back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovered<'a> {
+    /// Where it begins.
+    pub start: Lsn,
+    /// Where it ends: what `append` returned for it.
+    pub end: Lsn,
+    /// The record.
+    pub record: Record<'a>,
+}
+
+/// A place that does not verify, or does not follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fault {
+    at: Lsn,
+    kind: DamageKind,
+}
+
+/// State of the reading.
+pub(crate) struct Walk<'a> {
+    layout: Layout,
+    dir: &'a str,
+    first_segment: u64,
+    checks_chains: bool,
+    visit: &'a mut dyn FnMut(Recovered<'_>),
+    /// Of the records given out.
+    pub(crate) chains: Chains,
+    /// Of all records, those behind the end too.
+    chains_behind: Chains,
+    /// Records given out.
+    pub(crate) records: u64,
+    /// End of what verifies without a fault.
+    pub(crate) end: Lsn,
+    /// Last bytes, by segment, of records that verify behind the end: to be cut.
+    pub(crate) residue: BTreeMap<u64, Lsn>,
+    /// The first place that does not verify.
+    stopped: Option<Lsn>,
+    /// Whether a record of this log begins there.
+    torn_record: bool,
+    /// Whether the place read last did not verify.
+    searching: bool,
+    faults: Vec<Fault>,
+    /// The farthest position that any record knows to be synced.
+    synced: Lsn,
+    broken_pgs: BTreeSet<PgId>,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(
+        layout: Layout,
+        dir: &'a str,
+        first_segment: u64,
+        checks_chains: bool,
+        visit: &'a mut dyn FnMut(Recovered<'_>),
+    ) -> Self {
+        Self {
+            layout,
+            dir,
+            first_segment,
+            checks_chains,
+            visit,
+            chains: Chains::default(),
+            chains_behind: Chains::default(),
+            records: 0,
+            end: Lsn(layout.start_of(first_segment).0 + SEGMENT_HEADER_BYTES),
+            residue: BTreeMap::new(),
+            stopped: None,
+            torn_record: false,
+            searching: false,
+            faults: Vec::new(),
+            synced: Lsn(0),
+            broken_pgs: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Reads one segment: `bytes` are its file, which may have been cut short.
+    pub(crate) fn segment(&mut self, number: u64, bytes: &[u8], header_verifies: bool) {
+        let start = self.layout.start_of(number).0;
+        let place = |at: usize| Lsn(start + at as u64);
+        let whole = self.layout.segment_bytes as usize;
+        let bytes = &bytes[..bytes.len().min(whole)];
+        if !header_verifies {
+            self.miss(Lsn(start), DamageKind::Header);
+        }
+        let mut at = SEGMENT_HEADER_BYTES as usize;
+        while whole - at >= RECORD_HEADER_BYTES as usize {
+            let found = bytes.get(at..).and_then(|rest| v1::decode(&self.layout, place(at), rest));
+            let Some((stored, checksum)) = found else {
+                if self.stopped.is_none() {
+                    let rest = bytes.get(at..).unwrap_or(&[]);
+                    self.torn_record = v1::begins(&self.layout, place(at), rest);
+                }
+                self.miss(place(at), DamageKind::Record);
+                match next_candidate(bytes, at) {
+                    Some(next) => at = next,
+                    None => return,
+                }
+                continue;
+            };
+            let size = v1::stored_bytes(stored.record.payload.len()) as usize;
+            self.meet(place(at), place(at + size), &stored, checksum);
+            if stored.kind == Kind::Padding {
+                break;
+            }
+            at += size;
+        }
+        if !self.searching && self.stopped.is_none() {
+            self.end = self.layout.start_of(number + 1);
+        }
+    }
+
+    /// A segment between others is not there.
+    pub(crate) fn missing_segment(&mut self, number: u64) {
+        self.miss(self.layout.start_of(number), DamageKind::Missing);
+    }
+
+    /// Bytes behind the end that were written and never synced.
+    pub(crate) fn torn_bytes(&self) -> u64 {
+        let record = if self.torn_record { RECORD_HEADER_BYTES } else { 0 };
+        let residue = self.residue.values().next_back().map_or(0, |last| last.0 - self.end.0);
+        residue.max(record)
+    }
+
+    /// Damage found, in the order of the log. Where nothing counts as damage, what does not verify
+    /// is a torn tail.
+    pub(crate) fn damages(&self) -> Vec<Damage> {
+        if !self.checks_chains {
+            return Vec::new();
+        }
+        let counts = |fault: &&Fault| match fault.kind {
+            DamageKind::Chain => true,
+            // Without it there is nothing to go on with.
+            DamageKind::Header if self.layout.segment_of(fault.at) == self.first_segment => true,
+            _ => fault.at < self.synced,
+        };
+        self.faults.iter().filter(counts).map(|fault| self.damage(fault)).collect()
+    }
+
+    fn damage(&self, fault: &Fault) -> Damage {
+        let segment = self.layout.segment_of(fault.at);
+        Damage {
+            file: segment_path(self.dir, segment),
+            segment,
+            offset: self.layout.offset_of(fault.at),
+            kind: fault.kind,
+            pgs: self.broken_pgs.iter().copied().collect(),
+        }
+    }
+
+    fn meet(&mut self, start: Lsn, end: Lsn, stored: &Stored<'_>, checksum: u64) {
+        self.searching = false;
+        self.synced = self.synced.max(stored.synced);
+        let follows = stored.kind != Kind::Op || self.follows(stored, checksum);
+        if !follows && self.stopped.is_none() {
+            self.fault(start, DamageKind::Chain);
+            self.stop(start);
+        }
+        if self.stopped.is_some() {
+            self.residue.insert(self.layout.segment_of(start), end);
+            return;
+        }
+        self.end = end;
+        if stored.kind == Kind::Op {
+            self.records += 1;
+            (self.visit)(Recovered { start, end, record: stored.record });
+        }
+    }
+
+    /// Whether an op is the next of its PG as far as that is known. Behind a fault a PG's first
+    /// record must be known to follow.
+    fn follows(&mut self, stored: &Stored<'_>, checksum: u64) -> bool {
+        let pg = stored.record.pg;
+        let chains = match self.stopped {
+            None => &mut self.chains,
+            Some(_) => &mut self.chains_behind,
+        };
+        let known = chains.last(pg);
+        chains.set_last(pg, checksum);
+        let follows = stored.chain == known || (known == 0 && self.stopped.is_none());
+        if !follows {
+            self.broken_pgs.insert(pg);
+        }
+        follows || !self.checks_chains
+    }
+
+    fn miss(&mut self, at: Lsn, kind: DamageKind) {
+        if !self.searching {
+            self.fault(at, kind);
+        }
+        self.searching = true;
+        if self.checks_chains && self.stopped.is_none() {
+            self.stop(at);
+        }
+    }
+
+    /// Ends what is given out.
+    fn stop(&mut self, at: Lsn) {
+        self.stopped = Some(at);
+        self.chains_behind = self.chains.clone();
+    }
+
+    fn fault(&mut self, at: Lsn, kind: DamageKind) {
+        if self.faults.len() < DAMAGES_NAMED_MAX {
+            self.faults.push(Fault { at, kind });
+        }
+    }
+}
+
+/// The next place after `at` where a record could begin; `None` if no whole one can.
+fn next_candidate(bytes: &[u8], at: usize) -> Option<usize> {
+    let mut next = at + RECORD_ALIGN_BYTES as usize;
+    // A record has zeros neither in its tag nor in its kind, which follow its checksum.
+    while next.is_multiple_of(ZERO_STRIDE) && bytes.get(next..next + ZERO_STRIDE) == Some(&ZEROS) {
+        next += ZERO_STRIDE - RECORD_ALIGN_BYTES as usize;
+    }
+    (bytes.len().saturating_sub(next) >= RECORD_HEADER_BYTES as usize).then_some(next)
+}

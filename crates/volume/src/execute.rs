@@ -1,0 +1,167 @@
+//! Executing a group: in order, with one sync, answered as a whole.
+//!
+//! ```text
+//!  commands ─▶ judged and queued, in order ─▶ pwritev per run ─▶ dirty headers ─▶ sync ─▶ completions
+//! ```
+//!
+//! A `Verify` and the first header of a PV cut a group in two, each part with its own sync: the one
+//! has to read what came before it from the device, the other must be durable before its twin is
+//! written. The completions of a part are right as soon as its sync returned.
+
+use larder_env::DiskError;
+use larder_types::limits::REPLICAS_MAX;
+use larder_types::{GrantKey, LvId, PvId};
+
+use crate::command::{Action, Answer, Command, Completion, Refusal};
+use crate::limits::GROUP_COMMANDS_MAX;
+use crate::pv::Pv;
+use crate::run::Run;
+use crate::volume::{Owner, Volume};
+use crate::write::Write;
+
+pub(crate) type Verdict = Result<Answer, Refusal>;
+
+/// The part of a group that the next sync will cover.
+pub(crate) struct Part<'a, 'd> {
+    pub run: Run<'a>,
+    pub done: &'d mut Vec<Completion>,
+    /// The first completion that is not durable yet.
+    pub first: usize,
+}
+
+impl Volume {
+    /// Does all of a group and appends its completions to `done`, in the order of the commands.
+    ///
+    /// # Panics
+    /// If the group has more than [`GROUP_COMMANDS_MAX`] commands.
+    pub fn execute(&mut self, group: Vec<Command>, done: &mut Vec<Completion>) {
+        assert!(group.len() <= GROUP_COMMANDS_MAX, "a group of {} commands", group.len());
+        self.counters.groups += 1;
+        self.counters.commands += group.len() as u64;
+        self.counters.largest_group = self.counters.largest_group.max(group.len() as u64);
+        let expected = done.len() + group.len();
+        let mut part = Part { run: Run::new(), first: done.len(), done };
+        for command in &group {
+            let result = self.do_unless_broken(|volume| volume.step(&command.action, &mut part));
+            part.done.push(Completion { tag: command.tag, result });
+        }
+        let synced = self.do_unless_broken(|volume| volume.commit(&mut part).map(Ok));
+        if synced.is_err() {
+            for completion in &mut part.done[part.first..] {
+                completion.result = Err(Refusal::Broken);
+            }
+        }
+        assert_eq!(done.len(), expected, "each command has one completion");
+    }
+
+    /// Nothing is done on a broken disk, and a failure breaks it for good.
+    fn do_unless_broken<T>(
+        &mut self,
+        action: impl FnOnce(&mut Self) -> Result<Result<T, Refusal>, DiskError>,
+    ) -> Result<T, Refusal> {
+        if self.broken.is_some() {
+            return Err(Refusal::Broken);
+        }
+        action(self).unwrap_or_else(|error| {
+            self.broken = Some(error);
+            Err(Refusal::Broken)
+        })
+    }
+
+    fn step<'a>(
+        &mut self,
+        action: &'a Action,
+        part: &mut Part<'a, '_>,
+    ) -> Result<Verdict, DiskError> {
+        let planted = self.planted;
+        Ok(match action {
+            Action::Write { lv, grant, extents, data, len } => {
+                return self.write(&Write { lv: *lv, grant, extents, data, len: *len }, part);
+            }
+            Action::CreatePv { pv, lv, replica } => {
+                return self.create_pv(*pv, *lv, *replica, part);
+            }
+            Action::Verify { chunk } => return self.verify(chunk, part),
+            Action::Open { lv, view, floor, boot } => {
+                let boots = (*boot, self.boot);
+                self.change(*lv, |pv| pv.open(*view, *floor, boots, planted)).map(Answer::Floor)
+            }
+            Action::RaiseFloor { lv, floor } => {
+                self.change(*lv, |pv| pv.raise_floor(*floor, planted)).map(Answer::Floor)
+            }
+            Action::Void { lv, grant } => {
+                self.change(*lv, |pv| pv.void(*grant, planted)).map(|_| Answer::Voided)
+            }
+        })
+    }
+
+    /// Changes a PV's state and remembers to write its header. Returns the floor in force.
+    fn change(
+        &mut self,
+        lv: LvId,
+        change: impl FnOnce(&mut Pv) -> Result<(), Refusal>,
+    ) -> Result<GrantKey, Refusal> {
+        let pv = self.pvs.get_mut(&lv).ok_or(Refusal::UnknownLv)?;
+        let was_dirty = pv.dirty;
+        let changed = change(pv);
+        if pv.dirty && !was_dirty {
+            self.dirty.push(lv);
+        }
+        changed.map(|()| pv.header.floor)
+    }
+
+    fn create_pv(
+        &mut self,
+        id: PvId,
+        lv: LvId,
+        replica: u8,
+        part: &mut Part<'_, '_>,
+    ) -> Result<Verdict, DiskError> {
+        let Some(owner) = self.owners.get(id.0 as usize) else {
+            return Ok(Err(Refusal::OutOfRange));
+        };
+        if usize::from(replica) >= REPLICAS_MAX {
+            return Ok(Err(Refusal::OutOfRange));
+        }
+        match (owner, self.pvs.get(&lv)) {
+            (Owner::Lv, Some(pv)) if pv.header.pv == id && pv.header.replica == replica => {
+                return Ok(Ok(Answer::Created));
+            }
+            (Owner::Nobody, None) => {}
+            _ => return Ok(Err(Refusal::Taken)),
+        }
+        // The first slot is durable before the second is touched, so that a crash in between can be
+        // told from the loss of a header that was answered for.
+        let mut pv = Pv::new(id, lv, replica, self.superblock.pv_offset(id));
+        pv.write_header(&*self.file, &self.superblock, self.planted)?;
+        self.counters.headers_written += 1;
+        self.unsynced = true;
+        self.commit(part)?;
+        pv.dirty = true;
+        self.dirty.push(lv);
+        self.owners[id.0 as usize] = Owner::Lv;
+        self.insert(pv);
+        Ok(Ok(Answer::Created))
+    }
+
+    /// Makes what was done so far durable.
+    pub(crate) fn commit(&mut self, part: &mut Part<'_, '_>) -> Result<(), DiskError> {
+        // The completions of those whom a full disk concerns are in the part already.
+        self.write_run(part)?;
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for lv in dirty.drain(..) {
+            let pv = self.pvs.get_mut(&lv).expect("a dirty PV is there");
+            pv.write_header(&*self.file, &self.superblock, self.planted)?;
+            self.counters.headers_written += 1;
+            self.unsynced = true;
+        }
+        self.dirty = dirty;
+        if self.unsynced && !self.planted.acks_before_sync() {
+            self.file.sync()?;
+            self.counters.syncs += 1;
+            self.unsynced = false;
+        }
+        part.first = part.done.len();
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! The limits of a disk, with their units, and how they relate.
+
+use larder_types::limits::{BLOCK_BYTES, CHUNK_BYTES_MAX, REPLICAS_MAX, SUM_BYTES};
+
+/// Granule of a PV's size and of the start of the data area.
+pub const PV_BYTES_STEP: u64 = 1024 * 1024;
+/// Bytes of the largest PV.
+pub const PV_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
+/// Most PVs of one disk.
+pub const PV_COUNT_MAX: u32 = 16_384;
+/// Voided grants that a PV remembers above its floor; one more is refused with `Busy`.
+pub const VOIDS_MAX: usize = 160;
+/// Commands of one group.
+pub const GROUP_COMMANDS_MAX: usize = 1024;
+/// Pieces of one vectored write (`IOV_MAX`).
+pub const IO_PARTS_MAX: usize = 1024;
+/// A PV's reservation grows by one part in this many, so that little of a disk is reserved in vain.
+pub const RESERVE_PART: u64 = 8;
+/// Least bytes by which a PV's reservation grows.
+pub const RESERVE_STEP_MIN: u64 = 1024 * 1024;
+/// Most bytes by which a PV's reservation grows beyond what a write needs.
+pub const RESERVE_STEP_MAX: u64 = 64 * 1024 * 1024;
+/// Bytes read at a time when a chunk is verified.
+pub const VERIFY_READ_BYTES: u32 = 1024 * 1024;
+
+const _: () = assert!(PV_BYTES_STEP.is_multiple_of(BLOCK_BYTES as u64), "PVs are whole blocks");
+const _: () = assert!(PV_BYTES_MAX.is_multiple_of(PV_BYTES_STEP), "the largest PV is a PV");
+const _: () =
+    assert!(PV_BYTES_MAX / (BLOCK_BYTES as u64) <= u32::MAX as u64, "blocks are numbered by u32");
+const _: () = assert!(
+    PV_COUNT_MAX as u64 * PV_BYTES_MAX < i64::MAX as u64 / 2,
+    "offsets in the file fit the system's"
+);
+const _: () = assert!(
+    RESERVE_STEP_MIN.is_multiple_of(PV_BYTES_STEP) && RESERVE_STEP_MIN <= RESERVE_STEP_MAX,
+    "reservations grow in whole steps"
+);
+const _: () = assert!(VERIFY_READ_BYTES.is_multiple_of(SUM_BYTES), "reads hold whole sums");
+const _: () = assert!(VERIFY_READ_BYTES <= CHUNK_BYTES_MAX, "no read is larger than a chunk");
+const _: () = assert!(REPLICAS_MAX <= u8::MAX as usize, "a header's replica is one byte");

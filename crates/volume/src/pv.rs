@@ -1,0 +1,149 @@
+//! The state of one PV: which writes it admits. The volume writes the header of a PV that says it is
+//! `dirty`, and syncs before it answers.
+//!
+//! Invariants: view and floor never go down; the floor's view is never ahead of the view; what a void
+//! in the list says cannot be said by view and floor alone.
+
+use std::io::IoSlice;
+
+use larder_env::{DiskError, DiskFile};
+use larder_types::{BootId, Grant, GrantKey, LvId, OpId, PvId, View};
+
+use crate::command::Refusal;
+use crate::limits::VOIDS_MAX;
+use crate::planted::Planted;
+use crate::v1::{Header, Superblock};
+
+#[derive(Debug)]
+pub(crate) struct Pv {
+    /// As it will be written next.
+    pub header: Header,
+    /// Whether the header differs from what was written last.
+    pub dirty: bool,
+    /// Offset in the file.
+    pub base: u64,
+    /// Blocks from the start that this run of the server has reserved. What an earlier run reserved
+    /// is reserved again, which changes nothing, rather than believed.
+    pub reserved_blocks: u32,
+    /// Whether it was opened since the server started.
+    is_open: bool,
+}
+
+impl Pv {
+    /// A PV that was never used.
+    pub(crate) fn new(pv: PvId, lv: LvId, replica: u8, base: u64) -> Self {
+        let header = Header {
+            pv,
+            lv,
+            replica,
+            generation: 0,
+            view: View(0),
+            floor: OpId::default(),
+            provisioned_blocks: 0,
+            voids: Vec::new(),
+        };
+        Self::restored(header, base, false)
+    }
+
+    /// A PV as its header says; closed, unless a planted bug opens it.
+    pub(crate) fn restored(header: Header, base: u64, is_open: bool) -> Self {
+        Self { header, dirty: false, base, reserved_blocks: 0, is_open }
+    }
+
+    /// Whether a write under this grant may be done now.
+    pub(crate) fn admit(&self, grant: &Grant) -> Result<(), Refusal> {
+        if !self.is_open {
+            Err(Refusal::Closed)
+        } else if grant.op.view != self.header.view {
+            Err(Refusal::WrongView { current: self.header.view })
+        } else if grant.op < self.header.floor {
+            Err(Refusal::BelowFloor)
+        } else if self.header.voids.contains(grant) {
+            Err(Refusal::Voided)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Admits writes of `view`, and sets view and floor to the greater ones.
+    pub(crate) fn open(
+        &mut self,
+        view: View,
+        floor: GrantKey,
+        (meant, current): (BootId, BootId),
+        planted: Planted,
+    ) -> Result<(), Refusal> {
+        if meant != current && !planted.ignores_boot() {
+            return Err(Refusal::WrongBoot { current });
+        }
+        let is_late = view < self.header.view && !planted.lowers_on_open();
+        if is_late || floor.view > view {
+            return Err(Refusal::WrongView { current: self.header.view });
+        }
+        self.is_open = true;
+        if view > self.header.view {
+            self.header.view = view;
+            self.change(true);
+        }
+        if planted.lowers_on_open() {
+            (self.header.view, self.header.floor) = (view, floor);
+            self.change(true);
+        }
+        self.raise_floor(floor, planted)
+    }
+
+    /// Voids every grant below `floor`.
+    pub(crate) fn raise_floor(&mut self, floor: GrantKey, planted: Planted) -> Result<(), Refusal> {
+        if floor.view > self.header.view {
+            return Err(Refusal::WrongView { current: self.header.view });
+        }
+        if floor > self.header.floor {
+            self.header.floor = floor;
+            self.change(!planted.keeps_floor_in_memory());
+        }
+        Ok(())
+    }
+
+    /// Voids one grant.
+    pub(crate) fn void(&mut self, grant: Grant, planted: Planted) -> Result<(), Refusal> {
+        if self.is_implied(&grant) || self.header.voids.contains(&grant) {
+            return Ok(());
+        }
+        if self.header.voids.len() == VOIDS_MAX {
+            return Err(Refusal::Busy);
+        }
+        self.header.voids.push(grant);
+        self.change(!planted.keeps_void_in_memory());
+        Ok(())
+    }
+
+    /// Writes the header as the next generation, to the slot that does not have the present one.
+    pub(crate) fn write_header(
+        &mut self,
+        file: &dyn DiskFile,
+        superblock: &Superblock,
+        planted: Planted,
+    ) -> Result<(), DiskError> {
+        self.header.generation += if planted.uses_one_slot() { 2 } else { 1 };
+        self.dirty = false;
+        let page = self.header.encode(superblock);
+        file.write_at(self.header.slot_offset(superblock), &[IoSlice::new(&page)])
+    }
+
+    /// Whether view and floor alone refuse the grant for ever.
+    fn is_implied(&self, grant: &Grant) -> bool {
+        grant.op.view < self.header.view || grant.op < self.header.floor
+    }
+
+    fn change(&mut self, durable: bool) {
+        let mut voids = std::mem::take(&mut self.header.voids);
+        voids.retain(|grant| !self.is_implied(grant));
+        self.header.voids = voids;
+        self.dirty |= durable;
+        assert!(self.header.floor.view <= self.header.view, "a floor is not ahead of its view");
+        assert!(self.header.voids.len() <= VOIDS_MAX, "voids are bounded");
+    }
+}
+
+#[cfg(test)]
+mod tests;
