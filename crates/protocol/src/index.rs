@@ -1,0 +1,104 @@
+//! The port to the KV index and the cached bucket table, and the changes that a batch of ops makes to it.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use larder_types::codec::CodecError;
+use larder_types::{BucketId, Epoch};
+
+/// The index cannot be trusted or reached: the PG stops until it is rebuilt.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the index failed: {0}")]
+pub struct IndexError(pub String);
+
+impl From<CodecError> for IndexError {
+    fn from(error: CodecError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Called for each row of a scan, with row and value; says whether to go on.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// A row and its value.
+pub type Row = (Vec<u8>, Vec<u8>);
+
+/// The KV as the machine sees it. All calls are local, and reads repeatable between two writes.
+pub trait Index {
+    /// A row's value.
+    ///
+    /// # Errors
+    /// [`IndexError`].
+    fn get(&self, row: &[u8]) -> Result<Option<Bytes>, IndexError>;
+    /// Visits the rows that begin with `prefix`, in order, until told to stop.
+    ///
+    /// # Errors
+    /// [`IndexError`].
+    fn scan_prefix(&self, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), IndexError>;
+    /// Applies changes atomically; they need not be durable.
+    ///
+    /// # Errors
+    /// [`IndexError`].
+    fn write(&self, changes: Changes) -> Result<(), IndexError>;
+    /// Epoch of a bucket that takes puts, as this server knows it; `None` for any other.
+    fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch>;
+}
+
+/// Rows written and removed by a batch of ops, the last word on each row.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    rows: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Changes {
+    /// Sets a row.
+    pub fn put(&mut self, row: Vec<u8>, value: Vec<u8>) {
+        self.rows.insert(row, Some(value));
+    }
+
+    /// Removes a row.
+    pub fn remove(&mut self, row: Vec<u8>) {
+        self.rows.insert(row, None);
+    }
+
+    /// Whether nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The changes in the order of their rows; `None` removes.
+    pub fn into_rows(self) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)> {
+        self.rows.into_iter()
+    }
+
+    /// A row as it will be once these changes are written.
+    ///
+    /// # Errors
+    /// As [`Index::get`].
+    pub fn get(&self, index: &dyn Index, row: &[u8]) -> Result<Option<Bytes>, IndexError> {
+        match self.rows.get(row) {
+            Some(value) => Ok(value.as_ref().map(|value| Bytes::copy_from_slice(value))),
+            None => index.get(row),
+        }
+    }
+
+    /// The rows that begin with `prefix`, as they will be.
+    ///
+    /// # Errors
+    /// As [`Index::scan_prefix`].
+    pub fn scan(&self, index: &dyn Index, prefix: &[u8]) -> Result<Vec<Row>, IndexError> {
+        let mut rows = BTreeMap::new();
+        index.scan_prefix(prefix, &mut |row, value| {
+            rows.insert(row.to_vec(), Some(value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        for (row, value) in
+            self.rows.range(prefix.to_vec()..).take_while(|(row, _)| row.starts_with(prefix))
+        {
+            rows.insert(row.clone(), value.clone());
+        }
+        Ok(rows.into_iter().filter_map(|(row, value)| Some((row, value?))).collect())
+    }
+}

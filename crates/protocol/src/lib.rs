@@ -1,0 +1,26 @@
+//! Larder's protocol: pure state machines. No I/O, no clock, no threads, no randomness, no hash-order
+//! iteration; events in, effects out. Drivers do the work, the simulator drives the same machines.
+//!
+//! The one port is [`Index`]: the machine reads the embedded KV while it steps, because those reads
+//! are local, repeatable and change nothing (ADR 3).
+
+#![deny(unsafe_code)]
+
+pub mod index;
+pub mod limits;
+pub mod message;
+pub mod pg;
+pub mod placement;
+pub mod planted;
+pub mod rebuild;
+pub mod sessions;
+pub mod space;
+
+pub use index::{Changes, Index, IndexError};
+pub use message::{
+    Answer, Call, Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox,
+    PeerMessage, PutCall, Refusal, Token,
+};
+pub use pg::Pg;
+pub use planted::Planted;
+pub use space::{FreeRuns, LvInfo, Replica, SpaceUse, VolumeGroup};

@@ -1,0 +1,20 @@
+//! The protocol's limits, with their units.
+
+/// An LV that is fuller than this takes no new objects until deletes have made room (DESIGN §3.4).
+pub const LV_FULL_PERCENT: u64 = 85;
+/// Blocks that wait in an LV before its floor is raised although space is not short: 1 MiB, so
+/// that a raise, which writes one block, costs less than half a percent.
+pub const WAITING_BLOCKS_BEFORE_RAISE: u32 = 256;
+/// Calls that may wait in one PG for keys to come to rest, for space or for a barrier.
+pub const WAITING_CALLS_MAX: usize = 4096;
+/// Ops of one PG that may be above the applied position before calls are turned away.
+pub const TAIL_OPS_MAX: usize = 16_384;
+/// Ops applied to the index in one batch.
+pub const APPLY_OPS_MAX: usize = 256;
+/// Milliseconds after which an open grant is resolved although its proxy has said nothing.
+pub const GRANT_MS_MAX: u64 = 60_000;
+/// Answers kept per session for repeats.
+pub const REPEATS_MAX: usize = 65_536;
+
+const _: () = assert!(APPLY_OPS_MAX < TAIL_OPS_MAX, "a batch is a part of the tail");
+const _: () = assert!(WAITING_CALLS_MAX <= TAIL_OPS_MAX, "calls that wait find room when they run");

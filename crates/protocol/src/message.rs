@@ -1,0 +1,434 @@
+//! What goes into a PG's machine and what comes out of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_types::{
+    Attributes, BootId, BucketId, ChecksumAlgorithm, ChecksumKind, Chunk, Condition, ETag, Epoch,
+    Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, Op, OpId,
+    OpSeq, PartRef, Request, ServerId, StreamId, Target, UploadId, VersionRow, View,
+};
+
+use crate::space::LvInfo;
+
+/// Names a call in flight to its driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// What a put is going to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// The bytes themselves, at most `INLINE_BYTES_MAX`.
+    Inline(Bytes),
+    /// Bytes to be written to data servers once space is granted.
+    Data {
+        /// How many; at most `CHUNK_BYTES_MAX`.
+        len: u32,
+        /// Seed of the sums.
+        seed: u64,
+        /// A checksum per 64 KiB.
+        sums: Vec<u64>,
+    },
+    /// The committed chunks of a stream, all of them.
+    Stream {
+        /// The stream.
+        stream: StreamId,
+        /// How many chunks.
+        chunks: u32,
+        /// Bytes of each but the last.
+        chunk_bytes: u32,
+    },
+}
+
+/// What an object is, before its primary has given it a clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// Bytes.
+    pub size: u64,
+    /// Entity tag.
+    pub etag: ETag,
+    /// S3 checksum.
+    pub checksum: Option<ObjectChecksum>,
+    /// Headers, user metadata, tags.
+    pub attributes: Attributes,
+}
+
+/// `Prepare` of a put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutCall {
+    /// Who is putting it.
+    pub request: Request,
+    /// Bucket.
+    pub bucket: BucketId,
+    /// Epoch of the bucket's record as the proxy knows it.
+    pub epoch: Epoch,
+    /// Key.
+    pub key: ObjectKey,
+    /// What it becomes.
+    pub target: Target,
+    /// What it is.
+    pub description: Description,
+    /// What it holds.
+    pub content: Content,
+    /// What must hold of the key.
+    pub condition: Condition,
+}
+
+/// A proxy's call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    /// Begin a put.
+    Put(Box<PutCall>),
+    /// End one: METAX is persisted and these replicas acknowledged the data of `attempt`.
+    Commit {
+        /// The put.
+        op: OpId,
+        /// Whose data.
+        attempt: u32,
+        /// Replicas.
+        holders: Holders,
+    },
+    /// The proxy gives one up: too few replicas acknowledged, or nobody waits for it any more.
+    Abandon {
+        /// The put.
+        op: OpId,
+    },
+    /// End the key's null version.
+    Delete {
+        /// Who deletes.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Epoch as known.
+        epoch: Epoch,
+        /// Key.
+        key: ObjectKey,
+        /// What must hold.
+        condition: Condition,
+    },
+    /// Replace tags.
+    SetTags {
+        /// Who sets them.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+        /// All tags.
+        tags: Vec<(String, String)>,
+    },
+    /// Begin an upload.
+    CreateUpload {
+        /// Who creates it.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Epoch as known.
+        epoch: Epoch,
+        /// Key.
+        key: ObjectKey,
+        /// Attributes of the object to be.
+        attributes: Attributes,
+        /// Checksum chosen.
+        checksum: Option<(ChecksumAlgorithm, ChecksumKind)>,
+    },
+    /// Make an upload the key's null version. The proxy has checked the parts against their rows;
+    /// the primary checks that those rows have not changed since.
+    CompleteUpload {
+        /// Who completes it.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Epoch as known.
+        epoch: Epoch,
+        /// Key.
+        key: ObjectKey,
+        /// Upload.
+        upload: UploadId,
+        /// What the object is.
+        description: Box<Description>,
+        /// Its parts, each with the op that put it.
+        parts: Vec<(PartRef, OpId)>,
+        /// What must hold of the key.
+        condition: Condition,
+    },
+    /// End an upload.
+    AbortUpload {
+        /// Who aborts it.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+        /// Upload.
+        upload: UploadId,
+    },
+    /// Free the chunks of a stream that will have no parent.
+    DropStream {
+        /// Bucket.
+        bucket: BucketId,
+        /// Stream.
+        stream: StreamId,
+    },
+    /// Find the key's null version.
+    Read {
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+    },
+    /// Answer when the index shows everything that this PG has taken so far.
+    Barrier,
+}
+
+/// Why a call was refused, sorted by what the caller should do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Ask another server, or later: this is not the PG's primary, or its view is not active.
+    NotPrimary,
+    /// Fetch the bucket's record and ask again, or give up if it is gone.
+    StaleBucket,
+    /// Give up: the condition does not hold.
+    PreconditionFailed,
+    /// Give up: there is no such object.
+    NoSuchKey,
+    /// Give up: there is no such upload.
+    NoSuchUpload,
+    /// Give up: the part is not what the proxy saw, or is not there.
+    InvalidPart(u16),
+    /// Give up: a chunk of the stream is missing.
+    StreamIncomplete,
+    /// Give up: the request is finished or its session closed.
+    Finished,
+    /// Give up: the put did not become durable and never will.
+    Revoked,
+    /// Slow down and retry.
+    Busy,
+    /// No space for new data.
+    Full,
+    /// The disks that had the space failed.
+    DiskFailed,
+    /// The index cannot be read.
+    IndexDamaged,
+}
+
+/// What a PG answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Write the data here. Leaves before METAX is durable.
+    Granted {
+        /// The grant.
+        grant: Grant,
+        /// Where.
+        lv: LvId,
+        /// Runs of blocks in the order of the data.
+        extents: Vec<Extent>,
+        /// The version's clock.
+        clock: HybridClock,
+    },
+    /// METAX of the put is below the commit point.
+    Persisted {
+        /// Grant whose METAX it is.
+        grant: Grant,
+    },
+    /// The op is below the commit point and in effect.
+    Done {
+        /// The op.
+        op: OpId,
+        /// Its clock.
+        clock: HybridClock,
+    },
+    /// The key's null version, if it is not in the index yet.
+    Version(Option<Box<VersionRow>>),
+    /// The index knows the answer.
+    AskIndex,
+    /// The index shows everything taken before the barrier.
+    Passed,
+    /// It will not be done.
+    Refused(Refusal),
+}
+
+/// A request to the data servers of an LV.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataRequest {
+    /// Admit writes of this view.
+    Open {
+        /// View.
+        view: View,
+        /// Floor.
+        floor: GrantKey,
+        /// Run of the server that is meant.
+        boot: BootId,
+    },
+    /// Void every grant below.
+    RaiseFloor {
+        /// New floor.
+        floor: GrantKey,
+    },
+    /// Void one grant.
+    Void {
+        /// The grant.
+        grant: Grant,
+    },
+    /// Sync, then compare what the device holds with the sums.
+    Verify {
+        /// The chunk.
+        chunk: Box<Chunk>,
+    },
+}
+
+/// A data server's answer to a [`DataRequest`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataAnswer {
+    /// `Open` or `RaiseFloor` took effect, durably.
+    Floor(GrantKey),
+    /// `Void` took effect, durably.
+    Voided(Grant),
+    /// `Verify` found the data.
+    Verified(Grant),
+    /// `Verify` found other bytes.
+    Mismatch(Grant),
+    /// It could not be done now; nothing has changed.
+    NotNow(Grant),
+    /// The server or its disk is gone for now.
+    Failed,
+}
+
+/// An op on its way between members, or read back from the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// View and position under which it was issued.
+    pub id: OpId,
+    /// The op, shared by the log, the tail and the messages to peers.
+    pub op: Arc<Op>,
+}
+
+/// A message between the members of a PG.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerMessage {
+    /// Append these, which follow `prev`.
+    Append {
+        /// The primary's view.
+        view: View,
+        /// The op before the first entry.
+        prev: OpId,
+        /// Ops.
+        entries: Vec<LogEntry>,
+        /// The commit point as the primary knows it.
+        commit: OpSeq,
+    },
+    /// All ops through this one are durable here.
+    Acked {
+        /// View in which this is said.
+        view: View,
+        /// Highest durable op.
+        through: OpId,
+    },
+    /// The backup has a gap: send again from here.
+    Resend {
+        /// View.
+        view: View,
+        /// First op that is missing.
+        from: OpSeq,
+    },
+    /// To the primary of a new view: this is what I have.
+    Report {
+        /// The new view.
+        view: View,
+        /// Last durable op.
+        last: OpId,
+        /// Ops above the commit point this member knows, that one included as `prev`.
+        prev: OpId,
+        /// Those ops.
+        entries: Vec<LogEntry>,
+    },
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "an event is stepped at once and never kept")]
+pub enum Event {
+    /// A proxy calls.
+    Call {
+        /// Names the call.
+        token: Token,
+        /// The call.
+        call: Call,
+    },
+    /// This member's log is synced through this op.
+    Durable(OpId),
+    /// A member says something.
+    Peer {
+        /// Who.
+        from: ServerId,
+        /// What.
+        message: PeerMessage,
+    },
+    /// A data server answers.
+    Data {
+        /// LV of the request.
+        lv: LvId,
+        /// Replica that answers.
+        replica: usize,
+        /// The answer.
+        answer: DataAnswer,
+    },
+    /// The manager begins a view.
+    NewView {
+        /// Its number.
+        view: View,
+        /// Members, primary first.
+        members: Vec<ServerId>,
+        /// This member's run.
+        boot: BootId,
+    },
+    /// The manager gave the group another LV.
+    LvAdded(LvInfo),
+    /// The pool has no LV left.
+    PoolEmpty,
+    /// Time passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Append to this member's log, in order.
+    Append(LogEntry),
+    /// The buffered ops should be synced soon although nobody waits for a put: a reader waits.
+    SyncSoon,
+    /// Send to a member.
+    Send {
+        /// Whom.
+        to: ServerId,
+        /// What.
+        message: PeerMessage,
+    },
+    /// Answer a call.
+    Reply {
+        /// Which.
+        token: Token,
+        /// What.
+        answer: Answer,
+    },
+    /// Ask a data server.
+    Data {
+        /// LV.
+        lv: LvId,
+        /// Replica.
+        replica: usize,
+        /// What.
+        request: DataRequest,
+    },
+    /// The commit point rose: [`crate::Pg::apply`] has work.
+    Committed,
+    /// Ask the manager for another LV.
+    NeedLv,
+    /// The view is active: tell the manager.
+    ViewActive(View),
+    /// This member can't go on: its index or log contradicts itself.
+    Halt(String),
+}
+
+/// Effects in the order in which they are to be carried out.
+pub type Outbox = Vec<Effect>;

@@ -1,0 +1,131 @@
+//! The log's tail: how an op gets its place, and what is noted of it.
+
+use std::sync::Arc;
+
+use larder_types::{Body, HybridClock, Op, OpId, Request};
+
+use super::{OpenPut, Pg, ReplyKind, Role, TailEntry};
+use crate::message::{Answer, Effect, LogEntry, Outbox, Token};
+use crate::space::VolumeGroup;
+
+impl Pg {
+    pub(super) fn next_id(&self) -> OpId {
+        OpId { view: self.view, seq: self.last().seq.next() }
+    }
+
+    pub(super) fn tick_clock(&mut self) -> HybridClock {
+        self.clock = self.clock.advance(self.now_ms);
+        self.clock
+    }
+
+    /// Appends an op of this view.
+    pub(super) fn append_op(
+        &mut self,
+        op: Op,
+        reply: Option<(Token, ReplyKind)>,
+        out: &mut Outbox,
+    ) -> OpId {
+        assert!(
+            matches!(self.role, Role::Levelling | Role::Active | Role::Serving),
+            "only a primary appends"
+        );
+        let id = self.next_id();
+        let entry = LogEntry { id, op: Arc::new(op) };
+        self.replicate(&entry, out);
+        self.take(entry, reply, out);
+        id
+    }
+
+    /// Takes an op that has its place in the log: notes what it opens and whom it concerns.
+    pub(super) fn take(
+        &mut self,
+        entry: LogEntry,
+        reply: Option<(Token, ReplyKind)>,
+        out: &mut Outbox,
+    ) {
+        assert_eq!(entry.id.seq, self.last().seq.next(), "ops are taken in order");
+        for slot in super::slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
+            self.slots.enter(slot, entry.id.seq);
+        }
+        self.note_open(&entry);
+        if let Some(request) = request_of_op(&entry.op) {
+            self.sessions.record(request, entry.id, clock_of(&entry.op));
+        }
+        self.clock = self.clock.max(clock_of(&entry.op));
+        out.push(Effect::Append(entry.clone()));
+        if let Some((token, _)) = reply
+            && self.planted.answers_before_commit()
+        {
+            let answer = answer_of(&entry);
+            out.push(Effect::Reply { token, answer });
+        }
+        self.tail.push_back(TailEntry { entry, reply });
+    }
+
+    /// Remembers a put with data until its outcome is applied, and what became of one.
+    pub(super) fn note_open(&mut self, entry: &LogEntry) {
+        if let Some(chunk) = super::chunk_of(&entry.op) {
+            let open = OpenPut {
+                id: entry.id,
+                put: entry.op.clone(),
+                chunk: chunk.clone(),
+                since_ms: self.now_ms,
+                outcome: None,
+                superseded: false,
+                resolution: None,
+            };
+            self.open.insert(entry.id.seq, open);
+        }
+        match &*entry.op {
+            Op::Outcome { put, outcome } => {
+                if let Some(open) = self.open.get_mut(put) {
+                    open.outcome = Some(*outcome);
+                }
+            }
+            Op::Regrant { put, body: Body::Chunk(chunk) } => {
+                if let Some(open) = self.open.get_mut(put) {
+                    open.chunk = chunk.clone();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn space_mut(&mut self) -> Option<&mut VolumeGroup> {
+        self.space.as_mut()
+    }
+}
+
+/// The answer to the call that became this op.
+pub(super) fn answer_of(entry: &LogEntry) -> Answer {
+    match super::chunk_of(&entry.op) {
+        Some(chunk) => Answer::Persisted { grant: chunk.grant },
+        None => done(entry),
+    }
+}
+
+fn done(entry: &LogEntry) -> Answer {
+    Answer::Done { op: entry.id, clock: clock_of(&entry.op) }
+}
+
+fn clock_of(op: &Op) -> HybridClock {
+    match op {
+        Op::Put(put) => put.metax.clock,
+        Op::Delete { clock, .. } => *clock,
+        Op::CreateUpload { row, .. } => row.clock,
+        Op::CompleteUpload { metax, .. } => metax.clock,
+        _ => HybridClock::default(),
+    }
+}
+
+pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
+    match op {
+        Op::Put(put) => Some(&put.request),
+        Op::Delete { request, .. }
+        | Op::SetTags { request, .. }
+        | Op::CreateUpload { request, .. }
+        | Op::CompleteUpload { request, .. }
+        | Op::AbortUpload { request, .. } => Some(request),
+        _ => None,
+    }
+}

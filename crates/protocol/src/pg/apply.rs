@@ -1,0 +1,379 @@
+//! What a committed op does to the index and to space.
+//!
+//! # Invariants
+//!
+//! 1. Ops are applied in order, each once, only below the commit point, in batches that carry the
+//!    applied position: after a crash the index holds the state after some op, and says which.
+//! 2. A version row is replaced only by a later op's, whatever the order of the outcomes.
+//! 3. What a row names is freed by the op that removes or replaces the row, and by no other.
+
+use larder_types::codec::{decode, encode};
+use larder_types::{
+    Body, BucketId, Chunk, Extent, LvId, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef, PartRow,
+    Put, StreamId, Target, UploadId, VersionRow, rows,
+};
+
+use super::slots::Slot;
+use super::{OpenPut, Pg};
+use crate::index::{Changes, Index, IndexError};
+use crate::limits::APPLY_OPS_MAX;
+use crate::message::{Call, Effect, LogEntry, Outbox};
+
+/// A batch of ops on its way into the index.
+struct Batch<'a> {
+    index: &'a dyn Index,
+    changes: Changes,
+    /// Extents freed, each by an op of the batch.
+    freed: Vec<(LvId, Vec<Extent>, OpId)>,
+}
+
+impl Pg {
+    pub(super) fn apply_batch(
+        &mut self,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<usize, IndexError> {
+        let ready = (self.commit.0 - self.applied.seq.0) as usize;
+        let count = ready.min(APPLY_OPS_MAX);
+        if count == 0 {
+            return Ok(0);
+        }
+        let mut batch = Batch { index, changes: Changes::default(), freed: Vec::new() };
+        let mut closed = Vec::new();
+        for at in 0..count {
+            let entry = self.tail[at].entry.clone();
+            self.apply_op(&entry, &mut batch, &mut closed)?;
+        }
+        let last = self.tail[count - 1].entry.id;
+        batch.changes.put(rows::applied(self.id), encode(&last));
+        index.write(batch.changes)?;
+        self.applied = last;
+        if let Some(space) = self.space.as_mut() {
+            for (lv, extents, freed_by) in batch.freed {
+                space.free(lv, &extents, freed_by, self.planted);
+            }
+        }
+        self.leave_slots(count, closed, index, out)?;
+        self.pass_barriers(out);
+        Ok(count)
+    }
+
+    fn apply_op(
+        &mut self,
+        entry: &LogEntry,
+        batch: &mut Batch<'_>,
+        closed: &mut Vec<OpenPut>,
+    ) -> Result<(), IndexError> {
+        let id = entry.id;
+        match &*entry.op {
+            Op::ViewStart { .. } => {}
+            Op::Put(put) => {
+                if !matches!(put.body, Body::Chunk(_)) {
+                    self.supersede(entry);
+                    batch.commit_put(put, put.body.clone(), id, id)?;
+                }
+            }
+            Op::Regrant { .. } => {
+                // The void of the earlier attempt came first; its extents are not in any row.
+            }
+            Op::Outcome { put, .. } => {
+                if let Some(open) = self.open.remove(put) {
+                    self.close_put(&open, *put, id, batch)?;
+                    closed.push(open);
+                }
+            }
+            Op::Delete { bucket, key, .. } => {
+                self.supersede(entry);
+                batch.remove_version(*bucket, key, id)?;
+            }
+            Op::SetTags { bucket, key, tags, .. } => {
+                let row = rows::version(*bucket, key, rows::NULL_VERSION);
+                if let Some(value) = batch.changes.get(batch.index, &row)? {
+                    let mut version: VersionRow = decode("version row", &value)?;
+                    version.metax.attributes.tags.clone_from(tags);
+                    batch.changes.put(row, encode(&version));
+                }
+            }
+            Op::CreateUpload { bucket, row, .. } => {
+                batch.changes.put(rows::upload(*bucket, &row.key, row.upload), encode(row));
+            }
+            Op::CompleteUpload { bucket, key, upload, metax, parts, .. } => {
+                self.supersede(entry);
+                batch.drop_parts(*bucket, *upload, parts, id)?;
+                batch.changes.remove(rows::upload(*bucket, key, *upload));
+                let body = Body::Parts { upload: *upload, parts: parts.clone() };
+                let row = VersionRow { op: id, metax: (**metax).clone(), body };
+                batch.put_version(*bucket, key, row, id)?;
+            }
+            Op::AbortUpload { bucket, key, upload, .. } => {
+                batch.drop_parts(*bucket, *upload, &[], id)?;
+                batch.changes.remove(rows::upload(*bucket, key, *upload));
+            }
+            Op::DropStream { bucket, stream } => batch.drop_orphans(*bucket, *stream, id)?,
+        }
+        Ok(())
+    }
+
+    fn close_put(
+        &mut self,
+        open: &OpenPut,
+        put: OpSeq,
+        outcome_op: OpId,
+        batch: &mut Batch<'_>,
+    ) -> Result<(), IndexError> {
+        let outcome = open.outcome.expect("an outcome that is applied was noted when it was taken");
+        let mut chunk = open.chunk.clone();
+        match outcome {
+            Outcome::Committed { attempt, holders } if !open.superseded => {
+                assert_eq!(
+                    attempt, chunk.grant.attempt,
+                    "pg {}: op {put}: attempts mixed",
+                    self.id
+                );
+                chunk.holders = holders;
+                self.supersede_older(open);
+                batch.commit_put(open.put(), Body::Chunk(chunk), open.id, outcome_op)
+            }
+            Outcome::Committed { .. } => {
+                batch.free_chunk(&chunk, outcome_op);
+                Ok(())
+            }
+            Outcome::Revoked => {
+                self.sessions.revoke(&open.put().request);
+                batch.free_chunk(&chunk, outcome_op);
+                Ok(())
+            }
+        }
+    }
+
+    /// Older puts of this op's key that are still open will make nothing when they are committed.
+    pub(super) fn supersede(&mut self, entry: &LogEntry) {
+        if matches!(*entry.op, Op::Delete { .. }) && self.planted.leaves_no_tombstone() {
+            return;
+        }
+        let slots = super::slots_of(entry.id, self.id, &entry.op);
+        let Some(slot @ Slot::Version(..)) = slots.into_iter().flatten().next() else { return };
+        self.supersede_key(&slot, entry.id.seq);
+    }
+
+    /// A put with data is committed: older puts of its key that are still open will make nothing.
+    pub(super) fn supersede_older(&mut self, committed: &OpenPut) {
+        let slots = super::slots_of(committed.id, self.id, &committed.put);
+        if let Some(slot @ Slot::Version(..)) = slots.into_iter().flatten().next() {
+            self.supersede_key(&slot, committed.id.seq);
+        }
+    }
+
+    /// Open puts of a key before an op will make nothing when they are committed.
+    pub(super) fn supersede_key(&mut self, slot: &Slot, before: OpSeq) {
+        for seq in self.slots.entries(slot) {
+            if *seq < before
+                && let Some(open) = self.open.get_mut(seq)
+            {
+                open.superseded = true;
+            }
+        }
+    }
+
+    /// The first `count` ops of the tail are in the index: their keys may have come to rest.
+    fn leave_slots(
+        &mut self,
+        count: usize,
+        closed: Vec<OpenPut>,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        let mut rested = Vec::new();
+        for tail in self.tail.drain(..count) {
+            if super::chunk_of(&tail.entry.op).is_some() {
+                continue;
+            }
+            for slot in
+                super::slots_of(tail.entry.id, self.id, &tail.entry.op).into_iter().flatten()
+            {
+                if self.slots.leave(&slot, tail.entry.id.seq) {
+                    rested.push(slot);
+                }
+            }
+        }
+        for open in closed {
+            for slot in super::slots_of(open.id, self.id, &open.put).into_iter().flatten() {
+                if self.slots.leave(&slot, open.id.seq) {
+                    rested.push(slot);
+                }
+            }
+        }
+        for slot in rested {
+            self.run_queue(&slot, index, out)?;
+        }
+        Ok(())
+    }
+
+    fn run_queue(
+        &mut self,
+        slot: &Slot,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        while let Some((token, call)) = self.slots.next_queued(slot) {
+            match call {
+                Call::Read { bucket, key } => self.read(token, bucket, key, out),
+                call => self.mutate(token, call, true, index, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_barriers(&mut self, out: &mut Outbox) {
+        let mut waiting = std::mem::take(&mut self.barriers);
+        waiting.retain(|&(token, through)| {
+            let passed = self.passed(through);
+            if passed {
+                out.push(Effect::Reply { token, answer: crate::Answer::Passed });
+            }
+            !passed
+        });
+        self.barriers = waiting;
+    }
+}
+
+impl Batch<'_> {
+    /// Makes what a put was to make. `put_op` decides who wins, `now` frees what loses.
+    fn commit_put(
+        &mut self,
+        put: &Put,
+        body: Body,
+        put_op: OpId,
+        now: OpId,
+    ) -> Result<(), IndexError> {
+        if let (Body::Stream { stream, .. }, false) =
+            (&body, matches!(put.target, Target::Chunk { .. }))
+        {
+            self.changes.remove(rows::open_stream(put.bucket, *stream));
+        }
+        match &put.target {
+            Target::Version => {
+                let row = VersionRow { op: put_op, metax: put.metax.clone(), body };
+                self.put_version(put.bucket, &put.key, row, now)
+            }
+            Target::Chunk { stream, number } => {
+                let Body::Chunk(chunk) = body else {
+                    return Err(IndexError(format!("op {put_op:?}: a stream's chunk has no data")));
+                };
+                self.changes.put(rows::chunk(put.bucket, *stream, *number), encode(&chunk));
+                self.changes.put(rows::open_stream(put.bucket, *stream), encode(&chunk.grant.pg));
+                Ok(())
+            }
+            Target::Part { upload, number } => {
+                let row = rows::part(put.bucket, *upload, *number);
+                if let Some(old) = self.changes.get(self.index, &row)? {
+                    let old: PartRow = decode("part row", &old)?;
+                    if old.op > put_op {
+                        return self.free_body(put.bucket, &body, now);
+                    }
+                    self.free_body(put.bucket, &old.body, now)?;
+                }
+                let part = PartRow { op: put_op, metax: put.metax.clone(), body };
+                self.changes.put(row, encode(&part));
+                Ok(())
+            }
+        }
+    }
+
+    fn put_version(
+        &mut self,
+        bucket: BucketId,
+        key: &ObjectKey,
+        version: VersionRow,
+        now: OpId,
+    ) -> Result<(), IndexError> {
+        let row = rows::version(bucket, key, rows::NULL_VERSION);
+        if let Some(old) = self.changes.get(self.index, &row)? {
+            let old: VersionRow = decode("version row", &old)?;
+            if old.op > version.op {
+                return self.free_body(bucket, &version.body, now);
+            }
+            self.free_body(bucket, &old.body, now)?;
+        }
+        self.changes.put(row, encode(&version));
+        Ok(())
+    }
+
+    fn remove_version(
+        &mut self,
+        bucket: BucketId,
+        key: &ObjectKey,
+        now: OpId,
+    ) -> Result<(), IndexError> {
+        let row = rows::version(bucket, key, rows::NULL_VERSION);
+        let Some(old) = self.changes.get(self.index, &row)? else { return Ok(()) };
+        let old: VersionRow = decode("version row", &old)?;
+        assert!(old.op < now, "a row is removed by a later op than made it");
+        self.changes.remove(row);
+        self.free_body(bucket, &old.body, now)
+    }
+
+    fn free_body(&mut self, bucket: BucketId, body: &Body, now: OpId) -> Result<(), IndexError> {
+        match body {
+            Body::Inline(_) => Ok(()),
+            Body::Chunk(chunk) => {
+                self.free_chunk(chunk, now);
+                Ok(())
+            }
+            Body::Stream { stream, .. } => self.drop_stream(bucket, *stream, now),
+            Body::Parts { upload, .. } => self.drop_parts(bucket, *upload, &[], now),
+        }
+    }
+
+    fn free_chunk(&mut self, chunk: &Chunk, now: OpId) {
+        self.freed.push((chunk.lv, chunk.extents.clone(), now));
+    }
+
+    /// Removes the chunks of a stream that no parent has claimed.
+    fn drop_orphans(
+        &mut self,
+        bucket: BucketId,
+        stream: StreamId,
+        now: OpId,
+    ) -> Result<(), IndexError> {
+        let open = self.changes.get(self.index, &rows::open_stream(bucket, stream))?;
+        if open.is_some() { self.drop_stream(bucket, stream, now) } else { Ok(()) }
+    }
+
+    /// Removes a stream's chunks.
+    fn drop_stream(
+        &mut self,
+        bucket: BucketId,
+        stream: StreamId,
+        now: OpId,
+    ) -> Result<(), IndexError> {
+        for (row, value) in self.changes.scan(self.index, &rows::stream(bucket, stream))? {
+            let chunk: Chunk = decode("chunk row", &value)?;
+            self.free_chunk(&chunk, now);
+            self.changes.remove(row);
+        }
+        self.changes.remove(rows::open_stream(bucket, stream));
+        Ok(())
+    }
+
+    /// Removes an upload's parts, except those kept.
+    fn drop_parts(
+        &mut self,
+        bucket: BucketId,
+        upload: UploadId,
+        kept: &[PartRef],
+        now: OpId,
+    ) -> Result<(), IndexError> {
+        for (row, value) in self.changes.scan(self.index, &rows::parts(bucket, upload))? {
+            let number = rows::part_number(&row)
+                .ok_or_else(|| IndexError(format!("part row {row:?} has no number")))?;
+            if kept.binary_search_by_key(&number, |part| part.number).is_ok() {
+                continue;
+            }
+            let part: PartRow = decode("part row", &value)?;
+            self.changes.remove(row);
+            self.free_body(bucket, &part.body, now)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,524 @@
+//! What proxies ask for.
+
+use std::ops::ControlFlow;
+
+use larder_types::codec::decode;
+use larder_types::limits::CHUNK_BYTES_MAX;
+use larder_types::{
+    Body, BucketId, Chunk, Condition, Epoch, Grant, Holders, Metax, ObjectKey, Op, OpId, Outcome,
+    PartRow, Put, RegionId, Request, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow,
+    rows,
+};
+
+use super::slots::Slot;
+use super::{Pg, ReplyKind};
+use crate::index::{Index, IndexError};
+use crate::limits::{TAIL_OPS_MAX, WAITING_CALLS_MAX};
+use crate::message::{Answer, Call, Content, Description, Effect, Outbox, PutCall, Refusal, Token};
+use crate::sessions::Known;
+use crate::space::NoSpace;
+
+/// How far a mutation got.
+enum Step {
+    Done,
+    Refuse(Refusal),
+    /// Run it again when this slot is at rest.
+    Wait(Slot),
+    /// Run it again when there is space.
+    Starve,
+}
+
+impl Pg {
+    pub(super) fn call(
+        &mut self,
+        token: Token,
+        call: Call,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        if !self.serves() {
+            self.refuse(token, Refusal::NotPrimary, out);
+            return Ok(());
+        }
+        match call {
+            Call::Commit { op, attempt, holders } => {
+                self.commit_put(op, Outcome::Committed { attempt, holders }, index, out)
+            }
+            Call::Abandon { op } => self.begin_resolution(op, index, out),
+            Call::Barrier => {
+                self.barrier(token, out);
+                Ok(())
+            }
+            Call::Read { bucket, key } => {
+                self.read(token, bucket, key, out);
+                Ok(())
+            }
+            call => self.mutate(token, call, false, index, out),
+        }
+    }
+
+    /// Runs a mutation, or queues it; `resumed` ones have waited already and go before others.
+    pub(super) fn mutate(
+        &mut self,
+        token: Token,
+        call: Call,
+        resumed: bool,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        if self.tail.len() >= TAIL_OPS_MAX || self.waiting_calls() >= WAITING_CALLS_MAX {
+            self.refuse(token, Refusal::Busy, out);
+            out.push(Effect::SyncSoon);
+            return Ok(());
+        }
+        if let Some(request) = request_of(&call) {
+            match self.sessions.lookup(request) {
+                Known::New => {}
+                Known::Op(known) => {
+                    self.repeat(token, known, out);
+                    return Ok(());
+                }
+                Known::Refused(refusal) => {
+                    self.refuse(token, refusal, out);
+                    return Ok(());
+                }
+                Known::Finished => {
+                    self.refuse(token, Refusal::Finished, out);
+                    return Ok(());
+                }
+                Known::TooMany => {
+                    self.refuse(token, Refusal::Busy, out);
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(slot) = slot_of_call(&call)
+            && !resumed
+            && self.slots.has_queue(&slot)
+        {
+            self.slots.wait_at_rest(slot, token, call, false);
+            return Ok(());
+        }
+        match self.attempt(token, &call, index, out)? {
+            Step::Done => {}
+            Step::Refuse(refusal) => self.refuse_for_good(token, &call, refusal, out),
+            Step::Wait(slot) => {
+                self.slots.wait_at_rest(slot, token, call, resumed);
+                out.push(Effect::SyncSoon);
+            }
+            Step::Starve => self.starved.push_back((token, call)),
+        }
+        Ok(())
+    }
+
+    fn attempt(
+        &mut self,
+        token: Token,
+        call: &Call,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<Step, IndexError> {
+        match call {
+            Call::Put(put) => self.put(token, put, index, out),
+            Call::Delete { request, bucket, epoch, key, condition } => {
+                if !epoch_holds(index, *bucket, *epoch) {
+                    return Ok(Step::Refuse(Refusal::StaleBucket));
+                }
+                if let Some(step) = self.unmet(*bucket, key, condition, index)? {
+                    return Ok(step);
+                }
+                let clock = self.tick_clock();
+                let (request, bucket, key) = (*request, *bucket, key.clone());
+                let op = Op::Delete { request, bucket, key, clock };
+                self.append_op(op, Some((token, ReplyKind::Done)), out);
+                Ok(Step::Done)
+            }
+            Call::SetTags { request, bucket, key, tags } => {
+                let slot = Slot::Version(*bucket, key.clone());
+                if !self.slots.at_rest(&slot) {
+                    return Ok(Step::Wait(slot));
+                }
+                if current(*bucket, key, index)?.is_none() {
+                    return Ok(Step::Refuse(Refusal::NoSuchKey));
+                }
+                let (request, bucket, key) = (*request, *bucket, key.clone());
+                let op = Op::SetTags { request, bucket, key, tags: tags.clone() };
+                self.append_op(op, Some((token, ReplyKind::Done)), out);
+                Ok(Step::Done)
+            }
+            Call::CreateUpload { request, bucket, epoch, key, attributes, checksum } => {
+                if !epoch_holds(index, *bucket, *epoch) {
+                    return Ok(Step::Refuse(Refusal::StaleBucket));
+                }
+                let upload = UploadId { pg: self.id, op: self.next_id() };
+                let clock = self.tick_clock();
+                let (attributes, checksum) = (attributes.clone(), *checksum);
+                let row = UploadRow { upload, key: key.clone(), clock, attributes, checksum };
+                let op =
+                    Op::CreateUpload { request: *request, bucket: *bucket, row: Box::new(row) };
+                self.append_op(op, Some((token, ReplyKind::Done)), out);
+                Ok(Step::Done)
+            }
+            Call::CompleteUpload { .. } => self.complete(token, call, index, out),
+            Call::AbortUpload { request, bucket, key, upload } => {
+                if let Some(step) = self.upload_unready(*bucket, key, *upload, index)? {
+                    return Ok(step);
+                }
+                let (request, bucket, key) = (*request, *bucket, key.clone());
+                let op = Op::AbortUpload { request, bucket, key, upload: *upload };
+                self.append_op(op, Some((token, ReplyKind::Done)), out);
+                Ok(Step::Done)
+            }
+            Call::DropStream { bucket, stream } => {
+                let slot = Slot::Stream(*stream);
+                if !self.slots.at_rest(&slot) {
+                    return Ok(Step::Wait(slot));
+                }
+                let op = Op::DropStream { bucket: *bucket, stream: *stream };
+                self.append_op(op, Some((token, ReplyKind::Done)), out);
+                Ok(Step::Done)
+            }
+            Call::Commit { .. } | Call::Abandon { .. } | Call::Barrier | Call::Read { .. } => {
+                unreachable!("not a mutation: handled in call()")
+            }
+        }
+    }
+
+    fn put(
+        &mut self,
+        token: Token,
+        call: &PutCall,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<Step, IndexError> {
+        if !epoch_holds(index, call.bucket, call.epoch) {
+            return Ok(Step::Refuse(Refusal::StaleBucket));
+        }
+        if let Some(step) = self.unmet(call.bucket, &call.key, &call.condition, index)? {
+            return Ok(step);
+        }
+        if let Target::Part { upload, .. } = call.target
+            && let Some(step) = self.part_unready(call.bucket, &call.key, upload, index)?
+        {
+            return Ok(step);
+        }
+        let body = match &call.content {
+            Content::Inline(bytes) => Body::Inline(bytes.clone()),
+            Content::Stream { stream, chunks, chunk_bytes } => {
+                let slot = Slot::Stream(*stream);
+                if !self.slots.at_rest(&slot) {
+                    return Ok(Step::Wait(slot));
+                }
+                if !stream_is_whole(call.bucket, *stream, *chunks, index)? {
+                    return Ok(Step::Refuse(Refusal::StreamIncomplete));
+                }
+                Body::Stream { stream: *stream, chunks: *chunks, chunk_bytes: *chunk_bytes }
+            }
+            Content::Data { len, seed, sums } => match self.grant(*len, *seed, sums, out) {
+                Some(chunk) => Body::Chunk(chunk),
+                None => return Ok(Step::Starve),
+            },
+        };
+        let clock = self.tick_clock();
+        let metax = metax_of(&call.description, clock);
+        let granted = match &body {
+            Body::Chunk(chunk) => Some(Answer::Granted {
+                grant: chunk.grant,
+                lv: chunk.lv,
+                extents: chunk.extents.clone(),
+                clock,
+            }),
+            _ => None,
+        };
+        let op = Op::Put(Box::new(Put {
+            request: call.request,
+            bucket: call.bucket,
+            key: call.key.clone(),
+            target: call.target.clone(),
+            metax,
+            body,
+        }));
+        let kind = if granted.is_some() { ReplyKind::Persisted } else { ReplyKind::Done };
+        self.append_op(op, Some((token, kind)), out);
+        if let Some(answer) = granted {
+            out.push(Effect::Reply { token, answer });
+        }
+        Ok(Step::Done)
+    }
+
+    /// Space and a grant for the next op.
+    fn grant(&mut self, len: u32, seed: u64, sums: &[u64], out: &mut Outbox) -> Option<Chunk> {
+        assert!(len > 0 && len <= CHUNK_BYTES_MAX, "a chunk has 1 to {CHUNK_BYTES_MAX} bytes");
+        let grant = Grant { pg: self.id, op: self.next_id(), attempt: 0 };
+        let space = self.space.as_mut().expect("a serving primary knows its space");
+        match space.allocate(len) {
+            Ok((lv, extents)) => Some(Chunk {
+                grant,
+                seed,
+                lv,
+                extents,
+                len,
+                sums: sums.to_vec(),
+                holders: Holders::default(),
+            }),
+            Err(NoSpace::Opening) => None,
+            Err(NoSpace::NeedLv) => {
+                if !self.lv_asked {
+                    self.lv_asked = true;
+                    out.push(Effect::NeedLv);
+                }
+                self.raise_floors(true, out);
+                None
+            }
+        }
+    }
+
+    fn complete(
+        &mut self,
+        token: Token,
+        call: &Call,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<Step, IndexError> {
+        let Call::CompleteUpload {
+            request,
+            bucket,
+            epoch,
+            key,
+            upload,
+            description,
+            parts,
+            condition,
+        } = call
+        else {
+            unreachable!("called with a completion");
+        };
+        if !epoch_holds(index, *bucket, *epoch) {
+            return Ok(Step::Refuse(Refusal::StaleBucket));
+        }
+        let slot = Slot::Version(*bucket, key.clone());
+        if !self.slots.at_rest(&slot) {
+            return Ok(Step::Wait(slot));
+        }
+        if let Some(step) = self.upload_unready(*bucket, key, *upload, index)? {
+            if let Some(row) = current(*bucket, key, index)?
+                && matches!(row.body, Body::Parts { upload: done, .. } if done == *upload)
+            {
+                let answer = Answer::Done { op: row.op, clock: row.metax.clock };
+                out.push(Effect::Reply { token, answer });
+                return Ok(Step::Done);
+            }
+            return Ok(step);
+        }
+        if let Some(step) = self.unmet(*bucket, key, condition, index)? {
+            return Ok(step);
+        }
+        for (part, seen) in parts {
+            let row = index.get(&rows::part(*bucket, *upload, part.number))?;
+            let row = row.map(|row| decode::<PartRow>("part row", &row)).transpose()?;
+            if !row.is_some_and(|row| row.op == *seen && row.metax.size == part.len) {
+                return Ok(Step::Refuse(Refusal::InvalidPart(part.number)));
+            }
+        }
+        let clock = self.tick_clock();
+        let op = Op::CompleteUpload {
+            request: *request,
+            bucket: *bucket,
+            key: key.clone(),
+            upload: *upload,
+            metax: Box::new(metax_of(description, clock)),
+            parts: parts.iter().map(|(part, _)| *part).collect(),
+        };
+        self.append_op(op, Some((token, ReplyKind::Done)), out);
+        Ok(Step::Done)
+    }
+
+    /// Decides a condition; `Some` if the call must not go on now.
+    fn unmet(
+        &self,
+        bucket: BucketId,
+        key: &ObjectKey,
+        condition: &Condition,
+        index: &dyn Index,
+    ) -> Result<Option<Step>, IndexError> {
+        if condition.is_none() {
+            return Ok(None);
+        }
+        let slot = Slot::Version(bucket, key.clone());
+        if !self.slots.at_rest(&slot) {
+            return Ok(Some(Step::Wait(slot)));
+        }
+        let row = current(bucket, key, index)?;
+        Ok(match condition.check(row.as_ref().map(|row| &row.metax)) {
+            Ok(()) => None,
+            Err(Unmet::Failed) => Some(Step::Refuse(Refusal::PreconditionFailed)),
+            Err(Unmet::NoSuchKey) => Some(Step::Refuse(Refusal::NoSuchKey)),
+        })
+    }
+
+    /// Whether an upload is open and at rest; `Some` if not.
+    fn upload_unready(
+        &self,
+        bucket: BucketId,
+        key: &ObjectKey,
+        upload: UploadId,
+        index: &dyn Index,
+    ) -> Result<Option<Step>, IndexError> {
+        let slot = Slot::Upload(upload);
+        if !self.slots.at_rest(&slot) {
+            return Ok(Some(Step::Wait(slot)));
+        }
+        let row = index.get(&rows::upload(bucket, key, upload))?;
+        Ok(if row.is_none() { Some(Step::Refuse(Refusal::NoSuchUpload)) } else { None })
+    }
+
+    /// Whether an upload takes parts: other parts may be under way.
+    fn part_unready(
+        &self,
+        bucket: BucketId,
+        key: &ObjectKey,
+        upload: UploadId,
+        index: &dyn Index,
+    ) -> Result<Option<Step>, IndexError> {
+        let slot = Slot::Upload(upload);
+        let changing = self.slots.entries(&slot).iter().any(|&seq| {
+            self.tail_at(seq).is_some_and(|tail| !matches!(*tail.entry.op, Op::Put(_)))
+        });
+        if changing {
+            return Ok(Some(Step::Wait(slot)));
+        }
+        let row = index.get(&rows::upload(bucket, key, upload))?;
+        Ok(if row.is_none() { Some(Step::Refuse(Refusal::NoSuchUpload)) } else { None })
+    }
+
+    /// The outcome of a put is known: log it, and let its readers go on.
+    pub(super) fn commit_put(
+        &mut self,
+        op: OpId,
+        outcome: Outcome,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        let commit = self.commit;
+        let Some(open) = self.open.get_mut(&op.seq) else { return Ok(()) };
+        if open.id != op || open.outcome.is_some() {
+            return Ok(());
+        }
+        if let Outcome::Committed { attempt, .. } = outcome
+            && (op.seq > commit || attempt != open.chunk.grant.attempt)
+        {
+            return Ok(());
+        }
+        open.outcome = Some(outcome);
+        open.resolution = None;
+        let slot = super::slots_of(open.id, self.id, &open.put).into_iter().flatten().next();
+        self.append_op(Op::Outcome { put: op.seq, outcome }, None, out);
+        let slot = slot.expect("a put has a slot");
+        for (token, call) in self.slots.take_readers(&slot) {
+            self.call(token, call, index, out)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a call, and every copy of it that is still on its way.
+    pub(super) fn refuse_for_good(
+        &mut self,
+        token: Token,
+        call: &Call,
+        refusal: Refusal,
+        out: &mut Outbox,
+    ) {
+        if let Some(request) = request_of(call) {
+            self.sessions.refuse(request, refusal);
+        }
+        self.refuse(token, refusal, out);
+    }
+
+    pub(super) fn refuse(&self, token: Token, refusal: Refusal, out: &mut Outbox) {
+        out.push(Effect::Reply { token, answer: Answer::Refused(refusal) });
+    }
+
+    pub(super) fn waiting_calls(&self) -> usize {
+        self.slots.waiting() + self.starved.len() + self.barriers.len()
+    }
+
+    /// Takes every call that waits, to refuse it.
+    pub(super) fn drain_waiting(&mut self) -> Vec<(Token, Call)> {
+        let mut calls = self.slots.drain();
+        calls.extend(self.starved.drain(..));
+        calls.extend(self.barriers.drain(..).map(|(token, _)| (token, Call::Barrier)));
+        calls
+    }
+}
+
+fn metax_of(description: &Description, clock: larder_types::HybridClock) -> Metax {
+    Metax {
+        size: description.size,
+        clock,
+        region: RegionId(0),
+        etag: description.etag.clone(),
+        checksum: description.checksum.clone(),
+        attributes: description.attributes.clone(),
+        expires_ms: None,
+        encryption: None,
+        retention: None,
+    }
+}
+
+fn epoch_holds(index: &dyn Index, bucket: BucketId, epoch: Epoch) -> bool {
+    index.bucket_epoch(bucket) == Some(epoch)
+}
+
+/// The key's null version as the index shows it.
+fn current(
+    bucket: BucketId,
+    key: &ObjectKey,
+    index: &dyn Index,
+) -> Result<Option<VersionRow>, IndexError> {
+    let row = index.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
+    Ok(row.map(|row| decode::<VersionRow>("version row", &row)).transpose()?)
+}
+
+fn stream_is_whole(
+    bucket: BucketId,
+    stream: StreamId,
+    chunks: u32,
+    index: &dyn Index,
+) -> Result<bool, IndexError> {
+    let mut found = 0;
+    index.scan_prefix(&rows::stream(bucket, stream), &mut |row, _| {
+        if row == rows::chunk(bucket, stream, found) {
+            found += 1;
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(found == chunks)
+}
+
+fn request_of(call: &Call) -> Option<&Request> {
+    match call {
+        Call::Put(put) => Some(&put.request),
+        Call::Delete { request, .. }
+        | Call::SetTags { request, .. }
+        | Call::CreateUpload { request, .. }
+        | Call::CompleteUpload { request, .. }
+        | Call::AbortUpload { request, .. } => Some(request),
+        _ => None,
+    }
+}
+
+fn slot_of_call(call: &Call) -> Option<Slot> {
+    Some(match call {
+        Call::Put(put) => match &put.target {
+            Target::Version => Slot::Version(put.bucket, put.key.clone()),
+            Target::Chunk { stream, .. } => Slot::Stream(*stream),
+            Target::Part { upload, .. } => Slot::Upload(*upload),
+        },
+        Call::Delete { bucket, key, .. }
+        | Call::SetTags { bucket, key, .. }
+        | Call::CompleteUpload { bucket, key, .. } => Slot::Version(*bucket, key.clone()),
+        Call::AbortUpload { upload, .. } => Slot::Upload(*upload),
+        Call::DropStream { stream, .. } => Slot::Stream(*stream),
+        _ => return None,
+    })
+}

@@ -1,0 +1,61 @@
+//! The commit point: what is durable on all members of the view takes effect and may be answered.
+
+use larder_types::{OpId, OpSeq};
+
+use super::append::answer_of;
+use super::{Pg, Role};
+use crate::message::{Effect, Outbox, PeerMessage};
+
+impl Pg {
+    /// This member's log is synced through `id`.
+    pub(super) fn made_durable(&mut self, id: OpId, out: &mut Outbox) {
+        // Of an op that was cut off since, or of one that replaced it: only what is still in the log
+        // counts, and ops up to a commit point are never cut.
+        let known = id.seq <= self.applied.seq
+            || self.tail_at(id.seq).is_some_and(|tail| tail.entry.id == id);
+        if !known || id.seq <= self.durable {
+            return;
+        }
+        self.durable = id.seq;
+        match self.role {
+            Role::Backup => {
+                let message = PeerMessage::Acked { view: self.view, through: id };
+                self.message(self.members[0], message, out);
+                self.advance(self.commit, out);
+            }
+            Role::Levelling | Role::Active | Role::Serving => self.primary_advance(out),
+            Role::Down | Role::Halted => {}
+        }
+    }
+
+    /// The primary's commit point: the highest op durable on all members.
+    pub(super) fn primary_advance(&mut self, out: &mut Outbox) {
+        let mut point = self.durable;
+        for member in &self.members[1..] {
+            point = point.min(self.acked.get(member).copied().unwrap_or_default());
+        }
+        self.advance(point, out);
+        self.view_progress(out);
+    }
+
+    /// Raises the commit point to `point`, as far as this member is durable, and answers what waited.
+    pub(super) fn advance(&mut self, point: OpSeq, out: &mut Outbox) {
+        let point = point.min(self.last().seq);
+        if point <= self.commit {
+            return;
+        }
+        let from = self.commit;
+        self.commit = point;
+        let first = (from.0.max(self.applied.seq.0) - self.applied.seq.0) as usize;
+        let until = (point.0 - self.applied.seq.0) as usize;
+        let silent = self.planted.answers_before_commit();
+        for tail in self.tail.range_mut(first..until) {
+            if let Some((token, _)) = tail.reply.take()
+                && !silent
+            {
+                out.push(Effect::Reply { token, answer: answer_of(&tail.entry) });
+            }
+        }
+        out.push(Effect::Committed);
+    }
+}

@@ -1,0 +1,368 @@
+//! One member of a placement group: its log's tail, its open puts, and what clients wait for.
+//!
+//! ```text
+//!  Call ──▶ calls ──append──▶ tail ──Effect::Append──▶ log ──Durable──▶ commit point
+//!             │                 │                                          │
+//!             └── slots ◀───────┴──── apply (below the commit point) ◀─────┘──▶ index
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. `applied ≤ commit ≤ durable`; the tail holds exactly the ops above `applied`, without a gap.
+//! 2. An answer about an op leaves only when the op is below the commit point; a grant alone leaves
+//!    earlier.
+//! 3. A put with data is in `open` from its append until its outcome is applied, also across restarts:
+//!    the log is kept back to the oldest open put ([`Pg::retain_from`]).
+//! 4. A slot's entries are the ops of its key that the index does not show yet, in order.
+//! 5. (view, seq) is never issued twice: a primary appends only in an active view, and a view begins at
+//!    each of its restarts.
+
+mod append;
+mod apply;
+mod calls;
+mod commit;
+mod read;
+mod replicate;
+mod resolve;
+mod slots;
+mod state;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use larder_types::{
+    Body, BootId, BucketId, Chunk, HybridClock, Op, OpId, OpSeq, PgId, Put, ServerId, StreamId,
+    Target, View,
+};
+
+use crate::index::{Index, IndexError};
+use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
+use crate::planted::Planted;
+use crate::sessions::Sessions;
+use crate::space::{SpaceUse, VolumeGroup};
+use resolve::Resolution;
+use slots::{Slot, Slots};
+pub use state::{LogGap, Recovering};
+
+/// What this member does in its view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// No view since the restart.
+    Down,
+    /// Follows the primary.
+    Backup,
+    /// Primary: levels the members to the longest log.
+    Levelling,
+    /// Primary: the view is active but the space is not known yet; serves nothing.
+    Active,
+    /// Primary: serves.
+    Serving,
+    /// The index or the log contradicts itself.
+    Halted,
+}
+
+/// An op above the applied position.
+#[derive(Debug)]
+struct TailEntry {
+    entry: LogEntry,
+    /// Whom to answer at the commit point, and how.
+    reply: Option<(Token, ReplyKind)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReplyKind {
+    Persisted,
+    Done,
+}
+
+/// A put whose outcome is not applied yet.
+#[derive(Debug)]
+struct OpenPut {
+    id: OpId,
+    put: std::sync::Arc<Op>,
+    /// Its place: that of the latest attempt.
+    chunk: Chunk,
+    since_ms: u64,
+    outcome: Option<larder_types::Outcome>,
+    /// A later op has already replaced or ended what this put would make.
+    superseded: bool,
+    resolution: Option<Resolution>,
+}
+
+impl OpenPut {
+    fn put(&self) -> &Put {
+        match &*self.put {
+            Op::Put(put) => put,
+            other => unreachable!("only puts are open, not {other:?}"),
+        }
+    }
+}
+
+/// Numbers for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PgGauges {
+    /// Ops above the applied position.
+    pub tail_ops: usize,
+    /// Puts without an outcome.
+    pub open_puts: usize,
+    /// Puts in doubt.
+    pub in_doubt: usize,
+    /// Calls that wait.
+    pub waiting_calls: usize,
+    /// Space.
+    pub space: SpaceUse,
+}
+
+/// One member of a PG.
+#[derive(Debug)]
+pub struct Pg {
+    id: PgId,
+    me: ServerId,
+    boot: BootId,
+    planted: Planted,
+    role: Role,
+    view: View,
+    /// Primary first.
+    members: Vec<ServerId>,
+
+    applied: OpId,
+    tail: VecDeque<TailEntry>,
+    durable: OpSeq,
+    commit: OpSeq,
+    /// Highest op that each other member made durable in this view.
+    acked: BTreeMap<ServerId, OpSeq>,
+    /// Last op, commit point and the ops above it, of each other member at the view's start.
+    reports: BTreeMap<ServerId, (OpId, OpId, Vec<LogEntry>)>,
+    /// Whether every member has reported and this primary has the longest log of them.
+    levelled: bool,
+    /// Whether this view's primary has spoken to this backup.
+    heard: bool,
+
+    open: BTreeMap<OpSeq, OpenPut>,
+    slots: Slots,
+    sessions: Sessions,
+    clock: HybridClock,
+    now_ms: u64,
+
+    space: Option<VolumeGroup>,
+    lv_asked: bool,
+    /// Calls that wait for space.
+    starved: VecDeque<(Token, Call)>,
+    /// Barriers: pass when everything through the op is applied and no put up to it is open.
+    barriers: Vec<(Token, OpSeq)>,
+}
+
+impl Pg {
+    /// The group's id.
+    #[must_use]
+    pub fn id(&self) -> PgId {
+        self.id
+    }
+
+    /// What this member does.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Its view.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.view
+    }
+
+    /// Last op that the index shows.
+    #[must_use]
+    pub fn applied(&self) -> OpId {
+        self.applied
+    }
+
+    /// The commit point as far as this member knows it.
+    #[must_use]
+    pub fn commit(&self) -> OpSeq {
+        self.commit
+    }
+
+    /// The oldest op whose log record is still needed; everything below may be trimmed once the index
+    /// is durable through [`Pg::applied`].
+    #[must_use]
+    pub fn retain_from(&self) -> OpSeq {
+        let oldest_open = self.open.keys().next().copied();
+        oldest_open.unwrap_or(OpSeq(u64::MAX)).min(self.applied.seq.next())
+    }
+
+    /// Chunks of open puts: used space that the index does not show.
+    pub fn open_chunks(&self) -> impl Iterator<Item = &Chunk> {
+        let forgets = self.planted.forgets_open_extents();
+        self.open.values().filter(move |_| !forgets).map(|open| &open.chunk)
+    }
+
+    /// Streams with chunks whose outcome is not applied yet: those of dead sessions are to be dropped
+    /// like the ones that the index shows to be open.
+    pub fn pending_streams(&self) -> impl Iterator<Item = (BucketId, StreamId)> {
+        self.open.values().filter_map(|open| match open.put() {
+            Put { bucket, target: Target::Chunk { stream, .. }, .. } => Some((*bucket, *stream)),
+            _ => None,
+        })
+    }
+
+    /// Numbers for metrics.
+    #[must_use]
+    pub fn gauges(&self) -> PgGauges {
+        PgGauges {
+            tail_ops: self.tail.len(),
+            open_puts: self.open.len(),
+            in_doubt: self.open.values().filter(|open| open.resolution.is_some()).count(),
+            waiting_calls: self.waiting_calls(),
+            space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
+        }
+    }
+
+    /// Whether [`Event::Tick`] has anything to do.
+    #[must_use]
+    pub fn wants_tick(&self) -> bool {
+        self.members.len() > 1
+            || !self.open.is_empty()
+            || self.space.as_ref().is_some_and(VolumeGroup::has_waiting)
+    }
+
+    /// Takes one event.
+    pub fn step(&mut self, now_ms: u64, event: Event, index: &dyn Index, out: &mut Outbox) {
+        self.now_ms = self.now_ms.max(now_ms);
+        if self.role == Role::Halted {
+            if let Event::Call { token, .. } = event {
+                self.refuse(token, crate::Refusal::IndexDamaged, out);
+            }
+            return;
+        }
+        let result = match event {
+            Event::Call { token, call } => self.call(token, call, index, out),
+            Event::Durable(id) => {
+                self.made_durable(id, out);
+                Ok(())
+            }
+            Event::Peer { from, message } => {
+                self.peer(from, message, out);
+                Ok(())
+            }
+            Event::Data { lv, replica, answer } => {
+                self.data_answered(lv, replica, answer, index, out)
+            }
+            Event::NewView { view, members, boot } => {
+                self.begin_view(view, members, boot, out);
+                Ok(())
+            }
+            Event::LvAdded(info) => self.lv_added(info, index, out),
+            Event::PoolEmpty => {
+                self.pool_empty(out);
+                Ok(())
+            }
+            Event::Tick => self.tick(index, out),
+        };
+        if let Err(error) = result {
+            self.halt(&error, out);
+        }
+        self.check();
+    }
+
+    /// Applies ops below the commit point to the index, a batch of them; returns how many.
+    pub fn apply(&mut self, now_ms: u64, index: &dyn Index, out: &mut Outbox) -> usize {
+        self.now_ms = self.now_ms.max(now_ms);
+        if self.role == Role::Halted {
+            return 0;
+        }
+        let applied = self.apply_batch(index, out).unwrap_or_else(|error| {
+            self.halt(&error, out);
+            0
+        });
+        self.check();
+        applied
+    }
+
+    fn halt(&mut self, error: &IndexError, out: &mut Outbox) {
+        self.role = Role::Halted;
+        for (token, _) in self.drain_waiting() {
+            self.refuse(token, crate::Refusal::IndexDamaged, out);
+        }
+        out.push(Effect::Halt(format!("pg {}: {error}", self.id)));
+    }
+
+    fn last(&self) -> OpId {
+        self.tail.back().map_or(self.applied, |tail| tail.entry.id)
+    }
+
+    fn tail_at(&self, seq: OpSeq) -> Option<&TailEntry> {
+        let index = seq.0.checked_sub(self.applied.seq.0 + 1)?;
+        self.tail.get(usize::try_from(index).ok()?)
+    }
+
+    fn tail_at_mut(&mut self, seq: OpSeq) -> Option<&mut TailEntry> {
+        let index = seq.0.checked_sub(self.applied.seq.0 + 1)?;
+        self.tail.get_mut(usize::try_from(index).ok()?)
+    }
+
+    fn serves(&self) -> bool {
+        self.role == Role::Serving
+    }
+
+    fn check(&self) {
+        assert!(self.applied.seq <= self.commit, "pg {}: applied above the commit point", self.id);
+        assert!(
+            self.commit <= self.last().seq,
+            "pg {}: the commit point {} is above the log's end {}",
+            self.id,
+            self.commit,
+            self.last().seq
+        );
+        debug_assert!(
+            self.tail
+                .iter()
+                .zip(self.applied.seq.0 + 1..)
+                .all(|(tail, n)| tail.entry.id.seq.0 == n),
+            "pg {}: the tail has a gap",
+            self.id
+        );
+    }
+
+    fn message(&self, to: ServerId, message: PeerMessage, out: &mut Outbox) {
+        out.push(Effect::Send { to, message });
+    }
+}
+
+/// The chunk of a put with data.
+fn chunk_of(op: &Op) -> Option<&Chunk> {
+    match op {
+        Op::Put(put) => match &put.body {
+            Body::Chunk(chunk) => Some(chunk),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The keys whose order an op keeps.
+fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
+    use larder_types::UploadId;
+    match op {
+        Op::Put(put) => match (&put.target, &put.body) {
+            (Target::Version, Body::Stream { stream, .. }) => {
+                [Some(Slot::Version(put.bucket, put.key.clone())), Some(Slot::Stream(*stream))]
+            }
+            (Target::Version, _) => [Some(Slot::Version(put.bucket, put.key.clone())), None],
+            (Target::Chunk { stream, .. }, _) => [Some(Slot::Stream(*stream)), None],
+            (Target::Part { upload, .. }, Body::Stream { stream, .. }) => {
+                [Some(Slot::Upload(*upload)), Some(Slot::Stream(*stream))]
+            }
+            (Target::Part { upload, .. }, _) => [Some(Slot::Upload(*upload)), None],
+        },
+        Op::Delete { bucket, key, .. } | Op::SetTags { bucket, key, .. } => {
+            [Some(Slot::Version(*bucket, key.clone())), None]
+        }
+        Op::CompleteUpload { bucket, key, upload, .. } => {
+            [Some(Slot::Version(*bucket, key.clone())), Some(Slot::Upload(*upload))]
+        }
+        Op::CreateUpload { .. } => [Some(Slot::Upload(UploadId { pg, op: id })), None],
+        Op::AbortUpload { upload, .. } => [Some(Slot::Upload(*upload)), None],
+        Op::DropStream { stream, .. } => [Some(Slot::Stream(*stream)), None],
+        Op::ViewStart { .. } | Op::Regrant { .. } | Op::Outcome { .. } => [None, None],
+    }
+}

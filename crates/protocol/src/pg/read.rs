@@ -1,0 +1,151 @@
+//! Reads, barriers and repeats: what is answered without appending anything.
+
+use larder_types::{Body, BucketId, ObjectKey, Op, OpSeq, Outcome, VersionRow};
+
+use super::append::answer_of;
+use super::slots::Slot;
+use super::{Pg, ReplyKind};
+use crate::limits::WAITING_CALLS_MAX;
+use crate::message::{Answer, Call, Effect, Outbox, Refusal, Token};
+use crate::sessions::Remembered;
+
+/// What a read finds without the index.
+enum Visible {
+    Index,
+    Version(Option<Box<VersionRow>>),
+    Pending,
+    Unapplied,
+}
+
+impl Pg {
+    /// Whether this primary's index shows everything that was taken so far: a barrier would pass.
+    #[must_use]
+    pub fn shows_all(&self) -> bool {
+        self.serves() && self.passed(self.last().seq)
+    }
+
+    /// Whether this primary's index alone can answer a read of the key: no op on it is under way.
+    #[must_use]
+    pub fn rests(&self, bucket: BucketId, key: &ObjectKey) -> bool {
+        self.serves() && self.slots.at_rest(&Slot::Version(bucket, key.clone()))
+    }
+
+    /// Answers a repeat of a request that became the op at `seq`.
+    pub(super) fn repeat(&mut self, token: Token, known: Remembered, out: &mut Outbox) {
+        let seq = known.op.seq;
+        if let Some(open) = self.open.get(&seq) {
+            let (chunk, clock) = (&open.chunk, open.put().metax.clock);
+            let (grant, lv, extents) = (chunk.grant, chunk.lv, chunk.extents.clone());
+            let answer = Answer::Granted { grant, lv, extents, clock };
+            out.push(Effect::Reply { token, answer });
+            if seq <= self.commit {
+                out.push(Effect::Reply { token, answer: Answer::Persisted { grant } });
+                return;
+            }
+        }
+        let commit = self.commit;
+        match self.tail_at_mut(seq) {
+            Some(tail) if seq > commit => {
+                let kind = match super::chunk_of(&tail.entry.op) {
+                    Some(_) => ReplyKind::Persisted,
+                    None => ReplyKind::Done,
+                };
+                tail.reply = Some((token, kind));
+            }
+            Some(tail) => {
+                let answer = answer_of(&tail.entry);
+                out.push(Effect::Reply { token, answer });
+            }
+            None if known.revoked => self.refuse(token, Refusal::Revoked, out),
+            None => {
+                let answer = Answer::Done { op: known.op, clock: known.clock };
+                out.push(Effect::Reply { token, answer });
+            }
+        }
+    }
+
+    pub(super) fn barrier(&mut self, token: Token, out: &mut Outbox) {
+        let through = self.last().seq;
+        if self.passed(through) {
+            out.push(Effect::Reply { token, answer: Answer::Passed });
+        } else if self.waiting_calls() >= WAITING_CALLS_MAX {
+            self.refuse(token, Refusal::Busy, out);
+        } else {
+            self.barriers.push((token, through));
+            out.push(Effect::SyncSoon);
+        }
+    }
+
+    pub(super) fn passed(&self, through: OpSeq) -> bool {
+        self.applied.seq >= through
+            && self.open.keys().next().is_none_or(|&oldest| oldest > through)
+    }
+
+    pub(super) fn read(
+        &mut self,
+        token: Token,
+        bucket: BucketId,
+        key: ObjectKey,
+        out: &mut Outbox,
+    ) {
+        let slot = Slot::Version(bucket, key);
+        let answer = match self.visible(&slot) {
+            Visible::Index => Answer::AskIndex,
+            Visible::Version(row) => Answer::Version(row),
+            wait @ (Visible::Pending | Visible::Unapplied) => {
+                if self.waiting_calls() >= WAITING_CALLS_MAX {
+                    self.refuse(token, Refusal::Busy, out);
+                    return;
+                }
+                let Slot::Version(bucket, key) = &slot else { unreachable!("made above") };
+                let call = Call::Read { bucket: *bucket, key: key.clone() };
+                match wait {
+                    Visible::Pending => self.slots.wait_outcome(slot, token, call),
+                    _ => self.slots.wait_at_rest(slot, token, call, true),
+                }
+                out.push(Effect::SyncSoon);
+                return;
+            }
+        };
+        out.push(Effect::Reply { token, answer });
+    }
+
+    /// The newest version that may be shown: committed, though the index may not show it yet.
+    fn visible(&self, slot: &Slot) -> Visible {
+        for &seq in self.slots.entries(slot).iter().rev() {
+            if let Some(open) = self.open.get(&seq) {
+                if open.superseded {
+                    continue;
+                }
+                match open.outcome {
+                    Some(Outcome::Committed { holders, .. }) => {
+                        let mut chunk = open.chunk.clone();
+                        chunk.holders = holders;
+                        let (op, metax) = (open.id, open.put().metax.clone());
+                        let row = VersionRow { op, metax, body: Body::Chunk(chunk) };
+                        return Visible::Version(Some(Box::new(row)));
+                    }
+                    Some(Outcome::Revoked) => {}
+                    None if self.planted.reads_past_pending() => {}
+                    None if seq <= self.commit => return Visible::Pending,
+                    None => {}
+                }
+                continue;
+            }
+            if seq > self.commit {
+                continue;
+            }
+            let Some(tail) = self.tail_at(seq) else { continue };
+            return match &*tail.entry.op {
+                Op::Delete { .. } => Visible::Version(None),
+                Op::Put(put) if matches!(put.body, Body::Inline(_)) => {
+                    let (metax, body) = (put.metax.clone(), put.body.clone());
+                    let op = tail.entry.id;
+                    Visible::Version(Some(Box::new(VersionRow { op, metax, body })))
+                }
+                _ => Visible::Unapplied,
+            };
+        }
+        Visible::Index
+    }
+}

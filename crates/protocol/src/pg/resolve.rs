@@ -1,0 +1,294 @@
+//! Puts in doubt: fence, then verify, then decide (DESIGN §7). And space: floors, new LVs, ticks.
+//!
+//! # Invariants
+//!
+//! 1. No copy is verified before every replica has voided the grant, durably and after its queued
+//!    writes drained, or has answered the `Open` of a later view, which does the same.
+//! 2. If any copy verifies the put rolls forward. It is revoked only when every replica was looked at
+//!    and none verifies. Anything else stays in doubt and is asked again.
+
+use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
+
+use super::{Pg, Role};
+use crate::index::{Index, IndexError};
+use crate::limits::GRANT_MS_MAX;
+use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
+use crate::space::{FreeRuns, LvInfo, VolumeGroup};
+
+/// How far the resolution of a put has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Resolution {
+    voided: Holders,
+    verified: Holders,
+    mismatched: Holders,
+    verifying: bool,
+    /// A replica failed: ask everything again at the next tick.
+    failed: bool,
+}
+
+impl Pg {
+    /// The proxy gave the put up, or its view began without one.
+    pub(super) fn begin_resolution(
+        &mut self,
+        op: OpId,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        let view = self.view;
+        let fence_known = self.planted.skips_fence();
+        let Some(space) = self.space.as_ref() else { return Ok(()) };
+        let Some(open) = self.open.get_mut(&op.seq) else { return Ok(()) };
+        if open.id != op || open.outcome.is_some() || open.resolution.is_some() {
+            return Ok(());
+        }
+        if self.planted.revokes_unseen() {
+            return self.commit_put(op, Outcome::Revoked, index, out);
+        }
+        let Some(info) = space.info(open.chunk.lv) else { return Ok(()) };
+        let fenced_by_open = open.chunk.grant.op.view < view;
+        if fenced_by_open && !space.is_open(open.chunk.lv) {
+            return Ok(());
+        }
+        let mut resolution = Resolution::default();
+        let (lv, grant, replicas) = (open.chunk.lv, open.chunk.grant, info.replicas.len());
+        if fenced_by_open || fence_known {
+            resolution.verifying = true;
+            ask_to_verify(&open.chunk, replicas, out);
+        } else {
+            for replica in 0..replicas {
+                let request = DataRequest::Void { grant };
+                out.push(Effect::Data { lv, replica, request });
+            }
+        }
+        open.resolution = Some(resolution);
+        Ok(())
+    }
+
+    pub(super) fn data_answered(
+        &mut self,
+        lv: LvId,
+        replica: usize,
+        answer: DataAnswer,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        match answer {
+            DataAnswer::Floor(floor) => {
+                if let Some(space) = self.space_mut() {
+                    space.floor_acknowledged(lv, replica, floor);
+                }
+                self.feed_starved(index, out)?;
+                self.resolve_older_views(index, out)
+            }
+            DataAnswer::Voided(grant) => {
+                self.voided(grant, replica, out);
+                Ok(())
+            }
+            DataAnswer::Verified(grant) => self.verified(grant, replica, true, index, out),
+            DataAnswer::Mismatch(grant) => self.verified(grant, replica, false, index, out),
+            DataAnswer::NotNow(grant) => {
+                if let Some((_, resolution, _)) = self.resolving(grant) {
+                    resolution.failed = true;
+                }
+                Ok(())
+            }
+            DataAnswer::Failed => {
+                if let Some(space) = self.space_mut() {
+                    space.close(lv);
+                }
+                for open in self.open.values_mut().filter(|open| open.chunk.lv == lv) {
+                    if let Some(resolution) = &mut open.resolution {
+                        resolution.failed = true;
+                    }
+                }
+                for (token, _) in std::mem::take(&mut self.starved) {
+                    self.refuse(token, Refusal::DiskFailed, out);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn voided(&mut self, grant: Grant, replica: usize, out: &mut Outbox) {
+        let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return };
+        resolution.voided = resolution.voided.with(replica);
+        if resolution.voided.count() == replicas && !resolution.verifying {
+            resolution.verifying = true;
+            ask_to_verify(chunk, replicas, out);
+        }
+    }
+
+    fn verified(
+        &mut self,
+        grant: Grant,
+        replica: usize,
+        good: bool,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        let Some((replicas, resolution, _)) = self.resolving(grant) else { return Ok(()) };
+        if !resolution.verifying {
+            return Ok(());
+        }
+        if good {
+            resolution.verified = resolution.verified.with(replica);
+        } else {
+            resolution.mismatched = resolution.mismatched.with(replica);
+        }
+        if resolution.verified.count() + resolution.mismatched.count() < replicas {
+            return Ok(());
+        }
+        let holders = resolution.verified;
+        let outcome = if holders.count() > 0 {
+            Outcome::Committed { attempt: grant.attempt, holders }
+        } else {
+            Outcome::Revoked
+        };
+        if grant.op.seq > self.commit && matches!(outcome, Outcome::Committed { .. }) {
+            // METAX is not durable on all members yet: decide at the next tick.
+            if let Some((_, resolution, _)) = self.resolving(grant) {
+                resolution.failed = true;
+            }
+            return Ok(());
+        }
+        self.commit_put(grant.op, outcome, index, out)
+    }
+
+    /// The resolution under way of the put that holds exactly this grant.
+    fn resolving(&mut self, grant: Grant) -> Option<(usize, &mut Resolution, &Chunk)> {
+        let open = self.open.get_mut(&grant.op.seq)?;
+        if open.chunk.grant != grant {
+            return None;
+        }
+        let replicas = self.space.as_ref()?.info(open.chunk.lv)?.replicas.len();
+        Some((replicas, open.resolution.as_mut()?, &open.chunk))
+    }
+
+    /// Puts of earlier views have no proxy that could still commit them.
+    fn resolve_older_views(
+        &mut self,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        let view = self.view;
+        let older: Vec<OpId> = self
+            .open
+            .values()
+            .filter(|open| open.id.view < view && open.outcome.is_none())
+            .filter(|open| open.resolution.is_none())
+            .map(|open| open.id)
+            .collect();
+        for op in older {
+            self.begin_resolution(op, index, out)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the group's space, as METAX describes it, and serves from now on. Call it when the view is
+    /// active and everything through its start is applied.
+    ///
+    /// # Panics
+    /// If the view is not active.
+    pub fn adopt_space(&mut self, lvs: Vec<(LvInfo, FreeRuns)>, out: &mut Outbox) {
+        assert_eq!(self.role, Role::Active, "pg {}: space is adopted in an active view", self.id);
+        let mut space = VolumeGroup::new(self.view);
+        for (info, runs) in lvs {
+            self.open_lv(&info, out);
+            space.add(info, runs);
+        }
+        self.space = Some(space);
+        self.role = Role::Serving;
+    }
+
+    fn open_lv(&self, info: &LvInfo, out: &mut Outbox) {
+        let view = self.view;
+        let floor = OpId { view, seq: OpSeq(0) };
+        for (replica, server) in info.replicas.iter().enumerate() {
+            let request = DataRequest::Open { view, floor, boot: server.boot };
+            out.push(Effect::Data { lv: info.lv, replica, request });
+        }
+    }
+
+    pub(super) fn lv_added(
+        &mut self,
+        info: LvInfo,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        self.lv_asked = false;
+        if self.space.as_ref().is_none_or(|space| space.info(info.lv).is_some()) {
+            return Ok(());
+        }
+        self.open_lv(&info, out);
+        let runs = FreeRuns::whole(info.blocks);
+        if let Some(space) = self.space_mut() {
+            space.add(info, runs);
+        }
+        self.feed_starved(index, out)
+    }
+
+    /// No LV is left: calls that wait for space will not get it, unless floors that were asked for
+    /// give some back.
+    pub(super) fn pool_empty(&mut self, out: &mut Outbox) {
+        self.lv_asked = false;
+        if self.space.as_ref().is_some_and(VolumeGroup::regains) {
+            return;
+        }
+        for (token, call) in std::mem::take(&mut self.starved) {
+            self.refuse_for_good(token, &call, Refusal::Full, out);
+        }
+    }
+
+    fn feed_starved(&mut self, index: &dyn Index, out: &mut Outbox) -> Result<(), IndexError> {
+        for (token, call) in std::mem::take(&mut self.starved) {
+            self.mutate(token, call, true, index, out)?;
+        }
+        Ok(())
+    }
+
+    /// Raises floors over what is not open any more, so that freed space can be used again.
+    pub(super) fn raise_floors(&mut self, short: bool, out: &mut Outbox) {
+        let oldest_open =
+            self.open.keys().next().copied().unwrap_or_else(|| self.last().seq.next());
+        let Some(space) = self.space_mut() else { return };
+        for raise in space.raises_due(oldest_open, short) {
+            let replicas = space.info(raise.lv).map_or(0, |info| info.replicas.len());
+            for replica in 0..replicas {
+                let request = DataRequest::RaiseFloor { floor: raise.floor };
+                out.push(Effect::Data { lv: raise.lv, replica, request });
+            }
+        }
+    }
+
+    pub(super) fn tick(&mut self, index: &dyn Index, out: &mut Outbox) -> Result<(), IndexError> {
+        self.repeat_to_peers(out);
+        if !self.serves() {
+            return Ok(());
+        }
+        let now_ms = self.now_ms;
+        let mut again = Vec::new();
+        for open in self.open.values_mut() {
+            let failed = open.resolution.is_some_and(|resolution| resolution.failed);
+            let overdue = open.resolution.is_none()
+                && open.outcome.is_none()
+                && now_ms.saturating_sub(open.since_ms) > GRANT_MS_MAX;
+            if failed || overdue {
+                open.resolution = None;
+                again.push(open.id);
+            }
+        }
+        for op in again {
+            self.begin_resolution(op, index, out)?;
+        }
+        self.resolve_older_views(index, out)?;
+        self.raise_floors(false, out);
+        Ok(())
+    }
+}
+
+fn ask_to_verify(chunk: &Chunk, replicas: usize, out: &mut Outbox) {
+    for replica in 0..replicas {
+        let request = DataRequest::Verify { chunk: Box::new(chunk.clone()) };
+        out.push(Effect::Data { lv: chunk.lv, replica, request });
+    }
+}

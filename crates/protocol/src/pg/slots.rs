@@ -1,0 +1,125 @@
+//! Keys in motion: which ops of a key the index does not show yet, and who waits for that.
+//!
+//! Mutations that need the key at rest queue in order behind it, and every later mutation of that key
+//! queues behind them, so that none starves.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use larder_types::{BucketId, ObjectKey, OpSeq, StreamId, UploadId};
+
+use crate::message::{Call, Token};
+
+/// What is kept in order.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Slot {
+    /// The versions of a key.
+    Version(BucketId, ObjectKey),
+    /// The chunks of a stream.
+    Stream(StreamId),
+    /// An upload and its parts.
+    Upload(UploadId),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct SlotState {
+    /// Ops that the index does not show, ascending.
+    pub(super) entries: Vec<OpSeq>,
+    /// Reads that wait for a pending version's outcome.
+    readers: Vec<(Token, Call)>,
+    /// Calls that wait for the slot to come to rest.
+    queue: VecDeque<(Token, Call)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    slots: BTreeMap<Slot, SlotState>,
+    waiting: usize,
+}
+
+impl Slots {
+    pub(super) fn entries(&self, slot: &Slot) -> &[OpSeq] {
+        self.slots.get(slot).map_or(&[], |state| &state.entries)
+    }
+
+    pub(super) fn at_rest(&self, slot: &Slot) -> bool {
+        self.entries(slot).is_empty()
+    }
+
+    pub(super) fn has_queue(&self, slot: &Slot) -> bool {
+        self.slots.get(slot).is_some_and(|state| !state.queue.is_empty())
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    pub(super) fn enter(&mut self, slot: Slot, seq: OpSeq) {
+        let entries = &mut self.slots.entry(slot).or_default().entries;
+        assert!(entries.last().is_none_or(|&last| last < seq), "ops of a key enter in order");
+        entries.push(seq);
+    }
+
+    /// The index shows the op, or the op is gone. Returns whether the slot came to rest.
+    pub(super) fn leave(&mut self, slot: &Slot, seq: OpSeq) -> bool {
+        let Some(state) = self.slots.get_mut(slot) else { return false };
+        state.entries.retain(|&entry| entry != seq);
+        let rests = state.entries.is_empty();
+        self.drop_if_idle(slot);
+        rests
+    }
+
+    pub(super) fn wait_at_rest(&mut self, slot: Slot, token: Token, call: Call, first: bool) {
+        let queue = &mut self.slots.entry(slot).or_default().queue;
+        if first {
+            queue.push_front((token, call));
+        } else {
+            queue.push_back((token, call));
+        }
+        self.waiting += 1;
+    }
+
+    pub(super) fn wait_outcome(&mut self, slot: Slot, token: Token, call: Call) {
+        self.slots.entry(slot).or_default().readers.push((token, call));
+        self.waiting += 1;
+    }
+
+    pub(super) fn take_readers(&mut self, slot: &Slot) -> Vec<(Token, Call)> {
+        let Some(state) = self.slots.get_mut(slot) else { return Vec::new() };
+        let readers = std::mem::take(&mut state.readers);
+        self.waiting -= readers.len();
+        self.drop_if_idle(slot);
+        readers
+    }
+
+    /// The next queued call, if the slot is at rest.
+    pub(super) fn next_queued(&mut self, slot: &Slot) -> Option<(Token, Call)> {
+        let state = self.slots.get_mut(slot)?;
+        if !state.entries.is_empty() {
+            return None;
+        }
+        let next = state.queue.pop_front();
+        self.waiting -= usize::from(next.is_some());
+        self.drop_if_idle(slot);
+        next
+    }
+
+    pub(super) fn drain(&mut self) -> Vec<(Token, Call)> {
+        let mut calls = Vec::new();
+        for state in self.slots.values_mut() {
+            calls.append(&mut state.readers);
+            calls.extend(state.queue.drain(..));
+        }
+        self.waiting = 0;
+        self.slots.retain(|_, state| !state.entries.is_empty());
+        calls
+    }
+
+    fn drop_if_idle(&mut self, slot: &Slot) {
+        let idle = self.slots.get(slot).is_some_and(|state| {
+            state.entries.is_empty() && state.readers.is_empty() && state.queue.is_empty()
+        });
+        if idle {
+            self.slots.remove(slot);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Bugs that the simulator must find, to show its power (DESIGN §14). Without the `planted-bugs`
+//! feature none can be chosen and every question below is a constant `false`.
+
+/// One planted bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Planted {
+    /// None: production.
+    #[default]
+    None,
+    /// Answers leave when METAX is appended, not when it is durable on all members.
+    #[cfg(feature = "planted-bugs")]
+    AnswerBeforeCommit,
+    /// Freed extents are free at once.
+    #[cfg(feature = "planted-bugs")]
+    ReuseAtOnce,
+    /// A put in doubt is verified without being fenced first.
+    #[cfg(feature = "planted-bugs")]
+    NoFence,
+    /// A put in doubt is revoked without looking at its data.
+    #[cfg(feature = "planted-bugs")]
+    RevokeUnseen,
+    /// A delete leaves no mark for older puts that are still pending.
+    #[cfg(feature = "planted-bugs")]
+    NoTombstone,
+    /// A read does not wait for pending versions.
+    #[cfg(feature = "planted-bugs")]
+    ReadPastPending,
+    /// The allocator forgets puts that were open at the restart.
+    #[cfg(feature = "planted-bugs")]
+    ForgetOpenExtents,
+}
+
+macro_rules! asks {
+    ($($name:ident => $bug:ident),* $(,)?) => {
+        impl Planted {
+            $(
+                #[cfg(feature = "planted-bugs")]
+                pub(crate) fn $name(self) -> bool {
+                    self == Planted::$bug
+                }
+                #[cfg(not(feature = "planted-bugs"))]
+                pub(crate) const fn $name(self) -> bool {
+                    false
+                }
+            )*
+        }
+    };
+}
+
+asks! {
+    answers_before_commit => AnswerBeforeCommit,
+    reuses_at_once => ReuseAtOnce,
+    skips_fence => NoFence,
+    revokes_unseen => RevokeUnseen,
+    leaves_no_tombstone => NoTombstone,
+    reads_past_pending => ReadPastPending,
+    forgets_open_extents => ForgetOpenExtents,
+}

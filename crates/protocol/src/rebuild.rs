@@ -1,0 +1,333 @@
+//! What METAX says about space and streams, collected row by row: the allocators' only source.
+//!
+//! # Invariants
+//!
+//! 1. A block that any row or open put names is not free; a block that none names is.
+//! 2. Nothing is decided here: contradictions are listed, and the caller refuses to serve on a
+//!    [`SpaceFault`].
+//!
+//! Feed it one consistent state of the index, through the applied position of the PGs whose open
+//! puts are claimed as well.
+
+use std::collections::BTreeMap;
+
+use larder_types::codec::decode;
+use larder_types::{
+    Body, BucketId, Chunk, Extent, LvId, PartRow, PgId, StreamId, UploadId, UploadRow, VersionRow,
+    rows,
+};
+
+use crate::index::IndexError;
+use crate::space::{FreeRuns, LvInfo};
+
+/// Two claims on one block, or one on a block that does not exist: no space may be given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SpaceFault {
+    /// Some block of the extent is claimed by another object, or lies outside the LV.
+    #[error("LV {lv}: {} blocks from {} are claimed twice or lie outside", extent.blocks, extent.first)]
+    Overlap {
+        /// The LV.
+        lv: LvId,
+        /// The later claim.
+        extent: Extent,
+    },
+    /// An object lies in an LV that the map does not have.
+    #[error("LV {lv} is named by an object and is not in the map")]
+    UnknownLv {
+        /// The LV.
+        lv: LvId,
+    },
+}
+
+/// Rows that do not fit each other: space that nobody will ever free, or an object that lacks bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Stray {
+    /// Chunks of a stream that is neither open nor named by an object or part.
+    #[error("bucket {bucket}: chunks of stream {stream:?} belong to nothing")]
+    ChunksOfNothing {
+        /// Bucket.
+        bucket: BucketId,
+        /// Stream.
+        stream: StreamId,
+    },
+    /// An object or part names more chunks than there are.
+    #[error("bucket {bucket}: an object lacks chunks of stream {stream:?}")]
+    ChunksMissing {
+        /// Bucket.
+        bucket: BucketId,
+        /// Stream.
+        stream: StreamId,
+    },
+    /// Parts of an upload that is neither open nor named by an object.
+    #[error("bucket {bucket}: parts of upload {upload} belong to nothing")]
+    PartsOfNothing {
+        /// Bucket.
+        bucket: BucketId,
+        /// Upload.
+        upload: UploadId,
+    },
+    /// An object names parts that are not there.
+    #[error("bucket {bucket}: an object lacks parts of upload {upload}")]
+    PartsMissing {
+        /// Bucket.
+        bucket: BucketId,
+        /// Upload.
+        upload: UploadId,
+    },
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Derived {
+    /// Each LV with what is free in it.
+    pub lvs: Vec<(LvInfo, FreeRuns)>,
+    /// Contradictions of space: serve nothing if there is one.
+    pub faults: Vec<SpaceFault>,
+    /// Rows that do not fit each other.
+    pub strays: Vec<Stray>,
+    /// Streams without a parent, with their PG: those of dead sessions are to be dropped.
+    pub open_streams: Vec<(BucketId, StreamId, PgId)>,
+}
+
+/// Rows of one stream or upload, and what names them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Family {
+    rows: u32,
+    /// Rows that its parent names.
+    named: Option<u32>,
+    is_open: bool,
+}
+
+impl Family {
+    fn belongs_to_nothing(&self) -> bool {
+        self.rows > 0 && self.named.is_none() && !self.is_open
+    }
+
+    fn lacks_rows(&self) -> bool {
+        self.named.is_some_and(|named| named > self.rows)
+    }
+}
+
+/// Collects rows; see the module's head.
+#[derive(Debug)]
+pub struct SpaceScan {
+    lvs: BTreeMap<LvId, (LvInfo, FreeRuns)>,
+    faults: Vec<SpaceFault>,
+    streams: BTreeMap<(BucketId, StreamId), Family>,
+    uploads: BTreeMap<(BucketId, UploadId), Family>,
+    open_streams: Vec<(BucketId, StreamId, PgId)>,
+}
+
+impl SpaceScan {
+    /// Begins with every LV wholly free.
+    #[must_use]
+    pub fn new(lvs: impl Iterator<Item = LvInfo>) -> Self {
+        let whole = |info: LvInfo| (info.lv, (info.clone(), FreeRuns::whole(info.blocks)));
+        Self {
+            lvs: lvs.map(whole).collect(),
+            faults: Vec::new(),
+            streams: BTreeMap::new(),
+            uploads: BTreeMap::new(),
+            open_streams: Vec::new(),
+        }
+    }
+
+    /// Takes a row of the index; rows that say nothing about space or streams are passed over.
+    ///
+    /// # Errors
+    /// [`IndexError`] if the row cannot be read.
+    pub fn note(&mut self, row: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        match row.first() {
+            Some(b'K') => {
+                let (bucket, stream) = stream_of_chunk(row).ok_or_else(|| unreadable(row))?;
+                self.streams.entry((bucket, stream)).or_default().rows += 1;
+                self.claim(&decode::<Chunk>("chunk row", value)?);
+            }
+            Some(b'O') => {
+                let (bucket, stream) =
+                    rows::parse_open_stream(row).ok_or_else(|| unreadable(row))?;
+                self.streams.entry((bucket, stream)).or_default().is_open = true;
+                self.open_streams.push((bucket, stream, decode("open stream row", value)?));
+            }
+            Some(b'P') => {
+                let (bucket, upload) = upload_of_part(row).ok_or_else(|| unreadable(row))?;
+                self.uploads.entry((bucket, upload)).or_default().rows += 1;
+                self.note_body(bucket, &decode::<PartRow>("part row", value)?.body);
+            }
+            Some(b'U') => {
+                let (bucket, ..) = rows::parse_keyed(row).ok_or_else(|| unreadable(row))?;
+                let open = decode::<UploadRow>("upload row", value)?;
+                self.uploads.entry((bucket, open.upload)).or_default().is_open = true;
+            }
+            Some(b'V') => {
+                let (bucket, ..) = rows::parse_keyed(row).ok_or_else(|| unreadable(row))?;
+                self.note_body(bucket, &decode::<VersionRow>("version row", value)?.body);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn note_body(&mut self, bucket: BucketId, body: &Body) {
+        match body {
+            Body::Inline(_) => {}
+            Body::Chunk(chunk) => self.claim(chunk),
+            Body::Stream { stream, chunks, .. } => {
+                self.streams.entry((bucket, *stream)).or_default().named = Some(*chunks);
+            }
+            Body::Parts { upload, parts } => {
+                let named = Some(parts.len() as u32);
+                self.uploads.entry((bucket, *upload)).or_default().named = named;
+            }
+        }
+    }
+
+    /// Takes the blocks of a chunk out of what is free; also those of a put that is still open.
+    pub fn claim(&mut self, chunk: &Chunk) {
+        let lv = chunk.lv;
+        let Some((_, runs)) = self.lvs.get_mut(&lv) else {
+            self.faults.push(SpaceFault::UnknownLv { lv });
+            return;
+        };
+        for &extent in &chunk.extents {
+            if runs.claim(extent).is_err() {
+                self.faults.push(SpaceFault::Overlap { lv, extent });
+            }
+        }
+    }
+
+    /// What METAX says, once every row was taken.
+    #[must_use]
+    pub fn finish(self) -> Derived {
+        let mut strays = Vec::new();
+        for ((bucket, stream), family) in self.streams {
+            if family.belongs_to_nothing() {
+                strays.push(Stray::ChunksOfNothing { bucket, stream });
+            }
+            if family.lacks_rows() {
+                strays.push(Stray::ChunksMissing { bucket, stream });
+            }
+        }
+        for ((bucket, upload), family) in self.uploads {
+            if family.belongs_to_nothing() {
+                strays.push(Stray::PartsOfNothing { bucket, upload });
+            }
+            if family.lacks_rows() {
+                strays.push(Stray::PartsMissing { bucket, upload });
+            }
+        }
+        let (lvs, faults) = (self.lvs.into_values().collect(), self.faults);
+        Derived { lvs, faults, strays, open_streams: self.open_streams }
+    }
+}
+
+fn stream_of_chunk(row: &[u8]) -> Option<(BucketId, StreamId)> {
+    let (stream, _number) = row.split_last_chunk::<4>()?;
+    let mut open = stream.to_vec();
+    *open.first_mut()? = b'O';
+    rows::parse_open_stream(&open)
+}
+
+fn upload_of_part(row: &[u8]) -> Option<(BucketId, UploadId)> {
+    let (upload, _number) = row.split_last_chunk::<2>()?;
+    let (bucket, upload) = upload.get(1..)?.split_first_chunk::<8>()?;
+    Some((BucketId(u64::from_be_bytes(*bucket)), rows::parse_upload_tail(upload)?))
+}
+
+fn unreadable(row: &[u8]) -> IndexError {
+    IndexError(format!("row {} has no such form", row.escape_ascii()))
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::codec::encode;
+    use larder_types::{Grant, Holders, OpId, OpSeq, SessionId, View};
+
+    use super::*;
+
+    const BUCKET: BucketId = BucketId(3);
+
+    fn chunk(first: u32, blocks: u32) -> Chunk {
+        let op = OpId { view: View(1), seq: OpSeq(u64::from(first) + 1) };
+        Chunk {
+            grant: Grant { pg: PgId(0), op, attempt: 0 },
+            seed: 1,
+            lv: LvId(1),
+            extents: vec![Extent { first, blocks }],
+            len: blocks * 4096,
+            sums: vec![0],
+            holders: Holders(1),
+        }
+    }
+
+    fn scan() -> SpaceScan {
+        let info = LvInfo { lv: LvId(1), blocks: 100, replicas: Vec::new() };
+        SpaceScan::new(std::iter::once(info))
+    }
+
+    fn stream(number: u64) -> StreamId {
+        StreamId { session: SessionId(7), number }
+    }
+
+    #[test]
+    fn what_rows_and_open_puts_name_is_not_free() {
+        let mut scan = scan();
+        let row = rows::chunk(BUCKET, stream(1), 0);
+        scan.note(&row, &encode(&chunk(10, 5))).unwrap();
+        scan.note(&rows::open_stream(BUCKET, stream(1)), &encode(&PgId(2))).unwrap();
+        scan.claim(&chunk(0, 10));
+        let derived = scan.finish();
+        assert_eq!(derived.lvs[0].1.blocks(), 85);
+        assert_eq!(derived.open_streams, [(BUCKET, stream(1), PgId(2))]);
+        assert!(derived.faults.is_empty() && derived.strays.is_empty());
+    }
+
+    #[test]
+    fn a_block_claimed_twice_and_an_unknown_volume_are_faults() {
+        let mut scan = scan();
+        scan.claim(&chunk(0, 10));
+        scan.claim(&chunk(9, 2));
+        scan.claim(&Chunk { lv: LvId(2), ..chunk(50, 1) });
+        let extent = Extent { first: 9, blocks: 2 };
+        let overlap = SpaceFault::Overlap { lv: LvId(1), extent };
+        assert_eq!(scan.finish().faults, [overlap, SpaceFault::UnknownLv { lv: LvId(2) }]);
+    }
+
+    #[test]
+    fn rows_without_a_parent_and_parents_without_rows_are_strays() {
+        let mut scan = scan();
+        scan.note(&rows::chunk(BUCKET, stream(1), 0), &encode(&chunk(0, 1))).unwrap();
+        let body = Body::Stream { stream: stream(2), chunks: 2, chunk_bytes: 4096 };
+        scan.note_body(BUCKET, &body);
+        scan.note(&rows::chunk(BUCKET, stream(2), 0), &encode(&chunk(1, 1))).unwrap();
+        let op = OpId { view: View(1), seq: OpSeq(4) };
+        let upload = UploadId { pg: PgId(0), op };
+        let part = PartRow { op, metax: metax(), body: Body::Chunk(chunk(2, 1)) };
+        scan.note(&rows::part(BUCKET, upload, 3), &encode(&part)).unwrap();
+        assert!(scan.note(b"K", b"").is_err(), "a row of no form");
+        scan.note(&rows::applied(PgId(1)), b"").unwrap();
+        let (bucket, derived) = (BUCKET, scan.finish());
+        assert_eq!(
+            derived.strays,
+            [
+                Stray::ChunksOfNothing { bucket, stream: stream(1) },
+                Stray::ChunksMissing { bucket, stream: stream(2) },
+                Stray::PartsOfNothing { bucket, upload },
+            ]
+        );
+    }
+
+    fn metax() -> larder_types::Metax {
+        larder_types::Metax {
+            size: 4096,
+            clock: larder_types::HybridClock(1),
+            region: larder_types::RegionId(0),
+            etag: larder_types::ETag::Md5([0; 16]),
+            checksum: None,
+            attributes: larder_types::Attributes::default(),
+            expires_ms: None,
+            encryption: None,
+            retention: None,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Outcomes of requests, kept until the session's floor passes them, so that a repeat gets the same
+//! answer and a late repeat never resurrects a deleted object (DESIGN §5).
+
+use std::collections::BTreeMap;
+
+use larder_types::{HybridClock, OpId, Request, SessionId};
+
+use crate::limits::REPEATS_MAX;
+use crate::message::Refusal;
+
+/// What is known of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing: do it.
+    New,
+    /// It became an op.
+    Op(Remembered),
+    /// It was refused: a copy of it that comes late must not be done after all.
+    Refused(Refusal),
+    /// It is finished: refuse.
+    Finished,
+    /// The session has too many requests above its floor: slow down.
+    TooMany,
+}
+
+/// The op that a request became.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remembered {
+    /// The op.
+    pub op: OpId,
+    /// Its clock.
+    pub clock: HybridClock,
+    /// Whether it is a put that was revoked.
+    pub revoked: bool,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    floor: u64,
+    ops: BTreeMap<u64, Remembered>,
+    refused: BTreeMap<u64, Refusal>,
+}
+
+impl Session {
+    fn raise_floor(&mut self, floor: u64) {
+        if floor > self.floor {
+            self.floor = floor;
+            self.ops = self.ops.split_off(&floor);
+            self.refused = self.refused.split_off(&floor);
+        }
+    }
+}
+
+/// The sessions that a PG has heard of.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    open: BTreeMap<SessionId, Session>,
+}
+
+impl Sessions {
+    /// What is known of a request, before it is done.
+    #[must_use]
+    pub fn lookup(&self, request: &Request) -> Known {
+        let Some(session) = self.open.get(&request.session) else { return Known::New };
+        if request.number < session.floor {
+            return Known::Finished;
+        }
+        if let Some(&refusal) = session.refused.get(&request.number) {
+            return Known::Refused(refusal);
+        }
+        match session.ops.get(&request.number) {
+            Some(&op) => Known::Op(op),
+            None if session.ops.len() + session.refused.len() >= REPEATS_MAX => Known::TooMany,
+            None => Known::New,
+        }
+    }
+
+    /// The request became this op.
+    pub fn record(&mut self, request: &Request, op: OpId, clock: HybridClock) {
+        let session = self.open.entry(request.session).or_default();
+        session.raise_floor(request.floor);
+        if request.number >= session.floor {
+            session.ops.insert(request.number, Remembered { op, clock, revoked: false });
+        }
+    }
+
+    /// The request was refused, and its proxy told so. Known to this member alone: copies sent to
+    /// another are answered there.
+    pub fn refuse(&mut self, request: &Request, refusal: Refusal) {
+        let session = self.open.entry(request.session).or_default();
+        session.raise_floor(request.floor);
+        if request.number >= session.floor {
+            session.refused.insert(request.number, refusal);
+        }
+    }
+
+    /// The request's put was revoked.
+    pub fn revoke(&mut self, request: &Request) {
+        if let Some(session) = self.open.get_mut(&request.session)
+            && let Some(known) = session.ops.get_mut(&request.number)
+        {
+            known.revoked = true;
+        }
+    }
+
+    /// The op was cut off the log: the request did not happen.
+    pub fn forget(&mut self, request: &Request) {
+        if let Some(session) = self.open.get_mut(&request.session) {
+            session.ops.remove(&request.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{OpSeq, View};
+
+    use super::*;
+
+    fn request(number: u64, floor: u64) -> Request {
+        Request { session: SessionId(1), number, floor }
+    }
+
+    #[test]
+    fn a_repeat_is_known_until_the_floor_passes_it() {
+        let mut sessions = Sessions::default();
+        let op = |seq| OpId { view: View(1), seq: OpSeq(seq) };
+        let clock = HybridClock(5);
+        assert_eq!(sessions.lookup(&request(5, 0)), Known::New);
+        sessions.record(&request(5, 0), op(9), clock);
+        let known = Remembered { op: op(9), clock, revoked: false };
+        assert_eq!(sessions.lookup(&request(5, 0)), Known::Op(known));
+        sessions.revoke(&request(5, 0));
+        assert_eq!(
+            sessions.lookup(&request(5, 0)),
+            Known::Op(Remembered { revoked: true, ..known })
+        );
+        sessions.record(&request(7, 6), op(10), clock);
+        assert_eq!(sessions.lookup(&request(5, 0)), Known::Finished);
+        sessions.forget(&request(7, 6));
+        assert_eq!(sessions.lookup(&request(7, 6)), Known::New);
+    }
+
+    #[test]
+    fn a_copy_of_a_refused_request_is_refused_again() {
+        let mut sessions = Sessions::default();
+        sessions.refuse(&request(5, 0), Refusal::NoSuchKey);
+        assert_eq!(sessions.lookup(&request(5, 0)), Known::Refused(Refusal::NoSuchKey));
+        sessions.refuse(&request(6, 6), Refusal::Full);
+        assert_eq!(sessions.lookup(&request(5, 0)), Known::Finished);
+    }
+}

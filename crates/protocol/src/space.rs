@@ -1,0 +1,449 @@
+//! Space of one PG's volume group: allocation, and freed extents that wait for the floors.
+//!
+//! # Invariants
+//!
+//! 1. A block is free, used or waiting, never two of these.
+//! 2. A freed extent becomes free only when *every* replica's floor is above the op that freed it
+//!    (DESIGN §8): until then a late write may still be under way.
+//! 3. An LV gives no space before every replica has answered its `Open` in the current view.
+//! 4. All of this is derived from METAX: nothing here is ever stored as the truth.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use larder_types::limits::{BLOCK_BYTES, CHUNK_BLOCKS_MAX, CHUNK_EXTENTS_MAX};
+use larder_types::{BootId, Extent, GrantKey, LvId, OpId, OpSeq, ServerId, View};
+
+use crate::limits::{LV_FULL_PERCENT, WAITING_BLOCKS_BEFORE_RAISE};
+use crate::planted::Planted;
+
+/// One replica of an LV.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replica {
+    /// Its data server.
+    pub server: ServerId,
+    /// The run of that server, to which an `Open` is addressed.
+    pub boot: BootId,
+}
+
+/// An LV as the topology map describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LvInfo {
+    /// Its id.
+    pub lv: LvId,
+    /// Blocks it has.
+    pub blocks: u32,
+    /// Its replicas, by index.
+    pub replicas: Vec<Replica>,
+}
+
+/// Free runs of one LV.
+#[derive(Debug, Clone, Default)]
+pub struct FreeRuns {
+    by_start: BTreeMap<u32, u32>,
+    by_len: BTreeSet<(u32, u32)>,
+    blocks: u32,
+}
+
+impl FreeRuns {
+    /// All of an LV.
+    #[must_use]
+    pub fn whole(blocks: u32) -> Self {
+        let mut runs = Self::default();
+        runs.insert(0, blocks);
+        runs.blocks = blocks;
+        runs
+    }
+
+    /// Free blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Takes an extent that METAX says is used.
+    ///
+    /// # Errors
+    /// The extent, if not all of it was free: two objects claim a block.
+    pub fn claim(&mut self, extent: Extent) -> Result<(), Extent> {
+        let Some((&start, &len)) = self.by_start.range(..=extent.first).next_back() else {
+            return Err(extent);
+        };
+        if u64::from(start) + u64::from(len) < u64::from(extent.first) + u64::from(extent.blocks) {
+            return Err(extent);
+        }
+        self.remove(start, len);
+        self.insert(start, extent.first - start);
+        self.insert(extent.end(), start + len - extent.end());
+        self.blocks -= extent.blocks;
+        Ok(())
+    }
+
+    /// Gives blocks back, joined with their free neighbours.
+    ///
+    /// # Panics
+    /// If one of them is free already: then the same block was given to two objects.
+    pub fn release(&mut self, extent: Extent) {
+        assert!(extent.blocks > 0, "an extent has blocks");
+        let (mut start, mut end) = (extent.first, extent.end());
+        if let Some((&before, &len)) = self.by_start.range(..extent.end()).next_back() {
+            assert!(before + len <= extent.first, "block {} was free already", extent.first);
+            if before + len == extent.first {
+                self.remove(before, len);
+                start = before;
+            }
+        }
+        if let Some(&len) = self.by_start.get(&end) {
+            self.remove(end, len);
+            end += len;
+        }
+        self.insert(start, end - start);
+        self.blocks += extent.blocks;
+    }
+
+    /// Takes `need` blocks: the tightest single run, lowest address first; else several runs, largest
+    /// first, up to [`CHUNK_EXTENTS_MAX`].
+    pub fn allocate(&mut self, need: u32) -> Option<Vec<Extent>> {
+        assert!(need > 0 && need <= CHUNK_BLOCKS_MAX, "a chunk has 1 to {CHUNK_BLOCKS_MAX} blocks");
+        if self.blocks < need {
+            return None;
+        }
+        if let Some(&(_, start)) = self.by_len.range((need, 0)..).next() {
+            let extent = Extent { first: start, blocks: need };
+            self.claim(extent).expect("the run was found free");
+            return Some(vec![extent]);
+        }
+        let mut extents = Vec::new();
+        let mut missing = need;
+        for &(len, start) in self.by_len.iter().rev().take(CHUNK_EXTENTS_MAX) {
+            let blocks = len.min(missing);
+            extents.push(Extent { first: start, blocks });
+            missing -= blocks;
+            if missing == 0 {
+                break;
+            }
+        }
+        if missing > 0 {
+            return None;
+        }
+        for &extent in &extents {
+            self.claim(extent).expect("the run was found free");
+        }
+        Some(extents)
+    }
+
+    fn insert(&mut self, start: u32, len: u32) {
+        if len > 0 {
+            self.by_start.insert(start, len);
+            self.by_len.insert((len, start));
+        }
+    }
+
+    fn remove(&mut self, start: u32, len: u32) {
+        self.by_start.remove(&start);
+        self.by_len.remove(&(len, start));
+    }
+}
+
+/// One LV as its primary keeps it.
+#[derive(Debug)]
+struct Lv {
+    info: LvInfo,
+    runs: FreeRuns,
+    /// Freed extents, by the op that freed them; ascending.
+    waiting: VecDeque<(OpId, Extent)>,
+    waiting_blocks: u32,
+    /// Floor that each replica has acknowledged in this view; `None` before its `Open` is answered.
+    floors: Vec<Option<GrantKey>>,
+    /// Floor asked for last.
+    asked: GrantKey,
+    /// Set when a replica broke: no new space is given here.
+    closed: bool,
+}
+
+impl Lv {
+    fn floor(&self) -> Option<GrantKey> {
+        self.floors.iter().copied().min().flatten()
+    }
+
+    fn takes_objects(&self) -> bool {
+        let used = self.info.blocks - self.runs.blocks();
+        !self.closed
+            && self.floor().is_some()
+            && u64::from(used) * 100 < u64::from(self.info.blocks) * LV_FULL_PERCENT
+    }
+}
+
+/// Blocks of a volume group, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SpaceUse {
+    /// Blocks of all LVs.
+    pub total: u64,
+    /// Free ones.
+    pub free: u64,
+    /// Freed ones that wait for the floors.
+    pub waiting: u64,
+}
+
+/// A raise of an LV's floor that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FloorRaise {
+    /// The LV.
+    pub lv: LvId,
+    /// Its new floor.
+    pub floor: GrantKey,
+}
+
+/// The LVs from which one PG, and no other, allocates.
+#[derive(Debug, Default)]
+pub struct VolumeGroup {
+    view: View,
+    lvs: BTreeMap<LvId, Lv>,
+}
+
+/// Why an allocation failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoSpace {
+    /// LVs are still being opened: ask again when they are.
+    Opening,
+    /// Another LV is needed.
+    NeedLv,
+}
+
+impl VolumeGroup {
+    /// An empty group of a view.
+    #[must_use]
+    pub fn new(view: View) -> Self {
+        Self { view, lvs: BTreeMap::new() }
+    }
+
+    /// Adds an LV with the runs that METAX leaves free. It gives no space before it is opened.
+    pub fn add(&mut self, info: LvInfo, runs: FreeRuns) {
+        let floors = vec![None; info.replicas.len()];
+        let asked = GrantKey { view: self.view, seq: OpSeq(0) };
+        let lv = Lv {
+            runs,
+            waiting: VecDeque::new(),
+            waiting_blocks: 0,
+            floors,
+            asked,
+            closed: false,
+            info,
+        };
+        let known = self.lvs.insert(lv.info.lv, lv);
+        assert!(known.is_none(), "an LV joins its group once");
+    }
+
+    /// The LVs of the group.
+    pub fn infos(&self) -> impl Iterator<Item = &LvInfo> {
+        self.lvs.values().map(|lv| &lv.info)
+    }
+
+    /// One LV.
+    #[must_use]
+    pub fn info(&self, lv: LvId) -> Option<&LvInfo> {
+        self.lvs.get(&lv).map(|lv| &lv.info)
+    }
+
+    /// Whether every replica has answered the LV's `Open`.
+    #[must_use]
+    pub fn is_open(&self, lv: LvId) -> bool {
+        self.lvs.get(&lv).is_some_and(|lv| lv.floor().is_some())
+    }
+
+    /// A replica answered `Open` or a raise with its floor.
+    pub fn floor_acknowledged(&mut self, lv: LvId, replica: usize, floor: GrantKey) {
+        let Some(lv) = self.lvs.get_mut(&lv) else { return };
+        let Some(slot) = lv.floors.get_mut(replica) else { return };
+        if floor.view != self.view {
+            return;
+        }
+        *slot = (*slot).max(Some(floor));
+        let Some(floor) = lv.floor() else { return };
+        while let Some(&(freed_by, extent)) = lv.waiting.front() {
+            if floor <= freed_by {
+                break;
+            }
+            lv.waiting.pop_front();
+            lv.waiting_blocks -= extent.blocks;
+            lv.runs.release(extent);
+        }
+    }
+
+    /// A replica of the LV is broken: it gives no more space in this view.
+    pub fn close(&mut self, lv: LvId) {
+        if let Some(lv) = self.lvs.get_mut(&lv) {
+            lv.closed = true;
+        }
+    }
+
+    /// Blocks for `bytes` of data, in one LV.
+    ///
+    /// # Errors
+    /// [`NoSpace`].
+    pub fn allocate(&mut self, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
+        let need = bytes.div_ceil(BLOCK_BYTES).max(1);
+        let mut opening = false;
+        for (&id, lv) in &mut self.lvs {
+            opening |= lv.floor().is_none() && !lv.closed;
+            if lv.takes_objects()
+                && let Some(extents) = lv.runs.allocate(need)
+            {
+                return Ok((id, extents));
+            }
+        }
+        Err(if opening { NoSpace::Opening } else { NoSpace::NeedLv })
+    }
+
+    /// Extents freed by `freed_by`: they wait for the floors.
+    pub fn free(&mut self, lv: LvId, extents: &[Extent], freed_by: OpId, planted: Planted) {
+        let Some(lv) = self.lvs.get_mut(&lv) else { return };
+        for &extent in extents {
+            if planted.reuses_at_once() {
+                lv.runs.release(extent);
+                continue;
+            }
+            assert!(
+                lv.waiting.back().is_none_or(|&(before, _)| before <= freed_by),
+                "ops free in their order"
+            );
+            lv.waiting.push_back((freed_by, extent));
+            lv.waiting_blocks += extent.blocks;
+        }
+    }
+
+    /// Floors to be raised to `oldest_open`, the oldest op that still holds a grant (or the next op if
+    /// none does): where enough space waits, or where any does and `short` of space.
+    pub fn raises_due(&mut self, oldest_open: OpSeq, short: bool) -> Vec<FloorRaise> {
+        let floor = GrantKey { view: self.view, seq: oldest_open };
+        let mut due = Vec::new();
+        for (&id, lv) in &mut self.lvs {
+            let enough = if short { 1 } else { WAITING_BLOCKS_BEFORE_RAISE };
+            let helps = lv.waiting.front().is_some_and(|&(freed_by, _)| freed_by < floor);
+            if lv.waiting_blocks >= enough && helps && lv.floor().is_some() && lv.asked < floor {
+                lv.asked = floor;
+                due.push(FloorRaise { lv: id, floor });
+            }
+        }
+        due
+    }
+
+    /// Whether a raise is under way that will give space back.
+    #[must_use]
+    pub fn regains(&self) -> bool {
+        self.lvs.values().any(|lv| {
+            !lv.closed && lv.waiting.front().is_some_and(|&(freed_by, _)| freed_by < lv.asked)
+        })
+    }
+
+    /// Whether freed space waits anywhere.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        self.lvs.values().any(|lv| lv.waiting_blocks > 0)
+    }
+
+    /// Blocks by state.
+    #[must_use]
+    pub fn usage(&self) -> SpaceUse {
+        self.lvs.values().fold(SpaceUse::default(), |sum, lv| SpaceUse {
+            total: sum.total + u64::from(lv.info.blocks),
+            free: sum.free + u64::from(lv.runs.blocks()),
+            waiting: sum.waiting + u64::from(lv.waiting_blocks),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn info() -> LvInfo {
+        let replica = |n| Replica { server: ServerId(n), boot: BootId(1) };
+        LvInfo { lv: LvId(1), blocks: 100, replicas: vec![replica(1), replica(2)] }
+    }
+
+    fn floor(seq: u64) -> GrantKey {
+        GrantKey { view: View(3), seq: OpSeq(seq) }
+    }
+
+    #[test]
+    fn space_is_given_only_after_every_replica_opened() {
+        let mut group = VolumeGroup::new(View(3));
+        assert_eq!(group.allocate(1), Err(NoSpace::NeedLv));
+        group.add(info(), FreeRuns::whole(100));
+        group.floor_acknowledged(LvId(1), 0, floor(0));
+        assert_eq!(group.allocate(1), Err(NoSpace::Opening));
+        group.floor_acknowledged(LvId(1), 1, GrantKey { view: View(2), seq: OpSeq(9) });
+        assert_eq!(group.allocate(1), Err(NoSpace::Opening), "another view's answer counts not");
+        group.floor_acknowledged(LvId(1), 1, floor(0));
+        assert_eq!(group.allocate(1), Ok((LvId(1), vec![Extent { first: 0, blocks: 1 }])));
+    }
+
+    #[test]
+    fn freed_space_waits_for_the_lowest_floor() {
+        let mut group = VolumeGroup::new(View(3));
+        group.add(info(), FreeRuns::whole(100));
+        group.floor_acknowledged(LvId(1), 0, floor(0));
+        group.floor_acknowledged(LvId(1), 1, floor(0));
+        let (lv, extents) = group.allocate(40 * BLOCK_BYTES).unwrap();
+        group.free(lv, &extents, floor(7), Planted::None);
+        assert!(
+            group.raises_due(OpSeq(7), true).is_empty(),
+            "a floor at the op itself frees nothing"
+        );
+        assert!(!group.regains());
+        assert_eq!(group.raises_due(OpSeq(8), true), vec![FloorRaise { lv, floor: floor(8) }]);
+        assert!(group.regains());
+        assert!(group.raises_due(OpSeq(8), true).is_empty(), "asked once");
+        group.floor_acknowledged(lv, 0, floor(8));
+        assert_eq!(group.usage().waiting, 40);
+        group.floor_acknowledged(lv, 1, floor(7));
+        assert_eq!(group.usage().waiting, 40, "a floor at the freeing op is not above it");
+        group.floor_acknowledged(lv, 1, floor(8));
+        assert_eq!(group.usage(), SpaceUse { total: 100, free: 100, waiting: 0 });
+    }
+
+    #[test]
+    fn a_full_volume_takes_no_objects() {
+        let mut group = VolumeGroup::new(View(3));
+        group.add(info(), FreeRuns::whole(100));
+        group.floor_acknowledged(LvId(1), 0, floor(0));
+        group.floor_acknowledged(LvId(1), 1, floor(0));
+        assert!(group.allocate(85 * BLOCK_BYTES).is_ok());
+        assert_eq!(group.allocate(1), Err(NoSpace::NeedLv));
+    }
+
+    proptest! {
+        #[test]
+        fn no_block_is_given_twice_and_none_leaks(steps in prop::collection::vec((any::<bool>(), 1u32..20), 1..200)) {
+            let mut runs = FreeRuns::whole(256);
+            let mut held: Vec<Vec<Extent>> = Vec::new();
+            let mut owner = vec![false; 256];
+            for (take, n) in steps {
+                if take {
+                    if let Some(extents) = runs.allocate(n) {
+                        prop_assert_eq!(extents.iter().map(|e| e.blocks).sum::<u32>(), n);
+                        for b in extents.iter().flat_map(|e| e.first..e.end()) {
+                            prop_assert!(!owner[b as usize]);
+                            owner[b as usize] = true;
+                        }
+                        held.push(extents);
+                    }
+                } else if !held.is_empty() {
+                    for extent in held.swap_remove(n as usize % held.len()) {
+                        for b in extent.first..extent.end() {
+                            owner[b as usize] = false;
+                        }
+                        runs.release(extent);
+                    }
+                }
+                prop_assert_eq!(runs.blocks() as usize, owner.iter().filter(|o| !**o).count());
+            }
+            for extents in held {
+                extents.into_iter().for_each(|e| runs.release(e));
+            }
+            prop_assert_eq!(runs.by_start.len(), 1);
+        }
+    }
+}

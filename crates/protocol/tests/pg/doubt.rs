@@ -1,0 +1,206 @@
+//! Puts in doubt: fence, then verify, then decide (DESIGN §7), also over a restart.
+
+use crate::support::{LV_BLOCKS, Member, key};
+use larder_protocol::limits::GRANT_MS_MAX;
+use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Event, Refusal};
+use larder_types::{Body, Grant, Holders};
+
+/// A put whose METAX is durable and whose proxy gives it up; the requests that follow.
+fn abandoned(replicas: usize) -> (Member, Grant, Vec<(usize, DataRequest)>) {
+    let mut member = Member::alone(replicas);
+    let put = member.put_data("k", 2);
+    let grant = member.granted(put);
+    member.settle();
+    member.call(Call::Abandon { op: grant.op });
+    let requests = member.requests();
+    (member, grant, requests)
+}
+
+fn is_verify(request: &DataRequest) -> bool {
+    matches!(request, DataRequest::Verify { .. })
+}
+
+#[test]
+fn every_replica_is_fenced_before_any_is_verified() {
+    let (mut member, grant, requests) = abandoned(2);
+    assert_eq!(requests, [(0, DataRequest::Void { grant }), (1, DataRequest::Void { grant })]);
+    member.answer(0, DataAnswer::Voided(grant));
+    assert_eq!(member.requests(), [], "the other replica may still take a late write");
+    member.answer(1, DataAnswer::Voided(grant));
+    let requests = member.requests();
+    assert!(requests.len() == 2 && requests.iter().all(|(_, request)| is_verify(request)));
+}
+
+#[test]
+fn one_good_copy_rolls_the_put_forward() {
+    let (mut member, grant, _) = abandoned(2);
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(1, DataAnswer::Voided(grant));
+    member.answer(0, DataAnswer::Mismatch(grant));
+    member.answer(1, DataAnswer::Verified(grant));
+    member.settle();
+    let Body::Chunk(chunk) = member.row("k").expect("it is there").body else { panic!() };
+    assert_eq!(chunk.holders, Holders::default().with(1), "only the good copy counts");
+}
+
+#[test]
+fn no_good_copy_on_any_replica_revokes_the_put() {
+    let (mut member, grant, _) = abandoned(2);
+    for replica in 0..2 {
+        member.answer(replica, DataAnswer::Voided(grant));
+    }
+    member.answer(0, DataAnswer::Mismatch(grant));
+    member.settle();
+    assert_eq!(member.pg.gauges().open_puts, 1, "the other replica was not looked at");
+    member.answer(1, DataAnswer::Mismatch(grant));
+    member.settle();
+    assert_eq!((member.row("k"), member.pg.gauges().open_puts), (None, 0));
+    assert_eq!(member.pg.gauges().space.waiting, 2, "its blocks are freed");
+}
+
+#[test]
+fn a_put_stays_in_doubt_while_a_replica_fails_and_is_asked_again() {
+    let (mut member, grant, _) = abandoned(2);
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(1, DataAnswer::NotNow(grant));
+    member.answer(0, DataAnswer::Mismatch(grant));
+    assert_eq!(member.pg.gauges().in_doubt, 1);
+    member.step(Event::Tick);
+    let requests = member.requests();
+    assert_eq!(requests, [(0, DataRequest::Void { grant }), (1, DataRequest::Void { grant })]);
+}
+
+#[test]
+fn a_late_commit_of_a_revoked_put_changes_nothing() {
+    let (mut member, grant, _) = abandoned(1);
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(0, DataAnswer::Mismatch(grant));
+    member.commit(grant, 1);
+    member.settle();
+    assert_eq!(member.row("k"), None);
+}
+
+#[test]
+fn a_commit_that_overtakes_the_resolution_decides() {
+    let (mut member, grant, _) = abandoned(1);
+    member.commit(grant, 1);
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(0, DataAnswer::Mismatch(grant));
+    member.settle();
+    assert!(member.row("k").is_some(), "every replica had acknowledged the data");
+}
+
+#[test]
+fn a_put_whose_proxy_is_silent_is_resolved_by_its_age() {
+    let mut member = Member::alone(1);
+    let put = member.put_data("k", 1);
+    let grant = member.granted(put);
+    member.settle();
+    member.now_ms += GRANT_MS_MAX;
+    member.step(Event::Tick);
+    assert_eq!(member.requests(), []);
+    member.now_ms += 1;
+    member.step(Event::Tick);
+    assert_eq!(member.requests(), [(0, DataRequest::Void { grant })]);
+}
+
+#[test]
+fn a_reader_goes_on_when_a_pending_put_is_revoked() {
+    let mut member = Member::alone(1);
+    let old = member.store("k", 1, 1);
+    let put = member.put_data("k", 1);
+    let grant = member.granted(put);
+    member.sync();
+    let get = member.read("k");
+    assert_eq!(member.answers(get), []);
+    member.call(Call::Abandon { op: grant.op });
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(0, DataAnswer::Mismatch(grant));
+    assert_eq!(member.answers(get), [Answer::AskIndex]);
+    assert_eq!(member.row("k").expect("the old version").op, old.op);
+}
+
+#[test]
+fn a_put_open_at_a_restart_keeps_its_blocks_and_is_resolved_in_the_new_view() {
+    let mut member = Member::alone(1);
+    let put = member.put_data("k", 30);
+    let grant = member.granted(put);
+    member.settle();
+    let mut member = member.restart();
+    assert_eq!(member.pg.retain_from(), grant.op.seq, "its record is needed");
+    member.begin(2, &[1]);
+    member.serve(1);
+    let free = u64::from(LV_BLOCKS) - 30;
+    assert_eq!(member.pg.gauges().space.free, free);
+    assert!(member.requests().iter().all(|(_, request)| !is_verify(request)), "not fenced yet");
+    member.answer(0, DataAnswer::Floor(key(2, 0)));
+    let requests = member.requests();
+    assert!(is_verify(&requests[0].1), "the view's Open is the fence: {requests:?}");
+    member.answer(0, DataAnswer::Verified(grant));
+    member.settle();
+    assert!(member.row("k").is_some());
+}
+
+#[test]
+fn a_put_that_was_not_durable_at_the_restart_never_was() {
+    let mut member = Member::alone(1);
+    member.put_data("k", 30);
+    let mut member = member.restart();
+    member.begin(2, &[1]);
+    member.serve(1);
+    assert_eq!(member.pg.gauges().open_puts, 0);
+    assert_eq!(member.pg.gauges().space.free, u64::from(LV_BLOCKS));
+}
+
+#[test]
+fn an_outcome_that_was_not_durable_at_the_restart_is_decided_anew() {
+    let mut member = Member::alone(1);
+    let put = member.put_data("k", 1);
+    let grant = member.granted(put);
+    member.settle();
+    member.commit(grant, 1);
+    let mut member = member.restart();
+    member.begin(2, &[1]);
+    member.serve(1);
+    member.answer(0, DataAnswer::Floor(key(2, 0)));
+    member.answer(0, DataAnswer::Verified(grant));
+    member.settle();
+    assert_eq!(member.row("k").expect("it was acknowledged").op, grant.op);
+}
+
+#[test]
+fn streams_of_pending_chunks_are_known_after_a_restart() {
+    use larder_types::{StreamId, Target};
+    let mut member = Member::alone(1);
+    let request = member.request();
+    let stream = StreamId { session: request.session, number: 7 };
+    let mut call = crate::support::put(
+        request,
+        "k",
+        crate::support::data(1),
+        larder_types::Condition::default(),
+    );
+    if let Call::Put(put) = &mut call {
+        put.target = Target::Chunk { stream, number: 0 };
+    }
+    member.call(call);
+    member.settle();
+    let member = member.restart();
+    let pending: Vec<_> = member.pg.pending_streams().collect();
+    assert_eq!(pending, [(crate::support::BUCKET, stream)]);
+}
+
+#[test]
+fn nothing_is_served_before_the_space_is_known() {
+    let member = Member::alone(1);
+    let mut member = member.restart();
+    let get = member.read("k");
+    assert_eq!(member.refusal(get), Refusal::NotPrimary);
+    member.begin(2, &[1]);
+    member.settle();
+    let get = member.read("k");
+    assert_eq!(member.refusal(get), Refusal::NotPrimary);
+    member.serve(1);
+    let get = member.read("k");
+    assert_eq!(member.answers(get), [Answer::AskIndex]);
+}

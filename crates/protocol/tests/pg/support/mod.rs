@@ -1,0 +1,349 @@
+//! One member with an index in memory, a log that is synced when told, and effects to be looked at.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use larder_protocol::index::Visit;
+use larder_protocol::pg::{Recovering, Role};
+use larder_protocol::rebuild::SpaceScan;
+use larder_protocol::{
+    Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, Index,
+    IndexError, LogEntry, LvInfo, Outbox, PeerMessage, Pg, Planted, PutCall, Refusal, Replica,
+    Token,
+};
+use larder_types::codec::decode;
+use larder_types::{
+    Attributes, BootId, BucketId, Condition, ETag, Epoch, Grant, GrantKey, Holders, LvId,
+    ObjectKey, OpId, OpSeq, PgId, Request, ServerId, SessionId, Target, VersionRow, View, rows,
+};
+
+pub const PG: PgId = PgId(0);
+pub const BUCKET: BucketId = BucketId(1);
+pub const EPOCH: Epoch = Epoch(1);
+pub const LV: LvId = LvId(4);
+pub const LV_BLOCKS: u32 = 100;
+pub const BLOCK: u32 = 4096;
+
+/// Rows in memory.
+#[derive(Default)]
+pub struct Table(RefCell<BTreeMap<Vec<u8>, Bytes>>);
+
+impl Index for Table {
+    fn get(&self, row: &[u8]) -> Result<Option<Bytes>, IndexError> {
+        Ok(self.0.borrow().get(row).cloned())
+    }
+
+    fn scan_prefix(&self, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), IndexError> {
+        for (row, value) in self.0.borrow().range(prefix.to_vec()..) {
+            if !row.starts_with(prefix) || visit(row, value) == ControlFlow::Break(()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, changes: Changes) -> Result<(), IndexError> {
+        for (row, value) in changes.into_rows() {
+            match value {
+                Some(value) => self.0.borrow_mut().insert(row, value.into()),
+                None => self.0.borrow_mut().remove(&row),
+            };
+        }
+        Ok(())
+    }
+
+    fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch> {
+        (bucket == BUCKET).then_some(EPOCH)
+    }
+}
+
+/// See the module's head.
+pub struct Member {
+    pub me: ServerId,
+    pub pg: Pg,
+    pub table: Table,
+    /// Everything appended, with the commit point known then.
+    pub log: Vec<(LogEntry, OpSeq)>,
+    /// How much of it is synced.
+    pub synced: usize,
+    pub effects: Outbox,
+    pub now_ms: u64,
+    next_token: u64,
+    next_number: u64,
+}
+
+impl Member {
+    /// A new member that no view has told anything.
+    pub fn new(me: u32) -> Self {
+        let me = ServerId(me);
+        Self {
+            me,
+            pg: Recovering::new(PG, me, OpId::default(), Planted::default()).finish(),
+            table: Table::default(),
+            log: Vec::new(),
+            synced: 0,
+            effects: Vec::new(),
+            now_ms: 1000,
+            next_token: 1,
+            next_number: 1,
+        }
+    }
+
+    /// The only member, serving in view 1 from one LV of so many replicas.
+    pub fn alone(replicas: usize) -> Self {
+        let mut member = Self::new(1);
+        member.begin(1, &[1]);
+        member.serve(replicas);
+        for replica in 0..replicas {
+            member.answer(replica, DataAnswer::Floor(key(1, 0)));
+        }
+        member.effects.clear();
+        member
+    }
+
+    pub fn step(&mut self, event: Event) {
+        self.pg.step(self.now_ms, event, &self.table, &mut self.effects);
+        self.keep_log();
+    }
+
+    fn keep_log(&mut self) {
+        let commit = self.pg.commit();
+        let (log, effects) = (&mut self.log, std::mem::take(&mut self.effects));
+        for effect in effects {
+            match effect {
+                Effect::Append(entry) => log.push((entry, commit)),
+                effect => self.effects.push(effect),
+            }
+        }
+    }
+
+    pub fn begin(&mut self, view: u64, members: &[u32]) {
+        let members = members.iter().map(|member| ServerId(*member)).collect();
+        self.step(Event::NewView { view: View(view), members, boot: BootId(9) });
+    }
+
+    /// Syncs the log and tells the machine.
+    pub fn sync(&mut self) {
+        self.synced = self.log.len();
+        if let Some((last, _)) = self.log.last() {
+            let id = last.id;
+            self.step(Event::Durable(id));
+        }
+    }
+
+    pub fn apply(&mut self) {
+        while self.pg.apply(self.now_ms, &self.table, &mut self.effects) > 0 {}
+        self.keep_log();
+    }
+
+    /// Syncs and applies until nothing is left.
+    pub fn settle(&mut self) {
+        while self.synced < self.log.len() {
+            self.sync();
+            self.apply();
+        }
+        self.apply();
+    }
+
+    /// Derives space from the rows and serves.
+    pub fn serve(&mut self, replicas: usize) {
+        self.settle();
+        assert_eq!(self.pg.role(), Role::Active);
+        let mut scan = SpaceScan::new(std::iter::once(info(replicas)));
+        self.table
+            .scan_prefix(b"", &mut |row, value| {
+                scan.note(row, value).expect("a readable row");
+                ControlFlow::Continue(())
+            })
+            .expect("a scan");
+        self.pg.open_chunks().for_each(|chunk| scan.claim(chunk));
+        let derived = scan.finish();
+        assert_eq!(derived.faults, [], "no block is used twice");
+        self.pg.adopt_space(derived.lvs, &mut self.effects);
+        self.keep_log();
+    }
+
+    /// The process and its machine start again: only what was synced is left of the log.
+    pub fn restart(self) -> Self {
+        let row = self.table.get(&rows::applied(PG)).expect("a row");
+        let applied = row.map(|row| decode("applied position", &row).expect("a position"));
+        let mut recovering =
+            Recovering::new(PG, self.me, applied.unwrap_or_default(), Planted::default());
+        let mut log = self.log;
+        log.truncate(self.synced);
+        for (entry, commit) in &log {
+            recovering.replay(entry.id, (*entry.op).clone(), *commit).expect("a log without gaps");
+        }
+        Self {
+            pg: recovering.finish(),
+            synced: log.len(),
+            log,
+            effects: Vec::new(),
+            me: self.me,
+            table: self.table,
+            now_ms: self.now_ms,
+            next_token: self.next_token,
+            // A proxy in the same process begins another session; numbers may go on.
+            next_number: self.next_number,
+        }
+    }
+
+    pub fn call(&mut self, call: Call) -> Token {
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        self.step(Event::Call { token, call });
+        token
+    }
+
+    pub fn request(&mut self) -> Request {
+        self.next_number += 1;
+        Request { session: SessionId(1), number: self.next_number, floor: 0 }
+    }
+
+    pub fn put_inline(&mut self, name: &str, text: &str) -> Token {
+        let request = self.request();
+        let content = Content::Inline(Bytes::copy_from_slice(text.as_bytes()));
+        self.call(put(request, name, content, Condition::default()))
+    }
+
+    pub fn put_data(&mut self, name: &str, blocks: u32) -> Token {
+        let request = self.request();
+        self.call(put(request, name, data(blocks), Condition::default()))
+    }
+
+    pub fn delete(&mut self, name: &str) -> Token {
+        let request = self.request();
+        let condition = Condition::default();
+        self.call(Call::Delete {
+            request,
+            bucket: BUCKET,
+            epoch: EPOCH,
+            key: name_of(name),
+            condition,
+        })
+    }
+
+    pub fn read(&mut self, name: &str) -> Token {
+        self.call(Call::Read { bucket: BUCKET, key: name_of(name) })
+    }
+
+    pub fn commit(&mut self, grant: Grant, replicas: usize) {
+        let holders = (0..replicas).fold(Holders::default(), Holders::with);
+        self.call(Call::Commit { op: grant.op, attempt: grant.attempt, holders });
+    }
+
+    /// A data server answers.
+    pub fn answer(&mut self, replica: usize, answer: DataAnswer) {
+        self.step(Event::Data { lv: LV, replica, answer });
+    }
+
+    /// Answers to a call since the last look.
+    pub fn answers(&mut self, wanted: Token) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        self.effects.retain(|effect| match effect {
+            Effect::Reply { token, answer } if *token == wanted => {
+                answers.push(answer.clone());
+                false
+            }
+            _ => true,
+        });
+        answers
+    }
+
+    /// The grant that answered a call, and nothing else has.
+    pub fn granted(&mut self, token: Token) -> Grant {
+        match &self.answers(token)[..] {
+            [Answer::Granted { grant, .. }] => *grant,
+            other => panic!("not just a grant: {other:?}"),
+        }
+    }
+
+    pub fn refusal(&mut self, token: Token) -> Refusal {
+        match &self.answers(token)[..] {
+            [Answer::Refused(refusal)] => *refusal,
+            other => panic!("not just a refusal: {other:?}"),
+        }
+    }
+
+    /// Requests to data servers since the last look.
+    pub fn requests(&mut self) -> Vec<(usize, DataRequest)> {
+        let mut requests = Vec::new();
+        self.effects.retain(|effect| match effect {
+            Effect::Data { replica, request, .. } => {
+                requests.push((*replica, request.clone()));
+                false
+            }
+            _ => true,
+        });
+        requests
+    }
+
+    /// Messages to other members since the last look.
+    pub fn messages(&mut self) -> Vec<(ServerId, PeerMessage)> {
+        let mut messages = Vec::new();
+        self.effects.retain(|effect| match effect {
+            Effect::Send { to, message } => {
+                messages.push((*to, message.clone()));
+                false
+            }
+            _ => true,
+        });
+        messages
+    }
+
+    /// What the index shows of a key.
+    pub fn row(&self, name: &str) -> Option<VersionRow> {
+        let row = rows::version(BUCKET, &name_of(name), rows::NULL_VERSION);
+        let value = self.table.get(&row).expect("a row")?;
+        Some(decode("version row", &value).expect("a version"))
+    }
+
+    /// Stores an object of some blocks and has it in the index.
+    pub fn store(&mut self, name: &str, blocks: u32, replicas: usize) -> Grant {
+        let token = self.put_data(name, blocks);
+        let grant = self.granted(token);
+        self.sync();
+        self.commit(grant, replicas);
+        self.settle();
+        self.effects.clear();
+        grant
+    }
+}
+
+pub fn info(replicas: usize) -> LvInfo {
+    let replica = |n| Replica { server: ServerId(n as u32), boot: BootId(1) };
+    LvInfo { lv: LV, blocks: LV_BLOCKS, replicas: (0..replicas).map(replica).collect() }
+}
+
+pub fn key(view: u64, seq: u64) -> GrantKey {
+    OpId { view: View(view), seq: OpSeq(seq) }
+}
+
+pub fn name_of(name: &str) -> ObjectKey {
+    ObjectKey::new(name).expect("a short name")
+}
+
+pub fn data(blocks: u32) -> Content {
+    let len = blocks * BLOCK;
+    Content::Data { len, seed: 1, sums: vec![0; len.div_ceil(65_536) as usize] }
+}
+
+pub fn put(request: Request, name: &str, content: Content, condition: Condition) -> Call {
+    Call::Put(Box::new(PutCall {
+        request,
+        bucket: BUCKET,
+        epoch: EPOCH,
+        key: name_of(name),
+        target: Target::Version,
+        description: Description {
+            size: 1,
+            etag: ETag::Md5([1; 16]),
+            checksum: None,
+            attributes: Attributes::default(),
+        },
+        content,
+        condition,
+    }))
+}

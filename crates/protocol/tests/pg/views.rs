@@ -1,0 +1,225 @@
+//! Several members: the commit point, and levelling at the start of a view.
+
+use crate::support::Member;
+use larder_protocol::pg::Role;
+use larder_protocol::{Answer, Event, Refusal};
+use larder_types::{OpSeq, ServerId};
+
+/// Three members, by id from 1.
+struct Cluster(Vec<Member>);
+
+impl Cluster {
+    fn new() -> Self {
+        Self((1..=3).map(Member::new).collect())
+    }
+
+    fn at(&mut self, id: u32) -> &mut Member {
+        &mut self.0[id as usize - 1]
+    }
+
+    fn begin(&mut self, view: u64, members: &[u32]) {
+        for id in members {
+            self.at(*id).begin(view, members);
+        }
+    }
+
+    /// Delivers what `from` has sent, to those in `to`; the rest is lost.
+    fn deliver(&mut self, from: u32, to: &[u32]) {
+        for (whom, message) in self.at(from).messages() {
+            if to.contains(&whom.0) {
+                self.at(whom.0).step(Event::Peer { from: ServerId(from), message });
+            }
+        }
+    }
+
+    /// Syncs, delivers and ticks until everybody has everything.
+    fn settle(&mut self) {
+        for _ in 0..6 {
+            for id in 1..=3 {
+                self.at(id).settle();
+                self.at(id).step(Event::Tick);
+                self.deliver(id, &[1, 2, 3]);
+            }
+        }
+    }
+
+    fn serving(primary: u32, others: [u32; 2]) -> Self {
+        let mut cluster = Self::new();
+        cluster.begin(1, &[primary, others[0], others[1]]);
+        cluster.settle();
+        cluster.at(primary).serve(1);
+        cluster
+    }
+
+    fn restart(&mut self, id: u32) {
+        let member = std::mem::replace(self.at(id), Member::new(id));
+        *self.at(id) = member.restart();
+    }
+}
+
+/// The ops of a member's log, with what was cut left out.
+fn log_of(member: &Member) -> Vec<(u64, u64)> {
+    let mut ids: Vec<(u64, u64)> = Vec::new();
+    for (entry, _) in &member.log {
+        ids.retain(|(_, seq)| *seq < entry.id.seq.0);
+        ids.push((entry.id.view.0, entry.id.seq.0));
+    }
+    ids
+}
+
+#[test]
+fn an_op_is_answered_when_it_is_durable_on_every_member() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    let put = cluster.at(1).put_inline("k", "one");
+    cluster.at(1).sync();
+    cluster.deliver(1, &[2, 3]);
+    cluster.at(2).sync();
+    cluster.deliver(2, &[1]);
+    assert_eq!(cluster.at(1).answers(put), [], "one member has it in memory only");
+    cluster.at(3).sync();
+    cluster.deliver(3, &[1]);
+    assert!(matches!(cluster.at(1).answers(put)[..], [Answer::Done { .. }]));
+}
+
+#[test]
+fn what_was_lost_on_the_way_is_sent_again() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    let put = cluster.at(1).put_inline("k", "one");
+    cluster.deliver(1, &[3]);
+    cluster.at(1).put_inline("k", "two");
+    cluster.settle();
+    assert!(matches!(cluster.at(1).answers(put)[..], [Answer::Done { .. }]));
+    let rows: Vec<_> = (1..=3).map(|id| cluster.at(id).row("k")).collect();
+    assert!(rows[0].is_some() && rows.iter().all(|row| *row == rows[0]));
+}
+
+#[test]
+fn logs_that_diverged_in_two_views_level_to_the_longest_by_view_then_position() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    // View 1: the primary alone has three more ops.
+    for text in ["a", "b", "c"] {
+        cluster.at(1).put_inline("k", text);
+    }
+    cluster.at(1).sync();
+    cluster.at(1).messages();
+    // View 2 is without it; of its two members one alone has the view's start.
+    cluster.at(2).begin(2, &[2, 3]);
+    cluster.at(3).begin(2, &[2, 3]);
+    cluster.deliver(3, &[2]);
+    cluster.at(2).sync();
+    cluster.at(2).messages();
+    assert_eq!(log_of(cluster.at(1)), [(1, 1), (1, 2), (1, 3), (1, 4)]);
+    assert_eq!(log_of(cluster.at(2)), [(1, 1), (2, 2)]);
+    // View 3 has all three: the shorter log of the later view wins.
+    cluster.begin(3, &[3, 1, 2]);
+    cluster.settle();
+    for id in 1..=3 {
+        assert_eq!(log_of(cluster.at(id)), [(1, 1), (2, 2), (3, 3)], "member {id}");
+    }
+    assert_eq!(cluster.at(3).pg.role(), Role::Active);
+}
+
+#[test]
+fn a_new_primary_takes_the_longest_log_of_one_view() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.at(1).put_inline("k", "one");
+    cluster.at(1).sync();
+    cluster.deliver(1, &[2]);
+    cluster.at(2).sync();
+    cluster.begin(2, &[3, 1, 2]);
+    cluster.settle();
+    assert_eq!(cluster.at(3).pg.role(), Role::Active);
+    assert!(cluster.at(3).row("k").is_some(), "it was durable at another member");
+}
+
+#[test]
+fn an_acknowledgement_before_levelling_counts_for_nothing() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.at(1).put_inline("k", "one");
+    cluster.deliver(1, &[2, 3]);
+    cluster.begin(2, &[1, 2, 3]);
+    cluster.at(2).messages();
+    cluster.at(3).messages();
+    // Reports are lost; a sync that was under way is acknowledged in the new view.
+    cluster.at(2).sync();
+    cluster.deliver(2, &[1]);
+    cluster.at(1).step(Event::Tick);
+    assert_eq!(cluster.at(1).messages(), [], "it does not know yet whose log is the longest");
+    cluster.settle();
+    assert_eq!(cluster.at(1).pg.role(), Role::Active);
+}
+
+#[test]
+fn reports_that_come_twice_do_not_stop_a_primary() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.begin(2, &[1, 2, 3]);
+    let reports = cluster.at(2).messages();
+    cluster.deliver(3, &[1]);
+    for _ in 0..2 {
+        for (_, message) in reports.clone() {
+            cluster.at(1).step(Event::Peer { from: ServerId(2), message });
+        }
+    }
+    // Everything that it sends at first is lost.
+    cluster.at(1).messages();
+    cluster.settle();
+    assert_eq!(cluster.at(1).pg.role(), Role::Active);
+}
+
+#[test]
+fn a_returning_primary_does_not_lead_in_its_old_view() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.restart(1);
+    cluster.at(1).begin(1, &[1, 2, 3]);
+    assert_eq!(cluster.at(1).pg.role(), Role::Down, "ops that it issued there may be lost");
+    cluster.begin(2, &[1, 2, 3]);
+    cluster.settle();
+    assert_eq!(cluster.at(1).pg.role(), Role::Active);
+}
+
+#[test]
+fn a_primary_of_an_older_view_commits_nothing() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    // Members 2 and 3 are in view 2, of which the old primary has not heard.
+    for id in [2, 3] {
+        cluster.at(id).begin(2, &[2, 1, 3]);
+    }
+    let put = cluster.at(1).put_inline("k", "one");
+    cluster.settle();
+    assert_eq!(cluster.at(1).answers(put), []);
+    cluster.at(1).begin(2, &[2, 1, 3]);
+    assert_eq!(cluster.at(1).refusal(put), Refusal::NotPrimary);
+}
+
+#[test]
+fn a_backup_comes_back_into_the_view_in_which_it_went() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    let put = cluster.at(1).put_inline("k", "one");
+    cluster.deliver(1, &[2, 3]);
+    cluster.restart(2);
+    cluster.at(2).begin(1, &[1, 2, 3]);
+    assert_eq!(cluster.at(2).pg.role(), Role::Backup);
+    cluster.settle();
+    assert!(matches!(cluster.at(1).answers(put)[..], [Answer::Done { .. }]));
+    assert_eq!(cluster.at(2).row("k"), cluster.at(1).row("k"));
+}
+
+#[test]
+fn a_removed_member_that_returns_drops_what_nobody_else_has() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.at(1).put_inline("k", "lost");
+    cluster.at(1).sync();
+    cluster.at(1).messages();
+    cluster.at(2).begin(2, &[2, 3]);
+    cluster.at(3).begin(2, &[2, 3]);
+    cluster.deliver(3, &[2]);
+    cluster.at(2).sync();
+    cluster.at(2).messages();
+    cluster.begin(3, &[2, 1, 3]);
+    cluster.settle();
+    assert_eq!(cluster.at(1).row("k"), None);
+    assert_eq!(cluster.at(1).pg.commit(), OpSeq(3));
+    cluster.restart(1);
+    assert_eq!(log_of(cluster.at(1)), [(1, 1), (2, 2), (3, 3)]);
+    assert_eq!(cluster.at(1).pg.commit(), OpSeq(3), "a restart finds the log as it was cut");
+}
