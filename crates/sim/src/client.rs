@@ -1,0 +1,288 @@
+//! What clients do: each makes one call after the other, and notes what it was answered.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use larder_env::SeededRng;
+use larder_types::limits::INLINE_BYTES_MAX;
+use larder_types::{Attributes, Condition, ObjectKey, Target};
+
+use crate::content::{content, tags};
+use crate::desk::{Desk, Task};
+use crate::history::{Answered, Asked, CallId, History, If, Moment, Shown};
+use crate::index::BUCKET;
+use crate::proxy::large::UploadPlan;
+use crate::proxy::put::{DropAt, Payload, Wanted};
+use crate::proxy::{condition_of, etag_of};
+use crate::setup::Setup;
+
+/// What a task leaves for its client.
+#[derive(Debug)]
+enum Left {
+    Answer(Answered),
+    List(Option<Vec<(ObjectKey, Shown)>>),
+}
+
+type Slip = Rc<RefCell<Option<Left>>>;
+
+/// What a client waits for.
+enum Waiting {
+    Call(CallId, Slip),
+    List(Moment, Slip),
+}
+
+/// All clients, their keys and values.
+pub(crate) struct Clients {
+    rng: SeededRng,
+    pub(crate) keys: Vec<ObjectKey>,
+    waiting: Vec<Option<Waiting>>,
+    pub(crate) history: History,
+    next_value: u64,
+    next_tags: u64,
+    /// The value put last to each key, as far as anybody knows.
+    latest: Vec<u64>,
+    ballast: usize,
+}
+
+impl Clients {
+    pub(crate) fn new(setup: &Setup, rng: SeededRng) -> Self {
+        let keys: Vec<ObjectKey> = (0..setup.keys)
+            .map(|n| ObjectKey::new(&format!("dir{}/key-{n}", n % 3)).expect("a short key"))
+            .collect();
+        Self {
+            rng,
+            waiting: (0..setup.clients).map(|_| None).collect(),
+            history: History::new(keys.len()),
+            next_value: 1,
+            next_tags: 1,
+            latest: vec![0; keys.len()],
+            ballast: setup.ballast,
+            keys,
+        }
+    }
+
+    pub(crate) fn busy(&self) -> bool {
+        self.waiting.iter().any(Option::is_some)
+    }
+
+    /// The next call of a client, to be run by a proxy.
+    pub(crate) fn next_call(&mut self, client: usize, desk: &Desk) -> (&'static str, Task) {
+        assert!(self.waiting[client].is_none(), "a client makes one call at a time");
+        let key = self.rng.below(self.keys.len() as u64) as usize;
+        let (name, asked, task, slip) = match self.rng.below(100) {
+            0..=27 => self.get(key, desk),
+            28..=33 => return self.list(client, desk),
+            34..=42 => self.delete(key, desk),
+            43..=46 => self.set_tags(key, desk),
+            47..=51 => self.upload(key, desk),
+            52..=57 => self.put_stream(key, desk),
+            _ => self.put(key, desk),
+        };
+        let call = self.history.begin(key, asked);
+        self.waiting[client] = Some(Waiting::Call(call, slip));
+        (name, task)
+    }
+
+    /// A client's call is over; `left` is false if its proxy died with it.
+    pub(crate) fn done(&mut self, client: usize) -> &'static str {
+        let Some(waiting) = self.waiting[client].take() else { return "nothing" };
+        match waiting {
+            Waiting::Call(call, slip) => {
+                let answered = match slip.take() {
+                    Some(Left::Answer(answered)) => answered,
+                    _ => Answered::Unknown,
+                };
+                self.history.end(call, answered);
+                match answered {
+                    Answered::Done => "done",
+                    Answered::Shows(Some(_)) => "shown",
+                    Answered::Shows(None) => "absent",
+                    Answered::Unmet => "condition failed",
+                    Answered::NoSuchKey => "no such key",
+                    Answered::Refused => "refused",
+                    Answered::Unknown => "no answer",
+                }
+            }
+            Waiting::List(begun, slip) => match slip.take() {
+                Some(Left::List(Some(listed))) => {
+                    self.listed(begun, &listed);
+                    "listed"
+                }
+                _ => "no answer",
+            },
+        }
+    }
+
+    /// A list saw every key: those that it names, and the absence of the others. One that is named
+    /// twice is seen as something that nobody put.
+    pub(crate) fn listed(&mut self, begun: Moment, listed: &[(ObjectKey, Shown)]) {
+        for (at, key) in self.keys.iter().enumerate() {
+            let mut found = listed.iter().filter(|(name, _)| name == key).map(|(_, shown)| *shown);
+            let first = found.next();
+            let shown = match found.next() {
+                Some(_) => Some(Shown { value: u64::MAX, tags: u64::MAX }),
+                None => first,
+            };
+            self.history.saw(at, begun, shown);
+        }
+    }
+
+    fn list(&mut self, client: usize, desk: &Desk) -> (&'static str, Task) {
+        let (slip, desk) = (Slip::default(), desk.clone());
+        self.waiting[client] = Some(Waiting::List(self.history.now(), slip.clone()));
+        let task = async move {
+            let listed = desk.list().await;
+            *slip.borrow_mut() = Some(Left::List(listed));
+        };
+        ("list", Box::pin(task))
+    }
+
+    fn get(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+        let (key, desk) = (self.keys[key].clone(), desk.clone());
+        let (task, slip) =
+            noted(async move { desk.get(&key).await.map_or(Answered::Unknown, Answered::Shows) });
+        ("get", Asked::Get, task, slip)
+    }
+
+    fn delete(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+        let on = self.draw_if(key, 4);
+        let (key, desk) = (self.keys[key].clone(), desk.clone());
+        let (task, slip) = noted(async move { desk.delete(key, condition_of(on)).await });
+        ("delete", Asked::Delete(on), task, slip)
+    }
+
+    fn set_tags(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+        let number = self.next_tags;
+        self.next_tags += 1;
+        let (key, desk) = (self.keys[key].clone(), desk.clone());
+        let (task, slip) = noted(async move { desk.set_tags(key, tags(number)).await });
+        ("set tags", Asked::SetTags(number), task, slip)
+    }
+
+    fn put(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+        let (value, on) = (self.new_value(key), self.draw_if(key, 4));
+        let size = match self.rng.below(100) {
+            0..=39 => self.rng.below(u64::from(INLINE_BYTES_MAX)) as usize,
+            40..=94 => INLINE_BYTES_MAX as usize + 1 + self.rng.below(40_000) as usize,
+            _ => 60_000 + self.rng.below(80_000) as usize,
+        };
+        let wanted = self.wanted(key, value, on);
+        let (bytes, desk) = (content(value, size), desk.clone());
+        let (task, slip) =
+            noted(async move { answered(desk.put(wanted, Payload::Bytes(bytes)).await) });
+        ("put", Asked::Put(value, on), task, slip)
+    }
+
+    fn put_stream(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+        let (value, on) = (self.new_value(key), self.draw_if(key, 6));
+        let chunk_bytes = 1 + self.rng.below(9_000) as usize;
+        let size = chunk_bytes + 1 + self.rng.below(chunk_bytes as u64 * 3) as usize;
+        let wanted = self.wanted(key, value, on);
+        let (bytes, desk) = (content(value, size), desk.clone());
+        let (task, slip) =
+            noted(async move { answered(desk.put_stream(wanted, bytes, chunk_bytes).await) });
+        ("put of a stream", Asked::Put(value, on), task, slip)
+    }
+
+    fn upload(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+        let (value, on) = (self.new_value(key), self.draw_if(key, 6));
+        let sizes: Vec<usize> =
+            (0..1 + self.rng.below(4)).map(|_| 3001 + self.rng.below(9_000) as usize).collect();
+        let whole = content(value, sizes.iter().sum());
+        let mut from = 0;
+        let parts = sizes
+            .iter()
+            .map(|size| {
+                from += size;
+                whole.slice(from - size..from)
+            })
+            .collect();
+        let plan = UploadPlan {
+            key: self.keys[key].clone(),
+            etag: etag_of(value),
+            parts,
+            chunk_bytes: 4_000 + self.rng.below(8_000) as usize,
+            put_again: self.rng.one_in(3),
+            abort: self.rng.one_in(4),
+            condition: condition_of(on),
+        };
+        let desk = desk.clone();
+        let (task, slip) = noted(async move { desk.upload(plan).await });
+        ("upload", Asked::Put(value, on), task, slip)
+    }
+
+    fn wanted(&mut self, key: usize, value: u64, on: If) -> Wanted {
+        let drop_at = match self.rng.below(40) {
+            0 => Some(DropAt::Sent),
+            1 | 2 => Some(DropAt::Granted),
+            3 => Some(DropAt::Durable),
+            _ => None,
+        };
+        let ballast = if self.ballast > 0 && self.rng.one_in(3) { self.ballast } else { 0 };
+        Wanted {
+            key: self.keys[key].clone(),
+            target: Target::Version,
+            etag: etag_of(value),
+            attributes: Attributes {
+                content_type: (ballast > 0).then(|| "b".repeat(ballast)),
+                ..Attributes::default()
+            },
+            condition: condition_of(on),
+            drop_at,
+        }
+    }
+
+    fn new_value(&mut self, key: usize) -> u64 {
+        let value = self.next_value;
+        self.next_value += 1;
+        self.latest[key] = value;
+        value
+    }
+
+    /// A condition once in `one_in` times.
+    fn draw_if(&mut self, key: usize, one_in: u64) -> If {
+        if !self.rng.one_in(one_in) {
+            return If::Always;
+        }
+        match self.rng.below(3) {
+            0 => If::Absent,
+            1 => If::Present,
+            _ => If::Value(self.latest[key].saturating_sub(self.rng.below(3))),
+        }
+    }
+}
+
+fn answered<T>(result: Result<T, Answered>) -> Answered {
+    result.map_or_else(|answered| answered, |_done| Answered::Done)
+}
+
+fn noted(call: impl Future<Output = Answered> + 'static) -> (Task, Slip) {
+    let slip = Slip::default();
+    let left = slip.clone();
+    let task = Box::pin(async move {
+        let answered = call.await;
+        *left.borrow_mut() = Some(Left::Answer(answered));
+    });
+    (task, slip)
+}
+
+impl Desk {
+    async fn delete(&self, key: ObjectKey, condition: Condition) -> Answered {
+        let (pg, open) = (self.pg_of(&key), self.begin_request());
+        let call = larder_protocol::Call::Delete {
+            request: open.request,
+            bucket: BUCKET,
+            epoch: crate::index::EPOCH,
+            key,
+            condition,
+        };
+        answered(self.op(pg, call).await)
+    }
+
+    async fn set_tags(&self, key: ObjectKey, tags: Vec<(String, String)>) -> Answered {
+        let (pg, open) = (self.pg_of(&key), self.begin_request());
+        let request = open.request;
+        let call = larder_protocol::Call::SetTags { request, bucket: BUCKET, key, tags };
+        answered(self.op(pg, call).await)
+    }
+}

@@ -1,0 +1,320 @@
+//! A proxy's desk: where its tasks send calls and hear answers. Tasks are futures that the simulator
+//! polls when something arrives for them; there is no other executor, thread or clock.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use larder_env::SeededRng;
+use larder_protocol::placement::pg_of;
+use larder_types::{Chunk, Extent, Grant, LvId, ObjectKey, PgId, Request, SessionId, StreamId};
+
+use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn, StoreIn};
+use crate::index::BUCKET;
+use crate::manager::Routes;
+use crate::net::Net;
+use crate::setup::Setup;
+use crate::verdict::Finding;
+
+/// A call of a client, under way in a proxy.
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Copies that were damaged on purpose: (grant, replica).
+pub(crate) type Rotten = Rc<RefCell<BTreeSet<(Grant, usize)>>>;
+
+enum Out {
+    Ask { node: usize, input: NodeIn },
+    Store { store: usize, input: StoreIn, slow_us: u64 },
+    Wake { task: u64, at_us: u64 },
+    Found(Finding),
+}
+
+struct State {
+    proxy: usize,
+    session: SessionId,
+    now_us: u64,
+    rng: SeededRng,
+    next_token: u64,
+    next_number: u64,
+    next_stream: u64,
+    open: BTreeSet<u64>,
+    pg_count: u32,
+    stubborn_one_in: u64,
+    inbox: BTreeMap<u64, VecDeque<Heard>>,
+    owner: BTreeMap<u64, u64>,
+    polled: u64,
+    out: Vec<Out>,
+    /// Primary of each PG as last looked up.
+    primaries: Vec<usize>,
+    routes: Rc<RefCell<Routes>>,
+    rotten: Rotten,
+}
+
+/// See the module's head. Cloned into each task.
+#[derive(Clone)]
+pub(crate) struct Desk(Rc<RefCell<State>>);
+
+impl Desk {
+    pub(crate) fn new(
+        proxy: usize,
+        seed: u64,
+        setup: &Setup,
+        routes: &Rc<RefCell<Routes>>,
+        rotten: &Rotten,
+    ) -> Self {
+        let mut rng = SeededRng::new(seed);
+        let session = SessionId(rng.next_u64());
+        Self(Rc::new(RefCell::new(State {
+            proxy,
+            session,
+            now_us: 0,
+            rng,
+            next_token: 1,
+            next_number: 1,
+            next_stream: 1,
+            open: BTreeSet::new(),
+            pg_count: setup.pgs,
+            stubborn_one_in: setup.stubborn_one_in,
+            inbox: BTreeMap::new(),
+            owner: BTreeMap::new(),
+            polled: 0,
+            out: Vec::new(),
+            primaries: routes.borrow().primary.clone(),
+            routes: routes.clone(),
+            rotten: rotten.clone(),
+        })))
+    }
+
+    pub(crate) fn session(&self) -> SessionId {
+        self.0.borrow().session
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        self.0.borrow().now_us
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&self, bound: u64) -> u64 {
+        self.0.borrow_mut().rng.below(bound)
+    }
+
+    pub(crate) fn one_in(&self, one_in: u64) -> bool {
+        self.0.borrow_mut().rng.one_in(one_in)
+    }
+
+    /// Whether a put is to outlive the age at which its grant is ended.
+    pub(crate) fn is_stubborn(&self) -> bool {
+        let one_in = self.0.borrow().stubborn_one_in;
+        self.one_in(one_in)
+    }
+
+    pub(crate) fn pg_of(&self, key: &ObjectKey) -> PgId {
+        pg_of(BUCKET, key, self.0.borrow().pg_count)
+    }
+
+    pub(crate) fn pgs(&self) -> impl Iterator<Item = PgId> + use<> {
+        (0..self.0.borrow().pg_count).map(PgId)
+    }
+
+    pub(crate) fn find(&self, finding: Finding) {
+        self.0.borrow_mut().out.push(Out::Found(finding));
+    }
+
+    pub(crate) fn is_rotten(&self, grant: Grant, replica: usize) -> bool {
+        self.0.borrow().rotten.borrow().contains(&(grant, replica))
+    }
+
+    /// Starts of meta servers so far.
+    pub(crate) fn starts(&self) -> u64 {
+        self.0.borrow().routes.borrow().starts
+    }
+
+    /// A new request; it is finished when the guard goes.
+    pub(crate) fn begin_request(&self) -> OpenRequest {
+        let mut state = self.0.borrow_mut();
+        let number = state.next_number;
+        state.next_number += 1;
+        state.open.insert(number);
+        let floor = state.open.first().copied().unwrap_or(number);
+        let request = Request { session: state.session, number, floor };
+        OpenRequest { desk: self.clone(), request }
+    }
+
+    pub(crate) fn new_stream(&self) -> StreamId {
+        let mut state = self.0.borrow_mut();
+        state.next_stream += 1;
+        StreamId { session: state.session, number: state.next_stream }
+    }
+
+    /// Where answers of one exchange arrive.
+    pub(crate) fn open_line(&self) -> Line {
+        let mut state = self.0.borrow_mut();
+        let token = state.next_token;
+        state.next_token += 1;
+        let task = state.polled;
+        state.owner.insert(token, task);
+        state.inbox.insert(token, VecDeque::new());
+        Line { desk: self.clone(), token }
+    }
+
+    /// Looks up who leads a PG now.
+    pub(crate) fn refresh(&self, pg: PgId) {
+        let mut state = self.0.borrow_mut();
+        let primary = state.routes.borrow().primary[pg.0 as usize];
+        state.primaries[pg.0 as usize] = primary;
+    }
+
+    /// Tells a primary something that has no answer.
+    pub(crate) fn tell(&self, pg: PgId, call: larder_protocol::Call) {
+        self.0.borrow_mut().ask(pg, None, Ask::Call(call));
+    }
+
+    /// Takes a task's step and sends what it wants sent.
+    pub(crate) fn poll(&self, id: u64, task: &mut Task, net: &mut Net) -> Poll<()> {
+        {
+            let mut state = self.0.borrow_mut();
+            state.now_us = net.now_us();
+            state.polled = id;
+        }
+        let polled = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.flush(net);
+        polled
+    }
+
+    /// Sends what was written down.
+    pub(crate) fn flush(&self, net: &mut Net) {
+        let (proxy, session, out) = {
+            let mut state = self.0.borrow_mut();
+            (state.proxy, state.session, std::mem::take(&mut state.out))
+        };
+        for out in out {
+            match out {
+                // What nobody waits for is sent until it has arrived.
+                Out::Ask { node, input: input @ NodeIn::Ask { caller: None, .. } } => {
+                    net.send((node, input));
+                }
+                Out::Ask { node, input } => net.send_lossy((node, input)),
+                Out::Store { store, input, slow_us: 0 } => net.send_lossy((store, input)),
+                Out::Store { store, input, slow_us } => net.after(slow_us, (store, input)),
+                Out::Wake { task, at_us } => {
+                    let delay = at_us.saturating_sub(net.now_us());
+                    net.after(delay, (proxy, ProxyIn::Wake { session, task }));
+                }
+                Out::Found(finding) => net.find(finding),
+            }
+        }
+    }
+
+    /// Puts what arrived where its task finds it; returns the task.
+    pub(crate) fn deliver(&self, token: u64, heard: Heard) -> Option<u64> {
+        let mut state = self.0.borrow_mut();
+        state.inbox.get_mut(&token)?.push_back(heard);
+        state.owner.get(&token).copied()
+    }
+}
+
+impl State {
+    fn ask(&mut self, pg: PgId, token: Option<u64>, ask: Ask) {
+        let node = self.primaries[pg.0 as usize];
+        let run = self.routes.borrow().runs[node];
+        let (proxy, session) = (self.proxy, self.session);
+        let caller = token.map(|token| Caller { proxy, session, token });
+        self.out.push(Out::Ask { node, input: NodeIn::Ask { run, pg, caller, ask } });
+    }
+
+    fn wake_at(&mut self, at_us: u64) {
+        let task = self.polled;
+        self.out.push(Out::Wake { task, at_us });
+    }
+}
+
+/// A request that is under way.
+pub(crate) struct OpenRequest {
+    desk: Desk,
+    pub(crate) request: Request,
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.desk.0.borrow_mut().open.remove(&self.request.number);
+    }
+}
+
+/// One exchange with the servers.
+pub(crate) struct Line {
+    desk: Desk,
+    token: u64,
+}
+
+impl Line {
+    pub(crate) fn ask(&self, pg: PgId, ask: Ask) {
+        self.desk.0.borrow_mut().ask(pg, Some(self.token), ask);
+    }
+
+    /// Writes a put's data to every replica; returns how many there are, or `None` if the LV is not
+    /// known yet.
+    pub(crate) fn write(
+        &self,
+        (grant, lv, extents): (Grant, LvId, &[Extent]),
+        data: &Bytes,
+        slow_us: u64,
+    ) -> Option<usize> {
+        let mut state = self.desk.0.borrow_mut();
+        let places = state.routes.borrow().places.get(&lv).cloned()?;
+        let caller = self.caller(&state);
+        for (replica, &store) in places.iter().enumerate() {
+            let (extents, data) = (extents.to_vec(), data.clone());
+            let input = StoreIn::Write { caller, lv, grant, extents, data, replica };
+            let slow_us = if slow_us > 0 { slow_us + state.rng.below(slow_us) } else { 0 };
+            state.out.push(Out::Store { store, input, slow_us });
+        }
+        Some(places.len())
+    }
+
+    pub(crate) fn read(&self, chunk: &Chunk, replica: usize) {
+        let mut state = self.desk.0.borrow_mut();
+        let store =
+            state.routes.borrow().places.get(&chunk.lv).and_then(|at| at.get(replica).copied());
+        let caller = self.caller(&state);
+        let input = StoreIn::Read { caller, chunk: Box::new(chunk.clone()) };
+        if let Some(store) = store {
+            state.out.push(Out::Store { store, input, slow_us: 0 });
+        }
+    }
+
+    fn caller(&self, state: &State) -> Caller {
+        Caller { proxy: state.proxy, session: state.session, token: self.token }
+    }
+
+    /// What arrives next; `None` if nothing does before `until_us`.
+    pub(crate) async fn hear(&self, until_us: u64) -> Option<Heard> {
+        let mut asked = false;
+        poll_fn(|_| {
+            let mut state = self.desk.0.borrow_mut();
+            if let Some(heard) = state.inbox.get_mut(&self.token).and_then(VecDeque::pop_front) {
+                return Poll::Ready(Some(heard));
+            }
+            if state.now_us >= until_us {
+                return Poll::Ready(None);
+            }
+            if !asked {
+                asked = true;
+                state.wake_at(until_us);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let mut state = self.desk.0.borrow_mut();
+        state.inbox.remove(&self.token);
+        state.owner.remove(&self.token);
+    }
+}

@@ -1,0 +1,139 @@
+//! What goes wrong, and when.
+
+use larder_env::SeededRng;
+use larder_kv::FlushFault;
+
+use crate::happening::Part;
+use crate::net::MS;
+use crate::setup::Setup;
+
+/// A fault, at the start of the client call of a number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    pub(crate) at_op: u32,
+    pub(crate) kind: FaultKind,
+}
+
+/// Which disk of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiskOf {
+    Node(usize),
+    Store(usize),
+}
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum FaultKind {
+    /// Processes are killed; what they wrote stays in the page cache.
+    Kill(Part),
+    /// A machine loses power.
+    PowerLoss(usize),
+    /// A process is killed, and then the power goes.
+    KillThenPowerLoss(usize),
+    /// Every machine loses power.
+    AllPowerLoss,
+    /// The power goes during the n-th next operation of a disk.
+    PowerLossAt(DiskOf, u64),
+    /// The next sync of a disk fails.
+    FailedSync(DiskOf),
+    /// The n-th next operation of a disk fails.
+    FailedOperation(DiskOf, u64),
+    /// A disk is full for a while.
+    DiskFull(DiskOf),
+    /// A bit of a stored object rots.
+    Rot,
+    /// A machine's clock jumps.
+    ClockJump(usize, i64),
+    /// The network is bad for a while.
+    Storm,
+    /// Another member is to lead a PG.
+    Rotate(u32, usize),
+    /// The next flush of an index does this.
+    Flush(usize, FlushFault),
+}
+
+impl FaultKind {
+    /// Draws one that this setup can have.
+    pub(crate) fn draw(rng: &mut SeededRng, setup: &Setup) -> Self {
+        let machine = rng.below(setup.machines as u64) as usize;
+        let disk = if rng.one_in(2) { DiskOf::Node(machine) } else { DiskOf::Store(machine) };
+        let several = setup.options.members > 1;
+        match rng.below(30) {
+            0..=2 => Self::Kill(Part::Machine(machine)),
+            3 => Self::Kill(Part::Node(machine)),
+            4 => Self::Kill(Part::Store(machine)),
+            5 => Self::PowerLoss(machine),
+            6 | 7 => Self::KillThenPowerLoss(machine),
+            8 => Self::AllPowerLoss,
+            9..=12 => Self::PowerLossAt(disk, 1 + rng.below(12)),
+            13 => Self::PowerLossAt(disk, 1 + rng.below(100)),
+            14 | 15 | 28 | 29 => Self::FailedSync(disk),
+            16 => Self::FailedOperation(disk, 1 + rng.below(20)),
+            17 => Self::DiskFull(disk),
+            18 | 19 => Self::Rot,
+            20 => {
+                let size = 1i64 << rng.below(36);
+                Self::ClockJump(machine, if rng.one_in(2) { -size } else { size })
+            }
+            21 if !setup.proxy_inside => {
+                Self::Kill(Part::Proxy(rng.below(setup.proxies as u64) as usize))
+            }
+            22 if !setup.proxy_inside => Self::Storm,
+            23 => {
+                let faults = [
+                    FlushFault::Full,
+                    FlushFault::FailBefore,
+                    FlushFault::FailAfter,
+                    FlushFault::CrashBefore,
+                    FlushFault::CrashAfter,
+                ];
+                Self::Flush(machine, faults[rng.below(5) as usize])
+            }
+            _ if several => Self::Rotate(
+                rng.below(u64::from(setup.pgs)) as u32,
+                rng.below(setup.machines as u64) as usize,
+            ),
+            _ => Self::PowerLossAt(disk, 1 + rng.below(200)),
+        }
+    }
+
+    /// Draws one that concerns a log.
+    pub(crate) fn draw_of_log(rng: &mut SeededRng, setup: &Setup) -> Self {
+        let machine = rng.below(setup.machines as u64) as usize;
+        match rng.below(4) {
+            0 => Self::PowerLoss(machine),
+            1 => Self::PowerLossAt(DiskOf::Node(machine), 1 + rng.below(6)),
+            _ => Self::FailedOperation(DiskOf::Node(machine), 1 + rng.below(6)),
+        }
+    }
+
+    /// Its name in the counts.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kill(Part::Machine(_)) => "machine killed",
+            Self::Kill(Part::Node(_)) => "meta server killed",
+            Self::Kill(Part::Store(_)) => "data server killed",
+            Self::Kill(Part::Proxy(_)) => "proxy killed",
+            Self::PowerLoss(_) => "power lost",
+            Self::KillThenPowerLoss(_) => "killed, then power lost",
+            Self::AllPowerLoss => "all power lost",
+            Self::PowerLossAt(..) => "power lost within an operation",
+            Self::FailedSync(_) => "sync failed",
+            Self::FailedOperation(..) => "disk operation failed",
+            Self::DiskFull(_) => "disk full",
+            Self::Rot => "bit rot of data",
+            Self::ClockJump(..) => "clock jumped",
+            Self::Storm => "network storm",
+            Self::Rotate(..) => "primary changed",
+            Self::Flush(..) => "index flush failed",
+        }
+    }
+
+    /// Microseconds after which it is over; 0 if it has no end.
+    pub(crate) fn lasts_us(self, rng: &mut SeededRng) -> u64 {
+        match self {
+            Self::DiskFull(_) | Self::Storm => 50 * MS + rng.below(800 * MS),
+            _ => 0,
+        }
+    }
+}

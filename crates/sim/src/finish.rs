@@ -1,0 +1,233 @@
+//! The end of a run: every fault ends, everything restarts, and then the store must come to rest and
+//! be whole.
+
+use larder_protocol::pg::Role;
+use larder_types::PgId;
+
+use crate::content::{matches, tags_number};
+use crate::happening::Piece;
+use crate::history::Shown;
+use crate::index::{BUCKET, Port};
+use crate::net::MS;
+use crate::node::{NoStart, scan};
+use crate::proxy::value_of;
+use crate::verdict::Finding;
+use crate::world::World;
+
+/// Virtual microseconds in which the store must come to rest.
+const REST_US: u64 = 300_000 * MS;
+/// One in so many runs ends with damage to a log.
+const LOG_ROT_ONE_IN: u64 = 8;
+/// Between two looks.
+const LOOK_US: u64 = 50 * MS;
+/// Looks at rest, one after the other, after which nothing is under way any more.
+const CALM_LOOKS: u32 = 10;
+/// Virtual microseconds that the clients of a run may take in all.
+const RUN_US: u64 = 3_600_000 * MS;
+
+impl World {
+    /// Runs clients and faults, then heals and checks everything.
+    pub(crate) fn run(&mut self) {
+        while self.ops < self.setup.options.ops || self.clients.busy() {
+            let until_us = self.net.now_us() + LOOK_US;
+            self.run_until(until_us);
+            if self.net.finding().is_some() {
+                return;
+            }
+            if self.net.now_us() > RUN_US {
+                self.net.find(Finding::NoRest("clients do not get on".to_owned()));
+                return;
+            }
+        }
+        self.closing = true;
+        self.heal();
+        let end_us = self.net.now_us() + REST_US;
+        let mut calm_looks = 0;
+        while self.net.finding().is_none() && calm_looks < CALM_LOOKS {
+            let until_us = self.net.now_us() + LOOK_US;
+            self.run_until(until_us);
+            calm_looks += 1;
+            if let Err(restless) = self.rests() {
+                calm_looks = 0;
+                if self.net.now_us() > end_us {
+                    self.net.find(Finding::NoRest(restless));
+                }
+            }
+        }
+        if self.net.finding().is_none()
+            && let Err(finding) = self.check()
+        {
+            self.net.find(finding);
+        }
+        if self.net.finding().is_none() && self.net.rng.one_in(LOG_ROT_ONE_IN) {
+            self.rot_log();
+        }
+    }
+
+    /// A bit of a log rots below what is known to be synced: the server must not start.
+    fn rot_log(&mut self) {
+        let machine = self.net.rng.below(self.setup.machines as u64) as usize;
+        if !self.nodes[machine].rot_log(&mut self.net) {
+            return;
+        }
+        self.net.faults.add("bit rot of the log", 1);
+        match self.nodes[machine].start(&mut self.net) {
+            Err(NoStart::Damaged(_)) => {}
+            Ok(()) => self.net.find(Finding::DamageMissed(format!("meta server {machine} runs"))),
+            Err(NoStart::Unfit(text)) => self.net.find(Finding::DamageMissed(text)),
+            Err(NoStart::Later(fate)) => {
+                self.net.find(Finding::DamageMissed(format!("{fate:?}")));
+            }
+        }
+    }
+
+    /// What is not at rest yet.
+    fn rests(&self) -> Result<(), String> {
+        if !self.proxies.iter().all(crate::proxy::Proxy::is_up) {
+            return Err("a proxy is down".to_owned());
+        }
+        let routes = self.manager.routes.borrow();
+        for (at, node) in self.nodes.iter().enumerate() {
+            if !node.is_up() {
+                return Err(format!("meta server {at} is down"));
+            }
+            for pg in node.pgs() {
+                let primary = routes.primary[pg.id().0 as usize] == at;
+                let gauges = pg.gauges();
+                let wanted = if primary { Role::Serving } else { Role::Backup };
+                if pg.role() != wanted
+                    || pg.view() != self.manager.view(pg.id())
+                    || gauges.tail_ops > 0
+                    || gauges.open_puts > 0
+                    || gauges.waiting_calls > 0
+                {
+                    let role = pg.role();
+                    return Err(format!("meta server {at}, pg {}: {role:?}, {gauges:?}", pg.id()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), Finding> {
+        self.check_replicas()?;
+        self.check_space()?;
+        self.read_all()?;
+        self.check_copies()?;
+        self.clients.history.check().map_err(Finding::History)
+    }
+
+    /// Every member's index shows the same.
+    fn check_replicas(&self) -> Result<(), Finding> {
+        let rows = |node: usize| Port(&self.nodes[node].kv).collect(b"").map_err(contradiction);
+        let first = rows(0)?;
+        for node in 1..self.nodes.len() {
+            let other = rows(node)?;
+            if first == other {
+                continue;
+            }
+            let differing = first.iter().zip(&other).find(|(a, b)| a != b).map(|(a, _)| &a.0);
+            let row = differing.map_or_else(String::new, |row| row.escape_ascii().to_string());
+            let (ours, theirs) = (first.len(), other.len());
+            let text =
+                format!("meta servers 0 and {node} differ: {ours} and {theirs} rows, at {row}");
+            return Err(Finding::Contradiction(text));
+        }
+        Ok(())
+    }
+
+    /// What the allocators think is what the rows say; nothing is used twice, lost or left over.
+    fn check_space(&self) -> Result<(), Finding> {
+        let infos: Vec<_> = self.manager.infos().collect();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let lvs = infos.iter().map(|(_, info)| info.clone());
+            let derived = scan(&Port(&node.kv), lvs, node.pgs()).map_err(contradiction)?;
+            let complaint = (derived.faults.first().map(ToString::to_string))
+                .or_else(|| derived.strays.first().map(ToString::to_string))
+                .or_else(|| derived.open_streams.first().map(|open| format!("{open:?} is open")));
+            if let Some(complaint) = complaint {
+                return Err(Finding::Contradiction(format!("meta server {at}: {complaint}")));
+            }
+            for pg in node.pgs().filter(|pg| pg.role() == Role::Serving) {
+                let is_own = |lv| infos.iter().any(|(of, info)| info.lv == lv && *of == pg.id());
+                let free: u64 = derived
+                    .lvs
+                    .iter()
+                    .filter(|(info, _)| is_own(info.lv))
+                    .map(|(_, runs)| u64::from(runs.blocks()))
+                    .sum();
+                let space = pg.gauges().space;
+                if space.free + space.waiting != free {
+                    let text = format!("pg {}: {space:?}, but rows leave {free} free", pg.id());
+                    return Err(Finding::Contradiction(text));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every key from its primary's index, and notes it in the history.
+    fn read_all(&mut self) -> Result<(), Finding> {
+        let keys = self.clients.keys.clone();
+        for (at, key) in keys.iter().enumerate() {
+            let pg = larder_protocol::placement::pg_of(BUCKET, key, self.setup.pgs);
+            let primary = self.manager.routes.borrow().primary[pg.0 as usize];
+            let begun = self.clients.history.now();
+            let port = Port(&self.nodes[primary].kv);
+            let located = port.locate(BUCKET, key).map_err(contradiction)?;
+            let shown = match &located {
+                None => None,
+                Some(located) => {
+                    let (value, tags) = (value_of(&located.etag), tags_number(&located.tags));
+                    let mut whole = Some(Vec::new());
+                    for piece in &located.pieces {
+                        let bytes = match piece {
+                            Piece::Inline(bytes) => Some(bytes.clone()),
+                            Piece::Chunk(chunk) => self.good_copy(chunk),
+                        };
+                        whole = whole.zip(bytes).map(|(mut whole, bytes)| {
+                            whole.push(bytes);
+                            whole
+                        });
+                    }
+                    if whole.is_some_and(|pieces| !matches(value, located.size, &pieces)) {
+                        let text = format!("{key:?}: value {value} at {:?}", located.op);
+                        return Err(Finding::WrongBytes(text));
+                    }
+                    Some(Shown { value, tags })
+                }
+            };
+            self.clients.history.saw(at, begun, shown);
+        }
+        Ok(())
+    }
+
+    fn good_copy(&self, chunk: &larder_types::Chunk) -> Option<bytes::Bytes> {
+        chunk.holders.iter().find_map(|replica| {
+            let (store, _) = self.manager.place(chunk.lv, replica)?;
+            self.stores[store].read(chunk)
+        })
+    }
+
+    /// Every holder has its copy, unless it was damaged on purpose.
+    fn check_copies(&self) -> Result<(), Finding> {
+        for pg in (0..self.setup.pgs).map(PgId) {
+            for chunk in self.nodes[0].chunks_of(pg) {
+                for replica in chunk.holders.iter() {
+                    let place = self.manager.place(chunk.lv, replica);
+                    let good =
+                        place.is_some_and(|(store, _)| self.stores[store].read(&chunk).is_some());
+                    if !good && !self.rotten.borrow().contains(&(chunk.grant, replica)) {
+                        let text = format!("replica {replica} of {:?}", chunk.grant);
+                        return Err(Finding::LostData(text));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn contradiction(error: larder_protocol::IndexError) -> Finding {
+    Finding::Contradiction(error.0)
+}

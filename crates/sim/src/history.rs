@@ -1,0 +1,391 @@
+//! What clients asked and were answered, and whether any order of the calls explains it.
+//!
+//! Per key a register of unique values. A call that was not answered may take effect at any later
+//! time, or never. Lists are reads of every key that there is.
+//!
+//! The check is Wing and Gong's search with a memo of (calls done, state), per key, so that its cost
+//! follows the number of calls under way at once and not the length of the history.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use larder_env::SeededRng;
+
+/// Steps after which a search is given up; that counts as a failure, to be looked at.
+const STEPS_MAX: usize = 2_000_000;
+/// Calls shown of a key that is not explained.
+const LINES_SHOWN: usize = 30;
+/// A call that was never answered.
+const NEVER: u64 = u64::MAX;
+
+/// What a key's object is: the value that was put, and its tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown {
+    /// The value, by number.
+    pub value: u64,
+    /// Its tags, by number; 0 for none.
+    pub tags: u64,
+}
+
+/// A call's condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum If {
+    /// None.
+    Always,
+    /// `If-None-Match: *`.
+    Absent,
+    /// `If-Match: *`.
+    Present,
+    /// `If-Match` with the etag of a value.
+    Value(u64),
+}
+
+/// What was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// A put, or the completion of an upload.
+    Put(u64, If),
+    /// A delete.
+    Delete(If),
+    /// New tags.
+    SetTags(u64),
+    /// A get, or one key's part of a list.
+    Get,
+}
+
+/// What was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// It is done.
+    Done,
+    /// This is there.
+    Shows(Option<Shown>),
+    /// The condition does not hold.
+    Unmet,
+    /// There is no such key.
+    NoSuchKey,
+    /// It was not done and never will be; says nothing about the key.
+    Refused,
+    /// Nothing: it may have been done, or be done later, or never.
+    Unknown,
+}
+
+/// Names a call in a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallId {
+    key: usize,
+    at: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    asked: Asked,
+    begun: u64,
+    ended: u64,
+    answered: Answered,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}..", self.begun)?;
+        if self.ended != NEVER {
+            write!(f, "{}", self.ended)?;
+        }
+        write!(f, "] {:?} -> {:?}", self.asked, self.answered)
+    }
+}
+
+/// All calls of a run, by key.
+#[derive(Debug, Default)]
+pub struct History {
+    keys: Vec<Vec<Entry>>,
+    moment: u64,
+}
+
+/// A moment in the order of all begins and ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment(u64);
+
+impl History {
+    /// An empty history of so many keys.
+    #[must_use]
+    pub fn new(keys: usize) -> Self {
+        Self { keys: vec![Vec::new(); keys], moment: 0 }
+    }
+
+    /// The present moment: what begins with it came after everything that ended before.
+    pub fn now(&mut self) -> Moment {
+        self.moment += 1;
+        Moment(self.moment)
+    }
+
+    /// A call begins.
+    pub fn begin(&mut self, key: usize, asked: Asked) -> CallId {
+        let begun = self.now().0;
+        let entry = Entry { asked, begun, ended: NEVER, answered: Answered::Unknown };
+        self.keys[key].push(entry);
+        CallId { key, at: self.keys[key].len() - 1 }
+    }
+
+    /// A call was answered.
+    pub fn end(&mut self, call: CallId, answered: Answered) {
+        let ended = self.now().0;
+        let entry = &mut self.keys[call.key][call.at];
+        assert_eq!(entry.ended, NEVER, "a call is answered once");
+        entry.answered = answered;
+        if answered != Answered::Unknown {
+            entry.ended = ended;
+        }
+    }
+
+    /// A key was seen by something that began at `begun` and ends now.
+    pub fn saw(&mut self, key: usize, begun: Moment, shown: Option<Shown>) {
+        let ended = self.now().0;
+        let answered = Answered::Shows(shown);
+        self.keys[key].push(Entry { asked: Asked::Get, begun: begun.0, ended, answered });
+    }
+
+    /// Checks every key.
+    ///
+    /// # Errors
+    /// The last calls before the first moment at which no order explains a key's calls.
+    pub fn check(&self) -> Result<(), String> {
+        for (key, entries) in self.keys.iter().enumerate() {
+            if explained(entries) {
+                continue;
+            }
+            let mut ends: Vec<u64> = entries.iter().map(|entry| entry.ended).collect();
+            ends.sort_unstable();
+            let first_bad = ends.partition_point(|end| explained(&until(entries, *end)));
+            let end = ends.get(first_bad).copied().unwrap_or(NEVER);
+            let mut lines: Vec<String> =
+                until(entries, end).iter().map(|entry| format!("  {entry}")).collect();
+            let shown = lines.split_off(lines.len().saturating_sub(LINES_SHOWN));
+            let calls = shown.join("\n");
+            return Err(format!(
+                "key {key}: no order explains what was answered by {end}:\n{calls}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn explained(entries: &[Entry]) -> bool {
+    Search::new(&relevant(entries)).run()
+}
+
+/// The entries as they were known at a moment.
+fn until(entries: &[Entry], end: u64) -> Vec<Entry> {
+    let known = entries.iter().filter(|entry| entry.begun <= end).map(|entry| match entry.ended {
+        ended if ended <= end => *entry,
+        _ => Entry { ended: NEVER, answered: Answered::Unknown, ..*entry },
+    });
+    known.collect()
+}
+
+/// Entries that say or may change something, in the order in which they began.
+fn relevant(entries: &[Entry]) -> Vec<Entry> {
+    let shown = |wanted: &dyn Fn(Shown) -> bool| {
+        entries
+            .iter()
+            .any(|entry| matches!(entry.answered, Answered::Shows(Some(shown)) if wanted(shown)))
+    };
+    // What nobody has seen may explain an answer that only says that something was there.
+    let presence_counts = entries.iter().any(|entry| match entry.answered {
+        Answered::Unmet => true,
+        Answered::Done => match entry.asked {
+            Asked::SetTags(_) => true,
+            Asked::Put(_, on) | Asked::Delete(on) => on != If::Always && on != If::Absent,
+            Asked::Get => false,
+        },
+        _ => false,
+    });
+    let counts = |entry: &&Entry| match (entry.answered, entry.asked) {
+        (Answered::Refused, _) | (Answered::Unknown, Asked::Get) => false,
+        (Answered::Unknown, Asked::Put(value, _)) => {
+            presence_counts || shown(&|shown| shown.value == value)
+        }
+        (Answered::Unknown, Asked::SetTags(tags)) => shown(&|shown| shown.tags == tags),
+        _ => true,
+    };
+    let mut relevant: Vec<Entry> = entries.iter().filter(counts).copied().collect();
+    relevant.sort_by_key(|entry| entry.begun);
+    relevant
+}
+
+/// The state after a call, if it can be answered so in this state.
+fn after(entry: &Entry, state: Option<Shown>) -> Option<Option<Shown>> {
+    let verdict = |on: If| match (on, state) {
+        (If::Always, _) | (If::Absent, None) | (If::Present, Some(_)) => Answered::Done,
+        (If::Value(value), Some(shown)) if shown.value == value => Answered::Done,
+        (If::Absent | If::Value(_), Some(_)) => Answered::Unmet,
+        (If::Present | If::Value(_), None) => Answered::NoSuchKey,
+    };
+    let (verdict, next) = match entry.asked {
+        Asked::Put(value, on) => (verdict(on), Some(Shown { value, tags: 0 })),
+        Asked::Delete(on) => (verdict(on), None),
+        Asked::SetTags(tags) => match state {
+            Some(shown) => (Answered::Done, Some(Shown { tags, ..shown })),
+            None => (Answered::NoSuchKey, None),
+        },
+        Asked::Get => (Answered::Shows(state), state),
+    };
+    match entry.answered {
+        // One that changes nothing need not be placed at all.
+        Answered::Unknown => (verdict == Answered::Done).then_some(next),
+        answered if answered != verdict => None,
+        Answered::Done => Some(next),
+        _ => Some(state),
+    }
+}
+
+/// A search for an order of one key's calls.
+///
+/// Calls without an answer are placed only where they make the next answered call possible: placed
+/// anywhere else they could as well come later, or never. Of several that nobody has seen and that
+/// do the same, one stands for all.
+struct Search<'a> {
+    entries: &'a [Entry],
+    marks: Vec<u64>,
+    /// Values that somebody has seen, or named in a condition.
+    seen: BTreeSet<u64>,
+    done: Vec<bool>,
+    done_hash: u64,
+    answered_left: usize,
+    visited: BTreeSet<(u64, u64, u64)>,
+}
+
+/// Calls taken together: some without an answer, then one that has it; and the state after.
+struct Move {
+    calls: Vec<usize>,
+    next: Option<Shown>,
+}
+
+/// One place in the order: what may come there, and what was taken.
+struct Place {
+    moves: Vec<Move>,
+    taken: Vec<usize>,
+}
+
+/// Most calls without an answer that are placed before one call with it.
+const CHAIN_MAX: usize = 3;
+
+impl<'a> Search<'a> {
+    fn new(entries: &'a [Entry]) -> Self {
+        let mut rng = SeededRng::new(0xC0FF_EE00);
+        let seen = entries.iter().filter_map(|entry| match (entry.answered, entry.asked) {
+            (Answered::Shows(shown), _) => shown.map(|shown| shown.value),
+            (_, Asked::Put(_, If::Value(value)) | Asked::Delete(If::Value(value))) => Some(value),
+            _ => None,
+        });
+        Self {
+            entries,
+            marks: entries.iter().map(|_| rng.next_u64()).collect(),
+            seen: seen.collect(),
+            done: vec![false; entries.len()],
+            done_hash: 0,
+            answered_left: entries.iter().filter(|entry| entry.ended != NEVER).count(),
+            visited: BTreeSet::new(),
+        }
+    }
+
+    /// Whether there is one. A search that is given up found none.
+    fn run(&mut self) -> bool {
+        let mut places = vec![Place { moves: self.moves(None), taken: Vec::new() }];
+        for _step in 0..STEPS_MAX {
+            if self.answered_left == 0 {
+                return true;
+            }
+            let Some(place) = places.last_mut() else { return false };
+            for at in std::mem::take(&mut place.taken) {
+                self.mark(at, false);
+            }
+            let Some(Move { calls, next }) = place.moves.pop() else {
+                places.pop();
+                continue;
+            };
+            calls.iter().for_each(|&at| self.mark(at, true));
+            place.taken = calls;
+            let (value, tags) = next.map_or((0, 0), |shown| (shown.value, shown.tags));
+            if self.visited.insert((self.done_hash, value, tags)) {
+                let moves = self.moves(next);
+                places.push(Place { moves, taken: Vec::new() });
+            }
+        }
+        false
+    }
+
+    fn mark(&mut self, at: usize, done: bool) {
+        self.done[at] = done;
+        self.done_hash ^= self.marks[at];
+        if self.entries[at].ended != NEVER {
+            self.answered_left = if done { self.answered_left - 1 } else { self.answered_left + 1 };
+        }
+    }
+
+    /// What may come next: no answered call that is left ended before it began. The last is tried
+    /// first.
+    fn moves(&self, state: Option<Shown>) -> Vec<Move> {
+        let left = || self.entries.iter().enumerate().filter(|(at, _)| !self.done[*at]);
+        let first_end = left().map(|(_, entry)| entry.ended).min().unwrap_or(NEVER);
+        let (mut answered, mut open) = (Vec::new(), Vec::new());
+        let mut kinds = Vec::new();
+        for (at, entry) in left().take_while(|(_, entry)| entry.begun < first_end) {
+            if entry.ended != NEVER {
+                answered.push(at);
+                continue;
+            }
+            let kind = match entry.asked {
+                Asked::Put(value, on) if !self.seen.contains(&value) => Asked::Put(0, on),
+                asked => asked,
+            };
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+                open.push(at);
+            }
+        }
+        answered.sort_by_key(|&at| std::cmp::Reverse(self.entries[at].ended));
+        let mut moves = Vec::new();
+        for at in answered {
+            let keeps_state = matches!(self.entries[at].asked, Asked::SetTags(_));
+            let mut found = Vec::new();
+            for length in 0..=CHAIN_MAX {
+                self.chains(length, &open, state, &mut Vec::new(), at, &mut found);
+                if !found.is_empty() && !keeps_state {
+                    break;
+                }
+            }
+            moves.extend(found.into_iter().rev());
+        }
+        moves
+    }
+
+    /// Moves of exactly `length` calls without an answer before the call `last`.
+    fn chains(
+        &self,
+        length: usize,
+        open: &[usize],
+        state: Option<Shown>,
+        chain: &mut Vec<usize>,
+        last: usize,
+        found: &mut Vec<Move>,
+    ) {
+        if length == 0 {
+            if let Some(next) = after(&self.entries[last], state) {
+                let calls = chain.iter().copied().chain([last]).collect();
+                found.push(Move { calls, next });
+            }
+            return;
+        }
+        for &at in open.iter().filter(|at| !chain.contains(at)).collect::<Vec<_>>() {
+            if let Some(next) = after(&self.entries[at], state) {
+                chain.push(at);
+                self.chains(length - 1, open, next, chain, last, found);
+                chain.pop();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

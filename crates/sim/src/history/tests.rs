@@ -1,0 +1,129 @@
+use super::*;
+
+/// Calls as (asked, begin, end, answered); an end of [`NEVER`] is one that was not answered.
+fn check(calls: &[(Asked, u64, u64, Answered)]) -> Result<(), String> {
+    let mut history = History::new(1);
+    for &(asked, begun, ended, answered) in calls {
+        history.keys[0].push(Entry { asked, begun, ended, answered });
+    }
+    history.check()
+}
+
+const fn put(value: u64) -> Asked {
+    Asked::Put(value, If::Always)
+}
+
+fn shows(value: u64) -> Answered {
+    Answered::Shows(Some(Shown { value, tags: 0 }))
+}
+
+const NOTHING: Answered = Answered::Shows(None);
+use Answered::{Done, NoSuchKey, Refused, Unknown, Unmet};
+use Asked::{Delete, Get, SetTags};
+
+#[test]
+fn calls_one_after_the_other_are_explained() {
+    let calls = [
+        (Get, 1, 2, NOTHING),
+        (put(7), 3, 4, Done),
+        (Get, 5, 6, shows(7)),
+        (Delete(If::Always), 7, 8, Done),
+        (Get, 9, 10, NOTHING),
+    ];
+    assert_eq!(check(&calls), Ok(()));
+}
+
+#[test]
+fn an_acknowledged_put_that_is_not_seen_is_found() {
+    assert!(check(&[(put(7), 1, 2, Done), (Get, 3, 4, NOTHING)]).is_err());
+    assert!(check(&[(put(7), 1, 2, Done), (put(8), 3, 4, Done), (Get, 5, 6, shows(7))]).is_err());
+}
+
+#[test]
+fn a_value_once_seen_does_not_vanish() {
+    let calls = [
+        (put(1), 1, 2, Done),
+        (put(2), 3, NEVER, Unknown),
+        (Get, 4, 5, shows(2)),
+        (Get, 6, 7, shows(1)),
+    ];
+    assert!(check(&calls).is_err());
+}
+
+#[test]
+fn a_call_without_an_answer_may_take_effect_late_or_never() {
+    let unknown = (put(2), 1, NEVER, Unknown);
+    assert_eq!(check(&[unknown, (put(1), 2, 3, Done), (Get, 4, 5, shows(1))]), Ok(()));
+    let late = [unknown, (put(1), 2, 3, Done), (Get, 4, 5, shows(1)), (Get, 6, 7, shows(2))];
+    assert_eq!(check(&late), Ok(()));
+    let deleted = [
+        (put(1), 1, 2, Done),
+        (Delete(If::Always), 3, NEVER, Unknown),
+        (Get, 4, 5, shows(1)),
+        (Get, 6, 7, NOTHING),
+    ];
+    assert_eq!(check(&deleted), Ok(()));
+}
+
+#[test]
+fn a_refused_call_has_no_effect() {
+    assert!(check(&[(put(2), 1, 2, Refused), (Get, 3, 4, shows(2))]).is_err());
+}
+
+#[test]
+fn concurrent_calls_may_take_either_order_but_all_readers_the_same() {
+    let puts = [(put(1), 1, 10, Done), (put(2), 2, 11, Done)];
+    let seen = |first, second| {
+        let mut calls = puts.to_vec();
+        calls.push((Get, 12, 13, shows(first)));
+        calls.push((Get, 14, 15, shows(second)));
+        check(&calls)
+    };
+    assert_eq!(seen(1, 1), Ok(()));
+    assert_eq!(seen(2, 2), Ok(()));
+    assert!(seen(1, 2).is_err());
+}
+
+#[test]
+fn of_two_conditional_creations_one_fails() {
+    let create = |value| Asked::Put(value, If::Absent);
+    let both = |second| check(&[(create(1), 1, 10, Done), (create(2), 2, 11, second)]);
+    assert_eq!(both(Unmet), Ok(()));
+    assert!(both(Done).is_err());
+}
+
+#[test]
+fn a_failed_condition_needs_a_reason() {
+    let alone = (Asked::Put(2, If::Absent), 5, 6, Unmet);
+    assert!(check(&[alone]).is_err());
+    assert_eq!(check(&[(put(1), 1, NEVER, Unknown), alone]), Ok(()), "an unseen put explains it");
+    assert!(check(&[(Asked::Put(2, If::Value(9)), 1, 2, Done)]).is_err());
+    assert_eq!(check(&[(Asked::Put(2, If::Value(9)), 1, 2, NoSuchKey)]), Ok(()));
+    assert!(check(&[(put(9), 1, 2, Done), (Asked::Put(2, If::Value(9)), 3, 4, Unmet)]).is_err());
+}
+
+#[test]
+fn tags_belong_to_their_version() {
+    let tagged = |value, tags| Answered::Shows(Some(Shown { value, tags }));
+    let calls = [(put(1), 1, 2, Done), (SetTags(5), 3, 4, Done), (Get, 5, 6, tagged(1, 5))];
+    assert_eq!(check(&calls), Ok(()));
+    let mut overwritten = calls.to_vec();
+    overwritten.push((put(2), 7, 8, Done));
+    overwritten.push((Get, 9, 10, tagged(2, 5)));
+    assert!(check(&overwritten).is_err());
+    assert!(check(&[(SetTags(5), 1, 2, Done)]).is_err(), "nothing was there to be tagged");
+}
+
+#[test]
+fn a_long_history_with_many_open_calls_is_decided_quickly() {
+    let mut calls = Vec::new();
+    for n in 0..200u64 {
+        calls.push((put(n + 1), n * 10 + 1, n * 10 + 2, Done));
+        if n % 8 == 0 {
+            calls.push((put(n + 10_000), n * 10 + 3, NEVER, Unknown));
+            calls.push((Delete(If::Present), n * 10 + 4, NEVER, Unknown));
+        }
+        calls.push((Get, n * 10 + 5, n * 10 + 6, shows(n + 1)));
+    }
+    assert_eq!(check(&calls), Ok(()));
+}

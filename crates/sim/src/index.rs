@@ -1,0 +1,196 @@
+//! The index as a PG sees it, over the simulated KV; and what a primary reads from it for proxies.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use larder_kv::{Batch, Kv, KvError, KvReader, SimKv};
+use larder_protocol::index::{Row, Visit};
+use larder_protocol::placement::pg_of;
+use larder_protocol::{Changes, Index, IndexError};
+use larder_types::codec::decode;
+use larder_types::{
+    Body, BucketId, Chunk, Epoch, ObjectKey, PartRow, PgId, StreamId, UploadId, VersionRow, rows,
+};
+
+use crate::happening::{Located, Piece};
+
+/// The only bucket.
+pub(crate) const BUCKET: BucketId = BucketId(1);
+/// Its epoch.
+pub(crate) const EPOCH: Epoch = Epoch(1);
+
+/// The port that the machines read and write through.
+pub(crate) struct Port<'a>(pub(crate) &'a SimKv);
+
+fn failed(error: KvError) -> IndexError {
+    IndexError(error.to_string())
+}
+
+impl Index for Port<'_> {
+    fn get(&self, row: &[u8]) -> Result<Option<Bytes>, IndexError> {
+        self.0.get(row).map_err(failed)
+    }
+
+    fn scan_prefix(&self, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), IndexError> {
+        let end = rows::prefix_end(prefix);
+        self.0.scan(prefix, end.as_deref(), visit).map_err(failed)
+    }
+
+    fn write(&self, changes: Changes) -> Result<(), IndexError> {
+        let mut batch = Batch::new();
+        for (row, value) in changes.into_rows() {
+            match value {
+                Some(value) => batch.put(&row, &value),
+                None => batch.delete(&row),
+            }
+        }
+        self.0.apply(&batch).map_err(failed)
+    }
+
+    fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch> {
+        (bucket == BUCKET).then_some(EPOCH)
+    }
+}
+
+impl Port<'_> {
+    /// The key's version with the places of its bytes.
+    pub(crate) fn locate(
+        &self,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> Result<Option<Located>, IndexError> {
+        let Some(row) = self.get(&rows::version(bucket, key, rows::NULL_VERSION))? else {
+            return Ok(None);
+        };
+        self.located(bucket, decode("version row", &row)?).map(Some)
+    }
+
+    /// A version with the places of its bytes.
+    pub(crate) fn located(
+        &self,
+        bucket: BucketId,
+        version: VersionRow,
+    ) -> Result<Located, IndexError> {
+        let mut pieces = Vec::new();
+        self.add_pieces(bucket, &version.body, &mut pieces)?;
+        Ok(Located {
+            op: version.op,
+            etag: version.metax.etag,
+            tags: version.metax.attributes.tags,
+            size: version.metax.size,
+            pieces,
+        })
+    }
+
+    fn add_pieces(
+        &self,
+        bucket: BucketId,
+        body: &Body,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), IndexError> {
+        match body {
+            Body::Inline(bytes) => pieces.push(Piece::Inline(bytes.clone())),
+            Body::Chunk(chunk) => pieces.push(Piece::Chunk(chunk.clone())),
+            Body::Stream { stream, chunks, .. } => {
+                for number in 0..*chunks {
+                    let chunk = self.must(&rows::chunk(bucket, *stream, number))?;
+                    pieces.push(Piece::Chunk(decode::<Chunk>("chunk row", &chunk)?));
+                }
+            }
+            Body::Parts { upload, parts } => {
+                for part in parts {
+                    let row = self.must(&rows::part(bucket, *upload, part.number))?;
+                    let part: PartRow = decode("part row", &row)?;
+                    self.add_pieces(bucket, &part.body, pieces)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn must(&self, row: &[u8]) -> Result<Bytes, IndexError> {
+        let missing = || IndexError(format!("an object lacks row {}", row.escape_ascii()));
+        self.get(row)?.ok_or_else(missing)
+    }
+
+    /// Every key of a PG, with what a list shows of it.
+    pub(crate) fn list(
+        &self,
+        bucket: BucketId,
+        (pg, pg_count): (PgId, u32),
+    ) -> Result<Vec<crate::happening::Listed>, IndexError> {
+        let mut found = Vec::new();
+        for (row, value) in self.collect(&rows::bucket(b'V', bucket))? {
+            let (_, key, _) = rows::parse_keyed(&row)
+                .ok_or_else(|| IndexError(format!("version row {}", row.escape_ascii())))?;
+            if pg_of(bucket, &key, pg_count) == pg {
+                let version: VersionRow = decode("version row", &value)?;
+                found.push((key, version.metax.etag, version.metax.attributes.tags));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The parts of an upload.
+    pub(crate) fn parts(
+        &self,
+        bucket: BucketId,
+        upload: UploadId,
+    ) -> Result<Vec<(u16, PartRow)>, IndexError> {
+        let mut found = Vec::new();
+        for (row, value) in self.collect(&rows::parts(bucket, upload))? {
+            let number = rows::part_number(&row)
+                .ok_or_else(|| IndexError(format!("part row {}", row.escape_ascii())))?;
+            found.push((number, decode("part row", &value)?));
+        }
+        Ok(found)
+    }
+
+    /// Streams of a PG without a parent.
+    pub(crate) fn open_streams(
+        &self,
+        wanted: PgId,
+    ) -> Result<Vec<(BucketId, StreamId)>, IndexError> {
+        let mut found = Vec::new();
+        for (row, value) in self.collect(b"O")? {
+            if decode::<PgId>("open stream row", &value)? == wanted {
+                found.extend(rows::parse_open_stream(&row));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Every chunk that a row names.
+    pub(crate) fn chunks(&self) -> Result<Vec<Chunk>, IndexError> {
+        let mut chunks = Vec::new();
+        for (_, value) in self.collect(b"K")? {
+            chunks.push(decode("chunk row", &value)?);
+        }
+        for (_, value) in self.collect(b"P")? {
+            let part: PartRow = decode("part row", &value)?;
+            chunks.extend(chunk_in(part.body));
+        }
+        for (_, value) in self.collect(b"V")? {
+            let version: VersionRow = decode("version row", &value)?;
+            chunks.extend(chunk_in(version.body));
+        }
+        Ok(chunks)
+    }
+
+    /// All rows that begin with `prefix`.
+    pub(crate) fn collect(&self, prefix: &[u8]) -> Result<Vec<Row>, IndexError> {
+        let mut rows = Vec::new();
+        self.scan_prefix(prefix, &mut |row, value| {
+            rows.push((row.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        Ok(rows)
+    }
+}
+
+fn chunk_in(body: Body) -> Option<Chunk> {
+    match body {
+        Body::Chunk(chunk) => Some(chunk),
+        _ => None,
+    }
+}

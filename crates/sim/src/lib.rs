@@ -1,0 +1,57 @@
+//! The simulator: whole clusters of production parts under one seeded scheduler.
+//!
+//! A run is a function of its seed. Machines, disks, messages, clocks and clients are simulated; the
+//! PGs' machines, the metadata log, volumes, codecs, row formats and the derivation of space are the
+//! ones that serve. Clients' answers are checked for linearizability; at the end every fault ends,
+//! everything restarts, and the store must come to rest and be whole (DESIGN §14).
+
+#![deny(unsafe_code)]
+#![expect(
+    clippy::large_enum_variant,
+    reason = "what happens in the world is moved once: boxes would only hide it"
+)]
+
+mod client;
+mod content;
+mod desk;
+mod fate;
+mod faults;
+mod finish;
+mod happening;
+pub mod history;
+mod index;
+mod log;
+mod manager;
+mod net;
+mod node;
+pub mod planted;
+mod promises;
+mod proxy;
+mod setup;
+mod store;
+pub mod trace;
+pub mod verdict;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use setup::Options;
+pub use verdict::{Finding, Report};
+
+use world::World;
+
+/// Runs one seed.
+#[must_use]
+pub fn run(seed: u64, options: Options) -> Report {
+    let mut world = World::new(setup::Setup::draw(seed, options));
+    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    if let Err(panic) = ended {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_default();
+        world.net.find(Finding::Panic(text));
+    }
+    world.report()
+}

@@ -1,0 +1,155 @@
+//! One meta server's log as its driver keeps it: a batch under way, and what may be trimmed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use larder_env::{Disk, DiskError, SeededRng, SimDisk};
+use larder_metalog::limits::RECORD_HEADER_BYTES;
+use larder_metalog::{Appender, Batch, LogConfig, LogError, Lsn, Record, Recovered, Writer};
+use larder_protocol::LogEntry;
+use larder_types::codec::encode;
+use larder_types::{OpId, OpSeq, PgId};
+
+use crate::fate::Fate;
+use crate::planted::Bugs;
+
+/// Directory of the log.
+pub(crate) const LOG_DIR: &str = "log";
+/// Bytes of its segments.
+const SEGMENT_BYTES: u64 = larder_metalog::limits::SEGMENT_BYTES_MIN;
+
+/// See the module's head.
+pub(crate) struct Log {
+    appender: Appender,
+    writer: Writer,
+    batch: Batch,
+    /// Last op of each PG in the batch under way.
+    in_flight: Vec<(PgId, OpId)>,
+    is_writing: bool,
+    /// Last op of each PG that waits to be taken.
+    last: BTreeMap<PgId, OpId>,
+    records: VecDeque<(PgId, OpSeq, Lsn)>,
+}
+
+impl Log {
+    /// Takes up the log; every record goes to `replay`.
+    pub(crate) fn open(
+        disk: &Arc<SimDisk>,
+        log_id: u64,
+        bugs: Bugs,
+        replay: &mut dyn FnMut(&Recovered<'_>),
+    ) -> Result<Self, LogError> {
+        let disk: Arc<dyn Disk> = disk.clone();
+        let mut records = VecDeque::new();
+        let (appender, writer, _) =
+            larder_metalog::recover(disk, LOG_DIR, &config(log_id, bugs), &mut |recovered| {
+                records.push_back((recovered.record.pg, recovered.record.seq, recovered.end));
+                replay(&recovered);
+            })?;
+        Ok(Self {
+            appender,
+            writer,
+            batch: Batch::default(),
+            in_flight: Vec::new(),
+            is_writing: false,
+            last: BTreeMap::new(),
+            records,
+        })
+    }
+
+    pub(crate) fn append(&mut self, pg: PgId, entry: &LogEntry, commit: OpSeq) -> Result<(), Fate> {
+        let payload = encode(&*entry.op);
+        let OpId { view, seq } = entry.id;
+        let record = Record { pg, view, seq, commit, payload: &payload };
+        let end = self.appender.append(&record).map_err(|error| fate(&error))?;
+        self.last.insert(pg, entry.id);
+        self.records.push_back((pg, entry.id.seq, end));
+        Ok(())
+    }
+
+    /// Whether no new data may be taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.appender.is_full()
+    }
+
+    /// Says in the log how far it is synced.
+    pub(crate) fn mark(&mut self) -> Result<(), Fate> {
+        match self.appender.mark() {
+            Ok(_) | Err(LogError::Busy | LogError::Full { .. }) => Ok(()),
+            Err(error) => Err(fate(&error)),
+        }
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.appender.buffered_bytes() > 0
+    }
+
+    /// Begins to write what waits; false if there is nothing or a batch is under way.
+    pub(crate) fn take(&mut self) -> bool {
+        if self.is_writing || !self.appender.take_batch(&mut self.batch) {
+            return false;
+        }
+        self.in_flight = std::mem::take(&mut self.last).into_iter().collect();
+        self.is_writing = true;
+        true
+    }
+
+    /// Ends writing; returns the PGs that have new durable ops.
+    pub(crate) fn commit(&mut self) -> Result<Vec<(PgId, OpId)>, Fate> {
+        let progress = self.writer.commit(&mut self.batch).map_err(|error| fate(&error))?;
+        self.appender.note(progress);
+        let progress = self.writer.prepare().map_err(|error| fate(&error))?;
+        self.appender.note(progress);
+        self.is_writing = false;
+        Ok(std::mem::take(&mut self.in_flight))
+    }
+
+    /// Frees what lies before the first record that a PG still needs.
+    pub(crate) fn trim(&mut self, retain: &BTreeMap<PgId, OpSeq>) -> Result<(), Fate> {
+        let mut below = None;
+        while let Some(&(pg, seq, end)) = self.records.front() {
+            if retain.get(&pg).is_none_or(|oldest| seq >= *oldest) {
+                break;
+            }
+            below = Some(end);
+            self.records.pop_front();
+        }
+        below.map_or(Ok(()), |lsn| self.writer.free_below(lsn).map_err(|error| fate(&error)))
+    }
+}
+
+fn config(log_id: u64, bugs: Bugs) -> LogConfig {
+    #[cfg_attr(not(feature = "planted-bugs"), allow(unused_mut))]
+    let mut config = LogConfig::new(log_id);
+    config.segment_bytes = SEGMENT_BYTES;
+    #[cfg(feature = "planted-bugs")]
+    {
+        config.bugs = bugs.log;
+    }
+    #[cfg(not(feature = "planted-bugs"))]
+    let _none = bugs;
+    config
+}
+
+/// What a failing log does to its server.
+pub(crate) fn fate(error: &LogError) -> Fate {
+    match error {
+        LogError::Broken { source: DiskError::PoweredOff } => Fate::PowerLost,
+        error => Fate::Ends(error.to_string()),
+    }
+}
+
+/// File and offset of a random byte of a random record, if there is one.
+pub(crate) fn place_in_record(disk: &SimDisk, rng: &mut SeededRng) -> Option<(String, u64)> {
+    let mut records = Vec::new();
+    let scanned = larder_metalog::scan(disk, LOG_DIR, &mut |found| {
+        let bytes = RECORD_HEADER_BYTES + found.record.payload.len() as u64;
+        records.push((found.start, bytes));
+    });
+    if scanned.is_err() || records.is_empty() {
+        return None;
+    }
+    let (start, bytes) = records[rng.below(records.len() as u64) as usize];
+    let at = start.0 + rng.below(bytes);
+    Some((format!("{LOG_DIR}/{:016x}.log", at / SEGMENT_BYTES), at % SEGMENT_BYTES))
+}

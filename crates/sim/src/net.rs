@@ -1,0 +1,153 @@
+//! The one scheduler: everything that happens is taken from its queue, in an order that the seed
+//! decides. Also what all parts share: time, chance, the trace and what was found.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use larder_env::SeededRng;
+
+use crate::happening::Happening;
+use crate::setup::Weather;
+use crate::trace::Trace;
+use crate::verdict::{Covered, Finding};
+
+/// Microseconds in a millisecond.
+pub(crate) const MS: u64 = 1000;
+
+#[derive(Debug)]
+struct Entry {
+    at_us: u64,
+    serial: u64,
+    what: Happening,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at_us, other.serial).cmp(&(self.at_us, self.serial))
+    }
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Net {
+    now_us: u64,
+    pub(crate) rng: SeededRng,
+    queue: BinaryHeap<Entry>,
+    serial: u64,
+    pub(crate) trace: Trace,
+    pub(crate) weather: Weather,
+    pub(crate) faults: Covered,
+    pub(crate) answers: Covered,
+    finding: Option<Finding>,
+}
+
+impl Net {
+    pub(crate) fn new(rng: SeededRng, weather: Weather, trace: Trace) -> Self {
+        Self {
+            now_us: 0,
+            rng,
+            queue: BinaryHeap::new(),
+            serial: 0,
+            trace,
+            weather,
+            faults: Covered::default(),
+            answers: Covered::default(),
+            finding: None,
+        }
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        self.now_us
+    }
+
+    /// Records the first thing that must never be; the run ends with it.
+    pub(crate) fn find(&mut self, finding: Finding) {
+        self.say(format_args!("FOUND: {finding}"));
+        self.finding.get_or_insert(finding);
+    }
+
+    pub(crate) fn finding(&self) -> Option<&Finding> {
+        self.finding.as_ref()
+    }
+
+    pub(crate) fn say(&mut self, line: std::fmt::Arguments<'_>) {
+        self.trace.say(self.now_us, line);
+    }
+
+    /// Something happens after so many microseconds.
+    pub(crate) fn after(&mut self, delay_us: u64, what: impl Into<Happening>) {
+        self.serial += 1;
+        let what = what.into();
+        self.queue.push(Entry { at_us: self.now_us + delay_us, serial: self.serial, what });
+    }
+
+    /// Something local happens soon.
+    pub(crate) fn soon(&mut self, what: impl Into<Happening>) {
+        let delay = 10 + self.rng.below(300);
+        self.after(delay, what);
+    }
+
+    /// A message that arrives, sooner or later, perhaps twice.
+    pub(crate) fn send(&mut self, what: impl Into<Happening>) {
+        let what = what.into();
+        if chance(&mut self.rng, self.weather.doubled) {
+            let late = self.rng.one_in(3);
+            let delay = self.delay() + self.rng.below(if late { 1_500 * MS } else { 5 * MS });
+            self.faults.add("messages doubled", 1);
+            self.after(delay, what.clone());
+        }
+        let delay = self.delay();
+        self.after(delay, what);
+    }
+
+    /// A message that may be lost.
+    pub(crate) fn send_lossy(&mut self, what: impl Into<Happening>) {
+        if chance(&mut self.rng, self.weather.lost) {
+            self.faults.add("messages lost", 1);
+            return;
+        }
+        self.send(what);
+    }
+
+    fn delay(&mut self) -> u64 {
+        if chance(&mut self.rng, self.weather.very_late) {
+            self.faults.add("messages very late", 1);
+            return 100 * MS + self.rng.below(3_000 * MS);
+        }
+        if chance(&mut self.rng, self.weather.late) {
+            return 2 * MS + self.rng.below(40 * MS);
+        }
+        20 + self.rng.below(400)
+    }
+
+    /// Takes what happens next; if that is later than `until_us`, only time passes until then.
+    pub(crate) fn next(&mut self, until_us: u64) -> Option<Happening> {
+        if self.queue.peek().is_none_or(|entry| entry.at_us > until_us) {
+            self.now_us = self.now_us.max(until_us);
+            return None;
+        }
+        let entry = self.queue.pop()?;
+        self.now_us = entry.at_us;
+        self.trace.note(&[entry.at_us, entry.serial, entry.what.mark()]);
+        Some(entry.what)
+    }
+}
+
+/// True once in `one_in` times; never if that is 0.
+pub(crate) fn chance(rng: &mut SeededRng, one_in: u64) -> bool {
+    one_in > 0 && rng.one_in(one_in)
+}

@@ -1,0 +1,563 @@
+//! A meta server: PGs, log and index, with the thin driver that a real one has too.
+//!
+//! # Invariants
+//!
+//! 1. A machine's effects are carried out before it is stepped again: log order is op order.
+//! 2. The index is written only by [`Pg::apply`].
+//! 3. What tells a proxy about a key's present state leaves only under a lease (with several
+//!    members), which is looked at after the index was read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use larder_env::SimDisk;
+use larder_kv::{Kv, KvError, SimKv};
+use larder_metalog::LogError;
+use larder_protocol::pg::{LogGap, Recovering, Role};
+use larder_protocol::rebuild::{SpaceFault, SpaceScan};
+use larder_protocol::{
+    Answer, Call, Content, Effect, Event, IndexError, LvInfo, Outbox, Pg, Refusal, Token,
+};
+use larder_types::codec::decode;
+use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View, rows};
+
+use crate::fate::Fate;
+use crate::happening::{Ask, Caller, Heard, ManagerIn, NodeIn, ProxyIn, Requester, StoreIn};
+use crate::index::Port;
+use crate::log::{self, Log, fate};
+use crate::net::{MS, Net};
+use crate::setup::Setup;
+use crate::verdict::Finding;
+
+/// Names no call: the answer, if any, is dropped.
+const NOBODY: Token = Token(u64::MAX);
+
+/// What a caller wants to know when its call is answered.
+#[derive(Debug, Clone)]
+enum Wanted {
+    Answer,
+    Locate(larder_types::BucketId, larder_types::ObjectKey),
+    List(larder_types::BucketId),
+    Parts(larder_types::BucketId, larder_types::UploadId),
+}
+
+/// A PG with what its driver keeps beside it.
+struct Member {
+    pg: Pg,
+    waiting: BTreeMap<Token, (Caller, Wanted)>,
+    next_token: u64,
+    /// In this view the primary may tell what is there until then.
+    lease: (View, u64),
+}
+
+/// A run of the server.
+struct Life {
+    log: Log,
+    members: Vec<Member>,
+    /// Data servers of each LV's replicas.
+    places: BTreeMap<LvId, Vec<usize>>,
+    /// Requests to data servers that were not answered; each is answered once.
+    requests: BTreeSet<u64>,
+    next_request: u64,
+    /// Sessions that ended in this run.
+    closed: BTreeSet<SessionId>,
+}
+
+/// A meta server and its disk.
+pub(crate) struct Node {
+    id: usize,
+    setup: Arc<Setup>,
+    pub(crate) disk: Arc<SimDisk>,
+    pub(crate) kv: Arc<SimKv>,
+    pub(crate) run: BootId,
+    /// Milliseconds by which its clock is ahead.
+    pub(crate) skew_ms: i64,
+    life: Option<Life>,
+}
+
+/// Why a server does not start.
+pub(crate) enum NoStart {
+    /// Something failed that may be over later.
+    Later(Fate),
+    /// Its log is damaged.
+    Damaged(String),
+    /// Its log and index do not fit each other.
+    Unfit(String),
+}
+
+impl Node {
+    pub(crate) fn new(id: usize, setup: &Arc<Setup>, disk: Arc<SimDisk>) -> Self {
+        Self {
+            id,
+            setup: setup.clone(),
+            disk,
+            kv: Arc::new(SimKv::new()),
+            run: BootId(0),
+            skew_ms: 0,
+            life: None,
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.life.is_some()
+    }
+
+    /// The process is gone, and with it what its index had not flushed.
+    pub(crate) fn die(&mut self) {
+        if self.life.take().is_some() {
+            self.kv.crash();
+        }
+    }
+
+    /// Starts: takes up log and index, and tells the manager.
+    pub(crate) fn start(&mut self, net: &mut Net) -> Result<(), NoStart> {
+        assert!(self.life.is_none(), "a server runs once");
+        self.disk = self.disk.reopen();
+        self.run = BootId(net.rng.next_u64());
+        let mut pgs = Vec::new();
+        for pg in (0..self.setup.pgs).map(PgId) {
+            let applied = self.applied(pg).map_err(|error| NoStart::Unfit(error.0))?;
+            let (me, planted) = (ServerId(self.id as u32), self.setup.options.bugs.protocol);
+            pgs.push(Recovering::new(pg, me, applied, planted));
+        }
+        let mut unfit = None;
+        let log_id = net.rng.next_u64();
+        let opened = Log::open(&self.disk, log_id, self.setup.options.bugs, &mut |recovered| {
+            let record = &recovered.record;
+            let id = OpId { view: record.view, seq: record.seq };
+            let replayed = decode::<Op>("op", record.payload)
+                .map_err(|error| error.to_string())
+                .and_then(|op| {
+                    let gap = |gap: LogGap| gap.to_string();
+                    pgs[record.pg.0 as usize].replay(id, op, record.commit).map_err(gap)
+                });
+            if let Err(error) = replayed {
+                unfit.get_or_insert(error);
+            }
+        });
+        let log = match opened {
+            Ok(log) => log,
+            Err(LogError::Damaged(damage)) => return Err(NoStart::Damaged(damage.to_string())),
+            Err(error) => return Err(NoStart::Later(fate(&error))),
+        };
+        if let Some(error) = unfit {
+            return Err(NoStart::Unfit(error));
+        }
+        let members = pgs.into_iter().map(Recovering::finish).map(Member::new).collect();
+        self.life = Some(Life {
+            log,
+            members,
+            places: BTreeMap::new(),
+            requests: BTreeSet::new(),
+            next_request: 0,
+            closed: BTreeSet::new(),
+        });
+        let (node, run) = (self.id, self.run);
+        let jitter = net.rng.below(5 * MS);
+        net.after(50 + jitter, ManagerIn::NodeUp { node, boot: run });
+        net.after(100 * MS, (node, NodeIn::Tick { run }));
+        net.after(60 * MS, (node, NodeIn::Flush { run }));
+        Ok(())
+    }
+
+    fn applied(&self, pg: PgId) -> Result<OpId, IndexError> {
+        let row = larder_protocol::Index::get(&Port(&self.kv), &rows::applied(pg))?;
+        Ok(row.map(|row| decode("applied position", &row)).transpose()?.unwrap_or_default())
+    }
+
+    fn now_ms(&self, net: &Net) -> u64 {
+        (self.setup.epoch_ms + net.now_us() / MS).saturating_add_signed(self.skew_ms)
+    }
+
+    /// Takes what happens to it; what was meant for an earlier run is lost.
+    pub(crate) fn handle(&mut self, input: NodeIn, net: &mut Net) -> Result<(), Fate> {
+        if self.life.is_none() {
+            return Ok(());
+        }
+        let run = self.run;
+        match input {
+            NodeIn::Ask { run: meant, pg, caller, ask } if meant == run => {
+                self.ask(pg, caller, ask, net)
+            }
+            NodeIn::Peer { pg, from, message } => self.step(pg, Event::Peer { from, message }, net),
+            NodeIn::Data { run: meant, id, pg, lv, replica, answer } if meant == run => {
+                if !self.life().requests.remove(&id) {
+                    return Ok(());
+                }
+                self.step(pg, Event::Data { lv, replica, answer }, net)
+            }
+            NodeIn::NewView { pg, view, members, boot } if boot == run => {
+                self.step(pg, Event::NewView { view, members, boot }, net)?;
+                net.send_lossy(ManagerIn::Told { pg, view, node: self.id, boot });
+                Ok(())
+            }
+            NodeIn::Space { run: meant, pg, view, lvs, sessions } if meant == run => {
+                self.adopt(pg, view, lvs, &sessions, net)
+            }
+            NodeIn::LvAdded { run: meant, pg, info } if meant == run => {
+                self.learn(&info);
+                self.step(pg, Event::LvAdded(info), net)
+            }
+            NodeIn::PoolEmpty { run: meant, pg } if meant == run => {
+                self.step(pg, Event::PoolEmpty, net)
+            }
+            NodeIn::Lease { run: meant, pg, view, until_us } if meant == run => {
+                let lease = &mut self.member(pg).lease;
+                *lease = (*lease).max((view, until_us));
+                Ok(())
+            }
+            NodeIn::Closed { run: meant, session } if meant == run => {
+                self.drop_streams_of(session, net)
+            }
+            NodeIn::TakeBatch { run: meant } if meant == run => {
+                if self.life().log.take() {
+                    let slow = if net.rng.one_in(30) { 6 * MS } else { 300 };
+                    let delay = 20 + net.rng.below(slow);
+                    net.after(delay, (self.id, NodeIn::CommitBatch { run }));
+                }
+                Ok(())
+            }
+            NodeIn::CommitBatch { run: meant } if meant == run => self.commit_batch(net),
+            NodeIn::Apply { run: meant, pg } if meant == run => self.apply(pg, net).map(|_| ()),
+            NodeIn::Tick { run: meant } if meant == run => self.tick(net),
+            NodeIn::Flush { run: meant } if meant == run => self.flush(net),
+            _ => Ok(()),
+        }
+    }
+
+    fn life(&mut self) -> &mut Life {
+        self.life.as_mut().expect("checked when the input came")
+    }
+
+    fn member(&mut self, pg: PgId) -> &mut Member {
+        &mut self.life().members[pg.0 as usize]
+    }
+
+    /// Steps a machine and carries out what it wants.
+    fn step(&mut self, pg: PgId, event: Event, net: &mut Net) -> Result<(), Fate> {
+        let now_ms = self.now_ms(net);
+        let kv = self.kv.clone();
+        let mut out = Outbox::new();
+        self.member(pg).pg.step(now_ms, event, &Port(&kv), &mut out);
+        self.carry_out(pg, out, net)
+    }
+
+    fn apply(&mut self, pg: PgId, net: &mut Net) -> Result<usize, Fate> {
+        let now_ms = self.now_ms(net);
+        let kv = self.kv.clone();
+        let mut out = Outbox::new();
+        let applied = self.member(pg).pg.apply(now_ms, &Port(&kv), &mut out);
+        self.carry_out(pg, out, net)?;
+        if applied == larder_protocol::limits::APPLY_OPS_MAX {
+            net.soon((self.id, NodeIn::Apply { run: self.run, pg }));
+        }
+        Ok(applied)
+    }
+
+    fn carry_out(&mut self, pg: PgId, out: Outbox, net: &mut Net) -> Result<(), Fate> {
+        let (id, run) = (self.id, self.run);
+        for effect in out {
+            match effect {
+                Effect::Append(entry) => {
+                    let life = self.life();
+                    let commit = life.members[pg.0 as usize].pg.commit();
+                    life.log.append(pg, &entry, commit)?;
+                    if matches!(*entry.op, Op::Outcome { .. }) {
+                        let patience = 2 * MS + net.rng.below(30 * MS);
+                        net.after(patience, (id, NodeIn::TakeBatch { run }));
+                    } else {
+                        net.soon((id, NodeIn::TakeBatch { run }));
+                    }
+                }
+                Effect::SyncSoon => net.soon((id, NodeIn::TakeBatch { run })),
+                Effect::Send { to, message } => {
+                    let from = ServerId(id as u32);
+                    net.send_lossy((to.0 as usize, NodeIn::Peer { pg, from, message }));
+                }
+                Effect::Reply { token, answer } => self.reply(pg, token, answer, net),
+                Effect::Data { lv, replica, request } => {
+                    let life = self.life();
+                    let store = life.places.get(&lv).and_then(|at| at.get(replica));
+                    let store = *store.expect("a PG asks data servers of LVs that it was told of");
+                    life.next_request += 1;
+                    life.requests.insert(life.next_request);
+                    let from = Requester { node: id, run, pg, replica, id: life.next_request };
+                    net.send((store, StoreIn::Request { from, lv, request }));
+                }
+                Effect::Committed => net.soon((id, NodeIn::Apply { run, pg })),
+                Effect::NeedLv => net.send(ManagerIn::NeedLv { node: id, boot: run, pg }),
+                Effect::ViewActive(view) => {
+                    net.send(ManagerIn::Active { node: id, boot: run, pg, view });
+                }
+                Effect::Halt(reason) => net.find(Finding::Contradiction(reason)),
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(
+        &mut self,
+        pg: PgId,
+        caller: Option<Caller>,
+        ask: Ask,
+        net: &mut Net,
+    ) -> Result<(), Fate> {
+        let (call, wanted) = match ask {
+            Ask::Call(call) => (call, Wanted::Answer),
+            Ask::Locate(bucket, key) => {
+                let call = Call::Read { bucket, key: key.clone() };
+                (call, Wanted::Locate(bucket, key))
+            }
+            Ask::List(bucket) => (Call::Barrier, Wanted::List(bucket)),
+            Ask::Parts(bucket, upload) => (Call::Barrier, Wanted::Parts(bucket, upload)),
+        };
+        let adds_data = match &call {
+            Call::Put(put) => !matches!(put.content, Content::Stream { .. }),
+            Call::CreateUpload { .. } => true,
+            _ => false,
+        };
+        let Some(caller) = caller else {
+            return self.step(pg, Event::Call { token: NOBODY, call }, net);
+        };
+        if adds_data && self.life().log.is_full() {
+            let answer = Heard::Answer(Answer::Refused(Refusal::Busy));
+            hear(caller, answer, net);
+            return Ok(());
+        }
+        let member = self.member(pg);
+        let token = Token(member.next_token);
+        member.next_token += 1;
+        member.waiting.insert(token, (caller, wanted));
+        self.step(pg, Event::Call { token, call }, net)
+    }
+
+    fn reply(&mut self, pg: PgId, token: Token, answer: Answer, net: &mut Net) {
+        let single = self.setup.options.members == 1;
+        let member = self.member(pg);
+        let Some((caller, wanted)) = member.waiting.get(&token).cloned() else { return };
+        let more_follows = matches!(answer, Answer::Granted { .. });
+        if !more_follows {
+            member.waiting.remove(&token);
+        }
+        let (view, until_us) = member.lease;
+        let is_leased = single || (view == member.pg.view() && net.now_us() < until_us);
+        let tells = !matches!(
+            answer,
+            Answer::Granted { .. } | Answer::Persisted { .. } | Answer::Done { .. }
+        );
+        let heard = if tells && !is_leased {
+            Ok(Heard::Answer(Answer::Refused(Refusal::NotPrimary)))
+        } else {
+            self.look_up(pg, wanted, answer)
+        };
+        match heard {
+            Ok(heard) => hear(caller, heard, net),
+            Err(error) => net.find(Finding::Contradiction(format!("pg {pg}: {error}"))),
+        }
+    }
+
+    fn look_up(&self, pg: PgId, wanted: Wanted, answer: Answer) -> Result<Heard, IndexError> {
+        let port = Port(&self.kv);
+        Ok(match (wanted, answer) {
+            (Wanted::Locate(bucket, _), Answer::Version(Some(row))) => {
+                Heard::Located(Some(Box::new(port.located(bucket, *row)?)))
+            }
+            (Wanted::Locate(..), Answer::Version(None)) => Heard::Located(None),
+            (Wanted::Locate(bucket, key), Answer::AskIndex) => {
+                Heard::Located(port.locate(bucket, &key)?.map(Box::new))
+            }
+            (Wanted::List(bucket), Answer::Passed) => {
+                Heard::Listed(port.list(bucket, (pg, self.setup.pgs))?)
+            }
+            (Wanted::Parts(bucket, upload), Answer::Passed) => {
+                Heard::Parts(port.parts(bucket, upload)?)
+            }
+            (_, answer) => Heard::Answer(answer),
+        })
+    }
+
+    fn learn(&mut self, info: &LvInfo) {
+        let stores = info.replicas.iter().map(|replica| replica.server.0 as usize).collect();
+        self.life().places.insert(info.lv, stores);
+    }
+
+    /// Derives the PG's space and begins to serve.
+    fn adopt(
+        &mut self,
+        pg: PgId,
+        view: View,
+        lvs: Vec<LvInfo>,
+        sessions: &[SessionId],
+        net: &mut Net,
+    ) -> Result<(), Fate> {
+        while self.apply(pg, net)? > 0 {}
+        let kv = self.kv.clone();
+        let member = self.member(pg);
+        if member.pg.role() != Role::Active || member.pg.view() != view {
+            return Ok(());
+        }
+        let scanned = scan(&Port(&kv), lvs.into_iter(), [&member.pg].into_iter());
+        let mut derived = match scanned {
+            Ok(derived) => derived,
+            Err(error) => {
+                net.find(Finding::Contradiction(error.0));
+                return Ok(());
+            }
+        };
+        // Rows of other PGs lie in LVs that were not asked for.
+        derived.faults.retain(|fault| matches!(fault, SpaceFault::Overlap { .. }));
+        if let Some(fault) = derived.faults.first() {
+            net.find(Finding::Contradiction(format!("pg {pg} in view {view}: {fault}")));
+            return Ok(());
+        }
+        for (info, _) in &derived.lvs {
+            self.learn(info);
+        }
+        let mut out = Outbox::new();
+        self.member(pg).pg.adopt_space(derived.lvs, &mut out);
+        self.carry_out(pg, out, net)?;
+        let life = self.life();
+        let is_dead = |session| !sessions.contains(&session) || life.closed.contains(&session);
+        let open = derived.open_streams.iter().filter(|(.., of)| *of == pg);
+        let mut dead: BTreeSet<_> = open.map(|(bucket, stream, _)| (*bucket, *stream)).collect();
+        dead.extend(life.members[pg.0 as usize].pg.pending_streams());
+        dead.retain(|(_, stream)| is_dead(stream.session));
+        for (bucket, stream) in dead {
+            let call = Call::DropStream { bucket, stream };
+            self.step(pg, Event::Call { token: NOBODY, call }, net)?;
+        }
+        Ok(())
+    }
+
+    fn drop_streams_of(&mut self, session: SessionId, net: &mut Net) -> Result<(), Fate> {
+        self.life().closed.insert(session);
+        for pg in (0..self.setup.pgs).map(PgId) {
+            if self.member(pg).pg.role() != Role::Serving {
+                continue;
+            }
+            let mut open = match Port(&self.kv).open_streams(pg) {
+                Ok(open) => open,
+                Err(error) => {
+                    net.find(Finding::Contradiction(error.0));
+                    return Ok(());
+                }
+            };
+            open.extend(self.member(pg).pg.pending_streams());
+            for (bucket, stream) in open {
+                if stream.session == session {
+                    let call = Call::DropStream { bucket, stream };
+                    self.step(pg, Event::Call { token: NOBODY, call }, net)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn commit_batch(&mut self, net: &mut Net) -> Result<(), Fate> {
+        let durable = self.life().log.commit()?;
+        for (pg, last) in durable {
+            self.step(pg, Event::Durable(last), net)?;
+        }
+        if self.life().log.has_waiting() {
+            net.soon((self.id, NodeIn::TakeBatch { run: self.run }));
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, net: &mut Net) -> Result<(), Fate> {
+        let (id, run) = (self.id, self.run);
+        if net.rng.one_in(4) {
+            self.life().log.mark()?;
+        }
+        net.soon((id, NodeIn::TakeBatch { run }));
+        for pg in (0..self.setup.pgs).map(PgId) {
+            let pg_is_led = {
+                let machine = &self.member(pg).pg;
+                matches!(machine.role(), Role::Active | Role::Serving)
+            };
+            if pg_is_led && self.setup.options.members > 1 {
+                let view = self.member(pg).pg.view();
+                let sent_us = net.now_us();
+                net.send_lossy(ManagerIn::Renew { node: id, boot: run, pg, view, sent_us });
+            }
+            if self.member(pg).pg.wants_tick() {
+                self.step(pg, Event::Tick, net)?;
+            }
+        }
+        let pause = 150 * MS + net.rng.below(100 * MS);
+        net.after(pause, (id, NodeIn::Tick { run }));
+        Ok(())
+    }
+
+    /// Makes the index durable and frees the log behind it.
+    fn flush(&mut self, net: &mut Net) -> Result<(), Fate> {
+        let pause = 30 * MS + net.rng.below(400 * MS);
+        net.after(pause, (self.id, NodeIn::Flush { run: self.run }));
+        let retain: BTreeMap<PgId, OpSeq> = (0..self.setup.pgs)
+            .map(PgId)
+            .map(|pg| (pg, self.member(pg).pg.retain_from()))
+            .collect();
+        match self.kv.flush() {
+            Ok(_) => self.life().log.trim(&retain),
+            Err(KvError::Full { .. }) => Ok(()),
+            Err(KvError::PoweredOff) => Err(Fate::PowerLost),
+            Err(error) => Err(Fate::Ends(error.to_string())),
+        }
+    }
+
+    /// Chunks that the index shows of a PG.
+    pub(crate) fn chunks_of(&self, pg: PgId) -> Vec<Chunk> {
+        let mut chunks = Port(&self.kv).chunks().unwrap_or_default();
+        chunks.retain(|chunk| chunk.grant.pg == pg);
+        chunks
+    }
+
+    /// Says in the log that all of it is synced, dies, and flips a bit of it; false if nothing is left
+    /// in the log.
+    pub(crate) fn rot_log(&mut self, net: &mut Net) -> bool {
+        let Some(life) = &mut self.life else { return false };
+        if life.log.mark().is_err() || !life.log.take() || life.log.commit().is_err() {
+            return false;
+        }
+        self.die();
+        let Some((file, offset)) = log::place_in_record(&self.disk.reopen(), &mut net.rng) else {
+            return false;
+        };
+        net.say(format_args!("FAULT: a bit of {file} rots at {offset}"));
+        self.disk.flip_bit(&file, offset).is_ok()
+    }
+
+    /// The machines, for the checks at the end.
+    pub(crate) fn pgs(&self) -> impl Iterator<Item = &Pg> {
+        self.life.iter().flat_map(|life| life.members.iter().map(|member| &member.pg))
+    }
+}
+
+impl Member {
+    fn new(pg: Pg) -> Self {
+        Self { pg, waiting: BTreeMap::new(), next_token: 0, lease: (View(0), 0) }
+    }
+}
+
+/// Derives space from the index and from what is open in `pgs`.
+pub(crate) fn scan<'a>(
+    port: &Port<'_>,
+    lvs: impl Iterator<Item = LvInfo>,
+    pgs: impl Iterator<Item = &'a Pg>,
+) -> Result<larder_protocol::rebuild::Derived, IndexError> {
+    let mut scan = SpaceScan::new(lvs);
+    for table in [b"K", b"O", b"P", b"U", b"V"] {
+        for (row, value) in port.collect(table)? {
+            scan.note(&row, &value)?;
+        }
+    }
+    for pg in pgs {
+        pg.open_chunks().for_each(|chunk| scan.claim(chunk));
+    }
+    Ok(scan.finish())
+}
+
+fn hear(caller: Caller, heard: Heard, net: &mut Net) {
+    let Caller { proxy, session, token } = caller;
+    net.send_lossy((proxy, ProxyIn::Heard { session, token, heard }));
+}

@@ -1,0 +1,60 @@
+//! Bugs by name, in whichever crate they are planted: the simulator must find each (DESIGN §14).
+
+/// Which bugs a run has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bugs {
+    pub(crate) protocol: larder_protocol::Planted,
+    pub(crate) volume: larder_volume::Planted,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) log: larder_metalog::Bugs,
+}
+
+#[cfg(feature = "planted-bugs")]
+macro_rules! bugs {
+    ($($name:literal => $field:ident: $bug:expr),* $(,)?) => {
+        /// Names of all planted bugs.
+        pub const NAMES: &[&str] = &[$($name),*];
+
+        impl Bugs {
+            /// The bug of a name.
+            #[must_use]
+            pub fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self { $field: $bug, ..Self::default() }),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+#[cfg(feature = "planted-bugs")]
+bugs! {
+    "answer-before-commit" => protocol: larder_protocol::Planted::AnswerBeforeCommit,
+    "reuse-at-once" => protocol: larder_protocol::Planted::ReuseAtOnce,
+    "no-fence" => protocol: larder_protocol::Planted::NoFence,
+    "revoke-unseen" => protocol: larder_protocol::Planted::RevokeUnseen,
+    "no-tombstone" => protocol: larder_protocol::Planted::NoTombstone,
+    "read-past-pending" => protocol: larder_protocol::Planted::ReadPastPending,
+    "forget-open-extents" => protocol: larder_protocol::Planted::ForgetOpenExtents,
+    "data-ack-before-sync" => volume: larder_volume::Planted::AckBeforeSync,
+    "floor-in-memory-only" => volume: larder_volume::Planted::FloorInMemoryOnly,
+    "void-not-durable" => volume: larder_volume::Planted::VoidNotDurable,
+    "open-lowers" => volume: larder_volume::Planted::OpenLowers,
+    "open-of-any-boot" => volume: larder_volume::Planted::OpenOfAnyBoot,
+    "open-after-restart" => volume: larder_volume::Planted::OpenAfterRestart,
+    "one-header-slot" => volume: larder_volume::Planted::OneHeaderSlot,
+    "verify-from-cache" => volume: larder_volume::Planted::VerifyFromCache,
+    "log-ack-before-sync" => log: larder_metalog::Bugs { ack_before_sync: true, ..Default::default() },
+    "chain-not-checked" => log: larder_metalog::Bugs { chain_not_checked: true, ..Default::default() },
+    "cut-tail-not-synced" => log: larder_metalog::Bugs { cut_tail_not_synced: true, ..Default::default() },
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+impl Bugs {
+    /// No bug has a name in this build.
+    #[must_use]
+    pub fn named(_name: &str) -> Option<Self> {
+        None
+    }
+}

@@ -1,0 +1,99 @@
+//! What a data server has answered, and must keep over every restart (DESIGN §7 and §8): an
+//! independent model of floors, views and voids, held against what its volume admits and remembers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::{BootId, Grant, GrantKey, LvId, View};
+use larder_volume::{Action, Answer, Description};
+
+#[derive(Debug, Default)]
+struct Promise {
+    view: View,
+    floor: GrantKey,
+    voided: BTreeSet<Grant>,
+    /// Runs and views in which it was opened.
+    opened: Option<(BootId, View)>,
+}
+
+/// Promises of one data server, by LV.
+#[derive(Debug, Default)]
+pub(crate) struct Promises(BTreeMap<LvId, Promise>);
+
+impl Promises {
+    /// Takes note of what was answered to a command.
+    ///
+    /// # Errors
+    /// What was promised before and is broken by it.
+    pub(crate) fn answered(
+        &mut self,
+        action: &Action,
+        answer: Answer,
+        boot: BootId,
+    ) -> Result<(), String> {
+        match (action, answer) {
+            (Action::Open { lv, view, boot: meant, .. }, Answer::Floor(floor)) => {
+                let promise = self.0.entry(*lv).or_default();
+                if *meant != boot {
+                    return Err(format!("LV {lv} was opened for another run"));
+                }
+                if *view < promise.view {
+                    return Err(format!("LV {lv} went from view {} to {view}", promise.view));
+                }
+                promise.view = *view;
+                promise.opened = Some((boot, *view));
+                promise.raise(*lv, floor)
+            }
+            (Action::RaiseFloor { lv, .. }, Answer::Floor(floor)) => {
+                self.0.entry(*lv).or_default().raise(*lv, floor)
+            }
+            (Action::Void { lv, grant }, Answer::Voided) => {
+                self.0.entry(*lv).or_default().voided.insert(*grant);
+                Ok(())
+            }
+            (Action::Write { lv, grant, .. }, Answer::Written) => {
+                let promise = self.0.entry(*lv).or_default();
+                let is_open = promise.opened == Some((boot, grant.op.view));
+                if is_open && grant.op >= promise.floor && !promise.voided.contains(grant) {
+                    return Ok(());
+                }
+                Err(format!("LV {lv} took a write of {grant:?} although {promise:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares with what a volume remembers after a start.
+    ///
+    /// # Errors
+    /// What it has forgotten.
+    pub(crate) fn check(&self, found: &Description) -> Result<(), String> {
+        for (lv, promise) in &self.0 {
+            let Some(pv) = found.pvs.iter().find(|pv| pv.lv == *lv) else {
+                return Err(format!("LV {lv} is gone"));
+            };
+            let is_void = |grant: &Grant| {
+                grant.op.view < pv.view || grant.op < pv.floor || pv.voids.contains(grant)
+            };
+            if pv.view < promise.view || pv.floor < promise.floor {
+                let (view, floor) = (pv.view, pv.floor);
+                return Err(format!(
+                    "LV {lv} has view {view} and floor {floor:?}, not {promise:?}"
+                ));
+            }
+            if let Some(grant) = promise.voided.iter().find(|grant| !is_void(grant)) {
+                return Err(format!("LV {lv} has forgotten the void of {grant:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Promise {
+    fn raise(&mut self, lv: LvId, floor: GrantKey) -> Result<(), String> {
+        if floor < self.floor {
+            return Err(format!("LV {lv} went from floor {:?} to {floor:?}", self.floor));
+        }
+        self.floor = floor;
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Gets and lists: METAX from the primary, bytes from any holder, verified before they are believed.
+
+use bytes::Bytes;
+use larder_types::{Chunk, ObjectKey};
+use larder_volume::verify_range;
+
+use super::{PATIENCE_US, REPEAT_US, value_of};
+use crate::content::{matches, tags_number};
+use crate::desk::Desk;
+use crate::happening::{Ask, Heard, Located, Piece};
+use crate::history::Shown;
+use crate::index::BUCKET;
+use crate::verdict::Finding;
+
+/// Rounds of finding and reading before a get gives up.
+const ROUNDS: u32 = 8;
+
+/// What came of reading a version.
+enum Read {
+    Whole(Vec<Bytes>),
+    /// A holder did not answer: says nothing about the data.
+    Unreachable,
+    /// No holder has the right bytes of this chunk.
+    Bad(Box<Chunk>),
+}
+
+impl Desk {
+    /// What the key shows; `None` if there was no answer.
+    pub(crate) async fn get(&self, key: &ObjectKey) -> Option<Option<Shown>> {
+        let pg = self.pg_of(key);
+        let mut bad_before = None;
+        for _ in 0..ROUNDS {
+            let asked = self.exchange(pg, Ask::Locate(BUCKET, key.clone())).await?;
+            let Heard::Located(found) = asked else { return None };
+            let Some(located) = found else { return Some(None) };
+            let shown = shown(&located);
+            match self.read(&located).await {
+                Read::Whole(pieces) => {
+                    if !matches(shown.value, located.size, &pieces) {
+                        let text = format!("{key:?}: value {} at {:?}", shown.value, located.op);
+                        self.find(Finding::WrongBytes(text));
+                    }
+                    return Some(Some(shown));
+                }
+                Read::Unreachable => bad_before = None,
+                Read::Bad(chunk) if bad_before == Some(located.op) => {
+                    self.check_rotten(key, &chunk);
+                    return Some(Some(shown));
+                }
+                // The extents may belong to another object by now: the primary knows.
+                Read::Bad(_) => bad_before = Some(located.op),
+            }
+        }
+        None
+    }
+
+    /// The object stood where it was while its bytes were read twice: they must have been damaged.
+    fn check_rotten(&self, key: &ObjectKey, chunk: &Chunk) {
+        for replica in chunk.holders.iter() {
+            if !self.is_rotten(chunk.grant, replica) {
+                let text =
+                    format!("{key:?}: replica {replica} of {:?} {:?}", chunk.grant, chunk.extents);
+                self.find(Finding::LostData(text));
+                return;
+            }
+        }
+    }
+
+    async fn read(&self, located: &Located) -> Read {
+        let mut pieces = Vec::new();
+        for piece in &located.pieces {
+            match piece {
+                Piece::Inline(bytes) => pieces.push(bytes.clone()),
+                Piece::Chunk(chunk) => match self.read_chunk(chunk).await {
+                    Ok(bytes) => pieces.push(bytes),
+                    Err(read) => return read,
+                },
+            }
+        }
+        Read::Whole(pieces)
+    }
+
+    async fn read_chunk(&self, chunk: &Chunk) -> Result<Bytes, Read> {
+        let holders: Vec<usize> = chunk.holders.iter().collect();
+        let first = self.below(holders.len().max(1) as u64) as usize;
+        let mut unreachable = false;
+        for offset in 0..holders.len() {
+            let line = self.open_line();
+            line.read(chunk, holders[(first + offset) % holders.len()]);
+            let until_us = self.now_us() + REPEAT_US.min(PATIENCE_US);
+            match line.hear(until_us).await {
+                Some(Heard::Bytes(Some(bytes))) => {
+                    if bytes.len() == chunk.len as usize && verify_range(chunk, 0, &bytes).is_ok() {
+                        return Ok(bytes);
+                    }
+                }
+                _ => unreachable = true,
+            }
+        }
+        Err(if unreachable { Read::Unreachable } else { Read::Bad(Box::new(chunk.clone())) })
+    }
+
+    /// Every key with what it shows; `None` if a PG did not answer.
+    pub(crate) async fn list(&self) -> Option<Vec<(ObjectKey, Shown)>> {
+        let mut listed = Vec::new();
+        for pg in self.pgs() {
+            let Heard::Listed(found) = self.exchange(pg, Ask::List(BUCKET)).await? else {
+                return None;
+            };
+            listed.extend(found.into_iter().map(|(key, etag, tags)| {
+                (key, Shown { value: value_of(&etag), tags: tags_number(&tags) })
+            }));
+        }
+        Some(listed)
+    }
+}
+
+fn shown(located: &Located) -> Shown {
+    Shown { value: value_of(&located.etag), tags: tags_number(&located.tags) }
+}

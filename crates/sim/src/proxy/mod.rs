@@ -1,0 +1,184 @@
+//! A proxy: runs its clients' calls as tasks, each of them the proxy's half of DESIGN §5 and §6.
+
+pub(crate) mod get;
+pub(crate) mod large;
+pub(crate) mod put;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use larder_protocol::{Answer, Call, Refusal};
+use larder_types::{Condition, ETag, EtagList, PgId};
+
+use crate::desk::{Desk, Rotten, Task};
+use crate::happening::{Ask, Heard, ManagerIn, ProxyIn};
+use crate::history::{Answered, If};
+use crate::manager::Routes;
+use crate::net::{MS, Net};
+use crate::setup::Setup;
+
+/// Microseconds after which a client gets no answer any more.
+pub(crate) const PATIENCE_US: u64 = 4_000 * MS;
+/// Microseconds after which a request that was not answered is repeated.
+pub(crate) const REPEAT_US: u64 = 500 * MS;
+
+/// A proxy's run; another begins with another session.
+pub(crate) struct Proxy {
+    pub(crate) desk: Desk,
+    tasks: BTreeMap<u64, (usize, Task)>,
+    next_task: u64,
+    is_up: bool,
+}
+
+impl Proxy {
+    pub(crate) fn new(
+        id: usize,
+        setup: &Setup,
+        routes: &Rc<RefCell<Routes>>,
+        rotten: &Rotten,
+        net: &mut Net,
+    ) -> Self {
+        let desk = Desk::new(id, net.rng.next_u64(), setup, routes, rotten);
+        net.soon(ManagerIn::ProxyUp { proxy: id, session: desk.session() });
+        Self { desk, tasks: BTreeMap::new(), next_task: 1, is_up: true }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up
+    }
+
+    /// The process is gone: nothing that it had under way is ended in any order. Returns the clients
+    /// that get no answer.
+    pub(crate) fn die(&mut self) -> Vec<usize> {
+        self.is_up = false;
+        std::mem::take(&mut self.tasks).into_values().map(|(client, _)| client).collect()
+    }
+
+    /// Begins a client's call; returns the client if it is done already.
+    pub(crate) fn begin(&mut self, client: usize, task: Task, net: &mut Net) -> Option<usize> {
+        assert!(self.is_up, "clients call proxies that run");
+        let id = self.next_task;
+        self.next_task += 1;
+        self.tasks.insert(id, (client, task));
+        self.poll(id, net)
+    }
+
+    /// Takes what arrives; returns a client whose call is done.
+    pub(crate) fn handle(&mut self, input: ProxyIn, net: &mut Net) -> Option<usize> {
+        let own = self.desk.session();
+        match input {
+            ProxyIn::Heard { session, token, heard } if session == own && self.is_up => {
+                let orphan = match &heard {
+                    Heard::Answer(Answer::Granted { grant, .. }) => Some(*grant),
+                    _ => None,
+                };
+                let Some(task) = self.desk.deliver(token, heard) else {
+                    // Nobody waits for this grant any more.
+                    if let Some(grant) = orphan {
+                        self.desk.abandon(grant.pg, grant.op);
+                        self.desk.flush(net);
+                    }
+                    return None;
+                };
+                self.poll(task, net)
+            }
+            ProxyIn::Wake { session, task } if session == own && self.is_up => self.poll(task, net),
+            _ => None,
+        }
+    }
+
+    fn poll(&mut self, id: u64, net: &mut Net) -> Option<usize> {
+        let (client, task) = self.tasks.get_mut(&id)?;
+        if self.desk.poll(id, task, net).is_pending() {
+            return None;
+        }
+        let client = *client;
+        self.tasks.remove(&id);
+        self.desk.flush(net);
+        Some(client)
+    }
+}
+
+/// The protocol's form of a condition.
+pub(crate) fn condition_of(on: If) -> Condition {
+    let mut condition = Condition::default();
+    match on {
+        If::Always => {}
+        If::Absent => condition.if_none_match = Some(EtagList::Any),
+        If::Present => condition.if_match = Some(EtagList::Any),
+        If::Value(value) => {
+            condition.if_match = Some(EtagList::Of(vec![etag_of(value).text()]));
+        }
+    }
+    condition
+}
+
+/// The etag of a value names it.
+pub(crate) fn etag_of(value: u64) -> ETag {
+    let mut digest = [0; 16];
+    digest[..8].copy_from_slice(&value.to_be_bytes());
+    ETag::Md5(digest)
+}
+
+/// The value that an etag names.
+pub(crate) fn value_of(etag: &ETag) -> u64 {
+    let (ETag::Md5(digest) | ETag::Parts(digest, _)) = etag;
+    u64::from_be_bytes(digest[..8].try_into().unwrap_or_default())
+}
+
+/// What a refusal tells the client. Only what is sure counts as not done.
+pub(crate) fn refused(refusal: Refusal) -> Answered {
+    match refusal {
+        Refusal::PreconditionFailed => Answered::Unmet,
+        Refusal::NoSuchKey => Answered::NoSuchKey,
+        Refusal::StaleBucket
+        | Refusal::NoSuchUpload
+        | Refusal::InvalidPart(_)
+        | Refusal::StreamIncomplete
+        | Refusal::Revoked
+        | Refusal::Full => Answered::Refused,
+        Refusal::Busy
+        | Refusal::NotPrimary
+        | Refusal::Finished
+        | Refusal::DiskFailed
+        | Refusal::IndexDamaged => Answered::Unknown,
+    }
+}
+
+impl Desk {
+    /// Makes a call that becomes an op at once, repeating it while that is safe. `Err` if it was
+    /// refused or not answered.
+    pub(crate) async fn op(&self, pg: PgId, call: Call) -> Result<Answer, Answered> {
+        match self.exchange(pg, Ask::Call(call)).await {
+            Some(Heard::Answer(Answer::Refused(refusal))) => Err(refused(refusal)),
+            Some(Heard::Answer(answer)) => Ok(answer),
+            _ => Err(Answered::Unknown),
+        }
+    }
+
+    /// Asks until there is an answer other than that another server leads.
+    pub(crate) async fn exchange(&self, pg: PgId, ask: Ask) -> Option<Heard> {
+        let line = self.open_line();
+        let starts = self.starts();
+        let end_us = self.now_us() + PATIENCE_US;
+        let mut repeat_us = 0;
+        loop {
+            if self.now_us() >= repeat_us {
+                if self.starts() != starts || self.now_us() >= end_us {
+                    return None;
+                }
+                line.ask(pg, ask.clone());
+                repeat_us = self.now_us() + REPEAT_US;
+            }
+            match line.hear(repeat_us.min(end_us)).await {
+                Some(Heard::Answer(Answer::Refused(Refusal::NotPrimary))) => {
+                    // The next round goes to whoever leads by then.
+                    self.refresh(pg);
+                }
+                Some(heard) => return Some(heard),
+                None => self.refresh(pg),
+            }
+        }
+    }
+}

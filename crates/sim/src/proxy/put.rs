@@ -1,0 +1,220 @@
+//! One put of at most a chunk: METAX and data in parallel, committed when both are durable.
+
+use bytes::Bytes;
+use larder_protocol::limits::GRANT_MS_MAX;
+use larder_protocol::{Answer, Call, Content, Description, PutCall};
+use larder_types::checksum::{seed_of, sum_blocks};
+use larder_types::limits::INLINE_BYTES_MAX;
+use larder_types::{Attributes, Condition, ETag, Grant, Holders, ObjectKey, OpId, PgId, Target};
+
+use super::{PATIENCE_US, REPEAT_US, refused};
+use crate::desk::{Desk, Line};
+use crate::happening::{Ask, Heard};
+use crate::history::Answered;
+use crate::index::{BUCKET, EPOCH};
+use crate::net::MS;
+
+/// Where a proxy drops a put half-way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DropAt {
+    /// As soon as it was sent.
+    Sent,
+    /// With the grant, the data on its way.
+    Granted,
+    /// When all is durable, before the primary hears of it.
+    Durable,
+}
+
+/// A put, without its bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) key: ObjectKey,
+    pub(crate) target: Target,
+    pub(crate) etag: ETag,
+    pub(crate) attributes: Attributes,
+    pub(crate) condition: Condition,
+    pub(crate) drop_at: Option<DropAt>,
+}
+
+/// What there is to be stored.
+#[derive(Debug, Clone)]
+pub(crate) enum Payload {
+    Bytes(Bytes),
+    Stream { content: Content, size: u64 },
+}
+
+/// A put under way.
+struct Flight<'a> {
+    desk: &'a Desk,
+    line: Line,
+    pg: PgId,
+    data: Option<Bytes>,
+    slow_us: u64,
+    end_us: u64,
+    granted: Option<Grant>,
+    persisted: Option<Grant>,
+    replicas: usize,
+    holders: Holders,
+    failed: bool,
+}
+
+impl Desk {
+    /// Gives a put up; some proxies are gone before they can say so.
+    pub(crate) fn abandon(&self, pg: PgId, op: OpId) {
+        if !self.one_in(20) {
+            self.tell(pg, Call::Abandon { op });
+        }
+    }
+
+    /// Stores one put. `Ok` is what a client may be told is done.
+    pub(crate) async fn put(&self, wanted: Wanted, payload: Payload) -> Result<OpId, Answered> {
+        let pg = self.pg_of(&wanted.key);
+        let open = self.begin_request();
+        let (size, content, data) = match payload {
+            Payload::Stream { content, size } => (size, content, None),
+            Payload::Bytes(bytes) => {
+                let inline = bytes.len() <= INLINE_BYTES_MAX as usize
+                    && !matches!(wanted.target, Target::Chunk { .. });
+                if inline {
+                    (bytes.len() as u64, Content::Inline(bytes), None)
+                } else {
+                    let seed = seed_of(&open.request);
+                    let sums = sum_blocks(seed, std::iter::once(&bytes[..]));
+                    let len = bytes.len() as u32;
+                    (u64::from(len), Content::Data { len, seed, sums }, Some(bytes))
+                }
+            }
+        };
+        let call = PutCall {
+            request: open.request,
+            bucket: BUCKET,
+            epoch: EPOCH,
+            key: wanted.key,
+            target: wanted.target,
+            description: Description {
+                size,
+                etag: wanted.etag,
+                checksum: None,
+                attributes: wanted.attributes,
+            },
+            content,
+            condition: wanted.condition,
+        };
+        // Some writers are slow, and some of them patient: their data arrives about when the primary
+        // ends their grant for its age.
+        let (slow_us, patience_us) = if self.is_stubborn() {
+            (GRANT_MS_MAX * MS - 15_000 * MS, 3 * GRANT_MS_MAX * MS)
+        } else if self.one_in(60) {
+            (50 * MS + self.below(5_000 * MS), PATIENCE_US)
+        } else {
+            (0, PATIENCE_US)
+        };
+        let flight = Flight {
+            desk: self,
+            line: self.open_line(),
+            pg,
+            data,
+            slow_us,
+            end_us: self.now_us() + patience_us,
+            granted: None,
+            persisted: None,
+            replicas: 0,
+            holders: Holders::default(),
+            failed: false,
+        };
+        flight.run(Call::Put(Box::new(call)), wanted.drop_at).await
+    }
+}
+
+impl Flight<'_> {
+    async fn run(mut self, call: Call, drop_at: Option<DropAt>) -> Result<OpId, Answered> {
+        let starts = self.desk.starts();
+        let end_us = self.end_us;
+        let mut repeat_us = 0;
+        loop {
+            let now_us = self.desk.now_us();
+            let asks = self.persisted.is_none() && now_us >= repeat_us;
+            if now_us >= end_us || asks && self.desk.starts() != starts {
+                self.abandon();
+                return Err(Answered::Unknown);
+            }
+            if asks {
+                self.line.ask(self.pg, Ask::Call(call.clone()));
+                repeat_us = now_us + REPEAT_US;
+                if drop_at == Some(DropAt::Sent) {
+                    return Err(Answered::Unknown);
+                }
+            }
+            let until_us = if self.persisted.is_some() { end_us } else { repeat_us.min(end_us) };
+            match self.line.hear(until_us).await {
+                None => self.desk.refresh(self.pg),
+                Some(Heard::Answer(answer)) => {
+                    if let Some(result) = self.answered(answer) {
+                        return result;
+                    }
+                }
+                Some(Heard::Written { replica, grant, good }) => {
+                    self.failed |= !good;
+                    if good && Some(grant) == self.granted {
+                        self.holders = self.holders.with(replica);
+                    }
+                }
+                Some(_) => {}
+            }
+            if drop_at == Some(DropAt::Granted) && self.granted.is_some() || self.failed {
+                self.abandon();
+                return Err(Answered::Unknown);
+            }
+            if let Some(op) = self.committed(drop_at == Some(DropAt::Durable)) {
+                return op;
+            }
+        }
+    }
+
+    /// Takes an answer of the primary; `Some` if the put is over.
+    fn answered(&mut self, answer: Answer) -> Option<Result<OpId, Answered>> {
+        match answer {
+            Answer::Granted { grant, lv, extents, .. } if self.granted.is_none() => {
+                let data = self.data.clone()?;
+                self.granted = Some(grant);
+                match self.line.write((grant, lv, &extents), &data, self.slow_us) {
+                    Some(replicas) => self.replicas = replicas,
+                    None => self.failed = true,
+                }
+                None
+            }
+            Answer::Persisted { grant } => {
+                self.persisted = Some(grant);
+                None
+            }
+            Answer::Done { op, .. } => Some(Ok(op)),
+            Answer::Refused(larder_protocol::Refusal::NotPrimary) => {
+                self.desk.refresh(self.pg);
+                None
+            }
+            Answer::Refused(refusal) => Some(Err(refused(refusal))),
+            _ => None,
+        }
+    }
+
+    /// With METAX persisted and all data of the same grant durable the put is committed.
+    fn committed(&self, dropped: bool) -> Option<Result<OpId, Answered>> {
+        let grant = self.persisted?;
+        if self.granted != Some(grant) || self.holders.count() < self.replicas {
+            return None;
+        }
+        if dropped {
+            self.abandon();
+            return Some(Err(Answered::Unknown));
+        }
+        let (op, attempt, holders) = (grant.op, grant.attempt, self.holders);
+        self.desk.tell(self.pg, Call::Commit { op, attempt, holders });
+        Some(Ok(op))
+    }
+
+    fn abandon(&self) {
+        if let Some(grant) = self.granted {
+            self.desk.abandon(self.pg, grant.op);
+        }
+    }
+}

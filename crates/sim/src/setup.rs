@@ -1,0 +1,130 @@
+//! What a seed decides before anything happens: the cluster, its weather, the faults to come.
+
+use larder_env::SeededRng;
+
+use crate::faults::{Fault, FaultKind};
+use crate::planted::Bugs;
+use crate::trace::Text;
+
+/// What a run is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Members of each placement group: 1 or 3.
+    pub members: usize,
+    /// Calls of clients.
+    pub ops: u32,
+    /// Large ops, so that batches cross from one segment of the log into the next. One in
+    /// [`HEAVY_ONE_IN`] seeds has them anyway.
+    pub heavy_log: bool,
+    /// Bugs to be found.
+    pub bugs: Bugs,
+    /// Text to be kept.
+    pub text: Text,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { members: 1, ops: 500, heavy_log: false, bugs: Bugs::default(), text: Text::None }
+    }
+}
+
+/// One in so many messages is lost, doubled, late or very late; 0 for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Weather {
+    pub(crate) lost: u64,
+    pub(crate) doubled: u64,
+    pub(crate) late: u64,
+    pub(crate) very_late: u64,
+}
+
+/// A run's circumstances.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) seed: u64,
+    pub(crate) options: Options,
+    /// Machines, each with a meta server and a data server.
+    pub(crate) machines: usize,
+    pub(crate) replicas: usize,
+    pub(crate) pgs: u32,
+    /// Proxies; with `proxy_inside` the only one lives and dies with the only machine.
+    pub(crate) proxies: usize,
+    pub(crate) proxy_inside: bool,
+    pub(crate) clients: usize,
+    pub(crate) keys: usize,
+    pub(crate) pvs_per_disk: u32,
+    /// Bytes of attributes that some puts carry, to fill the log.
+    pub(crate) ballast: usize,
+    /// One in so many puts outlives the age at which its grant is ended.
+    pub(crate) stubborn_one_in: u64,
+    pub(crate) weather: Weather,
+    pub(crate) faults: Vec<Fault>,
+    /// Milliseconds since 1970 at the start.
+    pub(crate) epoch_ms: u64,
+}
+
+/// One in so many seeds has large ops.
+pub const HEAVY_ONE_IN: u64 = 40;
+/// One in so many seeds has many puts that are very slow, and few faults.
+const PATIENT_ONE_IN: u64 = 10;
+/// Faults of the log's disk that are added to such a seed's.
+const HEAVY_FAULTS: u32 = 20;
+/// Least faults of a run.
+const FAULTS_MIN: u64 = 5;
+/// Faults of a run beyond the least.
+const FAULTS_MORE: u64 = 8;
+
+impl Setup {
+    pub(crate) fn draw(seed: u64, options: Options) -> Self {
+        let mut rng = SeededRng::new(seed ^ 0x5E7D);
+        let single = options.members == 1;
+        let proxy_inside = single && rng.one_in(2);
+        let keys = 3 + rng.below(8) as usize;
+        let heavy = rng.one_in(HEAVY_ONE_IN) || options.heavy_log;
+        let ballast = match (heavy, rng.below(5)) {
+            (true, _) => 100_000 + rng.below(300_000) as usize,
+            (false, 0) => 20_000 + rng.below(60_000) as usize,
+            (false, _) => 0,
+        };
+        let calm = rng.one_in(4) || proxy_inside;
+        let weather = Weather {
+            lost: if calm { 0 } else { 20 + rng.below(200) },
+            doubled: if calm { 0 } else { 10 + rng.below(100) },
+            late: 10 + rng.below(50),
+            very_late: 100 + rng.below(400),
+        };
+        let pgs = 1 << rng.below(3);
+        let patient = rng.one_in(PATIENT_ONE_IN);
+        let mut setup = Self {
+            seed,
+            options,
+            machines: options.members,
+            replicas: if single { 1 } else { 1 + rng.below(3) as usize },
+            pgs,
+            proxies: if proxy_inside { 1 } else { 2 },
+            proxy_inside,
+            clients: 2 + rng.below(4) as usize,
+            keys,
+            pvs_per_disk: pgs + rng.below(3) as u32,
+            ballast,
+            stubborn_one_in: if patient { 30 } else { 1000 },
+            weather,
+            faults: Vec::new(),
+            epoch_ms: 1_800_000_000_000 + rng.below(1_000_000),
+        };
+        let count = FAULTS_MIN + if patient { 0 } else { rng.below(FAULTS_MORE) };
+        for _ in 0..count {
+            let at_op = rng.below(u64::from(options.ops)) as u32;
+            let kind = FaultKind::draw(&mut rng, &setup);
+            setup.faults.push(Fault { at_op, kind });
+        }
+        if heavy {
+            for _ in 0..HEAVY_FAULTS {
+                let at_op = rng.below(u64::from(options.ops)) as u32;
+                let kind = FaultKind::draw_of_log(&mut rng, &setup);
+                setup.faults.push(Fault { at_op, kind });
+            }
+        }
+        setup.faults.sort_by_key(|fault| fault.at_op);
+        setup
+    }
+}

@@ -1,0 +1,257 @@
+//! A data server: a volume and a queue of commands, with the thin driver that a real one has too.
+//!
+//! Commands reach the volume in the order in which they came; how many make a group is chance.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_env::{DiskError, SimDisk};
+use larder_protocol::{DataAnswer, DataRequest};
+use larder_types::limits::BLOCK_BYTES;
+use larder_types::{BootId, Chunk, DiskId, Extent, Grant, LvId, PvId};
+use larder_volume::{
+    Action, Answer, Command, Refusal, Volume, VolumeConfig, VolumeError, verify_range,
+};
+
+use crate::fate::Fate;
+use crate::happening::{Caller, Heard, ManagerIn, NodeIn, ProxyIn, Requester, StoreIn};
+use crate::net::{MS, Net};
+use crate::promises::Promises;
+use crate::setup::Setup;
+use crate::verdict::Finding;
+
+/// File of the volume.
+pub(crate) const VOLUME_FILE: &str = "data/volume";
+/// Bytes of every PV.
+pub(crate) const PV_BYTES: u64 = larder_volume::limits::PV_BYTES_STEP;
+/// Blocks of every LV.
+pub(crate) const LV_BLOCKS: u32 = (PV_BYTES / BLOCK_BYTES as u64) as u32;
+/// Most commands of a group.
+const GROUP_MAX: u64 = 12;
+
+/// Whom a command's completion concerns.
+#[derive(Debug, Clone, Copy)]
+enum Concerned {
+    Put { caller: Caller, grant: Grant, replica: usize },
+    Pg { from: Requester, lv: LvId, grant: Option<Grant> },
+    Manager { lv: LvId, replica: usize },
+}
+
+/// A data server and its disk.
+pub(crate) struct Store {
+    id: usize,
+    setup: Arc<Setup>,
+    pub(crate) disk: Arc<SimDisk>,
+    pub(crate) boot: BootId,
+    volume: Option<Volume>,
+    queue: VecDeque<(Action, Concerned)>,
+    promises: Promises,
+}
+
+impl Store {
+    pub(crate) fn new(id: usize, setup: &Arc<Setup>, disk: Arc<SimDisk>) -> Self {
+        Self {
+            id,
+            setup: setup.clone(),
+            disk,
+            boot: BootId(0),
+            volume: None,
+            queue: VecDeque::new(),
+            promises: Promises::default(),
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.volume.is_some()
+    }
+
+    pub(crate) fn die(&mut self) {
+        self.volume = None;
+        self.queue.clear();
+    }
+
+    /// Starts: opens the volume, or makes it, and tells the manager.
+    pub(crate) fn start(&mut self, net: &mut Net) -> Result<(), Result<Fate, String>> {
+        assert!(self.volume.is_none(), "a server runs once");
+        self.disk = self.disk.reopen();
+        self.boot = BootId(net.rng.next_u64());
+        let planted = self.setup.options.bugs.volume;
+        let opened = match Volume::open_with(&*self.disk, VOLUME_FILE, self.boot, planted) {
+            Err(VolumeError::Disk(DiskError::NotFound { .. })) => self.create(),
+            opened => opened,
+        };
+        self.volume = Some(opened.map_err(|error| match error {
+            VolumeError::Disk(DiskError::PoweredOff) => Ok(Fate::PowerLost),
+            VolumeError::Disk(error) => Ok(Fate::Ends(error.to_string())),
+            error => Err(error.to_string()),
+        })?);
+        if let Ok(found) = larder_volume::describe(&*self.disk, VOLUME_FILE)
+            && let Err(broken) = self.promises.check(&found)
+        {
+            net.find(Finding::BrokenPromise(format!("data server {}: {broken}", self.id)));
+        }
+        let delay = 50 + net.rng.below(5 * MS);
+        net.after(delay, ManagerIn::StoreUp { store: self.id, boot: self.boot });
+        Ok(())
+    }
+
+    fn create(&self) -> Result<Volume, VolumeError> {
+        let config = VolumeConfig {
+            cluster: 1,
+            disk_id: DiskId(self.id as u32),
+            pv_bytes: PV_BYTES,
+            pv_count_max: self.setup.pvs_per_disk,
+        };
+        drop(Volume::create(&*self.disk, VOLUME_FILE, config, self.boot)?);
+        let planted = self.setup.options.bugs.volume;
+        Volume::open_with(&*self.disk, VOLUME_FILE, self.boot, planted)
+    }
+
+    pub(crate) fn handle(&mut self, input: StoreIn, net: &mut Net) -> Result<(), Fate> {
+        let (action, concerned) = match input {
+            StoreIn::Group { boot } if boot == self.boot && self.is_up() => {
+                return self.group(net);
+            }
+            StoreIn::Group { .. } => return Ok(()),
+            StoreIn::Read { caller, chunk } => {
+                let bytes = self.volume.as_ref().map(|volume| {
+                    let read = volume.reader().read(chunk.lv, &chunk.extents, 0, chunk.len);
+                    // What cannot be read is as good as other bytes.
+                    read.unwrap_or_default()
+                });
+                hear(caller, Heard::Bytes(bytes), net);
+                return Ok(());
+            }
+            StoreIn::Create { pv, lv, replica } => {
+                let action = Action::CreatePv { pv, lv, replica: replica as u8 };
+                (action, Concerned::Manager { lv, replica })
+            }
+            StoreIn::Write { caller, lv, grant, extents, data, replica } => {
+                let len = data.len() as u32;
+                let action = Action::Write { lv, grant, extents, data: vec![data], len };
+                (action, Concerned::Put { caller, grant, replica })
+            }
+            StoreIn::Request { from, lv, request } => {
+                let (action, grant) = action_of(lv, request);
+                (action, Concerned::Pg { from, lv, grant })
+            }
+        };
+        if self.is_up() {
+            self.queue.push_back((action, concerned));
+            net.soon((self.id, StoreIn::Group { boot: self.boot }));
+        } else {
+            complete(concerned, Err(Refusal::Broken), net);
+        }
+        Ok(())
+    }
+
+    /// Executes the next commands as one group.
+    fn group(&mut self, net: &mut Net) -> Result<(), Fate> {
+        let Some(volume) = self.volume.as_mut() else { return Ok(()) };
+        if self.queue.is_empty() {
+            return Ok(());
+        }
+        let take = (1 + net.rng.below(GROUP_MAX) as usize).min(self.queue.len());
+        let (mut group, mut concerned) = (Vec::new(), Vec::new());
+        for (action, whom) in self.queue.drain(..take) {
+            group.push(Command { tag: concerned.len() as u64, action });
+            concerned.push(whom);
+        }
+        let actions: Vec<Action> = group.iter().map(|command| command.action.clone()).collect();
+        let mut done = Vec::new();
+        volume.execute(group, &mut done);
+        let failure = volume.broken().cloned();
+        if failure == Some(DiskError::PoweredOff) {
+            return Err(Fate::PowerLost);
+        }
+        for completion in done {
+            let at = completion.tag as usize;
+            if let Ok(answer) = completion.result
+                && let Err(broken) = self.promises.answered(&actions[at], answer, self.boot)
+            {
+                net.find(Finding::BrokenPromise(format!("data server {}: {broken}", self.id)));
+            }
+            complete(concerned[at], completion.result, net);
+        }
+        if let Some(error) = failure {
+            return Err(Fate::Ends(error.to_string()));
+        }
+        if !self.queue.is_empty() {
+            net.soon((self.id, StoreIn::Group { boot: self.boot }));
+        }
+        Ok(())
+    }
+}
+
+fn action_of(lv: LvId, request: DataRequest) -> (Action, Option<Grant>) {
+    match request {
+        DataRequest::Open { view, floor, boot } => (Action::Open { lv, view, floor, boot }, None),
+        DataRequest::RaiseFloor { floor } => (Action::RaiseFloor { lv, floor }, None),
+        DataRequest::Void { grant } => (Action::Void { lv, grant }, Some(grant)),
+        DataRequest::Verify { chunk } => {
+            let grant = chunk.grant;
+            (Action::Verify { chunk }, Some(grant))
+        }
+    }
+}
+
+fn complete(concerned: Concerned, result: Result<Answer, Refusal>, net: &mut Net) {
+    match concerned {
+        Concerned::Put { caller, grant, replica } => {
+            let good = result == Ok(Answer::Written);
+            hear(caller, Heard::Written { replica, grant, good }, net);
+        }
+        Concerned::Pg { from, lv, grant } => {
+            let Requester { node, run, pg, replica, id } = from;
+            let answer = pg_answer(result, grant);
+            net.send((node, NodeIn::Data { run, id, pg, lv, replica, answer }));
+        }
+        Concerned::Manager { lv, replica } => {
+            if result == Ok(Answer::Created) {
+                net.send(ManagerIn::Created { lv, replica });
+            }
+        }
+    }
+}
+
+fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -> DataAnswer {
+    match (result, grant) {
+        (Ok(Answer::Floor(floor)), _) => DataAnswer::Floor(floor),
+        (Ok(Answer::Voided), Some(grant)) => DataAnswer::Voided(grant),
+        (Ok(Answer::Verified { .. }), Some(grant)) => DataAnswer::Verified(grant),
+        (Ok(Answer::Mismatch { .. }), Some(grant)) => DataAnswer::Mismatch(grant),
+        (Err(Refusal::Busy | Refusal::Unreadable), Some(grant)) => DataAnswer::NotNow(grant),
+        _ => DataAnswer::Failed,
+    }
+}
+
+fn hear(caller: Caller, heard: Heard, net: &mut Net) {
+    let Caller { proxy, session, token } = caller;
+    net.send_lossy((proxy, ProxyIn::Heard { session, token, heard }));
+}
+
+impl Store {
+    /// Flips a bit of the byte at `at` of what the extents hold together; false if it is not there.
+    pub(crate) fn rot(&self, pv: PvId, extents: &[Extent], at: u64) -> bool {
+        let disk = self.disk.reopen();
+        let Ok(description) = larder_volume::describe(&*disk, VOLUME_FILE) else { return false };
+        let base = description.data_start + u64::from(pv.0) * PV_BYTES;
+        let mut left = at;
+        for extent in extents {
+            if left < extent.bytes() {
+                let offset = base + u64::from(extent.first) * u64::from(BLOCK_BYTES) + left;
+                return disk.flip_bit(VOLUME_FILE, offset).is_ok();
+            }
+            left -= extent.bytes();
+        }
+        false
+    }
+
+    /// This copy of a chunk, if it is right.
+    pub(crate) fn read(&self, chunk: &Chunk) -> Option<Bytes> {
+        let reader = self.volume.as_ref()?.reader();
+        let bytes = reader.read(chunk.lv, &chunk.extents, 0, chunk.len).ok()?;
+        verify_range(chunk, 0, &bytes).ok().map(|()| bytes)
+    }
+}

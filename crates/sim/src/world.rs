@@ -1,0 +1,398 @@
+//! The whole world of one run: machines, proxies, clients and what goes wrong with them.
+
+use std::sync::Arc;
+
+use larder_env::{Disk, SeededRng, SimDisk};
+
+use crate::client::Clients;
+use crate::desk::Rotten;
+use crate::fate::Fate;
+use crate::faults::{DiskOf, FaultKind};
+use crate::happening::{Happening, Part};
+use crate::manager::Manager;
+use crate::net::{MS, Net};
+use crate::node::{NoStart, Node};
+use crate::proxy::Proxy;
+use crate::setup::{Setup, Weather};
+use crate::store::Store;
+use crate::trace::Trace;
+use crate::verdict::Finding;
+
+/// Bytes of a meta server's disk.
+const NODE_DISK_BYTES: u64 = 64 << 20;
+/// Bytes of a data server's disk.
+const STORE_DISK_BYTES: u64 = 64 << 20;
+
+/// See the module's head.
+pub(crate) struct World {
+    pub(crate) setup: Arc<Setup>,
+    pub(crate) net: Net,
+    pub(crate) manager: Manager,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) stores: Vec<Store>,
+    pub(crate) proxies: Vec<Proxy>,
+    pub(crate) clients: Clients,
+    pub(crate) rotten: Rotten,
+    pub(crate) ops: u32,
+    pub(crate) faults: u64,
+    /// Clients make no more calls.
+    pub(crate) closing: bool,
+}
+
+impl World {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let setup = Arc::new(setup);
+        let mut rng = SeededRng::new(setup.seed);
+        let trace = Trace::new(setup.options.text);
+        let machines = setup.machines;
+        let disk = |rng: &mut SeededRng, bytes| SimDisk::new(rng.next_u64(), bytes);
+        let nodes = (0..machines)
+            .map(|id| Node::new(id, &setup, disk(&mut rng, NODE_DISK_BYTES)))
+            .collect();
+        let stores = (0..machines)
+            .map(|id| Store::new(id, &setup, disk(&mut rng, STORE_DISK_BYTES)))
+            .collect();
+        let clients = Clients::new(&setup, SeededRng::new(rng.next_u64()));
+        let mut net = Net::new(SeededRng::new(rng.next_u64()), setup.weather, trace);
+        let manager = Manager::new(&setup, &mut net);
+        let rotten = Rotten::default();
+        let proxies = (0..setup.proxies)
+            .map(|id| Proxy::new(id, &setup, &manager.routes, &rotten, &mut net))
+            .collect();
+        for client in 0..setup.clients {
+            net.after(30 * MS, Happening::Client(client));
+        }
+        for machine in 0..machines {
+            net.after(0, Happening::Restart(Part::Node(machine)));
+            net.after(0, Happening::Restart(Part::Store(machine)));
+        }
+        Self {
+            setup,
+            net,
+            manager,
+            nodes,
+            stores,
+            proxies,
+            clients,
+            rotten,
+            ops: 0,
+            faults: 0,
+            closing: false,
+        }
+    }
+
+    /// Lets things happen until `until_us`, or something is found.
+    pub(crate) fn run_until(&mut self, until_us: u64) {
+        while self.net.finding().is_none() {
+            let Some(what) = self.net.next(until_us) else { return };
+            self.take(what);
+        }
+    }
+
+    fn take(&mut self, what: Happening) {
+        if self.net.trace.wants_text() {
+            self.say(&what);
+        }
+        match what {
+            Happening::Node(id, input) => {
+                if let Err(fate) = self.nodes[id].handle(input, &mut self.net) {
+                    self.end(Part::Node(id), &fate);
+                }
+            }
+            Happening::Store(id, input) => {
+                if let Err(fate) = self.stores[id].handle(input, &mut self.net) {
+                    self.end(Part::Store(id), &fate);
+                }
+            }
+            Happening::Manager(input) => self.manager.handle(input, &mut self.net),
+            Happening::Proxy(id, input) => {
+                if let Some(client) = self.proxies[id].handle(input, &mut self.net) {
+                    self.done(client);
+                }
+            }
+            Happening::Client(client) => self.next_call(client),
+            Happening::Restart(part) => self.restart(part),
+            Happening::Over(kind) => self.over(kind),
+        }
+    }
+
+    fn say(&mut self, what: &Happening) {
+        let mut text = format!("{what:?}");
+        if text.len() > 260 {
+            let end = (0..=260).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            text.truncate(end);
+            text.push('…');
+        }
+        self.net.say(format_args!("{text}"));
+    }
+
+    fn next_call(&mut self, client: usize) {
+        if self.closing || self.ops >= self.setup.options.ops {
+            return;
+        }
+        while let Some(fault) = self.setup.faults.get(self.faults as usize).copied() {
+            if fault.at_op > self.ops {
+                break;
+            }
+            self.faults += 1;
+            self.inject(fault.kind);
+        }
+        let up: Vec<usize> =
+            (0..self.proxies.len()).filter(|proxy| self.proxies[*proxy].is_up()).collect();
+        if up.is_empty() {
+            self.net.after(20 * MS, Happening::Client(client));
+            return;
+        }
+        let proxy = up[self.net.rng.below(up.len() as u64) as usize];
+        self.ops += 1;
+        let (name, task) = self.clients.next_call(client, &self.proxies[proxy].desk);
+        self.net.say(format_args!("client {client}: {name} through proxy {proxy}"));
+        if let Some(client) = self.proxies[proxy].begin(client, task, &mut self.net) {
+            self.done(client);
+        }
+    }
+
+    fn done(&mut self, client: usize) {
+        let answered = self.clients.done(client);
+        self.net.answers.add(answered, 1);
+        self.net.say(format_args!("client {client}: {answered}"));
+        let pause = self.net.rng.below(2 * MS);
+        self.net.after(pause, Happening::Client(client));
+    }
+
+    /// A part ends by itself.
+    fn end(&mut self, part: Part, fate: &Fate) {
+        self.net.say(format_args!("{part:?} ends: {fate:?}"));
+        match (fate, part) {
+            (Fate::PowerLost, Part::Node(machine) | Part::Store(machine)) => {
+                self.power_off(machine);
+            }
+            (_, part) => self.kill(part),
+        }
+    }
+
+    /// With all roles in one process no part dies alone.
+    fn widen(&self, part: Part) -> Part {
+        match part {
+            Part::Node(machine) | Part::Store(machine) if self.setup.proxy_inside => {
+                Part::Machine(machine)
+            }
+            part => part,
+        }
+    }
+
+    /// Processes die; page caches stay.
+    fn kill(&mut self, part: Part) {
+        let part = self.widen(part);
+        match part {
+            Part::Machine(machine) => {
+                self.stop_node(machine);
+                self.stop_store(machine);
+                if self.setup.proxy_inside {
+                    self.stop_proxy(0);
+                }
+            }
+            Part::Node(machine) => self.stop_node(machine),
+            Part::Store(machine) => self.stop_store(machine),
+            Part::Proxy(proxy) => self.stop_proxy(proxy),
+        }
+        let pause = 100 + self.net.rng.below(120 * MS);
+        self.net.after(pause, Happening::Restart(part));
+    }
+
+    fn stop_node(&mut self, machine: usize) {
+        self.nodes[machine].die();
+        self.nodes[machine].disk.kill();
+    }
+
+    fn stop_store(&mut self, machine: usize) {
+        self.stores[machine].die();
+        self.stores[machine].disk.kill();
+    }
+
+    fn stop_proxy(&mut self, proxy: usize) {
+        for client in self.proxies[proxy].die() {
+            self.done(client);
+        }
+    }
+
+    fn power_off(&mut self, machine: usize) {
+        self.kill(Part::Machine(machine));
+        self.nodes[machine].disk.crash();
+        self.stores[machine].disk.crash();
+    }
+
+    fn restart(&mut self, part: Part) {
+        match part {
+            Part::Machine(machine) => {
+                self.start_node(machine);
+                self.start_store(machine);
+                if self.setup.proxy_inside {
+                    self.start_proxy(0);
+                }
+            }
+            Part::Node(machine) => self.start_node(machine),
+            Part::Store(machine) => self.start_store(machine),
+            Part::Proxy(proxy) => self.start_proxy(proxy),
+        }
+    }
+
+    fn start_node(&mut self, machine: usize) {
+        if self.nodes[machine].is_up() {
+            return;
+        }
+        let fate = match self.nodes[machine].start(&mut self.net) {
+            Ok(()) => return,
+            Err(NoStart::Later(fate)) => fate,
+            Err(NoStart::Damaged(text) | NoStart::Unfit(text)) => {
+                self.net.find(Finding::NoStart(format!("meta server {machine}: {text}")));
+                return;
+            }
+        };
+        self.end(Part::Node(machine), &fate);
+    }
+
+    fn start_store(&mut self, machine: usize) {
+        if self.stores[machine].is_up() {
+            return;
+        }
+        match self.stores[machine].start(&mut self.net) {
+            Ok(()) => {}
+            Err(Ok(fate)) => self.end(Part::Store(machine), &fate),
+            Err(Err(text)) => {
+                self.net.find(Finding::NoStart(format!("data server {machine}: {text}")));
+            }
+        }
+    }
+
+    fn start_proxy(&mut self, proxy: usize) {
+        if !self.proxies[proxy].is_up() {
+            let routes = &self.manager.routes;
+            let fresh = Proxy::new(proxy, &self.setup, routes, &self.rotten, &mut self.net);
+            self.proxies[proxy] = fresh;
+        }
+    }
+
+    fn disk(&self, of: DiskOf) -> &Arc<SimDisk> {
+        match of {
+            DiskOf::Node(machine) => &self.nodes[machine].disk,
+            DiskOf::Store(machine) => &self.stores[machine].disk,
+        }
+    }
+
+    fn capacity(of: DiskOf) -> u64 {
+        match of {
+            DiskOf::Node(_) => NODE_DISK_BYTES,
+            DiskOf::Store(_) => STORE_DISK_BYTES,
+        }
+    }
+
+    fn inject(&mut self, kind: FaultKind) {
+        self.net.say(format_args!("FAULT: {kind:?}"));
+        self.net.faults.add(kind.name(), 1);
+        match kind {
+            FaultKind::Kill(part) => self.kill(part),
+            FaultKind::PowerLoss(machine) => self.power_off(machine),
+            FaultKind::KillThenPowerLoss(machine) => {
+                self.kill(Part::Machine(machine));
+                self.nodes[machine].disk.crash();
+                self.stores[machine].disk.crash();
+            }
+            FaultKind::AllPowerLoss => {
+                (0..self.setup.machines).for_each(|machine| self.power_off(machine));
+            }
+            FaultKind::PowerLossAt(of, n) => self.disk(of).power_off_after(n),
+            FaultKind::FailedSync(of) => self.disk(of).fail_next_sync(),
+            FaultKind::FailedOperation(of, n) => self.disk(of).fail_after(n),
+            FaultKind::DiskFull(of) => {
+                let disk = self.disk(of).reopen();
+                let free = disk.free_bytes().unwrap_or(0);
+                let left = self.net.rng.below(64 << 10).min(free);
+                disk.set_capacity(Self::capacity(of).saturating_sub(free) + left);
+            }
+            FaultKind::Rot => self.rot(),
+            FaultKind::ClockJump(machine, ms) => {
+                self.nodes[machine].skew_ms = self.nodes[machine].skew_ms.saturating_add(ms);
+            }
+            FaultKind::Storm => {
+                self.net.weather = Weather { lost: 4, doubled: 4, late: 4, very_late: 20 };
+            }
+            FaultKind::Rotate(pg, to) => self.manager.rotate(larder_types::PgId(pg), to),
+            FaultKind::Flush(machine, fault) => self.nodes[machine].kv.fail_next_flush(fault),
+        }
+        let lasts_us = kind.lasts_us(&mut self.net.rng);
+        if lasts_us > 0 {
+            self.net.after(lasts_us, Happening::Over(kind));
+        }
+    }
+
+    /// A fault with an end is over.
+    pub(crate) fn over(&mut self, kind: FaultKind) {
+        match kind {
+            FaultKind::DiskFull(of) => self.disk(of).set_capacity(Self::capacity(of)),
+            FaultKind::Storm => self.net.weather = self.setup.weather,
+            _ => {}
+        }
+    }
+
+    /// A bit rots in one copy of an object that its primary shows.
+    fn rot(&mut self) {
+        let pg = self.net.rng.below(u64::from(self.setup.pgs)) as usize;
+        let primary = self.manager.routes.borrow().primary[pg];
+        if !self.nodes[primary].is_up() {
+            return;
+        }
+        let pg = larder_types::PgId(pg as u32);
+        let chunks = self.nodes[primary].chunks_of(pg);
+        if chunks.is_empty() {
+            return;
+        }
+        let chunk = &chunks[self.net.rng.below(chunks.len() as u64) as usize];
+        let replica = self.net.rng.below(16) as usize % self.setup.replicas;
+        let Some((store, pv)) = self.manager.place(chunk.lv, replica) else { return };
+        let at = self.net.rng.below(u64::from(chunk.len));
+        if self.stores[store].rot(pv, &chunk.extents, at) {
+            self.rotten.borrow_mut().insert((chunk.grant, replica));
+        }
+    }
+
+    /// Every fault ends: what was armed, what is lasting, and the weather.
+    pub(crate) fn heal(&mut self) {
+        self.net.weather = Weather { lost: 0, doubled: 0, late: 50, very_late: 0 };
+        for machine in 0..self.setup.machines {
+            self.over(FaultKind::DiskFull(DiskOf::Node(machine)));
+            self.over(FaultKind::DiskFull(DiskOf::Store(machine)));
+            self.kill(Part::Machine(machine));
+        }
+        for proxy in 0..self.proxies.len() {
+            self.kill(Part::Proxy(proxy));
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn report(mut self) -> crate::Report {
+        for machine in 0..self.setup.machines {
+            for disk in [&self.nodes[machine].disk, &self.stores[machine].disk] {
+                let counts = disk.counts();
+                self.net.trace.note(&[counts.operations, counts.syncs, counts.sectors_lost]);
+                self.net.faults.add("unsynced sectors lost", counts.sectors_lost);
+                self.net.faults.add("unsynced sectors kept", counts.sectors_kept);
+                self.net.faults.add("unsynced names lost", counts.names_lost);
+                self.net.faults.add("writes refused for want of space", counts.full_refusals);
+            }
+        }
+        let finding = self.net.finding().cloned();
+        crate::Report {
+            seed: self.setup.seed,
+            trace_hash: self.net.trace.hash(),
+            events: self.net.trace.events(),
+            ops: u64::from(self.ops),
+            faults: self.faults,
+            faults_by_kind: self.net.faults,
+            answers: self.net.answers,
+            finding,
+            tail: self.net.trace.into_tail(),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The power of the simulator: each planted bug is found within some seeds.
+#![cfg(feature = "planted-bugs")]
+
+use larder_sim::planted::{Bugs, NAMES};
+use larder_sim::{Options, run};
+
+/// Seeds in which a bug must be found.
+const SEEDS: u64 = 150;
+
+/// How a bug is looked for: one that needs a view change while old messages are on their way takes
+/// three members, one that needs a batch which crosses from one segment of the log into the next
+/// takes large ops.
+fn options(name: &str) -> Options {
+    let bugs = Bugs::named(name).expect("a planted bug's name");
+    Options {
+        members: if name == "open-lowers" { 3 } else { 1 },
+        heavy_log: name == "cut-tail-not-synced",
+        bugs,
+        ..Options::default()
+    }
+}
+
+/// The names of these bugs that no seed finds. Assertions that fail on the way are findings too.
+fn missed(names: &[&'static str]) -> Vec<&'static str> {
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let is_found = |name: &str| {
+        let options = options(name);
+        (0..SEEDS).any(|seed| run(seed, options).finding.is_some())
+    };
+    let missed = names.iter().copied().filter(|name| !is_found(name)).collect();
+    std::panic::set_hook(loud);
+    missed
+}
+
+#[test]
+fn each_planted_bug_is_found() {
+    let missed = missed(NAMES);
+    assert!(missed.is_empty(), "not found within {SEEDS} seeds: {missed:?}");
+}

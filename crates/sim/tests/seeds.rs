@@ -1,0 +1,54 @@
+//! A short slice of seeds, each run twice: what CI runs at every change. `larder-sim` runs more.
+
+use larder_sim::{Options, Report, run};
+
+/// Runs each seed twice: nothing may be found, and both runs must be the same.
+fn slice(members: usize, seeds: std::ops::Range<u64>) -> Vec<Report> {
+    let options = Options { members, ..Options::default() };
+    let check = |seed| {
+        let report = run(seed, options);
+        if let Some(finding) = &report.finding {
+            panic!("seed {seed}, {members} members: {finding}");
+        }
+        assert_eq!(
+            report.trace_hash,
+            run(seed, options).trace_hash,
+            "two runs of seed {seed} differ"
+        );
+        report
+    };
+    seeds.map(check).collect()
+}
+
+#[test]
+fn one_member_keeps_its_promises_under_any_fault() {
+    slice(1, 0..75);
+}
+
+#[test]
+fn one_member_keeps_its_promises_under_other_faults() {
+    slice(1, 75..150);
+}
+
+#[test]
+fn three_members_keep_their_promises_under_any_fault() {
+    slice(3, 0..25);
+}
+
+#[test]
+fn three_members_keep_their_promises_under_other_faults() {
+    slice(3, 25..50);
+}
+
+#[test]
+fn every_run_has_its_operations_and_faults() {
+    for report in slice(1, 1000..1005) {
+        assert!(report.ops >= 500 && report.faults >= 5, "seed {}: {report:?}", report.seed);
+    }
+}
+
+#[test]
+fn another_seed_is_another_run() {
+    let options = Options::default();
+    assert_ne!(run(1, options).trace_hash, run(2, options).trace_hash);
+}
