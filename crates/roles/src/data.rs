@@ -1,0 +1,369 @@
+//! The data server: one thread per disk, which writes and syncs groups of commands.
+//!
+//! # Invariants
+//!
+//! 1. Commands reach the volume in the order in which they were submitted: a control command is
+//!    answered after every write submitted before it has drained (DESIGN §8).
+//! 2. Writes that wait are bounded in bytes and in number; beyond that a write is refused at once, and
+//!    its put fails without having been tried. Requests of PGs are never refused: a PG has at most a few
+//!    of them under way for each of its LVs and open puts, which are bounded.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use bytes::Bytes;
+use larder_env::Disk;
+use larder_protocol::{DataAnswer, DataRequest};
+use larder_types::{BootId, Chunk, Extent, Grant, LvId, PgId};
+use larder_volume::limits::GROUP_COMMANDS_MAX;
+use larder_volume::{
+    Action, Answer, Command, Completion, ReadError, Refusal, SumRange, Volume, VolumeReader,
+    verify_range, whole_sums,
+};
+use parking_lot::{Condvar, Mutex};
+
+use crate::limits::{
+    DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, RESERVE_BYTES,
+    RESERVE_LAST_PART, RESERVE_PART,
+};
+use crate::manager::LvRecord;
+use crate::meta::Meta;
+use crate::ticket::{Ticket, WriteOutcome};
+
+/// Whom a completion concerns.
+enum Concerned {
+    /// A put: this replica's write of its data.
+    Put { ticket: Arc<Ticket>, replica: usize },
+    /// A PG's own request.
+    Pg { pg: PgId, lv: LvId, replica: usize, grant: Option<Grant> },
+    /// Nobody; a failure is logged.
+    Nobody,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(Action, Concerned, usize)>,
+    bytes: usize,
+    stopped: bool,
+}
+
+/// One replica's share of a put.
+pub(crate) struct PutWrite {
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) data: Vec<Bytes>,
+    pub(crate) len: u32,
+    pub(crate) replica: usize,
+}
+
+/// What the disk did, for metrics.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DiskCounters {
+    /// Groups written and synced.
+    pub groups: u64,
+    /// Commands in them.
+    pub commands: u64,
+    /// Bytes of data in them.
+    pub bytes: u64,
+    /// Nanoseconds spent writing and syncing.
+    pub group_ns: u64,
+    /// Commands that wait.
+    pub queued_commands: u64,
+    /// Bytes of data that wait.
+    pub queued_bytes: u64,
+    /// Bytes free in the file system.
+    pub free_bytes: u64,
+}
+
+/// A data server with one disk.
+pub struct DataServer {
+    boot: BootId,
+    queue: Mutex<Queue>,
+    ready: Condvar,
+    reader: VolumeReader,
+    disk: Arc<dyn Disk>,
+    meta: OnceLock<Weak<Meta>>,
+    reserve_bytes: u64,
+    free_bytes: AtomicU64,
+    broken: AtomicBool,
+    groups: AtomicU64,
+    commands: AtomicU64,
+    bytes: AtomicU64,
+    group_ns: AtomicU64,
+}
+
+impl DataServer {
+    /// A server for an open volume that lies on `disk`, a file system of `capacity_bytes`.
+    ///
+    /// # Errors
+    /// If the free space cannot be read.
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        capacity_bytes: u64,
+        volume: &Volume,
+        boot: BootId,
+    ) -> Result<Arc<Self>, larder_env::DiskError> {
+        let free = disk.free_bytes()?;
+        let reserve_bytes = RESERVE_BYTES.min(capacity_bytes / RESERVE_PART);
+        Ok(Arc::new(Self {
+            boot,
+            queue: Mutex::new(Queue::default()),
+            ready: Condvar::new(),
+            reader: volume.reader(),
+            disk,
+            meta: OnceLock::new(),
+            reserve_bytes,
+            free_bytes: AtomicU64::new(free),
+            broken: AtomicBool::new(false),
+            groups: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            group_ns: AtomicU64::new(0),
+        }))
+    }
+
+    /// Names the meta server to which PGs' requests are answered.
+    pub(crate) fn answer_to(&self, meta: &Arc<Meta>) {
+        assert!(self.meta.set(Arc::downgrade(meta)).is_ok(), "answers go to one meta server");
+    }
+
+    /// This run.
+    #[must_use]
+    pub fn boot(&self) -> BootId {
+        self.boot
+    }
+
+    /// Whether everything new is refused so that the log and the index keep room for deletes. Before
+    /// that, new data is still taken where deletes have made room.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes / RESERVE_LAST_PART
+    }
+
+    /// Whether the disk failed and takes nothing any more.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the free space of the file system.
+    pub(crate) fn measure_free_space(&self) {
+        if let Ok(free) = self.disk.free_bytes() {
+            self.free_bytes.store(free, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes a put's data; its ticket hears of it.
+    pub(crate) fn write(&self, lv: LvId, grant: Grant, write: PutWrite, ticket: &Arc<Ticket>) {
+        let PutWrite { extents, data, len, replica } = write;
+        let concerned = Concerned::Put { ticket: ticket.clone(), replica };
+        let action = Action::Write { lv, grant, extents, data, len };
+        self.submit(action, concerned, len as usize);
+    }
+
+    /// Carries out a PG's request.
+    pub(crate) fn request(&self, pg: PgId, lv: LvId, replica: usize, request: DataRequest) {
+        let (action, grant) = match request {
+            DataRequest::Open { view, floor, boot } => {
+                (Action::Open { lv, view, floor, boot }, None)
+            }
+            DataRequest::RaiseFloor { floor } => (Action::RaiseFloor { lv, floor }, None),
+            DataRequest::Void { grant } => (Action::Void { lv, grant }, Some(grant)),
+            DataRequest::Verify { chunk } => {
+                let grant = chunk.grant;
+                (Action::Verify { chunk }, Some(grant))
+            }
+        };
+        self.submit(action, Concerned::Pg { pg, lv, replica, grant }, 0);
+    }
+
+    /// Gives an LV its PV.
+    pub(crate) fn create(&self, record: &LvRecord) {
+        for (replica, place) in record.replicas.iter().enumerate() {
+            let action = Action::CreatePv { pv: place.pv, lv: record.lv, replica: replica as u8 };
+            self.submit(action, Concerned::Nobody, 0);
+        }
+    }
+
+    fn submit(&self, action: Action, concerned: Concerned, bytes: usize) {
+        let mut queue = self.queue.lock();
+        let is_write = bytes > 0;
+        let over = queue.bytes + bytes > DISK_QUEUE_BYTES_MAX
+            || queue.waiting.len() >= DISK_QUEUE_COMMANDS_MAX;
+        if queue.stopped || (is_write && over && !queue.waiting.is_empty()) {
+            drop(queue);
+            if let Concerned::Put { ticket, replica } = concerned {
+                ticket.written(replica, WriteOutcome::Failed);
+            }
+            return;
+        }
+        queue.bytes += bytes;
+        queue.waiting.push_back((action, concerned, bytes));
+        if queue.waiting.len() == 1 {
+            self.ready.notify_one();
+        }
+    }
+
+    /// The disk thread.
+    pub(crate) fn disk_loop(&self, mut volume: Volume) {
+        let mut group = Vec::new();
+        let mut concerned = Vec::new();
+        let mut done = Vec::new();
+        while self.take_group(&mut group, &mut concerned) {
+            let bytes = volume.counters().bytes_written;
+            let started = Instant::now();
+            self.commands.fetch_add(group.len() as u64, Ordering::Relaxed);
+            volume.set_growth(self.free_bytes.load(Ordering::Relaxed) >= self.reserve_bytes);
+            volume.execute(std::mem::take(&mut group), &mut done);
+            self.group_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            self.groups.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(volume.counters().bytes_written - bytes, Ordering::Relaxed);
+            for completion in done.drain(..) {
+                let whom =
+                    std::mem::replace(&mut concerned[completion.tag as usize], Concerned::Nobody);
+                self.complete(whom, completion);
+            }
+            concerned.clear();
+        }
+    }
+
+    /// Takes what waits, up to the bounds of a group; `false` once stopped and empty.
+    fn take_group(&self, group: &mut Vec<Command>, concerned: &mut Vec<Concerned>) -> bool {
+        let mut queue = self.queue.lock();
+        while queue.waiting.is_empty() {
+            if queue.stopped {
+                return false;
+            }
+            self.ready.wait(&mut queue);
+        }
+        let mut group_bytes = 0;
+        while group.len() < GROUP_COMMANDS_MAX && group_bytes < DISK_GROUP_BYTES_MAX {
+            let Some((action, whom, bytes)) = queue.waiting.pop_front() else { break };
+            queue.bytes -= bytes;
+            group_bytes += bytes;
+            group.push(Command { tag: concerned.len() as u64, action });
+            concerned.push(whom);
+        }
+        true
+    }
+
+    fn complete(&self, whom: Concerned, completion: Completion) {
+        if completion.result == Err(Refusal::Broken) && !self.broken.swap(true, Ordering::Relaxed) {
+            tracing::error!("the disk failed and is out until it was proven: replace it");
+        }
+        match whom {
+            Concerned::Put { ticket, replica } => {
+                let outcome = match completion.result {
+                    Ok(_) => WriteOutcome::Durable,
+                    Err(Refusal::Full) => WriteOutcome::Full,
+                    Err(refusal) => {
+                        tracing::debug!(%refusal, "a write was refused");
+                        WriteOutcome::Failed
+                    }
+                };
+                ticket.written(replica, outcome);
+            }
+            Concerned::Pg { pg, lv, replica, grant } => {
+                let answer = pg_answer(completion.result, grant);
+                if let Some(meta) = self.meta.get().and_then(Weak::upgrade) {
+                    meta.data_answered(pg, lv, replica, answer);
+                }
+            }
+            Concerned::Nobody => {
+                if let Err(refusal) = completion.result {
+                    tracing::error!(%refusal, "a physical volume could not be made");
+                }
+            }
+        }
+    }
+
+    /// Reads and verifies bytes of a chunk, if the page cache has them.
+    pub(crate) fn read_cached(
+        &self,
+        chunk: &Chunk,
+        range: Range<u32>,
+    ) -> Result<Option<Bytes>, ReadFailure> {
+        let sums = whole_sums(chunk, range.clone());
+        let bytes = self.reader.read_cached(chunk.lv, &chunk.extents, sums.from_byte, sums.len);
+        match bytes {
+            Ok(None) => Ok(None),
+            Ok(Some(bytes)) => verified(chunk, range, sums, bytes).map(Some),
+            Err(error) => Err(read_failed(chunk, &error)),
+        }
+    }
+
+    /// Reads and verifies bytes of a chunk; blocks.
+    pub(crate) fn read(&self, chunk: &Chunk, range: Range<u32>) -> Result<Bytes, ReadFailure> {
+        let sums = whole_sums(chunk, range.clone());
+        match self.reader.read(chunk.lv, &chunk.extents, sums.from_byte, sums.len) {
+            Ok(bytes) => verified(chunk, range, sums, bytes),
+            Err(error) => Err(read_failed(chunk, &error)),
+        }
+    }
+
+    /// Numbers for metrics.
+    #[must_use]
+    pub fn counters(&self) -> DiskCounters {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let queue = self.queue.lock();
+        DiskCounters {
+            groups: load(&self.groups),
+            commands: load(&self.commands),
+            bytes: load(&self.bytes),
+            group_ns: load(&self.group_ns),
+            queued_commands: queue.waiting.len() as u64,
+            queued_bytes: queue.bytes as u64,
+            free_bytes: load(&self.free_bytes),
+        }
+    }
+
+    /// Takes no more commands; the thread ends when it has done those that wait.
+    pub(crate) fn stop(&self) {
+        self.queue.lock().stopped = true;
+        self.ready.notify_all();
+    }
+}
+
+/// Why a copy could not be given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadFailure {
+    /// The bytes are not the chunk's: it was replaced, or the copy is damaged.
+    Mismatch,
+    /// The disk does not give them.
+    Unreadable,
+}
+
+fn verified(
+    chunk: &Chunk,
+    range: Range<u32>,
+    sums: SumRange,
+    bytes: Bytes,
+) -> Result<Bytes, ReadFailure> {
+    verify_range(chunk, sums.first_sum, &bytes).map_err(|_mismatch| ReadFailure::Mismatch)?;
+    let from = (range.start - sums.from_byte) as usize;
+    Ok(bytes.slice(from..from + range.len()))
+}
+
+fn read_failed(chunk: &Chunk, error: &ReadError) -> ReadFailure {
+    match error {
+        // Where a newer object lies now, or nothing was ever written.
+        ReadError::Short { .. } => ReadFailure::Mismatch,
+        error => {
+            tracing::warn!(lv = %chunk.lv, %error, "a chunk cannot be read");
+            ReadFailure::Unreadable
+        }
+    }
+}
+
+fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -> DataAnswer {
+    match (result, grant) {
+        (Ok(Answer::Floor(floor)), _) => DataAnswer::Floor(floor),
+        (Ok(Answer::Voided), Some(grant)) => DataAnswer::Voided(grant),
+        (Ok(Answer::Verified { .. }), Some(grant)) => DataAnswer::Verified(grant),
+        (Ok(Answer::Mismatch { .. }), Some(grant)) => DataAnswer::Mismatch(grant),
+        (Err(Refusal::Busy | Refusal::Unreadable), Some(grant)) => DataAnswer::NotNow(grant),
+        (Ok(_) | Err(_), _) => DataAnswer::Failed,
+    }
+}

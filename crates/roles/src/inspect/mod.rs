@@ -1,0 +1,321 @@
+//! Checking a stopped store without changing it.
+//!
+//! The store is brought, in memory, to the state that its next start would bring it to: the log is
+//! replayed, and what the index does not show yet is applied to an overlay of it. Then everything that
+//! names something is held against what it names.
+//!
+//! # Invariants
+//!
+//! 1. Nothing of the store is written: not even a torn tail is cut. Only the index's engine may remove
+//!    files that a crash left behind and that belong to no state of it.
+//! 2. Every fault found is reported; what could not be looked at is a fault as well.
+
+mod expect;
+mod overlay;
+mod report;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use larder_env::{Disk, RealDisk};
+use larder_kv::LsmKv;
+use larder_protocol::pg::Role;
+use larder_protocol::rebuild::SpaceScan;
+use larder_protocol::{Event, LvInfo, Pg, Replica};
+use larder_types::codec::decode;
+use larder_types::{Body, BootId, Chunk, ObjectKey, PartRow, ServerId, VersionRow, View, rows};
+use larder_volume::{VolumeReader, verify_range};
+
+use crate::manager::{self, ManagerError, Map};
+use crate::meta::{KV_DIR, LOG_DIR, Replay};
+use crate::store::LOCK_FILE;
+use crate::{StoreConfig, StoreError};
+use expect::Expectations;
+use overlay::Overlay;
+pub use report::Report;
+
+/// Checks the store in a directory.
+///
+/// # Errors
+/// [`StoreError`] if it cannot be looked at at all: in use, or no store.
+pub fn inspect(config: &StoreConfig, read_data: bool) -> Result<Report, StoreError> {
+    let disk = RealDisk::open(&config.root)?;
+    let not_a_store = || StoreError::Config {
+        field: "DIR",
+        found: config.root.display().to_string(),
+        remedy: "a directory in which a server has run".to_owned(),
+    };
+    // Before anything is locked: what is no store is left as it is.
+    if manager::load(&disk)?.is_none() {
+        let lost = disk.list(LOG_DIR).is_ok_and(|segments| !segments.is_empty());
+        return Err(if lost {
+            ManagerError::Unusable("it is missing, though there is a log".to_owned()).into()
+        } else {
+            not_a_store()
+        });
+    }
+    let _lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::InUse {
+        root: config.root.display().to_string(),
+        reason: error.to_string(),
+    })?;
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let mut report = Report::default();
+    let map = manager::load(&*disk)?.ok_or_else(not_a_store)?;
+    report.section("map");
+    report.line(format!(
+        "version {}, {} placement groups, {} volumes, {} buckets",
+        map.version,
+        map.pgs.len(),
+        map.lvs.len(),
+        map.buckets.len()
+    ));
+    let reader = look_at_volume(&disk, config, &map, &mut report);
+    let kv = match LsmKv::open(&config.root.join(KV_DIR), crate::limits::KV_CACHE_BYTES) {
+        Ok(kv) => kv,
+        Err(error) => {
+            report.fault(format!("the index cannot be opened: {error}"));
+            return Ok(report);
+        }
+    };
+    let Some((pgs, expected)) = look_at_log(&disk, &kv, &map, config, &mut report) else {
+        return Ok(report);
+    };
+    let overlay = Overlay::new(&kv, &map);
+    let open = apply_in_memory(pgs, &map, &overlay, &mut report);
+    expected.check(&overlay, &mut report);
+    look_at_space(&map, &overlay, &open, &mut report);
+    look_at_objects(&overlay, reader.as_ref().filter(|_| read_data), &mut report);
+    Ok(report)
+}
+
+fn look_at_volume(
+    disk: &Arc<dyn Disk>,
+    config: &StoreConfig,
+    map: &Map,
+    report: &mut Report,
+) -> Option<VolumeReader> {
+    report.section("data");
+    let description = match larder_volume::describe(&**disk, &config.data) {
+        Ok(description) => description,
+        Err(error) => {
+            report.fault(format!("the data file {}: {error}", config.data));
+            return None;
+        }
+    };
+    report.line(format!(
+        "{} physical volumes of {} MiB in use, {} of 2 superblocks good",
+        description.pvs.len(),
+        description.pv_bytes / (1024 * 1024),
+        description.superblock_copies
+    ));
+    if description.superblock_copies < 2 {
+        report.fault("a copy of the data file's superblock is damaged".to_owned());
+    }
+    if description.cluster != map.cluster {
+        report.fault("the data file belongs to another store".to_owned());
+    }
+    for pv in &description.damaged {
+        report.fault(format!("the header of physical volume {pv} is damaged"));
+    }
+    for record in &map.lvs {
+        for place in &record.replicas {
+            let found = description.pvs.iter().find(|pv| pv.lv == record.lv);
+            let newest = map.pgs.get(record.pg.0 as usize).map_or(View(0), |pg| pg.view);
+            match found {
+                Some(pv) if pv.pv != place.pv => {
+                    report
+                        .fault(format!("volume {} lies in another place than the map says", pv.lv));
+                }
+                Some(pv) if pv.view > newest => {
+                    report.fault(format!("volume {} has a later view than the map", pv.lv));
+                }
+                _ => {}
+            }
+        }
+    }
+    match larder_volume::reader(&**disk, &config.data) {
+        Ok(reader) => Some(reader),
+        Err(error) => {
+            report.fault(format!("the data file cannot be opened: {error}"));
+            None
+        }
+    }
+}
+
+fn look_at_log(
+    disk: &Arc<dyn Disk>,
+    kv: &LsmKv,
+    map: &Map,
+    config: &StoreConfig,
+    report: &mut Report,
+) -> Option<(Vec<Pg>, Expectations)> {
+    report.section("log");
+    let replay = Replay::new(kv, ServerId(0), map.pgs.len(), config.log_segment_bytes);
+    let mut replay = match replay {
+        Ok(replay) => replay,
+        Err(error) => {
+            report.fault(error.to_string());
+            return None;
+        }
+    };
+    let mut expected = Expectations::default();
+    let scanned = larder_metalog::scan(&**disk, LOG_DIR, &mut |record| {
+        replay.record(&record.record, record.end);
+        expected.record(&record.record);
+    });
+    let scanned = match scanned {
+        Ok(scanned) => scanned,
+        Err(error) => {
+            report.fault(format!("the log cannot be read: {error}"));
+            return None;
+        }
+    };
+    report.line(format!(
+        "{} records in {} segments, {} bytes of torn tail to be cut",
+        scanned.records, scanned.segments, scanned.torn_bytes
+    ));
+    for damage in &scanned.damages {
+        report.fault(damage.to_string());
+    }
+    match replay.finish() {
+        Ok(replayed) if scanned.damages.is_empty() => Some((replayed.pgs, expected)),
+        Ok(_) => None,
+        Err(error) => {
+            report.fault(error.to_string());
+            None
+        }
+    }
+}
+
+/// Does in memory what a start does: begins a view, takes everything as durable, applies it. Returns
+/// the chunks of puts that the start would have to resolve.
+fn apply_in_memory(
+    pgs: Vec<Pg>,
+    map: &Map,
+    overlay: &Overlay<'_>,
+    report: &mut Report,
+) -> Vec<Chunk> {
+    report.section("index");
+    let mut open = Vec::new();
+    for (mut pg, record) in pgs.into_iter().zip(&map.pgs) {
+        let mut out = Vec::new();
+        let view = View(record.view.0 + 1);
+        let (members, boot) = (record.members.clone(), BootId(0));
+        pg.step(0, Event::NewView { view, members, boot }, overlay, &mut out);
+        let last = out.iter().rev().find_map(|effect| match effect {
+            larder_protocol::Effect::Append(entry) => Some(entry.id),
+            _ => None,
+        });
+        if let Some(last) = last {
+            pg.step(0, Event::Durable(last), overlay, &mut out);
+        }
+        while pg.apply(0, overlay, &mut out) > 0 {}
+        for effect in out {
+            if let larder_protocol::Effect::Halt(reason) = effect {
+                report.fault(reason);
+            }
+        }
+        if pg.role() == Role::Active {
+            open.extend(pg.open_chunks().cloned());
+        } else {
+            report.fault(format!("pg {} could not begin a view", pg.id()));
+        }
+    }
+    report.line(format!(
+        "{} rows to be applied at the next start, {} puts to be resolved",
+        overlay.changed_rows(),
+        open.len()
+    ));
+    open
+}
+
+fn look_at_space(map: &Map, overlay: &Overlay<'_>, open: &[Chunk], report: &mut Report) {
+    report.section("space");
+    let lvs = map.lvs.iter().map(|record| LvInfo {
+        lv: record.lv,
+        blocks: record.blocks,
+        replicas: record
+            .replicas
+            .iter()
+            .map(|place| Replica { server: place.server, boot: BootId(0) })
+            .collect(),
+    });
+    let mut scan = SpaceScan::new(lvs);
+    let visited = overlay.visit(&mut |row, value| {
+        if let Err(error) = scan.note(row, value) {
+            report.fault(error.to_string());
+        }
+    });
+    if let Err(error) = visited {
+        report.fault(format!("the index cannot be scanned: {error}"));
+    }
+    open.iter().for_each(|chunk| scan.claim(chunk));
+    let derived = scan.finish();
+    let total: u64 = derived.lvs.iter().map(|(info, _)| u64::from(info.blocks)).sum();
+    let free: u64 = derived.lvs.iter().map(|(_, runs)| u64::from(runs.blocks())).sum();
+    report.line(format!("{} blocks used, {free} free", total - free));
+    for fault in derived.faults {
+        report.fault(fault.to_string());
+    }
+    for stray in derived.strays {
+        report.fault(stray.to_string());
+    }
+}
+
+/// Reads every chunk that a row names and holds it against its checksums.
+fn look_at_objects(overlay: &Overlay<'_>, reader: Option<&VolumeReader>, report: &mut Report) {
+    report.section("objects");
+    let (mut objects, mut bytes, mut chunks) = (0u64, 0u64, 0u64);
+    let visited = overlay.visit(&mut |row, value| {
+        let name = || match rows::parse_keyed(row) {
+            Some((bucket, key, _)) => format!("object {:?} of bucket {bucket}", key.as_str()),
+            None => format!("row {row:02x?}"),
+        };
+        let body = match row.first() {
+            Some(b'V') => {
+                objects += 1;
+                decode::<VersionRow>("version row", value).map(|row| {
+                    bytes += row.metax.size;
+                    Some(row.body)
+                })
+            }
+            Some(b'P') => decode::<PartRow>("part row", value).map(|row| Some(row.body)),
+            Some(b'K') => decode::<Chunk>("chunk row", value).map(|row| Some(Body::Chunk(row))),
+            _ => Ok(None),
+        };
+        match body {
+            Ok(Some(Body::Chunk(chunk))) => {
+                chunks += 1;
+                if let Some(reader) = reader
+                    && let Err(reason) = verify(reader, &chunk)
+                {
+                    report.fault(format!("{}: {reason}", name()));
+                }
+            }
+            Ok(_) => {}
+            Err(error) => report.fault(format!("{}: {error}", name())),
+        }
+    });
+    if let Err(error) = visited {
+        report.fault(format!("the index cannot be scanned: {error}"));
+    }
+    let read = if reader.is_some() { "read and verified" } else { "not read" };
+    report.line(format!("{objects} objects of {bytes} bytes; {chunks} chunks {read}"));
+    report.objects = objects;
+}
+
+fn verify(reader: &VolumeReader, chunk: &Chunk) -> Result<(), String> {
+    let bytes =
+        reader.read(chunk.lv, &chunk.extents, 0, chunk.len).map_err(|error| error.to_string())?;
+    verify_range(chunk, 0, &bytes).map_err(|error| error.to_string())
+}
+
+/// A key as it is shown in reports.
+fn shown(key: &ObjectKey) -> String {
+    format!("{:?}", key.as_str())
+}
+
+/// For the visits of tables that need no early end.
+fn go_on() -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}

@@ -1,0 +1,93 @@
+//! The index as it would be, without writing to it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use larder_kv::{KvError, KvReader, LsmKv};
+use larder_protocol::{Changes, Index, IndexError};
+use larder_types::{BucketId, Epoch, rows};
+
+use super::go_on;
+use crate::manager::Map;
+
+type Rows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// An index with changes on top that stay in memory.
+pub(super) struct Overlay<'a> {
+    kv: &'a LsmKv,
+    map: &'a Map,
+    rows: RefCell<Rows>,
+}
+
+impl<'a> Overlay<'a> {
+    pub(super) fn new(kv: &'a LsmKv, map: &'a Map) -> Self {
+        Self { kv, map, rows: RefCell::new(Rows::new()) }
+    }
+
+    pub(super) fn changed_rows(&self) -> usize {
+        self.rows.borrow().keys().filter(|row| row.first() != Some(&b'A')).count()
+    }
+
+    /// Visits every row.
+    pub(super) fn visit(&self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), KvError> {
+        let rows = self.rows.borrow();
+        self.kv.scan(&[], None, &mut |row, value| {
+            if !rows.contains_key(row) {
+                visit(row, value);
+            }
+            go_on()
+        })?;
+        for (row, value) in rows.iter() {
+            if let Some(value) = value {
+                visit(row, value);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Index for Overlay<'_> {
+    fn get(&self, row: &[u8]) -> Result<Option<Bytes>, IndexError> {
+        match self.rows.borrow().get(row) {
+            Some(value) => Ok(value.as_ref().map(|value| Bytes::copy_from_slice(value))),
+            None => self.kv.get(row).map_err(|error| IndexError(error.to_string())),
+        }
+    }
+
+    fn scan_prefix(
+        &self,
+        prefix: &[u8],
+        visit: &mut larder_protocol::index::Visit<'_>,
+    ) -> Result<(), IndexError> {
+        let mut merged: Rows = BTreeMap::new();
+        let end = rows::prefix_end(prefix);
+        self.kv
+            .scan(prefix, end.as_deref(), &mut |row, value| {
+                merged.insert(row.to_vec(), Some(value.to_vec()));
+                go_on()
+            })
+            .map_err(|error| IndexError(error.to_string()))?;
+        let rows = self.rows.borrow();
+        let changed = rows.range(prefix.to_vec()..).take_while(|(row, _)| row.starts_with(prefix));
+        merged.extend(changed.map(|(row, value)| (row.clone(), value.clone())));
+        for (row, value) in &merged {
+            if let Some(value) = value
+                && visit(row, value).is_break()
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, changes: Changes) -> Result<(), IndexError> {
+        self.rows.borrow_mut().extend(changes.into_rows());
+        Ok(())
+    }
+
+    fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch> {
+        let mut buckets = self.map.buckets.values();
+        buckets.find(|record| record.id == bucket).map(|record| record.epoch)
+    }
+}

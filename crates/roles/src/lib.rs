@@ -1,0 +1,21 @@
+//! The roles and their drivers: manager, meta, data, proxy.
+//!
+//! One crate, because in one process they call each other directly; each is a module that knows the
+//! others only through the calls shown here.
+
+#![deny(unsafe_code)]
+
+mod clock;
+pub mod data;
+pub mod inspect;
+pub mod limits;
+pub mod manager;
+pub mod meta;
+pub mod proxy;
+pub mod store;
+mod ticket;
+
+pub use larder_protocol::SpaceUse;
+pub use meta::{Meta, MetaConfig, OpenError};
+pub use proxy::Proxy;
+pub use store::{Store, StoreConfig, StoreError};

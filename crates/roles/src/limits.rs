@@ -1,0 +1,37 @@
+//! The roles' limits, with their units.
+
+/// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
+/// which one is always ready ahead.
+pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Part of a segment that may wait before calls are turned away.
+pub const LOG_BUFFER_SEGMENT_PART: u64 = 4;
+/// Milliseconds between two looks at what is due: lazy outcomes, floors, puts in doubt, free space.
+pub const TICK_MS: u64 = 100;
+/// Log bytes that may pile up before the index is flushed and the log behind it freed. Bounds the time
+/// of a restart.
+pub const LOG_BYTES_BEFORE_FLUSH: u64 = 128 * 1024 * 1024;
+/// Bytes of data writes that may wait for one disk.
+pub const DISK_QUEUE_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Commands that may wait for one disk.
+pub const DISK_QUEUE_COMMANDS_MAX: usize = 65_536;
+/// Bytes of data written by one disk group before it is synced.
+pub const DISK_GROUP_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of one piece of a large read.
+pub const READ_PIECE_BYTES: u64 = 1024 * 1024;
+/// Chunks of one large put that may be on their way to disk while the next is read.
+pub const PUT_WINDOW_CHUNKS: usize = 2;
+/// Milliseconds that a list waits for puts under way before it answers 503.
+pub const LIST_WAIT_MS_MAX: u64 = 10_000;
+/// Bytes of cache of the index's blocks.
+pub const KV_CACHE_BYTES: u64 = 96 * 1024 * 1024;
+/// Free bytes of the file system that new data leaves for the log and the index, so that deletes go on.
+pub const RESERVE_BYTES: u64 = 512 * 1024 * 1024;
+/// The same on small disks: one part in this many.
+pub const RESERVE_PART: u64 = 16;
+/// Below one part in this many of the reserve nothing new is taken at all.
+pub const RESERVE_LAST_PART: u64 = 4;
+
+const _: () = assert!(
+    LOG_BUFFER_BYTES_MAX * 2 <= larder_metalog::limits::BUFFER_BYTES_MAX,
+    "calls are turned away long before the log's buffer refuses an op that was taken"
+);

@@ -1,0 +1,362 @@
+//! The manager: owner of the topology map (buckets, LVs, views).
+//!
+//! # Invariants
+//!
+//! 1. A map is used only after it is durable: every change is written as a whole, then published.
+//! 2. Versions, views, bucket ids, epochs and LV ids only grow; an LV belongs to one PG for ever.
+//! 3. A view is told to a PG's members only after the map that names it is durable.
+//!
+//! With one server the quorum is one: the map is a file replaced as a whole (`docs/formats/map.md`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use larder_env::disk::{read_file, replace_file};
+use larder_env::{Disk, DiskError};
+use larder_types::bucket::{BucketRecord, BucketState};
+use larder_types::codec::{CodecError, decode, encode_into};
+use larder_types::limits::BUCKETS_MAX;
+use larder_types::{BucketId, BucketName, DiskId, Epoch, LvId, PgId, PvId, ServerId, View};
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Directory of the manager's files.
+pub const MANAGER_DIR: &str = "manager";
+const MAP_FILE: &str = "map";
+const MAP_MAGIC: &[u8; 8] = b"LARDRMAP";
+
+/// Where a replica of an LV lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaPlace {
+    /// Data server.
+    pub server: ServerId,
+    /// Disk of it.
+    pub disk: DiskId,
+    /// Physical volume on it.
+    pub pv: PvId,
+}
+
+/// An LV and the PG that allocates from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LvRecord {
+    /// The LV.
+    pub lv: LvId,
+    /// Its only PG.
+    pub pg: PgId,
+    /// Blocks.
+    pub blocks: u32,
+    /// Replicas, by index.
+    pub replicas: Vec<ReplicaPlace>,
+}
+
+/// A PG's acting members.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PgRecord {
+    /// Current view.
+    pub view: View,
+    /// Primary first.
+    pub members: Vec<ServerId>,
+}
+
+/// The topology map.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Map {
+    /// Drawn at creation; every file of the cluster names it.
+    pub cluster: u64,
+    /// Grows with each change.
+    pub version: u64,
+    /// PGs, by id; a power of two, fixed at creation.
+    pub pgs: Vec<PgRecord>,
+    /// Blocks of every LV made so far and to come.
+    pub lv_blocks: u32,
+    /// PVs that the disk can take.
+    pub pv_count_max: u32,
+    /// LVs, by id.
+    pub lvs: Vec<LvRecord>,
+    /// Buckets.
+    pub buckets: BTreeMap<BucketName, BucketRecord>,
+    /// The next bucket's id.
+    pub next_bucket: BucketId,
+}
+
+/// The map with what is looked up per request.
+#[derive(Debug)]
+pub struct Published {
+    /// The map.
+    pub map: Map,
+    live: BTreeMap<BucketId, Epoch>,
+}
+
+impl Published {
+    fn new(map: Map) -> Arc<Self> {
+        let live = map.buckets.values().filter(|bucket| bucket.state == BucketState::Live);
+        let live = live.map(|bucket| (bucket.id, bucket.epoch)).collect();
+        Arc::new(Self { map, live })
+    }
+
+    /// Epoch of a bucket that takes puts.
+    #[must_use]
+    pub fn live_epoch(&self, id: BucketId) -> Option<Epoch> {
+        self.live.get(&id).copied()
+    }
+
+    /// A bucket's record.
+    #[must_use]
+    pub fn bucket(&self, name: &BucketName) -> Option<&BucketRecord> {
+        self.map.buckets.get(name)
+    }
+}
+
+/// Why the map could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// The disk failed: give up.
+    #[error("the topology map: {0}")]
+    Disk(#[from] DiskError),
+    /// The file is damaged or newer: restore it or use a newer release.
+    #[error("the topology map manager/map is unusable: {0}; restore it from a backup")]
+    Unusable(String),
+    /// Fix the request.
+    #[error("the bucket exists already")]
+    BucketExists,
+    /// Fix the request.
+    #[error("the bucket does not exist")]
+    NoSuchBucket,
+    /// Fix the request.
+    #[error("the cluster has {BUCKETS_MAX} buckets, as many as it may")]
+    TooManyBuckets,
+}
+
+impl From<CodecError> for ManagerError {
+    fn from(error: CodecError) -> Self {
+        Self::Unusable(error.to_string())
+    }
+}
+
+/// What a new cluster is made with.
+#[derive(Debug, Clone, Copy)]
+pub struct Genesis {
+    /// PGs, a power of two.
+    pub pg_count: u32,
+    /// Blocks of an LV.
+    pub lv_blocks: u32,
+    /// PVs that the disk can take.
+    pub pv_count_max: u32,
+}
+
+/// The owner of the map.
+pub struct Manager {
+    disk: Arc<dyn Disk>,
+    published: RwLock<Arc<Published>>,
+    /// Held while a change is on its way to the disk.
+    changing: Mutex<()>,
+}
+
+impl Manager {
+    /// Reads the map, or makes it on a new disk.
+    ///
+    /// # Errors
+    /// [`ManagerError::Disk`] and [`ManagerError::Unusable`].
+    pub fn open(disk: Arc<dyn Disk>, genesis: Genesis) -> Result<Self, ManagerError> {
+        let map = match load(&*disk)? {
+            Some(map) => map,
+            None => {
+                disk.create_dir(MANAGER_DIR)?;
+                let map = new_map(genesis);
+                store(&*disk, &map)?;
+                map
+            }
+        };
+        let published = RwLock::new(Published::new(map));
+        Ok(Self { disk, published, changing: Mutex::new(()) })
+    }
+
+    /// The map as it is now.
+    #[must_use]
+    pub fn map(&self) -> Arc<Published> {
+        self.published.read().clone()
+    }
+
+    /// Begins a new view of every PG, as a restart of its primary must, and ends what the last run of
+    /// the server had begun.
+    ///
+    /// # Errors
+    /// [`ManagerError::Disk`].
+    pub fn begin_views(&self) -> Result<Arc<Published>, ManagerError> {
+        self.change(|map| {
+            for pg in &mut map.pgs {
+                pg.view = View(pg.view.0 + 1);
+            }
+            // A deletion that was under way went with its proxy.
+            for bucket in map.buckets.values_mut() {
+                if bucket.state == BucketState::Deleting {
+                    bucket.state = BucketState::Live;
+                    bucket.epoch = Epoch(bucket.epoch.0 + 1);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a bucket.
+    ///
+    /// # Errors
+    /// [`ManagerError`].
+    pub fn create_bucket(
+        &self,
+        name: &BucketName,
+        location: Option<String>,
+        now_ms: u64,
+    ) -> Result<BucketRecord, ManagerError> {
+        let map = self.change(|map| {
+            if map.buckets.contains_key(name) {
+                return Err(ManagerError::BucketExists);
+            }
+            if map.buckets.len() >= BUCKETS_MAX {
+                return Err(ManagerError::TooManyBuckets);
+            }
+            let id = map.next_bucket;
+            map.next_bucket = BucketId(id.0 + 1);
+            let (epoch, state) = (Epoch(1), BucketState::Live);
+            let record =
+                BucketRecord { id, name: name.clone(), epoch, state, created_ms: now_ms, location };
+            map.buckets.insert(name.clone(), record);
+            Ok(())
+        })?;
+        map.bucket(name).cloned().ok_or(ManagerError::NoSuchBucket)
+    }
+
+    /// Marks a bucket as deleting, under a new epoch; the record returned is what
+    /// [`Manager::end_deletion`] takes. A deletion that was under way has lost.
+    ///
+    /// # Errors
+    /// [`ManagerError`].
+    pub fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, ManagerError> {
+        let map = self.change(|map| {
+            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            record.state = BucketState::Deleting;
+            record.epoch = Epoch(record.epoch.0 + 1);
+            Ok(())
+        })?;
+        map.bucket(name).cloned().ok_or(ManagerError::NoSuchBucket)
+    }
+
+    /// Ends a deletion: removes the bucket if it was found empty, else makes it live again.
+    ///
+    /// # Errors
+    /// [`ManagerError::NoSuchBucket`] if the bucket has gone, or its record changed since.
+    pub fn end_deletion(&self, marked: &BucketRecord, empty: bool) -> Result<(), ManagerError> {
+        self.change(|map| {
+            let record = map.buckets.get_mut(&marked.name).ok_or(ManagerError::NoSuchBucket)?;
+            if record != marked {
+                return Err(ManagerError::NoSuchBucket);
+            }
+            if empty {
+                map.buckets.remove(&marked.name);
+            } else {
+                record.state = BucketState::Live;
+                record.epoch = Epoch(record.epoch.0 + 1);
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Draws another LV for a PG from the pool; `None` if the disk has no PV left.
+    ///
+    /// # Errors
+    /// [`ManagerError::Disk`].
+    pub fn draw_lv(&self, pg: PgId) -> Result<Option<LvRecord>, ManagerError> {
+        let mut drawn = None;
+        self.change(|map| {
+            let next = map.lvs.len() as u32;
+            if next >= map.pv_count_max {
+                return Ok(());
+            }
+            let server = map.pgs[pg.0 as usize].members[0];
+            let record = LvRecord {
+                lv: LvId(next),
+                pg,
+                blocks: map.lv_blocks,
+                replicas: vec![ReplicaPlace { server, disk: DiskId(0), pv: PvId(next) }],
+            };
+            map.lvs.push(record.clone());
+            drawn = Some(record);
+            Ok(())
+        })?;
+        Ok(drawn)
+    }
+
+    fn change(
+        &self,
+        edit: impl FnOnce(&mut Map) -> Result<(), ManagerError>,
+    ) -> Result<Arc<Published>, ManagerError> {
+        let _one_at_a_time = self.changing.lock();
+        let before = self.map();
+        let mut map = before.map.clone();
+        edit(&mut map)?;
+        if map == before.map {
+            return Ok(before);
+        }
+        map.version += 1;
+        store(&*self.disk, &map)?;
+        let map = Published::new(map);
+        *self.published.write() = map.clone();
+        Ok(map)
+    }
+}
+
+fn new_map(genesis: Genesis) -> Map {
+    let pg = PgRecord { view: View(0), members: vec![ServerId(0)] };
+    Map {
+        cluster: larder_env::rng::unique_u64(),
+        version: 1,
+        pgs: vec![pg; genesis.pg_count as usize],
+        lv_blocks: genesis.lv_blocks,
+        pv_count_max: genesis.pv_count_max,
+        lvs: Vec::new(),
+        buckets: BTreeMap::new(),
+        next_bucket: BucketId(1),
+    }
+}
+
+/// Reads the map of a store; `None` if it has none yet.
+///
+/// # Errors
+/// [`ManagerError::Disk`] and [`ManagerError::Unusable`].
+pub fn load(disk: &dyn Disk) -> Result<Option<Map>, ManagerError> {
+    let bytes = match read_file(disk, &format!("{MANAGER_DIR}/{MAP_FILE}")) {
+        Ok(bytes) => bytes,
+        Err(DiskError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let damaged = |reason: &str| ManagerError::Unusable(reason.to_owned());
+    let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(|| damaged("it is too short"))?;
+    let (sum, body) = rest.split_first_chunk::<8>().ok_or_else(|| damaged("it is too short"))?;
+    if magic != MAP_MAGIC {
+        return Err(damaged("it does not begin as a map does"));
+    }
+    if u64::from_le_bytes(*sum) != xxh3_64(body) {
+        return Err(damaged("its checksum is wrong"));
+    }
+    Ok(Some(decode("topology map", body)?))
+}
+
+/// The bytes of a map file.
+#[must_use]
+pub fn map_bytes(map: &Map) -> Vec<u8> {
+    let mut body = Vec::new();
+    encode_into(map, &mut body);
+    let mut bytes = MAP_MAGIC.to_vec();
+    bytes.extend(xxh3_64(&body).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn store(disk: &dyn Disk, map: &Map) -> Result<(), ManagerError> {
+    Ok(replace_file(disk, MANAGER_DIR, MAP_FILE, &map_bytes(map))?)
+}
+
+#[cfg(test)]
+mod tests;

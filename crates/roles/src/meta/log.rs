@@ -1,0 +1,284 @@
+//! The log's driver: appends under the PGs' locks, one thread that writes and syncs groups.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use larder_metalog::{Appender, Batch, LogError, Lsn, Record, Writer};
+use larder_protocol::{Event, LogEntry};
+use larder_types::codec::encode_into;
+use larder_types::{Op, OpId, OpSeq, PgId};
+use parking_lot::{Condvar, Mutex};
+
+use super::Meta;
+use crate::limits::{LOG_BUFFER_BYTES_MAX, LOG_BUFFER_SEGMENT_PART};
+
+/// What the log did, for metrics.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogCounters {
+    /// Groups written and synced.
+    pub groups: u64,
+    /// Ops in them.
+    pub ops: u64,
+    /// Position through which the log is synced; grows by the bytes written.
+    pub synced: u64,
+    /// Nanoseconds spent writing and syncing.
+    pub sync_ns: u64,
+    /// Bytes that wait.
+    pub buffered_bytes: u64,
+    /// Bytes of the log on disk.
+    pub disk_bytes: u64,
+}
+
+/// The log as the PGs see it.
+pub(super) struct Log {
+    state: Mutex<LogState>,
+    ready: Condvar,
+    segment_bytes: u64,
+    groups: AtomicU64,
+    ops: AtomicU64,
+    synced: AtomicU64,
+    sync_ns: AtomicU64,
+    disk_bytes: AtomicU64,
+    /// Everything below may be freed; set by the flush thread, done by the log thread.
+    free_below: AtomicU64,
+}
+
+struct LogState {
+    appender: Appender,
+    /// Last op of each PG in the buffer, and which PGs have one.
+    last: Vec<OpId>,
+    touched: Vec<PgId>,
+    /// Somebody waits for what is in the buffer.
+    urgent: bool,
+    /// The last record says that everything before it is synced.
+    vouched: bool,
+    stopped: bool,
+    /// Highest op of each PG in each segment, oldest segment first.
+    segments: Vec<Segment>,
+}
+
+struct Segment {
+    start: Lsn,
+    highest: Vec<OpSeq>,
+}
+
+impl LogState {
+    /// A record of `pg` at `seq` ends at `end`: the segment it lies in needs it.
+    fn note(&mut self, pg: PgId, seq: OpSeq, end: Lsn, segment_bytes: u64) {
+        let start = Lsn((end.0 - 1) / segment_bytes * segment_bytes);
+        if self.segments.last().is_none_or(|segment| segment.start < start) {
+            let highest = vec![OpSeq(0); self.last.len()];
+            self.segments.push(Segment { start, highest });
+        }
+        if let Some(segment) = self.segments.last_mut() {
+            let highest = &mut segment.highest[pg.0 as usize];
+            *highest = (*highest).max(seq);
+        }
+    }
+}
+
+impl Log {
+    pub(super) fn new(
+        appender: Appender,
+        segment_bytes: u64,
+        pg_count: usize,
+        recovered: &[(PgId, OpSeq, Lsn)],
+    ) -> Self {
+        let mut state = LogState {
+            appender,
+            last: vec![OpId::default(); pg_count],
+            touched: Vec::new(),
+            urgent: false,
+            vouched: true,
+            stopped: false,
+            segments: Vec::new(),
+        };
+        for &(pg, seq, end) in recovered {
+            state.note(pg, seq, end, segment_bytes);
+        }
+        Self {
+            state: Mutex::new(state),
+            ready: Condvar::new(),
+            segment_bytes,
+            groups: AtomicU64::new(0),
+            ops: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            sync_ns: AtomicU64::new(0),
+            disk_bytes: AtomicU64::new(0),
+            free_below: AtomicU64::new(0),
+        }
+    }
+
+    /// Buffers an op. Outcomes wait for company; everything else wakes the log thread.
+    pub(super) fn append(
+        &self,
+        pg: PgId,
+        entry: &LogEntry,
+        commit: OpSeq,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), LogError> {
+        scratch.clear();
+        encode_into(&*entry.op, scratch);
+        let record =
+            Record { pg, view: entry.id.view, seq: entry.id.seq, commit, payload: scratch };
+        let mut state = self.state.lock();
+        let end = state.appender.append(&record)?;
+        state.vouched = false;
+        state.note(pg, entry.id.seq, end, self.segment_bytes);
+        let before = std::mem::replace(&mut state.last[pg.0 as usize], entry.id);
+        if before == OpId::default() {
+            state.touched.push(pg);
+        }
+        self.ops.fetch_add(1, Ordering::Relaxed);
+        if !matches!(*entry.op, Op::Outcome { .. }) && !std::mem::replace(&mut state.urgent, true) {
+            self.ready.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Has what is buffered synced soon.
+    pub(super) fn nudge(&self) {
+        let mut state = self.state.lock();
+        if !state.touched.is_empty() && !std::mem::replace(&mut state.urgent, true) {
+            self.ready.notify_one();
+        }
+    }
+
+    /// Called now and then: has outcomes synced that found no company, and, once the log is idle,
+    /// appends a mark that vouches for its last group.
+    pub(super) fn tick(&self) -> Result<(), LogError> {
+        let mut state = self.state.lock();
+        if state.touched.is_empty() {
+            if state.vouched || state.appender.buffered_bytes() > 0 {
+                return Ok(());
+            }
+            state.appender.mark()?;
+            state.vouched = true;
+        }
+        if !std::mem::replace(&mut state.urgent, true) {
+            self.ready.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Whether calls must be turned away until the log has caught up.
+    pub(super) fn is_busy(&self) -> bool {
+        let busy = LOG_BUFFER_BYTES_MAX.min(self.segment_bytes / LOG_BUFFER_SEGMENT_PART);
+        self.state.lock().appender.buffered_bytes() > busy
+    }
+
+    /// Whether what is left of the log's space is kept for ops that free space.
+    pub(super) fn is_full(&self) -> bool {
+        self.state.lock().appender.is_full()
+    }
+
+    /// Bytes appended so far.
+    pub(super) fn end(&self) -> Lsn {
+        self.state.lock().appender.end()
+    }
+
+    /// Frees the segments in which no PG needs anything: `retain[pg]` is the oldest op that it needs.
+    pub(super) fn free(&self, retain: &[OpSeq]) {
+        let mut state = self.state.lock();
+        let unneeded = |segment: &Segment| {
+            segment.highest.iter().zip(retain).all(|(highest, oldest)| highest < oldest)
+        };
+        while state.segments.len() > 1 && unneeded(&state.segments[0]) {
+            state.segments.remove(0);
+        }
+        if let Some(oldest) = state.segments.first() {
+            self.free_below.fetch_max(oldest.start.0, Ordering::Release);
+            self.ready.notify_one();
+        }
+    }
+
+    /// Waits for something to do and takes what is buffered; returns whether the log is stopping.
+    fn take_group(&self, group: &mut Group) -> bool {
+        let mut state = self.state.lock();
+        while !state.urgent
+            && !state.stopped
+            && self.free_below.load(Ordering::Acquire) <= group.freed
+        {
+            self.ready.wait(&mut state);
+        }
+        state.urgent = false;
+        let LogState { touched, last, appender, .. } = &mut *state;
+        let touched = touched.drain(..);
+        group.last.extend(touched.map(|pg| (pg, std::mem::take(&mut last[pg.0 as usize]))));
+        appender.take_batch(&mut group.batch);
+        state.stopped
+    }
+
+    pub(super) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.ready.notify_one();
+    }
+
+    pub(super) fn counters(&self) -> LogCounters {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LogCounters {
+            groups: load(&self.groups),
+            ops: load(&self.ops),
+            synced: load(&self.synced),
+            sync_ns: load(&self.sync_ns),
+            disk_bytes: load(&self.disk_bytes),
+            buffered_bytes: self.state.lock().appender.buffered_bytes(),
+        }
+    }
+}
+
+impl Meta {
+    /// The log thread: writes and syncs a group, then tells its PGs.
+    pub(super) fn log_loop(&self, mut writer: Writer) {
+        let mut group = Group::default();
+        loop {
+            match self.log_group(&mut writer, &mut group) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return self.fail(format!("the log cannot be written: {error}")),
+            }
+        }
+    }
+
+    /// One group; `false` when stopped with nothing left to write.
+    pub(super) fn log_group(
+        &self,
+        writer: &mut Writer,
+        group: &mut Group,
+    ) -> Result<bool, LogError> {
+        let log = &self.log;
+        let stopped = log.take_group(group);
+        if !group.batch.is_empty() {
+            let started = Instant::now();
+            let progress = writer.commit(&mut group.batch)?;
+            log.sync_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            log.groups.fetch_add(1, Ordering::Relaxed);
+            log.synced.store(progress.synced.0, Ordering::Relaxed);
+            log.state.lock().appender.note(progress);
+            for (pg, last) in group.last.drain(..) {
+                self.step(&mut self.lock(pg), Event::Durable(last));
+            }
+        } else if stopped {
+            return Ok(false);
+        }
+        let free_below = log.free_below.load(Ordering::Acquire);
+        if free_below > group.freed {
+            group.freed = free_below;
+            writer.free_below(Lsn(free_below))?;
+        }
+        let progress = writer.prepare()?;
+        log.state.lock().appender.note(progress);
+        log.disk_bytes.store(writer.disk_bytes(), Ordering::Relaxed);
+        Ok(true)
+    }
+}
+
+/// What one turn of the log thread writes.
+#[derive(Default)]
+pub(super) struct Group {
+    batch: Batch,
+    /// Last op of each PG in it.
+    last: Vec<(PgId, OpId)>,
+    /// Below this the log's segments were given up.
+    freed: u64,
+}

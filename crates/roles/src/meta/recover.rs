@@ -1,0 +1,300 @@
+//! Opening a meta server: index, log, views, space; then its threads.
+//!
+//! The order matters: the log is cut and synced before anything is appended; the view is in the map
+//! before an op carries it; space is derived only when everything through the view's start is applied;
+//! and no call is served before that.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+
+use larder_env::Disk;
+use larder_kv::{KvError, KvReader, LsmKv};
+use larder_metalog::{LogConfig, LogError, Lsn, Record, Writer};
+use larder_protocol::pg::{LogGap, Recovering, Role};
+use larder_protocol::rebuild::SpaceScan;
+use larder_protocol::{Call, Event, IndexError, LvInfo, Pg, Planted};
+use larder_types::codec::{CodecError, decode};
+use larder_types::{BucketId, Op, OpId, OpSeq, PgId, ServerId, StreamId, rows};
+use larder_volume::Volume;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::log::{Group, Log};
+use super::maintain::FlushSignal;
+use super::{IndexPort, Member, Meta, PgQueue, Tickets};
+use crate::data::DataServer;
+use crate::limits::KV_CACHE_BYTES;
+use crate::manager::{Manager, ManagerError};
+
+/// Directory of the log's segments.
+pub const LOG_DIR: &str = "log";
+/// Directory of the index.
+pub const KV_DIR: &str = "kv";
+
+/// What a meta server is opened with.
+#[derive(Debug, Clone)]
+pub struct MetaConfig {
+    /// This server.
+    pub me: ServerId,
+    /// The log's settings.
+    pub log: LogConfig,
+}
+
+/// Why a meta server did not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The log: damaged, newer, or its disk failed.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The index: damaged, newer, or its disk failed.
+    #[error("the index: {0}")]
+    Kv(#[from] KvError),
+    /// The map.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+    /// The log and the index do not fit each other.
+    #[error("the log does not fit the index: {0}; run `larder inspect`")]
+    Gap(#[from] LogGap),
+    /// A record is not an op of this cluster.
+    #[error("the log holds a record that cannot be used: {0}")]
+    Record(String),
+    /// METAX contradicts itself.
+    #[error("the metadata contradicts itself: {0}; run `larder inspect`")]
+    Contradiction(String),
+}
+
+impl From<CodecError> for OpenError {
+    fn from(error: CodecError) -> Self {
+        Self::Record(error.to_string())
+    }
+}
+
+impl From<IndexError> for OpenError {
+    fn from(error: IndexError) -> Self {
+        Self::Contradiction(error.to_string())
+    }
+}
+
+/// PGs as the index and the log describe them.
+pub(crate) struct Replayed {
+    pub(crate) pgs: Vec<Pg>,
+    pub(crate) highest: Vec<(PgId, OpSeq, Lsn)>,
+}
+
+/// Collects log records into PGs.
+pub(crate) struct Replay {
+    pgs: Vec<Recovering>,
+    highest: BTreeMap<(u64, PgId), (OpSeq, Lsn)>,
+    segment_bytes: u64,
+    error: Option<OpenError>,
+}
+
+impl Replay {
+    pub(crate) fn new(
+        kv: &dyn KvReader,
+        me: ServerId,
+        pg_count: usize,
+        segment_bytes: u64,
+    ) -> Result<Self, OpenError> {
+        let mut pgs = Vec::with_capacity(pg_count);
+        for pg in (0..pg_count as u32).map(PgId) {
+            let applied = match kv.get(&rows::applied(pg))? {
+                Some(row) => decode::<OpId>("applied position", &row)?,
+                None => OpId::default(),
+            };
+            pgs.push(Recovering::new(pg, me, applied, Planted::default()));
+        }
+        Ok(Self { pgs, highest: BTreeMap::new(), segment_bytes, error: None })
+    }
+
+    /// Takes a record; after an error the rest is passed over.
+    pub(crate) fn record(&mut self, record: &Record<'_>, end: Lsn) {
+        if self.error.is_some() {
+            return;
+        }
+        if let Err(error) = self.try_record(record) {
+            self.error = Some(error);
+        }
+        let key = ((end.0 - 1) / self.segment_bytes, record.pg);
+        let highest = self.highest.entry(key).or_insert((record.seq, end));
+        *highest = (highest.0.max(record.seq), end);
+    }
+
+    fn try_record(&mut self, record: &Record<'_>) -> Result<(), OpenError> {
+        let op = decode::<Op>("op", record.payload)?;
+        let recovering = self.pgs.get_mut(record.pg.0 as usize).ok_or_else(|| {
+            OpenError::Record(format!("it is of pg {}, which does not exist", record.pg))
+        })?;
+        let id = OpId { view: record.view, seq: record.seq };
+        Ok(recovering.replay(id, op, record.commit)?)
+    }
+
+    pub(crate) fn finish(self) -> Result<Replayed, OpenError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let highest =
+            self.highest.into_iter().map(|((_, pg), (seq, end))| (pg, seq, end)).collect();
+        Ok(Replayed { pgs: self.pgs.into_iter().map(Recovering::finish).collect(), highest })
+    }
+}
+
+/// The threads of a store; they end after [`Meta::stop`] and [`DataServer::stop`].
+pub struct Threads(Vec<JoinHandle<()>>);
+
+impl Threads {
+    /// Waits for all of them.
+    pub fn join(self) {
+        for thread in self.0 {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store panicked");
+            }
+        }
+    }
+}
+
+impl Meta {
+    /// Opens the meta server of a store and begins its views.
+    ///
+    /// # Errors
+    /// [`OpenError`]; nothing is served then.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        manager: Arc<Manager>,
+        data: Arc<DataServer>,
+        volume: Volume,
+        config: &MetaConfig,
+    ) -> Result<(Arc<Self>, Threads), OpenError> {
+        let kv = LsmKv::open(&root.join(KV_DIR), KV_CACHE_BYTES)?;
+        let pg_count = manager.map().map.pgs.len();
+        let segment_bytes = config.log.segment_bytes;
+        let mut replay = Replay::new(&kv, config.me, pg_count, segment_bytes)?;
+        let (appender, mut writer, recovery) =
+            larder_metalog::recover(disk, LOG_DIR, &config.log, &mut |record| {
+                replay.record(&record.record, record.end);
+            })?;
+        let began_before = manager.map().map.pgs.iter().any(|pg| pg.view.0 > 0);
+        if recovery.created && began_before {
+            let reason = "the map says that this store has run, but its log is gone: restore log/";
+            return Err(OpenError::Contradiction(reason.to_owned()));
+        }
+        tracing::info!(?recovery, "log recovered");
+        let Replayed { pgs, highest } = replay.finish()?;
+        let meta = Arc::new(Self {
+            pgs: pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
+            index: IndexPort { kv, manager: manager.clone() },
+            manager,
+            log: Log::new(appender, segment_bytes, pg_count, &highest),
+            to_apply: PgQueue::new(pg_count),
+            need_lv: PgQueue::new(pg_count),
+            flush: FlushSignal::default(),
+            fatal: watch::Sender::new(None),
+            stopping: AtomicBool::new(false),
+            data,
+        });
+        meta.data.answer_to(&meta);
+        meta.begin_views(&mut writer)?;
+        let dead_streams = meta.derive_space()?;
+        let threads = Self::start(&meta, writer, volume);
+        for (bucket, stream, pg) in dead_streams {
+            meta.tell(pg, Call::DropStream { bucket, stream });
+        }
+        Ok((meta, threads))
+    }
+
+    /// Begins a view of every PG and brings its index up to the view's start.
+    fn begin_views(&self, writer: &mut Writer) -> Result<(), OpenError> {
+        let map = self.manager.begin_views()?;
+        for (pg, record) in self.pg_ids().zip(&map.map.pgs) {
+            let (view, members) = (record.view, record.members.clone());
+            let boot = self.data.boot();
+            self.step(&mut self.lock(pg), Event::NewView { view, members, boot });
+        }
+        self.log.nudge();
+        self.log_group(writer, &mut Group::default())?;
+        for pg in self.pg_ids() {
+            let mut member = self.lock(pg);
+            self.apply_all(&mut member);
+            if member.pg.role() != Role::Active {
+                let reason = self.fatal.borrow().clone().unwrap_or_default();
+                return Err(OpenError::Contradiction(format!("pg {pg} has no view: {reason}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Derives every PG's space from METAX; returns streams whose proxy is gone.
+    fn derive_space(&self) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
+        let map = self.manager.map();
+        let lvs = map.map.lvs.iter();
+        let mut scan = SpaceScan::new(lvs.clone().map(|record| self.lv_info(record)));
+        scan_rows(&self.index.kv, &mut scan)?;
+        for pg in self.pg_ids() {
+            for chunk in self.lock(pg).pg.open_chunks() {
+                scan.claim(chunk);
+            }
+        }
+        let derived = scan.finish();
+        if let Some(overlap) = derived.faults.first() {
+            return Err(OpenError::Contradiction(overlap.to_string()));
+        }
+        let owner: BTreeMap<_, _> = lvs.map(|record| (record.lv, record.pg)).collect();
+        let mut by_pg: BTreeMap<PgId, Vec<(LvInfo, _)>> = BTreeMap::new();
+        for record in &map.map.lvs {
+            self.data.create(record);
+        }
+        for (info, runs) in derived.lvs {
+            by_pg.entry(owner[&info.lv]).or_default().push((info, runs));
+        }
+        for pg in self.pg_ids() {
+            let mut member = self.lock(pg);
+            let Member { pg: machine, out, .. } = &mut *member;
+            machine.adopt_space(by_pg.remove(&pg).unwrap_or_default(), out);
+            self.carry_out(&mut member);
+        }
+        Ok(derived.open_streams)
+    }
+
+    fn start(meta: &Arc<Self>, writer: Writer, volume: Volume) -> Threads {
+        let spawn = |name: &str, run: Box<dyn FnOnce(Arc<Self>) + Send>| {
+            let meta = meta.clone();
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || run(meta))
+                .unwrap_or_else(|error| panic!("the system gives no thread for {name}: {error}"))
+        };
+        Threads(vec![
+            spawn("disk", Box::new(move |meta| meta.data.disk_loop(volume))),
+            spawn("log", Box::new(move |meta| meta.log_loop(writer))),
+            spawn("apply", Box::new(|meta| meta.apply_loop())),
+            spawn("tick", Box::new(|meta| meta.tick_loop())),
+            spawn("flush", Box::new(|meta| meta.flush_loop())),
+        ])
+    }
+}
+
+/// Feeds every row that names space or streams to a scan.
+pub(crate) fn scan_rows(kv: &dyn KvReader, scan: &mut SpaceScan) -> Result<(), OpenError> {
+    let mut error = None;
+    for table in [b'K', b'O', b'P', b'U', b'V'] {
+        kv.scan(&[table], Some(&[table + 1]), &mut |row, value| match scan.note(row, value) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(found) => {
+                error = Some(found);
+                ControlFlow::Break(())
+            }
+        })?;
+    }
+    error.map_or(Ok(()), |error| Err(error.into()))
+}
+
+impl Member {
+    fn new(pg: Pg) -> Self {
+        Self { pg, out: Vec::new(), tickets: Tickets::default(), scratch: Vec::new() }
+    }
+}

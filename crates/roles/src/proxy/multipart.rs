@@ -1,0 +1,199 @@
+//! Multipart uploads: parts are rows of their upload, and completing moves no data.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use larder_objects::{
+    CompleteOptions, ListedPart, ObjectError, PartsPage, PutBody, PutDone, assemble,
+};
+use larder_protocol::{Call, Description};
+use larder_types::codec::decode;
+use larder_types::limits::{LIST_PAGE_MAX, PART_NUMBER_MAX};
+use larder_types::{
+    Attributes, Body, BucketId, BucketName, Condition, ObjectKey, OpId, PartRow, PgId, Target,
+    UploadId, UploadRow, rows,
+};
+
+use super::put::Wanted;
+use super::read::{decoded, get_row};
+use super::{Proxy, refused, unavailable};
+use crate::ticket::{Settled, Ticket};
+
+/// A part with the op that put it.
+struct Stored {
+    part: ListedPart,
+    op: OpId,
+}
+
+impl Proxy {
+    /// An open upload's row, after everything that its PG has taken shows in the index.
+    pub(super) async fn find_upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+    ) -> Result<(BucketId, PgId, UploadRow), ObjectError> {
+        let (id, _, pg) = self.place(bucket, key)?;
+        self.settle(pg).await?;
+        let row = get_row(&self.meta, &rows::upload(id, key, upload))?;
+        let row = row.ok_or(ObjectError::NoSuchUpload)?;
+        Ok((id, pg, decoded("upload row", &row)?))
+    }
+
+    async fn settle(&self, pg: PgId) -> Result<(), ObjectError> {
+        if self.meta.shows_all(pg) {
+            return Ok(());
+        }
+        let ticket = Arc::new(Ticket::default());
+        self.meta.call(pg, Call::Barrier, &ticket);
+        match ticket.settled().await {
+            Settled::Refused(refusal) => Err(refused(refusal)),
+            _passed => Ok(()),
+        }
+    }
+
+    pub(super) async fn put_upload_part<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        number: u16,
+        body: B,
+    ) -> Result<PutDone, ObjectError> {
+        if !(1..=PART_NUMBER_MAX).contains(&number) {
+            return Err(ObjectError::InvalidPartOrder);
+        }
+        let (id, epoch, pg) = self.place(bucket, key)?;
+        let wanted = Wanted {
+            bucket: id,
+            epoch,
+            pg,
+            key: key.clone(),
+            target: Target::Part { upload, number },
+            attributes: Attributes::default(),
+            condition: Condition::default(),
+        };
+        self.store(wanted, body).await
+    }
+
+    pub(super) async fn list_upload_parts(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        after: u16,
+        max: usize,
+    ) -> Result<PartsPage, ObjectError> {
+        let (id, _, row) = self.find_upload(bucket, key, upload).await?;
+        let max = max.min(LIST_PAGE_MAX);
+        let mut parts = self.stored_parts(id, upload, after, max + 1)?;
+        let truncated = parts.len() > max;
+        parts.truncate(max);
+        let parts = parts.into_iter().map(|stored| stored.part).collect();
+        Ok(PartsPage { upload: row, parts, truncated })
+    }
+
+    fn stored_parts(
+        &self,
+        bucket: BucketId,
+        upload: UploadId,
+        after: u16,
+        max: usize,
+    ) -> Result<Vec<Stored>, ObjectError> {
+        let from = rows::part(bucket, upload, after.saturating_add(1));
+        let end = rows::prefix_end(&rows::parts(bucket, upload));
+        let mut parts = Vec::new();
+        let mut damaged = false;
+        self.scan(&from, end.as_deref(), &mut |row, value| {
+            match (rows::part_number(row), decode::<PartRow>("part row", value)) {
+                (Some(number), Ok(row)) => {
+                    let part = ListedPart { number, metax: row.metax };
+                    parts.push(Stored { part, op: row.op });
+                }
+                _ => damaged = true,
+            }
+            if damaged || parts.len() >= max {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        if damaged {
+            return Err(unavailable("the index holds a part that cannot be used"));
+        }
+        Ok(parts)
+    }
+
+    pub(super) async fn finish_upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        options: CompleteOptions,
+    ) -> Result<PutDone, ObjectError> {
+        let (id, epoch, pg) = self.place(bucket, key)?;
+        self.admit()?;
+        let row = match self.find_upload(bucket, key, upload).await {
+            Ok((.., row)) => row,
+            Err(ObjectError::NoSuchUpload) => {
+                return self.finished_before(bucket, key, upload).await;
+            }
+            Err(error) => return Err(error),
+        };
+        let stored = self.stored_parts(id, upload, 0, usize::from(PART_NUMBER_MAX))?;
+        let (parts, ops): (Vec<_>, Vec<_>) =
+            stored.into_iter().map(|stored| (stored.part, stored.op)).unzip();
+        let assembled = assemble(&row, &parts, &options)?;
+        let op_of =
+            |number| parts.binary_search_by_key(&number, |part| part.number).map(|at| ops[at]);
+        let mut named = Vec::with_capacity(assembled.parts.len());
+        for part in &assembled.parts {
+            let op =
+                op_of(part.number).map_err(|_| ObjectError::InvalidPart { number: part.number })?;
+            named.push((*part, op));
+        }
+        let description = Description {
+            size: assembled.size,
+            etag: assembled.etag.clone(),
+            checksum: assembled.checksum.clone(),
+            attributes: row.attributes,
+        };
+        let request = self.requests.begin();
+        let call = Call::CompleteUpload {
+            request: request.id(),
+            bucket: id,
+            epoch,
+            key: key.clone(),
+            upload,
+            description: Box::new(description),
+            parts: named,
+            condition: options.condition,
+        };
+        match self.ask(pg, call).await? {
+            Settled::Done(_, clock) => Ok(PutDone {
+                etag: assembled.etag,
+                checksum: assembled.checksum,
+                clock,
+                size: assembled.size,
+            }),
+            other => Err(super::unexpected(&other)),
+        }
+    }
+
+    /// A completion that is repeated gets the answer of the first.
+    async fn finished_before(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+    ) -> Result<PutDone, ObjectError> {
+        match self.find(bucket, key).await {
+            Ok(object) if matches!(object.body, Body::Parts { upload: of, .. } if of == upload) => {
+                let larder_types::Metax { etag, checksum, clock, size, .. } = object.metax;
+                Ok(PutDone { etag, checksum, clock, size })
+            }
+            Ok(_) | Err(ObjectError::NoSuchKey) => Err(ObjectError::NoSuchUpload),
+            Err(error) => Err(error),
+        }
+    }
+}

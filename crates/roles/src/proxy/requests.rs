@@ -1,0 +1,75 @@
+//! Numbers of a session's requests, and the floor below which all are finished.
+
+use std::collections::BTreeSet;
+
+use larder_types::{Request, SessionId};
+use parking_lot::Mutex;
+
+#[derive(Debug)]
+struct Numbers {
+    next: u64,
+    open: BTreeSet<u64>,
+}
+
+/// The requests of one session.
+#[derive(Debug)]
+pub(super) struct Requests {
+    session: SessionId,
+    numbers: Mutex<Numbers>,
+}
+
+/// A request that is under way; finished when dropped.
+#[derive(Debug)]
+pub(super) struct OpenRequest<'a> {
+    requests: &'a Requests,
+    id: Request,
+}
+
+impl Requests {
+    pub(super) fn new(session: SessionId) -> Self {
+        Self { session, numbers: Mutex::new(Numbers { next: 1, open: BTreeSet::new() }) }
+    }
+
+    pub(super) fn session(&self) -> SessionId {
+        self.session
+    }
+
+    pub(super) fn begin(&self) -> OpenRequest<'_> {
+        let mut numbers = self.numbers.lock();
+        let number = numbers.next;
+        numbers.next += 1;
+        numbers.open.insert(number);
+        let floor = numbers.open.first().copied().unwrap_or(number);
+        let id = Request { session: self.session, number, floor };
+        OpenRequest { requests: self, id }
+    }
+}
+
+impl OpenRequest<'_> {
+    pub(super) fn id(&self) -> Request {
+        self.id
+    }
+}
+
+impl Drop for OpenRequest<'_> {
+    fn drop(&mut self) {
+        self.requests.numbers.lock().open.remove(&self.id.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_is_the_oldest_open_request() {
+        let requests = Requests::new(SessionId(1));
+        let first = requests.begin();
+        let second = requests.begin();
+        assert_eq!((first.id().floor, second.id().floor), (1, 1));
+        drop(first);
+        assert_eq!(requests.begin().id().floor, 2);
+        drop(second);
+        assert_eq!(requests.begin().id(), Request { session: SessionId(1), number: 4, floor: 4 });
+    }
+}

@@ -1,0 +1,216 @@
+//! A store: all four roles in one process, on one directory.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use larder_env::{Disk, DiskError, RealDisk};
+use larder_metalog::LogConfig;
+use larder_types::limits::{BLOCK_BYTES, PG_COUNT_MAX};
+use larder_types::{BootId, DiskId, ServerId};
+use larder_volume::{Volume, VolumeConfig, VolumeError};
+
+use crate::data::DataServer;
+use crate::manager::{Genesis, Manager, ManagerError};
+use crate::meta::{Meta, MetaConfig, OpenError, Threads};
+use crate::proxy::Proxy;
+
+/// File that a running store holds locked.
+pub const LOCK_FILE: &str = "lock";
+/// Default file of the data.
+pub const DATA_FILE: &str = "data0";
+/// Least bytes of an LV.
+const LV_BYTES_MIN: u64 = 64 * 1024 * 1024;
+/// Most bytes of an LV.
+const LV_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
+/// PVs that a disk is cut into, about.
+const PVS_PER_DISK: u64 = 512;
+
+const _: () = assert!(LV_BYTES_MIN <= LV_BYTES_MAX, "LV sizes are a range");
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Directory.
+    pub root: PathBuf,
+    /// File name in it, or absolute path of a block device, for the data.
+    pub data: String,
+    /// PGs of a store that is new; a power of two.
+    pub pg_count: u32,
+    /// Bytes of a log segment.
+    pub log_segment_bytes: u64,
+}
+
+/// Why a store did not open, sorted by what the operator should do.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Stop the other server, or name another directory.
+    #[error("{root} is in use by another server: {reason}")]
+    InUse {
+        /// The directory.
+        root: String,
+        /// What the lock says.
+        reason: String,
+    },
+    /// Fix the configuration.
+    #[error("{field}: {found} is not allowed; use {remedy}")]
+    Config {
+        /// The setting.
+        field: &'static str,
+        /// Its value.
+        found: String,
+        /// What is allowed.
+        remedy: String,
+    },
+    /// The disk of the directory failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The data file or device.
+    #[error("the data: {0}")]
+    Volume(#[from] VolumeError),
+    /// The map.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+    /// Log, index or metadata.
+    #[error(transparent)]
+    Meta(#[from] OpenError),
+}
+
+/// An open store.
+pub struct Store {
+    meta: Arc<Meta>,
+    data: Arc<DataServer>,
+    proxy: Arc<Proxy>,
+    manager: Arc<Manager>,
+    threads: Threads,
+    _lock: larder_env::FileLock,
+}
+
+impl Store {
+    /// Opens the store in a directory, or makes one in an empty or missing directory.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
+        check(config)?;
+        let disk = RealDisk::open(&config.root)?;
+        let lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::InUse {
+            root: config.root.display().to_string(),
+            reason: error.to_string(),
+        })?;
+        let capacity_bytes = disk.capacity_bytes()?;
+        let disk: Arc<dyn Disk> = Arc::new(disk);
+        let manager = Arc::new(Manager::open(disk.clone(), genesis(&*disk, config)?)?);
+        let boot = BootId(larder_env::rng::unique_u64());
+        let volume = open_volume(&disk, &manager, &config.data, boot)?;
+        let data = DataServer::new(disk.clone(), capacity_bytes, &volume, boot)?;
+        let log = LogConfig {
+            segment_bytes: config.log_segment_bytes,
+            ..LogConfig::new(larder_env::rng::unique_u64())
+        };
+        let meta_config = MetaConfig { me: ServerId(0), log };
+        let (meta, threads) =
+            Meta::open(disk, &config.root, manager.clone(), data.clone(), volume, &meta_config)?;
+        let proxy = Arc::new(Proxy::new(meta.clone(), data.clone(), manager.clone()));
+        Ok(Self { meta, data, proxy, manager, threads, _lock: lock })
+    }
+
+    /// The store as its faces see it.
+    #[must_use]
+    pub fn proxy(&self) -> &Arc<Proxy> {
+        &self.proxy
+    }
+
+    /// The meta server.
+    #[must_use]
+    pub fn meta(&self) -> &Arc<Meta> {
+        &self.meta
+    }
+
+    /// The data server.
+    #[must_use]
+    pub fn data(&self) -> &Arc<DataServer> {
+        &self.data
+    }
+
+    /// The manager.
+    #[must_use]
+    pub fn manager(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+
+    /// Stops the store once everything that was taken is durable.
+    pub fn close(self) {
+        self.meta.stop();
+        self.data.stop();
+        self.threads.join();
+    }
+}
+
+fn check(config: &StoreConfig) -> Result<(), StoreError> {
+    if !config.pg_count.is_power_of_two() || config.pg_count > PG_COUNT_MAX {
+        return Err(StoreError::Config {
+            field: "pg_count",
+            found: config.pg_count.to_string(),
+            remedy: format!("a power of two from 1 to {PG_COUNT_MAX}"),
+        });
+    }
+    Ok(())
+}
+
+/// What a new store is made with: LVs of a few hundredths of a percent of the disk (DESIGN §3.4).
+fn genesis(disk: &dyn Disk, config: &StoreConfig) -> Result<Genesis, StoreError> {
+    let capacity = match disk.open(&config.data, larder_env::OpenMode::Read) {
+        Ok(device) if Path::new(&config.data).is_absolute() => device.len()?,
+        Ok(_) | Err(DiskError::NotFound { .. }) => disk.free_bytes()?,
+        Err(error) => return Err(error.into()),
+    };
+    let lv_bytes = (capacity / PVS_PER_DISK).next_power_of_two().clamp(LV_BYTES_MIN, LV_BYTES_MAX);
+    // In a file the ranges are sparse, and every PG needs one of its own however small the disk is.
+    let pv_count = if Path::new(&config.data).is_absolute() {
+        capacity.saturating_sub(lv_bytes) / lv_bytes
+    } else {
+        (capacity / lv_bytes + u64::from(config.pg_count) * 2)
+            .min(u64::from(larder_volume::limits::PV_COUNT_MAX))
+    };
+    Ok(Genesis {
+        pg_count: config.pg_count,
+        lv_blocks: (lv_bytes / u64::from(BLOCK_BYTES)) as u32,
+        pv_count_max: pv_count as u32,
+    })
+}
+
+fn open_volume(
+    disk: &Arc<dyn Disk>,
+    manager: &Manager,
+    name: &str,
+    boot: BootId,
+) -> Result<Volume, StoreError> {
+    let map = manager.map();
+    let missing = match disk.open(name, larder_env::OpenMode::Read) {
+        Ok(_) => Path::new(name).is_absolute(),
+        Err(DiskError::NotFound { .. }) => true,
+        Err(error) => return Err(error.into()),
+    };
+    // A store whose map names LVs has data somewhere: nothing is made in its place.
+    if missing && map.map.lvs.is_empty() {
+        let config = VolumeConfig {
+            cluster: map.map.cluster,
+            disk_id: DiskId(0),
+            pv_bytes: u64::from(map.map.lv_blocks) * u64::from(BLOCK_BYTES),
+            pv_count_max: map.map.pv_count_max,
+        };
+        match Volume::create(&**disk, name, config, boot) {
+            Err(VolumeError::Exists { .. }) => {}
+            made => return Ok(made?),
+        }
+    }
+    let volume = Volume::open(&**disk, name, boot)?;
+    if volume.identity() != (map.map.cluster, DiskId(0)) {
+        return Err(StoreError::Config {
+            field: "data",
+            found: name.to_owned(),
+            remedy: "the data file or device that was made with this directory".to_owned(),
+        });
+    }
+    Ok(volume)
+}

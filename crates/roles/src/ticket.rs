@@ -1,0 +1,176 @@
+//! What a caller holds while its call is under way in a PG and on disks.
+//!
+//! One ticket serves the whole of a put: the grant comes inline, METAX and the data report from
+//! other threads, and the waiting task is woken once, when there is something to decide.
+
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use larder_protocol::{Answer, Refusal};
+use larder_types::{Extent, Grant, Holders, HybridClock, LvId, OpId, VersionRow};
+use parking_lot::Mutex;
+
+/// Where a put's data goes.
+#[derive(Debug, Clone)]
+pub struct Granted {
+    /// The grant.
+    pub grant: Grant,
+    /// LV.
+    pub lv: LvId,
+    /// Runs of blocks.
+    pub extents: Vec<Extent>,
+    /// The version's clock.
+    pub clock: HybridClock,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub enum Settled {
+    /// The op is in effect.
+    Done(OpId, HybridClock),
+    /// METAX of a put is persisted and every replica has answered: those of the set have the data.
+    Written(Grant, Holders),
+    /// The key's version, not in the index yet.
+    Version(Option<Box<VersionRow>>),
+    /// The index knows.
+    AskIndex,
+    /// A barrier passed.
+    Passed,
+    /// Refused.
+    Refused(Refusal),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    granted: Option<Granted>,
+    answer: Option<Answer>,
+    /// Replicas asked to write, and what they answered.
+    writing: usize,
+    written: usize,
+    holders: Holders,
+    full: bool,
+    waker: Option<Waker>,
+    /// Nobody waits any more.
+    orphaned: bool,
+}
+
+impl State {
+    fn settled(&self) -> bool {
+        match &self.answer {
+            None => false,
+            Some(Answer::Persisted { .. }) => self.writing > 0 && self.written == self.writing,
+            Some(_) => true,
+        }
+    }
+}
+
+/// A call under way.
+#[derive(Debug, Default)]
+pub struct Ticket {
+    state: Mutex<State>,
+}
+
+impl Ticket {
+    /// Takes a PG's answer. Returns the op to abandon if a grant came and nobody waits for it.
+    pub(crate) fn answered(&self, answer: Answer) -> Option<OpId> {
+        let mut state = self.state.lock();
+        if let Answer::Granted { grant, lv, extents, clock } = answer {
+            if state.orphaned {
+                return Some(grant.op);
+            }
+            state.granted = Some(Granted { grant, lv, extents, clock });
+            wake(&mut state, true);
+            return None;
+        }
+        state.answer = Some(answer);
+        wake(&mut state, false);
+        None
+    }
+
+    /// `replicas` are about to be asked to write the data.
+    pub(crate) fn writing(&self, replicas: usize) {
+        assert!(replicas > 0, "data goes to at least one replica");
+        self.state.lock().writing = replicas;
+    }
+
+    /// A replica answered.
+    pub(crate) fn written(&self, replica: usize, outcome: WriteOutcome) {
+        let mut state = self.state.lock();
+        state.written += 1;
+        match outcome {
+            WriteOutcome::Durable => state.holders = state.holders.with(replica),
+            WriteOutcome::Full => state.full = true,
+            WriteOutcome::Failed => {}
+        }
+        wake(&mut state, false);
+    }
+
+    /// The grant, if it is there already or as soon as it comes; `None` if the call settled without.
+    pub(crate) async fn granted(&self) -> Option<Granted> {
+        poll_fn(|context| {
+            let mut state = self.state.lock();
+            if let Some(granted) = state.granted.take() {
+                return Poll::Ready(Some(granted));
+            }
+            if state.settled() {
+                return Poll::Ready(None);
+            }
+            state.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until the call is settled.
+    pub(crate) async fn settled(&self) -> Settled {
+        poll_fn(|context| {
+            let mut state = self.state.lock();
+            if !state.settled() {
+                state.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            let holders = state.holders;
+            Poll::Ready(match state.answer.take() {
+                Some(Answer::Persisted { grant }) => Settled::Written(grant, holders),
+                Some(Answer::Done { op, clock }) => Settled::Done(op, clock),
+                Some(Answer::Version(row)) => Settled::Version(row),
+                Some(Answer::AskIndex) => Settled::AskIndex,
+                Some(Answer::Passed) => Settled::Passed,
+                Some(Answer::Refused(refusal)) => Settled::Refused(refusal),
+                Some(Answer::Granted { .. }) | None => unreachable!("neither settles a call"),
+            })
+        })
+        .await
+    }
+
+    /// Whether a replica refused for want of space.
+    pub(crate) fn hit_full_disk(&self) -> bool {
+        self.state.lock().full
+    }
+
+    /// Nobody waits any more: a grant that comes is to be abandoned. Returns a grant that has come.
+    pub(crate) fn orphan(&self) -> Option<OpId> {
+        let mut state = self.state.lock();
+        state.orphaned = true;
+        state.granted.as_ref().map(|granted| granted.grant.op)
+    }
+}
+
+/// What a replica did with a put's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteOutcome {
+    /// It is durable there.
+    Durable,
+    /// The disk is full; nothing was written.
+    Full,
+    /// It was refused or failed.
+    Failed,
+}
+
+fn wake(state: &mut State, always: bool) {
+    if (always || state.settled())
+        && let Some(waker) = state.waker.take()
+    {
+        waker.wake();
+    }
+}

@@ -1,0 +1,345 @@
+//! A whole store on a real directory, through the interface that faces use.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use larder_objects::{
+    BodyDigest, BodyError, CompleteOptions, ListItem, ListRequest, NamedPart, ObjectError, Objects,
+    PutBody, PutOptions, ReadBody, UploadOptions,
+};
+use larder_roles::inspect::inspect;
+use larder_roles::{Proxy, Store, StoreConfig};
+use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, PART_BYTES_MIN};
+use larder_types::{BucketName, Condition, EtagList, ObjectKey};
+
+/// A body in pieces, whose "MD5" is derived from its length: the store does not look at it.
+struct Body {
+    pieces: Vec<Bytes>,
+    len: u64,
+    fails: bool,
+}
+
+impl Body {
+    fn of(bytes: &Bytes) -> Self {
+        let pieces = bytes.chunks(100_000).rev().map(|piece| bytes.slice_ref(piece)).collect();
+        Self { pieces, len: bytes.len() as u64, fails: false }
+    }
+}
+
+impl PutBody for Body {
+    fn len(&self) -> Option<u64> {
+        Some(self.len)
+    }
+
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        self.pieces.pop().map(Ok)
+    }
+
+    fn finish(&mut self) -> Result<BodyDigest, BodyError> {
+        if self.fails {
+            return Err(BodyError::BadDigest);
+        }
+        let mut md5 = [0; 16];
+        md5[..8].copy_from_slice(&self.len.to_be_bytes());
+        Ok(BodyDigest { md5, checksum: None })
+    }
+}
+
+fn config(dir: &tempfile::TempDir) -> StoreConfig {
+    StoreConfig {
+        root: dir.path().to_owned(),
+        data: larder_roles::store::DATA_FILE.to_owned(),
+        pg_count: 4,
+        log_segment_bytes: 4 * 1024 * 1024,
+    }
+}
+
+fn content(seed: u64, len: usize) -> Bytes {
+    let mut rng = larder_env::SeededRng::new(seed);
+    let mut bytes = BytesMut::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes.freeze()
+}
+
+fn bucket() -> BucketName {
+    BucketName::new("bucket").unwrap()
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new(name).unwrap()
+}
+
+async fn put(proxy: &Proxy, name: &str, bytes: &Bytes) {
+    proxy.put(&bucket(), &key(name), PutOptions::default(), Body::of(bytes)).await.unwrap();
+}
+
+async fn get(proxy: &Proxy, name: &str) -> Result<Bytes, ObjectError> {
+    let object = proxy.open(&bucket(), &key(name)).await?;
+    match proxy.read(&object, 0..object.metax.size).await? {
+        ReadBody::Whole(bytes) => Ok(bytes),
+        ReadBody::Stream(mut stream) => {
+            let mut all = BytesMut::new();
+            while let Some(piece) = stream.next().await {
+                all.extend_from_slice(&piece?);
+            }
+            Ok(all.freeze())
+        }
+    }
+}
+
+async fn keys(proxy: &Proxy, request: ListRequest) -> Vec<String> {
+    let page = proxy.list(&bucket(), request).await.unwrap();
+    let name = |item| match item {
+        ListItem::Entry(larder_objects::ListedObject { key, .. }) => key.as_str().to_owned(),
+        ListItem::Group(group) => format!("[{group}]"),
+    };
+    page.items.into_iter().map(name).collect()
+}
+
+fn assert_sound(dir: &tempfile::TempDir) {
+    let report = inspect(&config(dir), true).unwrap();
+    assert!(report.is_sound(), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_every_shape_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let sizes = [
+        0,
+        1,
+        INLINE_BYTES_MAX as usize,
+        INLINE_BYTES_MAX as usize + 1,
+        65_536,
+        70_000,
+        CHUNK_BYTES_MAX as usize,
+        CHUNK_BYTES_MAX as usize + 1,
+        2 * CHUNK_BYTES_MAX as usize + 12_345,
+    ];
+    let store = Store::open(&config(&dir)).unwrap();
+    store.proxy().create_bucket(&bucket(), None).await.unwrap();
+    for (n, size) in sizes.iter().enumerate() {
+        put(store.proxy(), &format!("o{n}"), &content(n as u64, *size)).await;
+    }
+    store.close();
+    assert_sound(&dir);
+    let store = Store::open(&config(&dir)).unwrap();
+    for (n, size) in sizes.iter().enumerate() {
+        let got = get(store.proxy(), &format!("o{n}")).await.unwrap();
+        assert!(got == content(n as u64, *size), "size {size}");
+    }
+    let object = store.proxy().open(&bucket(), &key("o8")).await.unwrap();
+    let from = u64::from(CHUNK_BYTES_MAX) - 5;
+    let ReadBody::Whole(ten) = store.proxy().read(&object, from..from + 5).await.unwrap() else {
+        panic!("a short range within a chunk is one piece");
+    };
+    assert_eq!(ten, content(8, sizes[8]).slice(from as usize..from as usize + 5));
+    store.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn space_of_overwritten_and_deleted_objects_is_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    let proxy = store.proxy();
+    proxy.create_bucket(&bucket(), None).await.unwrap();
+    let used = |store: &Store| {
+        store.meta().pg_ids().fold((0, 0), |(held, total), pg| {
+            let space = store.meta().gauges(pg).space;
+            (held + space.total - space.free, total + space.total)
+        })
+    };
+    for round in 0..40u64 {
+        for n in 0..4 {
+            put(proxy, &format!("big{n}"), &content(round * 10 + n, 4_000_000)).await;
+        }
+    }
+    for n in 0..4 {
+        proxy.delete(&bucket(), &key(&format!("big{n}")), Condition::default()).await.unwrap();
+        assert_eq!(get(proxy, &format!("big{n}")).await, Err(ObjectError::NoSuchKey));
+    }
+    // 640 MB were written; what is held must be bounded by what waits below the floors.
+    let (held, total) = used(&store);
+    assert!(held * 4096 < 200_000_000, "{held} blocks of {total} are held");
+    store.close();
+    assert_sound(&dir);
+    let store = Store::open(&config(&dir)).unwrap();
+    assert_eq!(used(&store).0, 0, "nothing waits across a restart");
+    store.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_racing_creations_exactly_one_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    store.proxy().create_bucket(&bucket(), None).await.unwrap();
+    for round in 0..20 {
+        let mut tasks = Vec::new();
+        for n in 0..16u64 {
+            let proxy: Arc<Proxy> = store.proxy().clone();
+            tasks.push(tokio::spawn(async move {
+                let condition =
+                    Condition { if_none_match: Some(EtagList::Any), ..Condition::default() };
+                let options = PutOptions { condition, ..PutOptions::default() };
+                let bytes = content(n, 10_000);
+                let name = key(&format!("lock{round}"));
+                proxy.put(&bucket(), &name, options, Body::of(&bytes)).await
+            }));
+        }
+        let mut won = 0;
+        for task in tasks {
+            match task.await.unwrap() {
+                Ok(_) => won += 1,
+                Err(error) => assert_eq!(error, ObjectError::PreconditionFailed),
+            }
+        }
+        assert_eq!(won, 1, "round {round}");
+    }
+    store.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_that_is_given_up_leaves_the_old_version_and_no_block() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    let proxy = store.proxy();
+    proxy.create_bucket(&bucket(), None).await.unwrap();
+    let old = content(1, 50_000);
+    put(proxy, "kept", &old).await;
+    for size in [50_000, 3 * CHUNK_BYTES_MAX as usize] {
+        let bytes = content(2, size);
+        let body = Body { fails: true, ..Body::of(&bytes) };
+        let put = proxy.put(&bucket(), &key("kept"), PutOptions::default(), body).await;
+        assert_eq!(put, Err(ObjectError::Body(BodyError::BadDigest)));
+    }
+    for _ in 0..50 {
+        // Polled once or twice and dropped: wherever that catches it, the put is whole or not there.
+        let bytes = content(3, 30_000);
+        let (bucket, name) = (bucket(), key("torn"));
+        let put = proxy.put(&bucket, &name, PutOptions::default(), Body::of(&bytes));
+        let _dropped =
+            futures::future::select(Box::pin(put), Box::pin(tokio::task::yield_now())).await;
+    }
+    assert_eq!(get(proxy, "kept").await.unwrap(), old);
+    match get(proxy, "torn").await {
+        Ok(bytes) => assert!(bytes == content(3, 30_000)),
+        Err(error) => assert_eq!(error, ObjectError::NoSuchKey),
+    }
+    keys(proxy, ListRequest { max: 10, ..ListRequest::default() }).await;
+    store.close();
+    assert_sound(&dir);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_are_completed_without_moving_data_and_repeatably() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    let proxy = store.proxy();
+    proxy.create_bucket(&bucket(), None).await.unwrap();
+    let name = key("upload");
+    let upload = proxy.create_upload(&bucket(), &name, UploadOptions::default()).await.unwrap();
+    let first = content(1, PART_BYTES_MIN as usize + 4_000_000);
+    let last = content(2, 1000);
+    let mut parts = Vec::new();
+    for (number, bytes) in [(2u16, &last), (1, &content(9, 70_000)), (1, &first)] {
+        let done = proxy.put_part(&bucket(), &name, upload, number, Body::of(bytes)).await.unwrap();
+        parts.push(NamedPart { number, etag: done.etag.text(), checksum: None });
+    }
+    let options = CompleteOptions {
+        parts: vec![parts[2].clone(), parts[0].clone()],
+        ..CompleteOptions::default()
+    };
+    let stale = CompleteOptions {
+        parts: vec![parts[1].clone(), parts[0].clone()],
+        ..CompleteOptions::default()
+    };
+    assert_eq!(
+        proxy.complete_upload(&bucket(), &name, upload, stale).await,
+        Err(ObjectError::InvalidPart { number: 1 })
+    );
+    let done = proxy.complete_upload(&bucket(), &name, upload, options.clone()).await.unwrap();
+    let again = proxy.complete_upload(&bucket(), &name, upload, options).await.unwrap();
+    assert_eq!(done, again);
+    let whole = get(proxy, "upload").await.unwrap();
+    assert!(whole == [&first[..], &last[..]].concat());
+    assert_eq!(proxy.abort_upload(&bucket(), &name, upload).await, Err(ObjectError::NoSuchUpload));
+    let open = proxy.create_upload(&bucket(), &name, UploadOptions::default()).await.unwrap();
+    proxy.put_part(&bucket(), &name, open, 1, Body::of(&first)).await.unwrap();
+    proxy.abort_upload(&bucket(), &name, open).await.unwrap();
+    store.close();
+    assert_sound(&dir);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_are_in_byte_order_and_see_what_was_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    let proxy = store.proxy();
+    proxy.create_bucket(&bucket(), None).await.unwrap();
+    let small = content(1, 5000);
+    for name in ["b/1", "a", "b/2", "b0", "c/x/y", "ä", "a\u{1}"] {
+        put(proxy, name, &small).await;
+    }
+    let all = ListRequest { max: 100, ..ListRequest::default() };
+    assert_eq!(keys(proxy, all.clone()).await, ["a", "a\u{1}", "b/1", "b/2", "b0", "c/x/y", "ä"]);
+    let grouped = ListRequest { delimiter: Some("/".into()), ..all.clone() };
+    assert_eq!(keys(proxy, grouped.clone()).await, ["a", "a\u{1}", "[b/]", "b0", "[c/]", "ä"]);
+    let two = ListRequest { max: 2, after: Some("a\u{1}".into()), ..grouped };
+    assert_eq!(keys(proxy, two.clone()).await, ["[b/]", "b0"]);
+    let behind = ListRequest { after: Some("b/".into()), ..two };
+    assert_eq!(keys(proxy, behind).await, ["b0", "[c/]"]);
+    let page = proxy.list(&bucket(), ListRequest { max: 7, ..all.clone() }).await.unwrap();
+    assert!(!page.truncated);
+    let page = proxy.list(&bucket(), ListRequest { max: 6, ..all }).await.unwrap();
+    assert!(page.truncated);
+    store.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_bucket_goes_only_when_it_is_empty_also_against_racing_puts() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    for round in 0..20u64 {
+        let proxy = store.proxy().clone();
+        proxy.create_bucket(&bucket(), None).await.unwrap();
+        let racing = {
+            let proxy = proxy.clone();
+            tokio::spawn(async move {
+                let bytes = content(round, 4000);
+                let name = key("racer");
+                proxy.put(&bucket(), &name, PutOptions::default(), Body::of(&bytes)).await
+            })
+        };
+        let gone = proxy.delete_bucket(&bucket()).await;
+        let stored = racing.await.unwrap();
+        match (gone, stored) {
+            (Ok(()), Ok(_)) => panic!("round {round}: the bucket went with an object in it"),
+            (Ok(()), Err(error)) => {
+                assert!(matches!(error, ObjectError::NoSuchBucket | ObjectError::SlowDown));
+            }
+            (Err(error), stored) => {
+                assert_eq!(error, ObjectError::BucketNotEmpty, "{stored:?}");
+                proxy.delete(&bucket(), &key("racer"), Condition::default()).await.unwrap();
+                proxy.delete_bucket(&bucket()).await.unwrap();
+            }
+        }
+    }
+    store.close();
+    assert_sound(&dir);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_server_on_the_same_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    let second = Store::open(&config(&dir)).err().expect("the directory is in use");
+    assert!(second.to_string().contains("in use"), "{second}");
+    assert!(inspect(&config(&dir), true).is_err());
+    store.close();
+    Store::open(&config(&dir)).unwrap().close();
+}

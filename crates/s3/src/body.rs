@@ -1,0 +1,348 @@
+//! The body of a put as the store pulls it: every piece is digested once, while it is in cache, and
+//! everything that the client announced is verified before the store commits.
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{HeaderMap, StatusCode};
+use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
+use larder_types::{ChecksumKind, ObjectChecksum};
+use s3s::crypto::{Checksum as _, Md5};
+use s3s::dto::StreamingBlob;
+use s3s::stream::ByteStream as _;
+use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
+use tokio::time::timeout;
+
+use crate::checksums::{Announced, Expected, Hasher, name, parse_value};
+use crate::errors::{self, custom, error};
+use crate::guard::{GuardError, Verdict};
+use crate::limits::{BODY_STALL_TIMEOUT, REFUSED_BODY_BYTES_MAX};
+
+/// MD5 and one checksum over the same bytes.
+pub(crate) struct Digests {
+    md5: Md5,
+    checksum: Hasher,
+    announced: Announced,
+}
+
+impl Digests {
+    pub(crate) fn new(announced: Announced) -> Self {
+        Self { md5: Md5::new(), checksum: Hasher::new(announced.algorithm), announced }
+    }
+
+    pub(crate) fn update(&mut self, piece: &[u8]) {
+        self.checksum.update(piece);
+        self.md5.update(piece);
+    }
+
+    pub(crate) fn finish(self) -> BodyDigest {
+        let checksum = ObjectChecksum {
+            algorithm: self.announced.algorithm,
+            kind: ChecksumKind::FullObject,
+            value: self.checksum.finish(),
+            parts: None,
+        };
+        BodyDigest { md5: self.md5.finalize(), checksum: Some(checksum) }
+    }
+}
+
+/// What arrives from a client. The store gets it by reference, so that the operation can still ask
+/// it what went wrong ([`RequestBody::explain`]) or let the client finish ([`RequestBody::drain`]).
+pub(crate) struct RequestBody {
+    stream: StreamingBlob,
+    len: Option<u64>,
+    received: u64,
+    ended: bool,
+    digests: Option<Digests>,
+    announced: Announced,
+    content_md5: Option<[u8; 16]>,
+    trailers: Option<TrailingHeaders>,
+    verdict: Option<Verdict>,
+    failure: Option<S3Error>,
+}
+
+impl RequestBody {
+    /// A body of which nothing but its own length is announced.
+    pub(crate) fn new(stream: StreamingBlob, announced: Announced) -> Self {
+        let len = stream.remaining_length().exact().map(|len| len as u64);
+        Self {
+            stream,
+            len,
+            received: 0,
+            ended: false,
+            digests: Some(Digests::new(announced.clone())),
+            announced,
+            content_md5: None,
+            trailers: None,
+            verdict: None,
+            failure: None,
+        }
+    }
+
+    /// Adds `Content-MD5`.
+    ///
+    /// # Errors
+    /// `InvalidDigest` if it is not 16 bytes in base64.
+    pub(crate) fn content_md5(mut self, header: Option<&str>) -> S3Result<Self> {
+        self.content_md5 = header.map(parse_md5).transpose()?;
+        Ok(self)
+    }
+
+    /// Adds where trailers will appear, and the guard's verdict.
+    pub(crate) fn guarded(
+        mut self,
+        trailers: Option<TrailingHeaders>,
+        verdict: Option<Verdict>,
+    ) -> Self {
+        self.trailers = trailers;
+        self.verdict = verdict;
+        self
+    }
+
+    /// The length that the client announced.
+    pub(crate) fn announced_len(&self) -> Option<u64> {
+        self.len
+    }
+
+    /// The answer to a put that the store refused: what this body knows better, or what the store says.
+    pub(crate) fn explain(&mut self, refused: ObjectError) -> S3Error {
+        match (self.failure.take(), refused) {
+            (Some(failure), ObjectError::Body(_)) => failure,
+            (_, refused) => errors::from_store(refused),
+        }
+    }
+
+    /// Reads and drops what is left of a refused body, if that is little: a client that is still
+    /// sending when the connection closes may never see the answer.
+    pub(crate) async fn drain(&mut self, headers: &HeaderMap) {
+        if self.received == 0 && headers.contains_key(http::header::EXPECT) {
+            return;
+        }
+        let left = self.len.unwrap_or(u64::MAX).saturating_sub(self.received);
+        if left > REFUSED_BODY_BYTES_MAX {
+            return;
+        }
+        while !self.ended {
+            self.pull().await;
+        }
+    }
+
+    async fn pull(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let piece = match timeout(BODY_STALL_TIMEOUT, self.stream.next()).await {
+            Ok(Some(Ok(piece))) => piece,
+            Ok(Some(Err(cause))) => {
+                self.ended = true;
+                return Some(Err(self.broken(&cause)));
+            }
+            Ok(None) => {
+                self.ended = true;
+                return None;
+            }
+            Err(_) => {
+                self.ended = true;
+                return Some(Err(self.fail(
+                    BodyError::Incomplete,
+                    error(
+                        S3ErrorCode::RequestTimeout,
+                        "Your socket connection to the server was not read from or written to \
+                         within the timeout period.",
+                    ),
+                )));
+            }
+        };
+        self.received += piece.len() as u64;
+        if self.len.is_some_and(|len| self.received > len) {
+            self.ended = true;
+            return Some(Err(BodyError::Incomplete));
+        }
+        Some(Ok(piece))
+    }
+
+    fn fail(&mut self, short: BodyError, exact: S3Error) -> BodyError {
+        self.failure = Some(exact);
+        short
+    }
+
+    /// Tells what broke the stream. The library's own errors are private types; their texts are
+    /// part of the pinned version and are held by tests.
+    fn broken(&mut self, cause: &StdError) -> BodyError {
+        if let Some(refused) = self.verdict.as_ref().and_then(|verdict| verdict.get().copied()) {
+            return self.fail(BodyError::Malformed(refused.to_string()), guard_error(refused));
+        }
+        let text = cause.to_string();
+        if text.ends_with("Sha256Mismatch") {
+            let message =
+                "The provided 'x-amz-content-sha256' header does not match what was computed.";
+            let exact =
+                custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message.to_owned());
+            return self.fail(BodyError::BadChecksum("SHA256"), exact);
+        }
+        if text.ends_with("SignatureMismatch") {
+            let exact = error(
+                S3ErrorCode::SignatureDoesNotMatch,
+                "The signature of a chunk does not match the one we calculated.",
+            );
+            return self.fail(BodyError::Malformed("a chunk's signature".to_owned()), exact);
+        }
+        let framing = ["FormatError", "ChunkMetaTooLarge", "TrailersTooLarge", "TooManyTrailer"];
+        if framing.iter().any(|kind| text.contains(kind)) {
+            return BodyError::Malformed("its aws-chunked framing".to_owned());
+        }
+        BodyError::Incomplete
+    }
+
+    fn verify(&mut self, digest: &BodyDigest) -> Result<(), BodyError> {
+        if self.len.is_some_and(|len| len != self.received) {
+            return Err(BodyError::Incomplete);
+        }
+        if self.content_md5.is_some_and(|expected| expected != digest.md5) {
+            return Err(BodyError::BadDigest);
+        }
+        let expected = match &self.announced.expected {
+            Expected::Nothing => return Ok(()),
+            Expected::Value(value) => value.clone(),
+            Expected::Trailer => self.trailer()?,
+        };
+        match &digest.checksum {
+            Some(computed) if computed.value == expected => Ok(()),
+            _ => Err(BodyError::BadChecksum(name(self.announced.algorithm))),
+        }
+    }
+
+    fn trailer(&mut self) -> Result<Vec<u8>, BodyError> {
+        let trailers = self.trailers.as_ref().and_then(TrailingHeaders::take);
+        let value = trailers.as_ref().and_then(|trailers| self.announced.trailer(trailers));
+        match value.map(|text| parse_value(self.announced.algorithm, text)) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(exact)) => Err(self.fail(malformed_trailer(), exact)),
+            None => {
+                let message = "The trailer announced in x-amz-trailer did not follow the body.";
+                let exact =
+                    custom("MalformedTrailerError", StatusCode::BAD_REQUEST, message.to_owned());
+                Err(self.fail(malformed_trailer(), exact))
+            }
+        }
+    }
+}
+
+impl PutBody for &mut RequestBody {
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let piece = self.pull().await?;
+        if let (Ok(piece), Some(digests)) = (&piece, &mut self.digests) {
+            digests.update(piece);
+        }
+        Some(piece)
+    }
+
+    fn finish(&mut self) -> Result<BodyDigest, BodyError> {
+        // A body that was not read to its end is not complete, whatever was announced.
+        let digests = self.digests.take().filter(|_| self.ended).ok_or(BodyError::Incomplete)?;
+        let digest = digests.finish();
+        self.verify(&digest)?;
+        Ok(digest)
+    }
+}
+
+fn malformed_trailer() -> BodyError {
+    BodyError::Malformed("its trailer".to_owned())
+}
+
+fn guard_error(refused: GuardError) -> S3Error {
+    match refused {
+        GuardError::ChunkTooLarge { .. } => error(S3ErrorCode::EntityTooLarge, refused.to_string()),
+        GuardError::Overloaded => errors::slow_down(),
+        GuardError::Malformed => error(S3ErrorCode::InvalidRequest, refused.to_string()),
+        GuardError::Unended => error(S3ErrorCode::IncompleteBody, refused.to_string()),
+    }
+}
+
+/// The value of a `Content-MD5` header.
+///
+/// # Errors
+/// `InvalidDigest` if it is not 16 bytes in base64.
+pub(crate) fn parse_md5(header: &str) -> S3Result<[u8; 16]> {
+    base64_simd::STANDARD
+        .decode_to_vec(header)
+        .ok()
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| {
+            error(S3ErrorCode::InvalidDigest, "The Content-MD5 you specified is invalid.")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::ChecksumAlgorithm;
+
+    use super::*;
+
+    fn body(data: &'static [u8], announced: Announced) -> RequestBody {
+        RequestBody::new(StreamingBlob::from(s3s::Body::from(Bytes::from_static(data))), announced)
+    }
+
+    async fn read(body: &mut RequestBody) -> Result<BodyDigest, BodyError> {
+        let mut body = body;
+        while let Some(piece) = PutBody::next(&mut body).await {
+            piece?;
+        }
+        PutBody::finish(&mut body)
+    }
+
+    fn expect(value: &str) -> Announced {
+        let value = parse_value(ChecksumAlgorithm::Crc32, value).unwrap();
+        Announced {
+            algorithm: ChecksumAlgorithm::Crc32,
+            expected: Expected::Value(value),
+            asked: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_announced_is_verified() {
+        let md5 = Some("JfnnlDI7RTiF9RgfG2JNCw==");
+        let mut good = body(b"123456789", expect("y/Q5Jg==")).content_md5(md5).unwrap();
+        let digest = read(&mut good).await.unwrap();
+        assert_eq!(digest.checksum.unwrap().value, [0xcb, 0xf4, 0x39, 0x26]);
+        let mut bad = body(b"123456780", Announced::nothing()).content_md5(md5).unwrap();
+        assert_eq!(read(&mut bad).await, Err(BodyError::BadDigest));
+        let mut bad = body(b"123456780", expect("y/Q5Jg=="));
+        assert_eq!(read(&mut bad).await, Err(BodyError::BadChecksum("CRC32")));
+        let mut short = body(b"1234", Announced::nothing());
+        short.len = Some(5);
+        assert_eq!(read(&mut short).await, Err(BodyError::Incomplete));
+        let mut long = body(b"1234", Announced::nothing());
+        long.len = Some(3);
+        assert_eq!(read(&mut long).await, Err(BodyError::Incomplete));
+    }
+
+    #[tokio::test]
+    async fn a_body_not_read_to_its_end_does_not_finish() {
+        let mut half = body(b"1234", Announced::nothing());
+        let mut reference = &mut half;
+        assert!(PutBody::next(&mut reference).await.is_some());
+        assert_eq!(PutBody::finish(&mut reference), Err(BodyError::Incomplete));
+    }
+
+    #[tokio::test]
+    async fn an_announced_trailer_must_come() {
+        let announced = Announced {
+            algorithm: ChecksumAlgorithm::Crc32,
+            expected: Expected::Trailer,
+            asked: true,
+        };
+        let mut without = body(b"1", announced);
+        let refused = read(&mut without).await.unwrap_err();
+        let exact = without.explain(ObjectError::Body(refused));
+        assert_eq!(exact.code().as_str(), "MalformedTrailerError");
+    }
+
+    #[test]
+    fn a_content_md5_is_16_bytes() {
+        for header in ["", "AAAA", "JfnnlDI7RTiF9RgfG2JNC", "%%%"] {
+            assert_eq!(parse_md5(header).unwrap_err().code(), &S3ErrorCode::InvalidDigest);
+        }
+    }
+}

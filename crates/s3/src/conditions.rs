@@ -1,0 +1,163 @@
+//! Conditions of requests. Those of puts and deletes are handed to the store, which decides them
+//! with the change; those of reads and of copies' sources are decided here, on what was opened.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use larder_types::{Condition, EtagList, Metax};
+use s3s::dto::{ETagCondition, Timestamp};
+
+/// The entity tags that a header lists.
+pub(crate) fn etags(header: &ETagCondition) -> EtagList {
+    match header {
+        ETagCondition::Any => EtagList::Any,
+        // The library takes a list as one tag; its quotes are at the list's ends.
+        ETagCondition::ETag(tag) => EtagList::Of(
+            tag.value()
+                .split(',')
+                .map(|tag| tag.trim().trim_start_matches("W/").trim_matches('"').to_owned())
+                .collect(),
+        ),
+    }
+}
+
+/// The condition of a put.
+pub(crate) fn of_write(
+    if_match: Option<&ETagCondition>,
+    if_none_match: Option<&ETagCondition>,
+) -> Condition {
+    Condition {
+        if_match: if_match.map(etags),
+        if_none_match: if_none_match.map(etags),
+        ..Condition::default()
+    }
+}
+
+/// Conditions of a read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ReadConditions {
+    pub(crate) if_match: Option<ETagCondition>,
+    pub(crate) if_none_match: Option<ETagCondition>,
+    pub(crate) if_modified_since: Option<Timestamp>,
+    pub(crate) if_unmodified_since: Option<Timestamp>,
+}
+
+/// Why a read's conditions do not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unmet {
+    /// 412.
+    Failed,
+    /// 304 to a read, 412 to a copy.
+    NotModified,
+}
+
+/// When a version was made, in the whole seconds that HTTP's dates have.
+pub(crate) fn modified(metax: &Metax) -> Timestamp {
+    Timestamp::from(UNIX_EPOCH + Duration::from_secs(metax.clock.ms() / 1000))
+}
+
+impl ReadConditions {
+    /// Decides in HTTP's order: entity tags come before dates, and a date counts only where its
+    /// entity-tag counterpart is absent.
+    ///
+    /// # Errors
+    /// [`Unmet`].
+    pub(crate) fn check(&self, metax: &Metax) -> Result<(), Unmet> {
+        let holds = |header: &ETagCondition| match etags(header) {
+            EtagList::Any => true,
+            EtagList::Of(tags) => tags.contains(&metax.etag.text()),
+        };
+        if let Some(header) = &self.if_match {
+            if !holds(header) {
+                return Err(Unmet::Failed);
+            }
+        } else if let Some(date) = &self.if_unmodified_since
+            && modified(metax) > *date
+        {
+            return Err(Unmet::Failed);
+        }
+        if let Some(header) = &self.if_none_match {
+            if holds(header) {
+                return Err(Unmet::NotModified);
+            }
+        } else if let Some(date) = &self.if_modified_since
+            && modified(metax) <= *date
+        {
+            return Err(Unmet::NotModified);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{Attributes, ETag, HybridClock, RegionId};
+
+    use super::*;
+
+    const TAG: &str = "\"abababababababababababababababab\"";
+
+    fn metax() -> Metax {
+        Metax {
+            size: 1,
+            clock: HybridClock::at_ms(1_000_900),
+            region: RegionId(0),
+            etag: ETag::Md5([0xab; 16]),
+            checksum: None,
+            attributes: Attributes::default(),
+            expires_ms: None,
+            encryption: None,
+            retention: None,
+        }
+    }
+
+    fn tag(text: &str) -> Option<ETagCondition> {
+        Some(ETagCondition::parse_http_header(text.as_bytes()).unwrap())
+    }
+
+    fn at(seconds: u64) -> Option<Timestamp> {
+        Some(Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds)))
+    }
+
+    #[test]
+    fn entity_tags_come_before_dates() {
+        let other = tag("\"x\"");
+        let (same, none) = (tag(TAG), None);
+        let (failed, not_modified) = (Err(Unmet::Failed), Err(Unmet::NotModified));
+        // if-match, if-unmodified-since, if-none-match, if-modified-since
+        for (index, (a, b, c, d, expected)) in [
+            (none.clone(), None, none.clone(), None, Ok(())),
+            (same.clone(), None, none.clone(), None, Ok(())),
+            (other.clone(), None, none.clone(), None, failed),
+            (same.clone(), at(1), none.clone(), None, Ok(())),
+            (none.clone(), at(999), none.clone(), None, failed),
+            (none.clone(), at(1000), none.clone(), None, Ok(())),
+            (none.clone(), None, same.clone(), None, not_modified),
+            (none.clone(), None, other.clone(), None, Ok(())),
+            (none.clone(), None, other.clone(), at(5000), Ok(())),
+            (none.clone(), None, none.clone(), at(1000), not_modified),
+            (none.clone(), None, none.clone(), at(999), Ok(())),
+            (other.clone(), None, same.clone(), None, failed),
+            (tag("*"), None, none.clone(), None, Ok(())),
+            (none.clone(), None, tag("*"), None, not_modified),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let conditions = ReadConditions {
+                if_match: a,
+                if_unmodified_since: b,
+                if_none_match: c,
+                if_modified_since: d,
+            };
+            assert_eq!(conditions.check(&metax()), expected, "case {index}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_tags_is_read_as_a_list() {
+        let list = tag(&format!("\"x\", W/{TAG}, \"y\"")).unwrap();
+        let EtagList::Of(tags) = etags(&list) else { panic!("a list") };
+        assert_eq!(tags, ["x", TAG.trim_matches('"'), "y"]);
+        assert_eq!(etags(&ETagCondition::Any), EtagList::Any);
+    }
+}

@@ -1,0 +1,178 @@
+//! One request and its answer, around the protocol library: health probes, admission, the body
+//! guard, request ids, counting and logging.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use larder_objects::BodyError;
+use s3s::{S3Error, S3ErrorCode};
+
+use crate::admission::{Admission, Admitted};
+use crate::digested::{DigestedBody, Expectation, Mismatch};
+use crate::guard::{ChunkGuard, Verdict};
+use crate::ids::{RequestId, RequestIds};
+use crate::limits::BODY_SHARE_BYTES_MAX;
+use crate::repairs::{self, Asked};
+use crate::reply::{ReplyBody, Tally, Working};
+use crate::server::{ServerHooks, ServerOptions};
+use crate::service::S3Service;
+use crate::shape::Shape;
+use crate::{errors, signed};
+
+const X_AMZ_ID_2: &str = "x-amz-id-2";
+const X_AMZ_REQUEST_ID: &str = "x-amz-request-id";
+
+/// What all connections of a server share.
+pub(crate) struct Exchange<H: ServerHooks> {
+    service: S3Service,
+    hooks: Arc<H>,
+    admission: Arc<Admission>,
+    ids: RequestIds,
+    host_id: HeaderValue,
+}
+
+impl<H: ServerHooks> Exchange<H> {
+    pub(crate) fn new(service: S3Service, hooks: Arc<H>, options: &ServerOptions) -> Self {
+        let admission =
+            Admission::new(options.requests_max, options.body_budget_bytes, options.waiting_max);
+        let ids = RequestIds::new();
+        let host_id = ids.next().header();
+        Self { service, hooks, admission: Arc::new(admission), ids, host_id }
+    }
+
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        working: Working,
+    ) -> Result<Response<ReplyBody<H>>, Infallible> {
+        let shape = Shape::of(&request, &self.service.domains);
+        if let Some(status) = self.probe(&request, &shape) {
+            let body = s3s::Body::from(format!("{}\n", status.canonical_reason().unwrap_or("")));
+            let mut response = Response::new(ReplyBody::uncounted(body, &working));
+            *response.status_mut() = status;
+            return Ok(response);
+        }
+        let id = self.ids.next();
+        let uri = request.uri().clone();
+        let mut tally = Tally {
+            hooks: Arc::clone(&self.hooks),
+            id,
+            op: shape.op,
+            status: 0,
+            started: Instant::now(),
+            bytes_in: shape.body_bytes,
+            bytes_out: 0,
+        };
+        let (mut response, admitted) = match self.run(request, &shape).await {
+            Ok((response, admitted)) => (response, Some(admitted)),
+            Err(refused) => (errors::response(refused), None),
+        };
+        let asked = Asked { op: shape.op, path: uri.path(), id };
+        let failure = repairs::repair(&asked, &mut response);
+        let status = response.status();
+        tally.status = status.as_u16();
+        if let Some(detail) = failure {
+            log_failure(shape.op, status, id, &detail);
+        }
+        let headers = response.headers_mut();
+        headers.insert(X_AMZ_REQUEST_ID, id.header());
+        headers.insert(X_AMZ_ID_2, self.host_id.clone());
+        tracing::debug!(request = %id, op = shape.op, status = tally.status, "answered");
+        Ok(response.map(|body| ReplyBody::new(body, tally, admitted, &working)))
+    }
+
+    /// Larder's own paths. A bucket of such a name cannot exist, but below a bucket's own domain
+    /// they are keys.
+    fn probe(&self, request: &Request<Incoming>, shape: &Shape) -> Option<StatusCode> {
+        if shape.virtual_host || !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return None;
+        }
+        match request.uri().path() {
+            "/healthz" => Some(StatusCode::OK),
+            "/readyz" if self.hooks.ready() => Some(StatusCode::OK),
+            "/readyz" => Some(StatusCode::SERVICE_UNAVAILABLE),
+            _ => None,
+        }
+    }
+
+    async fn run(
+        &self,
+        request: Request<Incoming>,
+        shape: &Shape,
+    ) -> Result<(Response<s3s::Body>, Admitted), S3Error> {
+        signed::check(request.headers(), request.uri().query())?;
+        signed::check_digests(request.headers())?;
+        let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
+        let admitted = self.admission.admit(share).await.map_err(|_| errors::slow_down())?;
+        let expectation = match shape.xml {
+            true => Expectation::of(request.headers(), shape.op)?,
+            false => None,
+        };
+        let mismatch = expectation.is_some().then(Mismatch::default);
+        let request = match (expectation, &mismatch) {
+            _ if shape.aws_chunked => self.guarded(request),
+            (Some(expectation), Some(mismatch)) => digested(request, expectation, mismatch),
+            _ => request.map(s3s::Body::from),
+        };
+        let response = self.service.library.call(request).await.unwrap_or_else(|error| {
+            let error = s3s::StdError::from(error);
+            let message = format!("the answer could not be written: {error}");
+            errors::response(errors::error(S3ErrorCode::InternalError, message))
+        });
+        if mismatch.is_some_and(|mismatch| mismatch.load(Ordering::Relaxed)) {
+            return Err(errors::from_body(BodyError::BadDigest));
+        }
+        Ok((response, admitted))
+    }
+
+    fn guarded(&self, request: Request<Incoming>) -> Request<s3s::Body> {
+        let verdict = Verdict::default();
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(Arc::clone(&verdict));
+        let guard = ChunkGuard::new(body, Arc::clone(&self.admission), verdict);
+        Request::from_parts(parts, s3s::Body::http_body(guard))
+    }
+}
+
+/// Failures of the server's own; those of clients are theirs to know.
+fn log_failure(op: &'static str, status: StatusCode, id: RequestId, detail: &str) {
+    let number = status.as_u16();
+    match status {
+        StatusCode::NOT_IMPLEMENTED => {}
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::INSUFFICIENT_STORAGE => {
+            tracing::warn!(request = %id, op, status = number, detail, "a request was turned away");
+        }
+        status if status.is_server_error() => {
+            tracing::error!(request = %id, op, status = number, detail, "a request failed");
+        }
+        _ => {}
+    }
+}
+
+fn digested(
+    request: Request<Incoming>,
+    expectation: Expectation,
+    mismatch: &Mismatch,
+) -> Request<s3s::Body> {
+    request.map(|body| {
+        s3s::Body::http_body(DigestedBody::new(body, expectation, Arc::clone(mismatch)))
+    })
+}
+
+/// The length that a request announces for its body; what comes without one counts as the largest
+/// share.
+pub(crate) fn announced_bytes(headers: &HeaderMap) -> u64 {
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    match length {
+        Some(bytes) => bytes,
+        None if headers.contains_key(http::header::TRANSFER_ENCODING) => {
+            BODY_SHARE_BYTES_MAX as u64
+        }
+        None => 0,
+    }
+}

@@ -1,0 +1,70 @@
+//! The S3 face: S3's REST protocol over any [`larder_objects::Objects`].
+//!
+//! # How to run it
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # async fn run<O: larder_objects::Objects>(store: Arc<O>) -> Result<(), Box<dyn std::error::Error>> {
+//! use larder_s3::{Credentials, FaceOptions, S3Service, ServerOptions, serve};
+//!
+//! let root = Credentials { access_key: "AKEXAMPLE".into(), secret_key: "secret".into() };
+//! let service = S3Service::new(store, root, FaceOptions::default())?;
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let shutdown = async { let _ = tokio::signal::ctrl_c().await; };
+//! serve(listener, service, Arc::new(()), ServerOptions::default(), shutdown).await;
+//! # Ok(()) }
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. Everything that a client announces of a body (length, MD5, checksums, signatures) is verified
+//!    before the store is asked to commit it.
+//! 2. What is not implemented is answered `NotImplemented`; no request is silently half-obeyed.
+//! 3. Memory for bodies is bounded by [`limits::BODY_BUDGET_BYTES`], whatever clients declare.
+//! 4. No secret and no signature is ever logged.
+//!
+//! This crate parses no signature and no XML itself (`s3s` does), and keeps no state of its own.
+
+#![deny(unsafe_code)]
+
+mod admission;
+mod attributes;
+mod body;
+mod bucket;
+mod checksums;
+mod conditions;
+mod copy;
+mod delete;
+mod describe;
+mod digested;
+mod encryption;
+mod errors;
+mod exchange;
+mod face;
+mod get;
+mod guard;
+mod ids;
+pub mod limits;
+mod list;
+mod names;
+mod probes;
+mod put;
+mod range;
+mod repairs;
+mod reply;
+mod server;
+mod service;
+mod shape;
+mod signed;
+mod tags;
+mod token;
+mod unread_range;
+mod upload;
+mod upload_lists;
+
+pub use server::{ServerHooks, ServerOptions, serve};
+pub use service::{Credentials, FaceOptions, OptionsError, S3Service};
+
+/// Log filter directives for the protocol library, which logs every 404 as an error and, when
+/// verbose, whole requests. Whatever matters of a request is logged by [`serve`].
+pub const LIBRARY_LOG_DIRECTIVE: &str = "s3s=off";

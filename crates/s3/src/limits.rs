@@ -1,0 +1,70 @@
+//! The limits of this face, with their units, and how they relate.
+
+use std::time::Duration;
+
+use larder_types::limits::CHUNK_BYTES_MAX;
+
+/// Connections open at once; one more is answered 503 and closed.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Requests worked on at once; more wait.
+pub const REQUESTS_MAX: usize = 1024;
+/// Requests that wait for their turn or for memory at once; one more is answered `SlowDown`.
+pub const WAITING_MAX: usize = 2048;
+/// How long a request waits for its turn or for memory before it is answered `SlowDown`.
+pub const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Bytes of request bodies held in memory at once.
+pub const BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
+/// Most bytes of the budget that one request takes: the chunk being filled and the one being written.
+pub const BODY_SHARE_BYTES_MAX: usize = 2 * CHUNK_BYTES_MAX as usize;
+/// Most bytes of one aws-chunk, which the protocol library holds in memory as a whole.
+pub const AWS_CHUNK_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Bytes of one aws-chunk that a request's share covers; larger ones take more of the budget.
+pub const AWS_CHUNK_BYTES_COVERED: u64 = 1024 * 1024;
+/// Most bytes of an aws-chunk's header line.
+pub const AWS_CHUNK_LINE_BYTES_MAX: usize = 1024;
+/// Most bytes of an XML body: ten thousand parts with checksums, or a thousand keys, escaped.
+pub const XML_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Most bytes of a file uploaded by an HTML form, which is held in memory as a whole.
+pub const FORM_FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Most bytes of all other fields of an HTML form.
+pub const FORM_FIELDS_BYTES_MAX: usize = 1024 * 1024;
+/// How long a client may take to send a request's head or to take the next piece of an answer, and how
+/// long a connection may be idle.
+pub const CLIENT_STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may take to send the next piece of a body.
+pub const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long requests may take to finish after the shutdown signal.
+pub const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// Bytes of a refused body that are read and dropped so that the client sees the answer.
+pub const REFUSED_BODY_BYTES_MAX: u64 = 1024 * 1024;
+/// How often a read starts again because the object changed between its opening and the read.
+pub const CHANGED_RETRIES_MAX: usize = 8;
+/// Seconds by which a request's date may be off.
+pub const CLOCK_SKEW_MAX_S: u32 = 900;
+/// Tags of an object (S3).
+pub const TAGS_MAX: usize = 10;
+/// Characters of a tag's key (S3).
+pub const TAG_KEY_CHARS_MAX: usize = 128;
+/// Characters of a tag's value (S3).
+pub const TAG_VALUE_CHARS_MAX: usize = 256;
+/// Keys of one batch delete (S3).
+pub const DELETE_KEYS_MAX: usize = 1000;
+/// How often a bucket's open uploads are aborted, a page at a time, before its deletion gives up.
+pub const DELETE_BUCKET_ROUNDS_MAX: usize = 100;
+/// Deletes of one batch that run at once.
+pub const DELETE_CONCURRENCY: usize = 16;
+
+/// Seconds for which a presigned request may be good at most (S3).
+pub const PRESIGNED_S_MAX: u64 = 7 * 24 * 60 * 60;
+
+const _: () = assert!(BODY_SHARE_BYTES_MAX <= BODY_BUDGET_BYTES, "every request can get its share");
+const _: () = assert!(
+    BODY_SHARE_BYTES_MAX + AWS_CHUNK_BYTES_MAX as usize <= BODY_BUDGET_BYTES,
+    "every allowed aws-chunk can be held"
+);
+const _: () =
+    assert!(AWS_CHUNK_BYTES_COVERED <= AWS_CHUNK_BYTES_MAX, "the cover is within the cap");
+const _: () = assert!(BODY_BUDGET_BYTES <= u32::MAX as usize, "shares are counted in u32");
+const _: () = assert!(XML_BYTES_MAX <= BODY_SHARE_BYTES_MAX, "an XML body fits its share");
+const _: () =
+    assert!(FORM_FILE_BYTES_MAX as usize <= BODY_SHARE_BYTES_MAX, "so does a form's file");

@@ -1,0 +1,193 @@
+//! What the protocol library answers otherwise than S3, put right on the finished answer.
+//!
+//! Each repair names the difference. They touch answers without a body of any size, and are the only
+//! place that looks into the library's XML.
+
+use std::fmt::Write;
+
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use s3s::{Body, S3ErrorCode};
+
+use crate::errors::{error, response};
+use crate::ids::RequestId;
+
+/// The request that is being answered.
+pub(crate) struct Asked<'r> {
+    pub(crate) op: &'static str,
+    pub(crate) path: &'r str,
+    pub(crate) id: RequestId,
+}
+
+/// Puts an answer right. Returns what a failure was about, for the log.
+pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<String> {
+    let status = answer.status();
+    if status.is_client_error() || status.is_server_error() {
+        return Some(repair_failure(asked, answer));
+    }
+    match asked.op {
+        // The library knows 206 as an answer to Get only.
+        "HeadObject" if answer.headers().contains_key(CONTENT_RANGE) => {
+            *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+        }
+        "GetObjectAttributes" => unquote_etag(answer.body_mut()),
+        _ if status == StatusCode::NOT_MODIFIED => {
+            answer.headers_mut().remove(CONTENT_TYPE);
+            *answer.body_mut() = Body::empty();
+        }
+        _ => {}
+    }
+    None
+}
+
+fn repair_failure(asked: &Asked<'_>, answer: &mut Response<Body>) -> String {
+    if asked.op == "PostObject" {
+        deny_unmet_policy(answer);
+    }
+    if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    complete_error(answer.body_mut(), asked.path, asked.id)
+}
+
+/// In this one answer S3 shows an entity tag without quotes.
+fn unquote_etag(body: &mut Body) {
+    let Some(bytes) = body.bytes() else { return };
+    let text = String::from_utf8_lossy(&bytes);
+    *body = Body::from(text.replace("<ETag>\"", "<ETag>").replace("\"</ETag>", "</ETag>"));
+}
+
+/// A form that does not meet its own policy is denied; the library calls the policy invalid.
+fn deny_unmet_policy(answer: &mut Response<Body>) {
+    let Some(bytes) = answer.body().bytes() else { return };
+    let text = String::from_utf8_lossy(&bytes);
+    let unmet = inside(&text, "Message").is_some_and(|message| {
+        message.starts_with("Policy condition") || message.starts_with("Bucket in form field")
+    });
+    if unmet && inside(&text, "Code") == Some("InvalidPolicyDocument") {
+        let message = "Invalid according to Policy: Policy Condition failed";
+        *answer = response(error(S3ErrorCode::AccessDenied, message));
+    }
+}
+
+const END: &str = "</Error>";
+
+/// Adds to an error's XML what the library leaves out: a message where it has none, the resource and
+/// the request's id. Returns the message, for the log.
+fn complete_error(body: &mut s3s::Body, resource: &str, id: RequestId) -> String {
+    let Some(bytes) = body.bytes() else { return String::new() };
+    let text = String::from_utf8_lossy(&bytes);
+    let Some(open) = text.strip_suffix(END) else { return String::new() };
+    let mut xml = String::with_capacity(text.len() + resource.len() + 128);
+    xml.push_str(open);
+    let message = match inside(open, "Message") {
+        Some(message) => message.to_owned(),
+        None => {
+            let message = default_message(inside(open, "Code").unwrap_or(""));
+            let _ = write!(xml, "<Message>{message}</Message>");
+            message.to_owned()
+        }
+    };
+    xml.push_str("<Resource>");
+    push_escaped(&mut xml, resource);
+    let _ = write!(xml, "</Resource><RequestId>{id}</RequestId>{END}");
+    *body = s3s::Body::from(xml);
+    message
+}
+
+fn inside<'x>(xml: &'x str, tag: &str) -> Option<&'x str> {
+    let (_, rest) = xml.split_once(&format!("<{tag}>"))?;
+    Some(rest.split_once(&format!("</{tag}>"))?.0)
+}
+
+fn push_escaped(xml: &mut String, text: &str) {
+    for character in text.chars() {
+        match character {
+            '<' => xml.push_str("&lt;"),
+            '>' => xml.push_str("&gt;"),
+            '&' => xml.push_str("&amp;"),
+            other => xml.push(other),
+        }
+    }
+}
+
+/// S3's words for errors that the protocol library makes without any.
+fn default_message(code: &str) -> &'static str {
+    match code {
+        "AccessDenied" => "Access Denied",
+        "EntityTooLarge" => "Your proposed upload exceeds the maximum allowed size",
+        "IncompleteBody" => {
+            "You did not provide the number of bytes specified by the Content-Length HTTP header"
+        }
+        "InvalidBucketName" => "The specified bucket is not valid.",
+        "InvalidURI" => "Couldn't parse the specified URI.",
+        "KeyTooLongError" => "Your key is too long",
+        "MalformedXML" => {
+            "The XML you provided was not well-formed or did not validate against our published \
+             schema"
+        }
+        "MaxMessageLengthExceeded" => "Your request was too big.",
+        "MethodNotAllowed" => "The specified method is not allowed against this resource.",
+        "MissingContentLength" => "You must provide the Content-Length HTTP header.",
+        "MissingRequestBodyError" => "Request body is empty",
+        "NotImplemented" => {
+            "A header or query you provided implies functionality that is not implemented"
+        }
+        "SignatureDoesNotMatch" => {
+            "The request signature we calculated does not match the signature you provided. \
+             Check your key and signing method."
+        }
+        _ => "The request was refused.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use s3s::S3Error;
+
+    use super::*;
+    use crate::ids::RequestIds;
+
+    fn asked(op: &'static str) -> Asked<'static> {
+        Asked { op, path: "/b/k", id: RequestIds::new().next() }
+    }
+
+    #[test]
+    fn an_error_names_resource_and_request() {
+        let id = RequestIds::new().next();
+        let mut body = response(S3Error::new(S3ErrorCode::SignatureDoesNotMatch)).into_body();
+        let message = complete_error(&mut body, "/b/<k>&", id);
+        assert!(message.contains("does not match the signature"));
+        let xml = String::from_utf8(body.bytes().unwrap().to_vec()).unwrap();
+        assert!(xml.contains("<Code>SignatureDoesNotMatch</Code><Message>The request signature"));
+        assert!(xml.ends_with(&format!(
+            "<Resource>/b/&lt;k&gt;&amp;</Resource><RequestId>{id}</RequestId></Error>"
+        )));
+    }
+
+    #[test]
+    fn a_form_that_does_not_meet_its_policy_is_denied() {
+        let answer = |message: &'static str| {
+            let mut answer = response(error(S3ErrorCode::InvalidPolicyDocument, message));
+            repair(&asked("PostObject"), &mut answer);
+            answer.status()
+        };
+        assert_eq!(answer("Policy condition 'eq' for field 'a' failed"), StatusCode::FORBIDDEN);
+        assert_eq!(answer("failed to parse POST policy"), StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn an_answer_304_has_no_body() {
+        let mut answer = response(S3Error::new(S3ErrorCode::NotModified));
+        assert_eq!(repair(&asked("GetObject"), &mut answer), None);
+        assert!(answer.body().bytes().unwrap().is_empty());
+        assert!(!answer.headers().contains_key(CONTENT_TYPE));
+    }
+
+    #[test]
+    fn attributes_show_the_tag_without_quotes() {
+        let mut answer = Response::new(Body::from("<ETag>\"ab-2\"</ETag>".to_owned()));
+        repair(&asked("GetObjectAttributes"), &mut answer);
+        assert_eq!(answer.body().bytes().unwrap(), "<ETag>ab-2</ETag>");
+    }
+}

@@ -1,0 +1,125 @@
+//! The body of an answer: what the library made of it, with what the request holds until its end.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use crate::admission::Admitted;
+use crate::ids::RequestId;
+use crate::server::ServerHooks;
+
+/// Counts one request and reports it when it ends, however it ends.
+pub(crate) struct Tally<H: ServerHooks> {
+    pub(crate) hooks: Arc<H>,
+    pub(crate) id: RequestId,
+    pub(crate) op: &'static str,
+    pub(crate) status: u16,
+    pub(crate) started: Instant,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+}
+
+impl<H: ServerHooks> Drop for Tally<H> {
+    fn drop(&mut self) {
+        let micros = self.started.elapsed().as_micros() as u64;
+        self.hooks.done(self.op, self.status, micros, self.bytes_in, self.bytes_out);
+    }
+}
+
+/// What a connection's watch looks at. HTTP/1 answers one request at a time, so one of each is enough.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    working: AtomicBool,
+    steps: AtomicU64,
+}
+
+impl Pulse {
+    /// How many steps were made: heads read, pieces of answers taken. `None` while a request is
+    /// worked on, which takes the time it takes.
+    pub(crate) fn steps(&self) -> Option<u64> {
+        let working = self.working.load(Ordering::Relaxed);
+        (!working).then(|| self.steps.load(Ordering::Relaxed))
+    }
+
+    fn step(&self, working: bool) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.working.store(working, Ordering::Relaxed);
+    }
+}
+
+/// A request that is worked on.
+#[derive(Debug)]
+pub(crate) struct Working(Arc<Pulse>);
+
+impl Working {
+    pub(crate) fn begin(pulse: &Arc<Pulse>) -> Self {
+        pulse.step(true);
+        Self(Arc::clone(pulse))
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.step(false);
+    }
+}
+
+/// A body that is counted, and that keeps the request admitted while it is sent.
+pub(crate) struct ReplyBody<H: ServerHooks> {
+    inner: s3s::Body,
+    tally: Option<Tally<H>>,
+    pulse: Arc<Pulse>,
+    _admitted: Option<Admitted>,
+}
+
+impl<H: ServerHooks> ReplyBody<H> {
+    pub(crate) fn new(
+        inner: s3s::Body,
+        tally: Tally<H>,
+        admitted: Option<Admitted>,
+        working: &Working,
+    ) -> Self {
+        let pulse = Arc::clone(&working.0);
+        Self { inner, tally: Some(tally), pulse, _admitted: admitted }
+    }
+
+    /// A body of a request that nobody counts.
+    pub(crate) fn uncounted(inner: s3s::Body, working: &Working) -> Self {
+        Self { inner, tally: None, pulse: Arc::clone(&working.0), _admitted: None }
+    }
+}
+
+impl<H: ServerHooks> Body for ReplyBody<H> {
+    type Data = Bytes;
+    type Error = s3s::StdError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, s3s::StdError>>> {
+        let this = &mut *self;
+        this.pulse.step(false);
+        let frame = std::task::ready!(Pin::new(&mut this.inner).poll_frame(cx));
+        if let (Some(Ok(frame)), Some(tally)) = (&frame, &mut this.tally) {
+            tally.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
+        }
+        if let (Some(Err(error)), Some(tally)) = (&frame, &this.tally) {
+            let (id, op, sent) = (tally.id, tally.op, tally.bytes_out);
+            tracing::error!(request = %id, op, sent, %error, "an answer broke off");
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,174 @@
+//! The HTTP server: accepts connections, hands requests to [`crate::exchange`], and drains at the end.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::exchange::Exchange;
+use crate::limits::{
+    BODY_BUDGET_BYTES, CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX, DRAIN_MAX, REQUESTS_MAX, WAITING_MAX,
+};
+use crate::reply::{Pulse, Working};
+use crate::service::S3Service;
+
+/// What the program gives to the server and learns from it. `()` does nothing and is always ready.
+pub trait ServerHooks: Send + Sync + 'static {
+    /// Whether `/readyz` answers 200 (else 503).
+    fn ready(&self) -> bool {
+        true
+    }
+
+    /// A request has ended: its S3 operation, HTTP status, time until the last byte was handed to
+    /// the connection, and body bytes announced by the client and sent to it. Called from the
+    /// connection's task: it must not block.
+    fn done(&self, op: &'static str, status: u16, micros: u64, bytes_in: u64, bytes_out: u64) {
+        let _ = (op, status, micros, bytes_in, bytes_out);
+    }
+}
+
+impl ServerHooks for () {}
+
+/// Limits of one server.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Connections open at once; one more is answered 503 and closed.
+    pub connections_max: usize,
+    /// Requests worked on at once; more wait.
+    pub requests_max: usize,
+    /// Requests that wait at once; one more is answered `SlowDown`.
+    pub waiting_max: usize,
+    /// Bytes of request bodies held in memory at once.
+    pub body_budget_bytes: usize,
+    /// How long requests may take to finish after the shutdown signal.
+    pub drain_max: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            connections_max: CONNECTIONS_MAX,
+            requests_max: REQUESTS_MAX,
+            waiting_max: WAITING_MAX,
+            body_budget_bytes: BODY_BUDGET_BYTES,
+            drain_max: DRAIN_MAX,
+        }
+    }
+}
+
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
+content-length: 0\r\n\r\n";
+/// Pause after a failed `accept`, which fails while the process has no free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves S3 on `listener` until `shutdown` completes, then lets requests finish, at most for
+/// [`ServerOptions::drain_max`]. Returns whether all of them did.
+///
+/// `GET /healthz` and `GET /readyz` are answered without credentials.
+pub async fn serve<H: ServerHooks>(
+    listener: TcpListener,
+    service: S3Service,
+    hooks: Arc<H>,
+    options: ServerOptions,
+    shutdown: impl Future<Output = ()>,
+) -> bool {
+    let exchange = Arc::new(Exchange::new(service, hooks, &options));
+    let places = Arc::new(Semaphore::new(options.connections_max));
+    let (stop, stopping) = watch::channel(());
+    let mut shutdown = pin!(shutdown);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    admit(stream, &places, &exchange, stopping.clone());
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    drop((stop, stopping));
+    let all = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
+    let drained = tokio::time::timeout(options.drain_max, places.acquire_many(all)).await.is_ok();
+    if !drained {
+        tracing::warn!("requests were cut off: they took longer than {:?}", options.drain_max);
+    }
+    drained
+}
+
+fn admit<H: ServerHooks>(
+    stream: TcpStream,
+    places: &Arc<Semaphore>,
+    exchange: &Arc<Exchange<H>>,
+    stopping: watch::Receiver<()>,
+) {
+    match Arc::clone(places).try_acquire_owned() {
+        Ok(place) => {
+            tokio::spawn(connection(stream, Arc::clone(exchange), stopping, place));
+        }
+        Err(_) => {
+            tracing::debug!("a connection was refused: the server has as many as it may");
+            // A fresh socket's buffer takes these few bytes at once; if not, closing says enough.
+            let _ = stream.try_write(FULL);
+        }
+    }
+}
+
+async fn connection<H: ServerHooks>(
+    stream: TcpStream,
+    exchange: Arc<Exchange<H>>,
+    mut stopping: watch::Receiver<()>,
+    _place: OwnedSemaphorePermit,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection was lost before its first request");
+        return;
+    }
+    let pulse = Arc::new(Pulse::default());
+    let service = service_fn(|request| exchange.answer(request, Working::begin(&pulse)));
+    let mut served = pin!(
+        http1::Builder::new()
+            .header_read_timeout(None)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let result = tokio::select! {
+        result = served.as_mut() => result,
+        _ = stopping.changed() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+        () = silence(&pulse) => {
+            tracing::debug!("a connection was closed: its client was silent");
+            return;
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// Completes when a client has neither sent a head nor taken a piece of an answer for between one and
+/// two [`CLIENT_STALL_TIMEOUT`]s. Costs a request a few relaxed stores, where a timer of its own would
+/// take a lock.
+async fn silence(pulse: &Pulse) {
+    let mut before = None;
+    loop {
+        tokio::time::sleep(CLIENT_STALL_TIMEOUT).await;
+        let now = pulse.steps();
+        if now.is_some() && now == before {
+            return;
+        }
+        before = now;
+    }
+}

@@ -1,0 +1,246 @@
+//! Puts together the protocol library, the credentials and the face.
+
+use std::fmt;
+use std::sync::Arc;
+
+use larder_objects::Objects;
+use larder_types::BucketName;
+use s3s::auth::{S3Auth, SecretKey};
+use s3s::config::{S3Config, StaticConfigProvider};
+use s3s::host::{S3Host, VirtualHost};
+use s3s::service::S3ServiceBuilder;
+use s3s::validation::NameValidation;
+use s3s::{S3Error, S3ErrorCode, S3Result};
+
+use crate::face::Face;
+use crate::limits::{CLOCK_SKEW_MAX_S, FORM_FIELDS_BYTES_MAX, FORM_FILE_BYTES_MAX, XML_BYTES_MAX};
+use crate::unread_range::UnreadRange;
+
+/// The root user's keys.
+#[derive(Clone)]
+pub struct Credentials {
+    /// Access key id: 3 to 128 letters, digits or `_`, `-`, `.`.
+    pub access_key: String,
+    /// Secret key: at least 8 characters. Never printed.
+    pub secret_key: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("access_key", &self.access_key).finish_non_exhaustive()
+    }
+}
+
+/// How the face presents itself.
+#[derive(Debug, Clone)]
+pub struct FaceOptions {
+    /// Region that buckets are said to be in. Requests signed for any region are accepted.
+    pub region: String,
+    /// Domains below which a bucket's name may stand (`bucket.domain`); path style always works.
+    pub domains: Vec<String>,
+}
+
+impl Default for FaceOptions {
+    fn default() -> Self {
+        Self { region: "us-east-1".to_owned(), domains: Vec::new() }
+    }
+}
+
+/// Why a service cannot be made: fix the setting that is named.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// The access key cannot stand in a credential scope.
+    #[error("the access key must have 3 to 128 letters, digits, '_', '-' or '.'")]
+    AccessKey,
+    /// The secret key is too short.
+    #[error("the secret key must have at least 8 characters")]
+    SecretKey,
+    /// The region cannot stand in a credential scope.
+    #[error("region {0:?} must have 1 to 63 lower-case letters, digits or '-'")]
+    Region(String),
+    /// Not a domain.
+    #[error("domain {0:?} must have labels of letters, digits or '-', without port and scheme")]
+    Domain(String),
+}
+
+/// The S3 service: answers requests from a store. Cheap to clone.
+#[derive(Clone)]
+pub struct S3Service {
+    pub(crate) library: s3s::service::S3Service,
+    pub(crate) domains: Domains,
+}
+
+impl S3Service {
+    /// A service over `store` for one user.
+    ///
+    /// # Errors
+    /// [`OptionsError`] names the setting that does not do.
+    pub fn new<O: Objects>(
+        store: Arc<O>,
+        root: Credentials,
+        options: FaceOptions,
+    ) -> Result<Self, OptionsError> {
+        check_credentials(&root)?;
+        if !is_label(&options.region) || options.region.bytes().any(|b| b.is_ascii_uppercase()) {
+            return Err(OptionsError::Region(options.region));
+        }
+        let domains = Domains::new(options.domains)?;
+        let face = Face::new(store, options.region);
+        let unchecked = library(face.clone(), &domains).build();
+        let mut checked = library(face, &domains);
+        checked.set_auth(RootAuth(root));
+        checked.set_route(UnreadRange::new(unchecked));
+        Ok(Self { library: checked.build(), domains })
+    }
+}
+
+/// The protocol library over a face, with all but authentication.
+fn library<O: Objects>(face: Face<O>, domains: &Domains) -> S3ServiceBuilder {
+    let mut builder = S3ServiceBuilder::new(face);
+    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(library_config()))));
+    builder.set_validation(BucketNames);
+    if !domains.0.is_empty() {
+        builder.set_host(domains.clone());
+    }
+    builder
+}
+
+fn check_credentials(root: &Credentials) -> Result<(), OptionsError> {
+    let key = &root.access_key;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    if !(3..=128).contains(&key.len()) || !key.bytes().all(plain) {
+        return Err(OptionsError::AccessKey);
+    }
+    if root.secret_key.len() < 8 {
+        return Err(OptionsError::SecretKey);
+    }
+    Ok(())
+}
+
+fn library_config() -> S3Config {
+    let mut config = S3Config::default();
+    config.xml_max_body_size = XML_BYTES_MAX;
+    config.post_object_max_file_size = FORM_FILE_BYTES_MAX;
+    config.form_max_field_size = FORM_FIELDS_BYTES_MAX;
+    config.form_max_fields_size = FORM_FIELDS_BYTES_MAX;
+    config.presigned_url_max_skew_time_secs = CLOCK_SKEW_MAX_S;
+    config
+}
+
+struct RootAuth(Credentials);
+
+#[async_trait::async_trait]
+impl S3Auth for RootAuth {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        if access_key != self.0.access_key {
+            return Err(S3Error::with_message(
+                S3ErrorCode::InvalidAccessKeyId,
+                "The AWS Access Key Id you provided does not exist in our records.",
+            ));
+        }
+        Ok(SecretKey::from(self.0.secret_key.as_str()))
+    }
+}
+
+/// Larder's rules for bucket names, and that every label of a name can stand in a domain.
+struct BucketNames;
+
+impl NameValidation for BucketNames {
+    fn validate_bucket_name(&self, name: &str) -> bool {
+        BucketName::new(name).is_ok() && !name.contains(".-") && !name.contains("-.")
+    }
+}
+
+/// Domains for virtual-host style, in lower case. A host that is none of them, nor below one, is
+/// taken as path style, so that a server can also be reached by address or by another name.
+#[derive(Debug, Clone)]
+pub(crate) struct Domains(Arc<[String]>);
+
+impl Domains {
+    fn new(domains: Vec<String>) -> Result<Self, OptionsError> {
+        for domain in &domains {
+            if domain.is_empty() || !domain.split('.').all(is_label) {
+                return Err(OptionsError::Domain(domain.clone()));
+            }
+        }
+        let mut domains: Vec<String> = domains.iter().map(|d| d.to_ascii_lowercase()).collect();
+        // The longest first: a domain may lie below another.
+        domains.sort_by_key(|domain| std::cmp::Reverse(domain.len()));
+        Ok(Self(domains.into()))
+    }
+
+    /// No domains: path style only.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self(Arc::new([]))
+    }
+
+    /// The bucket named by a `Host` header, if it names one.
+    pub(crate) fn bucket_of<'h>(&self, host: &'h str) -> Option<&'h str> {
+        let name = host.split_once(':').map_or(host, |(name, _)| name);
+        self.0.iter().find_map(|domain| {
+            let cut = name.len().checked_sub(domain.len() + 1)?;
+            let (bucket, rest) = (name.get(..cut)?, name.get(cut..)?);
+            let below = rest.starts_with('.') && rest[1..].eq_ignore_ascii_case(domain);
+            (below && !bucket.is_empty()).then_some(bucket)
+        })
+    }
+}
+
+impl S3Host for Domains {
+    fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
+        let parsed = VirtualHost::new(host);
+        Ok(match self.bucket_of(host) {
+            Some(bucket) => parsed.with_bucket(bucket),
+            None => parsed,
+        })
+    }
+}
+
+fn is_label(label: &str) -> bool {
+    (1..=63).contains(&label.len()) && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_stand_below_a_domain_only() {
+        let domains =
+            Domains::new(vec!["com".into(), "S3.example.com".into(), "s3".into()]).unwrap();
+        assert_eq!(domains.bucket_of("photos.s3.EXAMPLE.com:9000"), Some("photos"));
+        assert_eq!(domains.bucket_of("my.photos.s3"), Some("my.photos"));
+        for host in ["com", "s3", "127.0.0.1:9000", ".s3", "xs3", "localhost", ""] {
+            assert_eq!(domains.bucket_of(host), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn settings_that_do_not_do_are_named() {
+        for domain in ["", "a..b", "http://x", "x:9000"] {
+            let refused = Domains::new(vec![domain.into()]).unwrap_err();
+            assert_eq!(refused, OptionsError::Domain(domain.into()));
+        }
+        let keys = |access: &str, secret: &str| Credentials {
+            access_key: access.into(),
+            secret_key: secret.into(),
+        };
+        assert_eq!(check_credentials(&keys("a/b", "12345678")), Err(OptionsError::AccessKey));
+        assert_eq!(check_credentials(&keys("abc", "1234567")), Err(OptionsError::SecretKey));
+        assert_eq!(check_credentials(&keys("abc", "12345678")), Ok(()));
+    }
+
+    #[test]
+    fn a_buckets_labels_can_stand_in_a_domain() {
+        for (name, valid) in [("a.b-c", true), ("a-.b", false), ("a.-b", false), ("a..b", false)] {
+            assert_eq!(BucketNames.validate_bucket_name(name), valid, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_never_printed() {
+        let keys = Credentials { access_key: "abc".into(), secret_key: "hush-hush".into() };
+        assert!(!format!("{keys:?}").contains("hush"));
+    }
+}

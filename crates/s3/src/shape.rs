@@ -1,0 +1,203 @@
+//! What can be told of a request before the protocol library has read it: the operation's name for
+//! counting, the memory its body takes, and how the body is framed.
+//!
+//! Nothing here decides what is done; the library routes by itself.
+
+use http::header::HOST;
+use http::{HeaderMap, Method, Request};
+
+use crate::exchange::announced_bytes;
+use crate::service::Domains;
+
+/// A request from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// S3's name of the operation.
+    pub(crate) op: &'static str,
+    /// Whether the host names a bucket.
+    pub(crate) virtual_host: bool,
+    /// Bytes that the client announces to send.
+    pub(crate) body_bytes: u64,
+    /// Whether the body is framed as aws-chunked.
+    pub(crate) aws_chunked: bool,
+    /// Whether the protocol library reads the body by itself, before the operation begins.
+    pub(crate) xml: bool,
+}
+
+/// How deep a request's address goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Service,
+    Bucket,
+    Object,
+}
+
+impl Shape {
+    pub(crate) fn of<B>(request: &Request<B>, domains: &Domains) -> Self {
+        let headers = request.headers();
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+        let virtual_host = host.is_some_and(|host| domains.bucket_of(host).is_some());
+        let level = level(request.uri().path(), virtual_host);
+        let query = request.uri().query().unwrap_or("");
+        let op = operation(request.method(), level, query, headers);
+        let body_bytes = announced_bytes(headers);
+        Self {
+            op,
+            virtual_host,
+            body_bytes,
+            xml: body_bytes > 0 && !matches!(op, "PutObject" | "UploadPart" | "PostObject"),
+            aws_chunked: headers
+                .get("x-amz-content-sha256")
+                .is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")),
+        }
+    }
+}
+
+fn level(path: &str, virtual_host: bool) -> Level {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    if virtual_host {
+        return if path.is_empty() { Level::Bucket } else { Level::Object };
+    }
+    match path.split_once('/') {
+        Some((_, key)) if !key.is_empty() => Level::Object,
+        _ if path.is_empty() => Level::Service,
+        _ => Level::Bucket,
+    }
+}
+
+/// The first of `names` that is a parameter of the query.
+fn has(query: &str, names: &[&'static str]) -> Option<&'static str> {
+    if query.is_empty() {
+        return None;
+    }
+    let mut found = None;
+    for parameter in query.split('&') {
+        let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
+        let place = names.iter().position(|known| *known == name);
+        found = match (found, place) {
+            (Some(before), Some(now)) => Some(std::cmp::min::<usize>(before, now)),
+            (before, now) => before.or(now),
+        };
+    }
+    found.map(|place| names[place])
+}
+
+fn operation(method: &Method, level: Level, query: &str, headers: &HeaderMap) -> &'static str {
+    match level {
+        Level::Service if *method == Method::GET => "ListBuckets",
+        Level::Service => "Unknown",
+        Level::Bucket => bucket_operation(method, query),
+        Level::Object => object_operation(method, query, headers),
+    }
+}
+
+/// Sub-resources of a bucket that are settings, which are counted together.
+const SETTINGS: [&str; 22] = [
+    "accelerate",
+    "acl",
+    "analytics",
+    "cors",
+    "encryption",
+    "intelligent-tiering",
+    "inventory",
+    "lifecycle",
+    "logging",
+    "metadataTable",
+    "metrics",
+    "notification",
+    "object-lock",
+    "ownershipControls",
+    "policy",
+    "policyStatus",
+    "publicAccessBlock",
+    "replication",
+    "requestPayment",
+    "tagging",
+    "versioning",
+    "website",
+];
+
+fn bucket_operation(method: &Method, query: &str) -> &'static str {
+    let setting = has(query, &SETTINGS).is_some();
+    match *method {
+        Method::GET if setting => "GetBucketSetting",
+        Method::PUT if setting => "PutBucketSetting",
+        Method::DELETE if setting => "DeleteBucketSetting",
+        Method::GET => match has(query, &["location", "uploads", "versions", "list-type"]) {
+            Some("location") => "GetBucketLocation",
+            Some("uploads") => "ListMultipartUploads",
+            Some("versions") => "ListObjectVersions",
+            Some("list-type") => "ListObjectsV2",
+            _ => "ListObjects",
+        },
+        Method::HEAD => "HeadBucket",
+        Method::PUT => "CreateBucket",
+        Method::DELETE => "DeleteBucket",
+        Method::POST if has(query, &["delete"]).is_some() => "DeleteObjects",
+        Method::POST => "PostObject",
+        _ => "Unknown",
+    }
+}
+
+fn object_operation(method: &Method, query: &str, headers: &HeaderMap) -> &'static str {
+    let copies = headers.contains_key("x-amz-copy-source");
+    let names = ["tagging", "acl", "attributes", "retention", "legal-hold", "uploadId", "uploads"];
+    match (method.as_str(), has(query, &names)) {
+        ("GET", Some("tagging")) => "GetObjectTagging",
+        ("PUT", Some("tagging")) => "PutObjectTagging",
+        ("DELETE", Some("tagging")) => "DeleteObjectTagging",
+        ("GET", Some("attributes")) => "GetObjectAttributes",
+        ("GET", Some("acl" | "retention" | "legal-hold")) => "GetObjectSetting",
+        ("PUT", Some("acl" | "retention" | "legal-hold")) => "PutObjectSetting",
+        ("GET", Some("uploadId")) => "ListParts",
+        ("PUT", Some("uploadId")) if copies => "UploadPartCopy",
+        ("PUT", Some("uploadId")) => "UploadPart",
+        ("POST", Some("uploadId")) => "CompleteMultipartUpload",
+        ("DELETE", Some("uploadId")) => "AbortMultipartUpload",
+        ("POST", Some("uploads")) => "CreateMultipartUpload",
+        ("GET", _) => "GetObject",
+        ("HEAD", _) => "HeadObject",
+        ("PUT", _) if copies => "CopyObject",
+        ("PUT", _) => "PutObject",
+        ("DELETE", _) => "DeleteObject",
+        _ => "Unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(method: &str, uri: &str) -> &'static str {
+        let request = Request::builder().method(method).uri(uri).body(()).unwrap();
+        Shape::of(&request, &Domains::none()).op
+    }
+
+    #[test]
+    fn operations_are_told_by_method_and_address() {
+        for (method, uri, expected) in [
+            ("GET", "/", "ListBuckets"),
+            ("GET", "/b", "ListObjects"),
+            ("GET", "/b/?list-type=2&prefix=versions", "ListObjectsV2"),
+            ("GET", "/b?versions&prefix=x", "ListObjectVersions"),
+            ("GET", "/b?versioning", "GetBucketSetting"),
+            ("PUT", "/b/", "CreateBucket"),
+            ("POST", "/b?delete", "DeleteObjects"),
+            ("GET", "/b/k/", "GetObject"),
+            ("PUT", "/b/k?partNumber=1&uploadId=x", "UploadPart"),
+            ("POST", "/b/k?uploads=", "CreateMultipartUpload"),
+            ("DELETE", "/b/k?tagging", "DeleteObjectTagging"),
+            ("PATCH", "/b/k", "Unknown"),
+        ] {
+            assert_eq!(op(method, uri), expected, "{method} {uri}");
+        }
+    }
+
+    #[test]
+    fn a_virtual_host_moves_the_path_one_level_down() {
+        assert_eq!(level("/", true), Level::Bucket);
+        assert_eq!(level("/k", true), Level::Object);
+        assert_eq!(level("/k", false), Level::Bucket);
+        assert_eq!(level("/b//", false), Level::Object);
+    }
+}

@@ -1,0 +1,115 @@
+//! Who is let in.
+
+use crate::client::{ACCESS, SECRET, Server, Sign, sign_v2};
+
+#[tokio::test]
+async fn a_request_without_a_signature_is_denied() {
+    let server = Server::bucket().await;
+    for path in ["/", "/bkt", "/bkt/k"] {
+        server.ask("GET", path).sign(Sign::Not).send().await.refused(403, "AccessDenied");
+    }
+}
+
+#[tokio::test]
+async fn wrong_keys_are_told_apart() {
+    let server = Server::bucket().await;
+    let ask = |access, secret| server.ask("GET", "/bkt").keys(access, secret).send();
+    ask("NOBODY", SECRET).await.refused(403, "InvalidAccessKeyId");
+    ask(ACCESS, "another-secret").await.refused(403, "SignatureDoesNotMatch");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_off_is_told_so() {
+    let server = Server::bucket().await;
+    server.ask("GET", "/bkt").in_past(800).send().await.expect(200);
+    server.ask("GET", "/bkt").in_past(1000).send().await.refused(403, "RequestTimeTooSkewed");
+    server.ask("GET", "/bkt").in_future(1000).send().await.refused(403, "RequestTimeTooSkewed");
+}
+
+#[tokio::test]
+async fn a_presigned_request_works_until_it_expires() {
+    let server = Server::bucket().await;
+    let sign = Sign::Query { expires_s: 100 };
+    let put = server.ask("PUT", "/bkt/k").body("hello").sign(sign);
+    put.clone().send().await.expect(200);
+    let got = server.ask("GET", "/bkt/k?response-content-type=text%2Fx").sign(sign).send().await;
+    let got = got.expect(200);
+    assert_eq!((got.text().as_str(), got.header("content-type")), ("hello", "text/x"));
+    put.clone().in_past(90).send().await.expect(200);
+    put.clone().in_past(110).send().await.refused(403, "AccessDenied");
+    put.keys(ACCESS, "another-secret").send().await.refused(403, "SignatureDoesNotMatch");
+}
+
+#[tokio::test]
+async fn version_2_is_taken_in_a_query_until_it_expires_and_never_in_a_header() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "hello").await.expect(200);
+    let ask = |expires: u64, secret: &str| {
+        let signature = sign_v2(secret, &format!("GET\n\n\n{expires}\n/bkt/k"));
+        let signature = urlencoding::encode(&signature).into_owned();
+        let path =
+            format!("/bkt/k?AWSAccessKeyId={ACCESS}&Expires={expires}&Signature={signature}");
+        server.ask("GET", &path).sign(Sign::Not).send()
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    ask(now + 100, SECRET).await.expect(200);
+    ask(now - 1, SECRET).await.refused(403, "AccessDenied");
+    ask(now + 100, "another-secret").await.refused(403, "SignatureDoesNotMatch");
+    let header = server.ask("GET", "/bkt/k").sign(Sign::Not);
+    let header = header.header("authorization", format!("AWS {ACCESS}:AAAA")).send().await;
+    header.refused(400, "InvalidRequest");
+}
+
+#[tokio::test]
+async fn an_unsigned_header_that_s3_acts_upon_is_refused() {
+    let server = Server::bucket().await;
+    let sign = Sign::Query { expires_s: 100 };
+    let put = server.ask("PUT", "/bkt/k").body("hello").sign(sign);
+    put.unsigned("x-amz-meta-a", "1").send().await.refused(403, "AccessDenied");
+}
+
+#[tokio::test]
+async fn signed_chunks_are_verified() {
+    let server = Server::bucket().await;
+    let data = vec![7u8; 200_000];
+    let put = server.ask("PUT", "/bkt/k").body(data.clone());
+    put.clone().signed_chunks(65_536, false).send().await.expect(200);
+    let got = server.get("/bkt/k").await.expect(200);
+    assert_eq!(got.body, data);
+    assert_eq!(got.header("content-encoding"), "");
+    put.signed_chunks(65_536, true).send().await.refused(403, "SignatureDoesNotMatch");
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_the_signed_one_is_not_stored() {
+    let server = Server::bucket().await;
+    let put = server.ask("PUT", "/bkt/k").body("hello").payload(&"0".repeat(64));
+    put.send().await.refused(400, "XAmzContentSHA256Mismatch");
+    server.head("/bkt/k").await.expect(404);
+}
+
+#[tokio::test]
+async fn an_unsigned_payload_is_taken_as_it_is() {
+    let server = Server::bucket().await;
+    let put = server.ask("PUT", "/bkt/k").body("hello").payload("UNSIGNED-PAYLOAD");
+    put.send().await.expect(200);
+    assert_eq!(server.get("/bkt/k").await.expect(200).text(), "hello");
+}
+
+#[tokio::test]
+async fn a_bucket_may_stand_in_the_host() {
+    let face = larder_s3::FaceOptions {
+        domains: vec!["s3.test".into()],
+        ..larder_s3::FaceOptions::default()
+    };
+    let options = larder_s3::ServerOptions::default();
+    let server = Server::with(options, std::sync::Arc::new(()), face).await;
+    server.put("/bkt", "").await.expect(200);
+    let below = |method, path| server.ask(method, path).header("host", "bkt.s3.test:9000");
+    below("PUT", "/healthz").body("a key").send().await.expect(200);
+    assert_eq!(below("GET", "/healthz").send().await.expect(200).text(), "a key");
+    assert_eq!(server.get("/bkt/healthz").await.expect(200).text(), "a key");
+    assert_eq!(below("GET", "/").send().await.expect(200).tags("Key"), ["healthz"]);
+    let top = server.ask("GET", "/bkt").header("host", "s3.test").send().await.expect(200);
+    assert_eq!(top.tags("Key"), ["healthz"]);
+}

@@ -1,0 +1,109 @@
+//! Copies.
+
+use std::sync::atomic::Ordering;
+
+use crate::client::{Ask, Server};
+
+fn copy(server: &Server, from: &str, to: &str) -> Ask {
+    server.ask("PUT", to).header("x-amz-copy-source", from)
+}
+
+async fn with_source() -> Server {
+    let server = Server::bucket().await;
+    let put = server.ask("PUT", "/bkt/src%20%2B").body("hello").header("content-type", "text/x");
+    let put = put.header("x-amz-meta-a", "1").header("x-amz-tagging", "t=1");
+    put.header("x-amz-website-redirect-location", "/r").send().await.expect(200);
+    server
+}
+
+#[tokio::test]
+async fn a_copy_has_the_sources_bytes_and_attributes() {
+    let server = with_source().await;
+    let done = copy(&server, "bkt/src%20%2B", "/bkt/k").send().await.expect(200);
+    assert!(done.tag("ETag").unwrap().contains("5d41402abc4b2a76b9719d911017c592"));
+    assert!(done.tag("LastModified").is_some());
+    let got = server.get("/bkt/k").await.expect(200);
+    assert_eq!(got.text(), "hello");
+    assert_eq!((got.header("content-type"), got.header("x-amz-meta-a")), ("text/x", "1"));
+    assert_eq!(got.header("x-amz-tagging-count"), "1");
+    assert_eq!(got.header("x-amz-website-redirect-location"), "", "it belongs to the name");
+    copy(&server, "/bkt/src%20%2B?versionId=null", "/bkt/k").send().await.expect(200);
+    let other = copy(&server, "/bkt/src%20%2B?versionId=x", "/bkt/k").send().await;
+    other.refused(404, "NoSuchVersion");
+    copy(&server, "/bkt/none", "/bkt/k").send().await.refused(404, "NoSuchKey");
+    copy(&server, "/none/k", "/bkt/k").send().await.refused(404, "NoSuchBucket");
+}
+
+#[tokio::test]
+async fn attributes_may_be_replaced() {
+    let server = with_source().await;
+    let replace = copy(&server, "/bkt/src%20%2B", "/bkt/k")
+        .header("x-amz-metadata-directive", "REPLACE")
+        .header("x-amz-tagging-directive", "REPLACE")
+        .header("x-amz-meta-b", "2")
+        .header("content-type", "text/y");
+    replace.send().await.expect(200);
+    let got = server.get("/bkt/k").await.expect(200);
+    assert_eq!((got.header("x-amz-meta-a"), got.header("x-amz-meta-b")), ("", "2"));
+    assert_eq!(got.header("content-type"), "text/y");
+    assert_eq!(got.header("x-amz-tagging-count"), "");
+    let wrong = copy(&server, "/bkt/src%20%2B", "/bkt/k");
+    let wrong = wrong.header("x-amz-metadata-directive", "MIX").send().await;
+    wrong.refused(400, "InvalidArgument");
+}
+
+#[tokio::test]
+async fn a_copy_onto_itself_must_change_something() {
+    let server = with_source().await;
+    let path = "/bkt/src%20%2B";
+    copy(&server, path, path).send().await.refused(400, "InvalidRequest");
+    let replace = copy(&server, path, path).header("x-amz-metadata-directive", "REPLACE");
+    replace.header("x-amz-meta-new", "1").send().await.expect(200);
+    let got = server.get(path).await.expect(200);
+    assert_eq!((got.text().as_str(), got.header("x-amz-meta-new")), ("hello", "1"));
+}
+
+#[tokio::test]
+async fn conditions_hold_for_source_and_target() {
+    let server = with_source().await;
+    let ask = |name: &'static str, value: &'static str| {
+        copy(&server, "/bkt/src%20%2B", "/bkt/k").header(name, value).send()
+    };
+    let etag = "\"5d41402abc4b2a76b9719d911017c592\"";
+    ask("x-amz-copy-source-if-match", "\"x\"").await.refused(412, "PreconditionFailed");
+    ask("x-amz-copy-source-if-none-match", etag).await.refused(412, "PreconditionFailed");
+    ask("x-amz-copy-source-if-match", etag).await.expect(200);
+    ask("if-none-match", "*").await.refused(412, "PreconditionFailed");
+    ask("if-match", etag).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_copy_starts_again_when_its_source_changes() {
+    let server = with_source().await;
+    server.store.change.store(3, Ordering::Relaxed);
+    copy(&server, "/bkt/src%20%2B", "/bkt/k").send().await.expect(200);
+    server.store.change.store(1000, Ordering::Relaxed);
+    let refused = copy(&server, "/bkt/src%20%2B", "/bkt/k").send().await;
+    refused.refused(409, "OperationAborted");
+}
+
+#[tokio::test]
+async fn a_copy_may_have_another_checksum() {
+    let server = with_source().await;
+    let ask = copy(&server, "/bkt/src%20%2B", "/bkt/k").header("x-amz-checksum-algorithm", "CRC32");
+    let done = ask.send().await.expect(200);
+    assert_eq!(done.tag("ChecksumCRC32").as_deref(), Some("NhCmhg=="));
+    let empty = server.put("/bkt/empty", "").await;
+    empty.expect(200);
+    copy(&server, "/bkt/empty", "/bkt/k").send().await.expect(200);
+    assert!(server.get("/bkt/k").await.expect(200).body.is_empty());
+}
+
+#[tokio::test]
+async fn a_large_object_is_copied_as_a_stream() {
+    let server = Server::bucket().await;
+    let data: Vec<u8> = (0..1_000_000u32).map(|n| (n % 251) as u8).collect();
+    server.put("/bkt/src", data.clone()).await.expect(200);
+    copy(&server, "/bkt/src", "/bkt/k").send().await.expect(200);
+    assert!(server.get("/bkt/k").await.expect(200).body == data);
+}

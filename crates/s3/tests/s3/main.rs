@@ -1,0 +1,15 @@
+//! The S3 face over the least store, asked by a client that knows nothing but HTTP.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod client;
+mod memory;
+
+mod auth;
+mod buckets;
+mod copies;
+mod lists;
+mod objects;
+mod serving;
+mod settings;
+mod uploads;

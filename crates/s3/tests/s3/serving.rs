@@ -1,0 +1,201 @@
+//! The HTTP server itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use larder_s3::{FaceOptions, ServerHooks, ServerOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::client::{Ask, Server, Sign};
+
+/// Sends a request without its body, with more header lines, over a connection of its own.
+async fn send_head(server: &Server, ask: Ask, more: &str) -> TcpStream {
+    let request = ask.build();
+    let mut head = format!("{} {} HTTP/1.1\r\n{more}", request.method(), request.uri());
+    for (name, value) in request.headers() {
+        head.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
+    }
+    head.push_str("\r\n");
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+/// A put of `hello` that is under way: the server has asked for the body.
+async fn put_under_way(server: &Server) -> TcpStream {
+    let ask = server.ask("PUT", "/bkt/k").body("hello");
+    let mut stream = send_head(server, ask, "content-length: 5\r\nexpect: 100-continue\r\n").await;
+    let mut goes_on = [0; 25];
+    stream.read_exact(&mut goes_on).await.unwrap();
+    assert_eq!(&goes_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream
+}
+
+#[derive(Default)]
+struct Hooks {
+    ready: AtomicBool,
+    done: Mutex<Vec<(&'static str, u16, u64, u64)>>,
+}
+
+impl ServerHooks for Hooks {
+    fn ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    fn done(&self, op: &'static str, status: u16, _micros: u64, bytes_in: u64, bytes_out: u64) {
+        self.done.lock().unwrap().push((op, status, bytes_in, bytes_out));
+    }
+}
+
+#[tokio::test]
+async fn health_is_told_without_credentials() {
+    let hooks = Arc::new(Hooks::default());
+    let server =
+        Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
+    let ask = |path| server.ask("GET", path).sign(Sign::Not).send();
+    ask("/healthz").await.expect(200);
+    ask("/readyz").await.expect(503);
+    hooks.ready.store(true, Ordering::Relaxed);
+    ask("/readyz").await.expect(200);
+    server.put("/healthz", "").await.refused(400, "InvalidBucketName");
+    server.put("/metrics", "").await.refused(400, "InvalidBucketName");
+}
+
+#[tokio::test]
+async fn each_request_is_counted_once() {
+    let hooks = Arc::new(Hooks::default());
+    let server =
+        Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
+    server.put("/bkt", "").await.expect(200);
+    server.put("/bkt/k", "hello").await.expect(200);
+    server.get("/bkt/k").await.expect(200);
+    server.head("/bkt/k").await.expect(200);
+    let done = hooks.done.lock().unwrap().clone();
+    assert_eq!(
+        done,
+        [
+            ("CreateBucket", 200, 0, 0),
+            ("PutObject", 200, 5, 0),
+            ("GetObject", 200, 0, 5),
+            ("HeadObject", 200, 0, 0)
+        ]
+    );
+}
+
+#[tokio::test]
+async fn one_connection_more_than_allowed_is_told_so() {
+    let options = ServerOptions { connections_max: 1, ..ServerOptions::default() };
+    let server = Server::with(options, Arc::new(()), FaceOptions::default()).await;
+    let mut first = TcpStream::connect(server.address).await.unwrap();
+    first.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut start = [0; 12];
+    first.read_exact(&mut start).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
+    let mut second = TcpStream::connect(server.address).await.unwrap();
+    let mut answer = String::new();
+    second.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    drop(first);
+}
+
+#[tokio::test]
+async fn a_request_that_would_wait_too_long_is_told_to_slow_down() {
+    let options = ServerOptions { requests_max: 1, waiting_max: 0, ..ServerOptions::default() };
+    let server = Server::with(options, Arc::new(()), FaceOptions::default()).await;
+    server.put("/bkt", "").await.expect(200);
+    let mut busy = put_under_way(&server).await;
+    let refused = server.put("/bkt/other", "x").await.refused(503, "SlowDown");
+    assert_eq!(refused.header("retry-after"), "1");
+    busy.write_all(b"hello").await.unwrap();
+    let mut start = [0; 12];
+    busy.read_exact(&mut start).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn a_body_waits_until_there_is_memory_for_it() {
+    let budget = 100;
+    let options = ServerOptions { body_budget_bytes: budget, ..ServerOptions::default() };
+    let server = Server::with(options, Arc::new(()), FaceOptions::default()).await;
+    server.put("/bkt", "").await.expect(200);
+    let mut busy = put_under_way(&server).await;
+    let waiting = tokio::spawn(server.ask("PUT", "/bkt/large").body(vec![1; budget]).send());
+    server.get("/bkt").await.expect(200);
+    assert!(!waiting.is_finished());
+    server.head("/bkt/large").await.expect(404);
+    busy.write_all(b"hello").await.unwrap();
+    waiting.await.unwrap().expect(200);
+}
+
+#[tokio::test]
+async fn shutdown_lets_a_request_finish_and_closes_idle_connections() {
+    let mut server = Server::bucket().await;
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut start = [0; 12];
+    idle.read_exact(&mut start).await.unwrap();
+
+    let mut busy = put_under_way(&server).await;
+    server.stop();
+    let mut rest = Vec::new();
+    idle.read_to_end(&mut rest).await.unwrap();
+    busy.write_all(b"hello").await.unwrap();
+    let mut answer = String::new();
+    busy.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(server.ended.take().unwrap().await.unwrap(), "everything finished in time");
+}
+
+#[tokio::test]
+async fn a_silent_client_is_cut_off() {
+    let server = Server::bucket().await;
+    for sent in
+        [&b""[..], b"GET /healthz HTTP/1.1\r\nhos", b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"]
+    {
+        let mut silent = TcpStream::connect(server.address).await.unwrap();
+        silent.write_all(sent).await.unwrap();
+        tokio::time::pause();
+        let mut answer = Vec::new();
+        let _ = silent.read_to_end(&mut answer).await;
+        tokio::time::resume();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let hooks = Arc::new(Hooks::default());
+    let server =
+        Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
+    server.put("/bkt", "").await.expect(200);
+    server.put("/bkt/k", vec![1; 16 * 1024 * 1024]).await.expect(200);
+    let stuck = send_head(&server, server.ask("GET", "/bkt/k"), "").await;
+    tokio::time::pause();
+    while hooks.done.lock().unwrap().len() < 3 {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+    let (op, _, _, sent) = hooks.done.lock().unwrap()[2];
+    assert_eq!(op, "GetObject");
+    assert!(sent < 16 * 1024 * 1024, "it was cut off half-way");
+    drop(stuck);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_does_not_finish_is_cut_off() {
+    let mut server = Server::bucket().await;
+    let _busy = put_under_way(&server).await;
+    server.stop();
+    assert!(!server.ended.take().unwrap().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_not_stored() {
+    let server = Server::bucket().await;
+    let ask = server.ask("PUT", "/bkt/k").body("hello").payload("UNSIGNED-PAYLOAD");
+    let mut broken = send_head(&server, ask, "content-length: 5\r\n").await;
+    broken.write_all(b"hel").await.unwrap();
+    broken.shutdown().await.unwrap();
+    let mut answer = String::new();
+    let _ = broken.read_to_string(&mut answer).await;
+    server.head("/bkt/k").await.expect(404);
+}
