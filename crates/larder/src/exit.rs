@@ -1,0 +1,27 @@
+//! Exit codes, the same for every command.
+
+use std::process::ExitCode;
+
+/// All went well.
+pub(crate) const OK: u8 = 0;
+/// It ran, and found faults: a damaged store, failed requests.
+pub(crate) const FAULTS: u8 = 1;
+/// The command line or the configuration is wrong; clap uses the same.
+pub(crate) const USAGE: u8 = 2;
+/// The store cannot be opened or served: in use, damaged, no disk, no port.
+pub(crate) const CANNOT_START: u8 = 3;
+/// The server stopped because it could not go on; start it again.
+pub(crate) const CANNOT_GO_ON: u8 = 4;
+
+/// For `--help`.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  all went well
+  1  it ran and found faults (a damaged store, failed requests)
+  2  the command line or the configuration is wrong
+  3  the store cannot be opened or served (in use, damaged, no disk, no port)
+  4  the server stopped because it could not go on; start it again";
+
+pub(crate) fn code(code: u8) -> ExitCode {
+    ExitCode::from(code)
+}

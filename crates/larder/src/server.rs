@@ -1,0 +1,201 @@
+//! `larder server`: all roles of one node, and its listeners.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_roles::{Store, StoreConfig, StoreError};
+use larder_s3::{Credentials, FaceOptions, OptionsError, S3Service, ServerOptions, serve};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::ServerArgs;
+use crate::config::{Config, ConfigError};
+use crate::credentials::{self, CredentialsError};
+use crate::metrics::{Metrics, serve_metrics};
+use crate::{exit, logging};
+
+/// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
+const DRAIN_MAX: Duration = Duration::from_secs(8);
+/// Default address of /metrics.
+const METRICS_DEFAULT: &str = "127.0.0.1:9001";
+
+/// Why the server did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+enum ServerError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{what} {addr:?} cannot be used: {source}; give another with {flag}")]
+    Listen { what: &'static str, addr: String, flag: &'static str, source: std::io::Error },
+    #[error("the directory {dir} cannot be made: {source}")]
+    Directory { dir: String, source: std::io::Error },
+    #[error("the system does not let the server run: {0}")]
+    System(std::io::Error),
+    #[error("the server cannot go on: {0}")]
+    Fatal(String),
+}
+
+impl ServerError {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Options(_) => exit::USAGE,
+            Self::Store(StoreError::Config { .. }) => exit::USAGE,
+            Self::Fatal(_) => exit::CANNOT_GO_ON,
+            _ => exit::CANNOT_START,
+        }
+    }
+}
+
+/// Runs the server until it is told to stop.
+pub(crate) fn run(args: &ServerArgs) -> ExitCode {
+    match start(args) {
+        Ok(()) => exit::code(exit::OK),
+        Err(error) => {
+            eprintln!("error: {error}");
+            exit::code(error.code())
+        }
+    }
+}
+
+fn start(args: &ServerArgs) -> Result<(), ServerError> {
+    let mut config = Config::load(args.config.as_deref())?;
+    if let Some(listen) = &args.listen {
+        config.listen.clone_from(listen);
+    }
+    if args.metrics_listen.is_some() {
+        config.metrics_listen.clone_from(&args.metrics_listen);
+    }
+    logging::start(config.log_format);
+    std::fs::create_dir_all(&args.dir)
+        .map_err(|source| ServerError::Directory { dir: args.dir.display().to_string(), source })?;
+    let store = Store::open(&store_config(&args.dir, &config))?;
+    let (root, drawn) = credentials::load(&args.dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(ServerError::System)?;
+    let outcome = runtime.block_on(listen_and_serve(&store, &config, root, drawn, &args.dir));
+    // Whatever a cut-off request still does, it does before the store closes.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    if matches!(outcome, Err(ServerError::Fatal(_))) {
+        // A store that cannot go on is left as it is: the next start recovers it.
+        return outcome;
+    }
+    store.close();
+    outcome
+}
+
+pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
+    StoreConfig {
+        root: dir.to_owned(),
+        data: config.data.clone(),
+        pg_count: config.pg_count,
+        log_segment_bytes: config.log_segment_mib * 1024 * 1024,
+    }
+}
+
+async fn listen_and_serve(
+    store: &Store,
+    config: &Config,
+    root: Credentials,
+    drawn: bool,
+    dir: &Path,
+) -> Result<(), ServerError> {
+    let listener = bind("the S3 address", &config.listen, "--listen").await?;
+    let addr = listener.local_addr().map_err(ServerError::System)?;
+    let metrics = Arc::new(Metrics::new(store));
+    let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
+    let service = S3Service::new(store.proxy().clone(), root.clone(), options)?;
+    let metrics_addr = match metrics_listener(config.metrics_listen.as_deref()).await? {
+        Some(listener) => {
+            let addr = listener.local_addr().map_err(ServerError::System)?;
+            tokio::spawn(serve_metrics(listener, metrics.clone()));
+            Some(addr)
+        }
+        None => None,
+    };
+    announce(addr, metrics_addr, &root, drawn, config, dir);
+    let mut fatal = store.meta().fatal();
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::System)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::System)?;
+    let mut died = store.meta().fatal();
+    let shutdown = async move {
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM: requests may finish"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: requests may finish"),
+            _ = fatal.wait_for(Option::is_some) => {}
+        }
+    };
+    let options = ServerOptions { drain_max: DRAIN_MAX, ..ServerOptions::default() };
+    let serving = serve(listener, service, metrics, options, shutdown);
+    tokio::select! {
+        _drained = serving => Ok(()),
+        reason = died.wait_for(Option::is_some) => {
+            let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
+            Err(ServerError::Fatal(reason))
+        }
+    }
+}
+
+async fn bind(
+    what: &'static str,
+    addr: &str,
+    flag: &'static str,
+) -> Result<TcpListener, ServerError> {
+    TcpListener::bind(addr).await.map_err(|source| ServerError::Listen {
+        what,
+        addr: addr.to_owned(),
+        flag,
+        source,
+    })
+}
+
+async fn metrics_listener(chosen: Option<&str>) -> Result<Option<TcpListener>, ServerError> {
+    match chosen {
+        Some("off") => Ok(None),
+        Some(addr) => bind("the metrics address", addr, "--metrics-listen").await.map(Some),
+        None => match TcpListener::bind(METRICS_DEFAULT).await {
+            Ok(listener) => Ok(Some(listener)),
+            Err(_taken) => {
+                bind("a free metrics port", "127.0.0.1:0", "--metrics-listen").await.map(Some)
+            }
+        },
+    }
+}
+
+/// Tells the operator what to do next.
+fn announce(
+    addr: SocketAddr,
+    metrics: Option<SocketAddr>,
+    root: &Credentials,
+    drawn: bool,
+    config: &Config,
+    dir: &Path,
+) {
+    eprintln!("Larder serves S3 on http://{addr}");
+    match metrics {
+        Some(metrics) => eprintln!("Metrics are on http://{metrics}/metrics"),
+        None => eprintln!("Metrics are off"),
+    }
+    let file = dir.join(credentials::FILE);
+    if drawn {
+        eprintln!("Root credentials were drawn and are kept in {}:", file.display());
+        eprintln!("  access key  {}", root.access_key);
+        eprintln!("  secret key  {}", root.secret_key);
+    }
+    let secret = if drawn { root.secret_key.as_str() } else { "YOUR-SECRET-KEY" };
+    eprintln!("Try:");
+    eprintln!(
+        "  AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={secret} AWS_DEFAULT_REGION={} aws \
+         --endpoint-url http://{addr} s3 mb s3://first",
+        root.access_key, config.region,
+    );
+}
