@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Installs the clients that the black-box tests run: from apt what is a program, from pip what is Python (into
+# target/clients). Fails if one cannot be had. Does nothing where all are there.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
+missing=()
+for program in rclone restic; do
+    command -v "$program" >/dev/null || missing+=("$program")
+done
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+command -v mkfs.ext4 >/dev/null || [ -x /usr/sbin/mkfs.ext4 ] || missing+=(e2fsprogs)
+if [ "${#missing[@]}" -gt 0 ]; then
+    as_root apt-get update -q
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
+fi
+
+place=target/clients
+wanted=tests/clients/requirements.txt
+if ! cmp -s "$wanted" "$place/installed.txt"; then
+    python3 -m venv --clear "$place"
+    "$place/bin/pip" install --quiet --disable-pip-version-check -r "$wanted"
+    cp "$wanted" "$place/installed.txt"
+fi

@@ -1,0 +1,52 @@
+"""Black-box tests with real S3 clients: boto3, raw requests, `aws`, rclone, s3cmd, restic.
+
+Starts a server of its own on a port of its own and a directory of its own, runs every suite against it, stops it,
+inspects the store and starts it once more. Nothing is skipped; a client that is not installed is a failure.
+
+    python3 tests/clients/run.py [--binary PATH] [--only TEXT] [--keep]
+"""
+
+import argparse
+import sys
+
+import suites
+from harness import VIRTUAL_HOST, Bench, Checks, Server, default_binary, run_checks, scratch_folder
+
+after = Checks("afterwards")
+
+
+@after
+def the_store_is_sound_and_serves_again(bench):
+    assert bench.server.stop() == 0
+    code, report = bench.server.inspect()
+    assert code == 0, report
+    bench.server.start()
+    for bucket in bench.s3.list_buckets()["Buckets"][:50]:
+        for entry in bench.s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents", [])[:20]:
+            got = bench.s3.get_object(Bucket=bucket["Name"], Key=entry["Key"])
+            assert len(got["Body"].read()) == entry["Size"] and got["ETag"] == entry["ETag"]
+    assert bench.server.stop() == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=default_binary(), help="the larder program (default: %(default)s)")
+    parser.add_argument("--only", help="only checks whose `suite/name` contains this")
+    parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
+    arguments = parser.parse_args()
+    with scratch_folder(arguments.keep) as scratch:
+        config = scratch / "larder.toml"
+        config.write_text(f'domains = ["{VIRTUAL_HOST}"]\n')
+        server = Server(arguments.binary, scratch / "store", ["--config", config])
+        server.start()
+        try:
+            last = [] if arguments.only else [after]
+            passed, failed = run_checks([*suites.ALL, *last], Bench(server, scratch), arguments.only)
+        finally:
+            server.kill()
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

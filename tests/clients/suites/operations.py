@@ -1,0 +1,115 @@
+"""The server as its operator meets it: first start, readiness, one server per directory, a clean stop."""
+
+import os
+import signal
+import stat
+import subprocess
+import time
+import tomllib
+import urllib.error
+import urllib.request
+
+from harness import Checks, Server
+
+checks = Checks("operations")
+
+USAGE, CANNOT_START = 2, 3
+
+
+def get(server, path):
+    try:
+        with urllib.request.urlopen(f"{server.endpoint}{path}", timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+@checks
+def health_needs_no_credentials(bench):
+    assert get(bench.server, "/healthz")[0] == 200
+    assert get(bench.server, "/readyz")[0] == 200
+
+
+@checks
+def a_second_server_on_the_directory_is_refused(bench):
+    second = subprocess.run(
+        [bench.server.binary, "server", bench.server.directory, *Server(None, "").flags()],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert second.returncode == CANNOT_START and "in use" in second.stderr, second
+    assert bench.s3.list_buckets(), "the first serves on"
+
+
+@checks
+def an_inspection_of_a_running_store_is_refused(bench):
+    done = subprocess.run(
+        [bench.server.binary, "inspect", bench.server.directory],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert done.returncode == CANNOT_START, done
+
+
+@checks
+def a_first_start_draws_keys_and_prints_them_once(bench):
+    directory = bench.folder() / "fresh"
+    server = Server(bench.server.binary, directory)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "LARDER_"))}
+    printed = []
+    for _ in range(2):
+        process = subprocess.Popen(
+            [server.binary, "server", directory, *server.flags()], env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            server.process = process
+            server.wait_until_ready()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            printed.append(process.communicate(timeout=20))
+            server.process = None
+    kept = directory / "credentials.toml"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    secret = tomllib.loads(kept.read_text())["secret_key"]
+    assert secret in printed[0][1] and secret not in printed[1][1], "the secret is printed once, on stderr"
+    assert secret not in printed[0][0], "stdout carries results only"
+    assert server.endpoint in printed[0][0] + printed[0][1] and "aws" in printed[0][0] + printed[0][1]
+
+
+@checks
+def a_stop_is_clean_and_loses_nothing(bench):
+    server = Server(bench.server.binary, bench.folder() / "stopped")
+    server.start()
+    s3 = server.boto3()
+    s3.create_bucket(Bucket="kept")
+    s3.put_object(Bucket="kept", Key="small", Body=b"s")
+    s3.put_object(Bucket="kept", Key="large", Body=b"l" * 10_000_000)
+    began = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - began < 10
+    code, report = server.inspect()
+    assert code == 0, report
+    server.start()
+    assert s3.get_object(Bucket="kept", Key="large")["Body"].read() == b"l" * 10_000_000
+    assert s3.get_object(Bucket="kept", Key="small")["Body"].read() == b"s"
+    assert server.stop() == 0
+
+
+@checks
+def metrics_are_served_for_prometheus(bench):
+    with urllib.request.urlopen(bench.server.metrics_url(), timeout=10) as answer:
+        text = answer.read().decode()
+    assert "# TYPE" in text and "larder_" in text, text[:300]
+
+
+@checks
+def help_is_there_for_every_command(bench):
+    for command in ([], ["server"], ["inspect"], ["bench"]):
+        done = subprocess.run(
+            [bench.server.binary, *command, "--help"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        assert done.returncode == 0 and len(done.stdout) > 200, (command, done)
+
+
+@checks
+def a_bad_setting_is_named_with_its_remedy(bench):
+    config = bench.file(b"no_such_setting = 1\n", "larder.toml")
+    done = subprocess.run(
+        [bench.server.binary, "server", bench.folder(), "--config", config, *Server(None, "").flags()],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    assert done.returncode == USAGE and "no_such_setting" in done.stderr, done
