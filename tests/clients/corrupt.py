@@ -233,6 +233,20 @@ def the_log_gone(store):
 
 
 @corruption(KILLED)
+def the_log_cut_in_its_middle(store):
+    path, offset = store.log("small-005")
+    with path.open("r+b") as file:
+        file.truncate(offset)
+
+
+@corruption(KILLED)
+def the_end_of_the_log_cut_off(store):
+    path, offset = store.log("parts")
+    with path.open("r+b") as file:
+        file.truncate(offset + 64 * KIB)
+
+
+@corruption(KILLED)
 def the_head_of_a_log_segment(store):
     store.flip((store.places("log/*", b"LARDRLOG")[0][0], 20))
 

@@ -19,7 +19,7 @@ pub(crate) struct Config {
     /// File in the store's directory, or absolute path of a block device, for the data.
     pub(crate) data: String,
     /// PGs of a store that is new. More spread load over more locks and, in a cluster, more servers.
-    pub(crate) pg_count: u32,
+    pub(crate) pg_count: Option<u32>,
     /// MiB of a log segment: the step in which the log takes and frees space.
     pub(crate) log_segment_mib: u64,
     /// Log lines as `text` or `json`.
@@ -44,7 +44,7 @@ impl Default for Config {
             region: "us-east-1".to_owned(),
             domains: Vec::new(),
             data: larder_roles::store::DATA_FILE.to_owned(),
-            pg_count: 256,
+            pg_count: None,
             log_segment_mib: 64,
             log_format: LogFormat::Text,
         }
@@ -77,9 +77,11 @@ impl Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         let value = |field, found: String, remedy| ConfigError::Value { field, found, remedy };
-        if !self.pg_count.is_power_of_two() || self.pg_count > 65_536 {
+        if let Some(pg_count) = self.pg_count
+            && (!pg_count.is_power_of_two() || pg_count > 65_536)
+        {
             let remedy = "a power of two from 1 to 65536";
-            return Err(value("pg_count", self.pg_count.to_string(), remedy));
+            return Err(value("pg_count", pg_count.to_string(), remedy));
         }
         if !(4..=1024).contains(&self.log_segment_mib) {
             let found = self.log_segment_mib.to_string();

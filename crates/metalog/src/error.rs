@@ -71,6 +71,8 @@ pub enum DamageKind {
     Missing,
     /// The segment's header does not verify.
     Header,
+    /// The segment's file is shorter than it was made.
+    Short,
     /// Records below a position known to be synced do not verify.
     Record,
     /// A record verifies but does not follow its PG's record before.
@@ -83,6 +85,7 @@ impl fmt::Display for Damage {
         match self.kind {
             DamageKind::Missing => write!(f, "is missing")?,
             DamageKind::Header => write!(f, "has a segment header that does not verify")?,
+            DamageKind::Short => write!(f, "was cut off at byte {}", self.offset)?,
             DamageKind::Record => {
                 write!(f, "lost durable records at byte {}", self.offset)?;
             }

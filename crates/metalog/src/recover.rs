@@ -207,7 +207,7 @@ fn read_segments(
     Ok(unusable)
 }
 
-/// Cuts what lies behind the end, durably, and gives every segment that is left its full size.
+/// Cuts what lies behind the end, durably.
 fn go_on_at_end(
     segments: &mut Segments,
     walk: &Walk<'_>,
@@ -220,23 +220,15 @@ fn go_on_at_end(
     }
     let last_used = layout.segment_of(walk.end).min(segments.end() - 1);
     for number in last_used.max(segments.first())..segments.end() {
+        let Some(end) = walk.residue.get(&number).filter(|_| access == Access::Own) else {
+            continue;
+        };
         let file = segments.open_segment(number)?;
-        let mut changed = false;
-        if file.len()? < layout.segment_bytes {
-            file.allocate(0, layout.segment_bytes)?;
-            changed = true;
-        }
-        let residue = walk.residue.get(&number).filter(|_| access == Access::Own);
-        if let Some(end) = residue {
-            let first = layout.start_of(number).0 + SEGMENT_HEADER_BYTES;
-            let from = layout.offset_of(Lsn(walk.end.0.max(first)));
-            let to = end.0 - layout.start_of(number).0;
-            segments::write_zeros(&*file, from, to.next_multiple_of(WRITE_ALIGN_BYTES))?;
-            changed = true;
-        }
-        if changed && access == Access::Own {
-            file.sync()?;
-        }
+        let first = layout.start_of(number).0 + SEGMENT_HEADER_BYTES;
+        let from = layout.offset_of(Lsn(walk.end.0.max(first)));
+        let to = end.0 - layout.start_of(number).0;
+        segments::write_zeros(&*file, from, to.next_multiple_of(WRITE_ALIGN_BYTES))?;
+        file.sync()?;
     }
     Ok(())
 }

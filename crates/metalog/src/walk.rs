@@ -105,12 +105,21 @@ impl<'a> Walk<'a> {
     /// Reads one segment: `bytes` are its file, which may have been cut short.
     pub(crate) fn segment(&mut self, number: u64, bytes: &[u8], header_verifies: bool) {
         let start = self.layout.start_of(number).0;
-        let place = |at: usize| Lsn(start + at as u64);
         let whole = self.layout.segment_bytes as usize;
         let bytes = &bytes[..bytes.len().min(whole)];
         if !header_verifies {
             self.miss(Lsn(start), DamageKind::Header);
         }
+        self.read_records(number, bytes);
+        if bytes.len() < whole {
+            self.fault(Lsn(start + bytes.len() as u64), DamageKind::Short);
+        }
+    }
+
+    fn read_records(&mut self, number: u64, bytes: &[u8]) {
+        let start = self.layout.start_of(number).0;
+        let place = |at: usize| Lsn(start + at as u64);
+        let whole = self.layout.segment_bytes as usize;
         let mut at = SEGMENT_HEADER_BYTES as usize;
         while whole - at >= RECORD_HEADER_BYTES as usize {
             let found = bytes.get(at..).and_then(|rest| v1::decode(&self.layout, place(at), rest));
@@ -157,7 +166,8 @@ impl<'a> Walk<'a> {
             return Vec::new();
         }
         let counts = |fault: &&Fault| match fault.kind {
-            DamageKind::Chain => true,
+            // A segment has its name only at its full size: no crash makes it shorter.
+            DamageKind::Chain | DamageKind::Short => true,
             // Without it there is nothing to go on with.
             DamageKind::Header if self.layout.segment_of(fault.at) == self.first_segment => true,
             _ => fault.at < self.synced,

@@ -154,16 +154,19 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Reads the map, or makes it on a new disk.
+    /// Reads the map, or makes it on a new disk, and asks only then what it is to be made with.
     ///
     /// # Errors
-    /// [`ManagerError::Disk`] and [`ManagerError::Unusable`].
-    pub fn open(disk: Arc<dyn Disk>, genesis: Genesis) -> Result<Self, ManagerError> {
+    /// [`ManagerError::Disk`] and [`ManagerError::Unusable`]; what `genesis` says.
+    pub fn open<E: From<ManagerError>>(
+        disk: Arc<dyn Disk>,
+        genesis: impl FnOnce() -> Result<Genesis, E>,
+    ) -> Result<Self, E> {
         let map = match load(&*disk)? {
             Some(map) => map,
             None => {
-                disk.create_dir(MANAGER_DIR)?;
-                let map = new_map(genesis);
+                let map = new_map(genesis()?);
+                disk.create_dir(MANAGER_DIR).map_err(ManagerError::from)?;
                 store(&*disk, &map)?;
                 map
             }

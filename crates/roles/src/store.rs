@@ -25,6 +25,11 @@ const LV_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
 /// PVs that a disk is cut into, about.
 const PVS_PER_DISK: u64 = 512;
 
+/// PGs of a store that is told nothing else.
+pub const PG_COUNT: u32 = 256;
+/// LVs that a device must have room for, by PG: one PG must not be full while the others are empty.
+const LVS_PER_PG_MIN: u64 = 2;
+
 const _: () = assert!(LV_BYTES_MIN <= LV_BYTES_MAX, "LV sizes are a range");
 
 /// How a store is opened.
@@ -34,8 +39,9 @@ pub struct StoreConfig {
     pub root: PathBuf,
     /// File name in it, or absolute path of a block device, for the data.
     pub data: String,
-    /// PGs of a store that is new; a power of two.
-    pub pg_count: u32,
+    /// PGs of a store that is new, a power of two; [`PG_COUNT`] or what the device has room for if
+    /// that is left open.
+    pub pg_count: Option<u32>,
     /// Bytes of a log segment.
     pub log_segment_bytes: u64,
 }
@@ -99,7 +105,7 @@ impl Store {
         })?;
         let capacity_bytes = disk.capacity_bytes()?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
-        let manager = Arc::new(Manager::open(disk.clone(), genesis(&*disk, config)?)?);
+        let manager = Arc::new(Manager::open(disk.clone(), || genesis(&*disk, config))?);
         let boot = BootId(larder_env::rng::unique_u64());
         let volume = open_volume(&disk, &manager, &config.data, boot)?;
         let data = DataServer::new(disk.clone(), capacity_bytes, &volume, boot)?;
@@ -147,10 +153,12 @@ impl Store {
 }
 
 fn check(config: &StoreConfig) -> Result<(), StoreError> {
-    if !config.pg_count.is_power_of_two() || config.pg_count > PG_COUNT_MAX {
+    if let Some(pg_count) = config.pg_count
+        && (!pg_count.is_power_of_two() || pg_count > PG_COUNT_MAX)
+    {
         return Err(StoreError::Config {
             field: "pg_count",
-            found: config.pg_count.to_string(),
+            found: pg_count.to_string(),
             remedy: format!("a power of two from 1 to {PG_COUNT_MAX}"),
         });
     }
@@ -159,24 +167,55 @@ fn check(config: &StoreConfig) -> Result<(), StoreError> {
 
 /// What a new store is made with: LVs of a few hundredths of a percent of the disk (DESIGN §3.4).
 fn genesis(disk: &dyn Disk, config: &StoreConfig) -> Result<Genesis, StoreError> {
-    let capacity = match disk.open(&config.data, larder_env::OpenMode::Read) {
-        Ok(device) if Path::new(&config.data).is_absolute() => device.len()?,
-        Ok(_) | Err(DiskError::NotFound { .. }) => disk.free_bytes()?,
+    let device_bytes = match disk.open(&config.data, larder_env::OpenMode::Read) {
+        Ok(device) if Path::new(&config.data).is_absolute() => Some(device.len()?),
+        Ok(_) | Err(DiskError::NotFound { .. }) => None,
         Err(error) => return Err(error.into()),
     };
+    let capacity = device_bytes.map_or_else(|| disk.free_bytes(), Ok)?;
     let lv_bytes = (capacity / PVS_PER_DISK).next_power_of_two().clamp(LV_BYTES_MIN, LV_BYTES_MAX);
-    // In a file the ranges are sparse, and every PG needs one of its own however small the disk is.
-    let pv_count = if Path::new(&config.data).is_absolute() {
-        capacity.saturating_sub(lv_bytes) / lv_bytes
-    } else {
-        (capacity / lv_bytes + u64::from(config.pg_count) * 2)
-            .min(u64::from(larder_volume::limits::PV_COUNT_MAX))
+    let (pg_count, pv_count) = match device_bytes {
+        Some(_) => cut_device(capacity, lv_bytes, config)?,
+        // In a file the ranges are sparse, and every PG needs one of its own however small the disk is.
+        None => {
+            let pg_count = config.pg_count.unwrap_or(PG_COUNT);
+            (pg_count, capacity / lv_bytes + u64::from(pg_count) * LVS_PER_PG_MIN)
+        }
     };
     Ok(Genesis {
-        pg_count: config.pg_count,
+        pg_count,
         lv_blocks: (lv_bytes / u64::from(BLOCK_BYTES)) as u32,
-        pv_count_max: pv_count as u32,
+        pv_count_max: pv_count.min(u64::from(larder_volume::limits::PV_COUNT_MAX)) as u32,
     })
+}
+
+/// PGs and PVs of a device, whose ranges are all real.
+fn cut_device(
+    capacity: u64,
+    lv_bytes: u64,
+    config: &StoreConfig,
+) -> Result<(u32, u64), StoreError> {
+    // One range less, for the headers.
+    let pv_count = (capacity / lv_bytes).saturating_sub(1);
+    let room = pv_count / LVS_PER_PG_MIN;
+    let mib = |bytes: u64| bytes.div_ceil(1024 * 1024);
+    if room == 0 {
+        return Err(StoreError::Config {
+            field: "data",
+            found: format!("{}, a device of {} MiB,", config.data, mib(capacity)),
+            remedy: format!("one of at least {} MiB", mib((LVS_PER_PG_MIN + 1) * lv_bytes)),
+        });
+    }
+    let most = (1 << room.ilog2()).min(u64::from(PG_COUNT_MAX)) as u32;
+    match config.pg_count {
+        Some(pg_count) if pg_count > most => Err(StoreError::Config {
+            field: "pg_count",
+            found: format!("{pg_count} on a device of {} MiB", mib(capacity)),
+            remedy: format!("at most {most}, or leave it out"),
+        }),
+        Some(pg_count) => Ok((pg_count, pv_count)),
+        None => Ok((most.min(PG_COUNT), pv_count)),
+    }
 }
 
 fn open_volume(

@@ -52,7 +52,7 @@ fn config(dir: &tempfile::TempDir) -> StoreConfig {
     StoreConfig {
         root: dir.path().to_owned(),
         data: larder_roles::store::DATA_FILE.to_owned(),
-        pg_count: 4,
+        pg_count: Some(4),
         log_segment_bytes: 4 * 1024 * 1024,
     }
 }

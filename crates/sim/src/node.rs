@@ -143,7 +143,11 @@ impl Node {
         if let Some(error) = unfit {
             return Err(NoStart::Unfit(error));
         }
-        let members = pgs.into_iter().map(Recovering::finish).map(Member::new).collect();
+        let members = pgs
+            .into_iter()
+            .map(|recovering| recovering.finish().map(Member::new))
+            .collect::<Result<_, LogGap>>()
+            .map_err(|gap| NoStart::Unfit(gap.to_string()))?;
         self.life = Some(Life {
             log,
             members,

@@ -18,18 +18,35 @@ use crate::sessions::Sessions;
 #[derive(Debug)]
 pub struct Recovering {
     pg: Pg,
+    /// The last op that the log had, if it had any of this PG.
+    logged: Option<OpSeq>,
 }
 
 /// The log does not fit the index.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("pg {pg}: the log goes from op {last} to op {found}: ops between them are missing")]
-pub struct LogGap {
-    /// PG.
-    pub pg: PgId,
-    /// Last op known.
-    pub last: OpSeq,
-    /// Op found instead of the next.
-    pub found: OpSeq,
+pub enum LogGap {
+    /// Ops are missing that the index does not show.
+    #[error("pg {pg}: the log goes from op {last} to op {found}: ops between them are missing")]
+    Between {
+        /// PG.
+        pg: PgId,
+        /// Last op known.
+        last: OpSeq,
+        /// Op found instead of the next.
+        found: OpSeq,
+    },
+    /// The log has lost its end: it is freed from its beginning alone, and the index shows more.
+    #[error(
+        "pg {pg}: the log ends with op {last}, but the index shows op {applied}: its end is missing"
+    )]
+    End {
+        /// PG.
+        pg: PgId,
+        /// Last op in the log.
+        last: OpSeq,
+        /// Last op that the index shows.
+        applied: OpSeq,
+    },
 }
 
 impl Recovering {
@@ -63,6 +80,7 @@ impl Recovering {
                 starved: VecDeque::new(),
                 barriers: Vec::new(),
             },
+            logged: None,
         }
     }
 
@@ -71,6 +89,7 @@ impl Recovering {
     /// # Errors
     /// [`LogGap`] if ops are missing that the index does not show.
     pub fn replay(&mut self, id: OpId, op: Op, commit: OpSeq) -> Result<(), LogGap> {
+        self.logged = Some(id.seq);
         let pg = &mut self.pg;
         let entry = LogEntry { id, op: Arc::new(op) };
         pg.view = pg.view.max(id.view);
@@ -81,7 +100,7 @@ impl Recovering {
         if id.seq <= pg.last().seq {
             pg.cut(id.seq);
         } else if id.seq != pg.last().seq.next() {
-            return Err(LogGap { pg: pg.id, last: pg.last().seq, found: id.seq });
+            return Err(LogGap::Between { pg: pg.id, last: pg.last().seq, found: id.seq });
         }
         let mut unused = Vec::new();
         pg.take(entry, None, &mut unused);
@@ -91,10 +110,18 @@ impl Recovering {
     }
 
     /// The member, durable through the end of its log; it serves nothing before its next view.
-    #[must_use]
-    pub fn finish(self) -> Pg {
-        self.pg.check();
-        self.pg
+    ///
+    /// # Errors
+    /// [`LogGap`] if the log ends before what the index shows.
+    pub fn finish(self) -> Result<Pg, LogGap> {
+        let Self { pg, logged } = self;
+        if let Some(last) = logged
+            && last < pg.applied.seq
+        {
+            return Err(LogGap::End { pg: pg.id, last, applied: pg.applied.seq });
+        }
+        pg.check();
+        Ok(pg)
     }
 }
 

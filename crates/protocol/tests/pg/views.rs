@@ -1,9 +1,9 @@
 //! Several members: the commit point, and levelling at the start of a view.
 
 use crate::support::Member;
-use larder_protocol::pg::Role;
-use larder_protocol::{Answer, Event, Refusal};
-use larder_types::{OpSeq, ServerId};
+use larder_protocol::pg::{LogGap, Recovering, Role};
+use larder_protocol::{Answer, Event, Planted, Refusal};
+use larder_types::{BootId, Op, OpId, OpSeq, PgId, ServerId, View};
 
 /// Three members, by id from 1.
 struct Cluster(Vec<Member>);
@@ -222,4 +222,27 @@ fn a_removed_member_that_returns_drops_what_nobody_else_has() {
     cluster.restart(1);
     assert_eq!(log_of(cluster.at(1)), [(1, 1), (2, 2), (3, 3)]);
     assert_eq!(cluster.at(1).pg.commit(), OpSeq(3), "a restart finds the log as it was cut");
+}
+
+#[test]
+fn a_log_that_ends_before_what_the_index_shows_is_refused() {
+    let applied = OpId { view: View(3), seq: OpSeq(9) };
+    let recover = |logged: &[u64]| {
+        let mut recovering = Recovering::new(PgId(2), ServerId(0), applied, Planted::default());
+        for seq in logged {
+            let id = OpId { view: View(3), seq: OpSeq(*seq) };
+            recovering
+                .replay(
+                    id,
+                    Op::ViewStart { members: vec![ServerId(0)], boot: BootId(1) },
+                    OpSeq(*seq),
+                )
+                .expect("no gap");
+        }
+        recovering.finish().map(|_| ())
+    };
+    assert_eq!(recover(&[]), Ok(()), "all of it may have been freed");
+    assert_eq!(recover(&[8, 9]), Ok(()));
+    let lost = LogGap::End { pg: PgId(2), last: OpSeq(8), applied: OpSeq(9) };
+    assert_eq!(recover(&[7, 8]), Err(lost));
 }

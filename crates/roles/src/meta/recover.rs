@@ -139,7 +139,8 @@ impl Replay {
         }
         let highest =
             self.highest.into_iter().map(|((_, pg), (seq, end))| (pg, seq, end)).collect();
-        Ok(Replayed { pgs: self.pgs.into_iter().map(Recovering::finish).collect(), highest })
+        let pgs = self.pgs.into_iter().map(Recovering::finish).collect::<Result<_, _>>()?;
+        Ok(Replayed { pgs, highest })
     }
 }
 
@@ -183,7 +184,13 @@ impl Meta {
             let reason = "the map says that this store has run, but its log is gone: restore log/";
             return Err(OpenError::Contradiction(reason.to_owned()));
         }
-        tracing::info!(?recovery, "log recovered");
+        tracing::info!(
+            records = recovery.records,
+            end = recovery.end.0,
+            torn_bytes = recovery.torn_bytes,
+            created = recovery.created,
+            "log recovered"
+        );
         let Replayed { pgs, highest } = replay.finish()?;
         let meta = Arc::new(Self {
             pgs: pgs.into_iter().map(Member::new).map(Mutex::new).collect(),

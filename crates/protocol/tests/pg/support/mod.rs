@@ -80,7 +80,9 @@ impl Member {
         let me = ServerId(me);
         Self {
             me,
-            pg: Recovering::new(PG, me, OpId::default(), Planted::default()).finish(),
+            pg: Recovering::new(PG, me, OpId::default(), Planted::default())
+                .finish()
+                .expect("nothing to fit"),
             table: Table::default(),
             log: Vec::new(),
             synced: 0,
@@ -177,7 +179,7 @@ impl Member {
             recovering.replay(entry.id, (*entry.op).clone(), *commit).expect("a log without gaps");
         }
         Self {
-            pg: recovering.finish(),
+            pg: recovering.finish().expect("a log that fits"),
             synced: log.len(),
             log,
             effects: Vec::new(),
