@@ -304,7 +304,7 @@ pub trait Objects: Send + Sync + 'static {
         name: &BucketName,
         location: Option<String>,
     ) -> impl Future<Output = Result<BucketRecord, ObjectError>> + Send;
-    /// Removes an empty bucket.
+    /// Removes a bucket without objects; open uploads do not keep it and are aborted with it (S3).
     fn delete_bucket(
         &self,
         name: &BucketName,

@@ -22,6 +22,8 @@ pub const READ_PIECE_BYTES: u64 = 1024 * 1024;
 pub const PUT_WINDOW_CHUNKS: usize = 2;
 /// Milliseconds that a list waits for puts under way before it answers 503.
 pub const LIST_WAIT_MS_MAX: u64 = 10_000;
+/// Uploads that a bucket's deletion has in memory at once.
+pub const UPLOADS_PER_PAGE: usize = 1000;
 /// Bytes of cache of the index's blocks.
 pub const KV_CACHE_BYTES: u64 = 96 * 1024 * 1024;
 /// Free bytes of the file system that new data leaves for the log and the index, so that deletes go on.

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use larder_objects::{ListItem, ListRequest, ObjectError, Objects};
+use larder_objects::{ObjectError, Objects};
 use larder_types::BucketName;
-use larder_types::limits::LIST_PAGE_MAX;
 use s3s::dto::{
     Bucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
     DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput,
@@ -15,7 +14,6 @@ use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 use crate::attributes::check_acl;
 use crate::errors::{error, from_store, not_implemented};
 use crate::face::Face;
-use crate::limits::DELETE_BUCKET_ROUNDS_MAX;
 use crate::names::{check_owner, owner};
 use crate::token;
 
@@ -88,36 +86,8 @@ pub(crate) async fn delete<O: Objects>(
 ) -> S3Result<S3Response<DeleteBucketOutput>> {
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    for _ in 0..DELETE_BUCKET_ROUNDS_MAX {
-        match face.store.delete_bucket(&bucket).await {
-            Ok(()) => return Ok(S3Response::new(DeleteBucketOutput {})),
-            Err(ObjectError::BucketNotEmpty) => abort_uploads(face, &bucket).await?,
-            Err(refused) => return Err(from_store(refused)),
-        }
-    }
-    Err(from_store(ObjectError::BucketNotEmpty))
-}
-
-/// Open uploads do not keep a bucket (S3): they are aborted with it, a page per round.
-///
-/// # Errors
-/// `BucketNotEmpty` if there are objects, which do, or if there is nothing to abort.
-async fn abort_uploads<O: Objects>(face: &Face<O>, bucket: &BucketName) -> S3Result<()> {
-    let one = ListRequest { max: 1, ..ListRequest::default() };
-    let objects = face.store.list(bucket, one).await.map_err(from_store)?;
-    let page = ListRequest { max: LIST_PAGE_MAX, ..ListRequest::default() };
-    let uploads = face.store.list_uploads(bucket, page, None).await.map_err(from_store)?;
-    if !objects.items.is_empty() || uploads.items.is_empty() {
-        return Err(from_store(ObjectError::BucketNotEmpty));
-    }
-    for item in uploads.items {
-        let ListItem::Entry(row) = item else { continue };
-        match face.store.abort_upload(bucket, &row.key, row.upload).await {
-            Ok(()) | Err(ObjectError::NoSuchUpload) => {}
-            Err(refused) => return Err(from_store(refused)),
-        }
-    }
-    Ok(())
+    face.store.delete_bucket(&bucket).await.map_err(from_store)?;
+    Ok(S3Response::new(DeleteBucketOutput {}))
 }
 
 pub(crate) fn head<O: Objects>(

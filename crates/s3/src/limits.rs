@@ -49,8 +49,6 @@ pub const TAG_KEY_CHARS_MAX: usize = 128;
 pub const TAG_VALUE_CHARS_MAX: usize = 256;
 /// Keys of one batch delete (S3).
 pub const DELETE_KEYS_MAX: usize = 1000;
-/// How often a bucket's open uploads are aborted, a page at a time, before its deletion gives up.
-pub const DELETE_BUCKET_ROUNDS_MAX: usize = 100;
 /// Deletes of one batch that run at once.
 pub const DELETE_CONCURRENCY: usize = 16;
 

@@ -108,8 +108,8 @@ impl BucketName {
         if !edge(name.as_bytes().first()) || !edge(name.as_bytes().last()) {
             return refuse("it must begin and end with a letter or a digit");
         }
-        if name.contains("..") {
-            return refuse("two dots may not follow each other");
+        if ["..", ".-", "-."].iter().any(|pair| name.contains(pair)) {
+            return refuse("a dot may not stand next to another or to a hyphen");
         }
         if name.parse::<std::net::Ipv4Addr>().is_ok() {
             return refuse("it may not look like an IP address");
@@ -164,6 +164,8 @@ mod tests {
             "-ab",
             "ab-",
             "a..b",
+            "a.-b",
+            "a-.b",
             "10.0.0.1",
             "metrics",
             "ä12",

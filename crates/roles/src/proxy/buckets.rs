@@ -1,13 +1,16 @@
 //! Buckets: their records are the manager's, whether they are empty is the PGs'.
 
+use std::ops::ControlFlow;
+
 use larder_kv::KvReader;
 use larder_objects::ObjectError;
 use larder_protocol::Call;
 use larder_types::codec::decode;
-use larder_types::{BucketName, BucketRecord, UploadRow, rows};
+use larder_types::{BucketId, BucketName, BucketRecord, UploadRow, rows};
 
 use super::{ObjectErrorOf, Proxy, unavailable};
 use crate::clock::now_ms;
+use crate::limits::UPLOADS_PER_PAGE;
 use crate::manager::ManagerError;
 
 impl Proxy {
@@ -39,21 +42,7 @@ impl Proxy {
             if self.has_rows(&rows::bucket(b'V', record.id))? {
                 return Err(ObjectError::BucketNotEmpty);
             }
-            for upload in self.open_uploads(&record)? {
-                let request = self.requests.begin();
-                let pg = self.meta.pg_of(record.id, &upload.key);
-                let call = Call::AbortUpload {
-                    request: request.id(),
-                    bucket: record.id,
-                    key: upload.key,
-                    upload: upload.upload,
-                };
-                match self.ask(pg, call).await {
-                    Ok(_) | Err(ObjectError::NoSuchUpload) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(())
+            self.abort_uploads(record.id).await
         };
         let verdict = verdict.await;
         let (manager, empty) = (self.manager.clone(), verdict.is_ok());
@@ -66,19 +55,40 @@ impl Proxy {
         let mut found = false;
         self.scan(prefix, rows::prefix_end(prefix).as_deref(), &mut |_, _| {
             found = true;
-            std::ops::ControlFlow::Break(())
+            ControlFlow::Break(())
         })?;
         Ok(found)
     }
 
-    fn open_uploads(&self, record: &BucketRecord) -> Result<Vec<UploadRow>, ObjectError> {
-        let prefix = rows::bucket(b'U', record.id);
-        let mut uploads = Vec::new();
-        self.scan(&prefix, rows::prefix_end(&prefix).as_deref(), &mut |_, value| {
-            uploads.extend(decode::<UploadRow>("upload row", value));
-            std::ops::ControlFlow::Continue(())
-        })?;
-        Ok(uploads)
+    /// Aborts all open uploads of a bucket that takes no new ones, a page at a time.
+    async fn abort_uploads(&self, bucket: BucketId) -> Result<(), ObjectError> {
+        let mut from = rows::bucket(b'U', bucket);
+        let end = rows::prefix_end(&from);
+        loop {
+            let (mut page, mut last) = (Vec::new(), Vec::new());
+            self.scan(&from, end.as_deref(), &mut |row, value| {
+                page.extend(decode::<UploadRow>("upload row", value));
+                last = [row, &[0]].concat();
+                if page.len() < UPLOADS_PER_PAGE {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            from = last;
+            for UploadRow { key, upload, .. } in page {
+                let request = self.requests.begin();
+                let pg = self.meta.pg_of(bucket, &key);
+                let call = Call::AbortUpload { request: request.id(), bucket, key, upload };
+                match self.ask(pg, call).await {
+                    Ok(_) | Err(ObjectError::NoSuchUpload) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
     }
 
     pub(super) fn scan(
