@@ -40,6 +40,9 @@ pub enum BenchCommand {
     /// Read preloaded objects at random, comparing every byte
     #[command(after_help = NOTES)]
     Get(PreloadedArgs),
+    /// Ask for the heads of preloaded objects at random, checking their sizes
+    #[command(after_help = NOTES)]
+    Head(PreloadedArgs),
     /// Get, put and delete together
     #[command(after_help = NOTES)]
     Mixed(MixedArgs),

@@ -10,8 +10,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
-use hyper::{Method, Request, StatusCode};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use larder_types::BucketName;
 
 use crate::BenchError;
@@ -148,7 +148,7 @@ impl Client {
             {
                 Ok(())
             }
-            other => other,
+            other => other.map(drop),
         }
     }
 
@@ -157,7 +157,7 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub async fn put(&mut self, key: &str, content: Content) -> Result<(), CallError> {
-        self.call(&Method::PUT, Some(key), "", Some(content), |_| ()).await
+        self.call(&Method::PUT, Some(key), "", Some(content), |_| ()).await.map(drop)
     }
 
     /// Reads an object and compares every byte with `content`.
@@ -173,6 +173,19 @@ impl Client {
         }
     }
 
+    /// Asks for an object's head and compares the size in it.
+    ///
+    /// # Errors
+    /// [`CallError`]; [`CallError::Wrong`] if the object has another size, or none is said.
+    pub async fn head(&mut self, key: &str, size: u64) -> Result<(), CallError> {
+        let headers = self.call(&Method::HEAD, Some(key), "", None, |_| ()).await?;
+        let said = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        match said == Some(size) {
+            true => Ok(()),
+            false => Err(CallError::Wrong("a head has another size than was put")),
+        }
+    }
+
     /// Asks for an object that must not be there.
     ///
     /// # Errors
@@ -180,8 +193,8 @@ impl Client {
     pub async fn get_absent(&mut self, key: &str) -> Result<(), CallError> {
         match self.call(&Method::GET, Some(key), "", None, |_| ()).await {
             Err(CallError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(()),
-            Ok(()) => Err(CallError::Wrong("a deleted object is still there")),
-            other => other,
+            Ok(_) => Err(CallError::Wrong("a deleted object is still there")),
+            Err(other) => Err(other),
         }
     }
 
@@ -190,7 +203,7 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub async fn delete(&mut self, key: &str) -> Result<(), CallError> {
-        self.call(&Method::DELETE, Some(key), "", None, |_| ()).await
+        self.call(&Method::DELETE, Some(key), "", None, |_| ()).await.map(drop)
     }
 
     /// Asks the bucket; `query` is in canonical form. Returns the answer's text.
@@ -204,7 +217,8 @@ impl Client {
         String::from_utf8(text).map_err(|_| CallError::Wrong("the answer is not UTF-8"))
     }
 
-    /// One request on the bucket or a key of it; `take` gets a successful answer's body.
+    /// One request on the bucket or a key of it; `take` gets a successful answer's body. Returns its
+    /// headers.
     async fn call(
         &mut self,
         method: &Method,
@@ -212,7 +226,7 @@ impl Client {
         query: &str,
         body: Option<Content>,
         take: impl FnMut(&[u8]),
-    ) -> Result<(), CallError> {
+    ) -> Result<HeaderMap, CallError> {
         let request = self.request(method, key, query, body);
         let timeout = self.target.timeout;
         tokio::time::timeout(timeout, self.exchange(request, take))
@@ -224,7 +238,7 @@ impl Client {
         &mut self,
         request: Request<ContentBody>,
         take: impl FnMut(&[u8]),
-    ) -> Result<(), CallError> {
+    ) -> Result<HeaderMap, CallError> {
         // Taken out, and put back only after a complete answer: a dropped or failed exchange leaves
         // the connection in an unknown state.
         let mut kept = self.connection.take();
@@ -241,7 +255,7 @@ impl Client {
             }
         };
         let outcome = transfer(&mut connection, request, take).await;
-        if matches!(outcome, Ok(()) | Err(CallError::Refused { .. })) {
+        if matches!(outcome, Ok(_) | Err(CallError::Refused { .. })) {
             self.connection = Some(connection);
         }
         outcome
@@ -308,7 +322,7 @@ async fn transfer(
     connection: &mut Connection,
     request: Request<ContentBody>,
     mut take: impl FnMut(&[u8]),
-) -> Result<(), CallError> {
+) -> Result<HeaderMap, CallError> {
     let (head, mut body) = connection.send(request).await.map_err(CallError::Broken)?.into_parts();
     let mut refusal = Vec::new();
     while let Some(piece) = connection.next_piece(&mut body).await.map_err(CallError::Broken)? {
@@ -318,7 +332,7 @@ async fn transfer(
         }
     }
     match head.status.is_success() {
-        true => Ok(()),
+        true => Ok(head.headers),
         false => Err(CallError::Refused { status: head.status, code: error_code(&refusal) }),
     }
 }

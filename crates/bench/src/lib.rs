@@ -65,6 +65,7 @@ fn execute(command: BenchCommand) -> Result<u64, BenchError> {
     let (operation, load, objects) = match command {
         BenchCommand::Put(load) => (Operation::Put, load, None),
         BenchCommand::Get(args) => (Operation::Get, args.load, args.objects),
+        BenchCommand::Head(args) => (Operation::Head, args.load, args.objects),
         BenchCommand::Delete(args) => (Operation::Delete, args.load, args.objects),
         BenchCommand::Mixed(args) => {
             (Operation::Mixed(args.mix), args.preloaded.load, args.preloaded.objects)

@@ -164,6 +164,8 @@ pub struct Tally {
     pub done: u64,
     /// Bytes of the objects in them.
     pub bytes: u64,
+    /// Bytes of the objects in all requests answered well, whenever that was.
+    pub bytes_moved: u64,
     /// Times from beginning to answer.
     pub latencies: Histogram,
     /// Failures by kind.
@@ -174,6 +176,7 @@ impl Tally {
     /// Counts a request that was begun at `begun` and ended now, with the bytes it moved.
     pub fn count(&mut self, window: &Window, begun: Instant, bytes: Result<u64, &CallError>) {
         let now = Instant::now();
+        self.bytes_moved += bytes.unwrap_or(0);
         match bytes {
             Err(error) => self.count_errors(error.kind(), 1),
             Ok(_) if now < window.begin => {}
@@ -199,6 +202,7 @@ impl Tally {
     pub fn merge(&mut self, other: Self) {
         self.done += other.done;
         self.bytes += other.bytes;
+        self.bytes_moved += other.bytes_moved;
         self.latencies.merge(&other.latencies);
         other.errors.into_iter().for_each(|(kind, count)| self.count_errors(kind, count));
     }

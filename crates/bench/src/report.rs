@@ -52,6 +52,8 @@ pub struct Report {
     pub ops: u64,
     /// Object bytes moved by them.
     pub bytes: u64,
+    /// Object bytes moved by all requests answered well, warm-up and stragglers included.
+    pub bytes_moved: u64,
     /// Requests of an open loop that were due but never sent.
     pub unsent: u64,
     /// Names checked after the measured time, against what should have become of them.
@@ -89,6 +91,7 @@ impl Report {
             seconds: (seconds * 1000.0).round() / 1000.0,
             ops: tally.done,
             bytes: tally.bytes,
+            bytes_moved: tally.bytes_moved,
             unsent: 0,
             checked: 0,
             errors_by_kind: tally.errors,

@@ -20,6 +20,8 @@ pub enum Operation {
     Put,
     /// Reads of preloaded objects, evenly at random.
     Get,
+    /// Questions for their heads, evenly at random.
+    Head,
     /// All three, on preloaded objects and on those put meanwhile.
     Mixed(Mix),
     /// Deletes of preloaded objects, each once.
@@ -38,6 +40,7 @@ impl Operation {
         match self {
             Self::Put => "put",
             Self::Get => "get",
+            Self::Head => "head",
             Self::Mixed(_) => "mixed",
             Self::Delete => "delete",
             Self::List { .. } => "list",
@@ -78,6 +81,8 @@ pub enum Call {
     Put(u64),
     /// Read it.
     Get(u64),
+    /// Ask for its head.
+    Head(u64),
     /// Delete it.
     Delete(u64),
     /// List the `page` keys that follow object `after`.
@@ -136,6 +141,7 @@ impl Source {
         match self.operation {
             Operation::Put => Some(self.put()),
             Operation::Get => Some(Call::Get(self.random.below(preloaded))),
+            Operation::Head => Some(Call::Head(self.random.below(preloaded))),
             Operation::List { page } => {
                 let starts = preloaded.saturating_sub(page).max(1);
                 Some(Call::List { after: self.random.below(starts), page })
@@ -206,6 +212,10 @@ impl Keyspace {
                 };
                 client.get(&key, content).await?;
                 Ok(self.size)
+            }
+            Call::Head(index) => {
+                client.head(&self.key(index), self.size).await?;
+                Ok(0)
             }
             Call::Delete(index) => {
                 client.delete(&self.key(index)).await?;

@@ -78,9 +78,13 @@ fn assert_sound(report: &Report) {
 fn every_operation_runs_without_an_error() {
     let floor = Floor::start(false);
     let mix = "40,40,20".parse().unwrap();
-    for operation in
-        [Operation::Put, Operation::Get, Operation::Mixed(mix), Operation::List { page: 10 }]
-    {
+    for operation in [
+        Operation::Put,
+        Operation::Get,
+        Operation::Head,
+        Operation::Mixed(mix),
+        Operation::List { page: 10 },
+    ] {
         assert_sound(&floor.load(operation, "").unwrap());
     }
 }
@@ -143,9 +147,13 @@ fn a_wrong_secret_ends_the_run_before_it_begins() {
 #[test]
 fn a_bare_floor_takes_the_same_load() {
     let floor = Floor::start(true);
-    for operation in
-        [Operation::Put, Operation::Get, Operation::Delete, Operation::List { page: 10 }]
-    {
+    for operation in [
+        Operation::Put,
+        Operation::Get,
+        Operation::Head,
+        Operation::Delete,
+        Operation::List { page: 10 },
+    ] {
         let options = match operation {
             Operation::Delete => "--warmup 0s --duration 60s",
             _ => "--size 300000 --concurrency 2",

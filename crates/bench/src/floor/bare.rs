@@ -56,7 +56,7 @@ async fn answer(
     }
     let key = head.uri.path().trim_start_matches('/').split_once('/').map(|(_, key)| key);
     let (status, size) = match (&head.method, key) {
-        (&Method::GET, Some(key)) => match file.size_of(key) {
+        (&Method::GET | &Method::HEAD, Some(key)) => match file.size_of(key) {
             size if size <= FILE_BYTES_MAX => (StatusCode::OK, size),
             _ => (StatusCode::BAD_REQUEST, 0),
         },

@@ -85,6 +85,7 @@ fn answers_count_by_when_they_arrive() {
     assert_eq!((tally.done, tally.bytes), (1, 5));
     tally.count(&over, now, Ok(5));
     assert_eq!((tally.done, tally.bytes), (1, 5), "an answer after the end adds no throughput");
+    assert_eq!(tally.bytes_moved, 15, "but what it moved was moved");
     tally.count(&warming, now, Err(&CallError::TimedOut));
     assert_eq!(tally.errors["timed out"], 1, "an error counts whenever it happens");
 }

@@ -77,6 +77,7 @@ fn a_sound_store_passes_every_operation() {
     for operation in [
         Operation::Put,
         Operation::Get,
+        Operation::Head,
         Operation::Mixed(mix),
         Operation::Delete,
         Operation::List { page: 7 },
@@ -93,6 +94,15 @@ fn every_lie_about_an_object_is_noticed() {
         let (_runtime, store) = start(lie);
         let report = bench(&store, Operation::Get);
         assert!(report.errors > report.ops, "{lie:?} {report}");
+    }
+}
+
+#[test]
+fn a_head_of_another_size_and_one_of_a_lost_object_are_noticed() {
+    for lie in [Lie::Short, Lie::LostPuts] {
+        let (_runtime, store) = start(lie);
+        let report = bench(&store, Operation::Head);
+        assert!(report.errors > 0 && report.ops == 0, "{lie:?} {report}");
     }
 }
 
