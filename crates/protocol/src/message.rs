@@ -420,7 +420,7 @@ pub enum Effect {
         /// What.
         request: DataRequest,
     },
-    /// The commit point rose: [`crate::Pg::apply`] has work.
+    /// The commit point rose past an op that changes the index: [`crate::Pg::apply`] has work.
     Committed,
     /// Ask the manager for another LV.
     NeedLv,

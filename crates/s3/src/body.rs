@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderMap, StatusCode};
+use larder_md5::Md5;
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_types::{ChecksumKind, ObjectChecksum};
-use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::StreamingBlob;
 use s3s::stream::ByteStream as _;
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::checksums::{Announced, Expected, Hasher, name, parse_value};
 use crate::errors::{self, custom, error};
 use crate::guard::{GuardError, Verdict};
+use crate::lanes;
 use crate::limits::{BODY_STALL_TIMEOUT, REFUSED_BODY_BYTES_MAX};
 
 /// MD5 and one checksum over the same bytes.
@@ -26,12 +27,18 @@ pub(crate) struct Digests {
 
 impl Digests {
     pub(crate) fn new(announced: Announced) -> Self {
-        Self { md5: Md5::new(), checksum: Hasher::new(announced.algorithm), announced }
+        Self { md5: Md5::default(), checksum: Hasher::new(announced.algorithm), announced }
     }
 
     pub(crate) fn update(&mut self, piece: &[u8]) {
         self.checksum.update(piece);
         self.md5.update(piece);
+    }
+
+    /// The same in the company of other requests' pieces.
+    async fn update_in_company(&mut self, piece: &Bytes) {
+        self.checksum.update(piece);
+        lanes::update(&mut self.md5, piece).await;
     }
 
     pub(crate) fn finish(self) -> BodyDigest {
@@ -41,7 +48,7 @@ impl Digests {
             value: self.checksum.finish(),
             parts: None,
         };
-        BodyDigest { md5: self.md5.finalize(), checksum: Some(checksum) }
+        BodyDigest { md5: self.md5.finish(), checksum: Some(checksum) }
     }
 }
 
@@ -232,7 +239,7 @@ impl PutBody for &mut RequestBody {
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         let piece = self.pull().await?;
         if let (Ok(piece), Some(digests)) = (&piece, &mut self.digests) {
-            digests.update(piece);
+            digests.update_in_company(piece).await;
         }
         Some(piece)
     }

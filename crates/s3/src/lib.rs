@@ -44,6 +44,7 @@ mod face;
 mod get;
 mod guard;
 mod ids;
+mod lanes;
 pub mod limits;
 mod list;
 mod names;

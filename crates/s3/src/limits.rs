@@ -39,6 +39,10 @@ pub const DRAIN_MAX: Duration = Duration::from_secs(10);
 pub const REFUSED_BODY_BYTES_MAX: u64 = 1024 * 1024;
 /// How often a read starts again because the object changed between its opening and the read.
 pub const CHANGED_RETRIES_MAX: usize = 8;
+/// Pieces of bodies below this many bytes are digested at once: company costs more than it saves.
+pub const LANE_BYTES_MIN: usize = 2048;
+/// Bytes of one piece that go into one batch, so that short pieces do not wait long for long ones.
+pub const LANE_BYTES_MAX: usize = 64 * 1024;
 /// Seconds by which a request's date may be off.
 pub const CLOCK_SKEW_MAX_S: u32 = 900;
 /// Tags of an object (S3).

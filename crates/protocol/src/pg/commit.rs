@@ -49,13 +49,18 @@ impl Pg {
         let first = (from.0.max(self.applied.seq.0) - self.applied.seq.0) as usize;
         let until = (point.0 - self.applied.seq.0) as usize;
         let silent = self.planted.answers_before_commit();
+        // METAX of a put with data changes the index only with its outcome: no apply for it alone.
+        let mut takes_effect = false;
         for tail in self.tail.range_mut(first..until) {
+            takes_effect |= super::chunk_of(&tail.entry.op).is_none();
             if let Some((token, _)) = tail.reply.take()
                 && !silent
             {
                 out.push(Effect::Reply { token, answer: answer_of(&tail.entry) });
             }
         }
-        out.push(Effect::Committed);
+        if takes_effect {
+            out.push(Effect::Committed);
+        }
     }
 }
