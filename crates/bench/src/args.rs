@@ -17,6 +17,8 @@ const CONCURRENCY_MAX: u64 = 1024;
 const THREADS_MAX: u64 = 64;
 /// Most objects of a run.
 const OBJECTS_MAX: u64 = 1_000_000_000;
+/// Most rounds of a comparison.
+const ROUNDS_MAX: u64 = 100;
 /// Keys on a page of a list (S3).
 const PAGE_MAX: u64 = 1000;
 
@@ -30,6 +32,20 @@ The result goes to stdout, everything else to stderr. Exit codes:
   1  a request failed or an answer was wrong
   2  the command line, the environment or the trace is wrong
   3  the endpoint or the system did not let the run begin";
+
+/// Below the options of `compare`.
+const COMPARE_NOTES: &str = "\
+Peers are looked for in --peers, then in PATH: weed (SeaweedFS), minio (MinIO), garage (Garage). One that
+is not there is left out, and how to install it is said.
+
+Works are named OPERATION-SIZE-CONNECTIONS, and OPERATION-SIZE-CONNECTIONS@RATE in an open loop, as in
+put-8KiB-20 and put-8KiB-64@1000. A system that fails a work gets a row that says so.
+
+The tables go to stdout, everything else to stderr. Exit codes:
+  0  all went well for larder and the floor
+  1  a work of theirs failed
+  2  the command line, a file or a document is wrong
+  3  the system did not let the run begin, or it was interrupted";
 
 /// Measure an S3 endpoint, replay a trace against it, or serve as the floor to compare with.
 #[derive(Debug, Subcommand)]
@@ -55,6 +71,9 @@ pub enum BenchCommand {
     /// Replay a trace of requests as fast as the endpoint takes them
     #[command(after_help = NOTES)]
     Replay(ReplayArgs),
+    /// Measure larder, the floor and every peer that is installed, and write the comparison down
+    #[command(after_help = COMPARE_NOTES)]
+    Compare(CompareArgs),
     /// Serve S3 without a store: what HTTP, authentication and digests alone cost
     Floor(FloorArgs),
 }
@@ -178,4 +197,50 @@ pub struct FloorArgs {
     /// HTTP alone: no S3, no authentication, no digests. Shows what the floor itself costs
     #[arg(long)]
     pub bare: bool,
+}
+
+/// A comparison.
+///
+/// Each round starts every system once, in an order drawn anew, on an empty directory and free ports
+/// of the loopback interface, gives it the same works with the same client, stops it and removes the
+/// directory. All rows are written to DOCS/benchmarks.json; the table in DOCS/benchmarks.md and the
+/// plots in DOCS/plots are made from them.
+#[derive(Debug, Clone, Args)]
+pub struct CompareArgs {
+    /// Make table and plots from the rows in FILE; measure nothing
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// Folder of benchmarks.json, benchmarks.md and plots/
+    #[arg(long, value_name = "DIR", default_value = "docs")]
+    pub docs: PathBuf,
+    /// Folder to look for peers in, before PATH
+    #[arg(long, value_name = "DIR")]
+    pub peers: Option<PathBuf>,
+    /// Folder on the disk to measure, in which each server gets a folder of its own; by default that
+    /// of temporary files
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
+    pub rounds: u64,
+    /// Measured time of each work
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Time under load before the measured time; its requests do not count
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_duration)]
+    pub warmup: Duration,
+    /// Only works whose names begin so, as in put-8KiB,head
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub works: Vec<String>,
+    /// Objects in the bucket that pages are listed of
+    #[arg(long, value_name = "N", default_value_t = 5000,
+          value_parser = clap::value_parser!(u64).range(1..=OBJECTS_MAX))]
+    pub listed: u64,
+    /// Number that the order of the systems is drawn from; by default drawn from the clock
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// One round, half a second for each work
+    #[arg(long, conflicts_with_all = ["rounds", "duration", "from"])]
+    pub quick: bool,
 }

@@ -50,6 +50,17 @@ pub enum BenchError {
         /// What the endpoint did.
         source: CallError,
     },
+    /// Mend the document.
+    #[error("{}: {reason}", path.display())]
+    Document {
+        /// The document.
+        path: PathBuf,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// Nothing to mend: SIGINT or SIGTERM ended it.
+    #[error("interrupted; nothing was written")]
+    Interrupted,
     /// Take another address to listen on, or one that is free.
     #[error("--listen {address}: {source}")]
     Listen {
@@ -72,8 +83,15 @@ impl BenchError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage { .. } | Self::File { .. } | Self::Trace { .. } | Self::Process { .. } => 2,
-            Self::Preparation { .. } | Self::Listen { .. } | Self::System(_) => 3,
+            Self::Usage { .. }
+            | Self::File { .. }
+            | Self::Trace { .. }
+            | Self::Process { .. }
+            | Self::Document { .. } => 2,
+            Self::Preparation { .. }
+            | Self::Listen { .. }
+            | Self::System(_)
+            | Self::Interrupted => 3,
         }
     }
 }

@@ -13,12 +13,14 @@
 //! | [`client`], [`sign`] | how a request is made and its answer checked |
 //! | [`content`] | what objects contain |
 //! | [`histogram`], [`cpu`], [`report`] | what came of it |
+//! | [`compare`] | how larder, the floor and other stores do in turn |
 //! | [`floor`] | what a server that does nothing costs |
 
 #![deny(unsafe_code)]
 
 pub mod args;
 pub mod client;
+pub mod compare;
 mod connection;
 pub mod content;
 pub mod cpu;
@@ -78,6 +80,7 @@ fn execute(command: BenchCommand) -> Result<u64, BenchError> {
             let report = replay::replay(&args, Credentials::from_env()?)?;
             return Ok(show(&report, args.endpoint.json));
         }
+        BenchCommand::Compare(args) => return compare::run(&args),
         BenchCommand::Floor(args) => return floor::run(&args).map(|()| 0),
     };
     let report = scenario::load(operation, &load, objects, Credentials::from_env()?)?;

@@ -90,7 +90,7 @@ fn objects_needed(
 }
 
 /// A number that no other run has: the nanosecond of its begin.
-fn run_number() -> u128 {
+pub(crate) fn run_number() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos()
 }
 

@@ -1,0 +1,168 @@
+//! A system from its start to the moment when it takes requests.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::process::{Interrupts, Server};
+use super::systems::{Keys, Places, System};
+use super::works::BUCKET;
+use crate::BenchError;
+use crate::client::{CallError, Client, Endpoint, Target};
+use crate::content::Content;
+use crate::pool;
+use crate::sign::Credentials;
+
+/// Time that a system has from its start to its first good answer.
+const READY_MAX: Duration = Duration::from_secs(60);
+/// Time allowed for one question whether it is ready.
+const QUESTION_MAX: Duration = Duration::from_secs(5);
+/// Pause between two questions.
+const QUESTION_PAUSE: Duration = Duration::from_millis(50);
+/// Object that is put and read to see that a system is ready, and its size in bytes.
+const PROBE: (&str, u64) = ("ready-1000", 1000);
+
+/// Why a system does not take requests.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LaunchError {
+    /// The bench cannot do its part.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// Its files cannot be made or its program not be started.
+    #[error("it cannot be started: {0}")]
+    Start(#[from] std::io::Error),
+    /// It ended.
+    #[error("it ended before it was ready")]
+    Ended,
+    /// It runs, but does not do what it should.
+    #[error("it was not ready in time: {0}")]
+    Unready(String),
+}
+
+/// A system that takes requests.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) server: Server,
+    pub(super) endpoint: String,
+}
+
+/// Starts a system in an empty directory and waits until it has kept an object.
+pub(super) fn launch(
+    system: &System,
+    directory: &Path,
+    keys: &Keys,
+    credentials: &Credentials,
+    interrupts: &Arc<Interrupts>,
+) -> Result<Running, LaunchError> {
+    let mut places = Places::new(directory, keys)?;
+    fs::create_dir(directory.join("data"))?;
+    if !system.kind.config.is_empty() {
+        write_private(&directory.join("config"), &places.fill(system.kind.config))?;
+    }
+    let mut command = system.command(&places, keys);
+    command.current_dir(directory);
+    let server = Server::start(command, &directory.join("log"), interrupts)?;
+    let deadline = Instant::now() + READY_MAX;
+    let ready = admit(system, &mut places, &server, deadline).and_then(|()| {
+        let endpoint = format!("http://127.0.0.1:{}", places.port);
+        ask_until_ready(&endpoint, system.kind.floor, credentials, &server, deadline)?;
+        Ok(endpoint)
+    });
+    match ready {
+        Ok(endpoint) => Ok(Running { server, endpoint }),
+        Err(error) => {
+            eprintln!("{}", server.log_tail());
+            Err(error)
+        }
+    }
+}
+
+/// Programs refuse a file with secrets in it that others can read.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(text.as_bytes())
+}
+
+/// Gives it the commands that it wants before it serves.
+fn admit(
+    system: &System,
+    places: &mut Places,
+    server: &Server,
+    deadline: Instant,
+) -> Result<(), LaunchError> {
+    let admission = system.kind.peer.map_or(&[][..], |peer| peer.admission);
+    for (index, arguments) in admission.iter().enumerate() {
+        let arguments: Vec<String> = arguments.iter().map(|text| places.fill(text)).collect();
+        let output = until(server, deadline, || {
+            let output = Command::new(&system.program).args(&arguments).output()?;
+            match output.status.success() {
+                true => Ok(Ok(String::from_utf8_lossy(&output.stdout).into_owned())),
+                false => Ok(Err(String::from_utf8_lossy(&output.stderr).into_owned())),
+            }
+        })?;
+        if index == 0 {
+            // The node's id, with its address.
+            let node = output.split(['@', '\n']).next().unwrap_or_default();
+            places.set("{node}", node.trim().to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn ask_until_ready(
+    endpoint: &str,
+    floor: bool,
+    credentials: &Credentials,
+    server: &Server,
+    deadline: Instant,
+) -> Result<(), LaunchError> {
+    let target = Arc::new(Target {
+        endpoint: Endpoint::resolve(endpoint)?,
+        bucket: larder_types::BucketName::new(BUCKET)
+            .map_err(|error| LaunchError::Unready(error.to_string()))?,
+        credentials: credentials.clone(),
+        sign_payload: true,
+        timeout: QUESTION_MAX,
+    });
+    until(server, deadline, || {
+        let asked = pool::run(1, 1, |_| ask(Client::new(Arc::clone(&target)), floor))?;
+        Ok(asked.into_iter().collect::<Result<(), CallError>>().map_err(|error| error.to_string()))
+    })
+}
+
+/// Whether an object can be put and read.
+async fn ask(mut client: Client, floor: bool) -> Result<(), CallError> {
+    let (key, size) = PROBE;
+    client.create_bucket().await?;
+    client.put(key, Content::new(key, size)).await?;
+    let content = if floor { Content::of_floor(size) } else { Content::new(key, size) };
+    client.get(key, content).await
+}
+
+/// Tries until it succeeds, the server ends or the time is over.
+fn until<T>(
+    server: &Server,
+    deadline: Instant,
+    mut attempt: impl FnMut() -> Result<Result<T, String>, LaunchError>,
+) -> Result<T, LaunchError> {
+    loop {
+        let reason = match attempt()? {
+            Ok(done) => return Ok(done),
+            Err(reason) => reason,
+        };
+        if server.has_ended_within(QUESTION_PAUSE) {
+            return Err(LaunchError::Ended);
+        }
+        if Instant::now() >= deadline {
+            return Err(LaunchError::Unready(reason));
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The rows of a comparison, as `benchmarks.json` keeps them.
+//!
+//! # Invariants
+//! - Everything that is shown is made from these: the document and the plots of equal results are
+//!   equal.
+//! - A row has figures or says why not.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::statistics::InRound;
+use super::works::{Op, Work};
+use crate::BenchError;
+use crate::report::Report;
+
+/// All that a comparison found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Results {
+    pub(super) about: About,
+    pub(super) rows: Vec<Row>,
+}
+
+/// How, where and of what it was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct About {
+    /// Day of its begin (UTC).
+    pub(super) date: String,
+    /// Commit of the sources it was started among.
+    pub(super) commit: String,
+    /// The command line.
+    pub(super) command: String,
+    /// What it ran on.
+    pub(super) machine: Machine,
+    /// What the order of the systems was drawn from.
+    pub(super) seed: u64,
+    /// Rounds.
+    pub(super) rounds: u64,
+    /// Measured milliseconds of each work, and of load before that.
+    pub(super) measured_ms: u64,
+    pub(super) warm_up_ms: u64,
+    /// Objects in the bucket that pages were listed of.
+    pub(super) listed: u64,
+    /// The systems, in the order of the tables.
+    pub(super) systems: Vec<Entrant>,
+    /// A line for each peer that was not there.
+    pub(super) absent: Vec<String>,
+}
+
+/// One system of a comparison, in one setting.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Entrant {
+    pub(super) system: String,
+    pub(super) version: String,
+    pub(super) setting: String,
+    pub(super) durability: String,
+    pub(super) command: String,
+    /// Whether it keeps nothing.
+    pub(super) floor: bool,
+}
+
+/// The machine of a comparison.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Machine {
+    pub(super) processor: String,
+    pub(super) cores: usize,
+    pub(super) memory_mib: u64,
+    pub(super) kernel: String,
+    /// That of the folder in which the servers kept their files.
+    pub(super) file_system: String,
+    /// Processes that wanted to run, on average of the minute before.
+    pub(super) load_average: String,
+}
+
+/// What one system did with one work in one round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) round: u64,
+    pub(super) system: String,
+    pub(super) version: String,
+    pub(super) setting: String,
+    pub(super) work: Work,
+    pub(super) figures: Option<Figures>,
+    /// Why there are no figures.
+    pub(super) failure: Option<String>,
+}
+
+/// What was measured; `None` where there was nothing to measure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Figures {
+    pub(super) ops_s: f64,
+    pub(super) mib_s: f64,
+    pub(super) p50_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+    pub(super) p999_us: Option<f64>,
+    pub(super) errors: u64,
+    /// The kind of the most frequent errors; empty if there were none.
+    pub(super) error_kind: String,
+    /// Requests of an open loop that were due but never sent.
+    pub(super) unsent: u64,
+    pub(super) server_cpu_us_per_op: Option<f64>,
+    pub(super) client_cpu_us_per_op: Option<f64>,
+    pub(super) memory_peak_bytes: u64,
+    /// Object bytes that the work put; those of preloaded objects do not count.
+    pub(super) put_bytes: u64,
+    /// Bytes that the server caused to be written to disk meanwhile.
+    pub(super) written_bytes: u64,
+    /// Bytes by which its files grew on disk meanwhile.
+    pub(super) occupied_bytes: i64,
+}
+
+impl Figures {
+    pub(super) fn new(work: &Work, report: &Report, usage: &super::usage::Usage) -> Self {
+        let most = report.errors_by_kind.iter().max_by_key(|(_, count)| **count);
+        Self {
+            ops_s: report.ops_s,
+            mib_s: report.mib_s,
+            p50_us: report.p50_us,
+            p99_us: report.p99_us,
+            p999_us: report.p999_us,
+            errors: report.errors,
+            error_kind: most.map(|(kind, _)| kind.clone()).unwrap_or_default(),
+            unsent: report.unsent,
+            server_cpu_us_per_op: report.server_cpu_us_per_op,
+            client_cpu_us_per_op: report.client_cpu_us_per_op,
+            memory_peak_bytes: usage.memory_peak_bytes,
+            put_bytes: if work.op == Op::Put { report.bytes_moved } else { 0 },
+            written_bytes: usage.written_bytes,
+            occupied_bytes: usage.occupied_bytes,
+        }
+    }
+}
+
+impl Row {
+    /// Whether something went wrong.
+    pub(super) fn is_fault(&self) -> bool {
+        self.figures.as_ref().is_none_or(|figures| figures.errors > 0)
+    }
+}
+
+impl Results {
+    /// Reads them from a file.
+    ///
+    /// # Errors
+    /// [`BenchError::File`] or [`BenchError::Document`].
+    pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| BenchError::File { path: path.to_owned(), source })?;
+        serde_json::from_str(&text).map_err(|error| BenchError::Document {
+            path: path.to_owned(),
+            reason: format!("it is not what `larder bench compare` writes: {error}"),
+        })
+    }
+
+    /// As text: one line for each row, so that two comparisons can be compared by line.
+    pub(super) fn json(&self) -> String {
+        let about = serde_json::to_string_pretty(&self.about);
+        let rows: Result<Vec<String>, _> = self.rows.iter().map(serde_json::to_string).collect();
+        let about = about.expect("numbers and text always encode").replace('\n', "\n  ");
+        let rows = rows.expect("numbers and text always encode").join(",\n    ");
+        format!("{{\n  \"about\": {about},\n  \"rows\": [\n    {rows}\n  ]\n}}\n")
+    }
+
+    /// All works, each once, in the order in which they were done.
+    pub(super) fn works(&self) -> Vec<Work> {
+        let mut works = Vec::new();
+        for row in &self.rows {
+            if !works.contains(&row.work) {
+                works.push(row.work);
+            }
+        }
+        let order = super::works::all();
+        works.sort_by_key(|work| order.iter().position(|other| other == work));
+        works
+    }
+
+    /// A figure of one system in one work, of each round that has it.
+    pub(super) fn of(
+        &self,
+        system: &Entrant,
+        work: &Work,
+        figure: impl Fn(&Figures) -> Option<f64>,
+    ) -> Vec<InRound> {
+        let rows = self.rows.iter().filter(|row| system.is_of(row) && row.work == *work);
+        rows.filter_map(|row| Some((row.round, figure(row.figures.as_ref()?)?))).collect()
+    }
+
+    /// The system of this name, if it was there; of several settings the first.
+    pub(super) fn system(&self, name: &str) -> Option<&Entrant> {
+        self.about.systems.iter().find(|system| system.system == name)
+    }
+
+    /// A system's name in tables: with its setting where there are several.
+    pub(super) fn label(&self, system: &Entrant) -> String {
+        let same = self.about.systems.iter().filter(|other| other.system == system.system);
+        match same.count() {
+            1 => system.system.clone(),
+            _ => format!("{} ({})", system.system, system.setting),
+        }
+    }
+}
+
+impl Entrant {
+    fn is_of(&self, row: &Row) -> bool {
+        row.system == self.system && row.setting == self.setting
+    }
+}

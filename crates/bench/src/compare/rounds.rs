@@ -1,0 +1,243 @@
+//! The rounds of a comparison: every system in every round, on an empty directory.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use sha2::{Digest, Sha256};
+
+use super::launch::{LaunchError, Running, launch};
+use super::machine;
+use super::process::Interrupts;
+use super::results::{About, Entrant, Figures, Results, Row};
+use super::systems::{self, Keys, System};
+use super::usage::Meter;
+use super::works::{self, Op, Subject, Work};
+use crate::BenchError;
+use crate::args::CompareArgs;
+use crate::scenario::run_number;
+use crate::sign::{Credentials, hex};
+use crate::workload::Random;
+
+/// Measured time of a quick comparison's works.
+const QUICK_DURATION: Duration = Duration::from_millis(500);
+
+/// Seeds drawn from the clock are below this: enough to differ, and short to write.
+const SEEDS: u128 = 1_000_000;
+
+/// What stays the same through all rounds.
+struct Plan<'a> {
+    args: CompareArgs,
+    scratch: &'a Path,
+    works: Vec<Work>,
+    keys: Keys,
+    credentials: Credentials,
+    interrupts: Arc<Interrupts>,
+}
+
+/// Measures.
+pub(super) fn run(asked: &CompareArgs) -> Result<Results, BenchError> {
+    let mut args = asked.clone();
+    if args.quick {
+        (args.rounds, args.duration) = (1, QUICK_DURATION);
+    }
+    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let works = works::chosen(&args.works)?;
+    let (systems, absent) = systems::find(args.peers.as_deref())?;
+    absent.iter().for_each(|line| eprintln!("{line}"));
+    let seed = args.seed.unwrap_or_else(|| (run_number() % SEEDS) as u64);
+    let about = about(&args, &scratch, seed, &systems, absent);
+    allow_connections()?;
+    let keys = draw_keys();
+    let credentials = Credentials::new(&keys.access, &keys.secret, "us-east-1")?;
+    let interrupts = Interrupts::watch()?;
+    let plan = Plan { args, scratch: &scratch, works, keys, credentials, interrupts };
+    let mut rows = Vec::new();
+    let mut random = Random(seed);
+    for round in 1..=plan.args.rounds {
+        for index in shuffled(systems.len(), &mut random) {
+            plan.measure(round, &systems[index], &mut rows)?;
+        }
+    }
+    Ok(Results { about, rows })
+}
+
+impl Plan<'_> {
+    /// One system in one round.
+    fn measure(&self, round: u64, system: &System, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+        let directory = tempfile::Builder::new().prefix("larder-compare-").tempdir_in(self.scratch);
+        let directory = directory.map_err(BenchError::System)?;
+        // What another system left to be written is not to be paid for by this one.
+        rustix::fs::sync();
+        let launched =
+            launch(system, directory.path(), &self.keys, &self.credentials, &self.interrupts);
+        self.interrupts.check()?;
+        let works = self.works.iter().filter(|work| !(system.kind.floor && work.op == Op::List));
+        for work in works {
+            let figures = match &launched {
+                Ok(running) => self.figures(system, running, directory.path(), work),
+                Err(error) => Err(error.to_string()),
+            };
+            self.interrupts.check()?;
+            rows.push(self.row(round, system, work, figures));
+        }
+        // Before its directory goes.
+        drop(launched);
+        Ok(())
+    }
+
+    /// One work.
+    fn figures(
+        &self,
+        system: &System,
+        running: &Running,
+        directory: &Path,
+        work: &Work,
+    ) -> Result<Figures, String> {
+        if running.server.has_ended_within(Duration::ZERO) {
+            return Err(LaunchError::Ended.to_string());
+        }
+        let text = |error: std::io::Error| error.to_string();
+        let pids = running.server.pids().map_err(text)?;
+        let meter = Meter::begin(&pids, directory).map_err(text)?;
+        let subject = Subject {
+            endpoint: &running.endpoint,
+            pids: &pids,
+            credentials: &self.credentials,
+            floor: system.kind.floor,
+        };
+        let report = work.run(&subject, &self.args).map_err(|error| error.to_string())?;
+        let usage = meter.end().map_err(text)?;
+        Ok(Figures::new(work, &report, &usage))
+    }
+
+    fn row(
+        &self,
+        round: u64,
+        system: &System,
+        work: &Work,
+        figures: Result<Figures, String>,
+    ) -> Row {
+        let begin = format!(
+            "round {round} of {}, {} ({}), {}",
+            self.args.rounds,
+            system.kind.name,
+            system.kind.setting,
+            work.name()
+        );
+        match &figures {
+            Ok(figures) => eprintln!(
+                "{begin}: {:.0} ops/s, {:.1} us CPU, {} errors {}",
+                figures.ops_s,
+                figures.server_cpu_us_per_op.unwrap_or_default(),
+                figures.errors,
+                figures.error_kind
+            ),
+            Err(failure) => eprintln!("{begin}: failed: {failure}"),
+        }
+        let failure = figures.as_ref().err().cloned();
+        Row {
+            round,
+            system: system.kind.name.to_owned(),
+            version: system.version.clone(),
+            setting: system.kind.setting.to_owned(),
+            work: *work,
+            figures: figures.ok(),
+            failure,
+        }
+    }
+}
+
+fn about(
+    args: &CompareArgs,
+    scratch: &Path,
+    seed: u64,
+    systems: &[System],
+    absent: Vec<String>,
+) -> About {
+    let entrant = |system: &System| Entrant {
+        system: system.kind.name.to_owned(),
+        version: system.version.clone(),
+        setting: system.kind.setting.to_owned(),
+        durability: system.kind.durability.to_owned(),
+        command: system.shown_command(),
+        floor: system.kind.floor,
+    };
+    About {
+        date: machine::date(),
+        commit: machine::commit(),
+        command: shown_command(args, seed),
+        machine: machine::machine(scratch),
+        seed,
+        rounds: args.rounds,
+        measured_ms: args.duration.as_millis() as u64,
+        warm_up_ms: args.warmup.as_millis() as u64,
+        listed: args.listed,
+        systems: systems.iter().map(entrant).collect(),
+        absent,
+    }
+}
+
+/// The command that makes the same comparison again, wherever the peers are.
+fn shown_command(args: &CompareArgs, seed: u64) -> String {
+    let (duration, warmup) = (args.duration.as_millis(), args.warmup.as_millis());
+    let mut command = format!(
+        "larder bench compare --rounds {} --duration {duration}ms --warmup {warmup}ms --listed {} \
+         --seed {seed}",
+        args.rounds, args.listed
+    );
+    if !args.works.is_empty() {
+        command.push_str(&format!(" --works {}", args.works.join(",")));
+    }
+    command
+}
+
+/// Lets this process and the servers that it starts have as many open files as the system allows.
+fn allow_connections() -> Result<(), BenchError> {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).map_err(|error| BenchError::System(error.into()))
+}
+
+fn draw_keys() -> Keys {
+    let secret = hex(&Sha256::digest(run_number().to_le_bytes()));
+    Keys { access: format!("GK{}", &secret[..24]), secret: hex(&Sha256::digest(&secret)) }
+}
+
+/// The numbers below `count`, in an order drawn from `random`.
+fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        order.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_has_every_system_once_and_follows_from_the_seed() {
+        let draw = |seed| -> Vec<Vec<usize>> {
+            let mut random = Random(seed);
+            (0..20).map(|_| shuffled(6, &mut random)).collect()
+        };
+        let orders = draw(7);
+        assert_eq!(orders, draw(7));
+        assert_ne!(orders, draw(8));
+        assert!(orders.iter().any(|order| order != &orders[0]), "rounds differ");
+        for mut order in orders {
+            order.sort_unstable();
+            assert_eq!(order, [0, 1, 2, 3, 4, 5]);
+        }
+    }
+
+    #[test]
+    fn keys_have_the_form_that_every_system_takes() {
+        let keys = draw_keys();
+        assert_eq!((keys.access.len(), keys.secret.len()), (26, 64));
+        assert!(keys.access.starts_with("GK") && !keys.secret.contains(&keys.access[2..]));
+    }
+}

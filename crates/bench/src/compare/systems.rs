@@ -1,0 +1,400 @@
+//! The systems of a comparison: how each is found, started and named.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::BenchError;
+
+/// Most ports that one system listens on.
+const PORTS_MAX: usize = 8;
+
+/// A system in one setting: what is always true of it.
+#[derive(Debug)]
+pub(super) struct Kind {
+    /// Name in tables.
+    pub(super) name: &'static str,
+    /// The setting's name.
+    pub(super) setting: &'static str,
+    /// What has happened to an object when its put is answered.
+    pub(super) durability: &'static str,
+    /// The program; `None`: this one.
+    pub(super) peer: Option<&'static Peer>,
+    /// Its arguments. `{data}` stands for the empty directory, `{config}` for the file, and `{s3}`
+    /// and `{p1}` to `{p7}` for free ports.
+    pub(super) arguments: &'static [&'static str],
+    /// The configuration file, in which `{access}` and `{secret}` stand for the keys and `{random}`
+    /// for 32 random bytes besides; empty if there is none.
+    pub(super) config: &'static str,
+    /// Whether it keeps nothing.
+    pub(super) floor: bool,
+}
+
+/// A program of somebody else's.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) program: &'static str,
+    /// What makes it print its version.
+    version: &'static [&'static str],
+    /// Commands that install it.
+    install: &'static str,
+    /// Commands to give it once it runs, each until it succeeds; `{node}` stands for what the first
+    /// prints.
+    pub(super) admission: &'static [&'static [&'static str]],
+}
+
+const SEAWEEDFS: Peer = Peer {
+    program: "weed",
+    version: &["version"],
+    install: "take a release from https://github.com/seaweedfs/seaweedfs/releases",
+    admission: &[],
+};
+
+const MINIO: Peer = Peer {
+    program: "minio",
+    version: &["--version"],
+    install: "go install github.com/minio/minio@latest",
+    admission: &[],
+};
+
+const GARAGE: Peer = Peer {
+    program: "garage",
+    version: &["--version"],
+    install: "take a release from https://garagehq.deuxfleurs.fr/download",
+    admission: &[
+        &["-c", "{config}", "node", "id", "-q"],
+        &["-c", "{config}", "layout", "assign", "-z", "here", "-c", "1T", "{node}"],
+        &["-c", "{config}", "layout", "apply", "--version", "1"],
+        &["-c", "{config}", "key", "import", "--yes", "{access}", "{secret}"],
+        &["-c", "{config}", "key", "allow", "--create-bucket", "{access}"],
+    ],
+};
+
+/// Garage's configuration; `$sync` says whether metadata and content are synced.
+macro_rules! garage_config {
+    ($sync:literal) => {
+        concat!(
+            "metadata_dir = \"{data}/meta\"\ndata_dir = \"{data}/data\"\n",
+            "db_engine = \"lmdb\"\nreplication_factor = 1\n",
+            "metadata_fsync = ",
+            $sync,
+            "\ndata_fsync = ",
+            $sync,
+            "\nrpc_secret = \"{random}\"\nrpc_bind_addr = \"127.0.0.1:{p1}\"\n",
+            "rpc_public_addr = \"127.0.0.1:{p1}\"\n",
+            "[s3_api]\ns3_region = \"us-east-1\"\napi_bind_addr = \"127.0.0.1:{s3}\"\n",
+        )
+    };
+}
+
+/// Larder, without which nothing is compared.
+pub(super) const LARDER: &str = "larder";
+/// The floor server, which larder is compared with first.
+pub(super) const FLOOR: &str = "floor";
+
+/// All of them, in the order of the tables.
+pub(super) const KINDS: [Kind; 7] = [
+    Kind {
+        name: LARDER,
+        setting: "default",
+        durability: "content and metadata synced",
+        peer: None,
+        arguments: &["server", "{data}", "--listen", "127.0.0.1:{s3}", "--metrics-listen", "off"],
+        config: "",
+        floor: false,
+    },
+    Kind {
+        name: FLOOR,
+        setting: "S3",
+        durability: "nothing is kept; HTTP, authentication and digests as in larder",
+        peer: None,
+        arguments: &["bench", "floor", "--listen", "127.0.0.1:{s3}"],
+        config: "",
+        floor: true,
+    },
+    Kind {
+        name: "bare floor",
+        setting: "HTTP",
+        durability: "nothing is kept; HTTP alone",
+        peer: None,
+        arguments: &["bench", "floor", "--bare", "--listen", "127.0.0.1:{s3}"],
+        config: "",
+        floor: true,
+    },
+    Kind {
+        name: "SeaweedFS",
+        setting: "default",
+        durability: "nothing synced; there is no setting in which all of a put is",
+        peer: Some(&SEAWEEDFS),
+        arguments: &[
+            "server",
+            "-dir={data}",
+            "-ip=127.0.0.1",
+            "-master.port={p1}",
+            "-master.port.grpc={p2}",
+            "-volume.port={p3}",
+            "-volume.port.grpc={p4}",
+            "-volume.max=100",
+            "-volume.preStopSeconds=1",
+            "-filer.port={p5}",
+            "-filer.port.grpc={p6}",
+            "-s3",
+            "-s3.port={s3}",
+            "-s3.port.grpc={p7}",
+            "-s3.config={config}",
+        ],
+        config: r#"{"identities": [{"name": "bench", "actions": ["Admin", "Read", "Write", "List"],
+  "credentials": [{"accessKey": "{access}", "secretKey": "{secret}"}]}]}
+"#,
+        floor: false,
+    },
+    Kind {
+        name: "MinIO",
+        setting: "default",
+        durability: "content synced, its directory entry not; there is no setting in which it is",
+        peer: Some(&MINIO),
+        arguments: &[
+            "server",
+            "{data}",
+            "--address=127.0.0.1:{s3}",
+            "--console-address=127.0.0.1:{p1}",
+        ],
+        config: "",
+        floor: false,
+    },
+    Kind {
+        name: "Garage",
+        setting: "default",
+        durability: "nothing synced",
+        peer: Some(&GARAGE),
+        arguments: &["-c", "{config}", "server"],
+        config: garage_config!("false"),
+        floor: false,
+    },
+    Kind {
+        name: "Garage",
+        setting: "durable",
+        durability: "content and metadata synced (metadata_fsync, data_fsync)",
+        peer: Some(&GARAGE),
+        arguments: &["-c", "{config}", "server"],
+        config: garage_config!("true"),
+        floor: false,
+    },
+];
+
+/// A system that is there.
+#[derive(Debug)]
+pub(super) struct System {
+    pub(super) kind: &'static Kind,
+    pub(super) program: PathBuf,
+    pub(super) version: String,
+}
+
+/// All systems that are there, and a line for each peer that is not.
+pub(super) fn find(peers: Option<&Path>) -> Result<(Vec<System>, Vec<String>), BenchError> {
+    let this = std::env::current_exe().map_err(BenchError::System)?;
+    let path = std::env::var_os("PATH");
+    let (mut found, mut absent) = (Vec::new(), Vec::new());
+    for kind in &KINDS {
+        let program = match kind.peer {
+            None => Some(this.clone()),
+            Some(peer) => find_program(peer.program, peers, path.as_deref()),
+        };
+        let Some(program) = program else {
+            absent.extend(kind.peer.map(|peer| how_to_install(kind.name, peer)));
+            continue;
+        };
+        let version = version(kind, &program).map_err(BenchError::System)?;
+        found.push(System { kind, program, version });
+    }
+    absent.dedup();
+    Ok((found, absent))
+}
+
+fn how_to_install(name: &str, peer: &Peer) -> String {
+    format!("{name} is left out: there is no {}. To install it: {}", peer.program, peer.install)
+}
+
+/// The first executable file of this name, in `peers` or else in the folders of `path`.
+fn find_program(name: &str, peers: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
+    let folders = peers.map(Path::to_owned).into_iter();
+    let mut candidates =
+        folders.chain(path.into_iter().flat_map(std::env::split_paths)).map(|f| f.join(name));
+    let found = candidates.find(|file| {
+        fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })?;
+    // A server is started in another folder than this one.
+    found.canonicalize().ok()
+}
+
+fn version(kind: &Kind, program: &Path) -> io::Result<String> {
+    // A program built by `go install` does not know its own version, but Go does.
+    if let Some(version) = kind.peer.and_then(|_| go_version(program)) {
+        return Ok(version);
+    }
+    let question = kind.peer.map_or(&["--version"][..], |peer| peer.version);
+    let output = Command::new(program).args(question).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words = text.lines().next().unwrap_or_default().split_ascii_whitespace();
+    let version = words.skip_while(|word| !word.contains(|c: char| c.is_ascii_digit()));
+    Ok(version.collect::<Vec<_>>().join(" "))
+}
+
+/// The version of the module that a Go program was built from, if it was installed as one.
+fn go_version(program: &Path) -> Option<String> {
+    let output = Command::new("go").args(["version", "-m"]).arg(program).output().ok()?;
+    module_version(&String::from_utf8_lossy(&output.stdout))
+}
+
+fn module_version(text: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("mod\t"))?;
+    let version = line.split('\t').nth(1)?;
+    version.starts_with('v').then(|| version.to_owned())
+}
+
+/// What the words in braces stand for, for one start of one system.
+#[derive(Debug)]
+pub(super) struct Places {
+    pairs: Vec<(String, String)>,
+    /// Where it will serve S3.
+    pub(super) port: u16,
+}
+
+impl Places {
+    /// Takes ports that are free now. Nothing keeps another program from taking them before the
+    /// system does; then it does not come up, and the row says so.
+    pub(super) fn new(directory: &Path, keys: &Keys) -> io::Result<Self> {
+        let listeners = (0..PORTS_MAX)
+            .map(|_| TcpListener::bind("127.0.0.1:0"))
+            .collect::<io::Result<Vec<_>>>()?;
+        let mut pairs = vec![
+            ("{data}".to_owned(), directory.join("data").display().to_string()),
+            ("{config}".to_owned(), directory.join("config").display().to_string()),
+            ("{access}".to_owned(), keys.access.clone()),
+            ("{secret}".to_owned(), keys.secret.clone()),
+            ("{random}".to_owned(), keys.secret.chars().rev().collect()),
+        ];
+        let mut port = 0;
+        for (index, listener) in listeners.iter().enumerate() {
+            let free = listener.local_addr()?.port();
+            let name = if index == 0 { "{s3}".to_owned() } else { format!("{{p{index}}}") };
+            if index == 0 {
+                port = free;
+            }
+            pairs.push((name, free.to_string()));
+        }
+        Ok(Self { pairs, port })
+    }
+
+    /// Sets the place that a name stands for.
+    pub(super) fn set(&mut self, name: &str, value: String) {
+        self.pairs.push((name.to_owned(), value));
+    }
+
+    pub(super) fn fill(&self, template: &str) -> String {
+        self.pairs.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+}
+
+/// The keys of all systems of a comparison, in the form that the most particular of them takes.
+#[derive(Debug)]
+pub(super) struct Keys {
+    /// `GK` and 24 hexadecimal digits.
+    pub(super) access: String,
+    /// 64 hexadecimal digits.
+    pub(super) secret: String,
+}
+
+impl System {
+    /// The command that starts it, for its places.
+    pub(super) fn command(&self, places: &Places, keys: &Keys) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.kind.arguments.iter().map(|argument| places.fill(argument)))
+            .env("LARDER_ROOT_ACCESS_KEY", &keys.access)
+            .env("LARDER_ROOT_SECRET_KEY", &keys.secret)
+            .env("MINIO_ROOT_USER", &keys.access)
+            .env("MINIO_ROOT_PASSWORD", &keys.secret)
+            .env("MINIO_BROWSER", "off")
+            .env("MINIO_UPDATE", "off");
+        command
+    }
+
+    /// That command as the document shows it.
+    pub(super) fn shown_command(&self) -> String {
+        let program = self.kind.peer.map_or(LARDER, |peer| peer.program);
+        format!("{program} {}", self.kind.arguments.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn executable(folder: &Path, name: &str, mode: u32) {
+        let file = folder.join(name);
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_peer_is_found_in_its_folder_before_the_path() {
+        let (peers, path) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let find = |name| find_program(name, Some(peers.path()), Some(path.path().as_os_str()));
+        assert_eq!(find("minio"), None);
+        executable(path.path(), "minio", 0o755);
+        assert_eq!(find("minio"), Some(path.path().canonicalize().unwrap().join("minio")));
+        executable(peers.path(), "minio", 0o644);
+        assert!(find("minio").unwrap().starts_with(path.path().canonicalize().unwrap()));
+        executable(peers.path(), "minio", 0o755);
+        assert!(find("minio").unwrap().starts_with(peers.path().canonicalize().unwrap()));
+        assert_eq!(find_program("minio", None, None), None);
+    }
+
+    #[test]
+    fn an_absent_peer_is_named_with_its_remedy() {
+        let line = how_to_install("MinIO", &MINIO);
+        assert!(line.contains("MinIO") && line.contains("go install"), "{line}");
+    }
+
+    #[test]
+    fn versions_of_go_modules_are_those_of_the_build() {
+        let text = "/bin/x: go1.26\n\tpath\tgithub.com/a/b\n\tmod\tgithub.com/a/b\tv1.2.3\th1:\n";
+        assert_eq!(module_version(text).as_deref(), Some("v1.2.3"));
+        assert_eq!(module_version("\tmod\tgithub.com/a/b\t(devel)\t\n"), None);
+        assert_eq!(module_version(""), None);
+    }
+
+    #[test]
+    fn every_place_in_a_command_or_a_file_is_filled() {
+        let keys = Keys { access: "GK01".into(), secret: "ab".into() };
+        let mut places = Places::new(Path::new("/d"), &keys).unwrap();
+        places.set("{node}", "n".into());
+        for kind in &KINDS {
+            let admission = kind.peer.map_or(&[][..], |peer| peer.admission);
+            for template in kind.arguments.iter().chain(admission.iter().copied().flatten()) {
+                let filled = places.fill(template);
+                assert!(!filled.contains(['{', '}']), "{filled}");
+            }
+            let config = places.fill(kind.config);
+            assert!(!config.contains("{p") && !config.contains("t}"), "{config}");
+        }
+    }
+
+    #[test]
+    fn ports_differ_and_settings_of_one_system_have_different_names() {
+        let keys = Keys { access: String::new(), secret: String::new() };
+        let places = Places::new(Path::new("/d"), &keys).unwrap();
+        let mut ports: Vec<_> = places.pairs[5..].iter().map(|(_, port)| port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), PORTS_MAX);
+        let mut names: Vec<_> = KINDS.iter().map(|kind| (kind.name, kind.setting)).collect();
+        names.dedup();
+        assert_eq!(names.len(), KINDS.len());
+    }
+}

@@ -1,0 +1,227 @@
+//! What every system is given to do, and how much of it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+use crate::args::{CompareArgs, EndpointArgs, LoadArgs};
+use crate::cpu::Pid;
+use crate::report::Report;
+use crate::scenario;
+use crate::sign::Credentials;
+use crate::units::ByteSize;
+use crate::workload::Operation;
+
+/// Bucket of all works.
+pub(super) const BUCKET: &str = "larder-bench";
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Sizes that puts and gets are measured at, in bytes.
+const SIZES: [u64; 4] = [8 * KIB, 64 * KIB, 512 * KIB, 10 * MIB];
+/// Size of objects where size is not what is asked, in bytes.
+const SMALL: u64 = SIZES[0];
+/// Connections where their number is not what is asked.
+const CONNECTIONS: u64 = 20;
+/// Further numbers of connections that small puts are measured at.
+const CONNECTIONS_OF_SCALING: [u64; 3] = [64, 100, 1000];
+/// Rates that small puts are offered at in an open loop, per second, and connections for them.
+const RATES: [u32; 4] = [500, 1000, 2000, 4000];
+const CONNECTIONS_OF_RATES: u64 = 64;
+
+/// Objects, and their bytes, that reads are spread over.
+const READ_OBJECTS: u64 = 2000;
+const READ_BYTES: u64 = 128 * MIB;
+/// Objects to delete; a fast system ends before the time does.
+const DELETED_OBJECTS: u64 = 16_000;
+/// Keys on a page.
+const PAGE: u64 = 1000;
+/// From this size on a work is measured longer, since few objects go by in a second: what is under way
+/// at either end of the time would count for too much.
+const LARGE: u64 = MIB;
+/// How many times as long.
+pub(super) const LARGE_FACTOR: u32 = 4;
+/// Time allowed for one request.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A kind of request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Op {
+    Put,
+    Get,
+    Head,
+    List,
+    Delete,
+}
+
+impl Op {
+    fn operation(self) -> Operation {
+        match self {
+            Self::Put => Operation::Put,
+            Self::Get => Operation::Get,
+            Self::Head => Operation::Head,
+            Self::List => Operation::List { page: PAGE },
+            Self::Delete => Operation::Delete,
+        }
+    }
+}
+
+/// One work: a kind of request, on objects of one size, over so many connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Work {
+    /// Kind of request.
+    pub(super) op: Op,
+    /// Bytes of each object.
+    pub(super) size: u64,
+    /// Connections, each with one request in flight.
+    pub(super) connections: u64,
+    /// Requests a second of an open loop; `None`: as many as are answered.
+    pub(super) rate: Option<u32>,
+}
+
+impl Work {
+    pub(super) const fn new(op: Op, size: u64) -> Self {
+        Self { op, size, connections: CONNECTIONS, rate: None }
+    }
+
+    /// Its name on the command line.
+    pub(super) fn name(&self) -> String {
+        let (op, size) = (self.op.operation().name(), ByteSize(self.size));
+        let rate = self.rate.map(|rate| format!("@{rate}")).unwrap_or_default();
+        format!("{op}-{size}-{}{rate}", self.connections)
+    }
+
+    /// Its name in tables.
+    pub(super) fn title(&self) -> String {
+        let rate = self.rate.map(|rate| format!(", {rate}/s offered")).unwrap_or_default();
+        let what = match self.op {
+            Op::Put | Op::Get => {
+                let size = ByteSize(self.size).to_string();
+                let unit = size.trim_start_matches(|c: char| c.is_ascii_digit());
+                let number = &size[..size.len() - unit.len()];
+                format!("{} {number} {unit}", self.op.operation().name())
+            }
+            Op::List => format!("list {PAGE} keys"),
+            Op::Head | Op::Delete => self.op.operation().name().to_owned(),
+        };
+        match self.connections {
+            CONNECTIONS => format!("{what}{rate}"),
+            connections => format!("{what}, {connections} connections{rate}"),
+        }
+    }
+
+    /// Objects put before it.
+    fn objects(&self, listed: u64) -> Option<u64> {
+        match self.op {
+            Op::Put => None,
+            Op::Get | Op::Head => {
+                Some((READ_BYTES / self.size.max(1)).min(READ_OBJECTS).max(self.connections))
+            }
+            Op::List => Some(listed),
+            Op::Delete => Some(DELETED_OBJECTS),
+        }
+    }
+
+    /// Does it, with the driver of all other commands.
+    pub(super) fn run(&self, on: &Subject<'_>, args: &CompareArgs) -> Result<Report, BenchError> {
+        let load = LoadArgs {
+            endpoint: EndpointArgs {
+                endpoint: on.endpoint.to_owned(),
+                bucket: BUCKET.to_owned(),
+                pids: on.pids.to_vec(),
+                concurrency: self.connections,
+                threads: None,
+                timeout: TIMEOUT,
+                unsigned_payload: false,
+                json: false,
+            },
+            size: ByteSize(self.size),
+            rate: self.rate.and_then(std::num::NonZeroU32::new),
+            duration: args.duration * if self.size >= LARGE { LARGE_FACTOR } else { 1 },
+            // A warm-up would use the objects up.
+            warmup: if self.op == Op::Delete { Duration::ZERO } else { args.warmup },
+            floor: on.floor,
+        };
+        let objects = self.objects(args.listed);
+        scenario::load(self.op.operation(), &load, objects, on.credentials.clone())
+    }
+}
+
+/// The system that a work is done on.
+#[derive(Debug)]
+pub(super) struct Subject<'a> {
+    pub(super) endpoint: &'a str,
+    pub(super) pids: &'a [Pid],
+    pub(super) credentials: &'a Credentials,
+    /// Whether it keeps nothing.
+    pub(super) floor: bool,
+}
+
+/// All works, in the order in which they are done.
+pub(super) fn all() -> Vec<Work> {
+    let small = Work::new(Op::Put, SMALL);
+    let mut works: Vec<Work> = SIZES.map(|size| Work::new(Op::Put, size)).into();
+    works.extend(CONNECTIONS_OF_SCALING.map(|connections| Work { connections, ..small }));
+    works.extend(RATES.map(|rate| Work {
+        rate: Some(rate),
+        connections: CONNECTIONS_OF_RATES,
+        ..small
+    }));
+    works.extend(SIZES.map(|size| Work::new(Op::Get, size)));
+    works.extend([Op::Head, Op::List, Op::Delete].map(|op| Work::new(op, SMALL)));
+    works
+}
+
+/// The works whose names begin with one of `prefixes`; all if there are none.
+///
+/// # Errors
+/// [`BenchError::Usage`] naming a prefix that no work has.
+pub(super) fn chosen(prefixes: &[String]) -> Result<Vec<Work>, BenchError> {
+    let works = all();
+    for prefix in prefixes {
+        if !works.iter().any(|work| work.name().starts_with(prefix)) {
+            let names: Vec<String> = works.iter().map(Work::name).collect();
+            let reason = format!("no work begins with {prefix:?}; there are {}", names.join(", "));
+            return Err(BenchError::usage("--works", reason));
+        }
+    }
+    let is_chosen = |work: &Work| prefixes.iter().any(|prefix| work.name().starts_with(prefix));
+    Ok(works.into_iter().filter(|work| prefixes.is_empty() || is_chosen(work)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn works_are_chosen_by_how_their_names_begin() {
+        let names = |prefixes: &[&str]| -> Vec<String> {
+            let prefixes: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
+            chosen(&prefixes).unwrap().iter().map(Work::name).collect()
+        };
+        assert_eq!(names(&[]).len(), all().len());
+        assert_eq!(names(&["head", "put-10MiB"]), ["put-10MiB-20", "head-8KiB-20"]);
+        assert_eq!(names(&["put-8KiB-64@1000"]), ["put-8KiB-64@1000"]);
+        let error = chosen(&["putt".into()]).unwrap_err().to_string();
+        assert!(error.contains("putt") && error.contains("put-8KiB-1000"), "{error}");
+    }
+
+    #[test]
+    fn titles_say_what_differs_from_the_usual() {
+        let small = Work::new(Op::Put, SMALL);
+        assert_eq!(small.title(), "put 8 KiB");
+        assert_eq!(Work { connections: 100, ..small }.title(), "put 8 KiB, 100 connections");
+        let offered = Work { connections: 64, rate: Some(500), ..small };
+        assert_eq!(offered.title(), "put 8 KiB, 64 connections, 500/s offered");
+        assert_eq!(Work::new(Op::List, SMALL).title(), "list 1000 keys");
+    }
+
+    #[test]
+    fn reads_have_objects_enough_for_every_connection() {
+        for work in all().iter().filter(|work| matches!(work.op, Op::Get | Op::Head)) {
+            assert!(work.objects(0) >= Some(work.connections), "{}", work.name());
+        }
+    }
+}
