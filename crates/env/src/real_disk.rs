@@ -6,18 +6,21 @@
 //!    which is opened as it is and never created, renamed or removed.
 //! 2. A call that returned `Ok` has done all of its work: short reads and writes go on, interrupted
 //!    calls are repeated. No other error is repeated here, least of all that of a sync.
-//! 3. No locks are held; the kernel orders what overlaps.
+//! 3. The kernel orders what overlaps.
+
+mod direct;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::disk::{Disk, DiskError, DiskFile, OpenMode, split_name};
+use direct::{DIRECT_BYTES_MIN, Direct};
 
 /// Granule in which the page cache is dropped before a device read: a multiple of every page size.
 const CACHE_GRANULE_BYTES: u64 = 64 * 1024;
@@ -101,7 +104,7 @@ impl RealDisk {
             }
             other => other?,
         };
-        Ok(RealFile { file, path, device_len: None })
+        Ok(RealFile { file, path, device_len: None, direct: OnceLock::new() })
     }
 }
 
@@ -120,7 +123,7 @@ impl Disk for RealDisk {
         }
         let path = self.path(name)?;
         let file = open_path(&path, flags)?;
-        Ok(Arc::new(RealFile { file, path, device_len: None }))
+        Ok(Arc::new(RealFile { file, path, device_len: None, direct: OnceLock::new() }))
     }
 
     fn create_dir(&self, name: &str) -> Result<(), DiskError> {
@@ -184,6 +187,8 @@ struct RealFile {
     path: PathBuf,
     /// Capacity, if this is a block device.
     device_len: Option<u64>,
+    /// The way past the page cache, once it was looked for.
+    direct: OnceLock<Option<Direct>>,
 }
 
 impl RealFile {
@@ -254,6 +259,11 @@ impl DiskFile for RealFile {
     fn write_at(&self, offset: u64, parts: &[IoSlice<'_>]) -> Result<(), DiskError> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut written = 0;
+        if total >= DIRECT_BYTES_MIN
+            && let Some(direct) = self.direct.get_or_init(|| Direct::of(&self.file))
+        {
+            written = direct.write(offset, parts);
+        }
         while written < total {
             let at = offset + written as u64;
             let wrote = if written == 0 {
@@ -333,7 +343,7 @@ fn open_device(name: &str, flags: OFlags) -> Result<RealFile, DiskError> {
         });
     }
     let len = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(fail)?;
-    Ok(RealFile { file, path, device_len: Some(len) })
+    Ok(RealFile { file, path, device_len: Some(len), direct: OnceLock::new() })
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, DiskError> {

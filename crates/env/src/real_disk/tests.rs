@@ -141,3 +141,29 @@ fn a_full_device_says_so() {
         assert!(matches!(answer, Err(DiskError::Full { .. })), "{answer:?}");
     }
 }
+
+#[test]
+fn large_writes_read_back_as_written_wherever_they_begin_and_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = RealDisk::open(dir.path()).unwrap();
+    let file = disk.open("f", OpenMode::CreateNew).unwrap();
+    let mut expected = vec![0; 4 << 20];
+    file.allocate(0, expected.len() as u64).unwrap();
+    let body: Vec<u8> =
+        (0..3_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let writes =
+        [(0, 2_500_000), (4096, 1 << 20), (8192, 131_072), (100, 400_000), (1 << 20, 131_071)];
+    for (number, (offset, len)) in writes.into_iter().enumerate() {
+        let whole = &body[number..number + len];
+        let parts: Vec<IoSlice<'_>> = whole.chunks(70_001).map(IoSlice::new).collect();
+        file.write_at(offset as u64, &parts).unwrap();
+        expected[offset..offset + len].copy_from_slice(whole);
+        let mut found = vec![0; expected.len()];
+        file.read_at(0, &mut found).unwrap();
+        assert!(found == expected, "after write {number} of {len} bytes at {offset}");
+    }
+    file.sync().unwrap();
+    let mut found = vec![0; expected.len()];
+    file.read_device_at(0, &mut found).unwrap();
+    assert!(found == expected, "on the device");
+}
