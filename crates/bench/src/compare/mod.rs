@@ -57,9 +57,10 @@ pub fn run(args: &CompareArgs) -> Result<u64, BenchError> {
             (results, faults)
         }
     };
-    let part = tables::render(&results, PLOTS);
-    for (name, plot) in plots::all(&results) {
-        write(&args.docs.join(PLOTS).join(name), &plot)?;
+    let plots = plots::all(&results);
+    let part = tables::render(&results, &plots);
+    for plot in &plots {
+        write(&args.docs.join(PLOTS).join(plot.file), &plot.svg)?;
     }
     write(&document, &document::with_part(&document, &part)?)?;
     println!("{part}");

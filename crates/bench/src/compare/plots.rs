@@ -6,8 +6,8 @@ use super::svg::{Chart, Panel, Point, Series};
 use super::works::{Op, Work};
 use crate::units::ByteSize;
 
-/// Their files, and what they show to those who do not see them.
-pub(super) const NAMES: [(&str, &str); 4] = [
+/// Their files, and what they show.
+const NAMES: [(&str, &str); 4] = [
     ("throughput-by-size.svg", "Throughput of puts and gets by object size"),
     ("cpu-by-size.svg", "Server CPU of puts and gets by object size"),
     ("latency-by-load.svg", "Latency of 8 KiB puts by the load offered"),
@@ -18,16 +18,24 @@ const MICROS_PER_MILLI: f64 = 1000.0;
 
 type Figure = fn(&Figures) -> Option<f64>;
 
-/// All plots, with the names of their files.
-pub(super) fn all(results: &Results) -> [(&'static str, String); 4] {
+/// A plot.
+pub(super) struct Plot {
+    pub(super) file: &'static str,
+    /// What it shows to those who do not see it.
+    pub(super) alt: &'static str,
+    pub(super) svg: String,
+}
+
+/// All plots in which there is something to see.
+pub(super) fn all(results: &Results) -> Vec<Plot> {
     let charts = [
         by_size(results, NAMES[0].1, "MiB per second", |f| Some(f.mib_s)),
         by_size(results, NAMES[1].1, "server CPU, µs per operation", |f| f.server_cpu_us_per_op),
         by_load(results),
         by_connections(results),
     ];
-    let mut names = NAMES.iter();
-    charts.map(|chart| (names.next().map_or("", |(name, _)| *name), chart.svg()))
+    let named = NAMES.iter().zip(charts).filter(|(_, chart)| !chart.is_empty());
+    named.map(|((file, alt), chart)| Plot { file, alt, svg: chart.svg() }).collect()
 }
 
 /// The works of a comparison that differ in one number only, each with that number.

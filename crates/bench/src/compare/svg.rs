@@ -101,6 +101,11 @@ fn steps(low: f64, high: f64) -> Vec<f64> {
 }
 
 impl Chart {
+    /// Whether no line has a point.
+    pub(super) fn is_empty(&self) -> bool {
+        self.panels.iter().flat_map(|panel| &panel.series).all(|series| series.points.is_empty())
+    }
+
     /// The file's text.
     pub(super) fn svg(&self) -> String {
         let panels = self.panels.len().max(1) as f64;

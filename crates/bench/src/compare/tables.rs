@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::plots;
+use super::PLOTS;
+use super::plots::Plot;
 use super::results::{Entrant, Figures, Results};
 use super::statistics::{InRound, Spread, ratio};
 use super::systems::{FLOOR, LARDER};
@@ -11,8 +12,8 @@ use super::works::{LARGE_FACTOR, Op, Work};
 const MIB: f64 = (1u64 << 20) as f64;
 const MICROS_PER_MILLI: f64 = 1000.0;
 
-/// The made part of the document; `plots` is the folder of the plots, seen from it.
-pub(super) fn render(results: &Results, plots: &str) -> String {
+/// The made part of the document, which shows `plots`.
+pub(super) fn render(results: &Results, plots: &[Plot]) -> String {
     let mut text = String::new();
     head(results, &mut text);
     systems(results, &mut text);
@@ -50,8 +51,8 @@ pub(super) fn render(results: &Results, plots: &str) -> String {
     occupied.sum(results, &stores, &puts, |f| f.occupied_bytes as f64);
     occupied.write("Bytes occupied on disk per byte put", SPACE_NOTE, &mut text);
     faults(results, &mut text);
-    for (name, alt) in plots::NAMES {
-        let _ = writeln!(text, "![{alt}]({plots}/{name})\n");
+    for Plot { file, alt, .. } in plots {
+        let _ = writeln!(text, "![{alt}]({PLOTS}/{file})\n");
     }
     text.trim_end().to_owned()
 }
