@@ -13,6 +13,7 @@ use crate::trailer::{TRAILER_BYTES, trailer};
 pub struct Batch {
     buffer: Vec<u8>,
     rows: Vec<Row>,
+    positions: Vec<Row>,
 }
 
 /// Where a row lies: the key at `start`, the value with its trailer behind it.
@@ -36,12 +37,20 @@ impl Batch {
     /// # Panics
     /// If the key is empty, or key, value or batch are longer than their limits.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        assert!(value.len() <= ROW_VALUE_BYTES_MAX, "a value of {} bytes", value.len());
-        let mut row = self.push_key(key);
-        self.buffer.extend_from_slice(value);
-        self.buffer.extend_from_slice(&trailer(key, value));
-        row.stored_bytes = Some((value.len() + TRAILER_BYTES) as u32);
+        let row = self.push_row(key, value);
         self.push(row);
+    }
+
+    /// Sets a row that is read only when the index is opened anew, such as an applied position. It is
+    /// durable with the rest of the batch, and until then it costs next to nothing: of all that are
+    /// set for one key between two flushes only the last is kept. Readers may not see it before.
+    ///
+    /// # Panics
+    /// As [`Batch::put`].
+    pub fn position(&mut self, key: &[u8], value: &[u8]) {
+        let row = self.push_row(key, value);
+        assert!(self.buffer.len() <= BATCH_BYTES_MAX, "a batch of {} bytes", self.buffer.len());
+        self.positions.push(row);
     }
 
     /// Removes a key; no error if it is not there.
@@ -56,13 +65,13 @@ impl Batch {
     /// Number of changes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.rows.len() + self.positions.len()
     }
 
     /// Whether there is no change in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.rows.is_empty() && self.positions.is_empty()
     }
 
     /// Bytes of keys, values and checksums; at most [`BATCH_BYTES_MAX`].
@@ -75,6 +84,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.buffer.clear();
         self.rows.clear();
+        self.positions.clear();
     }
 
     /// The changes as (key, stored value), all of them slices of one allocation.
@@ -87,6 +97,23 @@ impl Batch {
                 row.stored_bytes.map(|bytes| shared.slice(key_end..key_end + bytes as usize));
             (key, stored)
         })
+    }
+
+    /// The positions as (key, stored value).
+    pub(crate) fn positions(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.positions.iter().map(|row| {
+            let (key, rest) = self.buffer[row.start as usize..].split_at(row.key_bytes.into());
+            (key, &rest[..row.stored_bytes.unwrap_or(0) as usize])
+        })
+    }
+
+    fn push_row(&mut self, key: &[u8], value: &[u8]) -> Row {
+        assert!(value.len() <= ROW_VALUE_BYTES_MAX, "a value of {} bytes", value.len());
+        let mut row = self.push_key(key);
+        self.buffer.extend_from_slice(value);
+        self.buffer.extend_from_slice(&trailer(key, value));
+        row.stored_bytes = Some((value.len() + TRAILER_BYTES) as u32);
+        row
     }
 
     fn push_key(&mut self, key: &[u8]) -> Row {

@@ -8,14 +8,18 @@
 //! * Every batch has one sequence number. Readers see numbers below [`Readers::visible`], which moves
 //!   only after the batch's last row is in. The engine's own notion of what is visible is left
 //!   unused: it moves at every flush and compaction, also in the middle of an apply.
+//! * Positions wait beside the memtable and go into it when it is sealed, under the same lock: a table
+//!   never holds rows without the positions that they belong to, nor the other way round.
 //! * Readers register the number they read at; nothing that the least of them may see is dropped.
 //!
 //! Must not: decide when to flush, or go on flushing after a flush failed for another reason than a
 //! full disk.
 
+mod contents;
 mod readers;
 mod version_file;
 
+use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,14 +47,17 @@ pub struct LsmKv {
     inner: Arc<Inner>,
 }
 
+/// The last position of each key since the last flush, with its trailer.
+type Positions = BTreeMap<Bytes, Bytes>;
+
 struct Inner {
     tree: AnyTree,
     path: PathBuf,
     /// Numbers batches and the engine's versions.
     next_seqno: SequenceNumberCounter,
     readers: Readers,
-    /// Held while a batch goes in and while the memtable is sealed.
-    apply: Mutex<()>,
+    /// Held while a batch goes in and while the memtable is sealed: positions that go into it then.
+    apply: Mutex<Positions>,
     /// The error after which nothing may be written any more.
     broken: Mutex<Option<KvError>>,
     unflushed_bytes: AtomicU64,
@@ -66,6 +73,7 @@ impl LsmKv {
     pub fn open(path: &Path, cache_bytes: u64) -> Result<Self, KvError> {
         make_dir(path).map_err(|error| KvError::from_io("is opened", &error))?;
         version_file::verify(path)?;
+        contents::verify(path)?;
         let next_seqno = SequenceNumberCounter::default();
         let tree = Config::new(path, next_seqno.clone(), SequenceNumberCounter::default())
             .use_cache(Arc::new(Cache::with_capacity_bytes(cache_bytes)))
@@ -86,7 +94,7 @@ impl LsmKv {
                 path: path.to_owned(),
                 next_seqno,
                 readers,
-                apply: Mutex::new(()),
+                apply: Mutex::new(Positions::new()),
                 broken: Mutex::new(None),
                 unflushed_bytes: AtomicU64::new(0),
                 compaction: Arc::new(compaction),
@@ -179,12 +187,21 @@ impl Inner {
         if batch.is_empty() {
             return;
         }
-        let _between_seals = self.apply.lock();
+        let mut positions = self.apply.lock();
         let seqno = self.next_seqno.next();
         let memtable = self.tree.active_memtable();
         let mut bytes = 0;
         for (key, stored) in batch.changes() {
             bytes += memtable.insert(change(key, stored, seqno)).0;
+        }
+        for (key, stored) in batch.positions() {
+            let stored = Bytes::copy_from_slice(stored);
+            if let Some(known) = positions.get_mut(key) {
+                *known = stored;
+            } else {
+                bytes += (key.len() + stored.len()) as u64;
+                positions.insert(Bytes::copy_from_slice(key), stored);
+            }
         }
         self.unflushed_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.readers.publish(seqno + 1);
@@ -199,7 +216,8 @@ impl Inner {
         }
         self.require_space("flushes", unflushed + FLUSH_SPACE_BYTES)?;
         let bytes = {
-            let _between_batches = self.apply.lock();
+            let mut positions = self.apply.lock();
+            self.settle(&mut positions);
             self.tree.rotate_memtable();
             self.unflushed_bytes.load(Ordering::Relaxed)
         };
@@ -210,6 +228,16 @@ impl Inner {
         self.unflushed_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.release_old_versions()?;
         Ok(FlushReport { bytes })
+    }
+
+    /// Puts the positions into the memtable, between two batches: they are of all that it holds.
+    fn settle(&self, positions: &mut Positions) {
+        let seqno = self.next_seqno.next();
+        let memtable = self.tree.active_memtable();
+        for (key, stored) in std::mem::take(positions) {
+            memtable.insert(change(key, Some(stored), seqno));
+        }
+        self.readers.publish(seqno + 1);
     }
 
     fn maintain(&self) -> Result<Progress, KvError> {

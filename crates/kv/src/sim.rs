@@ -136,7 +136,10 @@ impl Kv for SimKv {
         let state = &mut *guard;
         state.running()?;
         let live = Arc::make_mut(&mut state.live);
-        for (key, stored) in batch.changes() {
+        let positions = batch.positions().map(|(key, stored)| {
+            (Bytes::copy_from_slice(key), Some(Bytes::copy_from_slice(stored)))
+        });
+        for (key, stored) in batch.changes().chain(positions) {
             change(live, key.clone(), stored.clone());
             state.unflushed.push((key, stored));
         }

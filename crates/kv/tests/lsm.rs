@@ -15,7 +15,12 @@ fn numbered(round: u32) -> Batch {
         batch.put(format!("row {key}").as_bytes(), &round.to_be_bytes());
     }
     batch.put(format!("own {round}").as_bytes(), &[7; 300]);
+    batch.position(b"at", &round.to_be_bytes());
     batch
+}
+
+fn position(kv: &LsmKv) -> Option<u32> {
+    kv.get(b"at").unwrap().map(|value| u32::from_be_bytes(value[..].try_into().unwrap()))
 }
 
 /// The number that all rows of the latest batch carry.
@@ -69,6 +74,7 @@ fn readers_and_flushes_never_see_a_part_of_a_batch() {
     let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
     let flushed = number(&kv);
     assert!(flushed <= before);
+    assert_eq!(position(&kv), flushed, "the position is that of the last batch in the tables");
     kv.apply(&numbered(ROUNDS)).unwrap();
     assert_eq!(
         number(&kv),
@@ -162,7 +168,7 @@ fn a_flipped_bit_in_any_file_is_never_served() {
         }
     }
     let good = read_all(dir.path()).unwrap();
-    assert_eq!(good.len(), 8);
+    assert_eq!(good.len(), 9);
     let mut found = 0;
     for file in files(dir.path()) {
         let bytes = std::fs::read(&file).unwrap();
@@ -216,4 +222,22 @@ fn after_a_failed_flush_none_is_tried_and_reads_go_on() {
     drop(kv);
     let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
     assert_eq!(number(&kv), Some(0));
+}
+
+#[test]
+fn a_position_alone_is_durable_after_a_flush() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in [4_u32, 9] {
+        let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+        for at in [round - 1, round] {
+            let mut batch = Batch::new();
+            batch.position(b"at", &at.to_be_bytes());
+            kv.apply(&batch).unwrap();
+        }
+        assert!(kv.unflushed_bytes() > 0);
+        kv.flush().unwrap();
+        assert_eq!(kv.unflushed_bytes(), 0);
+        drop(kv);
+        assert_eq!(position(&LsmKv::open(dir.path(), CACHE_BYTES).unwrap()), Some(round));
+    }
 }

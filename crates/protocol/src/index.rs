@@ -45,10 +45,14 @@ pub trait Index {
     fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch>;
 }
 
+/// Rows and their new values; `None` removes.
+pub type RowChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
 /// Rows written and removed by a batch of ops, the last word on each row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    rows: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    rows: RowChanges,
+    position: Option<Row>,
 }
 
 impl Changes {
@@ -62,15 +66,16 @@ impl Changes {
         self.rows.insert(row, None);
     }
 
-    /// Whether nothing changes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+    /// Sets the row that says through which op the index shows this PG: durable with these changes,
+    /// read only after a restart.
+    pub fn set_position(&mut self, row: Vec<u8>, value: Vec<u8>) {
+        self.position = Some((row, value));
     }
 
-    /// The changes in the order of their rows; `None` removes.
-    pub fn into_rows(self) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)> {
-        self.rows.into_iter()
+    /// The changes and the position.
+    #[must_use]
+    pub fn into_parts(self) -> (RowChanges, Option<Row>) {
+        (self.rows, self.position)
     }
 
     /// A row as it will be once these changes are written.

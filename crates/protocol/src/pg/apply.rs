@@ -45,7 +45,7 @@ impl Pg {
             self.apply_op(&entry, &mut batch, &mut closed)?;
         }
         let last = self.tail[count - 1].entry.id;
-        batch.changes.put(rows::applied(self.id), encode(&last));
+        batch.changes.set_position(rows::applied(self.id), encode(&last));
         index.write(batch.changes)?;
         self.applied = last;
         if let Some(space) = self.space.as_mut() {

@@ -82,7 +82,9 @@ impl Index for Overlay<'_> {
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {
-        self.rows.borrow_mut().extend(changes.into_rows());
+        let (rows, position) = changes.into_parts();
+        let position = position.map(|(row, value)| (row, Some(value)));
+        self.rows.borrow_mut().extend(rows.into_iter().chain(position));
         Ok(())
     }
 

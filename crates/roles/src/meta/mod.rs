@@ -357,8 +357,12 @@ impl Index for IndexPort {
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {
+        let (rows, position) = changes.into_parts();
         let mut batch = Batch::new();
-        for (row, value) in changes.into_rows() {
+        if let Some((row, value)) = position {
+            batch.position(&row, &value);
+        }
+        for (row, value) in rows {
             match value {
                 Some(value) => batch.put(&row, &value),
                 None => batch.delete(&row),

@@ -45,7 +45,9 @@ impl Index for Table {
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {
-        for (row, value) in changes.into_rows() {
+        let (rows, position) = changes.into_parts();
+        let position = position.map(|(row, value)| (row, Some(value)));
+        for (row, value) in rows.into_iter().chain(position) {
             match value {
                 Some(value) => self.0.borrow_mut().insert(row, value.into()),
                 None => self.0.borrow_mut().remove(&row),
