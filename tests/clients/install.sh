@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
 missing=()
-for program in rclone restic; do
+for program in rclone restic valgrind; do
     command -v "$program" >/dev/null || missing+=("$program")
 done
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)

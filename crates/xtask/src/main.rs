@@ -2,6 +2,7 @@
 //!
 //! `check` never writes; `fix` does. What the checks hold the tree to is data, in `rules.toml`.
 
+mod counts;
 mod layers;
 mod licences;
 mod metadata;
@@ -68,7 +69,7 @@ impl Failure {
 type Run = fn(&[String]) -> Result<(), Failure>;
 
 /// Name, what it does, how.
-const TASKS: [(&str, &str, Run); 14] = [
+const TASKS: [(&str, &str, Run); 17] = [
     ("check", "formatting, clippy, layers, licences, tidy; writes nothing", check),
     ("fix", "formats, and applies what clippy can mend", fix),
     ("layers", "which crate may depend on which", |_| layers()),
@@ -85,6 +86,11 @@ const TASKS: [(&str, &str, Run); 14] = [
     }),
     ("fulldisk", "fills a disk; needs root", |rest| blackbox("fulldisk.py", rest)),
     ("corrupt", "plants corruptions, each to be found", |rest| blackbox("corrupt.py", rest)),
+    ("large", "a large object in bounded memory, a stop under load", |rest| {
+        blackbox("large.py", rest)
+    }),
+    ("device", "a store on a block device; needs root", |rest| blackbox("device.py", rest)),
+    ("counts", "instructions of the hot structures; needs valgrind", |_| counts::print()),
     ("s3-tests", "--suite PATH: writes docs/s3-compatibility.md", conformance),
     ("ci", "all that CI does, clients included", |_| sh("bash", &[".ci/run"], &[])),
 ];
