@@ -150,7 +150,7 @@ async fn bind(
     addr: &str,
     flag: &'static str,
 ) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(addr).await.map_err(|source| ServerError::Listen {
+    larder_s3::listen(addr).await.map_err(|source| ServerError::Listen {
         what,
         addr: addr.to_owned(),
         flag,

@@ -9,7 +9,7 @@
 //!
 //! let root = Credentials { access_key: "AKEXAMPLE".into(), secret_key: "secret".into() };
 //! let service = S3Service::new(store, root, FaceOptions::default())?;
-//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let listener = larder_s3::listen("127.0.0.1:0").await?;
 //! let shutdown = async { let _ = tokio::signal::ctrl_c().await; };
 //! serve(listener, service, Arc::new(()), ServerOptions::default(), shutdown).await;
 //! # Ok(()) }
@@ -63,7 +63,7 @@ mod unread_range;
 mod upload;
 mod upload_lists;
 
-pub use server::{ServerHooks, ServerOptions, serve};
+pub use server::{ServerHooks, ServerOptions, listen, serve};
 pub use service::{Credentials, FaceOptions, OptionsError, S3Service};
 
 /// Log filter directives for the protocol library, which logs every 404 as an error and, when

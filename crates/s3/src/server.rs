@@ -1,6 +1,7 @@
 //! The HTTP server: accepts connections, hands requests to [`crate::exchange`], and drains at the end.
 
 use std::future::Future;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::exchange::Exchange;
@@ -66,6 +67,29 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nr
 content-length: 0\r\n\r\n";
 /// Pause after a failed `accept`, which fails while the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Listens on `address`, a host or an IP address with a port, so that as many clients as may be
+/// connected can also arrive at once: with a shorter line the kernel drops some, who try again after a
+/// second.
+///
+/// # Errors
+/// As the system says of the last address that the name stands for.
+pub async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
+    for address in tokio::net::lookup_host(address).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+        let listening = socket.and_then(|socket| {
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            socket.listen(CONNECTIONS_MAX as u32)
+        });
+        match listening {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
 
 /// Serves S3 on `listener` until `shutdown` completes, then lets requests finish, at most for
 /// [`ServerOptions::drain_max`]. Returns whether all of them did.

@@ -39,7 +39,7 @@ pub fn run(args: &FloorArgs) -> Result<(), BenchError> {
         .map_err(BenchError::System)?;
     runtime.block_on(async {
         let failed = |source| BenchError::Listen { address: args.listen, source };
-        let listener = TcpListener::bind(args.listen).await.map_err(failed)?;
+        let listener = larder_s3::listen(&args.listen.to_string()).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(BenchError::System)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(BenchError::System)?;

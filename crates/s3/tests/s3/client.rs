@@ -8,9 +8,9 @@ use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use larder_s3::{Credentials, FaceOptions, S3Service, ServerHooks, ServerOptions, serve};
+use larder_s3::{Credentials, FaceOptions, S3Service, ServerHooks, ServerOptions, listen, serve};
 use sha2::{Digest, Sha256};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::memory::Memory;
@@ -40,7 +40,7 @@ impl Server {
         let store = Arc::new(Memory::default());
         let root = Credentials { access_key: ACCESS.into(), secret_key: SECRET.into() };
         let service = S3Service::new(Arc::clone(&store), root, face).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move { stopped.await.unwrap_or(()) };

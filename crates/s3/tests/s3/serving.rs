@@ -199,3 +199,13 @@ async fn a_body_that_breaks_off_is_not_stored() {
     let _ = broken.read_to_string(&mut answer).await;
     server.head("/bkt/k").await.expect(404);
 }
+
+#[tokio::test]
+async fn it_listens_by_name_and_says_why_it_cannot() {
+    let listener = larder_s3::listen("localhost:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::net::TcpStream::connect(address).await.unwrap();
+    let taken = larder_s3::listen(&address.to_string()).await.unwrap_err();
+    assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(larder_s3::listen("no port").await.is_err());
+}
