@@ -69,7 +69,7 @@ impl Failure {
 type Run = fn(&[String]) -> Result<(), Failure>;
 
 /// Name, what it does, how.
-const TASKS: [(&str, &str, Run); 17] = [
+const TASKS: [(&str, &str, Run); 18] = [
     ("check", "formatting, clippy, layers, licences, tidy; writes nothing", check),
     ("fix", "formats, and applies what clippy can mend", fix),
     ("layers", "which crate may depend on which", |_| layers()),
@@ -89,6 +89,7 @@ const TASKS: [(&str, &str, Run); 17] = [
     ("large", "a large object in bounded memory, a stop under load", |rest| {
         blackbox("large.py", rest)
     }),
+    ("overload", "twice the load that the server can take", |rest| blackbox("overload.py", rest)),
     ("device", "a store on a block device; needs root", |rest| blackbox("device.py", rest)),
     ("counts", "instructions of the hot structures; needs valgrind", |_| counts::print()),
     ("s3-tests", "--suite PATH: writes docs/s3-compatibility.md", conformance),
