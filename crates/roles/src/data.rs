@@ -26,8 +26,8 @@ use larder_volume::{
 use parking_lot::{Condvar, Mutex};
 
 use crate::limits::{
-    DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, RESERVE_BYTES,
-    RESERVE_LAST_PART, RESERVE_PART,
+    DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, NEARLY_FULL_BYTES,
+    RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
 };
 use crate::manager::LvRecord;
 use crate::meta::Meta;
@@ -215,7 +215,12 @@ impl DataServer {
             let bytes = volume.counters().bytes_written;
             let started = Instant::now();
             self.commands.fetch_add(group.len() as u64, Ordering::Relaxed);
-            volume.set_growth(self.free_bytes.load(Ordering::Relaxed) >= self.reserve_bytes);
+            // Many groups fit between two ticks: what they take of the reserve would be missing for good.
+            if self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + NEARLY_FULL_BYTES {
+                self.measure_free_space();
+            }
+            let free = self.free_bytes.load(Ordering::Relaxed);
+            volume.set_growth(free.saturating_sub(self.reserve_bytes));
             volume.execute(std::mem::take(&mut group), &mut done);
             self.group_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
             self.groups.fetch_add(1, Ordering::Relaxed);

@@ -30,7 +30,8 @@ pub struct Volume {
     /// The failure after which this disk is out.
     pub(crate) broken: Option<DiskError>,
     pub(crate) counters: Counters,
-    pub(crate) may_grow: bool,
+    /// What may still be reserved that never was.
+    pub(crate) growth_bytes: u64,
     pub(crate) planted: Planted,
     reader: VolumeReader,
 }
@@ -110,7 +111,7 @@ impl Volume {
             unsynced: false,
             broken: None,
             counters: Counters::default(),
-            may_grow: true,
+            growth_bytes: u64::MAX,
             planted,
         };
         for (index, found) in headers.into_iter().enumerate() {
@@ -144,10 +145,10 @@ impl Volume {
         assert!(before.is_none(), "LV {lv} has one PV on this disk");
     }
 
-    /// Whether space may be reserved that was not reserved before. While it may not, writes into space
-    /// that was freed go on, and others are refused with `Full`.
-    pub fn set_growth(&mut self, allowed: bool) {
-        self.may_grow = allowed;
+    /// How many bytes may be reserved, until this is said again, that were not reserved before. Beyond
+    /// it writes into space that was freed go on, and others are refused with `Full`.
+    pub fn set_growth(&mut self, bytes: u64) {
+        self.growth_bytes = bytes;
     }
 
     /// Reads beside the owner, from any thread.

@@ -52,8 +52,8 @@ impl Volume {
         Ok(Ok(Answer::Written))
     }
 
-    /// Reserves the PV's space up to the write's end, in steps that grow with the PV. On a disk that is
-    /// too full for a step it reserves what the write needs and no more.
+    /// Reserves the PV's space up to the write's end, in steps that grow with the PV. Where a step is more
+    /// than the volume may grow by, or than the disk has, it reserves what the write needs and no more.
     fn reserve(&mut self, write: &Write<'_>) -> Result<Space, DiskError> {
         let pv = self.pvs.get_mut(&write.lv).expect("the write was admitted");
         let end = write.extents.iter().map(Extent::end).max().unwrap_or(0);
@@ -66,20 +66,18 @@ impl Volume {
         let part = (from / RESERVE_PART).next_multiple_of(RESERVE_STEP_MIN);
         let step = from + part.clamp(RESERVE_STEP_MIN, RESERVE_STEP_MAX);
         let wanted = step.max(recorded).max(need.next_multiple_of(RESERVE_STEP_MIN));
-        let steps = if self.may_grow {
-            [wanted.min(self.superblock.pv_bytes), need]
-        } else if need <= recorded {
-            // Reserved by an earlier run: this only says so again.
-            [recorded, need]
-        } else {
-            return Ok(Space::Full);
-        };
-        for to in steps {
+        // What an earlier run has reserved is only said again, and takes nothing.
+        for to in [wanted.min(self.superblock.pv_bytes), recorded, need] {
+            let grows = to.saturating_sub(recorded);
+            if to < need || grows > self.growth_bytes {
+                continue;
+            }
             match self.file.allocate(pv.base + from, to - from) {
                 Ok(()) => {}
                 Err(DiskError::Full { .. }) => continue,
                 Err(error) => return Err(error),
             }
+            self.growth_bytes -= grows;
             self.unsynced = true;
             pv.reserved_blocks = (to / u64::from(BLOCK_BYTES)) as u32;
             if to > recorded {

@@ -231,12 +231,16 @@ fn space_is_reserved_in_growing_steps() {
 fn a_volume_that_may_not_grow_takes_writes_where_space_was_reserved() {
     let (_disk, mut volume) = opened(13);
     one(&mut volume, write(&chunk_at(grant(1, 5), 0, 1))).unwrap();
-    volume.set_growth(false);
+    volume.set_growth(0);
     one(&mut volume, write(&chunk_at(grant(1, 6), 255, 1))).unwrap();
     let beyond = write(&chunk_at(grant(1, 7), 256, 1));
     assert_eq!(one(&mut volume, beyond.clone()), Err(Refusal::Full));
-    volume.set_growth(true);
+    volume.set_growth((1 << 20) + 5000);
     one(&mut volume, beyond).unwrap();
+    let next_step = write(&chunk_at(grant(1, 8), 512, 1));
+    one(&mut volume, next_step).unwrap();
+    let next_block = write(&chunk_at(grant(1, 9), 513, 1));
+    assert_eq!(one(&mut volume, next_block), Err(Refusal::Full), "all of it was taken");
 }
 
 #[test]
