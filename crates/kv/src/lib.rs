@@ -2,11 +2,12 @@
 //!
 //! The log is the database; this is an index of it. Nothing here has a log of its own: what was
 //! applied since the last flush is lost in a crash and applied again from the metadata log, whose
-//! applied position per PG is an ordinary row of the same batches.
+//! applied position per PG is part of the same batches ([`Batch::position`]).
 //!
 //! # Invariants
 //!
-//! 1. A [`Batch`] becomes visible to readers as a whole, and batches in the order of their applies.
+//! 1. A [`Batch`] becomes visible to readers as a whole, and batches in the order of their applies. Only
+//!    its positions may stay unseen until the index is opened anew.
 //! 2. When [`Kv::flush`] returns `Ok`, every batch applied before the call is durable.
 //! 3. After a crash the index holds exactly the batches up to one boundary between batches, at or
 //!    after the last flush that returned `Ok`.

@@ -28,13 +28,13 @@ pub const UPLOADS_PER_PAGE: usize = 1000;
 pub const KV_CACHE_BYTES: u64 = 96 * 1024 * 1024;
 /// Free bytes of the file system that new data leaves for the log and the index, so that deletes go on.
 pub const RESERVE_BYTES: u64 = 512 * 1024 * 1024;
-/// Within so many bytes of the reserve the free space is looked at before each group: no tick is so
-/// long that a disk takes more between two.
-pub const NEARLY_FULL_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 /// The same on small disks: one part in this many.
 pub const RESERVE_PART: u64 = 16;
 /// Below one part in this many of the reserve nothing new is taken at all.
 pub const RESERVE_LAST_PART: u64 = 4;
+/// Within so many bytes of the reserve the free space is looked at before each group: no tick is so
+/// long that a disk takes more between two.
+pub const NEARLY_FULL_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
 const _: () = assert!(
     LOG_BUFFER_BYTES_MAX * 2 <= larder_metalog::limits::BUFFER_BYTES_MAX,

@@ -65,7 +65,3 @@ mod upload_lists;
 
 pub use server::{ServerHooks, ServerOptions, listen, serve};
 pub use service::{Credentials, FaceOptions, OptionsError, S3Service};
-
-/// Log filter directives for the protocol library, which logs every 404 as an error and, when
-/// verbose, whole requests. Whatever matters of a request is logged by [`serve`].
-pub const LIBRARY_LOG_DIRECTIVE: &str = "s3s=off";
