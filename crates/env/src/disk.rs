@@ -114,6 +114,11 @@ pub trait DiskFile: Send + Sync + 'static {
     fn set_len(&self, len: u64) -> Result<(), DiskError>;
     /// The file's length in bytes; of a block device its capacity.
     fn len(&self) -> Result<u64, DiskError>;
+    /// A position from which on the file gives zeros up to its end, because it was reserved there and
+    /// never written; its end, where that is not known. Call it after a sync.
+    fn zeros_from(&self) -> Result<u64, DiskError> {
+        self.len()
+    }
     /// Whether the file has no bytes.
     fn is_empty(&self) -> Result<bool, DiskError> {
         Ok(self.len()? == 0)

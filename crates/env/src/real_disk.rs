@@ -304,6 +304,25 @@ impl DiskFile for RealFile {
         retry_on_intr(|| rustix::fs::ftruncate(&self.file, len)).map_err(self.fail("truncate"))
     }
 
+    fn zeros_from(&self) -> Result<u64, DiskError> {
+        let end = self.len()?;
+        if self.device_len.is_some() {
+            return Ok(end);
+        }
+        let mut at = 0;
+        while at < end {
+            match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+                Ok(data) => {
+                    at = rustix::fs::seek(&self.file, SeekFrom::Hole(data))
+                        .map_err(self.fail("look for holes"))?;
+                }
+                Err(Errno::NXIO) => return Ok(at),
+                Err(_) => return Ok(end),
+            }
+        }
+        Ok(end)
+    }
+
     fn len(&self) -> Result<u64, DiskError> {
         if let Some(capacity) = self.device_len {
             return Ok(capacity);

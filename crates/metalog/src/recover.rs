@@ -6,6 +6,8 @@
 //!    has, also after a process that died with a failed sync behind it.
 //! 2. The tail that is cut is overwritten and synced before anything is appended.
 //! 3. A log with damage is left as it is.
+//! 4. Of a segment only what the file system knows to be a reservation, never written, goes unread: it
+//!    would give zeros. How long the file is counts, not how much of it was read.
 
 use std::sync::Arc;
 
@@ -181,6 +183,7 @@ fn read_segments(
     let layout = walk.layout();
     let mut unusable = None;
     let mut buffer = vec![0; layout.segment_bytes as usize];
+    let mut filled = 0;
     let mut expected = numbers.first().copied().unwrap_or(0);
     for number in numbers.iter().copied() {
         if number != expected {
@@ -196,13 +199,19 @@ fn read_segments(
         if access == Access::Own {
             file.sync()?;
         }
-        let read = file.read_device_at(0, &mut buffer)?;
-        let bytes = &buffer[..read];
+        // Behind what was written a reservation has nothing but zeros, and so has the buffer.
+        let len = file.len()?.min(layout.segment_bytes) as usize;
+        let zeros_from = file.zeros_from()?.min(len as u64) as usize;
+        let read = file.read_device_at(0, &mut buffer[..zeros_from])?;
+        let end = if read < zeros_from { read } else { len };
+        buffer[read..filled.max(read)].fill(0);
+        filled = read;
+        let bytes = &buffer[..end];
         let header_verifies = v1::decode_segment_header(bytes, number) == Ok(layout);
         if !header_verifies {
             unusable.get_or_insert(number);
         }
-        walk.segment(number, bytes, header_verifies);
+        walk.segment(number, bytes, read, header_verifies);
     }
     Ok(unusable)
 }

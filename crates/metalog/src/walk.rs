@@ -102,21 +102,29 @@ impl<'a> Walk<'a> {
         self.layout
     }
 
-    /// Reads one segment: `bytes` are its file, which may have been cut short.
-    pub(crate) fn segment(&mut self, number: u64, bytes: &[u8], header_verifies: bool) {
+    /// Reads one segment: `bytes` are its file, which may have been cut short, with nothing but zeros
+    /// from `zeros_from` on.
+    pub(crate) fn segment(
+        &mut self,
+        number: u64,
+        bytes: &[u8],
+        zeros_from: usize,
+        header_verifies: bool,
+    ) {
         let start = self.layout.start_of(number).0;
         let whole = self.layout.segment_bytes as usize;
         let bytes = &bytes[..bytes.len().min(whole)];
+        assert!(zeros_from <= bytes.len(), "what was read is a part of the file");
         if !header_verifies {
             self.miss(Lsn(start), DamageKind::Header);
         }
-        self.read_records(number, bytes);
+        self.read_records(number, bytes, zeros_from);
         if bytes.len() < whole {
             self.fault(Lsn(start + bytes.len() as u64), DamageKind::Short);
         }
     }
 
-    fn read_records(&mut self, number: u64, bytes: &[u8]) {
+    fn read_records(&mut self, number: u64, bytes: &[u8], zeros_from: usize) {
         let start = self.layout.start_of(number).0;
         let place = |at: usize| Lsn(start + at as u64);
         let whole = self.layout.segment_bytes as usize;
@@ -129,7 +137,7 @@ impl<'a> Walk<'a> {
                     self.torn_record = v1::begins(&self.layout, place(at), rest);
                 }
                 self.miss(place(at), DamageKind::Record);
-                match next_candidate(bytes, at) {
+                match next_candidate(bytes, at, zeros_from) {
                     Some(next) => at = next,
                     None => return,
                 }
@@ -245,12 +253,14 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The next place after `at` where a record could begin; `None` if no whole one can.
-fn next_candidate(bytes: &[u8], at: usize) -> Option<usize> {
+/// The next place after `at` where a record could begin; `None` if no whole one can, nor any among the
+/// zeros from `zeros_from` on.
+fn next_candidate(bytes: &[u8], at: usize, zeros_from: usize) -> Option<usize> {
     let mut next = at + RECORD_ALIGN_BYTES as usize;
     // A record has zeros neither in its tag nor in its kind, which follow its checksum.
     while next.is_multiple_of(ZERO_STRIDE) && bytes.get(next..next + ZERO_STRIDE) == Some(&ZEROS) {
         next += ZERO_STRIDE - RECORD_ALIGN_BYTES as usize;
     }
-    (bytes.len().saturating_sub(next) >= RECORD_HEADER_BYTES as usize).then_some(next)
+    let whole = bytes.len().saturating_sub(next) >= RECORD_HEADER_BYTES as usize;
+    (next < zeros_from && whole).then_some(next)
 }

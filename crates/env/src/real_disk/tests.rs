@@ -71,6 +71,25 @@ fn allocated_ranges_are_zeros_and_lengths_can_be_cut() {
 }
 
 #[test]
+fn zeros_at_the_end_are_known_only_where_nothing_was_written() {
+    let (_dir, disk) = disk();
+    let file = disk.open("reserved", OpenMode::CreateNew).unwrap();
+    assert_eq!(file.zeros_from().unwrap(), 0);
+    file.allocate(0, 1 << 20).unwrap();
+    for (offset, len) in [(0, 10), (500_000, 70_000), (300_000, 1), ((1 << 20) - 1, 1)] {
+        file.write_at(offset, &[IoSlice::new(&vec![7; len])]).unwrap();
+        file.sync().unwrap();
+        let from = file.zeros_from().unwrap();
+        let mut bytes = vec![1; 1 << 20];
+        file.read_device_at(0, &mut bytes).unwrap();
+        assert!(from >= offset + len as u64 && from <= 1 << 20, "{from} after {offset}");
+        assert!(bytes[from as usize..].iter().all(|byte| *byte == 0), "behind {from}");
+    }
+    file.set_len(100).unwrap();
+    assert!(file.zeros_from().unwrap() <= 100);
+}
+
+#[test]
 fn names_do_not_leave_the_root() {
     let (_dir, disk) = disk();
     for name in ["../x", "a/../../x", "", "a//b", "a/", "./a", "a\0b"] {
