@@ -24,20 +24,16 @@ use rustix::io::retry_on_intr;
 pub(super) const DIRECT_BYTES_MIN: usize = 128 * 1024;
 /// Unit of offset, length and memory that every device takes.
 const PAGE_BYTES: usize = 4096;
-/// Pages of one write.
-const PAGES_MAX: usize = 256;
+/// Bytes of one write: few enough to stay in a core's cache between the copy and the device.
+const BUFFER_BYTES: usize = 1024 * 1024;
 
 const _: () =
     assert!(DIRECT_BYTES_MIN.is_multiple_of(PAGE_BYTES), "the least write is whole pages");
 
-#[derive(Clone)]
-#[repr(align(4096))]
-struct Page([u8; PAGE_BYTES]);
-
 /// A file's way past the page cache.
 pub(super) struct Direct {
     file: OwnedFd,
-    pages: Mutex<Vec<Page>>,
+    buffer: Mutex<Vec<u8>>,
 }
 
 impl Direct {
@@ -48,7 +44,7 @@ impl Direct {
         let direct = retry_on_intr(|| rustix::fs::open(&same, flags, Mode::empty())).ok()?;
         let (known, found) = (rustix::fs::fstat(file).ok()?, rustix::fs::fstat(&direct).ok()?);
         let is_same = (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino);
-        is_same.then(|| Self { file: direct, pages: Mutex::new(Vec::new()) })
+        is_same.then(|| Self { file: direct, buffer: Mutex::new(Vec::new()) })
     }
 
     /// Writes `parts` at `offset` as far as whole pages go without an error; returns how many bytes
@@ -57,23 +53,23 @@ impl Direct {
         if !offset.is_multiple_of(PAGE_BYTES as u64) {
             return 0;
         }
-        let mut pages = self.pages.lock();
-        pages.resize(PAGES_MAX, Page([0; PAGE_BYTES]));
+        let mut buffer = self.buffer.lock();
+        buffer.resize(BUFFER_BYTES + PAGE_BYTES, 0);
+        let start = buffer.as_ptr().align_offset(PAGE_BYTES);
+        let buffer = &mut buffer[start..start + BUFFER_BYTES];
         let mut source = Source { parts, at: 0 };
-        let mut left = parts.iter().map(|part| part.len()).sum::<usize>() / PAGE_BYTES;
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let end = len - len % PAGE_BYTES;
         let mut written = 0;
-        while left > 0 {
-            let count = left.min(PAGES_MAX);
-            pages[..count].iter_mut().for_each(|page| source.fill(&mut page.0));
-            let slices: Vec<IoSlice<'_>> =
-                pages[..count].iter().map(|page| IoSlice::new(&page.0)).collect();
+        while written < end {
+            let now = &mut buffer[..BUFFER_BYTES.min(end - written)];
+            source.fill(now);
             let at = offset + written as u64;
-            let wrote = retry_on_intr(|| rustix::io::pwritev(&self.file, &slices, at)).unwrap_or(0);
+            let wrote = retry_on_intr(|| rustix::io::pwrite(&self.file, now, at)).unwrap_or(0);
             written += wrote;
-            if wrote < count * PAGE_BYTES {
+            if wrote < now.len() {
                 break;
             }
-            left -= count;
         }
         written
     }
@@ -86,13 +82,13 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn fill(&mut self, mut page: &mut [u8]) {
-        while !page.is_empty() {
+    fn fill(&mut self, mut into: &mut [u8]) {
+        while !into.is_empty() {
             let part = &self.parts[0][self.at..];
-            let now = part.len().min(page.len());
-            let (head, rest) = page.split_at_mut(now);
+            let now = part.len().min(into.len());
+            let (head, rest) = into.split_at_mut(now);
             head.copy_from_slice(&part[..now]);
-            page = rest;
+            into = rest;
             self.at += now;
             if self.at == self.parts[0].len() {
                 (self.parts, self.at) = (&self.parts[1..], 0);
