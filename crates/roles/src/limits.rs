@@ -17,7 +17,7 @@ pub const DISK_QUEUE_COMMANDS_MAX: usize = 65_536;
 /// Bytes of data written by one disk group before it is synced.
 pub const DISK_GROUP_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of one piece of a large read.
-pub const READ_PIECE_BYTES: u64 = 1024 * 1024;
+pub const READ_PIECE_BYTES: u64 = larder_volume::limits::READ_BUFFER_BYTES as u64;
 /// Chunks of one large put that may be on their way to disk while the next is read.
 pub const PUT_WINDOW_CHUNKS: usize = 2;
 /// Milliseconds that a list waits for puts under way before it answers 503.
@@ -36,6 +36,10 @@ pub const RESERVE_LAST_PART: u64 = 4;
 /// long that a disk takes more between two.
 pub const NEARLY_FULL_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
+const _: () = assert!(
+    READ_PIECE_BYTES.is_multiple_of(larder_types::limits::SUM_BYTES as u64),
+    "pieces are whole checksummed blocks"
+);
 const _: () = assert!(
     LOG_BUFFER_BYTES_MAX * 2 <= larder_metalog::limits::BUFFER_BYTES_MAX,
     "calls are turned away long before the log's buffer refuses an op that was taken"

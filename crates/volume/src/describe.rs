@@ -7,6 +7,7 @@ use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, Grant, GrantKey, LvId, PvId, View};
 use parking_lot::RwLock;
 
+use crate::buffers::Buffers;
 use crate::error::VolumeError;
 use crate::reader::VolumeReader;
 use crate::v1::{Found, Header, PAGE_BYTES, SUPERBLOCK_OFFSETS, Superblock};
@@ -83,7 +84,8 @@ pub fn reader(disk: &dyn Disk, name: &str) -> Result<VolumeReader, VolumeError> 
         Found::Free | Found::Damaged => None,
     });
     let bases = Arc::new(RwLock::new(bases.collect()));
-    Ok(VolumeReader { bases, pv_blocks: superblock.pv_blocks(), file })
+    let (pv_blocks, buffers) = (superblock.pv_blocks(), Buffers::default());
+    Ok(VolumeReader { file, bases, pv_blocks, buffers })
 }
 
 /// Describes the volume in a file or on a device.

@@ -23,6 +23,7 @@
 
 #![deny(unsafe_code)]
 
+mod buffers;
 mod command;
 mod create;
 mod describe;

@@ -22,6 +22,10 @@ pub const RESERVE_STEP_MIN: u64 = 1024 * 1024;
 pub const RESERVE_STEP_MAX: u64 = 64 * 1024 * 1024;
 /// Bytes read at a time when a chunk is verified.
 pub const VERIFY_READ_BYTES: u32 = 1024 * 1024;
+/// Bytes of a buffer that reads use again.
+pub const READ_BUFFER_BYTES: usize = 512 * 1024;
+/// Buffers kept for the next read.
+pub const READ_BUFFERS_KEPT_MAX: usize = 32;
 
 const _: () = assert!(PV_BYTES_STEP.is_multiple_of(BLOCK_BYTES as u64), "PVs are whole blocks");
 const _: () = assert!(PV_BYTES_MAX.is_multiple_of(PV_BYTES_STEP), "the largest PV is a PV");

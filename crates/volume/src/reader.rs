@@ -11,6 +11,7 @@ use larder_types::limits::SUM_BYTES;
 use larder_types::{Chunk, Extent, LvId};
 use parking_lot::RwLock;
 
+use crate::buffers::Buffers;
 use crate::error::ReadError;
 use crate::extents;
 
@@ -22,6 +23,7 @@ pub struct VolumeReader {
     /// Offset of each LV's PV.
     pub(crate) bases: Arc<RwLock<BTreeMap<LvId, u64>>>,
     pub(crate) pv_blocks: u32,
+    pub(crate) buffers: Buffers,
 }
 
 /// Whole checksummed pieces of a chunk that contain some range of its bytes.
@@ -56,7 +58,7 @@ impl VolumeReader {
         from_byte: u32,
         len: u32,
     ) -> Result<Option<Bytes>, ReadError> {
-        let mut bytes = vec![0; len as usize];
+        let mut bytes = self.buffers.take(len as usize);
         let mut filled = 0;
         for (offset, part) in self.parts(lv, extents, from_byte, len)? {
             let buf = &mut bytes[filled..filled + part];
@@ -66,7 +68,7 @@ impl VolumeReader {
                 Some(_) => filled += part,
             }
         }
-        Ok(Some(bytes.into()))
+        Ok(Some(Bytes::from_owner(bytes)))
     }
 
     /// As [`VolumeReader::read_cached`], waiting for the device if need be.
@@ -80,7 +82,7 @@ impl VolumeReader {
         from_byte: u32,
         len: u32,
     ) -> Result<Bytes, ReadError> {
-        let mut bytes = vec![0; len as usize];
+        let mut bytes = self.buffers.take(len as usize);
         let mut filled = 0;
         for (offset, part) in self.parts(lv, extents, from_byte, len)? {
             if self.file.read_at(offset, &mut bytes[filled..filled + part])? < part {
@@ -88,7 +90,7 @@ impl VolumeReader {
             }
             filled += part;
         }
-        Ok(bytes.into())
+        Ok(Bytes::from_owner(bytes))
     }
 
     /// Offsets in the file and lengths, which add up to `len`.

@@ -9,6 +9,7 @@ use larder_types::limits::BLOCK_BYTES;
 use larder_types::{BootId, DiskId, LvId, PvId};
 use parking_lot::RwLock;
 
+use crate::buffers::Buffers;
 use crate::error::VolumeError;
 use crate::planted::Planted;
 use crate::pv::Pv;
@@ -101,6 +102,7 @@ impl Volume {
                 file: Arc::clone(&file),
                 bases: Arc::new(RwLock::new(BTreeMap::new())),
                 pv_blocks: superblock.pv_blocks(),
+                buffers: Buffers::default(),
             },
             file,
             superblock,
