@@ -46,6 +46,10 @@ id! {
     DiskId(u32)
 }
 id! {
+    /// A cluster; drawn at its creation.
+    ClusterId(u64)
+}
+id! {
     /// A server process group, within its cluster.
     ServerId(u32)
 }

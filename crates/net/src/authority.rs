@@ -1,0 +1,218 @@
+//! A cluster's certificate authority: one key, which signs every server's certificate.
+//!
+//! # Invariants
+//!
+//! 1. It signs only for its own cluster.
+//! 2. Its name follows from the cluster's id, so that a loaded authority signs as the one did that was made.
+
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use larder_types::{ClusterId, ServerId};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ED25519, PublicKeyData, SignatureAlgorithm,
+};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use time::OffsetDateTime;
+
+use crate::certificate::{Chain, Identity};
+use crate::error::IdentityError;
+use crate::identity::{Roles, Subject};
+use crate::keyfile;
+use crate::limits::{AUTHORITY_VALIDITY, CERTIFICATE_VALIDITY, CLOCK_MARGIN};
+
+/// SHA-256 of an authority's certificate: what a join token has of it.
+pub type Fingerprint = [u8; 32];
+
+/// A server's public key: Ed25519.
+pub(crate) type PublicKey = [u8; 32];
+
+/// The key that makes servers members of a cluster. Whoever has it can be any server.
+pub struct Authority {
+    cluster: ClusterId,
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Makes a new cluster's authority.
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn create(cluster: ClusterId) -> Result<Self, IdentityError> {
+        let key = new_key()?;
+        let now = SystemTime::now();
+        let valid = Validity { from: now - CLOCK_MARGIN, to: now + AUTHORITY_VALIDITY };
+        let params = authority_params(cluster, valid);
+        let certificate = params
+            .self_signed(&key)
+            .map_err(|error| IdentityError::unusable("authority", error))?;
+        Ok(Self { cluster, issuer: Issuer::new(params, key), certificate: certificate.into() })
+    }
+
+    /// Reads one from its file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not private, or holds no authority of this cluster.
+    pub fn load(cluster: ClusterId, path: &Path) -> Result<Self, IdentityError> {
+        let bytes = keyfile::read(path)?;
+        let keys = keyfile::sections::<PrivatePkcs8KeyDer<'static>>(&bytes)?;
+        let certificates = keyfile::sections::<CertificateDer<'static>>(&bytes)?;
+        let ([key], [certificate]) = (&keys[..], &certificates[..]) else {
+            let why = "it does not have one key and one certificate";
+            return Err(IdentityError::unusable("authority", why));
+        };
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(key, &PKCS_ED25519)
+            .map_err(|error| IdentityError::unusable("authority", error))?;
+        let now = SystemTime::now();
+        let params = authority_params(cluster, Validity { from: now, to: now });
+        let authority =
+            Self { cluster, issuer: Issuer::new(params, key), certificate: certificate.clone() };
+        // What it signs must be verified by its certificate: else name or key is another's.
+        drop(authority.identity(ServerId(0), Roles::default())?);
+        Ok(authority)
+    }
+
+    /// Writes it to its file, durably.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
+        let key = keyfile::pem("PRIVATE KEY", self.issuer.key().serialized_der());
+        keyfile::write(path, &(key + &keyfile::pem("CERTIFICATE", &self.certificate)))
+    }
+
+    /// Its cluster.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// What a joiner knows it by.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        fingerprint(&self.certificate)
+    }
+
+    /// A key with a certificate for a server of this process: the cluster's first. Others join.
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn identity(&self, server: ServerId, roles: Roles) -> Result<Identity, IdentityError> {
+        self.identity_valid(server, roles, Validity::from_now())
+    }
+
+    /// As [`Authority::identity`], valid at some other time.
+    pub(crate) fn identity_valid(
+        &self,
+        server: ServerId,
+        roles: Roles,
+        valid: Validity,
+    ) -> Result<Identity, IdentityError> {
+        let key = ServerKey::new()?;
+        let certificate = self.sign(server, roles, &key.public(), valid)?;
+        Identity::new(key, Chain { certificate, authority: self.certificate.clone() })
+    }
+
+    /// Signs a server's key.
+    pub(crate) fn sign(
+        &self,
+        server: ServerId,
+        roles: Roles,
+        key: &PublicKey,
+        valid: Validity,
+    ) -> Result<CertificateDer<'static>, IdentityError> {
+        let subject = Subject { cluster: self.cluster, server, roles };
+        let unusable = |error| IdentityError::unusable("certificate", error);
+        let mut params = CertificateParams::new(subject.names()).map_err(unusable)?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, format!("larder server {server}"));
+        (params.not_before, params.not_after) = (calendar(valid.from), calendar(valid.to));
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        let signed = params.signed_by(&Ed25519Public(*key), &self.issuer).map_err(unusable)?;
+        Ok(signed.into())
+    }
+}
+
+pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
+    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+    digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+fn authority_params(cluster: ClusterId, valid: Validity) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, format!("larder cluster {:016x}", cluster.0));
+    (params.not_before, params.not_after) = (calendar(valid.from), calendar(valid.to));
+    // It signs servers, and nothing that signs others.
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params
+}
+
+fn new_key() -> Result<KeyPair, IdentityError> {
+    KeyPair::generate_for(&PKCS_ED25519).map_err(|_no_randomness| IdentityError::Random)
+}
+
+/// When a certificate is valid.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Validity {
+    pub(crate) from: SystemTime,
+    pub(crate) to: SystemTime,
+}
+
+impl Validity {
+    /// As servers get it: from a while ago, for the clocks that are behind.
+    pub(crate) fn from_now() -> Self {
+        let now = SystemTime::now();
+        Self { from: now - CLOCK_MARGIN, to: now + CERTIFICATE_VALIDITY }
+    }
+}
+
+fn calendar(time: SystemTime) -> OffsetDateTime {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// A server's key pair. It never leaves the server.
+pub(crate) struct ServerKey(KeyPair);
+
+impl ServerKey {
+    pub(crate) fn new() -> Result<Self, IdentityError> {
+        new_key().map(Self)
+    }
+
+    pub(crate) fn public(&self) -> PublicKey {
+        self.0.public_key_raw().try_into().expect("an Ed25519 key has 32 bytes")
+    }
+
+    pub(crate) fn private(&self) -> PrivatePkcs8KeyDer<'static> {
+        PrivatePkcs8KeyDer::from(self.0.serialized_der().to_vec())
+    }
+}
+
+struct Ed25519Public(PublicKey);
+
+impl PublicKeyData for Ed25519Public {
+    fn der_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ED25519
+    }
+}

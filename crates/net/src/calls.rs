@@ -1,0 +1,183 @@
+//! Calls of one peer that wait for their answers.
+//!
+//! # Invariants
+//!
+//! 1. A number is never used twice, and numbers grow in the order in which calls are queued: one number tells
+//!    for all calls whether they have left.
+//! 2. Each call is told its end exactly once, whoever is first: answer, deadline, or the connection's end.
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::error::{CallError, NotSent, Unknown};
+use crate::frame::Frame;
+use crate::limits::REQUESTS_MAX;
+
+/// What a call comes to.
+pub(crate) type Outcome = Result<Frame, CallError>;
+
+/// One that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) answer: oneshot::Sender<Outcome>,
+    pub(crate) deadline: Instant,
+    pub(crate) since: Instant,
+}
+
+#[derive(Debug)]
+struct Place {
+    number: u64,
+    waiting: Option<Waiting>,
+}
+
+/// All that wait, each at a place that its number names.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    places: Vec<Place>,
+    free: Vec<u16>,
+    issued: u64,
+    /// The highest number that has left whole.
+    sent_through: u64,
+}
+
+const PLACE_BITS: u32 = 16;
+
+impl Calls {
+    /// Those that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Takes one, with its number; `None` if there are too many.
+    pub(crate) fn enter(&mut self, waiting: Waiting) -> Option<u64> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.places.len() == REQUESTS_MAX => return None,
+            None => {
+                self.places.push(Place { number: 0, waiting: None });
+                (self.places.len() - 1) as u16
+            }
+        };
+        self.issued += 1;
+        let number = self.issued << PLACE_BITS | u64::from(place);
+        let entry = &mut self.places[usize::from(place)];
+        assert!(entry.waiting.is_none(), "a free place is empty");
+        *entry = Place { number, waiting: Some(waiting) };
+        Some(number)
+    }
+
+    /// Ends one; `None` if it has ended before.
+    pub(crate) fn leave(&mut self, number: u64) -> Option<Waiting> {
+        let place = (number & ((1 << PLACE_BITS) - 1)) as u16;
+        let entry = self.places.get_mut(usize::from(place))?;
+        if entry.number != number {
+            return None;
+        }
+        let waiting = entry.waiting.take()?;
+        self.free.push(place);
+        Some(waiting)
+    }
+
+    /// Whether somebody still waits for its answer.
+    pub(crate) fn wanted(&self, number: u64) -> bool {
+        let place = (number & ((1 << PLACE_BITS) - 1)) as usize;
+        let entry = self.places.get(place).filter(|entry| entry.number == number);
+        let waiting = entry.and_then(|entry| entry.waiting.as_ref());
+        waiting.is_some_and(|waiting| !waiting.answer.is_closed())
+    }
+
+    pub(crate) fn sent(&mut self, number: u64) {
+        assert!(number > self.sent_through, "calls leave in the order of their numbers");
+        self.sent_through = number;
+    }
+
+    /// Ends those whose deadline has passed, or for whom nobody waits and which have not left.
+    pub(crate) fn expire(&mut self, now: Instant, ended: &mut Ended) {
+        let sent = |number| number <= self.sent_through;
+        let over = |place: &&Place| match &place.waiting {
+            Some(waiting) => {
+                waiting.deadline <= now || (waiting.answer.is_closed() && !sent(place.number))
+            }
+            None => false,
+        };
+        let numbers: Vec<u64> = self.places.iter().filter(over).map(|place| place.number).collect();
+        self.end(&numbers, ended, CallError::NotSent(NotSent::Late), Unknown::Late);
+    }
+
+    /// Ends all: the connection broke, or could not be made.
+    pub(crate) fn fail(&mut self, not_sent: &CallError, unknown: Unknown, ended: &mut Ended) {
+        let waits = |place: &&Place| place.waiting.is_some();
+        let numbers: Vec<u64> =
+            self.places.iter().filter(waits).map(|place| place.number).collect();
+        self.end(&numbers, ended, not_sent.clone(), unknown);
+        assert_eq!(self.len(), 0, "nobody waits on a broken connection");
+    }
+
+    fn end(&mut self, numbers: &[u64], ended: &mut Ended, not_sent: CallError, unknown: Unknown) {
+        for &number in numbers {
+            let sent = number <= self.sent_through;
+            let error = if sent { CallError::Unknown(unknown.clone()) } else { not_sent.clone() };
+            if let Some(waiting) = self.leave(number) {
+                ended.push((waiting, Err(error)));
+            }
+        }
+    }
+}
+
+/// Calls that have ended, to be told so when no lock is held.
+pub(crate) type Ended = Vec<(Waiting, Outcome)>;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Outcome>) {
+        let (answer, receiver) = oneshot::channel();
+        (Waiting { answer, deadline, since: Instant::now() }, receiver)
+    }
+
+    #[test]
+    fn an_answer_to_a_call_that_has_ended_finds_nobody() {
+        let far = Instant::now() + Duration::from_secs(60);
+        let mut calls = Calls::default();
+        let (first, _receiver) = waiting(far);
+        let number = calls.enter(first).unwrap();
+        assert!(calls.leave(number).is_some());
+        let (second, _receiver) = waiting(far);
+        let again = calls.enter(second).unwrap();
+        assert_eq!(again & 0xffff, number & 0xffff, "the place is used again");
+        assert!(calls.leave(number).is_none());
+        assert!(calls.leave(again).is_some());
+        assert!(calls.leave(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn what_has_left_may_have_been_executed_and_the_rest_was_not() {
+        let mut calls = Calls::default();
+        let now = Instant::now();
+        let (sent, _sent) = waiting(now);
+        let (queued, _queued) = waiting(now);
+        let number = calls.enter(sent).unwrap();
+        calls.enter(queued).unwrap();
+        calls.sent(number);
+        let mut ended = Vec::new();
+        calls.expire(now, &mut ended);
+        assert!(matches!(ended[0].1, Err(CallError::Unknown(Unknown::Late))));
+        assert!(matches!(ended[1].1, Err(CallError::NotSent(NotSent::Late))));
+        assert_eq!(calls.len(), 0);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_calls_and_no_more() {
+        let mut calls = Calls::default();
+        let mut kept = Vec::new();
+        for _ in 0..REQUESTS_MAX {
+            let (call, receiver) = waiting(Instant::now());
+            kept.push(receiver);
+            assert!(calls.enter(call).is_some());
+        }
+        assert!(calls.enter(waiting(Instant::now()).0).is_none());
+    }
+}

@@ -1,0 +1,328 @@
+//! One connection: reads, writes and the clock of both its ends, in one task.
+//!
+//! One task for both directions, because what arrives together is then answered together: a read of many
+//! requests ends in one vectored write of their answers, and nobody is woken in between.
+//!
+//! A connection is directed. Requests and messages go from the end that opened it, answers come back, and two
+//! servers that both call have two connections. So the opener can always read, whatever it has to write, and
+//! a listener that reads nothing until its answers have left cannot wait for somebody who waits for it.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, Sleep};
+
+use crate::error::Denied;
+use crate::frame::{Bounds, Frame, FrameError, Header, Outgoing};
+use crate::limits::{BATCH_BYTES_MAX, RECEIVED_PER_TURN_MAX, TICK, TURNS_MAX};
+use crate::metrics::Metrics;
+use crate::receive::Receiver;
+use crate::transmit::Batch;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the peer sent {0}")]
+    Frame(FrameError),
+    #[error("the peer closed it")]
+    Closed,
+    #[error("the peer was silent")]
+    Silent,
+    #[error("the peer reads nothing")]
+    Stalled,
+    #[error("it is not used any more")]
+    Unused,
+    #[error("{0}")]
+    Denied(Denied),
+}
+
+/// What bytes go through.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A socket with the frames that go in and out of it.
+pub(crate) struct Wire {
+    socket: Box<dyn Duplex>,
+    receiver: Receiver,
+    batch: Batch,
+    metrics: Arc<Metrics>,
+    seen: Seen,
+}
+
+/// When the peer last showed that it lives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// Bytes came, or we began to read again.
+    pub(crate) received: Instant,
+    /// It took bytes, or there were first some to take.
+    pub(crate) wrote: Instant,
+}
+
+impl Wire {
+    pub(crate) fn new(socket: Box<dyn Duplex>, metrics: Arc<Metrics>) -> Self {
+        let now = Instant::now();
+        let seen = Seen { received: now, wrote: now };
+        Self { socket, receiver: Receiver::new(), batch: Batch::default(), metrics, seen }
+    }
+
+    /// Frames of this version are due from now on.
+    pub(crate) fn agreed(&mut self, version: u8) {
+        self.receiver.agreed(Bounds::agreed(version));
+    }
+
+    pub(crate) fn version(&self) -> u8 {
+        self.receiver.version()
+    }
+
+    /// Sends one frame.
+    pub(crate) async fn say(&mut self, frame: Outgoing) -> Result<(), Broken> {
+        self.batch.push(frame);
+        while !self.batch.is_done() {
+            poll_fn(|cx| self.poll_transmit(cx, &mut |_| {})).await?;
+        }
+        Ok(())
+    }
+
+    /// Receives one frame.
+    pub(crate) async fn hear(&mut self) -> Result<Frame, Broken> {
+        poll_fn(|cx| self.poll_receive(cx)).await
+    }
+
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Broken>> {
+        loop {
+            if let Some(frame) = self.receiver.frame().map_err(Broken::Frame)? {
+                self.metrics.received.add(1);
+                return Poll::Ready(Ok(frame));
+            }
+            let read = pin!(self.socket.read_buf(self.receiver.room()));
+            let bytes = ready!(read.poll(cx))?;
+            if bytes == 0 {
+                return Poll::Ready(Err(Broken::Closed));
+            }
+            self.metrics.bytes_received.add(bytes as u64);
+            self.seen.received = Instant::now();
+        }
+    }
+
+    fn poll_transmit(
+        &mut self,
+        cx: &mut Context<'_>,
+        sent: &mut dyn FnMut(&Header),
+    ) -> Poll<Result<(), Broken>> {
+        let metrics = &self.metrics;
+        let written = ready!(self.batch.poll_write(&mut self.socket, cx, &mut |header| {
+            metrics.sent.add(1);
+            sent(header);
+        }))?;
+        self.metrics.bytes_sent.add(written as u64);
+        self.seen.wrote = Instant::now();
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What one end of a connection does; [`run`] does the rest.
+pub(crate) trait End {
+    /// The task runs: whoever queues something now need not wake it.
+    fn awake(&mut self) -> Result<(), Broken>;
+    /// Takes a frame. What must go out before all else is put into the batch.
+    fn receive(&mut self, frame: Frame, batch: &mut Batch) -> Result<(), Broken>;
+    /// Everything that had arrived was received.
+    fn settle(&mut self);
+    /// Whether to read on, with so many bytes on their way out.
+    fn accepts(&self, batch: &Batch) -> bool;
+    /// Moves frames that wait into the batch. If none does, the waker is kept for when one comes.
+    fn fill(&mut self, batch: &mut Batch, waker: &Waker);
+    /// A frame has left whole.
+    fn sent(&mut self, header: &Header);
+    /// Whether something has a deadline, which is kept to the tick.
+    fn hurries(&self) -> bool;
+    /// Looks at the clock; when to look again if nothing hurries.
+    fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken>;
+}
+
+/// Runs one end until the connection breaks.
+pub(crate) async fn run<E: End>(wire: &mut Wire, end: &mut E) -> Broken {
+    let now = Instant::now();
+    let sleep = pin!(tokio::time::sleep_until(now));
+    let mut clock = Clock { sleep, ticks: false, reading: true };
+    poll_fn(|cx| match poll(wire, end, &mut clock, cx) {
+        Ok(()) => Poll::Pending,
+        Err(broken) => Poll::Ready(broken),
+    })
+    .await
+}
+
+struct Clock<'a> {
+    sleep: Pin<&'a mut Sleep>,
+    /// Whether the sleep ends at the next tick.
+    ticks: bool,
+    reading: bool,
+}
+
+fn poll<E: End>(
+    wire: &mut Wire,
+    end: &mut E,
+    clock: &mut Clock<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Broken> {
+    end.awake()?;
+    let mut rests = false;
+    for _ in 0..TURNS_MAX {
+        let received_all = receive(wire, end, clock, cx)?;
+        end.settle();
+        let sent_all = transmit(wire, end, cx)?;
+        // A full socket wakes us; after that there may be room for more to be read.
+        rests = received_all || (!clock.reading && !sent_all);
+        if rests {
+            break;
+        }
+    }
+    if !rests {
+        cx.waker().wake_by_ref();
+    }
+    look_at_clock(wire, end, clock, cx)
+}
+
+/// Receives what is there, up to a bound; whether that was all.
+fn receive<E: End>(
+    wire: &mut Wire,
+    end: &mut E,
+    clock: &mut Clock<'_>,
+    cx: &mut Context<'_>,
+) -> Result<bool, Broken> {
+    for _ in 0..RECEIVED_PER_TURN_MAX {
+        let reads = end.accepts(&wire.batch);
+        if reads && !clock.reading {
+            wire.seen.received = Instant::now();
+        }
+        clock.reading = reads;
+        if !reads {
+            return Ok(false);
+        }
+        match wire.poll_receive(cx) {
+            Poll::Ready(frame) => end.receive(frame?, &mut wire.batch)?,
+            Poll::Pending => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+/// Sends what waits; whether the socket took it all.
+fn transmit<E: End>(wire: &mut Wire, end: &mut E, cx: &mut Context<'_>) -> Result<bool, Broken> {
+    loop {
+        if wire.batch.is_empty() {
+            let rested = wire.batch.is_done();
+            end.fill(&mut wire.batch, cx.waker());
+            if wire.batch.is_done() {
+                return Ok(true);
+            }
+            if rested {
+                wire.seen.wrote = Instant::now();
+            }
+        }
+        match wire.poll_transmit(cx, &mut |header| end.sent(header)) {
+            Poll::Ready(written) => written?,
+            Poll::Pending => return Ok(false),
+        }
+        if !wire.batch.is_done() {
+            return Ok(false);
+        }
+    }
+}
+
+fn look_at_clock<E: End>(
+    wire: &mut Wire,
+    end: &mut E,
+    clock: &mut Clock<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Broken> {
+    if end.hurries() && !clock.ticks {
+        clock.sleep.as_mut().reset(Instant::now() + TICK);
+        clock.ticks = true;
+    }
+    while clock.sleep.as_mut().poll(cx).is_ready() {
+        let now = Instant::now();
+        if !clock.reading {
+            wire.seen.received = now;
+        }
+        let next = end.tick(now, wire.seen, &mut wire.batch)?;
+        transmit(wire, end, cx)?;
+        clock.ticks = end.hurries();
+        clock.sleep.as_mut().reset(if clock.ticks { now + TICK } else { next });
+    }
+    Ok(())
+}
+
+/// Frames that wait for a connection's task, which sleeps while there are none.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    frames: VecDeque<Outgoing>,
+    bytes: usize,
+    sleeper: Option<Waker>,
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whom to wake, once no lock is held.
+    #[must_use]
+    pub(crate) fn push(&mut self, frame: Outgoing) -> Option<Waker> {
+        self.bytes += frame.len();
+        self.frames.push_back(frame);
+        self.sleeper.take()
+    }
+
+    /// Moves up to a batch of those that are still wanted; the waker is kept if none is.
+    pub(crate) fn fill(
+        &mut self,
+        batch: &mut Batch,
+        version: u8,
+        waker: &Waker,
+        mut wanted: impl FnMut(&Header) -> bool,
+    ) {
+        while batch.bytes() < BATCH_BYTES_MAX
+            && let Some(mut frame) = self.frames.pop_front()
+        {
+            self.bytes -= frame.len();
+            if wanted(frame.header()) {
+                frame.address(version);
+                batch.push(frame);
+            }
+        }
+        if batch.is_empty() {
+            self.wake_later(waker);
+        }
+    }
+
+    pub(crate) fn wake_later(&mut self, waker: &Waker) {
+        if !self.sleeper.as_ref().is_some_and(|sleeper| sleeper.will_wake(waker)) {
+            self.sleeper = Some(waker.clone());
+        }
+    }
+
+    /// Who sleeps: it is awake, or to be woken because there is something else to look at.
+    pub(crate) fn sleeper(&mut self) -> Option<Waker> {
+        self.sleeper.take()
+    }
+
+    /// Forgets all; how many messages there were among them.
+    pub(crate) fn clear(&mut self) -> usize {
+        self.bytes = 0;
+        let messages = self.frames.iter().filter(|frame| frame.is_message()).count();
+        self.frames.clear();
+        messages
+    }
+}

@@ -1,0 +1,149 @@
+//! One process's end of all its connections: who it is, what it counts, how it connects.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use tokio::io::BufReader;
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::connection::{Broken, Duplex, Wire};
+use crate::error::{Decider, Denied};
+use crate::hello;
+use crate::identity::{Role, Subject, server_name};
+use crate::limits::{CONNECT_TIME_MAX, READ_BYTES};
+use crate::link::Target;
+use crate::metrics::{Metrics, Refused};
+use crate::tls::{Credentials, denied};
+
+/// What peers and listeners of a process share.
+#[derive(Debug)]
+pub struct Endpoint {
+    security: Security,
+    metrics: Arc<Metrics>,
+    runtime: Handle,
+}
+
+/// How connections are secured.
+#[derive(Debug)]
+pub(crate) enum Security {
+    Tls(Arc<Credentials>),
+    /// Not at all: everybody is believed to be this server.
+    #[cfg(feature = "plain-for-measurement")]
+    Plain(Subject),
+}
+
+impl Endpoint {
+    /// An endpoint whose connections run on the current tokio runtime.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[must_use]
+    pub fn new(credentials: Arc<Credentials>) -> Arc<Self> {
+        Self::with(Security::Tls(credentials))
+    }
+
+    /// One without TLS, to measure what that costs.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[cfg(feature = "plain-for-measurement")]
+    #[must_use]
+    pub fn plain(subject: Subject) -> Arc<Self> {
+        Self::with(Security::Plain(subject))
+    }
+
+    fn with(security: Security) -> Arc<Self> {
+        let (metrics, runtime) = (Arc::default(), Handle::current());
+        Arc::new(Self { security, metrics, runtime })
+    }
+
+    /// What its connections did.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    pub(crate) fn security(&self) -> &Security {
+        &self.security
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Connects to a server that is the one meant and has the role, and will serve us.
+    pub(crate) async fn connect(&self, target: &Target) -> Result<Wire, Broken> {
+        let connecting = async {
+            let tcp = TcpStream::connect(&target.address).await?;
+            tcp.set_nodelay(true)?;
+            let socket = self.secure(tcp, target).await?;
+            let mut wire = Wire::new(socket, self.metrics.clone());
+            hello::call(&mut wire, target.role).await?;
+            Ok(wire)
+        };
+        in_time(connecting).await
+    }
+
+    async fn secure(&self, tcp: TcpStream, target: &Target) -> Result<Box<dyn Duplex>, Broken> {
+        match &self.security {
+            Security::Tls(credentials) => {
+                let configs = credentials.configs();
+                let name = server_name(configs.subject.cluster, target.server);
+                let connector = TlsConnector::from(configs.client.clone());
+                let tls = connector.connect(name, buffered(tcp)).await?;
+                let subject = subject_of(tls.get_ref().1.peer_certificates())?;
+                if !subject.roles.has(target.role) {
+                    let why = format!("{subject} has not the role {}", target.role);
+                    return Err(Broken::Denied(by_us(Refused::WrongRole, why)));
+                }
+                Ok(Box::new(tls))
+            }
+            #[cfg(feature = "plain-for-measurement")]
+            Security::Plain(_) => Ok(Box::new(tcp)),
+        }
+    }
+}
+
+/// TLS reads 4 KiB at a time: below it a read of the socket takes what is there.
+pub(crate) fn buffered(tcp: TcpStream) -> BufReader<TcpStream> {
+    BufReader::with_capacity(READ_BYTES, tcp)
+}
+
+/// Bounds a handshake in time, and tells a refusal by its reason.
+pub(crate) async fn in_time<T>(
+    handshake: impl Future<Output = Result<T, Broken>>,
+) -> Result<T, Broken> {
+    match timeout(CONNECT_TIME_MAX, handshake).await {
+        Ok(Err(Broken::Io(error))) => match denied(&error) {
+            Some(denied) => Err(Broken::Denied(denied)),
+            None => Err(Broken::Io(error)),
+        },
+        Ok(done) => done,
+        Err(_elapsed) => Err(Broken::Io(io::ErrorKind::TimedOut.into())),
+    }
+}
+
+/// Whose verified certificate this is.
+pub(crate) fn subject_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Subject, Broken> {
+    let Some([certificate, ..]) = chain else {
+        let why = "the peer has no certificate".to_owned();
+        return Err(Broken::Denied(by_us(Refused::NoCertificate, why)));
+    };
+    Subject::read(certificate)
+        .map_err(|error| Broken::Denied(by_us(Refused::BadCertificate, error.to_string())))
+}
+
+pub(crate) fn by_us(reason: Refused, why: String) -> Denied {
+    Denied { by: Decider::Us, reason, why: why.into() }
+}
+
+/// The role of a service and who is meant, as text for people.
+pub(crate) fn role_named(number: u8) -> Result<Role, Denied> {
+    Role::from_number(number)
+        .ok_or_else(|| by_us(Refused::NoService, format!("no role has the number {number}")))
+}

@@ -1,0 +1,220 @@
+//! What can go wrong, by what the caller should do about it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::Refused;
+
+/// What became of a call that was not answered.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CallError {
+    /// Ask another server, or this one later: it was not executed.
+    #[error("not sent: {0}")]
+    NotSent(NotSent),
+    /// Slow down and repeat the same: it was not executed, because too much is under way.
+    #[error("too much is under way {0}")]
+    Busy(Side),
+    /// It may have been executed: repeat only what may be done twice, or ask what became of it.
+    #[error("sent, but not answered: {0}")]
+    Unknown(Unknown),
+    /// Give up: it will never be executed in this form.
+    #[error("refused: {0}")]
+    Rejected(Rejected),
+    /// Fix the configuration: the two must not speak with each other as they are. Not executed.
+    #[error("{0}")]
+    Denied(Denied),
+}
+
+/// Why a call did not leave.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum NotSent {
+    /// No connection could be made, now or shortly before.
+    #[error("no connection: {0}")]
+    Unreachable(Arc<str>),
+    /// The connection broke before the call had left.
+    #[error("the connection broke: {0}")]
+    Broken(Arc<str>),
+    /// The deadline passed before it had left.
+    #[error("the deadline passed")]
+    Late,
+}
+
+/// Whose bound was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Ours.
+    Here,
+    /// The peer's.
+    There,
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Here => "here",
+            Self::There => "at the peer",
+        })
+    }
+}
+
+/// Why nothing is known of a call that left.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Unknown {
+    /// The deadline passed.
+    #[error("the deadline passed")]
+    Late,
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(Arc<str>),
+    /// The peer took it and dropped it.
+    #[error("the peer gave no answer")]
+    NoAnswer,
+    /// The answer is none that this release knows.
+    #[error("the answer cannot be decoded: use the peer's release")]
+    Unreadable,
+}
+
+/// Why a request is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// Longer than a frame may be.
+    #[error("it is too long")]
+    TooLong,
+    /// Of a kind that the peer's release does not know.
+    #[error("the peer does not know it: use one release everywhere")]
+    NotUnderstood,
+}
+
+/// Why two servers must not speak with each other.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("denied by {by}: {why}")]
+pub struct Denied {
+    /// Who denied it.
+    pub by: Decider,
+    /// The reason as a class.
+    pub reason: Refused,
+    /// The reason as text.
+    pub why: Arc<str>,
+}
+
+/// Which side denied a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decider {
+    /// This server.
+    Us,
+    /// The other one.
+    Peer,
+}
+
+impl std::fmt::Display for Decider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Us => "this server",
+            Self::Peer => "the peer",
+        })
+    }
+}
+
+/// Why a message was not taken. One that was taken may still be lost with its connection.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SendError {
+    /// Slow down: the queue is full.
+    #[error("the queue is full")]
+    Busy,
+    /// Later: there is no connection, and it is not yet time to try again.
+    #[error("no connection: {0}")]
+    Unreachable(Arc<str>),
+    /// Give up: longer than a frame may be.
+    #[error("the message is too long")]
+    TooLong,
+    /// Fix the configuration.
+    #[error("{0}")]
+    Denied(Denied),
+}
+
+/// What is wrong with keys, certificates, tokens and their files.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A file cannot be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file can be read by others than its owner.
+    #[error("{path} can be read by others: chmod 600")]
+    Exposed {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A file, key or certificate is not one, or does not belong with the others.
+    #[error("{what}: {why}")]
+    Unusable {
+        /// What.
+        what: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// The system gave no randomness.
+    #[error("the system gives no random bytes")]
+    Random,
+}
+
+impl IdentityError {
+    pub(crate) fn unusable(what: &'static str, why: impl std::fmt::Display) -> Self {
+        Self::Unusable { what, why: why.to_string() }
+    }
+}
+
+/// Why a line of text is no join token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// It does not begin as tokens do.
+    #[error("a join token begins with `larder-join-`")]
+    NotAToken,
+    /// A letter that no token has, letters too many or too few, or a wrong checksum.
+    #[error("the join token is mistyped or incomplete")]
+    Mistyped,
+    /// Made by a later release.
+    #[error("the join token is of version {0}: use the release that made it")]
+    Version(u8),
+}
+
+/// Why a server could not join, or renew its certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Try again: the cluster could not be reached, or did not answer.
+    #[error("the cluster cannot be reached: {0}")]
+    Unreachable(String),
+    /// The server at this address is not of the token's cluster, or no manager. Nothing was said to it.
+    #[error("the server at this address is not a manager of the token's cluster: {0}")]
+    Stranger(String),
+    /// Get a new token: this one is unknown, revoked, or expired.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// What came back cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+}
+
+/// Why a cluster gives no certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// The token is unknown or revoked, or was not proved.
+    #[error("the token is not valid")]
+    Token,
+    /// The token has expired.
+    #[error("the token has expired")]
+    Expired,
+    /// The server may not renew its certificate.
+    #[error("the cluster does not renew this server's certificate")]
+    NotRenewed,
+    /// The cluster cannot sign now.
+    #[error("the cluster cannot sign certificates now")]
+    NotNow,
+}

@@ -1,0 +1,136 @@
+//! What is said before anything else, so that releases of different age can speak with each other.
+//!
+//! Each side names the oldest and the newest version of the protocol that it speaks; both then speak the
+//! newest that both know. A version covers frames and everybody's messages: a release that appends variants
+//! to a service's enums raises the newest version, and does not use them with a peer of an older one.
+//!
+//! # Invariants
+//!
+//! 1. The layout of hello and goodbye never changes: fields are appended, and what is left over is ignored.
+//! 2. No request is sent before the peer's hello: until then a connection may still be refused.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::connection::{Broken, Wire};
+use crate::error::{Decider, Denied};
+use crate::frame::{Bounds, Frame, FrameError, Kind, Outgoing};
+use crate::identity::Role;
+use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
+use crate::metrics::Refused;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Hello {
+    min: u8,
+    max: u8,
+    /// Number of the role that is called.
+    service: u8,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Goodbye {
+    /// Place in [`Refused::ALL`].
+    reason: u8,
+    why: String,
+}
+
+impl Goodbye {
+    fn denied(self) -> Denied {
+        // A reason of a later release is told by its text alone.
+        let reason = Refused::ALL.get(usize::from(self.reason)).copied();
+        let why = self.why.chars().filter(|c| !c.is_control()).collect::<String>();
+        Denied { by: Decider::Peer, reason: reason.unwrap_or(Refused::Garbage), why: why.into() }
+    }
+}
+
+fn decode<T: DeserializeOwned>(frame: &Frame) -> Result<T, Broken> {
+    match postcard::take_from_bytes(frame.body()) {
+        Ok((value, _appended_later)) => Ok(value),
+        Err(_) => Err(Broken::Frame(FrameError::Body)),
+    }
+}
+
+/// The newest version that both sides speak.
+fn agree(theirs: &Hello) -> Result<u8, Denied> {
+    let newest = theirs.max.min(PROTOCOL_MAX);
+    if newest >= theirs.min.max(PROTOCOL_MIN) {
+        return Ok(newest);
+    }
+    let why = format!(
+        "it speaks versions {} to {}, this release {PROTOCOL_MIN} to {PROTOCOL_MAX}",
+        theirs.min, theirs.max
+    );
+    Err(Denied { by: Decider::Us, reason: Refused::Version, why: why.into() })
+}
+
+fn hello(service: u8) -> Result<Outgoing, Broken> {
+    let hello = Hello { min: PROTOCOL_MIN, max: PROTOCOL_MAX, service };
+    said(Kind::Hello, &hello)
+}
+
+fn said<T: Serialize>(kind: Kind, body: &T) -> Result<Outgoing, Broken> {
+    let mut frame = Outgoing::new(kind, body, bytes::Bytes::new()).map_err(Broken::Frame)?;
+    frame.address(Bounds::HELLO.version);
+    Ok(frame)
+}
+
+/// What a goodbye says.
+pub(crate) fn goodbye_said(frame: &Frame) -> Broken {
+    match decode::<Goodbye>(frame) {
+        Ok(goodbye) => Broken::Denied(goodbye.denied()),
+        Err(broken) => broken,
+    }
+}
+
+/// The caller's side: asks for a service.
+pub(crate) async fn call(wire: &mut Wire, service: Role) -> Result<(), Broken> {
+    wire.say(hello(service.number())?).await?;
+    let frame = wire.hear().await?;
+    match frame.header.kind {
+        Kind::Hello => {
+            let version = agree(&decode(&frame)?).map_err(Broken::Denied)?;
+            wire.agreed(version);
+            Ok(())
+        }
+        Kind::Goodbye => Err(goodbye_said(&frame)),
+        _ => Err(Broken::Frame(FrameError::NotDue)),
+    }
+}
+
+/// The listener's side: hears which service is wanted. The version is agreed on, and [`welcome`] or
+/// [`refuse`] due.
+pub(crate) async fn asked(wire: &mut Wire) -> Result<(u8, u8), Broken> {
+    let frame = wire.hear().await?;
+    if frame.header.kind != Kind::Hello {
+        return Err(Broken::Frame(FrameError::NotDue));
+    }
+    let theirs: Hello = decode(&frame)?;
+    Ok((agree(&theirs).map_err(Broken::Denied)?, theirs.service))
+}
+
+/// Serves it.
+pub(crate) async fn welcome(wire: &mut Wire, version: u8, service: u8) -> Result<(), Broken> {
+    wire.say(hello(service)?).await?;
+    wire.agreed(version);
+    Ok(())
+}
+
+/// Says why not.
+pub(crate) async fn refuse(wire: &mut Wire, denied: &Denied) -> Result<(), Broken> {
+    let why = denied.why.chars().take(200).collect();
+    wire.say(said(Kind::Goodbye, &Goodbye { reason: denied.reason as u8, why })?).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_version_that_both_know_is_spoken() {
+        let theirs = |min, max| Hello { min, max, service: 0 };
+        assert_eq!(agree(&theirs(1, 1)).unwrap(), 1);
+        assert_eq!(agree(&theirs(0, 9)).unwrap(), PROTOCOL_MAX);
+        let denied = agree(&theirs(PROTOCOL_MAX + 1, PROTOCOL_MAX + 3)).unwrap_err();
+        assert_eq!(denied.reason, Refused::Version);
+    }
+}

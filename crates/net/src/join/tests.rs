@@ -1,0 +1,213 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_types::ClusterId;
+use parking_lot::Mutex;
+
+use super::*;
+use crate::tests::{Log, authority, data_server, endpoint, expired, peer, socket, soon};
+use crate::{Endpoint, Fingerprint, Listener, Services, TokenError};
+
+/// The managers' book.
+#[derive(Clone, Default)]
+struct Book(Arc<Mutex<BTreeMap<TokenId, TokenRecord>>>);
+
+impl Admission for Book {
+    fn token(&self, id: TokenId) -> Option<TokenRecord> {
+        self.0.lock().get(&id).cloned()
+    }
+
+    fn renews(&self, subject: &Subject) -> bool {
+        subject.server != ServerId(66)
+    }
+}
+
+struct Cluster {
+    authority: Arc<Authority>,
+    book: Book,
+    fingerprint: Fingerprint,
+    listener: Listener,
+    _endpoint: Arc<Endpoint>,
+}
+
+const MANAGER: ServerId = ServerId(0);
+
+async fn cluster(authority: Authority, folder: &std::path::Path) -> Cluster {
+    // Two that have the same key: one for the listener, one for the test.
+    let path = folder.join("authority.pem");
+    authority.save(&path).unwrap();
+    let signing = Authority::load(authority.cluster(), &path).unwrap();
+    let identity = authority.identity(MANAGER, Roles::of(&[Role::Manager])).unwrap();
+    let (endpoint, book) = (endpoint(&identity), Book::default());
+    let services = Services::new().with_enrolment(Enrolment::new(signing, book.clone()));
+    let listener = Listener::start(&endpoint, socket().await, services).unwrap();
+    let fingerprint = authority.fingerprint();
+    Cluster { authority: Arc::new(authority), book, fingerprint, listener, _endpoint: endpoint }
+}
+
+impl Cluster {
+    fn token(&self, expires: Option<SystemTime>) -> JoinToken {
+        let roles = Roles::of(&[Role::Data]);
+        let (record, token) =
+            TokenRecord::issue(self.fingerprint, ServerId(3), roles, expires).unwrap();
+        self.book.0.lock().insert(record.id(), record);
+        token
+    }
+
+    fn address(&self) -> String {
+        self.listener.address().to_string()
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_a_token_becomes_the_member_that_the_token_is_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster(authority(), folder.path()).await;
+    let token: JoinToken = cluster.token(None).to_string().parse().unwrap();
+    let identity = join(&cluster.address(), &token).await.unwrap();
+    let roles = Roles::of(&[Role::Data]);
+    let expected = Subject { cluster: ClusterId(7), server: ServerId(3), roles };
+    assert_eq!(identity.subject(), expected);
+    assert!(!identity.renewal_due(SystemTime::now()));
+
+    // What was saved is who the server is from now on.
+    let path = folder.path().join("identity.pem");
+    identity.save(&path).unwrap();
+    let identity = Identity::load(&path).unwrap();
+    let (echoing, _heard) = crate::tests::Echoing::new();
+    let services = Services::new().with::<crate::tests::Echo>(Roles::all(), echoing);
+    let listener = Listener::start(&endpoint(&identity), socket().await, services).unwrap();
+    let to = peer(&crate::tests::caller(&cluster.authority), 3, listener.address());
+    assert!(to.call(&"x".into(), Bytes::new(), soon()).await.is_ok());
+    // The answer may have been lost: the token is good for the same place until it is revoked.
+    assert_eq!(join(&cluster.address(), &token).await.unwrap().subject(), expected);
+}
+
+#[tokio::test]
+async fn revoked_expired_and_unknown_tokens_are_refused_and_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster(authority(), folder.path()).await;
+    let (log, _guard) = Log::begin();
+    let refused = async |token: &JoinToken| match join(&cluster.address(), token).await {
+        Err(JoinError::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let revoked = cluster.token(None);
+    cluster.book.0.lock().clear();
+    assert_eq!(refused(&revoked).await, Refusal::Token);
+
+    let expired = cluster.token(Some(SystemTime::now() - Duration::from_secs(1)));
+    assert_eq!(refused(&expired).await, Refusal::Expired);
+
+    // The id of one token with the secret of another.
+    let (known, other) = (cluster.token(None), cluster.token(None));
+    let other_record = cluster.book.token(other.id()).unwrap();
+    cluster.book.0.lock().insert(known.id(), other_record);
+    assert_eq!(refused(&known).await, Refusal::Token);
+    let lines = log.text();
+    assert_eq!(lines.matches("was not given a certificate").count(), 3, "{lines}");
+    assert!(lines.contains("address=127.0.0.1:"), "{lines}");
+}
+
+#[tokio::test]
+async fn a_mistyped_token_never_gets_to_the_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster(authority(), folder.path()).await;
+    let mut text = cluster.token(None).to_string();
+    let last = text.pop().unwrap();
+    text.push(if last == '0' { '4' } else { '0' });
+    assert_eq!(text.parse::<JoinToken>(), Err(TokenError::Mistyped));
+}
+
+#[tokio::test]
+async fn a_joiner_says_nothing_to_another_cluster_nor_to_one_that_is_no_manager() {
+    let folder = tempfile::tempdir().unwrap();
+    let ours = cluster(authority(), folder.path()).await;
+    // The same id, another key.
+    let other = cluster(authority(), folder.path()).await;
+    let stranger = join(&other.address(), &ours.token(None)).await;
+    assert!(matches!(stranger, Err(JoinError::Stranger(_))), "{stranger:?}");
+
+    let (_data, listener, _heard) = data_server(&ours.authority, 2).await;
+    let refused = join(&listener.address().to_string(), &ours.token(None)).await;
+    assert!(refused.is_err());
+
+    // A data server with an open ear for joiners is none whom the token means.
+    let identity = ours.authority.identity(ServerId(2), Roles::of(&[Role::Data])).unwrap();
+    let path = folder.path().join("copied.pem");
+    ours.authority.save(&path).unwrap();
+    let signing = Authority::load(ClusterId(7), &path).unwrap();
+    let services = Services::new().with_enrolment(Enrolment::new(signing, ours.book.clone()));
+    let listener = Listener::start(&endpoint(&identity), socket().await, services).unwrap();
+    let stranger = join(&listener.address().to_string(), &ours.token(None)).await;
+    assert!(matches!(stranger, Err(JoinError::Stranger(_))), "{stranger:?}");
+}
+
+#[tokio::test]
+async fn a_proof_that_was_overheard_is_refused_in_another_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster(authority(), folder.path()).await;
+    let token = cluster.token(None);
+    let first = connect_joining(&cluster.address(), &token).await.unwrap();
+    let session = session_secret(first.get_ref().1).unwrap();
+    let key = ServerKey::new().unwrap().public();
+    let proof = token.prove(&session, &key);
+    let asked = || Asked::Join { token: token.id(), key, proof };
+
+    let second = connect_joining(&cluster.address(), &token).await.unwrap();
+    assert!(matches!(ask(second, &asked()).await, Ok(Told::Refused(Refusal::Token))));
+    // In its own session it is good.
+    assert!(matches!(ask(first, &asked()).await, Ok(Told::Signed { .. })));
+}
+
+#[tokio::test]
+async fn a_member_renews_its_certificate_and_one_that_was_removed_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster(authority(), folder.path()).await;
+    let roles = Roles::of(&[Role::Meta, Role::Proxy]);
+    let ending = crate::authority::Validity {
+        from: SystemTime::now() - Duration::from_secs(60),
+        to: SystemTime::now() + Duration::from_secs(3600),
+    };
+    let renewing = async |server, valid| {
+        let old = cluster.authority.identity_valid(ServerId(server), roles, valid).unwrap();
+        assert!(old.renewal_due(SystemTime::now()));
+        let credentials = Credentials::new(&old).unwrap();
+        (renew(&credentials, MANAGER, &cluster.address()).await, old.subject(), credentials)
+    };
+    let (renewed, subject, credentials) = renewing(3, ending).await;
+    let renewed = renewed.unwrap();
+    assert_eq!(renewed.subject(), subject);
+    assert!(!renewed.renewal_due(SystemTime::now()));
+    credentials.replace(&renewed).unwrap();
+
+    let (removed, ..) = renewing(66, ending).await;
+    assert!(matches!(removed, Err(JoinError::Refused(Refusal::NotRenewed))), "{removed:?}");
+    let (too_late, ..) = renewing(3, expired()).await;
+    assert!(too_late.is_err());
+}
+
+#[tokio::test]
+async fn a_joiner_cannot_renew_and_keys_that_do_not_belong_together_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster(authority(), folder.path()).await;
+    let token = cluster.token(None);
+    let tls = connect_joining(&cluster.address(), &token).await.unwrap();
+    let asked = Asked::Renew { key: ServerKey::new().unwrap().public() };
+    assert!(matches!(ask(tls, &asked).await, Ok(Told::Refused(Refusal::NotRenewed))));
+
+    let identity = cluster.authority.identity(ServerId(3), Roles::all()).unwrap();
+    let mixed = Identity::new(ServerKey::new().unwrap(), identity.chain().clone());
+    assert!(mixed.is_err(), "another key");
+    let foreign = Authority::create(ClusterId(7)).unwrap();
+    let foreign = foreign.identity(ServerId(3), Roles::all()).unwrap();
+    let chain = Chain {
+        certificate: identity.chain().certificate.clone(),
+        authority: foreign.chain().authority.clone(),
+    };
+    let key = ServerKey::new().unwrap();
+    assert!(Identity::new(key, chain).is_err(), "another authority");
+    let path = folder.path().join("authority.pem");
+    assert!(Authority::load(ClusterId(8), &path).is_err(), "another cluster's");
+}

@@ -1,0 +1,58 @@
+//! How the roles of a cluster speak with each other, each in its process.
+//!
+//! It carries what its user gives it, typed requests with their answers and messages, and knows nothing of
+//! placement groups or objects. One [`Endpoint`] for a process, a [`Peer`] for each server that is called, a
+//! [`Listener`] for those who call.
+//!
+//! | file | what |
+//! |---|---|
+//! | `frame.rs`, `hello.rs` | what goes over the wire: `docs/formats/rpc.md` |
+//! | `receive.rs`, `transmit.rs` | frames out of reads, and into vectored writes |
+//! | `connection.rs` | one task for one connection, for both ends |
+//! | `peer.rs`, `link.rs`, `calls.rs` | the calling end |
+//! | `listener.rs`, `serving.rs`, `service.rs` | the answering end |
+//! | `identity.rs`, `certificate.rs`, `authority.rs`, `tls.rs` | who is who |
+//! | `token.rs`, `join.rs` | how a server becomes a member |
+
+mod authority;
+mod calls;
+mod certificate;
+mod connection;
+mod endpoint;
+mod error;
+mod frame;
+mod hello;
+mod identity;
+mod join;
+mod keyfile;
+pub mod limits;
+mod link;
+mod listener;
+mod metrics;
+mod peer;
+mod receive;
+mod service;
+mod serving;
+mod tls;
+mod token;
+mod transmit;
+
+pub use authority::{Authority, Fingerprint};
+pub use certificate::Identity;
+pub use endpoint::Endpoint;
+pub use error::{
+    CallError, Decider, Denied, IdentityError, JoinError, NotSent, Refusal, Rejected, SendError,
+    Side, TokenError, Unknown,
+};
+pub use frame::FrameError;
+pub use identity::{PeerIdentity, Role, Roles, Subject};
+pub use join::{Admission, Enrolment, join, renew};
+pub use listener::{Listener, Services};
+pub use metrics::{Counter, Metrics, Refused, RoundTrips};
+pub use peer::Peer;
+pub use service::{Handler, Responder, Service};
+pub use tls::Credentials;
+pub use token::{JoinToken, TokenId, TokenRecord};
+
+#[cfg(test)]
+mod tests;

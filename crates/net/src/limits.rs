@@ -1,0 +1,110 @@
+//! The limits of the connections between roles, with their units, and how they relate.
+
+use std::time::Duration;
+
+use larder_types::limits::{CHUNK_BYTES_MAX, OP_BYTES_MAX, REPLICAS_MAX};
+
+/// Oldest version of the protocol that this release speaks.
+pub const PROTOCOL_MIN: u8 = 1;
+/// Newest version of the protocol that this release speaks.
+pub const PROTOCOL_MAX: u8 = 1;
+
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 40;
+/// Most bytes of a frame's body, which is decoded: one request, answer or message.
+pub const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Most bytes of a frame's payload, which is passed on as it is: a chunk, and room beside it.
+pub const PAYLOAD_BYTES_MAX: usize = CHUNK_BYTES_MAX as usize + 64 * 1024;
+/// Most bytes of the body of a hello or goodbye, and of everything that is said before a hello.
+pub const HELLO_BYTES_MAX: usize = 4096;
+
+/// Bytes asked of the socket at a time. A payload keeps the whole read that it came with in memory.
+pub const READ_BYTES: usize = 64 * 1024;
+/// Bytes of room left in a buffer below which the next read gets a new one.
+pub const READ_ROOM_BYTES_MIN: usize = 16 * 1024;
+/// Frames with a payload and up to this long are copied out of the read that they came with, so that a
+/// few bytes that somebody keeps do not keep [`READ_BYTES`].
+pub const COPIED_FRAME_BYTES_MAX: usize = 1024;
+/// Bytes handed over from the queue to the socket's batch at a time, or one frame.
+pub const BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// Slices of one vectored write: two for each frame with a payload.
+pub const SLICES_MAX: usize = 128;
+/// Frames received before what they caused is sent.
+pub const RECEIVED_PER_TURN_MAX: usize = 256;
+/// Turns of a connection before others have theirs.
+pub const TURNS_MAX: usize = 8;
+
+/// Requests of one connection that wait for an answer.
+pub const REQUESTS_MAX: usize = 1024;
+/// Requests and messages of one connection that wait to be written.
+pub const QUEUE_MESSAGES_MAX: usize = 4096;
+/// Bytes of those: beyond it a caller hears `Busy`.
+pub const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of payloads of one connection's requests that its handlers have not answered: beyond it the
+/// caller hears `Busy`.
+pub const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of answers that wait to be written, beyond which nothing more is read.
+pub const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Connections of one listener.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Handshakes of one listener that are under way; more wait in the system's queue.
+pub const HANDSHAKES_MAX: usize = 64;
+/// Longest that a connection may take from its first packet to the last hello. Three round trips and
+/// four signatures are milliseconds; seconds are for a lost packet or two.
+pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+/// Pause of a listener after the system refused it a connection, as it does out of descriptors.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How precisely deadlines are kept: one look at all of a connection's calls is cheaper than a timer
+/// for each, and deadlines are tens of milliseconds and more.
+pub const TICK: Duration = Duration::from_millis(10);
+/// Pause after which an idle connection is pinged: a thousand idle connections then cost about 1 % of
+/// a core.
+pub const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// Silence after which a connection is given up. A ping may have to wait for the largest frame and the
+/// kernel's buffers before it, about 13 MiB: 1.1 s at 100 Mbit/s. Two lost pings are survived.
+pub const SILENCE_MAX: Duration = Duration::from_secs(4);
+/// First pause after a failed attempt to connect.
+pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// Longest pause between attempts; a connection that held this long was a good one.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+/// How far clocks may be off: certificates are valid from this long before they are made. A day covers
+/// a clock that runs on local time where the authority's runs on UTC.
+pub const CLOCK_MARGIN: Duration = Duration::from_secs(24 * 3600);
+/// How long a server's certificate is valid.
+pub const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
+/// What is left of it when it should be renewed: a month in which somebody can look why it was not.
+pub const RENEWAL_MARGIN: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How long an authority's own certificate is valid.
+pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
+
+const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX, "a release speaks something");
+const _: () = assert!(PAYLOAD_BYTES_MAX >= OP_BYTES_MAX, "the largest op fits a payload");
+const _: () = assert!(
+    BODY_BYTES_MAX + PAYLOAD_BYTES_MAX + HEADER_BYTES < u32::MAX as usize,
+    "lengths in a header are u32"
+);
+const _: () = assert!(HELLO_BYTES_MAX <= BODY_BYTES_MAX, "a hello is a small frame");
+const _: () = assert!(READ_ROOM_BYTES_MIN > HEADER_BYTES, "a header fits a read");
+const _: () = assert!(READ_ROOM_BYTES_MIN < READ_BYTES, "a new buffer has room");
+const _: () = assert!(COPIED_FRAME_BYTES_MAX < READ_BYTES, "most payloads are not copied");
+const _: () = assert!(SLICES_MAX <= 1024, "the system takes that many slices at once");
+const _: () = assert!(
+    QUEUE_BYTES_MAX > REPLICAS_MAX / 4 * PAYLOAD_BYTES_MAX && QUEUE_BYTES_MAX > BATCH_BYTES_MAX,
+    "several of the largest frames fit the queue"
+);
+const _: () = assert!(HELD_BYTES_MAX >= PAYLOAD_BYTES_MAX, "the largest payload can be held");
+const _: () = assert!(QUEUE_MESSAGES_MAX > REQUESTS_MAX, "messages find room beside requests");
+const _: () = assert!(REQUESTS_MAX <= 1 << 16, "a request's place is 16 bits of its number");
+const _: () = assert!(
+    SILENCE_MAX.as_millis() > 3 * PING_INTERVAL.as_millis(),
+    "two pings may be lost before a connection is"
+);
+const _: () = assert!(TICK.as_millis() < PING_INTERVAL.as_millis(), "pings are sent at ticks");
+const _: () = assert!(BACKOFF_MIN.as_millis() < BACKOFF_MAX.as_millis(), "pauses grow");
+const _: () = assert!(
+    RENEWAL_MARGIN.as_secs() + CLOCK_MARGIN.as_secs() < CERTIFICATE_VALIDITY.as_secs(),
+    "a new certificate is not yet due"
+);

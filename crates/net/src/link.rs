@@ -1,0 +1,429 @@
+//! The caller's end: what waits for one peer, and the task that connects, sends and receives for it.
+//!
+//! ```text
+//!            traffic               breaks, or cannot be made
+//!   Idle ──────────────▶ Running ────────────────────────────▶ Paused
+//!                           ▲                                    │
+//!                           └── traffic after the pause ─────────┘
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. There is a task exactly while the phase is `Running`. When it ends, all calls have been told and nothing
+//!    is queued: nothing outlives its connection, so nothing is sent twice.
+//! 2. What is queued leaves in its order. Calls nobody waits for any more do not leave at all.
+//! 3. A connection is made for traffic alone, and not before the pause after the last failure is over. Pauses
+//!    double, and are drawn between half and all of their length, so that callers of a server that comes back
+//!    do not all come at once.
+
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use larder_types::ServerId;
+use parking_lot::Mutex;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::calls::{Calls, Ended, Outcome, Waiting};
+use crate::connection::{Broken, End, Queue, Seen, Wire, run};
+use crate::endpoint::Endpoint;
+use crate::error::{CallError, Denied, NotSent, SendError, Side, Unknown};
+use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
+use crate::hello::goodbye_said;
+use crate::identity::Role;
+use crate::limits::{
+    BACKOFF_MAX, BACKOFF_MIN, PING_INTERVAL, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SILENCE_MAX, TICK,
+};
+use crate::metrics::Metrics;
+use crate::transmit::Batch;
+
+/// Whom a link is to.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) server: ServerId,
+    pub(crate) role: Role,
+    pub(crate) address: String,
+}
+
+/// Why there is no connection.
+#[derive(Debug, Clone)]
+enum Failure {
+    Unreachable(Arc<str>),
+    Denied(Denied),
+}
+
+impl Failure {
+    fn of(broken: Broken) -> Self {
+        match broken {
+            Broken::Denied(denied) => Self::Denied(denied),
+            other => Self::Unreachable(other.to_string().into()),
+        }
+    }
+}
+
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unreachable(why) => Self::NotSent(NotSent::Unreachable(why)),
+            Failure::Denied(denied) => Self::Denied(denied),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    Running,
+    Paused { until: Instant, failure: Failure },
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    calls: Calls,
+    queue: Queue,
+    failures: u32,
+    /// Nobody can call any more.
+    unused: bool,
+}
+
+/// What waits for one peer.
+pub(crate) struct Link {
+    endpoint: Arc<Endpoint>,
+    target: Target,
+    state: Mutex<State>,
+}
+
+impl Link {
+    pub(crate) fn new(endpoint: Arc<Endpoint>, target: Target) -> Arc<Self> {
+        let state = State {
+            phase: Phase::Idle,
+            calls: Calls::default(),
+            queue: Queue::default(),
+            failures: 0,
+            unused: false,
+        };
+        Arc::new(Self { endpoint, target, state: Mutex::new(state) })
+    }
+
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        self.endpoint.metrics()
+    }
+
+    /// Queues a request.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        frame: Outgoing,
+        deadline: Instant,
+    ) -> Result<oneshot::Receiver<Outcome>, CallError> {
+        let since = Instant::now();
+        if deadline <= since {
+            return Err(CallError::NotSent(NotSent::Late));
+        }
+        let mut state = self.state.lock();
+        self.begin(&mut state)?;
+        let (answer, receiver) = oneshot::channel();
+        let number = match state.queue.takes(&frame) {
+            true => state.calls.enter(Waiting { answer, deadline, since }),
+            false => None,
+        };
+        let Some(number) = number else {
+            drop(state);
+            self.metrics().busy.add(1);
+            return Err(CallError::Busy(Side::Here));
+        };
+        self.metrics().in_flight.add(1);
+        let sleeper = state.queue.push(frame.numbered(number));
+        drop(state);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+        Ok(receiver)
+    }
+
+    /// Queues a message.
+    pub(crate) fn send(self: &Arc<Self>, frame: Outgoing) -> Result<(), SendError> {
+        let mut state = self.state.lock();
+        let begun = self.begin(&mut state).map_err(|failure| match failure {
+            Failure::Unreachable(why) => SendError::Unreachable(why),
+            Failure::Denied(denied) => SendError::Denied(denied),
+        });
+        let taken = begun.and_then(|()| match state.queue.takes(&frame) {
+            true => Ok(()),
+            false => Err(SendError::Busy),
+        });
+        if taken.is_err() {
+            drop(state);
+            self.metrics().dropped.add(1);
+            return taken;
+        }
+        let sleeper = state.queue.push(frame);
+        drop(state);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+        Ok(())
+    }
+
+    /// Nobody holds the peer any more: the connection is closed.
+    pub(crate) fn unused(&self) {
+        let mut state = self.state.lock();
+        state.unused = true;
+        let sleeper = state.queue.sleeper();
+        drop(state);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+    }
+
+    /// Makes sure that a task runs, unless it is too early.
+    fn begin(self: &Arc<Self>, state: &mut State) -> Result<(), Failure> {
+        match &state.phase {
+            Phase::Running => return Ok(()),
+            Phase::Paused { until, failure } if Instant::now() < *until => {
+                return Err(failure.clone());
+            }
+            Phase::Idle | Phase::Paused { .. } => {}
+        }
+        assert!(state.queue.len() == 0 && state.calls.len() == 0, "nothing waits without a task");
+        state.phase = Phase::Running;
+        drop(self.endpoint.runtime().spawn(self.clone().serve()));
+        Ok(())
+    }
+
+    /// The task: one connection.
+    async fn serve(self: Arc<Self>) {
+        let connected = self.connect().await;
+        let failure = match connected {
+            Err(broken) => {
+                self.log_failure(&broken);
+                Failure::of(broken)
+            }
+            Ok(mut wire) => {
+                let since = Instant::now();
+                let metrics = self.metrics();
+                metrics.connected.add(1);
+                metrics.open.add(1);
+                let mut calling = Calling::new(&self, wire.version());
+                let broken = run(&mut wire, &mut calling).await;
+                metrics.open.sub(1);
+                if !matches!(broken, Broken::Unused) {
+                    metrics.broken.add(1);
+                    let target = &self.target;
+                    tracing::info!(server = %target.server, role = %target.role, %broken, "a connection broke");
+                }
+                if since.elapsed() >= BACKOFF_MAX {
+                    self.state.lock().failures = 0;
+                }
+                Failure::of(broken)
+            }
+        };
+        self.end(failure);
+    }
+
+    fn log_failure(&self, broken: &Broken) {
+        let (server, role, address) = (self.target.server, self.target.role, &self.target.address);
+        match broken {
+            Broken::Denied(denied) => {
+                self.metrics().refuse(denied.reason);
+                tracing::warn!(%server, %role, %address, %denied, "a connection was refused");
+            }
+            Broken::Unused => {}
+            broken => {
+                self.metrics().unreachable.add(1);
+                tracing::info!(%server, %role, %address, %broken, "no connection");
+            }
+        }
+    }
+
+    /// Connects, and meanwhile keeps the deadlines of those who wait.
+    async fn connect(&self) -> Result<Wire, Broken> {
+        let connecting = self.endpoint.connect(&self.target);
+        let mut connecting = std::pin::pin!(connecting);
+        let mut tick = tokio::time::interval(TICK);
+        std::future::poll_fn(|cx| {
+            while tick.poll_tick(cx).is_ready() {
+                self.expire(Instant::now());
+            }
+            let mut state = self.state.lock();
+            if state.unused {
+                return Poll::Ready(Err(Broken::Unused));
+            }
+            state.queue.wake_later(cx.waker());
+            drop(state);
+            connecting.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    fn expire(&self, now: Instant) {
+        let mut ended = Vec::new();
+        self.state.lock().calls.expire(now, &mut ended);
+        self.tell(ended);
+    }
+
+    /// The connection is no more: everybody is told.
+    fn end(&self, failure: Failure) {
+        let mut ended = Vec::new();
+        let mut state = self.state.lock();
+        let why: Arc<str> = match &failure {
+            Failure::Unreachable(why) => why.clone(),
+            Failure::Denied(denied) => denied.to_string().into(),
+        };
+        state.calls.fail(&failure.clone().into(), Unknown::Broken(why), &mut ended);
+        let dropped = state.queue.clear();
+        let until = Instant::now() + pause(state.failures);
+        state.failures = state.failures.saturating_add(1);
+        state.phase = Phase::Paused { until, failure };
+        drop(state);
+        self.metrics().dropped.add(dropped as u64);
+        self.tell(ended);
+    }
+
+    fn tell(&self, ended: Ended) {
+        self.metrics().in_flight.sub(ended.len() as u64);
+        for (waiting, outcome) in ended {
+            // A caller that has gone away hears nothing.
+            drop(waiting.answer.send(outcome));
+        }
+    }
+}
+
+/// How long to wait after so many failures before: none after the first of a connection that had held.
+fn pause(failures: u32) -> Duration {
+    if failures == 0 {
+        return Duration::ZERO;
+    }
+    let longest =
+        BACKOFF_MIN.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(BACKOFF_MAX);
+    let mut drawn = [0; 2];
+    // Without randomness the pause is half: it is only there to spread attempts.
+    if SystemRandom::new().fill(&mut drawn).is_err() {
+        return longest / 2;
+    }
+    let part = f64::from(u16::from_le_bytes(drawn)) / f64::from(u16::MAX);
+    longest.mul_f64(0.5 + part / 2.0)
+}
+
+/// The caller's end of an open connection.
+struct Calling<'a> {
+    link: &'a Link,
+    version: u8,
+    /// Answers received in this turn.
+    answers: Vec<Frame>,
+    answered: Vec<(Waiting, Frame)>,
+    in_flight: bool,
+    pinged: Instant,
+    pings: u64,
+}
+
+impl<'a> Calling<'a> {
+    fn new(link: &'a Link, version: u8) -> Self {
+        Self {
+            link,
+            version,
+            answers: Vec::new(),
+            answered: Vec::new(),
+            in_flight: false,
+            pinged: Instant::now(),
+            pings: 0,
+        }
+    }
+}
+
+impl End for Calling<'_> {
+    fn awake(&mut self) -> Result<(), Broken> {
+        let mut state = self.link.state.lock();
+        drop(state.queue.sleeper());
+        if state.unused { Err(Broken::Unused) } else { Ok(()) }
+    }
+
+    fn receive(&mut self, frame: Frame, _batch: &mut Batch) -> Result<(), Broken> {
+        match frame.header.kind {
+            Kind::Answer => self.answers.push(frame),
+            Kind::Pong => {}
+            Kind::Goodbye => return Err(goodbye_said(&frame)),
+            Kind::Hello | Kind::Request | Kind::Message | Kind::Ping => {
+                return Err(Broken::Frame(FrameError::NotDue));
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let mut state = self.link.state.lock();
+        for frame in self.answers.drain(..) {
+            // One that came too late, or was given up, finds nobody.
+            if let Some(waiting) = state.calls.leave(frame.header.number) {
+                self.answered.push((waiting, frame));
+            }
+        }
+        drop(state);
+        let metrics = self.link.metrics();
+        metrics.in_flight.sub(self.answered.len() as u64);
+        let now = Instant::now();
+        for (waiting, frame) in self.answered.drain(..) {
+            if frame.header.status == Status::Busy {
+                metrics.busy.add(1);
+            }
+            metrics.round_trips.took(now - waiting.since);
+            drop(waiting.answer.send(Ok(frame)));
+        }
+    }
+
+    fn accepts(&self, _batch: &Batch) -> bool {
+        true
+    }
+
+    fn fill(&mut self, batch: &mut Batch, waker: &Waker) {
+        let mut guard = self.link.state.lock();
+        let State { calls, queue, .. } = &mut *guard;
+        let wanted = |header: &Header| header.kind != Kind::Request || calls.wanted(header.number);
+        queue.fill(batch, self.version, waker, wanted);
+        self.in_flight = calls.len() > 0;
+    }
+
+    fn sent(&mut self, header: &Header) {
+        if header.kind == Kind::Request {
+            self.link.state.lock().calls.sent(header.number);
+        }
+    }
+
+    fn hurries(&self) -> bool {
+        self.in_flight
+    }
+
+    fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken> {
+        self.link.expire(now);
+        if now - seen.received >= SILENCE_MAX {
+            return Err(Broken::Silent);
+        }
+        if now - self.pinged >= PING_INTERVAL {
+            self.pinged = now;
+            self.pings += 1;
+            let mut ping = Outgoing::bare(Kind::Ping, Status::Done).numbered(self.pings);
+            ping.address(self.version);
+            batch.push_first(ping);
+        }
+        Ok(self.pinged + PING_INTERVAL)
+    }
+}
+
+impl Queue {
+    /// Whether there is room for it.
+    fn takes(&self, frame: &Outgoing) -> bool {
+        self.len() < QUEUE_MESSAGES_MAX && self.bytes() + frame.len() <= QUEUE_BYTES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::endpoint::{Security, buffered};
+use crate::identity::Roles;
+use crate::limits::{PAYLOAD_BYTES_MAX, REQUESTS_MAX};
+use crate::tests::{Heard, authority, caller, data_server, endpoint, peer, socket, soon};
+use crate::{Authority, Peer, Rejected, hello};
+
+/// A server that the test plays: it says hello and then what the test wants.
+struct Played {
+    socket: TcpListener,
+    endpoint: Arc<Endpoint>,
+}
+
+impl Played {
+    async fn new(authority: &Authority) -> Self {
+        let identity = authority.identity(ServerId(2), Roles::of(&[Role::Data])).unwrap();
+        Self { socket: socket().await, endpoint: endpoint(&identity) }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.socket.local_addr().unwrap()
+    }
+
+    async fn accept(&self) -> Wire {
+        let (tcp, _) = self.socket.accept().await.unwrap();
+        let configs = match self.endpoint.security() {
+            Security::Tls(credentials) => credentials.configs(),
+            #[cfg(feature = "plain-for-measurement")]
+            Security::Plain(_) => unreachable!("tests speak TLS"),
+        };
+        let tls = TlsAcceptor::from(configs.calls.clone()).accept(buffered(tcp)).await.unwrap();
+        let mut wire = Wire::new(Box::new(tls), Arc::default());
+        let (version, service) = hello::asked(&mut wire).await.unwrap();
+        hello::welcome(&mut wire, version, service).await.unwrap();
+        wire
+    }
+}
+
+fn calls(
+    tasks: &mut JoinSet<(u64, CallError)>,
+    to: &Peer<crate::tests::Echo>,
+    number: u64,
+    payload: usize,
+) {
+    let to = to.clone();
+    tasks.spawn(async move {
+        let payload = Bytes::from(vec![1; payload]);
+        (number, to.call(&"wait".into(), payload, soon()).await.unwrap_err())
+    });
+}
+
+#[tokio::test]
+async fn a_broken_connection_tells_what_had_left_from_what_had_not() {
+    let authority = authority();
+    let (ours, played) = (caller(&authority), Played::new(&authority).await);
+    let to = peer(&ours, 2, played.address());
+    let mut tasks = JoinSet::new();
+    calls(&mut tasks, &to, 0, 10);
+    let mut wire = played.accept().await;
+    assert_eq!(wire.hear().await.unwrap().header.kind, Kind::Request);
+    // More than the system buffers between the two.
+    for number in 1..=6 {
+        calls(&mut tasks, &to, number, PAYLOAD_BYTES_MAX);
+    }
+    while ours.metrics().in_flight.get() < 7 {
+        tokio::task::yield_now().await;
+    }
+    drop((wire, played));
+    let mut last_is_not_sent = false;
+    while let Some(told) = tasks.join_next().await {
+        match told.unwrap() {
+            (0, error) => assert!(matches!(error, CallError::Unknown(Unknown::Broken(_)))),
+            (6, error) => {
+                last_is_not_sent = matches!(error, CallError::NotSent(NotSent::Unreachable(_)));
+            }
+            _ => {}
+        }
+    }
+    assert!(last_is_not_sent);
+    assert_eq!(ours.metrics().in_flight.get(), 0);
+    assert_eq!(ours.metrics().broken.get(), 1);
+}
+
+#[tokio::test]
+async fn a_full_queue_answers_busy_at_once() {
+    let authority = authority();
+    let (ours, played) = (caller(&authority), Played::new(&authority).await);
+    let to = peer(&ours, 2, played.address());
+    let mut tasks = JoinSet::new();
+    for number in 0..REQUESTS_MAX as u64 {
+        calls(&mut tasks, &to, number, 0);
+    }
+    while ours.metrics().in_flight.get() < REQUESTS_MAX as u64 {
+        tokio::task::yield_now().await;
+    }
+    let one_more = to.call(&"more".into(), Bytes::new(), soon()).await;
+    assert!(matches!(one_more, Err(CallError::Busy(Side::Here))));
+    assert_eq!(ours.metrics().busy.get(), 1);
+
+    let big = Bytes::from(vec![0; PAYLOAD_BYTES_MAX]);
+    let mut taken = 0;
+    while to.send(&1, big.clone()).is_ok() {
+        taken += 1;
+        assert!(taken * PAYLOAD_BYTES_MAX <= QUEUE_BYTES_MAX, "the queue has a bound in bytes");
+    }
+    assert!(matches!(to.send(&1, big), Err(SendError::Busy)));
+}
+
+#[tokio::test]
+async fn a_deadline_tells_whether_the_call_had_left() {
+    let authority = authority();
+    let (ours, played) = (caller(&authority), Played::new(&authority).await);
+    let to = peer(&ours, 2, played.address());
+    let past = Instant::now() + Duration::from_millis(20);
+    // Nobody says hello: it cannot have left.
+    let error = to.call(&"x".into(), Bytes::new(), past).await.unwrap_err();
+    assert!(matches!(error, CallError::NotSent(NotSent::Late)), "{error}");
+
+    let mut tasks = JoinSet::new();
+    calls(&mut tasks, &to, 0, 10);
+    let mut wire = played.accept().await;
+    let frame = wire.hear().await.unwrap();
+    assert_eq!(frame.decode::<String>().unwrap(), "wait", "what nobody waits for does not leave");
+    tokio::time::pause();
+    let past = Instant::now() + Duration::from_millis(20);
+    let error = to.call(&"y".into(), Bytes::new(), past).await.unwrap_err();
+    assert!(matches!(error, CallError::Unknown(Unknown::Late)), "{error}");
+    assert!(past.elapsed() <= 2 * TICK);
+}
+
+#[tokio::test]
+async fn a_peer_that_is_gone_without_a_word_is_given_up() {
+    let authority = authority();
+    let (ours, played) = (caller(&authority), Played::new(&authority).await);
+    let to = peer(&ours, 2, played.address());
+    let call = tokio::spawn(async move { to.call(&"x".into(), Bytes::new(), soon()).await });
+    let mut wire = played.accept().await;
+    assert_eq!(wire.hear().await.unwrap().header.kind, Kind::Request);
+    // From here on only the clock can tell.
+    tokio::time::pause();
+    let since = Instant::now();
+    let error = call.await.unwrap().unwrap_err();
+    assert!(matches!(error, CallError::Unknown(Unknown::Broken(_))), "{error}");
+    assert!(error.to_string().contains("silent"), "{error}");
+    assert!(since.elapsed() <= SILENCE_MAX + PING_INTERVAL);
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_told_at_once_and_tried_again_after_a_pause() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let free = socket().await;
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let to = peer(&ours, 2, address);
+    loop {
+        let error = to.call(&"x".into(), Bytes::new(), soon()).await.unwrap_err();
+        assert!(matches!(error, CallError::NotSent(NotSent::Unreachable(_))), "{error}");
+        if ours.metrics().unreachable.get() >= 3 {
+            break;
+        }
+    }
+    let attempts = ours.metrics().unreachable.get();
+    assert!(to.call(&"x".into(), Bytes::new(), soon()).await.is_err());
+    assert!(matches!(to.send(&1, Bytes::new()), Err(SendError::Unreachable(_))));
+    assert_eq!(ours.metrics().unreachable.get(), attempts, "it is not yet time");
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_is_connected_again() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let (theirs, listener, _heard) = data_server(&authority, 2).await;
+    let address = listener.address();
+    let to = peer(&ours, 2, address);
+    let said = to.call(&"first".into(), Bytes::new(), soon()).await.unwrap();
+    assert_eq!(said.0, "first");
+    drop((listener, theirs));
+    let lost = to.call(&"second".into(), Bytes::new(), soon()).await;
+    assert!(lost.is_err());
+
+    let identity = authority.identity(ServerId(2), Roles::of(&[Role::Data])).unwrap();
+    let (echoing, _heard): (_, Heard) = crate::tests::Echoing::new();
+    let services =
+        crate::Services::new().with::<crate::tests::Echo>(Roles::of(&[Role::Meta]), echoing);
+    let again = TcpListener::bind(address).await.unwrap();
+    let _listener = crate::Listener::start(&endpoint(&identity), again, services).unwrap();
+    let said = loop {
+        if let Ok(said) = to.call(&"third".into(), Bytes::new(), soon()).await {
+            break said;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(said.0, "third");
+    assert_eq!(ours.metrics().connected.get(), 2);
+}
+
+#[tokio::test]
+async fn messages_arrive_in_the_order_in_which_they_were_sent() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let to = peer(&ours, 2, listener.address());
+    for number in 0..1000 {
+        to.send(&number, Bytes::from(vec![0; number as usize])).unwrap();
+    }
+    for number in 0..1000 {
+        assert_eq!(heard.heard.recv().await, Some(number));
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_when_nobody_holds_the_peer() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let (theirs, listener, _heard) = data_server(&authority, 2).await;
+    let to = peer(&ours, 2, listener.address());
+    to.call(&"x".into(), Bytes::new(), soon()).await.unwrap();
+    assert_eq!(theirs.metrics().open.get(), 1);
+    drop(to);
+    while theirs.metrics().open.get() + ours.metrics().open.get() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn what_can_never_be_sent_is_rejected() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let to = peer(&ours, 2, "127.0.0.1:1".parse().unwrap());
+    let long = Bytes::from(vec![0; PAYLOAD_BYTES_MAX + 1]);
+    let error = to.call(&"x".into(), long.clone(), soon()).await.unwrap_err();
+    assert!(matches!(error, CallError::Rejected(Rejected::TooLong)));
+    assert!(matches!(to.send(&1, long), Err(SendError::TooLong)));
+}
+
+#[tokio::test]
+async fn sixty_four_calls_in_flight_each_get_their_own_answer() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let (_theirs, listener, _heard) = data_server(&authority, 2).await;
+    let to = peer(&ours, 2, listener.address());
+    let mut tasks = JoinSet::new();
+    for caller in 0..64_u64 {
+        let to = to.clone();
+        tasks.spawn(async move {
+            for n in 0..20 {
+                let said = format!("{caller}-{n}");
+                let payload = Bytes::from(vec![caller as u8; (caller as usize * 997) % 20_000]);
+                let answer = to.call(&said, payload.clone(), soon()).await.unwrap();
+                assert_eq!(answer, (said, payload));
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(ours.metrics().in_flight.get(), 0);
+    let answered: u64 = ours.metrics().round_trips.buckets().map(|(_, count)| count).sum();
+    assert_eq!(answered, 64 * 20);
+}
+
+#[test]
+fn pauses_grow_up_to_a_bound_and_differ() {
+    assert_eq!(pause(0), Duration::ZERO);
+    let drawn: Vec<Duration> = (0..20).map(|_| pause(1)).collect();
+    assert!(drawn.iter().all(|p| *p >= BACKOFF_MIN / 2 && *p <= BACKOFF_MIN));
+    assert!(drawn.iter().any(|p| *p != drawn[0]));
+    assert!(pause(u32::MAX) >= BACKOFF_MAX / 2 && pause(u32::MAX) <= BACKOFF_MAX);
+}

@@ -1,0 +1,193 @@
+//! Counts of what connections do, for a role to export.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Why a connection was refused, by whichever side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// It showed no certificate.
+    NoCertificate,
+    /// The certificate is no longer valid, or a clock is wrong.
+    Expired,
+    /// The certificate is not valid yet, or a clock is wrong.
+    NotYetValid,
+    /// The certificate is of another authority: most likely of another cluster.
+    UnknownAuthority,
+    /// The certificate cannot be used for some other reason.
+    BadCertificate,
+    /// It is another server than was meant.
+    WrongServer,
+    /// Its certificate does not have the role that is needed.
+    WrongRole,
+    /// No version of the protocol is known to both sides.
+    Version,
+    /// The service that was asked for is not served here.
+    NoService,
+    /// It spoke something else than was due.
+    Garbage,
+    /// The handshake did not end in time.
+    Late,
+    /// There are as many connections as there may be.
+    TooMany,
+}
+
+impl Refused {
+    /// All of them, in the order of their counters.
+    pub const ALL: [Self; 12] = [
+        Self::NoCertificate,
+        Self::Expired,
+        Self::NotYetValid,
+        Self::UnknownAuthority,
+        Self::BadCertificate,
+        Self::WrongServer,
+        Self::WrongRole,
+        Self::Version,
+        Self::NoService,
+        Self::Garbage,
+        Self::Late,
+        Self::TooMany,
+    ];
+
+    /// As a label.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoCertificate => "no_certificate",
+            Self::Expired => "expired",
+            Self::NotYetValid => "not_yet_valid",
+            Self::UnknownAuthority => "unknown_authority",
+            Self::BadCertificate => "bad_certificate",
+            Self::WrongServer => "wrong_server",
+            Self::WrongRole => "wrong_role",
+            Self::Version => "version",
+            Self::NoService => "no_service",
+            Self::Garbage => "garbage",
+            Self::Late => "late",
+            Self::TooMany => "too_many",
+        }
+    }
+}
+
+/// A number that is counted up, or up and down.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Its value.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, by: u64) {
+        self.0.fetch_add(by, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, by: u64) {
+        self.0.fetch_sub(by, Ordering::Relaxed);
+    }
+}
+
+/// Round trips of calls: bucket n counts those of less than 2^(n+4) µs, and not less than half of it.
+#[derive(Debug, Default)]
+pub struct RoundTrips {
+    buckets: [Counter; Self::BUCKETS],
+    microseconds: Counter,
+}
+
+impl RoundTrips {
+    /// From 16 µs to 16 s, and what took longer.
+    pub const BUCKETS: usize = 22;
+
+    pub(crate) fn took(&self, time: Duration) {
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let bucket = (u64::BITS - (us >> 4).leading_zeros()) as usize;
+        self.buckets[bucket.min(Self::BUCKETS - 1)].add(1);
+        self.microseconds.add(us);
+    }
+
+    /// The upper bound of each bucket but the last, which has none, with the number of calls in it.
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
+        self.buckets.iter().enumerate().map(|(n, count)| {
+            let bound = (n + 1 < Self::BUCKETS).then(|| Duration::from_micros(1 << (n + 4)));
+            (bound, count.get())
+        })
+    }
+
+    /// All calls' time together.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        Duration::from_micros(self.microseconds.get())
+    }
+}
+
+/// What the connections of a process did. One for all of them.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// Connections that are open, either way.
+    pub open: Counter,
+    /// Connections made, by us.
+    pub connected: Counter,
+    /// Connections accepted.
+    pub accepted: Counter,
+    /// Attempts to connect that failed without the peer's being refused.
+    pub unreachable: Counter,
+    /// Connections that broke after the hellos.
+    pub broken: Counter,
+    refused: [Counter; Refused::ALL.len()],
+    /// Frames received.
+    pub received: Counter,
+    /// Frames sent.
+    pub sent: Counter,
+    /// Bytes received, without those of TLS.
+    pub bytes_received: Counter,
+    /// Bytes sent, without those of TLS.
+    pub bytes_sent: Counter,
+    /// One-way messages that were not sent, or not understood.
+    pub dropped: Counter,
+    /// Requests refused because too much was under way, here or at the peer.
+    pub busy: Counter,
+    /// Calls under way.
+    pub in_flight: Counter,
+    /// Requests that handlers have not answered.
+    pub handling: Counter,
+    /// Times of answered calls.
+    pub round_trips: RoundTrips,
+}
+
+impl Metrics {
+    /// Connections refused for this reason.
+    #[must_use]
+    pub fn refused(&self, why: Refused) -> u64 {
+        self.refused[why as usize].get()
+    }
+
+    pub(crate) fn refuse(&self, why: Refused) {
+        self.refused[why as usize].add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_stand_at_their_counters() {
+        for (at, why) in Refused::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, at);
+        }
+    }
+
+    #[test]
+    fn round_trips_are_counted_below_their_bound() {
+        let trips = RoundTrips::default();
+        for us in [0, 15, 16, 31, 32, 1 << 40] {
+            trips.took(Duration::from_micros(us));
+        }
+        let counts: Vec<u64> = trips.buckets().map(|(_, count)| count).collect();
+        assert_eq!(counts[..4], [2, 2, 1, 0]);
+        assert_eq!(counts[RoundTrips::BUCKETS - 1], 1);
+        assert_eq!(trips.buckets().last().map(|(bound, _)| bound), Some(None));
+    }
+}

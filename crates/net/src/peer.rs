@@ -1,0 +1,94 @@
+//! What a role holds of another server: a handle to call it with.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_types::ServerId;
+use tokio::time::Instant;
+
+use crate::endpoint::Endpoint;
+use crate::error::{CallError, Rejected, SendError, Side, Unknown};
+use crate::frame::{Kind, Outgoing, Status};
+use crate::link::{Link, Target};
+use crate::service::Service;
+
+/// A server's service. Clones share one connection, which is made when it is needed, and closed when the
+/// last clone is gone.
+pub struct Peer<S: Service> {
+    held: Arc<Held>,
+    service: PhantomData<fn() -> S>,
+}
+
+struct Held(Arc<Link>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.unused();
+    }
+}
+
+impl<S: Service> Clone for Peer<S> {
+    fn clone(&self) -> Self {
+        Self { held: self.held.clone(), service: PhantomData }
+    }
+}
+
+impl<S: Service> fmt::Debug for Peer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Peer").field(self.held.0.target()).finish()
+    }
+}
+
+impl<S: Service> Peer<S> {
+    /// The server that has this id, at `host:port`. Another server at that address is refused.
+    #[must_use]
+    pub fn new(endpoint: &Arc<Endpoint>, server: ServerId, address: impl Into<String>) -> Self {
+        let target = Target { server, role: S::ROLE, address: address.into() };
+        let held = Arc::new(Held(Link::new(endpoint.clone(), target)));
+        Self { held, service: PhantomData }
+    }
+
+    /// Asks, and waits for the answer; not longer than until the deadline, which is kept to
+    /// [`TICK`](crate::limits::TICK). If the future is dropped, the call may be executed or not.
+    ///
+    /// # Errors
+    /// [`CallError`], by what to do.
+    pub async fn call(
+        &self,
+        request: &S::Request,
+        payload: Bytes,
+        deadline: Instant,
+    ) -> Result<(S::Answer, Bytes), CallError> {
+        let frame = Outgoing::new(Kind::Request, request, payload)
+            .map_err(|_too_long| CallError::Rejected(Rejected::TooLong))?;
+        let answer = self.held.0.call(frame, deadline)?;
+        let frame = match answer.await {
+            Ok(outcome) => outcome?,
+            Err(_runtime_ended) => {
+                return Err(CallError::Unknown(Unknown::Broken("the runtime ended".into())));
+            }
+        };
+        match frame.header.status {
+            Status::Done => match frame.decode() {
+                Ok(answer) => Ok((answer, frame.into_payload())),
+                Err(_) => Err(CallError::Unknown(Unknown::Unreadable)),
+            },
+            Status::Busy => Err(CallError::Busy(Side::There)),
+            Status::NotUnderstood => Err(CallError::Rejected(Rejected::NotUnderstood)),
+            Status::NoAnswer => Err(CallError::Unknown(Unknown::NoAnswer)),
+        }
+    }
+
+    /// Says something that is not answered. What one clone sends after another arrives after it, or one of
+    /// the two not at all.
+    ///
+    /// # Errors
+    /// [`SendError`], if it was not taken.
+    pub fn send(&self, message: &S::Message, payload: Bytes) -> Result<(), SendError> {
+        let frame = Outgoing::new(Kind::Message, message, payload)
+            .map_err(|_too_long| SendError::TooLong)?;
+        self.held.0.send(frame)
+    }
+}

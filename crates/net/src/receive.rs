@@ -1,0 +1,84 @@
+//! Takes frames out of what a socket gives.
+//!
+//! # Invariants
+//!
+//! 1. At most one read and one frame of the largest length allowed now are buffered.
+//! 2. A payload is a slice of the buffer that it was read into; it is copied only in a short frame
+//!    ([`COPIED_FRAME_BYTES_MAX`]), or for the part of a frame that came before its buffer was made.
+
+use bytes::{Bytes, BytesMut};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::frame::{Bounds, Frame, FrameError, Header};
+use crate::limits::{COPIED_FRAME_BYTES_MAX, HEADER_BYTES, READ_BYTES, READ_ROOM_BYTES_MIN};
+
+/// A buffer that is read into and out of which frames come.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    buffer: BytesMut,
+    /// Header of the frame whose rest is awaited.
+    header: Option<Header>,
+    bounds: Bounds,
+}
+
+impl Receiver {
+    pub(crate) fn new() -> Self {
+        Self { buffer: BytesMut::new(), header: None, bounds: Bounds::HELLO }
+    }
+
+    /// Both sides have said hello.
+    pub(crate) fn agreed(&mut self, bounds: Bounds) {
+        self.bounds = bounds;
+    }
+
+    /// The version in which frames are due.
+    pub(crate) fn version(&self) -> u8 {
+        self.bounds.version
+    }
+
+    /// Where the next bytes go: room for what is missing of a frame, or for a read.
+    pub(crate) fn room(&mut self) -> &mut BytesMut {
+        let missing = match &self.header {
+            Some(header) => rest_len(header).saturating_sub(self.buffer.len()),
+            None => 0,
+        };
+        let room = self.buffer.capacity() - self.buffer.len();
+        if room < missing.max(READ_ROOM_BYTES_MIN) {
+            self.buffer.reserve(missing.max(READ_BYTES));
+        }
+        &mut self.buffer
+    }
+
+    /// The next frame, if all of it is here.
+    pub(crate) fn frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let header = match self.header {
+            Some(header) => header,
+            None => {
+                let Some(bytes) = self.buffer.first_chunk::<HEADER_BYTES>() else {
+                    return Ok(None);
+                };
+                let header = Header::decode(bytes)?;
+                self.bounds.admit(&header)?;
+                drop(self.buffer.split_to(HEADER_BYTES));
+                self.header = Some(header);
+                header
+            }
+        };
+        if self.buffer.len() < rest_len(&header) {
+            return Ok(None);
+        }
+        self.header = None;
+        let body_len = header.body_len as usize;
+        if xxh3_64(&self.buffer[..body_len]) != header.body_sum {
+            return Err(FrameError::BodySum);
+        }
+        let rest = self.buffer.split_to(rest_len(&header));
+        let copied = header.payload_len > 0 && rest.len() <= COPIED_FRAME_BYTES_MAX;
+        let bytes = if copied { Bytes::copy_from_slice(&rest) } else { rest.freeze() };
+        Ok(Some(Frame { header, bytes }))
+    }
+}
+
+fn rest_len(header: &Header) -> usize {
+    header.body_len as usize + header.payload_len as usize
+}

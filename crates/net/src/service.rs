@@ -1,0 +1,129 @@
+//! What a user gives: the types that are spoken, and who answers.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::frame::Kind;
+use crate::frame::{Frame, FrameError, Outgoing, Status};
+use crate::identity::{PeerIdentity, Role};
+use crate::serving::Outlet;
+
+/// What one role is asked. Enums among these types grow by variants at their end; nothing of them is
+/// changed or removed while a release that speaks it is in use.
+pub trait Service: Send + Sync + 'static {
+    /// Who answers.
+    const ROLE: Role;
+    /// What is answered.
+    type Request: Serialize + DeserializeOwned + Send + 'static;
+    /// The answers.
+    type Answer: Serialize + DeserializeOwned + Send + 'static;
+    /// What is said without being answered.
+    type Message: Serialize + DeserializeOwned + Send + 'static;
+}
+
+/// Who answers. Called on the connection's task, which does nothing else meanwhile: it must not block, and
+/// what takes time is answered later, from elsewhere.
+pub trait Handler<S: Service>: Send + Sync + 'static {
+    /// A request.
+    fn request(
+        &self,
+        from: &PeerIdentity,
+        request: S::Request,
+        payload: Bytes,
+        responder: Responder<S>,
+    );
+
+    /// A message. Those of one connection come in the order in which they were sent; some may be missing at
+    /// the end of a connection.
+    fn message(&self, from: &PeerIdentity, message: S::Message, payload: Bytes);
+}
+
+/// The right to answer one request. If it is dropped instead, the caller hears that there is no answer.
+pub struct Responder<S: Service> {
+    reply: Reply,
+    service: PhantomData<fn() -> S>,
+}
+
+impl<S: Service> fmt::Debug for Responder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Responder").field("number", &self.reply.number).finish_non_exhaustive()
+    }
+}
+
+impl<S: Service> Responder<S> {
+    /// Answers. If the connection has ended meanwhile, nobody hears it.
+    pub fn answer(mut self, answer: &S::Answer, payload: Bytes) {
+        match Outgoing::new(Kind::Answer, answer, payload) {
+            Ok(frame) => self.reply.send(frame),
+            // The reply says that there is no answer.
+            Err(error) => tracing::error!(role = %S::ROLE, %error, "an answer cannot be sent"),
+        }
+    }
+}
+
+/// A reply that is owed.
+pub(crate) struct Reply {
+    outlet: Arc<Outlet>,
+    number: u64,
+    /// Bytes of payload that were counted as held.
+    held: usize,
+    owed: bool,
+}
+
+impl Reply {
+    pub(crate) fn new(outlet: Arc<Outlet>, number: u64, held: usize) -> Self {
+        Self { outlet, number, held, owed: true }
+    }
+
+    pub(crate) fn send(&mut self, frame: Outgoing) {
+        self.owed = false;
+        self.outlet.reply(frame.numbered(self.number), self.held);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if self.owed {
+            self.send(Outgoing::bare(Kind::Answer, Status::NoAnswer));
+        }
+    }
+}
+
+/// A service with its handler, whatever the types.
+pub(crate) trait Serve: Send + Sync {
+    fn request(&self, from: &PeerIdentity, frame: Frame, reply: Reply);
+    fn message(&self, from: &PeerIdentity, frame: Frame) -> Result<(), FrameError>;
+}
+
+pub(crate) struct Served<S, H> {
+    handler: H,
+    service: PhantomData<fn() -> S>,
+}
+
+impl<S: Service, H: Handler<S>> Served<S, H> {
+    pub(crate) fn new(handler: H) -> Self {
+        Self { handler, service: PhantomData }
+    }
+}
+
+impl<S: Service, H: Handler<S>> Serve for Served<S, H> {
+    fn request(&self, from: &PeerIdentity, frame: Frame, mut reply: Reply) {
+        match frame.decode() {
+            Ok(request) => {
+                let responder = Responder { reply, service: PhantomData };
+                self.handler.request(from, request, frame.into_payload(), responder);
+            }
+            Err(_) => reply.send(Outgoing::bare(Kind::Answer, Status::NotUnderstood)),
+        }
+    }
+
+    fn message(&self, from: &PeerIdentity, frame: Frame) -> Result<(), FrameError> {
+        self.handler.message(from, frame.decode()?, frame.into_payload());
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! The listener's end of a connection: hands requests to their handler and sends its answers.
+//!
+//! # Invariants
+//!
+//! 1. Requests that handlers have not answered are bounded in number and in bytes of payload; beyond that they
+//!    are answered `Busy` at once.
+//! 2. While many bytes of answers wait to be written nothing more is read, so that a caller that does not
+//!    read is not read either; one that takes nothing for long is dropped.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::connection::{Broken, End, Queue, Seen};
+use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
+use crate::identity::PeerIdentity;
+use crate::limits::{ANSWER_BYTES_MAX, HELD_BYTES_MAX, PING_INTERVAL, REQUESTS_MAX, SILENCE_MAX};
+use crate::metrics::Metrics;
+use crate::service::{Reply, Serve};
+use crate::transmit::Batch;
+
+/// Where answers go, from whichever thread.
+pub(crate) struct Outlet {
+    state: Mutex<State>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Default)]
+struct State {
+    queue: Queue,
+    handling: usize,
+    held_bytes: usize,
+    ended: bool,
+}
+
+impl Outlet {
+    /// Takes an answer, and what its request held.
+    pub(crate) fn reply(&self, frame: Outgoing, held: usize) {
+        let mut state = self.state.lock();
+        state.handling -= 1;
+        state.held_bytes -= held;
+        let sleeper = if state.ended { None } else { state.queue.push(frame) };
+        drop(state);
+        self.metrics.handling.sub(1);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+    }
+
+    /// Counts a request; `false` if there are too many.
+    fn admit(&self, held: usize) -> bool {
+        let mut state = self.state.lock();
+        let full = state.handling == REQUESTS_MAX || state.held_bytes + held > HELD_BYTES_MAX;
+        if !full {
+            state.handling += 1;
+            state.held_bytes += held;
+        }
+        !full
+    }
+}
+
+/// One connection that was accepted.
+pub(crate) struct Serving {
+    from: PeerIdentity,
+    service: Arc<dyn Serve>,
+    outlet: Arc<Outlet>,
+    version: u8,
+    metrics: Arc<Metrics>,
+    not_understood: bool,
+}
+
+impl Serving {
+    pub(crate) fn new(
+        from: PeerIdentity,
+        service: Arc<dyn Serve>,
+        version: u8,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let state = Mutex::new(State::default());
+        let outlet = Arc::new(Outlet { state, metrics: metrics.clone() });
+        Self { from, service, outlet, version, metrics, not_understood: false }
+    }
+
+    fn request(&self, frame: Frame, batch: &mut Batch) {
+        let (number, held) = (frame.header.number, frame.header.payload_len as usize);
+        if self.outlet.admit(held) {
+            self.metrics.handling.add(1);
+            let reply = Reply::new(self.outlet.clone(), number, held);
+            self.service.request(&self.from, frame, reply);
+        } else {
+            self.metrics.busy.add(1);
+            let mut busy = Outgoing::bare(Kind::Answer, Status::Busy).numbered(number);
+            busy.address(self.version);
+            batch.push(busy);
+        }
+    }
+
+    fn message(&mut self, frame: Frame) {
+        if self.service.message(&self.from, frame).is_err() {
+            self.metrics.dropped.add(1);
+            if !std::mem::replace(&mut self.not_understood, true) {
+                tracing::warn!(from = %self.from, "a message is not understood: use one release");
+            }
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let mut state = self.outlet.state.lock();
+        state.ended = true;
+        state.queue.clear();
+    }
+}
+
+impl End for Serving {
+    fn awake(&mut self) -> Result<(), Broken> {
+        drop(self.outlet.state.lock().queue.sleeper());
+        Ok(())
+    }
+
+    fn receive(&mut self, frame: Frame, batch: &mut Batch) -> Result<(), Broken> {
+        match frame.header.kind {
+            Kind::Request => self.request(frame, batch),
+            Kind::Message => self.message(frame),
+            Kind::Ping => {
+                let mut pong =
+                    Outgoing::bare(Kind::Pong, Status::Done).numbered(frame.header.number);
+                pong.address(self.version);
+                batch.push_first(pong);
+            }
+            Kind::Hello | Kind::Answer | Kind::Pong | Kind::Goodbye => {
+                return Err(Broken::Frame(FrameError::NotDue));
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) {}
+
+    fn accepts(&self, batch: &Batch) -> bool {
+        batch.bytes() + self.outlet.state.lock().queue.bytes() < ANSWER_BYTES_MAX
+    }
+
+    fn fill(&mut self, batch: &mut Batch, waker: &Waker) {
+        self.outlet.state.lock().queue.fill(batch, self.version, waker, |_| true);
+    }
+
+    fn sent(&mut self, _header: &Header) {}
+
+    fn hurries(&self) -> bool {
+        false
+    }
+
+    fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken> {
+        if now - seen.received >= SILENCE_MAX {
+            return Err(Broken::Silent);
+        }
+        if !batch.is_done() && now - seen.wrote >= SILENCE_MAX {
+            return Err(Broken::Stalled);
+        }
+        Ok(now + PING_INTERVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests;

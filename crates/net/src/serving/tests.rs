@@ -1,0 +1,172 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_types::{ClusterId, ServerId};
+use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::connection::{Wire, run};
+use crate::identity::{Roles, Subject};
+use crate::limits::PAYLOAD_BYTES_MAX;
+use crate::service::Served;
+use crate::tests::{Echo, Echoing, Heard};
+
+struct Side {
+    wire: Wire,
+    heard: Heard,
+    metrics: Arc<Metrics>,
+    ended: JoinHandle<Broken>,
+}
+
+/// A connection through memory: the hellos are said.
+fn connected() -> Side {
+    let (ours, theirs) = duplex(64 * 1024);
+    let (echoing, heard) = Echoing::new();
+    let metrics = Arc::new(Metrics::default());
+    let ended = tokio::spawn(served(theirs, echoing, metrics.clone()));
+    let mut wire = Wire::new(Box::new(ours), Arc::default());
+    wire.agreed(1);
+    Side { wire, heard, metrics, ended }
+}
+
+async fn served(socket: DuplexStream, echoing: Echoing, metrics: Arc<Metrics>) -> Broken {
+    let roles = Roles::all();
+    let subject = Subject { cluster: ClusterId(7), server: ServerId(1), roles };
+    let from = PeerIdentity { subject, address: "127.0.0.1:1".parse().unwrap() };
+    let serve = Arc::new(Served::<Echo, _>::new(echoing));
+    let mut serving = Serving::new(from, serve, 1, metrics.clone());
+    let mut wire = Wire::new(Box::new(socket), metrics);
+    wire.agreed(1);
+    run(&mut wire, &mut serving).await
+}
+
+fn request(number: u64, body: &str, payload: usize) -> Outgoing {
+    let payload = Bytes::from(vec![7; payload]);
+    let mut frame = Outgoing::new(Kind::Request, &body, payload).unwrap().numbered(number);
+    frame.address(1);
+    frame
+}
+
+#[tokio::test]
+async fn requests_beyond_the_bound_are_answered_busy_at_once() {
+    let mut side = connected();
+    for number in 0..REQUESTS_MAX as u64 {
+        side.wire.say(request(number, "wait", 0)).await.unwrap();
+    }
+    side.wire.say(request(9999, "one more", 0)).await.unwrap();
+    let busy = side.wire.hear().await.unwrap();
+    assert_eq!((busy.header.number, busy.header.status), (9999, Status::Busy));
+    assert_eq!(side.metrics.busy.get(), 1);
+
+    let (body, _, responder) = side.heard.asked.recv().await.unwrap();
+    responder.answer(&body, Bytes::new());
+    assert_eq!(side.wire.hear().await.unwrap().header.number, 0);
+    side.wire.say(request(10_000, "again", 0)).await.unwrap();
+    assert_eq!(side.wire.hear().await.unwrap().header.status, Status::Done);
+}
+
+#[tokio::test]
+async fn payloads_that_handlers_hold_are_bounded_too() {
+    let mut side = connected();
+    let held = HELD_BYTES_MAX / PAYLOAD_BYTES_MAX;
+    for number in 0..=held as u64 {
+        side.wire.say(request(number, "wait", PAYLOAD_BYTES_MAX)).await.unwrap();
+    }
+    let busy = side.wire.hear().await.unwrap();
+    assert_eq!((busy.header.number, busy.header.status), (held as u64, Status::Busy));
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_or_unknown_is_answered_as_such() {
+    let mut side = connected();
+    side.wire.say(request(1, "wait", 0)).await.unwrap();
+    drop(side.heard.asked.recv().await.unwrap());
+    assert_eq!(side.wire.hear().await.unwrap().header.status, Status::NoAnswer);
+
+    let mut unknown = Outgoing::new(Kind::Request, &9_u8, Bytes::new()).unwrap().numbered(2);
+    unknown.address(1);
+    side.wire.say(unknown).await.unwrap();
+    assert_eq!(side.wire.hear().await.unwrap().header.status, Status::NotUnderstood);
+    assert_eq!(side.metrics.handling.get(), 0);
+}
+
+#[tokio::test]
+async fn a_message_that_is_not_understood_is_counted_and_the_rest_goes_on() {
+    let mut side = connected();
+    let unknown = [
+        Outgoing::new(Kind::Message, &"no number", Bytes::new()).unwrap(),
+        Outgoing::new(Kind::Message, &(5_u64, "more"), Bytes::new()).unwrap(),
+    ];
+    for mut frame in unknown {
+        frame.address(1);
+        side.wire.say(frame).await.unwrap();
+    }
+    let mut number = Outgoing::new(Kind::Message, &6_u64, Bytes::new()).unwrap();
+    number.address(1);
+    side.wire.say(number).await.unwrap();
+    assert_eq!(side.heard.heard.recv().await, Some(6));
+    assert_eq!(side.metrics.dropped.get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_reads_nothing_is_not_read_and_then_dropped() {
+    let mut side = connected();
+    let payload = 1024 * 1024;
+    let mut said = 0;
+    // Not even the virtual clock lets it take more: the answers have nowhere to go.
+    while tokio::time::timeout(
+        Duration::from_millis(100),
+        side.wire.say(request(said, "echo", payload)),
+    )
+    .await
+    .is_ok()
+    {
+        said += 1;
+        assert!(said < 64, "it takes what it cannot answer");
+    }
+    assert!(said as usize * payload <= ANSWER_BYTES_MAX + 2 * payload, "{said}");
+    assert!(matches!(side.ended.await.unwrap(), Broken::Stalled));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_says_nothing_is_dropped_and_one_that_pings_is_not() {
+    let mut side = connected();
+    let since = Instant::now();
+    for number in 0..10 {
+        tokio::time::advance(PING_INTERVAL).await;
+        let mut ping = Outgoing::bare(Kind::Ping, Status::Done).numbered(number);
+        ping.address(1);
+        side.wire.say(ping).await.unwrap();
+        let pong = side.wire.hear().await.unwrap();
+        assert_eq!((pong.header.kind, pong.header.number), (Kind::Pong, number));
+    }
+    assert!(matches!(side.ended.await.unwrap(), Broken::Silent));
+    assert!(since.elapsed() >= 10 * PING_INTERVAL + SILENCE_MAX);
+}
+
+#[tokio::test]
+async fn garbage_ends_the_connection() {
+    let (mut ours, theirs) = duplex(1024);
+    let (echoing, _heard) = Echoing::new();
+    let ended = tokio::spawn(served(theirs, echoing, Arc::default()));
+    ours.write_all(&[0xff; 100]).await.unwrap();
+    assert!(matches!(ended.await.unwrap(), Broken::Frame(FrameError::Magic)));
+}
+
+#[tokio::test]
+async fn answers_overtake_each_other() {
+    let mut side = connected();
+    side.wire.say(request(1, "wait 1", 10)).await.unwrap();
+    side.wire.say(request(2, "wait 2", 20)).await.unwrap();
+    let first = side.heard.asked.recv().await.unwrap();
+    let second = side.heard.asked.recv().await.unwrap();
+    for (body, payload, responder) in [second, first] {
+        responder.answer(&body, payload);
+    }
+    for number in [2, 1] {
+        let frame = side.wire.hear().await.unwrap();
+        assert_eq!(frame.header.number, number);
+        assert_eq!(frame.into_payload().len(), number as usize * 10);
+    }
+}

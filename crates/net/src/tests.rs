@@ -1,0 +1,147 @@
+//! What the tests of several modules need: a cluster, an echo service, logs that can be looked at.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use larder_types::{ClusterId, ServerId};
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::authority::Validity;
+use crate::{
+    Authority, Credentials, Endpoint, Handler, Identity, Listener, Peer, PeerIdentity, Responder,
+    Role, Roles, Service, Services,
+};
+
+/// A data server that says what it hears.
+pub(crate) struct Echo;
+
+impl Service for Echo {
+    const ROLE: Role = Role::Data;
+    type Request = String;
+    type Answer = String;
+    type Message = u64;
+}
+
+/// What a handler that lets the test answer gets.
+pub(crate) type Asked = (String, Bytes, Responder<Echo>);
+
+/// Answers at once what does not begin with "wait"; hands the rest to the test.
+pub(crate) struct Echoing {
+    asked: mpsc::Sender<Asked>,
+    heard: mpsc::Sender<u64>,
+}
+
+/// The test's side of [`Echoing`].
+pub(crate) struct Heard {
+    pub(crate) asked: mpsc::Receiver<Asked>,
+    pub(crate) heard: mpsc::Receiver<u64>,
+}
+
+impl Echoing {
+    pub(crate) fn new() -> (Self, Heard) {
+        let (asked, asked_out) = mpsc::channel(4096);
+        let (heard, heard_out) = mpsc::channel(4096);
+        (Self { asked, heard }, Heard { asked: asked_out, heard: heard_out })
+    }
+}
+
+impl Handler<Echo> for Echoing {
+    fn request(&self, _: &PeerIdentity, request: String, payload: Bytes, to: Responder<Echo>) {
+        if request.starts_with("wait") {
+            drop(self.asked.try_send((request, payload, to)));
+        } else {
+            to.answer(&request, payload);
+        }
+    }
+
+    fn message(&self, _: &PeerIdentity, message: u64, _: Bytes) {
+        self.heard.try_send(message).expect("the test hears so many");
+    }
+}
+
+pub(crate) fn authority() -> Authority {
+    Authority::create(ClusterId(7)).unwrap()
+}
+
+pub(crate) fn expired() -> Validity {
+    let now = SystemTime::now();
+    let day = Duration::from_secs(24 * 3600);
+    Validity { from: now - 3 * day, to: now - day }
+}
+
+pub(crate) fn endpoint(identity: &Identity) -> Arc<Endpoint> {
+    Endpoint::new(Credentials::new(identity).unwrap())
+}
+
+/// A meta server, who may call.
+pub(crate) fn caller(authority: &Authority) -> Arc<Endpoint> {
+    endpoint(&authority.identity(ServerId(1), Roles::of(&[Role::Meta])).unwrap())
+}
+
+/// A data server with this id, which meta servers may call.
+pub(crate) async fn data_server(
+    authority: &Authority,
+    id: u32,
+) -> (Arc<Endpoint>, Listener, Heard) {
+    let identity = authority.identity(ServerId(id), Roles::of(&[Role::Data])).unwrap();
+    let (endpoint, (echoing, heard)) = (endpoint(&identity), Echoing::new());
+    let services = Services::new().with::<Echo>(Roles::of(&[Role::Meta]), echoing);
+    let listener = Listener::start(&endpoint, socket().await, services).unwrap();
+    (endpoint, listener, heard)
+}
+
+pub(crate) async fn socket() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+pub(crate) fn peer(endpoint: &Arc<Endpoint>, server: u32, address: SocketAddr) -> Peer<Echo> {
+    Peer::new(endpoint, ServerId(server), address.to_string())
+}
+
+pub(crate) fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// What was logged on this thread since.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub(crate) fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
+        let guard = tracing::subscriber::set_default(subscriber);
+        (log, guard)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().clone()).unwrap()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}

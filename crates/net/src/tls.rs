@@ -1,0 +1,196 @@
+//! How TLS is set up: version 1.3 alone, both sides with a certificate of the cluster's authority.
+//!
+//! # Invariants
+//!
+//! 1. Every connection is verified anew: there are no tickets, so that one whose certificate has ended does
+//!    not live on in a resumed session, and no early data, which could be replayed.
+//! 2. A peer without a certificate gets no further than [`ENROLMENT`].
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::{cipher_suite, default_provider, kx_group};
+use rustls::pki_types::CertificateDer;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error as TlsError, ServerConfig};
+
+use crate::certificate::{Identity, roots};
+use crate::error::{Decider, Denied, IdentityError};
+use crate::identity::Subject;
+use crate::metrics::Refused;
+
+/// Protocol of calls, as TLS names it.
+pub(crate) const CALLS: &[u8] = b"larder-calls";
+/// Protocol of joining and of renewing certificates.
+pub(crate) const ENROLMENT: &[u8] = b"larder-enrolment";
+
+/// AES-128 first: half the rounds' difference is measurable at these sizes, and 128 bits are not the
+/// weakest part.
+pub(crate) fn provider() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: vec![
+            cipher_suite::TLS13_AES_128_GCM_SHA256,
+            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        kx_groups: vec![kx_group::X25519],
+        ..default_provider()
+    }
+}
+
+/// An identity as TLS uses it.
+pub(crate) struct Configs {
+    pub(crate) subject: Subject,
+    pub(crate) authority: CertificateDer<'static>,
+    pub(crate) client: Arc<ClientConfig>,
+    pub(crate) enrolling: Arc<ClientConfig>,
+    pub(crate) calls: Arc<ServerConfig>,
+    pub(crate) enrolment: Arc<ServerConfig>,
+}
+
+impl Configs {
+    fn new(identity: &Identity) -> Result<Self, IdentityError> {
+        let unusable = |error: TlsError| IdentityError::unusable("identity", error);
+        let bad_verifier = |error| IdentityError::unusable("authority's certificate", error);
+        let provider = Arc::new(provider());
+        let chain = identity.chain();
+        let roots = roots(&chain.authority)?;
+        let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
+            .build()
+            .map_err(bad_verifier)?;
+        let clients =
+            || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+
+        let mut client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(unusable)?
+            .with_webpki_verifier(servers)
+            .with_client_auth_cert(vec![chain.certificate.clone()], identity.key())
+            .map_err(unusable)?;
+        client.resumption = Resumption::disabled();
+        client.alpn_protocols = vec![CALLS.to_vec()];
+        let mut enrolling = client.clone();
+        enrolling.alpn_protocols = vec![ENROLMENT.to_vec()];
+
+        let server = |verifier, certificates, protocol: &[u8]| {
+            let mut config = ServerConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(&[&TLS13])?
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(certificates, identity.key())?;
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+            config.alpn_protocols = vec![protocol.to_vec()];
+            Ok(Arc::new(config))
+        };
+        let members = clients().build().map_err(bad_verifier)?;
+        let anybody = clients().allow_unauthenticated().build().map_err(bad_verifier)?;
+        let own = vec![chain.certificate.clone()];
+        // A joiner knows the authority by its fingerprint alone and must be shown the certificate.
+        let whole = vec![chain.certificate.clone(), chain.authority.clone()];
+        Ok(Self {
+            subject: identity.subject(),
+            authority: chain.authority.clone(),
+            client: Arc::new(client),
+            enrolling: Arc::new(enrolling),
+            calls: server(members, own, CALLS).map_err(unusable)?,
+            enrolment: server(anybody, whole, ENROLMENT).map_err(unusable)?,
+        })
+    }
+}
+
+/// A process's identity, which can be replaced while connections are open: those go on.
+pub struct Credentials {
+    configs: RwLock<Arc<Configs>>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("subject", &self.subject()).finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// Speaks as this server.
+    ///
+    /// # Errors
+    /// If TLS cannot use the identity.
+    pub fn new(identity: &Identity) -> Result<Arc<Self>, IdentityError> {
+        let configs = RwLock::new(Arc::new(Configs::new(identity)?));
+        Ok(Arc::new(Self { configs }))
+    }
+
+    /// Uses a renewed certificate from now on.
+    ///
+    /// # Errors
+    /// If TLS cannot use it, or it is another server's; the old one then stays.
+    pub fn replace(&self, identity: &Identity) -> Result<(), IdentityError> {
+        let (old, new) = (self.subject(), identity.subject());
+        if (old.cluster, old.server) != (new.cluster, new.server) {
+            let why = format!("it is of {new}, this is {old}");
+            return Err(IdentityError::unusable("renewed certificate", why));
+        }
+        *self.configs.write() = Arc::new(Configs::new(identity)?);
+        Ok(())
+    }
+
+    /// Who this server is.
+    #[must_use]
+    pub fn subject(&self) -> Subject {
+        self.configs.read().subject
+    }
+
+    pub(crate) fn configs(&self) -> Arc<Configs> {
+        self.configs.read().clone()
+    }
+}
+
+/// Why a handshake failed, if one side refused the other; `None` if it merely broke.
+pub(crate) fn denied(error: &io::Error) -> Option<Denied> {
+    let tls = error.get_ref()?.downcast_ref::<TlsError>()?;
+    let (by, reason) = match tls {
+        TlsError::AlertReceived(alert) => (Decider::Peer, alerted(*alert)),
+        TlsError::NoCertificatesPresented => (Decider::Us, Refused::NoCertificate),
+        TlsError::InvalidCertificate(fault) => (Decider::Us, faulty(fault)),
+        TlsError::PeerIncompatible(_) => (Decider::Us, Refused::Version),
+        TlsError::NoApplicationProtocol => (Decider::Us, Refused::NoService),
+        _ => (Decider::Us, Refused::Garbage),
+    };
+    Some(Denied { by, reason, why: tls.to_string().into() })
+}
+
+fn faulty(fault: &CertificateError) -> Refused {
+    match fault {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => Refused::Expired,
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            Refused::NotYetValid
+        }
+        // Another cluster's authority may have the same name, but never the same key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            Refused::UnknownAuthority
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            Refused::WrongServer
+        }
+        _ => Refused::BadCertificate,
+    }
+}
+
+fn alerted(alert: AlertDescription) -> Refused {
+    match alert {
+        AlertDescription::CertificateRequired => Refused::NoCertificate,
+        AlertDescription::CertificateExpired => Refused::Expired,
+        AlertDescription::UnknownCA => Refused::UnknownAuthority,
+        AlertDescription::ProtocolVersion | AlertDescription::HandshakeFailure => Refused::Version,
+        AlertDescription::NoApplicationProtocol => Refused::NoService,
+        AlertDescription::BadCertificate
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::CertificateRevoked
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::DecryptError
+        | AlertDescription::AccessDenied => Refused::BadCertificate,
+        _ => Refused::Garbage,
+    }
+}
