@@ -59,7 +59,7 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How precisely deadlines are kept: one look at all of a connection's calls is cheaper than a timer
 /// for each, and deadlines are tens of milliseconds and more.
 pub const TICK: Duration = Duration::from_millis(10);
-/// Pause after which an idle connection is pinged: a thousand idle connections then cost about 1 % of
+/// Pause between a connection's pings: a thousand idle connections then cost about 1 % of
 /// a core.
 pub const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Silence after which a connection is given up. A ping may have to wait for the largest frame and the

@@ -36,7 +36,7 @@ use crate::identity::Role;
 use crate::limits::{
     BACKOFF_MAX, BACKOFF_MIN, PING_INTERVAL, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SILENCE_MAX, TICK,
 };
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Opened};
 use crate::transmit::Batch;
 
 /// Whom a link is to.
@@ -55,9 +55,9 @@ enum Failure {
 }
 
 impl Failure {
-    fn of(broken: Broken) -> Self {
+    fn of(broken: &Broken) -> Self {
         match broken {
-            Broken::Denied(denied) => Self::Denied(denied),
+            Broken::Denied(denied) => Self::Denied(denied.clone()),
             other => Self::Unreachable(other.to_string().into()),
         }
     }
@@ -199,32 +199,37 @@ impl Link {
 
     /// The task: one connection.
     async fn serve(self: Arc<Self>) {
-        let connected = self.connect().await;
-        let failure = match connected {
+        match self.connect().await {
+            Ok(mut wire) => {
+                let broken = self.work(&mut wire).await;
+                let why = broken.to_string().into();
+                self.end(&broken, &CallError::NotSent(NotSent::Broken(why)));
+            }
             Err(broken) => {
                 self.log_failure(&broken);
-                Failure::of(broken)
+                let not_sent = Failure::of(&broken).into();
+                self.end(&broken, &not_sent);
             }
-            Ok(mut wire) => {
-                let since = Instant::now();
-                let metrics = self.metrics();
-                metrics.connected.add(1);
-                metrics.open.add(1);
-                let mut calling = Calling::new(&self, wire.version());
-                let broken = run(&mut wire, &mut calling).await;
-                metrics.open.sub(1);
-                if !matches!(broken, Broken::Unused) {
-                    metrics.broken.add(1);
-                    let target = &self.target;
-                    tracing::info!(server = %target.server, role = %target.role, %broken, "a connection broke");
-                }
-                if since.elapsed() >= BACKOFF_MAX {
-                    self.state.lock().failures = 0;
-                }
-                Failure::of(broken)
-            }
-        };
-        self.end(failure);
+        }
+    }
+
+    /// Until the connection breaks.
+    async fn work(&self, wire: &mut Wire) -> Broken {
+        let since = Instant::now();
+        self.metrics().connected.add(1);
+        let open = Opened::new(self.metrics());
+        let version = wire.version();
+        let broken = run(wire, &mut Calling::new(self, version)).await;
+        drop(open);
+        if !matches!(broken, Broken::Unused) {
+            self.metrics().broken.add(1);
+            let (server, role) = (self.target.server, self.target.role);
+            tracing::info!(%server, %role, %broken, "a connection broke");
+        }
+        if since.elapsed() >= BACKOFF_MAX {
+            self.state.lock().failures = 0;
+        }
+        broken
     }
 
     fn log_failure(&self, broken: &Broken) {
@@ -269,14 +274,12 @@ impl Link {
     }
 
     /// The connection is no more: everybody is told.
-    fn end(&self, failure: Failure) {
+    fn end(&self, broken: &Broken, not_sent: &CallError) {
         let mut ended = Vec::new();
+        let failure = Failure::of(broken);
+        let unknown = Unknown::Broken(broken.to_string().into());
         let mut state = self.state.lock();
-        let why: Arc<str> = match &failure {
-            Failure::Unreachable(why) => why.clone(),
-            Failure::Denied(denied) => denied.to_string().into(),
-        };
-        state.calls.fail(&failure.clone().into(), Unknown::Broken(why), &mut ended);
+        state.calls.fail(not_sent, unknown, &mut ended);
         let dropped = state.queue.clear();
         let until = Instant::now() + pause(state.failures);
         state.failures = state.failures.saturating_add(1);

@@ -22,7 +22,7 @@ use crate::hello;
 use crate::identity::{PeerIdentity, Role, Roles, Subject};
 use crate::join::{self, Enrolment};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX};
-use crate::metrics::{Metrics, Refused};
+use crate::metrics::{Metrics, Opened, Refused};
 use crate::service::{Handler, Serve, Served, Service};
 use crate::serving::Serving;
 use crate::tls::{Configs, ENROLMENT};
@@ -162,9 +162,9 @@ impl House {
         match shaken {
             Ok(Some((mut wire, mut serving))) => {
                 self.metrics().accepted.add(1);
-                self.metrics().open.add(1);
+                let open = Opened::new(self.metrics());
                 let broken = run(&mut wire, &mut serving).await;
-                self.metrics().open.sub(1);
+                drop(open);
                 self.metrics().broken.add(1);
                 tracing::debug!(%address, %broken, "a connection ended");
             }

@@ -168,6 +168,22 @@ impl Metrics {
     }
 }
 
+/// A connection that is counted as open until this is dropped, however its task ends.
+pub(crate) struct Opened<'a>(&'a Metrics);
+
+impl<'a> Opened<'a> {
+    pub(crate) fn new(metrics: &'a Metrics) -> Self {
+        metrics.open.add(1);
+        Self(metrics)
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.0.open.sub(1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -79,7 +79,7 @@ async fn a_broken_connection_tells_what_had_left_from_what_had_not() {
         match told.unwrap() {
             (0, error) => assert!(matches!(error, CallError::Unknown(Unknown::Broken(_)))),
             (6, error) => {
-                last_is_not_sent = matches!(error, CallError::NotSent(NotSent::Unreachable(_)));
+                last_is_not_sent = matches!(error, CallError::NotSent(NotSent::Broken(_)));
             }
             _ => {}
         }

@@ -214,3 +214,17 @@ async fn a_renewed_certificate_is_used_for_the_next_connection() {
     let another = authority.identity(ServerId(5), roles).unwrap();
     assert!(credentials.replace(&another).is_err(), "it is another server's");
 }
+
+#[tokio::test]
+async fn a_listener_that_is_dropped_closes_its_connections() {
+    let authority = authority();
+    let (theirs, listener, _heard) = data_server(&authority, 2).await;
+    let ours = caller(&authority);
+    let to = peer(&ours, 2, listener.address());
+    to.call(&"x".into(), Bytes::new(), soon()).await.unwrap();
+    assert_eq!(theirs.metrics().open.get(), 1);
+    drop(listener);
+    while theirs.metrics().open.get() + ours.metrics().open.get() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
