@@ -39,7 +39,11 @@ Peers are looked for in --peers, then in PATH: weed (SeaweedFS), minio (MinIO), 
 is not there is left out, and how to install it is said.
 
 Works are named OPERATION-SIZE-CONNECTIONS, and OPERATION-SIZE-CONNECTIONS@RATE in an open loop, as in
-put-8KiB-20 and put-8KiB-64@1000. A system that fails a work gets a row that says so.
+put-8KiB-20 and put-8KiB-64@1000. Further there are replay, which needs --trace, and list-million, which is
+done only if named: it puts a million objects into every system, which takes slow ones an hour. A system
+that fails a work gets a row that says so.
+
+After the systems of a round, larder is offered the most puts of 8 KiB that each peer did in it.
 
 The tables go to stdout, everything else to stderr. Exit codes:
   0  all went well for larder and the floor
@@ -233,6 +237,15 @@ pub struct CompareArgs {
     /// Only works whose names begin so, as in put-8KiB,head
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub works: Vec<String>,
+    /// Only systems whose names begin so, as in larder,garage-durable
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub systems: Vec<String>,
+    /// Trace to replay as one of the works
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Write DOCS/benchmarks-NAME.json, DOCS/plots-NAME and the part of DOCS/benchmarks.md of this name
+    #[arg(long, value_name = "NAME")]
+    pub part: Option<String>,
     /// Objects in the bucket that pages are listed of
     #[arg(long, value_name = "N", default_value_t = 5000,
           value_parser = clap::value_parser!(u64).range(1..=OBJECTS_MAX))]

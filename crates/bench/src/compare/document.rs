@@ -1,4 +1,5 @@
-//! The part of a document that is made, between two marks; what is around them stays as written.
+//! The parts of a document that are made, each between two marks; what is around them stays as
+//! written.
 
 use std::fs;
 use std::io;
@@ -6,47 +7,101 @@ use std::path::Path;
 
 use crate::BenchError;
 
-/// The marks: comments that Markdown does not show.
-const BEGIN: &str = "<!-- compare: made by `larder bench compare`, not by hand -->";
-const END: &str = "<!-- compare: end -->";
+/// One made part of the document, and the files that belong to it.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Empty: the first one, which has no name.
+    name: String,
+}
 
-/// The document `path` with its made part replaced; a new one if there is none.
+impl Part {
+    /// # Errors
+    /// [`BenchError::Usage`] unless the name is of small letters, digits and hyphens.
+    pub(super) fn new(name: Option<&str>) -> Result<Self, BenchError> {
+        let is_plain = |name: &str| {
+            let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+            !name.is_empty() && name.bytes().all(plain)
+        };
+        match name {
+            Some(name) if !is_plain(name) => Err(BenchError::usage(
+                "--part",
+                format!("{name:?} is not a name: write small letters, digits and hyphens"),
+            )),
+            name => Ok(Self { name: name.unwrap_or_default().to_owned() }),
+        }
+    }
+
+    /// What it is about, for its title.
+    pub(super) fn title(&self) -> &str {
+        if self.name.is_empty() { "all systems" } else { &self.name }
+    }
+
+    /// The file of its rows.
+    pub(super) fn rows(&self) -> String {
+        format!("benchmarks{}.json", self.after("-"))
+    }
+
+    /// The folder of its plots.
+    pub(super) fn plots(&self) -> String {
+        format!("plots{}", self.after("-"))
+    }
+
+    /// The marks: comments that Markdown does not show.
+    fn marks(&self) -> (String, String) {
+        let name = self.after(" ");
+        (
+            format!("<!-- compare{name}: made by `larder bench compare`, not by hand -->"),
+            format!("<!-- compare{name}: end -->"),
+        )
+    }
+
+    fn after(&self, sign: &str) -> String {
+        if self.name.is_empty() { String::new() } else { format!("{sign}{}", self.name) }
+    }
+}
+
+/// The document `path` with this made part replaced by `text`; a new one if there is none.
 ///
 /// # Errors
 /// [`BenchError::File`], or [`BenchError::Document`] if the marks are not there.
-pub(super) fn with_part(path: &Path, part: &str) -> Result<String, BenchError> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
+pub(super) fn with_part(path: &Path, part: &Part, text: &str) -> Result<String, BenchError> {
+    let (begin, end) = part.marks();
+    let old = match fs::read_to_string(path) {
+        Ok(old) => old,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            format!("# Benchmarks\n\n{BEGIN}\n{END}\n")
+            format!("# Benchmarks\n\n{begin}\n{end}\n")
         }
         Err(source) => return Err(BenchError::File { path: path.to_owned(), source }),
     };
-    replace(&text, part).ok_or_else(|| BenchError::Document {
+    replace(&old, (&begin, &end), text).ok_or_else(|| BenchError::Document {
         path: path.to_owned(),
-        reason: format!("the table's place is not marked: write {BEGIN} and, below it, {END}"),
+        reason: format!("the table's place is not marked: write {begin} and, below it, {end}"),
     })
 }
 
 /// `None` unless each mark is there once, in order.
-fn replace(text: &str, part: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (old, after) = rest.split_once(END)?;
-    let again = |text: &str| text.contains(BEGIN) || text.contains(END);
+fn replace(document: &str, (begin, end): (&str, &str), text: &str) -> Option<String> {
+    let (before, rest) = document.split_once(begin)?;
+    let (old, after) = rest.split_once(end)?;
+    let again = |text: &str| text.contains(begin) || text.contains(end);
     (!again(before) && !again(old) && !again(after))
-        .then(|| format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", part.trim()))
+        .then(|| format!("{before}{begin}\n\n{}\n\n{end}{after}", text.trim()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const MARKS: (&str, &str) = ("<!-- begin -->", "<!-- end -->");
+    const BEGIN: &str = MARKS.0;
+    const END: &str = MARKS.1;
+
     #[test]
     fn what_is_around_the_marks_stays() {
         let text = format!("# Head\n\n{BEGIN}\nold\n{END}\n\n## By hand\n");
-        let new = replace(&text, "new\n").unwrap();
+        let new = replace(&text, MARKS, "new\n").unwrap();
         assert_eq!(new, format!("# Head\n\n{BEGIN}\n\nnew\n\n{END}\n\n## By hand\n"));
-        assert_eq!(replace(&new, "new").unwrap(), new, "making it again changes nothing");
+        assert_eq!(replace(&new, MARKS, "new").unwrap(), new, "making it again changes nothing");
     }
 
     #[test]
@@ -58,7 +113,7 @@ mod tests {
             format!("{BEGIN}\n{BEGIN}\n{END}\n"),
             format!("{BEGIN}\n{END}\n{END}\n"),
         ] {
-            assert_eq!(replace(&text, "new"), None, "{text}");
+            assert_eq!(replace(&text, MARKS, "new"), None, "{text}");
         }
     }
 
@@ -66,9 +121,31 @@ mod tests {
     fn a_document_that_is_not_there_begins_with_the_part() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("benchmarks.md");
-        assert!(with_part(&path, "part").unwrap().contains("part"));
+        let part = Part::new(None).unwrap();
+        assert!(with_part(&path, &part, "text").unwrap().contains("text"));
         fs::write(&path, "no marks").unwrap();
-        let error = with_part(&path, "part").unwrap_err().to_string();
-        assert!(error.contains(BEGIN) && error.contains("benchmarks.md"), "{error}");
+        let error = with_part(&path, &part, "text").unwrap_err().to_string();
+        assert!(error.contains(&part.marks().0) && error.contains("benchmarks.md"), "{error}");
+    }
+
+    #[test]
+    fn parts_have_marks_and_files_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("benchmarks.md");
+        let (first, other) = (Part::new(None).unwrap(), Part::new(Some("million")).unwrap());
+        let (a, b) = (first.marks(), other.marks());
+        fs::write(&path, format!("{}\n{}\n{}\n{}\n", a.0, a.1, b.0, b.1)).unwrap();
+        for (part, text) in [(&first, "one"), (&other, "two")] {
+            fs::write(&path, with_part(&path, part, text).unwrap()).unwrap();
+        }
+        let both = fs::read_to_string(&path).unwrap();
+        assert!(both.find("one") < both.find("two"), "{both}");
+        assert_eq!(
+            (first.rows(), other.rows()),
+            ("benchmarks.json".into(), "benchmarks-million.json".into())
+        );
+        for name in ["", "A", "a/b", "a b"] {
+            assert!(Part::new(Some(name)).is_err(), "{name}");
+        }
     }
 }

@@ -12,16 +12,20 @@
 //! | [`systems`] | which systems there are, and how they are started |
 //! | [`works`] | what they are given to do |
 //! | [`rounds`], [`launch`], [`process`], [`usage`], [`machine`] | what came of it |
+//! | [`peaks`] | the most that each peer did, and larder under that load |
 //! | [`results`], [`statistics`] | the rows, and what can be said of them |
 //! | [`document`], [`tables`], [`plots`], [`svg`] | how it is shown |
 
 mod document;
 mod launch;
 mod machine;
+mod peaks;
 mod plots;
 mod process;
 mod results;
 mod rounds;
+#[cfg(test)]
+mod samples;
 mod statistics;
 mod svg;
 mod systems;
@@ -34,36 +38,36 @@ use std::path::{Path, PathBuf};
 
 use crate::BenchError;
 use crate::args::CompareArgs;
+use document::Part;
 use results::Results;
 
-/// Names below the folder of documents.
-const ROWS: &str = "benchmarks.json";
+/// The page below the folder of documents.
 const DOCUMENT: &str = "benchmarks.md";
-const PLOTS: &str = "plots";
 
 /// Compares, writes the documents and gives the number of works that larder or the floor failed.
 ///
 /// # Errors
 /// [`BenchError`] if there is no comparison.
 pub fn run(args: &CompareArgs) -> Result<u64, BenchError> {
+    let part = Part::new(args.part.as_deref())?;
     let document = args.docs.join(DOCUMENT);
-    document::with_part(&document, "")?;
+    document::with_part(&document, &part, "")?;
     let (results, faults) = match &args.from {
         Some(file) => (Results::read(file)?, 0),
         None => {
             let results = rounds::run(args)?;
-            write(&args.docs.join(ROWS), &results.json())?;
+            write(&args.docs.join(part.rows()), &results.json())?;
             let faults = faults(&results);
             (results, faults)
         }
     };
     let plots = plots::all(&results);
-    let part = tables::render(&results, &plots);
+    let text = tables::render(&results, &plots, &part);
     for plot in &plots {
-        write(&args.docs.join(PLOTS).join(plot.file), &plot.svg)?;
+        write(&args.docs.join(part.plots()).join(plot.file), &plot.svg)?;
     }
-    write(&document, &document::with_part(&document, &part)?)?;
-    println!("{part}");
+    write(&document, &document::with_part(&document, &part, &text)?)?;
+    println!("{text}");
     Ok(faults)
 }
 
@@ -71,7 +75,9 @@ pub fn run(args: &CompareArgs) -> Result<u64, BenchError> {
 fn faults(results: &Results) -> u64 {
     let ours =
         |name: &str| systems::KINDS.iter().any(|kind| kind.name == name && kind.peer.is_none());
-    results.rows.iter().filter(|row| ours(&row.system) && row.is_fault()).count() as u64
+    let rows = results.rows.iter().filter(|row| ours(&row.system) && row.is_fault());
+    let at_peaks = results.at_peaks.iter().filter(|at_peak| at_peak.is_fault());
+    (rows.count() + at_peaks.count()) as u64
 }
 
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {

@@ -138,9 +138,8 @@ fn by_load(results: &Results) -> Chart {
 }
 
 fn by_connections(results: &Results) -> Chart {
-    let small = Work::new(Op::Put, 8 << 10).size;
     let line = Line::of(results, |work| {
-        let plain = work.op == Op::Put && work.size == small && work.rate.is_none();
+        let plain = work.is_small(Op::Put) && work.rate.is_none();
         plain.then_some(work.connections as f64)
     });
     Chart {

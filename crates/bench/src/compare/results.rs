@@ -10,6 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::peaks::AtPeak;
 use super::statistics::InRound;
 use super::works::{Op, Work};
 use crate::BenchError;
@@ -20,6 +21,9 @@ use crate::report::Report;
 pub(super) struct Results {
     pub(super) about: About,
     pub(super) rows: Vec<Row>,
+    /// Larder at each peer's peak.
+    #[serde(default)]
+    pub(super) at_peaks: Vec<AtPeak>,
 }
 
 /// How, where and of what it was made.
@@ -102,6 +106,8 @@ pub(super) struct Figures {
     pub(super) server_cpu_us_per_op: Option<f64>,
     pub(super) client_cpu_us_per_op: Option<f64>,
     pub(super) memory_peak_bytes: u64,
+    /// At the end, without files that the server maps.
+    pub(super) memory_end_bytes: Option<u64>,
     /// Object bytes that the work put; those of preloaded objects do not count.
     pub(super) put_bytes: u64,
     /// Bytes that the server caused to be written to disk meanwhile.
@@ -125,6 +131,7 @@ impl Figures {
             server_cpu_us_per_op: report.server_cpu_us_per_op,
             client_cpu_us_per_op: report.client_cpu_us_per_op,
             memory_peak_bytes: usage.memory_peak_bytes,
+            memory_end_bytes: Some(usage.memory_end_bytes),
             put_bytes: if work.op == Op::Put { report.bytes_moved } else { 0 },
             written_bytes: usage.written_bytes,
             occupied_bytes: usage.occupied_bytes,
@@ -156,10 +163,9 @@ impl Results {
     /// As text: one line for each row, so that two comparisons can be compared by line.
     pub(super) fn json(&self) -> String {
         let about = serde_json::to_string_pretty(&self.about);
-        let rows: Result<Vec<String>, _> = self.rows.iter().map(serde_json::to_string).collect();
         let about = about.expect("numbers and text always encode").replace('\n', "\n  ");
-        let rows = rows.expect("numbers and text always encode").join(",\n    ");
-        format!("{{\n  \"about\": {about},\n  \"rows\": [\n    {rows}\n  ]\n}}\n")
+        let (rows, at_peaks) = (lines(&self.rows), lines(&self.at_peaks));
+        format!("{{\n  \"about\": {about},\n  \"rows\": {rows},\n  \"at_peaks\": {at_peaks}\n}}\n")
     }
 
     /// All works, each once, in the order in which they were done.
@@ -202,7 +208,17 @@ impl Results {
 }
 
 impl Entrant {
-    fn is_of(&self, row: &Row) -> bool {
+    pub(super) fn is_of(&self, row: &Row) -> bool {
         row.system == self.system && row.setting == self.setting
+    }
+}
+
+/// A list with a line for each of its values.
+fn lines<T: Serialize>(values: &[T]) -> String {
+    let lines: Result<Vec<String>, _> = values.iter().map(serde_json::to_string).collect();
+    let lines = lines.expect("numbers and text always encode");
+    match lines.is_empty() {
+        true => "[]".to_owned(),
+        false => format!("[\n    {}\n  ]", lines.join(",\n    ")),
     }
 }

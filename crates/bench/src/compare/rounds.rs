@@ -9,11 +9,12 @@ use sha2::{Digest, Sha256};
 
 use super::launch::{LaunchError, Running, launch};
 use super::machine;
+use super::peaks::{self, AtPeak};
 use super::process::Interrupts;
 use super::results::{About, Entrant, Figures, Results, Row};
-use super::systems::{self, Keys, System};
+use super::systems::{self, Keys, LARDER, System};
 use super::usage::Meter;
-use super::works::{self, Op, Subject, Work};
+use super::works::{self, Subject, Work};
 use crate::BenchError;
 use crate::args::CompareArgs;
 use crate::scenario::run_number;
@@ -43,8 +44,8 @@ pub(super) fn run(asked: &CompareArgs) -> Result<Results, BenchError> {
         (args.rounds, args.duration) = (1, QUICK_DURATION);
     }
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
-    let works = works::chosen(&args.works)?;
-    let (systems, absent) = systems::find(args.peers.as_deref())?;
+    let works = works::chosen(&args.works, args.trace.is_some())?;
+    let (systems, absent) = systems::find(args.peers.as_deref(), &args.systems)?;
     absent.iter().for_each(|line| eprintln!("{line}"));
     let seed = args.seed.unwrap_or_else(|| (run_number() % SEEDS) as u64);
     let about = about(&args, &scratch, seed, &systems, absent);
@@ -53,19 +54,69 @@ pub(super) fn run(asked: &CompareArgs) -> Result<Results, BenchError> {
     let credentials = Credentials::new(&keys.access, &keys.secret, "us-east-1")?;
     let interrupts = Interrupts::watch()?;
     let plan = Plan { args, scratch: &scratch, works, keys, credentials, interrupts };
-    let mut rows = Vec::new();
+    let mut results = Results { about, rows: Vec::new(), at_peaks: Vec::new() };
     let mut random = Random(seed);
     for round in 1..=plan.args.rounds {
         for index in shuffled(systems.len(), &mut random) {
-            plan.measure(round, &systems[index], &mut rows)?;
+            plan.measure(round, &systems[index], &mut results.rows)?;
+        }
+        if let Some(larder) = systems.iter().find(|system| system.kind.name == LARDER) {
+            plan.measure_at_peaks(round, larder, &mut results)?;
         }
     }
-    Ok(Results { about, rows })
+    Ok(results)
+}
+
+/// A system that was to be started, and where.
+struct Started<'a> {
+    system: &'a System,
+    directory: &'a Path,
+    launched: Result<Running, LaunchError>,
 }
 
 impl Plan<'_> {
     /// One system in one round.
     fn measure(&self, round: u64, system: &System, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+        self.with(system, |started| {
+            let works = self.works.iter();
+            for work in works.filter(|work| !(system.kind.floor && work.op.needs_store())) {
+                let figures = self.figures(started, work);
+                self.interrupts.check()?;
+                rows.push(self.row(round, system, work, figures));
+            }
+            Ok(())
+        })
+    }
+
+    /// Larder under each load that was a peer's peak in this round.
+    fn measure_at_peaks(
+        &self,
+        round: u64,
+        larder: &System,
+        results: &mut Results,
+    ) -> Result<(), BenchError> {
+        let peaks = peaks::of_round(&results.rows, round, &results.about.systems);
+        if peaks.is_empty() {
+            return Ok(());
+        }
+        self.with(larder, |started| {
+            for peak in peaks {
+                let Some(work) = peak.offered() else { continue };
+                let figures = self.figures(started, &work);
+                self.interrupts.check()?;
+                let Row { figures, failure, .. } = self.row(round, larder, &work, figures);
+                results.at_peaks.push(AtPeak { peak, larder: figures, failure });
+            }
+            Ok(())
+        })
+    }
+
+    /// Starts a system on an empty directory for what `measure` does with it, and stops it.
+    fn with(
+        &self,
+        system: &System,
+        measure: impl FnOnce(&Started<'_>) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
         let directory = tempfile::Builder::new().prefix("larder-compare-").tempdir_in(self.scratch);
         let directory = directory.map_err(BenchError::System)?;
         // What another system left to be written is not to be paid for by this one.
@@ -73,39 +124,27 @@ impl Plan<'_> {
         let launched =
             launch(system, directory.path(), &self.keys, &self.credentials, &self.interrupts);
         self.interrupts.check()?;
-        let works = self.works.iter().filter(|work| !(system.kind.floor && work.op == Op::List));
-        for work in works {
-            let figures = match &launched {
-                Ok(running) => self.figures(system, running, directory.path(), work),
-                Err(error) => Err(error.to_string()),
-            };
-            self.interrupts.check()?;
-            rows.push(self.row(round, system, work, figures));
-        }
-        // Before its directory goes.
-        drop(launched);
-        Ok(())
+        let started = Started { system, directory: directory.path(), launched };
+        let measured = measure(&started);
+        // The server goes before its directory does.
+        drop(started);
+        measured
     }
 
     /// One work.
-    fn figures(
-        &self,
-        system: &System,
-        running: &Running,
-        directory: &Path,
-        work: &Work,
-    ) -> Result<Figures, String> {
+    fn figures(&self, started: &Started<'_>, work: &Work) -> Result<Figures, String> {
+        let running = started.launched.as_ref().map_err(ToString::to_string)?;
         if running.server.has_ended_within(Duration::ZERO) {
             return Err(LaunchError::Ended.to_string());
         }
         let text = |error: std::io::Error| error.to_string();
         let pids = running.server.pids().map_err(text)?;
-        let meter = Meter::begin(&pids, directory).map_err(text)?;
+        let meter = Meter::begin(&pids, started.directory).map_err(text)?;
         let subject = Subject {
             endpoint: &running.endpoint,
             pids: &pids,
             credentials: &self.credentials,
-            floor: system.kind.floor,
+            floor: started.system.kind.floor,
         };
         let report = work.run(&subject, &self.args).map_err(|error| error.to_string())?;
         let usage = meter.end().map_err(text)?;
@@ -179,7 +218,7 @@ fn about(
     }
 }
 
-/// The command that makes the same comparison again, wherever the peers are.
+/// The command that makes the same comparison again, wherever the peers and the trace are.
 fn shown_command(args: &CompareArgs, seed: u64) -> String {
     let (duration, warmup) = (args.duration.as_millis(), args.warmup.as_millis());
     let mut command = format!(
@@ -187,8 +226,16 @@ fn shown_command(args: &CompareArgs, seed: u64) -> String {
          --seed {seed}",
         args.rounds, args.listed
     );
-    if !args.works.is_empty() {
-        command.push_str(&format!(" --works {}", args.works.join(",")));
+    for (option, names) in [("--works", &args.works), ("--systems", &args.systems)] {
+        if !names.is_empty() {
+            command.push_str(&format!(" {option} {}", names.join(",")));
+        }
+    }
+    if let Some(name) = args.trace.as_deref().and_then(Path::file_name) {
+        command.push_str(&format!(" --trace {}", name.display()));
+    }
+    if let Some(part) = &args.part {
+        command.push_str(&format!(" --part {part}"));
     }
     command
 }

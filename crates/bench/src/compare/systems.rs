@@ -194,12 +194,36 @@ pub(super) struct System {
     pub(super) version: String,
 }
 
-/// All systems that are there, and a line for each peer that is not.
-pub(super) fn find(peers: Option<&Path>) -> Result<(Vec<System>, Vec<String>), BenchError> {
+impl Kind {
+    /// Its name on the command line.
+    fn id(&self) -> String {
+        format!("{}-{}", self.name, self.setting).to_lowercase().replace(' ', "-")
+    }
+}
+
+/// The kinds whose names begin with one of `prefixes`; all if there are none.
+fn chosen(prefixes: &[String]) -> Result<Vec<&'static Kind>, BenchError> {
+    for prefix in prefixes {
+        if !KINDS.iter().any(|kind| kind.id().starts_with(prefix)) {
+            let ids: Vec<String> = KINDS.iter().map(Kind::id).collect();
+            let reason = format!("no system begins with {prefix:?}; there are {}", ids.join(", "));
+            return Err(BenchError::usage("--systems", reason));
+        }
+    }
+    let is_chosen = |kind: &Kind| prefixes.iter().any(|prefix| kind.id().starts_with(prefix));
+    Ok(KINDS.iter().filter(|kind| prefixes.is_empty() || is_chosen(kind)).collect())
+}
+
+/// All systems that are there and whose names begin with one of `prefixes`, if there are any, and a
+/// line for each peer that is not there.
+pub(super) fn find(
+    peers: Option<&Path>,
+    prefixes: &[String],
+) -> Result<(Vec<System>, Vec<String>), BenchError> {
     let this = std::env::current_exe().map_err(BenchError::System)?;
     let path = std::env::var_os("PATH");
     let (mut found, mut absent) = (Vec::new(), Vec::new());
-    for kind in &KINDS {
+    for kind in chosen(prefixes)? {
         let program = match kind.peer {
             None => Some(this.clone()),
             Some(peer) => find_program(peer.program, peers, path.as_deref()),
@@ -353,6 +377,18 @@ mod tests {
         executable(peers.path(), "minio", 0o755);
         assert!(find("minio").unwrap().starts_with(peers.path().canonicalize().unwrap()));
         assert_eq!(find_program("minio", None, None), None);
+    }
+
+    #[test]
+    fn systems_are_chosen_by_how_their_names_begin() {
+        let ids = |prefixes: &[&str]| -> Vec<String> {
+            let prefixes: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
+            chosen(&prefixes).unwrap().iter().map(|kind| kind.id()).collect()
+        };
+        assert_eq!(ids(&[]).len(), KINDS.len());
+        assert_eq!(ids(&["garage-durable", "floor"]), ["floor-s3", "garage-durable"]);
+        let error = chosen(&["minnio".into()]).unwrap_err().to_string();
+        assert!(error.contains("minnio") && error.contains("bare-floor-http"), "{error}");
     }
 
     #[test]

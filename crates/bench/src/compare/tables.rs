@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::PLOTS;
+use super::document::Part;
+use super::peaks::{AtPeak, Peak};
 use super::plots::Plot;
 use super::results::{Entrant, Figures, Results};
 use super::statistics::{InRound, Spread, ratio};
@@ -13,17 +14,19 @@ const MIB: f64 = (1u64 << 20) as f64;
 const MICROS_PER_MILLI: f64 = 1000.0;
 
 /// The made part of the document, which shows `plots`.
-pub(super) fn render(results: &Results, plots: &[Plot]) -> String {
+pub(super) fn render(results: &Results, plots: &[Plot], part: &Part) -> String {
     let mut text = String::new();
-    head(results, &mut text);
+    head(results, part, &mut text);
     systems(results, &mut text);
     ratios(results, &mut text);
+    at_peaks(results, &mut text);
     let all: Vec<&Entrant> = results.about.systems.iter().collect();
     let stores: Vec<&Entrant> = all.iter().copied().filter(|system| !system.floor).collect();
     let works = results.works();
     let pick =
         |wanted: fn(&Work) -> bool| -> Vec<Work> { works.iter().copied().filter(wanted).collect() };
-    let closed_bodies = pick(|w| matches!(w.op, Op::Put | Op::Get) && w.rate.is_none());
+    let closed_bodies =
+        pick(|w| matches!(w.op, Op::Put | Op::Get | Op::Replay) && w.rate.is_none());
     let puts = pick(|w| w.op == Op::Put && w.rate.is_none());
     let cpu = Grid::of(results, &all, &works, |f| f.server_cpu_us_per_op);
     cpu.write("Server CPU, µs per operation", "", &mut text);
@@ -39,7 +42,14 @@ pub(super) fn render(results: &Results, plots: &[Plot]) -> String {
     );
     latencies(results, &all, &works, &mut text);
     let memory = Grid::of(results, &all, &works, |f| Some(f.memory_peak_bytes as f64 / MIB));
-    memory.write("Largest memory of the server during the work, MiB", "", &mut text);
+    memory.write("Largest memory of the server during the work, MiB", MEMORY_NOTE, &mut text);
+    let many = pick(|w| w.op == Op::ListMillion);
+    let at_end = |f: &Figures| f.memory_end_bytes.map(|bytes| bytes as f64 / MIB);
+    Grid::of(results, &all, &many, at_end).write(
+        "Memory of the server after a million objects, MiB",
+        "After the lists in it, without files that are mapped.",
+        &mut text,
+    );
     let mut written = Grid::of(results, &stores, &puts, |f| per_byte(f, f.written_bytes as f64));
     written.sum(results, &stores, &puts, |f| f.written_bytes as f64);
     written.write(
@@ -52,15 +62,15 @@ pub(super) fn render(results: &Results, plots: &[Plot]) -> String {
     occupied.write("Bytes occupied on disk per byte put", SPACE_NOTE, &mut text);
     faults(results, &mut text);
     for Plot { file, alt, .. } in plots {
-        let _ = writeln!(text, "![{alt}]({PLOTS}/{file})\n");
+        let _ = writeln!(text, "![{alt}]({}/{file})\n", part.plots());
     }
     text.trim_end().to_owned()
 }
 
-fn head(results: &Results, text: &mut String) {
+fn head(results: &Results, part: &Part, text: &mut String) {
     let about = &results.about;
     let machine = &about.machine;
-    let _ = writeln!(text, "## {}, commit {}: all systems\n", about.date, about.commit);
+    let _ = writeln!(text, "## {}, commit {}: {}\n", about.date, about.commit, part.title());
     let _ = writeln!(
         text,
         "{}, {} cores, {:.1} GiB, Linux {}, {}, load average at the begin {}. Client and server share \
@@ -79,8 +89,12 @@ fn head(results: &Results, text: &mut String) {
          measured for {} ms after {} ms under load, with 10 MiB objects for {LARGE_FACTOR} times that; \
          20 connections and 8 KiB where nothing else is said; pages listed of {} objects. Every byte \
          read was compared. Figures are medians, with the smallest and largest round in parentheses. \
-         The rows are in [benchmarks.json](benchmarks.json).\n",
-        about.rounds, about.measured_ms, about.warm_up_ms, about.listed,
+         The rows are in [{rows}]({rows}).\n",
+        about.rounds,
+        about.measured_ms,
+        about.warm_up_ms,
+        about.listed,
+        rows = part.rows(),
     );
 }
 
@@ -127,6 +141,32 @@ fn ratios(results: &Results, text: &mut String) {
     );
 }
 
+/// Larder under each peer's peak load, against the peer.
+fn at_peaks(results: &Results, text: &mut String) {
+    let columns = ["puts/s", "p99, ms", "larder's puts/s", "larder's p99, ms", "p99 ÷ p99"];
+    let mut grid = Grid::new(columns.map(str::to_owned).into_iter());
+    for system in &results.about.systems {
+        let rounds = || results.at_peaks.iter().filter(|at_peak| at_peak.peak.is_of(system));
+        let of_peer = |figure: fn(&Peak) -> f64| rounds().map(move |at| figure(&at.peak));
+        let of_larder = |figure: Figure| rounds().filter_map(move |at| figure(at.larder.as_ref()?));
+        let quotient = |at: &AtPeak| Some(at.larder.as_ref()?.p99_us? / at.peak.p99_us);
+        let cells = [
+            Spread::of(of_peer(|peak| peak.ops_s)),
+            Spread::of(of_peer(|peak| peak.p99_us / MICROS_PER_MILLI)),
+            Spread::of(of_larder(throughput)),
+            Spread::of(of_larder(|figures| Some(figures.p99_us? / MICROS_PER_MILLI))),
+            Spread::of(rounds().filter_map(quotient)),
+        ];
+        grid.row(results.label(system), cells.into_iter());
+    }
+    grid.write(
+        "Larder under each peer's peak load",
+        "In each round larder was offered, in an open loop and over as many connections, as many puts of 8 KiB a \
+         second as the peer did at most in that round.",
+        text,
+    );
+}
+
 type Figure = fn(&Figures) -> Option<f64>;
 
 fn cpu(figures: &Figures) -> Option<f64> {
@@ -168,13 +208,14 @@ fn latencies(results: &Results, systems: &[&Entrant], works: &[Work], text: &mut
 fn faults(results: &Results, text: &mut String) {
     let mut lines = Vec::new();
     for row in results.rows.iter().filter(|row| row.is_fault()) {
-        let what = match (&row.failure, &row.figures) {
-            (Some(failure), _) => failure.clone(),
-            (None, Some(figures)) => format!("{} errors, {}", figures.errors, figures.error_kind),
-            (None, None) => "no figures".to_owned(),
-        };
+        let what = what(row.failure.as_deref(), row.figures.as_ref());
         let (system, setting, work) = (&row.system, &row.setting, row.work.title());
         lines.push(format!("- round {}, {system} ({setting}), {work}: {what}", row.round));
+    }
+    for at_peak in results.at_peaks.iter().filter(|at_peak| at_peak.is_fault()) {
+        let what = what(at_peak.failure.as_deref(), at_peak.larder.as_ref());
+        let Peak { round, system, setting, .. } = &at_peak.peak;
+        lines.push(format!("- round {round}, larder at the peak of {system} ({setting}): {what}"));
     }
     text.push_str("### Errors\n\n");
     match lines.is_empty() {
@@ -184,6 +225,17 @@ fn faults(results: &Results, text: &mut String) {
         }
     }
 }
+
+fn what(failure: Option<&str>, figures: Option<&Figures>) -> String {
+    match (failure, figures) {
+        (Some(failure), _) => failure.to_owned(),
+        (None, Some(figures)) => format!("{} errors, {}", figures.errors, figures.error_kind),
+        (None, None) => "no figures".to_owned(),
+    }
+}
+
+const MEMORY_NOTE: &str =
+    "Resident, with the files that the server maps: the database of Garage is one.";
 
 const SPACE_NOTE: &str = "By how much the server's files grew. Larder takes and gives back space in \
     steps of tens of MiB, so that a short work alone says little.";

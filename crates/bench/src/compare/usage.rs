@@ -9,6 +9,8 @@ use crate::cpu::Pid;
 
 /// Bytes of a block as `stat` counts them, whatever the file system's own are.
 const STAT_BLOCK_BYTES: u64 = 512;
+/// Unit of memory in `/proc/PID/status`, whose fields are in "kB".
+const KIB: u64 = 1024;
 /// Written to `clear_refs`, this makes the memory that a process has now its largest so far.
 const RESET_PEAK: &str = "5";
 
@@ -26,6 +28,8 @@ pub(super) struct Meter {
 pub(super) struct Usage {
     /// Largest resident memory, in bytes, of all processes together.
     pub(super) memory_peak_bytes: u64,
+    /// Resident memory at the end, without files that the processes map.
+    pub(super) memory_end_bytes: u64,
     /// Bytes that the processes caused to be written to disk.
     pub(super) written_bytes: u64,
     /// Bytes by which the directory's files grew on disk; below 0 if they shrank.
@@ -48,7 +52,8 @@ impl Meter {
     pub(super) fn end(self) -> io::Result<Usage> {
         let occupied = occupied(&self.directory)?;
         Ok(Usage {
-            memory_peak_bytes: of_all(&self.pids, "status", "VmHWM:")? * 1024,
+            memory_peak_bytes: of_all(&self.pids, "status", "VmHWM:")? * KIB,
+            memory_end_bytes: of_all(&self.pids, "status", "RssAnon:")? * KIB,
             written_bytes: written(&self.pids)?.saturating_sub(self.written),
             occupied_bytes: occupied.cast_signed() - self.occupied.cast_signed(),
         })
@@ -119,7 +124,8 @@ mod tests {
         let meter = Meter::begin(&[std::process::id()], directory.path()).unwrap();
         fs::write(directory.path().join("below/file"), vec![7; 100_000]).unwrap();
         let usage = meter.end().unwrap();
-        assert!(usage.memory_peak_bytes > 100_000, "{usage:?}");
+        assert!(usage.memory_end_bytes > 100_000, "{usage:?}");
+        assert!(usage.memory_peak_bytes > usage.memory_end_bytes, "{usage:?}");
         assert!(usage.occupied_bytes >= 100_000, "{usage:?}");
     }
 

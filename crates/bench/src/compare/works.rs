@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::args::{CompareArgs, EndpointArgs, LoadArgs};
+use crate::args::{CompareArgs, EndpointArgs, LoadArgs, ReplayArgs};
 use crate::cpu::Pid;
+use crate::replay;
 use crate::report::Report;
 use crate::scenario;
 use crate::sign::Credentials;
@@ -35,6 +36,8 @@ const READ_OBJECTS: u64 = 2000;
 const READ_BYTES: u64 = 128 * MIB;
 /// Objects to delete; a fast system ends before the time does.
 const DELETED_OBJECTS: u64 = 16_000;
+/// Objects of the bucket that is listed only on request, since no system puts them in a moment.
+const MANY_OBJECTS: u64 = 1_000_000;
 /// Keys on a page.
 const PAGE: u64 = 1000;
 /// From this size on a work is measured longer, since few objects go by in a second: what is under way
@@ -47,24 +50,35 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Op {
     Put,
     Get,
     Head,
     List,
     Delete,
+    /// All requests of a trace.
+    Replay,
+    /// Lists in a bucket of a million objects.
+    ListMillion,
 }
 
 impl Op {
-    fn operation(self) -> Operation {
+    fn name(self) -> &'static str {
         match self {
-            Self::Put => Operation::Put,
-            Self::Get => Operation::Get,
-            Self::Head => Operation::Head,
-            Self::List => Operation::List { page: PAGE },
-            Self::Delete => Operation::Delete,
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::Head => "head",
+            Self::List => "list",
+            Self::Delete => "delete",
+            Self::Replay => "replay",
+            Self::ListMillion => "list-million",
         }
+    }
+
+    /// Whether a system that keeps nothing cannot do it.
+    pub(super) fn needs_store(self) -> bool {
+        matches!(self, Self::List | Self::Replay | Self::ListMillion)
     }
 }
 
@@ -86,9 +100,17 @@ impl Work {
         Self { op, size, connections: CONNECTIONS, rate: None }
     }
 
+    /// Whether it is this kind of request on small objects.
+    pub(super) fn is_small(&self, op: Op) -> bool {
+        self.op == op && self.size == SMALL
+    }
+
     /// Its name on the command line.
     pub(super) fn name(&self) -> String {
-        let (op, size) = (self.op.operation().name(), ByteSize(self.size));
+        let (op, size) = (self.op.name(), ByteSize(self.size));
+        if matches!(self.op, Op::Replay | Op::ListMillion) {
+            return op.to_owned();
+        }
         let rate = self.rate.map(|rate| format!("@{rate}")).unwrap_or_default();
         format!("{op}-{size}-{}{rate}", self.connections)
     }
@@ -101,10 +123,12 @@ impl Work {
                 let size = ByteSize(self.size).to_string();
                 let unit = size.trim_start_matches(|c: char| c.is_ascii_digit());
                 let number = &size[..size.len() - unit.len()];
-                format!("{} {number} {unit}", self.op.operation().name())
+                format!("{} {number} {unit}", self.op.name())
             }
             Op::List => format!("list {PAGE} keys"),
-            Op::Head | Op::Delete => self.op.operation().name().to_owned(),
+            Op::ListMillion => format!("list {PAGE} keys of a million"),
+            Op::Replay => "replay of a trace".to_owned(),
+            Op::Head | Op::Delete => self.op.name().to_owned(),
         };
         match self.connections {
             CONNECTIONS => format!("{what}{rate}"),
@@ -112,31 +136,44 @@ impl Work {
         }
     }
 
-    /// Objects put before it.
+    /// Objects put before a load of this kind.
     fn objects(&self, listed: u64) -> Option<u64> {
         match self.op {
-            Op::Put => None,
+            Op::Put | Op::Replay => None,
             Op::Get | Op::Head => {
                 Some((READ_BYTES / self.size.max(1)).min(READ_OBJECTS).max(self.connections))
             }
             Op::List => Some(listed),
+            Op::ListMillion => Some(MANY_OBJECTS),
             Op::Delete => Some(DELETED_OBJECTS),
         }
     }
 
     /// Does it, with the driver of all other commands.
     pub(super) fn run(&self, on: &Subject<'_>, args: &CompareArgs) -> Result<Report, BenchError> {
+        let endpoint = EndpointArgs {
+            endpoint: on.endpoint.to_owned(),
+            bucket: BUCKET.to_owned(),
+            pids: on.pids.to_vec(),
+            concurrency: self.connections,
+            threads: None,
+            timeout: TIMEOUT,
+            unsigned_payload: false,
+            json: false,
+        };
+        let operation = match self.op {
+            Op::Put => Operation::Put,
+            Op::Get => Operation::Get,
+            Op::Head => Operation::Head,
+            Op::List | Op::ListMillion => Operation::List { page: PAGE },
+            Op::Delete => Operation::Delete,
+            Op::Replay => {
+                let file = args.trace.clone().ok_or_else(no_trace)?;
+                return replay::replay(&ReplayArgs { file, endpoint }, on.credentials.clone());
+            }
+        };
         let load = LoadArgs {
-            endpoint: EndpointArgs {
-                endpoint: on.endpoint.to_owned(),
-                bucket: BUCKET.to_owned(),
-                pids: on.pids.to_vec(),
-                concurrency: self.connections,
-                threads: None,
-                timeout: TIMEOUT,
-                unsigned_payload: false,
-                json: false,
-            },
+            endpoint,
             size: ByteSize(self.size),
             rate: self.rate.and_then(std::num::NonZeroU32::new),
             duration: args.duration * if self.size >= LARGE { LARGE_FACTOR } else { 1 },
@@ -144,9 +181,12 @@ impl Work {
             warmup: if self.op == Op::Delete { Duration::ZERO } else { args.warmup },
             floor: on.floor,
         };
-        let objects = self.objects(args.listed);
-        scenario::load(self.op.operation(), &load, objects, on.credentials.clone())
+        scenario::load(operation, &load, self.objects(args.listed), on.credentials.clone())
     }
+}
+
+fn no_trace() -> BenchError {
+    BenchError::usage("--works", "a replay needs a trace: name its file with --trace")
 }
 
 /// The system that a work is done on.
@@ -171,41 +211,66 @@ pub(super) fn all() -> Vec<Work> {
     }));
     works.extend(SIZES.map(|size| Work::new(Op::Get, size)));
     works.extend([Op::Head, Op::List, Op::Delete].map(|op| Work::new(op, SMALL)));
+    works.extend([Work::new(Op::Replay, 0), Work::new(Op::ListMillion, SMALL)]);
     works
 }
 
-/// The works whose names begin with one of `prefixes`; all if there are none.
+/// The works whose names begin with one of `prefixes`. If there are none, all but the replay, unless
+/// there is a trace, and the list of a million, which only its whole name chooses.
 ///
 /// # Errors
-/// [`BenchError::Usage`] naming a prefix that no work has.
-pub(super) fn chosen(prefixes: &[String]) -> Result<Vec<Work>, BenchError> {
+/// [`BenchError::Usage`] naming a prefix that no work has, or for want of a trace.
+pub(super) fn chosen(prefixes: &[String], trace: bool) -> Result<Vec<Work>, BenchError> {
     let works = all();
+    let chooses = |prefix: &String, work: &Work| match work.op {
+        Op::ListMillion => *prefix == work.name(),
+        _ => work.name().starts_with(prefix),
+    };
     for prefix in prefixes {
-        if !works.iter().any(|work| work.name().starts_with(prefix)) {
+        if !works.iter().any(|work| chooses(prefix, work)) {
             let names: Vec<String> = works.iter().map(Work::name).collect();
             let reason = format!("no work begins with {prefix:?}; there are {}", names.join(", "));
             return Err(BenchError::usage("--works", reason));
         }
     }
-    let is_chosen = |work: &Work| prefixes.iter().any(|prefix| work.name().starts_with(prefix));
-    Ok(works.into_iter().filter(|work| prefixes.is_empty() || is_chosen(work)).collect())
+    let is_chosen = |work: &Work| match prefixes {
+        [] if work.op == Op::Replay => trace,
+        [] => work.op != Op::ListMillion,
+        _ => prefixes.iter().any(|prefix| chooses(prefix, work)),
+    };
+    let chosen: Vec<Work> = works.into_iter().filter(is_chosen).collect();
+    match !trace && chosen.iter().any(|work| work.op == Op::Replay) {
+        true => Err(no_trace()),
+        false => Ok(chosen),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn names(prefixes: &[&str], trace: bool) -> Vec<String> {
+        let prefixes: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
+        chosen(&prefixes, trace).unwrap().iter().map(Work::name).collect()
+    }
+
     #[test]
     fn works_are_chosen_by_how_their_names_begin() {
-        let names = |prefixes: &[&str]| -> Vec<String> {
-            let prefixes: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
-            chosen(&prefixes).unwrap().iter().map(Work::name).collect()
-        };
-        assert_eq!(names(&[]).len(), all().len());
-        assert_eq!(names(&["head", "put-10MiB"]), ["put-10MiB-20", "head-8KiB-20"]);
-        assert_eq!(names(&["put-8KiB-64@1000"]), ["put-8KiB-64@1000"]);
-        let error = chosen(&["putt".into()]).unwrap_err().to_string();
+        assert_eq!(names(&["head", "put-10MiB"], false), ["put-10MiB-20", "head-8KiB-20"]);
+        assert_eq!(names(&["put-8KiB-64@1000"], false), ["put-8KiB-64@1000"]);
+        let error = chosen(&["putt".into()], false).unwrap_err().to_string();
         assert!(error.contains("putt") && error.contains("put-8KiB-1000"), "{error}");
+    }
+
+    #[test]
+    fn a_replay_needs_a_trace_and_a_million_objects_are_put_only_on_request() {
+        assert_eq!(names(&[], true).len(), all().len() - 1);
+        assert_eq!(names(&[], false).len(), all().len() - 2);
+        assert_eq!(names(&["list"], false), ["list-8KiB-20"]);
+        assert_eq!(names(&["list-million"], false), ["list-million"]);
+        assert_eq!(names(&["replay"], true), ["replay"]);
+        let error = chosen(&["replay".into()], false).unwrap_err().to_string();
+        assert!(error.contains("--trace"), "{error}");
     }
 
     #[test]

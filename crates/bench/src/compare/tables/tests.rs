@@ -1,86 +1,10 @@
 use super::*;
+use crate::compare::peaks::{AtPeak, Peak};
 use crate::compare::plots;
-use crate::compare::results::{About, Machine, Row};
-
-const SMALL: u64 = 8 << 10;
-
-fn entrant(system: &str, setting: &str, floor: bool) -> Entrant {
-    Entrant {
-        system: system.into(),
-        version: "1.2".into(),
-        setting: setting.into(),
-        durability: "all synced".into(),
-        command: format!("{system} {{data}}"),
-        floor,
-    }
-}
-
-fn figures(ops_s: f64, cpu: f64) -> Figures {
-    Figures {
-        ops_s,
-        mib_s: ops_s / 128.0,
-        p50_us: Some(1_500.0),
-        p99_us: Some(9_000.0),
-        p999_us: Some(20_000.0),
-        errors: 0,
-        error_kind: String::new(),
-        unsent: 0,
-        server_cpu_us_per_op: Some(cpu),
-        client_cpu_us_per_op: Some(20.0),
-        memory_peak_bytes: 64 << 20,
-        put_bytes: 1_000_000,
-        written_bytes: 1_250_000,
-        occupied_bytes: 1_100_000,
-    }
-}
-
-fn row(round: u64, system: &str, work: Work, figures: Option<Figures>) -> Row {
-    let failure = figures.is_none().then(|| "it ended before it was ready".to_owned());
-    let (version, setting) = ("1.2".to_owned(), "default".to_owned());
-    Row { round, system: system.into(), version, setting, work, figures, failure }
-}
-
-/// Larder, the floor and a peer that fails in the second of two rounds.
-fn small() -> Results {
-    let put = Work::new(Op::Put, SMALL);
-    let rows = vec![
-        row(1, "larder", put, Some(figures(4_000.0, 100.0))),
-        row(1, "floor", put, Some(figures(20_000.0, 40.0))),
-        row(1, "Peer", put, Some(figures(1_000.0, 1_000.0))),
-        row(2, "larder", put, Some(figures(12_345.0, 90.0))),
-        row(2, "floor", put, Some(figures(20_000.0, 45.0))),
-        row(2, "Peer", put, None),
-    ];
-    let machine = Machine {
-        processor: "A CPU".into(),
-        cores: 2,
-        memory_mib: 2048,
-        kernel: "6.1".into(),
-        file_system: "ext4".into(),
-        load_average: "0.50".into(),
-    };
-    let about = About {
-        date: "2026-11-21".into(),
-        commit: "abc".into(),
-        command: "larder bench compare".into(),
-        machine,
-        seed: 7,
-        rounds: 2,
-        measured_ms: 1000,
-        warm_up_ms: 500,
-        listed: 5000,
-        systems: vec![
-            entrant("larder", "default", false),
-            entrant("floor", "default", true),
-            entrant("Peer", "default", false),
-        ],
-        absent: vec!["Other is left out".into()],
-    };
-    Results { about, rows }
-}
+use crate::compare::samples::{SMALL, entrant, figures, row, small};
 
 fn rendered(results: &Results) -> String {
-    render(results, &plots::all(results))
+    render(results, &plots::all(results), &Part::new(None).unwrap())
 }
 
 #[test]
@@ -107,6 +31,42 @@ fn medians_ratios_and_failures_are_shown() {
         assert!(text.contains(line), "{line}\n---\n{text}");
     }
     assert!(!text.lines().any(|line| line.ends_with(' ')), "{text}");
+}
+
+#[test]
+fn larder_is_shown_beside_each_peak_that_it_was_offered() {
+    let mut results = small();
+    let peak = |round, p99_us| Peak {
+        round,
+        system: "Peer".into(),
+        setting: "default".into(),
+        work: Work::new(Op::Put, SMALL),
+        ops_s: 1_000.0,
+        p99_us,
+    };
+    let larder = figures(999.0, 100.0);
+    results.at_peaks = vec![
+        AtPeak { peak: peak(1, 90_000.0), larder: Some(larder), failure: None },
+        AtPeak { peak: peak(2, 50_000.0), larder: None, failure: Some("it ended".into()) },
+    ];
+    let text = rendered(&results);
+    for line in [
+        "| Peer | 1,000 | 70.0 (50.0–90.0) | 999 | 9.00 | 0.10 |",
+        "- round 2, larder at the peak of Peer (default): it ended",
+    ] {
+        assert!(text.contains(line), "{line}\n---\n{text}");
+    }
+    assert!(!rendered(&small()).contains("peak load"), "nothing to show");
+}
+
+#[test]
+fn memory_with_a_million_objects_is_that_at_the_end() {
+    let mut results = small();
+    let work = Work::new(Op::ListMillion, SMALL);
+    results.rows.push(row(1, "larder", work, Some(figures(100.0, 9.0))));
+    let text = rendered(&results);
+    assert!(text.contains("after a million objects"), "{text}");
+    assert!(text.contains("| list 1000 keys of a million | 48.0 | – | – |"), "{text}");
 }
 
 #[test]
