@@ -18,8 +18,8 @@ const LEGEND_ENTRY: f64 = 128.0;
 const INK: &str = "#7d8590";
 const GRID: &str = "#7d859040";
 /// Colours that differ in lightness too, for those who do not tell them apart.
-const COLOURS: [&str; 7] =
-    ["#e8590c", "#868e96", "#adb5bd", "#2f9e44", "#1c7ed6", "#9c36b5", "#d6336c"];
+const COLOURS: [&str; 8] =
+    ["#e8590c", "#868e96", "#adb5bd", "#2f9e44", "#1c7ed6", "#0b7285", "#9c36b5", "#d6336c"];
 
 /// A point; both coordinates are above 0.
 pub(super) type Point = (f64, f64);

@@ -27,6 +27,8 @@ pub(super) struct Kind {
     /// Its arguments. `{data}` stands for the empty directory, `{config}` for the file, and `{s3}`
     /// and `{p1}` to `{p7}` for free ports.
     pub(super) arguments: &'static [&'static str],
+    /// Variables of its environment beside the keys.
+    environment: &'static [(&'static str, &'static str)],
     /// The configuration file, in which `{access}` and `{secret}` stand for the keys and `{random}`
     /// for 32 random bytes besides; empty if there is none.
     pub(super) config: &'static str,
@@ -50,7 +52,7 @@ pub(super) struct Peer {
 const SEAWEEDFS: Peer = Peer {
     program: "weed",
     version: &["version"],
-    install: "take a release from https://github.com/seaweedfs/seaweedfs/releases",
+    install: "build ./weed of https://github.com/seaweedfs/seaweedfs, or take a release",
     admission: &[],
 };
 
@@ -61,10 +63,13 @@ const MINIO: Peer = Peer {
     admission: &[],
 };
 
+const MINIO_ARGUMENTS: &[&str] =
+    &["server", "{data}", "--address=127.0.0.1:{s3}", "--console-address=127.0.0.1:{p1}"];
+
 const GARAGE: Peer = Peer {
     program: "garage",
     version: &["--version"],
-    install: "take a release from https://garagehq.deuxfleurs.fr/download",
+    install: "cargo install garage",
     admission: &[
         &["-c", "{config}", "node", "id", "-q"],
         &["-c", "{config}", "layout", "assign", "-z", "here", "-c", "1T", "{node}"],
@@ -97,13 +102,14 @@ pub(super) const LARDER: &str = "larder";
 pub(super) const FLOOR: &str = "floor";
 
 /// All of them, in the order of the tables.
-pub(super) const KINDS: [Kind; 7] = [
+pub(super) const KINDS: [Kind; 8] = [
     Kind {
         name: LARDER,
         setting: "default",
         durability: "content and metadata synced",
         peer: None,
         arguments: &["server", "{data}", "--listen", "127.0.0.1:{s3}", "--metrics-listen", "off"],
+        environment: &[],
         config: "",
         floor: false,
     },
@@ -113,6 +119,7 @@ pub(super) const KINDS: [Kind; 7] = [
         durability: "nothing is kept; HTTP, authentication and digests as in larder",
         peer: None,
         arguments: &["bench", "floor", "--listen", "127.0.0.1:{s3}"],
+        environment: &[],
         config: "",
         floor: true,
     },
@@ -122,13 +129,14 @@ pub(super) const KINDS: [Kind; 7] = [
         durability: "nothing is kept; HTTP alone",
         peer: None,
         arguments: &["bench", "floor", "--bare", "--listen", "127.0.0.1:{s3}"],
+        environment: &[],
         config: "",
         floor: true,
     },
     Kind {
         name: "SeaweedFS",
         setting: "default",
-        durability: "nothing synced; there is no setting in which all of a put is",
+        durability: "nothing synced; its setting fsync reaches no put over S3",
         peer: Some(&SEAWEEDFS),
         arguments: &[
             "server",
@@ -136,17 +144,23 @@ pub(super) const KINDS: [Kind; 7] = [
             "-ip=127.0.0.1",
             "-master.port={p1}",
             "-master.port.grpc={p2}",
+            "-master.telemetry=false",
             "-volume.port={p3}",
             "-volume.port.grpc={p4}",
             "-volume.max=100",
             "-volume.preStopSeconds=1",
             "-filer.port={p5}",
             "-filer.port.grpc={p6}",
+            "-filer.localSocket={data}/filer.socket",
             "-s3",
             "-s3.port={s3}",
             "-s3.port.grpc={p7}",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-s3.localSocket={data}/s3.socket",
             "-s3.config={config}",
         ],
+        environment: &[],
         config: r#"{"identities": [{"name": "bench", "actions": ["Admin", "Read", "Write", "List"],
   "credentials": [{"accessKey": "{access}", "secretKey": "{secret}"}]}]}
 "#,
@@ -155,14 +169,20 @@ pub(super) const KINDS: [Kind; 7] = [
     Kind {
         name: "MinIO",
         setting: "default",
-        durability: "content synced, its directory entry not; there is no setting in which it is",
+        durability: "content and metadata synced, their directory entries not",
         peer: Some(&MINIO),
-        arguments: &[
-            "server",
-            "{data}",
-            "--address=127.0.0.1:{s3}",
-            "--console-address=127.0.0.1:{p1}",
-        ],
+        arguments: MINIO_ARGUMENTS,
+        environment: &[],
+        config: "",
+        floor: false,
+    },
+    Kind {
+        name: "MinIO",
+        setting: "durable",
+        durability: "all synced: after each put everything on the machine is (MINIO_FS_OSYNC)",
+        peer: Some(&MINIO),
+        arguments: MINIO_ARGUMENTS,
+        environment: &[("MINIO_FS_OSYNC", "on")],
         config: "",
         floor: false,
     },
@@ -172,6 +192,7 @@ pub(super) const KINDS: [Kind; 7] = [
         durability: "nothing synced",
         peer: Some(&GARAGE),
         arguments: &["-c", "{config}", "server"],
+        environment: &[],
         config: garage_config!("false"),
         floor: false,
     },
@@ -181,6 +202,7 @@ pub(super) const KINDS: [Kind; 7] = [
         durability: "content and metadata synced (metadata_fsync, data_fsync)",
         peer: Some(&GARAGE),
         arguments: &["-c", "{config}", "server"],
+        environment: &[],
         config: garage_config!("true"),
         floor: false,
     },
@@ -262,10 +284,15 @@ fn version(kind: &Kind, program: &Path) -> io::Result<String> {
     }
     let question = kind.peer.map_or(&["--version"][..], |peer| peer.version);
     let output = Command::new(program).args(question).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let words = text.lines().next().unwrap_or_default().split_ascii_whitespace();
-    let version = words.skip_while(|word| !word.contains(|c: char| c.is_ascii_digit()));
-    Ok(version.collect::<Vec<_>>().join(" "))
+    Ok(printed_version(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The first word of the first line that looks like a version: SeaweedFS has a size before it.
+fn printed_version(text: &str) -> String {
+    let mut words = text.lines().next().unwrap_or_default().split_ascii_whitespace();
+    let is_version =
+        |word: &&str| word.contains('.') && word.contains(|c: char| c.is_ascii_digit());
+    words.find(is_version).unwrap_or_default().to_owned()
 }
 
 /// The version of the module that a Go program was built from, if it was installed as one.
@@ -344,14 +371,17 @@ impl System {
             .env("MINIO_ROOT_USER", &keys.access)
             .env("MINIO_ROOT_PASSWORD", &keys.secret)
             .env("MINIO_BROWSER", "off")
-            .env("MINIO_UPDATE", "off");
+            .env("MINIO_UPDATE", "off")
+            .envs(self.kind.environment.iter().copied());
         command
     }
 
     /// That command as the document shows it.
     pub(super) fn shown_command(&self) -> String {
         let program = self.kind.peer.map_or(LARDER, |peer| peer.program);
-        format!("{program} {}", self.kind.arguments.join(" "))
+        let variables =
+            self.kind.environment.iter().map(|(name, value)| format!("{name}={value} "));
+        format!("{}{program} {}", variables.collect::<String>(), self.kind.arguments.join(" "))
     }
 }
 
@@ -403,6 +433,13 @@ mod tests {
         assert_eq!(module_version(text).as_deref(), Some("v1.2.3"));
         assert_eq!(module_version("\tmod\tgithub.com/a/b\t(devel)\t\n"), None);
         assert_eq!(module_version(""), None);
+    }
+
+    #[test]
+    fn printed_versions_are_the_words_with_numbers_and_points() {
+        assert_eq!(printed_version("version 30GB 4.44  linux amd64\nsee x.y.1"), "4.44");
+        assert_eq!(printed_version("larder 0.1.0\n"), "0.1.0");
+        assert_eq!(printed_version(""), "");
     }
 
     #[test]
