@@ -287,12 +287,14 @@ fn version(kind: &Kind, program: &Path) -> io::Result<String> {
     Ok(printed_version(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The first word of the first line that looks like a version: SeaweedFS has a size before it.
+/// The first word of the first line that looks like a version, from its first digit on: SeaweedFS
+/// has a size before it, Garage where it was built from.
 fn printed_version(text: &str) -> String {
     let mut words = text.lines().next().unwrap_or_default().split_ascii_whitespace();
     let is_version =
         |word: &&str| word.contains('.') && word.contains(|c: char| c.is_ascii_digit());
-    words.find(is_version).unwrap_or_default().to_owned()
+    let version = words.find(is_version).unwrap_or_default();
+    version.trim_start_matches(|c: char| !c.is_ascii_digit()).to_owned()
 }
 
 /// The version of the module that a Go program was built from, if it was installed as one.
@@ -438,6 +440,7 @@ mod tests {
     #[test]
     fn printed_versions_are_the_words_with_numbers_and_points() {
         assert_eq!(printed_version("version 30GB 4.44  linux amd64\nsee x.y.1"), "4.44");
+        assert_eq!(printed_version("garage cargo:2.5.0 [features: lmdb]"), "2.5.0");
         assert_eq!(printed_version("larder 0.1.0\n"), "0.1.0");
         assert_eq!(printed_version(""), "");
     }
