@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use larder_protocol::index::Visit;
-use larder_protocol::pg::Recovering;
+use larder_protocol::pg::{Origin, Recovering};
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, Description, Effect, Event, FreeRuns, Index,
     IndexError, LvInfo, Outbox, Pg, Planted, PutCall, Replica, Token,
@@ -41,9 +41,14 @@ impl Index for Table {
         Ok(self.0.borrow().get(row).cloned())
     }
 
-    fn scan_prefix(&self, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), IndexError> {
-        for (row, value) in self.0.borrow().range(prefix.to_vec()..) {
-            if !row.starts_with(prefix) || visit(row, value) == ControlFlow::Break(()) {
+    fn scan(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), IndexError> {
+        for (row, value) in self.0.borrow().range(from.to_vec()..) {
+            if to.is_some_and(|to| &row[..] >= to) || visit(row, value) == ControlFlow::Break(()) {
                 break;
             }
         }
@@ -76,7 +81,15 @@ struct Member {
 
 impl Member {
     fn serving() -> Result<Self, Box<dyn std::error::Error>> {
-        let pg = Recovering::new(PgId(0), ME, OpId::default(), Planted::default()).finish()?;
+        let origin = Origin {
+            pg: PgId(0),
+            pg_count: 1,
+            me: ME,
+            applied: OpId::default(),
+            snapshot: None,
+            planted: Planted::default(),
+        };
+        let pg = Recovering::new(origin).finish()?;
         let (table, out) = (Table::default(), Outbox::new());
         let mut member = Self { pg, table, out, last: OpId::default() };
         member.step(Event::NewView { view: View(1), members: vec![ME], boot: BootId(1) });

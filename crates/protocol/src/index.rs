@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use larder_types::codec::CodecError;
-use larder_types::{BucketId, Epoch};
+use larder_types::{BucketId, Epoch, rows};
 
 /// The index cannot be trusted or reached: the PG stops until it is rebuilt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +21,9 @@ impl From<CodecError> for IndexError {
 /// Called for each row of a scan, with row and value; says whether to go on.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
+/// Visits the rows from one on, in order, of an index that does not change meanwhile.
+pub type ScanFrom<'a> = dyn Fn(&[u8], &mut Visit<'_>) -> Result<(), IndexError> + 'a;
+
 /// A row and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
@@ -31,11 +34,20 @@ pub trait Index {
     /// # Errors
     /// [`IndexError`].
     fn get(&self, row: &[u8]) -> Result<Option<Bytes>, IndexError>;
+    /// Visits the rows with `from <= row` and, if `to` is given, `row < to`, in order, until told to
+    /// stop.
+    ///
+    /// # Errors
+    /// [`IndexError`].
+    fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: &mut Visit<'_>)
+    -> Result<(), IndexError>;
     /// Visits the rows that begin with `prefix`, in order, until told to stop.
     ///
     /// # Errors
     /// [`IndexError`].
-    fn scan_prefix(&self, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), IndexError>;
+    fn scan_prefix(&self, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), IndexError> {
+        self.scan(prefix, rows::prefix_end(prefix).as_deref(), visit)
+    }
     /// Applies changes atomically; they need not be durable.
     ///
     /// # Errors

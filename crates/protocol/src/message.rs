@@ -6,9 +6,10 @@ use bytes::Bytes;
 use larder_types::{
     Attributes, BootId, BucketId, ChecksumAlgorithm, ChecksumKind, Chunk, Condition, ETag, Epoch,
     Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, Op, OpId,
-    OpSeq, PartRef, Request, ServerId, StreamId, Target, UploadId, VersionRow, View,
+    OpSeq, PartRef, Request, ServerId, SessionId, StreamId, Target, UploadId, VersionRow, View,
 };
 
+use crate::pg::{Piece, SnapshotHeader};
 use crate::space::LvInfo;
 
 /// Names a call in flight to its driver.
@@ -324,24 +325,68 @@ pub enum PeerMessage {
         /// Highest durable op.
         through: OpId,
     },
-    /// The backup has a gap: send again from here.
-    Resend {
+    /// To the primary of a view, from a member or learner: this is what I have.
+    Report {
+        /// The view.
+        view: View,
+        /// What there is.
+        report: Report,
+    },
+    /// To a follower that has no op in common with its primary: take the PG as it is here.
+    Snapshot {
         /// View.
         view: View,
-        /// First op that is missing.
-        from: OpSeq,
+        /// What it is, besides rows.
+        header: Arc<SnapshotHeader>,
     },
-    /// To the primary of a new view: this is what I have.
-    Report {
-        /// The new view.
+    /// To the primary: the rows of the snapshot at `at` that come next.
+    SnapshotNext {
+        /// View.
         view: View,
-        /// Last durable op.
-        last: OpId,
-        /// Ops above the commit point this member knows, that one included as `prev`.
-        prev: OpId,
-        /// Those ops.
-        entries: Vec<LogEntry>,
+        /// Which snapshot.
+        at: OpId,
+        /// The last row that is there.
+        after: Option<Vec<u8>>,
     },
+    /// The rows that were asked for.
+    SnapshotRows {
+        /// View.
+        view: View,
+        /// Which snapshot.
+        at: OpId,
+        /// What was asked.
+        after: Option<Vec<u8>>,
+        /// The rows.
+        piece: Piece,
+    },
+}
+
+impl PeerMessage {
+    /// The view in which it is said.
+    #[must_use]
+    pub fn view(&self) -> View {
+        match self {
+            Self::Append { view, .. }
+            | Self::Acked { view, .. }
+            | Self::Report { view, .. }
+            | Self::Snapshot { view, .. }
+            | Self::SnapshotNext { view, .. }
+            | Self::SnapshotRows { view, .. } => *view,
+        }
+    }
+}
+
+/// What a member or learner has when it meets a primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Whether its rows are all there; if not, it has nothing.
+    pub is_whole: bool,
+    /// Its last op.
+    pub last: OpId,
+    /// The op at its commit point.
+    pub prev: OpId,
+    /// Its ops above that.
+    pub entries: Vec<LogEntry>,
 }
 
 /// What happened.
@@ -381,6 +426,23 @@ pub enum Event {
         members: Vec<ServerId>,
         /// This member's run.
         boot: BootId,
+    },
+    /// The manager has this server follow a view without being a member of it.
+    Learn {
+        /// The view.
+        view: View,
+        /// Its primary.
+        primary: ServerId,
+    },
+    /// The flush of the index that was asked for under this number is done.
+    IndexFlushed(u64),
+    /// A proxy says that all its requests below `floor` are finished; `u64::MAX` when its session is
+    /// over.
+    Floor {
+        /// The proxy's session.
+        session: SessionId,
+        /// Floor.
+        floor: u64,
     },
     /// The manager gave the group another LV.
     LvAdded(LvInfo),
@@ -426,6 +488,36 @@ pub enum Effect {
     NeedLv,
     /// The view is active: tell the manager.
     ViewActive(View),
+    /// Tell the manager that this learner has everything that the view's members have.
+    CaughtUp {
+        /// View.
+        view: View,
+        /// Who.
+        learner: ServerId,
+    },
+    /// Keep a reader of the index as it is now, for this follower, in place of an earlier one.
+    Snapshot {
+        /// For whom.
+        to: ServerId,
+        /// The op that it shows last.
+        at: OpId,
+    },
+    /// Send the follower the next piece of its snapshot: [`PeerMessage::SnapshotRows`].
+    SnapshotRows {
+        /// Whom.
+        to: ServerId,
+        /// Which snapshot.
+        at: OpId,
+        /// After which row.
+        after: Option<Vec<u8>>,
+    },
+    /// The follower's snapshot is not needed any more.
+    SnapshotOver {
+        /// Whose.
+        to: ServerId,
+    },
+    /// Make durable what the index shows now, and answer [`Event::IndexFlushed`] with this number.
+    FlushIndex(u64),
     /// This member can't go on: its index or log contradicts itself.
     Halt(String),
 }

@@ -28,6 +28,12 @@ pub enum Planted {
     /// The allocator forgets puts that were open at the restart.
     #[cfg(feature = "planted-bugs")]
     ForgetOpenExtents,
+    /// A snapshot leaves out the puts that are open.
+    #[cfg(feature = "planted-bugs")]
+    SnapshotWithoutOpen,
+    /// Rows that a snapshot does not have stay.
+    #[cfg(feature = "planted-bugs")]
+    SnapshotKeepsOldRows,
 }
 
 macro_rules! asks {
@@ -55,4 +61,6 @@ asks! {
     leaves_no_tombstone => NoTombstone,
     reads_past_pending => ReadPastPending,
     forgets_open_extents => ForgetOpenExtents,
+    leaves_out_open => SnapshotWithoutOpen,
+    keeps_old_rows => SnapshotKeepsOldRows,
 }

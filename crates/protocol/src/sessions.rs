@@ -1,9 +1,13 @@
 //! Outcomes of requests, kept until the session's floor passes them, so that a repeat gets the same
 //! answer and a late repeat never resurrects a deleted object (DESIGN §5).
+//!
+//! What became an op is found again in the log, which is kept back to the oldest op remembered
+//! ([`Sessions::oldest`]), and goes along with a snapshot. What was refused is known to one run of one
+//! member alone: a proxy that asked in several views believes the latest of them.
 
 use std::collections::BTreeMap;
 
-use larder_types::{HybridClock, OpId, Request, SessionId};
+use larder_types::{HybridClock, OpId, OpSeq, Remembered, Request, SessionId, SessionMemory};
 
 use crate::limits::REPEATS_MAX;
 use crate::message::Refusal;
@@ -21,17 +25,6 @@ pub enum Known {
     Finished,
     /// The session has too many requests above its floor: slow down.
     TooMany,
-}
-
-/// The op that a request became.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Remembered {
-    /// The op.
-    pub op: OpId,
-    /// Its clock.
-    pub clock: HybridClock,
-    /// Whether it is a put that was revoked.
-    pub revoked: bool,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +96,45 @@ impl Sessions {
         }
     }
 
+    /// The proxy says that every number below `floor` is finished: all of them, if its session is over.
+    pub fn raise_floor(&mut self, session: SessionId, floor: u64) {
+        self.open.entry(session).or_default().raise_floor(floor);
+    }
+
+    /// Every session so far is over.
+    pub fn end_all(&mut self) {
+        self.open.values_mut().for_each(|session| session.raise_floor(u64::MAX));
+    }
+
+    /// The oldest op that a repeat may still ask for.
+    #[must_use]
+    pub fn oldest(&self) -> Option<OpSeq> {
+        let ops = self.open.values().flat_map(|session| session.ops.values());
+        ops.map(|known| known.op.seq).min()
+    }
+
+    /// All that is remembered of ops through `last`, session by session.
+    #[must_use]
+    pub fn remembered(&self, last: OpSeq) -> Vec<SessionMemory> {
+        let memory = |(&session, known): (&SessionId, &Session)| SessionMemory {
+            session,
+            floor: known.floor,
+            requests: (known.ops.iter())
+                .filter(|(_, known)| known.op.seq <= last)
+                .map(|(number, known)| (*number, *known))
+                .collect(),
+        };
+        self.open.iter().map(memory).collect()
+    }
+
+    /// Takes what another member remembered.
+    pub fn restore(&mut self, memory: &SessionMemory) {
+        let session = self.open.entry(memory.session).or_default();
+        session.raise_floor(memory.floor);
+        let from = session.floor;
+        session.ops.extend(memory.requests.iter().copied().filter(|(number, _)| *number >= from));
+    }
+
     /// The op was cut off the log: the request did not happen.
     pub fn forget(&mut self, request: &Request) {
         if let Some(session) = self.open.get_mut(&request.session) {
@@ -139,6 +171,24 @@ mod tests {
         assert_eq!(sessions.lookup(&request(5, 0)), Known::Finished);
         sessions.forget(&request(7, 6));
         assert_eq!(sessions.lookup(&request(7, 6)), Known::New);
+    }
+
+    #[test]
+    fn what_is_remembered_is_restored_elsewhere() {
+        let op = |seq| OpId { view: View(1), seq: OpSeq(seq) };
+        let mut sessions = Sessions::default();
+        sessions.record(&request(5, 3), op(9), HybridClock(5));
+        sessions.record(&request(7, 4), op(12), HybridClock(6));
+        assert_eq!(sessions.oldest(), Some(OpSeq(9)));
+        let mut other = Sessions::default();
+        sessions.remembered(OpSeq(9)).iter().for_each(|memory| other.restore(memory));
+        assert_eq!(other.lookup(&request(5, 4)), sessions.lookup(&request(5, 4)));
+        assert_eq!(other.lookup(&request(7, 4)), Known::New, "it came after the snapshot");
+        assert_eq!(other.lookup(&request(3, 3)), Known::Finished);
+        other.raise_floor(SessionId(1), 6);
+        assert_eq!((other.oldest(), other.lookup(&request(5, 5))), (None, Known::Finished));
+        sessions.end_all();
+        assert_eq!((sessions.oldest(), sessions.lookup(&request(8, 8))), (None, Known::Finished));
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod limits;
 pub mod manager;
 pub mod meta;
 pub mod proxy;
+mod requests;
 pub mod store;
 mod ticket;
 

@@ -11,7 +11,9 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use larder_env::SeededRng;
 use larder_protocol::placement::pg_of;
-use larder_types::{Chunk, Extent, Grant, LvId, ObjectKey, PgId, Request, SessionId, StreamId};
+use larder_types::{
+    Chunk, Extent, Grant, LvId, ObjectKey, PgId, Request, SessionId, StreamId, View,
+};
 
 use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn, StoreIn};
 use crate::index::BUCKET;
@@ -48,8 +50,8 @@ struct State {
     owner: BTreeMap<u64, u64>,
     polled: u64,
     out: Vec<Out>,
-    /// Primary of each PG as last looked up.
-    primaries: Vec<usize>,
+    /// Primary and view of each PG as last looked up.
+    primaries: Vec<(usize, View)>,
     routes: Rc<RefCell<Routes>>,
     rotten: Rotten,
 }
@@ -128,11 +130,6 @@ impl Desk {
         self.0.borrow().rotten.borrow().contains(&(grant, replica))
     }
 
-    /// Starts of meta servers so far.
-    pub(crate) fn starts(&self) -> u64 {
-        self.0.borrow().routes.borrow().starts
-    }
-
     /// A new request; it is finished when the guard goes.
     pub(crate) fn begin_request(&self) -> OpenRequest {
         let mut state = self.0.borrow_mut();
@@ -148,6 +145,17 @@ impl Desk {
         let mut state = self.0.borrow_mut();
         state.next_stream += 1;
         StreamId { session: state.session, number: state.next_stream }
+    }
+
+    /// The oldest request that is open.
+    pub(crate) fn floor(&self) -> u64 {
+        let state = self.0.borrow();
+        state.open.first().copied().unwrap_or(state.next_number)
+    }
+
+    /// The view in which the next call to a PG is made.
+    pub(crate) fn view(&self, pg: PgId) -> View {
+        self.0.borrow().primaries[pg.0 as usize].1
     }
 
     /// Where answers of one exchange arrive.
@@ -219,11 +227,11 @@ impl Desk {
 
 impl State {
     fn ask(&mut self, pg: PgId, token: Option<u64>, ask: Ask) {
-        let node = self.primaries[pg.0 as usize];
+        let (node, view) = self.primaries[pg.0 as usize];
         let run = self.routes.borrow().runs[node];
         let (proxy, session) = (self.proxy, self.session);
         let caller = token.map(|token| Caller { proxy, session, token });
-        self.out.push(Out::Ask { node, input: NodeIn::Ask { run, pg, caller, ask } });
+        self.out.push(Out::Ask { node, input: NodeIn::Ask { run, pg, view, caller, ask } });
     }
 
     fn wake_at(&mut self, at_us: u64) {

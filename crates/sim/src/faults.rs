@@ -48,6 +48,10 @@ pub(crate) enum FaultKind {
     Storm,
     /// Another member is to lead a PG.
     Rotate(u32, usize),
+    /// A meta server is gone for some seconds.
+    Away(usize),
+    /// A meta server loses its disk, and is gone for some seconds.
+    Wiped(usize),
     /// The next flush of an index does this.
     Flush(usize, FlushFault),
 }
@@ -89,6 +93,8 @@ impl FaultKind {
                 ];
                 Self::Flush(machine, faults[rng.below(5) as usize])
             }
+            24 | 25 if several => Self::Away(machine),
+            26 if several => Self::Wiped(machine),
             _ if several => Self::Rotate(
                 rng.below(u64::from(setup.pgs)) as u32,
                 rng.below(setup.machines as u64) as usize,
@@ -104,6 +110,16 @@ impl FaultKind {
             0 => Self::PowerLoss(machine),
             1 => Self::PowerLossAt(DiskOf::Node(machine), 1 + rng.below(6)),
             _ => Self::FailedOperation(DiskOf::Node(machine), 1 + rng.below(6)),
+        }
+    }
+
+    /// Draws one that concerns the members of PGs.
+    pub(crate) fn draw_of_members(rng: &mut SeededRng, setup: &Setup) -> Self {
+        let machine = rng.below(setup.machines as u64) as usize;
+        match rng.below(4) {
+            0 => Self::Rotate(rng.below(u64::from(setup.pgs)) as u32, machine),
+            1 => Self::Away(machine),
+            _ => Self::Wiped(machine),
         }
     }
 
@@ -125,6 +141,8 @@ impl FaultKind {
             Self::ClockJump(..) => "clock jumped",
             Self::Storm => "network storm",
             Self::Rotate(..) => "primary changed",
+            Self::Away(_) => "meta server away",
+            Self::Wiped(_) => "meta server wiped",
             Self::Flush(..) => "index flush failed",
         }
     }

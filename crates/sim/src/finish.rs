@@ -1,8 +1,10 @@
 //! The end of a run: every fault ends, everything restarts, and then the store must come to rest and
 //! be whole.
 
-use larder_protocol::pg::Role;
-use larder_types::PgId;
+use larder_protocol::IndexError;
+use larder_protocol::index::Row;
+use larder_protocol::pg::{Role, owner};
+use larder_types::{PgId, rows};
 
 use crate::content::{matches, tags_number};
 use crate::happening::Piece;
@@ -86,13 +88,18 @@ impl World {
         if !self.proxies.iter().all(crate::proxy::Proxy::is_up) {
             return Err("a proxy is down".to_owned());
         }
-        let routes = self.manager.routes.borrow();
         for (at, node) in self.nodes.iter().enumerate() {
             if !node.is_up() {
                 return Err(format!("meta server {at} is down"));
             }
             for pg in node.pgs() {
-                let primary = routes.primary[pg.id().0 as usize] == at;
+                let Some(members) = self.manager.whole(pg.id()) else {
+                    return Err(format!("pg {} lacks members", pg.id()));
+                };
+                if !members.contains(&at) {
+                    continue;
+                }
+                let primary = members[0] == at;
                 let gauges = pg.gauges();
                 let wanted = if primary { Role::Serving } else { Role::Backup };
                 if pg.role() != wanted
@@ -119,21 +126,40 @@ impl World {
 
     /// Every member's index shows the same.
     fn check_replicas(&self) -> Result<(), Finding> {
-        let rows = |node: usize| Port(&self.nodes[node].kv).collect(b"").map_err(contradiction);
-        let first = rows(0)?;
-        for node in 1..self.nodes.len() {
-            let other = rows(node)?;
-            if first == other {
-                continue;
+        for pg in (0..self.setup.pgs).map(PgId) {
+            let rows = |node: usize| self.rows_of(node, pg).map_err(contradiction);
+            let members = self.manager.whole(pg).unwrap_or_default();
+            let Some((&primary, backups)) = members.split_first() else { continue };
+            let first = rows(primary)?;
+            for &node in backups {
+                let other = rows(node)?;
+                if first == other {
+                    continue;
+                }
+                let differing = first.iter().zip(&other).find(|(a, b)| a != b).map(|(a, _)| &a.0);
+                let row = differing.map_or_else(String::new, |row| row.escape_ascii().to_string());
+                let (ours, theirs) = (first.len(), other.len());
+                let text = format!(
+                    "pg {pg}: meta servers {primary} and {node} differ: {ours} and {theirs} rows, at {row}"
+                );
+                return Err(Finding::Contradiction(text));
             }
-            let differing = first.iter().zip(&other).find(|(a, b)| a != b).map(|(a, _)| &a.0);
-            let row = differing.map_or_else(String::new, |row| row.escape_ascii().to_string());
-            let (ours, theirs) = (first.len(), other.len());
-            let text =
-                format!("meta servers 0 and {node} differ: {ours} and {theirs} rows, at {row}");
-            return Err(Finding::Contradiction(text));
         }
         Ok(())
+    }
+
+    /// What a meta server's index shows of a PG, and through which op.
+    fn rows_of(&self, node: usize, pg: PgId) -> Result<Vec<Row>, IndexError> {
+        let mut rows = Port(&self.nodes[node].kv).collect(b"")?;
+        let mut failed = None;
+        rows.retain(|(row, value)| match owner(row, value, self.setup.pgs) {
+            Ok(of) => of == Some(pg) || *row == rows::applied(pg),
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        });
+        failed.map_or(Ok(rows), Err)
     }
 
     /// What the allocators think is what the rows say; nothing is used twice, lost or left over.
@@ -171,7 +197,7 @@ impl World {
         let keys = self.clients.keys.clone();
         for (at, key) in keys.iter().enumerate() {
             let pg = larder_protocol::placement::pg_of(BUCKET, key, self.setup.pgs);
-            let primary = self.manager.routes.borrow().primary[pg.0 as usize];
+            let (primary, _) = self.manager.routes.borrow().primary[pg.0 as usize];
             let begun = self.clients.history.now();
             let port = Port(&self.nodes[primary].kv);
             let located = port.locate(BUCKET, key).map_err(contradiction)?;
@@ -212,7 +238,8 @@ impl World {
     /// Every holder has its copy, unless it was damaged on purpose.
     fn check_copies(&self) -> Result<(), Finding> {
         for pg in (0..self.setup.pgs).map(PgId) {
-            for chunk in self.nodes[0].chunks_of(pg) {
+            let (primary, _) = self.manager.routes.borrow().primary[pg.0 as usize];
+            for chunk in self.nodes[primary].chunks_of(pg) {
                 for replica in chunk.holders.iter() {
                     let place = self.manager.place(chunk.lv, replica);
                     let good =

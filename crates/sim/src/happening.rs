@@ -74,10 +74,13 @@ pub(crate) enum Ask {
 
 #[derive(Debug, Clone)]
 pub(crate) enum NodeIn {
-    Ask { run: BootId, pg: PgId, caller: Option<Caller>, ask: Ask },
+    Ask { run: BootId, pg: PgId, view: View, caller: Option<Caller>, ask: Ask },
     Peer { pg: PgId, from: ServerId, message: PeerMessage },
     Data { run: BootId, id: u64, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer },
     NewView { pg: PgId, view: View, members: Vec<ServerId>, boot: BootId },
+    Learn { pg: PgId, view: View, primary: ServerId, boot: BootId },
+    Floor { session: SessionId, floor: u64 },
+    FlushFor { run: BootId, pg: PgId, flush: u64 },
     Space { run: BootId, pg: PgId, view: View, lvs: Vec<LvInfo>, sessions: Vec<SessionId> },
     LvAdded { run: BootId, pg: PgId, info: LvInfo },
     PoolEmpty { run: BootId, pg: PgId },
@@ -121,14 +124,59 @@ pub(crate) enum StoreIn {
 
 #[derive(Debug, Clone)]
 pub(crate) enum ManagerIn {
-    NodeUp { node: usize, boot: BootId },
-    StoreUp { store: usize, boot: BootId },
-    ProxyUp { proxy: usize, session: SessionId },
-    Told { pg: PgId, view: View, node: usize, boot: BootId },
-    Active { node: usize, boot: BootId, pg: PgId, view: View },
-    NeedLv { node: usize, boot: BootId, pg: PgId },
-    Created { lv: LvId, replica: usize },
-    Renew { node: usize, boot: BootId, pg: PgId, view: View, sent_us: u64 },
+    /// With the last op of each PG, if the node has all that its log and index ever had.
+    NodeUp {
+        node: usize,
+        boot: BootId,
+        last: Vec<Option<OpId>>,
+    },
+    Beat {
+        node: usize,
+        boot: BootId,
+    },
+    CaughtUp {
+        node: usize,
+        boot: BootId,
+        pg: PgId,
+        view: View,
+        learner: ServerId,
+    },
+    StoreUp {
+        store: usize,
+        boot: BootId,
+    },
+    ProxyUp {
+        proxy: usize,
+        session: SessionId,
+    },
+    Told {
+        pg: PgId,
+        view: View,
+        node: usize,
+        boot: BootId,
+    },
+    Active {
+        node: usize,
+        boot: BootId,
+        pg: PgId,
+        view: View,
+    },
+    NeedLv {
+        node: usize,
+        boot: BootId,
+        pg: PgId,
+    },
+    Created {
+        lv: LvId,
+        replica: usize,
+    },
+    Renew {
+        node: usize,
+        boot: BootId,
+        pg: PgId,
+        view: View,
+        sent_us: u64,
+    },
     Tick,
 }
 
@@ -136,6 +184,7 @@ pub(crate) enum ManagerIn {
 pub(crate) enum ProxyIn {
     Heard { session: SessionId, token: u64, heard: Heard },
     Wake { session: SessionId, task: u64 },
+    Beat { session: SessionId },
 }
 
 /// A key of a list, with its etag and tags.
@@ -144,11 +193,16 @@ pub(crate) type Listed = (ObjectKey, ETag, Vec<(String, String)>);
 /// What a proxy hears.
 #[derive(Debug, Clone)]
 pub(crate) enum Heard {
-    Answer(Answer),
+    /// What a PG answers, in which view.
+    Answer(Answer, View),
     Located(Option<Box<Located>>),
     Listed(Vec<Listed>),
     Parts(Vec<(u16, PartRow)>),
-    Written { replica: usize, grant: Grant, good: bool },
+    Written {
+        replica: usize,
+        grant: Grant,
+        good: bool,
+    },
     Bytes(Option<Bytes>),
 }
 
@@ -191,6 +245,7 @@ impl Happening {
             Happening::Manager(_) => (50, 0, 0),
             Happening::Proxy(proxy, ProxyIn::Heard { token, .. }) => (60, *proxy as u64, *token),
             Happening::Proxy(proxy, ProxyIn::Wake { task, .. }) => (61, *proxy as u64, *task),
+            Happening::Proxy(proxy, ProxyIn::Beat { .. }) => (62, *proxy as u64, 0),
             Happening::Client(client) => (70, *client as u64, 0),
             Happening::Restart(_) => (80, 0, 0),
             Happening::Over(_) => (81, 0, 0),
@@ -206,8 +261,10 @@ impl NodeIn {
             NodeIn::Peer { message, .. } => match message {
                 PeerMessage::Append { .. } => 2,
                 PeerMessage::Acked { .. } => 3,
-                PeerMessage::Resend { .. } => 4,
+                PeerMessage::Snapshot { .. } => 4,
                 PeerMessage::Report { .. } => 5,
+                PeerMessage::SnapshotNext { .. } => 18,
+                PeerMessage::SnapshotRows { .. } => 19,
             },
             NodeIn::Data { .. } => 6,
             NodeIn::NewView { .. } => 7,
@@ -221,6 +278,9 @@ impl NodeIn {
             NodeIn::Apply { .. } => 15,
             NodeIn::Tick { .. } => 16,
             NodeIn::Flush { .. } => 17,
+            NodeIn::Learn { .. } => 20,
+            NodeIn::Floor { .. } => 21,
+            NodeIn::FlushFor { .. } => 22,
         }
     }
 
@@ -230,6 +290,7 @@ impl NodeIn {
             | NodeIn::Peer { pg, .. }
             | NodeIn::Data { pg, .. }
             | NodeIn::NewView { pg, .. }
+            | NodeIn::Learn { pg, .. }
             | NodeIn::Apply { pg, .. } => u64::from(pg.0),
             _ => 0,
         }

@@ -31,9 +31,13 @@ impl Index for Port<'_> {
         self.0.get(row).map_err(failed)
     }
 
-    fn scan_prefix(&self, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), IndexError> {
-        let end = rows::prefix_end(prefix);
-        self.0.scan(prefix, end.as_deref(), visit).map_err(failed)
+    fn scan(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), IndexError> {
+        self.0.scan(from, to, visit).map_err(failed)
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {

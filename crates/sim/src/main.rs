@@ -36,6 +36,9 @@ struct Args {
     /// Large ops in every seed, so that the log is pressed.
     #[arg(long)]
     heavy_log: bool,
+    /// Members that often go and come in every seed of several members.
+    #[arg(long)]
+    restless: bool,
     /// Run each seed once only, without comparing the traces of two runs.
     #[arg(long)]
     once: bool,
@@ -152,7 +155,14 @@ fn run_seed(args: &Args, bugs: Bugs, seed: u64) -> Result<Report, Vec<String>> {
     let members = args.members.unwrap_or(if seed.is_multiple_of(2) { 1 } else { 3 });
     RUNNING.set((seed, members));
     let text = if args.trace { Text::Live } else { Text::None };
-    let options = Options { members, ops: args.ops, heavy_log: args.heavy_log, bugs, text };
+    let options = Options {
+        members,
+        ops: args.ops,
+        heavy_log: args.heavy_log,
+        restless: args.restless,
+        bugs,
+        text,
+    };
     let report = run(seed, options);
     if let Some(finding) = &report.finding {
         let mut lines = run(seed, Options { text: Text::Tail, ..options }).tail;

@@ -3,9 +3,13 @@
 //!
 //! # Invariants
 //!
-//! 1. A view begins at each restart of a primary, at each restart of a data server of the PG, and
-//!    when the seed says so; with another primary only after the old one's lease has run out.
-//! 2. An LV belongs to one PG for ever. A PG hears of it when all its PVs are there.
+//! 1. A view begins at each restart of a primary, at each restart of a data server of the PG, when a
+//!    member goes or comes, and when the seed says so; with another primary only after the old one's
+//!    lease has run out or its process is gone.
+//! 2. Only a member of the latest activated view that has not lost anything since leads, and no view
+//!    is without one.
+//! 3. A member is let go only while enough others are there; one that returns learns first.
+//! 4. An LV belongs to one PG for ever. A PG hears of it when all its PVs are there.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use larder_protocol::{LvInfo, Replica};
-use larder_types::{BootId, LvId, PgId, PvId, ServerId, SessionId, View};
+use larder_types::{BootId, LvId, OpId, PgId, PvId, ServerId, SessionId, View};
 
 use crate::happening::{ManagerIn, NodeIn, StoreIn};
 use crate::net::{MS, Net};
@@ -24,22 +28,29 @@ use crate::store::LV_BLOCKS;
 const LEASE_US: u64 = 600 * MS;
 /// Between two rounds of the manager's own work.
 const TICK_US: u64 = 200 * MS;
+/// Microseconds without a word from a meta server after which it is taken for dead.
+const SILENCE_US: u64 = 1_200 * MS;
+/// Members without which a PG takes nothing.
+const MEMBERS_MIN: usize = 2;
 
 /// What proxies look up: the primary of each PG and the run of each meta server.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    pub(crate) primary: Vec<usize>,
+    pub(crate) primary: Vec<(usize, View)>,
     pub(crate) runs: Vec<BootId>,
-    /// Starts of meta servers so far: a request is repeated only if there was none since it began,
-    /// because what a PG knows of old requests does not outlive the trimming of its log.
-    pub(crate) starts: u64,
     /// Data servers of each LV's replicas.
     pub(crate) places: BTreeMap<LvId, Vec<usize>>,
 }
 
 struct PgState {
     view: View,
+    /// Primary first.
     members: Vec<usize>,
+    /// Who should be members.
+    target: Vec<usize>,
+    /// The latest view that was activated, and those of its members that still have all of it.
+    activated: View,
+    qualified: BTreeSet<usize>,
     told: BTreeSet<(usize, BootId)>,
     lease_until_us: u64,
     /// The primary to be, once the lease has run out.
@@ -62,24 +73,33 @@ pub(crate) struct Manager {
     lvs: Vec<Lv>,
     next_pv: Vec<u32>,
     sessions: BTreeMap<usize, SessionId>,
+    closed: Vec<SessionId>,
+    heard_us: Vec<Option<u64>>,
     pub(crate) routes: Rc<RefCell<Routes>>,
 }
 
 impl Manager {
     pub(crate) fn new(setup: &Arc<Setup>, net: &mut Net) -> Self {
         let machines = setup.machines;
-        let pgs = (0..setup.pgs as usize).map(|pg| PgState {
-            view: View(0),
-            members: (0..machines).map(|member| (member + pg) % machines).collect(),
-            told: BTreeSet::new(),
-            lease_until_us: 0,
-            wanted: None,
-            wants_lv: None,
+        let pgs = (0..setup.pgs as usize).map(|pg| {
+            let members = 0..setup.options.members;
+            let target: Vec<usize> = members.map(|member| (member + pg) % machines).collect();
+            PgState {
+                view: View(0),
+                members: target.clone(),
+                qualified: target.iter().copied().collect(),
+                activated: View(0),
+                target,
+                told: BTreeSet::new(),
+                lease_until_us: 0,
+                wanted: None,
+                wants_lv: None,
+            }
         });
         let pgs: Vec<PgState> = pgs.collect();
         net.after(TICK_US, ManagerIn::Tick);
         let routes = Routes {
-            primary: pgs.iter().map(|pg| pg.members[0]).collect(),
+            primary: pgs.iter().map(|pg| (pg.members[0], View(0))).collect(),
             runs: vec![BootId(0); machines],
             ..Routes::default()
         };
@@ -90,16 +110,29 @@ impl Manager {
             lvs: Vec::new(),
             next_pv: vec![0; machines],
             sessions: BTreeMap::new(),
+            closed: Vec::new(),
+            heard_us: vec![None; machines],
             routes: Rc::new(RefCell::new(routes)),
         }
     }
 
     pub(crate) fn handle(&mut self, input: ManagerIn, net: &mut Net) {
         match input {
-            ManagerIn::NodeUp { node, boot } => self.node_up(node, boot, net),
+            ManagerIn::NodeUp { node, boot, last } => self.node_up(node, boot, &last, net),
+            ManagerIn::Beat { node, boot } => {
+                if self.routes.borrow().runs[node] == boot {
+                    self.heard_us[node] = Some(net.now_us());
+                }
+            }
+            ManagerIn::CaughtUp { node, boot, pg, view, learner } => {
+                if self.leads(node, boot, pg) {
+                    self.caught_up(pg, view, learner.0 as usize, net);
+                }
+            }
             ManagerIn::StoreUp { store, boot } => self.store_up(store, boot, net),
             ManagerIn::ProxyUp { proxy, session } => {
                 if let Some(dead) = self.sessions.insert(proxy, session) {
+                    self.closed.push(dead);
                     let runs = self.routes.borrow().runs.clone();
                     for (node, run) in runs.into_iter().enumerate() {
                         net.send((node, NodeIn::Closed { run, session: dead }));
@@ -114,6 +147,11 @@ impl Manager {
             }
             ManagerIn::Active { node, boot, pg, view } => {
                 if self.leads(node, boot, pg) && self.pgs[pg.0 as usize].view == view {
+                    let state = &mut self.pgs[pg.0 as usize];
+                    if state.activated < view {
+                        state.activated = view;
+                        state.qualified = state.members.iter().copied().collect();
+                    }
                     let lvs = self.lvs_of(pg);
                     let sessions = self.sessions.values().copied().collect();
                     net.send((node, NodeIn::Space { run: boot, pg, view, lvs, sessions }));
@@ -149,25 +187,76 @@ impl Manager {
         self.pgs[pg.0 as usize].members[0] == node && self.routes.borrow().runs[node] == boot
     }
 
-    fn node_up(&mut self, node: usize, boot: BootId, net: &mut Net) {
+    fn node_up(&mut self, node: usize, boot: BootId, last: &[Option<OpId>], net: &mut Net) {
         {
             let mut routes = self.routes.borrow_mut();
             if routes.runs[node] == boot {
                 return;
             }
             routes.runs[node] = boot;
-            routes.starts += 1;
+        }
+        self.heard_us[node] = Some(net.now_us());
+        for &session in &self.closed {
+            net.send((node, NodeIn::Floor { session, floor: u64::MAX }));
         }
         for pg in (0..self.setup.pgs).map(PgId) {
+            let now_us = net.now_us();
             let state = &mut self.pgs[pg.0 as usize];
+            // Every op of the activated view's start on is durable on all its members.
+            let has_all = last[pg.0 as usize].is_some_and(|last| last.view >= state.activated);
+            if !has_all && state.qualified.remove(&node) {
+                net.faults.add("members that lost everything", 1);
+            }
             if state.members[0] == node {
                 // Whoever led here is dead, and its lease with it.
-                state.lease_until_us = 0;
-                let primary = state.wanted.take().unwrap_or(node);
-                self.begin_view(pg, primary, net);
-            } else {
+                state.lease_until_us = now_us;
+                let wanted = state.wanted.take().filter(|to| state.qualified.contains(to));
+                if let Some(primary) = wanted.or(state.qualified.contains(&node).then_some(node)) {
+                    self.begin_view(pg, primary, net);
+                }
+            } else if state.members.contains(&node) {
                 self.tell(pg, node, net);
             }
+        }
+    }
+
+    fn is_alive(&self, node: usize, net: &Net) -> bool {
+        self.heard_us[node].is_some_and(|heard_us| heard_us + SILENCE_US > net.now_us())
+    }
+
+    /// Lets go of members that are gone or have nothing, as far as enough others are there.
+    fn let_go(&mut self, pg: PgId, net: &mut Net) -> bool {
+        let state = &self.pgs[pg.0 as usize];
+        let has_all = |node: &usize| {
+            self.is_alive(*node, net)
+                && (state.activated < state.view || state.qualified.contains(node))
+        };
+        let left: Vec<usize> = state.members.iter().copied().filter(has_all).collect();
+        let leader = left.iter().find(|node| state.qualified.contains(*node)).copied();
+        let Some(primary) = leader else { return false };
+        let leads_on = primary == state.members[0];
+        if left.len() == state.members.len() || left.len() < MEMBERS_MIN.min(state.target.len()) {
+            return false;
+        }
+        if !leads_on && state.lease_until_us >= net.now_us() {
+            return false;
+        }
+        net.faults.add("members let go", (state.members.len() - left.len()) as u64);
+        self.pgs[pg.0 as usize].members = left;
+        self.begin_view(pg, primary, net);
+        true
+    }
+
+    /// A learner has what the members have: it becomes one.
+    fn caught_up(&mut self, pg: PgId, view: View, learner: usize, net: &mut Net) {
+        let alive = self.is_alive(learner, net);
+        let state = &mut self.pgs[pg.0 as usize];
+        let wanted = state.target.contains(&learner) && !state.members.contains(&learner);
+        if state.view == view && state.activated == view && wanted && alive {
+            state.members.push(learner);
+            let primary = state.members[0];
+            net.faults.add("members that returned", 1);
+            self.begin_view(pg, primary, net);
         }
     }
 
@@ -184,8 +273,10 @@ impl Manager {
             .map(|lv| lv.pg)
             .collect();
         for pg in concerned {
-            if self.pgs[pg.0 as usize].view > View(0) {
-                let primary = self.pgs[pg.0 as usize].members[0];
+            let state = &self.pgs[pg.0 as usize];
+            let primary = state.members[0];
+            // Else another leads soon, in a view of its own.
+            if state.view > View(0) && state.qualified.contains(&primary) {
                 self.begin_view(pg, primary, net);
             }
         }
@@ -194,17 +285,18 @@ impl Manager {
     /// Has another member lead, once the present primary's lease has run out.
     pub(crate) fn rotate(&mut self, pg: PgId, to: usize) {
         let state = &mut self.pgs[pg.0 as usize];
-        state.wanted = Some(to % state.members.len());
+        state.wanted = Some(state.target[to % state.target.len()]);
     }
 
     fn begin_view(&mut self, pg: PgId, primary: usize, net: &mut Net) {
         let state = &mut self.pgs[pg.0 as usize];
+        assert!(state.qualified.contains(&primary), "who leads has all of the latest active view");
         state.view = View(state.view.0 + 1);
         let at = state.members.iter().position(|member| *member == primary).unwrap_or(0);
         state.members.swap(0, at);
         state.told.clear();
         state.wants_lv = None;
-        self.routes.borrow_mut().primary[pg.0 as usize] = primary;
+        self.routes.borrow_mut().primary[pg.0 as usize] = (primary, state.view);
         net.faults.add("views begun", 1);
         let members = self.pgs[pg.0 as usize].members.clone();
         net.say(format_args!("manager: pg {pg}: view {:?}, members {members:?}", self.view(pg)));
@@ -215,6 +307,22 @@ impl Manager {
 
     pub(crate) fn view(&self, pg: PgId) -> View {
         self.pgs[pg.0 as usize].view
+    }
+
+    /// Members of a PG, primary first, once all are back.
+    pub(crate) fn whole(&self, pg: PgId) -> Option<&[usize]> {
+        let state = &self.pgs[pg.0 as usize];
+        (state.members.len() == state.target.len() && state.activated == state.view)
+            .then_some(&state.members[..])
+    }
+
+    /// Whether a meta server may lose everything: each of its PGs has two other members with all of it.
+    pub(crate) fn can_spare(&self, node: usize) -> bool {
+        self.pgs.iter().filter(|pg| pg.target.contains(&node)).all(|pg| {
+            let others = pg.members.iter().filter(|member| pg.qualified.contains(member));
+            pg.activated == pg.view
+                && others.filter(|member| **member != node).count() >= MEMBERS_MIN
+        })
     }
 
     fn tell(&self, pg: PgId, node: usize, net: &mut Net) {
@@ -229,19 +337,47 @@ impl Manager {
     /// What the manager does for a PG from time to time.
     fn go_on(&mut self, pg: PgId, net: &mut Net) {
         let state = &self.pgs[pg.0 as usize];
+        if state.view == View(0) {
+            return;
+        }
         if let Some(primary) = state.wanted
             && state.lease_until_us < net.now_us()
         {
+            let can_lead = state.qualified.contains(&primary) && state.members.contains(&primary);
             self.pgs[pg.0 as usize].wanted = None;
-            self.begin_view(pg, primary, net);
+            if can_lead {
+                self.begin_view(pg, primary, net);
+                return;
+            }
+        }
+        if self.let_go(pg, net) || self.lead_anew(pg, net) {
             return;
         }
+        let state = &self.pgs[pg.0 as usize];
         for &node in &state.members {
             let boot = self.routes.borrow().runs[node];
             if !state.told.contains(&(node, boot)) {
                 self.tell(pg, node, net);
             }
         }
+        let primary = ServerId(state.members[0] as u32);
+        for &node in state.target.iter().filter(|node| !state.members.contains(node)) {
+            let (boot, view) = (self.routes.borrow().runs[node], state.view);
+            net.send_lossy((node, NodeIn::Learn { pg, view, primary, boot }));
+        }
+    }
+
+    /// A primary that lost everything does not lead again, though too few others are there to let it go.
+    fn lead_anew(&mut self, pg: PgId, net: &mut Net) -> bool {
+        let state = &self.pgs[pg.0 as usize];
+        if state.qualified.contains(&state.members[0]) || state.lease_until_us > net.now_us() {
+            return false;
+        }
+        let can_lead =
+            |node: &&usize| state.qualified.contains(*node) && self.is_alive(**node, net);
+        let Some(&primary) = state.members.iter().find(can_lead) else { return false };
+        self.begin_view(pg, primary, net);
+        true
     }
 
     fn draw_lv(&mut self, pg: PgId, net: &mut Net) {

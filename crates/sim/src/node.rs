@@ -7,27 +7,29 @@
 //! 3. What tells a proxy about a key's present state leaves only under a lease (with several
 //!    members), which is looked at after the index was read.
 
+mod start;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use larder_env::SimDisk;
-use larder_kv::{Kv, KvError, SimKv};
-use larder_metalog::LogError;
-use larder_protocol::pg::{LogGap, Recovering, Role};
+use larder_kv::{Kv, KvError, KvReader, SimKv};
+use larder_protocol::pg::{Role, read_piece};
 use larder_protocol::rebuild::{SpaceFault, SpaceScan};
 use larder_protocol::{
-    Answer, Call, Content, Effect, Event, IndexError, LvInfo, Outbox, Pg, Refusal, Token,
+    Answer, Call, Content, Effect, Event, IndexError, LvInfo, Outbox, PeerMessage, Pg, Refusal,
+    Token,
 };
-use larder_types::codec::decode;
-use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View, rows};
+use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View};
 
 use crate::fate::Fate;
 use crate::happening::{Ask, Caller, Heard, ManagerIn, NodeIn, ProxyIn, Requester, StoreIn};
 use crate::index::Port;
-use crate::log::{self, Log, fate};
+use crate::log::Log;
 use crate::net::{MS, Net};
 use crate::setup::Setup;
 use crate::verdict::Finding;
+pub(crate) use start::NoStart;
 
 /// Names no call: the answer, if any, is dropped.
 const NOBODY: Token = Token(u64::MAX);
@@ -61,6 +63,8 @@ struct Life {
     next_request: u64,
     /// Sessions that ended in this run.
     closed: BTreeSet<SessionId>,
+    /// Snapshots that followers take, each at its op.
+    snapshots: BTreeMap<(PgId, ServerId), (OpId, Box<dyn KvReader>)>,
 }
 
 /// A meta server and its disk.
@@ -73,16 +77,6 @@ pub(crate) struct Node {
     /// Milliseconds by which its clock is ahead.
     pub(crate) skew_ms: i64,
     life: Option<Life>,
-}
-
-/// Why a server does not start.
-pub(crate) enum NoStart {
-    /// Something failed that may be over later.
-    Later(Fate),
-    /// Its log is damaged.
-    Damaged(String),
-    /// Its log and index do not fit each other.
-    Unfit(String),
 }
 
 impl Node {
@@ -109,66 +103,6 @@ impl Node {
         }
     }
 
-    /// Starts: takes up log and index, and tells the manager.
-    pub(crate) fn start(&mut self, net: &mut Net) -> Result<(), NoStart> {
-        assert!(self.life.is_none(), "a server runs once");
-        self.disk = self.disk.reopen();
-        self.run = BootId(net.rng.next_u64());
-        let mut pgs = Vec::new();
-        for pg in (0..self.setup.pgs).map(PgId) {
-            let applied = self.applied(pg).map_err(|error| NoStart::Unfit(error.0))?;
-            let (me, planted) = (ServerId(self.id as u32), self.setup.options.bugs.protocol);
-            pgs.push(Recovering::new(pg, me, applied, planted));
-        }
-        let mut unfit = None;
-        let log_id = net.rng.next_u64();
-        let opened = Log::open(&self.disk, log_id, self.setup.options.bugs, &mut |recovered| {
-            let record = &recovered.record;
-            let id = OpId { view: record.view, seq: record.seq };
-            let replayed = decode::<Op>("op", record.payload)
-                .map_err(|error| error.to_string())
-                .and_then(|op| {
-                    let gap = |gap: LogGap| gap.to_string();
-                    pgs[record.pg.0 as usize].replay(id, op, record.commit).map_err(gap)
-                });
-            if let Err(error) = replayed {
-                unfit.get_or_insert(error);
-            }
-        });
-        let log = match opened {
-            Ok(log) => log,
-            Err(LogError::Damaged(damage)) => return Err(NoStart::Damaged(damage.to_string())),
-            Err(error) => return Err(NoStart::Later(fate(&error))),
-        };
-        if let Some(error) = unfit {
-            return Err(NoStart::Unfit(error));
-        }
-        let members = pgs
-            .into_iter()
-            .map(|recovering| recovering.finish().map(Member::new))
-            .collect::<Result<_, LogGap>>()
-            .map_err(|gap| NoStart::Unfit(gap.to_string()))?;
-        self.life = Some(Life {
-            log,
-            members,
-            places: BTreeMap::new(),
-            requests: BTreeSet::new(),
-            next_request: 0,
-            closed: BTreeSet::new(),
-        });
-        let (node, run) = (self.id, self.run);
-        let jitter = net.rng.below(5 * MS);
-        net.after(50 + jitter, ManagerIn::NodeUp { node, boot: run });
-        net.after(100 * MS, (node, NodeIn::Tick { run }));
-        net.after(60 * MS, (node, NodeIn::Flush { run }));
-        Ok(())
-    }
-
-    fn applied(&self, pg: PgId) -> Result<OpId, IndexError> {
-        let row = larder_protocol::Index::get(&Port(&self.kv), &rows::applied(pg))?;
-        Ok(row.map(|row| decode("applied position", &row)).transpose()?.unwrap_or_default())
-    }
-
     fn now_ms(&self, net: &Net) -> u64 {
         (self.setup.epoch_ms + net.now_us() / MS).saturating_add_signed(self.skew_ms)
     }
@@ -180,8 +114,28 @@ impl Node {
         }
         let run = self.run;
         match input {
-            NodeIn::Ask { run: meant, pg, caller, ask } if meant == run => {
-                self.ask(pg, caller, ask, net)
+            NodeIn::Ask { run: meant, pg, view, caller, ask } if meant == run => {
+                let current = self.member(pg).pg.view();
+                match caller {
+                    Some(caller) if view != current => {
+                        let answer = Answer::Refused(Refusal::NotPrimary);
+                        hear(caller, Heard::Answer(answer, current), net);
+                        Ok(())
+                    }
+                    caller => self.ask(pg, caller, ask, net),
+                }
+            }
+            NodeIn::Learn { pg, view, primary, boot } if boot == run => {
+                self.step(pg, Event::Learn { view, primary }, net)
+            }
+            NodeIn::Floor { session, floor } => {
+                for pg in (0..self.setup.pgs).map(PgId) {
+                    self.step(pg, Event::Floor { session, floor }, net)?;
+                }
+                Ok(())
+            }
+            NodeIn::FlushFor { run: meant, pg, flush } if meant == run => {
+                self.flush_for(pg, flush, net)
             }
             NodeIn::Peer { pg, from, message } => self.step(pg, Event::Peer { from, message }, net),
             NodeIn::Data { run: meant, id, pg, lv, replica, answer } if meant == run => {
@@ -293,6 +247,19 @@ impl Node {
                 Effect::ViewActive(view) => {
                     net.send(ManagerIn::Active { node: id, boot: run, pg, view });
                 }
+                Effect::CaughtUp { view, learner } => {
+                    net.send_lossy(ManagerIn::CaughtUp { node: id, boot: run, pg, view, learner });
+                }
+                Effect::Snapshot { to, at } => {
+                    net.faults.add("snapshots begun", 1);
+                    let reader = self.kv.snapshot().map_err(kv_fate)?;
+                    self.life().snapshots.insert((pg, to), (at, reader));
+                }
+                Effect::SnapshotRows { to, at, after } => self.send_rows(pg, (to, at), after, net),
+                Effect::SnapshotOver { to } => {
+                    self.life().snapshots.remove(&(pg, to));
+                }
+                Effect::FlushIndex(flush) => net.soon((id, NodeIn::FlushFor { run, pg, flush })),
                 Effect::Halt(reason) => net.find(Finding::Contradiction(reason)),
             }
         }
@@ -324,7 +291,7 @@ impl Node {
             return self.step(pg, Event::Call { token: NOBODY, call }, net);
         };
         if adds_data && self.life().log.is_full() {
-            let answer = Heard::Answer(Answer::Refused(Refusal::Busy));
+            let answer = Heard::Answer(Answer::Refused(Refusal::Busy), self.member(pg).pg.view());
             hear(caller, answer, net);
             return Ok(());
         }
@@ -350,9 +317,10 @@ impl Node {
             Answer::Granted { .. } | Answer::Persisted { .. } | Answer::Done { .. }
         );
         let heard = if tells && !is_leased {
-            Ok(Heard::Answer(Answer::Refused(Refusal::NotPrimary)))
+            Ok(Heard::Answer(Answer::Refused(Refusal::NotPrimary), member.pg.view()))
         } else {
-            self.look_up(pg, wanted, answer)
+            let view = member.pg.view();
+            self.look_up(pg, view, wanted, answer)
         };
         match heard {
             Ok(heard) => hear(caller, heard, net),
@@ -360,7 +328,13 @@ impl Node {
         }
     }
 
-    fn look_up(&self, pg: PgId, wanted: Wanted, answer: Answer) -> Result<Heard, IndexError> {
+    fn look_up(
+        &self,
+        pg: PgId,
+        view: View,
+        wanted: Wanted,
+        answer: Answer,
+    ) -> Result<Heard, IndexError> {
         let port = Port(&self.kv);
         Ok(match (wanted, answer) {
             (Wanted::Locate(bucket, _), Answer::Version(Some(row))) => {
@@ -376,7 +350,7 @@ impl Node {
             (Wanted::Parts(bucket, upload), Answer::Passed) => {
                 Heard::Parts(port.parts(bucket, upload)?)
             }
-            (_, answer) => Heard::Answer(answer),
+            (_, answer) => Heard::Answer(answer, view),
         })
     }
 
@@ -470,6 +444,7 @@ impl Node {
 
     fn tick(&mut self, net: &mut Net) -> Result<(), Fate> {
         let (id, run) = (self.id, self.run);
+        net.send_lossy(ManagerIn::Beat { node: id, boot: run });
         if net.rng.one_in(4) {
             self.life().log.mark()?;
         }
@@ -504,8 +479,45 @@ impl Node {
         match self.kv.flush() {
             Ok(_) => self.life().log.trim(&retain),
             Err(KvError::Full { .. }) => Ok(()),
-            Err(KvError::PoweredOff) => Err(Fate::PowerLost),
-            Err(error) => Err(Fate::Ends(error.to_string())),
+            Err(error) => Err(kv_fate(error)),
+        }
+    }
+
+    /// Makes the index durable for a snapshot that was taken.
+    fn flush_for(&mut self, pg: PgId, flush: u64, net: &mut Net) -> Result<(), Fate> {
+        match self.kv.flush() {
+            Ok(_) => self.step(pg, Event::IndexFlushed(flush), net),
+            Err(KvError::Full { .. }) => {
+                net.after(100 * MS, (self.id, NodeIn::FlushFor { run: self.run, pg, flush }));
+                Ok(())
+            }
+            Err(error) => Err(kv_fate(error)),
+        }
+    }
+
+    /// Sends a follower the next rows of its snapshot.
+    fn send_rows(
+        &mut self,
+        pg: PgId,
+        (to, at): (ServerId, OpId),
+        after: Option<Vec<u8>>,
+        net: &mut Net,
+    ) {
+        let (from, view, pgs) =
+            (ServerId(self.id as u32), self.member(pg).pg.view(), self.setup.pgs);
+        let Some((of, reader)) = self.life().snapshots.get(&(pg, to)) else { return };
+        if *of != at {
+            return;
+        }
+        let scan = |from: &[u8], visit: &mut larder_protocol::index::Visit<'_>| {
+            reader.scan(from, None, visit).map_err(|error| IndexError(error.to_string()))
+        };
+        match read_piece(&scan, (pg, pgs), after.as_deref()) {
+            Ok(piece) => {
+                let message = PeerMessage::SnapshotRows { view, at, after, piece };
+                net.send_lossy((to.0 as usize, NodeIn::Peer { pg, from, message }));
+            }
+            Err(error) => net.find(Finding::Contradiction(error.0)),
         }
     }
 
@@ -514,21 +526,6 @@ impl Node {
         let mut chunks = Port(&self.kv).chunks().unwrap_or_default();
         chunks.retain(|chunk| chunk.grant.pg == pg);
         chunks
-    }
-
-    /// Says in the log that all of it is synced, dies, and flips a bit of it; false if nothing is left
-    /// in the log.
-    pub(crate) fn rot_log(&mut self, net: &mut Net) -> bool {
-        let Some(life) = &mut self.life else { return false };
-        if life.log.mark().is_err() || !life.log.take() || life.log.commit().is_err() {
-            return false;
-        }
-        self.die();
-        let Some((file, offset)) = log::place_in_record(&self.disk.reopen(), &mut net.rng) else {
-            return false;
-        };
-        net.say(format_args!("FAULT: a bit of {file} rots at {offset}"));
-        self.disk.flip_bit(&file, offset).is_ok()
     }
 
     /// The machines, for the checks at the end.
@@ -559,6 +556,13 @@ pub(crate) fn scan<'a>(
         pg.open_chunks().for_each(|chunk| scan.claim(chunk));
     }
     Ok(scan.finish())
+}
+
+fn kv_fate(error: KvError) -> Fate {
+    match error {
+        KvError::PoweredOff => Fate::PowerLost,
+        error => Fate::Ends(error.to_string()),
+    }
 }
 
 fn hear(caller: Caller, heard: Heard, net: &mut Net) {

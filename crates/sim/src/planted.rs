@@ -37,6 +37,8 @@ bugs! {
     "no-tombstone" => protocol: larder_protocol::Planted::NoTombstone,
     "read-past-pending" => protocol: larder_protocol::Planted::ReadPastPending,
     "forget-open-extents" => protocol: larder_protocol::Planted::ForgetOpenExtents,
+    "snapshot-without-open" => protocol: larder_protocol::Planted::SnapshotWithoutOpen,
+    "snapshot-keeps-old-rows" => protocol: larder_protocol::Planted::SnapshotKeepsOldRows,
     "data-ack-before-sync" => volume: larder_volume::Planted::AckBeforeSync,
     "floor-in-memory-only" => volume: larder_volume::Planted::FloorInMemoryOnly,
     "void-not-durable" => volume: larder_volume::Planted::VoidNotDurable,

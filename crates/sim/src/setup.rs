@@ -16,6 +16,9 @@ pub struct Options {
     /// Large ops, so that batches cross from one segment of the log into the next. One in
     /// [`HEAVY_ONE_IN`] seeds has them anyway.
     pub heavy_log: bool,
+    /// Members that often go and come. One in [`RESTLESS_ONE_IN`] seeds of several members has them
+    /// anyway.
+    pub restless: bool,
     /// Bugs to be found.
     pub bugs: Bugs,
     /// Text to be kept.
@@ -24,7 +27,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { members: 1, ops: 500, heavy_log: false, bugs: Bugs::default(), text: Text::None }
+        Self {
+            members: 1,
+            ops: 500,
+            heavy_log: false,
+            restless: false,
+            bugs: Bugs::default(),
+            text: Text::None,
+        }
     }
 }
 
@@ -64,6 +74,10 @@ pub(crate) struct Setup {
 
 /// One in so many seeds has large ops.
 pub const HEAVY_ONE_IN: u64 = 40;
+/// One in so many seeds of several members has members that often go and come.
+pub const RESTLESS_ONE_IN: u64 = 8;
+/// Faults of members that are added to such a seed's.
+const RESTLESS_FAULTS: u32 = 15;
 /// One in so many seeds has many puts that are very slow, and few faults.
 const PATIENT_ONE_IN: u64 = 10;
 /// Faults of the log's disk that are added to such a seed's.
@@ -93,11 +107,12 @@ impl Setup {
             very_late: 100 + rng.below(400),
         };
         let pgs = 1 << rng.below(3);
+        let machines = if single { 1 } else { options.members + rng.below(3) as usize };
         let patient = rng.one_in(PATIENT_ONE_IN);
         let mut setup = Self {
             seed,
             options,
-            machines: options.members,
+            machines,
             replicas: if single { 1 } else { 1 + rng.below(3) as usize },
             pgs,
             proxies: if proxy_inside { 1 } else { 2 },
@@ -121,6 +136,13 @@ impl Setup {
             for _ in 0..HEAVY_FAULTS {
                 let at_op = rng.below(u64::from(options.ops)) as u32;
                 let kind = FaultKind::draw_of_log(&mut rng, &setup);
+                setup.faults.push(Fault { at_op, kind });
+            }
+        }
+        if !single && (rng.one_in(RESTLESS_ONE_IN) || options.restless) {
+            for _ in 0..RESTLESS_FAULTS {
+                let at_op = rng.below(u64::from(options.ops)) as u32;
+                let kind = FaultKind::draw_of_members(&mut rng, &setup);
                 setup.faults.push(Fault { at_op, kind });
             }
         }

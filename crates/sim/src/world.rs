@@ -200,6 +200,21 @@ impl World {
         self.net.after(pause, Happening::Restart(part));
     }
 
+    /// A meta server is gone for longer than the others wait for it; perhaps with its disk.
+    fn lose(&mut self, machine: usize, wiped: bool) {
+        if wiped && !self.manager.can_spare(machine) {
+            return;
+        }
+        self.stop_node(machine);
+        if wiped {
+            self.net.faults.add("meta server's disk lost", 1);
+            let seed = self.net.rng.next_u64();
+            self.nodes[machine].wipe(SimDisk::new(seed, NODE_DISK_BYTES));
+        }
+        let pause = 500 * MS + self.net.rng.below(6_000 * MS);
+        self.net.after(pause, Happening::Restart(Part::Node(machine)));
+    }
+
     fn stop_node(&mut self, machine: usize) {
         self.nodes[machine].die();
         self.nodes[machine].disk.kill();
@@ -298,6 +313,8 @@ impl World {
                 self.nodes[machine].disk.crash();
                 self.stores[machine].disk.crash();
             }
+            FaultKind::Away(machine) => self.lose(machine, false),
+            FaultKind::Wiped(machine) => self.lose(machine, true),
             FaultKind::AllPowerLoss => {
                 (0..self.setup.machines).for_each(|machine| self.power_off(machine));
             }
@@ -338,7 +355,7 @@ impl World {
     /// A bit rots in one copy of an object that its primary shows.
     fn rot(&mut self) {
         let pg = self.net.rng.below(u64::from(self.setup.pgs)) as usize;
-        let primary = self.manager.routes.borrow().primary[pg];
+        let (primary, _) = self.manager.routes.borrow().primary[pg];
         if !self.nodes[primary].is_up() {
             return;
         }

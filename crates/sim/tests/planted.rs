@@ -5,15 +5,19 @@ use larder_sim::planted::{Bugs, NAMES};
 use larder_sim::{Options, run};
 
 /// Seeds in which a bug must be found.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 400;
+
+/// Bugs of members that go and come.
+const OF_RETURNING: &[&str] = &["snapshot-without-open", "snapshot-keeps-old-rows"];
 
 /// How a bug is looked for: one that needs a view change while old messages are on their way takes
-/// three members, one that needs a batch which crosses from one segment of the log into the next
-/// takes large ops.
+/// three members, one of returning members many that go and come, and one that needs a batch which
+/// crosses from one segment of the log into the next takes large ops.
 fn options(name: &str) -> Options {
     let bugs = Bugs::named(name).expect("a planted bug's name");
     Options {
-        members: if name == "open-lowers" { 3 } else { 1 },
+        members: if name == "open-lowers" || OF_RETURNING.contains(&name) { 3 } else { 1 },
+        restless: OF_RETURNING.contains(&name),
         heavy_log: name == "cut-tail-not-synced",
         bugs,
         ..Options::default()

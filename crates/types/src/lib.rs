@@ -26,8 +26,8 @@ pub use ids::{
 };
 pub use metax::{
     Attributes, Body, ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Extent,
-    Holders, HybridClock, Metax, ObjectChecksum, PartRef, PartRow, Retention, UploadRow,
-    VersionRow,
+    Holders, HybridClock, Metax, ObjectChecksum, PartRef, PartRow, Retention, SnapshotRow,
+    UploadRow, VersionRow,
 };
 pub use name::{BucketName, NameError, ObjectKey};
-pub use op::{Op, Outcome, Put, Target};
+pub use op::{Op, Outcome, Put, Remembered, SessionMemory, Target};

@@ -308,6 +308,15 @@ pub struct UploadRow {
     pub checksum: Option<(ChecksumAlgorithm, ChecksumKind)>,
 }
 
+/// With which snapshot a PG's rows came to this member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotRow {
+    /// The op that the snapshot showed last.
+    pub at: OpId,
+    /// Whether all of its rows are there; if not, the PG's rows have no meaning.
+    pub is_whole: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{BootId, BucketId, OpSeq, Request, ServerId, StreamId, UploadId};
+use crate::ids::{BootId, BucketId, OpId, OpSeq, Request, ServerId, SessionId, StreamId, UploadId};
 use crate::metax::{Body, Holders, HybridClock, Metax, PartRef, UploadRow};
 use crate::name::ObjectKey;
 
@@ -151,4 +151,37 @@ pub enum Op {
         /// Stream.
         stream: StreamId,
     },
+    /// This member's alone, at the place of a snapshot: all of its log before is void, and its rows are
+    /// about to be replaced by those of the snapshot.
+    SnapshotBegin,
+    /// This member's alone: what the snapshot's primary remembered of a session.
+    SnapshotSession(SessionMemory),
+    /// This member's alone, at the place of a snapshot: its rows are there, durable, and the puts that
+    /// were open then stand before this record.
+    SnapshotEnd {
+        /// Open puts that will make nothing when they are committed.
+        superseded: Vec<OpSeq>,
+    },
+}
+
+/// What is remembered of a proxy's session so that its repeats get the same answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionMemory {
+    /// The session.
+    pub session: SessionId,
+    /// Every number below it is finished.
+    pub floor: u64,
+    /// Requests from the floor on that became ops.
+    pub requests: Vec<(u64, Remembered)>,
+}
+
+/// The op that a request became.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// The op.
+    pub op: OpId,
+    /// Its clock.
+    pub clock: HybridClock,
+    /// Whether it is a put that was revoked.
+    pub revoked: bool,
 }

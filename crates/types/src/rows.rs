@@ -5,6 +5,7 @@
 //! 'K' bucket(8) session(8) number(8) chunk(4)      chunk of a stream
 //! 'O' bucket(8) session(8) number(8)               open stream: value is the key's PG
 //! 'P' bucket(8) pg(4) view(8) seq(8) part(2)       part of an upload
+//! 'S' pg(4)                                       snapshot that the PG's rows came with, if any
 //! 'U' bucket(8) key* pg(4) view(8) seq(8)          open upload, in the order of S3's list
 //! 'V' bucket(8) key* version(8)                    version, newest first
 //! ```
@@ -23,6 +24,14 @@ pub const NULL_VERSION: u64 = u64::MAX;
 #[must_use]
 pub fn applied(pg: PgId) -> Vec<u8> {
     let mut row = vec![b'A'];
+    row.extend(pg.0.to_be_bytes());
+    row
+}
+
+/// Row that says with which snapshot a PG's rows came; see [`SnapshotRow`](crate::SnapshotRow).
+#[must_use]
+pub fn snapshot(pg: PgId) -> Vec<u8> {
+    let mut row = vec![b'S'];
     row.extend(pg.0.to_be_bytes());
     row
 }
@@ -84,6 +93,15 @@ pub fn part(bucket: BucketId, upload: UploadId, number: u16) -> Vec<u8> {
 pub fn part_number(row: &[u8]) -> Option<u16> {
     let tail = row.get(row.len().checked_sub(2)?..)?;
     Some(u16::from_be_bytes(tail.try_into().ok()?))
+}
+
+/// Reads the upload off a row made by [`part`].
+#[must_use]
+pub fn parse_part(row: &[u8]) -> Option<UploadId> {
+    let [b'P', rest @ ..] = row else { return None };
+    let (_bucket, rest) = take_u64(rest)?;
+    let (upload, _number) = rest.split_last_chunk::<2>()?;
+    parse_upload_tail(upload)
 }
 
 /// Row of an open upload.

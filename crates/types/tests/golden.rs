@@ -119,6 +119,7 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("part", &stored::part());
     golden.check_value("upload", &stored::upload_row());
     golden.check_value("checksum algorithms", &stored::algorithms());
+    golden.check_value("snapshot", &stored::snapshot_row());
     golden.check_value("bucket, live", &stored::live_bucket());
     golden.check_value("bucket, deleting", &stored::deleting_bucket());
     golden.finish();
@@ -131,6 +132,7 @@ fn keys_of_rows_keep_their_golden_bytes() {
         (BucketId(0x0102_0304_0506_0708), stored::key(), stored::stream(), stored::upload());
     let zeros = ObjectKey::new("a\0b").unwrap();
     golden.check("applied position", &rows::applied(PgId(0x0102_0304)));
+    golden.check("snapshot", &rows::snapshot(PgId(0x0102_0304)));
     golden.check("rows of a stream", &rows::stream(bucket, stream));
     golden.check("chunk of a stream", &rows::chunk(bucket, stream, 0x0A0B_0C0D));
     golden.check("open stream", &rows::open_stream(bucket, stream));
@@ -151,6 +153,7 @@ fn golden_keys_are_read_back() {
     let bucket = BucketId(0x0102_0304_0506_0708);
     assert_eq!(rows::parse_open_stream(&golden["open stream"]), Some((bucket, stored::stream())));
     assert_eq!(rows::part_number(&golden["part"]), Some(10_000));
+    assert_eq!(rows::parse_part(&golden["part"]), Some(stored::upload()));
     let (of, key, tail) = rows::parse_keyed(&golden["upload"]).unwrap();
     assert_eq!((of, key), (bucket, stored::key()));
     assert_eq!(rows::parse_upload_tail(tail), Some(stored::upload()));

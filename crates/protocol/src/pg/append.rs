@@ -52,6 +52,7 @@ impl Pg {
             self.sessions.record(request, entry.id, clock_of(&entry.op));
         }
         self.clock = self.clock.max(clock_of(&entry.op));
+        self.unsynced = Some(entry.id);
         out.push(Effect::Append(entry.clone()));
         if let Some((token, _)) = reply
             && self.planted.answers_before_commit()
@@ -108,7 +109,7 @@ fn done(entry: &LogEntry) -> Answer {
     Answer::Done { op: entry.id, clock: clock_of(&entry.op) }
 }
 
-fn clock_of(op: &Op) -> HybridClock {
+pub(super) fn clock_of(op: &Op) -> HybridClock {
     match op {
         Op::Put(put) => put.metax.clock,
         Op::Delete { clock, .. } => *clock,

@@ -14,7 +14,7 @@ use larder_types::{
 };
 
 use super::slots::Slot;
-use super::{OpenPut, Pg};
+use super::{OpenPut, Pg, TailEntry};
 use crate::index::{Changes, Index, IndexError};
 use crate::limits::APPLY_OPS_MAX;
 use crate::message::{Call, Effect, LogEntry, Outbox};
@@ -110,6 +110,9 @@ impl Pg {
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
             }
             Op::DropStream { bucket, stream } => batch.drop_orphans(*bucket, *stream, id)?,
+            Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {
+                return Err(IndexError(format!("op {id:?} belongs to no log's tail")));
+            }
         }
         Ok(())
     }
@@ -184,17 +187,16 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
         let mut rested = Vec::new();
-        for tail in self.tail.drain(..count) {
-            if super::chunk_of(&tail.entry.op).is_some() {
-                continue;
-            }
-            for slot in
-                super::slots_of(tail.entry.id, self.id, &tail.entry.op).into_iter().flatten()
-            {
-                if self.slots.leave(&slot, tail.entry.id.seq) {
-                    rested.push(slot);
+        for _ in 0..count {
+            let Some(TailEntry { entry, .. }) = self.tail.pop_front() else { break };
+            if super::chunk_of(&entry.op).is_none() {
+                for slot in super::slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
+                    if self.slots.leave(&slot, entry.id.seq) {
+                        rested.push(slot);
+                    }
                 }
             }
+            self.remember(entry);
         }
         for open in closed {
             for slot in super::slots_of(open.id, self.id, &open.put).into_iter().flatten() {

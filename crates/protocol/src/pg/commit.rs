@@ -9,6 +9,13 @@ use crate::message::{Effect, Outbox, PeerMessage};
 impl Pg {
     /// This member's log is synced through `id`.
     pub(super) fn made_durable(&mut self, id: OpId, out: &mut Outbox) {
+        if self.unsynced == Some(id) {
+            self.unsynced = None;
+        }
+        if self.copy.is_some() {
+            self.copy_synced(id, out);
+            return;
+        }
         // Of an op that was cut off since, or of one that replaced it: only what is still in the log
         // counts, and ops up to a commit point are never cut.
         let known = id.seq <= self.applied.seq
@@ -18,7 +25,7 @@ impl Pg {
         }
         self.durable = id.seq;
         match self.role {
-            Role::Backup => {
+            Role::Backup | Role::Learner => {
                 let message = PeerMessage::Acked { view: self.view, through: id };
                 self.message(self.members[0], message, out);
                 self.advance(self.commit, out);
@@ -32,7 +39,7 @@ impl Pg {
     pub(super) fn primary_advance(&mut self, out: &mut Outbox) {
         let mut point = self.durable;
         for member in &self.members[1..] {
-            point = point.min(self.acked.get(member).copied().unwrap_or_default());
+            point = point.min(self.acked_by(*member));
         }
         self.advance(point, out);
         self.view_progress(out);

@@ -25,6 +25,7 @@ mod read;
 mod replicate;
 mod resolve;
 mod slots;
+mod snapshot;
 mod state;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -35,19 +36,23 @@ use larder_types::{
 };
 
 use crate::index::{Index, IndexError};
-use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
+use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Report, Token};
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
+use replicate::Follower;
 use resolve::Resolution;
 use slots::{Slot, Slots};
-pub use state::{LogGap, Recovering};
+pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
+pub use state::{LogGap, Origin, Recovering};
 
 /// What this member does in its view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// No view since the restart.
     Down,
+    /// Follows a primary without being a member of its view.
+    Learner,
     /// Follows the primary.
     Backup,
     /// Primary: levels the members to the longest log.
@@ -116,6 +121,8 @@ pub struct PgGauges {
 #[derive(Debug)]
 pub struct Pg {
     id: PgId,
+    /// PGs of the cluster: says which rows are this one's.
+    pg_count: u32,
     me: ServerId,
     boot: BootId,
     planted: Planted,
@@ -128,14 +135,26 @@ pub struct Pg {
     tail: VecDeque<TailEntry>,
     durable: OpSeq,
     commit: OpSeq,
-    /// Highest op that each other member made durable in this view.
-    acked: BTreeMap<ServerId, OpSeq>,
-    /// Last op, commit point and the ops above it, of each other member at the view's start.
-    reports: BTreeMap<ServerId, (OpId, OpId, Vec<LogEntry>)>,
+    /// The last op appended, until it is known to be synced.
+    unsynced: Option<OpId>,
+    /// Ops applied last, for followers that are behind; the first of them comes after `before_history`.
+    history: VecDeque<LogEntry>,
+    before_history: OpId,
+    /// Whether the index has all rows of the PG up to `applied`.
+    is_whole: bool,
+    /// The snapshot that is being taken.
+    copy: Option<snapshot::Copy>,
+    /// Flushes of the index asked for.
+    flushes: u64,
+    /// Those who follow this primary.
+    followers: BTreeMap<ServerId, Follower>,
+    /// What each other member has at the view's start.
+    reports: BTreeMap<ServerId, Report>,
     /// Whether every member has reported and this primary has the longest log of them.
     levelled: bool,
-    /// Whether this view's primary has spoken to this backup.
+    /// Whether this view's primary has spoken to this follower lately, and ticks since.
     heard: bool,
+    silent_ticks: u32,
 
     open: BTreeMap<OpSeq, OpenPut>,
     slots: Slots,
@@ -182,12 +201,14 @@ impl Pg {
         self.commit
     }
 
-    /// The oldest op whose log record is still needed; everything below may be trimmed once the index
-    /// is durable through [`Pg::applied`].
+    /// The oldest op whose log record is still needed, for a put that is open or a request that may be
+    /// repeated; everything below may be trimmed once the index is durable through [`Pg::applied`].
     #[must_use]
     pub fn retain_from(&self) -> OpSeq {
         let oldest_open = self.open.keys().next().copied();
-        oldest_open.unwrap_or(OpSeq(u64::MAX)).min(self.applied.seq.next())
+        let oldest_asked = self.sessions.oldest();
+        let needed = oldest_open.into_iter().chain(oldest_asked).min();
+        needed.unwrap_or(OpSeq(u64::MAX)).min(self.applied.seq.next())
     }
 
     /// Chunks of open puts: used space that the index does not show.
@@ -203,6 +224,11 @@ impl Pg {
             Put { bucket, target: Target::Chunk { stream, .. }, .. } => Some((*bucket, *stream)),
             _ => None,
         })
+    }
+
+    /// Says that every proxy heard of so far is gone: its requests will not be repeated.
+    pub fn end_sessions(&mut self) {
+        self.sessions.end_all();
     }
 
     /// Numbers for metrics.
@@ -221,6 +247,8 @@ impl Pg {
     #[must_use]
     pub fn wants_tick(&self) -> bool {
         self.members.len() > 1
+            || self.role == Role::Learner
+            || !self.followers.is_empty()
             || !self.open.is_empty()
             || self.space.as_ref().is_some_and(VolumeGroup::has_waiting)
     }
@@ -240,15 +268,24 @@ impl Pg {
                 self.made_durable(id, out);
                 Ok(())
             }
-            Event::Peer { from, message } => {
-                self.peer(from, message, out);
-                Ok(())
-            }
+            Event::Peer { from, message } => self.peer(from, message, index, out),
             Event::Data { lv, replica, answer } => {
                 self.data_answered(lv, replica, answer, index, out)
             }
             Event::NewView { view, members, boot } => {
                 self.begin_view(view, members, boot, out);
+                Ok(())
+            }
+            Event::Learn { view, primary } => {
+                self.learn(view, primary, out);
+                Ok(())
+            }
+            Event::IndexFlushed(flush) => {
+                self.index_flushed(flush, out);
+                Ok(())
+            }
+            Event::Floor { session, floor } => {
+                self.sessions.raise_floor(session, floor);
                 Ok(())
             }
             Event::LvAdded(info) => self.lv_added(info, index, out),
@@ -286,7 +323,9 @@ impl Pg {
         out.push(Effect::Halt(format!("pg {}: {error}", self.id)));
     }
 
-    fn last(&self) -> OpId {
+    /// The last op of its log.
+    #[must_use]
+    pub fn last(&self) -> OpId {
         self.tail.back().map_or(self.applied, |tail| tail.entry.id)
     }
 
@@ -363,6 +402,11 @@ fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         Op::CreateUpload { .. } => [Some(Slot::Upload(UploadId { pg, op: id })), None],
         Op::AbortUpload { upload, .. } => [Some(Slot::Upload(*upload)), None],
         Op::DropStream { stream, .. } => [Some(Slot::Stream(*stream)), None],
-        Op::ViewStart { .. } | Op::Regrant { .. } | Op::Outcome { .. } => [None, None],
+        Op::ViewStart { .. }
+        | Op::Regrant { .. }
+        | Op::Outcome { .. }
+        | Op::SnapshotBegin
+        | Op::SnapshotSession(_)
+        | Op::SnapshotEnd { .. } => [None, None],
     }
 }

@@ -1,13 +1,12 @@
 //! Reads, barriers and repeats: what is answered without appending anything.
 
-use larder_types::{Body, BucketId, ObjectKey, Op, OpSeq, Outcome, VersionRow};
+use larder_types::{Body, BucketId, ObjectKey, Op, OpSeq, Outcome, Remembered, VersionRow};
 
 use super::append::answer_of;
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::limits::WAITING_CALLS_MAX;
 use crate::message::{Answer, Call, Effect, Outbox, Refusal, Token};
-use crate::sessions::Remembered;
 
 /// What a read finds without the index.
 enum Visible {

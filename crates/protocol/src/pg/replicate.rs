@@ -1,16 +1,40 @@
 //! Members and views: replication of the log, and levelling at the start of a view (DESIGN §7).
 //!
+//! Who follows a primary is a member of its view, whose acknowledgement every commit needs, or a
+//! learner, which nobody waits for until the manager makes it a member.
+//!
 //! # Invariants
 //!
 //! 1. A member takes nothing from a view older than its own.
 //! 2. Ops at or below a commit point are never cut; a new primary keeps the longest log by (view, seq)
 //!    among all members of the view, and every member is needed for it.
 //! 3. A primary serves only after an op of its own view is durable on all members.
+//! 4. A follower is sent what follows an op that both logs have, or a snapshot: a log never has a gap.
+//! 5. A member whose rows are not whole leads no view.
+
+use std::sync::Arc;
 
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
 
-use super::{Pg, Role};
-use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
+use super::{Pg, Role, SnapshotHeader};
+use crate::index::{Index, IndexError};
+use crate::limits::{HISTORY_OPS_MAX, HISTORY_OPS_MIN, SILENT_TICKS_MAX};
+use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal, Report};
+
+/// What a primary knows of one that follows it.
+#[derive(Debug, Clone)]
+pub(super) struct Follower {
+    /// A member of the view; else a learner.
+    counts: bool,
+    /// Through here its log is this one's.
+    shared: OpSeq,
+    /// Highest op that it made durable in this view.
+    acked: OpSeq,
+    /// The snapshot that it takes.
+    copies: Option<Arc<SnapshotHeader>>,
+    /// The manager was told that it has everything.
+    told: bool,
+}
 
 impl Pg {
     pub(super) fn begin_view(
@@ -22,36 +46,17 @@ impl Pg {
     ) {
         assert!(members.contains(&self.me), "pg {}: a view is told to its members", self.id);
         // A backup may come back into the view in which it went; a primary never: ops that it issued
-        // there may be lost.
-        let rejoins = self.role == Role::Down && members[0] != self.me && view == self.view;
-        if view <= self.view && !rejoins {
+        // there may be lost. A learner may have been told of its place before the view of it.
+        let leads = members[0] == self.me;
+        let rejoins = self.role == Role::Down && !leads && view == self.view;
+        if view <= self.view && !rejoins || leads && !self.is_whole {
             return;
         }
-        for (token, _) in self.drain_waiting() {
-            self.refuse(token, Refusal::NotPrimary, out);
-        }
-        for tail in &mut self.tail {
-            if let Some((token, _)) = tail.reply.take() {
-                out.push(Effect::Reply {
-                    token,
-                    answer: crate::Answer::Refused(Refusal::NotPrimary),
-                });
-            }
-        }
-        for open in self.open.values_mut() {
-            open.resolution = None;
-        }
+        self.leave_view(out);
         self.view = view;
         self.boot = boot;
-        self.space = None;
-        self.lv_asked = false;
-        self.acked.clear();
-        self.reports.clear();
-        self.levelled = false;
-        self.heard = false;
-        let primary = members[0];
         self.members = members;
-        if primary == self.me {
+        if leads {
             self.role = Role::Levelling;
             self.level_if_reported(out);
         } else {
@@ -60,84 +65,248 @@ impl Pg {
         }
     }
 
-    pub(super) fn peer(&mut self, from: ServerId, message: PeerMessage, out: &mut Outbox) {
-        match message {
-            PeerMessage::Append { view, prev, entries, commit } => {
-                if view == self.view && self.role == Role::Backup && from == self.members[0] {
+    /// Follows a view's primary without being a member.
+    pub(super) fn learn(&mut self, view: View, primary: ServerId, out: &mut Outbox) {
+        assert!(primary != self.me, "pg {}: nobody follows itself", self.id);
+        let follows = matches!(self.role, Role::Learner) && self.members[0] == primary;
+        let is_member = !matches!(self.role, Role::Learner | Role::Down);
+        if view < self.view || view == self.view && (follows || is_member) {
+            return;
+        }
+        self.leave_view(out);
+        self.view = view;
+        self.members = vec![primary];
+        self.role = Role::Learner;
+        self.report(out);
+    }
+
+    fn leave_view(&mut self, out: &mut Outbox) {
+        for (token, _) in self.drain_waiting() {
+            self.refuse(token, Refusal::NotPrimary, out);
+        }
+        for tail in &mut self.tail {
+            if let Some((token, _)) = tail.reply.take() {
+                let answer = crate::Answer::Refused(Refusal::NotPrimary);
+                out.push(Effect::Reply { token, answer });
+            }
+        }
+        for open in self.open.values_mut() {
+            open.resolution = None;
+        }
+        for (to, follower) in std::mem::take(&mut self.followers) {
+            if follower.copies.is_some() {
+                out.push(Effect::SnapshotOver { to });
+            }
+        }
+        self.copy = None;
+        self.space = None;
+        self.lv_asked = false;
+        self.reports.clear();
+        self.levelled = false;
+        self.heard = false;
+        self.silent_ticks = 0;
+    }
+
+    pub(super) fn peer(
+        &mut self,
+        from: ServerId,
+        message: PeerMessage,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        if message.view() != self.view {
+            return Ok(());
+        }
+        if self.follows(from) {
+            self.heard = true;
+            self.silent_ticks = 0;
+            match message {
+                PeerMessage::Append { prev, entries, commit, .. }
+                    if self.copy.is_none() && self.is_whole =>
+                {
                     self.append_from_primary(prev, entries, commit, out);
                 }
+                PeerMessage::Snapshot { header, .. } => self.begin_copy(header, out),
+                PeerMessage::SnapshotRows { at, after, piece, .. } => {
+                    return self.take_rows(at, after.as_deref(), &piece, index, out);
+                }
+                _ => {}
             }
-            PeerMessage::Acked { view, through } => {
-                if view == self.view && self.leads() && self.id_at(through.seq) == through {
-                    let acked = self.acked.entry(from).or_default();
-                    *acked = (*acked).max(through.seq);
-                    self.primary_advance(out);
+            return Ok(());
+        }
+        match message {
+            PeerMessage::Acked { through, .. } => self.acked(from, through, out),
+            PeerMessage::Report { report, .. } => self.reported(from, report, out),
+            PeerMessage::SnapshotNext { at, after, .. } => {
+                let copies = self.followers.get(&from).and_then(|known| known.copies.as_ref());
+                if self.leads() && copies.is_some_and(|header| header.at == at) {
+                    out.push(Effect::SnapshotRows { to: from, at, after });
                 }
             }
-            PeerMessage::Resend { view, from: first } => {
-                if view == self.view && self.leads() {
-                    self.send_from(from, OpSeq(first.0.saturating_sub(1)), out);
-                }
-            }
-            PeerMessage::Report { view, last, prev, entries } => {
-                if view == self.view && self.role == Role::Levelling && !self.levelled {
-                    self.reports.insert(from, (last, prev, entries));
-                    self.level_if_reported(out);
-                }
-            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn follows(&self, whom: ServerId) -> bool {
+        matches!(self.role, Role::Backup | Role::Learner) && self.members[0] == whom
+    }
+
+    fn acked(&mut self, from: ServerId, through: OpId, out: &mut Outbox) {
+        if !self.leads() || self.known_id(through.seq) != Some(through) {
+            return;
+        }
+        let Some(follower) = self.followers.get_mut(&from) else { return };
+        follower.acked = follower.acked.max(through.seq);
+        follower.shared = follower.shared.max(through.seq);
+        if follower.copies.as_ref().is_some_and(|header| header.at.seq <= through.seq) {
+            follower.copies = None;
+            out.push(Effect::SnapshotOver { to: from });
+            self.send_from(from, through.seq, out);
+        }
+        self.primary_advance(out);
+        self.tell_caught_up(out);
+    }
+
+    fn reported(&mut self, from: ServerId, report: Report, out: &mut Outbox) {
+        if self.leads() {
+            self.place(from, &report, out);
+        } else if self.role == Role::Levelling && self.members[1..].contains(&from) {
+            self.reports.insert(from, report);
+            self.level_if_reported(out);
         }
     }
 
-    /// Sends a new op to the backups.
+    /// Sends a new op to those who follow.
     pub(super) fn replicate(&self, entry: &LogEntry, out: &mut Outbox) {
-        for &member in &self.members[1..] {
+        for (&to, _) in self.followers.iter().filter(|(_, follower)| follower.copies.is_none()) {
             let message = PeerMessage::Append {
                 view: self.view,
                 prev: self.last(),
                 entries: vec![entry.clone()],
                 commit: self.commit,
             };
-            self.message(member, message, out);
+            self.message(to, message, out);
         }
     }
 
-    /// Sends a member what follows `seq`. What is applied here is durable on every member already, so
-    /// nothing below that is ever missing.
-    fn send_from(&self, member: ServerId, seq: OpSeq, out: &mut Outbox) {
-        let prev = self.id_at(seq.max(self.applied.seq));
+    /// Lets a member or learner follow from the last op that both logs are known to have, or from a
+    /// snapshot.
+    fn place(&mut self, from: ServerId, report: &Report, out: &mut Outbox) {
+        let counts = self.members[1..].contains(&from);
+        let known = self.followers.remove(&from);
+        let acked = known.as_ref().map_or(OpSeq(0), |known| known.acked);
+        let copies = known.and_then(|known| known.copies);
+        let mut placed = Follower { counts, shared: OpSeq(0), acked, copies: None, told: false };
+        if let Some(shared) = self.last_shared(report) {
+            if copies.is_some() {
+                out.push(Effect::SnapshotOver { to: from });
+            }
+            placed.shared = shared.seq;
+            self.followers.insert(from, placed);
+            self.send_from(from, shared.seq, out);
+            return;
+        }
+        if self.applied.seq == OpSeq(0) {
+            // There is nothing to copy yet; it asks again.
+            return;
+        }
+        // The header may have been lost; a snapshot from which this log does not go on is of no use.
+        let goes_on =
+            |header: &Arc<SnapshotHeader>| self.known_id(header.at.seq) == Some(header.at);
+        let header = copies.filter(goes_on).unwrap_or_else(|| {
+            out.push(Effect::Snapshot { to: from, at: self.applied });
+            Arc::new(self.snapshot_header())
+        });
+        placed.shared = header.at.seq;
+        placed.copies = Some(header.clone());
+        self.followers.insert(from, placed);
+        self.message(from, PeerMessage::Snapshot { view: self.view, header }, out);
+    }
+
+    /// The last op that another's log shares with this one: logs that have an op in common have all
+    /// before it in common.
+    fn last_shared(&self, report: &Report) -> Option<OpId> {
+        if !report.is_whole {
+            return None;
+        }
+        let ids = report.entries.iter().rev().map(|entry| entry.id);
+        ids.chain([report.prev]).find(|id| self.known_id(id.seq) == Some(*id))
+    }
+
+    /// Sends a follower what comes after `seq`; one of whom that is not known any more reports anew.
+    fn send_from(&mut self, to: ServerId, seq: OpSeq, out: &mut Outbox) {
+        let Some(prev) = self.known_id(seq) else {
+            self.followers.remove(&to);
+            return;
+        };
         let message = PeerMessage::Append {
             view: self.view,
             prev,
             entries: self.entries_after(prev.seq),
             commit: self.commit,
         };
-        self.message(member, message, out);
+        self.message(to, message, out);
     }
 
     /// Repeats what may have been lost on the way.
     pub(super) fn repeat_to_peers(&mut self, out: &mut Outbox) {
         match self.role {
-            Role::Backup if !self.heard => self.report(out),
-            Role::Levelling | Role::Active | Role::Serving if self.levelled => {
-                for &member in &self.members[1..] {
-                    let acked = self.acked.get(&member).copied().unwrap_or_default();
-                    self.send_from(member, acked, out);
+            Role::Backup | Role::Learner => {
+                self.silent_ticks += 1;
+                if self.silent_ticks > SILENT_TICKS_MAX {
+                    self.heard = false;
+                    self.abandon_copy();
                 }
+                if self.copy.is_some() {
+                    self.ask_for_rows(out);
+                } else if !self.heard {
+                    self.report(out);
+                }
+            }
+            Role::Levelling | Role::Active | Role::Serving if self.levelled => {
+                let following: Vec<(ServerId, OpSeq)> = (self.followers.iter())
+                    .filter(|(_, follower)| follower.copies.is_none())
+                    .map(|(to, follower)| (*to, follower.shared))
+                    .collect();
+                for (to, shared) in following {
+                    self.send_from(to, shared, out);
+                }
+                self.followers.values_mut().for_each(|follower| follower.told = false);
+                self.tell_caught_up(out);
             }
             _ => {}
         }
     }
 
+    fn tell_caught_up(&mut self, out: &mut Outbox) {
+        let (view, commit) = (self.view, self.commit);
+        for (&learner, follower) in &mut self.followers {
+            if !follower.counts && !follower.told && follower.acked >= commit {
+                follower.told = true;
+                out.push(Effect::CaughtUp { view, learner });
+            }
+        }
+    }
+
     fn report(&self, out: &mut Outbox) {
-        let prev = self.id_at(self.commit);
-        let entries = self.entries_after(self.commit);
-        let report = PeerMessage::Report { view: self.view, last: self.last(), prev, entries };
-        self.message(self.members[0], report, out);
+        let report = Report {
+            is_whole: self.is_whole,
+            last: self.last(),
+            prev: self.known_id(self.commit).unwrap_or_default(),
+            entries: self.entries_after(self.commit),
+        };
+        self.message(self.members[0], PeerMessage::Report { view: self.view, report }, out);
     }
 
     /// Whether this is the primary and its log is the one that counts.
-    fn leads(&self) -> bool {
+    pub(super) fn leads(&self) -> bool {
         self.levelled && matches!(self.role, Role::Levelling | Role::Active | Role::Serving)
+    }
+
+    /// What a member of the view has acknowledged.
+    pub(super) fn acked_by(&self, member: ServerId) -> OpSeq {
+        self.followers.get(&member).map_or(OpSeq(0), |follower| follower.acked)
     }
 
     /// Every member has reported: take the longest log, send it round, begin the view.
@@ -145,11 +314,11 @@ impl Pg {
         if self.members[1..].iter().any(|member| !self.reports.contains_key(member)) {
             return;
         }
-        let longest = self.reports.iter().max_by_key(|(_, (last, ..))| *last);
-        if let Some((_, (last, prev, entries))) = longest
-            && *last > self.last()
+        let longest = self.reports.values().max_by_key(|report| report.last);
+        if let Some(longest) = longest
+            && longest.last > self.last()
         {
-            let (prev, entries) = (*prev, entries.clone());
+            let (prev, entries) = (longest.prev, longest.entries.clone());
             if !self.follow(prev, &entries, out) {
                 let reason = format!("pg {}: the longest log starts at {prev:?}", self.id);
                 self.role = Role::Halted;
@@ -160,10 +329,9 @@ impl Pg {
         // What was durable before this view is durable here; others say so for themselves.
         let reports = std::mem::take(&mut self.reports);
         self.levelled = true;
-        for (member, (_, prev, _)) in reports {
-            // A member may hold ops above its commit point that are not in the longest log: it is sent
-            // everything from there, and cuts what differs.
-            self.send_from(member, prev.seq, out);
+        for (member, report) in reports {
+            // Ops of its that are not in the longest log are cut when it gets that one's.
+            self.place(member, &report, out);
         }
         let members = self.members.clone();
         self.append_op(Op::ViewStart { members, boot: self.boot }, None, out);
@@ -172,7 +340,9 @@ impl Pg {
 
     /// The view is active once an op of its own is below the commit point.
     pub(super) fn view_progress(&mut self, out: &mut Outbox) {
-        if self.role == Role::Levelling && self.id_at(self.commit).view == self.view {
+        if self.role == Role::Levelling
+            && self.known_id(self.commit).is_some_and(|id| id.view == self.view)
+        {
             self.role = Role::Active;
             out.push(Effect::ViewActive(self.view));
         }
@@ -185,18 +355,16 @@ impl Pg {
         commit: OpSeq,
         out: &mut Outbox,
     ) {
-        self.heard = true;
         if !self.follow(prev, &entries, out) {
-            let from = self.commit.next();
-            let message = PeerMessage::Resend { view: self.view, from };
-            self.message(self.members[0], message, out);
+            self.report(out);
             return;
         }
         let agreed = entries.last().map_or(prev, |entry| entry.id);
         // Only ops known to be the primary's may take effect here.
         self.advance(commit.min(agreed.seq).min(self.durable), out);
-        if agreed.seq <= self.durable {
-            let through = self.id_at(agreed.seq);
+        if agreed.seq <= self.durable
+            && let Some(through) = self.known_id(agreed.seq)
+        {
             let message = PeerMessage::Acked { view: self.view, through };
             self.message(self.members[0], message, out);
         }
@@ -208,7 +376,7 @@ impl Pg {
         if prev.seq > self.last().seq {
             return false;
         }
-        if prev.seq >= self.applied.seq && self.id_at(prev.seq) != prev {
+        if prev.seq >= self.applied.seq && self.known_id(prev.seq) != Some(prev) {
             return false;
         }
         for entry in entries {
@@ -216,7 +384,7 @@ impl Pg {
                 continue;
             }
             if entry.id.seq <= self.last().seq {
-                if self.id_at(entry.id.seq) == entry.id {
+                if self.known_id(entry.id.seq) == Some(entry.id) {
                     continue;
                 }
                 self.cut(entry.id.seq);
@@ -248,17 +416,44 @@ impl Pg {
         self.durable = self.durable.min(OpSeq(first.0 - 1));
     }
 
-    /// The op at a position at or above the applied one.
-    pub(super) fn id_at(&self, seq: OpSeq) -> OpId {
-        match self.tail_at(seq) {
-            Some(tail) => tail.entry.id,
-            None if seq == self.applied.seq => self.applied,
-            None => OpId { view: View(0), seq },
+    /// The op at a position, as far back as it is remembered.
+    pub(super) fn known_id(&self, seq: OpSeq) -> Option<OpId> {
+        if seq == self.before_history.seq {
+            return Some(self.before_history);
         }
+        if seq == self.applied.seq {
+            return Some(self.applied);
+        }
+        if let Some(tail) = self.tail_at(seq) {
+            return Some(tail.entry.id);
+        }
+        let at = seq.0.checked_sub(self.before_history.seq.0 + 1)?;
+        self.history.get(usize::try_from(at).ok()?).map(|entry| entry.id)
     }
 
     fn entries_after(&self, seq: OpSeq) -> Vec<LogEntry> {
         let tail = self.tail.iter().map(|tail| &tail.entry);
-        tail.filter(|entry| entry.id.seq > seq).cloned().collect()
+        let entries = self.history.iter().chain(tail);
+        entries.filter(|entry| entry.id.seq > seq).cloned().collect()
+    }
+
+    /// Remembers an op that was applied, for those who have yet to get it.
+    pub(super) fn remember(&mut self, entry: LogEntry) {
+        let id = entry.id;
+        if self.members.len() == 1 && self.followers.is_empty() {
+            self.history.clear();
+            self.before_history = id;
+            return;
+        }
+        self.history.push_back(entry);
+        let shared = self.followers.values().map(|follower| follower.shared);
+        let needed = shared.min().unwrap_or(OpSeq(u64::MAX));
+        while let Some(oldest) = self.history.front()
+            && (self.history.len() > HISTORY_OPS_MAX
+                || self.history.len() > HISTORY_OPS_MIN && oldest.id.seq <= needed)
+        {
+            self.before_history = oldest.id;
+            self.history.pop_front();
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! A member as it was: rebuilt from the index's applied position and the log.
 //!
 //! Log records are taken in the order in which they were appended. A record at a position that was
-//! there already cuts what stood from there on: so the log needs no record of a cut.
+//! there already cuts what stood from there on: so the log needs no record of a cut. The beginning of
+//! a snapshot makes void what stood before it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId};
+use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow};
 
 use super::slots::{Slot, Slots};
 use super::{Pg, Role};
@@ -14,12 +15,34 @@ use crate::message::LogEntry;
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 
+/// What a member begins with.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin {
+    /// The PG.
+    pub pg: PgId,
+    /// PGs of the cluster.
+    pub pg_count: u32,
+    /// This server.
+    pub me: ServerId,
+    /// The last op that the index shows; [`OpId::default`] for a new PG.
+    pub applied: OpId,
+    /// What the index says of the snapshot that its rows came with, if they did.
+    pub snapshot: Option<SnapshotRow>,
+    /// Bugs to be found.
+    pub planted: Planted,
+}
+
 /// A member that is being rebuilt.
 #[derive(Debug)]
 pub struct Recovering {
     pg: Pg,
+    snapshot: Option<SnapshotRow>,
     /// The last op that the log had, if it had any of this PG.
     logged: Option<OpSeq>,
+    /// Why the log from there on cannot be used; the beginning of a snapshot makes it void.
+    gap: Option<LogGap>,
+    /// A snapshot began and is not known to have been taken whole.
+    is_torn: bool,
 }
 
 /// The log does not fit the index.
@@ -50,12 +73,15 @@ pub enum LogGap {
 }
 
 impl Recovering {
-    /// Begins with what the index shows: `applied` is [`OpId::default`] for a new PG.
+    /// Begins with what the index shows.
     #[must_use]
-    pub fn new(id: PgId, me: ServerId, applied: OpId, planted: Planted) -> Self {
+    pub fn new(origin: Origin) -> Self {
+        let Origin { pg, pg_count, me, applied, snapshot, planted } = origin;
+        let is_torn = snapshot.is_some_and(|snapshot| !snapshot.is_whole);
         Self {
             pg: Pg {
-                id,
+                id: pg,
+                pg_count,
                 me,
                 boot: BootId(0),
                 planted,
@@ -66,10 +92,17 @@ impl Recovering {
                 tail: VecDeque::new(),
                 durable: applied.seq,
                 commit: applied.seq,
-                acked: BTreeMap::new(),
+                unsynced: None,
+                history: VecDeque::new(),
+                before_history: applied,
+                is_whole: true,
+                copy: None,
+                flushes: 0,
+                followers: BTreeMap::new(),
                 reports: BTreeMap::new(),
                 levelled: false,
                 heard: false,
+                silent_ticks: 0,
                 open: BTreeMap::new(),
                 slots: Slots::default(),
                 sessions: Sessions::default(),
@@ -80,41 +113,62 @@ impl Recovering {
                 starved: VecDeque::new(),
                 barriers: Vec::new(),
             },
+            snapshot,
             logged: None,
+            gap: None,
+            is_torn,
         }
     }
 
-    /// Takes the next record of the log, with the commit point that it carries.
-    ///
-    /// # Errors
-    /// [`LogGap`] if ops are missing that the index does not show.
-    pub fn replay(&mut self, id: OpId, op: Op, commit: OpSeq) -> Result<(), LogGap> {
-        self.logged = Some(id.seq);
+    /// Takes the next record of the log, with the commit point that it carries. What does not fit is
+    /// told by [`Recovering::finish`].
+    pub fn replay(&mut self, id: OpId, op: Op, commit: OpSeq) {
         let pg = &mut self.pg;
-        let entry = LogEntry { id, op: Arc::new(op) };
         pg.view = pg.view.max(id.view);
-        if id.seq <= pg.applied.seq {
-            replay_applied(pg, &entry);
-            return Ok(());
+        match op {
+            Op::SnapshotBegin => {
+                let applied = pg.applied;
+                pg.forget_all();
+                (pg.applied, pg.before_history) = (applied, applied);
+                (pg.durable, pg.commit) = (applied.seq, applied.seq);
+                self.gap = None;
+                self.is_torn = true;
+                self.logged = Some(id.seq);
+            }
+            Op::SnapshotSession(memory) => pg.sessions.restore(&memory),
+            Op::SnapshotEnd { superseded } => {
+                pg.supersede_these(&superseded);
+                let rows = self.snapshot.filter(|rows| rows.at == id && rows.is_whole);
+                self.is_torn = rows.is_none();
+                self.logged = Some(id.seq);
+            }
+            op if self.gap.is_none() => {
+                self.logged = Some(id.seq);
+                let entry = LogEntry { id, op: Arc::new(op) };
+                if let Err(gap) = replay_op(pg, entry, commit) {
+                    self.gap = Some(gap);
+                }
+            }
+            _ => {}
         }
-        if id.seq <= pg.last().seq {
-            pg.cut(id.seq);
-        } else if id.seq != pg.last().seq.next() {
-            return Err(LogGap::Between { pg: pg.id, last: pg.last().seq, found: id.seq });
-        }
-        let mut unused = Vec::new();
-        pg.take(entry, None, &mut unused);
-        pg.durable = pg.last().seq;
-        pg.commit = pg.commit.max(commit.min(pg.durable));
-        Ok(())
     }
 
-    /// The member, durable through the end of its log; it serves nothing before its next view.
+    /// The member, durable through the end of its log; it serves nothing before its next view. One that
+    /// began to take a snapshot and has not all of it has nothing ([`Pg::is_whole`]).
     ///
     /// # Errors
-    /// [`LogGap`] if the log ends before what the index shows.
+    /// [`LogGap`] if ops are missing that the index does not show, or if the log ends before what the
+    /// index shows.
     pub fn finish(self) -> Result<Pg, LogGap> {
-        let Self { pg, logged } = self;
+        let Self { mut pg, snapshot: _, logged, gap, is_torn } = self;
+        if is_torn {
+            pg.forget_all();
+            pg.is_whole = false;
+            return Ok(pg);
+        }
+        if let Some(gap) = gap {
+            return Err(gap);
+        }
         if let Some(last) = logged
             && last < pg.applied.seq
         {
@@ -123,6 +177,25 @@ impl Recovering {
         pg.check();
         Ok(pg)
     }
+}
+
+fn replay_op(pg: &mut Pg, entry: LogEntry, commit: OpSeq) -> Result<(), LogGap> {
+    let id = entry.id;
+    if id.seq <= pg.applied.seq {
+        replay_applied(pg, &entry);
+        return Ok(());
+    }
+    if id.seq <= pg.last().seq {
+        pg.cut(id.seq);
+    } else if id.seq != pg.last().seq.next() {
+        return Err(LogGap::Between { pg: pg.id, last: pg.last().seq, found: id.seq });
+    }
+    let mut unused = Vec::new();
+    pg.take(entry, None, &mut unused);
+    pg.unsynced = None;
+    pg.durable = pg.last().seq;
+    pg.commit = pg.commit.max(commit.min(pg.durable));
+    Ok(())
 }
 
 /// An op that the index shows already still says which puts are open and which were superseded.
@@ -134,6 +207,9 @@ fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
         }
     }
     pg.note_open(entry);
+    if let Some(request) = super::append::request_of_op(&entry.op) {
+        pg.sessions.record(request, entry.id, super::append::clock_of(&entry.op));
+    }
     if super::chunk_of(&entry.op).is_some() {
         for slot in super::slots_of(entry.id, pg.id, &entry.op).into_iter().flatten() {
             pg.slots.enter(slot, entry.id.seq);
@@ -142,8 +218,10 @@ fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
     if let Op::Outcome { put, outcome } = &*entry.op
         && let Some(open) = pg.open.remove(put)
     {
-        if matches!(outcome, Outcome::Committed { .. }) && !open.superseded {
-            pg.supersede_older(&open);
+        match outcome {
+            Outcome::Committed { .. } if !open.superseded => pg.supersede_older(&open),
+            Outcome::Committed { .. } => {}
+            Outcome::Revoked => pg.sessions.revoke(&open.put().request),
         }
         for slot in super::slots_of(open.id, pg.id, &open.put).into_iter().flatten() {
             let _rests: bool = pg.slots.leave(&slot, open.id.seq);

@@ -2,5 +2,6 @@
 
 mod doubt;
 mod puts;
+mod snapshots;
 mod support;
 mod views;

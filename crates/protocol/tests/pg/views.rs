@@ -1,30 +1,31 @@
 //! Several members: the commit point, and levelling at the start of a view.
 
-use crate::support::Member;
-use larder_protocol::pg::{LogGap, Recovering, Role};
-use larder_protocol::{Answer, Event, Planted, Refusal};
+use crate::support::{Member, origin};
+use larder_protocol::pg::{LogGap, Origin, Recovering, Role};
+use larder_protocol::{Answer, Event, Refusal};
 use larder_types::{BootId, Op, OpId, OpSeq, PgId, ServerId, View};
 
 /// Three members, by id from 1.
-struct Cluster(Vec<Member>);
+pub struct Cluster(Vec<Member>);
 
 impl Cluster {
     fn new() -> Self {
         Self((1..=3).map(Member::new).collect())
     }
 
-    fn at(&mut self, id: u32) -> &mut Member {
+    pub fn at(&mut self, id: u32) -> &mut Member {
         &mut self.0[id as usize - 1]
     }
 
-    fn begin(&mut self, view: u64, members: &[u32]) {
+    pub fn begin(&mut self, view: u64, members: &[u32]) {
         for id in members {
             self.at(*id).begin(view, members);
         }
     }
 
     /// Delivers what `from` has sent, to those in `to`; the rest is lost.
-    fn deliver(&mut self, from: u32, to: &[u32]) {
+    pub fn deliver(&mut self, from: u32, to: &[u32]) {
+        self.at(from).serve_snapshots();
         for (whom, message) in self.at(from).messages() {
             if to.contains(&whom.0) {
                 self.at(whom.0).step(Event::Peer { from: ServerId(from), message });
@@ -33,17 +34,18 @@ impl Cluster {
     }
 
     /// Syncs, delivers and ticks until everybody has everything.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         for _ in 0..6 {
             for id in 1..=3 {
                 self.at(id).settle();
+                self.at(id).flush();
                 self.at(id).step(Event::Tick);
                 self.deliver(id, &[1, 2, 3]);
             }
         }
     }
 
-    fn serving(primary: u32, others: [u32; 2]) -> Self {
+    pub fn serving(primary: u32, others: [u32; 2]) -> Self {
         let mut cluster = Self::new();
         cluster.begin(1, &[primary, others[0], others[1]]);
         cluster.settle();
@@ -51,7 +53,7 @@ impl Cluster {
         cluster
     }
 
-    fn restart(&mut self, id: u32) {
+    pub fn restart(&mut self, id: u32) {
         let member = std::mem::replace(self.at(id), Member::new(id));
         *self.at(id) = member.restart();
     }
@@ -228,16 +230,12 @@ fn a_removed_member_that_returns_drops_what_nobody_else_has() {
 fn a_log_that_ends_before_what_the_index_shows_is_refused() {
     let applied = OpId { view: View(3), seq: OpSeq(9) };
     let recover = |logged: &[u64]| {
-        let mut recovering = Recovering::new(PgId(2), ServerId(0), applied, Planted::default());
+        let mut recovering =
+            Recovering::new(Origin { pg: PgId(2), ..origin(ServerId(0), applied, None) });
         for seq in logged {
             let id = OpId { view: View(3), seq: OpSeq(*seq) };
-            recovering
-                .replay(
-                    id,
-                    Op::ViewStart { members: vec![ServerId(0)], boot: BootId(1) },
-                    OpSeq(*seq),
-                )
-                .expect("no gap");
+            let op = Op::ViewStart { members: vec![ServerId(0)], boot: BootId(1) };
+            recovering.replay(id, op, OpSeq(*seq));
         }
         recovering.finish().map(|_| ())
     };

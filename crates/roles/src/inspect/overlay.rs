@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use larder_kv::{KvError, KvReader, LsmKv};
 use larder_protocol::{Changes, Index, IndexError};
-use larder_types::{BucketId, Epoch, rows};
+use larder_types::{BucketId, Epoch};
 
 use super::go_on;
 use crate::manager::Map;
@@ -55,21 +55,22 @@ impl Index for Overlay<'_> {
         }
     }
 
-    fn scan_prefix(
+    fn scan(
         &self,
-        prefix: &[u8],
+        from: &[u8],
+        to: Option<&[u8]>,
         visit: &mut larder_protocol::index::Visit<'_>,
     ) -> Result<(), IndexError> {
         let mut merged: Rows = BTreeMap::new();
-        let end = rows::prefix_end(prefix);
         self.kv
-            .scan(prefix, end.as_deref(), &mut |row, value| {
+            .scan(from, to, &mut |row, value| {
                 merged.insert(row.to_vec(), Some(value.to_vec()));
                 go_on()
             })
             .map_err(|error| IndexError(error.to_string()))?;
         let rows = self.rows.borrow();
-        let changed = rows.range(prefix.to_vec()..).take_while(|(row, _)| row.starts_with(prefix));
+        let changed =
+            rows.range(from.to_vec()..).take_while(|(row, _)| to.is_none_or(|to| &row[..] < to));
         merged.extend(changed.map(|(row, value)| (row.clone(), value.clone())));
         for (row, value) in &merged {
             if let Some(value) = value

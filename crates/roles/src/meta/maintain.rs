@@ -139,7 +139,15 @@ impl Meta {
 
     fn flush_and_free(&self) -> Result<(), KvError> {
         // Taken before the flush: what is applied by now is durable after it.
-        let retain: Vec<OpSeq> = self.pg_ids().map(|pg| self.lock(pg).pg.retain_from()).collect();
+        let asked = self.requests.get().map(|requests| (requests.session(), requests.floor()));
+        let retain_from = |pg| {
+            let mut member = self.lock(pg);
+            if let Some((session, floor)) = asked {
+                self.step(&mut member, Event::Floor { session, floor });
+            }
+            member.pg.retain_from()
+        };
+        let retain: Vec<OpSeq> = self.pg_ids().map(retain_from).collect();
         self.index.kv.flush()?;
         self.log.free(&retain);
         while self.index.kv.maintain()? == Progress::Worked {

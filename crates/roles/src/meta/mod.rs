@@ -20,8 +20,8 @@ mod log;
 mod maintain;
 mod recover;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -31,13 +31,14 @@ use larder_protocol::placement::pg_of;
 use larder_protocol::{
     Call, Changes, DataAnswer, Effect, Event, Index, IndexError, Outbox, Pg, Token,
 };
-use larder_types::{BucketId, Epoch, LvId, ObjectKey, PgId, rows};
+use larder_types::{BucketId, Epoch, LvId, ObjectKey, PgId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use crate::clock::now_ms;
 use crate::data::DataServer;
 use crate::manager::Manager;
+use crate::requests::Requests;
 use crate::ticket::Ticket;
 use log::Log;
 pub use log::LogCounters;
@@ -167,6 +168,8 @@ pub struct Meta {
     flush: maintain::FlushSignal,
     fatal: watch::Sender<Option<String>>,
     stopping: AtomicBool,
+    /// The requests of this process's proxy: those that are finished are remembered no more.
+    requests: OnceLock<Arc<Requests>>,
 }
 
 impl Meta {
@@ -258,6 +261,12 @@ impl Meta {
         self.flush.stop();
     }
 
+    /// Forgets requests once the proxy of this process says that they are finished.
+    pub(crate) fn heed(&self, requests: Arc<Requests>) {
+        let heeded = self.requests.set(requests);
+        assert!(heeded.is_ok(), "a meta server in one process has one proxy");
+    }
+
     fn lock(&self, pg: PgId) -> MutexGuard<'_, Member> {
         self.pgs[pg.0 as usize].lock()
     }
@@ -302,9 +311,14 @@ impl Meta {
                 Effect::NeedLv => self.need_lv.push(pg),
                 Effect::ViewActive(view) => tracing::debug!(%pg, %view, "view active"),
                 Effect::Halt(reason) => self.fail(reason),
-                Effect::Send { to, .. } => {
-                    unreachable!("pg {pg} has one member and sends nothing to {to}")
+                Effect::Send { to, .. }
+                | Effect::CaughtUp { learner: to, .. }
+                | Effect::Snapshot { to, .. }
+                | Effect::SnapshotRows { to, .. }
+                | Effect::SnapshotOver { to } => {
+                    unreachable!("pg {pg} has one member and nothing to do with {to}")
                 }
+                Effect::FlushIndex(_) => unreachable!("pg {pg} takes no snapshots"),
             }
         }
         member.out = effects;
@@ -347,13 +361,13 @@ impl Index for IndexPort {
         self.kv.get(row).map_err(index_error)
     }
 
-    fn scan_prefix(
+    fn scan(
         &self,
-        prefix: &[u8],
+        from: &[u8],
+        to: Option<&[u8]>,
         visit: &mut larder_protocol::index::Visit<'_>,
     ) -> Result<(), IndexError> {
-        let end = rows::prefix_end(prefix);
-        self.kv.scan(prefix, end.as_deref(), visit).map_err(index_error)
+        self.kv.scan(from, to, visit).map_err(index_error)
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use larder_env::Disk;
 use larder_kv::{KvError, KvReader, LsmKv};
 use larder_metalog::{LogConfig, LogError, Lsn, Record, Writer};
-use larder_protocol::pg::{LogGap, Recovering, Role};
+use larder_protocol::pg::{LogGap, Origin, Recovering, Role};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{Call, Event, IndexError, LvInfo, Pg, Planted};
 use larder_types::codec::{CodecError, decode};
@@ -106,7 +106,10 @@ impl Replay {
                 Some(row) => decode::<OpId>("applied position", &row)?,
                 None => OpId::default(),
             };
-            pgs.push(Recovering::new(pg, me, applied, Planted::default()));
+            let snapshot = kv.get(&rows::snapshot(pg))?;
+            let snapshot = snapshot.map(|row| decode("snapshot row", &row)).transpose()?;
+            let (pg_count, planted) = (pg_count as u32, Planted::default());
+            pgs.push(Recovering::new(Origin { pg, pg_count, me, applied, snapshot, planted }));
         }
         Ok(Self { pgs, highest: BTreeMap::new(), segment_bytes, error: None })
     }
@@ -130,7 +133,8 @@ impl Replay {
             OpenError::Record(format!("it is of pg {}, which does not exist", record.pg))
         })?;
         let id = OpId { view: record.view, seq: record.seq };
-        Ok(recovering.replay(id, op, record.commit)?)
+        recovering.replay(id, op, record.commit);
+        Ok(())
     }
 
     pub(crate) fn finish(self) -> Result<Replayed, OpenError> {
@@ -202,6 +206,7 @@ impl Meta {
             flush: FlushSignal::default(),
             fatal: watch::Sender::new(None),
             stopping: AtomicBool::new(false),
+            requests: OnceLock::new(),
             data,
         });
         meta.data.answer_to(&meta);
@@ -261,6 +266,8 @@ impl Meta {
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
             let Member { pg: machine, out, .. } = &mut *member;
+            // Every proxy of before lived in a process that is gone.
+            machine.end_sessions();
             machine.adopt_space(by_pg.remove(&pg).unwrap_or_default(), out);
             self.carry_out(&mut member);
         }

@@ -12,7 +12,6 @@ mod list;
 mod multipart;
 mod put;
 mod read;
-mod requests;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,8 +30,8 @@ use larder_types::{
 use crate::data::DataServer;
 use crate::manager::{Manager, ManagerError};
 use crate::meta::Meta;
+use crate::requests::Requests;
 use crate::ticket::{Settled, Ticket};
-use requests::Requests;
 
 /// What the proxy saw that should never be, for metrics and alarms.
 #[derive(Debug, Default)]
@@ -48,7 +47,7 @@ pub struct Proxy {
     meta: Arc<Meta>,
     data: Arc<DataServer>,
     manager: Arc<Manager>,
-    requests: Requests,
+    requests: Arc<Requests>,
     streams: AtomicU64,
     alarms: Alarms,
 }
@@ -58,11 +57,13 @@ impl Proxy {
     #[must_use]
     pub fn new(meta: Arc<Meta>, data: Arc<DataServer>, manager: Arc<Manager>) -> Self {
         let session = SessionId(larder_env::rng::unique_u64());
+        let requests = Arc::new(Requests::new(session));
+        meta.heed(requests.clone());
         Self {
             meta,
             data,
             manager,
-            requests: Requests::new(session),
+            requests,
             streams: AtomicU64::new(1),
             alarms: Alarms::default(),
         }

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use larder_protocol::{Answer, Call, Refusal};
-use larder_types::{Condition, ETag, EtagList, PgId};
+use larder_types::{Condition, ETag, EtagList, PgId, View};
 
 use crate::desk::{Desk, Rotten, Task};
-use crate::happening::{Ask, Heard, ManagerIn, ProxyIn};
+use crate::happening::{Ask, Heard, ManagerIn, NodeIn, ProxyIn};
 use crate::history::{Answered, If};
 use crate::manager::Routes;
 use crate::net::{MS, Net};
@@ -22,9 +22,14 @@ use crate::setup::Setup;
 pub(crate) const PATIENCE_US: u64 = 4_000 * MS;
 /// Microseconds after which a request that was not answered is repeated.
 pub(crate) const REPEAT_US: u64 = 500 * MS;
+/// Microseconds between two times that a proxy says which of its requests are finished.
+const BEAT_US: u64 = 700 * MS;
 
 /// A proxy's run; another begins with another session.
 pub(crate) struct Proxy {
+    id: usize,
+    /// Meta servers of the cluster.
+    nodes: usize,
     pub(crate) desk: Desk,
     tasks: BTreeMap<u64, (usize, Task)>,
     next_task: u64,
@@ -40,8 +45,11 @@ impl Proxy {
         net: &mut Net,
     ) -> Self {
         let desk = Desk::new(id, net.rng.next_u64(), setup, routes, rotten);
-        net.soon(ManagerIn::ProxyUp { proxy: id, session: desk.session() });
-        Self { desk, tasks: BTreeMap::new(), next_task: 1, is_up: true }
+        let session = desk.session();
+        net.soon(ManagerIn::ProxyUp { proxy: id, session });
+        net.after(BEAT_US, (id, ProxyIn::Beat { session }));
+        let nodes = setup.machines;
+        Self { id, nodes, desk, tasks: BTreeMap::new(), next_task: 1, is_up: true }
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -70,7 +78,7 @@ impl Proxy {
         match input {
             ProxyIn::Heard { session, token, heard } if session == own && self.is_up => {
                 let orphan = match &heard {
-                    Heard::Answer(Answer::Granted { grant, .. }) => Some(*grant),
+                    Heard::Answer(Answer::Granted { grant, .. }, _) => Some(*grant),
                     _ => None,
                 };
                 let Some(task) = self.desk.deliver(token, heard) else {
@@ -84,6 +92,14 @@ impl Proxy {
                 self.poll(task, net)
             }
             ProxyIn::Wake { session, task } if session == own && self.is_up => self.poll(task, net),
+            ProxyIn::Beat { session } if session == own && self.is_up => {
+                let floor = self.desk.floor();
+                for node in 0..self.nodes {
+                    net.send_lossy((node, NodeIn::Floor { session, floor }));
+                }
+                net.after(BEAT_US, (self.id, ProxyIn::Beat { session }));
+                None
+            }
             _ => None,
         }
     }
@@ -151,8 +167,8 @@ impl Desk {
     /// refused or not answered.
     pub(crate) async fn op(&self, pg: PgId, call: Call) -> Result<Answer, Answered> {
         match self.exchange(pg, Ask::Call(call)).await {
-            Some(Heard::Answer(Answer::Refused(refusal))) => Err(refused(refusal)),
-            Some(Heard::Answer(answer)) => Ok(answer),
+            Some(Heard::Answer(Answer::Refused(refusal), _)) => Err(refused(refusal)),
+            Some(Heard::Answer(answer, _)) => Ok(answer),
             _ => Err(Answered::Unknown),
         }
     }
@@ -160,19 +176,21 @@ impl Desk {
     /// Asks until there is an answer other than that another server leads.
     pub(crate) async fn exchange(&self, pg: PgId, ask: Ask) -> Option<Heard> {
         let line = self.open_line();
-        let starts = self.starts();
         let end_us = self.now_us() + PATIENCE_US;
-        let mut repeat_us = 0;
+        let (mut repeat_us, mut asked) = (0, View(0));
         loop {
             if self.now_us() >= repeat_us {
-                if self.starts() != starts || self.now_us() >= end_us {
+                if self.now_us() >= end_us {
                     return None;
                 }
+                asked = asked.max(self.view(pg));
                 line.ask(pg, ask.clone());
                 repeat_us = self.now_us() + REPEAT_US;
             }
             match line.hear(repeat_us.min(end_us)).await {
-                Some(Heard::Answer(Answer::Refused(Refusal::NotPrimary))) => {
+                // A view in which it was asked later may have done it after all.
+                Some(Heard::Answer(Answer::Refused(_), view)) if view < asked => {}
+                Some(Heard::Answer(Answer::Refused(Refusal::NotPrimary), _)) => {
                     // The next round goes to whoever leads by then.
                     self.refresh(pg);
                 }

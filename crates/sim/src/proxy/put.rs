@@ -5,7 +5,9 @@ use larder_protocol::limits::GRANT_MS_MAX;
 use larder_protocol::{Answer, Call, Content, Description, PutCall};
 use larder_types::checksum::{seed_of, sum_blocks};
 use larder_types::limits::INLINE_BYTES_MAX;
-use larder_types::{Attributes, Condition, ETag, Grant, Holders, ObjectKey, OpId, PgId, Target};
+use larder_types::{
+    Attributes, Condition, ETag, Grant, Holders, ObjectKey, OpId, PgId, Target, View,
+};
 
 use super::{PATIENCE_US, REPEAT_US, refused};
 use crate::desk::{Desk, Line};
@@ -128,17 +130,17 @@ impl Desk {
 
 impl Flight<'_> {
     async fn run(mut self, call: Call, drop_at: Option<DropAt>) -> Result<OpId, Answered> {
-        let starts = self.desk.starts();
         let end_us = self.end_us;
-        let mut repeat_us = 0;
+        let (mut repeat_us, mut asked) = (0, View(0));
         loop {
             let now_us = self.desk.now_us();
             let asks = self.persisted.is_none() && now_us >= repeat_us;
-            if now_us >= end_us || asks && self.desk.starts() != starts {
+            if now_us >= end_us {
                 self.abandon();
                 return Err(Answered::Unknown);
             }
             if asks {
+                asked = asked.max(self.desk.view(self.pg));
                 self.line.ask(self.pg, Ask::Call(call.clone()));
                 repeat_us = now_us + REPEAT_US;
                 if drop_at == Some(DropAt::Sent) {
@@ -148,7 +150,9 @@ impl Flight<'_> {
             let until_us = if self.persisted.is_some() { end_us } else { repeat_us.min(end_us) };
             match self.line.hear(until_us).await {
                 None => self.desk.refresh(self.pg),
-                Some(Heard::Answer(answer)) => {
+                // A view in which it was asked later may have done it after all.
+                Some(Heard::Answer(Answer::Refused(_), view)) if view < asked => {}
+                Some(Heard::Answer(answer, _)) => {
                     if let Some(result) = self.answered(answer) {
                         return result;
                     }
@@ -174,9 +178,13 @@ impl Flight<'_> {
     /// Takes an answer of the primary; `Some` if the put is over.
     fn answered(&mut self, answer: Answer) -> Option<Result<OpId, Answered>> {
         match answer {
-            Answer::Granted { grant, lv, extents, .. } if self.granted.is_none() => {
+            Answer::Granted { grant, lv, extents, .. }
+                if self.granted.is_none_or(|known| known.op < grant.op) =>
+            {
+                // What another view knew nothing of was done anew.
                 let data = self.data.clone()?;
                 self.granted = Some(grant);
+                self.holders = Holders::default();
                 match self.line.write((grant, lv, &extents), &data, self.slow_us) {
                     Some(replicas) => self.replicas = replicas,
                     None => self.failed = true,

@@ -6,8 +6,8 @@ use larder_types::{
     Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState, ChecksumAlgorithm,
     ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant, Holders, HybridClock,
     LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef, PartRow, PgId, Put,
-    RegionId, Request, Retention, ServerId, SessionId, StreamId, Target, UploadId, UploadRow,
-    VersionRow, View,
+    RegionId, Remembered, Request, Retention, ServerId, SessionId, SessionMemory, SnapshotRow,
+    StreamId, Target, UploadId, UploadRow, VersionRow, View,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -22,6 +22,9 @@ pub const KINDS: &[&str] = &[
     "AbortUpload",
     "SetTags",
     "DropStream",
+    "SnapshotBegin",
+    "SnapshotSession",
+    "SnapshotEnd",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -68,6 +71,9 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::AbortUpload { .. } => vec!["AbortUpload"],
         Op::SetTags { .. } => vec!["SetTags"],
         Op::DropStream { .. } => vec!["DropStream"],
+        Op::SnapshotBegin => vec!["SnapshotBegin"],
+        Op::SnapshotSession(_) => vec!["SnapshotSession"],
+        Op::SnapshotEnd { .. } => vec!["SnapshotEnd"],
     }
 }
 
@@ -192,6 +198,20 @@ fn parts() -> Vec<PartRef> {
     vec![PartRef { number: 1, len: 5 * 1024 * 1024 }, PartRef { number: 10_000, len: 7 }]
 }
 
+pub fn snapshot_row() -> SnapshotRow {
+    SnapshotRow { at: op_id(), is_whole: true }
+}
+
+fn memory() -> SessionMemory {
+    let clock = HybridClock::at_ms(1_795_000_000_000);
+    let remembered = Remembered { op: op_id(), clock, revoked: true };
+    SessionMemory {
+        session: SessionId(0xF1F2_F3F4_F5F6_F7F8),
+        floor: 5,
+        requests: vec![(9, remembered)],
+    }
+}
+
 pub fn upload_row() -> UploadRow {
     UploadRow {
         upload: upload(),
@@ -282,6 +302,9 @@ pub fn ops() -> Vec<(&'static str, Op)> {
                 parts: parts(),
             },
         ),
+        ("snapshot begins", Op::SnapshotBegin),
+        ("snapshot, a session", Op::SnapshotSession(memory())),
+        ("snapshot ends", Op::SnapshotEnd { superseded: vec![OpSeq(7), OpSeq(300)] }),
         ("abort upload", Op::AbortUpload { request, bucket, key: key.clone(), upload: upload() }),
         (
             "set tags",

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use larder_protocol::index::Visit;
-use larder_protocol::pg::{Recovering, Role};
+use larder_protocol::pg::{Origin, Recovering, Role, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, Index,
@@ -16,7 +16,8 @@ use larder_protocol::{
 use larder_types::codec::decode;
 use larder_types::{
     Attributes, BootId, BucketId, Condition, ETag, Epoch, Grant, GrantKey, Holders, LvId,
-    ObjectKey, OpId, OpSeq, PgId, Request, ServerId, SessionId, Target, VersionRow, View, rows,
+    ObjectKey, OpId, OpSeq, PgId, Request, ServerId, SessionId, SnapshotRow, Target, VersionRow,
+    View, rows,
 };
 
 pub const PG: PgId = PgId(0);
@@ -27,7 +28,7 @@ pub const LV_BLOCKS: u32 = 100;
 pub const BLOCK: u32 = 4096;
 
 /// Rows in memory.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Table(RefCell<BTreeMap<Vec<u8>, Bytes>>);
 
 impl Index for Table {
@@ -35,9 +36,14 @@ impl Index for Table {
         Ok(self.0.borrow().get(row).cloned())
     }
 
-    fn scan_prefix(&self, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), IndexError> {
-        for (row, value) in self.0.borrow().range(prefix.to_vec()..) {
-            if !row.starts_with(prefix) || visit(row, value) == ControlFlow::Break(()) {
+    fn scan(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), IndexError> {
+        for (row, value) in self.0.borrow().range(from.to_vec()..) {
+            if to.is_some_and(|to| &row[..] >= to) || visit(row, value) == ControlFlow::Break(()) {
                 break;
             }
         }
@@ -61,6 +67,11 @@ impl Index for Table {
     }
 }
 
+/// What a member of the PG begins with.
+pub fn origin(me: ServerId, applied: OpId, snapshot: Option<SnapshotRow>) -> Origin {
+    Origin { pg: PG, pg_count: 1, me, applied, snapshot, planted: Planted::default() }
+}
+
 /// See the module's head.
 pub struct Member {
     pub me: ServerId,
@@ -72,6 +83,10 @@ pub struct Member {
     pub synced: usize,
     pub effects: Outbox,
     pub now_ms: u64,
+    /// The index as others are to get it.
+    snapshots: BTreeMap<ServerId, (OpId, Table)>,
+    /// Snapshots that were begun.
+    pub snapshots_begun: usize,
     next_token: u64,
     next_number: u64,
 }
@@ -82,7 +97,7 @@ impl Member {
         let me = ServerId(me);
         Self {
             me,
-            pg: Recovering::new(PG, me, OpId::default(), Planted::default())
+            pg: Recovering::new(origin(me, OpId::default(), None))
                 .finish()
                 .expect("nothing to fit"),
             table: Table::default(),
@@ -90,6 +105,8 @@ impl Member {
             synced: 0,
             effects: Vec::new(),
             now_ms: 1000,
+            snapshots: BTreeMap::new(),
+            snapshots_begun: 0,
             next_token: 1,
             next_number: 1,
         }
@@ -171,14 +188,17 @@ impl Member {
 
     /// The process and its machine start again: only what was synced is left of the log.
     pub fn restart(self) -> Self {
-        let row = self.table.get(&rows::applied(PG)).expect("a row");
-        let applied = row.map(|row| decode("applied position", &row).expect("a position"));
+        let stored = |row: Vec<u8>| self.table.get(&row).expect("a row");
+        let applied = stored(rows::applied(PG))
+            .map(|row| decode("applied position", &row).expect("a position"));
+        let snapshot = stored(rows::snapshot(PG))
+            .map(|row| decode("snapshot row", &row).expect("a snapshot row"));
         let mut recovering =
-            Recovering::new(PG, self.me, applied.unwrap_or_default(), Planted::default());
+            Recovering::new(origin(self.me, applied.unwrap_or_default(), snapshot));
         let mut log = self.log;
         log.truncate(self.synced);
         for (entry, commit) in &log {
-            recovering.replay(entry.id, (*entry.op).clone(), *commit).expect("a log without gaps");
+            recovering.replay(entry.id, (*entry.op).clone(), *commit);
         }
         Self {
             pg: recovering.finish().expect("a log that fits"),
@@ -188,6 +208,8 @@ impl Member {
             me: self.me,
             table: self.table,
             now_ms: self.now_ms,
+            snapshots: BTreeMap::new(),
+            snapshots_begun: 0,
             next_token: self.next_token,
             // A proxy in the same process begins another session; numbers may go on.
             next_number: self.next_number,
@@ -295,6 +317,55 @@ impl Member {
             _ => true,
         });
         messages
+    }
+
+    /// Keeps and reads snapshots for others, as a driver does.
+    pub fn serve_snapshots(&mut self) {
+        for effect in std::mem::take(&mut self.effects) {
+            match effect {
+                Effect::Snapshot { to, at } => {
+                    self.snapshots_begun += 1;
+                    self.snapshots.insert(to, (at, self.table.clone()));
+                }
+                Effect::SnapshotOver { to } => {
+                    self.snapshots.remove(&to);
+                }
+                Effect::SnapshotRows { to, at, after } => {
+                    let (of, table) = &self.snapshots[&to];
+                    assert_eq!(*of, at, "the snapshot that was begun last");
+                    let scan = |from: &[u8], visit: &mut Visit<'_>| table.scan(from, None, visit);
+                    let piece =
+                        read_piece(&scan, (PG, 1), after.as_deref()).expect("readable rows");
+                    let message =
+                        PeerMessage::SnapshotRows { view: self.pg.view(), at, after, piece };
+                    self.effects.push(Effect::Send { to, message });
+                }
+                effect => self.effects.push(effect),
+            }
+        }
+    }
+
+    /// Makes the index durable, as far as that was asked for.
+    pub fn flush(&mut self) {
+        for effect in std::mem::take(&mut self.effects) {
+            match effect {
+                Effect::FlushIndex(flush) => self.step(Event::IndexFlushed(flush)),
+                effect => self.effects.push(effect),
+            }
+        }
+    }
+
+    /// Learners that are said to have everything.
+    pub fn caught_up(&mut self) -> Vec<ServerId> {
+        let mut learners = Vec::new();
+        self.effects.retain(|effect| match effect {
+            Effect::CaughtUp { learner, .. } => {
+                learners.push(*learner);
+                false
+            }
+            _ => true,
+        });
+        learners
     }
 
     /// What the index shows of a key.

@@ -13,28 +13,34 @@ struct Numbers {
 
 /// The requests of one session.
 #[derive(Debug)]
-pub(super) struct Requests {
+pub(crate) struct Requests {
     session: SessionId,
     numbers: Mutex<Numbers>,
 }
 
 /// A request that is under way; finished when dropped.
 #[derive(Debug)]
-pub(super) struct OpenRequest<'a> {
+pub(crate) struct OpenRequest<'a> {
     requests: &'a Requests,
     id: Request,
 }
 
 impl Requests {
-    pub(super) fn new(session: SessionId) -> Self {
+    pub(crate) fn new(session: SessionId) -> Self {
         Self { session, numbers: Mutex::new(Numbers { next: 1, open: BTreeSet::new() }) }
     }
 
-    pub(super) fn session(&self) -> SessionId {
+    pub(crate) fn session(&self) -> SessionId {
         self.session
     }
 
-    pub(super) fn begin(&self) -> OpenRequest<'_> {
+    /// Every number below it is finished.
+    pub(crate) fn floor(&self) -> u64 {
+        let numbers = self.numbers.lock();
+        numbers.open.first().copied().unwrap_or(numbers.next)
+    }
+
+    pub(crate) fn begin(&self) -> OpenRequest<'_> {
         let mut numbers = self.numbers.lock();
         let number = numbers.next;
         numbers.next += 1;
@@ -46,7 +52,7 @@ impl Requests {
 }
 
 impl OpenRequest<'_> {
-    pub(super) fn id(&self) -> Request {
+    pub(crate) fn id(&self) -> Request {
         self.id
     }
 }
@@ -69,7 +75,9 @@ mod tests {
         assert_eq!((first.id().floor, second.id().floor), (1, 1));
         drop(first);
         assert_eq!(requests.begin().id().floor, 2);
+        assert_eq!(requests.floor(), 2);
         drop(second);
+        assert_eq!(requests.floor(), 4, "none is open");
         assert_eq!(requests.begin().id(), Request { session: SessionId(1), number: 4, floor: 4 });
     }
 }

@@ -1,0 +1,208 @@
+//! Followers: who was away comes back by the ops that it missed, or by a snapshot.
+
+use crate::support::{Member, put};
+use crate::views::Cluster;
+use bytes::Bytes;
+use larder_protocol::limits::HISTORY_OPS_MIN;
+use larder_protocol::pg::Role;
+use larder_protocol::{Answer, Call, Content, Event, PeerMessage};
+use larder_types::{Condition, Op, ServerId, View};
+
+/// More ops than a member remembers for others.
+const MANY: usize = HISTORY_OPS_MIN + 20;
+
+/// A PG of members 1 and 2, led by 1, in view 2; member 3 was let go.
+fn without_the_third() -> Cluster {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    for id in [1, 2] {
+        cluster.at(id).begin(2, &[1, 2]);
+    }
+    settle_two(&mut cluster);
+    cluster.at(1).serve(1);
+    cluster
+}
+
+/// Settles members 1 and 2 without the third.
+fn settle_two(cluster: &mut Cluster) {
+    for _ in 0..6 {
+        for id in [1, 2] {
+            cluster.at(id).settle();
+            cluster.at(id).step(Event::Tick);
+            cluster.deliver(id, &[1, 2]);
+        }
+    }
+}
+
+fn learn(cluster: &mut Cluster, id: u32, view: u64, primary: u32) {
+    cluster.at(id).step(Event::Learn { view: View(view), primary: ServerId(primary) });
+}
+
+fn put_many(cluster: &mut Cluster) {
+    for at in 0..MANY {
+        cluster.at(1).put_inline(&format!("k{}", at % 7), &format!("value {at}"));
+        if at % 50 == 0 {
+            settle_two(cluster);
+        }
+    }
+    settle_two(cluster);
+}
+
+fn same_rows(cluster: &mut Cluster, ids: &[u32]) {
+    for at in 0..7 {
+        let key = format!("k{at}");
+        let row = cluster.at(ids[0]).row(&key);
+        assert!(row.is_some(), "{key} was put");
+        for &id in &ids[1..] {
+            assert_eq!(cluster.at(id).row(&key), row, "{key} at member {id}");
+        }
+    }
+}
+
+#[test]
+fn one_that_missed_little_is_sent_the_ops() {
+    let mut cluster = without_the_third();
+    for at in 0..7 {
+        cluster.at(1).put_inline(&format!("k{at}"), "while it was away");
+    }
+    settle_two(&mut cluster);
+    learn(&mut cluster, 3, 2, 1);
+    cluster.settle();
+    assert_eq!(cluster.at(1).snapshots_begun, 0);
+    assert!(cluster.at(1).caught_up().contains(&ServerId(3)));
+    cluster.begin(3, &[3, 1, 2]);
+    cluster.settle();
+    assert_eq!(cluster.at(3).pg.role(), Role::Active);
+    same_rows(&mut cluster, &[1, 2, 3]);
+}
+
+#[test]
+fn nobody_waits_for_a_learner() {
+    let mut cluster = without_the_third();
+    learn(&mut cluster, 3, 2, 1);
+    cluster.deliver(3, &[1]);
+    let put = cluster.at(1).put_inline("k", "one");
+    settle_two(&mut cluster);
+    assert!(matches!(cluster.at(1).answers(put)[..], [Answer::Done { .. }]));
+    assert!(!cluster.at(1).caught_up().contains(&ServerId(3)), "it has not said so");
+}
+
+#[test]
+fn one_that_missed_much_takes_a_snapshot_with_what_is_open_and_remembered() {
+    let mut cluster = without_the_third();
+    cluster.at(1).put_inline("gone", "deleted later");
+    settle_two(&mut cluster);
+    put_many(&mut cluster);
+    cluster.at(1).delete("gone");
+    let request = cluster.at(1).request();
+    let asked = || put(request, "asked", Content::Inline(Bytes::new()), Condition::default());
+    let first = cluster.at(1).call(asked());
+    settle_two(&mut cluster);
+    let done = cluster.at(1).answers(first);
+    assert!(matches!(done[..], [Answer::Done { .. }]));
+
+    learn(&mut cluster, 3, 2, 1);
+    cluster.settle();
+    assert_eq!(cluster.at(1).snapshots_begun, 1);
+    assert!(cluster.at(1).caught_up().contains(&ServerId(3)));
+    same_rows(&mut cluster, &[1, 2, 3]);
+    assert_eq!(cluster.at(3).row("gone"), None);
+
+    // It leads, also after a restart: a repeat gets the same answer.
+    cluster.restart(3);
+    cluster.begin(3, &[3, 1, 2]);
+    cluster.settle();
+    cluster.at(3).serve(1);
+    let again = cluster.at(3).call(asked());
+    assert_eq!(cluster.at(3).answers(again), done);
+}
+
+#[test]
+fn rows_of_an_older_life_do_not_survive_a_snapshot() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.at(1).put_inline("gone", "all three have it");
+    cluster.settle();
+    assert!(cluster.at(3).row("gone").is_some());
+    for id in [1, 2] {
+        cluster.at(id).begin(2, &[1, 2]);
+    }
+    settle_two(&mut cluster);
+    cluster.at(1).serve(1);
+    cluster.at(1).delete("gone");
+    put_many(&mut cluster);
+    learn(&mut cluster, 3, 2, 1);
+    cluster.settle();
+    assert_eq!(cluster.at(1).snapshots_begun, 1);
+    assert_eq!(cluster.at(3).row("gone"), None);
+    same_rows(&mut cluster, &[1, 3]);
+}
+
+#[test]
+fn nothing_is_acknowledged_before_the_rows_and_the_end_of_the_snapshot_are_durable() {
+    let mut cluster = without_the_third();
+    put_many(&mut cluster);
+    learn(&mut cluster, 3, 2, 1);
+    let acks = |member: &mut Member| {
+        let messages = member.messages();
+        messages.iter().filter(|(_, sent)| matches!(sent, PeerMessage::Acked { .. })).count()
+    };
+    cluster.deliver(3, &[1]);
+    cluster.deliver(1, &[3]);
+    assert!(matches!(cluster.at(3).log.last(), Some((entry, _)) if *entry.op == Op::SnapshotBegin));
+    assert_eq!(cluster.at(3).messages(), [], "no rows are asked for before that is durable");
+    cluster.at(3).sync();
+    cluster.deliver(3, &[1]);
+    cluster.deliver(1, &[3]);
+    assert!(!matches!(
+        cluster.at(3).log.last(),
+        Some((entry, _)) if matches!(*entry.op, Op::SnapshotEnd { .. })
+    ));
+    assert_eq!(acks(cluster.at(3)), 0);
+    cluster.at(3).flush();
+    assert_eq!(acks(cluster.at(3)), 0, "the end is not durable yet");
+    cluster.at(3).sync();
+    assert_eq!(acks(cluster.at(3)), 1);
+}
+
+#[test]
+fn a_snapshot_torn_by_a_crash_leaves_a_member_that_leads_nothing() {
+    let mut cluster = without_the_third();
+    put_many(&mut cluster);
+    learn(&mut cluster, 3, 2, 1);
+    cluster.deliver(3, &[1]);
+    cluster.deliver(1, &[3]);
+    cluster.at(3).sync();
+    cluster.restart(3);
+    assert!(!cluster.at(3).pg.is_whole());
+    cluster.at(3).begin(3, &[3, 1, 2]);
+    assert_eq!(cluster.at(3).pg.role(), Role::Down);
+    learn(&mut cluster, 3, 2, 1);
+    cluster.settle();
+    assert!(cluster.at(3).pg.is_whole());
+    same_rows(&mut cluster, &[1, 3]);
+}
+
+#[test]
+fn a_put_open_in_a_snapshot_is_committed_by_its_taker() {
+    let mut cluster = without_the_third();
+    cluster.at(1).answer(0, larder_protocol::DataAnswer::Floor(crate::support::key(2, 0)));
+    let open = cluster.at(1).put_data("open", 2);
+    let grant = cluster.at(1).granted(open);
+    put_many(&mut cluster);
+    learn(&mut cluster, 3, 2, 1);
+    cluster.settle();
+    assert_eq!(cluster.at(1).snapshots_begun, 1);
+    cluster.restart(3);
+    learn(&mut cluster, 3, 2, 1);
+    cluster.settle();
+    assert_eq!(cluster.at(3).pg.gauges().open_puts, 1);
+    assert_eq!(cluster.at(3).pg.retain_from(), grant.op.seq, "its record is needed");
+    cluster.at(1).call(Call::Commit {
+        op: grant.op,
+        attempt: 0,
+        holders: larder_types::Holders::default().with(0),
+    });
+    cluster.settle();
+    assert_eq!(cluster.at(3).pg.gauges().open_puts, 0);
+    assert_eq!(cluster.at(3).row("open"), cluster.at(1).row("open"));
+    assert!(cluster.at(3).row("open").is_some());
+}

@@ -1,0 +1,121 @@
+//! How a meta server starts, loses its disk, and has a bit of its log rot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use larder_env::SimDisk;
+use larder_kv::SimKv;
+use larder_metalog::LogError;
+use larder_protocol::IndexError;
+use larder_protocol::pg::{LogGap, Origin, Recovering};
+use larder_types::codec::decode;
+use larder_types::{BootId, Op, OpId, PgId, ServerId, rows};
+
+use super::{Life, Member, Node};
+use crate::fate::Fate;
+use crate::happening::{ManagerIn, NodeIn};
+use crate::index::Port;
+use crate::log::{self, Log, fate};
+use crate::net::{MS, Net};
+
+/// Why a server does not start.
+pub(crate) enum NoStart {
+    /// Something failed that may be over later.
+    Later(Fate),
+    /// Its log is damaged.
+    Damaged(String),
+    /// Its log and index do not fit each other.
+    Unfit(String),
+}
+
+impl Node {
+    /// Starts: takes up log and index, and tells the manager.
+    pub(crate) fn start(&mut self, net: &mut Net) -> Result<(), NoStart> {
+        assert!(self.life.is_none(), "a server runs once");
+        self.disk = self.disk.reopen();
+        self.run = BootId(net.rng.next_u64());
+        let mut pgs = Vec::new();
+        for pg in (0..self.setup.pgs).map(PgId) {
+            let origin = self.origin(pg).map_err(|error| NoStart::Unfit(error.0))?;
+            pgs.push(Recovering::new(origin));
+        }
+        let mut unfit = None;
+        let log_id = net.rng.next_u64();
+        let opened = Log::open(&self.disk, log_id, self.setup.options.bugs, &mut |recovered| {
+            let record = &recovered.record;
+            let id = OpId { view: record.view, seq: record.seq };
+            match decode::<Op>("op", record.payload) {
+                Ok(op) => pgs[record.pg.0 as usize].replay(id, op, record.commit),
+                Err(error) => {
+                    unfit.get_or_insert(error.to_string());
+                }
+            }
+        });
+        let log = match opened {
+            Ok(log) => log,
+            Err(LogError::Damaged(damage)) => return Err(NoStart::Damaged(damage.to_string())),
+            Err(error) => return Err(NoStart::Later(fate(&error))),
+        };
+        if let Some(error) = unfit {
+            return Err(NoStart::Unfit(error));
+        }
+        let members = pgs
+            .into_iter()
+            .map(|recovering| recovering.finish().map(Member::new))
+            .collect::<Result<Vec<_>, LogGap>>()
+            .map_err(|gap| NoStart::Unfit(gap.to_string()))?;
+        let has_all = |member: &Member| member.pg.is_whole().then(|| member.pg.last());
+        let last = members.iter().map(has_all).collect();
+        self.life = Some(Life {
+            log,
+            members,
+            places: BTreeMap::new(),
+            requests: BTreeSet::new(),
+            next_request: 0,
+            closed: BTreeSet::new(),
+            snapshots: BTreeMap::new(),
+        });
+        let (node, run) = (self.id, self.run);
+        let jitter = net.rng.below(5 * MS);
+        net.after(50 + jitter, ManagerIn::NodeUp { node, boot: run, last });
+        net.after(100 * MS, (node, NodeIn::Tick { run }));
+        net.after(60 * MS, (node, NodeIn::Flush { run }));
+        Ok(())
+    }
+
+    fn origin(&self, pg: PgId) -> Result<Origin, IndexError> {
+        let row = |row: Vec<u8>| larder_protocol::Index::get(&Port(&self.kv), &row);
+        let applied = row(rows::applied(pg))?.map(|row| decode("applied position", &row));
+        let snapshot = row(rows::snapshot(pg))?.map(|row| decode("snapshot row", &row));
+        Ok(Origin {
+            pg,
+            pg_count: self.setup.pgs,
+            me: ServerId(self.id as u32),
+            applied: applied.transpose()?.unwrap_or_default(),
+            snapshot: snapshot.transpose()?,
+            planted: self.setup.options.bugs.protocol,
+        })
+    }
+
+    /// Everything is lost: a new disk, and nothing on it.
+    pub(crate) fn wipe(&mut self, disk: Arc<SimDisk>) {
+        assert!(self.life.is_none(), "a server that runs has its disk");
+        self.disk = disk;
+        self.kv = Arc::new(SimKv::new());
+    }
+
+    /// Says in the log that all of it is synced, dies, and flips a bit of it; false if nothing is left
+    /// in the log.
+    pub(crate) fn rot_log(&mut self, net: &mut Net) -> bool {
+        let Some(life) = &mut self.life else { return false };
+        if life.log.mark().is_err() || !life.log.take() || life.log.commit().is_err() {
+            return false;
+        }
+        self.die();
+        let Some((file, offset)) = log::place_in_record(&self.disk.reopen(), &mut net.rng) else {
+            return false;
+        };
+        net.say(format_args!("FAULT: a bit of {file} rots at {offset}"));
+        self.disk.flip_bit(&file, offset).is_ok()
+    }
+}
