@@ -1,0 +1,11 @@
+//! Exhaustively checked models of the protocol: every interleaving within small bounds.
+//!
+//! A model states what the design means, not what the code does: each module's head has a table that
+//! leads from its actions to the code. Each has a list of weaker readings, of which the checker must
+//! find a counter-example: that is what shows that the model can see.
+
+pub mod explore;
+pub mod log;
+pub mod put;
+pub mod space;
+pub mod words;
