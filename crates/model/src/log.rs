@@ -7,7 +7,7 @@
 //!
 //! | action | in the code |
 //! |---|---|
-//! | `NewView` | the manager: not built yet; `sim/manager.rs`, `begin_view` with all members |
+//! | `NewView` | the manager: `sim/manager.rs`, `let_go`, `caught_up`, `begin_view`; no other yet |
 //! | `Enter` | `protocol/pg/replicate.rs`, `begin_view` |
 //! | `Level` | `protocol/pg/replicate.rs`, `report`, `level_if_reported`, `follow`; `Op::ViewStart` |
 //! | `Append` | `protocol/pg/append.rs`, `append_op` |
@@ -23,6 +23,8 @@
 //! The reports by which a primary levels are of one moment: a member that is in the view takes nothing from
 //! anyone else meanwhile. A commit answers: what is below the commit point may have been applied and told to a
 //! client. What a backup knows of the commit point is not modelled; it is never ahead of the primary's.
+//! Learners and snapshots are not modelled: any server may join any view with whatever log it has, which allows
+//! more than the simulator's manager does.
 
 mod readings;
 
