@@ -13,6 +13,9 @@ pub const TAIL_OPS_MAX: usize = 16_384;
 pub const APPLY_OPS_MAX: usize = 256;
 /// Milliseconds after which an open grant is resolved although its proxy has said nothing.
 pub const GRANT_MS_MAX: u64 = 60_000;
+/// Replicas that may fail between two ticks before calls that wait for space are turned away: another
+/// LV may be out of reach too.
+pub const LV_FAILURES_MAX: u32 = 4;
 /// Answers kept per session for repeats.
 pub const REPEATS_MAX: usize = 65_536;
 /// Applied ops that a member of several remembers for one that is a little behind: about 100 KiB.

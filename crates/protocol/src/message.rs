@@ -288,7 +288,12 @@ pub enum DataAnswer {
     /// `Verify` found the data.
     Verified(Grant),
     /// `Verify` found other bytes.
-    Mismatch(Grant),
+    Mismatch {
+        /// The grant.
+        grant: Grant,
+        /// The data was never acknowledged there and never will be; `false` says nothing.
+        is_unacknowledged: bool,
+    },
     /// It could not be done now; nothing has changed.
     NotNow(Grant),
     /// The server or its disk is gone for now.

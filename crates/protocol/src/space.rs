@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::limits::{BLOCK_BYTES, CHUNK_BLOCKS_MAX, CHUNK_EXTENTS_MAX};
-use larder_types::{BootId, Extent, GrantKey, LvId, OpId, OpSeq, ServerId, View};
+use larder_types::{BootId, Extent, GrantKey, Holders, LvId, OpId, OpSeq, ServerId, View};
 
 use crate::limits::{LV_FULL_PERCENT, WAITING_BLOCKS_BEFORE_RAISE};
 use crate::planted::Planted;
@@ -156,8 +156,8 @@ struct Lv {
     floors: Vec<Option<GrantKey>>,
     /// Floor asked for last.
     asked: GrantKey,
-    /// Set when a replica broke: no new space is given here.
-    closed: bool,
+    /// Replicas that broke or are out of reach: no new space is given here.
+    gone: Holders,
 }
 
 impl Lv {
@@ -167,7 +167,7 @@ impl Lv {
 
     fn takes_objects(&self) -> bool {
         let used = self.info.blocks - self.runs.blocks();
-        !self.closed
+        self.gone.count() == 0
             && self.floor().is_some()
             && u64::from(used) * 100 < u64::from(self.info.blocks) * LV_FULL_PERCENT
     }
@@ -226,7 +226,7 @@ impl VolumeGroup {
             waiting_blocks: 0,
             floors,
             asked,
-            closed: false,
+            gone: Holders::default(),
             info,
         };
         let known = self.lvs.insert(lv.info.lv, lv);
@@ -242,12 +242,6 @@ impl VolumeGroup {
     #[must_use]
     pub fn info(&self, lv: LvId) -> Option<&LvInfo> {
         self.lvs.get(&lv).map(|lv| &lv.info)
-    }
-
-    /// Whether every replica has answered the LV's `Open`.
-    #[must_use]
-    pub fn is_open(&self, lv: LvId) -> bool {
-        self.lvs.get(&lv).is_some_and(|lv| lv.floor().is_some())
     }
 
     /// A replica answered `Open` or a raise with its floor.
@@ -269,11 +263,28 @@ impl VolumeGroup {
         }
     }
 
-    /// A replica of the LV is broken: it gives no more space in this view.
-    pub fn close(&mut self, lv: LvId) {
+    /// A replica of the LV is broken or out of reach: the LV gives no more space in this view.
+    pub fn close(&mut self, lv: LvId, replica: usize) {
         if let Some(lv) = self.lvs.get_mut(&lv) {
-            lv.closed = true;
+            lv.gone = lv.gone.with(replica);
         }
+    }
+
+    /// Replicas of an LV that failed in this view.
+    #[must_use]
+    pub fn gone(&self, lv: LvId) -> Holders {
+        self.lvs.get(&lv).map_or(Holders::default(), |lv| lv.gone)
+    }
+
+    /// Whether every replica of an LV has answered its `Open`, but for those that are gone; and one has.
+    #[must_use]
+    pub fn is_fenced(&self, lv: LvId) -> bool {
+        self.lvs.get(&lv).is_some_and(|lv| {
+            let fenced = |(replica, floor): (usize, &Option<GrantKey>)| {
+                floor.is_some() || lv.gone.has(replica)
+            };
+            lv.floors.iter().any(Option::is_some) && lv.floors.iter().enumerate().all(fenced)
+        })
     }
 
     /// Blocks for `bytes` of data, in one LV.
@@ -284,7 +295,7 @@ impl VolumeGroup {
         let need = bytes.div_ceil(BLOCK_BYTES).max(1);
         let mut opening = false;
         for (&id, lv) in &mut self.lvs {
-            opening |= lv.floor().is_none() && !lv.closed;
+            opening |= lv.floor().is_none() && lv.gone.count() == 0;
             if lv.takes_objects()
                 && let Some(extents) = lv.runs.allocate(need)
             {
@@ -331,7 +342,8 @@ impl VolumeGroup {
     #[must_use]
     pub fn regains(&self) -> bool {
         self.lvs.values().any(|lv| {
-            !lv.closed && lv.waiting.front().is_some_and(|&(freed_by, _)| freed_by < lv.asked)
+            lv.gone.count() == 0
+                && lv.waiting.front().is_some_and(|&(freed_by, _)| freed_by < lv.asked)
         })
     }
 

@@ -367,7 +367,9 @@ fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -> DataAnswe
         (Ok(Answer::Floor(floor)), _) => DataAnswer::Floor(floor),
         (Ok(Answer::Voided), Some(grant)) => DataAnswer::Voided(grant),
         (Ok(Answer::Verified { .. }), Some(grant)) => DataAnswer::Verified(grant),
-        (Ok(Answer::Mismatch { .. }), Some(grant)) => DataAnswer::Mismatch(grant),
+        (Ok(Answer::Mismatch { is_unacknowledged, .. }), Some(grant)) => {
+            DataAnswer::Mismatch { grant, is_unacknowledged }
+        }
         (Err(Refusal::Busy | Refusal::Unreadable), Some(grant)) => DataAnswer::NotNow(grant),
         (Ok(_) | Err(_), _) => DataAnswer::Failed,
     }

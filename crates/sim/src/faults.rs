@@ -48,6 +48,8 @@ pub(crate) enum FaultKind {
     Storm,
     /// Another member is to lead a PG.
     Rotate(u32, usize),
+    /// A data server is gone for some seconds.
+    StoreAway(usize),
     /// A meta server is gone for some seconds.
     Away(usize),
     /// A meta server loses its disk, and is gone for some seconds.
@@ -93,7 +95,8 @@ impl FaultKind {
                 ];
                 Self::Flush(machine, faults[rng.below(5) as usize])
             }
-            24 | 25 if several => Self::Away(machine),
+            24 if several => Self::Away(machine),
+            25 if several => Self::StoreAway(machine),
             26 if several => Self::Wiped(machine),
             _ if several => Self::Rotate(
                 rng.below(u64::from(setup.pgs)) as u32,
@@ -116,9 +119,10 @@ impl FaultKind {
     /// Draws one that concerns the members of PGs.
     pub(crate) fn draw_of_members(rng: &mut SeededRng, setup: &Setup) -> Self {
         let machine = rng.below(setup.machines as u64) as usize;
-        match rng.below(4) {
+        match rng.below(6) {
             0 => Self::Rotate(rng.below(u64::from(setup.pgs)) as u32, machine),
             1 => Self::Away(machine),
+            2 | 3 => Self::StoreAway(machine),
             _ => Self::Wiped(machine),
         }
     }
@@ -141,6 +145,7 @@ impl FaultKind {
             Self::ClockJump(..) => "clock jumped",
             Self::Storm => "network storm",
             Self::Rotate(..) => "primary changed",
+            Self::StoreAway(_) => "data server away",
             Self::Away(_) => "meta server away",
             Self::Wiped(_) => "meta server wiped",
             Self::Flush(..) => "index flush failed",

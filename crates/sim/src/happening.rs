@@ -145,6 +145,11 @@ pub(crate) enum ManagerIn {
         store: usize,
         boot: BootId,
     },
+    /// It was not heard of for as long as the manager waits.
+    StoreDown {
+        store: usize,
+        boot: BootId,
+    },
     ProxyUp {
         proxy: usize,
         session: SessionId,

@@ -29,7 +29,9 @@ const LEASE_US: u64 = 600 * MS;
 /// Between two rounds of the manager's own work.
 const TICK_US: u64 = 200 * MS;
 /// Microseconds without a word from a meta server after which it is taken for dead.
-const SILENCE_US: u64 = 1_200 * MS;
+pub(crate) const SILENCE_US: u64 = 1_200 * MS;
+/// Replicas of a narrow LV, which is made where there are not enough data servers for a wide one.
+const REPLICAS_MIN: usize = 2;
 /// Members without which a PG takes nothing.
 const MEMBERS_MIN: usize = 2;
 
@@ -70,6 +72,7 @@ pub(crate) struct Manager {
     setup: Arc<Setup>,
     pgs: Vec<PgState>,
     store_boots: Vec<BootId>,
+    stores_up: BTreeSet<usize>,
     lvs: Vec<Lv>,
     next_pv: Vec<u32>,
     sessions: BTreeMap<usize, SessionId>,
@@ -107,6 +110,7 @@ impl Manager {
             setup: setup.clone(),
             pgs,
             store_boots: vec![BootId(0); machines],
+            stores_up: BTreeSet::new(),
             lvs: Vec::new(),
             next_pv: vec![0; machines],
             sessions: BTreeMap::new(),
@@ -130,6 +134,11 @@ impl Manager {
                 }
             }
             ManagerIn::StoreUp { store, boot } => self.store_up(store, boot, net),
+            ManagerIn::StoreDown { store, boot } => {
+                if self.store_boots[store] == boot {
+                    self.stores_up.remove(&store);
+                }
+            }
             ManagerIn::ProxyUp { proxy, session } => {
                 if let Some(dead) = self.sessions.insert(proxy, session) {
                     self.closed.push(dead);
@@ -265,6 +274,7 @@ impl Manager {
             return;
         }
         self.store_boots[store] = boot;
+        self.stores_up.insert(store);
         self.create_missing(net);
         let concerned: BTreeSet<PgId> = self
             .lvs
@@ -381,7 +391,12 @@ impl Manager {
     }
 
     fn draw_lv(&mut self, pg: PgId, net: &mut Net) {
-        if self.lvs.iter().any(|lv| lv.pg == pg && lv.created.len() < lv.places.len()) {
+        let comes = |lv: &Lv| {
+            lv.pg == pg
+                && lv.created.len() < lv.places.len()
+                && lv.places.iter().all(|(store, _)| self.stores_up.contains(store))
+        };
+        if self.lvs.iter().any(comes) {
             return;
         }
         let machines = self.setup.machines;
@@ -389,11 +404,17 @@ impl Manager {
         let places: Vec<(usize, PvId)> = (0..machines)
             .map(|offset| (first + offset) % machines)
             .filter(|store| self.next_pv[*store] < self.setup.pvs_per_disk)
+            .filter(|store| self.stores_up.contains(store))
             .map(|store| (store, PvId(self.next_pv[store])))
             .take(self.setup.replicas)
             .collect();
         let Some((node, run)) = self.pgs[pg.0 as usize].wants_lv else { return };
-        if places.len() < self.setup.replicas {
+        let lacks_servers = self.stores_up.len() < self.setup.replicas;
+        let wanted = if lacks_servers { REPLICAS_MIN } else { self.setup.replicas };
+        if places.len() < self.setup.replicas && places.len() >= wanted {
+            net.faults.add("narrow volumes", 1);
+        }
+        if places.len() < wanted.min(self.setup.replicas) {
             net.faults.add("pool empty", 1);
             net.send((node, NodeIn::PoolEmpty { run, pg }));
             return;

@@ -119,7 +119,7 @@ impl Setup {
             proxy_inside,
             clients: 2 + rng.below(4) as usize,
             keys,
-            pvs_per_disk: pgs + rng.below(3) as u32,
+            pvs_per_disk: pgs * if single { 1 } else { 2 } + rng.below(3) as u32,
             ballast,
             stubborn_one_in: if patient { 30 } else { 1000 },
             weather,

@@ -8,8 +8,8 @@ use crate::client::Clients;
 use crate::desk::Rotten;
 use crate::fate::Fate;
 use crate::faults::{DiskOf, FaultKind};
-use crate::happening::{Happening, Part};
-use crate::manager::Manager;
+use crate::happening::{Happening, ManagerIn, Part};
+use crate::manager::{Manager, SILENCE_US};
 use crate::net::{MS, Net};
 use crate::node::{NoStart, Node};
 use crate::proxy::Proxy;
@@ -221,6 +221,10 @@ impl World {
     }
 
     fn stop_store(&mut self, machine: usize) {
+        if self.stores[machine].is_up() {
+            let boot = self.stores[machine].boot;
+            self.net.after(SILENCE_US, ManagerIn::StoreDown { store: machine, boot });
+        }
         self.stores[machine].die();
         self.stores[machine].disk.kill();
     }
@@ -312,6 +316,11 @@ impl World {
                 self.kill(Part::Machine(machine));
                 self.nodes[machine].disk.crash();
                 self.stores[machine].disk.crash();
+            }
+            FaultKind::StoreAway(machine) => {
+                self.stop_store(machine);
+                let pause = 500 * MS + self.net.rng.below(6_000 * MS);
+                self.net.after(pause, Happening::Restart(Part::Store(machine)));
             }
             FaultKind::Away(machine) => self.lose(machine, false),
             FaultKind::Wiped(machine) => self.lose(machine, true),

@@ -100,6 +100,9 @@ pub enum Answer {
         boot: BootId,
         /// Index of the first 64 KiB that differ.
         first_bad_sum: u32,
+        /// The grant is fenced, was issued in this run, and no write of it was ever done here: the
+        /// data was never acknowledged and never will be. `false` says nothing.
+        is_unacknowledged: bool,
     },
 }
 

@@ -10,6 +10,9 @@ pub const PV_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
 pub const PV_COUNT_MAX: u32 = 16_384;
 /// Voided grants that a PV remembers above its floor; one more is refused with `Busy`.
 pub const VOIDS_MAX: usize = 160;
+/// Grants of which a PV remembers that it wrote under them, the latest ones: enough for the puts that
+/// are under way.
+pub const WRITTEN_GRANTS_MAX: usize = 1024;
 /// Commands of one group.
 pub const GROUP_COMMANDS_MAX: usize = 1024;
 /// Pieces of one vectored write (`IOV_MAX`).

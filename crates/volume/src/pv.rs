@@ -4,13 +4,14 @@
 //! Invariants: view and floor never go down; the floor's view is never ahead of the view; what a void
 //! in the list says cannot be said by view and floor alone.
 
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 
 use larder_env::{DiskError, DiskFile};
 use larder_types::{BootId, Grant, GrantKey, LvId, OpId, PvId, View};
 
 use crate::command::Refusal;
-use crate::limits::VOIDS_MAX;
+use crate::limits::{VOIDS_MAX, WRITTEN_GRANTS_MAX};
 use crate::planted::Planted;
 use crate::v1::{Header, Superblock};
 
@@ -27,6 +28,12 @@ pub(crate) struct Pv {
     pub reserved_blocks: u32,
     /// Whether it was opened since the server started.
     is_open: bool,
+    /// The view in which this run was first told to open it: grants from there on were issued to this
+    /// run.
+    first_view: Option<View>,
+    /// Grants under which this run wrote, but for those up to `forgotten`.
+    written: BTreeSet<Grant>,
+    forgotten: Option<Grant>,
 }
 
 impl Pv {
@@ -47,7 +54,16 @@ impl Pv {
 
     /// A PV as its header says; closed, unless a planted bug opens it.
     pub(crate) fn restored(header: Header, base: u64, is_open: bool) -> Self {
-        Self { header, dirty: false, base, reserved_blocks: 0, is_open }
+        Self {
+            header,
+            dirty: false,
+            base,
+            reserved_blocks: 0,
+            is_open,
+            first_view: None,
+            written: BTreeSet::new(),
+            forgotten: None,
+        }
     }
 
     /// Whether a write under this grant may be done now.
@@ -63,6 +79,22 @@ impl Pv {
         } else {
             Ok(())
         }
+    }
+
+    /// Something is going to be written under the grant.
+    pub(crate) fn note_write(&mut self, grant: Grant) {
+        self.written.insert(grant);
+        if self.written.len() > WRITTEN_GRANTS_MAX {
+            self.forgotten = self.forgotten.max(self.written.pop_first());
+        }
+    }
+
+    /// Whether nothing was or will be written under the grant, by this run and any before it.
+    pub(crate) fn never_wrote(&self, grant: &Grant) -> bool {
+        self.first_view.is_some_and(|first| first <= grant.op.view)
+            && (self.is_implied(grant) || self.header.voids.contains(grant))
+            && self.forgotten.is_none_or(|forgotten| forgotten < *grant)
+            && !self.written.contains(grant)
     }
 
     /// Admits writes of `view`, and sets view and floor to the greater ones.
@@ -81,6 +113,7 @@ impl Pv {
             return Err(Refusal::WrongView { current: self.header.view });
         }
         self.is_open = true;
+        self.first_view.get_or_insert(view);
         if view > self.header.view {
             self.header.view = view;
             self.change(true);

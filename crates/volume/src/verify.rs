@@ -31,7 +31,10 @@ impl Volume {
         // breaks the disk.
         Ok(match self.first_bad_sum(chunk, base) {
             Ok(None) => Ok(Answer::Verified { boot: self.boot }),
-            Ok(Some(first_bad_sum)) => Ok(Answer::Mismatch { boot: self.boot, first_bad_sum }),
+            Ok(Some(first_bad_sum)) => {
+                let is_unacknowledged = self.pvs[&chunk.lv].never_wrote(&chunk.grant);
+                Ok(Answer::Mismatch { boot: self.boot, first_bad_sum, is_unacknowledged })
+            }
             Err(DiskError::PoweredOff) => return Err(DiskError::PoweredOff),
             Err(_) => Err(Refusal::Unreadable),
         })

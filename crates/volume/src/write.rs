@@ -46,6 +46,9 @@ impl Volume {
             return Ok(Err(Refusal::OutOfRange));
         }
         let base = pv.base;
+        if let Some(pv) = self.pvs.get_mut(&write.lv) {
+            pv.note_write(*write.grant);
+        }
         if self.reserve(write)? == Space::Full || self.queue(base, write, part)? == Space::Full {
             return Ok(Err(Refusal::Full));
         }

@@ -164,6 +164,8 @@ pub struct Pg {
 
     space: Option<VolumeGroup>,
     lv_asked: bool,
+    /// Replicas that failed since the last tick.
+    lv_failures: u32,
     /// Calls that wait for space.
     starved: VecDeque<(Token, Call)>,
     /// Barriers: pass when everything through the op is applied and no put up to it is open.

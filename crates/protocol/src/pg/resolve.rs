@@ -2,16 +2,19 @@
 //!
 //! # Invariants
 //!
-//! 1. No copy is verified before every replica has voided the grant, durably and after its queued
-//!    writes drained, or has answered the `Open` of a later view, which does the same.
-//! 2. If any copy verifies the put rolls forward. It is revoked only when every replica was looked at
-//!    and none verifies. Anything else stays in doubt and is asked again.
+//! 1. No copy is verified before its replica has voided the grant, durably and after its queued writes
+//!    drained, or has answered the `Open` of a later view, which does the same; nor before every other
+//!    replica has done so too, or is out of reach.
+//! 2. If any copy verifies the put rolls forward, with the copies that do. It is revoked only when every
+//!    replica was looked at and none verifies, or when one was fenced before it ever acknowledged the
+//!    data: every replica must, before a client is told. Anything else stays in doubt and is asked
+//!    again.
 
 use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 
 use super::{Pg, Role};
 use crate::index::{Index, IndexError};
-use crate::limits::GRANT_MS_MAX;
+use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX};
 use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
 use crate::space::{FreeRuns, LvInfo, VolumeGroup};
 
@@ -21,6 +24,10 @@ pub(super) struct Resolution {
     voided: Holders,
     verified: Holders,
     mismatched: Holders,
+    /// Those of the mismatched that never acknowledged the data and never will.
+    unacknowledged: Holders,
+    /// Out of reach.
+    gone: Holders,
     verifying: bool,
     /// A replica failed: ask everything again at the next tick.
     failed: bool,
@@ -46,14 +53,15 @@ impl Pg {
         }
         let Some(info) = space.info(open.chunk.lv) else { return Ok(()) };
         let fenced_by_open = open.chunk.grant.op.view < view;
-        if fenced_by_open && !space.is_open(open.chunk.lv) {
+        if fenced_by_open && !space.is_fenced(open.chunk.lv) {
             return Ok(());
         }
         let mut resolution = Resolution::default();
         let (lv, grant, replicas) = (open.chunk.lv, open.chunk.grant, info.replicas.len());
         if fenced_by_open || fence_known {
             resolution.verifying = true;
-            ask_to_verify(&open.chunk, replicas, out);
+            resolution.gone = space.gone(lv);
+            ask_to_verify(&open.chunk, replicas, resolution.gone, out);
         } else {
             for replica in 0..replicas {
                 let request = DataRequest::Void { grant };
@@ -84,65 +92,115 @@ impl Pg {
                 self.voided(grant, replica, out);
                 Ok(())
             }
-            DataAnswer::Verified(grant) => self.verified(grant, replica, true, index, out),
-            DataAnswer::Mismatch(grant) => self.verified(grant, replica, false, index, out),
+            DataAnswer::Verified(grant) => {
+                if let Some((_, resolution, _)) = self.resolving(grant) {
+                    resolution.verified = resolution.verified.with(replica);
+                }
+                self.decide(grant, index, out)
+            }
+            DataAnswer::Mismatch { grant, is_unacknowledged } => {
+                if let Some((_, resolution, _)) = self.resolving(grant) {
+                    resolution.mismatched = resolution.mismatched.with(replica);
+                    if is_unacknowledged {
+                        resolution.unacknowledged = resolution.unacknowledged.with(replica);
+                    }
+                }
+                self.decide(grant, index, out)
+            }
             DataAnswer::NotNow(grant) => {
                 if let Some((_, resolution, _)) = self.resolving(grant) {
                     resolution.failed = true;
                 }
                 Ok(())
             }
-            DataAnswer::Failed => {
-                if let Some(space) = self.space_mut() {
-                    space.close(lv);
-                }
-                for open in self.open.values_mut().filter(|open| open.chunk.lv == lv) {
-                    if let Some(resolution) = &mut open.resolution {
-                        resolution.failed = true;
-                    }
-                }
-                for (token, _) in std::mem::take(&mut self.starved) {
-                    self.refuse(token, Refusal::DiskFailed, out);
-                }
-                Ok(())
+            DataAnswer::Failed => self.replica_failed(lv, replica, index, out),
+        }
+    }
+
+    /// A replica is out of reach, or its disk is out: its LV takes nothing more in this view.
+    fn replica_failed(
+        &mut self,
+        lv: LvId,
+        replica: usize,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        let Some(space) = self.space_mut() else { return Ok(()) };
+        space.close(lv, replica);
+        let is_alone = space.info(lv).is_some_and(|info| info.replicas.len() == 1);
+        let mut fenced = Vec::new();
+        let mut asked = Vec::new();
+        for open in self.open.values_mut().filter(|open| open.chunk.lv == lv) {
+            if let Some(resolution) = &mut open.resolution {
+                resolution.gone = resolution.gone.with(replica);
+                let grants = if resolution.verifying { &mut asked } else { &mut fenced };
+                grants.push(open.chunk.grant);
             }
         }
+        fenced.into_iter().for_each(|grant| self.verify_if_fenced(grant, out));
+        for grant in asked {
+            self.decide(grant, index, out)?;
+        }
+        self.resolve_older_views(index, out)?;
+        if is_alone || self.lv_failures >= LV_FAILURES_MAX {
+            for (token, _) in std::mem::take(&mut self.starved) {
+                self.refuse(token, Refusal::DiskFailed, out);
+            }
+            return Ok(());
+        }
+        // Others may be within reach, or the manager makes one of those that are.
+        self.lv_failures += 1;
+        self.feed_starved(index, out)
     }
 
     fn voided(&mut self, grant: Grant, replica: usize, out: &mut Outbox) {
-        let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return };
+        let Some((_, resolution, _)) = self.resolving(grant) else { return };
         resolution.voided = resolution.voided.with(replica);
-        if resolution.voided.count() == replicas && !resolution.verifying {
-            resolution.verifying = true;
-            ask_to_verify(chunk, replicas, out);
-        }
+        self.verify_if_fenced(grant, out);
     }
 
-    fn verified(
+    /// Verifies what is within reach once all of that is fenced.
+    fn verify_if_fenced(&mut self, grant: Grant, out: &mut Outbox) {
+        let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return };
+        let is_fenced = (0..replicas)
+            .all(|replica| resolution.voided.has(replica) || resolution.gone.has(replica));
+        if !is_fenced || resolution.verifying {
+            return;
+        }
+        if resolution.voided.count() == 0 {
+            resolution.failed = true;
+            return;
+        }
+        resolution.verifying = true;
+        let gone = resolution.gone;
+        ask_to_verify(chunk, replicas, gone, out);
+    }
+
+    /// Decides what becomes of a put, once each of its replicas has answered or is out of reach.
+    fn decide(
         &mut self,
         grant: Grant,
-        replica: usize,
-        good: bool,
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
         let Some((replicas, resolution, _)) = self.resolving(grant) else { return Ok(()) };
-        if !resolution.verifying {
-            return Ok(());
-        }
-        if good {
-            resolution.verified = resolution.verified.with(replica);
-        } else {
-            resolution.mismatched = resolution.mismatched.with(replica);
-        }
-        if resolution.verified.count() + resolution.mismatched.count() < replicas {
+        let is_known = |replica: usize| {
+            resolution.verified.has(replica)
+                || resolution.mismatched.has(replica)
+                || resolution.gone.has(replica)
+        };
+        if !resolution.verifying || !(0..replicas).all(is_known) {
             return Ok(());
         }
         let holders = resolution.verified;
         let outcome = if holders.count() > 0 {
             Outcome::Committed { attempt: grant.attempt, holders }
-        } else {
+        } else if resolution.mismatched.count() == replicas || resolution.unacknowledged.count() > 0
+        {
             Outcome::Revoked
+        } else {
+            resolution.failed = true;
+            return Ok(());
         };
         if grant.op.seq > self.commit && matches!(outcome, Outcome::Committed { .. }) {
             // METAX is not durable on all members yet: decide at the next tick.
@@ -265,6 +323,7 @@ impl Pg {
         if !self.serves() {
             return Ok(());
         }
+        self.lv_failures = 0;
         let now_ms = self.now_ms;
         let mut again = Vec::new();
         for open in self.open.values_mut() {
@@ -286,8 +345,8 @@ impl Pg {
     }
 }
 
-fn ask_to_verify(chunk: &Chunk, replicas: usize, out: &mut Outbox) {
-    for replica in 0..replicas {
+fn ask_to_verify(chunk: &Chunk, replicas: usize, gone: Holders, out: &mut Outbox) {
+    for replica in (0..replicas).filter(|replica| !gone.has(*replica)) {
         let request = DataRequest::Verify { chunk: Box::new(chunk.clone()) };
         out.push(Effect::Data { lv: chunk.lv, replica, request });
     }

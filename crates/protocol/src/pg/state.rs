@@ -110,6 +110,7 @@ impl Recovering {
                 now_ms: 0,
                 space: None,
                 lv_asked: false,
+                lv_failures: 0,
                 starved: VecDeque::new(),
                 barriers: Vec::new(),
             },

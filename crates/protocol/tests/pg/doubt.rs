@@ -1,6 +1,6 @@
 //! Puts in doubt: fence, then verify, then decide (DESIGN §7), also over a restart.
 
-use crate::support::{LV_BLOCKS, Member, key};
+use crate::support::{LV_BLOCKS, Member, key, mismatch, unacknowledged};
 use larder_protocol::limits::GRANT_MS_MAX;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Event, Refusal};
 use larder_types::{Body, Grant, Holders};
@@ -36,7 +36,7 @@ fn one_good_copy_rolls_the_put_forward() {
     let (mut member, grant, _) = abandoned(2);
     member.answer(0, DataAnswer::Voided(grant));
     member.answer(1, DataAnswer::Voided(grant));
-    member.answer(0, DataAnswer::Mismatch(grant));
+    member.answer(0, mismatch(grant));
     member.answer(1, DataAnswer::Verified(grant));
     member.settle();
     let Body::Chunk(chunk) = member.row("k").expect("it is there").body else { panic!() };
@@ -49,10 +49,10 @@ fn no_good_copy_on_any_replica_revokes_the_put() {
     for replica in 0..2 {
         member.answer(replica, DataAnswer::Voided(grant));
     }
-    member.answer(0, DataAnswer::Mismatch(grant));
+    member.answer(0, mismatch(grant));
     member.settle();
     assert_eq!(member.pg.gauges().open_puts, 1, "the other replica was not looked at");
-    member.answer(1, DataAnswer::Mismatch(grant));
+    member.answer(1, mismatch(grant));
     member.settle();
     assert_eq!((member.row("k"), member.pg.gauges().open_puts), (None, 0));
     assert_eq!(member.pg.gauges().space.waiting, 2, "its blocks are freed");
@@ -63,7 +63,7 @@ fn a_put_stays_in_doubt_while_a_replica_fails_and_is_asked_again() {
     let (mut member, grant, _) = abandoned(2);
     member.answer(0, DataAnswer::Voided(grant));
     member.answer(1, DataAnswer::NotNow(grant));
-    member.answer(0, DataAnswer::Mismatch(grant));
+    member.answer(0, mismatch(grant));
     assert_eq!(member.pg.gauges().in_doubt, 1);
     member.step(Event::Tick);
     let requests = member.requests();
@@ -71,10 +71,43 @@ fn a_put_stays_in_doubt_while_a_replica_fails_and_is_asked_again() {
 }
 
 #[test]
+fn a_put_is_decided_by_the_good_copy_within_reach() {
+    let (mut member, grant, _) = abandoned(2);
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(1, DataAnswer::Failed);
+    let requests = member.requests();
+    assert!(matches!(&requests[..], [(0, request)] if is_verify(request)), "{requests:?}");
+    member.answer(0, DataAnswer::Verified(grant));
+    member.settle();
+    let Body::Chunk(chunk) = member.row("k").expect("it is there").body else { panic!() };
+    assert_eq!(chunk.holders, Holders::default().with(0));
+}
+
+#[test]
+fn a_put_that_a_replica_never_acknowledged_is_revoked_without_the_others() {
+    let (mut member, grant, _) = abandoned(2);
+    member.answer(1, DataAnswer::Failed);
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(0, unacknowledged(grant));
+    member.settle();
+    assert_eq!((member.row("k"), member.pg.gauges().open_puts), (None, 0));
+}
+
+#[test]
+fn other_bytes_on_one_replica_decide_nothing_while_the_other_is_gone() {
+    let (mut member, grant, _) = abandoned(2);
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(1, DataAnswer::Failed);
+    member.answer(0, mismatch(grant));
+    member.settle();
+    assert_eq!(member.pg.gauges().in_doubt, 1, "the one may have rotted, the other may be good");
+}
+
+#[test]
 fn a_late_commit_of_a_revoked_put_changes_nothing() {
     let (mut member, grant, _) = abandoned(1);
     member.answer(0, DataAnswer::Voided(grant));
-    member.answer(0, DataAnswer::Mismatch(grant));
+    member.answer(0, mismatch(grant));
     member.commit(grant, 1);
     member.settle();
     assert_eq!(member.row("k"), None);
@@ -85,7 +118,7 @@ fn a_commit_that_overtakes_the_resolution_decides() {
     let (mut member, grant, _) = abandoned(1);
     member.commit(grant, 1);
     member.answer(0, DataAnswer::Voided(grant));
-    member.answer(0, DataAnswer::Mismatch(grant));
+    member.answer(0, mismatch(grant));
     member.settle();
     assert!(member.row("k").is_some(), "every replica had acknowledged the data");
 }
@@ -115,7 +148,7 @@ fn a_reader_goes_on_when_a_pending_put_is_revoked() {
     assert_eq!(member.answers(get), []);
     member.call(Call::Abandon { op: grant.op });
     member.answer(0, DataAnswer::Voided(grant));
-    member.answer(0, DataAnswer::Mismatch(grant));
+    member.answer(0, mismatch(grant));
     assert_eq!(member.answers(get), [Answer::AskIndex]);
     assert_eq!(member.row("k").expect("the old version").op, old.op);
 }

@@ -1,6 +1,6 @@
 //! Puts, deletes and reads at one member: what is answered when, and what a reader may see.
 
-use crate::support::{BUCKET, EPOCH, LV_BLOCKS, Member, data, key, name_of, put};
+use crate::support::{BUCKET, EPOCH, LV_BLOCKS, Member, data, key, mismatch, name_of, put};
 use bytes::Bytes;
 use larder_protocol::{Answer, Call, Content, DataAnswer, DataRequest, Effect, Event, Refusal};
 use larder_types::{Body, Condition, EtagList, Request, SessionId};
@@ -107,7 +107,7 @@ fn calls_behind_a_waiting_call_keep_their_order() {
     assert_eq!(member.answers(third), [], "it came after a call that waits");
     member.call(Call::Abandon { op: grant.op });
     member.answer(0, DataAnswer::Voided(grant));
-    member.answer(0, DataAnswer::Mismatch(grant));
+    member.answer(0, mismatch(grant));
     member.settle();
     assert!(matches!(member.answers(second)[..], [Answer::Done { .. }]));
     assert!(matches!(member.answers(third)[..], [Answer::Done { .. }]));

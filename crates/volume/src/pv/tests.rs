@@ -113,3 +113,39 @@ fn voids_are_bounded_and_forgotten_when_floor_or_view_pass_them() {
     assert_eq!(pv.header.voids, [grant(4, 1)]);
     assert_eq!(pv.admit(&grant(4, 1)), Err(Refusal::Voided));
 }
+
+#[test]
+fn a_grant_was_never_written_only_if_this_run_saw_all_of_it() {
+    let void = |pv: &mut Pv, grant| pv.void(grant, Planted::None).unwrap();
+    let mut pv = opened(3, key(3, 1));
+    let (written, late, older) = (grant(3, 5), grant(3, 6), grant(2, 90));
+    pv.note_write(written);
+    assert!(!pv.never_wrote(&late), "it may still be written");
+    void(&mut pv, late);
+    void(&mut pv, written);
+    assert!(pv.never_wrote(&late));
+    assert!(!pv.never_wrote(&written));
+    assert!(!pv.never_wrote(&older), "it was issued to an earlier run");
+    open(&mut pv, 4, key(4, 0)).unwrap();
+    assert!(pv.never_wrote(&late), "a view that follows fences it, in the same run");
+    let restarted = {
+        let mut pv = Pv::restored(pv.header, 0, false);
+        open(&mut pv, 5, key(5, 0)).unwrap();
+        pv
+    };
+    assert!(!restarted.never_wrote(&late), "an earlier run may have acknowledged it");
+}
+
+#[test]
+fn a_grant_before_those_remembered_may_have_been_written() {
+    let mut pv = opened(3, key(3, 1));
+    for seq in 0..=WRITTEN_GRANTS_MAX as u64 {
+        pv.note_write(grant(3, 10 + seq));
+    }
+    for fenced in [grant(3, 9), grant(3, 10), grant(3, 5000)] {
+        pv.void(fenced, Planted::None).unwrap();
+    }
+    assert!(!pv.never_wrote(&grant(3, 10)), "it was written and is forgotten");
+    assert!(!pv.never_wrote(&grant(3, 9)), "so may this be");
+    assert!(pv.never_wrote(&grant(3, 5000)));
+}

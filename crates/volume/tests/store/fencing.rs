@@ -140,7 +140,7 @@ fn commands_of_one_group_are_judged_in_order() {
             Ok(Answer::Floor(key(2, 7))),
             Err(Refusal::BelowFloor),
             verified(1),
-            Ok(Answer::Mismatch { boot: BootId(1), first_bad_sum: 0 }),
+            Ok(Answer::Mismatch { boot: BootId(1), first_bad_sum: 0, is_unacknowledged: false }),
         ]
     );
 }

@@ -92,7 +92,10 @@ fn overlapping_writes_of_one_group_land_in_order() {
     let answers = all(&mut volume, vec![write(&first), write(&second), verify(&second)]);
     assert_eq!(answers, [Ok(Answer::Written), Ok(Answer::Written), verified(1)]);
     let bad = one(&mut volume, verify(&first));
-    assert_eq!(bad, Ok(Answer::Mismatch { boot: BootId(1), first_bad_sum: 0 }));
+    assert_eq!(
+        bad,
+        Ok(Answer::Mismatch { boot: BootId(1), first_bad_sum: 0, is_unacknowledged: false })
+    );
 }
 
 #[test]
@@ -127,10 +130,12 @@ fn damage_on_the_device_is_a_mismatch_at_its_place() {
     one(&mut volume, write(&chunk)).unwrap();
     let start = describe(&*disk, NAME).unwrap().data_start;
     disk.flip_bit(NAME, start + u64::from(2 * SUM_BYTES) + 77).unwrap();
-    let mismatch = Ok(Answer::Mismatch { boot: BootId(1), first_bad_sum: 2 });
+    let mismatch =
+        Ok(Answer::Mismatch { boot: BootId(1), first_bad_sum: 2, is_unacknowledged: false });
     assert_eq!(one(&mut volume, verify(&chunk)), mismatch);
     let never_written = chunk_at(grant(1, 6), 2000, 100);
-    let mismatch = Ok(Answer::Mismatch { boot: BootId(1), first_bad_sum: 0 });
+    let mismatch =
+        Ok(Answer::Mismatch { boot: BootId(1), first_bad_sum: 0, is_unacknowledged: false });
     assert_eq!(one(&mut volume, verify(&never_written)), mismatch);
 }
 

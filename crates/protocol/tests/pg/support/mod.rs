@@ -387,6 +387,16 @@ impl Member {
     }
 }
 
+/// A replica that has other bytes, and does not know whether it once had the right ones.
+pub fn mismatch(grant: Grant) -> DataAnswer {
+    DataAnswer::Mismatch { grant, is_unacknowledged: false }
+}
+
+/// A replica that was never written to under the grant.
+pub fn unacknowledged(grant: Grant) -> DataAnswer {
+    DataAnswer::Mismatch { grant, is_unacknowledged: true }
+}
+
 pub fn info(replicas: usize) -> LvInfo {
     let replica = |n| Replica { server: ServerId(n as u32), boot: BootId(1) };
     LvInfo { lv: LV, blocks: LV_BLOCKS, replicas: (0..replicas).map(replica).collect() }
