@@ -53,6 +53,8 @@ struct PgState {
     /// The latest view that was activated, and those of its members that still have all of it.
     activated: View,
     qualified: BTreeSet<usize>,
+    /// Members that lost everything in the present view.
+    lost: BTreeSet<usize>,
     told: BTreeSet<(usize, BootId)>,
     lease_until_us: u64,
     /// The primary to be, once the lease has run out.
@@ -92,6 +94,7 @@ impl Manager {
                 members: target.clone(),
                 qualified: target.iter().copied().collect(),
                 activated: View(0),
+                lost: BTreeSet::new(),
                 target,
                 told: BTreeSet::new(),
                 lease_until_us: 0,
@@ -159,7 +162,8 @@ impl Manager {
                     let state = &mut self.pgs[pg.0 as usize];
                     if state.activated < view {
                         state.activated = view;
-                        state.qualified = state.members.iter().copied().collect();
+                        let has_all = |member: &usize| !state.lost.contains(member);
+                        state.qualified = state.members.iter().copied().filter(has_all).collect();
                     }
                     let lvs = self.lvs_of(pg);
                     let sessions = self.sessions.values().copied().collect();
@@ -214,6 +218,7 @@ impl Manager {
             // Every op of the activated view's start on is durable on all its members.
             let has_all = last[pg.0 as usize].is_some_and(|last| last.view >= state.activated);
             if !has_all && state.qualified.remove(&node) {
+                state.lost.insert(node);
                 net.faults.add("members that lost everything", 1);
             }
             if state.members[0] == node {
@@ -305,6 +310,7 @@ impl Manager {
         let at = state.members.iter().position(|member| *member == primary).unwrap_or(0);
         state.members.swap(0, at);
         state.told.clear();
+        state.lost.clear();
         state.wants_lv = None;
         self.routes.borrow_mut().primary[pg.0 as usize] = (primary, state.view);
         net.faults.add("views begun", 1);
@@ -326,12 +332,15 @@ impl Manager {
             .then_some(&state.members[..])
     }
 
-    /// Whether a meta server may lose everything: each of its PGs has two other members with all of it.
-    pub(crate) fn can_spare(&self, node: usize) -> bool {
+    /// Whether a meta server may lose everything though `lost` have too, of which the manager knows
+    /// nothing yet: each of its PGs has two other members with all of it.
+    pub(crate) fn can_spare(&self, node: usize, lost: &BTreeSet<usize>) -> bool {
+        let has_all = |pg: &PgState, member: usize| {
+            member != node && pg.qualified.contains(&member) && !lost.contains(&member)
+        };
         self.pgs.iter().filter(|pg| pg.target.contains(&node)).all(|pg| {
-            let others = pg.members.iter().filter(|member| pg.qualified.contains(member));
-            pg.activated == pg.view
-                && others.filter(|member| **member != node).count() >= MEMBERS_MIN
+            let others = pg.members.iter().filter(|member| has_all(pg, **member));
+            pg.activated == pg.view && others.count() >= MEMBERS_MIN
         })
     }
 
@@ -364,6 +373,10 @@ impl Manager {
             return;
         }
         let state = &self.pgs[pg.0 as usize];
+        if !state.qualified.contains(&state.members[0]) {
+            // It came back with nothing: it must not hear that it leads.
+            return;
+        }
         for &node in &state.members {
             let boot = self.routes.borrow().runs[node];
             if !state.told.contains(&(node, boot)) {

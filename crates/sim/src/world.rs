@@ -1,5 +1,6 @@
 //! The whole world of one run: machines, proxies, clients and what goes wrong with them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use larder_env::{Disk, SeededRng, SimDisk};
@@ -33,6 +34,8 @@ pub(crate) struct World {
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) clients: Clients,
     pub(crate) rotten: Rotten,
+    /// Meta servers that lost their disk and have not told the manager yet.
+    lost: BTreeSet<usize>,
     pub(crate) ops: u32,
     pub(crate) faults: u64,
     /// Clients make no more calls.
@@ -75,6 +78,7 @@ impl World {
             proxies,
             clients,
             rotten,
+            lost: BTreeSet::new(),
             ops: 0,
             faults: 0,
             closing: false,
@@ -202,11 +206,14 @@ impl World {
 
     /// A meta server is gone for longer than the others wait for it; perhaps with its disk.
     fn lose(&mut self, machine: usize, wiped: bool) {
-        if wiped && !self.manager.can_spare(machine) {
+        let runs = self.manager.routes.borrow().runs.clone();
+        self.lost.retain(|lost| !self.nodes[*lost].is_up() || runs[*lost] != self.nodes[*lost].run);
+        if wiped && !self.manager.can_spare(machine, &self.lost) {
             return;
         }
         self.stop_node(machine);
         if wiped {
+            self.lost.insert(machine);
             self.net.faults.add("meta server's disk lost", 1);
             let seed = self.net.rng.next_u64();
             self.nodes[machine].wipe(SimDisk::new(seed, NODE_DISK_BYTES));

@@ -35,13 +35,17 @@ impl Pg {
         }
     }
 
-    /// The primary's commit point: the highest op durable on all members.
+    /// The primary's commit point: the highest op durable on all members, once that is an op of its own
+    /// view. An op of an older view alone could still lose to one of a later view that some member has
+    /// (ADR 8).
     pub(super) fn primary_advance(&mut self, out: &mut Outbox) {
         let mut point = self.durable;
         for member in &self.members[1..] {
             point = point.min(self.acked_by(*member));
         }
-        self.advance(point, out);
+        if self.known_id(point).is_some_and(|op| op.view == self.view) {
+            self.advance(point, out);
+        }
         self.view_progress(out);
     }
 
