@@ -18,8 +18,8 @@
 //! | `Read` | `protocol/pg/read.rs` |
 //! | `Resolve` | `protocol/pg/resolve.rs`, `begin_resolution` |
 //! | `Fence` | `DataRequest::Void`; `volume/pv.rs`, `void`; an `Open` of a later view does the same |
-//! | `Verify` | `volume/verify.rs`; that a server says "never acknowledged" is not built yet |
-//! | `RollForward`, `Revoke` | `protocol/pg/resolve.rs`, `verified` (all replicas must have answered) |
+//! | `Verify` | `volume/verify.rs`; `volume/pv.rs`, `never_wrote` |
+//! | `RollForward`, `Revoke` | `protocol/pg/resolve.rs`, `decide` |
 //! | `Lose` | `protocol/pg/replicate.rs`, `begin_view`, `cut` |
 //! | `Restart`, `Rot`, `Remove` | faults |
 //!

@@ -21,15 +21,19 @@ pub const REPEATS_MAX: usize = 65_536;
 /// Applied ops that a member of several remembers for one that is a little behind: about 100 KiB.
 pub const HISTORY_OPS_MIN: usize = 256;
 /// Applied ops that a primary remembers while a follower takes a snapshot; one that takes longer
-/// begins anew.
-pub const HISTORY_OPS_MAX: usize = 65_536;
+/// begins anew. About 8 MiB.
+pub const HISTORY_OPS_MAX: usize = 16_384;
 /// Bytes of rows in one piece of a snapshot, but for the last row's.
 pub const SNAPSHOT_PIECE_BYTES: usize = 512 * 1024;
 /// Old rows removed at once when a snapshot takes their place.
 pub const SNAPSHOT_REMOVALS_MAX: usize = 1024;
 /// Ticks without a word from the primary after which a follower reports anew.
 pub const SILENT_TICKS_MAX: u32 = 20;
+/// Ticks without a word from a learner after which its primary remembers nothing for it.
+pub const LEARNER_TICKS_MAX: u32 = 80;
 
+const _: () =
+    assert!(SILENT_TICKS_MAX < LEARNER_TICKS_MAX, "a follower speaks up before it is let go");
 const _: () =
     assert!(HISTORY_OPS_MIN < HISTORY_OPS_MAX, "a snapshot needs more than a short delay");
 const _: () = assert!(APPLY_OPS_MAX < TAIL_OPS_MAX, "a batch is a part of the tail");

@@ -414,7 +414,8 @@ pub enum Event {
         /// What.
         message: PeerMessage,
     },
-    /// A data server answers.
+    /// A data server answers a request of the present view. The driver drops answers to earlier ones: that
+    /// a server could not be reached then would close an LV that is open now.
     Data {
         /// LV of the request.
         lv: LvId,

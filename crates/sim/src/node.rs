@@ -59,7 +59,7 @@ struct Life {
     /// Data servers of each LV's replicas.
     places: BTreeMap<LvId, Vec<usize>>,
     /// Requests to data servers that were not answered; each is answered once.
-    requests: BTreeSet<u64>,
+    requests: BTreeMap<u64, View>,
     next_request: u64,
     /// Sessions that ended in this run.
     closed: BTreeSet<SessionId>,
@@ -139,7 +139,9 @@ impl Node {
             }
             NodeIn::Peer { pg, from, message } => self.step(pg, Event::Peer { from, message }, net),
             NodeIn::Data { run: meant, id, pg, lv, replica, answer } if meant == run => {
-                if !self.life().requests.remove(&id) {
+                // What a server failed to do for an earlier view says nothing about this one.
+                let asked_in = self.life().requests.remove(&id);
+                if asked_in != Some(self.member(pg).pg.view()) {
                     return Ok(());
                 }
                 self.step(pg, Event::Data { lv, replica, answer }, net)
@@ -238,7 +240,7 @@ impl Node {
                     let store = life.places.get(&lv).and_then(|at| at.get(replica));
                     let store = *store.expect("a PG asks data servers of LVs that it was told of");
                     life.next_request += 1;
-                    life.requests.insert(life.next_request);
+                    life.requests.insert(life.next_request, life.members[pg.0 as usize].pg.view());
                     let from = Requester { node: id, run, pg, replica, id: life.next_request };
                     net.send((store, StoreIn::Request { from, lv, request }));
                 }

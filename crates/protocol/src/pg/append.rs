@@ -72,6 +72,7 @@ impl Pg {
                 chunk: chunk.clone(),
                 since_ms: self.now_ms,
                 outcome: None,
+                is_told: false,
                 superseded: false,
                 resolution: None,
             };

@@ -198,12 +198,17 @@ impl Pg {
             }
             self.remember(entry);
         }
+        let mut readers = Vec::new();
         for open in closed {
             for slot in super::slots_of(open.id, self.id, &open.put).into_iter().flatten() {
+                readers.extend(self.slots.take_readers(&slot));
                 if self.slots.leave(&slot, open.id.seq) {
                     rested.push(slot);
                 }
             }
+        }
+        for (token, call) in readers {
+            self.call(token, call, index, out)?;
         }
         for slot in rested {
             self.run_queue(&slot, index, out)?;

@@ -42,7 +42,7 @@ impl Pg {
         }
         match call {
             Call::Commit { op, attempt, holders } => {
-                self.commit_put(op, Outcome::Committed { attempt, holders }, index, out)
+                self.commit_put(op, Outcome::Committed { attempt, holders }, true, index, out)
             }
             Call::Abandon { op } => self.begin_resolution(op, index, out),
             Call::Barrier => {
@@ -391,11 +391,15 @@ impl Pg {
         Ok(if row.is_none() { Some(Step::Refuse(Refusal::NoSuchUpload)) } else { None })
     }
 
-    /// The outcome of a put is known: log it, and let its readers go on.
+    /// The outcome of a put is known, from its proxy or by looking: log it, and let its readers go on.
+    /// Those of a put that was rolled
+    /// forward wait until the outcome is applied: if it is lost, who looks next may find other copies
+    /// within reach, and decide otherwise (ADR 9).
     pub(super) fn commit_put(
         &mut self,
         op: OpId,
         outcome: Outcome,
+        is_told: bool,
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
@@ -410,9 +414,15 @@ impl Pg {
             return Ok(());
         }
         open.outcome = Some(outcome);
+        open.is_told = is_told;
         open.resolution = None;
+        let shows_at_once = is_told || outcome == Outcome::Revoked;
         let slot = super::slots_of(open.id, self.id, &open.put).into_iter().flatten().next();
         self.append_op(Op::Outcome { put: op.seq, outcome }, None, out);
+        if !shows_at_once {
+            out.push(Effect::SyncSoon);
+            return Ok(());
+        }
         let slot = slot.expect("a put has a slot");
         for (token, call) in self.slots.take_readers(&slot) {
             self.call(token, call, index, out)?;

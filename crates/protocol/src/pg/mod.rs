@@ -88,6 +88,8 @@ struct OpenPut {
     chunk: Chunk,
     since_ms: u64,
     outcome: Option<larder_types::Outcome>,
+    /// The outcome was told by the proxy, and not found out by looking at the copies.
+    is_told: bool,
     /// A later op has already replaced or ended what this put would make.
     superseded: bool,
     resolution: Option<Resolution>,

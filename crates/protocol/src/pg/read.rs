@@ -117,6 +117,7 @@ impl Pg {
                     continue;
                 }
                 match open.outcome {
+                    Some(Outcome::Committed { .. }) if !open.is_told => return Visible::Pending,
                     Some(Outcome::Committed { holders, .. }) => {
                         let mut chunk = open.chunk.clone();
                         chunk.holders = holders;

@@ -18,7 +18,7 @@ use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
 
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
-use crate::limits::{HISTORY_OPS_MAX, HISTORY_OPS_MIN, SILENT_TICKS_MAX};
+use crate::limits::{HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal, Report};
 
 /// What a primary knows of one that follows it.
@@ -34,6 +34,8 @@ pub(super) struct Follower {
     copies: Option<Arc<SnapshotHeader>>,
     /// The manager was told that it has everything.
     told: bool,
+    /// Ticks since it said something.
+    silent_ticks: u32,
 }
 
 impl Pg {
@@ -134,6 +136,9 @@ impl Pg {
             }
             return Ok(());
         }
+        if let Some(follower) = self.followers.get_mut(&from) {
+            follower.silent_ticks = 0;
+        }
         match message {
             PeerMessage::Acked { through, .. } => self.acked(from, through, out),
             PeerMessage::Report { report, .. } => self.reported(from, report, out),
@@ -197,7 +202,14 @@ impl Pg {
         let known = self.followers.remove(&from);
         let acked = known.as_ref().map_or(OpSeq(0), |known| known.acked);
         let copies = known.and_then(|known| known.copies);
-        let mut placed = Follower { counts, shared: OpSeq(0), acked, copies: None, told: false };
+        let mut placed = Follower {
+            counts,
+            shared: OpSeq(0),
+            acked,
+            copies: None,
+            told: false,
+            silent_ticks: 0,
+        };
         if let Some(shared) = self.last_shared(report) {
             if copies.is_some() {
                 out.push(Effect::SnapshotOver { to: from });
@@ -272,11 +284,24 @@ impl Pg {
                 for (to, shared) in following {
                     self.send_from(to, shared, out);
                 }
-                self.followers.values_mut().for_each(|follower| follower.told = false);
+                self.drop_silent(out);
                 self.tell_caught_up(out);
             }
             _ => {}
         }
+    }
+
+    /// Lets go of learners that say nothing any more: what they have not got is remembered no longer.
+    fn drop_silent(&mut self, out: &mut Outbox) {
+        self.followers.retain(|&to, follower| {
+            follower.told = false;
+            follower.silent_ticks += 1;
+            let stays = follower.counts || follower.silent_ticks <= LEARNER_TICKS_MAX;
+            if !stays && follower.copies.is_some() {
+                out.push(Effect::SnapshotOver { to });
+            }
+            stays
+        });
     }
 
     fn tell_caught_up(&mut self, out: &mut Outbox) {

@@ -49,7 +49,7 @@ impl Pg {
             return Ok(());
         }
         if self.planted.revokes_unseen() {
-            return self.commit_put(op, Outcome::Revoked, index, out);
+            return self.commit_put(op, Outcome::Revoked, false, index, out);
         }
         let Some(info) = space.info(open.chunk.lv) else { return Ok(()) };
         let fenced_by_open = open.chunk.grant.op.view < view;
@@ -209,7 +209,7 @@ impl Pg {
             }
             return Ok(());
         }
-        self.commit_put(grant.op, outcome, index, out)
+        self.commit_put(grant.op, outcome, false, index, out)
     }
 
     /// The resolution under way of the put that holds exactly this grant.

@@ -71,6 +71,24 @@ fn a_put_stays_in_doubt_while_a_replica_fails_and_is_asked_again() {
 }
 
 #[test]
+fn what_was_rolled_forward_is_read_only_when_its_outcome_is_applied() {
+    let (mut member, grant, _) = abandoned(2);
+    let early = member.read("k");
+    for replica in 0..2 {
+        member.answer(replica, DataAnswer::Voided(grant));
+    }
+    member.answer(0, DataAnswer::Verified(grant));
+    member.answer(1, mismatch(grant));
+    let late = member.read("k");
+    assert_eq!(member.answers(early), [], "the outcome may be lost, and found otherwise then");
+    assert_eq!(member.answers(late), []);
+    member.settle();
+    assert_eq!(member.answers(early), [Answer::AskIndex]);
+    assert_eq!(member.answers(late), [Answer::AskIndex]);
+    assert!(member.row("k").is_some());
+}
+
+#[test]
 fn a_put_is_decided_by_the_good_copy_within_reach() {
     let (mut member, grant, _) = abandoned(2);
     member.answer(0, DataAnswer::Voided(grant));

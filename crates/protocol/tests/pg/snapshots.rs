@@ -3,7 +3,7 @@
 use crate::support::{Member, put};
 use crate::views::Cluster;
 use bytes::Bytes;
-use larder_protocol::limits::HISTORY_OPS_MIN;
+use larder_protocol::limits::{HISTORY_OPS_MIN, LEARNER_TICKS_MAX};
 use larder_protocol::pg::Role;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage};
 use larder_types::{Condition, Op, ServerId, View};
@@ -84,6 +84,28 @@ fn nobody_waits_for_a_learner() {
     settle_two(&mut cluster);
     assert!(matches!(cluster.at(1).answers(put)[..], [Answer::Done { .. }]));
     assert!(!cluster.at(1).caught_up().contains(&ServerId(3)), "it has not said so");
+}
+
+#[test]
+fn a_learner_that_says_nothing_is_let_go_and_may_come_back() {
+    let mut cluster = without_the_third();
+    learn(&mut cluster, 3, 2, 1);
+    cluster.deliver(3, &[1]);
+    cluster.at(1).messages();
+    let sends_to_third = |cluster: &mut Cluster| {
+        cluster.at(1).step(Event::Tick);
+        cluster.at(1).messages().iter().any(|(to, _)| *to == ServerId(3))
+    };
+    assert!(sends_to_third(&mut cluster));
+    for _ in 0..LEARNER_TICKS_MAX {
+        cluster.at(1).step(Event::Tick);
+        cluster.at(1).messages();
+    }
+    assert!(!sends_to_third(&mut cluster), "nothing is remembered for it");
+    cluster.restart(3);
+    learn(&mut cluster, 3, 2, 1);
+    cluster.settle();
+    assert!(cluster.at(1).caught_up().contains(&ServerId(3)));
 }
 
 #[test]

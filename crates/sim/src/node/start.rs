@@ -70,7 +70,7 @@ impl Node {
             log,
             members,
             places: BTreeMap::new(),
-            requests: BTreeSet::new(),
+            requests: BTreeMap::new(),
             next_request: 0,
             closed: BTreeSet::new(),
             snapshots: BTreeMap::new(),
