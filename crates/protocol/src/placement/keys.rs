@@ -1,4 +1,4 @@
-//! Where a key belongs.
+//! Which PG a key belongs to.
 
 use larder_types::limits::PG_COUNT_MAX;
 use larder_types::{BucketId, ObjectKey, PgId};

@@ -1,0 +1,165 @@
+//! Picks over failure domains: on distinct domains at the widest level that has enough of them.
+//!
+//! # Invariants
+//!
+//! 1. No two picks share a domain at the level that the choice says it reached.
+//! 2. At the levels above, picks are spread as evenly as candidates allow: no domain takes more than its share
+//!    rounded up while another could take it.
+//! 3. Candidates of weight 0 are never picked.
+
+use std::collections::BTreeMap;
+
+use larder_types::RegionId;
+use serde::{Deserialize, Serialize};
+
+use super::straw::{Weight, draw, hash, shorter};
+
+/// A rack, within its region.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct RackId(pub u32);
+
+/// A machine, within its rack.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct MachineId(pub u32);
+
+/// What fails together with a server, from wide to narrow.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct FailureDomains {
+    /// Region or site.
+    pub region: RegionId,
+    /// Rack in it.
+    pub rack: RackId,
+    /// Machine in it.
+    pub machine: MachineId,
+}
+
+/// How far apart picks are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Level {
+    /// Each in a region of its own.
+    Region,
+    /// Each in a rack of its own.
+    Rack,
+    /// Each on a machine of its own.
+    Machine,
+    /// Each a candidate of its own: a disk, or a server where members are chosen.
+    Leaf,
+}
+
+impl Level {
+    /// From wide to narrow.
+    pub const ALL: [Level; 4] = [Level::Region, Level::Rack, Level::Machine, Level::Leaf];
+}
+
+/// A candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaf {
+    /// Its id, unique among the candidates.
+    pub id: u32,
+    /// Where it is.
+    pub domains: FailureDomains,
+    /// Its share.
+    pub weight: Weight,
+}
+
+/// A domain by its path from the top; what is below the level is zero.
+type Domain = (Level, [u32; 4]);
+
+impl Leaf {
+    fn domain(&self, level: Level) -> Domain {
+        let FailureDomains { region, rack, machine } = self.domains;
+        let mut path = [u32::from(region.0), rack.0, machine.0, self.id];
+        path[level as usize + 1..].fill(0);
+        (level, path)
+    }
+}
+
+/// What was picked, and how far apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Level at which no two picks share a domain.
+    pub level: Level,
+    /// Ids in the order of their straws; fewer than wanted if there are no more candidates.
+    pub picks: Vec<u32>,
+}
+
+/// The widest level at which candidates with a weight have `wanted` domains or more.
+#[must_use]
+pub fn widest(leaves: &[Leaf], wanted: usize) -> Option<Level> {
+    Level::ALL.into_iter().find(|level| domain_count(leaves, *level) >= wanted)
+}
+
+/// Domains of a level that have a candidate with a weight.
+pub(super) fn domain_count(leaves: &[Leaf], level: Level) -> usize {
+    let live = leaves.iter().filter(|leaf| leaf.weight > Weight(0));
+    let mut domains: Vec<Domain> = live.map(|leaf| leaf.domain(level)).collect();
+    domains.sort_unstable();
+    domains.dedup();
+    domains.len()
+}
+
+/// Picks `wanted` candidates on distinct domains at the widest level that has as many; all candidates if there
+/// are fewer.
+#[must_use]
+pub fn spread(seed: u64, leaves: &[Leaf], wanted: usize) -> Choice {
+    let level = widest(leaves, wanted).unwrap_or(Level::Leaf);
+    Choice { level, picks: choose(seed, leaves, wanted, level, &[]) }
+}
+
+/// Picks up to `wanted` candidates on distinct domains of `level`, none of them in a domain that has one of
+/// `taken` already.
+///
+/// Each candidate draws a straw of its own, whatever the level; candidates are taken in the order of their
+/// straws where the domains have room. A domain so gets picks by the sum of its weights, and a new candidate in
+/// it draws none to its neighbours.
+///
+/// # Panics
+/// If two candidates have one id.
+#[must_use]
+pub fn choose(seed: u64, leaves: &[Leaf], wanted: usize, level: Level, taken: &[Leaf]) -> Vec<u32> {
+    let live = leaves.iter().filter(|leaf| leaf.weight > Weight(0));
+    let mut ranked: Vec<(u64, &Leaf)> =
+        live.map(|leaf| (draw(hash(seed, &[u64::from(leaf.id)])), leaf)).collect();
+    ranked.sort_by(|(a_draw, a), (b_draw, b)| {
+        let straws = ((*a_draw, a.weight.0.into()), (*b_draw, b.weight.0.into()));
+        shorter(straws.0, straws.1).then(a.id.cmp(&b.id))
+    });
+    assert!(
+        ranked.windows(2).all(|pair| pair[0].1.id != pair[1].1.id),
+        "candidates have ids of their own"
+    );
+    // The most that one domain may have: its share rounded up, and one at `level` itself.
+    let rooms: Vec<(Level, usize)> = Level::ALL
+        .into_iter()
+        .filter(|at| *at <= level)
+        .map(|at| {
+            let share = (wanted + taken.len()).div_ceil(domain_count(leaves, at).max(1));
+            (at, if at == level { 1 } else { share })
+        })
+        .collect();
+    let mut load: BTreeMap<Domain, usize> = BTreeMap::new();
+    let count = |leaf: &Leaf, load: &mut BTreeMap<Domain, usize>| {
+        rooms.iter().for_each(|(at, _)| *load.entry(leaf.domain(*at)).or_default() += 1);
+    };
+    taken.iter().for_each(|leaf| count(leaf, &mut load));
+    let mut picks = Vec::with_capacity(wanted);
+    for keeps_shares in [true, false] {
+        for (_, leaf) in &ranked {
+            let fits = rooms
+                .iter()
+                .filter(|(at, _)| keeps_shares || *at == level)
+                .all(|(at, room)| load.get(&leaf.domain(*at)).is_none_or(|n| n < room));
+            if picks.len() < wanted && fits && !picks.contains(&leaf.id) {
+                count(leaf, &mut load);
+                picks.push(leaf.id);
+            }
+        }
+    }
+    picks
+}

@@ -1,0 +1,32 @@
+//! Where things belong: keys to PGs, PGs to meta servers, LVs to disks. Pure functions.
+//!
+//! ```text
+//!  key ──keys──▶ PG ──members──▶ meta servers (target) ──next_step──▶ one step of the acting members
+//!                └───volumes──▶ disks of a new LV, and where replicas go that have to move
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. Integers only: the same arguments give the same answer on every machine and in every release. The draws
+//!    are pinned by golden values, because a change of them would move data all over a cluster.
+//! 2. Nothing here decides what *is*: acting members and LVs are in the topology map. These functions say what
+//!    ought to be, and the next single step towards it.
+//! 3. A larger weight or a new candidate only attracts: no pick moves between candidates that did not change.
+
+mod domains;
+mod keys;
+mod members;
+mod straw;
+mod volumes;
+
+pub use domains::{Choice, FailureDomains, Leaf, Level, MachineId, RackId, choose, spread, widest};
+pub use keys::pg_of;
+pub use members::{
+    ActingPg, GroupRules, MetaServer, PgStep, Standing, balance_primaries, next_step,
+    target_members,
+};
+pub use straw::{Weight, draw, shorter};
+pub use volumes::{CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, place_lv, plan_moves};
+
+#[cfg(test)]
+mod tests;
