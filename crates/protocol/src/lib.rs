@@ -8,6 +8,7 @@
 
 pub mod index;
 pub mod limits;
+pub mod manager;
 pub mod message;
 pub mod pg;
 pub mod placement;

@@ -38,3 +38,31 @@ const _: () =
     assert!(HISTORY_OPS_MIN < HISTORY_OPS_MAX, "a snapshot needs more than a short delay");
 const _: () = assert!(APPLY_OPS_MAX < TAIL_OPS_MAX, "a batch is a part of the tail");
 const _: () = assert!(WAITING_CALLS_MAX <= TAIL_OPS_MAX, "calls that wait find room when they run");
+
+/// Managers that vote.
+pub const MANAGERS_MAX: usize = 5;
+/// Milliseconds between two messages of the managers' leader to each other manager.
+pub const HEARTBEAT_MS: u64 = 150;
+/// Milliseconds for which a manager hears nothing before it asks to be elected; up to twice as many by lot.
+pub const ELECTION_MS_MIN: u64 = 1000;
+/// Events that wait in a manager for its disk; more messages are dropped, more proposals turned away.
+pub const QUORUM_WAITING_MAX: usize = 1024;
+/// Entries of the quorum's log that may be above the commit point.
+pub const QUORUM_UNCOMMITTED_MAX: u64 = 1024;
+/// Bytes of one command, and of the commands in one message.
+pub const COMMAND_BYTES_MAX: usize = 1024 * 1024;
+/// Applied entries after which the quorum's log is replaced by a snapshot.
+pub const QUORUM_LOG_ENTRIES_MAX: u64 = 4096;
+/// Bytes of commands after which it is.
+pub const QUORUM_LOG_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Entries that a learner may be behind when it is promoted.
+pub const PROMOTE_LAG_MAX: u64 = 64;
+/// Bytes of a snapshot that are sent at once.
+pub const SNAPSHOT_PIECE_BYTES: usize = 1024 * 1024;
+/// Bytes of the largest snapshot.
+pub const SNAPSHOT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+const _: () = assert!(4 * HEARTBEAT_MS < ELECTION_MS_MIN, "a few lost heartbeats elect nobody");
+const _: () = assert!(COMMAND_BYTES_MAX < QUORUM_LOG_BYTES_MAX, "a snapshot is for many commands");
+const _: () =
+    assert!(PROMOTE_LAG_MAX < QUORUM_LOG_ENTRIES_MAX, "one that lags little needs no snapshot");

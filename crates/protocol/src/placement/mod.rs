@@ -25,6 +25,7 @@ pub use members::{
     ActingPg, GroupRules, MetaServer, PgStep, Standing, balance_primaries, next_step,
     target_members,
 };
+pub(crate) use straw::hash;
 pub use straw::{Weight, draw, shorter};
 pub use volumes::{CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, place_lv, plan_moves};
 

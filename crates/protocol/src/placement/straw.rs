@@ -22,7 +22,7 @@ pub struct Weight(pub u32);
 const FRACTION_BITS: u32 = 32;
 
 /// Hash of a sequence of numbers; fixed for ever.
-pub(super) fn hash(seed: u64, words: &[u64]) -> u64 {
+pub(crate) fn hash(seed: u64, words: &[u64]) -> u64 {
     let mut hash = mix(seed ^ 0x1A2D_E25E_ED5E_ED00);
     for &word in words {
         hash = mix(hash.rotate_left(23) ^ mix(word));

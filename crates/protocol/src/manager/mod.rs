@@ -1,0 +1,3 @@
+//! The managers: a quorum that owns the topology map.
+
+pub mod quorum;

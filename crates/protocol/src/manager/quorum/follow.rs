@@ -1,0 +1,228 @@
+//! Elections that do not disturb a leader, snapshots for those who are far behind, and the translation between
+//! `noraft`'s words and what is sent and stored.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use larder_types::ServerId;
+
+use super::node::{Quorum, QuorumEffect};
+use super::wire::{Entries, Item, LogIndex, Members, Position, QuorumMessage, Snapshot, Term};
+use crate::limits::{ELECTION_MS_MIN, HEARTBEAT_MS, SNAPSHOT_BYTES_MAX, SNAPSHOT_PIECE_BYTES};
+
+/// An attempt to find out whether a majority would vote for this manager.
+#[derive(Debug)]
+pub(super) struct PreVoting {
+    round: u64,
+    granted: BTreeSet<ServerId>,
+}
+
+/// A snapshot on its way here.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    at: Position,
+    state: Vec<u8>,
+}
+
+impl Quorum {
+    pub(super) fn set_timer(&mut self) {
+        let patience = match self.node.role() {
+            noraft::Role::Leader => HEARTBEAT_MS,
+            _ => ELECTION_MS_MIN + self.draw(ELECTION_MS_MIN),
+        };
+        self.timer_ms = self.now_ms + patience;
+    }
+
+    /// Asks around before it raises its term: one that cannot win, because it was cut off or removed, so never
+    /// disturbs those who have a leader.
+    pub(super) fn begin_pre_vote(&mut self) {
+        self.set_timer();
+        let members = self.members();
+        if !members.voters.contains(&self.me) && !members.next_voters.contains(&self.me) {
+            return;
+        }
+        let round = self.draw(u64::MAX);
+        self.pre_voting = Some(PreVoting { round, granted: BTreeSet::new() });
+        let last = self.last();
+        for &peer in members.voters.union(&members.next_voters).filter(|peer| **peer != self.me) {
+            self.held.push(QuorumEffect::Send(peer, QuorumMessage::PreVote { round, last }));
+        }
+        self.pre_vote_granted(self.me, round);
+    }
+
+    fn pre_vote_granted(&mut self, by: ServerId, round: u64) {
+        let members = self.members();
+        let Some(voting) = self.pre_voting.as_mut().filter(|voting| voting.round == round) else {
+            return;
+        };
+        voting.granted.insert(by);
+        if members.have_majority(|server| voting.granted.contains(&server)) {
+            self.pre_voting = None;
+            assert_ne!(self.node.role(), noraft::Role::Leader, "a leader asks for no votes");
+            self.node.handle_election_timeout();
+        }
+    }
+
+    /// Whether a leader has been heard of, or has been confirmed, within the shortest election timeout.
+    fn has_leader(&self) -> bool {
+        let since_ms = self.led.as_ref().map_or(self.heard_leader_ms, |led| led.confirmed_ms);
+        self.now_ms < since_ms + ELECTION_MS_MIN
+    }
+
+    /// Takes the messages that `noraft` does not know.
+    pub(super) fn follow(&mut self, from: ServerId, message: QuorumMessage) {
+        match message {
+            QuorumMessage::PreVote { round, last } => {
+                if !self.has_leader() && last >= self.last() {
+                    let granted = QuorumMessage::PreVoteGranted { round };
+                    self.held.push(QuorumEffect::Send(from, granted));
+                }
+            }
+            QuorumMessage::PreVoteGranted { round } => self.pre_vote_granted(from, round),
+            QuorumMessage::SnapshotPiece { term, at, members, offset, total, piece } => {
+                if term == self.term() && self.led.is_none() {
+                    self.heard_leader_ms = self.now_ms;
+                    self.set_timer();
+                    self.take_piece(from, at, members, (offset, total), &piece);
+                }
+            }
+            QuorumMessage::SnapshotReceived { at, offset } => self.piece_received(from, at, offset),
+            other => unreachable!("{other:?} is noraft's"),
+        }
+    }
+
+    pub(super) fn send_piece(&mut self, to: ServerId) {
+        let term = self.term();
+        let (Some(snapshot), Some(led)) = (&self.snapshot, &mut self.led) else { return };
+        let sent = led.sending.entry(to).or_insert((snapshot.at.index, 0));
+        if sent.0 != snapshot.at.index {
+            *sent = (snapshot.at.index, 0);
+        }
+        let total = snapshot.state.len();
+        let start = usize::try_from(sent.1).unwrap_or(total).min(total);
+        let piece = snapshot.state.slice(start..total.min(start + SNAPSHOT_PIECE_BYTES));
+        let message = QuorumMessage::SnapshotPiece {
+            term,
+            at: snapshot.at,
+            members: snapshot.members.clone(),
+            offset: start as u64,
+            total: total as u64,
+            piece,
+        };
+        self.held.push(QuorumEffect::Send(to, message));
+    }
+
+    fn piece_received(&mut self, from: ServerId, at: Position, offset: u64) {
+        let Some(snapshot) = self.snapshot.as_ref().filter(|snapshot| snapshot.at == at) else {
+            return;
+        };
+        let total = snapshot.state.len() as u64;
+        let Some(led) = &mut self.led else { return };
+        let Some(sent) = led.sending.get_mut(&from) else { return };
+        let goes_on = offset > sent.1 && offset < total;
+        *sent = (at.index, offset.min(total));
+        if goes_on {
+            self.send_piece(from);
+        } else if offset >= total {
+            led.sending.remove(&from);
+        }
+    }
+
+    fn take_piece(
+        &mut self,
+        from: ServerId,
+        at: Position,
+        members: Members,
+        (offset, total): (u64, u64),
+        piece: &Bytes,
+    ) {
+        if at.index.0 <= self.node.commit_index().get() || total > SNAPSHOT_BYTES_MAX {
+            return;
+        }
+        let same = self.receiving.take().filter(|receiving| receiving.at == at);
+        let mut receiving = same.unwrap_or(Receiving { at, state: Vec::new() });
+        if receiving.state.len() as u64 == offset {
+            receiving.state.extend_from_slice(piece);
+        }
+        let have = receiving.state.len() as u64;
+        if have < total {
+            self.receiving = Some(receiving);
+        } else {
+            self.install(Snapshot { at, members, state: receiving.state.into() });
+        }
+        let message = QuorumMessage::SnapshotReceived { at, offset: have };
+        self.held.push(QuorumEffect::Send(from, message));
+    }
+
+    fn install(&mut self, snapshot: Snapshot) {
+        let installed =
+            self.node.handle_snapshot_installed(snapshot.at.into(), config_of(&snapshot.members));
+        assert!(installed, "a follower takes a snapshot of its term above its commit point");
+        let log = self.node.log().entries();
+        self.payloads.retain(|index, _| log.contains_index(noraft::LogIndex::new(index.0)));
+        self.applied = snapshot.at.index;
+        self.held.push(QuorumEffect::Restore(snapshot.at.index, snapshot.state.clone()));
+        self.snapshot = Some(snapshot);
+        self.unwritten_snapshot = true;
+    }
+}
+
+pub(super) fn node_id(server: ServerId) -> noraft::NodeId {
+    noraft::NodeId::new(u64::from(server.0))
+}
+
+pub(super) fn server_id(node: noraft::NodeId) -> ServerId {
+    ServerId(u32::try_from(node.get()).expect("nodes are named after servers"))
+}
+
+pub(super) fn members_of(config: &noraft::ClusterConfig) -> Members {
+    let ids = |nodes: &BTreeSet<noraft::NodeId>| nodes.iter().copied().map(server_id).collect();
+    Members {
+        voters: ids(&config.voters),
+        next_voters: ids(&config.new_voters),
+        learners: ids(&config.non_voters),
+    }
+}
+
+pub(super) fn config_of(members: &Members) -> noraft::ClusterConfig {
+    let ids = |servers: &BTreeSet<ServerId>| servers.iter().copied().map(node_id).collect();
+    let mut config = noraft::ClusterConfig::new();
+    config.voters = ids(&members.voters);
+    config.new_voters = ids(&members.next_voters);
+    config.non_voters = ids(&members.learners);
+    config
+}
+
+pub(super) fn entry_of(entry: &noraft::LogEntry, command: Option<&Bytes>) -> Item {
+    match entry {
+        noraft::LogEntry::Term(_) => Item::Term,
+        noraft::LogEntry::ClusterConfig(config) => Item::Members(members_of(config)),
+        noraft::LogEntry::Command => {
+            Item::Command(command.expect("a command is kept until a snapshot has it").clone())
+        }
+    }
+}
+
+/// `None` if the terms are not those that the entries make.
+pub(super) fn entries_of(entries: &Entries) -> Option<noraft::LogEntries> {
+    let items = entries.items.iter().map(|(term, item)| match item {
+        Item::Term => noraft::LogEntry::Term(noraft::Term::new(term.0)),
+        Item::Members(members) => noraft::LogEntry::ClusterConfig(config_of(members)),
+        Item::Command(_) => noraft::LogEntry::Command,
+    });
+    let log = noraft::LogEntries::from_iter(entries.after.into(), items);
+    let terms = log.iter_with_positions().map(|(at, _)| Term(at.term.get()));
+    terms.eq(entries.items.iter().map(|(term, _)| *term)).then_some(log)
+}
+
+impl From<noraft::LogPosition> for Position {
+    fn from(at: noraft::LogPosition) -> Self {
+        Self { term: Term(at.term.get()), index: LogIndex(at.index.get()) }
+    }
+}
+
+impl From<Position> for noraft::LogPosition {
+    fn from(at: Position) -> Self {
+        Self::new(noraft::Term::new(at.term.0), noraft::LogIndex::new(at.index.0))
+    }
+}

@@ -1,0 +1,34 @@
+//! The managers' agreement on one log of commands: Raft, by the `noraft` crate, which does no I/O either
+//! (ADR 10).
+//!
+//! ```text
+//!  Tick ─┐                     ┌─▶ Persist ──(driver)──▶ Persisted
+//!  Peer ─┤                     ├─▶ Send
+//!  Propose ─▶ Quorum ─ noraft ─┼─▶ Apply, Restore, TakeSnapshot
+//!  ChangeMembers ┘             └─▶ Elected, Deposed, Decided, Confirmed
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. Nothing leaves and nothing is applied before all that was decided so far is durable here: while a write
+//!    is under way, what comes in waits.
+//! 2. Entries are applied in order, once, and only below the commit point.
+//! 3. `Elected` is said only when the leader's own first entry is applied: its state then is the latest.
+//! 4. `Confirmed` names a question that was asked before a majority said, after it, that it follows this leader
+//!    in its term. A leader elected later was elected after that.
+//! 5. No clock and no randomness but the seed: equal events make equal effects.
+
+mod follow;
+mod node;
+mod wire;
+
+pub use node::{
+    ChangeRefused, MemberChange, ProposalEnd, Quorum, QuorumEffect, QuorumEvent, Ticket,
+};
+pub use wire::{
+    Entries, HardState, Item, LogIndex, LogWrite, Members, Position, QuorumMessage, Snapshot,
+    Stored, Term,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,693 @@
+//! One manager's part in the quorum: what comes in, what goes out, and when. Elections, snapshots and the
+//! translation to and from `noraft` are in `follow`.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use larder_types::ServerId;
+
+use super::follow::{PreVoting, Receiving, entry_of, node_id, server_id};
+use super::wire::{
+    Entries, HardState, Item, LogIndex, LogWrite, Members, Position, QuorumMessage, Snapshot,
+    Stored, Term,
+};
+use crate::limits::{
+    COMMAND_BYTES_MAX, MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_LOG_BYTES_MAX, QUORUM_LOG_ENTRIES_MAX,
+    QUORUM_UNCOMMITTED_MAX, QUORUM_WAITING_MAX,
+};
+
+/// Names a proposal, a change of managers or a question of its asker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// A change of the managers, one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberChange {
+    /// A server follows without counting.
+    AddLearner(ServerId),
+    /// A learner that has caught up counts.
+    Promote(ServerId),
+    /// A server goes.
+    Remove(ServerId),
+}
+
+/// Why a change of managers was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeRefused {
+    /// Ask again: the change before is not through.
+    InProgress,
+    /// Ask again: the learner has not caught up.
+    Behind,
+    /// Fix the request: it is there already, or is not there.
+    Pointless,
+    /// Fix the request: the quorum would have none, or more than [`MANAGERS_MAX`].
+    Count,
+}
+
+/// What became of a proposal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProposalEnd {
+    /// It is applied, at this place.
+    Applied(LogIndex),
+    /// It will never be applied.
+    Lost,
+    /// This manager stopped leading: it may be applied or not.
+    Unknown,
+    /// Not begun: another leads, or nobody.
+    NotLeader,
+    /// Not begun: slow down.
+    Busy,
+    /// Not begun: the change of managers is refused.
+    Refused(ChangeRefused),
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuorumEvent {
+    /// Time passed.
+    Tick,
+    /// A manager says something.
+    Peer(ServerId, QuorumMessage),
+    /// Append a command.
+    Propose(Ticket, Bytes),
+    /// Change the managers.
+    ChangeMembers(Ticket, MemberChange),
+    /// Tell when it is sure that this manager led after the question.
+    Confirm(Ticket),
+    /// A write is durable.
+    Persisted(u64),
+    /// The state machine as of an applied entry, asked for by `TakeSnapshot`.
+    Snapshot(LogIndex, Bytes),
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuorumEffect {
+    /// Make durable, then say `Persisted`.
+    Persist(u64, LogWrite),
+    /// Send; may be lost, doubled or late.
+    Send(ServerId, QuorumMessage),
+    /// Apply to the state machine.
+    Apply(LogIndex, Bytes),
+    /// Replace the state machine by this one.
+    Restore(LogIndex, Bytes),
+    /// Answer with the state machine's bytes: the log has become long.
+    TakeSnapshot,
+    /// This manager leads, and its state is the latest.
+    Elected(Term),
+    /// It does not any more.
+    Deposed(Term),
+    /// A proposal's end.
+    Decided(Ticket, ProposalEnd),
+    /// This manager led after the question was asked.
+    Confirmed(Ticket),
+    /// It cannot go on: its disk contradicts the leader's.
+    Halt(String),
+}
+
+/// What a leader knows besides `noraft`.
+#[derive(Debug)]
+pub(super) struct Led {
+    pub(super) term: Term,
+    first: LogIndex,
+    announced: bool,
+    round: u64,
+    /// When rounds not yet confirmed began.
+    began_ms: BTreeMap<u64, u64>,
+    acked: BTreeMap<ServerId, u64>,
+    questions: BTreeMap<u64, Vec<Ticket>>,
+    /// Start of the latest round that a majority answered.
+    pub(super) confirmed_ms: u64,
+    /// Bytes of the snapshot that each has.
+    pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Quorum {
+    pub(super) me: ServerId,
+    seed: u64,
+    draws: u64,
+    pub(super) node: noraft::Node,
+    pub(super) now_ms: u64,
+    pub(super) timer_ms: u64,
+    pub(super) heard_leader_ms: u64,
+    pub(super) pre_voting: Option<PreVoting>,
+    pub(super) receiving: Option<Receiving>,
+    /// Commands behind the snapshot.
+    pub(super) payloads: BTreeMap<LogIndex, Bytes>,
+    /// Commands of the message that is being handled.
+    incoming: BTreeMap<LogIndex, Bytes>,
+    /// Round of the `Append` that is being handled.
+    replying: u64,
+    pub(super) snapshot: Option<Snapshot>,
+    pub(super) unwritten_snapshot: bool,
+    snapshot_asked: bool,
+    pub(super) applied: LogIndex,
+    /// Place of the latest change of managers in the log.
+    members_at: LogIndex,
+    writes: u64,
+    busy: Option<u64>,
+    waiting: VecDeque<QuorumEvent>,
+    pub(super) held: Vec<QuorumEffect>,
+    tickets: BTreeMap<LogIndex, (Term, Ticket)>,
+    pub(super) led: Option<Led>,
+    halted: bool,
+}
+
+impl Quorum {
+    /// The first start of a cluster's managers, on one of them. The others start with an empty [`Stored`].
+    ///
+    /// # Panics
+    /// If there are no voters, or more than [`MANAGERS_MAX`].
+    pub fn found(
+        me: ServerId,
+        voters: &[ServerId],
+        seed: u64,
+        now_ms: u64,
+        out: &mut Vec<QuorumEffect>,
+    ) -> Self {
+        assert!((1..=MANAGERS_MAX).contains(&voters.len()), "1 to {MANAGERS_MAX} managers");
+        assert!(voters.contains(&me), "a founder is a manager");
+        let mut quorum = Self::restore(me, Stored::default(), seed, now_ms, out);
+        let voters: Vec<noraft::NodeId> = voters.iter().map(|voter| node_id(*voter)).collect();
+        let founded = quorum.node.create_cluster(&voters);
+        assert!(!founded.is_invalid(), "an empty node founds a cluster");
+        quorum.settle(out);
+        quorum
+    }
+
+    /// A start with what the disk holds. `seed` decides election timeouts: it differs between managers and between
+    /// starts.
+    ///
+    /// # Panics
+    /// If `stored` contradicts itself.
+    pub fn restore(
+        me: ServerId,
+        stored: Stored,
+        seed: u64,
+        now_ms: u64,
+        out: &mut Vec<QuorumEffect>,
+    ) -> Self {
+        let base = stored.base();
+        let members = stored.snapshot.as_ref().map(|snapshot| snapshot.members.clone());
+        let mut payloads = BTreeMap::new();
+        let (mut index, mut members_at) = (base.index, base.index);
+        for (_, item) in &stored.items {
+            index = LogIndex(index.0 + 1);
+            match item {
+                Item::Command(command) => {
+                    payloads.insert(index, command.clone());
+                }
+                Item::Members(_) => members_at = index,
+                Item::Term => {}
+            }
+        }
+        let entries = Entries { after: base, items: stored.items };
+        let log = noraft::Log::new(
+            super::follow::config_of(&members.unwrap_or_default()),
+            super::follow::entries_of(&entries).expect("the log's terms are those of its entries"),
+        );
+        let term = noraft::Term::new(stored.hard.term.0);
+        let node =
+            noraft::Node::restart(node_id(me), term, stored.hard.voted_for.map(node_id), log);
+        if let Some(snapshot) = &stored.snapshot {
+            out.push(QuorumEffect::Restore(snapshot.at.index, snapshot.state.clone()));
+        }
+        let mut quorum = Self {
+            me,
+            seed,
+            draws: 0,
+            node,
+            now_ms,
+            timer_ms: now_ms,
+            heard_leader_ms: now_ms,
+            pre_voting: None,
+            receiving: None,
+            payloads,
+            incoming: BTreeMap::new(),
+            replying: 0,
+            snapshot: stored.snapshot,
+            unwritten_snapshot: false,
+            snapshot_asked: false,
+            applied: base.index,
+            members_at,
+            writes: 0,
+            busy: None,
+            waiting: VecDeque::new(),
+            held: Vec::new(),
+            tickets: BTreeMap::new(),
+            led: None,
+            halted: false,
+        };
+        quorum.settle(out);
+        quorum
+    }
+
+    /// Takes one event.
+    pub fn step(&mut self, now_ms: u64, event: QuorumEvent, out: &mut Vec<QuorumEffect>) {
+        self.now_ms = self.now_ms.max(now_ms);
+        match event {
+            QuorumEvent::Persisted(write) => {
+                if self.busy == Some(write) {
+                    self.busy = None;
+                    self.release(out);
+                }
+            }
+            // The timer is still due when the write is done.
+            QuorumEvent::Tick if self.busy.is_some() => {}
+            QuorumEvent::Propose(ticket, _) | QuorumEvent::ChangeMembers(ticket, _)
+                if self.waiting.len() >= QUORUM_WAITING_MAX =>
+            {
+                out.push(QuorumEffect::Decided(ticket, ProposalEnd::Busy));
+            }
+            // Messages may be lost.
+            QuorumEvent::Peer(..) if self.waiting.len() >= QUORUM_WAITING_MAX => {}
+            event => self.waiting.push_back(event),
+        }
+        while self.busy.is_none() && !self.halted {
+            let Some(event) = self.waiting.pop_front() else { break };
+            let shares = |event: &QuorumEvent| matches!(event, QuorumEvent::Propose(..));
+            let shared = shares(&event) && self.waiting.front().is_some_and(shares);
+            self.handle(event, out);
+            // Proposals that wait together share a write.
+            if !shared {
+                self.settle(out);
+            }
+        }
+        assert!(self.applied.0 <= self.node.commit_index().get(), "applied above the commit point");
+    }
+
+    fn handle(&mut self, event: QuorumEvent, out: &mut Vec<QuorumEffect>) {
+        match event {
+            QuorumEvent::Tick => self.tick(),
+            QuorumEvent::Peer(from, message) => self.peer(from, message, out),
+            QuorumEvent::Propose(ticket, command) => self.propose(ticket, command, out),
+            QuorumEvent::ChangeMembers(ticket, change) => match self.change(change) {
+                Ok(at) => self.expect_end(ticket, at),
+                Err(end) => out.push(QuorumEffect::Decided(ticket, end)),
+            },
+            QuorumEvent::Confirm(ticket) => {
+                if let Some(led) = &mut self.led {
+                    led.questions.entry(led.round + 1).or_default().push(ticket);
+                    self.begin_round();
+                }
+            }
+            QuorumEvent::Snapshot(index, state) => self.compact(index, state),
+            QuorumEvent::Persisted(_) => unreachable!("handled when it came"),
+        }
+    }
+
+    fn tick(&mut self) {
+        if self.now_ms < self.timer_ms {
+            return;
+        }
+        match self.node.role() {
+            noraft::Role::Leader => self.begin_round(),
+            _ => self.begin_pre_vote(),
+        }
+    }
+
+    fn begin_round(&mut self) {
+        let Some(led) = &mut self.led else { return };
+        led.round += 1;
+        led.began_ms.insert(led.round, self.now_ms);
+        self.node.heartbeat();
+    }
+
+    fn peer(&mut self, from: ServerId, message: QuorumMessage, out: &mut Vec<QuorumEffect>) {
+        let sender = node_id(from);
+        let message = match message {
+            QuorumMessage::Vote { term, last } => noraft::Message::RequestVoteCall {
+                from: sender,
+                term: noraft::Term::new(term.0),
+                last_position: last.into(),
+            },
+            QuorumMessage::Voted { term, granted } => noraft::Message::RequestVoteReply {
+                from: sender,
+                term: noraft::Term::new(term.0),
+                vote_granted: granted,
+            },
+            QuorumMessage::Append { term, round, commit, entries } => {
+                let Some(log) = super::follow::entries_of(&entries) else { return };
+                if term >= self.term() {
+                    self.heard_leader_ms = self.now_ms;
+                    self.pre_voting = None;
+                }
+                self.replying = round;
+                let first = entries.after.index.0 + 1;
+                let items = (first..).map(LogIndex).zip(entries.items);
+                self.incoming = items
+                    .filter_map(|(index, (_, item))| match item {
+                        Item::Command(command) => Some((index, command)),
+                        _ => None,
+                    })
+                    .collect();
+                noraft::Message::AppendEntriesCall {
+                    from: sender,
+                    term: noraft::Term::new(term.0),
+                    commit_index: noraft::LogIndex::new(commit.0),
+                    entries: log,
+                }
+            }
+            QuorumMessage::Appended { term, round, last } => {
+                if let Some(led) = &mut self.led
+                    && led.term == term
+                {
+                    let acked = led.acked.entry(from).or_default();
+                    *acked = round.max(*acked);
+                }
+                noraft::Message::AppendEntriesReply {
+                    from: sender,
+                    term: noraft::Term::new(term.0),
+                    last_position: last.into(),
+                }
+            }
+            other => return self.follow(from, other),
+        };
+        if let Err(error) = self.node.handle_message(&message) {
+            self.halted = true;
+            out.push(QuorumEffect::Halt(format!("manager {}: {error}", self.me)));
+        }
+    }
+
+    fn propose(&mut self, ticket: Ticket, command: Bytes, out: &mut Vec<QuorumEffect>) {
+        let uncommitted = self.last().index.0 - self.node.commit_index().get();
+        if self.led.is_none() {
+            out.push(QuorumEffect::Decided(ticket, ProposalEnd::NotLeader));
+        } else if uncommitted >= QUORUM_UNCOMMITTED_MAX || command.len() > COMMAND_BYTES_MAX {
+            out.push(QuorumEffect::Decided(ticket, ProposalEnd::Busy));
+        } else {
+            let at = self.node.propose_command();
+            assert!(!at.is_invalid(), "a leader may propose");
+            self.payloads.insert(LogIndex(at.index.get()), command);
+            self.expect_end(ticket, at.into());
+        }
+    }
+
+    fn expect_end(&mut self, ticket: Ticket, at: Position) {
+        self.tickets.insert(at.index, (at.term, ticket));
+    }
+
+    fn change(&mut self, change: MemberChange) -> Result<Position, ProposalEnd> {
+        let refuse = |why| Err(ProposalEnd::Refused(why));
+        let Some(led) = &self.led else { return Err(ProposalEnd::NotLeader) };
+        let config = self.node.config();
+        let through = self.members_at.0 <= self.node.commit_index().get();
+        if !led.announced || config.is_joint_consensus() || !through {
+            return refuse(ChangeRefused::InProgress);
+        }
+        let (MemberChange::AddLearner(who)
+        | MemberChange::Promote(who)
+        | MemberChange::Remove(who)) = change;
+        let id = node_id(who);
+        let (votes, learns) = (config.voters.contains(&id), config.non_voters.contains(&id));
+        let voters = config.voters.len();
+        let next = match change {
+            MemberChange::AddLearner(_) if votes || learns => {
+                return refuse(ChangeRefused::Pointless);
+            }
+            MemberChange::AddLearner(_) => {
+                let mut next = config.clone();
+                next.non_voters.insert(id);
+                next
+            }
+            MemberChange::Promote(_) if !learns => return refuse(ChangeRefused::Pointless),
+            MemberChange::Promote(_) if voters >= MANAGERS_MAX => {
+                return refuse(ChangeRefused::Count);
+            }
+            MemberChange::Promote(_) => {
+                let matched = self.node.follower_match_index(id).map_or(0, noraft::LogIndex::get);
+                if matched + PROMOTE_LAG_MAX < self.node.commit_index().get() || matched == 0 {
+                    return refuse(ChangeRefused::Behind);
+                }
+                config.to_joint_consensus(&[id], &[])
+            }
+            MemberChange::Remove(_) if learns => {
+                let mut next = config.clone();
+                next.non_voters.remove(&id);
+                next
+            }
+            MemberChange::Remove(_) if !votes => return refuse(ChangeRefused::Pointless),
+            MemberChange::Remove(_) if voters == 1 => return refuse(ChangeRefused::Count),
+            MemberChange::Remove(_) => config.to_joint_consensus(&[], &[id]),
+        };
+        let at = self.node.propose_config(next);
+        assert!(!at.is_invalid(), "the change was checked");
+        Ok(at.into())
+    }
+
+    /// Carries out what `noraft` wants, after what has to be durable is.
+    pub(super) fn settle(&mut self, out: &mut Vec<QuorumEffect>) {
+        let actions = std::mem::take(self.node.actions_mut());
+        self.note_leadership(out);
+        if actions.set_election_timeout {
+            self.set_timer();
+        }
+        let entries = actions.append_log_entries.as_ref().map(|entries| self.take_entries(entries));
+        for peer in self.node.peers().collect::<Vec<_>>() {
+            if let Some(message) = &actions.broadcast_message {
+                self.send(server_id(peer), message);
+            }
+        }
+        for (peer, message) in &actions.send_messages {
+            self.send(server_id(*peer), message);
+        }
+        for peer in &actions.install_snapshots {
+            self.send_piece(server_id(*peer));
+        }
+        self.incoming.clear();
+        let hard_changed = actions.save_current_term || actions.save_voted_for;
+        if !hard_changed && entries.is_none() && !self.unwritten_snapshot {
+            self.release(out);
+            return;
+        }
+        let hard = HardState { term: self.term(), voted_for: self.node.voted_for().map(server_id) };
+        let snapshot = if self.unwritten_snapshot { self.snapshot.clone() } else { None };
+        self.unwritten_snapshot = false;
+        self.writes += 1;
+        self.busy = Some(self.writes);
+        out.push(QuorumEffect::Persist(self.writes, LogWrite { hard, snapshot, entries }));
+    }
+
+    /// Entries for the disk, with the commands that belong to them.
+    fn take_entries(&mut self, entries: &noraft::LogEntries) -> Entries {
+        let after: Position = entries.prev_position().into();
+        let mut before = self.payloads.split_off(&LogIndex(after.index.0 + 1));
+        self.members_at = self.members_at.min(after.index);
+        let mut items = Vec::with_capacity(entries.len());
+        for (at, entry) in entries.iter_with_positions() {
+            let at = Position::from(at);
+            let item = match entry {
+                noraft::LogEntry::Term(_) => Item::Term,
+                noraft::LogEntry::ClusterConfig(config) => {
+                    self.members_at = at.index;
+                    Item::Members(super::follow::members_of(&config))
+                }
+                noraft::LogEntry::Command => {
+                    let command =
+                        self.incoming.remove(&at.index).or_else(|| before.remove(&at.index));
+                    let command = command.expect("a command came with its entry");
+                    self.payloads.insert(at.index, command.clone());
+                    Item::Command(command)
+                }
+            };
+            items.push((at.term, item));
+        }
+        Entries { after, items }
+    }
+
+    fn send(&mut self, to: ServerId, message: &noraft::Message) {
+        let message = match message {
+            noraft::Message::RequestVoteCall { term, last_position, .. } => {
+                QuorumMessage::Vote { term: Term(term.get()), last: (*last_position).into() }
+            }
+            noraft::Message::RequestVoteReply { term, vote_granted, .. } => {
+                QuorumMessage::Voted { term: Term(term.get()), granted: *vote_granted }
+            }
+            noraft::Message::AppendEntriesCall { term, commit_index, entries, .. } => {
+                QuorumMessage::Append {
+                    term: Term(term.get()),
+                    round: self.led.as_ref().map_or(0, |led| led.round),
+                    commit: LogIndex(commit_index.get()),
+                    entries: self.entries_for(entries),
+                }
+            }
+            noraft::Message::AppendEntriesReply { term, last_position, .. } => {
+                QuorumMessage::Appended {
+                    term: Term(term.get()),
+                    round: self.replying,
+                    last: (*last_position).into(),
+                }
+            }
+        };
+        self.held.push(QuorumEffect::Send(to, message));
+    }
+
+    /// As many of the entries as one message takes.
+    fn entries_for(&self, entries: &noraft::LogEntries) -> Entries {
+        let mut bytes = 0;
+        let mut items = Vec::new();
+        for (at, entry) in entries.iter_with_positions() {
+            let at = Position::from(at);
+            let item = entry_of(&entry, self.payloads.get(&at.index));
+            bytes += if let Item::Command(command) = &item { command.len() } else { 0 };
+            if bytes > COMMAND_BYTES_MAX && !items.is_empty() {
+                break;
+            }
+            items.push((at.term, item));
+        }
+        Entries { after: entries.prev_position().into(), items }
+    }
+
+    /// What was decided is durable: let it out, and apply what is committed.
+    fn release(&mut self, out: &mut Vec<QuorumEffect>) {
+        out.append(&mut self.held);
+        let commit = self.node.commit_index().get();
+        while self.applied.0 < commit {
+            self.applied = LogIndex(self.applied.0 + 1);
+            let index = noraft::LogIndex::new(self.applied.0);
+            let log = self.node.log().entries();
+            if log.get_entry(index) == Some(noraft::LogEntry::Command) {
+                let command = self.payloads.get(&self.applied).cloned();
+                let command = command.expect("a command is kept until a snapshot has it");
+                out.push(QuorumEffect::Apply(self.applied, command));
+            }
+            if let Some((term, ticket)) = self.tickets.remove(&self.applied) {
+                let is_it = log.get_term(index).is_some_and(|t| t.get() == term.0);
+                let end =
+                    if is_it { ProposalEnd::Applied(self.applied) } else { ProposalEnd::Lost };
+                out.push(QuorumEffect::Decided(ticket, end));
+            }
+        }
+        if let Some(led) = &mut self.led
+            && !led.announced
+            && led.first <= self.applied
+        {
+            led.announced = true;
+            out.push(QuorumEffect::Elected(led.term));
+        }
+        self.confirm(out);
+        let kept =
+            self.applied.0 - self.snapshot.as_ref().map_or(0, |snapshot| snapshot.at.index.0);
+        let bytes: usize = self.payloads.values().map(Bytes::len).sum();
+        let long = kept >= QUORUM_LOG_ENTRIES_MAX || kept > 0 && bytes >= QUORUM_LOG_BYTES_MAX;
+        if long && !self.snapshot_asked {
+            self.snapshot_asked = true;
+            out.push(QuorumEffect::TakeSnapshot);
+        }
+    }
+
+    fn note_leadership(&mut self, out: &mut Vec<QuorumEffect>) {
+        let leads = self.node.role() == noraft::Role::Leader;
+        let term = self.term();
+        if let Some(led) = self.led.take_if(|led| !leads || led.term != term) {
+            let lost = std::mem::take(&mut self.tickets).into_values();
+            out.extend(lost.map(|(_, t)| QuorumEffect::Decided(t, ProposalEnd::Unknown)));
+            if led.announced {
+                out.push(QuorumEffect::Deposed(led.term));
+            }
+        }
+        if leads && self.led.is_none() {
+            self.pre_voting = None;
+            self.led = Some(Led {
+                term,
+                first: self.last().index,
+                announced: false,
+                round: 0,
+                began_ms: BTreeMap::new(),
+                acked: BTreeMap::new(),
+                questions: BTreeMap::new(),
+                confirmed_ms: self.now_ms,
+                sending: BTreeMap::new(),
+            });
+        }
+    }
+
+    fn confirm(&mut self, out: &mut Vec<QuorumEffect>) {
+        let members = super::follow::members_of(self.node.config());
+        let me = self.me;
+        let Some(led) = &mut self.led else { return };
+        let Led { acked, began_ms, questions, .. } = led;
+        let follow = |round: u64| {
+            members.have_majority(|s| s == me || acked.get(&s).is_some_and(|r| *r >= round))
+        };
+        while let Some((&round, &began)) = began_ms.first_key_value()
+            && follow(round)
+        {
+            began_ms.pop_first();
+            led.confirmed_ms = began;
+            let passed = questions.remove(&round).into_iter().flatten();
+            out.extend(passed.map(QuorumEffect::Confirmed));
+        }
+        // Rounds that nobody answered are passed with the first that a majority answers.
+        if began_ms.len() > QUORUM_WAITING_MAX
+            && let Some((oldest, _)) = began_ms.pop_first()
+            && let Some(asked) = questions.remove(&oldest)
+            && let Some((&next, _)) = began_ms.first_key_value()
+        {
+            questions.entry(next).or_default().extend(asked);
+        }
+    }
+
+    fn compact(&mut self, index: LogIndex, state: Bytes) {
+        self.snapshot_asked = false;
+        assert!(index <= self.applied, "a snapshot holds what is applied");
+        if self.snapshot.as_ref().is_some_and(|snapshot| snapshot.at.index >= index) {
+            return;
+        }
+        let at = self.node.log().get_position_and_config(noraft::LogIndex::new(index.0));
+        let Some((at, config)) = at.map(|(at, config)| (at, config.clone())) else { return };
+        let members = super::follow::members_of(&config);
+        assert!(self.node.handle_snapshot_installed(at, config), "an applied entry is in the log");
+        self.payloads = self.payloads.split_off(&LogIndex(index.0 + 1));
+        self.snapshot = Some(Snapshot { at: at.into(), members, state });
+        self.unwritten_snapshot = true;
+    }
+
+    /// A number below `bound`, from the seed.
+    pub(super) fn draw(&mut self, bound: u64) -> u64 {
+        self.draws += 1;
+        crate::placement::hash(self.seed, &[self.draws]) % bound
+    }
+
+    /// The term as this manager knows it.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        Term(self.node.current_term().get())
+    }
+
+    /// End of the log.
+    #[must_use]
+    pub fn last(&self) -> Position {
+        self.node.log().last_position().into()
+    }
+
+    /// Last entry that is applied.
+    #[must_use]
+    pub fn applied(&self) -> LogIndex {
+        self.applied
+    }
+
+    /// The managers.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        super::follow::members_of(self.node.config())
+    }
+
+    /// Whom to ask instead, as far as this manager knows.
+    #[must_use]
+    pub fn leader(&self) -> Option<ServerId> {
+        match self.node.role() {
+            noraft::Role::Leader => Some(self.me),
+            noraft::Role::Follower => self.node.voted_for().map(server_id),
+            noraft::Role::Candidate => None,
+        }
+    }
+
+    /// Whether this manager has said that it leads, and not since that it does not.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.led.as_ref().is_some_and(|led| led.announced)
+    }
+}
