@@ -66,3 +66,23 @@ const _: () = assert!(4 * HEARTBEAT_MS < ELECTION_MS_MIN, "a few lost heartbeats
 const _: () = assert!(COMMAND_BYTES_MAX < QUORUM_LOG_BYTES_MAX, "a snapshot is for many commands");
 const _: () =
     assert!(PROMOTE_LAG_MAX < QUORUM_LOG_ENTRIES_MAX, "one that lags little needs no snapshot");
+
+/// Servers of a cluster.
+pub const SERVERS_MAX: usize = 1024;
+/// Disks that a server ever had.
+pub const DISKS_MAX: usize = 1024;
+/// LVs of a cluster.
+pub const LVS_MAX: usize = 1 << 20;
+/// Members of a PG, one more than wanted while one is replaced.
+pub const PG_MEMBERS_MAX: usize = 8;
+/// Learners of a PG at a time.
+pub const PG_LEARNERS_MAX: usize = 1;
+/// Sessions that are open.
+pub const SESSIONS_MAX: usize = 4096;
+/// Closed sessions that are remembered.
+pub const CLOSED_SESSIONS_MAX: usize = 4096;
+/// Join tokens ever made.
+pub const TOKENS_MAX: usize = 4096;
+
+const _: () =
+    assert!(CLOSED_SESSIONS_MAX >= SESSIONS_MAX, "a late opening is known for what it is");

@@ -1,0 +1,290 @@
+//! Where a command is applied, and the commands about the cluster and its servers.
+
+use std::collections::BTreeSet;
+
+use larder_types::limits::PG_COUNT_MAX;
+use larder_types::{BootId, DiskId, LvId, PgId, ServerId};
+
+use super::command::{Applied, Command, NewServer, Outcome, Refusal};
+use super::map::{
+    ClusterId, DiskState, LvRecord, MapVersion, PgRecord, ReplicaState, ServerRecord, ServerRole,
+    ServerState, Settings, Topology,
+};
+use crate::limits::{PG_MEMBERS_MAX, SERVERS_MAX};
+use crate::manager::quorum::LogIndex;
+
+impl Topology {
+    /// Applies the command at this place of the log.
+    ///
+    /// # Errors
+    /// [`Refusal`]; the map is then what it was.
+    ///
+    /// # Panics
+    /// If the place is not above the last one applied, or the map contradicts itself.
+    pub fn apply(&mut self, index: LogIndex, command: Command) -> Applied {
+        assert!(index > self.applied, "each place of the log is applied once, in order");
+        self.applied = index;
+        let (version, next, lvs) = (self.version, self.next, self.lvs.len());
+        let applied = match command {
+            Command::Found(cluster, settings) => self.found(cluster, settings),
+            _ if self.founded.is_none() => Err(Refusal::NotFounded),
+            command => self.change(command),
+        };
+        if !matches!(applied, Err(_) | Ok(Outcome::Already)) {
+            self.version = self.next_version();
+        }
+        assert!(self.version.0 <= version.0 + 1, "a command is one change");
+        assert!(
+            self.next.server >= next.server
+                && self.next.disk >= next.disk
+                && self.next.bucket >= next.bucket
+                && self.next.token >= next.token
+                && self.lvs.len() >= lvs,
+            "ids are never used twice"
+        );
+        debug_assert_eq!(self.contradiction(), None);
+        applied
+    }
+
+    fn change(&mut self, command: Command) -> Applied {
+        match command {
+            Command::Found(..) => Err(Refusal::Founded),
+            Command::AddServer(new, token) => self.add_server(new, token),
+            Command::ServerStarted(server, boot, addresses) => {
+                self.server_started(server, boot, addresses)
+            }
+            Command::ServerDown(server, boot) => self.server_down(server, boot),
+            Command::SetWeight(server, weight) => {
+                let record = self.server_mut(server)?;
+                changed(std::mem::replace(&mut record.weight, weight) != weight)
+            }
+            Command::SetDraining(server, draining) => {
+                let record = self.server_mut(server)?;
+                changed(std::mem::replace(&mut record.draining, draining) != draining)
+            }
+            Command::RemoveServer(server) => self.remove_server(server),
+            Command::AddDisk(server, weight, pvs) => self.add_disk(server, weight, pvs),
+            Command::SetDiskDraining(server, disk, draining) => {
+                let to = if draining { DiskState::Draining } else { DiskState::In };
+                self.set_disk(server, disk, to)
+            }
+            Command::RemoveDisk(server, disk) => self.remove_disk(server, disk),
+            Command::Retarget(targets) => self.retarget(targets),
+            Command::AddLearner(pg, server) => self.add_learner(pg, server),
+            Command::DropLearner(pg, server) => changed(self.pg_mut(pg)?.learners.remove(&server)),
+            Command::BeginView(pg, view, members) => self.begin_view(pg, view, members),
+            Command::ViewActivated(pg, view) => self.view_activated(pg, view),
+            Command::CreateLv(pg, disks) => self.create_lv(pg, &disks),
+            Command::LvCreated(lv) => self.lv_created(lv),
+            Command::SetLvReadOnly(lv, read_only) => self.set_lv_read_only(lv, read_only),
+            Command::AddReplica(lv, server, disk) => self.add_replica(lv, server, disk),
+            Command::ReplicaCurrent(lv, replica) => self.replica_current(lv, replica),
+            Command::DropReplica(lv, replica) => self.drop_replica(lv, replica),
+            Command::OpenSession(session, server, boot) => self.open_session(session, server, boot),
+            Command::CloseSession(session) => changed(self.close_session(session)),
+            Command::CreateBucket(name, location, at) => self.create_bucket(name, location, at),
+            Command::BeginDeletion(name) => self.begin_deletion(&name),
+            Command::EndDeletion(name, epoch, empty) => self.end_deletion(&name, epoch, empty),
+            Command::AddToken(hash, expires_ms) => self.add_token(hash, expires_ms),
+            Command::RevokeToken(token) => self.revoke_token(token),
+        }
+    }
+
+    fn found(&mut self, cluster: ClusterId, settings: Settings) -> Applied {
+        let Settings { pg_count, members, min_members, copies, min_copies, lv_blocks } = settings;
+        let sane = pg_count.is_power_of_two()
+            && pg_count <= PG_COUNT_MAX
+            && (1..=members).contains(&min_members)
+            && usize::from(members) < PG_MEMBERS_MAX
+            && (1..=copies).contains(&min_copies)
+            && usize::from(copies) < larder_types::limits::REPLICAS_MAX
+            && lv_blocks > 0;
+        if self.founded.is_some() {
+            return Err(Refusal::Founded);
+        }
+        if !sane {
+            return Err(Refusal::BadSettings);
+        }
+        self.founded = Some((cluster, settings));
+        self.pgs = vec![PgRecord::default(); pg_count as usize];
+        Ok(Outcome::Done)
+    }
+
+    fn add_server(&mut self, new: NewServer, token: Option<([u8; 32], u64)>) -> Applied {
+        match token {
+            // The founder makes the tokens, so it has none.
+            None if !self.servers.is_empty() => return Err(Refusal::BadToken),
+            Some((hash, now_ms)) if !self.admits(hash, now_ms) => return Err(Refusal::BadToken),
+            _ => {}
+        }
+        let lives = |record: &&ServerRecord| record.state != ServerState::Removed;
+        if self.servers.values().filter(lives).any(|record| record.name == new.name) {
+            return Err(Refusal::NameTaken);
+        }
+        if self.servers.values().filter(lives).count() >= SERVERS_MAX {
+            return Err(Refusal::TooMany);
+        }
+        let id = self.next.server;
+        self.next.server = ServerId(id.0 + 1);
+        let NewServer { name, roles, addresses, domains, weight } = new;
+        let record = ServerRecord {
+            name,
+            roles,
+            addresses,
+            domains,
+            weight,
+            state: ServerState::Joining,
+            draining: false,
+            boot: BootId(0),
+            started: MapVersion(0),
+            disks: std::collections::BTreeMap::new(),
+        };
+        let before = self.servers.insert(id, record);
+        assert!(before.is_none(), "server {id} is new");
+        Ok(Outcome::Server(id))
+    }
+
+    fn server_started(
+        &mut self,
+        server: ServerId,
+        boot: BootId,
+        addresses: Vec<String>,
+    ) -> Applied {
+        let version = self.next_version();
+        let record = self.server_mut(server)?;
+        let same_run = record.state != ServerState::Joining && record.boot == boot;
+        if same_run && record.state == ServerState::Up && record.addresses == addresses {
+            return Ok(Outcome::Already);
+        }
+        record.state = ServerState::Up;
+        record.addresses = addresses;
+        if same_run {
+            return Ok(Outcome::Done);
+        }
+        record.boot = boot;
+        record.started = version;
+        let ended = self.sessions.iter().filter(|(_, s)| s.server == server && s.boot != boot);
+        for session in ended.map(|(session, _)| *session).collect::<Vec<_>>() {
+            self.close_session(session);
+        }
+        let concerned: BTreeSet<PgId> = self
+            .lvs
+            .iter()
+            .filter(|lv| lv.present().any(|(_, replica)| replica.server == server))
+            .map(|lv| lv.pg)
+            .collect();
+        for pg in concerned {
+            self.pgs[pg.0 as usize].data_started = version;
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn server_down(&mut self, server: ServerId, boot: BootId) -> Applied {
+        let record = self.server_mut(server)?;
+        if record.boot != boot || record.state == ServerState::Joining {
+            return Err(Refusal::OtherBoot);
+        }
+        changed(std::mem::replace(&mut record.state, ServerState::Down) != ServerState::Down)
+    }
+
+    fn remove_server(&mut self, server: ServerId) -> Applied {
+        let disks: BTreeSet<DiskId> = self.server_mut(server)?.disks.keys().copied().collect();
+        let only = BTreeSet::from([server]);
+        let leaves_none = |pg: &PgRecord| pg.qualified == only;
+        if self.pgs.iter().any(leaves_none) || self.any_lv_needs(|disk| disks.contains(&disk)) {
+            return Err(Refusal::LastCopy);
+        }
+        for pg in &mut self.pgs {
+            pg.qualified.remove(&server);
+            pg.learners.remove(&server);
+        }
+        let ended = self.sessions.iter().filter(|(_, s)| s.server == server);
+        for session in ended.map(|(session, _)| *session).collect::<Vec<_>>() {
+            self.close_session(session);
+        }
+        let record = self.server_mut(server)?;
+        record.state = ServerState::Removed;
+        record.disks.values_mut().for_each(|disk| disk.state = DiskState::Removed);
+        Ok(Outcome::Done)
+    }
+
+    /// The version that the map has once this command is applied.
+    pub(super) fn next_version(&self) -> MapVersion {
+        MapVersion(self.version.0 + 1)
+    }
+
+    /// A server that was not removed.
+    pub(super) fn server_mut(&mut self, server: ServerId) -> Result<&mut ServerRecord, Refusal> {
+        let record = self.servers.get_mut(&server).ok_or(Refusal::NoSuchServer)?;
+        match record.state {
+            ServerState::Removed => Err(Refusal::ServerRemoved),
+            _ => Ok(record),
+        }
+    }
+
+    /// Whether a server has a role and was not removed.
+    pub(super) fn has_role(&self, server: ServerId, role: ServerRole) -> bool {
+        let record = self.servers.get(&server);
+        record.is_some_and(|r| r.state != ServerState::Removed && r.roles.contains(&role))
+    }
+
+    /// The cluster's settings.
+    ///
+    /// # Panics
+    /// Before it is founded.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.founded.expect("the cluster is founded").1
+    }
+
+    /// LVs of a PG.
+    pub fn lvs_of(&self, pg: PgId) -> impl Iterator<Item = (LvId, &LvRecord)> {
+        let lvs = self.lvs.iter().enumerate().filter(move |(_, lv)| lv.pg == pg);
+        lvs.map(|(id, lv)| (LvId(id as u32), lv))
+    }
+
+    /// What in the map contradicts itself, if anything does. A map that was read is checked by this.
+    #[must_use]
+    pub fn contradiction(&self) -> Option<String> {
+        let mut pvs = BTreeSet::new();
+        for (id, lv) in self.lvs.iter().enumerate() {
+            if lv.pg.0 as usize >= self.pgs.len() {
+                return Some(format!("lv {id} is of no pg"));
+            }
+            for (index, replica) in lv.present() {
+                if !pvs.insert((replica.disk, replica.pv)) {
+                    return Some(format!("the pv of replica {index} of lv {id} is taken twice"));
+                }
+                let disk =
+                    self.servers.get(&replica.server).and_then(|s| s.disks.get(&replica.disk));
+                let made =
+                    disk.is_some_and(|d| replica.pv < d.next_pv && !d.freed.contains(&replica.pv));
+                if !made {
+                    return Some(format!("replica {index} of lv {id} lies nowhere"));
+                }
+            }
+            if !lv.present().any(|(_, replica)| replica.state == ReplicaState::Current) {
+                return Some(format!("lv {id} has no current replica"));
+            }
+        }
+        for (id, pg) in self.pgs.iter().enumerate() {
+            let distinct: BTreeSet<&ServerId> = pg.members.iter().collect();
+            let known = pg.members.iter().chain(&pg.learners).chain(&pg.target);
+            let sound = distinct.len() == pg.members.len()
+                && pg.members.is_empty() == (pg.view.0 == 0)
+                && pg.members.is_empty() == pg.qualified.is_empty()
+                && pg.qualified.iter().all(|server| pg.members.contains(server))
+                && pg.learners.iter().all(|server| !pg.members.contains(server))
+                && known.into_iter().all(|server| self.servers.contains_key(server));
+            if !sound {
+                return Some(format!("pg {id} contradicts itself: {pg:?}"));
+            }
+        }
+        None
+    }
+}
+
+/// Whether a change was one.
+pub(super) fn changed(changed: bool) -> Applied {
+    Ok(if changed { Outcome::Done } else { Outcome::Already })
+}

@@ -1,0 +1,191 @@
+//! Commands of the topology map: what they ask for, what they answer, and why they are refused. They are stored in
+//! the quorum's log: a variant is never changed or moved, new ones go to the end.
+
+use std::collections::BTreeSet;
+
+use larder_types::{
+    BootId, BucketId, BucketName, BucketRecord, DiskId, Epoch, LvId, PgId, ServerId, SessionId,
+    View,
+};
+use serde::{Deserialize, Serialize};
+
+use super::map::{ClusterId, ServerRole, Settings, TokenId};
+use crate::placement::{FailureDomains, Weight};
+
+/// A server that wants to join, or is made by the founder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewServer {
+    /// As its operator calls it.
+    pub name: String,
+    /// What it does.
+    pub roles: BTreeSet<ServerRole>,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// What fails together with it.
+    pub domains: FailureDomains,
+    /// Its share of the PGs.
+    pub weight: Weight,
+}
+
+/// A change of the map.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// Found the cluster; the first command.
+    Found(ClusterId, Settings),
+    /// Give a server an id. With a token's hash and the time since 1970 at the leader; without for the founder.
+    AddServer(NewServer, Option<([u8; 32], u64)>),
+    /// A server began a run.
+    ServerStarted(ServerId, BootId, Vec<String>),
+    /// A server does not answer in this run.
+    ServerDown(ServerId, BootId),
+    /// Change a server's share.
+    SetWeight(ServerId, Weight),
+    /// Begin or end to move away what a server has.
+    SetDraining(ServerId, bool),
+    /// A server is gone for good.
+    RemoveServer(ServerId),
+    /// A server has another disk, with this many PVs.
+    AddDisk(ServerId, Weight, u32),
+    /// Begin or end to move away what a disk has.
+    SetDiskDraining(ServerId, DiskId, bool),
+    /// A disk is gone for good.
+    RemoveDisk(ServerId, DiskId),
+    /// Set the members that PGs ought to have.
+    Retarget(Vec<(PgId, Vec<ServerId>)>),
+    /// Have a server follow a PG without counting.
+    AddLearner(PgId, ServerId),
+    /// Let it go.
+    DropLearner(PgId, ServerId),
+    /// Begin the view after this one, with these members, primary first.
+    BeginView(PgId, View, Vec<ServerId>),
+    /// An op of the view is durable on all its members: they are levelled and synced.
+    ViewActivated(PgId, View),
+    /// Draw an LV for a PG, a replica on each of these disks.
+    CreateLv(PgId, Vec<(ServerId, DiskId)>),
+    /// All PVs of an LV are there.
+    LvCreated(LvId),
+    /// Whether an LV takes writes.
+    SetLvReadOnly(LvId, bool),
+    /// Fill another replica of an LV.
+    AddReplica(LvId, ServerId, DiskId),
+    /// A replica holds all that METAX says.
+    ReplicaCurrent(LvId, u8),
+    /// No METAX names a replica any more.
+    DropReplica(LvId, u8),
+    /// A proxy began a session.
+    OpenSession(SessionId, ServerId, BootId),
+    /// A session is over.
+    CloseSession(SessionId),
+    /// Make a bucket, at this time since 1970.
+    CreateBucket(BucketName, Option<String>, u64),
+    /// Mark a bucket as deleting, under a new epoch.
+    BeginDeletion(BucketName),
+    /// Remove a bucket that was marked under this epoch, if it was found empty; else make it live again.
+    EndDeletion(BucketName, Epoch, bool),
+    /// Make a join token with this hash that expires at this time since 1970.
+    AddToken([u8; 32], u64),
+    /// Call a join token back.
+    RevokeToken(TokenId),
+}
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// It was so already; nothing changed.
+    Already,
+    /// The server has this id.
+    Server(ServerId),
+    /// The disk has this id.
+    Disk(DiskId),
+    /// The PG has this view.
+    View(PgId, View),
+    /// The LV has this id.
+    Lv(LvId),
+    /// The replica has this index.
+    Replica(LvId, u8),
+    /// The bucket's record now.
+    Bucket(Box<BucketRecord>),
+    /// The bucket is gone.
+    BucketGone(BucketId),
+    /// The token has this id.
+    Token(TokenId),
+}
+
+/// Why a command changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// Found the cluster first.
+    #[error("the cluster is not founded yet")]
+    NotFounded,
+    /// Give up: it is founded.
+    #[error("the cluster is founded already")]
+    Founded,
+    /// Fix the request.
+    #[error("the settings contradict themselves")]
+    BadSettings,
+    /// Fix the request.
+    #[error("there is no such server, or not with that role")]
+    NoSuchServer,
+    /// Give up: a server that was removed never comes back; join anew.
+    #[error("the server was removed for good")]
+    ServerRemoved,
+    /// Look again: the server is in another run.
+    #[error("the server is in another run")]
+    OtherBoot,
+    /// Fix the request.
+    #[error("another server has that name")]
+    NameTaken,
+    /// Ask for another token.
+    #[error("the join token is unknown, expired or revoked")]
+    BadToken,
+    /// Fix the request.
+    #[error("there is no such disk")]
+    NoSuchDisk,
+    /// Fix the request.
+    #[error("there is no such placement group")]
+    NoSuchPg,
+    /// Look again: the PG is in another view.
+    #[error("the placement group is in another view")]
+    OtherView,
+    /// Fix the request: members are distinct, known, and members or learners of the view before.
+    #[error("these cannot be the members")]
+    BadMembers,
+    /// Fix the request: only a qualified member leads.
+    #[error("the primary is not a qualified member")]
+    NotQualified,
+    /// Move things first: a PG or LV would have nobody who has its content.
+    #[error("the last that has what it holds")]
+    LastCopy,
+    /// Fix the request.
+    #[error("there is no such volume or replica, or it is not in that state")]
+    NoSuchLv,
+    /// Fix the request: replicas lie on distinct disks, and there are enough and not too many.
+    #[error("these cannot be the replicas")]
+    BadReplicas,
+    /// Choose another disk.
+    #[error("the disk has no room or takes nothing")]
+    DiskFull,
+    /// Give up: the session was closed.
+    #[error("the session is over")]
+    SessionClosed,
+    /// Fix the request.
+    #[error("the bucket exists already")]
+    BucketExists,
+    /// Fix the request.
+    #[error("the bucket does not exist")]
+    NoSuchBucket,
+    /// Look again: the bucket's record changed since.
+    #[error("the bucket's record changed since")]
+    OtherEpoch,
+    /// Give up: there are as many as there may be.
+    #[error("there are as many as there may be")]
+    TooMany,
+    /// Fix the request.
+    #[error("there is no such token")]
+    NoSuchToken,
+}
+
+/// What a command left behind.
+pub type Applied = Result<Outcome, Refusal>;

@@ -1,0 +1,116 @@
+//! Commands about PGs: targets, learners, views.
+
+use std::collections::BTreeSet;
+
+use larder_types::{PgId, ServerId, View};
+
+use super::command::{Applied, Outcome, Refusal};
+use super::map::{PgRecord, ServerRole, ServerState, Topology};
+use crate::limits::{PG_LEARNERS_MAX, PG_MEMBERS_MAX};
+
+impl Topology {
+    pub(super) fn pg_mut(&mut self, pg: PgId) -> Result<&mut PgRecord, Refusal> {
+        self.pgs.get_mut(pg.0 as usize).ok_or(Refusal::NoSuchPg)
+    }
+
+    /// A PG; `None` if there is no such one.
+    #[must_use]
+    pub fn pg(&self, pg: PgId) -> Option<&PgRecord> {
+        self.pgs.get(pg.0 as usize)
+    }
+
+    pub(super) fn retarget(&mut self, targets: Vec<(PgId, Vec<ServerId>)>) -> Applied {
+        for (pg, target) in &targets {
+            let _exists = self.pg(*pg).ok_or(Refusal::NoSuchPg)?;
+            self.check_members(target)?;
+        }
+        let mut any = false;
+        for (pg, target) in targets {
+            let record = self.pg_mut(pg)?;
+            any |= record.target != target;
+            record.target = target;
+        }
+        super::apply::changed(any)
+    }
+
+    /// Distinct servers with the meta role that were not removed.
+    fn check_members(&self, members: &[ServerId]) -> Result<(), Refusal> {
+        let distinct: BTreeSet<&ServerId> = members.iter().collect();
+        let known = members.iter().all(|server| self.has_role(*server, ServerRole::Meta));
+        if !known || distinct.len() != members.len() || members.len() > PG_MEMBERS_MAX {
+            return Err(Refusal::BadMembers);
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_learner(&mut self, pg: PgId, server: ServerId) -> Applied {
+        self.check_members(&[server])?;
+        let record = self.servers.get(&server).ok_or(Refusal::NoSuchServer)?;
+        let takes = record.state == ServerState::Up && !record.draining;
+        let pg = self.pg_mut(pg)?;
+        if pg.learners.contains(&server) {
+            return Ok(Outcome::Already);
+        }
+        if !takes || pg.view == View(0) || pg.members.contains(&server) {
+            return Err(Refusal::BadMembers);
+        }
+        if pg.learners.len() >= PG_LEARNERS_MAX {
+            return Err(Refusal::TooMany);
+        }
+        pg.learners.insert(server);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn begin_view(&mut self, id: PgId, from: View, members: Vec<ServerId>) -> Applied {
+        let (version, settings) = (self.next_version(), self.settings());
+        let before = self.pg(id).ok_or(Refusal::NoSuchPg)?;
+        if before.view != from {
+            return Err(Refusal::OtherView);
+        }
+        self.check_members(&members)?;
+        let first = from == View(0);
+        let comes_from_view =
+            |s: &ServerId| before.members.contains(s) || before.learners.contains(s);
+        if members.len() < usize::from(settings.min_members)
+            || !first && !members.iter().all(comes_from_view)
+        {
+            return Err(Refusal::BadMembers);
+        }
+        let primary = members[0];
+        if !first && !before.qualified.contains(&primary) {
+            return Err(Refusal::NotQualified);
+        }
+        let pg = self.pg_mut(id)?;
+        pg.qualified = match first {
+            true => members.iter().copied().collect(),
+            false => members.iter().filter(|s| pg.qualified.contains(s)).copied().collect(),
+        };
+        pg.learners.retain(|server| !members.contains(server));
+        pg.view = View(from.0 + 1);
+        pg.begun = version;
+        pg.active = false;
+        pg.members = members;
+        assert!(pg.qualified.contains(&primary), "pg {id}: a qualified member leads");
+        Ok(Outcome::View(id, pg.view))
+    }
+
+    pub(super) fn view_activated(&mut self, pg: PgId, view: View) -> Applied {
+        let gone: BTreeSet<ServerId> = self
+            .servers
+            .iter()
+            .filter(|(_, record)| record.state == ServerState::Removed)
+            .map(|(server, _)| *server)
+            .collect();
+        let pg = self.pg_mut(pg)?;
+        if pg.view != view || view == View(0) {
+            return Err(Refusal::OtherView);
+        }
+        if pg.active {
+            return Ok(Outcome::Already);
+        }
+        pg.active = true;
+        pg.qualified = pg.members.iter().filter(|member| !gone.contains(member)).copied().collect();
+        assert!(!pg.qualified.is_empty(), "the last qualified member is not removed");
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,270 @@
+//! What the topology map holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::{
+    BootId, BucketId, BucketName, BucketRecord, DiskId, PgId, PvId, ServerId, SessionId, View,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::manager::quorum::LogIndex;
+use crate::placement::{FailureDomains, Weight};
+
+/// Drawn when a cluster is founded; every file of it names it.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct ClusterId(pub u64);
+
+/// Version of the map: grows with each command that changes it.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct MapVersion(pub u64);
+
+/// A join token, within its cluster.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct TokenId(pub u32);
+
+/// What a cluster is founded with, for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// PGs, a power of two.
+    pub pg_count: u32,
+    /// Members of a PG as wanted.
+    pub members: u8,
+    /// Least with which a PG acknowledges.
+    pub min_members: u8,
+    /// Replicas of an LV as wanted.
+    pub copies: u8,
+    /// Least that a new LV has.
+    pub min_copies: u8,
+    /// Blocks of an LV.
+    pub lv_blocks: u32,
+}
+
+/// What a server does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ServerRole {
+    /// Votes on the map.
+    Manager,
+    /// Keeps METAX.
+    Meta,
+    /// Keeps blocks.
+    Data,
+    /// Serves S3.
+    Proxy,
+}
+
+/// What a server is told to be, and found to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ServerState {
+    /// It has an id and has not started with it yet.
+    Joining,
+    /// It answers.
+    Up,
+    /// It does not.
+    Down,
+    /// It is gone with all that it had, and never comes back.
+    Removed,
+}
+
+/// Whether a disk takes and keeps PVs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum DiskState {
+    /// It does.
+    In,
+    /// What it has is to go elsewhere.
+    Draining,
+    /// It failed, or was taken out: it is gone with all that it had.
+    Removed,
+}
+
+/// A disk of a data server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskRecord {
+    /// Its share.
+    pub weight: Weight,
+    /// PVs it can take.
+    pub pv_count: u32,
+    /// The first PV that never had an LV.
+    pub next_pv: PvId,
+    /// PVs below it that have none any more.
+    pub freed: BTreeSet<PvId>,
+    /// Whether it takes and keeps PVs.
+    pub state: DiskState,
+}
+
+impl DiskRecord {
+    /// PVs without an LV.
+    #[must_use]
+    pub fn pv_free(&self) -> u32 {
+        self.pv_count - self.next_pv.0 + self.freed.len() as u32
+    }
+}
+
+/// A server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerRecord {
+    /// As its operator calls it.
+    pub name: String,
+    /// What it does.
+    pub roles: BTreeSet<ServerRole>,
+    /// Where it listens, `host:port`.
+    pub addresses: Vec<String>,
+    /// What fails together with it.
+    pub domains: FailureDomains,
+    /// Its share of the PGs.
+    pub weight: Weight,
+    /// Whether it answers.
+    pub state: ServerState,
+    /// Whether what it has is to go elsewhere.
+    pub draining: bool,
+    /// Its run.
+    pub boot: BootId,
+    /// Map in which the run was first named.
+    pub started: MapVersion,
+    /// Its disks.
+    pub disks: BTreeMap<DiskId, DiskRecord>,
+}
+
+/// A PG.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PgRecord {
+    /// Its view; 0 before the first.
+    pub view: View,
+    /// Map in which the view began.
+    pub begun: MapVersion,
+    /// Acting members, primary first.
+    pub members: Vec<ServerId>,
+    /// Members that were levelled and synced in an activated view containing them, and have been members ever
+    /// since: only these may lead.
+    pub qualified: BTreeSet<ServerId>,
+    /// Whether the view is activated.
+    pub active: bool,
+    /// They copy and follow without counting.
+    pub learners: BTreeSet<ServerId>,
+    /// Members as wanted.
+    pub target: Vec<ServerId>,
+    /// Map in which a data server of its LVs last started anew.
+    pub data_started: MapVersion,
+}
+
+/// Whether an LV takes writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LvState {
+    /// Its PVs are being made.
+    Creating,
+    /// It does, if its PG says so.
+    Open,
+    /// It does not.
+    ReadOnly,
+}
+
+/// What a replica holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplicaState {
+    /// All that METAX says it holds.
+    Current,
+    /// It is being filled.
+    Rebuilding,
+    /// Nothing; no METAX names it. The index may be used again.
+    Gone,
+}
+
+/// A replica of an LV.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaRecord {
+    /// Data server.
+    pub server: ServerId,
+    /// Disk of it.
+    pub disk: DiskId,
+    /// PV on it.
+    pub pv: PvId,
+    /// What it holds.
+    pub state: ReplicaState,
+}
+
+/// An LV.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LvRecord {
+    /// Its only PG, for ever.
+    pub pg: PgId,
+    /// Blocks.
+    pub blocks: u32,
+    /// Replicas wanted when it was made; fewer than the cluster's for a narrow one.
+    pub width: u8,
+    /// Replicas, by the index that METAX names.
+    pub replicas: Vec<ReplicaRecord>,
+    /// Whether it takes writes.
+    pub state: LvState,
+}
+
+impl LvRecord {
+    /// Replicas that hold something, with their indices.
+    pub fn present(&self) -> impl Iterator<Item = (usize, &ReplicaRecord)> {
+        self.replicas.iter().enumerate().filter(|(_, r)| r.state != ReplicaState::Gone)
+    }
+}
+
+/// A proxy's session that is open. Closed ones are not in the map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionRecord {
+    /// Server of the proxy.
+    pub server: ServerId,
+    /// Its run: the session ends with it.
+    pub boot: BootId,
+}
+
+/// A token that lets a server join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRecord {
+    /// Hash of what the operator hands on.
+    pub hash: [u8; 32],
+    /// Milliseconds since 1970 after which it is void.
+    pub expires_ms: u64,
+    /// Whether it was called back.
+    pub revoked: bool,
+}
+
+/// The topology map: the state that the managers agree on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Topology {
+    /// The cluster; `None` before it is founded.
+    pub founded: Option<(ClusterId, Settings)>,
+    /// Version.
+    pub version: MapVersion,
+    /// Last entry of the quorum's log that is in it.
+    pub applied: LogIndex,
+    /// Servers, the removed ones too.
+    pub servers: BTreeMap<ServerId, ServerRecord>,
+    /// Ids not given out yet.
+    pub next: NextIds,
+    /// PGs, by id.
+    pub pgs: Vec<PgRecord>,
+    /// LVs, by id.
+    pub lvs: Vec<LvRecord>,
+    /// Open sessions.
+    pub sessions: BTreeMap<SessionId, SessionRecord>,
+    /// Sessions closed last, so that a late opening does not bring one back.
+    pub closed: BTreeSet<(MapVersion, SessionId)>,
+    /// Buckets.
+    pub buckets: BTreeMap<BucketName, BucketRecord>,
+    /// Join tokens.
+    pub tokens: BTreeMap<TokenId, TokenRecord>,
+}
+
+/// Ids not given out yet; none is used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NextIds {
+    /// Server.
+    pub server: ServerId,
+    /// Disk.
+    pub disk: DiskId,
+    /// Bucket.
+    pub bucket: BucketId,
+    /// Token.
+    pub token: TokenId,
+}

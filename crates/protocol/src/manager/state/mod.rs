@@ -1,0 +1,29 @@
+//! The topology map as a deterministic state machine: equal commands in equal order make equal maps.
+//!
+//! # Invariants
+//!
+//! 1. A command that is refused changes nothing but `applied`; one that changes something makes `version` grow
+//!    by one.
+//! 2. A PG's view grows by one per change. Members are distinct. The primary of a new view is *qualified*: a
+//!    member of every view since one that was activated with it. All members of a PG's first view are: empty
+//!    logs are level.
+//! 3. Ids of servers, disks, LVs, buckets and tokens are never used twice. An LV belongs to one PG for ever.
+//! 4. What was removed for good stays so, and is never the last that has something.
+//! 5. Two replicas never have one PV.
+
+mod apply;
+mod command;
+mod groups;
+mod map;
+mod names;
+mod volumes;
+
+pub use command::{Applied, Command, NewServer, Outcome, Refusal};
+pub use map::{
+    ClusterId, DiskRecord, DiskState, LvRecord, LvState, MapVersion, NextIds, PgRecord,
+    ReplicaRecord, ReplicaState, ServerRecord, ServerRole, ServerState, SessionRecord, Settings,
+    TokenId, TokenRecord, Topology,
+};
+
+#[cfg(test)]
+mod tests;

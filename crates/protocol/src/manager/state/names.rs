@@ -1,0 +1,114 @@
+//! Commands about sessions, buckets and join tokens.
+
+use larder_types::bucket::{BucketRecord, BucketState};
+use larder_types::limits::BUCKETS_MAX;
+use larder_types::{BootId, BucketId, BucketName, Epoch, ServerId, SessionId};
+
+use super::apply::changed;
+use super::command::{Applied, Outcome, Refusal};
+use super::map::{ServerRole, SessionRecord, TokenId, TokenRecord, Topology};
+use crate::limits::{CLOSED_SESSIONS_MAX, SESSIONS_MAX, TOKENS_MAX};
+
+impl Topology {
+    pub(super) fn open_session(
+        &mut self,
+        session: SessionId,
+        server: ServerId,
+        boot: BootId,
+    ) -> Applied {
+        if self.closed.iter().any(|(_, closed)| *closed == session) {
+            return Err(Refusal::SessionClosed);
+        }
+        if !self.has_role(server, ServerRole::Proxy) {
+            return Err(Refusal::NoSuchServer);
+        }
+        if self.server_mut(server)?.boot != boot {
+            return Err(Refusal::OtherBoot);
+        }
+        let record = SessionRecord { server, boot };
+        match self.sessions.get(&session) {
+            Some(known) if *known == record => return Ok(Outcome::Already),
+            Some(_) => return Err(Refusal::SessionClosed),
+            None if self.sessions.len() >= SESSIONS_MAX => return Err(Refusal::TooMany),
+            None => {}
+        }
+        self.sessions.insert(session, record);
+        Ok(Outcome::Done)
+    }
+
+    /// Whether it was open.
+    pub(super) fn close_session(&mut self, session: SessionId) -> bool {
+        if self.sessions.remove(&session).is_none() {
+            return false;
+        }
+        self.closed.insert((self.next_version(), session));
+        if self.closed.len() > CLOSED_SESSIONS_MAX {
+            self.closed.pop_first();
+        }
+        true
+    }
+
+    pub(super) fn create_bucket(
+        &mut self,
+        name: BucketName,
+        location: Option<String>,
+        created_ms: u64,
+    ) -> Applied {
+        if self.buckets.contains_key(&name) {
+            return Err(Refusal::BucketExists);
+        }
+        if self.buckets.len() >= BUCKETS_MAX {
+            return Err(Refusal::TooMany);
+        }
+        // The first is 1, as in a single node's map.
+        let id = BucketId(self.next.bucket.0 + 1);
+        self.next.bucket = id;
+        let (epoch, state) = (Epoch(1), BucketState::Live);
+        let record = BucketRecord { id, name: name.clone(), epoch, state, created_ms, location };
+        self.buckets.insert(name, record.clone());
+        Ok(Outcome::Bucket(Box::new(record)))
+    }
+
+    pub(super) fn begin_deletion(&mut self, name: &BucketName) -> Applied {
+        let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        record.state = BucketState::Deleting;
+        record.epoch = Epoch(record.epoch.0 + 1);
+        Ok(Outcome::Bucket(Box::new(record.clone())))
+    }
+
+    pub(super) fn end_deletion(&mut self, name: &BucketName, epoch: Epoch, empty: bool) -> Applied {
+        let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        if record.epoch != epoch || record.state != BucketState::Deleting {
+            return Err(Refusal::OtherEpoch);
+        }
+        if empty {
+            let id = record.id;
+            self.buckets.remove(name);
+            return Ok(Outcome::BucketGone(id));
+        }
+        record.state = BucketState::Live;
+        record.epoch = Epoch(epoch.0 + 1);
+        Ok(Outcome::Bucket(Box::new(record.clone())))
+    }
+
+    pub(super) fn add_token(&mut self, hash: [u8; 32], expires_ms: u64) -> Applied {
+        if self.tokens.len() >= TOKENS_MAX || self.tokens.values().any(|token| token.hash == hash) {
+            return Err(Refusal::TooMany);
+        }
+        let id = self.next.token;
+        self.next.token = TokenId(id.0 + 1);
+        self.tokens.insert(id, TokenRecord { hash, expires_ms, revoked: false });
+        Ok(Outcome::Token(id))
+    }
+
+    pub(super) fn revoke_token(&mut self, token: TokenId) -> Applied {
+        let record = self.tokens.get_mut(&token).ok_or(Refusal::NoSuchToken)?;
+        changed(!std::mem::replace(&mut record.revoked, true))
+    }
+
+    /// Whether a token with this hash lets servers in at this time.
+    pub(super) fn admits(&self, hash: [u8; 32], now_ms: u64) -> bool {
+        let mut tokens = self.tokens.values();
+        tokens.any(|token| token.hash == hash && !token.revoked && now_ms < token.expires_ms)
+    }
+}

@@ -1,0 +1,357 @@
+//! The map under any commands.
+
+use std::collections::BTreeSet;
+
+use larder_types::codec::{decode, encode};
+use larder_types::{
+    BootId, BucketName, DiskId, Epoch, LvId, PgId, PvId, RegionId, ServerId, SessionId, View,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::manager::quorum::LogIndex;
+use crate::placement::{FailureDomains, MachineId, RackId, Weight};
+
+const SETTINGS: Settings =
+    Settings { pg_count: 4, members: 3, min_members: 2, copies: 3, min_copies: 2, lv_blocks: 100 };
+const HASH: [u8; 32] = [7; 32];
+
+fn new_server(name: &str) -> NewServer {
+    NewServer {
+        name: name.to_owned(),
+        roles: BTreeSet::from([ServerRole::Meta, ServerRole::Data, ServerRole::Proxy]),
+        addresses: vec!["10.0.0.1:7000".to_owned()],
+        domains: FailureDomains { region: RegionId(1), rack: RackId(2), machine: MachineId(3) },
+        weight: Weight(100),
+    }
+}
+
+/// A map that takes commands one after the other.
+struct Log(Topology);
+
+impl Log {
+    fn apply(&mut self, command: Command) -> Applied {
+        let index = LogIndex(self.0.applied.0 + 1);
+        let bytes = encode(&command);
+        self.0.apply(index, decode("command", &bytes).unwrap())
+    }
+
+    fn done(&mut self, command: Command) -> Outcome {
+        self.apply(command.clone()).unwrap_or_else(|refusal| panic!("{command:?}: {refusal}"))
+    }
+
+    /// A cluster of servers that are up, with a disk each.
+    fn cluster(servers: u32) -> Self {
+        let mut log = Self(Topology::default());
+        log.done(Command::Found(ClusterId(9), SETTINGS));
+        log.done(Command::AddToken(HASH, 1000));
+        for id in 0..servers {
+            let token = (id > 0).then_some((HASH, 10));
+            let added = log.done(Command::AddServer(new_server(&format!("s{id}")), token));
+            assert_eq!(added, Outcome::Server(ServerId(id)));
+            log.done(started(id, 1));
+            log.done(Command::AddDisk(ServerId(id), Weight(100), 3));
+        }
+        log
+    }
+
+    fn view(&mut self, pg: u32, from: u64, members: &[u32]) -> Applied {
+        self.apply(Command::BeginView(PgId(pg), View(from), ids(members)))
+    }
+
+    fn lv(&mut self, disks: &[u32]) -> Applied {
+        let disks = disks.iter().map(|disk| (ServerId(*disk), DiskId(*disk))).collect();
+        self.apply(Command::CreateLv(PgId(0), disks))
+    }
+}
+
+fn ids(servers: &[u32]) -> Vec<ServerId> {
+    servers.iter().copied().map(ServerId).collect()
+}
+
+fn started(server: u32, boot: u64) -> Command {
+    let addresses = vec!["10.0.0.1:7000".to_owned()];
+    Command::ServerStarted(ServerId(server), BootId(boot), addresses)
+}
+
+#[test]
+fn nothing_is_done_before_the_cluster_is_founded_and_founding_is_once() {
+    let mut log = Log(Topology::default());
+    assert_eq!(log.apply(started(0, 1)), Err(Refusal::NotFounded));
+    let bad = Settings { min_members: 4, ..SETTINGS };
+    assert_eq!(log.apply(Command::Found(ClusterId(1), bad)), Err(Refusal::BadSettings));
+    log.done(Command::Found(ClusterId(1), SETTINGS));
+    assert_eq!(log.apply(Command::Found(ClusterId(2), SETTINGS)), Err(Refusal::Founded));
+}
+
+#[test]
+fn servers_join_with_a_token_that_is_good() {
+    let mut log = Log::cluster(1);
+    let join = |at| Command::AddServer(new_server("new"), at);
+    assert_eq!(log.apply(join(None)), Err(Refusal::BadToken));
+    assert_eq!(log.apply(join(Some(([8; 32], 10)))), Err(Refusal::BadToken));
+    assert_eq!(log.apply(join(Some((HASH, 1000)))), Err(Refusal::BadToken), "it is expired");
+    log.done(join(Some((HASH, 999))));
+    assert_eq!(log.apply(join(Some((HASH, 999)))), Err(Refusal::NameTaken));
+    log.done(Command::RevokeToken(TokenId(0)));
+    let other = Command::AddServer(new_server("other"), Some((HASH, 10)));
+    assert_eq!(log.apply(other), Err(Refusal::BadToken));
+}
+
+#[test]
+fn only_a_qualified_member_leads_and_views_grow_by_one() {
+    let mut log = Log::cluster(5);
+    assert_eq!(log.view(0, 0, &[0]), Err(Refusal::BadMembers), "fewer than the least");
+    assert_eq!(log.view(0, 0, &[0, 0]), Err(Refusal::BadMembers));
+    assert_eq!(log.view(0, 0, &[0, 9]), Err(Refusal::BadMembers));
+    assert_eq!(log.view(0, 0, &[0, 1, 2]), Ok(Outcome::View(PgId(0), View(1))));
+    assert_eq!(log.view(0, 0, &[1, 0, 2]), Err(Refusal::OtherView));
+    assert_eq!(log.view(0, 1, &[0, 1, 3]), Err(Refusal::BadMembers), "3 has learnt nothing");
+    log.done(Command::AddLearner(PgId(0), ServerId(3)));
+    assert_eq!(log.apply(Command::AddLearner(PgId(0), ServerId(4))), Err(Refusal::TooMany));
+    log.view(0, 1, &[0, 1, 3]).unwrap();
+    assert_eq!(log.view(0, 2, &[3, 0]), Err(Refusal::NotQualified), "its view is not activated");
+    let stale = Command::ViewActivated(PgId(0), View(1));
+    assert_eq!(log.apply(stale), Err(Refusal::OtherView));
+    log.done(Command::ViewActivated(PgId(0), View(2)));
+    log.view(0, 2, &[3, 0]).unwrap();
+    // 1 was a member once, but not of the latest view.
+    assert_eq!(log.view(0, 3, &[1, 3]), Err(Refusal::BadMembers));
+    log.done(Command::AddLearner(PgId(0), ServerId(1)));
+    log.view(0, 3, &[0, 3, 1]).unwrap();
+    assert_eq!(log.view(0, 4, &[1, 0]), Err(Refusal::NotQualified), "it has to be levelled anew");
+}
+
+#[test]
+fn what_was_removed_never_comes_back_and_is_never_the_last() {
+    let mut log = Log::cluster(4);
+    log.view(0, 0, &[0, 1]).unwrap();
+    log.lv(&[0, 1]).unwrap();
+    log.done(Command::LvCreated(LvId(0)));
+    log.done(Command::RemoveServer(ServerId(0)));
+    assert_eq!(log.apply(Command::RemoveServer(ServerId(1))), Err(Refusal::LastCopy));
+    let disk = Command::RemoveDisk(ServerId(1), DiskId(1));
+    assert_eq!(log.apply(disk), Err(Refusal::LastCopy));
+    assert_eq!(log.apply(started(0, 2)), Err(Refusal::ServerRemoved));
+    assert_eq!(log.view(0, 1, &[1, 0]), Err(Refusal::BadMembers));
+    // Its name may be used again, its id may not.
+    let again = Command::AddServer(new_server("s0"), Some((HASH, 10)));
+    assert_eq!(log.done(again), Outcome::Server(ServerId(4)));
+}
+
+#[test]
+fn a_restart_is_a_new_run_and_a_late_down_is_refused() {
+    let mut log = Log::cluster(3);
+    log.view(0, 0, &[0, 1, 2]).unwrap();
+    log.lv(&[0, 1, 2]).unwrap();
+    log.done(Command::OpenSession(SessionId(5), ServerId(1), BootId(1)));
+    assert_eq!(log.done(started(1, 1)), Outcome::Already);
+    log.done(started(1, 2));
+    let pg = log.0.pg(PgId(0)).unwrap();
+    assert_eq!(pg.data_started, log.0.version);
+    assert!(pg.begun < log.0.servers[&ServerId(1)].started);
+    assert_eq!(log.apply(Command::ServerDown(ServerId(1), BootId(1))), Err(Refusal::OtherBoot));
+    assert!(log.0.sessions.is_empty(), "sessions end with their run");
+    let late = Command::OpenSession(SessionId(5), ServerId(1), BootId(2));
+    assert_eq!(log.apply(late), Err(Refusal::SessionClosed));
+    // Silent for a while, and the same run again: nothing begins anew.
+    let before = log.0.servers[&ServerId(1)].started;
+    log.done(Command::ServerDown(ServerId(1), BootId(2)));
+    log.done(started(1, 2));
+    assert_eq!(log.0.servers[&ServerId(1)].started, before);
+}
+
+#[test]
+fn pvs_are_drawn_returned_and_drawn_again() {
+    let mut log = Log::cluster(4);
+    assert_eq!(log.lv(&[0]), Err(Refusal::BadReplicas), "narrower than the least");
+    assert_eq!(log.lv(&[0, 0]), Err(Refusal::BadReplicas));
+    for lv in 0..3 {
+        assert_eq!(log.lv(&[0, 1, 2]), Ok(Outcome::Lv(LvId(lv))));
+    }
+    let before = log.0.clone();
+    assert_eq!(log.lv(&[3, 0]), Err(Refusal::DiskFull));
+    assert_eq!(log.0.servers, before.servers, "nothing is drawn");
+    log.done(Command::LvCreated(LvId(1)));
+    let add = Command::AddReplica(LvId(1), ServerId(3), DiskId(3));
+    assert_eq!(log.done(add.clone()), Outcome::Replica(LvId(1), 3));
+    assert_eq!(log.apply(add), Err(Refusal::BadReplicas), "one replica per disk");
+    log.done(Command::DropReplica(LvId(1), 0));
+    assert_eq!(log.apply(Command::DropReplica(LvId(1), 1)), Err(Refusal::LastCopy));
+    log.done(Command::ReplicaCurrent(LvId(1), 3));
+    log.done(Command::DropReplica(LvId(1), 1));
+    // Index and PV of what is gone are used again.
+    let back = Command::AddReplica(LvId(1), ServerId(0), DiskId(0));
+    assert_eq!(log.done(back), Outcome::Replica(LvId(1), 0));
+    assert_eq!(log.0.lv(LvId(1)).unwrap().replicas[0].pv, PvId(1));
+}
+
+#[test]
+fn a_deletion_that_was_overtaken_is_refused() {
+    let mut log = Log::cluster(1);
+    let name = BucketName::new("photos").unwrap();
+    log.done(Command::CreateBucket(name.clone(), None, 5));
+    let again = Command::CreateBucket(name.clone(), None, 5);
+    assert_eq!(log.apply(again), Err(Refusal::BucketExists));
+    log.done(Command::BeginDeletion(name.clone()));
+    log.done(Command::BeginDeletion(name.clone()));
+    let lost = Command::EndDeletion(name.clone(), Epoch(2), true);
+    assert_eq!(log.apply(lost), Err(Refusal::OtherEpoch));
+    log.done(Command::EndDeletion(name.clone(), Epoch(3), false));
+    log.done(Command::BeginDeletion(name.clone()));
+    log.done(Command::EndDeletion(name.clone(), Epoch(5), true));
+    let Outcome::Bucket(record) = log.done(Command::CreateBucket(name, None, 6)) else { panic!() };
+    assert_eq!((record.id.0, record.epoch), (2, Epoch(1)));
+}
+
+/// A command about a small cluster; most are wrong in some way.
+fn any_command() -> impl Strategy<Value = Command> {
+    let server = || (0..7u32).prop_map(ServerId);
+    let disk = || (0..7u32).prop_map(|id| (ServerId(id), DiskId(id)));
+    let pg = || (0..5u32).prop_map(PgId);
+    let lv = || (0..6u32).prop_map(LvId);
+    let view = || (0..6u64).prop_map(View);
+    let members = || proptest::collection::vec(server(), 1..5);
+    let boot = || (1..3u64).prop_map(BootId);
+    let name = || prop_oneof![Just("aaa"), Just("bbb")].prop_map(|n| BucketName::new(n).unwrap());
+    let session = || (0..4u64).prop_map(SessionId);
+    prop_oneof![
+        (0..7u32).prop_map(|n| Command::AddServer(new_server(&format!("s{n}")), Some((HASH, 1)))),
+        (0..7u32, 1..3u64).prop_map(|(server, boot)| started(server, boot)),
+        (server(), boot()).prop_map(|(s, b)| Command::ServerDown(s, b)),
+        (server(), any::<bool>()).prop_map(|(s, on)| Command::SetDraining(s, on)),
+        server().prop_map(Command::RemoveServer),
+        (server(), 1..4u32).prop_map(|(s, pvs)| Command::AddDisk(s, Weight(1), pvs)),
+        (disk(), any::<bool>()).prop_map(|((s, d), on)| Command::SetDiskDraining(s, d, on)),
+        disk().prop_map(|(s, d)| Command::RemoveDisk(s, d)),
+        (pg(), members()).prop_map(|(pg, members)| Command::Retarget(vec![(pg, members)])),
+        (pg(), server()).prop_map(|(pg, s)| Command::AddLearner(pg, s)),
+        (pg(), server()).prop_map(|(pg, s)| Command::DropLearner(pg, s)),
+        (pg(), view(), members()).prop_map(|(pg, v, m)| Command::BeginView(pg, v, m)),
+        (pg(), view(), members()).prop_map(|(pg, v, m)| Command::BeginView(pg, v, m)),
+        (pg(), view()).prop_map(|(pg, v)| Command::ViewActivated(pg, v)),
+        (pg(), proptest::collection::vec(disk(), 1..4))
+            .prop_map(|(pg, d)| Command::CreateLv(pg, d)),
+        lv().prop_map(Command::LvCreated),
+        (lv(), any::<bool>()).prop_map(|(lv, on)| Command::SetLvReadOnly(lv, on)),
+        (lv(), disk()).prop_map(|(lv, (s, d))| Command::AddReplica(lv, s, d)),
+        (lv(), 0..5u8).prop_map(|(lv, index)| Command::ReplicaCurrent(lv, index)),
+        (lv(), 0..5u8).prop_map(|(lv, index)| Command::DropReplica(lv, index)),
+        (session(), server(), boot()).prop_map(|(id, s, b)| Command::OpenSession(id, s, b)),
+        session().prop_map(Command::CloseSession),
+        name().prop_map(|name| Command::CreateBucket(name, None, 1)),
+        name().prop_map(Command::BeginDeletion),
+        (name(), 1..5u64, any::<bool>()).prop_map(|(n, e, b)| Command::EndDeletion(n, Epoch(e), b)),
+        Just(Command::RevokeToken(TokenId(1))),
+    ]
+}
+
+/// What must hold between a map and the next.
+fn follows(before: &Topology, after: &Topology) {
+    assert_eq!(after.contradiction(), None);
+    for (id, (old, new)) in before.pgs.iter().zip(&after.pgs).enumerate() {
+        assert!(new.view.0 - old.view.0 <= 1, "pg {id}");
+        if new.view == old.view {
+            assert_eq!(new.members, old.members, "pg {id}: members change with the view");
+        } else if old.view > View(0) {
+            assert!(old.qualified.contains(&new.members[0]), "pg {id}");
+            assert!(new.qualified.is_subset(&old.qualified), "pg {id}");
+        }
+        let activated = new.active && !old.active;
+        let new_ones = new.qualified.difference(&old.qualified).count();
+        assert!(new_ones == 0 || activated || old.view == View(0), "pg {id}");
+    }
+    for (lv, (old, new)) in before.lvs.iter().zip(&after.lvs).enumerate() {
+        assert_eq!(old.pg, new.pg, "lv {lv}");
+    }
+    for (id, server) in &before.servers {
+        let now = &after.servers[id];
+        if server.state == ServerState::Removed {
+            assert_eq!(server, now, "server {id} was removed for good");
+        }
+    }
+    for (name, bucket) in &after.buckets {
+        if let Some(old) = before.buckets.get(name) {
+            assert!(bucket.id >= old.id && (bucket.id > old.id || bucket.epoch >= old.epoch));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_commands_leave_a_sound_map(commands in proptest::collection::vec(any_command(), 1..120)) {
+        let mut log = Log::cluster(5);
+        for pg in 0..4 {
+            log.view(pg, 0, &[pg, (pg + 1) % 5, (pg + 2) % 5]).unwrap();
+        }
+        let mut other = Log(log.0.clone());
+        for command in commands {
+            let before = log.0.clone();
+            let applied = log.apply(command.clone());
+            follows(&before, &log.0);
+            let grew = log.0.version.0 - before.version.0;
+            let changes = !matches!(applied, Err(_) | Ok(Outcome::Already));
+            prop_assert_eq!(grew, u64::from(changes));
+            if !changes {
+                let unchanged = Topology { applied: log.0.applied, ..before };
+                prop_assert_eq!(&unchanged, &log.0, "{:?}", command);
+            }
+            prop_assert_eq!(other.apply(command), applied);
+        }
+        prop_assert_eq!(&other.0, &log.0);
+        let bytes = encode(&log.0);
+        prop_assert_eq!(&decode::<Topology>("map", &bytes).unwrap(), &log.0);
+    }
+}
+
+#[test]
+fn commands_are_encoded_as_ever() {
+    let (server, pg, lv) = (ServerId(300), PgId(2), LvId(3));
+    let name = BucketName::new("abc").unwrap();
+    let commands = [
+        Command::Found(ClusterId(9), SETTINGS),
+        Command::AddServer(new_server("s"), Some(([1; 32], 5))),
+        Command::ServerStarted(server, BootId(7), vec!["h:1".to_owned()]),
+        Command::ServerDown(server, BootId(7)),
+        Command::SetWeight(server, Weight(200)),
+        Command::SetDraining(server, true),
+        Command::RemoveServer(server),
+        Command::AddDisk(server, Weight(1), 400),
+        Command::SetDiskDraining(server, DiskId(4), true),
+        Command::RemoveDisk(server, DiskId(4)),
+        Command::Retarget(vec![(pg, vec![server, ServerId(1)])]),
+        Command::AddLearner(pg, server),
+        Command::DropLearner(pg, server),
+        Command::BeginView(pg, View(8), vec![server, ServerId(1)]),
+        Command::ViewActivated(pg, View(9)),
+        Command::CreateLv(pg, vec![(server, DiskId(4))]),
+        Command::LvCreated(lv),
+        Command::SetLvReadOnly(lv, true),
+        Command::AddReplica(lv, server, DiskId(4)),
+        Command::ReplicaCurrent(lv, 2),
+        Command::DropReplica(lv, 1),
+        Command::OpenSession(SessionId(6), server, BootId(7)),
+        Command::CloseSession(SessionId(6)),
+        Command::CreateBucket(name.clone(), Some("eu".to_owned()), 11),
+        Command::BeginDeletion(name.clone()),
+        Command::EndDeletion(name, Epoch(2), true),
+        Command::AddToken([2; 32], 12),
+        Command::RevokeToken(TokenId(1)),
+    ];
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();
+    assert_eq!(lines.join("\n"), include_str!("golden.hex").trim_end());
+}
+
+#[test]
+fn the_map_is_encoded_as_ever() {
+    let mut log = Log::cluster(2);
+    log.view(0, 0, &[0, 1]).unwrap();
+    log.lv(&[0, 1]).unwrap();
+    let name = BucketName::new("abc").unwrap();
+    log.done(Command::CreateBucket(name, None, 11));
+    let hex: String = encode(&log.0).iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(hex, include_str!("golden_map.hex").trim_end());
+}
