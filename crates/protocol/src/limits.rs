@@ -86,3 +86,46 @@ pub const TOKENS_MAX: usize = 4096;
 
 const _: () =
     assert!(CLOSED_SESSIONS_MAX >= SESSIONS_MAX, "a late opening is known for what it is");
+
+/// Milliseconds between two messages of a server to the leading manager.
+pub const SERVER_BEAT_MS: u64 = 500;
+/// Milliseconds for which nothing is heard of a server before it is taken for down.
+pub const SILENT_MS: u64 = 3000;
+/// Milliseconds for which a primary may answer reads alone after it sent its renewal.
+pub const LEASE_MS: u64 = 2000;
+/// Milliseconds that clocks may drift apart during a lease, generously.
+pub const LEASE_DRIFT_MS: u64 = 200;
+/// Milliseconds that a server has to be up before it is trusted after its second flap; doubled with each further.
+pub const PROBATION_MS: u64 = 10_000;
+/// Doublings of it at most.
+pub const PROBATION_DOUBLINGS_MAX: u32 = 6;
+/// Milliseconds without a flap after which flaps are forgotten.
+pub const FLAP_FORGET_MS: u64 = 60 * 60 * 1000;
+/// Milliseconds that a server is down before what it has goes elsewhere.
+pub const LOST_MS: u64 = 10 * 60 * 1000;
+/// Milliseconds between two looks at where replicas ought to be.
+pub const LV_PLAN_MS: u64 = 5000;
+/// Proposals of the leading manager that are under way.
+pub const POLICY_PROPOSALS_MAX: usize = 512;
+/// Renewals that wait for the quorum's confirmation.
+pub const GRANTS_WAITING_MAX: usize = 4096;
+/// PGs of which the target changes in one command.
+pub const RETARGET_MAX: usize = 1024;
+/// PGs that have a learner at a time.
+pub const PG_MOVES_MAX: usize = 8;
+/// PGs that get another primary for balance at a time.
+pub const LEADS_MAX: usize = 8;
+/// LVs of which a replica is filled at a time.
+pub const LV_MOVES_MAX: usize = 16;
+
+const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_MS, "one lost renewal costs no lease");
+const _: () =
+    assert!(LEASE_MS < SILENT_MS, "a lease has mostly run out when its holder is found down");
+const _: () = assert!(
+    FLAP_FORGET_MS > PROBATION_MS << PROBATION_DOUBLINGS_MAX,
+    "a flap is not forgotten during its probation"
+);
+const _: () = assert!(
+    POLICY_PROPOSALS_MAX <= QUORUM_WAITING_MAX,
+    "the quorum takes what the policy proposes"
+);

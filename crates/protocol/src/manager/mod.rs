@@ -1,4 +1,5 @@
 //! The managers: a quorum that owns the topology map.
 
+pub mod policy;
 pub mod quorum;
 pub mod state;

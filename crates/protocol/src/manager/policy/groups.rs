@@ -1,0 +1,266 @@
+//! Views: who leads and who is a member, from who answers, what the view before allows, and where things ought
+//! to be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::{BootId, PgId, ServerId, View};
+
+use super::message::ManagerMessage;
+use super::{Subject, Turn};
+use crate::limits::{LEADS_MAX, PG_MOVES_MAX, RETARGET_MAX};
+use crate::manager::state::{Command, PgRecord, ServerRole};
+use crate::placement::{
+    ActingPg, GroupRules, MetaServer, PgStep, Standing, balance_primaries, next_step,
+    target_members,
+};
+
+impl Turn<'_> {
+    fn rules(&self) -> GroupRules {
+        let settings = self.map.settings();
+        GroupRules {
+            members: usize::from(settings.members),
+            min_members: usize::from(settings.min_members),
+        }
+    }
+
+    fn meta_servers(&self) -> Vec<MetaServer> {
+        let meta = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Meta));
+        meta.map(|(server, record)| MetaServer {
+            server: *server,
+            domains: record.domains,
+            weight: record.weight,
+            standing: self.standing(*server),
+        })
+        .collect()
+    }
+
+    /// Forgets moves of PGs that are through.
+    pub(super) fn count_moves(&mut self) {
+        let (map, under_way) = (self.map, &self.leading.under_way);
+        let goes_on = |pg: &PgId| {
+            under_way.contains(&Subject::Pg(*pg))
+                || map.pg(*pg).is_some_and(|record| !record.learners.is_empty())
+        };
+        self.leading.moving.retain(goes_on);
+        let learning = (0..).map(PgId).zip(&map.pgs).filter(|(_, pg)| !pg.learners.is_empty());
+        self.leading.moving.extend(learning.map(|(pg, _)| pg));
+    }
+
+    /// Computes targets anew when servers have changed in a way that matters.
+    pub(super) fn set_targets(&mut self) {
+        let mut servers = self.meta_servers();
+        // One that is away keeps its targets.
+        for server in &mut servers {
+            if server.standing == Standing::Away {
+                server.standing = Standing::In;
+            }
+        }
+        if servers == self.leading.targets_for || self.is_under_way(Subject::Targets) {
+            return;
+        }
+        let rules = self.rules();
+        let mut changed = Vec::new();
+        for (pg, record) in (0..).map(PgId).zip(&self.map.pgs) {
+            let picks = target_members(pg, &servers, rules).picks;
+            let target: Vec<ServerId> = picks.into_iter().map(ServerId).collect();
+            if target != record.target && target.len() >= rules.min_members {
+                changed.push((pg, target));
+            }
+            if changed.len() == RETARGET_MAX {
+                break;
+            }
+        }
+        if changed.is_empty() {
+            self.leading.targets_for = servers;
+        } else {
+            self.propose(Subject::Targets, Command::Retarget(changed));
+        }
+    }
+
+    /// Chooses PGs that another member should lead, while nothing else is going on.
+    pub(super) fn balance(&mut self) {
+        let done = |pg: &PgId, to: &ServerId| {
+            self.map.pg(*pg).is_none_or(|record| record.members.first() == Some(to))
+        };
+        self.leading.leads.retain(|pg, to| !done(pg, to));
+        let calm = |pg: &PgRecord| {
+            pg.active && pg.learners.is_empty() && pg.members.iter().all(|s| pg.target.contains(s))
+        };
+        if !self.leading.leads.is_empty() || !self.map.pgs.iter().all(calm) {
+            return;
+        }
+        let nobody = BTreeMap::new();
+        let groups: Vec<(PgId, ActingPg<'_>)> = (0..)
+            .map(PgId)
+            .zip(&self.map.pgs)
+            .map(|(pg, record)| {
+                let PgRecord { members, qualified, .. } = record;
+                (pg, ActingPg { members, qualified, learners: &nobody })
+            })
+            .collect();
+        self.leading.leads =
+            balance_primaries(&groups, &self.meta_servers(), LEADS_MAX).into_iter().collect();
+    }
+
+    /// What is next for a PG: a view, or a step of the planner.
+    pub(super) fn decide_group(&mut self, pg: PgId) {
+        let Some(record) = self.map.pg(pg) else { return };
+        if self.is_under_way(Subject::Pg(pg)) {
+            return;
+        }
+        let next = if record.view == View(0) {
+            self.first_view(record)
+        } else {
+            self.next_view(pg, record)
+        };
+        let Some(members) = next else {
+            self.leading.leases.withdrawn.remove(&pg);
+            self.plan_group(pg);
+            return;
+        };
+        self.begin_view(pg, members);
+    }
+
+    /// Proposes a view; with another primary only when the leases have run out.
+    fn begin_view(&mut self, pg: PgId, members: Vec<ServerId>) {
+        let Some(record) = self.map.pg(pg) else { return };
+        let other_leads = record.members.first().is_some_and(|primary| *primary != members[0]);
+        let lease_died =
+            record.members.first().is_some_and(|primary| self.has_restarted(*primary, record));
+        if other_leads && !lease_died && !self.leading.leases.have_run_out(pg, self.now_ms) {
+            self.leading.leases.withdrawn.insert(pg);
+            return;
+        }
+        assert!(
+            record.qualified.contains(&members[0]) || record.view == View(0),
+            "pg {pg}: a qualified member leads"
+        );
+        self.propose(Subject::Pg(pg), Command::BeginView(pg, record.view, members));
+    }
+
+    fn has_restarted(&self, server: ServerId, record: &PgRecord) -> bool {
+        self.map.servers.get(&server).is_some_and(|server| server.started > record.begun)
+    }
+
+    /// Members of the first view: all of the target, once they are up.
+    fn first_view(&self, record: &PgRecord) -> Option<Vec<ServerId>> {
+        let up = record.target.iter().all(|server| self.map.is_up(*server));
+        (up && record.target.len() >= self.rules().min_members).then(|| record.target.clone())
+    }
+
+    /// Members of the view that what has happened to servers makes necessary; `None` if nothing has, or too few
+    /// are up.
+    fn next_view(&self, pg: PgId, record: &PgRecord) -> Option<Vec<ServerId>> {
+        let healths = &self.leading.healths;
+        let may_lead = |s: &ServerId| record.qualified.contains(s) && self.map.is_up(*s);
+        let settled = |s: &ServerId| healths.is_settled(*s, self.now_ms);
+        let primary = record.members[0];
+        let restarted = self.has_restarted(primary, record);
+        let stays = may_lead(&primary) && (!restarted || settled(&primary));
+        let leader = if stays {
+            primary
+        } else {
+            let others = record.members.iter().filter(|s| **s != primary && may_lead(s));
+            let best = others.min_by_key(|s| (!settled(s), !record.target.contains(s)));
+            // One that came and went leads again, later, if nobody else can.
+            *best?
+        };
+        let mut members = vec![leader];
+        members.extend(record.members.iter().filter(|s| **s != leader && self.map.is_up(**s)));
+        if members.len() < self.rules().min_members {
+            return None;
+        }
+        let needed = restarted
+            || leader != primary
+            || members.len() < record.members.len()
+            || self.needs_space_anew(pg, record);
+        needed.then_some(members)
+    }
+
+    /// Whether a data server of the PG's LVs has begun a run that its primary has not opened them in.
+    fn needs_space_anew(&self, pg: PgId, record: &PgRecord) -> bool {
+        let is_new = |server: ServerId| {
+            self.has_restarted(server, record)
+                && self.map.is_up(server)
+                && self.leading.healths.is_settled(server, self.now_ms)
+        };
+        record.data_started > record.begun
+            && self
+                .map
+                .lvs_of(pg)
+                .any(|(_, lv)| lv.present().any(|(_, replica)| is_new(replica.server)))
+    }
+
+    fn plan_group(&mut self, pg: PgId) {
+        let Some(record) = self.map.pg(pg).filter(|record| record.active) else { return };
+        let learners: BTreeMap<ServerId, bool> = record
+            .learners
+            .iter()
+            .map(|server| (*server, self.leading.caught_up.contains(&(pg, *server))))
+            .collect();
+        let PgRecord { members, qualified, target, .. } = record;
+        let acting = ActingPg { members, qualified, learners: &learners };
+        let step = next_step(acting, target, |server| self.standing(server), self.rules());
+        let lead = self.leading.leads.get(&pg).map(|server| PgStep::Lead(*server));
+        let Some(step) = step.or(lead) else { return };
+        let mut next = members.clone();
+        match step {
+            PgStep::AddLearner(server) => {
+                if self.leading.moving.len() < PG_MOVES_MAX {
+                    self.leading.moving.insert(pg);
+                    self.leading.caught_up.remove(&(pg, server));
+                    self.propose(Subject::Pg(pg), Command::AddLearner(pg, server));
+                }
+                return;
+            }
+            PgStep::DropLearner(server) => {
+                self.propose(Subject::Pg(pg), Command::DropLearner(pg, server));
+                return;
+            }
+            PgStep::Admit(server) => next.push(server),
+            PgStep::Remove(server) => next.retain(|member| *member != server),
+            PgStep::Lead(server) => {
+                let Some(at) = next.iter().position(|member| *member == server) else { return };
+                next.swap(0, at);
+            }
+        }
+        self.begin_view(pg, next);
+    }
+
+    /// Tells members and learners of the view, those who have not heard of it in their run.
+    pub(super) fn tell_view(&mut self, pg: PgId) {
+        let Some(record) = self.map.pg(pg).filter(|record| record.view > View(0)) else { return };
+        let (view, told) = self.leading.told.entry(pg).or_default();
+        if *view != record.view {
+            (*view, *told) = (record.view, BTreeSet::new());
+        }
+        let told = told.clone();
+        let primary = record.members[0];
+        for &server in record.members.iter().chain(&record.learners) {
+            let Some(boot) = self.map.servers.get(&server).map(|record| record.boot) else {
+                continue;
+            };
+            // A primary never comes back into its view: the next one is on its way.
+            let returns = server == primary && self.has_restarted(server, record);
+            if returns || !self.map.is_up(server) || told.contains(&(server, boot)) {
+                continue;
+            }
+            let message = ManagerMessage::NewView {
+                pg,
+                view: record.view,
+                members: record.members.clone(),
+                learners: record.learners.iter().copied().collect(),
+                boot,
+            };
+            self.tell(server, message);
+        }
+    }
+
+    pub(super) fn was_told(&mut self, server: ServerId, boot: BootId, pg: PgId, view: View) {
+        if let Some((known, told)) = self.leading.told.get_mut(&pg)
+            && *known == view
+        {
+            told.insert((server, boot));
+        }
+    }
+}

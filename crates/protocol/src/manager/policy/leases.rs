@@ -1,0 +1,108 @@
+//! Leases of PGs' primaries: granted, confirmed, waited out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::{BootId, PgId, ServerId, View};
+
+use super::message::ManagerMessage;
+use super::{PolicyEffect, Subject, Turn};
+use crate::limits::{GRANTS_WAITING_MAX, LEASE_DRIFT_MS, LEASE_MS};
+use crate::manager::quorum::Ticket;
+use crate::manager::state::ServerState;
+
+#[derive(Debug)]
+struct Renewal {
+    server: ServerId,
+    boot: BootId,
+    sent_ms: u64,
+    granted: Vec<(PgId, View)>,
+}
+
+/// Leases as the leader knows them.
+#[derive(Debug)]
+pub(super) struct Leases {
+    /// Until when leases that a leader before may have granted hold.
+    inherited_until_ms: u64,
+    until_ms: BTreeMap<PgId, u64>,
+    /// PGs whose lease is not renewed, because another is to lead.
+    pub(super) withdrawn: BTreeSet<PgId>,
+    /// Renewals that came before the question.
+    asked: Option<(Ticket, Vec<Renewal>)>,
+    waiting: Vec<Renewal>,
+}
+
+impl Leases {
+    pub(super) fn new(now_ms: u64) -> Self {
+        Self {
+            inherited_until_ms: now_ms + LEASE_MS + LEASE_DRIFT_MS,
+            until_ms: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
+            asked: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Whether no primary of the PG's present view may hold a lease any more.
+    pub(super) fn have_run_out(&self, pg: PgId, now_ms: u64) -> bool {
+        let own_ms = self.until_ms.get(&pg).copied().unwrap_or(0);
+        now_ms >= own_ms.max(self.inherited_until_ms)
+    }
+}
+
+impl Turn<'_> {
+    /// Whether a lease of the PG in this view may be granted to a server in this run.
+    fn may_lease(&self, server: ServerId, boot: BootId, (pg, view): (PgId, View)) -> bool {
+        let Some(record) = self.map.servers.get(&server) else { return false };
+        let runs = record.state == ServerState::Up && record.boot == boot;
+        // A run that began after the view leads nothing in it.
+        let in_view = self.map.pg(pg).is_some_and(|pg| record.started < pg.begun);
+        let goes_on =
+            !self.leading.leases.withdrawn.contains(&pg) && !self.is_under_way(Subject::Pg(pg));
+        runs && in_view && goes_on && self.leads(server, pg, view)
+    }
+
+    pub(super) fn renew(
+        &mut self,
+        server: ServerId,
+        boot: BootId,
+        sent_ms: u64,
+        led: &[(PgId, View)],
+    ) {
+        let granted: Vec<(PgId, View)> =
+            led.iter().copied().filter(|pg| self.may_lease(server, boot, *pg)).collect();
+        let leases = &mut self.leading.leases;
+        if granted.is_empty() || leases.waiting.len() >= GRANTS_WAITING_MAX {
+            return;
+        }
+        // It was sent before it came: no lease outlasts this.
+        let until_ms = self.now_ms + LEASE_MS + LEASE_DRIFT_MS;
+        for (pg, _) in &granted {
+            leases.until_ms.insert(*pg, until_ms);
+        }
+        leases.waiting.push(Renewal { server, boot, sent_ms, granted });
+        self.ask();
+    }
+
+    fn ask(&mut self) {
+        if self.leading.leases.asked.is_some() || self.leading.leases.waiting.is_empty() {
+            return;
+        }
+        let ticket = self.ticket();
+        let before = std::mem::take(&mut self.leading.leases.waiting);
+        self.leading.leases.asked = Some((ticket, before));
+        self.out.push(PolicyEffect::Confirm(ticket));
+    }
+
+    pub(super) fn confirmed(&mut self, ticket: Ticket) {
+        let Some((_, renewals)) = self.leading.leases.asked.take_if(|(t, _)| *t == ticket) else {
+            return;
+        };
+        for Renewal { server, boot, sent_ms, mut granted } in renewals {
+            granted.retain(|pg| self.may_lease(server, boot, *pg));
+            if !granted.is_empty() {
+                self.tell(server, ManagerMessage::Leases { boot, sent_ms, granted });
+            }
+        }
+        self.ask();
+    }
+}

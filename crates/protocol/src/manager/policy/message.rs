@@ -1,0 +1,105 @@
+//! What servers tell the leading manager, and what it tells them. Every message may be lost, doubled or late;
+//! each side repeats until it sees the effect.
+
+use larder_types::{BootId, DiskId, LvId, PgId, PvId, ServerId, SessionId, View};
+use serde::{Deserialize, Serialize};
+
+use crate::manager::state::LvRecord;
+
+/// From a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerMessage {
+    /// This run has begun; repeated until the map names it.
+    Started(BootId, Vec<String>),
+    /// This run goes on.
+    Heartbeat(BootId),
+    /// A meta server wants leases for the PGs that it leads in these views. A heartbeat as well.
+    Renew {
+        /// Its run.
+        boot: BootId,
+        /// Its clock when it sent this; echoed.
+        sent_ms: u64,
+        /// What it leads.
+        led: Vec<(PgId, View)>,
+    },
+    /// The view has arrived.
+    Told(BootId, PgId, View),
+    /// A primary: an op of the view is durable on all its members.
+    Active(BootId, PgId, View),
+    /// A primary: this learner has everything below the commit point and follows.
+    CaughtUp(PgId, View, ServerId),
+    /// A primary: its LVs, of which it knows so many, are full.
+    NeedLv(PgId, View, u32),
+    /// A data server: the PV of this replica is there.
+    Created(LvId, u8),
+    /// A primary: this replica holds all that METAX says.
+    Rebuilt(LvId, u8),
+    /// A primary: no METAX names this replica any more.
+    Vacated(LvId, u8),
+    /// A proxy's session has begun.
+    SessionBegun(BootId, SessionId),
+}
+
+/// From the leading manager.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ManagerMessage {
+    /// The map does not name this run: say `Started`.
+    WhoAreYou,
+    /// The PG's view; to members and learners.
+    NewView {
+        /// The PG.
+        pg: PgId,
+        /// Its view.
+        view: View,
+        /// Members, primary first.
+        members: Vec<ServerId>,
+        /// They follow without counting.
+        learners: Vec<ServerId>,
+        /// The run that is meant.
+        boot: BootId,
+    },
+    /// Leases, from the renewal's sending on for `LEASE_MS`.
+    Leases {
+        /// The run that is meant.
+        boot: BootId,
+        /// The renewal's clock.
+        sent_ms: u64,
+        /// PGs whose primary may answer reads alone, each in this view.
+        granted: Vec<(PgId, View)>,
+    },
+    /// All LVs of a PG whose PVs are there, with the runs of their data servers, and the open sessions. To its
+    /// primary.
+    Volumes {
+        /// The PG.
+        pg: PgId,
+        /// The view for which it is said.
+        view: View,
+        /// LVs.
+        lvs: Vec<(LvId, LvRecord)>,
+        /// Runs of the data servers.
+        boots: Vec<(ServerId, BootId)>,
+        /// Sessions; all others are over.
+        sessions: Vec<SessionId>,
+    },
+    /// There is no room for another LV.
+    PoolEmpty(PgId),
+    /// Make a PV.
+    CreatePv {
+        /// Its LV.
+        lv: LvId,
+        /// The LV's PG.
+        pg: PgId,
+        /// Its index in the LV.
+        replica: u8,
+        /// Where.
+        disk: DiskId,
+        /// Where on it.
+        pv: PvId,
+        /// Blocks.
+        blocks: u32,
+    },
+    /// Have no METAX name this replica any more; its disk drains, or is gone. To the PG's primary.
+    Vacate(LvId, u8),
+    /// A session is over.
+    SessionClosed(SessionId),
+}

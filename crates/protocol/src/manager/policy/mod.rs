@@ -1,0 +1,343 @@
+//! What only the leading manager does: it watches servers, grants leases, begins views, draws LVs and moves things
+//! towards where they belong. All it decides goes through the quorum as commands.
+//!
+//! ```text
+//!  From(server, message) ─┐                       ┌─▶ Tell(server, message)
+//!  Tick ──────────────────┼─▶ Policy (+ the map) ─┼─▶ Propose(ticket, command) ──▶ Decided
+//!  Elected, Deposed ──────┘                       └─▶ Confirm(ticket) ──▶ Confirmed
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. A lease is told only after a majority said, later than its renewal came, that it follows this manager. A
+//!    manager elected afterwards waits out a whole lease before it gives a PG another primary, so it waits out
+//!    this one: without the confirmation an old leader that nobody told could go on granting.
+//! 2. A view with another primary is proposed only after every lease granted in the view before has run out, with
+//!    a margin for clocks that drift; or the primary has begun another run, and its lease died with the old one.
+//! 3. One proposal is under way per PG, LV, server and session; the map decides again when it is through.
+//! 4. Nothing here must survive: a new leader starts with what the map says.
+
+mod groups;
+mod health;
+mod leases;
+mod message;
+mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::{LvId, PgId, ServerId, SessionId, View};
+
+use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX};
+use crate::manager::quorum::Ticket;
+use crate::manager::state::{Applied, Command, Outcome, ServerRole, ServerState, Topology};
+use crate::placement::{MetaServer, Standing};
+use health::Healths;
+use leases::Leases;
+pub use message::{ManagerMessage, ServerMessage};
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicyEvent {
+    /// This manager leads.
+    Elected,
+    /// It does not any more.
+    Deposed,
+    /// A server says something.
+    From(ServerId, ServerMessage),
+    /// What became of a proposal; `None` if that is not known or it was not taken.
+    Decided(Ticket, Option<Applied>),
+    /// This manager led after the question.
+    Confirmed(Ticket),
+    /// Time passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicyEffect {
+    /// Have the quorum agree.
+    Propose(Ticket, Command),
+    /// Ask whether this manager leads.
+    Confirm(Ticket),
+    /// Send.
+    Tell(ServerId, ManagerMessage),
+}
+
+/// What a proposal is about; one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Server(ServerId),
+    Pg(PgId),
+    NewLv(PgId),
+    Lv(LvId),
+    Session(SessionId),
+    Targets,
+}
+
+/// What a leader knows.
+#[derive(Debug)]
+struct Leading {
+    healths: Healths,
+    leases: Leases,
+    proposals: BTreeMap<Ticket, Subject>,
+    under_way: BTreeSet<Subject>,
+    /// Members and learners that have heard of their PG's view, in their run.
+    told: BTreeMap<PgId, (View, BTreeSet<(ServerId, larder_types::BootId)>)>,
+    caught_up: BTreeSet<(PgId, ServerId)>,
+    /// PGs with a learner, or about to have one.
+    moving: BTreeSet<PgId>,
+    /// PGs that another member is to lead, for balance.
+    leads: BTreeMap<PgId, ServerId>,
+    /// Servers as targets were last computed for.
+    targets_for: Vec<MetaServer>,
+    /// Primaries that wait for an LV.
+    wants_lv: BTreeMap<PgId, ServerId>,
+    /// PVs that are there of LVs and replicas that are being made.
+    created: BTreeMap<LvId, BTreeSet<u8>>,
+    planned_lvs_ms: u64,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Policy {
+    leading: Option<Leading>,
+    tickets: u64,
+}
+
+/// One step's surroundings.
+struct Turn<'a> {
+    now_ms: u64,
+    map: &'a Topology,
+    leading: &'a mut Leading,
+    tickets: &'a mut u64,
+    out: &'a mut Vec<PolicyEffect>,
+}
+
+impl Policy {
+    /// Takes one event, with the map as this manager has applied it.
+    pub fn step(
+        &mut self,
+        now_ms: u64,
+        event: PolicyEvent,
+        map: &Topology,
+        out: &mut Vec<PolicyEffect>,
+    ) {
+        match event {
+            PolicyEvent::Elected => {
+                self.leading = Some(Leading {
+                    healths: Healths::new(now_ms),
+                    leases: Leases::new(now_ms),
+                    proposals: BTreeMap::new(),
+                    under_way: BTreeSet::new(),
+                    told: BTreeMap::new(),
+                    caught_up: BTreeSet::new(),
+                    moving: BTreeSet::new(),
+                    leads: BTreeMap::new(),
+                    targets_for: Vec::new(),
+                    wants_lv: BTreeMap::new(),
+                    created: BTreeMap::new(),
+                    planned_lvs_ms: now_ms,
+                });
+                return;
+            }
+            PolicyEvent::Deposed => {
+                self.leading = None;
+                return;
+            }
+            _ => {}
+        }
+        let (Some(leading), tickets) = (&mut self.leading, &mut self.tickets) else { return };
+        if map.founded.is_none() {
+            return;
+        }
+        let mut turn = Turn { now_ms, map, leading, tickets, out };
+        match event {
+            PolicyEvent::From(server, message) => turn.hear(server, message),
+            PolicyEvent::Decided(ticket, applied) => turn.decided(ticket, applied),
+            PolicyEvent::Confirmed(ticket) => turn.confirmed(ticket),
+            PolicyEvent::Tick => turn.tick(),
+            PolicyEvent::Elected | PolicyEvent::Deposed => unreachable!("handled above"),
+        }
+    }
+}
+
+impl Turn<'_> {
+    fn ticket(&mut self) -> Ticket {
+        *self.tickets += 1;
+        Ticket(*self.tickets)
+    }
+
+    fn tell(&mut self, server: ServerId, message: ManagerMessage) {
+        self.out.push(PolicyEffect::Tell(server, message));
+    }
+
+    fn is_under_way(&self, subject: Subject) -> bool {
+        self.leading.under_way.contains(&subject)
+    }
+
+    /// Proposes, unless something about the subject is under way or too much in all; it is tried again at the next
+    /// occasion.
+    fn propose(&mut self, subject: Subject, command: Command) {
+        if self.leading.proposals.len() >= POLICY_PROPOSALS_MAX
+            || !self.leading.under_way.insert(subject)
+        {
+            return;
+        }
+        let ticket = self.ticket();
+        self.leading.proposals.insert(ticket, subject);
+        self.out.push(PolicyEffect::Propose(ticket, command));
+    }
+
+    fn decided(&mut self, ticket: Ticket, applied: Option<Applied>) {
+        let Some(subject) = self.leading.proposals.remove(&ticket) else { return };
+        self.leading.under_way.remove(&subject);
+        match (subject, applied) {
+            (_, None | Some(Err(_))) => {}
+            (Subject::Pg(pg), Some(Ok(_))) => {
+                self.tell_view(pg);
+                self.decide_group(pg);
+            }
+            (_, Some(Ok(Outcome::Lv(lv)))) => self.make_pvs(lv),
+            (Subject::Lv(lv), Some(Ok(_))) => self.lv_changed(lv),
+            (Subject::Session(session), Some(Ok(_))) => {
+                if !self.map.sessions.contains_key(&session) {
+                    let meta = self.servers(ServerRole::Meta);
+                    meta.for_each(|s| self.tell(s, ManagerMessage::SessionClosed(session)));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Servers that are up with this role.
+    fn servers(&self, role: ServerRole) -> impl Iterator<Item = ServerId> + use<> {
+        let up = |s: &&crate::manager::state::ServerRecord| s.state == ServerState::Up;
+        let map = self.map.servers.iter().filter(|(_, s)| up(s) && s.roles.contains(&role));
+        map.map(|(server, _)| *server).collect::<Vec<_>>().into_iter()
+    }
+
+    fn hear(&mut self, server: ServerId, message: ServerMessage) {
+        let Some(record) = self.map.servers.get(&server) else { return };
+        if record.state == ServerState::Removed {
+            return;
+        }
+        let known = record.boot;
+        match message {
+            ServerMessage::Started(boot, addresses) => {
+                self.leading.healths.heard(server, boot, self.now_ms);
+                if known != boot || record.state != ServerState::Up || record.addresses != addresses
+                {
+                    let command = Command::ServerStarted(server, boot, addresses);
+                    self.propose(Subject::Server(server), command);
+                }
+            }
+            ServerMessage::Heartbeat(boot) => self.heartbeat(server, boot),
+            ServerMessage::Renew { boot, sent_ms, led } => {
+                self.heartbeat(server, boot);
+                self.renew(server, boot, sent_ms, &led);
+            }
+            ServerMessage::Told(boot, pg, view) => self.was_told(server, boot, pg, view),
+            ServerMessage::Active(boot, pg, view) => {
+                if boot == known && self.leads(server, pg, view) {
+                    if self.map.pg(pg).is_some_and(|pg| !pg.active) {
+                        self.propose(Subject::Pg(pg), Command::ViewActivated(pg, view));
+                    }
+                    self.tell_volumes(pg);
+                }
+            }
+            ServerMessage::CaughtUp(pg, view, learner) => {
+                if self.leads(server, pg, view) {
+                    self.leading.caught_up.insert((pg, learner));
+                    self.decide_group(pg);
+                }
+            }
+            ServerMessage::NeedLv(pg, view, has) => {
+                if self.leads(server, pg, view) {
+                    self.need_lv(pg, server, has);
+                }
+            }
+            ServerMessage::Created(lv, replica) => self.pv_created(server, lv, replica),
+            ServerMessage::Rebuilt(lv, replica) => {
+                if self.leads_lv(server, lv) {
+                    self.propose(Subject::Lv(lv), Command::ReplicaCurrent(lv, replica));
+                }
+            }
+            ServerMessage::Vacated(lv, replica) => {
+                if self.leads_lv(server, lv) {
+                    self.propose(Subject::Lv(lv), Command::DropReplica(lv, replica));
+                }
+            }
+            ServerMessage::SessionBegun(boot, session) => {
+                let command = Command::OpenSession(session, server, boot);
+                self.propose(Subject::Session(session), command);
+            }
+        }
+    }
+
+    fn heartbeat(&mut self, server: ServerId, boot: larder_types::BootId) {
+        self.leading.healths.heard(server, boot, self.now_ms);
+        let record = &self.map.servers[&server];
+        if record.boot != boot || record.state != ServerState::Up {
+            self.tell(server, ManagerMessage::WhoAreYou);
+        }
+    }
+
+    /// Whether a server leads a PG in its present view.
+    fn leads(&self, server: ServerId, pg: PgId, view: View) -> bool {
+        let record = self.map.pg(pg).filter(|record| record.view == view);
+        record.is_some_and(|record| record.members.first() == Some(&server))
+    }
+
+    fn leads_lv(&self, server: ServerId, lv: LvId) -> bool {
+        let pg = self.map.lv(lv).and_then(|lv| self.map.pg(lv.pg));
+        pg.is_some_and(|pg| pg.members.first() == Some(&server))
+    }
+
+    fn tick(&mut self) {
+        for (&server, record) in &self.map.servers {
+            match record.state {
+                ServerState::Up if self.leading.healths.is_silent(server, self.now_ms) => {
+                    self.leading.healths.down(server, self.now_ms);
+                    let command = Command::ServerDown(server, record.boot);
+                    self.propose(Subject::Server(server), command);
+                }
+                ServerState::Down => {
+                    self.leading.healths.down(server, self.now_ms);
+                    let own = self.map.sessions.iter().filter(|(_, s)| s.server == server);
+                    for session in own.map(|(session, _)| *session).collect::<Vec<_>>() {
+                        self.propose(Subject::Session(session), Command::CloseSession(session));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.set_targets();
+        self.balance();
+        self.count_moves();
+        for pg in (0..self.map.pgs.len() as u32).map(PgId) {
+            self.decide_group(pg);
+            self.tell_view(pg);
+        }
+        self.make_missing_pvs();
+        if self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS {
+            self.leading.planned_lvs_ms = self.now_ms;
+            self.plan_lvs();
+        }
+    }
+
+    /// How far a server counts for what is new.
+    fn standing(&self, server: ServerId) -> Standing {
+        let Some(record) = self.map.servers.get(&server) else { return Standing::Out };
+        let healths = &self.leading.healths;
+        match record.state {
+            ServerState::Joining | ServerState::Removed => Standing::Out,
+            _ if record.draining || healths.is_lost(server, self.now_ms) => Standing::Out,
+            ServerState::Down => Standing::Away,
+            ServerState::Up if healths.is_settled(server, self.now_ms) => Standing::In,
+            ServerState::Up => Standing::Away,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! LVs: drawn when a primary asks, made on their data servers, moved when disks drain or are gone.
+
+use larder_types::{LvId, PgId, ServerId};
+
+use super::message::ManagerMessage;
+use super::{Subject, Turn};
+use crate::limits::LV_MOVES_MAX;
+use crate::manager::state::{Command, DiskState, LvState, ReplicaRecord, ReplicaState, ServerRole};
+use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Standing, place_lv, plan_moves};
+
+impl Turn<'_> {
+    fn copy_rules(&self) -> CopyRules {
+        let settings = self.map.settings();
+        CopyRules {
+            copies: usize::from(settings.copies),
+            min_copies: usize::from(settings.min_copies),
+        }
+    }
+
+    /// Disks that are not gone.
+    fn disks(&self) -> Vec<DiskInfo> {
+        let data = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Data));
+        data.flat_map(|(server, record)| {
+            let of_server = self.standing(*server);
+            let there = record.disks.iter().filter(|(_, disk)| disk.state != DiskState::Removed);
+            there.map(move |(id, disk)| DiskInfo {
+                disk: *id,
+                server: *server,
+                domains: record.domains,
+                weight: disk.weight,
+                pv_count: disk.pv_count,
+                pv_free: disk.pv_free(),
+                standing: match disk.state {
+                    DiskState::In => of_server,
+                    _ => Standing::Out,
+                },
+            })
+        })
+        .collect()
+    }
+
+    pub(super) fn need_lv(&mut self, pg: PgId, primary: ServerId, has: u32) {
+        let there = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating).count();
+        if there > has as usize {
+            self.tell_volumes(pg);
+            return;
+        }
+        self.leading.wants_lv.insert(pg, primary);
+        // One whose servers have gone while it was made waits for them; the PG does not.
+        let is_coming = self.map.lvs_of(pg).any(|(_, lv)| {
+            lv.state == LvState::Creating && lv.present().all(|(_, r)| self.map.is_up(r.server))
+        });
+        if is_coming || self.is_under_way(Subject::NewLv(pg)) {
+            return;
+        }
+        let disks = self.disks();
+        let placed = place_lv(LvId(self.map.lvs.len() as u32), &disks, self.copy_rules());
+        let Some(placed) = placed else {
+            self.leading.wants_lv.remove(&pg);
+            self.tell(primary, ManagerMessage::PoolEmpty(pg));
+            return;
+        };
+        let server = |disk| disks.iter().find(|info| info.disk == disk).map(|info| info.server);
+        let places = placed.disks.iter().filter_map(|disk| Some((server(*disk)?, *disk)));
+        let command = Command::CreateLv(pg, places.collect());
+        self.propose(Subject::NewLv(pg), command);
+    }
+
+    /// Has the PVs of an LV made that are not known to be there.
+    pub(super) fn make_pvs(&mut self, id: LvId) {
+        let Some(lv) = self.map.lv(id) else { return };
+        let waits = |replica: &ReplicaRecord| {
+            lv.state == LvState::Creating || replica.state == ReplicaState::Rebuilding
+        };
+        let created = self.leading.created.entry(id).or_default().clone();
+        for (index, replica) in lv.present().filter(|(_, replica)| waits(replica)) {
+            if !created.contains(&(index as u8)) && self.map.is_up(replica.server) {
+                let message = ManagerMessage::CreatePv {
+                    lv: id,
+                    pg: lv.pg,
+                    replica: index as u8,
+                    disk: replica.disk,
+                    pv: replica.pv,
+                    blocks: lv.blocks,
+                };
+                self.tell(replica.server, message);
+            }
+        }
+    }
+
+    pub(super) fn make_missing_pvs(&mut self) {
+        for (id, lv) in (0..).map(LvId).zip(&self.map.lvs) {
+            let rebuilds = |replica: &ReplicaRecord| replica.state == ReplicaState::Rebuilding;
+            if lv.state == LvState::Creating || lv.present().any(|(_, replica)| rebuilds(replica)) {
+                self.make_pvs(id);
+                self.made_all(id);
+            }
+        }
+    }
+
+    pub(super) fn pv_created(&mut self, server: ServerId, id: LvId, index: u8) {
+        let Some(lv) = self.map.lv(id) else { return };
+        if lv.present().any(|(at, r)| at == usize::from(index) && r.server == server) {
+            let fresh = self.leading.created.entry(id).or_default().insert(index);
+            self.made_all(id);
+            if fresh && lv.state != LvState::Creating {
+                self.tell_volumes(lv.pg);
+            }
+        }
+    }
+
+    fn made_all(&mut self, id: LvId) {
+        let Some(lv) = self.map.lv(id).filter(|lv| lv.state == LvState::Creating) else { return };
+        let created = self.leading.created.entry(id).or_default();
+        if lv.present().all(|(index, _)| created.contains(&(index as u8))) {
+            self.propose(Subject::Lv(id), Command::LvCreated(id));
+        }
+    }
+
+    /// A command about an LV is through.
+    pub(super) fn lv_changed(&mut self, id: LvId) {
+        let Some(lv) = self.map.lv(id) else { return };
+        if !lv.present().any(|(_, replica)| replica.state == ReplicaState::Rebuilding) {
+            self.leading.created.remove(&id);
+        }
+        self.leading.wants_lv.remove(&lv.pg);
+        self.make_pvs(id);
+        self.tell_volumes(lv.pg);
+    }
+
+    /// Tells a primary of its LVs; a replica whose PV is not there yet is not among them.
+    pub(super) fn tell_volumes(&mut self, pg: PgId) {
+        let Some(record) = self.map.pg(pg) else { return };
+        let Some(&primary) = record.members.first() else { return };
+        let there = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating);
+        let lvs: Vec<_> = there.map(|(id, lv)| (id, lv.clone())).collect();
+        let servers =
+            lvs.iter().flat_map(|(_, lv)| lv.present().map(|(_, replica)| replica.server));
+        let servers: std::collections::BTreeSet<ServerId> = servers.collect();
+        let boot = |server: &ServerId| self.map.servers.get(server).map(|s| (*server, s.boot));
+        let message = ManagerMessage::Volumes {
+            pg,
+            view: record.view,
+            boots: servers.iter().filter_map(boot).collect(),
+            lvs,
+            sessions: self.map.sessions.keys().copied().collect(),
+        };
+        self.tell(primary, message);
+    }
+
+    /// Proposes the next moves of replicas, within the bound of those that are under way.
+    pub(super) fn plan_lvs(&mut self) {
+        let copies = |lv: &crate::manager::state::LvRecord| {
+            let copy = |(replica, r): (usize, &ReplicaRecord)| LvCopy {
+                replica,
+                disk: r.disk,
+                current: r.state == ReplicaState::Current,
+            };
+            lv.present().map(copy).collect::<Vec<_>>()
+        };
+        let made =
+            (0..).map(LvId).zip(&self.map.lvs).filter(|(_, lv)| lv.state != LvState::Creating);
+        let lvs: Vec<(LvId, Vec<LvCopy>)> = made.map(|(id, lv)| (id, copies(lv))).collect();
+        let filling =
+            lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current)).count();
+        let disks = self.disks();
+        let limit = LV_MOVES_MAX.saturating_sub(filling);
+        for step in plan_moves(&lvs, &disks, self.copy_rules(), limit) {
+            match step {
+                LvMove::Add(lv, disk) => {
+                    let server =
+                        disks.iter().find(|info| info.disk == disk).map(|info| info.server);
+                    if let Some(server) = server {
+                        let command = Command::AddReplica(lv, server, disk);
+                        self.propose(Subject::Lv(lv), command);
+                    }
+                }
+                LvMove::Drop(lv, replica) => {
+                    let pg = self.map.lv(lv).and_then(|lv| self.map.pg(lv.pg));
+                    if let Some(&primary) = pg.and_then(|pg| pg.members.first()) {
+                        self.tell(primary, ManagerMessage::Vacate(lv, replica as u8));
+                    }
+                }
+            }
+        }
+    }
+}
