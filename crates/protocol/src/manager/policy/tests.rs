@@ -61,6 +61,8 @@ struct World {
     steps: u64,
     queue: BTreeMap<(u64, u64), Happening>,
     map: Topology,
+    /// The map as one who does not lead any more last saw it.
+    stale: Topology,
     policies: Vec<Policy>,
     /// The true leader and its term.
     leader: (usize, u64),
@@ -84,6 +86,7 @@ impl World {
             steps: 0,
             queue: BTreeMap::new(),
             map: Topology::default(),
+            stale: Topology::default(),
             policies: vec![Policy::default(), Policy::default()],
             leader: (0, 0),
             terms: vec![0, 0],
@@ -174,6 +177,7 @@ impl World {
     /// Another leads; the old one is told some time.
     fn change_leader(&mut self) {
         let (old, term) = self.leader;
+        self.stale = self.map.clone();
         let late = 1 + self.rng.below(12_000);
         self.after(late, Happening::Deposed(old, term));
         self.elect(1 - old);
@@ -181,7 +185,8 @@ impl World {
 
     fn policy(&mut self, manager: usize, event: PolicyEvent) {
         let mut out = Vec::new();
-        self.policies[manager].step(self.now_ms, event, &self.map, &mut out);
+        let map = if manager == self.leader.0 { &self.map } else { &self.stale };
+        self.policies[manager].step(self.now_ms, event, map, &mut out);
         let term = self.terms[manager];
         for effect in out {
             match effect {
