@@ -49,18 +49,18 @@ pub const ELECTION_MS_MIN: u64 = 1000;
 pub const QUORUM_WAITING_MAX: usize = 1024;
 /// Entries of the quorum's log that may be above the commit point.
 pub const QUORUM_UNCOMMITTED_MAX: u64 = 1024;
-/// Bytes of one command, and of the commands in one message.
-pub const COMMAND_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of one command, and of the commands in one message: with all else well below a frame (1 MiB).
+pub const COMMAND_BYTES_MAX: usize = 512 * 1024;
 /// Applied entries after which the quorum's log is replaced by a snapshot.
 pub const QUORUM_LOG_ENTRIES_MAX: u64 = 4096;
 /// Bytes of commands after which it is.
 pub const QUORUM_LOG_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Entries that a learner may be behind when it is promoted.
 pub const PROMOTE_LAG_MAX: u64 = 64;
-/// Bytes of a snapshot that are sent at once.
-pub const SNAPSHOT_PIECE_BYTES: usize = 1024 * 1024;
-/// Bytes of the largest snapshot.
-pub const SNAPSHOT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Bytes of a snapshot of the map that are sent at once.
+pub const MAP_PIECE_BYTES: usize = 512 * 1024;
+/// Bytes of the largest snapshot of the map.
+pub const MAP_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 const _: () = assert!(4 * HEARTBEAT_MS < ELECTION_MS_MIN, "a few lost heartbeats elect nobody");
 const _: () = assert!(COMMAND_BYTES_MAX < QUORUM_LOG_BYTES_MAX, "a snapshot is for many commands");

@@ -84,7 +84,9 @@ impl Turn<'_> {
         };
         self.leading.leads.retain(|pg, to| !done(pg, to));
         let calm = |pg: &PgRecord| {
-            pg.active && pg.learners.is_empty() && pg.members.iter().all(|s| pg.target.contains(s))
+            pg.is_active()
+                && pg.learners.is_empty()
+                && pg.members.iter().all(|s| pg.target.contains(s))
         };
         if !self.leading.leads.is_empty() || !self.map.pgs.iter().all(calm) {
             return;
@@ -165,8 +167,10 @@ impl Turn<'_> {
             // One that came and went leads again, later, if nobody else can.
             *best?
         };
+        // One that lost what it had is as good as gone: it comes back as a learner.
+        let counts = |s: &&ServerId| self.map.is_up(**s) && !record.lacking.contains(s);
         let mut members = vec![leader];
-        members.extend(record.members.iter().filter(|s| **s != leader && self.map.is_up(**s)));
+        members.extend(record.members.iter().filter(|s| **s != leader).filter(counts));
         if members.len() < self.rules().min_members {
             return None;
         }
@@ -192,7 +196,7 @@ impl Turn<'_> {
     }
 
     fn plan_group(&mut self, pg: PgId) {
-        let Some(record) = self.map.pg(pg).filter(|record| record.active) else { return };
+        let Some(record) = self.map.pg(pg).filter(|record| record.is_active()) else { return };
         let learners: BTreeMap<ServerId, bool> = record
             .learners
             .iter()

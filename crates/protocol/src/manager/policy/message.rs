@@ -9,8 +9,9 @@ use crate::manager::state::LvRecord;
 /// From a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerMessage {
-    /// This run has begun; repeated until the map names it.
-    Started(BootId, Vec<String>),
+    /// This run has begun, with these addresses; repeated until the map names it. With each of its PGs, the view of
+    /// the last op that it has; `None` if its log or index is not whole.
+    Started(BootId, Vec<String>, Vec<(PgId, Option<View>)>),
     /// This run goes on.
     Heartbeat(BootId),
     /// A meta server wants leases for the PGs that it leads in these views. A heartbeat as well.

@@ -223,11 +223,11 @@ impl Turn<'_> {
         }
         let known = record.boot;
         match message {
-            ServerMessage::Started(boot, addresses) => {
+            ServerMessage::Started(boot, addresses, has) => {
                 self.leading.healths.heard(server, boot, self.now_ms);
                 if known != boot || record.state != ServerState::Up || record.addresses != addresses
                 {
-                    let command = Command::ServerStarted(server, boot, addresses);
+                    let command = Command::ServerStarted(server, boot, addresses, has);
                     self.propose(Subject::Server(server), command);
                 }
             }
@@ -239,7 +239,7 @@ impl Turn<'_> {
             ServerMessage::Told(boot, pg, view) => self.was_told(server, boot, pg, view),
             ServerMessage::Active(boot, pg, view) => {
                 if boot == known && self.leads(server, pg, view) {
-                    if self.map.pg(pg).is_some_and(|pg| !pg.active) {
+                    if self.map.pg(pg).is_some_and(|pg| !pg.is_active()) {
                         self.propose(Subject::Pg(pg), Command::ViewActivated(pg, view));
                     }
                     self.tell_volumes(pg);

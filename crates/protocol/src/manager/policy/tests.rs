@@ -224,7 +224,7 @@ impl World {
     fn stop(&mut self, id: u32) {
         let server = self.servers.get_mut(&id).unwrap();
         server.runs = false;
-        server.logs = server.pgs.iter().map(|(pg, known)| (*pg, known.view)).collect();
+        server.logs.extend(server.pgs.iter().map(|(pg, known)| (*pg, known.view)));
         server.pgs.clear();
     }
 
@@ -248,7 +248,8 @@ impl World {
         let (boot, me) = (server.boot, ServerId(id));
         let record = &self.map.servers[&me];
         if record.boot != boot || record.state != ServerState::Up {
-            self.say(id, ServerMessage::Started(boot, Vec::new()));
+            let has = server.logs.iter().map(|(pg, view)| (*pg, Some(*view))).collect();
+            self.say(id, ServerMessage::Started(boot, Vec::new(), has));
         }
         let server = &self.servers[&id];
         let leads = |known: &Known| known.members[0] == me;
@@ -405,7 +406,7 @@ impl World {
             let mut target = pg.target.clone();
             members.sort_unstable();
             target.sort_unstable();
-            pg.active && pg.learners.is_empty() && members == target
+            pg.is_active() && pg.learners.is_empty() && members == target
         })
     }
 
@@ -444,10 +445,13 @@ fn a_dead_primary_is_followed_by_a_qualified_member_and_replaced_when_it_is_lost
     world.stop(primary.0);
     world.run_for(SILENT_MS + LEASE_MS + 3000);
     let pg = world.pg(0);
-    assert!(pg.active && pg.members.len() == 2 && !pg.members.contains(&primary), "{pg:?}");
+    assert!(pg.is_active() && pg.members.len() == 2 && !pg.members.contains(&primary), "{pg:?}");
     world.run_for(LOST_MS + 60_000);
     for pg in &world.map.pgs {
-        assert!(pg.active && pg.members.len() == 3 && !pg.members.contains(&primary), "{pg:?}");
+        assert!(
+            pg.is_active() && pg.members.len() == 3 && !pg.members.contains(&primary),
+            "{pg:?}"
+        );
     }
     world.start(primary.0);
     world.calm_down();
@@ -577,6 +581,26 @@ fn narrow_lvs_are_made_while_a_host_is_away_and_widened_when_it_is_back() {
     assert!(lv.present().all(|(_, r)| r.server != ServerId(0)), "{lv:?}");
     assert!(lv.present().any(|(_, r)| r.server == ServerId(new)));
     assert_eq!(world.vacated.len(), 1);
+}
+
+#[test]
+fn a_member_that_lost_its_disk_leads_nothing_and_returns_as_a_learner() {
+    let mut world = World::new(10, 3);
+    world.calm_down();
+    world.stop(0);
+    world.servers.get_mut(&0).unwrap().logs.clear();
+    world.start(0);
+    while world.map.servers[&ServerId(0)].boot != world.servers[&0].boot {
+        world.run_for(1);
+    }
+    for pg in &world.map.pgs {
+        assert!(
+            !pg.qualified.contains(&ServerId(0)) && pg.lacking.contains(&ServerId(0)),
+            "{pg:?}"
+        );
+    }
+    world.calm_down();
+    assert!(world.map.pgs.iter().all(|pg| pg.qualified.len() == 3), "{:?}", world.map.pgs);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use larder_types::ServerId;
 
 use super::node::{Quorum, QuorumEffect};
 use super::wire::{Entries, Item, LogIndex, Members, Position, QuorumMessage, Snapshot, Term};
-use crate::limits::{ELECTION_MS_MIN, HEARTBEAT_MS, SNAPSHOT_BYTES_MAX, SNAPSHOT_PIECE_BYTES};
+use crate::limits::{ELECTION_MS_MIN, HEARTBEAT_MS, MAP_BYTES_MAX, MAP_PIECE_BYTES};
 
 /// An attempt to find out whether a majority would vote for this manager.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Quorum {
         }
         let total = snapshot.state.len();
         let start = usize::try_from(sent.1).unwrap_or(total).min(total);
-        let piece = snapshot.state.slice(start..total.min(start + SNAPSHOT_PIECE_BYTES));
+        let piece = snapshot.state.slice(start..total.min(start + MAP_PIECE_BYTES));
         let message = QuorumMessage::SnapshotPiece {
             term,
             at: snapshot.at,
@@ -136,7 +136,7 @@ impl Quorum {
         (offset, total): (u64, u64),
         piece: &Bytes,
     ) {
-        if at.index.0 <= self.node.commit_index().get() || total > SNAPSHOT_BYTES_MAX {
+        if at.index.0 <= self.node.commit_index().get() || total > MAP_BYTES_MAX {
             return;
         }
         let same = self.receiving.take().filter(|receiving| receiving.at == at);

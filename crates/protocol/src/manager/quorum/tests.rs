@@ -358,7 +358,7 @@ impl World {
 fn storm(seed: u64, machines: usize, voters: usize, changes: bool) -> (u64, usize) {
     let mut world = World::new(seed, machines, voters);
     world.tiny_snapshots = seed.is_multiple_of(2);
-    world.ballast = if seed % 16 == 3 { crate::limits::SNAPSHOT_PIECE_BYTES * 2 } else { 0 };
+    world.ballast = if seed % 16 == 3 { crate::limits::MAP_PIECE_BYTES * 2 } else { 0 };
     world.weather = Weather {
         lost: 5 + world.rng.below(60),
         doubled: 5 + world.rng.below(30),
@@ -534,7 +534,7 @@ fn the_last_manager_cannot_be_removed_nor_a_learner_promoted_that_has_nothing() 
 #[test]
 fn one_that_was_away_for_long_gets_a_snapshot_in_pieces() {
     let mut world = World::new(9, 3, 3);
-    world.ballast = crate::limits::SNAPSHOT_PIECE_BYTES * 5 / 2;
+    world.ballast = crate::limits::MAP_PIECE_BYTES * 5 / 2;
     world.run_for(5000);
     let leader = world.leader().unwrap();
     let away = (leader + 1) % 3;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use larder_types::limits::PG_COUNT_MAX;
-use larder_types::{BootId, DiskId, LvId, PgId, ServerId};
+use larder_types::{BootId, DiskId, LvId, PgId, ServerId, View};
 
 use super::command::{Applied, Command, NewServer, Outcome, Refusal};
 use super::map::{
@@ -50,8 +50,8 @@ impl Topology {
         match command {
             Command::Found(..) => Err(Refusal::Founded),
             Command::AddServer(new, token) => self.add_server(new, token),
-            Command::ServerStarted(server, boot, addresses) => {
-                self.server_started(server, boot, addresses)
+            Command::ServerStarted(server, boot, addresses, has) => {
+                self.server_started(server, boot, addresses, &has)
             }
             Command::ServerDown(server, boot) => self.server_down(server, boot),
             Command::SetWeight(server, weight) => {
@@ -149,6 +149,7 @@ impl Topology {
         server: ServerId,
         boot: BootId,
         addresses: Vec<String>,
+        has: &[(PgId, Option<View>)],
     ) -> Applied {
         let version = self.next_version();
         let record = self.server_mut(server)?;
@@ -176,6 +177,7 @@ impl Topology {
         for pg in concerned {
             self.pgs[pg.0 as usize].data_started = version;
         }
+        self.disqualify(server, has);
         Ok(Outcome::Done)
     }
 
@@ -272,7 +274,8 @@ impl Topology {
             let known = pg.members.iter().chain(&pg.learners).chain(&pg.target);
             let sound = distinct.len() == pg.members.len()
                 && pg.members.is_empty() == (pg.view.0 == 0)
-                && pg.members.is_empty() == pg.qualified.is_empty()
+                && pg.activated <= pg.view
+                && pg.qualified.is_disjoint(&pg.lacking)
                 && pg.qualified.iter().all(|server| pg.members.contains(server))
                 && pg.learners.iter().all(|server| !pg.members.contains(server))
                 && known.into_iter().all(|server| self.servers.contains_key(server));

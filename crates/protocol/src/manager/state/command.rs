@@ -34,8 +34,9 @@ pub enum Command {
     Found(ClusterId, Settings),
     /// Give a server an id. With a token's hash and the time since 1970 at the leader; without for the founder.
     AddServer(NewServer, Option<([u8; 32], u64)>),
-    /// A server began a run.
-    ServerStarted(ServerId, BootId, Vec<String>),
+    /// A server began a run, with these addresses. With each of its PGs, the view of the last op that it has;
+    /// `None` if its log or index is not whole.
+    ServerStarted(ServerId, BootId, Vec<String>, Vec<(PgId, Option<View>)>),
     /// A server does not answer in this run.
     ServerDown(ServerId, BootId),
     /// Change a server's share.

@@ -88,7 +88,7 @@ impl Topology {
         pg.learners.retain(|server| !members.contains(server));
         pg.view = View(from.0 + 1);
         pg.begun = version;
-        pg.active = false;
+        pg.lacking.clear();
         pg.members = members;
         assert!(pg.qualified.contains(&primary), "pg {id}: a qualified member leads");
         Ok(Outcome::View(id, pg.view))
@@ -105,12 +105,28 @@ impl Topology {
         if pg.view != view || view == View(0) {
             return Err(Refusal::OtherView);
         }
-        if pg.active {
+        if pg.is_active() {
             return Ok(Outcome::Already);
         }
-        pg.active = true;
-        pg.qualified = pg.members.iter().filter(|member| !gone.contains(member)).copied().collect();
-        assert!(!pg.qualified.is_empty(), "the last qualified member is not removed");
+        pg.activated = view;
+        // What a member had when the view was activated it may have lost since.
+        let has = |member: &&ServerId| !gone.contains(member) && !pg.lacking.contains(member);
+        pg.qualified = pg.members.iter().filter(has).copied().collect();
         Ok(Outcome::Done)
+    }
+
+    /// Ends the right to lead of a server that begins a run, where it has not all that it had: every op from the
+    /// activated view's start on was durable on all its members. PGs that it does not name it does not have.
+    pub(super) fn disqualify(&mut self, server: ServerId, has: &[(PgId, Option<View>)]) {
+        for (id, pg) in (0..).map(PgId).zip(&mut self.pgs) {
+            if !pg.members.contains(&server) || pg.activated == View(0) {
+                continue;
+            }
+            let last = has.iter().find(|(pg, _)| *pg == id).and_then(|(_, view)| *view);
+            if last.is_none_or(|last| last < pg.activated) {
+                pg.qualified.remove(&server);
+                pg.lacking.insert(server);
+            }
+        }
     }
 }

@@ -142,14 +142,24 @@ pub struct PgRecord {
     /// Members that were levelled and synced in an activated view containing them, and have been members ever
     /// since: only these may lead.
     pub qualified: BTreeSet<ServerId>,
-    /// Whether the view is activated.
-    pub active: bool,
+    /// The latest view that was activated.
+    pub activated: View,
+    /// Members that began a run in this view without all that they had: levelled again only in the next view.
+    pub lacking: BTreeSet<ServerId>,
     /// They copy and follow without counting.
     pub learners: BTreeSet<ServerId>,
     /// Members as wanted.
     pub target: Vec<ServerId>,
     /// Map in which a data server of its LVs last started anew.
     pub data_started: MapVersion,
+}
+
+impl PgRecord {
+    /// Whether its present view is activated.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.view > View(0) && self.activated == self.view
+    }
 }
 
 /// Whether an LV takes writes.

@@ -71,7 +71,8 @@ fn ids(servers: &[u32]) -> Vec<ServerId> {
 
 fn started(server: u32, boot: u64) -> Command {
     let addresses = vec!["10.0.0.1:7000".to_owned()];
-    Command::ServerStarted(ServerId(server), BootId(boot), addresses)
+    let has = (0..4).map(|pg| (PgId(pg), Some(View(9)))).collect();
+    Command::ServerStarted(ServerId(server), BootId(boot), addresses, has)
 }
 
 #[test]
@@ -162,6 +163,27 @@ fn a_restart_is_a_new_run_and_a_late_down_is_refused() {
 }
 
 #[test]
+fn one_that_lost_what_it_had_may_not_lead_until_it_was_levelled_in_another_view() {
+    let mut log = Log::cluster(3);
+    log.view(0, 0, &[0, 1, 2]).unwrap();
+    log.done(Command::ViewActivated(PgId(0), View(1)));
+    log.view(0, 1, &[0, 1, 2]).unwrap();
+    let without = |server: u32, boot, last| {
+        let has = vec![(PgId(0), last)];
+        Command::ServerStarted(ServerId(server), BootId(boot), Vec::new(), has)
+    };
+    log.done(without(1, 2, Some(View(1))));
+    log.done(without(2, 2, None));
+    assert_eq!(log.view(0, 2, &[2, 0]), Err(Refusal::NotQualified));
+    // The report that the view was active comes late: 2 has lost since what it had then.
+    log.done(Command::ViewActivated(PgId(0), View(2)));
+    assert_eq!(log.view(0, 2, &[2, 0]), Err(Refusal::NotQualified));
+    log.view(0, 2, &[1, 0, 2]).unwrap();
+    log.done(Command::ViewActivated(PgId(0), View(3)));
+    log.view(0, 3, &[2, 0]).unwrap();
+}
+
+#[test]
 fn pvs_are_drawn_returned_and_drawn_again() {
     let mut log = Log::cluster(4);
     assert_eq!(log.lv(&[0]), Err(Refusal::BadReplicas), "narrower than the least");
@@ -218,6 +240,9 @@ fn any_command() -> impl Strategy<Value = Command> {
     prop_oneof![
         (0..7u32).prop_map(|n| Command::AddServer(new_server(&format!("s{n}")), Some((HASH, 1)))),
         (0..7u32, 1..3u64).prop_map(|(server, boot)| started(server, boot)),
+        (0..7u32, 1..4u64).prop_map(|(server, boot)| {
+            Command::ServerStarted(ServerId(server), BootId(boot), Vec::new(), Vec::new())
+        }),
         (server(), boot()).prop_map(|(s, b)| Command::ServerDown(s, b)),
         (server(), any::<bool>()).prop_map(|(s, on)| Command::SetDraining(s, on)),
         server().prop_map(Command::RemoveServer),
@@ -257,7 +282,7 @@ fn follows(before: &Topology, after: &Topology) {
             assert!(old.qualified.contains(&new.members[0]), "pg {id}");
             assert!(new.qualified.is_subset(&old.qualified), "pg {id}");
         }
-        let activated = new.active && !old.active;
+        let activated = new.activated > old.activated;
         let new_ones = new.qualified.difference(&old.qualified).count();
         assert!(new_ones == 0 || activated || old.view == View(0), "pg {id}");
     }
@@ -313,7 +338,12 @@ fn commands_are_encoded_as_ever() {
     let commands = [
         Command::Found(ClusterId(9), SETTINGS),
         Command::AddServer(new_server("s"), Some(([1; 32], 5))),
-        Command::ServerStarted(server, BootId(7), vec!["h:1".to_owned()]),
+        Command::ServerStarted(
+            server,
+            BootId(7),
+            vec!["h:1".to_owned()],
+            vec![(pg, Some(View(3)))],
+        ),
         Command::ServerDown(server, BootId(7)),
         Command::SetWeight(server, Weight(200)),
         Command::SetDraining(server, true),
