@@ -200,7 +200,10 @@ impl Turn<'_> {
         let learners: BTreeMap<ServerId, bool> = record
             .learners
             .iter()
-            .map(|server| (*server, self.leading.caught_up.contains(&(pg, *server))))
+            .map(|server| {
+                let has_all = self.leading.caught_up.get(&(pg, *server)) == Some(&record.view);
+                (*server, has_all)
+            })
             .collect();
         let PgRecord { members, qualified, target, .. } = record;
         let acting = ActingPg { members, qualified, learners: &learners };

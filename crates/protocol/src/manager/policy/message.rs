@@ -75,6 +75,8 @@ pub enum ManagerMessage {
         pg: PgId,
         /// The view for which it is said.
         view: View,
+        /// The run that is meant.
+        boot: BootId,
         /// LVs.
         lvs: Vec<(LvId, LvRecord)>,
         /// Runs of the data servers.
@@ -83,7 +85,7 @@ pub enum ManagerMessage {
         sessions: Vec<SessionId>,
     },
     /// There is no room for another LV.
-    PoolEmpty(PgId),
+    PoolEmpty(BootId, PgId),
     /// Make a PV.
     CreatePv {
         /// Its LV.

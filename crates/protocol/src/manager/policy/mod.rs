@@ -83,7 +83,8 @@ struct Leading {
     under_way: BTreeSet<Subject>,
     /// Members and learners that have heard of their PG's view, in their run.
     told: BTreeMap<PgId, (View, BTreeSet<(ServerId, larder_types::BootId)>)>,
-    caught_up: BTreeSet<(PgId, ServerId)>,
+    /// Learners that have everything that the members of this view have.
+    caught_up: BTreeMap<(PgId, ServerId), View>,
     /// PGs with a learner, or about to have one.
     moving: BTreeSet<PgId>,
     /// PGs that another member is to lead, for balance.
@@ -130,7 +131,7 @@ impl Policy {
                     proposals: BTreeMap::new(),
                     under_way: BTreeSet::new(),
                     told: BTreeMap::new(),
-                    caught_up: BTreeSet::new(),
+                    caught_up: BTreeMap::new(),
                     moving: BTreeSet::new(),
                     leads: BTreeMap::new(),
                     targets_for: Vec::new(),
@@ -247,7 +248,7 @@ impl Turn<'_> {
             }
             ServerMessage::CaughtUp(pg, view, learner) => {
                 if self.leads(server, pg, view) {
-                    self.leading.caught_up.insert((pg, learner));
+                    self.leading.caught_up.insert((pg, learner), view);
                     self.decide_group(pg);
                 }
             }

@@ -324,7 +324,7 @@ impl World {
                 server.pvs.insert((lv, replica));
                 self.say(id, ServerMessage::Created(lv, replica));
             }
-            ManagerMessage::Volumes { pg, view, lvs, .. } => {
+            ManagerMessage::Volumes { pg, view, boot, lvs, .. } if boot == server.boot => {
                 let known = server.pgs.get_mut(&pg).filter(|known| known.view == view);
                 if let Some(known) = known {
                     known.lvs = lvs.len() as u32;
@@ -345,7 +345,7 @@ impl World {
                 self.vacated.insert((lv, replica));
                 self.say(id, ServerMessage::Vacated(lv, replica));
             }
-            ManagerMessage::PoolEmpty(_) => self.pool_empty += 1,
+            ManagerMessage::PoolEmpty(..) => self.pool_empty += 1,
             _ => {}
         }
     }
@@ -558,6 +558,11 @@ fn lvs_are_drawn_on_demand_and_a_restart_of_their_data_server_begins_a_view() {
     world.run_for(5000);
     assert!(world.pg(0).view > view);
     assert_eq!(known(&world), 2, "the new view is told of its volumes");
+    for has in 2..30 {
+        need(&mut world, has);
+    }
+    assert!(world.pool_empty > 0, "{} LVs of 4 x 16 PVs", world.map.lvs.len());
+    assert!(world.map.lvs.len() > 20);
 }
 
 #[test]

@@ -57,7 +57,10 @@ impl Turn<'_> {
         let placed = place_lv(LvId(self.map.lvs.len() as u32), &disks, self.copy_rules());
         let Some(placed) = placed else {
             self.leading.wants_lv.remove(&pg);
-            self.tell(primary, ManagerMessage::PoolEmpty(pg));
+            let Some(boot) = self.map.servers.get(&primary).map(|server| server.boot) else {
+                return;
+            };
+            self.tell(primary, ManagerMessage::PoolEmpty(boot, pg));
             return;
         };
         let server = |disk| disks.iter().find(|info| info.disk == disk).map(|info| info.server);
@@ -132,6 +135,7 @@ impl Turn<'_> {
     pub(super) fn tell_volumes(&mut self, pg: PgId) {
         let Some(record) = self.map.pg(pg) else { return };
         let Some(&primary) = record.members.first() else { return };
+        let Some(to) = self.map.servers.get(&primary) else { return };
         let there = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating);
         let lvs: Vec<_> = there.map(|(id, lv)| (id, lv.clone())).collect();
         let servers =
@@ -141,6 +145,7 @@ impl Turn<'_> {
         let message = ManagerMessage::Volumes {
             pg,
             view: record.view,
+            boot: to.boot,
             boots: servers.iter().filter_map(boot).collect(),
             lvs,
             sessions: self.map.sessions.keys().copied().collect(),

@@ -19,6 +19,7 @@
 //! 5. No clock and no randomness but the seed: equal events make equal effects.
 
 mod follow;
+mod lead;
 mod node;
 mod wire;
 

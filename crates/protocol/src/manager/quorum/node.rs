@@ -1,5 +1,5 @@
-//! One manager's part in the quorum: what comes in, what goes out, and when. Elections, snapshots and the
-//! translation to and from `noraft` are in `follow`.
+//! One manager's part in the quorum: what comes in, what goes out, and when. What only a leader does is in
+//! `lead`; elections, snapshots and the translation to and from `noraft` are in `follow`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,12 +7,13 @@ use bytes::Bytes;
 use larder_types::ServerId;
 
 use super::follow::{PreVoting, Receiving, entry_of, node_id, server_id};
+use super::lead::Led;
 use super::wire::{
     Entries, HardState, Item, LogIndex, LogWrite, Members, Position, QuorumMessage, Snapshot,
     Stored, Term,
 };
 use crate::limits::{
-    COMMAND_BYTES_MAX, MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_LOG_BYTES_MAX, QUORUM_LOG_ENTRIES_MAX,
+    COMMAND_BYTES_MAX, MANAGERS_MAX, QUORUM_LOG_BYTES_MAX, QUORUM_LOG_ENTRIES_MAX,
     QUORUM_UNCOMMITTED_MAX, QUORUM_WAITING_MAX,
 };
 
@@ -105,23 +106,6 @@ pub enum QuorumEffect {
     Halt(String),
 }
 
-/// What a leader knows besides `noraft`.
-#[derive(Debug)]
-pub(super) struct Led {
-    pub(super) term: Term,
-    first: LogIndex,
-    announced: bool,
-    round: u64,
-    /// When rounds not yet confirmed began.
-    began_ms: BTreeMap<u64, u64>,
-    acked: BTreeMap<ServerId, u64>,
-    questions: BTreeMap<u64, Vec<Ticket>>,
-    /// Start of the latest round that a majority answered.
-    pub(super) confirmed_ms: u64,
-    /// Bytes of the snapshot that each has.
-    pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
-}
-
 /// See the module's head.
 #[derive(Debug)]
 pub struct Quorum {
@@ -145,12 +129,12 @@ pub struct Quorum {
     snapshot_asked: bool,
     pub(super) applied: LogIndex,
     /// Place of the latest change of managers in the log.
-    members_at: LogIndex,
+    pub(super) members_at: LogIndex,
     writes: u64,
     busy: Option<u64>,
     waiting: VecDeque<QuorumEvent>,
     pub(super) held: Vec<QuorumEffect>,
-    tickets: BTreeMap<LogIndex, (Term, Ticket)>,
+    pub(super) tickets: BTreeMap<LogIndex, (Term, Ticket)>,
     pub(super) led: Option<Led>,
     halted: bool,
 }
@@ -308,13 +292,6 @@ impl Quorum {
         }
     }
 
-    fn begin_round(&mut self) {
-        let Some(led) = &mut self.led else { return };
-        led.round += 1;
-        led.began_ms.insert(led.round, self.now_ms);
-        self.node.heartbeat();
-    }
-
     fn peer(&mut self, from: ServerId, message: QuorumMessage, out: &mut Vec<QuorumEffect>) {
         let sender = node_id(from);
         let message = match message {
@@ -387,54 +364,6 @@ impl Quorum {
 
     fn expect_end(&mut self, ticket: Ticket, at: Position) {
         self.tickets.insert(at.index, (at.term, ticket));
-    }
-
-    fn change(&mut self, change: MemberChange) -> Result<Position, ProposalEnd> {
-        let refuse = |why| Err(ProposalEnd::Refused(why));
-        let Some(led) = &self.led else { return Err(ProposalEnd::NotLeader) };
-        let config = self.node.config();
-        let through = self.members_at.0 <= self.node.commit_index().get();
-        if !led.announced || config.is_joint_consensus() || !through {
-            return refuse(ChangeRefused::InProgress);
-        }
-        let (MemberChange::AddLearner(who)
-        | MemberChange::Promote(who)
-        | MemberChange::Remove(who)) = change;
-        let id = node_id(who);
-        let (votes, learns) = (config.voters.contains(&id), config.non_voters.contains(&id));
-        let voters = config.voters.len();
-        let next = match change {
-            MemberChange::AddLearner(_) if votes || learns => {
-                return refuse(ChangeRefused::Pointless);
-            }
-            MemberChange::AddLearner(_) => {
-                let mut next = config.clone();
-                next.non_voters.insert(id);
-                next
-            }
-            MemberChange::Promote(_) if !learns => return refuse(ChangeRefused::Pointless),
-            MemberChange::Promote(_) if voters >= MANAGERS_MAX => {
-                return refuse(ChangeRefused::Count);
-            }
-            MemberChange::Promote(_) => {
-                let matched = self.node.follower_match_index(id).map_or(0, noraft::LogIndex::get);
-                if matched + PROMOTE_LAG_MAX < self.node.commit_index().get() || matched == 0 {
-                    return refuse(ChangeRefused::Behind);
-                }
-                config.to_joint_consensus(&[id], &[])
-            }
-            MemberChange::Remove(_) if learns => {
-                let mut next = config.clone();
-                next.non_voters.remove(&id);
-                next
-            }
-            MemberChange::Remove(_) if !votes => return refuse(ChangeRefused::Pointless),
-            MemberChange::Remove(_) if voters == 1 => return refuse(ChangeRefused::Count),
-            MemberChange::Remove(_) => config.to_joint_consensus(&[], &[id]),
-        };
-        let at = self.node.propose_config(next);
-        assert!(!at.is_invalid(), "the change was checked");
-        Ok(at.into())
     }
 
     /// Carries out what `noraft` wants, after what has to be durable is.
@@ -575,58 +504,6 @@ impl Quorum {
         if long && !self.snapshot_asked {
             self.snapshot_asked = true;
             out.push(QuorumEffect::TakeSnapshot);
-        }
-    }
-
-    fn note_leadership(&mut self, out: &mut Vec<QuorumEffect>) {
-        let leads = self.node.role() == noraft::Role::Leader;
-        let term = self.term();
-        if let Some(led) = self.led.take_if(|led| !leads || led.term != term) {
-            let lost = std::mem::take(&mut self.tickets).into_values();
-            out.extend(lost.map(|(_, t)| QuorumEffect::Decided(t, ProposalEnd::Unknown)));
-            if led.announced {
-                out.push(QuorumEffect::Deposed(led.term));
-            }
-        }
-        if leads && self.led.is_none() {
-            self.pre_voting = None;
-            self.led = Some(Led {
-                term,
-                first: self.last().index,
-                announced: false,
-                round: 0,
-                began_ms: BTreeMap::new(),
-                acked: BTreeMap::new(),
-                questions: BTreeMap::new(),
-                confirmed_ms: self.now_ms,
-                sending: BTreeMap::new(),
-            });
-        }
-    }
-
-    fn confirm(&mut self, out: &mut Vec<QuorumEffect>) {
-        let members = super::follow::members_of(self.node.config());
-        let me = self.me;
-        let Some(led) = &mut self.led else { return };
-        let Led { acked, began_ms, questions, .. } = led;
-        let follow = |round: u64| {
-            members.have_majority(|s| s == me || acked.get(&s).is_some_and(|r| *r >= round))
-        };
-        while let Some((&round, &began)) = began_ms.first_key_value()
-            && follow(round)
-        {
-            began_ms.pop_first();
-            led.confirmed_ms = began;
-            let passed = questions.remove(&round).into_iter().flatten();
-            out.extend(passed.map(QuorumEffect::Confirmed));
-        }
-        // Rounds that nobody answered are passed with the first that a majority answers.
-        if began_ms.len() > QUORUM_WAITING_MAX
-            && let Some((oldest, _)) = began_ms.pop_first()
-            && let Some(asked) = questions.remove(&oldest)
-            && let Some((&next, _)) = began_ms.first_key_value()
-        {
-            questions.entry(next).or_default().extend(asked);
         }
     }
 

@@ -1,0 +1,136 @@
+//! What a leader does besides replicating: it knows when a majority last followed it, and changes the managers.
+
+use std::collections::BTreeMap;
+
+use larder_types::ServerId;
+
+use super::follow::{members_of, node_id};
+use super::node::{ChangeRefused, MemberChange, ProposalEnd, Quorum, QuorumEffect, Ticket};
+use super::wire::{LogIndex, Position, Term};
+use crate::limits::{MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_WAITING_MAX};
+
+/// What a leader knows besides `noraft`.
+#[derive(Debug)]
+pub(super) struct Led {
+    pub(super) term: Term,
+    pub(super) first: LogIndex,
+    pub(super) announced: bool,
+    pub(super) round: u64,
+    /// When rounds not yet confirmed began.
+    pub(super) began_ms: BTreeMap<u64, u64>,
+    pub(super) acked: BTreeMap<ServerId, u64>,
+    pub(super) questions: BTreeMap<u64, Vec<Ticket>>,
+    /// Start of the latest round that a majority answered.
+    pub(super) confirmed_ms: u64,
+    /// Bytes of the snapshot that each has.
+    pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
+}
+
+impl Quorum {
+    pub(super) fn begin_round(&mut self) {
+        let Some(led) = &mut self.led else { return };
+        led.round += 1;
+        led.began_ms.insert(led.round, self.now_ms);
+        self.node.heartbeat();
+    }
+
+    pub(super) fn note_leadership(&mut self, out: &mut Vec<QuorumEffect>) {
+        let leads = self.node.role() == noraft::Role::Leader;
+        let term = self.term();
+        if let Some(led) = self.led.take_if(|led| !leads || led.term != term) {
+            let lost = std::mem::take(&mut self.tickets).into_values();
+            out.extend(lost.map(|(_, t)| QuorumEffect::Decided(t, ProposalEnd::Unknown)));
+            if led.announced {
+                out.push(QuorumEffect::Deposed(led.term));
+            }
+        }
+        if leads && self.led.is_none() {
+            self.pre_voting = None;
+            self.led = Some(Led {
+                term,
+                first: self.last().index,
+                announced: false,
+                round: 0,
+                began_ms: BTreeMap::new(),
+                acked: BTreeMap::new(),
+                questions: BTreeMap::new(),
+                confirmed_ms: self.now_ms,
+                sending: BTreeMap::new(),
+            });
+        }
+    }
+
+    pub(super) fn confirm(&mut self, out: &mut Vec<QuorumEffect>) {
+        let members = members_of(self.node.config());
+        let me = self.me;
+        let Some(led) = &mut self.led else { return };
+        let Led { acked, began_ms, questions, .. } = led;
+        let follow = |round: u64| {
+            members.have_majority(|s| s == me || acked.get(&s).is_some_and(|r| *r >= round))
+        };
+        while let Some((&round, &began)) = began_ms.first_key_value()
+            && follow(round)
+        {
+            began_ms.pop_first();
+            led.confirmed_ms = began;
+            let passed = questions.remove(&round).into_iter().flatten();
+            out.extend(passed.map(QuorumEffect::Confirmed));
+        }
+        // Rounds that nobody answered are passed with the first that a majority answers.
+        if began_ms.len() > QUORUM_WAITING_MAX
+            && let Some((oldest, _)) = began_ms.pop_first()
+            && let Some(asked) = questions.remove(&oldest)
+            && let Some((&next, _)) = began_ms.first_key_value()
+        {
+            questions.entry(next).or_default().extend(asked);
+        }
+    }
+
+    pub(super) fn change(&mut self, change: MemberChange) -> Result<Position, ProposalEnd> {
+        let refuse = |why| Err(ProposalEnd::Refused(why));
+        let Some(led) = &self.led else { return Err(ProposalEnd::NotLeader) };
+        let config = self.node.config();
+        let through = self.members_at.0 <= self.node.commit_index().get();
+        if !led.announced || config.is_joint_consensus() || !through {
+            return refuse(ChangeRefused::InProgress);
+        }
+        let (MemberChange::AddLearner(who)
+        | MemberChange::Promote(who)
+        | MemberChange::Remove(who)) = change;
+        let id = node_id(who);
+        let (votes, learns) = (config.voters.contains(&id), config.non_voters.contains(&id));
+        let voters = config.voters.len();
+        let next = match change {
+            MemberChange::AddLearner(_) if votes || learns => {
+                return refuse(ChangeRefused::Pointless);
+            }
+            MemberChange::AddLearner(_) => {
+                let mut next = config.clone();
+                next.non_voters.insert(id);
+                next
+            }
+            MemberChange::Promote(_) if !learns => return refuse(ChangeRefused::Pointless),
+            MemberChange::Promote(_) if voters >= MANAGERS_MAX => {
+                return refuse(ChangeRefused::Count);
+            }
+            MemberChange::Promote(_) => {
+                let matched = self.node.follower_match_index(id).map_or(0, noraft::LogIndex::get);
+                if matched + PROMOTE_LAG_MAX < self.node.commit_index().get() || matched == 0 {
+                    return refuse(ChangeRefused::Behind);
+                }
+                config.to_joint_consensus(&[id], &[])
+            }
+            MemberChange::Remove(_) if learns => {
+                let mut next = config.clone();
+                next.non_voters.remove(&id);
+                next
+            }
+            MemberChange::Remove(_) if !votes => return refuse(ChangeRefused::Pointless),
+            MemberChange::Remove(_) if voters == 1 => return refuse(ChangeRefused::Count),
+            MemberChange::Remove(_) => config.to_joint_consensus(&[], &[id]),
+        };
+        let at = self.node.propose_config(next);
+        assert!(!at.is_invalid(), "the change was checked");
+        Ok(at.into())
+    }
+}
