@@ -167,16 +167,21 @@ impl Turn<'_> {
             // One that came and went leads again, later, if nobody else can.
             *best?
         };
-        // One that lost what it had is as good as gone: it comes back as a learner.
-        let counts = |s: &&ServerId| self.map.is_up(**s) && !record.lacking.contains(s);
+        let others = record.members.iter().filter(|s| **s != leader && self.map.is_up(**s));
+        let (lacking, whole): (Vec<ServerId>, Vec<ServerId>) =
+            others.copied().partition(|server| record.lacking.contains(server));
         let mut members = vec![leader];
-        members.extend(record.members.iter().filter(|s| **s != leader).filter(counts));
+        members.extend(whole);
+        // One that lost what it had comes back as a learner; where it cannot be spared, it is levelled in the view.
+        let missing = self.rules().min_members.saturating_sub(members.len());
+        members.extend(lacking.into_iter().take(missing));
         if members.len() < self.rules().min_members {
             return None;
         }
         let needed = restarted
             || leader != primary
             || members.len() < record.members.len()
+            || !record.lacking.is_empty()
             || self.needs_space_anew(pg, record);
         needed.then_some(members)
     }

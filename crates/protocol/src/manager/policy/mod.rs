@@ -200,11 +200,11 @@ impl Turn<'_> {
             }
             (_, Some(Ok(Outcome::Lv(lv)))) => self.make_pvs(lv),
             (Subject::Lv(lv), Some(Ok(_))) => self.lv_changed(lv),
-            (Subject::Session(session), Some(Ok(_))) => {
-                if !self.map.sessions.contains_key(&session) {
-                    let meta = self.servers(ServerRole::Meta);
-                    meta.for_each(|s| self.tell(s, ManagerMessage::SessionClosed(session)));
-                }
+            (Subject::Session(session), Some(Ok(_)))
+                if !self.map.sessions.contains_key(&session) =>
+            {
+                let meta = self.servers(ServerRole::Meta);
+                meta.for_each(|s| self.tell(s, ManagerMessage::SessionClosed(session)));
             }
             _ => {}
         }

@@ -224,7 +224,10 @@ impl World {
     fn stop(&mut self, id: u32) {
         let server = self.servers.get_mut(&id).unwrap();
         server.runs = false;
-        server.logs.extend(server.pgs.iter().map(|(pg, known)| (*pg, known.view)));
+        for (pg, known) in &server.pgs {
+            let last = server.logs.entry(*pg).or_default();
+            *last = known.view.max(*last);
+        }
         server.pgs.clear();
     }
 
@@ -281,7 +284,7 @@ impl World {
         }
     }
 
-    fn to_server(&mut self, id: u32, message: ManagerMessage) {
+    fn arrive(&mut self, id: u32, message: ManagerMessage) {
         let now_ms = self.now_ms;
         let server = self.servers.get_mut(&id).unwrap();
         if !server.runs || server.cut {
@@ -357,7 +360,7 @@ impl World {
                 self.after(200, Happening::Tick(manager));
                 self.policy(manager, PolicyEvent::Tick);
             }
-            Happening::ToServer(id, message) => self.to_server(id, message),
+            Happening::ToServer(id, message) => self.arrive(id, message),
             Happening::ToManager(id, message) => {
                 // Some still talk to a leader that is none any more.
                 let to = if self.rng.one_in(6) { 1 - self.leader.0 } else { self.leader.0 };
@@ -424,7 +427,7 @@ impl World {
                 return;
             }
         }
-        panic!("the cluster does not come to rest: {:?}", self.map.pgs);
+        panic!("seed {}: the cluster does not come to rest: {:?}", self.rng.0, self.map.pgs);
     }
 }
 
@@ -606,6 +609,22 @@ fn a_member_that_lost_its_disk_leads_nothing_and_returns_as_a_learner() {
     }
     world.calm_down();
     assert!(world.map.pgs.iter().all(|pg| pg.qualified.len() == 3), "{:?}", world.map.pgs);
+}
+
+#[test]
+fn a_member_that_lost_its_disk_is_levelled_in_the_next_view_when_it_cannot_be_spared() {
+    let mut world = World::new(11, 3);
+    world.calm_down();
+    world.stop(2);
+    world.run_for(20_000);
+    world.stop(0);
+    world.servers.get_mut(&0).unwrap().logs.clear();
+    world.start(0);
+    world.run_for(20_000);
+    for pg in &world.map.pgs {
+        let both = BTreeSet::from([ServerId(0), ServerId(1)]);
+        assert!(pg.is_active() && pg.qualified == both, "{pg:?}");
+    }
 }
 
 #[test]
