@@ -248,13 +248,14 @@ impl Pg {
             return Ok(());
         }
         let last = piece.rows.last().map(|(row, _)| row.clone());
-        let Some(end) = last.clone().map(|row| first_after(Some(&row))).or(Some(Vec::new())) else {
-            return Ok(());
-        };
-        let to = (!piece.is_last).then_some(&end[..]);
+        if last.is_none() && !piece.is_last {
+            // It would be asked for again and again.
+            return Err(IndexError(format!("a piece of the snapshot at {at:?} is empty")));
+        }
+        let end = (!piece.is_last).then(|| first_after(last.as_deref()));
         let own = (self.id, self.pg_count);
         if !self.planted.keeps_old_rows() {
-            remove_rows(index, own, (&first_after(after), to), at)?;
+            remove_rows(index, own, (&first_after(after), end.as_deref()), at)?;
         }
         let mut changes = Changes::default();
         changes.put(rows::snapshot(self.id), encode(&SnapshotRow { at, is_whole: piece.is_last }));

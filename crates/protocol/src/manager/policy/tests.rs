@@ -7,22 +7,10 @@ use larder_types::{BootId, DiskId, LvId, RegionId, SessionId};
 
 use super::*;
 use crate::limits::{LEASE_DRIFT_MS, LEASE_MS, LOST_MS, SERVER_BEAT_MS, SILENT_MS};
+use crate::manager::chance::Rng;
 use crate::manager::quorum::LogIndex;
 use crate::manager::state::{ClusterId, NewServer, Settings};
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
-
-struct Rng(u64, u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.1 += 1;
-        crate::placement::hash(self.0, &[self.1]) % bound
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        n > 0 && self.below(n) == 0
-    }
-}
 
 enum Happening {
     Beat(u32),

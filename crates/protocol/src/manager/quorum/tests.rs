@@ -9,20 +9,7 @@ use larder_types::codec::{decode, encode};
 
 use super::*;
 use crate::limits::{ELECTION_MS_MIN, HEARTBEAT_MS};
-
-/// Random numbers from a seed.
-struct Rng(u64, u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.1 += 1;
-        crate::placement::hash(self.0, &[self.1]) % bound
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        n > 0 && self.below(n) == 0
-    }
-}
+use crate::manager::chance::Rng;
 
 enum Happening {
     Tick(usize, u64),
