@@ -131,10 +131,11 @@ impl Metrics {
             space.total += gauges.space.total;
             space.free += gauges.space.free;
             space.waiting += gauges.space.waiting;
+            space.withheld += gauges.space.withheld;
         }
         let block = f64::from(BLOCK_BYTES);
-        let used = space.total - space.free - space.waiting;
-        let gauges: [(&str, &str, f64); 14] = [
+        let used = space.total - space.free - space.withheld - space.waiting;
+        let gauges: [(&str, &str, f64); 15] = [
             (
                 "disk_broken",
                 "1 when the data disk failed and takes nothing any more",
@@ -169,6 +170,11 @@ impl Metrics {
                 space.waiting as f64 * block,
             ),
             ("space_free_bytes", "Bytes free in volumes", space.free as f64 * block),
+            (
+                "space_withheld_bytes",
+                "Bytes free in volumes for which the disk had no room",
+                space.withheld as f64 * block,
+            ),
         ];
         for (name, help, value) in gauges {
             writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;

@@ -2,6 +2,9 @@
 
 /// An LV that is fuller than this takes no new objects until deletes have made room (DESIGN §3.4).
 pub const LV_FULL_PERCENT: u64 = 85;
+/// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room: as often
+/// one put finds out whether room was made.
+pub const WITHHELD_MS: u64 = 10_000;
 /// Blocks that wait in an LV before its floor is raised although space is not short: 1 MiB, so
 /// that a raise, which writes one block, costs less than half a percent.
 pub const WAITING_BLOCKS_BEFORE_RAISE: u32 = 256;

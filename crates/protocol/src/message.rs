@@ -93,6 +93,9 @@ pub enum Call {
     Abandon {
         /// The put.
         op: OpId,
+        /// Whether a replica had no room for its data: what lies where it should have lain, and behind,
+        /// is not given for a while.
+        disk_full: bool,
     },
     /// End the key's null version.
     Delete {

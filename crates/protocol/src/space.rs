@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A block is free, used or waiting, never two of these.
+//! 1. A block is free, withheld, used or waiting, never two of these.
 //! 2. A freed extent becomes free only when *every* replica's floor is above the op that freed it
 //!    (DESIGN §8): until then a late write may still be under way.
 //! 3. An LV gives no space before every replica has answered its `Open` in the current view.
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use larder_types::limits::{BLOCK_BYTES, CHUNK_BLOCKS_MAX, CHUNK_EXTENTS_MAX};
 use larder_types::{BootId, Extent, GrantKey, Holders, LvId, OpId, OpSeq, ServerId, View};
 
-use crate::limits::{LV_FULL_PERCENT, WAITING_BLOCKS_BEFORE_RAISE};
+use crate::limits::{LV_FULL_PERCENT, WAITING_BLOCKS_BEFORE_RAISE, WITHHELD_MS};
 use crate::planted::Planted;
 
 /// One replica of an LV.
@@ -131,6 +131,31 @@ impl FreeRuns {
         Some(extents)
     }
 
+    /// Takes out what is free at or above a block.
+    fn split_off(&mut self, from: u32) -> Self {
+        let mut above = Self::default();
+        let reach: Vec<_> = self.by_start.range(..from).next_back().into_iter().collect();
+        let cut = reach.into_iter().chain(self.by_start.range(from..));
+        let cut: Vec<Extent> = cut
+            .map(|(&start, &len)| {
+                let first = start.max(from);
+                Extent { first, blocks: (start + len).saturating_sub(first) }
+            })
+            .filter(|extent| extent.blocks > 0)
+            .collect();
+        for extent in cut {
+            self.claim(extent).expect("the run was found free");
+            above.release(extent);
+        }
+        above
+    }
+
+    fn release_all(&mut self, runs: Self) {
+        for (first, blocks) in runs.by_start {
+            self.release(Extent { first, blocks });
+        }
+    }
+
     fn insert(&mut self, start: u32, len: u32) {
         if len > 0 {
             self.by_start.insert(start, len);
@@ -149,6 +174,8 @@ impl FreeRuns {
 struct Lv {
     info: LvInfo,
     runs: FreeRuns,
+    /// Free as well, but a replica's disk had no room for it.
+    withheld: Option<Withheld>,
     /// Freed extents, by the op that freed them; ascending.
     waiting: VecDeque<(OpId, Extent)>,
     waiting_blocks: u32,
@@ -160,13 +187,40 @@ struct Lv {
     gone: Holders,
 }
 
+/// The part of an LV for which a replica's disk had no room. A disk gives an LV its room from the LV's
+/// beginning on, as far as it was ever written.
+#[derive(Debug)]
+struct Withheld {
+    /// Its first block.
+    from: u32,
+    /// What of it is free.
+    runs: FreeRuns,
+    since_ms: u64,
+}
+
 impl Lv {
+    fn release(&mut self, extent: Extent) {
+        let Some(withheld) = &mut self.withheld else { return self.runs.release(extent) };
+        let below = extent.blocks.min(withheld.from.saturating_sub(extent.first));
+        if below > 0 {
+            self.runs.release(Extent { blocks: below, ..extent });
+        }
+        if below < extent.blocks {
+            let (first, blocks) = (extent.first + below, extent.blocks - below);
+            withheld.runs.release(Extent { first, blocks });
+        }
+    }
+
+    fn withheld_blocks(&self) -> u32 {
+        self.withheld.as_ref().map_or(0, |withheld| withheld.runs.blocks())
+    }
+
     fn floor(&self) -> Option<GrantKey> {
         self.floors.iter().copied().min().flatten()
     }
 
     fn takes_objects(&self) -> bool {
-        let used = self.info.blocks - self.runs.blocks();
+        let used = self.info.blocks - self.runs.blocks() - self.withheld_blocks();
         self.gone.count() == 0
             && self.floor().is_some()
             && u64::from(used) * 100 < u64::from(self.info.blocks) * LV_FULL_PERCENT
@@ -182,6 +236,8 @@ pub struct SpaceUse {
     pub free: u64,
     /// Freed ones that wait for the floors.
     pub waiting: u64,
+    /// Free ones that are not given, for want of room on a disk.
+    pub withheld: u64,
 }
 
 /// A raise of an LV's floor that is due.
@@ -207,6 +263,8 @@ pub enum NoSpace {
     Opening,
     /// Another LV is needed.
     NeedLv,
+    /// What is free is withheld: another LV would find no room either.
+    DiskFull,
 }
 
 impl VolumeGroup {
@@ -222,6 +280,7 @@ impl VolumeGroup {
         let asked = GrantKey { view: self.view, seq: OpSeq(0) };
         let lv = Lv {
             runs,
+            withheld: None,
             waiting: VecDeque::new(),
             waiting_blocks: 0,
             floors,
@@ -259,7 +318,7 @@ impl VolumeGroup {
             }
             lv.waiting.pop_front();
             lv.waiting_blocks -= extent.blocks;
-            lv.runs.release(extent);
+            lv.release(extent);
         }
     }
 
@@ -302,7 +361,38 @@ impl VolumeGroup {
                 return Ok((id, extents));
             }
         }
-        Err(if opening { NoSpace::Opening } else { NoSpace::NeedLv })
+        Err(if opening {
+            NoSpace::Opening
+        } else if self.lvs.values().any(|lv| lv.withheld.is_some()) {
+            NoSpace::DiskFull
+        } else {
+            NoSpace::NeedLv
+        })
+    }
+
+    /// A replica's disk had no room for data at these extents: from the last of them on the LV gives
+    /// nothing until [`VolumeGroup::offer_again`].
+    pub fn withhold(&mut self, lv: LvId, extents: &[Extent], now_ms: u64) {
+        let Some(lv) = self.lvs.get_mut(&lv) else { return };
+        let Some(from) = extents.iter().map(|extent| extent.first).max() else { return };
+        let mut runs = lv.runs.split_off(from);
+        let before = lv.withheld.take();
+        let from = before.as_ref().map_or(from, |before| before.from.min(from));
+        if let Some(before) = before {
+            runs.release_all(before.runs);
+        }
+        lv.withheld = Some(Withheld { from, runs, since_ms: now_ms });
+    }
+
+    /// Gives again what was withheld for [`WITHHELD_MS`].
+    pub fn offer_again(&mut self, now_ms: u64) {
+        for lv in self.lvs.values_mut() {
+            let due =
+                |withheld: &mut Withheld| now_ms.saturating_sub(withheld.since_ms) >= WITHHELD_MS;
+            if let Some(withheld) = lv.withheld.take_if(due) {
+                lv.runs.release_all(withheld.runs);
+            }
+        }
     }
 
     /// Extents freed by `freed_by`: they wait for the floors.
@@ -310,7 +400,7 @@ impl VolumeGroup {
         let Some(lv) = self.lvs.get_mut(&lv) else { return };
         for &extent in extents {
             if planted.reuses_at_once() {
-                lv.runs.release(extent);
+                lv.release(extent);
                 continue;
             }
             assert!(
@@ -347,10 +437,10 @@ impl VolumeGroup {
         })
     }
 
-    /// Whether freed space waits anywhere.
+    /// Whether freed space waits anywhere, or any is withheld.
     #[must_use]
-    pub fn has_waiting(&self) -> bool {
-        self.lvs.values().any(|lv| lv.waiting_blocks > 0)
+    pub fn wants_tick(&self) -> bool {
+        self.lvs.values().any(|lv| lv.waiting_blocks > 0 || lv.withheld.is_some())
     }
 
     /// Blocks by state.
@@ -360,6 +450,7 @@ impl VolumeGroup {
             total: sum.total + u64::from(lv.info.blocks),
             free: sum.free + u64::from(lv.runs.blocks()),
             waiting: sum.waiting + u64::from(lv.waiting_blocks),
+            withheld: sum.withheld + u64::from(lv.withheld_blocks()),
         })
     }
 }
@@ -413,7 +504,49 @@ mod tests {
         group.floor_acknowledged(lv, 1, floor(7));
         assert_eq!(group.usage().waiting, 40, "a floor at the freeing op is not above it");
         group.floor_acknowledged(lv, 1, floor(8));
-        assert_eq!(group.usage(), SpaceUse { total: 100, free: 100, waiting: 0 });
+        assert_eq!(group.usage(), SpaceUse { total: 100, free: 100, ..SpaceUse::default() });
+    }
+
+    #[test]
+    fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
+        let mut group = VolumeGroup::new(View(3));
+        group.add(info(), FreeRuns::whole(100));
+        group.floor_acknowledged(LvId(1), 0, floor(0));
+        group.floor_acknowledged(LvId(1), 1, floor(0));
+        let (lv, written) = group.allocate(40 * BLOCK_BYTES).unwrap();
+        let (_, refused) = group.allocate(20 * BLOCK_BYTES).unwrap();
+        group.withhold(lv, &refused, 1_000);
+        assert_eq!(group.usage(), SpaceUse { total: 100, free: 0, waiting: 0, withheld: 40 });
+        assert_eq!(group.allocate(1), Err(NoSpace::DiskFull), "another LV would be as full");
+        // Space that was written to is given again; that of the refused put is not.
+        group.free(lv, &refused, floor(6), Planted::None);
+        group.free(lv, &written, floor(7), Planted::None);
+        assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
+        group.floor_acknowledged(lv, 0, floor(8));
+        group.floor_acknowledged(lv, 1, floor(8));
+        assert_eq!(group.usage(), SpaceUse { total: 100, free: 40, waiting: 0, withheld: 60 });
+        let (_, again) = group.allocate(30 * BLOCK_BYTES).unwrap();
+        assert_eq!(again, vec![Extent { first: 0, blocks: 30 }]);
+        assert_eq!(group.allocate(20 * BLOCK_BYTES), Err(NoSpace::DiskFull));
+        assert!(group.wants_tick());
+        group.offer_again(1_000 + WITHHELD_MS - 1);
+        assert_eq!(group.usage().withheld, 60);
+        group.offer_again(1_000 + WITHHELD_MS);
+        assert_eq!(group.usage(), SpaceUse { total: 100, free: 70, waiting: 0, withheld: 0 });
+        assert_eq!(group.allocate(20 * BLOCK_BYTES).unwrap().1[0].first, 30);
+    }
+
+    #[test]
+    fn a_second_refusal_withholds_from_the_lower_of_both() {
+        let mut group = VolumeGroup::new(View(3));
+        group.add(info(), FreeRuns::whole(100));
+        let extent = |first, blocks| Extent { first, blocks };
+        group.withhold(LvId(1), &[extent(10, 5), extent(60, 5)], 0);
+        assert_eq!(group.usage().withheld, 40);
+        group.withhold(LvId(1), &[extent(30, 5)], 0);
+        assert_eq!(group.usage().withheld, 70);
+        group.withhold(LvId(1), &[extent(80, 5)], 0);
+        assert_eq!(group.usage(), SpaceUse { total: 100, free: 30, waiting: 0, withheld: 70 });
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub const DISK_GROUP_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const READ_PIECE_BYTES: u64 = larder_volume::limits::READ_BUFFER_BYTES as u64;
 /// Chunks of one large put that may be on their way to disk while the next is read.
 pub const PUT_WINDOW_CHUNKS: usize = 2;
+/// Places at which a put's data is tried while disks have no room where it should lie.
+pub const DISK_FULL_TRIES_MAX: u32 = 8;
 /// Milliseconds that a list waits for puts under way before it answers 503.
 pub const LIST_WAIT_MS_MAX: u64 = 10_000;
 /// Uploads that a bucket's deletion has in memory at once.

@@ -16,7 +16,7 @@ use crate::index::{Index, IndexError};
 use crate::limits::{TAIL_OPS_MAX, WAITING_CALLS_MAX};
 use crate::message::{Answer, Call, Content, Description, Effect, Outbox, PutCall, Refusal, Token};
 use crate::sessions::Known;
-use crate::space::NoSpace;
+use crate::space::{NoSpace, VolumeGroup};
 
 /// How far a mutation got.
 enum Step {
@@ -44,7 +44,12 @@ impl Pg {
             Call::Commit { op, attempt, holders } => {
                 self.commit_put(op, Outcome::Committed { attempt, holders }, true, index, out)
             }
-            Call::Abandon { op } => self.begin_resolution(op, index, out),
+            Call::Abandon { op, disk_full } => {
+                if disk_full {
+                    self.withhold(op);
+                }
+                self.begin_resolution(op, index, out)
+            }
             Call::Barrier => {
                 self.barrier(token, out);
                 Ok(())
@@ -215,8 +220,8 @@ impl Pg {
                 Body::Stream { stream: *stream, chunks: *chunks, chunk_bytes: *chunk_bytes }
             }
             Content::Data { len, seed, sums } => match self.grant(*len, *seed, sums, out) {
-                Some(chunk) => Body::Chunk(chunk),
-                None => return Ok(Step::Starve),
+                Ok(chunk) => Body::Chunk(chunk),
+                Err(step) => return Ok(step),
             },
         };
         let clock = self.tick_clock();
@@ -247,12 +252,18 @@ impl Pg {
     }
 
     /// Space and a grant for the next op.
-    fn grant(&mut self, len: u32, seed: u64, sums: &[u64], out: &mut Outbox) -> Option<Chunk> {
+    fn grant(
+        &mut self,
+        len: u32,
+        seed: u64,
+        sums: &[u64],
+        out: &mut Outbox,
+    ) -> Result<Chunk, Step> {
         assert!(len > 0 && len <= CHUNK_BYTES_MAX, "a chunk has 1 to {CHUNK_BYTES_MAX} bytes");
         let grant = Grant { pg: self.id, op: self.next_id(), attempt: 0 };
         let space = self.space.as_mut().expect("a serving primary knows its space");
         match space.allocate(len) {
-            Ok((lv, extents)) => Some(Chunk {
+            Ok((lv, extents)) => Ok(Chunk {
                 grant,
                 seed,
                 lv,
@@ -261,14 +272,19 @@ impl Pg {
                 sums: sums.to_vec(),
                 holders: Holders::default(),
             }),
-            Err(NoSpace::Opening) => None,
+            Err(NoSpace::Opening) => Err(Step::Starve),
             Err(NoSpace::NeedLv) => {
                 if !self.lv_asked {
                     self.lv_asked = true;
                     out.push(Effect::NeedLv);
                 }
                 self.raise_floors(true, out);
-                None
+                Err(Step::Starve)
+            }
+            Err(NoSpace::DiskFull) => {
+                self.raise_floors(true, out);
+                let regains = self.space.as_ref().is_some_and(VolumeGroup::regains);
+                Err(if regains { Step::Starve } else { Step::Refuse(Refusal::Full) })
             }
         }
     }

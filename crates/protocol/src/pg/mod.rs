@@ -254,7 +254,7 @@ impl Pg {
             || self.role == Role::Learner
             || !self.followers.is_empty()
             || !self.open.is_empty()
-            || self.space.as_ref().is_some_and(VolumeGroup::has_waiting)
+            || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
     }
 
     /// Takes one event.

@@ -304,6 +304,16 @@ impl Pg {
         Ok(())
     }
 
+    /// A replica had no room for a put's data: nothing is given there, and behind it, for a while.
+    pub(super) fn withhold(&mut self, op: OpId) {
+        let (now_ms, open) = (self.now_ms, self.open.get(&op.seq));
+        if let Some(open) = open.filter(|open| open.id == op)
+            && let Some(space) = self.space.as_mut()
+        {
+            space.withhold(open.chunk.lv, &open.chunk.extents, now_ms);
+        }
+    }
+
     /// Raises floors over what is not open any more, so that freed space can be used again.
     pub(super) fn raise_floors(&mut self, short: bool, out: &mut Outbox) {
         let oldest_open =
@@ -325,6 +335,9 @@ impl Pg {
         }
         self.lv_failures = 0;
         let now_ms = self.now_ms;
+        if let Some(space) = self.space_mut() {
+            space.offer_again(now_ms);
+        }
         let mut again = Vec::new();
         for open in self.open.values_mut() {
             let failed = open.resolution.is_some_and(|resolution| resolution.failed);

@@ -11,7 +11,7 @@ fn abandoned(replicas: usize) -> (Member, Grant, Vec<(usize, DataRequest)>) {
     let put = member.put_data("k", 2);
     let grant = member.granted(put);
     member.settle();
-    member.call(Call::Abandon { op: grant.op });
+    member.call(Call::Abandon { op: grant.op, disk_full: false });
     let requests = member.requests();
     (member, grant, requests)
 }
@@ -164,7 +164,7 @@ fn a_reader_goes_on_when_a_pending_put_is_revoked() {
     member.sync();
     let get = member.read("k");
     assert_eq!(member.answers(get), []);
-    member.call(Call::Abandon { op: grant.op });
+    member.call(Call::Abandon { op: grant.op, disk_full: false });
     member.answer(0, DataAnswer::Voided(grant));
     member.answer(0, mismatch(grant));
     assert_eq!(member.answers(get), [Answer::AskIndex]);

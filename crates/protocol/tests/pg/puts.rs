@@ -3,7 +3,7 @@
 use crate::support::{BUCKET, EPOCH, LV_BLOCKS, Member, data, key, mismatch, name_of, put};
 use bytes::Bytes;
 use larder_protocol::{Answer, Call, Content, DataAnswer, DataRequest, Effect, Event, Refusal};
-use larder_types::{Body, Condition, EtagList, Request, SessionId};
+use larder_types::{Body, Condition, EtagList, Extent, Request, SessionId};
 
 fn if_absent() -> Condition {
     Condition { if_none_match: Some(EtagList::Any), ..Condition::default() }
@@ -105,7 +105,7 @@ fn calls_behind_a_waiting_call_keep_their_order() {
     let third = member.put_inline("k", "three");
     member.sync();
     assert_eq!(member.answers(third), [], "it came after a call that waits");
-    member.call(Call::Abandon { op: grant.op });
+    member.call(Call::Abandon { op: grant.op, disk_full: false });
     member.answer(0, DataAnswer::Voided(grant));
     member.answer(0, mismatch(grant));
     member.settle();
@@ -311,6 +311,34 @@ fn a_full_pool_refuses_puts_and_still_takes_deletes() {
     let delete = member.delete("old");
     member.settle();
     assert!(matches!(member.answers(delete)[..], [Answer::Done { .. }]));
+}
+
+#[test]
+fn a_put_that_met_a_full_disk_is_tried_again_where_data_was_before() {
+    let mut member = Member::alone(1);
+    member.store("old", 40, 1);
+    let refused = member.put_data("new", 20);
+    let grant = member.granted(refused);
+    member.delete("old");
+    member.settle();
+    member.call(Call::Abandon { op: grant.op, disk_full: true });
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(0, mismatch(grant));
+    member.settle();
+    member.effects.clear();
+    let again = member.put_data("new", 20);
+    assert_eq!(member.answers(again), [], "what was deleted waits for the floor");
+    assert!(!member.effects.contains(&Effect::NeedLv), "another volume has no room either");
+    let [(0, DataRequest::RaiseFloor { floor })] = member.requests()[..] else {
+        panic!("{:?}", member.requests())
+    };
+    member.answer(0, DataAnswer::Floor(floor));
+    let [Answer::Granted { ref extents, .. }] = member.answers(again)[..] else {
+        panic!("{:?}", member.answers(again))
+    };
+    assert_eq!(extents[..], [Extent { first: 0, blocks: 20 }]);
+    let too_large = member.put_data("more", 30);
+    assert_eq!(member.refusal(too_large), Refusal::Full);
 }
 
 #[test]

@@ -323,7 +323,8 @@ impl Meta {
         }
         member.out = effects;
         for op in orphans {
-            self.step(member, Event::Call { token: NOBODY, call: Call::Abandon { op } });
+            let call = Call::Abandon { op, disk_full: false };
+            self.step(member, Event::Call { token: NOBODY, call });
         }
     }
 

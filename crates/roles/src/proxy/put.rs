@@ -16,7 +16,7 @@ use larder_types::{
 };
 
 use super::{Proxy, refused, unavailable, unexpected};
-use crate::limits::PUT_WINDOW_CHUNKS;
+use crate::limits::{DISK_FULL_TRIES_MAX, PUT_WINDOW_CHUNKS};
 use crate::meta::Meta;
 use crate::ticket::{Settled, Ticket};
 
@@ -32,7 +32,7 @@ pub(super) struct Wanted {
 }
 
 /// Bytes of a body on their way into chunks.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Pieces {
     pieces: Vec<Bytes>,
     len: usize,
@@ -81,12 +81,20 @@ impl Pieces {
     }
 }
 
+/// How a put ended that was not refused.
+enum Ended {
+    Done(HybridClock),
+    /// A disk had no room for its data, and it was abandoned.
+    DiskFull,
+}
+
 /// Abandons a put whose caller goes away.
 struct PutGuard<'a> {
     meta: &'a Meta,
     pg: PgId,
     ticket: Arc<Ticket>,
     op: Option<OpId>,
+    disk_full: bool,
     armed: bool,
 }
 
@@ -96,7 +104,7 @@ impl Drop for PutGuard<'_> {
             return;
         }
         if let Some(op) = self.ticket.orphan().or(self.op) {
-            self.meta.tell(self.pg, Call::Abandon { op });
+            self.meta.tell(self.pg, Call::Abandon { op, disk_full: self.disk_full });
         }
     }
 }
@@ -180,7 +188,8 @@ impl Proxy {
         Ok(PutDone { etag: ETag::Md5(digest.md5), checksum: digest.checksum, clock, size })
     }
 
-    /// Stores at most one chunk's bytes under one op.
+    /// Stores at most one chunk's bytes under one op: another one if a disk had no room where the first
+    /// should have lain, as there may be room in space that was written before.
     async fn store_chunk(
         &self,
         wanted: &Wanted,
@@ -188,6 +197,22 @@ impl Proxy {
         description: Description,
         pieces: Pieces,
     ) -> Result<HybridClock, ObjectError> {
+        for _ in 0..DISK_FULL_TRIES_MAX {
+            let ended = self.try_chunk(wanted, &target, &description, pieces.clone()).await?;
+            if let Ended::Done(clock) = ended {
+                return Ok(clock);
+            }
+        }
+        Err(ObjectError::Full)
+    }
+
+    async fn try_chunk(
+        &self,
+        wanted: &Wanted,
+        target: &Target,
+        description: &Description,
+        pieces: Pieces,
+    ) -> Result<Ended, ObjectError> {
         let request = self.requests.begin();
         let inline =
             pieces.len <= INLINE_BYTES_MAX as usize && !matches!(target, Target::Chunk { .. });
@@ -204,8 +229,8 @@ impl Proxy {
             bucket: wanted.bucket,
             epoch: wanted.epoch,
             key: wanted.key.clone(),
-            target,
-            description,
+            target: target.clone(),
+            description: description.clone(),
             content,
             condition: wanted.condition.clone(),
         };
@@ -218,10 +243,16 @@ impl Proxy {
         pg: PgId,
         call: PutCall,
         data: Option<(Vec<Bytes>, u32)>,
-    ) -> Result<HybridClock, ObjectError> {
+    ) -> Result<Ended, ObjectError> {
         let ticket = Arc::new(Ticket::default());
-        let mut guard =
-            PutGuard { meta: &self.meta, pg, ticket: ticket.clone(), op: None, armed: true };
+        let mut guard = PutGuard {
+            meta: &self.meta,
+            pg,
+            ticket: ticket.clone(),
+            op: None,
+            disk_full: false,
+            armed: true,
+        };
         self.meta.call(pg, Call::Put(Box::new(call)), &ticket);
         let mut replicas = 0;
         let mut clock = HybridClock::default();
@@ -243,13 +274,16 @@ impl Proxy {
                 let (op, attempt) = (grant.op, grant.attempt);
                 self.meta.tell(pg, Call::Commit { op, attempt, holders });
                 guard.armed = false;
-                Ok(clock)
+                Ok(Ended::Done(clock))
             }
-            Settled::Written(..) if ticket.hit_full_disk() => Err(ObjectError::Full),
+            Settled::Written(..) if ticket.hit_full_disk() => {
+                guard.disk_full = true;
+                Ok(Ended::DiskFull)
+            }
             Settled::Written(..) => Err(unavailable("the disk did not take the data")),
             Settled::Done(_, clock) => {
                 guard.armed = false;
-                Ok(clock)
+                Ok(Ended::Done(clock))
             }
             Settled::Refused(refusal) => {
                 guard.armed = false;
@@ -382,8 +416,10 @@ impl Proxy {
             content: Content::Stream { stream, chunks, chunk_bytes: CHUNK_BYTES_MAX },
             condition: wanted.condition,
         };
-        let clock = self.prepare_and_write(wanted.pg, call, None).await?;
-        Ok(PutDone { etag, checksum, clock, size })
+        match self.prepare_and_write(wanted.pg, call, None).await? {
+            Ended::Done(clock) => Ok(PutDone { etag, checksum, clock, size }),
+            Ended::DiskFull => unreachable!("it has no data of its own"),
+        }
     }
 }
 

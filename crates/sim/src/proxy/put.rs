@@ -64,7 +64,7 @@ impl Desk {
     /// Gives a put up; some proxies are gone before they can say so.
     pub(crate) fn abandon(&self, pg: PgId, op: OpId) {
         if !self.one_in(20) {
-            self.tell(pg, Call::Abandon { op });
+            self.tell(pg, Call::Abandon { op, disk_full: false });
         }
     }
 
