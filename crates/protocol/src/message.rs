@@ -8,6 +8,7 @@ use larder_types::{
     Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, Op, OpId,
     OpSeq, PartRef, Request, ServerId, SessionId, StreamId, Target, UploadId, VersionRow, View,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::pg::{Piece, SnapshotHeader};
 use crate::space::LvInfo;
@@ -17,7 +18,7 @@ use crate::space::LvInfo;
 pub struct Token(pub u64);
 
 /// What a put is going to hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// The bytes themselves, at most `INLINE_BYTES_MAX`.
     Inline(Bytes),
@@ -42,7 +43,7 @@ pub enum Content {
 }
 
 /// What an object is, before its primary has given it a clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// Bytes.
     pub size: u64,
@@ -55,7 +56,7 @@ pub struct Description {
 }
 
 /// `Prepare` of a put.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutCall {
     /// Who is putting it.
     pub request: Request,
@@ -76,7 +77,7 @@ pub struct PutCall {
 }
 
 /// A proxy's call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// Begin a put.
     Put(Box<PutCall>),
@@ -186,7 +187,7 @@ pub enum Call {
 }
 
 /// Why a call was refused, sorted by what the caller should do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// Ask another server, or later: this is not the PG's primary, or its view is not active.
     NotPrimary,
@@ -217,7 +218,7 @@ pub enum Refusal {
 }
 
 /// What a PG answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Write the data here. Leaves before METAX is durable.
     Granted {
@@ -253,7 +254,7 @@ pub enum Answer {
 }
 
 /// A request to the data servers of an LV.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DataRequest {
     /// Admit writes of this view.
     Open {
@@ -282,7 +283,7 @@ pub enum DataRequest {
 }
 
 /// A data server's answer to a [`DataRequest`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DataAnswer {
     /// `Open` or `RaiseFloor` took effect, durably.
     Floor(GrantKey),
@@ -304,7 +305,7 @@ pub enum DataAnswer {
 }
 
 /// An op on its way between members, or read back from the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
     /// View and position under which it was issued.
     pub id: OpId,
@@ -313,7 +314,7 @@ pub struct LogEntry {
 }
 
 /// A message between the members of a PG.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerMessage {
     /// Append these, which follow `prev`.
     Append {
@@ -385,7 +386,7 @@ impl PeerMessage {
 }
 
 /// What a member or learner has when it meets a primary.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Whether its rows are all there; if not, it has nothing.
     pub is_whole: bool,

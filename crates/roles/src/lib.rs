@@ -10,11 +10,13 @@ pub mod data;
 pub mod inspect;
 pub mod limits;
 pub mod manager;
+pub mod managers;
 pub mod meta;
 pub mod proxy;
 mod requests;
 pub mod store;
 mod ticket;
+pub mod wire;
 
 pub use larder_protocol::SpaceUse;
 pub use meta::{Meta, MetaConfig, OpenError};

@@ -37,6 +37,12 @@ pub const RESERVE_LAST_PART: u64 = 4;
 /// Within so many bytes of the reserve the free space is looked at before each group: no tick is so
 /// long that a disk takes more between two.
 pub const NEARLY_FULL_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+/// Rows of one answer to a scan.
+pub const ROWS_MAX: u32 = 2048;
+/// Bytes of rows and values in it, but for the last row's.
+pub const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Milliseconds that a manager lets a question for a newer map wait.
+pub const MAP_WAIT_MS: u64 = 5_000;
 
 const _: () = assert!(
     READ_PIECE_BYTES.is_multiple_of(larder_types::limits::SUM_BYTES as u64),

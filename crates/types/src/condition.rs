@@ -1,9 +1,11 @@
 //! Conditions of puts and deletes, decided at the primary and therefore atomic.
 
+use serde::{Deserialize, Serialize};
+
 use crate::metax::Metax;
 
 /// What must hold of a key's current version for an op to take effect.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Condition {
     /// `If-Match`: the version exists and has one of these etags, or `*`.
     pub if_match: Option<EtagList>,
@@ -16,7 +18,7 @@ pub struct Condition {
 }
 
 /// Entity tags of a condition, without quotes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EtagList {
     /// `*`.
     Any,

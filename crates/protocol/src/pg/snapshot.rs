@@ -28,6 +28,8 @@ use larder_types::{
     Body, Chunk, HybridClock, Op, OpId, OpSeq, PgId, SessionMemory, SnapshotRow, rows,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::{Pg, Role};
 use crate::index::{Changes, Index, IndexError, Row, ScanFrom};
 use crate::limits::{SNAPSHOT_PIECE_BYTES, SNAPSHOT_REMOVALS_MAX};
@@ -35,7 +37,7 @@ use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
 use crate::placement::pg_of;
 
 /// What a snapshot is, besides rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotHeader {
     /// Last op that its rows show.
     pub at: OpId,
@@ -48,7 +50,7 @@ pub struct SnapshotHeader {
 }
 
 /// A put that is open in a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenEntry {
     /// The put.
     pub entry: LogEntry,
@@ -57,7 +59,7 @@ pub struct OpenEntry {
 }
 
 /// Some rows of a snapshot, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     /// Rows and values.
     pub rows: Vec<Row>,

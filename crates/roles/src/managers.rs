@@ -1,0 +1,37 @@
+//! What every role holds of the managers: the map as they last told it, and a way to speak to them.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::state::{Applied, Command, MapVersion, Topology};
+use tokio::sync::watch;
+
+/// The managers, as the other roles of a cluster see them.
+pub trait Managers: Send + Sync + 'static {
+    /// The latest map that is known here.
+    fn map(&self) -> Arc<Topology>;
+
+    /// Changes with each map that comes.
+    fn versions(&self) -> watch::Receiver<MapVersion>;
+
+    /// Has the managers agree on a command. The map that it made may come here later.
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>>;
+
+    /// Tells the leading manager something; it may be lost, and is said again until it has its effect.
+    fn say(&self, message: ServerMessage);
+}
+
+/// Why nobody knows what came of a command, or nothing did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotProposed {
+    /// Ask again: no manager leads at present, or none is within reach.
+    #[error("no manager leads at present, or none is within reach")]
+    NoLeader,
+    /// Look at the map before asking again: it may be in effect or not.
+    #[error("the managers may have taken the command or not")]
+    Unknown,
+    /// Slow down.
+    #[error("the managers have too much to do")]
+    Busy,
+}

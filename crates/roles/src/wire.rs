@@ -1,0 +1,266 @@
+//! What the roles of a cluster say to each other: `docs/formats/roles.md`. Enums here grow at their end; nothing of
+//! them is changed or removed while a release that speaks it is in use. What may be long, or is handed on as it is,
+//! goes into the payload.
+//!
+//! ```text
+//!  proxy ──MetaCall──▶ meta ──MetaMessage::Peer──▶ meta
+//!    │                   └────DataCall::Pg───────▶ data
+//!    └────DataCall::Write, Read──────────────────▶ data
+//!  any ──ManagerCall, ManagerMessageIn──▶ manager ──Manager(ManagerMessage)──▶ any
+//! ```
+
+use larder_net::{Role, Service};
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+use larder_protocol::manager::state::{Applied, Command, MapVersion};
+use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
+use larder_types::{
+    BucketId, Extent, Grant, LvId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View,
+};
+use serde::{Deserialize, Serialize};
+
+/// What meta servers answer.
+#[derive(Debug)]
+pub enum MetaService {}
+
+impl Service for MetaService {
+    const ROLE: Role = Role::Meta;
+    type Request = MetaCall;
+    type Answer = MetaReply;
+    type Message = MetaMessage;
+}
+
+/// A question to the primary of PGs. Each names the view in which its asker takes the server for that; in another
+/// view the answer is [`Refusal::NotPrimary`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaCall {
+    /// A call. Of a put with data the answer is its grant, at once: what becomes of its METAX is asked with
+    /// [`MetaCall::Await`].
+    Call {
+        /// PG.
+        pg: PgId,
+        /// View.
+        view: View,
+        /// Call.
+        call: Call,
+    },
+    /// Answered when METAX of a granted put is persisted, or is known not to be.
+    Await {
+        /// PG.
+        pg: PgId,
+        /// View.
+        view: View,
+        /// The put.
+        op: OpId,
+    },
+    /// The key's null version.
+    Find {
+        /// PG.
+        pg: PgId,
+        /// View.
+        view: View,
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+    },
+    /// One row of the index.
+    GetRow {
+        /// PG of the row.
+        pg: PgId,
+        /// View.
+        view: View,
+        /// Row.
+        row: Vec<u8>,
+    },
+    /// Rows of the index that belong to these PGs, in order; at most [`ROWS_MAX`](crate::limits::ROWS_MAX) and
+    /// [`ROWS_BYTES_MAX`](crate::limits::ROWS_BYTES_MAX).
+    Scan {
+        /// PGs with their views.
+        pgs: Vec<(PgId, View)>,
+        /// Whether everything that these PGs had taken must show.
+        settled: bool,
+        /// First row.
+        from: Vec<u8>,
+        /// The row behind the last, if any.
+        to: Option<Vec<u8>>,
+        /// Rows wanted.
+        count_max: u32,
+    },
+}
+
+/// A meta server's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaReply {
+    /// To a call.
+    Answered(Answer),
+    /// To [`MetaCall::Find`].
+    Found(Option<Box<VersionRow>>),
+    /// To [`MetaCall::GetRow`]: whether it is there; payload: its value.
+    Row(bool),
+    /// To [`MetaCall::Scan`]; payload: [`Rows`], encoded. Where to go on, if there is more.
+    Rows(Option<Vec<u8>>),
+    /// Not done.
+    Refused(Refusal),
+}
+
+/// Rows with their values.
+pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What meta servers are told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaMessage {
+    /// By another member, or one that wants to be; payload: a `PeerMessage`, encoded.
+    Peer(PgId),
+    /// By a proxy: a call that has no answer.
+    Call {
+        /// PG.
+        pg: PgId,
+        /// View.
+        view: View,
+        /// Call.
+        call: Call,
+    },
+    /// By a proxy: its requests below this number are finished.
+    Floor {
+        /// Its session.
+        session: SessionId,
+        /// Number.
+        floor: u64,
+    },
+    /// By the leading manager.
+    Manager(ManagerMessage),
+}
+
+/// What data servers answer.
+#[derive(Debug)]
+pub enum DataService {}
+
+impl Service for DataService {
+    const ROLE: Role = Role::Data;
+    type Request = DataCall;
+    type Answer = DataReply;
+    type Message = DataMessage;
+}
+
+/// A question to a data server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DataCall {
+    /// Write a put's data, the payload; answered when it is durable.
+    Write {
+        /// LV.
+        lv: LvId,
+        /// Grant.
+        grant: Grant,
+        /// Where, in the order of the data.
+        extents: Vec<Extent>,
+        /// Bytes.
+        len: u32,
+    },
+    /// Read bytes of what lies at these extents, as they are: whoever asks has the sums.
+    Read {
+        /// LV.
+        lv: LvId,
+        /// Where.
+        extents: Vec<Extent>,
+        /// First byte, counted through the extents.
+        from: u32,
+        /// Bytes.
+        len: u32,
+    },
+    /// A PG's primary asks.
+    Pg {
+        /// LV.
+        lv: LvId,
+        /// What.
+        request: DataRequest,
+    },
+}
+
+/// A data server's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DataReply {
+    /// The data is durable.
+    Written,
+    /// There is no room for it; nothing was written.
+    Full,
+    /// It was not taken.
+    NotWritten,
+    /// Payload: the bytes.
+    Bytes,
+    /// The bytes cannot be read, or nothing was ever written there.
+    Unreadable,
+    /// To a primary.
+    Pg(DataAnswer),
+}
+
+/// What data servers are told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DataMessage {
+    /// By the leading manager.
+    Manager(ManagerMessage),
+}
+
+/// What managers answer.
+#[derive(Debug)]
+pub enum ManagerService {}
+
+impl Service for ManagerService {
+    const ROLE: Role = Role::Manager;
+    type Request = ManagerCall;
+    type Answer = ManagerReply;
+    type Message = ManagerMessageIn;
+}
+
+/// A question to a manager.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ManagerCall {
+    /// The map, as soon as there is a newer one than this; for at most
+    /// [`MAP_WAIT_MS`](crate::limits::MAP_WAIT_MS). Any manager answers.
+    Map(MapVersion),
+    /// Have the managers agree. Only the leading one does.
+    Propose(Command),
+}
+
+/// A manager's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ManagerReply {
+    /// Payload: a `Topology`, encoded.
+    Map,
+    /// There is no newer map.
+    Unchanged,
+    /// What came of a command.
+    Applied(Applied),
+    /// Another leads, if that is known: ask there.
+    NotLeader(Option<ServerId>),
+    /// It may be applied or not.
+    Unknown,
+    /// Not begun: slow down.
+    Busy,
+}
+
+/// What managers are told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ManagerMessageIn {
+    /// By another manager; payload: a `QuorumMessage`, encoded.
+    Peer,
+    /// By a server; managers that do not lead hand it on to the one that does.
+    Server(ServerMessage),
+}
+
+/// What proxies are told; they answer S3 alone.
+#[derive(Debug)]
+pub enum ProxyService {}
+
+impl Service for ProxyService {
+    const ROLE: Role = Role::Proxy;
+    type Request = ();
+    type Answer = ();
+    type Message = ProxyMessage;
+}
+
+/// What proxies are told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyMessage {
+    /// By the leading manager.
+    Manager(ManagerMessage),
+}
