@@ -12,6 +12,7 @@ pub mod limits;
 pub mod manager;
 pub mod managers;
 pub mod meta;
+pub mod peers;
 pub mod proxy;
 mod requests;
 pub mod store;
