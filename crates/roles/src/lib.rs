@@ -7,6 +7,7 @@
 
 mod clock;
 pub mod data;
+pub mod identity;
 pub mod inspect;
 pub mod limits;
 pub mod manager;
@@ -14,6 +15,7 @@ pub mod managers;
 pub mod meta;
 pub mod peers;
 pub mod proxy;
+pub mod quorum;
 mod requests;
 pub mod store;
 mod ticket;

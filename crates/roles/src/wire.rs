@@ -245,6 +245,8 @@ pub enum ManagerMessageIn {
     Peer,
     /// By a server; managers that do not lead hand it on to the one that does.
     Server(ServerMessage),
+    /// By a manager that does not lead: what this server said to it. It is not handed on again.
+    HandedOn(ServerId, ServerMessage),
 }
 
 /// What proxies are told; they answer S3 alone.
