@@ -31,7 +31,7 @@ struct First {
 }
 
 impl Contacts {
-    /// With these managers to begin with, at `host:port`.
+    /// With these managers to begin with, at `host:port`; of two places of one the later counts.
     #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, first: Vec<(ServerId, String)>) -> Self {
         let first = first.into_iter().map(|(id, address)| (id, First { address, peer: None }));

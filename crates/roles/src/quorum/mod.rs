@@ -10,7 +10,7 @@
 //! | file | what |
 //! |---|---|
 //! | `member.rs` | quorum, map and policy as one, without connections |
-//! | `membership.rs` | who ought to be a manager |
+//! | `membership.rs` | who ought to be a manager, and where managers are |
 //! | `disk.rs`, `v1.rs` | the log's file: `docs/formats/quorum.md` |
 //! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
 //! | `found.rs`, `tokens.rs` | the first start, and how other servers come in |
@@ -66,6 +66,7 @@ use driver::{Driver, Outlets};
 use handler::Desk;
 use maps::Published;
 use member::Member;
+use membership::named_in;
 use tokens::{Admitted, TokenBook, admission_of};
 
 /// The authority's key and certificate, in the founder's directory.
@@ -80,7 +81,8 @@ pub struct ManagerConfig {
     pub dir: PathBuf,
     /// Where others reach it, `host:port`; as the socket says if there is nothing here.
     pub address: Option<String>,
-    /// Other managers, to begin with.
+    /// Other managers, to begin with: some of those that there are, for one that has joined; for others only those
+    /// that have moved since.
     pub managers: Vec<(ServerId, String)>,
 }
 
@@ -129,11 +131,10 @@ impl Manager {
             None => socket.local_addr()?.to_string(),
         };
         let endpoint = Endpoint::new(Credentials::new(&identity)?);
-        let mut first = config.managers;
-        first.push((me, address.clone()));
-        let contacts = Arc::new(Contacts::new(&endpoint, first));
-
         let log = QuorumDisk::open(disk.clone(), cluster, me)?;
+        let own = [(me, address.clone())];
+        let first = named_in(log.stored()).into_iter().chain(config.managers).chain(own);
+        let contacts = Arc::new(Contacts::new(&endpoint, first.collect()));
         let member = Member::restore(me, log, unique_u64(), 0)?;
         let (maps_in, maps) = watch::channel(Arc::new(Published::default()));
         let (inbox_in, inbox) = sync_channel(MANAGER_INBOX_MAX);

@@ -1,6 +1,7 @@
 //! Managers over real connections.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_net::Peer;
@@ -8,6 +9,8 @@ use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{Command, Outcome, Refusal, ServerRole, ServerState};
 use larder_types::{BootId, BucketName, ServerId};
 use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::support::{
     Idle, contact, found_with, is, join_and_start, new_server, start, until, until_seen,
@@ -83,7 +86,7 @@ async fn a_founded_cluster_keeps_its_map_over_a_restart() {
 async fn one_process_at_a_time_uses_a_directory_and_nobody_founds_twice_in_it() {
     let (dir, _) = found_with(Vec::new());
     let manager = start(dir.path(), Vec::new()).await;
-    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = ManagerConfig { dir: dir.path().to_owned(), address: None, managers: Vec::new() };
     assert!(matches!(Manager::start(config, socket), Err(ManagerError::Disk(_))));
     manager.stop().await.unwrap();
@@ -117,12 +120,42 @@ async fn two_of_three_managers_go_on_and_the_third_catches_up_at_another_address
     managers.remove(0).1.stop().await.unwrap();
     create_bucket(&founder, "three").await;
     until_bucket(&managers[0].1, "three").await;
+}
 
-    // One alone agrees to nothing.
-    managers.remove(0).1.stop().await.unwrap();
-    let name = BucketName::new("never").unwrap();
-    let alone = founder.managers().propose(Command::CreateBucket(name, None, 1)).await;
-    assert!(matches!(alone, Err(NotProposed::NoLeader | NotProposed::Unknown)), "{alone:?}");
+#[tokio::test]
+async fn managers_that_all_lost_their_power_find_each_other_by_their_logs() {
+    let managers = three().await;
+    create_bucket(&managers[1].1, "kept").await;
+    let mut homes = Vec::new();
+    for (dir, manager) in managers {
+        let address = manager.address().to_owned();
+        manager.stop().await.unwrap();
+        homes.push((dir, address));
+    }
+    // Two are enough; one of them was not told of the other when it joined.
+    let mut managers = Vec::new();
+    for (dir, address) in &homes[1..] {
+        let socket = bind_again(address).await;
+        let config =
+            ManagerConfig { dir: dir.path().to_owned(), address: None, managers: Vec::new() };
+        managers.push(Manager::start(config, socket).unwrap());
+    }
+    for manager in &managers {
+        until_bucket(manager, "kept").await;
+    }
+    create_bucket(&managers[0], "after").await;
+}
+
+/// A port that was in use a moment ago.
+async fn bind_again(address: &str) -> TcpListener {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(socket) => return socket,
+            Err(error) if Instant::now() > deadline => panic!("{error}"),
+            Err(_in_use) => tokio::task::yield_now().await,
+        }
+    }
 }
 
 #[tokio::test]
