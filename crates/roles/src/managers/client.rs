@@ -10,14 +10,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use larder_net::CallError;
+use larder_net::{CallError, JoinToken};
 use larder_protocol::manager::policy::ServerMessage;
-use larder_protocol::manager::state::{Applied, Command, MapVersion, Topology};
+use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer, Topology};
 use larder_types::ServerId;
 use larder_types::codec::decode;
 use parking_lot::{Mutex, RwLock};
@@ -26,10 +26,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::{Contacts, Managers, NotProposed};
+use crate::clock::since_1970_ms;
 use crate::limits::{
     MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_WAIT_MS,
     PROPOSE_WAIT_MS, SAID_TO_MANAGERS,
 };
+use crate::quorum::NotIssued;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply};
 
 /// See the module's head. Dropped, it asks no more.
@@ -71,6 +73,43 @@ impl ManagersClient {
         });
         let following = tokio::spawn(follow(known.clone()));
         Self { known, following }
+    }
+
+    /// Gives a server a place in the map, and a token with which it takes it; for who has a manager's certificate.
+    ///
+    /// # Errors
+    /// [`NotIssued`], by what to do.
+    pub async fn issue_token(
+        &self,
+        server: NewServer,
+        expires: Option<SystemTime>,
+    ) -> Result<(ServerId, JoinToken), NotIssued> {
+        let expires_ms = expires.map(since_1970_ms);
+        let call = ManagerCall::IssueToken(Box::new(server), expires_ms);
+        // As long as the manager waits for the three things that it has to wait for, and a moment.
+        let wait = Duration::from_millis(3 * PROPOSE_WAIT_MS + MAP_ANSWER_MS);
+        let (map, mut end) = (self.map(), NotIssued::NotFounder);
+        for manager in self.known.contacts.all(&map) {
+            let deadline = Instant::now() + wait;
+            match self.known.contacts.call(&map, manager, &call, deadline).await {
+                Ok((ManagerReply::Issued(server), token)) => {
+                    let token = String::from_utf8_lossy(&token).parse();
+                    let token = token.map_err(|error| NotIssued::Told(format!("{error}")))?;
+                    return Ok((server, token));
+                }
+                Ok((ManagerReply::NotIssued, why)) => {
+                    return Err(NotIssued::Told(String::from_utf8_lossy(&why).into_owned()));
+                }
+                Ok((ManagerReply::NotFounder, _)) => {}
+                Err(error @ (CallError::NotSent(_) | CallError::Denied(_))) => {
+                    tracing::debug!(%manager, %error, "a manager cannot be asked");
+                    end = NotProposed::NoLeader.into();
+                }
+                Err(CallError::Busy(_)) => return Err(NotProposed::Busy.into()),
+                Ok(_) | Err(_) => return Err(NotProposed::Unknown.into()),
+            }
+        }
+        Err(end)
     }
 }
 

@@ -58,4 +58,7 @@ pub enum NotIssued {
     /// As it says.
     #[error(transparent)]
     Manager(#[from] ManagerError),
+    /// As the manager that was asked says.
+    #[error("{0}")]
+    Told(String),
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use larder_env::rng::{fill_secret, unique_u64};
+use larder_env::rng::unique_u64;
 use larder_env::{Disk, DiskError, RealDisk};
 use larder_net::{Authority, JoinToken};
 use larder_protocol::limits::ELECTION_MS_MIN;
@@ -65,9 +65,7 @@ pub fn found(dir: &Path, founding: Founding) -> Result<Vec<(ServerId, JoinToken)
     let mut tokens = Vec::new();
     for server in founding.servers {
         let roles = roles_of(&server.roles);
-        let mut hash = [0; 32];
-        fill_secret(&mut hash);
-        let [add_token, add_server] = admission_of(hash, server, founding.expires);
+        let [add_token, add_server] = admission_of(server, founding.expires);
         let Outcome::Token(place) = founder.agree(&add_token)? else {
             unreachable!("a token gets an id")
         };

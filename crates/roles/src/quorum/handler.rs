@@ -3,18 +3,19 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder, Role};
 use larder_protocol::manager::quorum::QuorumMessage;
-use larder_protocol::manager::state::MapVersion;
+use larder_protocol::manager::state::{Command, MapVersion, NewServer};
 use larder_types::codec::decode;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::driver::Input;
 use super::maps::Published;
+use super::tokens::Issuer;
 use crate::limits::MAP_WAIT_MS;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 
@@ -22,28 +23,31 @@ use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 pub(super) struct Desk {
     pub(super) inbox: SyncSender<Input>,
     pub(super) maps: watch::Receiver<Arc<Published>>,
+    /// The founder's.
+    pub(super) issuer: Option<Arc<Issuer>>,
 }
 
 impl Handler<ManagerService> for Desk {
     fn request(
         &self,
-        _: &PeerIdentity,
+        from: &PeerIdentity,
         request: ManagerCall,
         _: Bytes,
         responder: Responder<ManagerService>,
     ) {
         match request {
             ManagerCall::Map(known) => answer_map(self.maps.clone(), known, responder),
-            ManagerCall::Propose(command) => {
-                let (reply, input) = match self.inbox.try_send(Input::Propose(command, responder)) {
-                    Ok(()) => return,
-                    Err(TrySendError::Full(input)) => (ManagerReply::Busy, input),
-                    Err(TrySendError::Disconnected(input)) => {
-                        (ManagerReply::NotLeader(None), input)
-                    }
-                };
-                if let Input::Propose(_, responder) = input {
-                    responder.answer(&reply, Bytes::new());
+            ManagerCall::Propose(command) => self.propose(command, responder),
+            ManagerCall::IssueToken(server, expires_ms) => {
+                if !from.subject.roles.has(Role::Manager) {
+                    tracing::warn!(%from, "only a manager may ask for join tokens");
+                    let why = Bytes::from_static(b"only a manager may ask for join tokens");
+                    responder.answer(&ManagerReply::NotIssued, why);
+                } else if let Some(issuer) = &self.issuer {
+                    let expires = expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms));
+                    tokio::spawn(issue(issuer.clone(), *server, expires, responder));
+                } else {
+                    responder.answer(&ManagerReply::NotFounder, Bytes::new());
                 }
             }
         }
@@ -74,6 +78,36 @@ impl Handler<ManagerService> for Desk {
         // Full, or ended: messages may be lost.
         if self.inbox.try_send(input).is_err() {
             tracing::debug!(%from, "a message was dropped");
+        }
+    }
+}
+
+impl Desk {
+    fn propose(&self, command: Command, responder: Responder<ManagerService>) {
+        let (reply, input) = match self.inbox.try_send(Input::Propose(command, responder)) {
+            Ok(()) => return,
+            Err(TrySendError::Full(input)) => (ManagerReply::Busy, input),
+            Err(TrySendError::Disconnected(input)) => (ManagerReply::NotLeader(None), input),
+        };
+        if let Input::Propose(_, responder) = input {
+            responder.answer(&reply, Bytes::new());
+        }
+    }
+}
+
+async fn issue(
+    issuer: Arc<Issuer>,
+    server: NewServer,
+    expires: Option<SystemTime>,
+    responder: Responder<ManagerService>,
+) {
+    match issuer.issue(server, expires).await {
+        Ok((server, token)) => {
+            responder.answer(&ManagerReply::Issued(server), token.to_string().into());
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no join token was made");
+            responder.answer(&ManagerReply::NotIssued, error.to_string().into());
         }
     }
 }

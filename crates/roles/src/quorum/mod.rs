@@ -39,27 +39,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use larder_env::RealDisk;
-use larder_env::rng::{fill_secret, unique_u64};
+use larder_env::rng::unique_u64;
 use larder_net::{
-    Authority, Credentials, Endpoint, Enrolment, Fingerprint, Identity, JoinToken, Listener, Roles,
-    Services,
+    Authority, Credentials, Endpoint, Enrolment, Identity, JoinToken, Listener, Roles, Services,
 };
-use larder_protocol::manager::state::{NewServer, Outcome};
-use larder_types::{BootId, ServerId};
+use larder_protocol::manager::state::NewServer;
+use larder_types::{BootId, ClusterId, ServerId};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
 
 pub use error::{ManagerError, NotIssued};
 pub use found::{Founding, found};
 pub use member::Standing;
 
-use crate::identity::{IDENTITY_FILE, roles_of};
-use crate::limits::{MANAGER_INBOX_MAX, PROPOSE_WAIT_MS};
-use crate::managers::{Contacts, Managers, ManagersClient, NotProposed, Presence, Run};
+use crate::identity::IDENTITY_FILE;
+use crate::limits::MANAGER_INBOX_MAX;
+use crate::managers::{Contacts, ManagersClient, Presence, Run};
 use crate::wire::ManagerService;
 use disk::QuorumDisk;
 use driver::{Driver, Outlets};
@@ -67,7 +65,7 @@ use handler::Desk;
 use maps::Published;
 use member::Member;
 use membership::named_in;
-use tokens::{Admitted, TokenBook, admission_of};
+use tokens::{Admitted, Issuer, TokenBook};
 
 /// The authority's key and certificate, in the founder's directory.
 const AUTHORITY_FILE: &str = "authority.pem";
@@ -91,19 +89,12 @@ pub struct Manager {
     me: ServerId,
     address: String,
     client: Arc<ManagersClient>,
-    maps: watch::Receiver<Arc<Published>>,
     standing: watch::Receiver<Standing>,
-    signing: Option<Signing>,
+    issuer: Option<Arc<Issuer>>,
     stopping: Arc<AtomicBool>,
     ended: Option<oneshot::Receiver<Result<(), ManagerError>>>,
     _listener: Listener,
     _presence: Presence,
-}
-
-/// What only the founder has.
-struct Signing {
-    authority: Fingerprint,
-    book: Arc<TokenBook>,
 }
 
 impl Drop for Manager {
@@ -151,16 +142,23 @@ impl Manager {
             lock,
         };
 
-        let desk = Desk { inbox: inbox_in, maps: maps.clone() };
-        let mut services = Services::new().with::<ManagerService>(Roles::all(), desk);
-        let mut signing = None;
-        if let Some((with, enrolment)) = Signing::open(&config.dir, &identity, disk, &maps)? {
-            signing = Some(with);
-            services = services.with_enrolment(enrolment);
+        let client = Arc::new(ManagersClient::start(contacts));
+        let (mut services, mut issuer) = (Services::new(), None);
+        if let Some(authority) = authority_in(&config.dir, cluster)? {
+            let book = Arc::new(TokenBook::open(disk)?);
+            issuer = Some(Arc::new(Issuer {
+                authority: authority.fingerprint(),
+                book: book.clone(),
+                managers: client.clone(),
+                maps: maps.clone(),
+            }));
+            let admitted = Admitted { book, maps: maps.clone() };
+            services = services.with_enrolment(Enrolment::new(authority, admitted));
         }
+        let desk = Desk { inbox: inbox_in, maps, issuer: issuer.clone() };
+        let services = services.with::<ManagerService>(Roles::all(), desk);
         let listener = Listener::start(&endpoint, socket, services)?;
         let ended = Some(begin(driver)?);
-        let client = Arc::new(ManagersClient::start(contacts));
         let (boot, addresses) = (BootId(unique_u64()), vec![address.clone()]);
         let run = Run { server: me, boot, addresses, has: Vec::new() };
         let presence = Presence::start(client.clone(), run);
@@ -169,9 +167,8 @@ impl Manager {
             me,
             address,
             client,
-            maps,
             standing,
-            signing,
+            issuer,
             stopping,
             ended,
             _listener: listener,
@@ -212,29 +209,8 @@ impl Manager {
         server: NewServer,
         expires: Option<SystemTime>,
     ) -> Result<(ServerId, JoinToken), NotIssued> {
-        let signing = self.signing.as_ref().ok_or(NotIssued::NotFounder)?;
-        let roles = roles_of(&server.roles);
-        let mut hash = [0; 32];
-        fill_secret(&mut hash);
-        let [add_token, add_server] = admission_of(hash, server, expires);
-        let Outcome::Token(place) = self.client.propose(add_token).await?? else {
-            return Err(NotProposed::Unknown.into());
-        };
-        let Outcome::Server(server) = self.client.propose(add_server).await?? else {
-            return Err(NotProposed::Unknown.into());
-        };
-        // Joiners are let in by the map as it is here.
-        let mut maps = self.maps.clone();
-        let named = maps.wait_for(|newest| newest.map.servers.contains_key(&server));
-        let newest = match timeout(Duration::from_millis(PROPOSE_WAIT_MS), named).await {
-            Ok(Ok(newest)) => newest.clone(),
-            Ok(Err(_)) | Err(_) => return Err(NotProposed::Unknown.into()),
-        };
-        let token = signing.book.add(signing.authority, (server, roles), place, expires)?;
-        let book = signing.book.clone();
-        let saved = tokio::task::spawn_blocking(move || book.save(&newest.map));
-        saved.await.map_err(|ended| ManagerError::System(ended.into()))??;
-        Ok((server, token))
+        let issuer = self.issuer.as_ref().ok_or(NotIssued::NotFounder)?;
+        issuer.issue(server, expires).await
     }
 
     /// Waits until it has stopped; it is then to be dropped.
@@ -259,25 +235,10 @@ impl Manager {
     }
 }
 
-impl Signing {
-    /// What the founder needs to let servers join; `None` without the authority's key.
-    fn open(
-        dir: &Path,
-        identity: &Identity,
-        disk: Arc<RealDisk>,
-        maps: &watch::Receiver<Arc<Published>>,
-    ) -> Result<Option<(Self, Enrolment)>, ManagerError> {
-        let path = dir.join(AUTHORITY_FILE);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let authority = Authority::load(identity.subject().cluster, &path)?;
-        let fingerprint = authority.fingerprint();
-        let book = Arc::new(TokenBook::open(disk)?);
-        let admitted = Admitted { book: book.clone(), maps: maps.clone() };
-        let enrolment = Enrolment::new(authority, admitted);
-        Ok(Some((Self { authority: fingerprint, book }, enrolment)))
-    }
+/// The authority, if its key is in this directory.
+fn authority_in(dir: &Path, cluster: ClusterId) -> Result<Option<Authority>, ManagerError> {
+    let path = dir.join(AUTHORITY_FILE);
+    if path.exists() { Ok(Some(Authority::load(cluster, &path)?)) } else { Ok(None) }
 }
 
 /// Starts the thread, and tells how it ended.

@@ -10,24 +10,29 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use larder_env::disk::{read_file, replace_file};
+use larder_env::rng::fill_secret;
 use larder_env::{Disk, DiskError};
 use larder_net::{
     Admission, Fingerprint, JoinToken, Refusal, Roles, Subject, TokenId, TokenRecord,
 };
-use larder_protocol::manager::state::{self, Command, NewServer, ServerState, Topology};
+use larder_protocol::manager::state::{self, Command, NewServer, Outcome, ServerState, Topology};
 use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::error::ManagerError;
+use super::error::{ManagerError, NotIssued};
 use super::maps::Published;
-use crate::clock::now_ms;
+use crate::clock::{now_ms, since_1970_ms};
+use crate::identity::roles_of;
+use crate::limits::PROPOSE_WAIT_MS;
+use crate::managers::{Managers, ManagersClient, NotProposed};
 
 /// The book, within the manager's directory.
 pub(super) const FILE: &str = "tokens";
@@ -140,13 +145,48 @@ impl Admission for Admitted {
     }
 }
 
+/// What makes tokens at a manager that runs: book and authority, and the way to have servers agreed on.
+pub(super) struct Issuer {
+    pub(super) authority: Fingerprint,
+    pub(super) book: Arc<TokenBook>,
+    pub(super) managers: Arc<ManagersClient>,
+    pub(super) maps: watch::Receiver<Arc<Published>>,
+}
+
+impl Issuer {
+    /// Gives a server a place in the map, and a token with which it takes it.
+    pub(super) async fn issue(
+        &self,
+        server: NewServer,
+        expires: Option<SystemTime>,
+    ) -> Result<(ServerId, JoinToken), NotIssued> {
+        let roles = roles_of(&server.roles);
+        let [add_token, add_server] = admission_of(server, expires);
+        let Outcome::Token(place) = self.managers.propose(add_token).await?? else {
+            return Err(NotProposed::Unknown.into());
+        };
+        let Outcome::Server(server) = self.managers.propose(add_server).await?? else {
+            return Err(NotProposed::Unknown.into());
+        };
+        // Joiners are let in by the map as it is here.
+        let mut maps = self.maps.clone();
+        let named = maps.wait_for(|newest| newest.map.servers.contains_key(&server));
+        let newest = match timeout(Duration::from_millis(PROPOSE_WAIT_MS), named).await {
+            Ok(Ok(newest)) => newest.clone(),
+            Ok(Err(_)) | Err(_) => return Err(NotProposed::Unknown.into()),
+        };
+        let token = self.book.add(self.authority, (server, roles), place, expires)?;
+        let book = self.book.clone();
+        let saved = tokio::task::spawn_blocking(move || book.save(&newest.map));
+        saved.await.map_err(|ended| ManagerError::System(ended.into()))??;
+        Ok((server, token))
+    }
+}
+
 /// What has to be agreed on for a server's token: that there is one, then that it lets this server in.
-pub(super) fn admission_of(
-    hash: [u8; 32],
-    server: NewServer,
-    expires: Option<SystemTime>,
-) -> [Command; 2] {
-    let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let expires_ms = expires.map_or(u64::MAX, |at| u64::try_from(since(at)).unwrap_or(u64::MAX));
+pub(super) fn admission_of(server: NewServer, expires: Option<SystemTime>) -> [Command; 2] {
+    let mut hash = [0; 32];
+    fill_secret(&mut hash);
+    let expires_ms = expires.map_or(u64::MAX, since_1970_ms);
     [Command::AddToken(hash, expires_ms), Command::AddServer(server, Some((hash, now_ms())))]
 }

@@ -1,13 +1,16 @@
 //! How servers come in, go silent and come back.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use larder_net::{Authority, JoinError, Refusal, Role, Roles, TokenRecord, join};
+use larder_net::{
+    Authority, Credentials, Endpoint, JoinError, Refusal, Role, Roles, TokenRecord, join,
+};
 use larder_protocol::manager::state::{self, Command, Outcome, ServerRole, ServerState};
 use larder_types::{BootId, ClusterId, ServerId};
 
 use super::support::{Idle, contact, found_with, is, join_and_start, new_server, start, until};
-use crate::managers::Managers;
+use crate::managers::{Contacts, Managers, ManagersClient};
 use crate::quorum::{Manager, NotIssued};
 
 async fn refused(manager: &Manager, token: &larder_net::JoinToken) -> Refusal {
@@ -90,6 +93,18 @@ async fn tokens_outlive_a_restart_and_only_the_founder_makes_them() {
 
     let home = tempfile::tempdir().unwrap();
     let other = join_and_start(home.path(), &founder, &tokens[0].1).await;
-    let issued = other.issue_token(new_server("p1", ServerRole::Proxy), None).await;
+    let p1 = || new_server("p1", ServerRole::Proxy);
+    let issued = other.issue_token(p1(), None).await;
     assert!(matches!(issued, Err(NotIssued::NotFounder)), "{issued:?}");
+
+    // It can have the founder make them; a proxy cannot.
+    let (p1_id, p1_token) = other.managers().issue_token(p1(), None).await.unwrap();
+    assert_eq!(join(founder.address(), &p1_token).await.unwrap().subject().server, p1_id);
+    let endpoint = Endpoint::new(Credentials::new(&identity).unwrap());
+    let contacts = Arc::new(Contacts::new(&endpoint, vec![contact(&founder)]));
+    let proxy = ManagersClient::start(contacts);
+    let refused = proxy.issue_token(new_server("p2", ServerRole::Proxy), None).await;
+    assert!(matches!(refused, Err(NotIssued::Told(_))), "{refused:?}");
+    let map = until(&proxy, "the map", |map| map.servers.contains_key(&p1_id)).await;
+    assert!(map.servers.values().all(|server| server.name != "p2"));
 }
