@@ -64,10 +64,10 @@ async fn tell(managers: Arc<dyn Managers>, run: Run, asked: Arc<Notify>) {
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = beat.tick() => match standing(&managers.map(), &run) {
-                Standing::Named => managers.say(ServerMessage::Heartbeat(run.boot)),
-                Standing::Unknown => managers.say(started()),
-                Standing::Removed => {
+            _ = beat.tick() => match naming(&managers.map(), &run) {
+                Naming::Named => managers.say(ServerMessage::Heartbeat(run.boot)),
+                Naming::Unknown => managers.say(started()),
+                Naming::Removed => {
                     tracing::error!(server = %run.server, "this server was removed from the cluster");
                     return;
                 }
@@ -78,19 +78,19 @@ async fn tell(managers: Arc<dyn Managers>, run: Run, asked: Arc<Notify>) {
 }
 
 /// What the map says of a run.
-enum Standing {
+enum Naming {
     Named,
     Unknown,
     Removed,
 }
 
-fn standing(map: &Topology, run: &Run) -> Standing {
-    let Some(record) = map.servers.get(&run.server) else { return Standing::Unknown };
+fn naming(map: &Topology, run: &Run) -> Naming {
+    let Some(record) = map.servers.get(&run.server) else { return Naming::Unknown };
     match record.state {
-        ServerState::Removed => Standing::Removed,
+        ServerState::Removed => Naming::Removed,
         ServerState::Up if record.boot == run.boot && record.addresses == run.addresses => {
-            Standing::Named
+            Naming::Named
         }
-        _ => Standing::Unknown,
+        _ => Naming::Unknown,
     }
 }

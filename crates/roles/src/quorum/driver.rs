@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::error::ManagerError;
 use super::maps::Published;
-use super::member::{Member, MemberEffect, Standing};
+use super::member::{Member, MemberEffect, Seat};
 use crate::limits::{MANAGER_BATCH_MAX, MANAGER_TICK_MS};
 use crate::managers::Contacts;
 use crate::peers::Peers;
@@ -47,7 +47,7 @@ pub(super) struct Driver {
     pub(super) inbox: Receiver<Input>,
     pub(super) out: Outlets,
     pub(super) maps: watch::Sender<Arc<Published>>,
-    pub(super) standing: watch::Sender<Standing>,
+    pub(super) seat: watch::Sender<Seat>,
     pub(super) stopping: Arc<AtomicBool>,
     /// The directory is this manager's until the thread ends.
     pub(super) lock: FileLock,
@@ -90,17 +90,17 @@ impl Driver {
         }
     }
 
-    /// Shows map and standing if they have changed, and no map from before this run began: before answers leave, so that who hears of a change can read it here.
+    /// Shows map and seat if they have changed, and no map from before this run began: before answers leave, so that who hears of a change can read it here.
     fn publish(&self) {
         let (shown, version) = (self.maps.borrow().map.version, self.member.map().version);
         if version != shown && self.member.is_current() {
             assert!(version > shown, "the map never goes back");
             self.maps.send_replace(Published::new(self.member.map().clone()));
         }
-        self.standing.send_if_modified(|shown| {
-            let standing = self.member.standing();
-            let changed = standing != *shown;
-            *shown = standing;
+        self.seat.send_if_modified(|shown| {
+            let seat = self.member.seat();
+            let changed = seat != *shown;
+            *shown = seat;
             changed
         });
     }

@@ -47,9 +47,9 @@ pub(super) enum MemberEffect<A> {
     Answer(A, ManagerReply),
 }
 
-/// A manager's place among the managers, as it knows it.
+/// A manager among the managers, as it knows them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Standing {
+pub struct Seat {
     /// Whether it leads.
     pub leads: bool,
     /// Who leads, if that is known.
@@ -160,10 +160,10 @@ impl<A> Member<A> {
         self.quorum.leads()
     }
 
-    /// Its place among the managers.
-    pub(super) fn standing(&self) -> Standing {
+    /// Itself among the managers.
+    pub(super) fn seat(&self) -> Seat {
         let (leads, leader) = (self.leads(), self.quorum.leader());
-        Standing { leads, leader, members: self.quorum.members() }
+        Seat { leads, leader, members: self.quorum.members() }
     }
 
     /// Sets the clock, in milliseconds; it never goes back.

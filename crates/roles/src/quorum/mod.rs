@@ -53,7 +53,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use error::{ManagerError, NotIssued};
 pub use found::{Founding, found};
-pub use member::Standing;
+pub use member::Seat;
 
 use crate::identity::IDENTITY_FILE;
 use crate::limits::MANAGER_INBOX_MAX;
@@ -89,7 +89,7 @@ pub struct Manager {
     me: ServerId,
     address: String,
     client: Arc<ManagersClient>,
-    standing: watch::Receiver<Standing>,
+    seat: watch::Receiver<Seat>,
     issuer: Option<Arc<Issuer>>,
     stopping: Arc<AtomicBool>,
     ended: Option<oneshot::Receiver<Result<(), ManagerError>>>,
@@ -131,13 +131,13 @@ impl Manager {
         let (inbox_in, inbox) = sync_channel(MANAGER_INBOX_MAX);
         let stopping = Arc::new(AtomicBool::new(false));
         let out = Outlets::new(&endpoint, contacts.clone());
-        let (standing_in, standing) = watch::channel(Standing::default());
+        let (seat_in, seat) = watch::channel(Seat::default());
         let driver = Driver {
             member,
             inbox,
             out,
             maps: maps_in,
-            standing: standing_in,
+            seat: seat_in,
             stopping: stopping.clone(),
             lock,
         };
@@ -167,7 +167,7 @@ impl Manager {
             me,
             address,
             client,
-            standing,
+            seat,
             issuer,
             stopping,
             ended,
@@ -194,10 +194,10 @@ impl Manager {
         &self.client
     }
 
-    /// Its place among the managers, as it changes.
+    /// Who leads and who the managers are, as far as it knows, as it changes.
     #[must_use]
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.clone()
+    pub fn seat(&self) -> watch::Receiver<Seat> {
+        self.seat.clone()
     }
 
     /// Gives a server a place in the map, and a token with which it takes it. Only the founder can.

@@ -106,7 +106,8 @@ impl TokenBook {
         Ok(replace_file(&*self.disk, "", FILE, &bytes)?)
     }
 
-    fn find(&self, id: TokenId, map: &Topology) -> Result<TokenRecord, Refusal> {
+    /// The token's record, if the map has it good.
+    pub(super) fn find(&self, id: TokenId, map: &Topology) -> Result<TokenRecord, Refusal> {
         let kept = self.kept.lock().get(&id).cloned().ok_or(Refusal::Token)?;
         // It was handed out after its server was agreed on: the map here is older.
         if !map.servers.contains_key(&kept.record.server()) {

@@ -45,7 +45,7 @@ async fn until_voters(manager: &Manager, voters: &[u32]) {
     let settled = |members: &larder_protocol::manager::quorum::Members| {
         members.voters == voters && members.next_voters.is_empty()
     };
-    until_seen(manager.standing(), |standing| settled(&standing.members)).await;
+    until_seen(manager.seat(), |seat| settled(&seat.members)).await;
 }
 
 /// Three managers that vote; the first is the founder.
@@ -181,7 +181,7 @@ async fn a_manager_that_does_not_lead_hands_on_what_servers_say() {
     until(&idle.client, "up", |map| is(map, server, ServerState::Up)).await;
     let Idle { endpoint, client, .. } = &idle;
 
-    let follower = managers.iter().find(|(_, it)| !it.standing().borrow().leads).unwrap();
+    let follower = managers.iter().find(|(_, it)| !it.seat().borrow().leads).unwrap();
     let (id, address) = contact(&follower.1);
     let peer: Peer<ManagerService> = Peer::new(endpoint, id, address);
     let moved = vec!["moved:1".to_owned()];

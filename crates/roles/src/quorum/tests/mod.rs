@@ -5,3 +5,4 @@ mod disk;
 mod joining;
 mod member;
 mod support;
+mod tokens;
