@@ -45,10 +45,16 @@ use crate::token::{JoinToken, SessionSecret, TokenId, TokenRecord};
 
 /// Who may join and stay: kept by the managers.
 pub trait Admission: Send + Sync + 'static {
-    /// The token with this id, unless it is unknown or revoked.
-    fn token(&self, id: TokenId) -> Option<TokenRecord>;
-    /// Whether this server's certificate is renewed. Not when the cluster has removed it.
-    fn renews(&self, subject: &Subject) -> bool;
+    /// The token with this id.
+    ///
+    /// # Errors
+    /// [`Refusal::Token`] if it is unknown or revoked; [`Refusal::NotNow`] if nobody can tell yet.
+    fn token(&self, id: TokenId) -> Result<TokenRecord, Refusal>;
+    /// Whether this server's certificate is renewed.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRenewed`] if the cluster has removed it; [`Refusal::NotNow`] if nobody can tell yet.
+    fn renews(&self, subject: &Subject) -> Result<(), Refusal>;
 }
 
 /// What a manager needs to let servers join.
@@ -120,7 +126,7 @@ fn decide(
 ) -> Result<(ServerId, Roles, PublicKey), Refusal> {
     match asked {
         Asked::Join { token, key, proof } => {
-            let record = enrolment.admission.token(*token).ok_or(Refusal::Token)?;
+            let record = enrolment.admission.token(*token)?;
             if !record.proves(session, key, proof) {
                 return Err(Refusal::Token);
             }
@@ -130,8 +136,8 @@ fn decide(
             Ok((record.server(), record.roles(), *key))
         }
         Asked::Renew { key } => {
-            let subject = known.filter(|subject| enrolment.admission.renews(subject));
-            let subject = subject.ok_or(Refusal::NotRenewed)?;
+            let subject = known.ok_or(Refusal::NotRenewed)?;
+            enrolment.admission.renews(&subject)?;
             Ok((subject.server, subject.roles, *key))
         }
     }

@@ -8,6 +8,7 @@
 mod clock;
 pub mod data;
 pub mod data_node;
+pub mod identity;
 pub mod inspect;
 pub mod limits;
 pub mod manager;
@@ -15,6 +16,7 @@ pub mod managers;
 pub mod meta;
 pub mod peers;
 pub mod proxy;
+pub mod quorum;
 mod requests;
 pub mod store;
 mod ticket;

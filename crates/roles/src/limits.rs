@@ -47,6 +47,30 @@ pub const START_PATIENCE_MS: u64 = 30_000;
 pub const PROPOSE_PAUSE_MS: u64 = 200;
 /// Milliseconds that a manager lets a question for a newer map wait.
 pub const MAP_WAIT_MS: u64 = 5_000;
+/// Milliseconds beyond that after which a manager that has not answered is taken for gone.
+pub const MAP_ANSWER_MS: u64 = 2_000;
+/// Milliseconds for which a manager that did not answer is passed over while others do.
+pub const MANAGER_AVOIDED_MS: u64 = 30_000;
+/// Milliseconds of the first pause after no manager answered; doubled with each further.
+pub const MANAGERS_PAUSE_MS_MIN: u64 = 50;
+/// The longest such pause, and that between two rounds of asking who leads.
+pub const MANAGERS_PAUSE_MS_MAX: u64 = 1_000;
+/// Managers to which each message of a server goes: one may be dead without its connections knowing.
+pub const SAID_TO_MANAGERS: usize = 2;
+/// Milliseconds for which a leading manager is looked for and waited for.
+pub const PROPOSE_WAIT_MS: u64 = 10_000;
+/// Milliseconds for which a server that joins waits for a manager that lets it.
+pub const JOIN_WAIT_MS: u64 = 60_000;
+/// Milliseconds between two rounds of asking them.
+pub const JOIN_PAUSE_MS: u64 = 500;
+/// Messages and proposals that wait for a manager's thread.
+pub const MANAGER_INBOX_MAX: usize = 4_096;
+/// Of those, how many at most share a write.
+pub const MANAGER_BATCH_MAX: usize = 256;
+/// Milliseconds between two looks of a manager at what is due.
+pub const MANAGER_TICK_MS: u64 = 50;
+/// Bytes of records after which the file of a manager's log is written anew, if no snapshot came before.
+pub const QUORUM_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 const _: () = assert!(
     READ_PIECE_BYTES.is_multiple_of(larder_types::limits::SUM_BYTES as u64),
@@ -55,4 +79,16 @@ const _: () = assert!(
 const _: () = assert!(
     LOG_BUFFER_BYTES_MAX * 2 <= larder_metalog::limits::BUFFER_BYTES_MAX,
     "calls are turned away long before the log's buffer refuses an op that was taken"
+);
+const _: () = assert!(
+    MANAGER_TICK_MS < larder_protocol::limits::HEARTBEAT_MS,
+    "a leader's heartbeats are in time"
+);
+const _: () = assert!(
+    MANAGER_BATCH_MAX < larder_protocol::limits::QUORUM_WAITING_MAX,
+    "the quorum takes what a batch brings while it waits for the disk"
+);
+const _: () = assert!(
+    QUORUM_FILE_BYTES_MAX > 2 * larder_protocol::limits::QUORUM_LOG_BYTES_MAX,
+    "a snapshot usually comes first"
 );

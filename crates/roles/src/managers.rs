@@ -1,11 +1,19 @@
 //! What every role holds of the managers: the map as they last told it, and a way to speak to them.
 
+mod client;
+mod contacts;
+mod presence;
+
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{Applied, Command, MapVersion, Topology};
 use tokio::sync::watch;
+
+pub use client::ManagersClient;
+pub use contacts::Contacts;
+pub use presence::{Presence, Run};
 
 /// The managers, as the other roles of a cluster see them.
 pub trait Managers: Send + Sync + 'static {

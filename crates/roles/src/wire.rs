@@ -11,7 +11,7 @@
 
 use larder_net::{Role, Service};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-use larder_protocol::manager::state::{Applied, Command, MapVersion};
+use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
 use larder_types::{
     BucketId, Extent, Grant, LvId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View,
@@ -221,6 +221,9 @@ pub enum ManagerCall {
     Map(MapVersion),
     /// Have the managers agree. Only the leading one does.
     Propose(Command),
+    /// Give a server a place in the map, and a token that expires at this time since 1970, if ever. Only who has a
+    /// manager's certificate may ask; only the founder answers.
+    IssueToken(Box<NewServer>, Option<u64>),
 }
 
 /// A manager's answer.
@@ -238,6 +241,12 @@ pub enum ManagerReply {
     Unknown,
     /// Not begun: slow down.
     Busy,
+    /// The server's id; payload: its token, as text.
+    Issued(ServerId),
+    /// No token; payload: why, for people.
+    NotIssued,
+    /// No token: this manager has not the authority's key.
+    NotFounder,
 }
 
 /// What managers are told.
@@ -247,6 +256,8 @@ pub enum ManagerMessageIn {
     Peer,
     /// By a server; managers that do not lead hand it on to the one that does.
     Server(ServerMessage),
+    /// By a manager that does not lead: what this server said to it. It is not handed on again.
+    HandedOn(ServerId, ServerMessage),
 }
 
 /// What proxies are told; they answer S3 alone.

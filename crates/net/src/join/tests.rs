@@ -14,12 +14,12 @@ use crate::{Endpoint, Fingerprint, Listener, Services, TokenError};
 struct Book(Arc<Mutex<BTreeMap<TokenId, TokenRecord>>>);
 
 impl Admission for Book {
-    fn token(&self, id: TokenId) -> Option<TokenRecord> {
-        self.0.lock().get(&id).cloned()
+    fn token(&self, id: TokenId) -> Result<TokenRecord, Refusal> {
+        self.0.lock().get(&id).cloned().ok_or(Refusal::Token)
     }
 
-    fn renews(&self, subject: &Subject) -> bool {
-        subject.server != ServerId(66)
+    fn renews(&self, subject: &Subject) -> Result<(), Refusal> {
+        if subject.server == ServerId(66) { Err(Refusal::NotRenewed) } else { Ok(()) }
     }
 }
 

@@ -1,0 +1,106 @@
+//! Who this process is: the identity in its directory, which it got when it joined.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use larder_net::{Identity, IdentityError, JoinError, JoinToken, Refusal, Role, Roles, join};
+use larder_protocol::manager::state::ServerRole;
+use tokio::time::{Instant, sleep};
+
+use crate::limits::{JOIN_PAUSE_MS, JOIN_WAIT_MS};
+
+/// Key and certificates of a server, in its directory.
+pub const IDENTITY_FILE: &str = "identity.pem";
+
+/// Why a process is nobody.
+#[derive(Debug, thiserror::Error)]
+pub enum Nobody {
+    /// Get a token from a manager.
+    #[error("this server has not joined a cluster: it needs a join token")]
+    NoToken,
+    /// Name a manager.
+    #[error("this server has not joined a cluster: it needs the address of a manager")]
+    NoManager,
+    /// As it says, of the manager that was asked last.
+    #[error("joining at {address}: {source}")]
+    NotJoined {
+        /// Where.
+        address: String,
+        /// Why.
+        source: JoinError,
+    },
+    /// Fix the file.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+}
+
+/// The identity in a directory that is there. Without one this server joins with the token, through the first of
+/// these managers that lets it, and keeps what it gets. It waits for managers that are not there yet, for
+/// [`JOIN_WAIT_MS`].
+///
+/// # Errors
+/// [`Nobody`], by what to do.
+pub async fn identity_in(
+    dir: &Path,
+    managers: &[String],
+    token: Option<&JoinToken>,
+) -> Result<Identity, Nobody> {
+    let path = dir.join(IDENTITY_FILE);
+    if path.exists() {
+        return Ok(Identity::load(&path)?);
+    }
+    let token = token.ok_or(Nobody::NoToken)?;
+    let deadline = Instant::now() + Duration::from_millis(JOIN_WAIT_MS);
+    let pause = Duration::from_millis(JOIN_PAUSE_MS);
+    loop {
+        let error = match join_through(managers, token).await {
+            Ok(identity) => {
+                identity.save(&path)?;
+                tracing::info!(subject = %identity.subject(), "this server has joined");
+                return Ok(identity);
+            }
+            Err(error) => error,
+        };
+        let later = matches!(
+            error,
+            Nobody::NotJoined {
+                source: JoinError::Unreachable(_) | JoinError::Refused(Refusal::NotNow),
+                ..
+            }
+        );
+        if !later || Instant::now() + pause >= deadline {
+            return Err(error);
+        }
+        tracing::debug!(%error, "joining is tried again");
+        sleep(pause).await;
+    }
+}
+
+/// Asks each manager once. What one decides about the token holds; else the last error tells.
+async fn join_through(managers: &[String], token: &JoinToken) -> Result<Identity, Nobody> {
+    let mut last = Nobody::NoManager;
+    for address in managers {
+        let address = address.clone();
+        match join(&address, token).await {
+            Ok(identity) => return Ok(identity),
+            Err(source @ JoinError::Refused(Refusal::Token | Refusal::Expired)) => {
+                return Err(Nobody::NotJoined { address, source });
+            }
+            Err(source) => last = Nobody::NotJoined { address, source },
+        }
+    }
+    Err(last)
+}
+
+/// Roles as a certificate has them.
+#[must_use]
+pub fn roles_of(roles: &BTreeSet<ServerRole>) -> Roles {
+    let role = |role: &ServerRole| match role {
+        ServerRole::Manager => Role::Manager,
+        ServerRole::Meta => Role::Meta,
+        ServerRole::Data => Role::Data,
+        ServerRole::Proxy => Role::Proxy,
+    };
+    Roles::of(&roles.iter().map(role).collect::<Vec<_>>())
+}

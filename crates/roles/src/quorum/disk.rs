@@ -1,0 +1,130 @@
+//! What a manager's disk keeps of the quorum: one file of checksummed records, one synced write for each.
+//!
+//! # Invariants
+//!
+//! 1. A write is on disk as a whole when [`QuorumDisk::write`] has returned, and after a crash as a whole or not at
+//!    all.
+//! 2. A snapshot replaces the file: the old one stands until the new one is durable.
+//! 3. After an error nothing more is written: what the file then holds is found out at the next start.
+//! 4. A file that is damaged, or another server's, is refused. A record that was never acknowledged is cut.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use larder_env::disk::{read_file, replace_file};
+use larder_env::rng::unique_u64;
+use larder_env::{Disk, DiskError, DiskFile, OpenMode};
+use larder_protocol::manager::quorum::{Entries, LogWrite, Stored};
+use larder_types::{ClusterId, ServerId};
+
+use super::error::ManagerError;
+use super::v1::{BadFile, FileHeader, decode_file, encode_header, encode_record};
+use crate::limits::QUORUM_FILE_BYTES_MAX;
+
+/// Directory of the log.
+pub(super) const DIR: &str = "quorum";
+/// The log, within its directory.
+const FILE: &str = "log";
+/// The log, as messages name it.
+pub(super) const PATH: &str = "quorum/log";
+
+/// See the module's head.
+pub(super) struct QuorumDisk {
+    disk: Arc<dyn Disk>,
+    file: Arc<dyn DiskFile>,
+    header: FileHeader,
+    /// What the file holds.
+    stored: Stored,
+    /// Number of the last record.
+    number: u64,
+    /// Where the next record begins.
+    end: usize,
+    /// Length of the file when it was last replaced.
+    replaced_len: usize,
+    /// A write failed.
+    broken: bool,
+}
+
+impl QuorumDisk {
+    /// Opens the log, or makes an empty one.
+    pub(super) fn open(
+        disk: Arc<dyn Disk>,
+        cluster: ClusterId,
+        server: ServerId,
+    ) -> Result<Self, ManagerError> {
+        disk.create_dir(DIR)?;
+        let bytes = match read_file(&*disk, PATH) {
+            Ok(bytes) => bytes,
+            Err(DiskError::NotFound { .. }) => {
+                let bytes = encode_header(&FileHeader { cluster, server, id: unique_u64() });
+                replace_file(&*disk, DIR, FILE, &bytes)?;
+                bytes
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let unusable = |why: BadFile| ManagerError::Unusable { file: PATH, why: why.to_string() };
+        let contents = decode_file(&bytes).map_err(unusable)?;
+        let header = contents.header;
+        if (header.cluster, header.server) != (cluster, server) {
+            let FileHeader { cluster, server, .. } = header;
+            let why = format!("it is of server {server} of cluster {:016x}", cluster.0);
+            return Err(ManagerError::Unusable { file: PATH, why });
+        }
+        let file = disk.open(PATH, OpenMode::ReadWrite)?;
+        if contents.end < bytes.len() {
+            tracing::info!(file = PATH, at = contents.end, "a torn record was cut");
+            file.set_len(contents.end as u64)?;
+        }
+        // What a process that was killed had written is read here, and may be nowhere but in memory.
+        file.sync()?;
+        let mut stored = Stored::default();
+        let number = contents.writes.len() as u64;
+        contents.writes.into_iter().for_each(|write| stored.take(write));
+        let end = contents.end;
+        let (replaced_len, broken) = (end, false);
+        Ok(Self { disk, file, header, stored, number, end, replaced_len, broken })
+    }
+
+    /// What the disk holds.
+    pub(super) fn stored(&self) -> &Stored {
+        &self.stored
+    }
+
+    /// Makes a write durable.
+    ///
+    /// # Panics
+    /// After it has returned an error.
+    pub(super) fn write(&mut self, write: LogWrite) -> Result<(), DiskError> {
+        assert!(!self.broken, "nothing is written after a failure");
+        self.broken = true;
+        let whole = write.snapshot.is_some()
+            || self.end >= self.replaced_len.saturating_add(QUORUM_FILE_BYTES_MAX);
+        if whole {
+            self.stored.take(write);
+            self.replace()?;
+        } else {
+            let record = encode_record(&self.header, self.end, self.number + 1, &write);
+            self.file.write_at(self.end as u64, &[IoSlice::new(&record)])?;
+            self.file.sync()?;
+            self.stored.take(write);
+            self.number += 1;
+            self.end += record.len();
+        }
+        self.broken = false;
+        Ok(())
+    }
+
+    /// Begins a new file with everything in one record.
+    fn replace(&mut self) -> Result<(), DiskError> {
+        let Stored { hard, snapshot, items } = self.stored.clone();
+        let entries = Some(Entries { after: self.stored.base(), items });
+        self.header.id = unique_u64();
+        let mut bytes = encode_header(&self.header);
+        let write = LogWrite { hard, snapshot, entries };
+        bytes.extend(encode_record(&self.header, bytes.len(), 1, &write));
+        replace_file(&*self.disk, DIR, FILE, &bytes)?;
+        self.file = self.disk.open(PATH, OpenMode::ReadWrite)?;
+        (self.number, self.end, self.replaced_len) = (1, bytes.len(), bytes.len());
+        Ok(())
+    }
+}

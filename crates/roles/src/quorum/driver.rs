@@ -1,0 +1,177 @@
+//! The thread that owns a manager's state: it takes what waits, writes once, sends what came of it, and shows the map.
+//!
+//! It blocks on the disk on purpose: while a write is under way a member of the quorum may do nothing else anyway.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_env::FileLock;
+use larder_net::{Endpoint, Responder, SendError};
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+use larder_protocol::manager::quorum::QuorumMessage;
+use larder_protocol::manager::state::{Command, ServerRole};
+use larder_types::ServerId;
+use larder_types::codec::encode;
+use tokio::sync::watch;
+
+use super::error::ManagerError;
+use super::maps::Published;
+use super::member::{Member, MemberEffect, Seat};
+use crate::limits::{MANAGER_BATCH_MAX, MANAGER_TICK_MS};
+use crate::managers::Contacts;
+use crate::peers::Peers;
+use crate::wire::{
+    DataMessage, DataService, ManagerMessageIn, ManagerService, MetaMessage, MetaService,
+    ProxyMessage, ProxyService,
+};
+
+/// Who waits for the end of a proposal.
+pub(super) type Asker = Responder<ManagerService>;
+
+/// What a manager is told from outside.
+pub(super) enum Input {
+    /// By another manager.
+    Peer(ServerId, QuorumMessage),
+    /// By a server; whether by itself, or by a manager that handed it on.
+    Server(ServerId, ServerMessage, bool),
+    /// Have this agreed on.
+    Propose(Command, Asker),
+}
+
+/// See the module's head.
+pub(super) struct Driver {
+    pub(super) member: Member<Asker>,
+    pub(super) inbox: Receiver<Input>,
+    pub(super) out: Outlets,
+    pub(super) maps: watch::Sender<Arc<Published>>,
+    pub(super) seat: watch::Sender<Seat>,
+    pub(super) stopping: Arc<AtomicBool>,
+    /// The directory is this manager's until the thread ends.
+    pub(super) lock: FileLock,
+}
+
+impl Driver {
+    /// Runs until the manager is stopped or cannot go on.
+    pub(super) fn run(mut self) -> Result<(), ManagerError> {
+        let began = Instant::now();
+        let mut tick_at = began;
+        while !self.stopping.load(Ordering::Acquire) {
+            let first = self.inbox.recv_timeout(tick_at.saturating_duration_since(Instant::now()));
+            self.member.set_now(began.elapsed().as_millis() as u64);
+            match first {
+                Ok(input) => self.take(input)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            for _ in 1..MANAGER_BATCH_MAX {
+                let Ok(input) = self.inbox.try_recv() else { break };
+                self.take(input)?;
+            }
+            if Instant::now() >= tick_at {
+                self.member.tick()?;
+                tick_at = Instant::now() + Duration::from_millis(MANAGER_TICK_MS);
+            }
+            self.member.write()?;
+            self.publish();
+            self.send();
+        }
+        drop(self.lock);
+        Ok(())
+    }
+
+    fn take(&mut self, input: Input) -> Result<(), ManagerError> {
+        match input {
+            Input::Peer(from, message) => self.member.peer(from, message),
+            Input::Server(from, message, itself) => self.member.hear(from, message, itself),
+            Input::Propose(command, asker) => self.member.propose(&command, asker),
+        }
+    }
+
+    /// Shows map and seat if they have changed, and no map from before this run began: before answers leave, so that who hears of a change can read it here.
+    fn publish(&self) {
+        let (shown, version) = (self.maps.borrow().map.version, self.member.map().version);
+        if version != shown && self.member.is_current() {
+            assert!(version > shown, "the map never goes back");
+            self.maps.send_replace(Published::new(self.member.map().clone()));
+        }
+        self.seat.send_if_modified(|shown| {
+            let seat = self.member.seat();
+            let changed = seat != *shown;
+            *shown = seat;
+            changed
+        });
+    }
+
+    fn send(&mut self) {
+        let map = self.maps.borrow().clone();
+        for effect in self.member.effects() {
+            match effect {
+                MemberEffect::Send(to, message) => self.out.to_manager(&map, to, &message),
+                MemberEffect::Tell(to, message) => self.out.to_server(&map, to, message),
+                MemberEffect::HandOn(leader, from, message) => {
+                    let message = ManagerMessageIn::HandedOn(from, message);
+                    self.out.hand(&map, leader, &message, &Bytes::new());
+                }
+                MemberEffect::Answer(asker, reply) => asker.answer(&reply, Bytes::new()),
+            }
+        }
+    }
+}
+
+/// Ways to all servers. Whatever is sent may be lost: whoever wants something says it again.
+pub(super) struct Outlets {
+    managers: Arc<Contacts>,
+    metas: Peers<MetaService>,
+    datas: Peers<DataService>,
+    proxies: Peers<ProxyService>,
+}
+
+impl Outlets {
+    pub(super) fn new(endpoint: &Arc<Endpoint>, managers: Arc<Contacts>) -> Self {
+        let (metas, datas) = (Peers::new(endpoint), Peers::new(endpoint));
+        Self { managers, metas, datas, proxies: Peers::new(endpoint) }
+    }
+
+    fn to_manager(&self, map: &Published, to: ServerId, message: &QuorumMessage) {
+        self.hand(map, to, &ManagerMessageIn::Peer, &encode(message).into());
+    }
+
+    fn hand(&self, map: &Published, to: ServerId, message: &ManagerMessageIn, payload: &Bytes) {
+        let sent = self.managers.send(&map.map, to, message, payload);
+        note(to, sent);
+    }
+
+    /// To the first role of a server that listens to managers.
+    fn to_server(&self, map: &Published, to: ServerId, message: ManagerMessage) {
+        let Some(record) = map.map.servers.get(&to) else { return };
+        let has = |role| record.roles.contains(&role);
+        let map = &map.map;
+        let sent = if has(ServerRole::Meta) {
+            let peer = self.metas.of(map, to);
+            peer.map(|peer| peer.send(&MetaMessage::Manager(message), Bytes::new()))
+        } else if has(ServerRole::Data) {
+            let peer = self.datas.of(map, to);
+            peer.map(|peer| peer.send(&DataMessage::Manager(message), Bytes::new()))
+        } else if has(ServerRole::Proxy) {
+            let peer = self.proxies.of(map, to);
+            peer.map(|peer| peer.send(&ProxyMessage::Manager(message), Bytes::new()))
+        } else {
+            // A server that is a manager alone sees in the map what it would be told.
+            None
+        };
+        note(to, sent.unwrap_or(Ok(())));
+    }
+}
+
+fn note(to: ServerId, sent: Result<(), SendError>) {
+    match sent {
+        Ok(()) => {}
+        Err(error @ SendError::TooLong) => {
+            tracing::error!(%to, %error, "a message of the managers cannot be sent");
+        }
+        Err(error) => tracing::debug!(%to, %error, "a message of the managers was not sent"),
+    }
+}

@@ -1,0 +1,64 @@
+//! Why a manager does not start, stops, or gives no token.
+
+use std::io;
+
+use larder_env::DiskError;
+use larder_net::IdentityError;
+use larder_protocol::manager::state::Refusal;
+
+use crate::managers::NotProposed;
+
+/// Why a manager does not start or has stopped, by what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// Look at the disk, then start again.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// Use the release that wrote the file. If it is damaged, remove this manager and add another in an empty
+    /// directory; the others have all that it had.
+    #[error("{file} cannot be used: {why}")]
+    Unusable {
+        /// The file, within the manager's directory.
+        file: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// Remove this manager and add another in an empty directory: what its disk holds contradicts the leader.
+    #[error("this manager cannot go on: {0}")]
+    Halted(String),
+    /// Use the release of the other managers: this one does not know what they agreed on.
+    #[error("the managers agreed on what this release does not know: {0}")]
+    Unreadable(String),
+    /// Fix the keys and certificates.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// Choose another directory: this one is a member's already.
+    #[error("the directory belongs to a server already")]
+    Taken,
+    /// Fix the request: the map does not take it.
+    #[error("the cluster cannot be founded so: {0}")]
+    Refused(#[from] Refusal),
+    /// Look at the system: it gives no address, or no thread.
+    #[error("the system: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Why no token was made, by what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum NotIssued {
+    /// Ask the manager that founded the cluster: only it has the authority's key.
+    #[error("this manager cannot sign certificates: ask the one that founded the cluster")]
+    NotFounder,
+    /// As it says. A server may have been given a place in the map, which nobody takes.
+    #[error(transparent)]
+    NotProposed(#[from] NotProposed),
+    /// Fix the request.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// As it says.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+    /// As the manager that was asked says.
+    #[error("{0}")]
+    Told(String),
+}

@@ -1,0 +1,355 @@
+//! One manager without its connections: its part in the quorum, the map that the quorum's log makes, and the policy,
+//! which only does something while this manager leads.
+//!
+//! ```text
+//!  peer, hear, propose, tick ─▶ Quorum ─Apply─▶ Topology ─▶ Policy ─▶ Tell
+//!                                 ▲ │ └─ Send, Answer           │
+//!                        write ───┘ └─▶ disk                    │
+//!                                 ▲ Propose, Confirm            │
+//!                                 └─────────────────────────────┘
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. What was taken since the last [`Member::write`] shares one write of the disk; what waits for it leaves
+//!    afterwards.
+//! 2. The policy sees the map as of the entry whose effect is being carried out.
+//! 3. A snapshot is of the map with all that was applied before it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use larder_protocol::manager::policy::{
+    ManagerMessage, Policy, PolicyEffect, PolicyEvent, ServerMessage,
+};
+use larder_protocol::manager::quorum::{
+    LogIndex, LogWrite, MemberChange, Members, ProposalEnd, Quorum, QuorumEffect, QuorumEvent,
+    QuorumMessage, Ticket,
+};
+use larder_protocol::manager::state::{Applied, Command, Topology};
+use larder_types::ServerId;
+use larder_types::codec::{decode, encode};
+
+use super::disk::{PATH, QuorumDisk};
+use super::error::ManagerError;
+use super::membership::next_change;
+use crate::wire::ManagerReply;
+
+/// What is to be done for a member. `A` is who waits for the end of a proposal.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum MemberEffect<A> {
+    /// Send to another manager; may be lost.
+    Send(ServerId, QuorumMessage),
+    /// Send to a server; may be lost.
+    Tell(ServerId, ManagerMessage),
+    /// Tell the manager that leads what this server said; may be lost.
+    HandOn(ServerId, ServerId, ServerMessage),
+    /// Answer a proposal.
+    Answer(A, ManagerReply),
+}
+
+/// A manager among the managers, as it knows them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Seat {
+    /// Whether it leads.
+    pub leads: bool,
+    /// Who leads, if that is known.
+    pub leader: Option<ServerId>,
+    /// The managers.
+    pub members: Members,
+}
+
+/// Who is told the end of a proposal.
+enum Proposer<A> {
+    Asker(A),
+    Policy(Ticket),
+    /// A change of the managers, which is decided anew at each tick.
+    Membership(MemberChange),
+}
+
+/// See the module's head.
+pub(super) struct Member<A> {
+    me: ServerId,
+    now_ms: u64,
+    quorum: Quorum,
+    policy: Policy,
+    map: Topology,
+    /// End of the log when this run began.
+    began_with: LogIndex,
+    disk: QuorumDisk,
+    /// The write that is due; the quorum wants no other before it is done.
+    unwritten: Option<(u64, LogWrite)>,
+    /// What the quorum is to take next.
+    events: VecDeque<QuorumEvent>,
+    tickets: u64,
+    proposers: BTreeMap<Ticket, Proposer<A>>,
+    /// What became of the command that was applied last.
+    latest: Option<(LogIndex, Applied)>,
+    /// A snapshot is due once all effects of the step are carried out.
+    snapshot_due: bool,
+    /// A change of the managers is under way.
+    changing: bool,
+    out: Vec<MemberEffect<A>>,
+}
+
+impl<A> Member<A> {
+    /// The first manager of a new cluster, alone. `seed` decides election timeouts, here as below.
+    pub(super) fn found(
+        me: ServerId,
+        disk: QuorumDisk,
+        seed: u64,
+        now_ms: u64,
+    ) -> Result<Self, ManagerError> {
+        let mut effects = Vec::new();
+        let quorum = Quorum::found(me, &[me], seed, now_ms, &mut effects);
+        Self::begin(me, quorum, disk, now_ms, effects)
+    }
+
+    /// A manager with what its disk has; with an empty disk it waits until a leader sends it the log.
+    pub(super) fn restore(
+        me: ServerId,
+        disk: QuorumDisk,
+        seed: u64,
+        now_ms: u64,
+    ) -> Result<Self, ManagerError> {
+        let mut effects = Vec::new();
+        let quorum = Quorum::restore(me, disk.stored().clone(), seed, now_ms, &mut effects);
+        Self::begin(me, quorum, disk, now_ms, effects)
+    }
+
+    fn begin(
+        me: ServerId,
+        quorum: Quorum,
+        disk: QuorumDisk,
+        now_ms: u64,
+        effects: Vec<QuorumEffect>,
+    ) -> Result<Self, ManagerError> {
+        let mut member = Self {
+            me,
+            now_ms,
+            began_with: quorum.last().index,
+            quorum,
+            policy: Policy::default(),
+            map: Topology::default(),
+            disk,
+            unwritten: None,
+            events: VecDeque::new(),
+            tickets: 0,
+            proposers: BTreeMap::new(),
+            latest: None,
+            snapshot_due: false,
+            changing: false,
+            out: Vec::new(),
+        };
+        member.carry_out(effects)?;
+        member.settle()?;
+        Ok(member)
+    }
+
+    /// The map as far as it is applied here.
+    pub(super) fn map(&self) -> &Topology {
+        &self.map
+    }
+
+    /// Whether the map has everything that the log had when this run began; until then it is from before.
+    pub(super) fn is_current(&self) -> bool {
+        self.quorum.applied() >= self.began_with
+    }
+
+    /// Whether this manager leads.
+    pub(super) fn leads(&self) -> bool {
+        self.quorum.leads()
+    }
+
+    /// Itself among the managers.
+    pub(super) fn seat(&self) -> Seat {
+        let (leads, leader) = (self.leads(), self.quorum.leader());
+        Seat { leads, leader, members: self.quorum.members() }
+    }
+
+    /// Sets the clock, in milliseconds; it never goes back.
+    pub(super) fn set_now(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self) -> Result<(), ManagerError> {
+        self.take(QuorumEvent::Tick)?;
+        self.consider(PolicyEvent::Tick);
+        self.consider_members();
+        self.settle()
+    }
+
+    /// A manager says something.
+    pub(super) fn peer(&mut self, from: ServerId, said: QuorumMessage) -> Result<(), ManagerError> {
+        self.take(QuorumEvent::Peer(from, said))
+    }
+
+    /// A server says something, or a manager says that it did. Only what came from the server itself is handed on,
+    /// so that nothing goes round between managers that take each other for the leader.
+    pub(super) fn hear(
+        &mut self,
+        from: ServerId,
+        said: ServerMessage,
+        itself: bool,
+    ) -> Result<(), ManagerError> {
+        if self.leads() {
+            self.consider(PolicyEvent::From(from, said));
+            return self.settle();
+        }
+        if itself && let Some(leader) = self.quorum.leader().filter(|leader| *leader != self.me) {
+            self.out.push(MemberEffect::HandOn(leader, from, said));
+        }
+        Ok(())
+    }
+
+    /// Somebody wants a command agreed on, and is answered.
+    pub(super) fn propose(&mut self, command: &Command, asker: A) -> Result<(), ManagerError> {
+        let ticket = self.ticket(Proposer::Asker(asker));
+        self.take(QuorumEvent::Propose(ticket, encode(command).into()))
+    }
+
+    /// Writes what is due, and what comes of that.
+    pub(super) fn write(&mut self) -> Result<(), ManagerError> {
+        while let Some((number, write)) = self.unwritten.take() {
+            self.disk.write(write)?;
+            self.take(QuorumEvent::Persisted(number))?;
+        }
+        Ok(())
+    }
+
+    /// What is to be done, in this order.
+    pub(super) fn effects(&mut self) -> std::vec::Drain<'_, MemberEffect<A>> {
+        self.out.drain(..)
+    }
+
+    fn ticket(&mut self, proposer: Proposer<A>) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.proposers.insert(ticket, proposer);
+        ticket
+    }
+
+    fn take(&mut self, event: QuorumEvent) -> Result<(), ManagerError> {
+        self.events.push_back(event);
+        self.settle()
+    }
+
+    /// Has the quorum take its events, and those that come of them.
+    fn settle(&mut self) -> Result<(), ManagerError> {
+        while let Some(event) = self.events.pop_front() {
+            let mut effects = Vec::new();
+            self.quorum.step(self.now_ms, event, &mut effects);
+            self.carry_out(effects)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, effects: Vec<QuorumEffect>) -> Result<(), ManagerError> {
+        for effect in effects {
+            match effect {
+                QuorumEffect::Persist(number, write) => {
+                    let before = self.unwritten.replace((number, write));
+                    assert!(before.is_none(), "one write at a time");
+                }
+                QuorumEffect::Send(to, message) => {
+                    self.out.push(MemberEffect::Send(to, message));
+                }
+                QuorumEffect::Apply(index, command) => {
+                    let command: Command = decode("a command of the managers", &command)
+                        .map_err(|error| ManagerError::Unreadable(error.to_string()))?;
+                    self.latest = Some((index, self.map.apply(index, command)));
+                }
+                QuorumEffect::Restore(_, state) => self.restore_map(&state)?,
+                QuorumEffect::TakeSnapshot => self.snapshot_due = true,
+                QuorumEffect::Elected(term) => {
+                    tracing::info!(term = term.0, "this manager leads");
+                    self.consider(PolicyEvent::Elected);
+                }
+                QuorumEffect::Deposed(term) => {
+                    tracing::info!(term = term.0, "this manager does not lead any more");
+                    self.consider(PolicyEvent::Deposed);
+                }
+                QuorumEffect::Decided(ticket, end) => self.decided(ticket, end),
+                QuorumEffect::Confirmed(ticket) => self.consider(PolicyEvent::Confirmed(ticket)),
+                QuorumEffect::Halt(why) => return Err(ManagerError::Halted(why)),
+            }
+        }
+        if std::mem::take(&mut self.snapshot_due) {
+            let state = encode(&self.map).into();
+            self.events.push_back(QuorumEvent::Snapshot(self.quorum.applied(), state));
+        }
+        Ok(())
+    }
+
+    fn restore_map(&mut self, state: &[u8]) -> Result<(), ManagerError> {
+        let map: Topology = decode("the topology map", state)
+            .map_err(|error| ManagerError::Unreadable(error.to_string()))?;
+        if let Some(why) = map.contradiction() {
+            return Err(ManagerError::Unusable { file: PATH, why });
+        }
+        self.map = map;
+        Ok(())
+    }
+
+    /// Has the policy look at what happened. What it wants agreed on waits for [`Member::settle`].
+    fn consider(&mut self, event: PolicyEvent) {
+        let mut effects = Vec::new();
+        self.policy.step(self.now_ms, event, &self.map, &mut effects);
+        for effect in effects {
+            let event = match effect {
+                PolicyEffect::Propose(ticket, command) => {
+                    let ticket = self.ticket(Proposer::Policy(ticket));
+                    QuorumEvent::Propose(ticket, encode(&command).into())
+                }
+                PolicyEffect::Confirm(ticket) => QuorumEvent::Confirm(ticket),
+                PolicyEffect::Tell(server, message) => {
+                    self.out.push(MemberEffect::Tell(server, message));
+                    continue;
+                }
+            };
+            self.events.push_back(event);
+        }
+    }
+
+    fn consider_members(&mut self) {
+        if self.changing || !self.leads() {
+            return;
+        }
+        if let Some(change) = next_change(&self.map, &self.quorum.members()) {
+            self.changing = true;
+            let ticket = self.ticket(Proposer::Membership(change));
+            self.events.push_back(QuorumEvent::ChangeMembers(ticket, change));
+        }
+    }
+
+    fn decided(&mut self, ticket: Ticket, end: ProposalEnd) {
+        let Some(proposer) = self.proposers.remove(&ticket) else { return };
+        let applied = match end {
+            ProposalEnd::Applied(at) => {
+                self.latest.as_ref().filter(|latest| latest.0 == at).map(|latest| latest.1.clone())
+            }
+            _ => None,
+        };
+        match proposer {
+            Proposer::Membership(change) => {
+                self.changing = false;
+                if matches!(end, ProposalEnd::Applied(_)) {
+                    tracing::info!(?change, "the managers have changed");
+                }
+            }
+            Proposer::Policy(ticket) => self.consider(PolicyEvent::Decided(ticket, applied)),
+            Proposer::Asker(asker) => {
+                let reply = match (end, applied) {
+                    (ProposalEnd::Applied(_), Some(applied)) => ManagerReply::Applied(applied),
+                    (ProposalEnd::Busy, _) => ManagerReply::Busy,
+                    (ProposalEnd::NotLeader | ProposalEnd::Lost, _) => {
+                        let leader = self.quorum.leader().filter(|leader| *leader != self.me);
+                        ManagerReply::NotLeader(leader)
+                    }
+                    _ => ManagerReply::Unknown,
+                };
+                self.out.push(MemberEffect::Answer(asker, reply));
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The manager of a cluster of several processes: its thread, its files, and what it serves.
+//!
+//! ```text
+//!  connections ─▶ handler ─▶ inbox ─▶ driver (one thread) ─▶ member ─▶ quorum/log
+//!       ▲            ▲                   │      │
+//!       │            └────── maps ◀──────┘      │ Send, Tell, Answer
+//!       └───────────────────────────────────────┘
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `member.rs` | quorum, map and policy as one, without connections |
+//! | `membership.rs` | who ought to be a manager, and where managers are |
+//! | `disk.rs`, `v1.rs` | the log's file: `docs/formats/quorum.md` |
+//! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
+//! | `found.rs`, `tokens.rs` | the first start, and how other servers come in |
+//!
+//! Towards the other managers a manager is a server like any other: it says through a [`ManagersClient`] that it is
+//! there, and has its own proposals agreed on through it, whoever leads.
+//!
+//! # Invariants
+//!
+//! 1. One process uses a directory at a time.
+//! 2. Nothing that was agreed on leaves before it is durable here: `larder_protocol::manager::quorum`.
+//! 3. Who speaks is who its certificate says; what only managers may say is taken from managers alone.
+
+mod disk;
+mod driver;
+mod error;
+mod found;
+mod handler;
+mod maps;
+mod member;
+mod membership;
+mod tokens;
+mod v1;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::SystemTime;
+
+use larder_env::RealDisk;
+use larder_env::rng::unique_u64;
+use larder_net::{
+    Authority, Credentials, Endpoint, Enrolment, Identity, JoinToken, Listener, Roles, Services,
+};
+use larder_protocol::manager::state::NewServer;
+use larder_types::{BootId, ClusterId, ServerId};
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+
+pub use error::{ManagerError, NotIssued};
+pub use found::{Founding, found};
+pub use member::Seat;
+
+use crate::identity::IDENTITY_FILE;
+use crate::limits::MANAGER_INBOX_MAX;
+use crate::managers::{Contacts, ManagersClient, Presence, Run};
+use crate::wire::ManagerService;
+use disk::QuorumDisk;
+use driver::{Driver, Outlets};
+use handler::Desk;
+use maps::Published;
+use member::Member;
+use membership::named_in;
+use tokens::{Admitted, Issuer, TokenBook};
+
+/// The authority's key and certificate, in the founder's directory.
+const AUTHORITY_FILE: &str = "authority.pem";
+/// Held while a process uses the directory.
+const LOCK_FILE: &str = "lock";
+
+/// Where a manager is and whom it knows.
+#[derive(Debug, Clone)]
+pub struct ManagerConfig {
+    /// Its directory, with the identity that it was founded or joined with.
+    pub dir: PathBuf,
+    /// Where others reach it, `host:port`; as the socket says if there is nothing here.
+    pub address: Option<String>,
+    /// Other managers, to begin with: some of those that there are, for one that has joined; for others only those
+    /// that have moved since.
+    pub managers: Vec<(ServerId, String)>,
+}
+
+/// A manager that runs. Dropped, it stops soon; [`Manager::stop`] waits until it has.
+pub struct Manager {
+    me: ServerId,
+    address: String,
+    client: Arc<ManagersClient>,
+    seat: watch::Receiver<Seat>,
+    issuer: Option<Arc<Issuer>>,
+    stopping: Arc<AtomicBool>,
+    ended: Option<oneshot::Receiver<Result<(), ManagerError>>>,
+    _listener: Listener,
+    _presence: Presence,
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+}
+
+impl Manager {
+    /// Starts a manager on a directory that was founded or has joined, and serves what comes to this socket. Blocks
+    /// while it reads its log.
+    ///
+    /// # Errors
+    /// [`ManagerError`], by what to do.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(config: ManagerConfig, socket: TcpListener) -> Result<Self, ManagerError> {
+        let disk = Arc::new(RealDisk::open(&config.dir)?);
+        let lock = disk.lock(LOCK_FILE)?;
+        let identity = Identity::load(&config.dir.join(IDENTITY_FILE))?;
+        let (me, cluster) = (identity.subject().server, identity.subject().cluster);
+        let address = match config.address {
+            Some(address) => address,
+            None => socket.local_addr()?.to_string(),
+        };
+        let endpoint = Endpoint::new(Credentials::new(&identity)?);
+        let log = QuorumDisk::open(disk.clone(), cluster, me)?;
+        let own = [(me, address.clone())];
+        let first = named_in(log.stored()).into_iter().chain(config.managers).chain(own);
+        let contacts = Arc::new(Contacts::new(&endpoint, first.collect()));
+        let member = Member::restore(me, log, unique_u64(), 0)?;
+        let (maps_in, maps) = watch::channel(Arc::new(Published::default()));
+        let (inbox_in, inbox) = sync_channel(MANAGER_INBOX_MAX);
+        let stopping = Arc::new(AtomicBool::new(false));
+        let out = Outlets::new(&endpoint, contacts.clone());
+        let (seat_in, seat) = watch::channel(Seat::default());
+        let driver = Driver {
+            member,
+            inbox,
+            out,
+            maps: maps_in,
+            seat: seat_in,
+            stopping: stopping.clone(),
+            lock,
+        };
+
+        let client = Arc::new(ManagersClient::start(contacts));
+        let (mut services, mut issuer) = (Services::new(), None);
+        if let Some(authority) = authority_in(&config.dir, cluster)? {
+            let book = Arc::new(TokenBook::open(disk)?);
+            issuer = Some(Arc::new(Issuer {
+                authority: authority.fingerprint(),
+                book: book.clone(),
+                managers: client.clone(),
+                maps: maps.clone(),
+            }));
+            let admitted = Admitted { book, maps: maps.clone() };
+            services = services.with_enrolment(Enrolment::new(authority, admitted));
+        }
+        let desk = Desk { inbox: inbox_in, maps, issuer: issuer.clone() };
+        let services = services.with::<ManagerService>(Roles::all(), desk);
+        let listener = Listener::start(&endpoint, socket, services)?;
+        let ended = Some(begin(driver)?);
+        let (boot, addresses) = (BootId(unique_u64()), vec![address.clone()]);
+        let run = Run { server: me, boot, addresses, has: Vec::new() };
+        let presence = Presence::start(client.clone(), run);
+        tracing::info!(server = %me, %address, "a manager runs");
+        Ok(Self {
+            me,
+            address,
+            client,
+            seat,
+            issuer,
+            stopping,
+            ended,
+            _listener: listener,
+            _presence: presence,
+        })
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn server(&self) -> ServerId {
+        self.me
+    }
+
+    /// Where others reach it.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The managers, as this process sees them.
+    #[must_use]
+    pub fn managers(&self) -> &Arc<ManagersClient> {
+        &self.client
+    }
+
+    /// Who leads and who the managers are, as far as it knows, as it changes.
+    #[must_use]
+    pub fn seat(&self) -> watch::Receiver<Seat> {
+        self.seat.clone()
+    }
+
+    /// Gives a server a place in the map, and a token with which it takes it. Only the founder can.
+    ///
+    /// # Errors
+    /// [`NotIssued`], by what to do.
+    pub async fn issue_token(
+        &self,
+        server: NewServer,
+        expires: Option<SystemTime>,
+    ) -> Result<(ServerId, JoinToken), NotIssued> {
+        let issuer = self.issuer.as_ref().ok_or(NotIssued::NotFounder)?;
+        issuer.issue(server, expires).await
+    }
+
+    /// Waits until it has stopped; it is then to be dropped.
+    ///
+    /// # Errors
+    /// Why it cannot go on. `Ok` if it was told to stop.
+    pub async fn ended(&mut self) -> Result<(), ManagerError> {
+        let Some(ended) = self.ended.take() else { return Ok(()) };
+        match ended.await {
+            Ok(why) => why,
+            Err(_panicked) => Err(ManagerError::Halted("its thread panicked".to_owned())),
+        }
+    }
+
+    /// Stops it, and waits until its directory is free.
+    ///
+    /// # Errors
+    /// Why it had stopped already.
+    pub async fn stop(mut self) -> Result<(), ManagerError> {
+        self.stopping.store(true, Ordering::Release);
+        self.ended().await
+    }
+}
+
+/// The authority, if its key is in this directory.
+fn authority_in(dir: &Path, cluster: ClusterId) -> Result<Option<Authority>, ManagerError> {
+    let path = dir.join(AUTHORITY_FILE);
+    if path.exists() { Ok(Some(Authority::load(cluster, &path)?)) } else { Ok(None) }
+}
+
+/// Starts the thread, and tells how it ended.
+fn begin(driver: Driver) -> Result<oneshot::Receiver<Result<(), ManagerError>>, ManagerError> {
+    let (ended_in, ended) = oneshot::channel();
+    let run = move || {
+        let end = driver.run();
+        if let Err(error) = &end {
+            tracing::error!(%error, "this manager has stopped");
+        }
+        // Nobody may be waiting: it was logged.
+        drop(ended_in.send(end));
+    };
+    std::thread::Builder::new().name("manager".to_owned()).spawn(run)?;
+    Ok(ended)
+}
+
+#[cfg(test)]
+mod tests;

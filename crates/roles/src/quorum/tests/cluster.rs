@@ -1,0 +1,200 @@
+//! Managers over real connections.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_net::Peer;
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::state::{Command, Outcome, Refusal, ServerRole, ServerState};
+use larder_types::{BootId, BucketName, ServerId};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+use super::support::{
+    Idle, contact, found_with, is, join_and_start, new_server, start, until, until_seen,
+};
+use crate::managers::{Managers, NotProposed};
+use crate::quorum::{Founding, Manager, ManagerConfig, ManagerError, found};
+use crate::wire::{ManagerMessageIn, ManagerService};
+
+/// Makes a bucket; asks again when nobody knows what came of it, as a manager that stops leaves it.
+async fn create_bucket(manager: &Manager, name: &str) {
+    let name = BucketName::new(name).unwrap();
+    let mut unknown = false;
+    for _ in 0..5 {
+        let command = Command::CreateBucket(name.clone(), None, 1);
+        match manager.managers().propose(command).await {
+            Ok(Ok(Outcome::Bucket(_))) => return,
+            Ok(Err(Refusal::BucketExists)) if unknown => return,
+            Err(NotProposed::Unknown) => unknown = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("the managers do not agree");
+}
+
+async fn until_bucket(manager: &Manager, name: &str) {
+    let name = BucketName::new(name).unwrap();
+    until(manager.managers(), "a bucket", |map| map.buckets.contains_key(&name)).await;
+}
+
+async fn until_voters(manager: &Manager, voters: &[u32]) {
+    let voters: BTreeSet<ServerId> = voters.iter().copied().map(ServerId).collect();
+    let settled = |members: &larder_protocol::manager::quorum::Members| {
+        members.voters == voters && members.next_voters.is_empty()
+    };
+    until_seen(manager.seat(), |seat| settled(&seat.members)).await;
+}
+
+/// Three managers that vote; the first is the founder.
+async fn three() -> Vec<(TempDir, Manager)> {
+    let others = ["m1", "m2"].map(|name| new_server(name, ServerRole::Manager));
+    let (dir, tokens) = found_with(others.to_vec());
+    let founder = start(dir.path(), Vec::new()).await;
+    let mut managers = vec![(dir, founder)];
+    for (_, token) in &tokens {
+        let dir = tempfile::tempdir().unwrap();
+        let manager = join_and_start(dir.path(), &managers[0].1, token).await;
+        managers.push((dir, manager));
+    }
+    for (_, manager) in &managers {
+        until_voters(manager, &[0, 1, 2]).await;
+    }
+    managers
+}
+
+#[tokio::test]
+async fn a_founded_cluster_keeps_its_map_over_a_restart() {
+    let (dir, _) = found_with(Vec::new());
+    let manager = start(dir.path(), Vec::new()).await;
+    let first = until(manager.managers(), "up", |map| is(map, ServerId(0), ServerState::Up)).await;
+    create_bucket(&manager, "kept").await;
+    manager.stop().await.unwrap();
+
+    let manager = start(dir.path(), Vec::new()).await;
+    until_bucket(&manager, "kept").await;
+    let boot = first.servers[&ServerId(0)].boot;
+    let again =
+        |map: &_| is(map, ServerId(0), ServerState::Up) && map.servers[&ServerId(0)].boot != boot;
+    let map = until(manager.managers(), "its next run", again).await;
+    assert_eq!(map.founded, first.founded);
+}
+
+#[tokio::test]
+async fn one_process_at_a_time_uses_a_directory_and_nobody_founds_twice_in_it() {
+    let (dir, _) = found_with(Vec::new());
+    let manager = start(dir.path(), Vec::new()).await;
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = ManagerConfig { dir: dir.path().to_owned(), address: None, managers: Vec::new() };
+    assert!(matches!(Manager::start(config, socket), Err(ManagerError::Disk(_))));
+    manager.stop().await.unwrap();
+    let founding = Founding {
+        settings: super::support::SETTINGS,
+        manager: new_server("m0", ServerRole::Manager),
+        servers: Vec::new(),
+        expires: None,
+    };
+    assert!(matches!(found(dir.path(), founding), Err(ManagerError::Taken)));
+}
+
+#[tokio::test]
+async fn two_of_three_managers_go_on_and_the_third_catches_up_at_another_address() {
+    let mut managers = three().await;
+    create_bucket(&managers[1].1, "all").await;
+
+    // The founder goes, which probably leads.
+    let (dir, founder) = managers.remove(0);
+    founder.stop().await.unwrap();
+    create_bucket(&managers[0].1, "two").await;
+    create_bucket(&managers[1].1, "more").await;
+
+    // It returns elsewhere, with what its log says of the others, and counts again.
+    let founder = start(dir.path(), Vec::new()).await;
+    until_bucket(&founder, "more").await;
+    until(managers[0].1.managers(), "its new address", |map| {
+        map.servers[&ServerId(0)].addresses == [founder.address().to_owned()]
+    })
+    .await;
+    managers.remove(0).1.stop().await.unwrap();
+    create_bucket(&founder, "three").await;
+    until_bucket(&managers[0].1, "three").await;
+}
+
+#[tokio::test]
+async fn managers_that_all_lost_their_power_find_each_other_by_their_logs() {
+    let managers = three().await;
+    create_bucket(&managers[1].1, "kept").await;
+    let mut homes = Vec::new();
+    for (dir, manager) in managers {
+        let address = manager.address().to_owned();
+        manager.stop().await.unwrap();
+        homes.push((dir, address));
+    }
+    // Two are enough; one of them was not told of the other when it joined.
+    let mut managers = Vec::new();
+    for (dir, address) in &homes[1..] {
+        let socket = bind_again(address).await;
+        let config =
+            ManagerConfig { dir: dir.path().to_owned(), address: None, managers: Vec::new() };
+        managers.push(Manager::start(config, socket).unwrap());
+    }
+    for manager in &managers {
+        until_bucket(manager, "kept").await;
+    }
+    create_bucket(&managers[0], "after").await;
+}
+
+/// A port that was in use a moment ago.
+async fn bind_again(address: &str) -> TcpListener {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(socket) => return socket,
+            Err(error) if Instant::now() > deadline => panic!("{error}"),
+            Err(_in_use) => tokio::task::yield_now().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_removed_manager_leaves_the_quorum() {
+    let managers = three().await;
+    let (_, founder) = &managers[0];
+    let removed = founder.managers().propose(Command::RemoveServer(ServerId(2))).await;
+    assert_eq!(removed, Ok(Ok(Outcome::Done)));
+    until_voters(founder, &[0, 1]).await;
+    until_voters(&managers[1].1, &[0, 1]).await;
+    create_bucket(founder, "after").await;
+}
+
+#[tokio::test]
+async fn a_manager_that_does_not_lead_hands_on_what_servers_say() {
+    let managers = three().await;
+    let (_, founder) = &managers[0];
+    let (server, token) =
+        founder.issue_token(new_server("d0", ServerRole::Data), None).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let known = (vec![contact(founder)], Some(&token));
+    let idle = Idle::start(dir.path(), known, BootId(1)).await;
+    until(&idle.client, "up", |map| is(map, server, ServerState::Up)).await;
+    let Idle { endpoint, client, .. } = &idle;
+
+    let follower = managers.iter().find(|(_, it)| !it.seat().borrow().leads).unwrap();
+    let (id, address) = contact(&follower.1);
+    let peer: Peer<ManagerService> = Peer::new(endpoint, id, address);
+    let moved = vec!["moved:1".to_owned()];
+    let started = ServerMessage::Started(BootId(1), moved.clone(), Vec::new());
+    peer.send(&ManagerMessageIn::Server(started), Bytes::new()).unwrap();
+    until(client, "moved", |map| map.servers[&server].addresses == moved).await;
+
+    // Nobody but managers speaks for others.
+    let other = ServerMessage::Started(BootId(5), Vec::new(), Vec::new());
+    peer.send(&ManagerMessageIn::HandedOn(ServerId(0), other), Bytes::new()).unwrap();
+    let moved = vec!["again:1".to_owned()];
+    let started = ServerMessage::Started(BootId(1), moved.clone(), Vec::new());
+    peer.send(&ManagerMessageIn::Server(started), Bytes::new()).unwrap();
+    let map = until(client, "moved again", |map| map.servers[&server].addresses == moved).await;
+    assert_ne!(map.servers[&ServerId(0)].boot, BootId(5));
+}

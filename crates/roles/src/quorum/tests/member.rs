@@ -1,0 +1,178 @@
+//! A manager without connections, and who is to be one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use larder_env::SimDisk;
+use larder_protocol::limits::{ELECTION_MS_MIN, MANAGERS_MAX, QUORUM_LOG_ENTRIES_MAX};
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::quorum::{MemberChange, Members};
+use larder_protocol::manager::state::{
+    Applied, ClusterId, Command, MapVersion, Outcome, Refusal, ServerRole, ServerState, Topology,
+};
+use larder_types::{BootId, ServerId};
+
+use super::support::{SETTINGS, new_server};
+use crate::quorum::disk::QuorumDisk;
+use crate::quorum::member::{Member, MemberEffect};
+use crate::quorum::membership::next_change;
+use crate::wire::ManagerReply;
+
+const ME: ServerId = ServerId(0);
+
+fn log(disk: &Arc<SimDisk>) -> QuorumDisk {
+    QuorumDisk::open(disk.clone(), larder_types::ClusterId(1), ME).unwrap()
+}
+
+/// Lets time pass until the member leads.
+fn elect(member: &mut Member<u32>, from_ms: u64) {
+    for turn in 0..3 {
+        member.set_now(from_ms + turn * 2 * ELECTION_MS_MIN);
+        member.tick().unwrap();
+        member.write().unwrap();
+    }
+    assert!(member.leads());
+}
+
+fn agree(member: &mut Member<u32>, command: &Command) -> Applied {
+    member.propose(command, 5).unwrap();
+    assert_eq!(member.effects().count(), 0, "nothing leaves before it is written");
+    member.write().unwrap();
+    let answers: Vec<_> = member.effects().collect();
+    match &answers[..] {
+        [MemberEffect::Answer(5, ManagerReply::Applied(applied))] => applied.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn founded(disk: &Arc<SimDisk>) -> Member<u32> {
+    let mut member = Member::found(ME, log(disk), 1, 0).unwrap();
+    elect(&mut member, 0);
+    assert_eq!(agree(&mut member, &Command::Found(ClusterId(1), SETTINGS)), Ok(Outcome::Done));
+    let first = Command::AddServer(new_server("m0", ServerRole::Manager), None);
+    assert_eq!(agree(&mut member, &first), Ok(Outcome::Server(ME)));
+    member
+}
+
+#[test]
+fn a_manager_alone_agrees_and_keeps_the_map_over_a_restart() {
+    let disk = SimDisk::new(1, 1 << 24);
+    let mut member = founded(&disk);
+    assert_eq!(agree(&mut member, &Command::Found(ClusterId(1), SETTINGS)), Err(Refusal::Founded));
+    let map = member.map().clone();
+    drop(member);
+    disk.crash();
+    let disk = disk.reopen();
+    let mut member = Member::restore(ME, log(&disk), 2, 0).unwrap();
+    assert_eq!(member.map().version, MapVersion(0), "not known to be agreed on yet");
+    elect(&mut member, 0);
+    assert_eq!(*member.map(), map);
+}
+
+#[test]
+fn a_long_log_becomes_a_snapshot_that_a_restart_begins_with() {
+    let disk = SimDisk::new(1, 1 << 26);
+    let mut member = founded(&disk);
+    for turn in 0..QUORUM_LOG_ENTRIES_MAX {
+        let draining = Command::SetDraining(ME, turn % 2 == 0);
+        assert_eq!(agree(&mut member, &draining), Ok(Outcome::Done));
+    }
+    let map = member.map().clone();
+    let stored = log(&disk).stored().clone();
+    assert!(stored.snapshot.is_some() && stored.items.len() < 100);
+    drop(member);
+    let mut member = Member::restore(ME, log(&disk), 2, 0).unwrap();
+    assert!(member.map().version > MapVersion(1000));
+    elect(&mut member, 0);
+    assert_eq!(*member.map(), map);
+}
+
+#[test]
+fn what_is_proposed_together_shares_a_write() {
+    let disk = SimDisk::new(1, 1 << 24);
+    let mut member = founded(&disk);
+    let before = disk.counts().syncs;
+    for asker in 0..50 {
+        member.propose(&Command::SetDraining(ME, asker % 2 == 0), asker).unwrap();
+    }
+    member.write().unwrap();
+    let answered: Vec<u32> = member
+        .effects()
+        .filter_map(|effect| match effect {
+            MemberEffect::Answer(asker, ManagerReply::Applied(Ok(_))) => Some(asker),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(answered, (0..50).collect::<Vec<_>>());
+    assert_eq!(disk.counts().syncs - before, 2, "the first alone, the others together");
+}
+
+#[test]
+fn a_server_that_starts_is_named_and_one_that_falls_silent_is_down() {
+    let disk = SimDisk::new(1, 1 << 24);
+    let mut member = founded(&disk);
+    let started = ServerMessage::Started(BootId(9), vec!["m0:1".to_owned()], Vec::new());
+    member.hear(ME, started, true).unwrap();
+    member.write().unwrap();
+    let state =
+        |member: &Member<u32>| (member.map().servers[&ME].state, member.map().servers[&ME].boot);
+    assert_eq!(state(&member), (ServerState::Up, BootId(9)));
+    member.set_now(1_000_000);
+    member.tick().unwrap();
+    member.write().unwrap();
+    assert_eq!(state(&member), (ServerState::Down, BootId(9)));
+}
+
+#[test]
+fn one_that_does_not_lead_hands_nothing_on_that_was_handed_on() {
+    let disk = SimDisk::new(1, 1 << 24);
+    let mut member: Member<u32> = Member::restore(ME, log(&disk), 1, 0).unwrap();
+    let beat = ServerMessage::Heartbeat(BootId(1));
+    member.hear(ServerId(4), beat.clone(), true).unwrap();
+    member.hear(ServerId(4), beat, false).unwrap();
+    assert_eq!(member.effects().count(), 0, "nobody is known to lead");
+    member.propose(&Command::SetDraining(ME, true), 1).unwrap();
+    let answers: Vec<_> = member.effects().collect();
+    assert_eq!(answers, [MemberEffect::Answer(1, ManagerReply::NotLeader(None))]);
+}
+
+/// A map with managers in these states.
+fn managers(states: &[ServerState]) -> Topology {
+    let disk = SimDisk::new(1, 1 << 24);
+    let mut map = founded(&disk).map().clone();
+    let record = map.servers[&ME].clone();
+    for (id, state) in states.iter().enumerate() {
+        let mut record = record.clone();
+        record.state = *state;
+        map.servers.insert(ServerId(id as u32), record);
+    }
+    map
+}
+
+fn members(voters: &[u32], learners: &[u32]) -> Members {
+    let set = |ids: &[u32]| ids.iter().copied().map(ServerId).collect::<BTreeSet<_>>();
+    Members { voters: set(voters), next_voters: BTreeSet::new(), learners: set(learners) }
+}
+
+#[test]
+fn managers_that_are_up_learn_then_vote_and_removed_ones_go_first() {
+    use ServerState::{Down, Joining, Removed, Up};
+    let map = managers(&[Up, Joining, Up]);
+    let add = Some(MemberChange::AddLearner(ServerId(2)));
+    assert_eq!(next_change(&map, &members(&[0], &[])), add);
+    let promote = Some(MemberChange::Promote(ServerId(2)));
+    assert_eq!(next_change(&map, &members(&[0], &[2])), promote);
+    assert_eq!(next_change(&map, &members(&[0, 2], &[])), None);
+
+    let map = managers(&[Up, Removed, Up, Down]);
+    let remove = Some(MemberChange::Remove(ServerId(1)));
+    assert_eq!(next_change(&map, &members(&[0, 1], &[2])), remove);
+    assert_eq!(next_change(&map, &members(&[0, 2, 3], &[])), None, "down is not gone");
+    let mut changing = members(&[0, 1], &[]);
+    changing.next_voters = BTreeSet::from([ServerId(0)]);
+    assert_eq!(next_change(&map, &changing), None, "one change at a time");
+
+    let map = managers(&[Up; MANAGERS_MAX + 1]);
+    let all: Vec<u32> = (0..MANAGERS_MAX as u32).collect();
+    assert_eq!(next_change(&map, &members(&all, &[])), None, "there are enough");
+}

@@ -1,0 +1,8 @@
+//! Behaviour of a manager: its disk, who is a manager, one without connections, and several with them.
+
+mod cluster;
+mod disk;
+mod joining;
+mod member;
+mod support;
+mod tokens;

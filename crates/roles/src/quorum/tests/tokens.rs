@@ -1,0 +1,97 @@
+//! The file of join tokens.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use larder_env::SimDisk;
+use larder_env::disk::{read_file, replace_file};
+use larder_net::{Refusal, Role, Roles, TokenId};
+use larder_protocol::manager::quorum::LogIndex;
+use larder_protocol::manager::state::{self, ClusterId, Command, ServerRole, Topology};
+use larder_types::{BootId, ServerId};
+
+use super::support::{SETTINGS, new_server};
+use crate::quorum::ManagerError;
+use crate::quorum::tokens::{FILE, TokenBook, admission_of};
+
+fn golden() -> Vec<u8> {
+    let text = include_str!("../../../tests/golden/tokens.hex");
+    let digits = text.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace);
+    digits.map(|digits| u8::from_str_radix(digits, 16).unwrap()).collect()
+}
+
+fn disk_with(bytes: &[u8]) -> Arc<SimDisk> {
+    let disk = SimDisk::new(1, 1 << 20);
+    replace_file(&*disk, "", FILE, bytes).unwrap();
+    disk
+}
+
+/// A map with these servers after the founder, each with a token.
+fn map_with(names: &[&str]) -> Topology {
+    let mut map = Topology::default();
+    let mut index = 0;
+    let mut apply = |command| {
+        index += 1;
+        map.apply(LogIndex(index), command).unwrap();
+    };
+    apply(Command::Found(ClusterId(1), SETTINGS));
+    apply(Command::AddServer(new_server("m0", ServerRole::Manager), None));
+    for name in names {
+        let commands = admission_of(new_server(name, ServerRole::Data), None);
+        commands.into_iter().for_each(&mut apply);
+    }
+    map
+}
+
+#[test]
+fn the_book_keeps_its_golden_bytes() {
+    let disk = disk_with(&golden());
+    let book = TokenBook::open(disk.clone()).unwrap();
+    let map = map_with(&["d0", "d1"]);
+    let first = book.find(TokenId(300), &map).unwrap();
+    assert_eq!((first.server(), first.roles()), (ServerId(1), Roles::of(&[Role::Data])));
+    let second = book.find(TokenId(7), &map).unwrap();
+    assert_eq!((second.server(), second.roles()), (ServerId(2), Roles::all()));
+    book.save(&map).unwrap();
+    let bytes = read_file(&*disk, FILE).unwrap();
+    assert!(
+        bytes == golden(),
+        "the format of the join tokens has changed: founders would not start. Keep version 1 as \
+         it was and write a new version beside it. It is now:\n{bytes:02x?}"
+    );
+}
+
+#[test]
+fn a_damaged_book_is_refused() {
+    for offset in 0..golden().len() {
+        let disk = disk_with(&golden());
+        disk.flip_bit(FILE, offset as u64).unwrap();
+        let refused = TokenBook::open(disk);
+        assert!(matches!(refused, Err(ManagerError::Unusable { .. })), "byte {offset}");
+    }
+    assert!(TokenBook::open(disk_with(b"LARD")).is_err(), "cut");
+}
+
+#[test]
+fn a_token_is_good_while_its_server_is_to_come_and_the_map_knows_it() {
+    let disk = SimDisk::new(1, 1 << 20);
+    let book = TokenBook::begin(disk.clone());
+    let expires = Some(UNIX_EPOCH + Duration::from_secs(1 << 40));
+    let server = (ServerId(1), Roles::of(&[Role::Data]));
+    let token = book.add([3; 32], server, state::TokenId(0), expires).unwrap();
+    let id = token.id();
+    assert_eq!(book.find(id, &map_with(&[])), Err(Refusal::NotNow), "the map is older");
+    let mut map = map_with(&["d0"]);
+    assert!(book.find(id, &map).is_ok());
+
+    let mut revoked = map.clone();
+    revoked.apply(LogIndex(100), Command::RevokeToken(state::TokenId(0))).unwrap();
+    assert_eq!(book.find(id, &revoked), Err(Refusal::Token));
+
+    let started = Command::ServerStarted(ServerId(1), BootId(1), Vec::new(), Vec::new());
+    map.apply(LogIndex(100), started).unwrap();
+    assert_eq!(book.find(id, &map), Err(Refusal::Token));
+    book.save(&map).unwrap();
+    let left = TokenBook::open(disk).unwrap();
+    assert_eq!(left.find(id, &map_with(&["d0"])), Err(Refusal::Token), "it was not kept");
+}

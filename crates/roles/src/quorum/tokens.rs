@@ -1,0 +1,193 @@
+//! Join tokens: one for each server that the operator names, kept by the manager that has the authority's key.
+//!
+//! A token is in the map, as 32 random bytes and an end, so that it can be called back there. Its secret is not: it
+//! lies beside the authority's key, in a file of its own (`docs/formats/quorum.md`).
+//!
+//! # Invariants
+//!
+//! 1. A token is for one server, whose id and roles are in the map before the token is handed out.
+//! 2. It is void once that server has begun its first run: whoever finds it later joins as nobody.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use larder_env::disk::{read_file, replace_file};
+use larder_env::rng::fill_secret;
+use larder_env::{Disk, DiskError};
+use larder_net::{
+    Admission, Fingerprint, JoinToken, Refusal, Roles, Subject, TokenId, TokenRecord,
+};
+use larder_protocol::manager::state::{self, Command, NewServer, Outcome, ServerState, Topology};
+use larder_types::ServerId;
+use larder_types::codec::{decode, encode};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::error::{ManagerError, NotIssued};
+use super::maps::Published;
+use crate::clock::{now_ms, since_1970_ms};
+use crate::identity::roles_of;
+use crate::limits::PROPOSE_WAIT_MS;
+use crate::managers::{Managers, ManagersClient, NotProposed};
+
+/// The book, within the manager's directory.
+pub(super) const FILE: &str = "tokens";
+const MAGIC: &[u8; 8] = b"LARDRTOK";
+const SUM_END: usize = 16;
+
+/// One token.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Kept {
+    /// Its place in the map.
+    place: state::TokenId,
+    /// What a joiner's proof is verified with.
+    record: TokenRecord,
+}
+
+/// The tokens that may still be used.
+pub(super) struct TokenBook {
+    disk: Arc<dyn Disk>,
+    kept: Mutex<BTreeMap<TokenId, Kept>>,
+}
+
+impl TokenBook {
+    /// An empty book, which [`TokenBook::save`] writes over whatever is there.
+    pub(super) fn begin(disk: Arc<dyn Disk>) -> Self {
+        Self { disk, kept: Mutex::default() }
+    }
+
+    /// Reads the book; it is empty if there is none.
+    pub(super) fn open(disk: Arc<dyn Disk>) -> Result<Self, ManagerError> {
+        let bytes = match read_file(&*disk, FILE) {
+            Ok(bytes) => bytes,
+            Err(DiskError::NotFound { .. }) => return Ok(Self::begin(disk)),
+            Err(error) => return Err(error.into()),
+        };
+        let unusable = |why: &str| ManagerError::Unusable { file: FILE, why: why.to_owned() };
+        let sum = |value| xxh3_64(value).to_le_bytes();
+        let (Some(head), Some(value)) = (bytes.get(..SUM_END), bytes.get(SUM_END..)) else {
+            return Err(unusable("it is too short"));
+        };
+        if head[..8] != *MAGIC || head[8..] != sum(value) {
+            return Err(unusable("it is damaged"));
+        }
+        let kept: Vec<Kept> =
+            decode("the join tokens", value).map_err(|error| unusable(&error.to_string()))?;
+        let kept = kept.into_iter().map(|kept| (kept.record.id(), kept)).collect();
+        Ok(Self { disk, kept: Mutex::new(kept) })
+    }
+
+    /// Makes a token for a server that is in the map. It is good once the book is saved.
+    pub(super) fn add(
+        &self,
+        authority: Fingerprint,
+        (server, roles): (ServerId, Roles),
+        place: state::TokenId,
+        expires: Option<SystemTime>,
+    ) -> Result<JoinToken, ManagerError> {
+        let (record, token) = TokenRecord::issue(authority, server, roles, expires)?;
+        self.kept.lock().insert(record.id(), Kept { place, record });
+        Ok(token)
+    }
+
+    /// Writes the book, without the tokens that the map makes void. Blocks.
+    pub(super) fn save(&self, map: &Topology) -> Result<(), ManagerError> {
+        // Locked until it is written: of two that save at once the later one writes what both added.
+        let mut kept = self.kept.lock();
+        kept.retain(|_, kept| is_good(map, kept));
+        let value = encode(&kept.values().cloned().collect::<Vec<_>>());
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(xxh3_64(&value).to_le_bytes());
+        bytes.extend(value);
+        Ok(replace_file(&*self.disk, "", FILE, &bytes)?)
+    }
+
+    /// The token's record, if the map has it good.
+    pub(super) fn find(&self, id: TokenId, map: &Topology) -> Result<TokenRecord, Refusal> {
+        let kept = self.kept.lock().get(&id).cloned().ok_or(Refusal::Token)?;
+        // It was handed out after its server was agreed on: the map here is older.
+        if !map.servers.contains_key(&kept.record.server()) {
+            return Err(Refusal::NotNow);
+        }
+        if is_good(map, &kept) { Ok(kept.record) } else { Err(Refusal::Token) }
+    }
+}
+
+fn is_good(map: &Topology, kept: &Kept) -> bool {
+    let server = map.servers.get(&kept.record.server());
+    let token = map.tokens.get(&kept.place);
+    server.is_some_and(|server| server.state == ServerState::Joining)
+        && token.is_some_and(|token| !token.revoked)
+}
+
+/// Who may join and stay, as book and map say.
+pub(super) struct Admitted {
+    pub(super) book: Arc<TokenBook>,
+    pub(super) maps: watch::Receiver<Arc<Published>>,
+}
+
+impl Admission for Admitted {
+    fn token(&self, id: TokenId) -> Result<TokenRecord, Refusal> {
+        let newest = self.maps.borrow().clone();
+        self.book.find(id, &newest.map)
+    }
+
+    fn renews(&self, subject: &Subject) -> Result<(), Refusal> {
+        let newest = self.maps.borrow().clone();
+        match newest.map.servers.get(&subject.server).map(|server| server.state) {
+            None => Err(Refusal::NotNow),
+            Some(ServerState::Removed) => Err(Refusal::NotRenewed),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// What makes tokens at a manager that runs: book and authority, and the way to have servers agreed on.
+pub(super) struct Issuer {
+    pub(super) authority: Fingerprint,
+    pub(super) book: Arc<TokenBook>,
+    pub(super) managers: Arc<ManagersClient>,
+    pub(super) maps: watch::Receiver<Arc<Published>>,
+}
+
+impl Issuer {
+    /// Gives a server a place in the map, and a token with which it takes it.
+    pub(super) async fn issue(
+        &self,
+        server: NewServer,
+        expires: Option<SystemTime>,
+    ) -> Result<(ServerId, JoinToken), NotIssued> {
+        let roles = roles_of(&server.roles);
+        let [add_token, add_server] = admission_of(server, expires);
+        let Outcome::Token(place) = self.managers.propose(add_token).await?? else {
+            return Err(NotProposed::Unknown.into());
+        };
+        let Outcome::Server(server) = self.managers.propose(add_server).await?? else {
+            return Err(NotProposed::Unknown.into());
+        };
+        // Joiners are let in by the map as it is here.
+        let mut maps = self.maps.clone();
+        let named = maps.wait_for(|newest| newest.map.servers.contains_key(&server));
+        let newest = match timeout(Duration::from_millis(PROPOSE_WAIT_MS), named).await {
+            Ok(Ok(newest)) => newest.clone(),
+            Ok(Err(_)) | Err(_) => return Err(NotProposed::Unknown.into()),
+        };
+        let token = self.book.add(self.authority, (server, roles), place, expires)?;
+        let book = self.book.clone();
+        let saved = tokio::task::spawn_blocking(move || book.save(&newest.map));
+        saved.await.map_err(|ended| ManagerError::System(ended.into()))??;
+        Ok((server, token))
+    }
+}
+
+/// What has to be agreed on for a server's token: that there is one, then that it lets this server in.
+pub(super) fn admission_of(server: NewServer, expires: Option<SystemTime>) -> [Command; 2] {
+    let mut hash = [0; 32];
+    fill_secret(&mut hash);
+    let expires_ms = expires.map_or(u64::MAX, since_1970_ms);
+    [Command::AddToken(hash, expires_ms), Command::AddServer(server, Some((hash, now_ms())))]
+}
