@@ -35,8 +35,7 @@ impl Pg {
     #[must_use]
     pub fn grant_of(&self, op: OpId) -> Option<(Grant, bool)> {
         let open = self.open.get(&op.seq).filter(|open| open.id == op)?;
-        (open.outcome.is_none() && self.serves())
-            .then(|| (open.chunk.grant, op.seq <= self.commit))
+        (open.outcome.is_none() && self.serves()).then(|| (open.chunk.grant, op.seq <= self.commit))
     }
 
     /// Answers a repeat of a request that became the op at `seq`.

@@ -124,7 +124,11 @@ impl Meta {
         if !member.is_active_in(view) {
             return None;
         }
-        assert_eq!(member.pg.applied(), member.pg.last(), "pg {pg}: a view begins with its last op");
+        assert_eq!(
+            member.pg.applied(),
+            member.pg.last(),
+            "pg {pg}: a view begins with its last op"
+        );
         Some(Adopting { view, sessions, scan: SpaceScan::new(lvs.into_iter()) })
     }
 

@@ -186,14 +186,7 @@ impl Meta {
 
     /// A data server answered what was asked in this view, or did not: what a server failed to do for an
     /// earlier view says nothing about the present one.
-    fn data_answered_in(
-        &self,
-        view: View,
-        pg: PgId,
-        lv: LvId,
-        replica: usize,
-        answer: DataAnswer,
-    ) {
+    fn data_answered_in(&self, view: View, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer) {
         let mut member = self.lock(pg);
         if member.pg.view() == view {
             self.step(&mut member, Event::Data { lv, replica, answer });

@@ -195,8 +195,7 @@ impl Meta {
             return Err(OpenError::Contradiction(reason.to_owned()));
         }
         let here = Here { manager: manager.clone(), data };
-        let (meta, mut writer) =
-            recovered.assemble(Buckets::Here(manager), Neighbours::Here(here));
+        let (meta, mut writer) = recovered.assemble(Buckets::Here(manager), Neighbours::Here(here));
         let meta = Arc::new(meta);
         let Neighbours::Here(here) = &meta.neighbours else { unreachable!("made above") };
         here.data.answer_to(&meta);
@@ -231,10 +230,7 @@ impl Meta {
     }
 
     /// Derives every PG's space from METAX; returns streams whose proxy is gone.
-    fn derive_space(
-        &self,
-        here: &Here,
-    ) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
+    fn derive_space(&self, here: &Here) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
         let map = here.manager.map();
         let lvs = map.map.lvs.iter();
         let mut scan = SpaceScan::new(lvs.clone().map(|record| here.lv_info(record)));
