@@ -76,6 +76,8 @@ impl Cluster {
             cluster.begin(ServerId(id)).await;
         }
         for pg in (0..pg_count).map(PgId) {
+            // A first view may begin before the last server has started.
+            until("all are members", async || cluster.members(pg).1.len() == 3).await;
             cluster.serving(pg, View(1)).await;
         }
         cluster
