@@ -93,7 +93,7 @@ enum Neighbours {
     /// The roles of this process.
     Here(Here),
     /// Other processes.
-    Apart(Cluster),
+    Apart(Box<Cluster>),
 }
 
 /// The other roles of a store.

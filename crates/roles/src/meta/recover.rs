@@ -343,11 +343,11 @@ impl Recovered {
     }
 }
 
+/// Takes a row with its value.
+pub(super) type TakeRow<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), IndexError> + 'a;
+
 /// Visits every row that names space or streams.
-pub(super) fn for_each_row(
-    kv: &dyn KvReader,
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), IndexError>,
-) -> Result<(), OpenError> {
+pub(super) fn for_each_row(kv: &dyn KvReader, visit: &mut TakeRow<'_>) -> Result<(), OpenError> {
     let mut error = None;
     for table in [b'K', b'O', b'P', b'U', b'V'] {
         kv.scan(&[table], Some(&[table + 1]), &mut |row, value| match visit(row, value) {
