@@ -98,3 +98,22 @@ impl Callers {
         taken
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_comes_late_finds_nobody() {
+        let mut callers = Callers::default();
+        let here = || Caller::Here(Arc::default());
+        let first = callers.insert(here());
+        assert!(callers.get(first).is_some());
+        assert!(callers.take(first).is_some());
+        let second = callers.insert(here());
+        assert_eq!(second.0 as u32, first.0 as u32, "the slot is used again");
+        assert!(callers.get(first).is_none() && callers.take(first).is_none());
+        assert!(callers.take(second).is_some() && callers.take(second).is_none());
+        assert!(callers.take(NOBODY).is_none());
+    }
+}

@@ -91,8 +91,15 @@ impl Cluster {
 
     /// Sends to another member; what is lost on the way is repeated by the machines.
     fn send(&self, pg: PgId, to: ServerId, message: PeerMessage) {
-        if let Some(peer) = self.metas.of(&self.managers.map(), to) {
-            send_in_parts(&peer, pg, message);
+        let Some(peer) = self.metas.of(&self.managers.map(), to) else { return };
+        for payload in in_parts(message, PEER_BYTES_MAX) {
+            match peer.send(&MetaMessage::Peer(pg), payload.into()) {
+                Ok(()) => {}
+                Err(error @ SendError::TooLong) => {
+                    tracing::error!(%pg, %to, %error, "a member cannot be told what it needs");
+                }
+                Err(error) => tracing::trace!(%pg, %to, %error, "a message to a member is lost"),
+            }
         }
     }
 
@@ -217,24 +224,59 @@ async fn ask(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAn
     }
 }
 
-/// Sends ops that are too long for one message in several.
-fn send_in_parts(peer: &Peer<MetaService>, pg: PgId, message: PeerMessage) {
+/// A message, encoded; ops that are too long for one in several, in order.
+fn in_parts(message: PeerMessage, bytes_max: usize) -> Vec<Vec<u8>> {
     let payload = encode(&message);
-    if payload.len() > PEER_BYTES_MAX
-        && let PeerMessage::Append { view, prev, mut entries, commit } = message
-        && entries.len() > 1
-    {
-        let rest = entries.split_off(entries.len() / 2);
-        let between = entries.last().map_or(prev, |entry| entry.id);
-        send_in_parts(peer, pg, PeerMessage::Append { view, prev, entries, commit });
-        let rest = PeerMessage::Append { view, prev: between, entries: rest, commit };
-        return send_in_parts(peer, pg, rest);
-    }
-    match peer.send(&MetaMessage::Peer(pg), payload.into()) {
-        Ok(()) => {}
-        Err(error @ SendError::TooLong) => {
-            tracing::error!(%pg, ?peer, %error, "a member cannot be told what it needs");
+    match message {
+        PeerMessage::Append { view, prev, mut entries, commit }
+            if payload.len() > bytes_max && entries.len() > 1 =>
+        {
+            let rest = entries.split_off(entries.len() / 2);
+            let between = entries.last().map_or(prev, |entry| entry.id);
+            let first = PeerMessage::Append { view, prev, entries, commit };
+            let rest = PeerMessage::Append { view, prev: between, entries: rest, commit };
+            let mut parts = in_parts(first, bytes_max);
+            parts.extend(in_parts(rest, bytes_max));
+            parts
         }
-        Err(error) => tracing::trace!(%pg, ?peer, %error, "a message to a member is lost"),
+        _ => vec![payload],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_protocol::LogEntry;
+    use larder_types::codec::decode;
+    use larder_types::{BucketId, Op, OpSeq, SessionId, StreamId};
+
+    use super::*;
+
+    #[test]
+    fn ops_that_are_too_long_for_one_message_follow_each_other_in_several() {
+        let id = |seq| OpId { view: View(3), seq: OpSeq(seq) };
+        let stream = StreamId { session: SessionId(1), number: 1 };
+        let op = Arc::new(Op::DropStream { bucket: BucketId(1), stream });
+        let entry = |seq| LogEntry { id: id(seq), op: op.clone() };
+        let entries: Vec<LogEntry> = (8..20).map(entry).collect();
+        let message = |entries| PeerMessage::Append {
+            view: View(3),
+            prev: id(7),
+            entries,
+            commit: OpSeq(19),
+        };
+        let bytes_max = encode(&message(entries.clone())).len() / 3;
+        let parts = in_parts(message(entries.clone()), bytes_max);
+        assert!(parts.len() > 3 && parts.iter().all(|part| part.len() <= bytes_max));
+        let (mut last, mut all) = (id(7), Vec::new());
+        for part in parts {
+            let PeerMessage::Append { prev, entries, .. } = decode("part", &part).unwrap() else {
+                panic!("ops go on as ops");
+            };
+            assert_eq!(prev, last, "each part goes on where the one before ended");
+            last = entries.last().unwrap().id;
+            all.extend(entries);
+        }
+        assert_eq!(all, entries);
+        assert_eq!(in_parts(message(vec![entry(8)]), 1).len(), 1, "one op is one message");
     }
 }

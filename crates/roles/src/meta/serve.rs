@@ -16,6 +16,7 @@ use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
 use larder_protocol::pg::Role;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
 use larder_types::codec::decode;
+use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, SUM_BYTES};
 use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
 use parking_lot::MutexGuard;
 
@@ -85,6 +86,10 @@ impl Meta {
     }
 
     fn serve_call(&self, pg: PgId, view: View, call: Call, responder: Responder<MetaService>) {
+        if !is_sound(&call) {
+            // Its caller hears that there is no answer.
+            return tracing::error!(%pg, ?call, "a call that no proxy makes: use one release");
+        }
         if let Some(refusal) = self.unfit(&call) {
             return refuse(responder, refusal);
         }
@@ -245,5 +250,17 @@ impl Meta {
         for pg in self.pg_ids() {
             self.step(&mut self.lock(pg), Event::Floor { session, floor });
         }
+    }
+}
+
+/// Whether what a put holds is as long as it says, and as it may be: machines take that for granted.
+fn is_sound(call: &Call) -> bool {
+    let Call::Put(put) = call else { return true };
+    match &put.content {
+        Content::Inline(bytes) => bytes.len() <= INLINE_BYTES_MAX as usize,
+        Content::Data { len, sums, .. } => {
+            (1..=CHUNK_BYTES_MAX).contains(len) && sums.len() == len.div_ceil(SUM_BYTES) as usize
+        }
+        Content::Stream { .. } => true,
     }
 }

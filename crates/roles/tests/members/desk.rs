@@ -59,6 +59,11 @@ struct Leading {
     begun: std::time::Instant,
 }
 
+/// The only bucket.
+pub fn bucket() -> BucketName {
+    BucketName::new("bucket").unwrap()
+}
+
 impl Desk {
     pub async fn open(authority: &Authority, pg_count: u32) -> Arc<Self> {
         let data = endpoint(authority, DATA, Role::Data);
@@ -120,8 +125,7 @@ impl Desk {
             self.apply(Command::AddServer(new, token)).unwrap();
         }
         self.apply(Command::AddDisk(DATA, Weight(100), 16)).unwrap();
-        let bucket = BucketName::new("bucket").unwrap();
-        self.apply(Command::CreateBucket(bucket, None, 0)).unwrap();
+        self.apply(Command::CreateBucket(bucket(), None, 0)).unwrap();
     }
 
     pub fn map(&self) -> Arc<Topology> {

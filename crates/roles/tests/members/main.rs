@@ -10,10 +10,11 @@ use std::sync::atomic::Ordering;
 
 use futures::StreamExt;
 use larder_kv::KvReader;
+use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::Command;
 use larder_protocol::placement::pg_of;
 use larder_protocol::{Answer, Call, Refusal};
-use larder_roles::wire::{MetaCall, MetaReply};
+use larder_roles::wire::{MetaCall, MetaMessage, MetaReply};
 use larder_types::{ObjectKey, PgId, ServerId, StreamId, Target, View, rows};
 
 use desk::PROXY;
@@ -73,6 +74,67 @@ async fn a_put_that_was_open_in_the_view_before_is_verified_and_rolls_forward() 
     assert_eq!(found.unwrap().op, grant.op, "a reader waits until it is decided");
     let unknown = larder_types::OpId { view: later, seq: larder_types::OpSeq(1 << 40) };
     assert_eq!(cluster.persisted(PG, unknown).await, Err(Refusal::NotPrimary));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_all_have_restarted_what_was_put_is_there() {
+    let mut cluster = Cluster::start(2).await;
+    let keys: Vec<String> = (1..=20).map(|number| format!("key {number}")).collect();
+    let pg = |key: &str| pg_of(BUCKET, &ObjectKey::new(key).unwrap(), 2);
+    for (number, key) in (1..).zip(&keys) {
+        let content = if number % 2 == 0 { data() } else { inline() };
+        let call = put(request(number), key, content);
+        if number % 2 == 0 {
+            cluster.put_data(pg(key), call).await;
+        } else {
+            assert!(matches!(cluster.call(pg(key), call).await, Answer::Done { .. }));
+        }
+    }
+    let views: Vec<View> = (0..2).map(|pg| cluster.leads(PgId(pg)).0).collect();
+    for id in 0..3 {
+        cluster.end(ServerId(id)).await;
+    }
+    for id in 0..3 {
+        cluster.begin(ServerId(id)).await;
+    }
+    for (pg, view) in (0..).map(PgId).zip(views) {
+        cluster.serving(pg, View(view.0 + 1)).await;
+    }
+    for key in &keys {
+        until("the key is there", async || {
+            let (view, primary) = cluster.leads(pg(key));
+            matches!(cluster.find(pg(key), view, primary, key).await, Ok(Some(_)))
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_to_a_bucket_that_is_being_deleted_is_refused() {
+    let cluster = Cluster::start(1).await;
+    let answer = cluster.call(PG, put(request(1), "early", inline())).await;
+    assert!(matches!(answer, Answer::Done { .. }));
+    cluster.desk.apply(Command::BeginDeletion(desk::bucket())).unwrap();
+    let late = cluster.call(PG, put(request(2), "late", inline())).await;
+    assert_eq!(late, Answer::Refused(Refusal::StaleBucket));
+    let again = cluster.call(PG, put(request(2), "late", inline())).await;
+    assert_eq!(again, Answer::Refused(Refusal::StaleBucket), "a refusal is an answer too");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_gives_no_orders() {
+    let cluster = Cluster::start(1).await;
+    let (view, primary) = cluster.leads(PG);
+    let order = ManagerMessage::NewView {
+        pg: PG,
+        view: View(view.0 + 100),
+        members: vec![primary],
+        learners: Vec::new(),
+        boot: cluster.desk.map().servers[&primary].boot,
+    };
+    cluster.say(primary, MetaMessage::Manager(order));
+    let answer = cluster.call_in(PG, view, primary, put(request(1), "key", inline())).await;
+    assert!(matches!(answer, Answer::Done { .. }), "it leads in its view as before");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -198,10 +198,15 @@ impl Cluster {
         }
     }
 
-    /// Says what has no answer to the primary.
+    /// Says what has no answer, as a proxy.
+    pub fn say(&self, to: ServerId, message: MetaMessage) {
+        self.running[&to].peer.send(&message, Bytes::new()).unwrap();
+    }
+
+    /// Makes a call that has no answer to the primary.
     pub fn tell(&self, pg: PgId, call: Call) {
         let (view, to) = self.leads(pg);
-        self.running[&to].peer.send(&MetaMessage::Call { pg, view, call }, Bytes::new()).unwrap();
+        self.say(to, MetaMessage::Call { pg, view, call });
     }
 
     /// Puts data; its writing is left out.
