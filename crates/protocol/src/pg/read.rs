@@ -31,7 +31,8 @@ impl Pg {
         self.serves() && self.slots.at_rest(&Slot::Version(bucket, key.clone()))
     }
 
-    /// The grant of a put that is open here, and whether its METAX is below the commit point.
+    /// The grant of a put whose outcome this serving primary does not know yet, and whether its METAX is
+    /// below the commit point; `None` if it has no such put, or another op stands in its place.
     #[must_use]
     pub fn grant_of(&self, op: OpId) -> Option<(Grant, bool)> {
         let open = self.open.get(&op.seq).filter(|open| open.id == op)?;
