@@ -92,7 +92,7 @@ impl Meta {
     fn adopt_all(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
         let mut adopting: BTreeMap<PgId, Adopting> = BTreeMap::new();
         for &pg in pgs {
-            adopting.extend(self.begin_adoption(pg).map(|begun| (pg, begun)));
+            adopting.extend(self.begin_adoption(cluster, pg).map(|begun| (pg, begun)));
         }
         if adopting.is_empty() {
             return Ok(());
@@ -114,12 +114,15 @@ impl Meta {
     }
 
     /// Applies all that the PG's log has; `None` if that is not what it waits for any more.
-    fn begin_adoption(&self, pg: PgId) -> Option<Adopting> {
+    fn begin_adoption(&self, cluster: &Cluster, pg: PgId) -> Option<Adopting> {
         let mut member = self.lock(pg);
-        let Volumes { view, lvs, sessions } = member.duties.volumes.take()?;
-        if !member.is_active_in(view) {
+        let volumes = member.duties.volumes.take()?;
+        if !member.is_active_in(volumes.view) {
+            // Told again while its space was being derived: it serves by now, and may have new LVs.
+            self.heed_volumes(cluster, &mut member, volumes);
             return None;
         }
+        let Volumes { view, lvs, sessions } = volumes;
         self.apply_all(&mut member);
         if !member.is_active_in(view) {
             return None;

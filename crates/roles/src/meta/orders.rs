@@ -54,9 +54,7 @@ impl Meta {
             ManagerMessage::Volumes { pg, view, boot, lvs, boots, sessions }
                 if boot == cluster.boot =>
             {
-                if let Some(mut member) = self.member(pg)
-                    && member.pg.view() == view
-                {
+                if let Some(mut member) = self.member(pg) {
                     let volumes = Volumes::new(view, lvs, &boots, sessions);
                     self.heed_volumes(cluster, &mut member, volumes);
                 }
@@ -111,8 +109,11 @@ impl Meta {
         }
     }
 
-    /// The PG's LVs: all of them for one that does not serve yet, the new ones for one that does.
-    fn heed_volumes(&self, cluster: &Cluster, member: &mut Member, volumes: Volumes) {
+    /// The PG's LVs in its view: all of them for one that does not serve yet, the new ones for one that does.
+    pub(super) fn heed_volumes(&self, cluster: &Cluster, member: &mut Member, volumes: Volumes) {
+        if member.pg.view() != volumes.view {
+            return;
+        }
         match member.pg.role() {
             Role::Active if !member.duties.contradicts => {
                 member.duties.volumes = Some(volumes);
