@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod clock;
 pub mod disk;
 mod real_disk;
 pub mod rng;

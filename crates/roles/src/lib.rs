@@ -23,6 +23,6 @@ mod ticket;
 pub mod wire;
 
 pub use larder_protocol::SpaceUse;
-pub use meta::{Meta, MetaConfig, OpenError};
+pub use meta::{Meta, MetaConfig, MetaServer, OpenError};
 pub use proxy::Proxy;
 pub use store::{Store, StoreConfig, StoreError};

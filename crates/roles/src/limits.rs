@@ -1,5 +1,9 @@
 //! The roles' limits, with their units.
 
+use std::time::Duration;
+
+use larder_protocol::limits::{GRANT_MS_MAX, SERVER_BEAT_MS, SILENT_MS};
+
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -71,7 +75,36 @@ pub const MANAGER_BATCH_MAX: usize = 256;
 pub const MANAGER_TICK_MS: u64 = 50;
 /// Bytes of records after which the file of a manager's log is written anew, if no snapshot came before.
 pub const QUORUM_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Rows that one answer to a scan looks at, with those of other PGs: one that looked at so many says where
+/// to go on, though it may have none to give.
+pub const ROWS_VISITED_MAX: usize = 64 * 1024;
+/// How long a call of another process may be under way in a PG; whoever made it has given up before.
+pub const CALL_MAX: Duration = Duration::from_secs(90);
+/// How long a data server may take to answer a primary: it syncs, and drains what waits before it.
+pub const DATA_ANSWER_MAX: Duration = Duration::from_secs(30);
+/// How long a primary tries to reach a data server before it counts as failed. Longer than the managers
+/// need to find it down, and than connections take to come back after a restart.
+pub const DATA_REACH_MAX: Duration = Duration::from_secs(4);
+/// Pause between two tries.
+pub const DATA_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of ops in one message to a member, or one op.
+pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+const _: () = assert!(
+    DATA_REACH_MAX.as_millis() > SILENT_MS as u128
+        && DATA_REACH_MAX.as_millis() > larder_net::limits::BACKOFF_MAX.as_millis(),
+    "a data server that came back is reached before it counts as failed"
+);
+const _: () = assert!(
+    CALL_MAX.as_millis() > GRANT_MS_MAX as u128,
+    "a reader of a put that nobody ends is answered"
+);
+const _: () = assert!(
+    PEER_BYTES_MAX <= larder_net::limits::PAYLOAD_BYTES_MAX
+        && ROWS_BYTES_MAX < larder_net::limits::PAYLOAD_BYTES_MAX,
+    "what is gathered fits a frame"
+);
+const _: () = assert!(TICK_MS < SERVER_BEAT_MS, "beats are kept by ticks");
 const _: () = assert!(
     READ_PIECE_BYTES.is_multiple_of(larder_types::limits::SUM_BYTES as u64),
     "pieces are whole checksummed blocks"

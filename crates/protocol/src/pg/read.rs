@@ -1,6 +1,8 @@
 //! Reads, barriers and repeats: what is answered without appending anything.
 
-use larder_types::{Body, BucketId, ObjectKey, Op, OpSeq, Outcome, Remembered, VersionRow};
+use larder_types::{
+    Body, BucketId, Grant, ObjectKey, Op, OpId, OpSeq, Outcome, Remembered, VersionRow,
+};
 
 use super::append::answer_of;
 use super::slots::Slot;
@@ -27,6 +29,14 @@ impl Pg {
     #[must_use]
     pub fn rests(&self, bucket: BucketId, key: &ObjectKey) -> bool {
         self.serves() && self.slots.at_rest(&Slot::Version(bucket, key.clone()))
+    }
+
+    /// The grant of a put whose outcome this serving primary does not know yet, and whether its METAX is
+    /// below the commit point; `None` if it has no such put, or another op stands in its place.
+    #[must_use]
+    pub fn grant_of(&self, op: OpId) -> Option<(Grant, bool)> {
+        let open = self.open.get(&op.seq).filter(|open| open.id == op)?;
+        (open.outcome.is_none() && self.serves()).then(|| (open.chunk.grant, op.seq <= self.commit))
     }
 
     /// Answers a repeat of a request that became the op at `seq`.

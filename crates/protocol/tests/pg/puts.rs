@@ -3,7 +3,7 @@
 use crate::support::{BUCKET, EPOCH, LV_BLOCKS, Member, data, key, mismatch, name_of, put};
 use bytes::Bytes;
 use larder_protocol::{Answer, Call, Content, DataAnswer, DataRequest, Effect, Event, Refusal};
-use larder_types::{Body, Condition, EtagList, Extent, Request, SessionId};
+use larder_types::{Body, Condition, EtagList, Extent, OpId, Request, SessionId, View};
 
 fn if_absent() -> Condition {
     Condition { if_none_match: Some(EtagList::Any), ..Condition::default() }
@@ -37,6 +37,20 @@ fn a_grant_leaves_at_once_and_persisted_when_it_is() {
     let grant = member.granted(put);
     member.sync();
     assert_eq!(member.answers(put), [Answer::Persisted { grant }]);
+}
+
+#[test]
+fn a_grant_is_known_by_its_op_until_the_outcome() {
+    let mut member = Member::alone(1);
+    let put = member.put_data("k", 2);
+    let grant = member.granted(put);
+    assert_eq!(member.pg.grant_of(grant.op), Some((grant, false)));
+    member.sync();
+    assert_eq!(member.pg.grant_of(grant.op), Some((grant, true)));
+    let other = OpId { view: View(grant.op.view.0 + 1), ..grant.op };
+    assert_eq!(member.pg.grant_of(other), None, "another op in its place is another put");
+    member.commit(grant, 1);
+    assert_eq!(member.pg.grant_of(grant.op), None);
 }
 
 #[test]

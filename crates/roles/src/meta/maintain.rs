@@ -1,5 +1,6 @@
 //! Background work of the meta server: ticks, new LVs, flushes of the index, compaction.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use larder_protocol::{Event, LvInfo, Replica};
 use larder_types::{OpSeq, PgId};
 use parking_lot::{Condvar, Mutex};
 
-use super::Meta;
+use super::orders::Beat;
+use super::{Here, Member, Meta, Neighbours};
 use crate::limits::{LOG_BYTES_BEFORE_FLUSH, TICK_MS};
 use crate::manager::LvRecord;
 
@@ -25,6 +27,8 @@ struct FlushState {
     asked: bool,
     /// The disk had no room for the last flush: not again before the next tick.
     held: bool,
+    /// PGs that take a snapshot and wait for a flush, by its number.
+    awaited: BTreeMap<PgId, u64>,
     stopped: bool,
 }
 
@@ -43,8 +47,32 @@ impl FlushSignal {
         }
     }
 
-    fn hold(&self, held: bool) {
-        self.state.lock().held = held;
+    /// Asks for a flush that a PG waits for, in place of an earlier one.
+    pub(super) fn ask_for(&self, pg: PgId, flush: u64) {
+        self.state.lock().awaited.insert(pg, flush);
+        self.ask();
+    }
+
+    fn take_awaited(&self) -> BTreeMap<PgId, u64> {
+        std::mem::take(&mut self.state.lock().awaited)
+    }
+
+    /// A flush failed for want of space: those who wait for it wait on.
+    fn hold(&self, awaited: BTreeMap<PgId, u64>) {
+        let mut state = self.state.lock();
+        state.held = true;
+        for (pg, flush) in awaited {
+            state.awaited.entry(pg).or_insert(flush);
+        }
+    }
+
+    /// A while has passed: a flush may be tried again.
+    fn let_go(&self) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.held, false) && !state.awaited.is_empty() {
+            state.asked = true;
+            self.ready.notify_one();
+        }
     }
 
     pub(super) fn stop(&self) {
@@ -69,12 +97,13 @@ impl Meta {
         let mut due = Instant::now();
         let mut flushed_at = Lsn(0);
         let mut wanting = Vec::new();
+        let mut beat = Beat::default();
         while !self.stopping.load(Ordering::Acquire) {
             due += Duration::from_millis(TICK_MS);
             self.need_lv.wait_until(due);
             self.need_lv.take_now(&mut wanting);
-            for pg in wanting.drain(..) {
-                self.draw_lv(pg);
+            if let Neighbours::Here(here) = &self.neighbours {
+                wanting.drain(..).for_each(|pg| self.draw_lv(here, pg));
             }
             if Instant::now() < due {
                 due -= Duration::from_millis(TICK_MS);
@@ -83,13 +112,13 @@ impl Meta {
             if let Err(error) = self.log.tick() {
                 tracing::warn!(%error, "the log's last group goes without a mark");
             }
-            self.data.measure_free_space();
-            self.flush.hold(false);
-            for pg in self.pg_ids() {
-                let mut member = self.lock(pg);
-                if member.pg.wants_tick() {
-                    self.step(&mut member, Event::Tick);
+            self.flush.let_go();
+            match &self.neighbours {
+                Neighbours::Here(here) => {
+                    here.data.measure_free_space();
+                    self.pg_ids().for_each(|pg| self.tick(&mut self.lock(pg)));
                 }
+                Neighbours::Apart(cluster) => self.tick_apart(cluster, &mut beat),
             }
             let end = self.log.end();
             if end.0 - flushed_at.0 > LOG_BYTES_BEFORE_FLUSH {
@@ -99,12 +128,18 @@ impl Meta {
         }
     }
 
+    pub(super) fn tick(&self, member: &mut Member) {
+        if member.pg.wants_tick() {
+            self.step(member, Event::Tick);
+        }
+    }
+
     /// Gives a PG another LV: in the map first, then on the disk, then to the PG.
-    fn draw_lv(&self, pg: PgId) {
-        let event = match self.manager.draw_lv(pg) {
+    fn draw_lv(&self, here: &Here, pg: PgId) {
+        let event = match here.manager.draw_lv(pg) {
             Ok(Some(record)) => {
-                self.data.create(&record);
-                Event::LvAdded(self.lv_info(&record))
+                here.data.create(&record);
+                Event::LvAdded(here.lv_info(&record))
             }
             Ok(None) => Event::PoolEmpty,
             Err(error) => {
@@ -115,29 +150,22 @@ impl Meta {
         self.step(&mut self.lock(pg), event);
     }
 
-    pub(super) fn lv_info(&self, record: &LvRecord) -> LvInfo {
-        let boot = self.data.boot();
-        let replicas =
-            record.replicas.iter().map(|place| Replica { server: place.server, boot }).collect();
-        LvInfo { lv: record.lv, blocks: record.blocks, replicas }
-    }
-
     /// The flush thread: makes the index durable, frees the log behind it, compacts.
     pub(super) fn flush_loop(&self) {
         while self.flush.wait() {
-            if let Err(error) = self.flush_and_free() {
-                match error {
-                    KvError::Full { .. } => {
-                        tracing::warn!(%error, "the flush of the index is put off");
-                        self.flush.hold(true);
-                    }
-                    error => return self.fail(format!("the index cannot be flushed: {error}")),
+            let awaited = self.flush.take_awaited();
+            match self.flush_and_free(&awaited) {
+                Ok(()) => {}
+                Err(error @ KvError::Full { .. }) => {
+                    tracing::warn!(%error, "the flush of the index is put off");
+                    self.flush.hold(awaited);
                 }
+                Err(error) => return self.fail(format!("the index cannot be flushed: {error}")),
             }
         }
     }
 
-    fn flush_and_free(&self) -> Result<(), KvError> {
+    fn flush_and_free(&self, awaited: &BTreeMap<PgId, u64>) -> Result<(), KvError> {
         // Taken before the flush: what is applied by now is durable after it.
         let asked = self.requests.get().map(|requests| (requests.session(), requests.floor()));
         let retain_from = |pg| {
@@ -149,6 +177,9 @@ impl Meta {
         };
         let retain: Vec<OpSeq> = self.pg_ids().map(retain_from).collect();
         self.index.kv.flush()?;
+        for (&pg, &flush) in awaited {
+            self.step(&mut self.lock(pg), Event::IndexFlushed(flush));
+        }
         self.log.free(&retain);
         while self.index.kv.maintain()? == Progress::Worked {
             if self.stopping.load(Ordering::Acquire) {
@@ -156,5 +187,14 @@ impl Meta {
             }
         }
         Ok(())
+    }
+}
+
+impl Here {
+    pub(super) fn lv_info(&self, record: &LvRecord) -> LvInfo {
+        let boot = self.data.boot();
+        let replicas =
+            record.replicas.iter().map(|place| Replica { server: place.server, boot }).collect();
+        LvInfo { lv: record.lv, blocks: record.blocks, replicas }
     }
 }

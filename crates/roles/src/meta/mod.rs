@@ -9,30 +9,57 @@
 //!  flush thread:    flush the index, free the log behind it, compact
 //! ```
 //!
+//! In a store all roles are in one process and call each other. In a cluster ([`MetaServer`]) the neighbours
+//! are apart, and besides there are:
+//!
+//! ```text
+//!  connections:     proxies' calls, other members, the manager ─ lock PG ─ step
+//!  blocking pool:   what reads the index for proxies, and pieces of snapshots
+//!  adopt thread:    derive the space of PGs that this server leads anew; end sessions
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `recover.rs` | opening: index, log, and in one process views and space |
+//! | `log.rs`, `index.rs`, `maintain.rs` | log, index, ticks and flushes |
+//! | `callers.rs`, `queue.rs` | calls in flight, PGs that wait for a thread |
+//! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
+//! | `serve.rs`, `scan.rs` | what it answers proxies |
+//! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
+//!
 //! # Invariants
 //!
 //! 1. A PG's machine is stepped under its lock, and its effects are carried out before the lock is
 //!    released: log order equals op order.
-//! 2. Locks are taken in the order PG, then log or disk queue or ticket; never two PGs.
+//! 2. Locks are taken in the order PG, then log or disk queue or ticket; never two PGs. What is called under
+//!    a PG's lock (`Managers::say`, `Peer::send`) queues and comes back.
 //! 3. The index is written only by [`Pg::apply`], below the commit point.
+//! 4. In a cluster, what tells a proxy about a key's present state leaves only under a lease of the PG's
+//!    present view, which is looked at after the index was read.
 
+mod adopt;
+mod callers;
+mod cluster;
+mod duties;
+mod index;
 mod log;
 mod maintain;
+mod orders;
+mod queue;
 mod recover;
+mod scan;
+mod serve;
+mod server;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
-use bytes::Bytes;
-use larder_kv::{Batch, Kv, KvError, KvReader, LsmKv};
+use larder_kv::{Kv, LsmKv};
 use larder_protocol::pg::PgGauges;
 use larder_protocol::placement::pg_of;
-use larder_protocol::{
-    Call, Changes, DataAnswer, Effect, Event, Index, IndexError, Outbox, Pg, Token,
-};
-use larder_types::{BucketId, Epoch, LvId, ObjectKey, PgId};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use larder_protocol::{Answer, Call, DataAnswer, Effect, Event, Outbox, Pg, Token};
+use larder_types::{BucketId, LvId, ObjectKey, OpId, PgId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use crate::clock::now_ms;
@@ -40,128 +67,46 @@ use crate::data::DataServer;
 use crate::manager::Manager;
 use crate::requests::Requests;
 use crate::ticket::Ticket;
+use callers::{Caller, Callers, NOBODY};
+use cluster::Cluster;
+use duties::Duties;
+use index::IndexPort;
 use log::Log;
 pub use log::LogCounters;
+use queue::PgQueue;
 pub(crate) use recover::Replay;
 pub use recover::{KV_DIR, LOG_DIR, MetaConfig, OpenError, Threads};
-
-/// Names no call: the answer, if any, is dropped.
-const NOBODY: Token = Token(u64::MAX);
+pub use serve::MetaHandler;
+pub use server::{MetaServer, ServerConfig};
 
 /// A PG with what its driver keeps beside it.
 struct Member {
     pg: Pg,
     out: Outbox,
-    tickets: Tickets,
+    callers: Callers,
     scratch: Vec<u8>,
+    duties: Duties,
 }
 
-/// Calls in flight, by token.
-#[derive(Default)]
-struct Tickets {
-    slots: Vec<Option<Arc<Ticket>>>,
-    free: Vec<usize>,
+/// Who answers what this server asks for.
+enum Neighbours {
+    /// The roles of this process.
+    Here(Here),
+    /// Other processes.
+    Apart(Box<Cluster>),
 }
 
-impl Tickets {
-    fn insert(&mut self, ticket: Arc<Ticket>) -> Token {
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        });
-        self.slots[at] = Some(ticket);
-        Token(at as u64)
-    }
-
-    fn get(&self, token: Token) -> Option<&Arc<Ticket>> {
-        self.slots.get(usize::try_from(token.0).ok()?)?.as_ref()
-    }
-
-    fn remove(&mut self, token: Token) {
-        if let Some(slot) = usize::try_from(token.0).ok().and_then(|at| self.slots.get_mut(at))
-            && slot.take().is_some()
-        {
-            self.free.push(token.0 as usize);
-        }
-    }
-}
-
-/// PGs that have something to be done by another thread; each at most once.
-struct PgQueue {
-    state: Mutex<PgQueueState>,
-    ready: Condvar,
-}
-
-struct PgQueueState {
-    waiting: Vec<PgId>,
-    marked: Vec<bool>,
-    stopped: bool,
-}
-
-impl PgQueue {
-    fn new(pg_count: usize) -> Self {
-        let state =
-            PgQueueState { waiting: Vec::new(), marked: vec![false; pg_count], stopped: false };
-        Self { state: Mutex::new(state), ready: Condvar::new() }
-    }
-
-    fn push(&self, pg: PgId) {
-        let mut state = self.state.lock();
-        if !std::mem::replace(&mut state.marked[pg.0 as usize], true) {
-            state.waiting.push(pg);
-            if state.waiting.len() == 1 {
-                self.ready.notify_one();
-            }
-        }
-    }
-
-    /// Takes all that wait, blocking until there are some; `None` once stopped.
-    fn take(&self, into: &mut Vec<PgId>) -> Option<()> {
-        let mut state = self.state.lock();
-        while state.waiting.is_empty() {
-            if state.stopped {
-                return None;
-            }
-            self.ready.wait(&mut state);
-        }
-        std::mem::swap(&mut state.waiting, into);
-        for pg in into.iter() {
-            state.marked[pg.0 as usize] = false;
-        }
-        Some(())
-    }
-
-    /// Waits until something waits here, or until `due`, or until stopped.
-    fn wait_until(&self, due: Instant) {
-        let mut state = self.state.lock();
-        while state.waiting.is_empty() && !state.stopped {
-            if self.ready.wait_until(&mut state, due).timed_out() {
-                return;
-            }
-        }
-    }
-
-    /// Takes what waits, without blocking.
-    fn take_now(&self, into: &mut Vec<PgId>) {
-        let mut state = self.state.lock();
-        std::mem::swap(&mut state.waiting, into);
-        for pg in into.iter() {
-            state.marked[pg.0 as usize] = false;
-        }
-    }
-
-    fn stop(&self) {
-        self.state.lock().stopped = true;
-        self.ready.notify_all();
-    }
+/// The other roles of a store.
+struct Here {
+    manager: Arc<Manager>,
+    data: Arc<DataServer>,
 }
 
 /// The meta server.
 pub struct Meta {
     pgs: Vec<Mutex<Member>>,
     index: IndexPort,
-    manager: Arc<Manager>,
-    data: Arc<DataServer>,
+    neighbours: Neighbours,
     log: Log,
     to_apply: PgQueue,
     need_lv: PgQueue,
@@ -193,7 +138,7 @@ impl Meta {
     /// Makes a call; its ticket is settled by this thread or another.
     pub(crate) fn call(&self, pg: PgId, call: Call, ticket: &Arc<Ticket>) {
         let mut member = self.lock(pg);
-        let token = member.tickets.insert(ticket.clone());
+        let token = member.callers.insert(Caller::Here(ticket.clone()));
         self.step(&mut member, Event::Call { token, call });
     }
 
@@ -259,6 +204,9 @@ impl Meta {
         self.to_apply.stop();
         self.need_lv.stop();
         self.flush.stop();
+        if let Some(cluster) = self.cluster() {
+            cluster.stop();
+        }
     }
 
     /// Forgets requests once the proxy of this process says that they are finished.
@@ -297,34 +245,51 @@ impl Meta {
                 }
                 Effect::SyncSoon => self.log.nudge(),
                 Effect::Reply { token, answer } => {
-                    let Some(ticket) = member.tickets.get(token) else { continue };
-                    let settles = !matches!(answer, larder_protocol::Answer::Granted { .. });
-                    orphans.extend(ticket.answered(answer));
-                    if settles {
-                        member.tickets.remove(token);
-                    }
-                }
-                Effect::Data { lv, replica, request } => {
-                    self.data.request(pg, lv, replica, request);
+                    orphans.extend(self.reply(member, token, answer));
                 }
                 Effect::Committed => self.to_apply.push(pg),
-                Effect::NeedLv => self.need_lv.push(pg),
-                Effect::ViewActive(view) => tracing::debug!(%pg, %view, "view active"),
                 Effect::Halt(reason) => self.fail(reason),
-                Effect::Send { to, .. }
-                | Effect::CaughtUp { learner: to, .. }
-                | Effect::Snapshot { to, .. }
-                | Effect::SnapshotRows { to, .. }
-                | Effect::SnapshotOver { to } => {
-                    unreachable!("pg {pg} has one member and nothing to do with {to}")
-                }
-                Effect::FlushIndex(_) => unreachable!("pg {pg} takes no snapshots"),
+                effect => match &self.neighbours {
+                    Neighbours::Here(here) => self.ask_here(here, pg, effect),
+                    Neighbours::Apart(cluster) => self.ask_apart(cluster, member, effect),
+                },
             }
         }
         member.out = effects;
         for op in orphans {
             let call = Call::Abandon { op, disk_full: false };
             self.step(member, Event::Call { token: NOBODY, call });
+        }
+        member.answer_awaited();
+    }
+
+    /// Hands an answer to whoever called. Returns the op to abandon if a grant came and nobody waits for it.
+    fn reply(&self, member: &mut Member, token: Token, answer: Answer) -> Option<OpId> {
+        match member.callers.get(token)? {
+            Caller::Here(ticket) => {
+                let settles = !matches!(answer, Answer::Granted { .. });
+                let orphan = ticket.answered(answer);
+                if settles {
+                    member.callers.take(token);
+                }
+                orphan
+            }
+            // One answer each: what becomes of a grant is asked for with another call.
+            Caller::Apart(_) => {
+                if let Some(Caller::Apart(asker)) = member.callers.take(token) {
+                    self.reply_apart(member, *asker, answer);
+                }
+                None
+            }
+        }
+    }
+
+    fn ask_here(&self, here: &Here, pg: PgId, effect: Effect) {
+        match effect {
+            Effect::Data { lv, replica, request } => here.data.request(pg, lv, replica, request),
+            Effect::NeedLv => self.need_lv.push(pg),
+            Effect::ViewActive(view) => tracing::debug!(%pg, %view, "view active"),
+            effect => unreachable!("pg {pg} has one member and nothing to do with {effect:?}"),
         }
     }
 
@@ -349,48 +314,4 @@ impl Meta {
             }
         }
     }
-}
-
-/// The index and the bucket table as the machines see them.
-struct IndexPort {
-    kv: LsmKv,
-    manager: Arc<Manager>,
-}
-
-impl Index for IndexPort {
-    fn get(&self, row: &[u8]) -> Result<Option<Bytes>, IndexError> {
-        self.kv.get(row).map_err(index_error)
-    }
-
-    fn scan(
-        &self,
-        from: &[u8],
-        to: Option<&[u8]>,
-        visit: &mut larder_protocol::index::Visit<'_>,
-    ) -> Result<(), IndexError> {
-        self.kv.scan(from, to, visit).map_err(index_error)
-    }
-
-    fn write(&self, changes: Changes) -> Result<(), IndexError> {
-        let (rows, position) = changes.into_parts();
-        let mut batch = Batch::new();
-        if let Some((row, value)) = position {
-            batch.position(&row, &value);
-        }
-        for (row, value) in rows {
-            match value {
-                Some(value) => batch.put(&row, &value),
-                None => batch.delete(&row),
-            }
-        }
-        self.kv.apply(&batch).map_err(index_error)
-    }
-
-    fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch> {
-        self.manager.map().live_epoch(bucket)
-    }
-}
-
-fn index_error(error: KvError) -> IndexError {
-    IndexError(error.to_string())
 }

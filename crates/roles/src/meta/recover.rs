@@ -1,4 +1,4 @@
-//! Opening a meta server: index, log, views, space; then its threads.
+//! Opening a meta server: index and log; in a store also views, space, and then its threads.
 //!
 //! The order matters: the log is cut and synced before anything is appended; the view is in the map
 //! before an op carries it; space is derived only when everything through the view's start is applied;
@@ -23,9 +23,10 @@ use larder_volume::Volume;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::index::{Buckets, IndexPort};
 use super::log::{Group, Log};
 use super::maintain::FlushSignal;
-use super::{IndexPort, Member, Meta, PgQueue, Tickets};
+use super::{Callers, Duties, Here, Member, Meta, Neighbours, PgQueue};
 use crate::data::DataServer;
 use crate::limits::KV_CACHE_BYTES;
 use crate::manager::{Manager, ManagerError};
@@ -56,6 +57,9 @@ pub enum OpenError {
     /// The map.
     #[error(transparent)]
     Manager(#[from] ManagerError),
+    /// Wait for the managers: the cluster's map is not known here yet.
+    #[error("the cluster's map is not known here yet")]
+    NoMap,
     /// The log and the index do not fit each other.
     #[error("the log does not fit the index: {0}; run `larder inspect`")]
     Gap(#[from] LogGap),
@@ -152,6 +156,14 @@ impl Replay {
 pub struct Threads(Vec<JoinHandle<()>>);
 
 impl Threads {
+    pub(super) fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) {
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)
+            .unwrap_or_else(|error| panic!("the system gives no thread for {name}: {error}"));
+        self.0.push(thread);
+    }
+
     /// Waits for all of them.
     pub fn join(self) {
         for thread in self.0 {
@@ -175,44 +187,21 @@ impl Meta {
         volume: Volume,
         config: &MetaConfig,
     ) -> Result<(Arc<Self>, Threads), OpenError> {
-        let kv = LsmKv::open(&root.join(KV_DIR), KV_CACHE_BYTES)?;
         let pg_count = manager.map().map.pgs.len();
-        let segment_bytes = config.log.segment_bytes;
-        let mut replay = Replay::new(&kv, config.me, pg_count, segment_bytes)?;
-        let (appender, mut writer, recovery) =
-            larder_metalog::recover(disk, LOG_DIR, &config.log, &mut |record| {
-                replay.record(&record.record, record.end);
-            })?;
+        let recovered = recover(disk, root, pg_count, config)?;
         let began_before = manager.map().map.pgs.iter().any(|pg| pg.view.0 > 0);
-        if recovery.created && began_before {
+        if recovered.created && began_before {
             let reason = "the map says that this store has run, but its log is gone: restore log/";
             return Err(OpenError::Contradiction(reason.to_owned()));
         }
-        tracing::info!(
-            records = recovery.records,
-            end = recovery.end.0,
-            torn_bytes = recovery.torn_bytes,
-            created = recovery.created,
-            "log recovered"
-        );
-        let Replayed { pgs, highest } = replay.finish()?;
-        let meta = Arc::new(Self {
-            pgs: pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
-            index: IndexPort { kv, manager: manager.clone() },
-            manager,
-            log: Log::new(appender, segment_bytes, pg_count, &highest),
-            to_apply: PgQueue::new(pg_count),
-            need_lv: PgQueue::new(pg_count),
-            flush: FlushSignal::default(),
-            fatal: watch::Sender::new(None),
-            stopping: AtomicBool::new(false),
-            requests: OnceLock::new(),
-            data,
-        });
-        meta.data.answer_to(&meta);
-        meta.begin_views(&mut writer)?;
-        let dead_streams = meta.derive_space()?;
-        let threads = Self::start(&meta, writer, volume);
+        let here = Here { manager: manager.clone(), data };
+        let (meta, mut writer) = recovered.assemble(Buckets::Here(manager), Neighbours::Here(here));
+        let meta = Arc::new(meta);
+        let Neighbours::Here(here) = &meta.neighbours else { unreachable!("made above") };
+        here.data.answer_to(&meta);
+        meta.begin_views(here, &mut writer)?;
+        let dead_streams = meta.derive_space(here)?;
+        let threads = Self::start_here(&meta, writer, volume);
         for (bucket, stream, pg) in dead_streams {
             meta.tell(pg, Call::DropStream { bucket, stream });
         }
@@ -220,11 +209,11 @@ impl Meta {
     }
 
     /// Begins a view of every PG and brings its index up to the view's start.
-    fn begin_views(&self, writer: &mut Writer) -> Result<(), OpenError> {
-        let map = self.manager.begin_views()?;
+    fn begin_views(&self, here: &Here, writer: &mut Writer) -> Result<(), OpenError> {
+        let map = here.manager.begin_views()?;
         for (pg, record) in self.pg_ids().zip(&map.map.pgs) {
             let (view, members) = (record.view, record.members.clone());
-            let boot = self.data.boot();
+            let boot = here.data.boot();
             self.step(&mut self.lock(pg), Event::NewView { view, members, boot });
         }
         self.log.nudge();
@@ -241,11 +230,11 @@ impl Meta {
     }
 
     /// Derives every PG's space from METAX; returns streams whose proxy is gone.
-    fn derive_space(&self) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
-        let map = self.manager.map();
+    fn derive_space(&self, here: &Here) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
+        let map = here.manager.map();
         let lvs = map.map.lvs.iter();
-        let mut scan = SpaceScan::new(lvs.clone().map(|record| self.lv_info(record)));
-        scan_rows(&self.index.kv, &mut scan)?;
+        let mut scan = SpaceScan::new(lvs.clone().map(|record| here.lv_info(record)));
+        for_each_row(&self.index.kv, &mut |row, value| scan.note(row, value))?;
         for pg in self.pg_ids() {
             for chunk in self.lock(pg).pg.open_chunks() {
                 scan.claim(chunk);
@@ -258,7 +247,7 @@ impl Meta {
         let owner: BTreeMap<_, _> = lvs.map(|record| (record.lv, record.pg)).collect();
         let mut by_pg: BTreeMap<PgId, Vec<(LvInfo, _)>> = BTreeMap::new();
         for record in &map.map.lvs {
-            self.data.create(record);
+            here.data.create(record);
         }
         for (info, runs) in derived.lvs {
             by_pg.entry(owner[&info.lv]).or_default().push((info, runs));
@@ -274,29 +263,94 @@ impl Meta {
         Ok(derived.open_streams)
     }
 
-    fn start(meta: &Arc<Self>, writer: Writer, volume: Volume) -> Threads {
-        let spawn = |name: &str, run: Box<dyn FnOnce(Arc<Self>) + Send>| {
-            let meta = meta.clone();
-            std::thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(move || run(meta))
-                .unwrap_or_else(|error| panic!("the system gives no thread for {name}: {error}"))
-        };
-        Threads(vec![
-            spawn("disk", Box::new(move |meta| meta.data.disk_loop(volume))),
-            spawn("log", Box::new(move |meta| meta.log_loop(writer))),
-            spawn("apply", Box::new(|meta| meta.apply_loop())),
-            spawn("tick", Box::new(|meta| meta.tick_loop())),
-            spawn("flush", Box::new(|meta| meta.flush_loop())),
-        ])
+    fn start_here(meta: &Arc<Self>, writer: Writer, volume: Volume) -> Threads {
+        let mut threads = Self::start(meta, writer);
+        let server = meta.clone();
+        threads.spawn("disk", move || {
+            if let Neighbours::Here(here) = &server.neighbours {
+                here.data.disk_loop(volume);
+            }
+        });
+        threads
+    }
+
+    /// Starts the threads that every meta server has.
+    pub(super) fn start(meta: &Arc<Self>, writer: Writer) -> Threads {
+        let mut threads = Threads(Vec::new());
+        let server = || meta.clone();
+        let (log, apply, tick, flush) = (server(), server(), server(), server());
+        threads.spawn("log", move || log.log_loop(writer));
+        threads.spawn("apply", move || apply.apply_loop());
+        threads.spawn("tick", move || tick.tick_loop());
+        threads.spawn("flush", move || flush.flush_loop());
+        threads
     }
 }
 
-/// Feeds every row that names space or streams to a scan.
-pub(crate) fn scan_rows(kv: &dyn KvReader, scan: &mut SpaceScan) -> Result<(), OpenError> {
+/// Index and log as they were found.
+pub(super) struct Recovered {
+    kv: LsmKv,
+    log: Log,
+    writer: Writer,
+    /// There was no log.
+    pub(super) created: bool,
+    pub(super) pgs: Vec<Pg>,
+}
+
+/// Opens the index, recovers the log, and rebuilds the PGs from both.
+pub(super) fn recover(
+    disk: Arc<dyn Disk>,
+    root: &Path,
+    pg_count: usize,
+    config: &MetaConfig,
+) -> Result<Recovered, OpenError> {
+    let kv = LsmKv::open(&root.join(KV_DIR), KV_CACHE_BYTES)?;
+    let segment_bytes = config.log.segment_bytes;
+    let mut replay = Replay::new(&kv, config.me, pg_count, segment_bytes)?;
+    let (appender, writer, recovery) =
+        larder_metalog::recover(disk, LOG_DIR, &config.log, &mut |record| {
+            replay.record(&record.record, record.end);
+        })?;
+    tracing::info!(
+        records = recovery.records,
+        end = recovery.end.0,
+        torn_bytes = recovery.torn_bytes,
+        created = recovery.created,
+        "log recovered"
+    );
+    let Replayed { pgs, highest } = replay.finish()?;
+    let log = Log::new(appender, segment_bytes, pg_count, &highest);
+    Ok(Recovered { kv, log, writer, created: recovery.created, pgs })
+}
+
+impl Recovered {
+    /// The server, which nobody has heard of yet, and the log's end that its log thread writes to.
+    pub(super) fn assemble(self, buckets: Buckets, neighbours: Neighbours) -> (Meta, Writer) {
+        let pg_count = self.pgs.len();
+        let meta = Meta {
+            pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
+            index: IndexPort { kv: self.kv, buckets },
+            neighbours,
+            log: self.log,
+            to_apply: PgQueue::new(pg_count),
+            need_lv: PgQueue::new(pg_count),
+            flush: FlushSignal::default(),
+            fatal: watch::Sender::new(None),
+            stopping: AtomicBool::new(false),
+            requests: OnceLock::new(),
+        };
+        (meta, self.writer)
+    }
+}
+
+/// Takes a row with its value.
+pub(super) type TakeRow<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), IndexError> + 'a;
+
+/// Visits every row that names space or streams.
+pub(super) fn for_each_row(kv: &dyn KvReader, visit: &mut TakeRow<'_>) -> Result<(), OpenError> {
     let mut error = None;
     for table in [b'K', b'O', b'P', b'U', b'V'] {
-        kv.scan(&[table], Some(&[table + 1]), &mut |row, value| match scan.note(row, value) {
+        kv.scan(&[table], Some(&[table + 1]), &mut |row, value| match visit(row, value) {
             Ok(()) => ControlFlow::Continue(()),
             Err(found) => {
                 error = Some(found);
@@ -309,6 +363,7 @@ pub(crate) fn scan_rows(kv: &dyn KvReader, scan: &mut SpaceScan) -> Result<(), O
 
 impl Member {
     fn new(pg: Pg) -> Self {
-        Self { pg, out: Vec::new(), tickets: Tickets::default(), scratch: Vec::new() }
+        let (out, callers, scratch) = (Vec::new(), Callers::default(), Vec::new());
+        Self { pg, out, callers, scratch, duties: Duties::default() }
     }
 }

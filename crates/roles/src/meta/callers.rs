@@ -1,0 +1,119 @@
+//! Calls in flight in a PG, and who hears the answers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use larder_net::Responder;
+use larder_protocol::Token;
+use larder_types::{BucketId, ObjectKey};
+
+use super::scan::Scan;
+use crate::ticket::Ticket;
+use crate::wire::MetaService;
+
+/// Names no call: the answer, if any, is dropped.
+pub(super) const NOBODY: Token = Token(u64::MAX);
+
+/// Who made a call.
+pub(super) enum Caller {
+    /// A task of this process.
+    Here(Arc<Ticket>),
+    /// Another process.
+    Apart(Box<Asker>),
+}
+
+/// A caller at the other end of a connection.
+pub(super) struct Asker {
+    pub(super) since: Instant,
+    pub(super) wants: Wants,
+}
+
+/// What it wants to know.
+pub(super) enum Wants {
+    /// The answer to its call; of a put with data the first.
+    Answer(Responder<MetaService>),
+    /// The key's version.
+    Version(BucketId, ObjectKey, Responder<MetaService>),
+    /// Rows, once all that the PG had taken shows.
+    Settled(Arc<Scan>),
+}
+
+/// Calls in flight, each at a slot that its token names. A token is not used twice, so that what is
+/// answered late, or twice, finds nobody.
+#[derive(Default)]
+pub(super) struct Callers {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+struct Slot {
+    turn: u32,
+    caller: Option<Caller>,
+}
+
+const SLOT_BITS: u32 = 32;
+
+impl Callers {
+    pub(super) fn insert(&mut self, caller: Caller) -> Token {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { turn: 0, caller: None });
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[at as usize];
+        slot.turn = slot.turn.wrapping_add(1);
+        slot.caller = Some(caller);
+        Token(u64::from(slot.turn) << SLOT_BITS | u64::from(at))
+    }
+
+    fn slot(&mut self, token: Token) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut((token.0 & u64::from(u32::MAX)) as usize)?;
+        (u64::from(slot.turn) == token.0 >> SLOT_BITS).then_some(slot)
+    }
+
+    /// Who made the call, if it goes on.
+    pub(super) fn get(&mut self, token: Token) -> Option<&Caller> {
+        self.slot(token)?.caller.as_ref()
+    }
+
+    /// Ends a call.
+    pub(super) fn take(&mut self, token: Token) -> Option<Caller> {
+        let caller = self.slot(token)?.caller.take()?;
+        self.free.push(token.0 as u32);
+        Some(caller)
+    }
+
+    /// Ends the calls of other processes of which `ends` says so.
+    pub(super) fn take_apart(&mut self, ends: impl Fn(&Asker) -> bool) -> Vec<Asker> {
+        let mut taken = Vec::new();
+        for (at, slot) in (0..).zip(&mut self.slots) {
+            let caller = slot.caller.take_if(|caller| match caller {
+                Caller::Here(_) => false,
+                Caller::Apart(asker) => ends(asker),
+            });
+            if let Some(Caller::Apart(asker)) = caller {
+                self.free.push(at);
+                taken.push(*asker);
+            }
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_comes_late_finds_nobody() {
+        let mut callers = Callers::default();
+        let here = || Caller::Here(Arc::default());
+        let first = callers.insert(here());
+        assert!(callers.get(first).is_some());
+        assert!(callers.take(first).is_some());
+        let second = callers.insert(here());
+        assert_eq!(second.0 as u32, first.0 as u32, "the slot is used again");
+        assert!(callers.get(first).is_none() && callers.take(first).is_none());
+        assert!(callers.take(second).is_some() && callers.take(second).is_none());
+        assert!(callers.take(NOBODY).is_none());
+    }
+}

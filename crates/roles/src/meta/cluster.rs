@@ -1,0 +1,282 @@
+//! A meta server's neighbours in a cluster: other members, data servers, the managers. Here is what goes out;
+//! what comes in is in `serve.rs` and `orders.rs`.
+//!
+//! # Invariants
+//!
+//! 1. Every request to a data server is answered once, if only by `Failed`; in the view in which it was made, or
+//!    not at all.
+//! 2. Nothing here waits: it is called under a PG's lock.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use bytes::Bytes;
+use larder_kv::Kv;
+use larder_net::{CallError, Peer, SendError};
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::state::{MapVersion, ServerState};
+use larder_protocol::pg::read_piece;
+use larder_protocol::{DataAnswer, DataRequest, Effect, Event, PeerMessage};
+use larder_types::codec::encode;
+use larder_types::{BootId, LvId, OpId, PgId, ServerId, View};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+
+use super::adopt::Adoption;
+use super::duties::Kept;
+use super::index::index_error;
+use super::{Member, Meta, Neighbours};
+use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, PEER_BYTES_MAX};
+use crate::managers::Managers;
+use crate::peers::Peers;
+use crate::wire::{DataCall, DataReply, DataService, MetaMessage, MetaService};
+
+/// See the module's head.
+pub(super) struct Cluster {
+    pub(super) me: ServerId,
+    /// This run.
+    pub(super) boot: BootId,
+    /// Where this server listens.
+    pub(super) addresses: Vec<String>,
+    /// What it had at its start.
+    pub(super) had: Vec<(PgId, Option<View>)>,
+    pub(super) managers: Arc<dyn Managers>,
+    pub(super) metas: Peers<MetaService>,
+    pub(super) data: Peers<DataService>,
+    pub(super) runtime: Handle,
+    pub(super) meta: OnceLock<Weak<Meta>>,
+    pub(super) adoption: Adoption,
+    /// A PG has begun to serve: its lease does not wait for the next beat.
+    pub(super) renew_soon: AtomicBool,
+    /// Sessions that ended up to this map have been dealt with.
+    pub(super) sessions_seen: parking_lot::Mutex<MapVersion>,
+}
+
+impl Cluster {
+    /// This server, unless it is being taken down.
+    pub(super) fn meta(&self) -> Option<Arc<Meta>> {
+        self.meta.get().and_then(Weak::upgrade)
+    }
+
+    pub(super) fn stop(&self) {
+        self.adoption.stop();
+    }
+
+    /// Says that this run has begun, unless the map names it.
+    pub(super) fn say_started(&self) {
+        let map = self.managers.map();
+        let is_named = map.servers.get(&self.me).is_some_and(|record| {
+            record.state == ServerState::Up
+                && record.boot == self.boot
+                && record.addresses == self.addresses
+        });
+        if !is_named {
+            let (addresses, had) = (self.addresses.clone(), self.had.clone());
+            self.managers.say(ServerMessage::Started(self.boot, addresses, had));
+        }
+    }
+
+    pub(super) fn say_active(&self, pg: PgId, view: View) {
+        self.managers.say(ServerMessage::Active(self.boot, pg, view));
+    }
+
+    pub(super) fn say_needs_lv(&self, member: &Member) {
+        let has = member.duties.places.len() as u32;
+        self.managers.say(ServerMessage::NeedLv(member.pg.id(), member.pg.view(), has));
+    }
+
+    pub(super) fn renew_soon(&self) {
+        self.renew_soon.store(true, Ordering::Relaxed);
+    }
+
+    /// Sends to another member; what is lost on the way is repeated by the machines.
+    fn send(&self, pg: PgId, to: ServerId, message: PeerMessage) {
+        let Some(peer) = self.metas.of(&self.managers.map(), to) else { return };
+        for payload in in_parts(message, PEER_BYTES_MAX) {
+            match peer.send(&MetaMessage::Peer(pg), payload.into()) {
+                Ok(()) => {}
+                Err(error @ SendError::TooLong) => {
+                    tracing::error!(%pg, %to, %error, "a member cannot be told what it needs");
+                }
+                Err(error) => tracing::trace!(%pg, %to, %error, "a message to a member is lost"),
+            }
+        }
+    }
+
+    fn ask_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
+        let (pg, view) = (member.pg.id(), member.pg.view());
+        let server = member.duties.places.get(&lv).and_then(|at| at.get(replica)).copied();
+        let peer = server.and_then(|server| self.data.of(&self.managers.map(), server));
+        let Some(meta) = self.meta.get().cloned() else { return };
+        self.runtime.spawn(async move {
+            let answer = match peer {
+                Some(peer) => ask(&peer, lv, request).await,
+                None => DataAnswer::Failed,
+            };
+            if let Some(meta) = meta.upgrade() {
+                meta.data_answered_in(view, pg, lv, replica, answer);
+            }
+        });
+    }
+
+    /// Reads the next rows of a follower's snapshot, and sends them.
+    fn send_rows(&self, member: &mut Member, to: ServerId, at: OpId, after: Option<Vec<u8>>) {
+        let (pg, view) = (member.pg.id(), member.pg.view());
+        let Some(kept) = member.duties.snapshots.get_mut(&to) else { return };
+        if kept.at != at || std::mem::replace(&mut kept.is_read, true) {
+            return;
+        }
+        let (reader, Some(meta)) = (kept.reader.clone(), self.meta()) else { return };
+        self.runtime.spawn_blocking(move || {
+            let scan = |from: &[u8], visit: &mut larder_protocol::index::Visit<'_>| {
+                reader.scan(from, None, visit).map_err(index_error)
+            };
+            let pg_count = meta.pgs.len() as u32;
+            let piece = read_piece(&scan, (pg, pg_count), after.as_deref());
+            let kept = |kept: &&mut Kept| kept.at == at;
+            if let Some(kept) = meta.lock(pg).duties.snapshots.get_mut(&to).filter(kept) {
+                kept.is_read = false;
+            }
+            match (piece, meta.cluster()) {
+                (Ok(piece), Some(cluster)) => {
+                    cluster.send(pg, to, PeerMessage::SnapshotRows { view, at, after, piece });
+                }
+                (Ok(_), None) => {}
+                (Err(error), _) => meta.fail(format!("pg {pg}: rows cannot be read: {error}")),
+            }
+        });
+    }
+}
+
+impl Meta {
+    /// The neighbours, if they are apart.
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        match &self.neighbours {
+            Neighbours::Here(_) => None,
+            Neighbours::Apart(cluster) => Some(cluster),
+        }
+    }
+
+    /// Carries out what concerns others.
+    pub(super) fn ask_apart(&self, cluster: &Cluster, member: &mut Member, effect: Effect) {
+        let pg = member.pg.id();
+        match effect {
+            Effect::Send { to, message } => cluster.send(pg, to, message),
+            Effect::Data { lv, replica, request } => cluster.ask_data(member, lv, replica, request),
+            Effect::NeedLv => {
+                member.duties.needs_lv = true;
+                cluster.say_needs_lv(member);
+            }
+            Effect::ViewActive(view) => {
+                tracing::debug!(%pg, %view, "view active");
+                cluster.say_active(pg, view);
+            }
+            Effect::CaughtUp { view, learner } => {
+                cluster.managers.say(ServerMessage::CaughtUp(pg, view, learner));
+            }
+            Effect::Snapshot { to, at } => match self.index.kv.snapshot() {
+                Ok(reader) => {
+                    tracing::info!(%pg, follower = %to, "a follower takes a snapshot");
+                    let kept = Kept { at, reader: reader.into(), is_read: false };
+                    member.duties.snapshots.insert(to, kept);
+                }
+                Err(error) => self.fail(format!("pg {pg}: no snapshot can be taken: {error}")),
+            },
+            Effect::SnapshotRows { to, at, after } => cluster.send_rows(member, to, at, after),
+            Effect::SnapshotOver { to } => {
+                member.duties.snapshots.remove(&to);
+            }
+            Effect::FlushIndex(flush) => self.flush.ask_for(pg, flush),
+            effect => unreachable!("pg {pg}: carried out before: {effect:?}"),
+        }
+    }
+
+    /// A data server answered what was asked in this view, or did not: what a server failed to do for an
+    /// earlier view says nothing about the present one.
+    fn data_answered_in(&self, view: View, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer) {
+        let mut member = self.lock(pg);
+        if member.pg.view() == view {
+            self.step(&mut member, Event::Data { lv, replica, answer });
+        }
+    }
+}
+
+/// Asks a data server until it answers; one that cannot be reached for a while has failed. All requests may be
+/// repeated.
+async fn ask(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAnswer {
+    let begun = Instant::now();
+    let call = DataCall::Pg { lv, request };
+    loop {
+        let error = match peer.call(&call, Bytes::new(), begun + DATA_ANSWER_MAX).await {
+            Ok((DataReply::Pg(answer), _)) => return answer,
+            Ok((reply, _)) => {
+                tracing::error!(%lv, ?reply, "a data server answers something else: use one release");
+                return DataAnswer::Failed;
+            }
+            Err(error) => error,
+        };
+        let is_final = matches!(error, CallError::Rejected(_) | CallError::Denied(_));
+        if is_final || begun.elapsed() > DATA_REACH_MAX {
+            tracing::warn!(%lv, ?peer, %error, "a data server does not answer a primary");
+            return DataAnswer::Failed;
+        }
+        sleep(DATA_PAUSE).await;
+    }
+}
+
+/// A message, encoded; ops that are too long for one in several, in order.
+fn in_parts(message: PeerMessage, bytes_max: usize) -> Vec<Vec<u8>> {
+    let payload = encode(&message);
+    match message {
+        PeerMessage::Append { view, prev, mut entries, commit }
+            if payload.len() > bytes_max && entries.len() > 1 =>
+        {
+            let rest = entries.split_off(entries.len() / 2);
+            let between = entries.last().map_or(prev, |entry| entry.id);
+            let first = PeerMessage::Append { view, prev, entries, commit };
+            let rest = PeerMessage::Append { view, prev: between, entries: rest, commit };
+            let mut parts = in_parts(first, bytes_max);
+            parts.extend(in_parts(rest, bytes_max));
+            parts
+        }
+        _ => vec![payload],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_protocol::LogEntry;
+    use larder_types::codec::decode;
+    use larder_types::{BucketId, Op, OpSeq, SessionId, StreamId};
+
+    use super::*;
+
+    #[test]
+    fn ops_that_are_too_long_for_one_message_follow_each_other_in_several() {
+        let id = |seq| OpId { view: View(3), seq: OpSeq(seq) };
+        let stream = StreamId { session: SessionId(1), number: 1 };
+        let op = Arc::new(Op::DropStream { bucket: BucketId(1), stream });
+        let entry = |seq| LogEntry { id: id(seq), op: op.clone() };
+        let entries: Vec<LogEntry> = (8..20).map(entry).collect();
+        let message = |entries| PeerMessage::Append {
+            view: View(3),
+            prev: id(7),
+            entries,
+            commit: OpSeq(19),
+        };
+        let bytes_max = encode(&message(entries.clone())).len() / 3;
+        let parts = in_parts(message(entries.clone()), bytes_max);
+        assert!(parts.len() > 3 && parts.iter().all(|part| part.len() <= bytes_max));
+        let (mut last, mut all) = (id(7), Vec::new());
+        for part in parts {
+            let PeerMessage::Append { prev, entries, .. } = decode("part", &part).unwrap() else {
+                panic!("ops go on as ops");
+            };
+            assert_eq!(prev, last, "each part goes on where the one before ended");
+            last = entries.last().unwrap().id;
+            all.extend(entries);
+        }
+        assert_eq!(all, entries);
+        assert_eq!(in_parts(message(vec![entry(8)]), 1).len(), 1, "one op is one message");
+    }
+}

@@ -1,0 +1,152 @@
+//! What the driver of a member among several keeps beside its machine. All of it belongs to one view.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use larder_env::clock::uptime_ms;
+use larder_kv::KvReader;
+use larder_net::Responder;
+use larder_protocol::manager::state::LvRecord;
+use larder_protocol::pg::Role;
+use larder_protocol::{Answer, LvInfo, Refusal, Replica};
+use larder_types::{BootId, LvId, OpId, OpSeq, ServerId, SessionId, View};
+
+use super::Member;
+use super::callers::Wants;
+use crate::limits::CALL_MAX;
+use crate::wire::{MetaReply, MetaService};
+
+/// See the module's head.
+#[derive(Default)]
+pub(super) struct Duties {
+    /// In this view the primary may tell what is there, until then by the machine's uptime in milliseconds.
+    pub(super) lease: (View, u64),
+    /// Who waits for the METAX of puts that are not persisted yet. Each is a request of a connection, which
+    /// bounds them.
+    awaited: BTreeMap<OpSeq, Vec<(OpId, Responder<MetaService>)>>,
+    /// Snapshots that followers take.
+    pub(super) snapshots: BTreeMap<ServerId, Kept>,
+    /// Data servers of the replicas of each LV that the PG knows of.
+    pub(super) places: BTreeMap<LvId, Vec<ServerId>>,
+    /// What the space is to be derived from.
+    pub(super) volumes: Option<Volumes>,
+    /// The machine waits for another LV.
+    pub(super) needs_lv: bool,
+    /// METAX contradicts itself: the PG is not served in this view.
+    pub(super) contradicts: bool,
+}
+
+/// A snapshot that a follower takes.
+pub(super) struct Kept {
+    pub(super) at: OpId,
+    pub(super) reader: Arc<dyn KvReader>,
+    /// A piece is being read: it is not read twice at a time.
+    pub(super) is_read: bool,
+}
+
+/// The manager's word on a PG's LVs and on who has a session, for a view.
+pub(super) struct Volumes {
+    pub(super) view: View,
+    pub(super) lvs: Vec<LvInfo>,
+    pub(super) sessions: BTreeSet<SessionId>,
+}
+
+impl Volumes {
+    /// As it came. A data server of which no run is known is taken for one that runs no more.
+    pub(super) fn new(
+        view: View,
+        lvs: Vec<(LvId, LvRecord)>,
+        boots: &[(ServerId, BootId)],
+        sessions: Vec<SessionId>,
+    ) -> Self {
+        let boots: BTreeMap<ServerId, BootId> = boots.iter().copied().collect();
+        let info = |(lv, record): (LvId, LvRecord)| {
+            let replica = |server: ServerId| Replica {
+                server,
+                boot: boots.get(&server).copied().unwrap_or(BootId(0)),
+            };
+            let replicas = record.replicas.iter().map(|it| replica(it.server)).collect();
+            LvInfo { lv, blocks: record.blocks, replicas }
+        };
+        let lvs = lvs.into_iter().map(info).collect();
+        Self { view, lvs, sessions: sessions.into_iter().collect() }
+    }
+}
+
+impl Duties {
+    /// The PG is told of an LV.
+    pub(super) fn note_lv(&mut self, info: &LvInfo) {
+        let servers = info.replicas.iter().map(|replica| replica.server).collect();
+        self.places.insert(info.lv, servers);
+    }
+}
+
+impl Member {
+    /// Whether this primary may answer alone what is there.
+    pub(super) fn is_leased(&self) -> bool {
+        let (view, until_ms) = self.duties.lease;
+        view == self.pg.view() && uptime_ms() < until_ms
+    }
+
+    /// Whether it tells proxies of this view what its index shows.
+    pub(super) fn tells(&self, view: View) -> bool {
+        self.pg.view() == view && self.pg.role() == Role::Serving && self.is_leased()
+    }
+
+    /// Answers when METAX of a put is persisted, or that it is not known.
+    pub(super) fn await_metax(&mut self, op: OpId, responder: Responder<MetaService>) {
+        match self.pg.grant_of(op) {
+            Some((grant, true)) => {
+                let answer = Answer::Persisted { grant };
+                responder.answer(&MetaReply::Answered(answer), Bytes::new());
+            }
+            Some((_, false)) => {
+                self.duties.awaited.entry(op.seq).or_default().push((op, responder));
+            }
+            None => refuse(responder, Refusal::NotPrimary),
+        }
+    }
+
+    /// After each step: answers those who wait for METAX that is persisted by now.
+    pub(super) fn answer_awaited(&mut self) {
+        if self.duties.awaited.is_empty() {
+            return;
+        }
+        let above = self.duties.awaited.split_off(&self.pg.commit().next());
+        let reached = std::mem::replace(&mut self.duties.awaited, above);
+        for (op, responder) in reached.into_values().flatten() {
+            self.await_metax(op, responder);
+        }
+    }
+
+    /// The view is over, and with it all that was asked in it.
+    pub(super) fn end_view(&mut self) {
+        let duties = std::mem::take(&mut self.duties);
+        for (_, responder) in duties.awaited.into_values().flatten() {
+            refuse(responder, Refusal::NotPrimary);
+        }
+        for asker in self.callers.take_apart(|_| true) {
+            asker.wants.refuse(Refusal::NotPrimary);
+        }
+    }
+
+    /// Lets go of callers whom nobody will answer, such as one whose request was repeated by another call.
+    pub(super) fn drop_overdue(&mut self, now: Instant) {
+        self.callers.take_apart(|asker| now.duration_since(asker.since) > CALL_MAX);
+    }
+}
+
+impl Wants {
+    pub(super) fn refuse(self, refusal: Refusal) {
+        match self {
+            Self::Answer(responder) | Self::Version(_, _, responder) => refuse(responder, refusal),
+            Self::Settled(scan) => scan.refuse(refusal),
+        }
+    }
+}
+
+pub(super) fn refuse(responder: Responder<MetaService>, refusal: Refusal) {
+    responder.answer(&MetaReply::Refused(refusal), Bytes::new());
+}

@@ -1,0 +1,104 @@
+//! The index and the bucket table as the machines see them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_kv::{Batch, Kv, KvError, KvReader, LsmKv};
+use larder_protocol::index::Visit;
+use larder_protocol::manager::state::{MapVersion, Topology};
+use larder_protocol::{Changes, Index, IndexError};
+use larder_types::{BucketId, BucketState, Epoch};
+use parking_lot::RwLock;
+
+use crate::manager::Manager;
+use crate::managers::Managers;
+
+/// Where the buckets come from.
+pub(super) enum Buckets {
+    /// The map of this process.
+    Here(Arc<Manager>),
+    /// The cluster's map.
+    Apart(LiveBuckets),
+}
+
+/// The buckets of the cluster that take puts, looked up once for each map.
+pub(super) struct LiveBuckets {
+    managers: Arc<dyn Managers>,
+    known: RwLock<(MapVersion, BTreeMap<BucketId, Epoch>)>,
+}
+
+impl LiveBuckets {
+    pub(super) fn new(managers: Arc<dyn Managers>) -> Self {
+        let known = RwLock::new(known_in(&managers.map()));
+        Self { managers, known }
+    }
+
+    fn epoch(&self, bucket: BucketId) -> Option<Epoch> {
+        let map = self.managers.map();
+        {
+            let known = self.known.read();
+            // Another thread may know a later map already.
+            if known.0 >= map.version {
+                return known.1.get(&bucket).copied();
+            }
+        }
+        let mut known = self.known.write();
+        if known.0 < map.version {
+            *known = known_in(&map);
+        }
+        known.1.get(&bucket).copied()
+    }
+}
+
+fn known_in(map: &Topology) -> (MapVersion, BTreeMap<BucketId, Epoch>) {
+    let live = map.buckets.values().filter(|bucket| bucket.state == BucketState::Live);
+    (map.version, live.map(|bucket| (bucket.id, bucket.epoch)).collect())
+}
+
+/// The port that the machines read and write through.
+pub(super) struct IndexPort {
+    pub(super) kv: LsmKv,
+    pub(super) buckets: Buckets,
+}
+
+impl Index for IndexPort {
+    fn get(&self, row: &[u8]) -> Result<Option<Bytes>, IndexError> {
+        self.kv.get(row).map_err(index_error)
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), IndexError> {
+        self.kv.scan(from, to, visit).map_err(index_error)
+    }
+
+    fn write(&self, changes: Changes) -> Result<(), IndexError> {
+        let (rows, position) = changes.into_parts();
+        let mut batch = Batch::new();
+        if let Some((row, value)) = position {
+            batch.position(&row, &value);
+        }
+        for (row, value) in rows {
+            match value {
+                Some(value) => batch.put(&row, &value),
+                None => batch.delete(&row),
+            }
+        }
+        self.kv.apply(&batch).map_err(index_error)
+    }
+
+    fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch> {
+        match &self.buckets {
+            Buckets::Here(manager) => manager.map().live_epoch(bucket),
+            Buckets::Apart(buckets) => buckets.epoch(bucket),
+        }
+    }
+}
+
+pub(super) fn index_error(error: KvError) -> IndexError {
+    IndexError(error.to_string())
+}

@@ -1,0 +1,185 @@
+//! What the leading manager tells a meta server, and what the server repeats to it at ticks.
+//!
+//! # Invariants
+//!
+//! 1. What is meant for another run of the server, or another view of a PG, changes nothing.
+//! 2. A lease runs from the sending of its renewal.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use larder_env::clock::uptime_ms;
+use larder_protocol::limits::{LEASE_MS, SERVER_BEAT_MS};
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+use larder_protocol::manager::state::MapVersion;
+use larder_protocol::pg::Role;
+use larder_protocol::{Event, LvInfo};
+use larder_types::{PgId, ServerId, SessionId, View};
+use parking_lot::MutexGuard;
+
+use super::cluster::Cluster;
+use super::duties::Volumes;
+use super::{Member, Meta};
+use crate::clock::now_ms;
+use crate::limits::TICK_MS;
+
+/// Ticks between two beats.
+const BEAT_TICKS: u32 = (SERVER_BEAT_MS / TICK_MS) as u32;
+
+/// Counts ticks until the next beat.
+#[derive(Default)]
+pub(super) struct Beat {
+    ticks: u32,
+}
+
+impl Meta {
+    /// Takes what the manager says.
+    pub(super) fn heed_manager(&self, cluster: &Cluster, message: ManagerMessage) {
+        match message {
+            ManagerMessage::WhoAreYou => cluster.say_started(),
+            ManagerMessage::NewView { pg, view, members, learners, boot }
+                if boot == cluster.boot =>
+            {
+                self.heed_view(cluster, pg, view, members, &learners);
+            }
+            ManagerMessage::Leases { boot, sent_ms, granted } if boot == cluster.boot => {
+                for (pg, view) in granted {
+                    if let Some(mut member) = self.member(pg) {
+                        let lease = &mut member.duties.lease;
+                        *lease = (*lease).max((view, sent_ms.saturating_add(LEASE_MS)));
+                    }
+                }
+            }
+            ManagerMessage::Volumes { pg, view, boot, lvs, boots, sessions }
+                if boot == cluster.boot =>
+            {
+                if let Some(mut member) = self.member(pg) {
+                    let volumes = Volumes::new(view, lvs, &boots, sessions);
+                    self.heed_volumes(cluster, &mut member, volumes);
+                }
+            }
+            ManagerMessage::PoolEmpty(boot, pg) if boot == cluster.boot => {
+                if let Some(mut member) = self.member(pg) {
+                    member.duties.needs_lv = false;
+                    self.step(&mut member, Event::PoolEmpty);
+                }
+            }
+            ManagerMessage::SessionClosed(session) => {
+                cluster.adoption.end_sessions(BTreeSet::from([session]));
+            }
+            // What it asks for again and again is not known here yet: nothing moves between disks.
+            ManagerMessage::Vacate(lv, replica) => {
+                tracing::debug!(%lv, replica, "a replica is to be vacated");
+            }
+            other => tracing::debug!(?other, "what the manager says is not for this run"),
+        }
+    }
+
+    /// A PG, if there is one of this number.
+    pub(super) fn member(&self, pg: PgId) -> Option<MutexGuard<'_, Member>> {
+        Some(self.pgs.get(pg.0 as usize)?.lock())
+    }
+
+    fn heed_view(
+        &self,
+        cluster: &Cluster,
+        pg: PgId,
+        view: View,
+        members: Vec<ServerId>,
+        learners: &[ServerId],
+    ) {
+        let Some(mut member) = self.member(pg) else { return };
+        let event = match members.first() {
+            Some(_) if members.contains(&cluster.me) => {
+                Event::NewView { view, members, boot: cluster.boot }
+            }
+            Some(&primary) if learners.contains(&cluster.me) => Event::Learn { view, primary },
+            _ => return,
+        };
+        let before = member.pg.view();
+        let Member { pg: machine, out, .. } = &mut *member;
+        machine.step(now_ms(), event, &self.index, out);
+        if member.pg.view() != before {
+            member.end_view();
+        }
+        self.carry_out(&mut member);
+        if member.pg.view() == view {
+            cluster.managers.say(ServerMessage::Told(cluster.boot, pg, view));
+        }
+    }
+
+    /// The PG's LVs in its view: all of them for one that does not serve yet, the new ones for one that does.
+    pub(super) fn heed_volumes(&self, cluster: &Cluster, member: &mut Member, volumes: Volumes) {
+        if member.pg.view() != volumes.view {
+            return;
+        }
+        match member.pg.role() {
+            Role::Active if !member.duties.contradicts => {
+                member.duties.volumes = Some(volumes);
+                cluster.adoption.adopt(member.pg.id());
+            }
+            Role::Serving => {
+                let known = &member.duties.places;
+                let is_new = |info: &LvInfo| !known.contains_key(&info.lv);
+                let new: Vec<LvInfo> = volumes.lvs.into_iter().filter(is_new).collect();
+                for info in new {
+                    member.duties.needs_lv = false;
+                    member.duties.note_lv(&info);
+                    self.step(member, Event::LvAdded(info));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A tick: of every PG, and at beats what the manager is to hear until it shows effect.
+    pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat) {
+        beat.ticks += 1;
+        let is_beat = beat.ticks >= BEAT_TICKS;
+        let renews = cluster.renew_soon.swap(false, Ordering::Relaxed) || is_beat;
+        let (now, sent_ms) = (Instant::now(), uptime_ms());
+        let mut led = Vec::new();
+        for pg in self.pg_ids() {
+            let mut member = self.lock(pg);
+            self.tick(&mut member);
+            if is_beat {
+                member.drop_overdue(now);
+                self.say_again(cluster, &member);
+            }
+            if matches!(member.pg.role(), Role::Active | Role::Serving) {
+                led.push((pg, member.pg.view()));
+            }
+        }
+        if is_beat {
+            beat.ticks = 0;
+            cluster.say_started();
+            self.look_for_ended_sessions(cluster);
+        }
+        if renews {
+            cluster.managers.say(ServerMessage::Renew { boot: cluster.boot, sent_ms, led });
+        }
+    }
+
+    fn say_again(&self, cluster: &Cluster, member: &Member) {
+        if member.pg.role() == Role::Active && !member.duties.contradicts {
+            cluster.say_active(member.pg.id(), member.pg.view());
+        }
+        if member.duties.needs_lv {
+            cluster.say_needs_lv(member);
+        }
+    }
+
+    /// What the manager says of a session's end may be lost; the map says it for a long time.
+    fn look_for_ended_sessions(&self, cluster: &Cluster) {
+        let map = cluster.managers.map();
+        let mut seen = cluster.sessions_seen.lock();
+        let from = (MapVersion(seen.0 + 1), SessionId(0));
+        let ended: BTreeSet<SessionId> = map.closed.range(from..).map(|(_, it)| *it).collect();
+        *seen = (*seen).max(map.version);
+        drop(seen);
+        if !ended.is_empty() {
+            cluster.adoption.end_sessions(ended);
+        }
+    }
+}

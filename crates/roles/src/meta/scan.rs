@@ -1,0 +1,188 @@
+//! Rows for proxies: single ones, and scans over those of several PGs.
+//!
+//! # Invariants
+//!
+//! 1. A scan reads the index once, after every PG has let its barrier pass if all is to be settled, and its
+//!    rows leave only if each PG's lease holds after that.
+//! 2. One answer is bounded in rows, in bytes, and in rows looked at.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use larder_kv::KvReader;
+use larder_net::Responder;
+use larder_protocol::pg::{Role, owner};
+use larder_protocol::{Call, IndexError, Refusal};
+use larder_types::codec::encode;
+use larder_types::{PgId, View};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+use super::Meta;
+use super::callers::Wants;
+use super::cluster::Cluster;
+use super::duties::refuse;
+use super::index::index_error;
+use crate::limits::{ROWS_BYTES_MAX, ROWS_MAX, ROWS_VISITED_MAX};
+use crate::wire::{MetaReply, MetaService, Rows};
+
+/// What a proxy wants to see.
+pub(super) struct ScanCall {
+    pub(super) pgs: Vec<(PgId, View)>,
+    pub(super) from: Vec<u8>,
+    pub(super) to: Option<Vec<u8>>,
+    pub(super) count_max: u32,
+}
+
+/// A scan that waits for barriers.
+pub(super) struct Scan {
+    call: ScanCall,
+    /// Barriers that have not passed, and the call itself while it sets them.
+    waits_for: AtomicUsize,
+    /// Taken by the first answer.
+    responder: Mutex<Option<Responder<MetaService>>>,
+    meta: Weak<Meta>,
+    runtime: Handle,
+}
+
+/// Rows found, and where to go on.
+struct Found {
+    rows: Rows,
+    next: Option<Vec<u8>>,
+}
+
+impl Scan {
+    /// One barrier has passed; the last has the index read.
+    pub(super) fn settled(scan: &Arc<Self>) {
+        if scan.waits_for.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let scan = scan.clone();
+        let runtime = scan.runtime.clone();
+        runtime.spawn_blocking(move || {
+            let responder = scan.responder.lock().take();
+            if let (Some(responder), Some(meta)) = (responder, scan.meta.upgrade()) {
+                meta.answer_scan(&scan.call, responder);
+            }
+        });
+    }
+
+    /// A PG does not let it pass.
+    pub(super) fn refuse(&self, refusal: Refusal) {
+        if let Some(responder) = self.responder.lock().take() {
+            refuse(responder, refusal);
+        }
+    }
+}
+
+impl Meta {
+    pub(super) fn serve_scan(
+        &self,
+        cluster: &Cluster,
+        call: ScanCall,
+        settled: bool,
+        responder: Responder<MetaService>,
+    ) {
+        let Some(meta) = cluster.meta.get().cloned() else { return };
+        let scan = Arc::new(Scan {
+            call,
+            waits_for: AtomicUsize::new(1),
+            responder: Mutex::new(Some(responder)),
+            meta,
+            runtime: cluster.runtime.clone(),
+        });
+        for &(pg, view) in &scan.call.pgs {
+            let member = self.member(pg).filter(|member| member.pg.view() == view);
+            let Some(mut member) = member else { return scan.refuse(Refusal::NotPrimary) };
+            if settled && !member.pg.shows_all() {
+                scan.waits_for.fetch_add(1, Ordering::AcqRel);
+                self.ask_machine(&mut member, Wants::Settled(scan.clone()), Call::Barrier);
+            }
+        }
+        Scan::settled(&scan);
+    }
+
+    /// Blocks while it reads.
+    fn answer_scan(&self, call: &ScanCall, responder: Responder<MetaService>) {
+        let found = self.find_rows(call);
+        if !call.pgs.iter().all(|&(pg, view)| self.lock(pg).tells(view)) {
+            return refuse(responder, Refusal::NotPrimary);
+        }
+        match found {
+            Ok(Found { rows, next }) => {
+                responder.answer(&MetaReply::Rows(next), encode(&rows).into());
+            }
+            Err(error) => {
+                tracing::error!(%error, "rows of the index cannot be read");
+                refuse(responder, Refusal::IndexDamaged);
+            }
+        }
+    }
+
+    fn find_rows(&self, call: &ScanCall) -> Result<Found, IndexError> {
+        let mut wanted = vec![false; self.pgs.len()];
+        for (pg, _) in &call.pgs {
+            wanted[pg.0 as usize] = true;
+        }
+        let count_max = call.count_max.min(ROWS_MAX) as usize;
+        let (mut rows, mut next, mut failed) = (Rows::new(), None, None);
+        let (mut bytes, mut visited) = (0, 0);
+        let mut visit = |row: &[u8], value: &[u8]| {
+            visited += 1;
+            let is_wanted = match owner(row, value, self.pgs.len() as u32) {
+                Ok(of) => of.is_some_and(|of| wanted[of.0 as usize]),
+                Err(error) => {
+                    failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+            };
+            let is_full = rows.len() >= count_max || bytes >= ROWS_BYTES_MAX;
+            if visited > ROWS_VISITED_MAX || is_wanted && is_full {
+                next = Some(row.to_vec());
+                return ControlFlow::Break(());
+            }
+            if is_wanted {
+                bytes += row.len() + value.len();
+                rows.push((row.to_vec(), value.to_vec()));
+            }
+            ControlFlow::Continue(())
+        };
+        self.index.kv.scan(&call.from, call.to.as_deref(), &mut visit).map_err(index_error)?;
+        failed.map_or(Ok(Found { rows, next }), Err)
+    }
+
+    /// One row, as the index shows it.
+    pub(super) fn serve_row(
+        &self,
+        cluster: &Cluster,
+        (pg, view): (PgId, View),
+        row: Vec<u8>,
+        responder: Responder<MetaService>,
+    ) {
+        let serves = |pg| self.member(pg).is_some_and(|it| it.pg.role() == Role::Serving);
+        let (true, Some(meta)) = (serves(pg), cluster.meta()) else {
+            return refuse(responder, Refusal::NotPrimary);
+        };
+        cluster.runtime.spawn_blocking(move || {
+            let found = meta.index.kv.get(&row).map_err(index_error);
+            let found = found.and_then(|value| match value {
+                Some(value) => Ok(Some((owner(&row, &value, meta.pgs.len() as u32)?, value))),
+                None => Ok(None),
+            });
+            let tells = meta.lock(pg).tells(view);
+            match found {
+                Ok(None) if tells => responder.answer(&MetaReply::Row(false), Bytes::new()),
+                Ok(Some((of, value))) if tells && of == Some(pg) => {
+                    responder.answer(&MetaReply::Row(true), value);
+                }
+                Ok(_) => refuse(responder, Refusal::NotPrimary),
+                Err(error) => {
+                    tracing::error!(%pg, %error, "a row of the index cannot be read");
+                    refuse(responder, Refusal::IndexDamaged);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,266 @@
+//! What a meta server of a cluster answers: proxies' calls, other members' messages, the manager's orders.
+//! It runs on the connections' tasks: machines are stepped here, and what reads the index for a proxy goes to
+//! the blocking pool.
+//!
+//! # Invariants
+//!
+//! 1. A call is stepped only in the view that it names.
+//! 2. A request gets one answer, or its caller hears that there is none.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use larder_kv::KvReader;
+use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
+use larder_protocol::pg::Role;
+use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
+use larder_types::codec::decode;
+use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, SUM_BYTES};
+use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
+use parking_lot::MutexGuard;
+
+use super::callers::{Asker, Caller, NOBODY, Wants};
+use super::cluster::Cluster;
+use super::duties::refuse;
+use super::scan::{Scan, ScanCall};
+use super::{Member, Meta};
+use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
+
+/// Answers for a meta server of a cluster: [`MetaServer::handler`](super::MetaServer::handler).
+pub struct MetaHandler {
+    pub(super) meta: Arc<Meta>,
+}
+
+impl Handler<MetaService> for MetaHandler {
+    fn request(
+        &self,
+        _from: &PeerIdentity,
+        request: MetaCall,
+        _payload: Bytes,
+        responder: Responder<MetaService>,
+    ) {
+        let Some(cluster) = self.meta.cluster() else { return };
+        let meta = &self.meta;
+        match request {
+            MetaCall::Call { pg, view, call } => meta.serve_call(pg, view, call, responder),
+            MetaCall::Await { pg, view, op } => meta.serve_await(pg, view, op, responder),
+            MetaCall::Find { pg, view, bucket, key } => {
+                meta.serve_find(cluster, (pg, view), bucket, key, responder);
+            }
+            MetaCall::GetRow { pg, view, row } => {
+                meta.serve_row(cluster, (pg, view), row, responder);
+            }
+            MetaCall::Scan { pgs, settled, from, to, count_max } => {
+                let call = ScanCall { pgs, from, to, count_max };
+                meta.serve_scan(cluster, call, settled, responder);
+            }
+        }
+    }
+
+    fn message(&self, from: &PeerIdentity, message: MetaMessage, payload: Bytes) {
+        let Some(cluster) = self.meta.cluster() else { return };
+        let (server, roles) = (from.subject.server, from.subject.roles);
+        match message {
+            MetaMessage::Peer(pg) if roles.has(ServerRole::Meta) => {
+                self.meta.hear_member(pg, server, &payload);
+            }
+            MetaMessage::Call { pg, view: _, call } if roles.has(ServerRole::Proxy) => {
+                self.meta.heed_call(pg, call);
+            }
+            MetaMessage::Floor { session, floor } if roles.has(ServerRole::Proxy) => {
+                self.meta.heed_floor(cluster, server, session, floor);
+            }
+            MetaMessage::Manager(message) if roles.has(ServerRole::Manager) => {
+                self.meta.heed_manager(cluster, message);
+            }
+            other => tracing::warn!(%from, ?other, "a message that this server may not send"),
+        }
+    }
+}
+
+impl Meta {
+    /// The PG, if it is in this view.
+    fn member_in(&self, pg: PgId, view: View) -> Option<MutexGuard<'_, Member>> {
+        self.member(pg).filter(|member| member.pg.view() == view)
+    }
+
+    fn serve_call(&self, pg: PgId, view: View, call: Call, responder: Responder<MetaService>) {
+        if !is_sound(&call) {
+            // Its caller hears that there is no answer.
+            return tracing::error!(%pg, ?call, "a call that no proxy makes: use one release");
+        }
+        if let Some(refusal) = self.unfit(&call) {
+            return refuse(responder, refusal);
+        }
+        let Some(mut member) = self.member_in(pg, view) else {
+            return refuse(responder, Refusal::NotPrimary);
+        };
+        if matches!(call, Call::Commit { .. } | Call::Abandon { .. }) {
+            // Neither has an answer: the caller hears so.
+            return self.step(&mut member, Event::Call { token: NOBODY, call });
+        }
+        self.ask_machine(&mut member, Wants::Answer(responder), call);
+    }
+
+    pub(super) fn ask_machine(&self, member: &mut Member, wants: Wants, call: Call) {
+        let asker = Box::new(Asker { since: Instant::now(), wants });
+        let token = member.callers.insert(Caller::Apart(asker));
+        self.step(member, Event::Call { token, call });
+    }
+
+    /// Why a call is turned away before it is stepped: the log has no room, or not now.
+    fn unfit(&self, call: &Call) -> Option<Refusal> {
+        let adds_data = match call {
+            Call::Put(put) => !matches!(put.content, Content::Stream { .. }),
+            Call::CreateUpload { .. } => true,
+            _ => false,
+        };
+        let becomes_op = !matches!(
+            call,
+            Call::Commit { .. } | Call::Abandon { .. } | Call::Read { .. } | Call::Barrier
+        );
+        if adds_data && self.log_is_full() {
+            return Some(Refusal::Full);
+        }
+        (becomes_op && self.log_is_busy()).then_some(Refusal::Busy)
+    }
+
+    fn serve_await(&self, pg: PgId, view: View, op: OpId, responder: Responder<MetaService>) {
+        match self.member_in(pg, view) {
+            Some(mut member) => member.await_metax(op, responder),
+            None => refuse(responder, Refusal::NotPrimary),
+        }
+    }
+
+    fn serve_find(
+        &self,
+        cluster: &Cluster,
+        (pg, view): (PgId, View),
+        bucket: BucketId,
+        key: ObjectKey,
+        responder: Responder<MetaService>,
+    ) {
+        let right_pg = self.pg_of(bucket, &key) == pg;
+        let Some(mut member) = self.member_in(pg, view).filter(|_| right_pg) else {
+            return refuse(responder, Refusal::NotPrimary);
+        };
+        if member.pg.rests(bucket, &key) {
+            drop(member);
+            return self.find_in_index(cluster, (pg, view), (bucket, key), responder);
+        }
+        let call = Call::Read { bucket, key: key.clone() };
+        self.ask_machine(&mut member, Wants::Version(bucket, key, responder), call);
+    }
+
+    /// Reads the key's version on the blocking pool. Whatever the index shows then was so after the question
+    /// came, if the lease still holds afterwards.
+    fn find_in_index(
+        &self,
+        cluster: &Cluster,
+        (pg, view): (PgId, View),
+        (bucket, key): (BucketId, ObjectKey),
+        responder: Responder<MetaService>,
+    ) {
+        let Some(meta) = cluster.meta() else { return };
+        cluster.runtime.spawn_blocking(move || {
+            let row = meta.index.kv.get(&rows::version(bucket, &key, rows::NULL_VERSION));
+            let found = row.map_err(|error| error.to_string()).and_then(|row| {
+                let version = row.map(|row| decode::<VersionRow>("version row", &row));
+                version.transpose().map_err(|error| error.to_string())
+            });
+            if !meta.lock(pg).tells(view) {
+                return refuse(responder, Refusal::NotPrimary);
+            }
+            match found {
+                Ok(found) => {
+                    responder.answer(&MetaReply::Found(found.map(Box::new)), Bytes::new());
+                }
+                Err(error) => {
+                    tracing::error!(%pg, %error, "a row of the index cannot be used");
+                    refuse(responder, Refusal::IndexDamaged);
+                }
+            }
+        });
+    }
+
+    /// Hands a machine's answer to another process.
+    pub(super) fn reply_apart(&self, member: &Member, asker: Asker, answer: Answer) {
+        let tells = !matches!(
+            answer,
+            Answer::Granted { .. } | Answer::Persisted { .. } | Answer::Done { .. }
+        );
+        let answer = if tells && !member.is_leased() {
+            Answer::Refused(Refusal::NotPrimary)
+        } else {
+            answer
+        };
+        match (asker.wants, answer) {
+            (wants, Answer::Refused(refusal)) => wants.refuse(refusal),
+            (Wants::Answer(responder), answer) => {
+                responder.answer(&MetaReply::Answered(answer), Bytes::new());
+            }
+            (Wants::Version(_, _, responder), Answer::Version(row)) => {
+                responder.answer(&MetaReply::Found(row), Bytes::new());
+            }
+            (Wants::Version(bucket, key, responder), Answer::AskIndex) => {
+                let at = (member.pg.id(), member.pg.view());
+                if let Some(cluster) = self.cluster() {
+                    self.find_in_index(cluster, at, (bucket, key), responder);
+                }
+            }
+            (Wants::Settled(scan), Answer::Passed) => Scan::settled(&scan),
+            (Wants::Version(..) | Wants::Settled(_), answer) => {
+                unreachable!("neither a read nor a barrier is answered by {answer:?}")
+            }
+        }
+    }
+
+    /// A member, or one that wants to be one, says something.
+    fn hear_member(&self, pg: PgId, from: ServerId, payload: &[u8]) {
+        let message = match decode::<PeerMessage>("message of a member", payload) {
+            Ok(message) => message,
+            Err(error) => {
+                return tracing::warn!(%pg, %from, %error, "a member's message is not understood");
+            }
+        };
+        if let Some(mut member) = self.member(pg) {
+            self.step(&mut member, Event::Peer { from, message });
+        }
+    }
+
+    /// A proxy's word on an op that it has, true in every view.
+    fn heed_call(&self, pg: PgId, call: Call) {
+        if !matches!(call, Call::Commit { .. } | Call::Abandon { .. } | Call::DropStream { .. }) {
+            return tracing::warn!(%pg, ?call, "a call that has an answer came as one that has none");
+        }
+        if let Some(mut member) = self.member(pg)
+            && member.pg.role() == Role::Serving
+        {
+            self.step(&mut member, Event::Call { token: NOBODY, call });
+        }
+    }
+
+    /// A proxy's requests below this number are finished, if the session is its own.
+    fn heed_floor(&self, cluster: &Cluster, from: ServerId, session: SessionId, floor: u64) {
+        let map = cluster.managers.map();
+        if map.sessions.get(&session).is_none_or(|record| record.server != from) {
+            return tracing::debug!(%from, ?session, "a floor of a session that is not its own");
+        }
+        for pg in self.pg_ids() {
+            self.step(&mut self.lock(pg), Event::Floor { session, floor });
+        }
+    }
+}
+
+/// Whether what a put holds is as long as it says, and as it may be: machines take that for granted.
+fn is_sound(call: &Call) -> bool {
+    let Call::Put(put) = call else { return true };
+    match &put.content {
+        Content::Inline(bytes) => bytes.len() <= INLINE_BYTES_MAX as usize,
+        Content::Data { len, sums, .. } => {
+            (1..=CHUNK_BYTES_MAX).contains(len) && sums.len() == len.div_ceil(SUM_BYTES) as usize
+        }
+        Content::Stream { .. } => true,
+    }
+}

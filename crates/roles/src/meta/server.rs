@@ -1,0 +1,123 @@
+//! A meta server of a cluster. It opens its log and its index and begins no view of its own: it says what it has
+//! to the managers, and serves a PG when they say that it leads it.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use larder_env::Disk;
+use larder_net::Endpoint;
+use larder_protocol::Pg;
+use larder_types::{BootId, OpId, PgId, View};
+use tokio::runtime::Handle;
+
+use super::adopt::Adoption;
+use super::cluster::Cluster;
+use super::index::{Buckets, LiveBuckets};
+use super::recover::recover;
+use super::{Meta, MetaConfig, MetaHandler, Neighbours, OpenError, Threads};
+use crate::managers::Managers;
+use crate::peers::Peers;
+
+/// How a meta server of a cluster is opened.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Who it is, and its log.
+    pub meta: MetaConfig,
+    /// This run; no other has it.
+    pub boot: BootId,
+    /// Where it listens, `host:port`, as the map is to say.
+    pub addresses: Vec<String>,
+}
+
+/// A meta server of a cluster.
+pub struct MetaServer {
+    meta: Arc<Meta>,
+    threads: Threads,
+}
+
+impl MetaServer {
+    /// Opens the meta server in a directory, which nobody else uses: `root` is the root of `disk`. It says to
+    /// the managers that it has started, on and on until the map names this run, and that it goes on; no other
+    /// role of the same server does.
+    ///
+    /// # Errors
+    /// [`OpenError`]. [`OpenError::NoMap`] before the managers' map is known.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        endpoint: &Arc<Endpoint>,
+        managers: Arc<dyn Managers>,
+        config: &ServerConfig,
+    ) -> Result<Self, OpenError> {
+        let map = managers.map();
+        if map.founded.is_none() {
+            return Err(OpenError::NoMap);
+        }
+        let recovered = recover(disk, root, map.settings().pg_count as usize, &config.meta)?;
+        if recovered.created && recovered.pgs.iter().any(|pg| pg.applied() != OpId::default()) {
+            let reason = "there is an index, but its log is gone: restore log/, or remove kv/ as well to have \
+                          both copied from the other servers";
+            return Err(OpenError::Contradiction(reason.to_owned()));
+        }
+        let cluster = Cluster {
+            me: config.meta.me,
+            boot: config.boot,
+            addresses: config.addresses.clone(),
+            had: recovered.pgs.iter().filter_map(had).collect(),
+            metas: Peers::new(endpoint),
+            data: Peers::new(endpoint),
+            runtime: Handle::current(),
+            meta: OnceLock::new(),
+            adoption: Adoption::default(),
+            renew_soon: AtomicBool::new(false),
+            sessions_seen: parking_lot::Mutex::new(map.version),
+            managers: managers.clone(),
+        };
+        let buckets = Buckets::Apart(LiveBuckets::new(managers));
+        let (meta, writer) = recovered.assemble(buckets, Neighbours::Apart(Box::new(cluster)));
+        let meta = Arc::new(meta);
+        if let Some(cluster) = meta.cluster() {
+            assert!(cluster.meta.set(Arc::downgrade(&meta)).is_ok(), "it is one server's");
+            cluster.say_started();
+        }
+        let mut threads = Meta::start(&meta, writer);
+        let server = meta.clone();
+        threads.spawn("adopt", move || {
+            if let Some(cluster) = server.cluster() {
+                server.adopt_loop(cluster);
+            }
+        });
+        Ok(Self { meta, threads })
+    }
+
+    /// Who answers for it: for a [`Listener`](larder_net::Listener), to proxies, meta servers and managers.
+    #[must_use]
+    pub fn handler(&self) -> MetaHandler {
+        MetaHandler { meta: self.meta.clone() }
+    }
+
+    /// The server.
+    #[must_use]
+    pub fn meta(&self) -> &Arc<Meta> {
+        &self.meta
+    }
+
+    /// Stops the server once everything that was taken is durable; blocks until then.
+    pub fn close(self) {
+        self.meta.stop();
+        self.threads.join();
+    }
+}
+
+/// What a PG has, for the managers: nothing is said of one that has nothing.
+fn had(pg: &Pg) -> Option<(PgId, Option<View>)> {
+    let last = pg.last();
+    match pg.is_whole() {
+        true => (last != OpId::default()).then(|| (pg.id(), Some(last.view))),
+        false => Some((pg.id(), None)),
+    }
+}

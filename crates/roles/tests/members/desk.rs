@@ -1,0 +1,262 @@
+//! The managers of a test: the real policy over the real map, in one place and without a quorum; and one data
+//! server that says yes to everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use larder_net::{
+    Authority, Endpoint, Handler, Listener, Peer, PeerIdentity, Responder, Role, Roles, Services,
+};
+use larder_protocol::manager::policy::{
+    ManagerMessage, Policy, PolicyEffect, PolicyEvent, ServerMessage,
+};
+use larder_protocol::manager::quorum::LogIndex;
+use larder_protocol::manager::state::{
+    Applied, ClusterId, Command, MapVersion, NewServer, ServerRole, Settings, Topology,
+};
+use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
+use larder_protocol::{DataAnswer, DataRequest};
+use larder_roles::managers::{Managers, NotProposed};
+use larder_roles::wire::{DataCall, DataMessage, DataReply, DataService, MetaMessage, MetaService};
+use larder_types::{BootId, BucketName, RegionId, ServerId};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{mpsc, watch};
+
+use super::support::{endpoint, socket};
+
+/// Servers of the test: three meta servers, then these.
+pub const DATA: ServerId = ServerId(3);
+pub const PROXY: ServerId = ServerId(4);
+const MANAGER: ServerId = ServerId(9);
+const DATA_BOOT: BootId = BootId(33);
+
+/// What waits at the desk; more is lost.
+const SAID_MAX: usize = 4096;
+
+type Said = (ServerId, ServerMessage);
+
+/// See the module's head.
+pub struct Desk {
+    map: RwLock<Arc<Topology>>,
+    versions: watch::Sender<MapVersion>,
+    leading: Mutex<Leading>,
+    inbox: mpsc::Sender<Said>,
+    /// Leases do not arrive.
+    pub keeps_leases: AtomicBool,
+}
+
+struct Leading {
+    policy: Policy,
+    applied: u64,
+    metas: BTreeMap<ServerId, Peer<MetaService>>,
+    endpoint: Arc<Endpoint>,
+    _data: Listener,
+    begun: std::time::Instant,
+}
+
+/// The only bucket.
+pub fn bucket() -> BucketName {
+    BucketName::new("bucket").unwrap()
+}
+
+impl Desk {
+    pub async fn open(authority: &Authority, pg_count: u32) -> Arc<Self> {
+        let data = endpoint(authority, DATA, Role::Data);
+        let (socket, callers) = (socket().await, Roles::of(&[Role::Meta]));
+        let address = socket.local_addr().unwrap().to_string();
+        let services = Services::new().with::<DataService>(callers, Agreeable);
+        let leading = Leading {
+            policy: Policy::default(),
+            applied: 0,
+            metas: BTreeMap::new(),
+            endpoint: endpoint(authority, MANAGER, Role::Manager),
+            _data: Listener::start(&data, socket, services).unwrap(),
+            begun: std::time::Instant::now(),
+        };
+        let (inbox, said) = mpsc::channel(SAID_MAX);
+        let desk = Arc::new(Self {
+            map: RwLock::default(),
+            versions: watch::Sender::new(MapVersion(0)),
+            leading: Mutex::new(leading),
+            inbox,
+            keeps_leases: AtomicBool::new(false),
+        });
+        desk.found(pg_count);
+        desk.step(PolicyEvent::Elected);
+        desk.say(DATA, ServerMessage::Started(DATA_BOOT, vec![address], Vec::new()));
+        tokio::spawn(run(desk.clone(), said));
+        desk
+    }
+
+    fn found(&self, pg_count: u32) {
+        let settings = Settings {
+            pg_count,
+            members: 3,
+            min_members: 2,
+            copies: 1,
+            min_copies: 1,
+            lv_blocks: 256,
+        };
+        self.apply(Command::Found(ClusterId(7), settings)).unwrap();
+        self.apply(Command::AddToken([1; 32], u64::MAX)).unwrap();
+        for id in 0..5 {
+            let role = match ServerId(id) {
+                DATA => ServerRole::Data,
+                PROXY => ServerRole::Proxy,
+                _ => ServerRole::Meta,
+            };
+            let new = NewServer {
+                name: format!("s{id}"),
+                roles: BTreeSet::from([role]),
+                addresses: Vec::new(),
+                domains: FailureDomains {
+                    region: RegionId(0),
+                    rack: RackId(0),
+                    machine: MachineId(id),
+                },
+                weight: Weight(100),
+            };
+            let token = (id > 0).then_some(([1; 32], 0));
+            self.apply(Command::AddServer(new, token)).unwrap();
+        }
+        self.apply(Command::AddDisk(DATA, Weight(100), 16)).unwrap();
+        self.apply(Command::CreateBucket(bucket(), None, 0)).unwrap();
+    }
+
+    pub fn map(&self) -> Arc<Topology> {
+        self.map.read().clone()
+    }
+
+    fn say(&self, server: ServerId, message: ServerMessage) {
+        drop(self.inbox.try_send((server, message)));
+    }
+
+    /// Has a command take effect.
+    pub fn apply(&self, command: Command) -> Applied {
+        let mut leading = self.leading.lock();
+        self.apply_in(&mut leading, command)
+    }
+
+    fn apply_in(&self, leading: &mut Leading, command: Command) -> Applied {
+        let mut map = (*self.map()).clone();
+        leading.applied += 1;
+        let applied = map.apply(LogIndex(leading.applied), command);
+        let version = map.version;
+        *self.map.write() = Arc::new(map);
+        self.versions.send_replace(version);
+        applied
+    }
+
+    fn step(&self, event: PolicyEvent) {
+        let mut leading = self.leading.lock();
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let now_ms = leading.begun.elapsed().as_millis() as u64;
+            let mut effects = Vec::new();
+            leading.policy.step(now_ms, event, &self.map(), &mut effects);
+            for effect in effects {
+                match effect {
+                    PolicyEffect::Propose(ticket, command) => {
+                        let applied = self.apply_in(&mut leading, command);
+                        events.push(PolicyEvent::Decided(ticket, Some(applied)));
+                    }
+                    PolicyEffect::Confirm(ticket) => events.push(PolicyEvent::Confirmed(ticket)),
+                    PolicyEffect::Tell(server, message) => {
+                        self.tell(&mut leading, server, message);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&self, leading: &mut Leading, server: ServerId, message: ManagerMessage) {
+        match message {
+            ManagerMessage::CreatePv { lv, replica, .. } => {
+                self.say(server, ServerMessage::Created(lv, replica));
+            }
+            ManagerMessage::Leases { .. } if self.keeps_leases.load(Ordering::Relaxed) => {}
+            message => {
+                if let Some(peer) = leading.metas.get(&server) {
+                    drop(peer.send(&MetaMessage::Manager(message), Bytes::new()));
+                }
+            }
+        }
+    }
+}
+
+async fn run(desk: Arc<Desk>, mut said: mpsc::Receiver<Said>) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(50));
+    loop {
+        tokio::select! {
+            message = said.recv() => {
+                let Some((server, message)) = message else { return };
+                if let ServerMessage::Started(_, addresses, _) = &message
+                    && server != DATA
+                {
+                    let mut leading = desk.leading.lock();
+                    let peer = Peer::new(&leading.endpoint, server, addresses[0].clone());
+                    leading.metas.insert(server, peer);
+                }
+                desk.step(PolicyEvent::From(server, message));
+            }
+            _ = ticks.tick() => {
+                desk.step(PolicyEvent::From(DATA, ServerMessage::Heartbeat(DATA_BOOT)));
+                desk.step(PolicyEvent::Tick);
+            }
+        }
+    }
+}
+
+/// What one server holds of the desk.
+pub struct AtDesk {
+    pub me: ServerId,
+    pub desk: Arc<Desk>,
+}
+
+impl Managers for AtDesk {
+    fn map(&self) -> Arc<Topology> {
+        self.desk.map()
+    }
+
+    fn versions(&self) -> watch::Receiver<MapVersion> {
+        self.desk.versions.subscribe()
+    }
+
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
+        futures::future::ready(Ok(self.desk.apply(command))).boxed()
+    }
+
+    fn say(&self, message: ServerMessage) {
+        self.desk.say(self.me, message);
+    }
+}
+
+/// A data server whose copies always verify.
+struct Agreeable;
+
+impl Handler<DataService> for Agreeable {
+    fn request(
+        &self,
+        _: &PeerIdentity,
+        request: DataCall,
+        _: Bytes,
+        responder: Responder<DataService>,
+    ) {
+        let DataCall::Pg { request, .. } = request else { return };
+        let answer = match request {
+            DataRequest::Open { floor, .. } | DataRequest::RaiseFloor { floor } => {
+                DataAnswer::Floor(floor)
+            }
+            DataRequest::Void { grant } => DataAnswer::Voided(grant),
+            DataRequest::Verify { chunk } => DataAnswer::Verified(chunk.grant),
+        };
+        responder.answer(&DataReply::Pg(answer), Bytes::new());
+    }
+
+    fn message(&self, _: &PeerIdentity, _: DataMessage, _: Bytes) {}
+}

@@ -1,0 +1,264 @@
+//! Meta servers as members of PGs: three of them over loopback connections, under the real policy.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod desk;
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use futures::StreamExt;
+use larder_kv::KvReader;
+use larder_protocol::manager::policy::ManagerMessage;
+use larder_protocol::manager::state::Command;
+use larder_protocol::placement::pg_of;
+use larder_protocol::{Answer, Call, Refusal};
+use larder_roles::wire::{MetaCall, MetaMessage, MetaReply};
+use larder_types::{ObjectKey, PgId, ServerId, StreamId, Target, View, rows};
+
+use desk::PROXY;
+use support::{BUCKET, Cluster, PG, SESSION, data, inline, put, put_to, request, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_put_is_on_all_members_and_the_next_primary_has_it() {
+    let mut cluster = Cluster::start(1).await;
+    let inline_put = put(request(1), "inline", inline());
+    let Answer::Done { op, clock } = cluster.call(PG, inline_put.clone()).await else {
+        panic!("the put is done");
+    };
+    let data_op = cluster.put_data(PG, put(request(2), "data", data())).await;
+    let (view, primary) = cluster.leads(PG);
+    assert_eq!(cluster.find(PG, view, primary, "data").await.unwrap().unwrap().op, data_op);
+    let keys = ["inline".to_owned(), "data".to_owned()];
+    for id in 0..3 {
+        cluster.shows(ServerId(id), &keys).await;
+    }
+
+    cluster.end(primary).await;
+    let (later, next) = cluster.serving(PG, View(view.0 + 1)).await;
+    assert_ne!(next, primary);
+    assert_eq!(cluster.find(PG, later, next, "inline").await.unwrap().unwrap().op, op);
+    assert_eq!(cluster.find(PG, later, next, "data").await.unwrap().unwrap().op, data_op);
+    assert_eq!(
+        cluster.call(PG, inline_put).await,
+        Answer::Done { op, clock },
+        "a repeat gets the first answer"
+    );
+    let late = put(request(3), "late", inline());
+    assert_eq!(
+        cluster.call_in(PG, view, next, late.clone()).await,
+        Answer::Refused(Refusal::NotPrimary),
+        "the view is over"
+    );
+    assert_eq!(cluster.find(PG, later, next, "late").await, Ok(None), "it was not stepped");
+    assert!(matches!(cluster.call(PG, late).await, Answer::Done { .. }));
+
+    cluster.begin(primary).await;
+    until("it is a member again", async || cluster.members(PG).1.len() == 3).await;
+    cluster.shows(primary, &["late".to_owned()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_that_was_open_in_the_view_before_is_verified_and_rolls_forward() {
+    let mut cluster = Cluster::start(1).await;
+    let call = put(request(1), "key", data());
+    let Answer::Granted { grant, .. } = cluster.call(PG, call.clone()).await else {
+        panic!("the put has a grant");
+    };
+    assert_eq!(cluster.persisted(PG, grant.op).await, Ok(grant));
+    let (view, primary) = cluster.leads(PG);
+    cluster.end(primary).await;
+    let (later, next) = cluster.serving(PG, View(view.0 + 1)).await;
+    let found = cluster.find(PG, later, next, "key").await.unwrap();
+    assert_eq!(found.unwrap().op, grant.op, "a reader waits until it is decided");
+    let unknown = larder_types::OpId { view: later, seq: larder_types::OpSeq(1 << 40) };
+    assert_eq!(cluster.persisted(PG, unknown).await, Err(Refusal::NotPrimary));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_all_have_restarted_what_was_put_is_there() {
+    let mut cluster = Cluster::start(2).await;
+    let keys: Vec<String> = (1..=20).map(|number| format!("key {number}")).collect();
+    let pg = |key: &str| pg_of(BUCKET, &ObjectKey::new(key).unwrap(), 2);
+    for (number, key) in (1..).zip(&keys) {
+        let content = if number % 2 == 0 { data() } else { inline() };
+        let call = put(request(number), key, content);
+        if number % 2 == 0 {
+            cluster.put_data(pg(key), call).await;
+        } else {
+            assert!(matches!(cluster.call(pg(key), call).await, Answer::Done { .. }));
+        }
+    }
+    let views: Vec<View> = (0..2).map(|pg| cluster.leads(PgId(pg)).0).collect();
+    for id in 0..3 {
+        cluster.end(ServerId(id)).await;
+    }
+    for id in 0..3 {
+        cluster.begin(ServerId(id)).await;
+    }
+    for (pg, view) in (0..).map(PgId).zip(views) {
+        cluster.serving(pg, View(view.0 + 1)).await;
+    }
+    for key in &keys {
+        until("the key is there", async || {
+            let (view, primary) = cluster.leads(pg(key));
+            matches!(cluster.find(pg(key), view, primary, key).await, Ok(Some(_)))
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_to_a_bucket_that_is_being_deleted_is_refused() {
+    let cluster = Cluster::start(1).await;
+    let answer = cluster.call(PG, put(request(1), "early", inline())).await;
+    assert!(matches!(answer, Answer::Done { .. }));
+    cluster.desk.apply(Command::BeginDeletion(desk::bucket())).unwrap();
+    let late = cluster.call(PG, put(request(2), "late", inline())).await;
+    assert_eq!(late, Answer::Refused(Refusal::StaleBucket));
+    let again = cluster.call(PG, put(request(2), "late", inline())).await;
+    assert_eq!(again, Answer::Refused(Refusal::StaleBucket), "a refusal is an answer too");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_gives_no_orders() {
+    let cluster = Cluster::start(1).await;
+    let (view, primary) = cluster.leads(PG);
+    let order = ManagerMessage::NewView {
+        pg: PG,
+        view: View(view.0 + 100),
+        members: vec![primary],
+        learners: Vec::new(),
+        boot: cluster.desk.map().servers[&primary].boot,
+    };
+    cluster.say(primary, MetaMessage::Manager(order));
+    let answer = cluster.call_in(PG, view, primary, put(request(1), "key", inline())).await;
+    assert!(matches!(answer, Answer::Done { .. }), "it leads in its view as before");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_lost_everything_takes_a_snapshot_and_follows() {
+    let mut cluster = Cluster::start(1).await;
+    let (_, members) = cluster.members(PG);
+    let away = members[2];
+    cluster.end(away).await;
+    cluster.wipe(away);
+    until("it is let go", async || cluster.members(PG).1.len() == 2).await;
+    cluster.serving(PG, View(2)).await;
+    let count = larder_protocol::limits::HISTORY_OPS_MIN as u64 + 100;
+    let keys: Vec<String> = (1..=count).map(|number| format!("key {number}")).collect();
+    let puts = futures::stream::iter(1..=count).map(|number| {
+        let call = put(request(number), &format!("key {number}"), inline());
+        cluster.call(PG, call)
+    });
+    let answers: Vec<Answer> = puts.buffer_unordered(32).collect().await;
+    assert!(answers.iter().all(|answer| matches!(answer, Answer::Done { .. })));
+    cluster.begin(away).await;
+    until("it is a member again", async || cluster.members(PG).1.contains(&away)).await;
+    cluster.shows(away, &keys).await;
+    let snapshot = cluster.meta(away).kv().get(&rows::snapshot(PG)).unwrap();
+    assert!(snapshot.is_some(), "its rows came with a snapshot");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_tells_what_is_there_only_under_a_lease() {
+    let cluster = Cluster::start(1).await;
+    let (view, primary) = cluster.leads(PG);
+    assert!(matches!(
+        cluster.call(PG, put(request(1), "key", inline())).await,
+        Answer::Done { .. }
+    ));
+    cluster.desk.keeps_leases.store(true, Ordering::Relaxed);
+    until("the lease runs out", async || {
+        cluster.find(PG, view, primary, "key").await == Err(Refusal::NotPrimary)
+    })
+    .await;
+    assert_eq!(cluster.leads(PG), (view, primary), "it leads all the while");
+    let row = rows::version(BUCKET, &ObjectKey::new("key").unwrap(), rows::NULL_VERSION);
+    let ask = || MetaCall::GetRow { pg: PG, view, row: row.clone() };
+    let reply = cluster.ask(primary, ask()).await.unwrap().0;
+    assert_eq!(reply, MetaReply::Refused(Refusal::NotPrimary));
+    let gone = Call::SetTags {
+        request: request(2),
+        bucket: BUCKET,
+        key: ObjectKey::new("no key").unwrap(),
+        tags: Vec::new(),
+    };
+    assert_eq!(
+        cluster.call_in(PG, view, primary, gone).await,
+        Answer::Refused(Refusal::NotPrimary),
+        "that there is no such key is told under a lease alone"
+    );
+    assert!(matches!(
+        cluster.call(PG, put(request(3), "other", inline())).await,
+        Answer::Done { .. }
+    ));
+    cluster.desk.keeps_leases.store(false, Ordering::Relaxed);
+    until("it has a lease again", async || {
+        matches!(cluster.find(PG, view, primary, "other").await, Ok(Some(_)))
+    })
+    .await;
+    assert_eq!(cluster.ask(primary, ask()).await.unwrap().0, MetaReply::Row(true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_shows_the_keys_of_its_pgs_in_order_and_no_others() {
+    let cluster = Cluster::start(4).await;
+    let mut expected: Vec<String> = (0..40).map(|number| format!("key {number}")).collect();
+    for (number, key) in (1..).zip(&expected) {
+        let pg = pg_of(BUCKET, &ObjectKey::new(key).unwrap(), 4);
+        if number % 4 == 0 {
+            cluster.put_data(pg, put(request(number), key, data())).await;
+        } else {
+            let answer = cluster.call(pg, put(request(number), key, inline())).await;
+            assert!(matches!(answer, Answer::Done { .. }));
+        }
+    }
+    let mut seen = Vec::new();
+    until("the primaries list while they lead", async || {
+        seen = list_all(&cluster, 4).await.unwrap_or_default();
+        !seen.is_empty()
+    })
+    .await;
+    seen.sort();
+    expected.sort();
+    assert_eq!(seen, expected);
+}
+
+/// What each primary lists of the PGs that it leads, in pages of three.
+async fn list_all(cluster: &Cluster, pg_count: u32) -> Result<Vec<String>, Refusal> {
+    let pgs = || (0..pg_count).map(PgId);
+    let primaries: BTreeSet<ServerId> = pgs().map(|pg| cluster.leads(pg).1).collect();
+    let mut seen = Vec::new();
+    for server in primaries {
+        let led: Vec<PgId> = pgs().filter(|pg| cluster.leads(*pg).1 == server).collect();
+        let keys = cluster.list(&led, server, 3).await?;
+        assert!(keys.is_sorted(), "rows come in order");
+        let pg = |key: &String| pg_of(BUCKET, &ObjectKey::new(key).unwrap(), pg_count);
+        assert!(keys.iter().all(|key| led.contains(&pg(key))), "backups have other PGs' rows");
+        seen.extend(keys);
+    }
+    Ok(seen)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_streams_of_a_session_that_is_over_are_dropped() {
+    let cluster = Cluster::start(1).await;
+    cluster
+        .desk
+        .apply(Command::ServerStarted(PROXY, larder_types::BootId(44), vec![], vec![]))
+        .unwrap();
+    cluster.desk.apply(Command::OpenSession(SESSION, PROXY, larder_types::BootId(44))).unwrap();
+    let stream = StreamId { session: SESSION, number: 1 };
+    let target = Target::Chunk { stream, number: 0 };
+    let op = cluster.put_data(PG, put_to(request(1), "large", target, data())).await;
+    let (_, primary) = cluster.leads(PG);
+    let chunk = rows::chunk(BUCKET, stream, 0);
+    let has_chunk = || cluster.meta(primary).kv().get(&chunk).unwrap().is_some();
+    until("the chunk is there", async || has_chunk()).await;
+    cluster.desk.apply(Command::CloseSession(SESSION)).unwrap();
+    until("the chunk is gone", async || !has_chunk()).await;
+    let late = cluster.call(PG, put(request(2), "late", inline())).await;
+    assert_eq!(late, Answer::Refused(Refusal::Finished), "after op {op:?}");
+}

@@ -1,0 +1,312 @@
+//! Three meta servers over loopback connections, and a proxy's side of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_env::{Disk, RealDisk};
+use larder_kv::KvReader;
+use larder_metalog::LogConfig;
+use larder_net::{Authority, Credentials, Endpoint, Listener, Peer, Role, Roles, Services};
+use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
+use larder_roles::meta::ServerConfig;
+use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
+use larder_roles::{Meta, MetaConfig, MetaServer};
+use larder_types::codec::decode;
+use larder_types::{
+    Attributes, BootId, BucketId, ClusterId, Condition, ETag, Epoch, Grant, Holders, ObjectKey,
+    OpId, PgId, Request, ServerId, SessionId, Target, VersionRow, View, rows,
+};
+use tokio::net::TcpListener;
+
+use super::desk::{AtDesk, Desk, PROXY};
+
+pub const BUCKET: BucketId = BucketId(1);
+pub const SESSION: SessionId = SessionId(5);
+pub const PG: PgId = PgId(0);
+
+pub fn endpoint(authority: &Authority, server: ServerId, role: Role) -> Arc<Endpoint> {
+    let identity = authority.identity(server, Roles::of(&[role])).unwrap();
+    Endpoint::new(Credentials::new(&identity).unwrap())
+}
+
+pub async fn socket() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+/// Looks until it is so.
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A meta server that runs.
+struct Running {
+    server: MetaServer,
+    _listener: Listener,
+    peer: Peer<MetaService>,
+}
+
+/// See the module's head.
+pub struct Cluster {
+    authority: Authority,
+    pub desk: Arc<Desk>,
+    dirs: Vec<tempfile::TempDir>,
+    running: BTreeMap<ServerId, Running>,
+    proxy: Arc<Endpoint>,
+    runs: u64,
+}
+
+impl Cluster {
+    pub async fn start(pg_count: u32) -> Self {
+        let authority = Authority::create(ClusterId(7)).unwrap();
+        let mut cluster = Self {
+            desk: Desk::open(&authority, pg_count).await,
+            dirs: (0..3).map(|_| tempfile::tempdir().unwrap()).collect(),
+            running: BTreeMap::new(),
+            proxy: endpoint(&authority, PROXY, Role::Proxy),
+            authority,
+            runs: 0,
+        };
+        for id in 0..3 {
+            cluster.begin(ServerId(id)).await;
+        }
+        for pg in (0..pg_count).map(PgId) {
+            // A first view may begin before the last server has started.
+            until("all are members", async || cluster.members(pg).1.len() == 3).await;
+            cluster.serving(pg, View(1)).await;
+        }
+        cluster
+    }
+
+    /// Has a server begin a run.
+    pub async fn begin(&mut self, id: ServerId) {
+        self.runs += 1;
+        let endpoint = endpoint(&self.authority, id, Role::Meta);
+        let socket = socket().await;
+        let address = socket.local_addr().unwrap().to_string();
+        let root = self.dirs[id.0 as usize].path();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(root).unwrap());
+        let log = LogConfig { segment_bytes: 4 * 1024 * 1024, ..LogConfig::new(self.runs) };
+        let config = ServerConfig {
+            meta: MetaConfig { me: id, log },
+            boot: BootId(self.runs),
+            addresses: vec![address.clone()],
+        };
+        let managers = Arc::new(AtDesk { me: id, desk: self.desk.clone() });
+        let server = MetaServer::open(disk, root, &endpoint, managers, &config).unwrap();
+        let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager]);
+        let services = Services::new().with::<MetaService>(callers, server.handler());
+        let listener = Listener::start(&endpoint, socket, services).unwrap();
+        let peer = Peer::new(&self.proxy, id, address);
+        self.running.insert(id, Running { server, _listener: listener, peer });
+    }
+
+    /// Ends a server's run; when this returns nothing of it is left.
+    pub async fn end(&mut self, id: ServerId) {
+        let Running { server, _listener, peer } = self.running.remove(&id).unwrap();
+        drop((_listener, peer));
+        let meta = Arc::downgrade(server.meta());
+        tokio::task::spawn_blocking(|| server.close()).await.unwrap();
+        until("nobody holds the server", async || meta.strong_count() == 0).await;
+    }
+
+    /// Takes from a server that does not run all that it has.
+    pub fn wipe(&mut self, id: ServerId) {
+        assert!(!self.running.contains_key(&id), "a server that runs has its disk");
+        self.dirs[id.0 as usize] = tempfile::tempdir().unwrap();
+    }
+
+    pub fn meta(&self, id: ServerId) -> &Arc<Meta> {
+        self.running[&id].server.meta()
+    }
+
+    pub fn members(&self, pg: PgId) -> (View, Vec<ServerId>) {
+        let map = self.desk.map();
+        let record = map.pg(pg).unwrap();
+        (record.view, record.members.clone())
+    }
+
+    /// Waits until a PG is served in this view or a later one; its view and its primary.
+    pub async fn serving(&self, pg: PgId, least: View) -> (View, ServerId) {
+        until("the pg is served", async || {
+            let (view, to) = self.leads(pg);
+            view >= least && self.page(&[pg], to, b"V".to_vec(), 1).await.is_ok()
+        })
+        .await;
+        self.leads(pg)
+    }
+
+    /// A PG's view and its primary; before the first view any server.
+    pub fn leads(&self, pg: PgId) -> (View, ServerId) {
+        let (view, members) = self.members(pg);
+        (view, members.first().copied().unwrap_or_default())
+    }
+
+    pub async fn ask(&self, to: ServerId, call: MetaCall) -> Option<(MetaReply, Bytes)> {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        let peer = &self.running.get(&to)?.peer;
+        peer.call(&call, Bytes::new(), deadline).await.ok()
+    }
+
+    /// Calls the primary, and the one after it if the view is over.
+    pub async fn call(&self, pg: PgId, call: Call) -> Answer {
+        let mut answer = Answer::Refused(Refusal::NotPrimary);
+        until("the pg has a primary", async || {
+            let (view, to) = self.leads(pg);
+            answer = self.call_in(pg, view, to, call.clone()).await;
+            answer != Answer::Refused(Refusal::NotPrimary)
+        })
+        .await;
+        answer
+    }
+
+    pub async fn call_in(&self, pg: PgId, view: View, to: ServerId, call: Call) -> Answer {
+        match self.ask(to, MetaCall::Call { pg, view, call }).await {
+            Some((MetaReply::Answered(answer), _)) => answer,
+            Some((MetaReply::Refused(refusal), _)) => Answer::Refused(refusal),
+            other => panic!("a call is answered by {other:?}"),
+        }
+    }
+
+    pub async fn find(
+        &self,
+        pg: PgId,
+        view: View,
+        to: ServerId,
+        key: &str,
+    ) -> Result<Option<VersionRow>, Refusal> {
+        let key = ObjectKey::new(key).unwrap();
+        match self.ask(to, MetaCall::Find { pg, view, bucket: BUCKET, key }).await {
+            Some((MetaReply::Found(found), _)) => Ok(found.map(|row| *row)),
+            Some((MetaReply::Refused(refusal), _)) => Err(refusal),
+            None => Err(Refusal::Busy),
+            other => panic!("a question is answered by {other:?}"),
+        }
+    }
+
+    pub async fn persisted(&self, pg: PgId, op: OpId) -> Result<Grant, Refusal> {
+        let (view, to) = self.leads(pg);
+        match self.ask(to, MetaCall::Await { pg, view, op }).await {
+            Some((MetaReply::Answered(Answer::Persisted { grant }), _)) => Ok(grant),
+            Some((MetaReply::Refused(refusal), _)) => Err(refusal),
+            other => panic!("one that awaits is answered by {other:?}"),
+        }
+    }
+
+    /// Says what has no answer, as a proxy.
+    pub fn say(&self, to: ServerId, message: MetaMessage) {
+        self.running[&to].peer.send(&message, Bytes::new()).unwrap();
+    }
+
+    /// Makes a call that has no answer to the primary.
+    pub fn tell(&self, pg: PgId, call: Call) {
+        let (view, to) = self.leads(pg);
+        self.say(to, MetaMessage::Call { pg, view, call });
+    }
+
+    /// Puts data; its writing is left out.
+    pub async fn put_data(&self, pg: PgId, call: Call) -> OpId {
+        let mut persisted = None;
+        until("the put is persisted", async || {
+            let granted = self.call(pg, call.clone()).await;
+            let Answer::Granted { grant, .. } = granted else { panic!("no grant: {granted:?}") };
+            persisted = self.persisted(pg, grant.op).await.ok();
+            persisted.is_none_or(|it| it == grant) && persisted.is_some()
+        })
+        .await;
+        let grant = persisted.unwrap();
+        let holders = Holders::default().with(0);
+        self.tell(pg, Call::Commit { op: grant.op, attempt: grant.attempt, holders });
+        grant.op
+    }
+
+    /// A page of what PGs have in the table of versions.
+    async fn page(
+        &self,
+        pgs: &[PgId],
+        to: ServerId,
+        from: Vec<u8>,
+        count_max: u32,
+    ) -> Result<(Rows, Option<Vec<u8>>), Refusal> {
+        let pgs = pgs.iter().map(|pg| (*pg, self.leads(*pg).0)).collect();
+        let end = rows::prefix_end(b"V");
+        let call = MetaCall::Scan { pgs, settled: true, from, to: end, count_max };
+        match self.ask(to, call).await {
+            Some((MetaReply::Rows(next), payload)) => Ok((decode("rows", &payload).unwrap(), next)),
+            Some((MetaReply::Refused(refusal), _)) => Err(refusal),
+            None => Err(Refusal::Busy),
+            other => panic!("a scan is answered by {other:?}"),
+        }
+    }
+
+    /// Keys that a primary lists, in pages of so many; an error if the view ends meanwhile.
+    pub async fn list(
+        &self,
+        pgs: &[PgId],
+        to: ServerId,
+        count_max: u32,
+    ) -> Result<Vec<String>, Refusal> {
+        let (mut from, mut keys) = (b"V".to_vec(), Vec::new());
+        loop {
+            let (page, next) = self.page(pgs, to, from, count_max).await?;
+            assert!(page.len() <= count_max as usize);
+            let name = |row: &[u8]| rows::parse_keyed(row).unwrap().1.as_str().to_owned();
+            keys.extend(page.iter().map(|(row, _)| name(row)));
+            match next {
+                Some(next) => from = next,
+                None => return Ok(keys),
+            }
+        }
+    }
+
+    /// Waits until the index of a server shows these keys.
+    pub async fn shows(&self, id: ServerId, keys: &[String]) {
+        let meta = self.meta(id);
+        until("the index shows the keys", async || {
+            let row = |key: &String| {
+                rows::version(BUCKET, &ObjectKey::new(key).unwrap(), rows::NULL_VERSION)
+            };
+            keys.iter().all(|key| meta.kv().get(&row(key)).unwrap().is_some())
+        })
+        .await;
+    }
+}
+
+pub fn request(number: u64) -> Request {
+    Request { session: SESSION, number, floor: 1 }
+}
+
+pub fn put(request: Request, key: &str, content: Content) -> Call {
+    put_to(request, key, Target::Version, content)
+}
+
+pub fn put_to(request: Request, key: &str, target: Target, content: Content) -> Call {
+    Call::Put(Box::new(PutCall {
+        request,
+        bucket: BUCKET,
+        epoch: Epoch(1),
+        key: ObjectKey::new(key).unwrap(),
+        target,
+        description: Description {
+            size: 1,
+            etag: ETag::Md5([1; 16]),
+            checksum: None,
+            attributes: Attributes::default(),
+        },
+        content,
+        condition: Condition::default(),
+    }))
+}
+
+pub fn inline() -> Content {
+    Content::Inline(Bytes::from_static(b"x"))
+}
+
+pub fn data() -> Content {
+    Content::Data { len: 4096, seed: 1, sums: vec![0] }
+}
