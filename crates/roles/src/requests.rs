@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 
 #[derive(Debug)]
 struct Numbers {
+    session: SessionId,
     next: u64,
     open: BTreeSet<u64>,
 }
 
-/// The requests of one session.
+/// The requests of one session, and of the next if it is closed.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    session: SessionId,
     numbers: Mutex<Numbers>,
 }
 
@@ -27,11 +27,16 @@ pub(crate) struct OpenRequest<'a> {
 
 impl Requests {
     pub(crate) fn new(session: SessionId) -> Self {
-        Self { session, numbers: Mutex::new(Numbers { next: 1, open: BTreeSet::new() }) }
+        Self { numbers: Mutex::new(Numbers { session, next: 1, open: BTreeSet::new() }) }
     }
 
     pub(crate) fn session(&self) -> SessionId {
-        self.session
+        self.numbers.lock().session
+    }
+
+    /// Goes on in another session; requests that are open stay of the one in which they began.
+    pub(crate) fn begin_session(&self, session: SessionId) {
+        self.numbers.lock().session = session;
     }
 
     /// Every number below it is finished.
@@ -46,7 +51,7 @@ impl Requests {
         numbers.next += 1;
         numbers.open.insert(number);
         let floor = numbers.open.first().copied().unwrap_or(number);
-        let id = Request { session: self.session, number, floor };
+        let id = Request { session: numbers.session, number, floor };
         OpenRequest { requests: self, id }
     }
 }
@@ -66,6 +71,16 @@ impl Drop for OpenRequest<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_go_on_in_another_session() {
+        let requests = Requests::new(SessionId(1));
+        let first = requests.begin();
+        requests.begin_session(SessionId(2));
+        let second = requests.begin();
+        assert_eq!(first.id().session, SessionId(1));
+        assert_eq!(second.id(), Request { session: SessionId(2), number: 2, floor: 1 });
+    }
 
     #[test]
     fn the_floor_is_the_oldest_open_request() {
