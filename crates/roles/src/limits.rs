@@ -70,8 +70,9 @@ pub const DOWN_FAILURES: u32 = 3;
 pub const DOWN_MS: u64 = 2_000;
 /// Rows that each meta server is asked for beyond its share of a page, so that chance seldom makes it short.
 pub const SHARE_SLACK_ROWS: usize = 16;
-/// Streams without a parent that a proxy has dropped at a time. Others go with its session.
-pub const DROPS_MAX: usize = 256;
+/// Puts and streams whose callers have gone, and that a proxy gives up at a time. Others are given up for their age,
+/// or with the session.
+pub const ORPHANS_MAX: usize = 1024;
 
 const _: () = assert!(PAUSE_MS_MIN < PAUSE_MS_MAX, "pauses grow");
 const _: () = assert!(

@@ -49,7 +49,11 @@ impl Here {
             .ok_or_else(|| unavailable("the map does not know the volume of a grant yet"))
     }
 
-    fn look_up(&self, bucket: BucketId, key: &ObjectKey) -> Result<Option<VersionRow>, ObjectError> {
+    fn look_up(
+        &self,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> Result<Option<VersionRow>, ObjectError> {
         let row = self.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
         row.map(|row| decoded::<VersionRow>("version row", &row)).transpose()
     }
@@ -185,12 +189,7 @@ impl Reach for Here {
         self.meta.tell(pg, call);
     }
 
-    async fn put(
-        &self,
-        pg: PgId,
-        call: PutCall,
-        data: Option<Data>,
-    ) -> Result<Ended, ObjectError> {
+    async fn put(&self, pg: PgId, call: PutCall, data: Option<Data>) -> Result<Ended, ObjectError> {
         let ticket = Arc::new(Ticket::default());
         let mut guard = PutGuard {
             meta: &self.meta,
@@ -299,16 +298,15 @@ impl Reach for Here {
         }
         let mut from = Some(scan.from);
         while let Some(first) = from.take() {
-            let scanned = self.meta.kv().scan(&first, scan.to, &mut |row, value| {
-                match visit(row, value) {
+            let scanned =
+                self.meta.kv().scan(&first, scan.to, &mut |row, value| match visit(row, value) {
                     Onward::Next => ControlFlow::Continue(()),
                     Onward::Seek(to) => {
                         from = Some(to);
                         ControlFlow::Break(())
                     }
                     Onward::Stop => ControlFlow::Break(()),
-                }
-            });
+                });
             scanned.map_err(|error| {
                 tracing::error!(%error, "the index cannot be scanned");
                 unavailable("the index cannot be scanned: see the log")

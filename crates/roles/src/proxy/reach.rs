@@ -122,11 +122,8 @@ pub trait Reach: Send + Sync + 'static {
     ///
     /// # Errors
     /// If it was tried often enough.
-    fn again(
-        &self,
-        tries: u32,
-        lost: Lost,
-    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+    fn again(&self, tries: u32, lost: Lost)
+    -> impl Future<Output = Result<(), ObjectError>> + Send;
 
     /// The key's null version; waits for the outcome of puts that are under way.
     fn find(

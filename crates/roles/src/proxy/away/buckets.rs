@@ -70,7 +70,9 @@ pub(super) async fn end_deletion(
     }
     let shown = |map: &larder_protocol::manager::state::Topology| {
         let record = map.buckets.get(&marked.name);
-        record.is_none_or(|record| (record.id, record.epoch) > (marked.id, marked.epoch)).then_some(())
+        record
+            .is_none_or(|record| (record.id, record.epoch) > (marked.id, marked.epoch))
+            .then_some(())
     };
     match found(managers, deadline, shown).await {
         Some(()) => Ok(()),

@@ -2,11 +2,11 @@
 //! asked; a number that was refused for the bucket's record is replaced.
 
 use larder_objects::ObjectError;
-use larder_protocol::{Answer, Call, Refusal};
+use larder_protocol::{Answer, Call, PutCall, Refusal};
 use larder_types::{BucketId, Epoch, PgId, Request, View};
 use tokio::time::Instant;
 
-use super::super::refused;
+use super::super::{refused, unavailable};
 use super::primaries::Primaries;
 use super::retry::pause;
 use super::route::{Primary, newer};
@@ -25,12 +25,32 @@ pub(super) struct Calling<'a> {
     /// In place of the request that it came with.
     renewed: Option<OpenRequest<'a>>,
     stale: u32,
+    /// A primary that did not answer may have done it.
+    may_be_done: bool,
 }
 
 impl<'a> Calling<'a> {
     pub(super) fn new(primaries: &'a Primaries, pg: PgId, call: Call, deadline: Instant) -> Self {
         let call = MetaCall::Call { pg, view: View(0), call };
-        Self { primaries, pg, call, deadline, renewed: None, stale: 0 }
+        Self { primaries, pg, call, deadline, renewed: None, stale: 0, may_be_done: false }
+    }
+
+    /// A call that was made already, and that nobody wants to be made anew.
+    pub(super) fn of_orphan(
+        primaries: &'a Primaries,
+        pg: PgId,
+        call: Call,
+        deadline: Instant,
+    ) -> Self {
+        Self { stale: STALE_TRIES_MAX, ..Self::new(primaries, pg, call, deadline) }
+    }
+
+    /// The put that this is.
+    pub(super) fn put(&self) -> Option<PutCall> {
+        match &self.call {
+            MetaCall::Call { call: Call::Put(put), .. } => Some((**put).clone()),
+            _ => None,
+        }
     }
 
     pub(super) fn primaries(&self) -> &'a Primaries {
@@ -45,13 +65,21 @@ impl<'a> Calling<'a> {
     pub(super) async fn answer(&mut self) -> Result<(Answer, Primary), ObjectError> {
         loop {
             let said = self.primaries.ask(self.pg, &mut self.call, self.deadline).await?;
+            self.may_be_done |= said.is_repeat;
             let answer = match said.reply {
                 MetaReply::Answered(answer) => answer,
                 MetaReply::Refused(refusal) => Answer::Refused(refusal),
                 other => return Err(unfitting(&other)),
             };
-            if answer != Answer::Refused(Refusal::StaleBucket) || !self.renew().await {
-                return Ok((answer, said.at));
+            match answer {
+                // Said before the primary looks whether it has done it already.
+                Answer::Refused(Refusal::Full) if self.may_be_done => {
+                    return Err(unavailable(
+                        "nobody knows whether it was done before space ran out",
+                    ));
+                }
+                Answer::Refused(Refusal::StaleBucket) if self.renew().await => {}
+                answer => return Ok((answer, said.at)),
             }
         }
     }

@@ -53,7 +53,7 @@ use tokio::time::Instant;
 use super::reach::{Data, Ended, Lost, Onward, Reach, Scan};
 use super::{refused, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::{DROPS_MAX, PROXY_PATIENCE_MS};
+use crate::limits::{ORPHANS_MAX, PROXY_PATIENCE_MS};
 use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
@@ -88,7 +88,7 @@ pub struct Away {
     turn: AtomicUsize,
     /// Whether the managers know the session.
     is_open: Arc<AtomicBool>,
-    drops: Arc<Semaphore>,
+    orphans: Arc<Semaphore>,
     runtime: Handle,
     _keeper: Keeper,
 }
@@ -106,7 +106,7 @@ impl Away {
             me,
             detectors: Mutex::default(),
             turn: AtomicUsize::new(0),
-            drops: Arc::new(Semaphore::new(DROPS_MAX)),
+            orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
             runtime: Handle::current(),
             _keeper: Keeper::start(primaries.clone(), boot, is_open.clone()),
             is_open,
@@ -121,13 +121,28 @@ impl Away {
 
     /// Frees a stream's chunks, whoever leads their PG by then: nobody else knows of them before the session ends.
     fn drop_stream(&self, pg: PgId, call: Call) {
-        let Ok(place) = self.drops.clone().try_acquire_owned() else { return };
+        let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
         let primaries = self.primaries.clone();
         self.runtime.spawn(async move {
             if let Err(error) = Calling::new(&primaries, pg, call, patience()).settled().await {
                 tracing::debug!(%pg, %error, "a stream without a parent stays until the session ends");
             }
             drop(place);
+        });
+    }
+
+    /// Abandons a put whose caller went away before its grant came: finds out what it is.
+    fn abandon_unknown(&self, pg: PgId, call: PutCall) {
+        let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
+        let primaries = self.primaries.clone();
+        let kept = primaries.requests().keep(call.request.number);
+        self.runtime.spawn(async move {
+            let call = Call::Put(Box::new(call));
+            let answer = Calling::of_orphan(&primaries, pg, call, patience()).answer().await;
+            if let Ok((Answer::Granted { grant, .. }, _)) = answer {
+                primaries.tell(pg, Call::Abandon { op: grant.op, disk_full: false });
+            }
+            drop((kept, place));
         });
     }
 }
@@ -196,12 +211,7 @@ impl Reach for Away {
         }
     }
 
-    async fn put(
-        &self,
-        pg: PgId,
-        call: PutCall,
-        data: Option<Data>,
-    ) -> Result<Ended, ObjectError> {
+    async fn put(&self, pg: PgId, call: PutCall, data: Option<Data>) -> Result<Ended, ObjectError> {
         put::put(self, pg, call, data).await
     }
 
@@ -265,3 +275,6 @@ impl Reach for Away {
         scan::scan(&self.primaries, scan, visit).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,8 @@ pub(super) struct Said {
     pub(super) at: Primary,
     pub(super) reply: MetaReply,
     pub(super) payload: Bytes,
+    /// Whether it was asked before and may have done then what it was asked.
+    pub(super) is_repeat: bool,
 }
 
 impl Primaries {
@@ -49,7 +51,7 @@ impl Primaries {
         &*self.managers
     }
 
-    pub(super) fn requests(&self) -> &Requests {
+    pub(super) fn requests(&self) -> &Arc<Requests> {
         &self.requests
     }
 
@@ -71,7 +73,7 @@ impl Primaries {
         call: &mut MetaCall,
         deadline: Instant,
     ) -> Result<Said, ObjectError> {
-        let mut tries = Tries::default();
+        let (mut tries, mut is_repeat) = (Tries::default(), false);
         loop {
             let map = self.managers.map();
             let tried = match primary(&map, pg) {
@@ -82,9 +84,10 @@ impl Primaries {
                 None => Err(Trouble::NoPrimary),
             };
             let trouble = match tried {
-                Ok(said) => return Ok(said),
+                Ok(said) => return Ok(Said { is_repeat, ..said }),
                 Err(trouble) => trouble,
             };
+            is_repeat |= trouble.may_be_done();
             match tries.pause_after(&trouble) {
                 Some(pause) if Instant::now() < deadline => {
                     tracing::debug!(%pg, ?trouble, "a primary is asked again");
@@ -114,7 +117,7 @@ impl Primaries {
         match reply {
             MetaReply::Refused(Refusal::NotPrimary)
             | MetaReply::Answered(Answer::Refused(Refusal::NotPrimary)) => Err(Trouble::NotPrimary),
-            reply => Ok(Said { at, reply, payload }),
+            reply => Ok(Said { at, reply, payload, is_repeat: false }),
         }
     }
 

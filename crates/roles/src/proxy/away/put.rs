@@ -18,7 +18,6 @@ use super::super::reach::{Data, Ended, Lost};
 use super::super::{refused, unavailable};
 use super::calling::Calling;
 use super::counters::count;
-use super::primaries::Primaries;
 use super::retry::{Tries, Trouble, pause};
 use super::route::{Primary, newer};
 use super::{Away, patience, unfitting, write};
@@ -26,18 +25,36 @@ use crate::limits::{DISK_FULL_TRIES_MAX, LOST_TRIES_MAX};
 use crate::ticket::Granted;
 use crate::wire::{MetaCall, MetaReply};
 
-/// Abandons a put that does not end well, or whose caller goes away.
-struct Guard<'a> {
-    primaries: &'a Primaries,
+/// A put under way. If it does not end well, or its caller goes away, it is abandoned.
+struct Flight<'a> {
+    away: &'a Away,
     pg: PgId,
-    op: Option<OpId>,
-    disk_full: bool,
+    calling: Calling<'a>,
+    stage: Stage,
 }
 
-impl Drop for Guard<'_> {
+/// How far a put is.
+enum Stage {
+    /// Its primary was asked for a grant, and has not answered.
+    Asked,
+    /// It has this grant's op.
+    Granted { op: OpId, disk_full: bool },
+    /// Nothing has to be done for it any more, or ever: it has no data.
+    Over,
+}
+
+impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        if let Some(op) = self.op {
-            self.primaries.tell(self.pg, Call::Abandon { op, disk_full: self.disk_full });
+        match self.stage {
+            Stage::Over => {}
+            Stage::Granted { op, disk_full } => {
+                self.away.primaries.tell(self.pg, Call::Abandon { op, disk_full });
+            }
+            Stage::Asked => {
+                if let Some(put) = self.calling.put() {
+                    self.away.abandon_unknown(self.pg, put);
+                }
+            }
         }
     }
 }
@@ -58,47 +75,83 @@ pub(super) async fn put(
     call: PutCall,
     data: Option<Data>,
 ) -> Result<Ended, ObjectError> {
-    let primaries = &*away.primaries;
     let data = data.map(|(pieces, len)| joined(pieces, len));
-    let mut calling = Calling::new(primaries, pg, Call::Put(Box::new(call)), patience());
-    let mut guard = Guard { primaries, pg, op: None, disk_full: false };
-    let mut tries = Tries::default();
-    let (mut answer, mut at) = calling.answer().await?;
-    loop {
-        let granted = match answer {
-            Answer::Done { clock, .. } => {
-                guard.op = None;
-                return Ok(Ended::Done(clock));
-            }
-            Answer::Refused(refusal) => {
-                guard.op = None;
-                return given_up(refusal, data.is_some());
-            }
-            Answer::Granted { grant, lv, extents, clock } => Granted { grant, lv, extents, clock },
-            // What comes of it was decided without this proxy: the index shows it soon.
-            Answer::Persisted { .. } => {
-                let version = primaries.managers().map().version;
-                let pause = tries.pause_after(&Trouble::NotPrimary).unwrap_or_default();
-                newer(primaries.managers(), version, pause).await;
-                (answer, at) = calling.answer().await?;
-                continue;
-            }
-            other => return Err(unfitting(&other)),
+    let calling = Calling::new(&away.primaries, pg, Call::Put(Box::new(call)), patience());
+    let stage = if data.is_some() { Stage::Asked } else { Stage::Over };
+    Flight { away, pg, calling, stage }.fly(data.as_ref()).await
+}
+
+impl Flight<'_> {
+    async fn fly(mut self, data: Option<&Bytes>) -> Result<Ended, ObjectError> {
+        let mut tries = Tries::default();
+        let (mut answer, mut at) = match self.calling.answer().await {
+            Ok(answered) => answered,
+            Err(error) => return Err(self.unanswered(error)),
         };
-        let Some(data) = &data else { return Err(unfitting(&granted)) };
-        guard.op = Some(granted.grant.op);
-        match carry(away, &mut calling, pg, &granted, at, data).await? {
-            Carried::Durable(holders) => {
-                let (op, attempt) = (granted.grant.op, granted.grant.attempt);
-                primaries.tell(pg, Call::Commit { op, attempt, holders });
-                guard.op = None;
-                return Ok(Ended::Done(granted.clock));
+        loop {
+            let granted = match answer {
+                Answer::Done { clock, .. } => {
+                    self.stage = Stage::Over;
+                    return Ok(Ended::Done(clock));
+                }
+                Answer::Refused(refusal) => return self.refused(refusal, data.is_some()),
+                Answer::Granted { grant, lv, extents, clock } => {
+                    Granted { grant, lv, extents, clock }
+                }
+                // What comes of it was decided without this proxy: the index shows it soon.
+                Answer::Persisted { .. } => {
+                    let managers = &*self.away.managers;
+                    let pause = tries.pause_after(&Trouble::NotPrimary).unwrap_or_default();
+                    newer(managers, managers.map().version, pause).await;
+                    (answer, at) = self.calling.answer().await?;
+                    continue;
+                }
+                other => return Err(unfitting(&other)),
+            };
+            let Some(data) = data else { return Err(unfitting(&granted)) };
+            let op = granted.grant.op;
+            self.stage = Stage::Granted { op, disk_full: false };
+            match carry(self.away, &mut self.calling, self.pg, &granted, at, data).await? {
+                Carried::Durable(holders) => {
+                    let attempt = granted.grant.attempt;
+                    self.away.primaries.tell(self.pg, Call::Commit { op, attempt, holders });
+                    self.stage = Stage::Over;
+                    return Ok(Ended::Done(granted.clock));
+                }
+                Carried::Lost(lost) => {
+                    self.stage = Stage::Granted { op, disk_full: lost.disk_full };
+                    return Ok(Ended::Lost(lost));
+                }
+                Carried::Answered(next, by) => (answer, at) = (next, by),
             }
-            Carried::Lost(lost) => {
-                guard.disk_full = lost.disk_full;
-                return Ok(Ended::Lost(lost));
+        }
+    }
+
+    /// There was no answer to the first question.
+    fn unanswered(&mut self, error: ObjectError) -> ObjectError {
+        if error == ObjectError::SlowDown {
+            // To find out what became of it would be more to do.
+            self.stage = Stage::Over;
+        }
+        error
+    }
+
+    /// The put was refused. One with data may be begun anew where that may help.
+    fn refused(&mut self, refusal: Refusal, has_data: bool) -> Result<Ended, ObjectError> {
+        let was_granted = matches!(self.stage, Stage::Granted { .. });
+        match refusal {
+            Refusal::Revoked | Refusal::DiskFailed if has_data => {
+                self.stage = Stage::Over;
+                Ok(Ended::Lost(Lost { disk_full: false, in_doubt: false }))
             }
-            Carried::Answered(next, by) => (answer, at) = (next, by),
+            // Refused before the primary looked whether it has it.
+            Refusal::Busy | Refusal::Full if was_granted => {
+                Err(unavailable("a put under way was refused, and is given up"))
+            }
+            refusal => {
+                self.stage = Stage::Over;
+                Err(refused(refusal))
+            }
         }
     }
 }
@@ -115,16 +168,6 @@ pub(super) async fn again(away: &Away, tries: u32, lost: Lost) -> Result<(), Obj
     count(&away.counters().begun_anew);
     newer(&*away.managers, away.managers.map().version, pause(tries)).await;
     Ok(())
-}
-
-/// A put that was refused. One with data may be begun anew where that may help.
-fn given_up(refusal: Refusal, has_data: bool) -> Result<Ended, ObjectError> {
-    match refusal {
-        Refusal::Revoked | Refusal::DiskFailed if has_data => {
-            Ok(Ended::Lost(Lost { disk_full: false, in_doubt: false }))
-        }
-        refusal => Err(refused(refusal)),
-    }
 }
 
 /// Has the data written while the primary makes METAX durable.

@@ -39,6 +39,11 @@ impl From<CallError> for Trouble {
 }
 
 impl Trouble {
+    /// Whether what was asked may have been done all the same.
+    pub(super) fn may_be_done(&self) -> bool {
+        matches!(self, Self::NoAnswer(_) | Self::ViewPassed)
+    }
+
     /// What the client is told when this was the last try.
     pub(super) fn final_error(self) -> ObjectError {
         match self {
@@ -46,9 +51,9 @@ impl Trouble {
             Self::NoPrimary | Self::NotPrimary | Self::ViewPassed => {
                 unavailable("the key's placement group has no primary")
             }
-            Self::NoAnswer(reason) => {
-                ObjectError::Unavailable { reason: format!("a meta server does not answer: {reason}") }
-            }
+            Self::NoAnswer(reason) => ObjectError::Unavailable {
+                reason: format!("a meta server does not answer: {reason}"),
+            },
             Self::Never(reason) => ObjectError::Unavailable { reason },
         }
     }

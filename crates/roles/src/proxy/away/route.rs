@@ -55,8 +55,7 @@ pub(super) async fn found<T>(
 /// Pauses, but not beyond the coming of a newer map.
 pub(super) async fn newer(managers: &dyn Managers, than: MapVersion, pause: Duration) {
     let deadline = Instant::now() + pause;
-    let _either_way =
-        found(managers, deadline, |map| (map.version > than).then_some(())).await;
+    let _either_way = found(managers, deadline, |map| (map.version > than).then_some(())).await;
 }
 
 /// Returns when the PG is in another view.

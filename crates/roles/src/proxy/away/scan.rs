@@ -85,9 +85,9 @@ async fn feed(
         let mut trouble = None;
         for (index, page) in pages {
             match page {
-                Ok((rows, next)) => merge
-                    .fill(index, rows, next)
-                    .map_err(|unordered| unfitting(&unordered))?,
+                Ok((rows, next)) => {
+                    merge.fill(index, rows, next).map_err(|unordered| unfitting(&unordered))?
+                }
                 Err(Failed::Trouble(why)) => trouble = Some(why),
                 Err(Failed::For(error)) => return Err(error),
             }

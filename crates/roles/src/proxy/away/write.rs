@@ -33,7 +33,8 @@ pub(super) async fn write(away: &Away, granted: &Granted, data: &Bytes) -> Resul
         extents: granted.extents.clone(),
         len: data.len() as u32,
     };
-    let one = async |(replica, server)| (replica, write_to(away, server, &call, data, deadline).await);
+    let one =
+        async |(replica, server)| (replica, write_to(away, server, &call, data, deadline).await);
     let mut writes: FuturesUnordered<_> = replicas.iter().copied().map(one).collect();
     let mut holders = Holders::default();
     while let Some((replica, outcome)) = writes.next().await {
@@ -63,6 +64,9 @@ async fn write_to(
     };
     for tries in 1.. {
         let answered = peer.call(call, data.clone(), deadline).await;
+        if answered.is_ok() {
+            away.detectors.lock().answered(server);
+        }
         match answered {
             Ok((DataReply::Written, _)) => return WriteOutcome::Durable,
             Ok((DataReply::Full, _)) => return WriteOutcome::Full,
