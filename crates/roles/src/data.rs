@@ -39,9 +39,14 @@ enum Concerned {
     Put { ticket: Arc<Ticket>, replica: usize },
     /// A PG's own request.
     Pg { pg: PgId, lv: LvId, replica: usize, grant: Option<Grant> },
+    /// Whoever is told by this.
+    Then(Then),
     /// Nobody; a failure is logged.
     Nobody,
 }
+
+/// Takes what became of a command, on the disk's thread: it must not wait for anything.
+pub(crate) type Then = Box<dyn FnOnce(Result<Answer, Refusal>) + Send>;
 
 #[derive(Default)]
 struct Queue {
@@ -165,17 +170,7 @@ impl DataServer {
 
     /// Carries out a PG's request.
     pub(crate) fn request(&self, pg: PgId, lv: LvId, replica: usize, request: DataRequest) {
-        let (action, grant) = match request {
-            DataRequest::Open { view, floor, boot } => {
-                (Action::Open { lv, view, floor, boot }, None)
-            }
-            DataRequest::RaiseFloor { floor } => (Action::RaiseFloor { lv, floor }, None),
-            DataRequest::Void { grant } => (Action::Void { lv, grant }, Some(grant)),
-            DataRequest::Verify { chunk } => {
-                let grant = chunk.grant;
-                (Action::Verify { chunk }, Some(grant))
-            }
-        };
+        let (action, grant) = action_of(lv, request);
         self.submit(action, Concerned::Pg { pg, lv, replica, grant }, 0);
     }
 
@@ -187,6 +182,31 @@ impl DataServer {
         }
     }
 
+    /// Carries out what another process asked for; `bytes` of data wait with it.
+    pub(crate) fn carry_out(&self, action: Action, bytes: usize, then: Then) {
+        self.submit(action, Concerned::Then(then), bytes);
+    }
+
+    /// Reads what lies at some extents, unverified, if the page cache has it.
+    pub(crate) fn read_raw_cached(
+        &self,
+        lv: LvId,
+        extents: &[Extent],
+        range: Range<u32>,
+    ) -> Result<Option<Bytes>, ReadError> {
+        self.reader.read_cached(lv, extents, range.start, range.len() as u32)
+    }
+
+    /// Reads what lies at some extents, unverified; blocks.
+    pub(crate) fn read_raw(
+        &self,
+        lv: LvId,
+        extents: &[Extent],
+        range: Range<u32>,
+    ) -> Result<Bytes, ReadError> {
+        self.reader.read(lv, extents, range.start, range.len() as u32)
+    }
+
     fn submit(&self, action: Action, concerned: Concerned, bytes: usize) {
         let mut queue = self.queue.lock();
         let is_write = bytes > 0;
@@ -194,8 +214,10 @@ impl DataServer {
             || queue.waiting.len() >= DISK_QUEUE_COMMANDS_MAX;
         if queue.stopped || (is_write && over && !queue.waiting.is_empty()) {
             drop(queue);
-            if let Concerned::Put { ticket, replica } = concerned {
-                ticket.written(replica, WriteOutcome::Failed);
+            match concerned {
+                Concerned::Put { ticket, replica } => ticket.written(replica, WriteOutcome::Failed),
+                Concerned::Then(then) => then(Err(Refusal::Busy)),
+                Concerned::Pg { .. } | Concerned::Nobody => {}
             }
             return;
         }
@@ -276,6 +298,7 @@ impl DataServer {
                     meta.data_answered(pg, lv, replica, answer);
                 }
             }
+            Concerned::Then(then) => then(completion.result),
             Concerned::Nobody => {
                 if let Err(refusal) = completion.result {
                     tracing::error!(%refusal, "a physical volume could not be made");
@@ -362,7 +385,20 @@ fn read_failed(chunk: &Chunk, error: &ReadError) -> ReadFailure {
     }
 }
 
-fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -> DataAnswer {
+/// What a PG's request asks of a volume, and the grant that its answer names.
+pub(crate) fn action_of(lv: LvId, request: DataRequest) -> (Action, Option<Grant>) {
+    match request {
+        DataRequest::Open { view, floor, boot } => (Action::Open { lv, view, floor, boot }, None),
+        DataRequest::RaiseFloor { floor } => (Action::RaiseFloor { lv, floor }, None),
+        DataRequest::Void { grant } => (Action::Void { lv, grant }, Some(grant)),
+        DataRequest::Verify { chunk } => {
+            let grant = chunk.grant;
+            (Action::Verify { chunk }, Some(grant))
+        }
+    }
+}
+
+pub(crate) fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -> DataAnswer {
     match (result, grant) {
         (Ok(Answer::Floor(floor)), _) => DataAnswer::Floor(floor),
         (Ok(Answer::Voided), Some(grant)) => DataAnswer::Voided(grant),

@@ -7,6 +7,7 @@
 
 mod clock;
 pub mod data;
+pub mod data_node;
 pub mod inspect;
 pub mod limits;
 pub mod manager;

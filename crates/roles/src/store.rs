@@ -28,7 +28,7 @@ const PVS_PER_DISK: u64 = 512;
 /// PGs of a store that is told nothing else.
 pub const PG_COUNT: u32 = 256;
 /// LVs that a device must have room for, by PG: one PG must not be full while the others are empty.
-const LVS_PER_PG_MIN: u64 = 2;
+pub(crate) const LVS_PER_PG_MIN: u64 = 2;
 
 const _: () = assert!(LV_BYTES_MIN <= LV_BYTES_MAX, "LV sizes are a range");
 

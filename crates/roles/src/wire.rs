@@ -32,6 +32,7 @@ impl Service for MetaService {
 /// A question to the primary of PGs. Each names the view in which its asker takes the server for that; in another
 /// view the answer is [`Refusal::NotPrimary`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "it is sent at once and never kept")]
 pub enum MetaCall {
     /// A call. Of a put with data the answer is its grant, at once: what becomes of its METAX is asked with
     /// [`MetaCall::Await`].
@@ -108,6 +109,7 @@ pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What meta servers are told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "it is sent at once and never kept")]
 pub enum MetaMessage {
     /// By another member, or one that wants to be; payload: a `PeerMessage`, encoded.
     Peer(PgId),

@@ -1,0 +1,91 @@
+//! A data server of a cluster: its disk, and the face that it shows to the other servers.
+//!
+//! # Invariants
+//!
+//! 1. A volume is made only for a disk that the map names and that has had no PV yet: what is missing
+//!    otherwise was lost, and nothing takes its place under its name.
+//! 2. Nothing is written to a volume whose cluster and disk are not those that the map names for this server.
+
+mod face;
+mod open;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+use larder_types::{BootId, DiskId};
+use larder_volume::{Action, Answer};
+use parking_lot::Mutex;
+use tokio::time::MissedTickBehavior;
+
+use crate::data::DataServer;
+use crate::limits::TICK_MS;
+use crate::managers::Managers;
+pub use face::DataFace;
+pub use open::{DataNodeConfig, DataNodeError};
+
+/// See the module's head.
+pub struct DataNode {
+    server: Arc<DataServer>,
+    disk: DiskId,
+    managers: Arc<dyn Managers>,
+    running: Mutex<Option<Running>>,
+}
+
+/// What ends when the server is closed.
+struct Running {
+    thread: JoinHandle<()>,
+    lock: larder_env::FileLock,
+}
+
+impl DataNode {
+    /// This run.
+    #[must_use]
+    pub fn boot(&self) -> BootId {
+        self.server.boot()
+    }
+
+    /// Its disk and queue.
+    #[must_use]
+    pub fn server(&self) -> &Arc<DataServer> {
+        &self.server
+    }
+
+    /// What the leading manager tells data servers.
+    pub fn told(&self, message: &ManagerMessage) {
+        let ManagerMessage::CreatePv { lv, replica, disk, pv, .. } = *message else { return };
+        if disk != self.disk {
+            tracing::warn!(%lv, ?disk, "a volume is to lie on a disk that is not here");
+            return;
+        }
+        let managers = self.managers.clone();
+        let created = Box::new(move |result| match result {
+            Ok(Answer::Created) => managers.say(ServerMessage::Created(lv, replica)),
+            Ok(_) => unreachable!("a PV is created or not"),
+            Err(refusal) => tracing::error!(%lv, %refusal, "a physical volume could not be made"),
+        });
+        self.server.carry_out(Action::CreatePv { pv, lv, replica }, 0, created);
+    }
+
+    /// Looks at the free space of the disk as long as somebody polls this.
+    pub async fn watch_space(&self) {
+        let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.server.measure_free_space();
+        }
+    }
+
+    /// Stops the disk's thread once everything that was taken is durable, and lets another process have the
+    /// directory.
+    pub fn close(&self) {
+        self.server.stop();
+        let Some(Running { thread, lock }) = self.running.lock().take() else { return };
+        if thread.join().is_err() {
+            tracing::error!("the disk's thread panicked");
+        }
+        drop(lock);
+    }
+}

@@ -1,0 +1,210 @@
+//! How a data server takes up its disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_env::{Disk, DiskError, OpenMode, RealDisk};
+use larder_protocol::manager::state::{Command, DiskRecord, DiskState, Outcome, Refusal, Topology};
+use larder_protocol::placement::Weight;
+use larder_types::limits::BLOCK_BYTES;
+use larder_types::{BootId, DiskId, PvId, ServerId};
+use larder_volume::{Volume, VolumeConfig, VolumeError};
+use parking_lot::Mutex;
+
+use super::{DataNode, Running};
+use crate::data::DataServer;
+use crate::limits::{PROPOSE_PAUSE_MS, START_PATIENCE_MS};
+use crate::managers::{Managers, NotProposed};
+use crate::store::{DATA_FILE, LOCK_FILE, LVS_PER_PG_MIN};
+
+/// What a data server is opened with.
+#[derive(Debug, Clone)]
+pub struct DataNodeConfig {
+    /// This server.
+    pub me: ServerId,
+    /// Its directory.
+    pub root: PathBuf,
+    /// File name in it, or absolute path of a block device, for the data.
+    pub data: String,
+}
+
+/// Why a data server did not open, sorted by what the operator should do.
+#[derive(Debug, thiserror::Error)]
+pub enum DataNodeError {
+    /// Stop the other server, or name another directory.
+    #[error("{root} is in use by another server: {reason}")]
+    InUse {
+        /// The directory.
+        root: String,
+        /// What the lock says.
+        reason: String,
+    },
+    /// Start again when the managers are there.
+    #[error("the managers did not answer within {} s", START_PATIENCE_MS / 1000)]
+    NoManagers,
+    /// Join anew, or correct the configuration.
+    #[error("the managers refuse this server's disk: {0}")]
+    Refused(Refusal),
+    /// Restore the data, or have the disk removed from the cluster so that it is rebuilt elsewhere.
+    #[error(
+        "disk {disk} of this server has data according to the map, but {name} is not there: restore it, or \
+         remove the disk from the cluster"
+    )]
+    Lost {
+        /// The disk.
+        disk: DiskId,
+        /// Where it should lie.
+        name: String,
+    },
+    /// Give the server its own data back.
+    #[error("{name} belongs to disk {found} of cluster {cluster:016x}, which is not this server's")]
+    Foreign {
+        /// File.
+        name: String,
+        /// Disk.
+        found: DiskId,
+        /// Cluster.
+        cluster: u64,
+    },
+    /// The disk of the directory failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The data file or device.
+    #[error("the data: {0}")]
+    Volume(#[from] VolumeError),
+    /// The system gives no thread.
+    #[error("the system does not let the server run: {0}")]
+    System(std::io::Error),
+}
+
+impl DataNode {
+    /// Takes up the disk, or a new one, which the map gets to know first.
+    ///
+    /// # Errors
+    /// [`DataNodeError`].
+    pub async fn open(
+        config: &DataNodeConfig,
+        boot: BootId,
+        managers: Arc<dyn Managers>,
+    ) -> Result<Arc<Self>, DataNodeError> {
+        let disk = RealDisk::open(&config.root)?;
+        let lock = disk.lock(LOCK_FILE).map_err(|error| DataNodeError::InUse {
+            root: config.root.display().to_string(),
+            reason: error.to_string(),
+        })?;
+        let capacity_bytes = disk.capacity_bytes()?;
+        let name = if config.data.is_empty() { DATA_FILE } else { &config.data };
+        let (volume, id) = if exists(&disk, name)? {
+            existing(&disk, name, boot, config.me, &managers.map())?
+        } else {
+            made(&disk, name, boot, config.me, &*managers).await?
+        };
+        let disk: Arc<dyn Disk> = Arc::new(disk);
+        let server = DataServer::new(disk, capacity_bytes, &volume, boot)?;
+        let runs = server.clone();
+        let thread = std::thread::Builder::new()
+            .name("disk".to_owned())
+            .spawn(move || runs.disk_loop(volume))
+            .map_err(DataNodeError::System)?;
+        let running = Mutex::new(Some(Running { thread, lock }));
+        Ok(Arc::new(Self { server, disk: id, managers, running }))
+    }
+}
+
+fn exists(disk: &RealDisk, name: &str) -> Result<bool, DataNodeError> {
+    if Path::new(name).is_absolute() {
+        return Ok(!matches!(
+            larder_volume::describe(disk, name),
+            Err(VolumeError::Damaged { reason: "there is no superblock", .. })
+        ));
+    }
+    match disk.open(name, OpenMode::Read) {
+        Ok(_) => Ok(true),
+        Err(DiskError::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Disks that the map knows this server to have.
+fn disks(map: &Topology, me: ServerId) -> impl Iterator<Item = (DiskId, &DiskRecord)> {
+    let record = map.servers.get(&me).into_iter();
+    let disks = record.flat_map(|record| &record.disks);
+    disks.filter(|(_, it)| it.state != DiskState::Removed).map(|(id, it)| (*id, it))
+}
+
+fn existing(
+    disk: &RealDisk,
+    name: &str,
+    boot: BootId,
+    me: ServerId,
+    map: &Topology,
+) -> Result<(Volume, DiskId), DataNodeError> {
+    let volume = Volume::open(disk, name, boot)?;
+    let (cluster, id) = volume.identity();
+    let is_ours = map.founded.is_some_and(|(ours, _)| ours.0 == cluster);
+    if !is_ours || !disks(map, me).any(|(known, _)| known == id) {
+        return Err(DataNodeError::Foreign { name: name.to_owned(), found: id, cluster });
+    }
+    Ok((volume, id))
+}
+
+/// Makes a volume: for the disk that the map has for it already, if nothing was put there yet, or for another.
+async fn made(
+    disk: &RealDisk,
+    name: &str,
+    boot: BootId,
+    me: ServerId,
+    managers: &dyn Managers,
+) -> Result<(Volume, DiskId), DataNodeError> {
+    let map = managers.map();
+    let (cluster, settings) = map.founded.ok_or(DataNodeError::NoManagers)?;
+    let pv_bytes = u64::from(settings.lv_blocks) * u64::from(BLOCK_BYTES);
+    let known = disks(&map, me).next().map(|(id, record)| (id, record.clone()));
+    let (id, pv_count) = match known {
+        Some((id, record)) if record.next_pv == PvId(0) => (id, record.pv_count),
+        Some((disk, _)) => return Err(DataNodeError::Lost { disk, name: name.to_owned() }),
+        None => {
+            let pv_count = room(disk, name, pv_bytes, settings.pg_count)?;
+            // A disk's share is its size.
+            let weight = Weight(pv_count.max(1));
+            let command = Command::AddDisk(me, weight, pv_count);
+            match agreed(managers, command).await? {
+                Outcome::Disk(id) => (id, pv_count),
+                other => unreachable!("adding a disk gives a disk, not {other:?}"),
+            }
+        }
+    };
+    let config = VolumeConfig { cluster: cluster.0, disk_id: id, pv_bytes, pv_count_max: pv_count };
+    Ok((Volume::create(disk, name, config, boot)?, id))
+}
+
+/// PVs that there is room for. In a file the ranges are sparse, and every PG needs some however small the disk is.
+fn room(disk: &RealDisk, name: &str, pv_bytes: u64, pg_count: u32) -> Result<u32, DataNodeError> {
+    let count = if Path::new(name).is_absolute() {
+        // One range less, for the headers.
+        (disk.open(name, OpenMode::Read)?.len()? / pv_bytes).saturating_sub(1)
+    } else {
+        disk.free_bytes()? / pv_bytes + u64::from(pg_count) * LVS_PER_PG_MIN
+    };
+    Ok(count.min(u64::from(larder_volume::limits::PV_COUNT_MAX)) as u32)
+}
+
+/// Has the managers agree on a command, asking again while none of them leads.
+async fn agreed(managers: &dyn Managers, command: Command) -> Result<Outcome, DataNodeError> {
+    let ask = async {
+        loop {
+            match managers.propose(command.clone()).await {
+                Ok(Ok(outcome)) => return Ok(outcome),
+                Ok(Err(refusal)) => return Err(DataNodeError::Refused(refusal)),
+                // What was done after all shows in the map at the next start.
+                Err(NotProposed::Unknown) => return Err(DataNodeError::NoManagers),
+                Err(NotProposed::NoLeader | NotProposed::Busy) => {
+                    tokio::time::sleep(Duration::from_millis(PROPOSE_PAUSE_MS)).await;
+                }
+            }
+        }
+    };
+    let patience = Duration::from_millis(START_PATIENCE_MS);
+    tokio::time::timeout(patience, ask).await.unwrap_or(Err(DataNodeError::NoManagers))
+}

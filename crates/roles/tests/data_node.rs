@@ -1,0 +1,260 @@
+//! A data server of a cluster, over loopback, with managers that are a map in the test.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use larder_net::{Authority, Credentials, Endpoint, Listener, Peer, Role, Roles, Services};
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+use larder_protocol::manager::quorum::LogIndex;
+use larder_protocol::manager::state::{
+    Applied, ClusterId, Command, MapVersion, NewServer, ServerRole, Settings, Topology,
+};
+use larder_protocol::placement::{FailureDomains, Weight};
+use larder_protocol::{DataAnswer, DataRequest};
+use larder_roles::data_node::{DataFace, DataNode, DataNodeConfig, DataNodeError};
+use larder_roles::managers::{Managers, NotProposed};
+use larder_roles::wire::{DataCall, DataMessage, DataReply, DataService};
+use larder_types::checksum::{seed_of, sum_blocks};
+use larder_types::{
+    BootId, Chunk, DiskId, Extent, Grant, GrantKey, Holders, LvId, OpId, OpSeq, PgId, PvId,
+    Request, ServerId, SessionId, View,
+};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+const CLUSTER: u64 = 7;
+const ME: ServerId = ServerId(1);
+const LV: LvId = LvId(0);
+/// What a test may be told without listening.
+const SAID_MAX: usize = 16;
+const VIEW: View = View(3);
+const TOKEN: [u8; 32] = [7; 32];
+
+/// Managers that agree at once.
+struct Map {
+    map: Mutex<Topology>,
+    versions: watch::Sender<MapVersion>,
+    said: mpsc::Sender<ServerMessage>,
+}
+
+impl Map {
+    fn founded() -> (Arc<Self>, mpsc::Receiver<ServerMessage>) {
+        let (said, hears) = mpsc::channel(SAID_MAX);
+        let map =
+            Self { map: Mutex::default(), versions: watch::channel(MapVersion::default()).0, said };
+        let settings = Settings {
+            pg_count: 1,
+            members: 1,
+            min_members: 1,
+            copies: 1,
+            min_copies: 1,
+            lv_blocks: 16_384,
+        };
+        map.done(Command::Found(ClusterId(CLUSTER), settings));
+        map.done(Command::AddToken(TOKEN, 1000));
+        let founder = ("manager", ServerRole::Manager, None);
+        for (name, role, token) in [founder, ("data", ServerRole::Data, Some((TOKEN, 10)))] {
+            let server = NewServer {
+                name: name.to_owned(),
+                roles: BTreeSet::from([role]),
+                addresses: Vec::new(),
+                domains: FailureDomains::default(),
+                weight: Weight(1),
+            };
+            map.done(Command::AddServer(server, token));
+        }
+        (Arc::new(map), hears)
+    }
+
+    fn done(&self, command: Command) {
+        let mut map = self.map.lock();
+        let index = LogIndex(map.applied.0 + 1);
+        map.apply(index, command).expect("the test's commands are right");
+    }
+}
+
+impl Managers for Map {
+    fn map(&self) -> Arc<Topology> {
+        Arc::new(self.map.lock().clone())
+    }
+
+    fn versions(&self) -> watch::Receiver<MapVersion> {
+        self.versions.subscribe()
+    }
+
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
+        let mut map = self.map.lock();
+        let index = LogIndex(map.applied.0 + 1);
+        let applied = map.apply(index, command);
+        async move { Ok(applied) }.boxed()
+    }
+
+    fn say(&self, message: ServerMessage) {
+        self.said.try_send(message).expect("the test hears");
+    }
+}
+
+async fn open(root: &Path, boot: u64, map: &Arc<Map>) -> Result<Arc<DataNode>, DataNodeError> {
+    let config = DataNodeConfig { me: ME, root: root.to_owned(), data: String::new() };
+    DataNode::open(&config, BootId(boot), map.clone()).await
+}
+
+/// A data server with its port, and those who call it.
+struct Served {
+    node: Arc<DataNode>,
+    _listener: Listener,
+    meta: Peer<DataService>,
+    manager: Peer<DataService>,
+}
+
+impl Served {
+    async fn start(node: Arc<DataNode>) -> Self {
+        let authority =
+            Authority::create(larder_types::ClusterId(CLUSTER)).expect("a loopback cluster");
+        let endpoint = |server, role| {
+            let identity =
+                authority.identity(server, Roles::of(&[role])).expect("a loopback cluster");
+            Endpoint::new(Credentials::new(&identity).expect("a loopback cluster"))
+        };
+        let own = endpoint(ME, Role::Data);
+        let socket =
+            tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a loopback cluster");
+        let services = Services::new().with(Roles::all(), DataFace(node.clone()));
+        let listener = Listener::start(&own, socket, services).expect("a loopback cluster");
+        let address = listener.address().to_string();
+        let meta = Peer::new(&endpoint(ServerId(2), Role::Meta), ME, address.clone());
+        let manager = Peer::new(&endpoint(ServerId(0), Role::Manager), ME, address);
+        Self { node, _listener: listener, meta, manager }
+    }
+
+    async fn call(&self, call: DataCall, payload: &'static [u8]) -> (DataReply, Bytes) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        self.meta
+            .call(&call, Bytes::from_static(payload), deadline)
+            .await
+            .expect("a loopback cluster")
+    }
+
+    async fn pg(&self, request: DataRequest) -> DataAnswer {
+        match self.call(DataCall::Pg { lv: LV, request }, b"").await.0 {
+            DataReply::Pg(answer) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Has the LV made and opened in this run.
+    async fn opened(&self, hears: &mut mpsc::Receiver<ServerMessage>) {
+        let (lv, pg, replica, disk, pv) = (LV, PgId(0), 0, DiskId(0), PvId(0));
+        let create = ManagerMessage::CreatePv { lv, pg, replica, disk, pv, blocks: 16_384 };
+        self.manager.send(&DataMessage::Manager(create), Bytes::new()).expect("a loopback cluster");
+        assert_eq!(hears.recv().await, Some(ServerMessage::Created(LV, 0)));
+        let floor = GrantKey { view: VIEW, seq: OpSeq(0) };
+        let open = DataRequest::Open { view: VIEW, floor, boot: self.node.boot() };
+        assert_eq!(self.pg(open).await, DataAnswer::Floor(floor));
+    }
+}
+
+fn write(len: u32) -> DataCall {
+    let grant = Grant { pg: PgId(0), op: OpId { view: VIEW, seq: OpSeq(1) }, attempt: 0 };
+    DataCall::Write { lv: LV, grant, extents: vec![Extent { first: 4, blocks: 1 }], len }
+}
+
+fn read(from: u32, len: u32) -> DataCall {
+    DataCall::Read { lv: LV, extents: vec![Extent { first: 4, blocks: 1 }], from, len }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_is_read_and_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, mut hears) = Map::founded();
+    let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+    assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::NotWritten, "not opened yet");
+    served.opened(&mut hears).await;
+    assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
+    assert_eq!(served.call(read(1, 3), b"").await, (DataReply::Bytes, Bytes::from_static(b"yte")));
+    let request = Request { session: SessionId(1), number: 1, floor: 1 };
+    let seed = seed_of(&request);
+    let chunk = Chunk {
+        grant: Grant { pg: PgId(0), op: OpId { view: VIEW, seq: OpSeq(1) }, attempt: 0 },
+        seed,
+        lv: LV,
+        extents: vec![Extent { first: 4, blocks: 1 }],
+        len: 5,
+        sums: sum_blocks(seed, std::iter::once(&b"bytes"[..])),
+        holders: Holders::default(),
+    };
+    let answer = served.pg(DataRequest::Verify { chunk: Box::new(chunk.clone()) }).await;
+    assert_eq!(answer, DataAnswer::Verified(chunk.grant));
+    served.node.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_leaves_every_chunk_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, mut hears) = Map::founded();
+    let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+    served.opened(&mut hears).await;
+    for (from, len) in [(0, 0), (u32::MAX, 2), (0, u32::MAX), (0, 4096 + 1)] {
+        assert_eq!(
+            served.call(read(from, len), b"").await.0,
+            DataReply::Unreadable,
+            "{from}+{len}"
+        );
+    }
+    served.node.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_back_has_its_data_and_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, mut hears) = Map::founded();
+    let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+    served.opened(&mut hears).await;
+    assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
+    served.node.close();
+    drop(served);
+    let served = Served::start(open(dir.path(), 12, &map).await.unwrap()).await;
+    assert_eq!(served.call(read(0, 5), b"").await.1, Bytes::from_static(b"bytes"));
+    assert_eq!(served.call(write(5), b"other").await.0, DataReply::NotWritten, "a view opens it");
+    let floor = GrantKey { view: VIEW, seq: OpSeq(0) };
+    let stale = DataRequest::Open { view: VIEW, floor, boot: BootId(11) };
+    assert_eq!(served.pg(stale).await, DataAnswer::Failed, "that run is over");
+    served.node.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_was_lost_is_not_replaced_by_an_empty_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, _hears) = Map::founded();
+    drop(open(dir.path(), 11, &map).await.map(|node| node.close()));
+    // Its disk is known and nothing was put there: it may be made anew.
+    std::fs::remove_file(dir.path().join("data0")).unwrap();
+    open(dir.path(), 12, &map).await.unwrap().close();
+    let disks: Vec<DiskId> = map.map().servers[&ME].disks.keys().copied().collect();
+    assert_eq!(disks, [DiskId(0)], "under its number");
+    std::fs::remove_file(dir.path().join("data0")).unwrap();
+    let boot = BootId(12);
+    map.done(Command::ServerStarted(ME, boot, vec!["127.0.0.1:1".to_owned()], Vec::new()));
+    map.done(Command::CreateLv(PgId(0), vec![(ME, DiskId(0))]));
+    let lost = open(dir.path(), 13, &map).await.map(|_| ());
+    assert!(matches!(lost, Err(DataNodeError::Lost { disk: DiskId(0), .. })), "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_servers_data_is_not_served() {
+    let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (map, _hears) = Map::founded();
+    open(own.path(), 11, &map).await.unwrap().close();
+    let (strangers, _hears) = Map::founded();
+    strangers.map.lock().founded.as_mut().unwrap().0 = ClusterId(8);
+    open(other.path(), 11, &strangers).await.unwrap().close();
+    std::fs::copy(other.path().join("data0"), own.path().join("data0")).unwrap();
+    let foreign = open(own.path(), 12, &map).await.map(|_| ());
+    assert!(matches!(foreign, Err(DataNodeError::Foreign { cluster: 8, .. })), "{foreign:?}");
+}
