@@ -41,8 +41,13 @@ pub(super) async fn read(
     let mut failures = Vec::new();
     for round in 1..=READ_ROUNDS_MAX {
         let map = away.managers.map();
+        let holders = holders(away, &map, chunk, turn);
         failures.clear();
-        for server in holders(away, &map, chunk, turn) {
+        if holders.is_empty() {
+            // The map does not show the chunk's volume yet.
+            failures.push(Failed::Silent);
+        }
+        for server in holders {
             match read_at(away, &map, server, chunk, range.clone()).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(failed) => failures.push(failed),
@@ -56,9 +61,10 @@ pub(super) async fn read(
             newer(&*away.managers, map.version, pause(round)).await;
         }
     }
-    // Damage is only what every holder was seen to have.
-    let all_wrong = !failures.is_empty() && failures.iter().all(|it| *it == Failed::Mismatch);
-    Err(if all_wrong { ReadFailure::Mismatch } else { ReadFailure::Unreadable })
+    // It is damaged only if every holder was heard, and none has it.
+    let all_heard = !failures.contains(&Failed::Silent);
+    let damaged = all_heard && failures.contains(&Failed::Mismatch);
+    Err(if damaged { ReadFailure::Mismatch } else { ReadFailure::Unreadable })
 }
 
 /// Servers that have the chunk, in the order in which they are asked.

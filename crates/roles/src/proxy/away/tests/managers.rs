@@ -24,6 +24,8 @@ pub(super) struct FakeManagers {
     agreed: Mutex<Topology>,
     shown: Mutex<Arc<Topology>>,
     versions: watch::Sender<MapVersion>,
+    /// Proposals to come of which the proxy does not hear what came of them.
+    pub(super) unheard: Mutex<u32>,
 }
 
 impl FakeManagers {
@@ -34,6 +36,7 @@ impl FakeManagers {
             agreed: Mutex::default(),
             shown: Mutex::default(),
             versions: watch::Sender::new(MapVersion(0)),
+            unheard: Mutex::new(0),
         });
         let settings = Settings {
             pg_count: PGS,
@@ -141,6 +144,11 @@ impl Managers for FakeManagers {
         Box::pin(async move {
             let applied = self.apply(command);
             self.publish();
+            let mut unheard = self.unheard.lock();
+            if *unheard > 0 {
+                *unheard -= 1;
+                return Err(NotProposed::Unknown);
+            }
             Ok(applied)
         })
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder};
-use larder_protocol::{Answer, Call, Content, PutCall, Refusal};
+use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Body, Chunk, Extent, Grant, Holders, HybridClock, LvId, Metax, ObjectKey, OpId, OpSeq, PartRow,
-    PgId, RegionId, ServerId, SessionId, Target, VersionRow, View, rows,
+    PgId, RegionId, ServerId, SessionId, Target, UploadId, UploadRow, VersionRow, View, rows,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -90,7 +90,24 @@ impl World {
                 index.rows.remove(&rows::version(bucket, &key, rows::NULL_VERSION));
                 Answer::Done { op: index.next_op(view), clock: HybridClock(1) }
             }
-            Call::Barrier => Answer::Passed,
+            Call::CreateUpload { bucket, key, attributes, checksum, .. } => {
+                let op = index.next_op(view);
+                let (upload, clock) = (UploadId { pg, op }, HybridClock(op.seq.0));
+                let row = rows::upload(bucket, &key, upload);
+                let value = encode(&UploadRow { upload, key, clock, attributes, checksum });
+                index.rows.insert(row, (pg, value));
+                Answer::Done { op, clock }
+            }
+            Call::CompleteUpload { bucket, key, upload, description, parts, .. } => {
+                let op = index.next_op(view);
+                index.rows.remove(&rows::upload(bucket, &key, upload));
+                let parts = parts.iter().map(|(part, _)| *part).collect();
+                let metax = metax_of(*description, op);
+                let value = encode(&VersionRow { op, metax, body: Body::Parts { upload, parts } });
+                let row = rows::version(bucket, &key, rows::NULL_VERSION);
+                index.rows.insert(row, (pg, value));
+                Answer::Done { op, clock: HybridClock(op.seq.0) }
+            }
             other => unreachable!("no test makes this call: {other:?}"),
         }
     }
@@ -128,17 +145,7 @@ impl Index {
 
     /// The row of a put that is committed.
     fn close(&mut self, pg: PgId, op: OpId, put: PutCall, body: Body) {
-        let metax = Metax {
-            size: put.description.size,
-            etag: put.description.etag,
-            checksum: put.description.checksum,
-            attributes: put.description.attributes,
-            clock: HybridClock(op.seq.0),
-            region: RegionId(0),
-            expires_ms: None,
-            encryption: None,
-            retention: None,
-        };
+        let metax = metax_of(put.description, op);
         let (row, value) = match (put.target, body) {
             (Target::Version, body) => {
                 let row = rows::version(put.bucket, &put.key, rows::NULL_VERSION);
@@ -153,6 +160,20 @@ impl Index {
             (Target::Chunk { .. }, body) => unreachable!("a chunk has data: {body:?}"),
         };
         self.rows.insert(row, (pg, value));
+    }
+}
+
+fn metax_of(description: Description, op: OpId) -> Metax {
+    Metax {
+        size: description.size,
+        etag: description.etag,
+        checksum: description.checksum,
+        attributes: description.attributes,
+        clock: HybridClock(op.seq.0),
+        region: RegionId(0),
+        expires_ms: None,
+        encryption: None,
+        retention: None,
     }
 }
 

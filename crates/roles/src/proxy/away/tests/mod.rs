@@ -14,14 +14,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use larder_net::{Authority, Credentials, Endpoint, Listener, Role, Roles, Services};
 use larder_objects::{
-    BodyDigest, BodyError, ListItem, ListRequest, ObjectError, Objects, PutBody, PutDone,
-    PutOptions, ReadBody,
+    BodyDigest, BodyError, CompleteOptions, ListItem, ListRequest, NamedPart, ObjectError, Objects,
+    PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
 };
 use larder_protocol::manager::state::Command;
 use larder_protocol::placement::pg_of;
-use larder_types::limits::CHUNK_BYTES_MAX;
+use larder_types::limits::{CHUNK_BYTES_MAX, PART_BYTES_MIN};
 use larder_types::{
-    BootId, BucketName, BucketRecord, ClusterId, Condition, ObjectKey, PgId, ServerId, View,
+    BootId, BucketName, BucketRecord, ClusterId, Condition, ETag, ObjectKey, PgId, ServerId, View,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -395,6 +395,41 @@ async fn buckets_are_made_and_deleted() {
     assert_eq!(full, Err(ObjectError::BucketNotEmpty));
     soon(cluster.proxy.delete_bucket(&name)).await.unwrap();
     assert_eq!(cluster.proxy.bucket(&name), Err(ObjectError::NoSuchBucket));
+}
+
+#[tokio::test]
+async fn what_the_managers_may_have_done_is_not_done_twice() {
+    let cluster = Cluster::begin().await;
+    let name = BucketName::new("unheard").unwrap();
+    *cluster.world.managers.unheard.lock() = 1;
+    let made = soon(cluster.proxy.create_bucket(&name, None)).await.unwrap();
+    assert_eq!(cluster.proxy.bucket(&name), Ok(made));
+    // The marking, and the end.
+    *cluster.world.managers.unheard.lock() = 2;
+    soon(cluster.proxy.delete_bucket(&name)).await.unwrap();
+    assert_eq!(cluster.proxy.bucket(&name), Err(ObjectError::NoSuchBucket));
+}
+
+#[tokio::test]
+async fn uploads_are_put_together() {
+    let cluster = Cluster::begin().await;
+    let (proxy, bucket, key) = (&cluster.proxy, &cluster.bucket.name, key("in parts"));
+    let upload = soon(proxy.create_upload(bucket, &key, UploadOptions::default())).await.unwrap();
+    assert_eq!(soon(proxy.upload(bucket, &key, upload)).await.unwrap().upload, upload);
+    let parts = [content(PART_BYTES_MIN as usize, 13), content(9000, 14)];
+    for (number, part) in (1..).zip(&parts) {
+        soon(proxy.put_part(bucket, &key, upload, number, Whole::of(part))).await.unwrap();
+    }
+    let listed = soon(proxy.list_parts(bucket, &key, upload, 0, 1)).await.unwrap();
+    assert_eq!((listed.parts[0].number, listed.truncated), (1, true));
+    let etag = ETag::Md5([7; 16]).text();
+    let named = |number| NamedPart { number, etag: etag.clone(), checksum: None };
+    let options = CompleteOptions { parts: vec![named(1), named(2)], ..Default::default() };
+    let done = soon(proxy.complete_upload(bucket, &key, upload, options)).await.unwrap();
+    assert_eq!(done.size, PART_BYTES_MIN + 9000);
+    assert!(cluster.has("in parts", &Bytes::from(parts.concat())).await);
+    let again = soon(proxy.upload(bucket, &key, upload)).await;
+    assert_eq!(again.unwrap_err(), ObjectError::NoSuchUpload);
 }
 
 #[tokio::test]
