@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Counts since the start.
 #[derive(Debug, Default)]
 pub struct ProxyCounters {
-    /// Questions to primaries and managers that were asked again.
+    /// Questions to primaries that were asked again.
     pub retries: AtomicU64,
     /// Replicas that did not take a put's data.
     pub failed_writes: AtomicU64,

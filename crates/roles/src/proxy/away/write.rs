@@ -36,17 +36,23 @@ pub(super) async fn write(away: &Away, granted: &Granted, data: &Bytes) -> Resul
     let one =
         async |(replica, server)| (replica, write_to(away, server, &call, data, deadline).await);
     let mut writes: FuturesUnordered<_> = replicas.iter().copied().map(one).collect();
-    let mut holders = Holders::default();
+    let (mut holders, mut full) = (Holders::default(), 0);
     while let Some((replica, outcome)) = writes.next().await {
         match outcome {
             WriteOutcome::Durable => holders = holders.with(replica),
-            failed => {
+            WriteOutcome::Full => {
                 count(&away.counters().failed_writes);
-                let disk_full = failed == WriteOutcome::Full;
-                // One that had no room wrote nothing; of others nobody knows.
-                return Err(Lost { disk_full, in_doubt: !disk_full || replicas.len() > 1 });
+                full += 1;
+            }
+            WriteOutcome::Failed => {
+                count(&away.counters().failed_writes);
+                return Err(Lost { disk_full: full > 0, in_doubt: true });
             }
         }
+    }
+    if full > 0 {
+        // One that has no room wrote nothing.
+        return Err(Lost { disk_full: true, in_doubt: holders.count() > 0 });
     }
     Ok(holders)
 }

@@ -279,6 +279,7 @@ async fn a_put_without_room_ends() {
     assert!(matches!(error, ObjectError::Unavailable { .. }), "{error}");
     assert_eq!(cluster.read("large", 0..1).await, Err(ObjectError::NoSuchKey));
     cluster.fail(1, Fault::Full);
+    assert_eq!(cluster.put("large", &content(70_000, 4)).await, Err(ObjectError::Full));
     assert!(cluster.put("small", &content(2000, 4)).await.is_ok(), "it needs no data server");
 }
 
