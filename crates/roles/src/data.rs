@@ -356,14 +356,14 @@ impl DataServer {
 
 /// Why a copy could not be given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReadFailure {
+pub enum ReadFailure {
     /// The bytes are not the chunk's: it was replaced, or the copy is damaged.
     Mismatch,
     /// The disk does not give them.
     Unreadable,
 }
 
-fn verified(
+pub(crate) fn verified(
     chunk: &Chunk,
     range: Range<u32>,
     sums: SumRange,

@@ -90,6 +90,45 @@ pub const DATA_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of ops in one message to a member, or one op.
 pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503: a few times what
+/// it takes to find a primary down, let its lease run out and begin another view.
+pub const PROXY_PATIENCE_MS: u64 = 30_000;
+/// Milliseconds of its first pause before it asks again; doubled with each further. A newer map ends a pause.
+pub const PAUSE_MS_MIN: u64 = 10;
+/// Milliseconds of its longest pause.
+pub const PAUSE_MS_MAX: u64 = 1_000;
+/// Times that a server may have too much to do before the client is told to slow down.
+pub const BUSY_TRIES_MAX: u32 = 6;
+/// Times that a call is made anew because a primary has another record of its bucket than the proxy.
+pub const STALE_TRIES_MAX: u32 = 6;
+/// Times that a put is begun because its data did not come to lie on every replica: with their pauses longer than
+/// it takes to find a data server down and to have other volumes.
+pub const LOST_TRIES_MAX: u32 = 14;
+/// Milliseconds for which a proxy waits for a replica's write.
+pub const WRITE_PATIENCE_MS: u64 = 10_000;
+/// Milliseconds for which it waits for a replica's bytes before it asks another.
+pub const READ_PATIENCE_MS: u64 = 5_000;
+/// Times that all replicas are asked for bytes, as long as some do not answer.
+pub const READ_ROUNDS_MAX: u32 = 3;
+/// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
+pub const DOWN_FAILURES: u32 = 3;
+/// Milliseconds for which one that is down is not asked.
+pub const DOWN_MS: u64 = 2_000;
+/// Rows that each meta server is asked for beyond its share of a page, so that chance seldom makes it short.
+pub const SHARE_SLACK_ROWS: usize = 16;
+/// Puts and streams whose callers have gone, and that a proxy gives up at a time. Others are given up for their age,
+/// or with the session.
+pub const ORPHANS_MAX: usize = 1024;
+
+const _: () = assert!(PAUSE_MS_MIN < PAUSE_MS_MAX, "pauses grow");
+const _: () = assert!(
+    PROXY_PATIENCE_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,
+    "a primary that fails is replaced while its callers wait"
+);
+const _: () = assert!(
+    READ_PATIENCE_MS <= WRITE_PATIENCE_MS && WRITE_PATIENCE_MS < PROXY_PATIENCE_MS,
+    "one server is given up before the request is"
+);
 const _: () = assert!(
     DATA_REACH_MAX.as_millis() > SILENT_MS as u128
         && DATA_REACH_MAX.as_millis() > larder_net::limits::BACKOFF_MAX.as_millis(),

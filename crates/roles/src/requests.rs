@@ -1,21 +1,44 @@
 //! Numbers of a session's requests, and the floor below which all are finished.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use larder_types::{Request, SessionId};
 use parking_lot::Mutex;
 
 #[derive(Debug)]
 struct Numbers {
+    session: SessionId,
     next: u64,
     open: BTreeSet<u64>,
+    /// Whose callers went away before it was known what became of them.
+    kept: BTreeSet<u64>,
 }
 
-/// The requests of one session.
+impl Numbers {
+    fn floor(&self) -> u64 {
+        let open = self.open.first().copied().unwrap_or(self.next);
+        self.kept.first().map_or(open, |kept| open.min(*kept))
+    }
+}
+
+/// The requests of one session, and of the next if it is closed.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    session: SessionId,
     numbers: Mutex<Numbers>,
+}
+
+/// A request that goes on without its caller; finished when dropped.
+#[derive(Debug)]
+pub(crate) struct KeptRequest {
+    requests: Arc<Requests>,
+    number: u64,
+}
+
+impl Drop for KeptRequest {
+    fn drop(&mut self) {
+        self.requests.numbers.lock().kept.remove(&self.number);
+    }
 }
 
 /// A request that is under way; finished when dropped.
@@ -27,17 +50,34 @@ pub(crate) struct OpenRequest<'a> {
 
 impl Requests {
     pub(crate) fn new(session: SessionId) -> Self {
-        Self { session, numbers: Mutex::new(Numbers { next: 1, open: BTreeSet::new() }) }
+        Self {
+            numbers: Mutex::new(Numbers {
+                session,
+                next: 1,
+                open: BTreeSet::new(),
+                kept: BTreeSet::new(),
+            }),
+        }
     }
 
     pub(crate) fn session(&self) -> SessionId {
-        self.session
+        self.numbers.lock().session
+    }
+
+    /// Goes on in another session; requests that are open stay of the one in which they began.
+    pub(crate) fn begin_session(&self, session: SessionId) {
+        self.numbers.lock().session = session;
     }
 
     /// Every number below it is finished.
     pub(crate) fn floor(&self) -> u64 {
-        let numbers = self.numbers.lock();
-        numbers.open.first().copied().unwrap_or(numbers.next)
+        self.numbers.lock().floor()
+    }
+
+    /// Keeps a request open after the one that began it has finished it.
+    pub(crate) fn keep(self: &Arc<Self>, number: u64) -> KeptRequest {
+        self.numbers.lock().kept.insert(number);
+        KeptRequest { requests: self.clone(), number }
     }
 
     pub(crate) fn begin(&self) -> OpenRequest<'_> {
@@ -45,8 +85,8 @@ impl Requests {
         let number = numbers.next;
         numbers.next += 1;
         numbers.open.insert(number);
-        let floor = numbers.open.first().copied().unwrap_or(number);
-        let id = Request { session: self.session, number, floor };
+        let floor = numbers.floor();
+        let id = Request { session: numbers.session, number, floor };
         OpenRequest { requests: self, id }
     }
 }
@@ -66,6 +106,27 @@ impl Drop for OpenRequest<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_go_on_in_another_session() {
+        let requests = Requests::new(SessionId(1));
+        let first = requests.begin();
+        requests.begin_session(SessionId(2));
+        let second = requests.begin();
+        assert_eq!(first.id().session, SessionId(1));
+        assert_eq!(second.id(), Request { session: SessionId(2), number: 2, floor: 1 });
+    }
+
+    #[test]
+    fn a_request_that_is_kept_is_not_finished() {
+        let requests = Arc::new(Requests::new(SessionId(1)));
+        let first = requests.begin();
+        let kept = requests.keep(first.id().number);
+        drop(first);
+        assert_eq!((requests.floor(), requests.begin().id().floor), (1, 1));
+        drop(kept);
+        assert_eq!(requests.floor(), 3);
+    }
 
     #[test]
     fn the_floor_is_the_oldest_open_request() {

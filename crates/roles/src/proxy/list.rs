@@ -1,47 +1,37 @@
-//! Lists: one scan of the index per page, after everything taken before the list shows in it.
-
-use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::time::Duration;
+//! Lists: one scan for a page, of an index that shows everything taken before the list.
 
 use larder_objects::{ListItem, ListPage, ListRequest, ListedObject, ObjectError};
-use larder_protocol::Call;
 use larder_types::codec::decode;
 use larder_types::limits::LIST_PAGE_MAX;
 use larder_types::{BucketId, BucketName, ObjectKey, UploadId, UploadRow, VersionRow, rows};
 
-use super::{Proxy, refused, unavailable};
-use crate::limits::LIST_WAIT_MS_MAX;
-use crate::ticket::{Settled, Ticket};
-
-/// What a scan does next.
-enum Next {
-    /// Stop: the page is full, and whether more follows.
-    Full,
-    /// Go on behind this group.
-    Skip(String),
-}
+use super::reach::{Onward, Reach, Scan};
+use super::{Proxy, unavailable};
 
 /// A page being filled.
 struct Page<T> {
+    table: u8,
+    bucket: BucketId,
     items: Vec<ListItem<T>>,
     max: usize,
     truncated: bool,
+    /// A row cannot be used.
+    damaged: bool,
 }
 
-impl Proxy {
+impl<R: Reach> Proxy<R> {
     pub(super) async fn list_objects(
         &self,
         bucket: &BucketName,
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
         let (id, _) = self.live(bucket)?;
-        self.settle_all().await?;
         let from = first_row(b'V', id, &request, None);
-        self.page(b'V', id, &request, from, |key, value| {
+        let page = self.page(b'V', id, &request, from, |key, value| {
             let row = decode::<VersionRow>("version row", value).ok()?;
             Some(ListedObject { key, metax: row.metax })
-        })
+        });
+        page.await
     }
 
     pub(super) async fn list_open_uploads(
@@ -51,102 +41,75 @@ impl Proxy {
         after_upload: Option<UploadId>,
     ) -> Result<ListPage<UploadRow>, ObjectError> {
         let (id, _) = self.live(bucket)?;
-        self.settle_all().await?;
         let from = first_row(b'U', id, &request, after_upload);
-        self.page(b'U', id, &request, from, |_, value| {
+        let page = self.page(b'U', id, &request, from, |_, value| {
             decode::<UploadRow>("upload row", value).ok()
-        })
+        });
+        page.await
     }
 
-    /// Waits until the index shows everything that any PG had taken when this was called.
-    pub(super) async fn settle_all(&self) -> Result<(), ObjectError> {
-        let mut tickets = Vec::new();
-        for pg in self.meta.pg_ids() {
-            if !self.meta.shows_all(pg) {
-                let ticket = Arc::new(Ticket::default());
-                self.meta.call(pg, Call::Barrier, &ticket);
-                tickets.push(ticket);
-            }
-        }
-        let all = async {
-            for ticket in tickets {
-                match ticket.settled().await {
-                    Settled::Refused(refusal) => return Err(refused(refusal)),
-                    _passed => {}
-                }
-            }
-            Ok(())
-        };
-        tokio::time::timeout(Duration::from_millis(LIST_WAIT_MS_MAX), all)
-            .await
-            .unwrap_or_else(|_| Err(unavailable("puts under way were not settled in time")))
-    }
-
-    fn page<T>(
+    async fn page<T: Send>(
         &self,
         table: u8,
         bucket: BucketId,
         request: &ListRequest,
-        mut from: Vec<u8>,
-        decode: impl Fn(ObjectKey, &[u8]) -> Option<T>,
+        from: Vec<u8>,
+        decode: impl Fn(ObjectKey, &[u8]) -> Option<T> + Send + Sync,
     ) -> Result<ListPage<T>, ObjectError> {
         let max = request.max.min(LIST_PAGE_MAX);
-        let mut page = Page { items: Vec::new(), max, truncated: false };
+        let items = Vec::new();
+        let mut page = Page { table, bucket, items, max, truncated: false, damaged: false };
         let end = rows::prefix_end(&rows::key_prefix(table, bucket, request.prefix.as_bytes()));
-        if max == 0 {
-            return Ok(ListPage { items: page.items, truncated: false });
+        // One more tells whether the page is the last.
+        let scan = Scan { pg: None, settle: true, from, to: end.as_deref(), wanted: max + 1 };
+        if max > 0 {
+            self.reach.scan(scan, |row, value| page.add(row, value, request, &decode)).await?;
         }
-        loop {
-            let mut next = None;
-            let mut damaged = false;
-            self.scan(&from, end.as_deref(), &mut |row, value| {
-                let Some((_, key, _)) = rows::parse_keyed(row) else {
-                    damaged = true;
-                    return ControlFlow::Break(());
-                };
-                if let Some(group) = group_of(key.as_str(), request) {
-                    next = Some(page.add_group(group, request));
-                    return ControlFlow::Break(());
-                }
-                if page.items.len() == page.max {
-                    page.truncated = true;
-                    return ControlFlow::Break(());
-                }
-                match decode(key, value) {
-                    Some(entry) => page.items.push(ListItem::Entry(entry)),
-                    None => damaged = true,
-                }
-                if damaged { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-            if damaged {
-                return Err(unavailable("the index holds a row that cannot be used"));
-            }
-            match next {
-                Some(Next::Skip(group)) => {
-                    let rows = rows::key_prefix(table, bucket, group.as_bytes());
-                    match rows::prefix_end(&rows) {
-                        Some(behind) => from = behind,
-                        None => break,
-                    }
-                }
-                Some(Next::Full) | None => break,
-            }
+        if page.damaged {
+            return Err(unavailable("the index holds a row that cannot be used"));
         }
         Ok(ListPage { items: page.items, truncated: page.truncated })
     }
 }
 
 impl<T> Page<T> {
-    fn add_group(&mut self, group: String, request: &ListRequest) -> Next {
-        if request.after.as_deref() == Some(&group) {
-            return Next::Skip(group);
+    fn add(
+        &mut self,
+        row: &[u8],
+        value: &[u8],
+        request: &ListRequest,
+        decode: impl Fn(ObjectKey, &[u8]) -> Option<T>,
+    ) -> Onward {
+        let Some((_, key, _)) = rows::parse_keyed(row) else {
+            self.damaged = true;
+            return Onward::Stop;
+        };
+        if let Some(group) = group_of(key.as_str(), request) {
+            return self.add_group(group, request);
         }
         if self.items.len() == self.max {
             self.truncated = true;
-            return Next::Full;
+            return Onward::Stop;
         }
-        self.items.push(ListItem::Group(group.clone()));
-        Next::Skip(group)
+        let Some(entry) = decode(key, value) else {
+            self.damaged = true;
+            return Onward::Stop;
+        };
+        self.items.push(ListItem::Entry(entry));
+        Onward::Next
+    }
+
+    /// Goes on behind the group.
+    fn add_group(&mut self, group: String, request: &ListRequest) -> Onward {
+        let rows = rows::key_prefix(self.table, self.bucket, group.as_bytes());
+        if request.after.as_deref() != Some(&group) {
+            if self.items.len() == self.max {
+                self.truncated = true;
+                return Onward::Stop;
+            }
+            self.items.push(ListItem::Group(group));
+        }
+        rows::prefix_end(&rows).map_or(Onward::Stop, Onward::Seek)
     }
 }
 

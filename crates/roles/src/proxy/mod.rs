@@ -1,5 +1,12 @@
 //! The proxy: routes calls to PGs, cuts objects into chunks, verifies what it reads.
 //!
+//! | file | what |
+//! |---|---|
+//! | `put.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
+//! | `reach.rs` | what it asks of the other roles |
+//! | `here.rs` | the other roles in this process: direct calls |
+//! | `away/` | the other roles in other processes, over the net |
+//!
 //! # Invariants
 //!
 //! 1. A put is answered only when its METAX is persisted and every replica has the data of the same
@@ -7,10 +14,13 @@
 //! 2. A put whose caller goes away is abandoned, never forgotten: its primary resolves it.
 //! 3. No byte leaves that was not verified against the checksum of its 64 KiB.
 
+mod away;
 mod buckets;
+mod here;
 mod list;
 mod multipart;
 mod put;
+mod reach;
 mod read;
 
 use std::ops::Range;
@@ -22,16 +32,20 @@ use larder_objects::{
     PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
 };
 use larder_protocol::{Call, Refusal};
+use larder_types::codec::decode;
 use larder_types::{
     BucketId, BucketName, BucketRecord, Condition, Epoch, ObjectKey, PgId, SessionId, StreamId,
     UploadId, UploadRow,
 };
 
 use crate::data::DataServer;
-use crate::manager::{Manager, ManagerError};
+use crate::manager::Manager;
 use crate::meta::Meta;
 use crate::requests::Requests;
-use crate::ticket::{Settled, Ticket};
+use crate::ticket::Settled;
+pub use away::{Away, ClusterConfig, ProxyCounters};
+pub use here::Here;
+use reach::Reach;
 
 /// What the proxy saw that should never be, for metrics and alarms.
 #[derive(Debug, Default)]
@@ -42,31 +56,47 @@ pub struct Alarms {
     pub lost_reads: AtomicU64,
 }
 
-/// A proxy.
-pub struct Proxy {
-    meta: Arc<Meta>,
-    data: Arc<DataServer>,
-    manager: Arc<Manager>,
+/// A proxy, and how it reaches the other roles.
+pub struct Proxy<R = Here> {
+    reach: Arc<R>,
     requests: Arc<Requests>,
     streams: AtomicU64,
     alarms: Alarms,
 }
 
+/// A proxy whose other roles run in other processes.
+pub type ClusterProxy = Proxy<Away>;
+
 impl Proxy {
-    /// A proxy of a new session.
+    /// A proxy of a new session, for the roles of this process.
     #[must_use]
     pub fn new(meta: Arc<Meta>, data: Arc<DataServer>, manager: Arc<Manager>) -> Self {
         let session = SessionId(larder_env::rng::unique_u64());
         let requests = Arc::new(Requests::new(session));
-        meta.heed(requests.clone());
-        Self {
-            meta,
-            data,
-            manager,
-            requests,
-            streams: AtomicU64::new(1),
-            alarms: Alarms::default(),
-        }
+        Self::with(Here::new(meta, data, manager, &requests), requests)
+    }
+}
+
+impl ClusterProxy {
+    /// A proxy of a new session. It comes when the managers know the session: before that nothing could be
+    /// served.
+    pub async fn begin(config: ClusterConfig) -> Self {
+        let session = SessionId(larder_env::rng::unique_u64());
+        let requests = Arc::new(Requests::new(session));
+        Self::with(Away::begin(config, &requests).await, requests)
+    }
+
+    /// What it did, for metrics.
+    #[must_use]
+    pub fn counters(&self) -> &ProxyCounters {
+        self.reach.counters()
+    }
+}
+
+impl<R> Proxy<R> {
+    fn with(reach: R, requests: Arc<Requests>) -> Self {
+        let (streams, alarms) = (AtomicU64::new(1), Alarms::default());
+        Self { reach: Arc::new(reach), requests, streams, alarms }
     }
 
     /// What it saw that should never be.
@@ -74,12 +104,13 @@ impl Proxy {
     pub fn alarms(&self) -> &Alarms {
         &self.alarms
     }
+}
 
+impl<R: Reach> Proxy<R> {
     /// Id and epoch of a bucket, also of one that is being found empty.
     fn live(&self, name: &BucketName) -> Result<(BucketId, Epoch), ObjectError> {
-        let map = self.manager.map();
-        let record = map.bucket(name).ok_or(ObjectError::NoSuchBucket)?;
-        Ok((record.id, record.epoch))
+        let live = self.reach.bucket(name, |record| (record.id, record.epoch));
+        live.ok_or(ObjectError::NoSuchBucket)
     }
 
     fn place(
@@ -88,32 +119,7 @@ impl Proxy {
         key: &ObjectKey,
     ) -> Result<(BucketId, Epoch, PgId), ObjectError> {
         let (id, epoch) = self.live(bucket)?;
-        Ok((id, epoch, self.meta.pg_of(id, key)))
-    }
-
-    /// Turns calls away early that would add data to a full disk or a full log.
-    fn admit_data(&self) -> Result<(), ObjectError> {
-        if self.data.is_broken() {
-            return Err(unavailable("the data disk failed: replace it"));
-        }
-        if self.data.is_full() || self.meta.log_is_full() {
-            return Err(ObjectError::Full);
-        }
-        self.admit()
-    }
-
-    fn admit(&self) -> Result<(), ObjectError> {
-        if self.meta.log_is_busy() { Err(ObjectError::SlowDown) } else { Ok(()) }
-    }
-
-    /// Makes a call that becomes an op, and waits for it.
-    async fn ask(&self, pg: PgId, call: Call) -> Result<Settled, ObjectError> {
-        let ticket = Arc::new(Ticket::default());
-        self.meta.call(pg, call, &ticket);
-        match ticket.settled().await {
-            Settled::Refused(refusal) => Err(refused(refusal)),
-            settled => Ok(settled),
-        }
+        Ok((id, epoch, self.reach.pg_of(id, key)))
     }
 
     /// Tells a bucket that is gone from one whose record changed on the way, such as one that was
@@ -153,30 +159,23 @@ fn unavailable(reason: &str) -> ObjectError {
     ObjectError::Unavailable { reason: reason.to_owned() }
 }
 
-impl From<ManagerError> for ObjectErrorOf {
-    fn from(error: ManagerError) -> Self {
-        Self(match error {
-            ManagerError::BucketExists => ObjectError::BucketExists,
-            ManagerError::NoSuchBucket => ObjectError::NoSuchBucket,
-            ManagerError::TooManyBuckets => ObjectError::TooManyBuckets,
-            ManagerError::Disk(larder_env::DiskError::Full { .. }) => ObjectError::Full,
-            error @ (ManagerError::Disk(_) | ManagerError::Unusable(_)) => {
-                ObjectError::Unavailable { reason: error.to_string() }
-            }
-        })
-    }
+fn decoded<T: serde::de::DeserializeOwned>(
+    what: &'static str,
+    row: &[u8],
+) -> Result<T, ObjectError> {
+    decode(what, row).map_err(|error| {
+        tracing::error!(%error, "a row of the index cannot be used");
+        unavailable("the index holds a row that cannot be used: see the log")
+    })
 }
 
-/// An [`ObjectError`] made from another role's error.
-struct ObjectErrorOf(ObjectError);
-
-impl Objects for Proxy {
+impl<R: Reach> Objects for Proxy<R> {
     async fn create_bucket(
         &self,
         name: &BucketName,
         location: Option<String>,
     ) -> Result<BucketRecord, ObjectError> {
-        self.make_bucket(name, location).await
+        self.reach.create_bucket(name, location).await
     }
 
     async fn delete_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
@@ -184,11 +183,11 @@ impl Objects for Proxy {
     }
 
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
-        self.manager.map().bucket(name).cloned().ok_or(ObjectError::NoSuchBucket)
+        self.reach.bucket(name, BucketRecord::clone).ok_or(ObjectError::NoSuchBucket)
     }
 
     fn buckets(&self) -> Result<Vec<BucketRecord>, ObjectError> {
-        Ok(self.manager.map().map.buckets.values().cloned().collect())
+        Ok(self.reach.buckets())
     }
 
     async fn put<B: PutBody>(
@@ -211,7 +210,7 @@ impl Objects for Proxy {
     }
 
     async fn part(&self, object: &Opened, number: u16) -> Result<ListedPart, ObjectError> {
-        self.part_of(object, number)
+        self.part_of(object, number).await
     }
 
     async fn delete(
@@ -221,11 +220,11 @@ impl Objects for Proxy {
         condition: Condition,
     ) -> Result<(), ObjectError> {
         let (id, epoch, pg) = self.place(bucket, key)?;
-        self.admit()?;
+        self.reach.admit()?;
         let request = self.requests.begin();
         let call =
             Call::Delete { request: request.id(), bucket: id, epoch, key: key.clone(), condition };
-        self.ask(pg, call).await.map(|_done| ())
+        self.reach.ask(pg, call).await.map(|_done| ())
     }
 
     async fn set_tags(
@@ -235,10 +234,10 @@ impl Objects for Proxy {
         tags: Vec<(String, String)>,
     ) -> Result<(), ObjectError> {
         let (id, _, pg) = self.place(bucket, key)?;
-        self.admit()?;
+        self.reach.admit()?;
         let request = self.requests.begin();
         let call = Call::SetTags { request: request.id(), bucket: id, key: key.clone(), tags };
-        self.ask(pg, call).await.map(|_done| ())
+        self.reach.ask(pg, call).await.map(|_done| ())
     }
 
     async fn list(
@@ -256,7 +255,7 @@ impl Objects for Proxy {
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
         let (id, epoch, pg) = self.place(bucket, key)?;
-        self.admit_data()?;
+        self.reach.admit_data()?;
         let request = self.requests.begin();
         let call = Call::CreateUpload {
             request: request.id(),
@@ -266,7 +265,7 @@ impl Objects for Proxy {
             attributes: options.attributes,
             checksum: options.checksum,
         };
-        match self.ask(pg, call).await? {
+        match self.reach.ask(pg, call).await? {
             Settled::Done(op, _) => Ok(UploadId { pg, op }),
             other => Err(unexpected(&other)),
         }
@@ -325,7 +324,7 @@ impl Objects for Proxy {
         let request = self.requests.begin();
         let (request, key) = (request.id(), key.clone());
         let call = Call::AbortUpload { request, bucket: id, key, upload };
-        self.ask(pg, call).await.map(|_done| ())
+        self.reach.ask(pg, call).await.map(|_done| ())
     }
 
     async fn list_uploads(

@@ -1,8 +1,5 @@
 //! Multipart uploads: parts are rows of their upload, and completing moves no data.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
-
 use larder_objects::{
     CompleteOptions, ListedPart, ObjectError, PartsPage, PutBody, PutDone, assemble,
 };
@@ -15,9 +12,9 @@ use larder_types::{
 };
 
 use super::put::Wanted;
-use super::read::{decoded, get_row};
-use super::{Proxy, refused, unavailable};
-use crate::ticket::{Settled, Ticket};
+use super::reach::{Onward, Reach, Scan};
+use super::{Proxy, decoded, unavailable, unexpected};
+use crate::ticket::Settled;
 
 /// A part with the op that put it.
 struct Stored {
@@ -25,7 +22,7 @@ struct Stored {
     op: OpId,
 }
 
-impl Proxy {
+impl<R: Reach> Proxy<R> {
     /// An open upload's row, after everything that its PG has taken shows in the index.
     pub(super) async fn find_upload(
         &self,
@@ -34,22 +31,9 @@ impl Proxy {
         upload: UploadId,
     ) -> Result<(BucketId, PgId, UploadRow), ObjectError> {
         let (id, _, pg) = self.place(bucket, key)?;
-        self.settle(pg).await?;
-        let row = get_row(&self.meta, &rows::upload(id, key, upload))?;
+        let row = self.reach.settled_row(pg, &rows::upload(id, key, upload)).await?;
         let row = row.ok_or(ObjectError::NoSuchUpload)?;
         Ok((id, pg, decoded("upload row", &row)?))
-    }
-
-    async fn settle(&self, pg: PgId) -> Result<(), ObjectError> {
-        if self.meta.shows_all(pg) {
-            return Ok(());
-        }
-        let ticket = Arc::new(Ticket::default());
-        self.meta.call(pg, Call::Barrier, &ticket);
-        match ticket.settled().await {
-            Settled::Refused(refusal) => Err(refused(refusal)),
-            _passed => Ok(()),
-        }
     }
 
     pub(super) async fn put_upload_part<B: PutBody>(
@@ -84,18 +68,20 @@ impl Proxy {
         after: u16,
         max: usize,
     ) -> Result<PartsPage, ObjectError> {
-        let (id, _, row) = self.find_upload(bucket, key, upload).await?;
+        let (id, pg, row) = self.find_upload(bucket, key, upload).await?;
         let max = max.min(LIST_PAGE_MAX);
-        let mut parts = self.stored_parts(id, upload, after, max + 1)?;
+        let mut parts = self.stored_parts(id, pg, upload, after, max + 1).await?;
         let truncated = parts.len() > max;
         parts.truncate(max);
         let parts = parts.into_iter().map(|stored| stored.part).collect();
         Ok(PartsPage { upload: row, parts, truncated })
     }
 
-    fn stored_parts(
+    /// Parts in the index, which shows all of them since the upload was found.
+    async fn stored_parts(
         &self,
         bucket: BucketId,
+        pg: PgId,
         upload: UploadId,
         after: u16,
         max: usize,
@@ -104,7 +90,9 @@ impl Proxy {
         let end = rows::prefix_end(&rows::parts(bucket, upload));
         let mut parts = Vec::new();
         let mut damaged = false;
-        self.scan(&from, end.as_deref(), &mut |row, value| {
+        let to = end.as_deref();
+        let scan = Scan { pg: Some(pg), settle: false, from, to, wanted: max };
+        let scanned = self.reach.scan(scan, |row, value| {
             match (rows::part_number(row), decode::<PartRow>("part row", value)) {
                 (Some(number), Ok(row)) => {
                     let part = ListedPart { number, metax: row.metax };
@@ -112,12 +100,9 @@ impl Proxy {
                 }
                 _ => damaged = true,
             }
-            if damaged || parts.len() >= max {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        })?;
+            if damaged || parts.len() >= max { Onward::Stop } else { Onward::Next }
+        });
+        scanned.await?;
         if damaged {
             return Err(unavailable("the index holds a part that cannot be used"));
         }
@@ -132,7 +117,7 @@ impl Proxy {
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
         let (id, epoch, pg) = self.place(bucket, key)?;
-        self.admit()?;
+        self.reach.admit()?;
         let row = match self.find_upload(bucket, key, upload).await {
             Ok((.., row)) => row,
             Err(ObjectError::NoSuchUpload) => {
@@ -140,7 +125,7 @@ impl Proxy {
             }
             Err(error) => return Err(error),
         };
-        let stored = self.stored_parts(id, upload, 0, usize::from(PART_NUMBER_MAX))?;
+        let stored = self.stored_parts(id, pg, upload, 0, usize::from(PART_NUMBER_MAX)).await?;
         let (parts, ops): (Vec<_>, Vec<_>) =
             stored.into_iter().map(|stored| (stored.part, stored.op)).unzip();
         let assembled = assemble(&row, &parts, &options)?;
@@ -169,14 +154,14 @@ impl Proxy {
             parts: named,
             condition: options.condition,
         };
-        match self.ask(pg, call).await? {
+        match self.reach.ask(pg, call).await? {
             Settled::Done(_, clock) => Ok(PutDone {
                 etag: assembled.etag,
                 checksum: assembled.checksum,
                 clock,
                 size: assembled.size,
             }),
-            other => Err(super::unexpected(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 

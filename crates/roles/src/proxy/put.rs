@@ -1,7 +1,6 @@
 //! Puts: small ones in one op, larger ones in one chunk, the largest as a stream of chunks.
 
 use std::pin::pin;
-use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -11,14 +10,13 @@ use larder_protocol::{Call, Content, Description, PutCall};
 use larder_types::checksum::{seed_of, sum_blocks};
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, PUT_BYTES_MAX};
 use larder_types::{
-    Attributes, BucketId, BucketName, Condition, ETag, Epoch, HybridClock, ObjectKey, OpId, PgId,
+    Attributes, BucketId, BucketName, Condition, ETag, Epoch, HybridClock, ObjectKey, PgId,
     StreamId, Target,
 };
 
-use super::{Proxy, refused, unavailable, unexpected};
-use crate::limits::{DISK_FULL_TRIES_MAX, PUT_WINDOW_CHUNKS};
-use crate::meta::Meta;
-use crate::ticket::{Settled, Ticket};
+use super::reach::{Ended, Reach};
+use super::{Proxy, unavailable};
+use crate::limits::PUT_WINDOW_CHUNKS;
 
 /// Everything about a put but its bytes.
 pub(super) struct Wanted {
@@ -81,53 +79,25 @@ impl Pieces {
     }
 }
 
-/// How a put ended that was not refused.
-enum Ended {
-    Done(HybridClock),
-    /// A disk had no room for its data, and it was abandoned.
-    DiskFull,
-}
-
-/// Abandons a put whose caller goes away.
-struct PutGuard<'a> {
-    meta: &'a Meta,
-    pg: PgId,
-    ticket: Arc<Ticket>,
-    op: Option<OpId>,
-    disk_full: bool,
-    armed: bool,
-}
-
-impl Drop for PutGuard<'_> {
-    fn drop(&mut self) {
-        if !self.armed {
-            return;
-        }
-        if let Some(op) = self.ticket.orphan().or(self.op) {
-            self.meta.tell(self.pg, Call::Abandon { op, disk_full: self.disk_full });
-        }
-    }
-}
-
 /// Frees the chunks of a stream that gets no parent.
-struct StreamGuard {
-    meta: Arc<Meta>,
+struct StreamGuard<'a, R: Reach> {
+    reach: &'a R,
     pg: PgId,
     bucket: BucketId,
     stream: StreamId,
     armed: bool,
 }
 
-impl Drop for StreamGuard {
+impl<R: Reach> Drop for StreamGuard<'_, R> {
     fn drop(&mut self) {
         if self.armed {
             let (bucket, stream) = (self.bucket, self.stream);
-            self.meta.tell(self.pg, Call::DropStream { bucket, stream });
+            self.reach.tell(self.pg, Call::DropStream { bucket, stream });
         }
     }
 }
 
-impl Proxy {
+impl<R: Reach> Proxy<R> {
     pub(super) async fn put_object<B: PutBody>(
         &self,
         bucket: &BucketName,
@@ -154,7 +124,7 @@ impl Proxy {
         wanted: Wanted,
         mut body: B,
     ) -> Result<PutDone, ObjectError> {
-        self.admit_data()?;
+        self.reach.admit_data()?;
         if body.len().is_some_and(|len| len > PUT_BYTES_MAX) {
             return Err(too_large());
         }
@@ -188,8 +158,8 @@ impl Proxy {
         Ok(PutDone { etag: ETag::Md5(digest.md5), checksum: digest.checksum, clock, size })
     }
 
-    /// Stores at most one chunk's bytes under one op: another one if a disk had no room where the first
-    /// should have lain, as there may be room in space that was written before.
+    /// Stores at most one chunk's bytes under one op: another one if the data of the first did not come to lie
+    /// where it should have.
     async fn store_chunk(
         &self,
         wanted: &Wanted,
@@ -197,13 +167,18 @@ impl Proxy {
         description: Description,
         pieces: Pieces,
     ) -> Result<HybridClock, ObjectError> {
-        for _ in 0..DISK_FULL_TRIES_MAX {
-            let ended = self.try_chunk(wanted, &target, &description, pieces.clone()).await?;
-            if let Ended::Done(clock) = ended {
-                return Ok(clock);
-            }
+        let (mut tries, mut in_doubt) = (0, false);
+        loop {
+            let ended = self.try_chunk(wanted, &target, &description, pieces.clone()).await;
+            let lost = match ended {
+                Ok(Ended::Done(clock)) => return Ok(clock),
+                Ok(Ended::Lost(lost)) => lost,
+                Err(error) => return Err(doubting(in_doubt, error)),
+            };
+            tries += 1;
+            in_doubt |= lost.in_doubt;
+            self.reach.again(tries, lost).await.map_err(|error| doubting(in_doubt, error))?;
         }
-        Err(ObjectError::Full)
     }
 
     async fn try_chunk(
@@ -234,71 +209,7 @@ impl Proxy {
             content,
             condition: wanted.condition.clone(),
         };
-        self.prepare_and_write(wanted.pg, call, data).await
-    }
-
-    /// The put of DESIGN §5: METAX and data in parallel, committed when both are durable.
-    async fn prepare_and_write(
-        &self,
-        pg: PgId,
-        call: PutCall,
-        data: Option<(Vec<Bytes>, u32)>,
-    ) -> Result<Ended, ObjectError> {
-        let ticket = Arc::new(Ticket::default());
-        let mut guard = PutGuard {
-            meta: &self.meta,
-            pg,
-            ticket: ticket.clone(),
-            op: None,
-            disk_full: false,
-            armed: true,
-        };
-        self.meta.call(pg, Call::Put(Box::new(call)), &ticket);
-        let mut replicas = 0;
-        let mut clock = HybridClock::default();
-        if let Some((data, len)) = data
-            && let Some(granted) = ticket.granted().await
-        {
-            guard.op = Some(granted.grant.op);
-            clock = granted.clock;
-            replicas = self.replicas(granted.lv)?;
-            ticket.writing(replicas);
-            for replica in 0..replicas {
-                let (extents, data) = (granted.extents.clone(), data.clone());
-                let write = crate::data::PutWrite { extents, data, len, replica };
-                self.data.write(granted.lv, granted.grant, write, &ticket);
-            }
-        }
-        match ticket.settled().await {
-            Settled::Written(grant, holders) if holders.count() == replicas => {
-                let (op, attempt) = (grant.op, grant.attempt);
-                self.meta.tell(pg, Call::Commit { op, attempt, holders });
-                guard.armed = false;
-                Ok(Ended::Done(clock))
-            }
-            Settled::Written(..) if ticket.hit_full_disk() => {
-                guard.disk_full = true;
-                Ok(Ended::DiskFull)
-            }
-            Settled::Written(..) => Err(unavailable("the disk did not take the data")),
-            Settled::Done(_, clock) => {
-                guard.armed = false;
-                Ok(Ended::Done(clock))
-            }
-            Settled::Refused(refusal) => {
-                guard.armed = false;
-                Err(refused(refusal))
-            }
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn replicas(&self, lv: larder_types::LvId) -> Result<usize, ObjectError> {
-        let map = self.manager.map();
-        let record = map.map.lvs.get(lv.0 as usize);
-        record
-            .map(|record| record.replicas.len())
-            .ok_or_else(|| unavailable("the map does not know the volume of a grant yet"))
+        self.reach.put(wanted.pg, call, data).await
     }
 
     /// Stores chunks while the body comes in, then the parent that names them.
@@ -310,7 +221,7 @@ impl Proxy {
     ) -> Result<PutDone, ObjectError> {
         let stream = self.new_stream();
         let mut guard = StreamGuard {
-            meta: self.meta.clone(),
+            reach: &*self.reach,
             pg: wanted.pg,
             bucket: wanted.bucket,
             stream,
@@ -416,10 +327,20 @@ impl Proxy {
             content: Content::Stream { stream, chunks, chunk_bytes: CHUNK_BYTES_MAX },
             condition: wanted.condition,
         };
-        match self.prepare_and_write(wanted.pg, call, None).await? {
+        match self.reach.put(wanted.pg, call, None).await? {
             Ended::Done(clock) => Ok(PutDone { etag, checksum, clock, size }),
-            Ended::DiskFull => unreachable!("it has no data of its own"),
+            Ended::Lost(_) => unreachable!("it has no data of its own"),
         }
+    }
+}
+
+/// What a put says that had been given up before: if that one may be stored after all, nobody knows what came
+/// of both.
+fn doubting(in_doubt: bool, error: ObjectError) -> ObjectError {
+    match error {
+        error @ (ObjectError::Unavailable { .. } | ObjectError::SlowDown) => error,
+        _ if in_doubt => unavailable("an earlier try of the put may have been stored"),
+        error => error,
     }
 }
 

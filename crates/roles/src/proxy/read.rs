@@ -6,20 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use larder_kv::KvReader;
 use larder_objects::{ListedPart, ObjectError, Opened, ReadBody};
-use larder_protocol::Call;
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, StreamId, UploadId, VersionRow,
-    rows,
+    Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, PgId, StreamId, UploadId,
+    VersionRow, rows,
 };
 
-use super::{Proxy, unavailable, unexpected};
-use crate::data::{DataServer, ReadFailure};
+use super::reach::Reach;
+use super::{Proxy, decoded, unavailable};
+use crate::data::ReadFailure;
 use crate::limits::READ_PIECE_BYTES;
-use crate::meta::Meta;
-use crate::ticket::Settled;
 
 /// Bytes still to be given out, not yet looked up.
 enum Span {
@@ -30,40 +27,30 @@ enum Span {
 }
 
 /// A read under way.
-struct Reading {
-    meta: Arc<Meta>,
-    data: Arc<DataServer>,
+struct Reading<R> {
+    reach: Arc<R>,
     bucket: BucketId,
+    /// Where the rows lie that the body names, if it names any.
+    rows_in: Option<PgId>,
     spans: VecDeque<Span>,
 }
 
-impl Proxy {
+impl<R: Reach> Proxy<R> {
     pub(super) async fn find(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> Result<Opened, ObjectError> {
         let (id, _, pg) = self.place(bucket, key)?;
-        if self.meta.rests(pg, id, key) {
-            return self.look_up(id, key);
-        }
-        match self.ask(pg, Call::Read { bucket: id, key: key.clone() }).await? {
-            Settled::Version(Some(row)) => Ok(opened(id, key, *row)),
-            Settled::Version(None) => Err(ObjectError::NoSuchKey),
-            Settled::AskIndex => self.look_up(id, key),
-            other => Err(unexpected(&other)),
-        }
+        let row = self.reach.find(pg, id, key).await?.ok_or(ObjectError::NoSuchKey)?;
+        Ok(opened(id, key, row))
     }
 
-    fn look_up(&self, bucket: BucketId, key: &ObjectKey) -> Result<Opened, ObjectError> {
-        let row = get_row(&self.meta, &rows::version(bucket, key, rows::NULL_VERSION))?;
-        let row = row.ok_or(ObjectError::NoSuchKey)?;
-        Ok(opened(bucket, key, decoded::<VersionRow>("version row", &row)?))
-    }
-
-    /// The op of the key's version in the index, to tell a replaced object from a damaged one.
-    fn op_now(&self, object: &Opened) -> Option<OpId> {
-        self.look_up(object.bucket, &object.key).ok().map(|now| now.op)
+    /// The op of the key's version now, to tell a replaced object from a damaged one.
+    async fn op_now(&self, object: &Opened) -> Option<OpId> {
+        let pg = self.reach.pg_of(object.bucket, &object.key);
+        let row = self.reach.find(pg, object.bucket, &object.key).await.ok()?;
+        row.map(|row| row.op)
     }
 
     pub(super) async fn read_range(
@@ -74,10 +61,11 @@ impl Proxy {
         if range.start >= range.end {
             return Ok(ReadBody::Whole(Bytes::new()));
         }
+        let names_rows = matches!(object.body, Body::Stream { .. } | Body::Parts { .. });
         let mut reading = Reading {
-            meta: self.meta.clone(),
-            data: self.data.clone(),
+            reach: self.reach.clone(),
             bucket: object.bucket,
+            rows_in: names_rows.then(|| self.reach.pg_of(object.bucket, &object.key)),
             spans: VecDeque::new(),
         };
         reading.push_body(&object.body, range)?;
@@ -86,7 +74,7 @@ impl Proxy {
         let first = match reading.next().await {
             Ok(Some(piece)) => piece,
             Ok(None) => Bytes::new(),
-            Err(failure) => return Err(self.explain(object, failure)),
+            Err(failure) => return Err(self.explain(object, failure).await),
         };
         if reading.spans.is_empty() {
             return Ok(ReadBody::Whole(first));
@@ -107,8 +95,8 @@ impl Proxy {
     }
 
     /// Why a read failed: the object was replaced meanwhile, or every copy of it is bad.
-    fn explain(&self, object: &Opened, failure: ReadFailure) -> ObjectError {
-        if self.op_now(object) != Some(object.op) {
+    async fn explain(&self, object: &Opened, failure: ReadFailure) -> ObjectError {
+        if self.op_now(object).await != Some(object.op) {
             return ObjectError::Changed;
         }
         match failure {
@@ -126,17 +114,21 @@ impl Proxy {
         }
     }
 
-    pub(super) fn part_of(&self, object: &Opened, number: u16) -> Result<ListedPart, ObjectError> {
+    pub(super) async fn part_of(
+        &self,
+        object: &Opened,
+        number: u16,
+    ) -> Result<ListedPart, ObjectError> {
         let Body::Parts { upload, .. } = &object.body else {
             return Err(ObjectError::InvalidPart { number });
         };
-        let row = get_row(&self.meta, &rows::part(object.bucket, *upload, number))?;
+        let row = self.reach.row(upload.pg, &rows::part(object.bucket, *upload, number)).await?;
         let row = row.ok_or(ObjectError::InvalidPart { number })?;
         Ok(ListedPart { number, metax: decoded::<PartRow>("part row", &row)?.metax })
     }
 }
 
-impl Reading {
+impl<R: Reach> Reading<R> {
     /// Queues a range of a body, before everything that is queued.
     fn push_body(&mut self, body: &Body, range: Range<u64>) -> Result<(), ObjectError> {
         let mut spans = Vec::new();
@@ -191,13 +183,13 @@ impl Reading {
                 Span::Inline(bytes) => return Ok(Some(bytes)),
                 Span::Chunk(chunk, range) => return self.read_piece(chunk, range).await.map(Some),
                 Span::ChunkRow { stream, number, range } => {
-                    let row = self.row(&rows::chunk(self.bucket, stream, number))?;
+                    let row = self.row(&rows::chunk(self.bucket, stream, number)).await?;
                     let chunk: Chunk =
                         decode("chunk row", &row).map_err(|_error| ReadFailure::Unreadable)?;
                     self.spans.push_front(Span::Chunk(Box::new(chunk), range));
                 }
                 Span::PartRow { upload, number, range } => {
-                    let row = self.row(&rows::part(self.bucket, upload, number))?;
+                    let row = self.row(&rows::part(self.bucket, upload, number)).await?;
                     let part: PartRow =
                         decode("part row", &row).map_err(|_error| ReadFailure::Unreadable)?;
                     if self.push_body(&part.body, range).is_err() {
@@ -209,8 +201,9 @@ impl Reading {
     }
 
     /// A row that the object names; without it the object was replaced.
-    fn row(&self, row: &[u8]) -> Result<Bytes, ReadFailure> {
-        match self.meta.kv().get(row) {
+    async fn row(&self, row: &[u8]) -> Result<Bytes, ReadFailure> {
+        let pg = self.rows_in.expect("a body that names rows was given its PG");
+        match self.reach.row(pg, row).await {
             Ok(Some(value)) => Ok(value),
             Ok(None) => Err(ReadFailure::Mismatch),
             Err(_) => Err(ReadFailure::Unreadable),
@@ -225,45 +218,15 @@ impl Reading {
         // Pieces end at multiples of their size, so that no checksummed block is read twice.
         let piece_bytes = READ_PIECE_BYTES as u32;
         let end = range.end.min((range.start / piece_bytes + 1) * piece_bytes);
-        let piece = range.start..end;
         let rest = end..range.end;
-        if let Some(bytes) = self.data.read_cached(&chunk, piece.clone())? {
-            if !rest.is_empty() {
-                self.spans.push_front(Span::Chunk(chunk, rest));
-            }
-            return Ok(bytes);
-        }
-        let data = self.data.clone();
-        let (chunk, bytes) = tokio::task::spawn_blocking(move || {
-            let bytes = data.read(&chunk, piece);
-            (chunk, bytes)
-        })
-        .await
-        .map_err(|_join_error| ReadFailure::Unreadable)?;
+        let (chunk, bytes) = self.reach.read(chunk, range.start..end).await?;
         if !rest.is_empty() {
             self.spans.push_front(Span::Chunk(chunk, rest));
         }
-        bytes
+        Ok(bytes)
     }
 }
 
 fn opened(bucket: BucketId, key: &ObjectKey, row: VersionRow) -> Opened {
     Opened { bucket, key: key.clone(), op: row.op, metax: row.metax, body: row.body }
-}
-
-pub(super) fn get_row(meta: &Meta, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
-    meta.kv().get(row).map_err(|error| {
-        tracing::error!(%error, "a row of the index cannot be read");
-        unavailable("the index cannot be read: see the log")
-    })
-}
-
-pub(super) fn decoded<T: serde::de::DeserializeOwned>(
-    what: &'static str,
-    row: &[u8],
-) -> Result<T, ObjectError> {
-    decode(what, row).map_err(|error| {
-        tracing::error!(%error, "a row of the index cannot be used");
-        unavailable("the index holds a row that cannot be used: see the log")
-    })
 }

@@ -1,0 +1,125 @@
+//! Buckets: the managers agree on them, and their map shows what came of it.
+
+use larder_objects::ObjectError;
+use larder_protocol::manager::state::{Applied, Command, Outcome, Refusal};
+use larder_types::{BucketName, BucketRecord};
+use tokio::time::{Instant, timeout_at};
+
+use super::super::unavailable;
+use super::retry::pause;
+use super::route::{found, newer};
+use super::{patience, unfitting};
+use crate::clock::now_ms;
+use crate::limits::BUSY_TRIES_MAX;
+use crate::managers::{Managers, NotProposed};
+
+/// What the managers agreed.
+struct Agreed {
+    applied: Applied,
+    /// They may have agreed on the same before, without this proxy's knowing.
+    may_be_second: bool,
+}
+
+pub(super) async fn create(
+    managers: &dyn Managers,
+    name: &BucketName,
+    location: Option<String>,
+) -> Result<BucketRecord, ObjectError> {
+    let (deadline, created_ms) = (patience(), now_ms());
+    let command = Command::CreateBucket(name.clone(), location.clone(), created_ms);
+    let agreed = agree(managers, command, deadline).await?;
+    let record = match agreed.applied {
+        Ok(outcome) => record_of(outcome)?,
+        Err(Refusal::BucketExists) if agreed.may_be_second => {
+            let theirs = found(managers, deadline, |map| map.buckets.get(name).cloned()).await;
+            let is_own = |it: &BucketRecord| it.created_ms == created_ms && it.location == location;
+            theirs.filter(is_own).ok_or(ObjectError::BucketExists)?
+        }
+        Err(refusal) => return Err(not_agreed(refusal)),
+    };
+    // Ids are given out in order.
+    let shown = |map: &larder_protocol::manager::state::Topology| {
+        (map.next.bucket >= record.id).then_some(())
+    };
+    match found(managers, deadline, shown).await {
+        Some(()) => Ok(record),
+        None => Err(unavailable("the bucket is made, but does not show here yet")),
+    }
+}
+
+pub(super) async fn begin_deletion(
+    managers: &dyn Managers,
+    name: &BucketName,
+) -> Result<BucketRecord, ObjectError> {
+    let command = Command::BeginDeletion(name.clone());
+    record_of(agree(managers, command, patience()).await?.applied.map_err(not_agreed)?)
+}
+
+pub(super) async fn end_deletion(
+    managers: &dyn Managers,
+    marked: BucketRecord,
+    empty: bool,
+) -> Result<(), ObjectError> {
+    let deadline = patience();
+    let command = Command::EndDeletion(marked.name.clone(), marked.epoch, empty);
+    let agreed = agree(managers, command, deadline).await?;
+    match agreed.applied {
+        Ok(_) => {}
+        Err(Refusal::NoSuchBucket | Refusal::OtherEpoch) if agreed.may_be_second => {}
+        Err(refusal) => return Err(not_agreed(refusal)),
+    }
+    let shown = |map: &larder_protocol::manager::state::Topology| {
+        let record = map.buckets.get(&marked.name);
+        record
+            .is_none_or(|record| (record.id, record.epoch) > (marked.id, marked.epoch))
+            .then_some(())
+    };
+    match found(managers, deadline, shown).await {
+        Some(()) => Ok(()),
+        None => Err(unavailable("the bucket is deleted, but still shows here")),
+    }
+}
+
+/// Has the managers agree on a command, whoever leads them by then.
+async fn agree(
+    managers: &dyn Managers,
+    command: Command,
+    deadline: Instant,
+) -> Result<Agreed, ObjectError> {
+    let (mut may_be_second, mut busy) = (false, 0);
+    for tries in 1.. {
+        let version = managers.map().version;
+        let proposed = timeout_at(deadline, managers.propose(command.clone())).await;
+        let failed = match proposed {
+            Ok(Ok(applied)) => return Ok(Agreed { applied, may_be_second }),
+            Ok(Err(failed)) => failed,
+            Err(_elapsed) => NotProposed::Unknown,
+        };
+        may_be_second |= failed == NotProposed::Unknown;
+        busy += u32::from(failed == NotProposed::Busy);
+        if busy >= BUSY_TRIES_MAX {
+            return Err(ObjectError::SlowDown);
+        }
+        if Instant::now() >= deadline {
+            return Err(ObjectError::Unavailable { reason: failed.to_string() });
+        }
+        newer(managers, version, pause(tries)).await;
+    }
+    unreachable!("the deadline comes before the last number")
+}
+
+fn record_of(outcome: Outcome) -> Result<BucketRecord, ObjectError> {
+    match outcome {
+        Outcome::Bucket(record) => Ok(*record),
+        other => Err(unfitting(&other)),
+    }
+}
+
+fn not_agreed(refusal: Refusal) -> ObjectError {
+    match refusal {
+        Refusal::BucketExists => ObjectError::BucketExists,
+        Refusal::NoSuchBucket | Refusal::OtherEpoch => ObjectError::NoSuchBucket,
+        Refusal::TooMany => ObjectError::TooManyBuckets,
+        refusal => ObjectError::Unavailable { reason: refusal.to_string() },
+    }
+}

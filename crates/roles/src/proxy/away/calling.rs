@@ -1,0 +1,130 @@
+//! A call that becomes an op. It is repeated under one request number, so that it becomes one op however often it is
+//! asked; a number that was refused for the bucket's record is replaced.
+
+use larder_objects::ObjectError;
+use larder_protocol::{Answer, Call, PutCall, Refusal};
+use larder_types::{BucketId, Epoch, PgId, Request, View};
+use tokio::time::Instant;
+
+use super::super::{refused, unavailable};
+use super::primaries::Primaries;
+use super::retry::pause;
+use super::route::{Primary, newer};
+use super::unfitting;
+use crate::limits::STALE_TRIES_MAX;
+use crate::requests::OpenRequest;
+use crate::ticket::Settled;
+use crate::wire::{MetaCall, MetaReply};
+
+/// A call under way.
+pub(super) struct Calling<'a> {
+    primaries: &'a Primaries,
+    pg: PgId,
+    call: MetaCall,
+    deadline: Instant,
+    /// In place of the request that it came with.
+    renewed: Option<OpenRequest<'a>>,
+    stale: u32,
+    /// A primary that did not answer may have done it.
+    may_be_done: bool,
+}
+
+impl<'a> Calling<'a> {
+    pub(super) fn new(primaries: &'a Primaries, pg: PgId, call: Call, deadline: Instant) -> Self {
+        let call = MetaCall::Call { pg, view: View(0), call };
+        Self { primaries, pg, call, deadline, renewed: None, stale: 0, may_be_done: false }
+    }
+
+    /// A call that was made already, and that nobody wants to be made anew.
+    pub(super) fn of_orphan(
+        primaries: &'a Primaries,
+        pg: PgId,
+        call: Call,
+        deadline: Instant,
+    ) -> Self {
+        Self { stale: STALE_TRIES_MAX, ..Self::new(primaries, pg, call, deadline) }
+    }
+
+    /// The put that this is.
+    pub(super) fn put(&self) -> Option<PutCall> {
+        match &self.call {
+            MetaCall::Call { call: Call::Put(put), .. } => Some((**put).clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn primaries(&self) -> &'a Primaries {
+        self.primaries
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// What the PG's primary answers, and which it was. May be asked again: the answer is of the same op.
+    pub(super) async fn answer(&mut self) -> Result<(Answer, Primary), ObjectError> {
+        loop {
+            let said = self.primaries.ask(self.pg, &mut self.call, self.deadline).await?;
+            self.may_be_done |= said.is_repeat;
+            let answer = match said.reply {
+                MetaReply::Answered(answer) => answer,
+                MetaReply::Refused(refusal) => Answer::Refused(refusal),
+                other => return Err(unfitting(&other)),
+            };
+            match answer {
+                // Said before the primary looks whether it has done it already.
+                Answer::Refused(Refusal::Full) if self.may_be_done => {
+                    return Err(unavailable(
+                        "nobody knows whether it was done before space ran out",
+                    ));
+                }
+                Answer::Refused(Refusal::StaleBucket) if self.renew().await => {}
+                answer => return Ok((answer, said.at)),
+            }
+        }
+    }
+
+    /// Waits for what came of it.
+    pub(super) async fn settled(mut self) -> Result<Settled, ObjectError> {
+        match self.answer().await?.0 {
+            Answer::Done { op, clock } => Ok(Settled::Done(op, clock)),
+            Answer::Version(row) => Ok(Settled::Version(row)),
+            Answer::AskIndex => Ok(Settled::AskIndex),
+            Answer::Passed => Ok(Settled::Passed),
+            Answer::Refused(refusal) => Err(refused(refusal)),
+            other @ (Answer::Granted { .. } | Answer::Persisted { .. }) => Err(unfitting(&other)),
+        }
+    }
+
+    /// Either the primary or this proxy does not know yet what the managers made of the bucket: waits a little, and
+    /// makes another request of the call. `false` if that is of no use.
+    async fn renew(&mut self) -> bool {
+        self.stale += 1;
+        let MetaCall::Call { call, .. } = &mut self.call else { return false };
+        let Some((request, bucket, epoch)) = in_bucket(call) else { return false };
+        if self.stale > STALE_TRIES_MAX {
+            return false;
+        }
+        let managers = self.primaries.managers();
+        newer(managers, managers.map().version, pause(self.stale)).await;
+        let map = managers.map();
+        let Some(record) = map.buckets.values().find(|record| record.id == bucket) else {
+            return false;
+        };
+        let renewed = self.primaries.requests().begin();
+        (*request, *epoch) = (renewed.id(), record.epoch);
+        self.renewed = Some(renewed);
+        true
+    }
+}
+
+/// What a call says of its bucket, if that must be the latest, and under which request.
+fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut Epoch)> {
+    match call {
+        Call::Put(put) => Some((&mut put.request, put.bucket, &mut put.epoch)),
+        Call::Delete { request, bucket, epoch, .. }
+        | Call::CreateUpload { request, bucket, epoch, .. }
+        | Call::CompleteUpload { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),
+        _ => None,
+    }
+}

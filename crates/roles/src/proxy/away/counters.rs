@@ -1,0 +1,26 @@
+//! What a cluster's proxy did, for metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub struct ProxyCounters {
+    /// Questions to primaries that were asked again.
+    pub retries: AtomicU64,
+    /// Replicas that did not take a put's data.
+    pub failed_writes: AtomicU64,
+    /// Replicas that did not give the bytes asked for, or gave wrong ones.
+    pub failed_reads: AtomicU64,
+    /// Reads of replicas whose bytes did not verify: the object was replaced, or the copy is damaged.
+    pub mismatches: AtomicU64,
+    /// Puts begun anew because a replica had not taken the data.
+    pub begun_anew: AtomicU64,
+    /// Requests sent to a data server that was down, to see whether it still is.
+    pub probes: AtomicU64,
+    /// Sessions that the managers closed while the proxy ran.
+    pub lost_sessions: AtomicU64,
+}
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,280 @@
+//! The other roles in other processes, reached over the net.
+//!
+//! | file | what |
+//! |---|---|
+//! | `route.rs` | where a PG's calls go, and waiting for a newer map |
+//! | `retry.rs` | why a try came to nothing, and when the next is due |
+//! | `primaries.rs` | asking a PG's primary, whoever that is by then |
+//! | `calling.rs` | a call that becomes an op: always the same request |
+//! | `put.rs`, `write.rs` | METAX and data in parallel |
+//! | `copies.rs`, `detector.rs` | bytes from whichever replica has them right |
+//! | `scan.rs`, `merge.rs` | one scan of all meta servers |
+//! | `buckets.rs`, `session.rs` | what the managers are asked |
+//!
+//! # Invariants
+//!
+//! 1. A request that may have been executed is repeated under its number until its fate is known or patience
+//!    ends, then answered as unknown.
+//! 2. Views in which a PG is asked never go down: an answer is always that of the latest view asked.
+//! 3. Every wait ends at a deadline. A pause ends with a newer map, and there is one before each further try.
+
+mod buckets;
+mod calling;
+mod copies;
+mod counters;
+mod detector;
+mod merge;
+mod primaries;
+mod put;
+mod retry;
+mod route;
+mod scan;
+mod session;
+mod write;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_net::Endpoint;
+use larder_objects::ObjectError;
+use larder_protocol::placement::pg_of;
+use larder_protocol::{Answer, Call, PutCall};
+use larder_types::{
+    BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, PgId, ServerId, VersionRow, View,
+};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::reach::{Data, Ended, Lost, Onward, Reach, Scan};
+use super::{refused, unavailable};
+use crate::data::ReadFailure;
+use crate::limits::{ORPHANS_MAX, PROXY_PATIENCE_MS};
+use crate::managers::Managers;
+use crate::peers::Peers;
+use crate::requests::Requests;
+use crate::ticket::Settled;
+use crate::wire::{DataService, MetaCall, MetaReply};
+use calling::Calling;
+pub use counters::ProxyCounters;
+use detector::Detectors;
+use primaries::Primaries;
+use session::Keeper;
+
+/// What a cluster's proxy is made with.
+pub struct ClusterConfig {
+    /// This process's end of its connections.
+    pub endpoint: Arc<Endpoint>,
+    /// The managers.
+    pub managers: Arc<dyn Managers>,
+    /// This server.
+    pub me: ServerId,
+    /// Its run, which the managers are told of by others.
+    pub boot: BootId,
+}
+
+/// The roles of other processes.
+pub struct Away {
+    managers: Arc<dyn Managers>,
+    primaries: Arc<Primaries>,
+    data: Peers<DataService>,
+    me: ServerId,
+    detectors: Mutex<Detectors>,
+    /// Turns of the replicas.
+    turn: AtomicUsize,
+    /// Whether the managers know the session.
+    is_open: Arc<AtomicBool>,
+    orphans: Arc<Semaphore>,
+    runtime: Handle,
+    _keeper: Keeper,
+}
+
+impl Away {
+    /// Opens the session; returns once the managers know it.
+    pub(super) async fn begin(config: ClusterConfig, requests: &Arc<Requests>) -> Self {
+        let ClusterConfig { endpoint, managers, me, boot } = config;
+        session::opened(&*managers, boot, requests.session()).await;
+        let peers = Peers::new(&endpoint);
+        let primaries = Arc::new(Primaries::new(managers.clone(), peers, requests.clone()));
+        let is_open = Arc::new(AtomicBool::new(true));
+        Self {
+            data: Peers::new(&endpoint),
+            me,
+            detectors: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
+            runtime: Handle::current(),
+            _keeper: Keeper::start(primaries.clone(), boot, is_open.clone()),
+            is_open,
+            primaries,
+            managers,
+        }
+    }
+
+    pub(super) fn counters(&self) -> &ProxyCounters {
+        self.primaries.counters()
+    }
+
+    /// Frees a stream's chunks, whoever leads their PG by then: nobody else knows of them before the session ends.
+    fn drop_stream(&self, pg: PgId, call: Call) {
+        let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
+        let primaries = self.primaries.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = Calling::new(&primaries, pg, call, patience()).settled().await {
+                tracing::debug!(%pg, %error, "a stream without a parent stays until the session ends");
+            }
+            drop(place);
+        });
+    }
+
+    /// Abandons a put whose caller went away before its grant came: finds out what it is.
+    fn abandon_unknown(&self, pg: PgId, call: PutCall) {
+        let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
+        let primaries = self.primaries.clone();
+        let kept = primaries.requests().keep(call.request.number);
+        self.runtime.spawn(async move {
+            let call = Call::Put(Box::new(call));
+            let answer = Calling::of_orphan(&primaries, pg, call, patience()).answer().await;
+            if let Ok((Answer::Granted { grant, .. }, _)) = answer {
+                primaries.tell(pg, Call::Abandon { op: grant.op, disk_full: false });
+            }
+            drop((kept, place));
+        });
+    }
+}
+
+/// When a request that begins now is given up.
+fn patience() -> Instant {
+    Instant::now() + Duration::from_millis(PROXY_PATIENCE_MS)
+}
+
+/// An answer to another question.
+fn unfitting(what: &impl std::fmt::Debug) -> ObjectError {
+    tracing::error!(?what, "a server gave an answer to another question");
+    unavailable("a server gave an answer that does not fit")
+}
+
+impl Reach for Away {
+    fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T> {
+        self.managers.map().buckets.get(name).map(look)
+    }
+
+    fn buckets(&self) -> Vec<BucketRecord> {
+        self.managers.map().buckets.values().cloned().collect()
+    }
+
+    async fn create_bucket(
+        &self,
+        name: &BucketName,
+        location: Option<String>,
+    ) -> Result<BucketRecord, ObjectError> {
+        buckets::create(&*self.managers, name, location).await
+    }
+
+    async fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
+        buckets::begin_deletion(&*self.managers, name).await
+    }
+
+    async fn end_deletion(&self, marked: BucketRecord, empty: bool) -> Result<(), ObjectError> {
+        buckets::end_deletion(&*self.managers, marked, empty).await
+    }
+
+    /// The managers opened a session: so the cluster is founded, and has PGs.
+    fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId {
+        pg_of(bucket, key, self.managers.map().pgs.len() as u32)
+    }
+
+    fn admit(&self) -> Result<(), ObjectError> {
+        if self.is_open.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(unavailable("the managers have closed this proxy's session, and it opens another"))
+    }
+
+    /// Where there is no room the primary knows.
+    fn admit_data(&self) -> Result<(), ObjectError> {
+        self.admit()
+    }
+
+    async fn ask(&self, pg: PgId, call: Call) -> Result<Settled, ObjectError> {
+        Calling::new(&self.primaries, pg, call, patience()).settled().await
+    }
+
+    fn tell(&self, pg: PgId, call: Call) {
+        match call {
+            call @ Call::DropStream { .. } => self.drop_stream(pg, call),
+            call => self.primaries.tell(pg, call),
+        }
+    }
+
+    async fn put(&self, pg: PgId, call: PutCall, data: Option<Data>) -> Result<Ended, ObjectError> {
+        put::put(self, pg, call, data).await
+    }
+
+    async fn again(&self, tries: u32, lost: Lost) -> Result<(), ObjectError> {
+        put::again(self, tries, lost).await
+    }
+
+    async fn find(
+        &self,
+        pg: PgId,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> Result<Option<VersionRow>, ObjectError> {
+        let mut call = MetaCall::Find { pg, view: View(0), bucket, key: key.clone() };
+        match self.primaries.ask(pg, &mut call, patience()).await?.reply {
+            MetaReply::Found(row) => Ok(row.map(|row| *row)),
+            MetaReply::Refused(refusal) | MetaReply::Answered(Answer::Refused(refusal)) => {
+                Err(refused(refusal))
+            }
+            other => Err(unfitting(&other)),
+        }
+    }
+
+    async fn row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
+        let mut call = MetaCall::GetRow { pg, view: View(0), row: row.to_vec() };
+        let said = self.primaries.ask(pg, &mut call, patience()).await?;
+        match said.reply {
+            MetaReply::Row(true) => Ok(Some(said.payload)),
+            // A new primary's index may not show yet what the one before has shown.
+            MetaReply::Row(false) => self.settled_row(pg, row).await,
+            MetaReply::Refused(refusal) => Err(refused(refusal)),
+            other => Err(unfitting(&other)),
+        }
+    }
+
+    async fn settled_row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
+        let (from, behind) = (row.to_vec(), [row, &[0]].concat());
+        let scan = Scan { pg: Some(pg), settle: true, from, to: Some(&behind), wanted: 1 };
+        let mut found = None;
+        let scanned = self.scan(scan, |_, value| {
+            found = Some(Bytes::copy_from_slice(value));
+            Onward::Stop
+        });
+        scanned.await?;
+        Ok(found)
+    }
+
+    async fn read(
+        &self,
+        chunk: Box<Chunk>,
+        range: Range<u32>,
+    ) -> Result<(Box<Chunk>, Bytes), ReadFailure> {
+        let bytes = copies::read(self, &chunk, range).await?;
+        Ok((chunk, bytes))
+    }
+
+    async fn scan<V>(&self, scan: Scan<'_>, visit: V) -> Result<(), ObjectError>
+    where
+        V: FnMut(&[u8], &[u8]) -> Onward + Send,
+    {
+        scan::scan(&self.primaries, scan, visit).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

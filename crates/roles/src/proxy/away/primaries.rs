@@ -1,0 +1,144 @@
+//! Asking a PG's primary, whoever that is by then.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::{Either, select};
+use larder_net::Peer;
+use larder_objects::ObjectError;
+use larder_protocol::manager::state::Topology;
+use larder_protocol::{Answer, Call, Refusal};
+use larder_types::{PgId, ServerId, View};
+use tokio::time::Instant;
+
+use super::counters::{ProxyCounters, count};
+use super::retry::{Tries, Trouble};
+use super::route::{Primary, newer, primary, view_passed};
+use crate::managers::Managers;
+use crate::peers::Peers;
+use crate::requests::Requests;
+use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
+
+/// The meta servers, as leaders of PGs.
+pub(super) struct Primaries {
+    managers: Arc<dyn Managers>,
+    peers: Peers<MetaService>,
+    requests: Arc<Requests>,
+    counters: ProxyCounters,
+}
+
+/// What a primary said.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub(super) at: Primary,
+    pub(super) reply: MetaReply,
+    pub(super) payload: Bytes,
+    /// Whether it was asked before and may have done then what it was asked.
+    pub(super) is_repeat: bool,
+}
+
+impl Primaries {
+    pub(super) fn new(
+        managers: Arc<dyn Managers>,
+        peers: Peers<MetaService>,
+        requests: Arc<Requests>,
+    ) -> Self {
+        Self { managers, peers, requests, counters: ProxyCounters::default() }
+    }
+
+    pub(super) fn managers(&self) -> &dyn Managers {
+        &*self.managers
+    }
+
+    pub(super) fn requests(&self) -> &Arc<Requests> {
+        &self.requests
+    }
+
+    pub(super) fn counters(&self) -> &ProxyCounters {
+        &self.counters
+    }
+
+    pub(super) fn peer(&self, map: &Topology, server: ServerId) -> Option<Peer<MetaService>> {
+        self.peers.of(map, server)
+    }
+
+    /// Asks until there is an answer other than that another leads; the call gets the view in which it is asked.
+    ///
+    /// # Errors
+    /// If there is none by the deadline: it may have been executed then.
+    pub(super) async fn ask(
+        &self,
+        pg: PgId,
+        call: &mut MetaCall,
+        deadline: Instant,
+    ) -> Result<Said, ObjectError> {
+        let (mut tries, mut is_repeat) = (Tries::default(), false);
+        loop {
+            let map = self.managers.map();
+            let tried = match primary(&map, pg) {
+                Some(at) => {
+                    set_view(call, at.view);
+                    self.ask_once(pg, at, call, deadline).await
+                }
+                None => Err(Trouble::NoPrimary),
+            };
+            let trouble = match tried {
+                Ok(said) => return Ok(Said { is_repeat, ..said }),
+                Err(trouble) => trouble,
+            };
+            is_repeat |= trouble.may_be_done();
+            match tries.pause_after(&trouble) {
+                Some(pause) if Instant::now() < deadline => {
+                    tracing::debug!(%pg, ?trouble, "a primary is asked again");
+                    count(&self.counters.retries);
+                    newer(&*self.managers, map.version, pause).await;
+                }
+                _ => return Err(trouble.final_error()),
+            }
+        }
+    }
+
+    /// Asks the primary of a view, as long as the PG is in that view.
+    pub(super) async fn ask_once(
+        &self,
+        pg: PgId,
+        at: Primary,
+        call: &MetaCall,
+        deadline: Instant,
+    ) -> Result<Said, Trouble> {
+        let peer = self.peers.of(&self.managers.map(), at.server).ok_or(Trouble::NoPrimary)?;
+        let asked = pin!(peer.call(call, Bytes::new(), deadline));
+        let passed = pin!(view_passed(&*self.managers, pg, at, deadline));
+        let (reply, payload) = match select(asked, passed).await {
+            Either::Left((answered, _)) => answered?,
+            Either::Right(((), _)) => return Err(Trouble::ViewPassed),
+        };
+        match reply {
+            MetaReply::Refused(Refusal::NotPrimary)
+            | MetaReply::Answered(Answer::Refused(Refusal::NotPrimary)) => Err(Trouble::NotPrimary),
+            reply => Ok(Said { at, reply, payload, is_repeat: false }),
+        }
+    }
+
+    /// Tells a primary something that has no answer, and that it finds out by itself if it is lost.
+    pub(super) fn tell(&self, pg: PgId, call: Call) {
+        let map = self.managers.map();
+        let Some(at) = primary(&map, pg) else { return };
+        let Some(peer) = self.peers.of(&map, at.server) else { return };
+        let message = MetaMessage::Call { pg, view: at.view, call };
+        if let Err(error) = peer.send(&message, Bytes::new()) {
+            tracing::debug!(%pg, %error, "a primary was not told of a put's end");
+        }
+    }
+}
+
+fn set_view(call: &mut MetaCall, now: View) {
+    match call {
+        MetaCall::Call { view, .. }
+        | MetaCall::Await { view, .. }
+        | MetaCall::Find { view, .. }
+        | MetaCall::GetRow { view, .. } => *view = now,
+        MetaCall::Scan { .. } => unreachable!("a scan is of many PGs"),
+    }
+}

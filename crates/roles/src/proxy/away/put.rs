@@ -1,0 +1,243 @@
+//! A put: METAX at the primary and data on the replicas, in parallel; committed when both are durable.
+//!
+//! # Invariants
+//!
+//! 1. What is committed is one grant: its METAX is persisted, and every replica has acknowledged its data.
+//! 2. A newer grant of the request takes the place of an older one, and nothing of the older one's data counts.
+//! 3. A put that ends in any other way is abandoned, if a grant of it is known.
+
+use std::pin::pin;
+
+use bytes::{Bytes, BytesMut};
+use futures::future::{Either, select};
+use larder_objects::ObjectError;
+use larder_protocol::{Answer, Call, PutCall, Refusal};
+use larder_types::{Grant, Holders, OpId, PgId};
+
+use super::super::reach::{Data, Ended, Lost};
+use super::super::{refused, unavailable};
+use super::calling::Calling;
+use super::counters::count;
+use super::retry::{Tries, Trouble, pause};
+use super::route::{Primary, newer};
+use super::{Away, patience, unfitting, write};
+use crate::limits::{DISK_FULL_TRIES_MAX, LOST_TRIES_MAX};
+use crate::ticket::Granted;
+use crate::wire::{MetaCall, MetaReply};
+
+/// A put under way. If it does not end well, or its caller goes away, it is abandoned.
+struct Flight<'a> {
+    away: &'a Away,
+    pg: PgId,
+    calling: Calling<'a>,
+    stage: Stage,
+}
+
+/// How far a put is.
+enum Stage {
+    /// Its primary was asked for a grant, and has not answered.
+    Asked,
+    /// It has this grant's op.
+    Granted { op: OpId, disk_full: bool },
+    /// Nothing has to be done for it any more, or ever: it has no data.
+    Over,
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::Over => {}
+            Stage::Granted { op, disk_full } => {
+                self.away.primaries.tell(self.pg, Call::Abandon { op, disk_full });
+            }
+            Stage::Asked => {
+                if let Some(put) = self.calling.put() {
+                    self.away.abandon_unknown(self.pg, put);
+                }
+            }
+        }
+    }
+}
+
+/// What came of a grant.
+enum Carried {
+    /// METAX is persisted and these have the data.
+    Durable(Holders),
+    /// A replica has not taken it.
+    Lost(Lost),
+    /// The primary answers something else by now.
+    Answered(Answer, Primary),
+}
+
+pub(super) async fn put(
+    away: &Away,
+    pg: PgId,
+    call: PutCall,
+    data: Option<Data>,
+) -> Result<Ended, ObjectError> {
+    let data = data.map(|(pieces, len)| joined(pieces, len));
+    let calling = Calling::new(&away.primaries, pg, Call::Put(Box::new(call)), patience());
+    let stage = if data.is_some() { Stage::Asked } else { Stage::Over };
+    Flight { away, pg, calling, stage }.fly(data.as_ref()).await
+}
+
+impl Flight<'_> {
+    async fn fly(mut self, data: Option<&Bytes>) -> Result<Ended, ObjectError> {
+        let mut tries = Tries::default();
+        let (mut answer, mut at) = match self.calling.answer().await {
+            Ok(answered) => answered,
+            Err(error) => return Err(self.unanswered(error)),
+        };
+        loop {
+            let granted = match answer {
+                Answer::Done { clock, .. } => {
+                    self.stage = Stage::Over;
+                    return Ok(Ended::Done(clock));
+                }
+                Answer::Refused(refusal) => return self.refused(refusal, data.is_some()),
+                Answer::Granted { grant, lv, extents, clock } => {
+                    Granted { grant, lv, extents, clock }
+                }
+                // What comes of it was decided without this proxy: the index shows it soon.
+                Answer::Persisted { .. } => {
+                    let managers = &*self.away.managers;
+                    let pause = tries.pause_after(&Trouble::NotPrimary).unwrap_or_default();
+                    newer(managers, managers.map().version, pause).await;
+                    (answer, at) = self.calling.answer().await?;
+                    continue;
+                }
+                other => return Err(unfitting(&other)),
+            };
+            let Some(data) = data else { return Err(unfitting(&granted)) };
+            let op = granted.grant.op;
+            self.stage = Stage::Granted { op, disk_full: false };
+            match carry(self.away, &mut self.calling, self.pg, &granted, at, data).await? {
+                Carried::Durable(holders) => {
+                    let attempt = granted.grant.attempt;
+                    self.away.primaries.tell(self.pg, Call::Commit { op, attempt, holders });
+                    self.stage = Stage::Over;
+                    return Ok(Ended::Done(granted.clock));
+                }
+                Carried::Lost(lost) => {
+                    self.stage = Stage::Granted { op, disk_full: lost.disk_full };
+                    return Ok(Ended::Lost(lost));
+                }
+                Carried::Answered(next, by) => (answer, at) = (next, by),
+            }
+        }
+    }
+
+    /// There was no answer to the first question.
+    fn unanswered(&mut self, error: ObjectError) -> ObjectError {
+        if error == ObjectError::SlowDown {
+            // To find out what became of it would be more to do.
+            self.stage = Stage::Over;
+        }
+        error
+    }
+
+    /// The put was refused. One with data may be begun anew where that may help.
+    fn refused(&mut self, refusal: Refusal, has_data: bool) -> Result<Ended, ObjectError> {
+        let was_granted = matches!(self.stage, Stage::Granted { .. });
+        match refusal {
+            Refusal::Revoked | Refusal::DiskFailed if has_data => {
+                self.stage = Stage::Over;
+                Ok(Ended::Lost(Lost { disk_full: false, in_doubt: false }))
+            }
+            // Refused before the primary looked whether it has it.
+            Refusal::Busy | Refusal::Full if was_granted => {
+                Err(unavailable("a put under way was refused, and is given up"))
+            }
+            refusal => {
+                self.stage = Stage::Over;
+                Err(refused(refusal))
+            }
+        }
+    }
+}
+
+/// A put that was given up may begin anew, a little later or by a newer map.
+pub(super) async fn again(away: &Away, tries: u32, lost: Lost) -> Result<(), ObjectError> {
+    let tries_max = if lost.disk_full { DISK_FULL_TRIES_MAX } else { LOST_TRIES_MAX };
+    if tries >= tries_max {
+        return Err(match lost.disk_full {
+            true => ObjectError::Full,
+            false => unavailable("a data server does not take the data"),
+        });
+    }
+    count(&away.counters().begun_anew);
+    newer(&*away.managers, away.managers.map().version, pause(tries)).await;
+    Ok(())
+}
+
+/// Has the data written while the primary makes METAX durable.
+async fn carry(
+    away: &Away,
+    calling: &mut Calling<'_>,
+    pg: PgId,
+    granted: &Granted,
+    at: Primary,
+    data: &Bytes,
+) -> Result<Carried, ObjectError> {
+    let written = pin!(write::write(away, granted, data));
+    let persisted = pin!(persisted(calling, pg, granted.grant, at));
+    Ok(match select(written, persisted).await {
+        Either::Left((Err(lost), _)) => Carried::Lost(lost),
+        Either::Left((Ok(holders), persisted)) => match persisted.await? {
+            None => Carried::Durable(holders),
+            Some((answer, by)) => Carried::Answered(answer, by),
+        },
+        Either::Right((persisted, written)) => match persisted? {
+            None => match written.await {
+                Ok(holders) => Carried::Durable(holders),
+                Err(lost) => Carried::Lost(lost),
+            },
+            Some((answer, by)) => Carried::Answered(answer, by),
+        },
+    })
+}
+
+/// Waits until METAX of the grant is persisted: `None`; or what else becomes of the request. A new primary is asked
+/// again for the put, and knows it or makes it anew.
+async fn persisted(
+    calling: &mut Calling<'_>,
+    pg: PgId,
+    grant: Grant,
+    mut at: Primary,
+) -> Result<Option<(Answer, Primary)>, ObjectError> {
+    let (primaries, deadline) = (calling.primaries(), calling.deadline());
+    let mut tries = Tries::default();
+    loop {
+        let version = primaries.managers().map().version;
+        let wait = MetaCall::Await { pg, view: at.view, op: grant.op };
+        let trouble = match primaries.ask_once(pg, at, &wait, deadline).await {
+            Ok(said) => match said.reply {
+                MetaReply::Answered(Answer::Persisted { grant: of }) if of == grant => {
+                    return Ok(None);
+                }
+                MetaReply::Answered(answer) => return Ok(Some((answer, at))),
+                MetaReply::Refused(refusal) => return Ok(Some((Answer::Refused(refusal), at))),
+                other => return Err(unfitting(&other)),
+            },
+            Err(trouble) => trouble,
+        };
+        let Some(pause) = tries.pause_after(&trouble) else { return Err(trouble.final_error()) };
+        count(&primaries.counters().retries);
+        newer(primaries.managers(), version, pause).await;
+        match calling.answer().await? {
+            (Answer::Granted { grant: of, .. }, by) if of == grant => at = by,
+            (Answer::Persisted { grant: of }, _) if of == grant => return Ok(None),
+            (answer, by) => return Ok(Some((answer, by))),
+        }
+    }
+}
+
+/// The pieces in one, as they go over the net.
+fn joined(mut pieces: Vec<Bytes>, len: u32) -> Bytes {
+    if pieces.len() == 1 {
+        return pieces.remove(0);
+    }
+    let mut joined = BytesMut::with_capacity(len as usize);
+    pieces.iter().for_each(|piece| joined.extend_from_slice(piece));
+    joined.freeze()
+}

@@ -1,0 +1,122 @@
+//! Why a try came to nothing, and when the next is due.
+
+use std::time::Duration;
+
+use larder_net::CallError;
+use larder_objects::ObjectError;
+
+use super::super::unavailable;
+use crate::limits::{BUSY_TRIES_MAX, PAUSE_MS_MAX, PAUSE_MS_MIN};
+
+/// Why a try came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// The map names no primary, or no address for it.
+    NoPrimary,
+    /// The server is not the primary in that view, or not yet.
+    NotPrimary,
+    /// The PG came into another view meanwhile.
+    ViewPassed,
+    /// There was no answer: it may have been executed or not.
+    NoAnswer(String),
+    /// Too much is under way; not executed.
+    Busy,
+    /// It will never be executed in this form.
+    Never(String),
+}
+
+impl From<CallError> for Trouble {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Busy(_) => Self::Busy,
+            error @ CallError::Rejected(_) => Self::Never(error.to_string()),
+            // A server that must not be spoken with may be replaced by one that may.
+            error @ (CallError::NotSent(_) | CallError::Unknown(_) | CallError::Denied(_)) => {
+                Self::NoAnswer(error.to_string())
+            }
+        }
+    }
+}
+
+impl Trouble {
+    /// Whether what was asked may have been done all the same.
+    pub(super) fn may_be_done(&self) -> bool {
+        matches!(self, Self::NoAnswer(_) | Self::ViewPassed)
+    }
+
+    /// What the client is told when this was the last try.
+    pub(super) fn final_error(self) -> ObjectError {
+        match self {
+            Self::Busy => ObjectError::SlowDown,
+            Self::NoPrimary | Self::NotPrimary | Self::ViewPassed => {
+                unavailable("the key's placement group has no primary")
+            }
+            Self::NoAnswer(reason) => ObjectError::Unavailable {
+                reason: format!("a meta server does not answer: {reason}"),
+            },
+            Self::Never(reason) => ObjectError::Unavailable { reason },
+        }
+    }
+}
+
+/// The tries of one request.
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    count: u32,
+    busy: u32,
+}
+
+impl Tries {
+    /// How long to pause before the next; `None` if there must be none.
+    pub(super) fn pause_after(&mut self, trouble: &Trouble) -> Option<Duration> {
+        self.count += 1;
+        match trouble {
+            Trouble::Never(_) => return None,
+            Trouble::Busy => {
+                self.busy += 1;
+                if self.busy >= BUSY_TRIES_MAX {
+                    return None;
+                }
+            }
+            _ => {}
+        }
+        Some(pause(self.count))
+    }
+}
+
+/// The pause before a try, after so many.
+pub(super) fn pause(tries: u32) -> Duration {
+    let doublings = tries.saturating_sub(1).min(16);
+    Duration::from_millis((PAUSE_MS_MIN << doublings).min(PAUSE_MS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_bound() {
+        let mut tries = Tries::default();
+        let pauses: Vec<u64> = (0..40)
+            .map(|_| tries.pause_after(&Trouble::NotPrimary).unwrap().as_millis() as u64)
+            .collect();
+        assert_eq!(pauses[..4], [10, 20, 40, 80]);
+        assert_eq!(pauses[39], PAUSE_MS_MAX);
+    }
+
+    #[test]
+    fn a_busy_server_is_asked_a_few_times() {
+        let mut tries = Tries::default();
+        for _ in 1..BUSY_TRIES_MAX {
+            assert!(tries.pause_after(&Trouble::Busy).is_some());
+        }
+        assert_eq!(tries.pause_after(&Trouble::Busy), None);
+        assert_eq!(Trouble::Busy.final_error(), ObjectError::SlowDown);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_asked_again() {
+        let trouble = Trouble::from(CallError::Rejected(larder_net::Rejected::NotUnderstood));
+        assert_eq!(Tries::default().pause_after(&trouble), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Where calls go, by the map.
+
+use std::future::pending;
+use std::time::Duration;
+
+use larder_protocol::manager::state::{MapVersion, ReplicaState, Topology};
+use larder_types::{LvId, PgId, ServerId, View};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::managers::Managers;
+
+/// A PG's primary, in a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Primary {
+    pub(super) server: ServerId,
+    pub(super) view: View,
+}
+
+/// Who leads a PG, as far as the map knows.
+pub(super) fn primary(map: &Topology, pg: PgId) -> Option<Primary> {
+    let record = map.pg(pg)?;
+    record.members.first().map(|&server| Primary { server, view: record.view })
+}
+
+/// Replicas of an LV that a put's data goes to, with their servers; `None` if the map does not know the LV.
+pub(super) fn replicas(map: &Topology, lv: LvId) -> Option<Vec<(usize, ServerId)>> {
+    let record = map.lvs.get(lv.0 as usize)?;
+    let current = record.present().filter(|(_, replica)| replica.state == ReplicaState::Current);
+    Some(current.map(|(index, replica)| (index, replica.server)).collect())
+}
+
+/// What is looked for in the map, as soon as it is there; `None` if it is not by the deadline.
+pub(super) async fn found<T>(
+    managers: &dyn Managers,
+    deadline: Instant,
+    mut look: impl FnMut(&Topology) -> Option<T> + Send,
+) -> Option<T> {
+    let mut versions = managers.versions();
+    loop {
+        if let Some(found) = look(&managers.map()) {
+            return Some(found);
+        }
+        match timeout_at(deadline, versions.changed()).await {
+            Ok(Ok(())) => {}
+            // No map comes any more.
+            Ok(Err(_)) => sleep_until(deadline).await,
+            Err(_elapsed) => return None,
+        }
+        if Instant::now() >= deadline {
+            return look(&managers.map());
+        }
+    }
+}
+
+/// Pauses, but not beyond the coming of a newer map.
+pub(super) async fn newer(managers: &dyn Managers, than: MapVersion, pause: Duration) {
+    let deadline = Instant::now() + pause;
+    let _either_way = found(managers, deadline, |map| (map.version > than).then_some(())).await;
+}
+
+/// Returns when the PG is in another view.
+pub(super) async fn view_passed(managers: &dyn Managers, pg: PgId, at: Primary, deadline: Instant) {
+    let passed = |map: &Topology| (primary(map, pg) != Some(at)).then_some(());
+    if found(managers, deadline, passed).await.is_none() {
+        pending().await
+    }
+}

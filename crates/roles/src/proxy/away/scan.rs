@@ -1,0 +1,166 @@
+//! One scan of all meta servers, each asked for its share.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use larder_objects::ObjectError;
+use larder_protocol::manager::state::Topology;
+use larder_protocol::{Answer, Refusal};
+use larder_types::PgId;
+use larder_types::codec::decode;
+use tokio::time::Instant;
+
+use super::super::reach::{Onward, Scan};
+use super::super::{refused, unavailable};
+use super::counters::count;
+use super::merge::{Merge, Source};
+use super::primaries::Primaries;
+use super::retry::{Tries, Trouble};
+use super::route::{newer, primary};
+use super::unfitting;
+use crate::limits::{LIST_WAIT_MS_MAX, ROWS_MAX, SHARE_SLACK_ROWS};
+use crate::wire::{MetaCall, MetaReply, Rows};
+
+/// Rows, and where the server goes on.
+type Page = (Rows, Option<Vec<u8>>);
+
+/// Why a server gave no rows.
+enum Failed {
+    /// Ask again, or another.
+    Trouble(Trouble),
+    /// Give up.
+    For(ObjectError),
+}
+
+/// Visits rows in their order. Whatever is scanned shows everything taken before: what one primary has shown
+/// already the next might not.
+pub(super) async fn scan<V>(
+    primaries: &Primaries,
+    scan: Scan<'_>,
+    mut visit: V,
+) -> Result<(), ObjectError>
+where
+    V: FnMut(&[u8], &[u8]) -> Onward + Send,
+{
+    let pgs = match scan.pg {
+        Some(pg) => vec![pg],
+        None => (0..primaries.managers().map().pgs.len() as u32).map(PgId).collect(),
+    };
+    let mut merge = Merge::new(pgs, scan.from, scan.to);
+    loop {
+        if let Some((row, value)) = merge.next() {
+            match visit(&row, &value) {
+                Onward::Next => {}
+                Onward::Seek(to) => merge.seek(&to),
+                Onward::Stop => return Ok(()),
+            }
+        } else if merge.is_hungry() {
+            feed(primaries, &mut merge, scan.to, scan.wanted).await?;
+        } else {
+            return Ok(());
+        }
+    }
+}
+
+/// Asks every source that has nothing, all at once, until each has said something.
+async fn feed(
+    primaries: &Primaries,
+    merge: &mut Merge,
+    to: Option<&[u8]>,
+    wanted: usize,
+) -> Result<(), ObjectError> {
+    let deadline = Instant::now() + Duration::from_millis(LIST_WAIT_MS_MAX);
+    let mut tries = Tries::default();
+    while merge.is_hungry() {
+        let map = primaries.managers().map();
+        merge.regroup(|pg| primary(&map, pg).map(|at| at.server));
+        let share = share(wanted, merge.hungry().count());
+        let ask = async |(index, source)| {
+            (index, ask(primaries, &map, source, to, share, deadline).await)
+        };
+        let asked: FuturesUnordered<_> = merge.hungry().map(ask).collect();
+        let pages: Vec<(usize, Result<Page, Failed>)> = asked.collect().await;
+        let mut trouble = None;
+        for (index, page) in pages {
+            match page {
+                Ok((rows, next)) => {
+                    merge.fill(index, rows, next).map_err(|unordered| unfitting(&unordered))?
+                }
+                Err(Failed::Trouble(why)) => trouble = Some(why),
+                Err(Failed::For(error)) => return Err(error),
+            }
+        }
+        let Some(trouble) = trouble else { continue };
+        match tries.pause_after(&trouble) {
+            Some(pause) if Instant::now() < deadline => {
+                count(&primaries.counters().retries);
+                newer(primaries.managers(), map.version, pause).await;
+            }
+            _ => return Err(trouble.final_error()),
+        }
+    }
+    Ok(())
+}
+
+/// Rows that one of so many servers is asked for.
+fn share(wanted: usize, servers: usize) -> u32 {
+    let share = match servers {
+        0 | 1 => wanted,
+        _ => wanted.div_ceil(servers) + SHARE_SLACK_ROWS,
+    };
+    share.clamp(1, ROWS_MAX as usize) as u32
+}
+
+async fn ask(
+    primaries: &Primaries,
+    map: &Topology,
+    source: &Source,
+    to: Option<&[u8]>,
+    count_max: u32,
+    deadline: Instant,
+) -> Result<Page, Failed> {
+    let server = source.server.ok_or(Failed::Trouble(Trouble::NoPrimary))?;
+    let peer = primaries.peer(map, server).ok_or(Failed::Trouble(Trouble::NoPrimary))?;
+    let pgs = source.pgs.iter().filter_map(|&pg| Some((pg, primary(map, pg)?.view)));
+    let call = MetaCall::Scan {
+        pgs: pgs.collect(),
+        settled: true,
+        from: source.hungry_at().unwrap_or_default().to_vec(),
+        to: to.map(<[u8]>::to_vec),
+        count_max,
+    };
+    let answered = peer.call(&call, Bytes::new(), deadline).await;
+    let (reply, payload) = answered.map_err(|error| Failed::Trouble(error.into()))?;
+    match reply {
+        MetaReply::Rows(next) => match decode("rows of a scan", &payload) {
+            Ok(rows) => Ok((rows, next)),
+            Err(error) => {
+                tracing::error!(%server, %error, "rows of a scan cannot be used");
+                Err(Failed::For(unavailable("a meta server sent rows that cannot be used")))
+            }
+        },
+        MetaReply::Refused(refusal) | MetaReply::Answered(Answer::Refused(refusal)) => {
+            Err(match refusal {
+                Refusal::NotPrimary => Failed::Trouble(Trouble::NotPrimary),
+                refusal => Failed::For(refused(refusal)),
+            })
+        }
+        other => Err(Failed::For(unfitting(&other))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_server_is_asked_for_its_share_and_a_little_more() {
+        assert_eq!(share(1, 1), 1);
+        assert_eq!(share(0, 1), 1);
+        assert_eq!(share(1001, 1), 1001);
+        assert_eq!(share(1001, 10), 101 + SHARE_SLACK_ROWS as u32);
+        assert_eq!(share(10_000, 1), ROWS_MAX);
+    }
+}

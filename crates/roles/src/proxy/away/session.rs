@@ -1,0 +1,84 @@
+//! The proxy's session: the managers know it before anything is asked under it, and meta servers learn which of its
+//! requests are finished.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_protocol::limits::SERVER_BEAT_MS;
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::state::{ServerRole, ServerState};
+use larder_types::{BootId, SessionId};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::counters::count;
+use super::primaries::Primaries;
+use super::route::found;
+use crate::managers::Managers;
+use crate::wire::MetaMessage;
+
+const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS);
+
+/// Tells the managers of a session until their map names it.
+pub(super) async fn opened(managers: &dyn Managers, boot: BootId, session: SessionId) {
+    loop {
+        managers.say(ServerMessage::SessionBegun(boot, session));
+        let named = found(managers, Instant::now() + BEAT, |map| {
+            map.sessions.get(&session).map(|record| record.boot)
+        });
+        if named.await.is_some() {
+            return;
+        }
+    }
+}
+
+/// Keeps a session as long as it is not dropped.
+pub(super) struct Keeper(JoinHandle<()>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Keeper {
+    pub(super) fn start(primaries: Arc<Primaries>, boot: BootId, is_open: Arc<AtomicBool>) -> Self {
+        Self(tokio::spawn(async move {
+            loop {
+                let (managers, session) = (primaries.managers(), primaries.requests().session());
+                let closed = found(managers, Instant::now() + BEAT, |map| {
+                    (!map.sessions.contains_key(&session)).then_some(())
+                });
+                if closed.await.is_none() {
+                    say_floor(&primaries, session);
+                    continue;
+                }
+                tracing::warn!("the managers have closed this proxy's session: it begins another");
+                count(&primaries.counters().lost_sessions);
+                is_open.store(false, Ordering::Relaxed);
+                let next = SessionId(larder_env::rng::unique_u64());
+                opened(managers, boot, next).await;
+                primaries.requests().begin_session(next);
+                is_open.store(true, Ordering::Relaxed);
+            }
+        }))
+    }
+}
+
+/// Tells every meta server which requests are finished: they need not be remembered.
+fn say_floor(primaries: &Primaries, session: SessionId) {
+    let (map, floor) = (primaries.managers().map(), primaries.requests().floor());
+    let is_meta = |state, roles: &std::collections::BTreeSet<ServerRole>| {
+        state == ServerState::Up && roles.contains(&ServerRole::Meta)
+    };
+    for (&server, record) in &map.servers {
+        if is_meta(record.state, &record.roles)
+            && let Some(peer) = primaries.peer(&map, server)
+            && let Err(error) = peer.send(&MetaMessage::Floor { session, floor }, Bytes::new())
+        {
+            tracing::trace!(%server, %error, "a meta server was not told of finished requests");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A data server that keeps what it is given, unless the test has it fail.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_net::{Handler, PeerIdentity, Responder};
+use larder_types::LvId;
+use parking_lot::Mutex;
+
+use crate::wire::{DataCall, DataMessage, DataReply, DataService};
+
+/// What a data server does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Fault {
+    #[default]
+    None,
+    /// Refuses the next write.
+    NextWrite,
+    /// Has no room for the next write.
+    NextWriteFull,
+    /// Has no room for any.
+    Full,
+    /// Gives wrong bytes.
+    Corrupt,
+    /// Answers nothing.
+    Silent,
+}
+
+#[derive(Default)]
+pub(super) struct Disk {
+    pub(super) fault: Mutex<Fault>,
+    /// By LV and first block.
+    extents: Mutex<BTreeMap<(LvId, u32), Bytes>>,
+    pub(super) reads: Mutex<u32>,
+}
+
+pub(super) struct FakeData(pub(super) Arc<Disk>);
+
+impl Handler<DataService> for FakeData {
+    fn request(
+        &self,
+        _: &PeerIdentity,
+        request: DataCall,
+        payload: Bytes,
+        responder: Responder<DataService>,
+    ) {
+        let mut fault = self.0.fault.lock();
+        let mut bytes = Bytes::new();
+        let reply = match (request, *fault) {
+            // The responder is dropped.
+            (_, Fault::Silent) => return,
+            (DataCall::Write { .. }, Fault::NextWrite) => {
+                *fault = Fault::None;
+                DataReply::NotWritten
+            }
+            (DataCall::Write { .. }, Fault::NextWriteFull) => {
+                *fault = Fault::None;
+                DataReply::Full
+            }
+            (DataCall::Write { .. }, Fault::Full) => DataReply::Full,
+            (DataCall::Write { lv, extents, len, .. }, _) => {
+                assert_eq!(payload.len(), len as usize, "the payload is the data");
+                self.0.extents.lock().insert((lv, extents[0].first), payload);
+                DataReply::Written
+            }
+            (DataCall::Read { lv, extents, from, len }, fault) => {
+                *self.0.reads.lock() += 1;
+                match self.0.extents.lock().get(&(lv, extents[0].first)) {
+                    Some(data) => {
+                        let mut read = data[from as usize..(from + len) as usize].to_vec();
+                        if fault == Fault::Corrupt {
+                            read[0] ^= 1;
+                        }
+                        bytes = read.into();
+                        DataReply::Bytes
+                    }
+                    None => DataReply::Unreadable,
+                }
+            }
+            (DataCall::Pg { .. }, _) => unreachable!("no PG asks"),
+        };
+        drop(fault);
+        responder.answer(&reply, bytes);
+    }
+
+    fn message(&self, _: &PeerIdentity, _: DataMessage, _: Bytes) {}
+}

@@ -1,0 +1,300 @@
+//! Meta servers that share one index, in which each answers for the PGs that it leads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_net::{Handler, PeerIdentity, Responder};
+use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
+use larder_types::codec::{decode, encode};
+use larder_types::{
+    Body, Chunk, Extent, Grant, Holders, HybridClock, LvId, Metax, ObjectKey, OpId, OpSeq, PartRow,
+    PgId, RegionId, ServerId, SessionId, Target, UploadId, UploadRow, VersionRow, View, rows,
+};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::managers::FakeManagers;
+use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
+
+/// What all meta servers know.
+#[derive(Default)]
+pub(super) struct Index {
+    rows: BTreeMap<Vec<u8>, (PgId, Vec<u8>)>,
+    /// Puts with a grant and without an outcome.
+    open: BTreeMap<OpSeq, (PutCall, Chunk)>,
+    /// Answers, by request.
+    answered: BTreeMap<(SessionId, u64), Answer>,
+    seq: u64,
+    block: u32,
+    abandoned: BTreeSet<OpSeq>,
+    /// Scans that were answered, by server.
+    pub(super) scans: BTreeMap<ServerId, u32>,
+}
+
+/// What the meta servers do, and what the test may have them do.
+pub(super) struct World {
+    pub(super) managers: Arc<FakeManagers>,
+    pub(super) index: Mutex<Index>,
+    /// Await is not answered in this view, and nobody there remembers a request.
+    pub(super) forgetful: Mutex<Option<View>>,
+    /// Whether the next put is not answered.
+    pub(super) holds_put: Mutex<bool>,
+    held: Mutex<Vec<Responder<MetaService>>>,
+    /// Counts the calls that were refused because another leads, and those that are not answered.
+    pub(super) refused: watch::Sender<u32>,
+    pub(super) holding: watch::Sender<u32>,
+    /// Counts the floors that were told.
+    pub(super) floors: watch::Sender<u32>,
+    /// Counts puts that were abandoned.
+    pub(super) abandoned: watch::Sender<u32>,
+}
+
+impl World {
+    pub(super) fn new(managers: Arc<FakeManagers>) -> Arc<Self> {
+        Arc::new(Self {
+            managers,
+            index: Mutex::default(),
+            forgetful: Mutex::default(),
+            holds_put: Mutex::default(),
+            held: Mutex::default(),
+            refused: watch::Sender::new(0),
+            holding: watch::Sender::new(0),
+            floors: watch::Sender::new(0),
+            abandoned: watch::Sender::new(0),
+        })
+    }
+
+    fn leads(&self, server: ServerId, pg: PgId, view: View) -> bool {
+        self.managers.leader(pg) == (server, view)
+    }
+
+    fn call(&self, pg: PgId, view: View, call: Call) -> Answer {
+        let mut index = self.index.lock();
+        match call {
+            Call::Put(put) => {
+                let request = (put.request.session, put.request.number);
+                if let Some(answer) = index.answered.get(&request) {
+                    return answer.clone();
+                }
+                if self.managers.epoch(put.bucket) != Some(put.epoch) {
+                    return Answer::Refused(Refusal::StaleBucket);
+                }
+                let answer = index.put(pg, view, *put);
+                if *self.forgetful.lock() != Some(view) {
+                    index.answered.insert(request, answer.clone());
+                }
+                answer
+            }
+            Call::Delete { bucket, key, .. } => {
+                index.rows.remove(&rows::version(bucket, &key, rows::NULL_VERSION));
+                Answer::Done { op: index.next_op(view), clock: HybridClock(1) }
+            }
+            Call::CreateUpload { bucket, key, attributes, checksum, .. } => {
+                let op = index.next_op(view);
+                let (upload, clock) = (UploadId { pg, op }, HybridClock(op.seq.0));
+                let row = rows::upload(bucket, &key, upload);
+                let value = encode(&UploadRow { upload, key, clock, attributes, checksum });
+                index.rows.insert(row, (pg, value));
+                Answer::Done { op, clock }
+            }
+            Call::CompleteUpload { bucket, key, upload, description, parts, .. } => {
+                let op = index.next_op(view);
+                index.rows.remove(&rows::upload(bucket, &key, upload));
+                let parts = parts.iter().map(|(part, _)| *part).collect();
+                let metax = metax_of(*description, op);
+                let value = encode(&VersionRow { op, metax, body: Body::Parts { upload, parts } });
+                let row = rows::version(bucket, &key, rows::NULL_VERSION);
+                index.rows.insert(row, (pg, value));
+                Answer::Done { op, clock: HybridClock(op.seq.0) }
+            }
+            other => unreachable!("no test makes this call: {other:?}"),
+        }
+    }
+}
+
+impl Index {
+    fn next_op(&mut self, view: View) -> OpId {
+        self.seq += 1;
+        OpId { view, seq: OpSeq(self.seq) }
+    }
+
+    fn put(&mut self, pg: PgId, view: View, put: PutCall) -> Answer {
+        let op = self.next_op(view);
+        let clock = HybridClock(op.seq.0);
+        let body = match &put.content {
+            Content::Inline(bytes) => Body::Inline(bytes.clone()),
+            Content::Stream { stream, chunks, chunk_bytes } => {
+                Body::Stream { stream: *stream, chunks: *chunks, chunk_bytes: *chunk_bytes }
+            }
+            Content::Data { len, seed, sums } => {
+                let extents = vec![Extent { first: self.block, blocks: len.div_ceil(4096) }];
+                self.block += extents[0].blocks;
+                let (lv, grant) = (LvId(pg.0), Grant { pg, op, attempt: 0 });
+                let answer = Answer::Granted { grant, lv, extents: extents.clone(), clock };
+                let (seed, len, sums) = (*seed, *len, sums.clone());
+                let holders = Holders::default();
+                let chunk = Chunk { grant, seed, lv, extents, len, sums, holders };
+                self.open.insert(op.seq, (put, chunk));
+                return answer;
+            }
+        };
+        self.close(pg, op, put, body);
+        Answer::Done { op, clock }
+    }
+
+    /// The row of a put that is committed.
+    fn close(&mut self, pg: PgId, op: OpId, put: PutCall, body: Body) {
+        let metax = metax_of(put.description, op);
+        let (row, value) = match (put.target, body) {
+            (Target::Version, body) => {
+                let row = rows::version(put.bucket, &put.key, rows::NULL_VERSION);
+                (row, encode(&VersionRow { op, metax, body }))
+            }
+            (Target::Part { upload, number }, body) => {
+                (rows::part(put.bucket, upload, number), encode(&PartRow { op, metax, body }))
+            }
+            (Target::Chunk { stream, number }, Body::Chunk(chunk)) => {
+                (rows::chunk(put.bucket, stream, number), encode(&chunk))
+            }
+            (Target::Chunk { .. }, body) => unreachable!("a chunk has data: {body:?}"),
+        };
+        self.rows.insert(row, (pg, value));
+    }
+}
+
+fn metax_of(description: Description, op: OpId) -> Metax {
+    Metax {
+        size: description.size,
+        etag: description.etag,
+        checksum: description.checksum,
+        attributes: description.attributes,
+        clock: HybridClock(op.seq.0),
+        region: RegionId(0),
+        expires_ms: None,
+        encryption: None,
+        retention: None,
+    }
+}
+
+pub(super) struct FakeMeta {
+    pub(super) me: ServerId,
+    pub(super) world: Arc<World>,
+}
+
+impl FakeMeta {
+    fn answer(&self, call: MetaCall) -> (MetaReply, Bytes) {
+        let index = self.world.index.lock();
+        let mut payload = Bytes::new();
+        let reply = match call {
+            MetaCall::Call { pg, view, call } => {
+                drop(index);
+                MetaReply::Answered(self.world.call(pg, view, call))
+            }
+            MetaCall::Await { pg, op, .. } => {
+                let grant = Grant { pg, op, attempt: 0 };
+                MetaReply::Answered(Answer::Persisted { grant })
+            }
+            MetaCall::Find { bucket, key, .. } => {
+                MetaReply::Found(index.version(bucket, &key).map(Box::new))
+            }
+            MetaCall::GetRow { row, .. } => {
+                let found = index.rows.get(&row).map(|(_, value)| Bytes::from(value.clone()));
+                let is_there = found.is_some();
+                payload = found.unwrap_or_default();
+                MetaReply::Row(is_there)
+            }
+            MetaCall::Scan { pgs, from, to, count_max, .. } => {
+                drop(index);
+                let mut index = self.world.index.lock();
+                *index.scans.entry(self.me).or_default() += 1;
+                let asked = |pg: PgId| pgs.iter().any(|(asked, _)| *asked == pg);
+                let mut found = index
+                    .rows
+                    .range(from..)
+                    .take_while(|(row, _)| to.as_ref().is_none_or(|to| *row < to))
+                    .filter(|(_, (pg, _))| asked(*pg));
+                let taken: Rows = found
+                    .by_ref()
+                    .take(count_max as usize)
+                    .map(|(row, (_, value))| (row.clone(), value.clone()))
+                    .collect();
+                let next = found.next().map(|(row, _)| row.clone());
+                payload = encode(&taken).into();
+                MetaReply::Rows(next)
+            }
+        };
+        (reply, payload)
+    }
+
+    fn leads_all(&self, call: &MetaCall) -> bool {
+        let leads = |pg, view| self.world.leads(self.me, pg, view);
+        match call {
+            MetaCall::Call { pg, view, .. }
+            | MetaCall::Await { pg, view, .. }
+            | MetaCall::Find { pg, view, .. }
+            | MetaCall::GetRow { pg, view, .. } => leads(*pg, *view),
+            MetaCall::Scan { pgs, .. } => pgs.iter().all(|(pg, view)| leads(*pg, *view)),
+        }
+    }
+}
+
+impl Index {
+    fn version(&self, bucket: larder_types::BucketId, key: &ObjectKey) -> Option<VersionRow> {
+        let (_, value) = self.rows.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
+        Some(decode("version row", value).unwrap())
+    }
+}
+
+impl Handler<MetaService> for FakeMeta {
+    fn request(
+        &self,
+        _: &PeerIdentity,
+        request: MetaCall,
+        _: Bytes,
+        responder: Responder<MetaService>,
+    ) {
+        if !self.leads_all(&request) {
+            responder.answer(&MetaReply::Refused(Refusal::NotPrimary), Bytes::new());
+            self.world.refused.send_modify(|count| *count += 1);
+            return;
+        }
+        let is_held = match &request {
+            MetaCall::Await { view, .. } => Some(*view) == *self.world.forgetful.lock(),
+            MetaCall::Call { call: Call::Put(_), .. } => {
+                std::mem::take(&mut *self.world.holds_put.lock())
+            }
+            _ => false,
+        };
+        if is_held {
+            if let MetaCall::Call { .. } = &request {
+                // It is done, and the caller does not hear of it.
+                let _unheard = self.answer(request);
+            }
+            self.world.held.lock().push(responder);
+            self.world.holding.send_modify(|count| *count += 1);
+            return;
+        }
+        let (reply, payload) = self.answer(request);
+        responder.answer(&reply, payload);
+    }
+
+    fn message(&self, _: &PeerIdentity, message: MetaMessage, _: Bytes) {
+        let mut index = self.world.index.lock();
+        match message {
+            MetaMessage::Call { pg, call: Call::Commit { op, holders, .. }, .. } => {
+                if let Some((put, chunk)) = index.open.remove(&op.seq) {
+                    let body = Body::Chunk(Chunk { holders, ..chunk });
+                    index.close(pg, op, put, body);
+                }
+            }
+            MetaMessage::Call { call: Call::Abandon { op, .. }, .. } => {
+                assert!(index.open.remove(&op.seq).is_some(), "it was under way");
+                assert!(index.abandoned.insert(op.seq), "once");
+                self.world.abandoned.send_modify(|count| *count += 1);
+            }
+            MetaMessage::Floor { .. } => self.world.floors.send_modify(|count| *count += 1),
+            other => unreachable!("no test says this: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The other roles in the proxy's own process: direct calls.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_kv::KvReader;
+use larder_objects::ObjectError;
+use larder_protocol::{Call, PutCall};
+use larder_types::{
+    BucketId, BucketName, BucketRecord, Chunk, HybridClock, LvId, ObjectKey, OpId, PgId,
+    VersionRow, rows,
+};
+
+use super::reach::{Data, Ended, Lost, Onward, Reach, Scan};
+use super::{decoded, refused, unavailable, unexpected};
+use crate::clock::now_ms;
+use crate::data::{DataServer, PutWrite, ReadFailure};
+use crate::limits::{DISK_FULL_TRIES_MAX, LIST_WAIT_MS_MAX};
+use crate::manager::{Manager, ManagerError};
+use crate::meta::Meta;
+use crate::requests::Requests;
+use crate::ticket::{Settled, Ticket};
+
+/// The roles of this process.
+pub struct Here {
+    meta: Arc<Meta>,
+    data: Arc<DataServer>,
+    manager: Arc<Manager>,
+}
+
+impl Here {
+    pub(super) fn new(
+        meta: Arc<Meta>,
+        data: Arc<DataServer>,
+        manager: Arc<Manager>,
+        requests: &Arc<Requests>,
+    ) -> Self {
+        meta.heed(requests.clone());
+        Self { meta, data, manager }
+    }
+
+    fn replicas(&self, lv: LvId) -> Result<usize, ObjectError> {
+        let map = self.manager.map();
+        let record = map.map.lvs.get(lv.0 as usize);
+        record
+            .map(|record| record.replicas.len())
+            .ok_or_else(|| unavailable("the map does not know the volume of a grant yet"))
+    }
+
+    fn look_up(
+        &self,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> Result<Option<VersionRow>, ObjectError> {
+        let row = self.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
+        row.map(|row| decoded::<VersionRow>("version row", &row)).transpose()
+    }
+
+    fn get(&self, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
+        self.meta.kv().get(row).map_err(|error| {
+            tracing::error!(%error, "a row of the index cannot be read");
+            unavailable("the index cannot be read: see the log")
+        })
+    }
+
+    async fn settle(&self, pg: PgId) -> Result<(), ObjectError> {
+        if self.meta.shows_all(pg) {
+            return Ok(());
+        }
+        self.ask(pg, Call::Barrier).await.map(|_passed| ())
+    }
+
+    /// Waits until the index shows everything that any PG had taken when this was called.
+    async fn settle_all(&self) -> Result<(), ObjectError> {
+        let mut tickets = Vec::new();
+        for pg in self.meta.pg_ids() {
+            if !self.meta.shows_all(pg) {
+                let ticket = Arc::new(Ticket::default());
+                self.meta.call(pg, Call::Barrier, &ticket);
+                tickets.push(ticket);
+            }
+        }
+        let all = async {
+            for ticket in tickets {
+                match ticket.settled().await {
+                    Settled::Refused(refusal) => return Err(refused(refusal)),
+                    _passed => {}
+                }
+            }
+            Ok(())
+        };
+        tokio::time::timeout(Duration::from_millis(LIST_WAIT_MS_MAX), all)
+            .await
+            .unwrap_or_else(|_| Err(unavailable("puts under way were not settled in time")))
+    }
+
+    /// Has the manager change the map where it may wait for a disk.
+    async fn manage<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Manager) -> Result<T, ManagerError> + Send + 'static,
+    ) -> Result<T, ObjectError> {
+        let manager = self.manager.clone();
+        match tokio::task::spawn_blocking(move || change(&manager)).await {
+            Ok(outcome) => outcome.map_err(managing_failed),
+            Err(_panicked) => Err(unavailable("the manager stopped: see the log")),
+        }
+    }
+}
+
+/// Abandons a put whose caller goes away.
+struct PutGuard<'a> {
+    meta: &'a Meta,
+    pg: PgId,
+    ticket: Arc<Ticket>,
+    op: Option<OpId>,
+    disk_full: bool,
+    armed: bool,
+}
+
+impl Drop for PutGuard<'_> {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        if let Some(op) = self.ticket.orphan().or(self.op) {
+            self.meta.tell(self.pg, Call::Abandon { op, disk_full: self.disk_full });
+        }
+    }
+}
+
+impl Reach for Here {
+    fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T> {
+        self.manager.map().bucket(name).map(look)
+    }
+
+    fn buckets(&self) -> Vec<BucketRecord> {
+        self.manager.map().map.buckets.values().cloned().collect()
+    }
+
+    async fn create_bucket(
+        &self,
+        name: &BucketName,
+        location: Option<String>,
+    ) -> Result<BucketRecord, ObjectError> {
+        let name = name.clone();
+        self.manage(move |manager| manager.create_bucket(&name, location, now_ms())).await
+    }
+
+    async fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
+        let name = name.clone();
+        self.manage(move |manager| manager.begin_deletion(&name)).await
+    }
+
+    async fn end_deletion(&self, marked: BucketRecord, empty: bool) -> Result<(), ObjectError> {
+        self.manage(move |manager| manager.end_deletion(&marked, empty)).await
+    }
+
+    fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId {
+        self.meta.pg_of(bucket, key)
+    }
+
+    fn admit(&self) -> Result<(), ObjectError> {
+        if self.meta.log_is_busy() { Err(ObjectError::SlowDown) } else { Ok(()) }
+    }
+
+    /// Turns away what would add data to a full disk or a full log, too.
+    fn admit_data(&self) -> Result<(), ObjectError> {
+        if self.data.is_broken() {
+            return Err(unavailable("the data disk failed: replace it"));
+        }
+        if self.data.is_full() || self.meta.log_is_full() {
+            return Err(ObjectError::Full);
+        }
+        self.admit()
+    }
+
+    async fn ask(&self, pg: PgId, call: Call) -> Result<Settled, ObjectError> {
+        let ticket = Arc::new(Ticket::default());
+        self.meta.call(pg, call, &ticket);
+        match ticket.settled().await {
+            Settled::Refused(refusal) => Err(refused(refusal)),
+            settled => Ok(settled),
+        }
+    }
+
+    fn tell(&self, pg: PgId, call: Call) {
+        self.meta.tell(pg, call);
+    }
+
+    async fn put(&self, pg: PgId, call: PutCall, data: Option<Data>) -> Result<Ended, ObjectError> {
+        let ticket = Arc::new(Ticket::default());
+        let mut guard = PutGuard {
+            meta: &self.meta,
+            pg,
+            ticket: ticket.clone(),
+            op: None,
+            disk_full: false,
+            armed: true,
+        };
+        self.meta.call(pg, Call::Put(Box::new(call)), &ticket);
+        let mut replicas = 0;
+        let mut clock = HybridClock::default();
+        if let Some((data, len)) = data
+            && let Some(granted) = ticket.granted().await
+        {
+            guard.op = Some(granted.grant.op);
+            clock = granted.clock;
+            replicas = self.replicas(granted.lv)?;
+            ticket.writing(replicas);
+            for replica in 0..replicas {
+                let (extents, data) = (granted.extents.clone(), data.clone());
+                let write = PutWrite { extents, data, len, replica };
+                self.data.write(granted.lv, granted.grant, write, &ticket);
+            }
+        }
+        match ticket.settled().await {
+            Settled::Written(grant, holders) if holders.count() == replicas => {
+                let (op, attempt) = (grant.op, grant.attempt);
+                self.meta.tell(pg, Call::Commit { op, attempt, holders });
+                guard.armed = false;
+                Ok(Ended::Done(clock))
+            }
+            Settled::Written(..) if ticket.hit_full_disk() => {
+                guard.disk_full = true;
+                // The only replica: nothing was written.
+                Ok(Ended::Lost(Lost { disk_full: true, in_doubt: false }))
+            }
+            Settled::Written(..) => Err(unavailable("the disk did not take the data")),
+            Settled::Done(_, clock) => {
+                guard.armed = false;
+                Ok(Ended::Done(clock))
+            }
+            Settled::Refused(refusal) => {
+                guard.armed = false;
+                Err(refused(refusal))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Begins anew at once: there may be room in space that was written before.
+    async fn again(&self, tries: u32, _disk_full: Lost) -> Result<(), ObjectError> {
+        if tries < DISK_FULL_TRIES_MAX { Ok(()) } else { Err(ObjectError::Full) }
+    }
+
+    async fn find(
+        &self,
+        pg: PgId,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> Result<Option<VersionRow>, ObjectError> {
+        if self.meta.rests(pg, bucket, key) {
+            return self.look_up(bucket, key);
+        }
+        match self.ask(pg, Call::Read { bucket, key: key.clone() }).await? {
+            Settled::Version(row) => Ok(row.map(|row| *row)),
+            Settled::AskIndex => self.look_up(bucket, key),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn row(&self, _: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
+        self.get(row)
+    }
+
+    async fn settled_row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
+        self.settle(pg).await?;
+        self.get(row)
+    }
+
+    async fn read(
+        &self,
+        chunk: Box<Chunk>,
+        range: Range<u32>,
+    ) -> Result<(Box<Chunk>, Bytes), ReadFailure> {
+        if let Some(bytes) = self.data.read_cached(&chunk, range.clone())? {
+            return Ok((chunk, bytes));
+        }
+        let data = self.data.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let bytes = data.read(&chunk, range);
+            bytes.map(|bytes| (chunk, bytes))
+        });
+        reading.await.map_err(|_join_error| ReadFailure::Unreadable)?
+    }
+
+    /// One scan of the index has the rows of all PGs.
+    async fn scan<V>(&self, scan: Scan<'_>, mut visit: V) -> Result<(), ObjectError>
+    where
+        V: FnMut(&[u8], &[u8]) -> Onward + Send,
+    {
+        match scan.pg {
+            _ if !scan.settle => {}
+            Some(pg) => self.settle(pg).await?,
+            None => self.settle_all().await?,
+        }
+        let mut from = Some(scan.from);
+        while let Some(first) = from.take() {
+            let scanned =
+                self.meta.kv().scan(&first, scan.to, &mut |row, value| match visit(row, value) {
+                    Onward::Next => ControlFlow::Continue(()),
+                    Onward::Seek(to) => {
+                        from = Some(to);
+                        ControlFlow::Break(())
+                    }
+                    Onward::Stop => ControlFlow::Break(()),
+                });
+            scanned.map_err(|error| {
+                tracing::error!(%error, "the index cannot be scanned");
+                unavailable("the index cannot be scanned: see the log")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn managing_failed(error: ManagerError) -> ObjectError {
+    match error {
+        ManagerError::BucketExists => ObjectError::BucketExists,
+        ManagerError::NoSuchBucket => ObjectError::NoSuchBucket,
+        ManagerError::TooManyBuckets => ObjectError::TooManyBuckets,
+        ManagerError::Disk(larder_env::DiskError::Full { .. }) => ObjectError::Full,
+        error @ (ManagerError::Disk(_) | ManagerError::Unusable(_)) => {
+            ObjectError::Unavailable { reason: error.to_string() }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! How a proxy reaches the other roles.
+//!
+//! What a proxy does with objects is the same wherever the other roles run. What differs is behind this seam:
+//! [`Here`](super::Here), direct calls in one process, and [`Away`](super::Away), over the net. It is a type
+//! parameter, so that a call in one process costs what a call costs.
+
+use std::future::Future;
+use std::ops::Range;
+
+use bytes::Bytes;
+use larder_objects::ObjectError;
+use larder_protocol::{Call, PutCall};
+use larder_types::{
+    BucketId, BucketName, BucketRecord, Chunk, HybridClock, ObjectKey, PgId, VersionRow,
+};
+
+use crate::data::ReadFailure;
+use crate::ticket::Settled;
+
+/// How a put ended that was not refused.
+#[derive(Debug)]
+pub enum Ended {
+    /// It is committed, with this clock.
+    Done(HybridClock),
+    /// Its data did not come to lie on every replica, and it was given up.
+    Lost(Lost),
+}
+
+/// Why a put was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// A replica had no room.
+    pub disk_full: bool,
+    /// Another may have its data: the put may be rolled forward yet.
+    pub in_doubt: bool,
+}
+
+/// A put's data: pieces, and their bytes together.
+pub type Data = (Vec<Bytes>, u32);
+
+/// What a scan looks at.
+pub struct Scan<'a> {
+    /// The rows of one PG, or of all.
+    pub pg: Option<PgId>,
+    /// Whether everything that was taken before must show, or shows already because this call waited for it.
+    pub settle: bool,
+    /// First row.
+    pub from: Vec<u8>,
+    /// The row behind the last, if any.
+    pub to: Option<&'a [u8]>,
+    /// How many rows will do, about.
+    pub wanted: usize,
+}
+
+/// Where a scan goes after a row.
+pub enum Onward {
+    /// To the next one.
+    Next,
+    /// To the first that is not before this one.
+    Seek(Vec<u8>),
+    /// Nowhere.
+    Stop,
+}
+
+/// The other roles, as a proxy uses them. What a stream of a body awaits is `Sync`, as the stream must be.
+pub trait Reach: Send + Sync + 'static {
+    /// What is to be known of a bucket, also of one that is being found empty; `None` if there is none.
+    fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T>;
+
+    /// All buckets, by name.
+    fn buckets(&self) -> Vec<BucketRecord>;
+
+    /// Makes a bucket; when it is made this proxy knows it.
+    fn create_bucket(
+        &self,
+        name: &BucketName,
+        location: Option<String>,
+    ) -> impl Future<Output = Result<BucketRecord, ObjectError>> + Send;
+
+    /// Marks a bucket as deleting, under a new epoch.
+    fn begin_deletion(
+        &self,
+        name: &BucketName,
+    ) -> impl Future<Output = Result<BucketRecord, ObjectError>> + Send;
+
+    /// Removes a bucket that was marked so, if it was found empty; else makes it live again.
+    fn end_deletion(
+        &self,
+        marked: BucketRecord,
+        empty: bool,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// The PG of a key.
+    fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId;
+
+    /// Turns calls away early that could not be taken now.
+    fn admit(&self) -> Result<(), ObjectError>;
+
+    /// The same for calls that add data.
+    fn admit_data(&self) -> Result<(), ObjectError>;
+
+    /// Makes a call that becomes an op, and waits for it.
+    fn ask(
+        &self,
+        pg: PgId,
+        call: Call,
+    ) -> impl Future<Output = Result<Settled, ObjectError>> + Send;
+
+    /// Tells a PG something that has no answer.
+    fn tell(&self, pg: PgId, call: Call);
+
+    /// The put of DESIGN §5: METAX and data in parallel, committed when both are durable. If the future is
+    /// dropped the put is abandoned.
+    fn put(
+        &self,
+        pg: PgId,
+        call: PutCall,
+        data: Option<Data>,
+    ) -> impl Future<Output = Result<Ended, ObjectError>> + Send;
+
+    /// A put was given up so many times, last for this reason: returns when it may begin anew.
+    ///
+    /// # Errors
+    /// If it was tried often enough.
+    fn again(&self, tries: u32, lost: Lost)
+    -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// The key's null version; waits for the outcome of puts that are under way.
+    fn find(
+        &self,
+        pg: PgId,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<Option<VersionRow>, ObjectError>> + Send;
+
+    /// A row of a PG.
+    fn row(
+        &self,
+        pg: PgId,
+        row: &[u8],
+    ) -> impl Future<Output = Result<Option<Bytes>, ObjectError>> + Send + Sync;
+
+    /// The same, after everything that the PG has taken shows in the index.
+    fn settled_row(
+        &self,
+        pg: PgId,
+        row: &[u8],
+    ) -> impl Future<Output = Result<Option<Bytes>, ObjectError>> + Send;
+
+    /// Reads bytes of a chunk, at most [`READ_PIECE_BYTES`](crate::limits::READ_PIECE_BYTES), and verifies them;
+    /// gives the chunk back.
+    fn read(
+        &self,
+        chunk: Box<Chunk>,
+        range: Range<u32>,
+    ) -> impl Future<Output = Result<(Box<Chunk>, Bytes), ReadFailure>> + Send + Sync;
+
+    /// Visits rows in their order.
+    fn scan<V>(
+        &self,
+        scan: Scan<'_>,
+        visit: V,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send
+    where
+        V: FnMut(&[u8], &[u8]) -> Onward + Send;
+}
