@@ -2,9 +2,10 @@
 //! decides. Also what all parts share: time, chance, the trace and what was found.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use larder_env::SeededRng;
+use larder_types::ServerId;
 
 use crate::happening::Happening;
 use crate::setup::Weather;
@@ -50,6 +51,8 @@ pub(crate) struct Net {
     serial: u64,
     pub(crate) trace: Trace,
     pub(crate) weather: Weather,
+    /// Servers that do not hear the managers, nor these them; what they say to each other arrives.
+    pub(crate) cut_off: BTreeSet<ServerId>,
     pub(crate) faults: Covered,
     pub(crate) answers: Covered,
     finding: Option<Finding>,
@@ -64,6 +67,7 @@ impl Net {
             serial: 0,
             trace,
             weather,
+            cut_off: BTreeSet::new(),
             faults: Covered::default(),
             answers: Covered::default(),
             finding: None,
@@ -121,6 +125,26 @@ impl Net {
             return;
         }
         self.send(what);
+    }
+
+    /// A message between two managers; it may be lost, and neither of them hears another while it is cut off.
+    pub(crate) fn send_among_managers(
+        &mut self,
+        (from, to): (ServerId, ServerId),
+        what: impl Into<Happening>,
+    ) {
+        if !self.cut_off.contains(&from) {
+            self.send_managed(to, what);
+        }
+    }
+
+    /// A message between a server and a manager; it may be lost, and is if the server is cut off.
+    pub(crate) fn send_managed(&mut self, server: ServerId, what: impl Into<Happening>) {
+        if self.cut_off.contains(&server) {
+            self.faults.add("messages cut off", 1);
+        } else {
+            self.send_lossy(what);
+        }
     }
 
     fn delay(&mut self) -> u64 {

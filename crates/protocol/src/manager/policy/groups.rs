@@ -129,7 +129,8 @@ impl Turn<'_> {
         let other_leads = record.members.first().is_some_and(|primary| *primary != members[0]);
         let lease_died =
             record.members.first().is_some_and(|primary| self.has_restarted(*primary, record));
-        if other_leads && !lease_died && !self.leading.leases.have_run_out(pg, self.now_ms) {
+        let may_answer = other_leads && !lease_died && !self.planted.waits_out_no_lease();
+        if may_answer && !self.leading.leases.have_run_out(pg, self.now_ms) {
             self.leading.leases.withdrawn.insert(pg);
             return;
         }

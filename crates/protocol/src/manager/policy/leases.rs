@@ -9,6 +9,7 @@ use super::{PolicyEffect, Subject, Turn};
 use crate::limits::{GRANTS_WAITING_MAX, LEASE_DRIFT_MS, LEASE_MS};
 use crate::manager::quorum::Ticket;
 use crate::manager::state::ServerState;
+use crate::planted::Planted;
 
 #[derive(Debug)]
 struct Renewal {
@@ -32,9 +33,10 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    pub(super) fn new(now_ms: u64) -> Self {
+    pub(super) fn new(now_ms: u64, planted: Planted) -> Self {
+        let inherited_ms = if planted.inherits_no_lease() { 0 } else { LEASE_MS + LEASE_DRIFT_MS };
         Self {
-            inherited_until_ms: now_ms + LEASE_MS + LEASE_DRIFT_MS,
+            inherited_until_ms: now_ms + inherited_ms,
             until_ms: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
             asked: None,
@@ -78,6 +80,10 @@ impl Turn<'_> {
         let until_ms = self.now_ms + LEASE_MS + LEASE_DRIFT_MS;
         for (pg, _) in &granted {
             leases.until_ms.insert(*pg, until_ms);
+        }
+        if self.planted.confirms_no_lease() {
+            self.tell(server, ManagerMessage::Leases { boot, sent_ms, granted });
+            return;
         }
         leases.waiting.push(Renewal { server, boot, sent_ms, granted });
         self.ask();
