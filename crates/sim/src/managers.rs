@@ -52,6 +52,12 @@ impl Managers {
         names(&self.map, self.me, self.boot)
     }
 
+    /// Whether the map says that another run is in this one's place: a late message made the managers think so, and
+    /// they do not hear this one any more.
+    pub(crate) fn know_another(&self) -> bool {
+        self.map.servers.get(&self.me).is_some_and(|record| record.ended.contains(&self.boot))
+    }
+
     /// What is due at each beat besides what the server says: to ask for a newer map, of another if this one is
     /// silent.
     pub(crate) fn beat(&mut self, net: &mut Net) {

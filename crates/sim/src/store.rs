@@ -130,24 +130,30 @@ impl Store {
     }
 
     /// The PV that a manager wants made, if that is what came.
-    fn from_managers(&mut self, what: FromManagers, net: &mut Net) -> Option<(Action, Concerned)> {
-        let managers = self.managers.as_mut().filter(|_| self.volume.is_some())?;
+    fn from_managers(
+        &mut self,
+        what: FromManagers,
+        net: &mut Net,
+    ) -> Result<Option<(Action, Concerned)>, Fate> {
+        let up = self.managers.as_mut().filter(|_| self.volume.is_some());
+        let Some(managers) = up else { return Ok(None) };
         managers.heard(net);
         match what {
             FromManagers::Map(map) => {
-                managers.take(&map, net);
-                None
+                if managers.take(&map, net) && managers.know_another() {
+                    return Err(Fate::superseded(net));
+                }
             }
             FromManagers::Says(ManagerMessage::WhoAreYou) => {
                 managers.say(ServerMessage::Started(self.boot, Vec::new(), Vec::new()), net);
-                None
             }
             FromManagers::Says(ManagerMessage::CreatePv { lv, replica, pv, .. }) => {
                 let action = Action::CreatePv { pv, lv, replica };
-                Some((action, Concerned::Managers { lv, replica }))
+                return Ok(Some((action, Concerned::Managers { lv, replica })));
             }
-            FromManagers::Says(_) => None,
+            FromManagers::Says(_) => {}
         }
+        Ok(None)
     }
 
     pub(crate) fn handle(&mut self, input: StoreIn, net: &mut Net) -> Result<(), Fate> {
@@ -169,7 +175,7 @@ impl Store {
                 hear(caller, Heard::Bytes(bytes), net);
                 return Ok(());
             }
-            StoreIn::Managers(what) => match self.from_managers(what, net) {
+            StoreIn::Managers(what) => match self.from_managers(what, net)? {
                 Some(wanted) => wanted,
                 None => return Ok(()),
             },

@@ -237,6 +237,9 @@ impl Node {
 
     fn take_map(&mut self, map: &Arc<Topology>, net: &mut Net) -> Result<(), Fate> {
         if self.life().managers.take(map, net) {
+            if self.life().managers.know_another() {
+                return Err(Fate::superseded(net));
+            }
             for (_, session) in &map.closed {
                 self.close_session(*session, net)?;
             }

@@ -78,7 +78,7 @@ impl Proxy {
         self.is_up && self.session == Session::Open
     }
 
-    /// Whether the managers have closed its session: nothing that it asks for will be done.
+    /// Whether the managers have closed its session, or never will open it: nothing that it asks for will be done.
     pub(crate) fn is_shut_out(&self) -> bool {
         self.is_up && self.session == Session::Closed
     }
@@ -178,7 +178,9 @@ impl Proxy {
         }
         self.desk.take_map(&map);
         let own = self.desk.session();
-        if map.sessions.contains_key(&own) {
+        if self.managers.know_another() {
+            self.session = Session::Closed;
+        } else if map.sessions.contains_key(&own) {
             self.session = Session::Open;
         } else if self.session == Session::Open || map.closed.iter().any(|(_, of)| *of == own) {
             self.session = Session::Closed;

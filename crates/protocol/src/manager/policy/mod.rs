@@ -231,6 +231,10 @@ impl Turn<'_> {
         if record.state == ServerState::Removed {
             return;
         }
+        if message.boot().is_some_and(|boot| record.ended.contains(&boot)) {
+            // It is late, or its server has yet to see that another run is in its place.
+            return;
+        }
         let known = record.boot;
         match message {
             ServerMessage::Started(boot, addresses, has) => {
