@@ -40,9 +40,6 @@ pub enum Planted {
     /// Leases are told without asking whether this manager still leads.
     #[cfg(feature = "planted-bugs")]
     LeaseNotConfirmed,
-    /// A new leader does not wait out the leases that the one before it may have granted.
-    #[cfg(feature = "planted-bugs")]
-    LeaseNotInherited,
 }
 
 macro_rules! asks {
@@ -74,5 +71,4 @@ asks! {
     keeps_old_rows => SnapshotKeepsOldRows,
     waits_out_no_lease => LeaseNotWaitedOut,
     confirms_no_lease => LeaseNotConfirmed,
-    inherits_no_lease => LeaseNotInherited,
 }

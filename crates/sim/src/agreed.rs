@@ -2,14 +2,14 @@
 //! for the checks. What two managers apply at one place of their log must be the same.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_protocol::LvInfo;
 use larder_protocol::manager::quorum::LogIndex;
-use larder_protocol::manager::state::{LvState, PgRecord, Topology};
+use larder_protocol::manager::state::{LvRecord, LvState, PgRecord, Topology};
 use larder_types::{LvId, PgId, PvId, ServerId, View};
 
 use crate::servers::{info_of, places, primary_of};
@@ -78,17 +78,10 @@ impl Agreed {
 
     /// Whether a meta server may lose everything though `lost` have too, of which the managers know nothing yet:
     /// each of its PGs has enough other members with all of it.
-    pub(crate) fn can_spare(
-        &self,
-        node: usize,
-        lost: &std::collections::BTreeSet<usize>,
-        enough: usize,
-    ) -> bool {
+    pub(crate) fn can_spare(&self, node: usize, lost: &BTreeSet<usize>, enough: usize) -> bool {
         let node = ServerId(node as u32);
         let has_all = |pg: &PgRecord, member: &ServerId| {
-            *member != node
-                && pg.qualified.contains(member)
-                && !lost.contains(&(member.0 as usize))
+            *member != node && pg.qualified.contains(member) && !lost.contains(&(member.0 as usize))
         };
         let concerned = |pg: &&PgRecord| {
             pg.members.contains(&node) || pg.learners.contains(&node) || pg.target.contains(&node)
@@ -106,9 +99,7 @@ impl Agreed {
 
     /// All LVs that are there, with their PGs.
     pub(crate) fn infos(&self) -> impl Iterator<Item = (PgId, LvInfo)> {
-        let made = |(_, lv): &(usize, &larder_protocol::manager::state::LvRecord)| {
-            lv.state != LvState::Creating
-        };
+        let made = |(_, lv): &(usize, &LvRecord)| lv.state != LvState::Creating;
         let lvs = self.map.lvs.iter().enumerate().filter(made);
         lvs.map(|(id, lv)| {
             let boot = |server: ServerId| self.map.servers.get(&server).map(|record| record.boot);

@@ -63,12 +63,7 @@ struct State {
 pub(crate) struct Desk(Rc<RefCell<State>>);
 
 impl Desk {
-    pub(crate) fn new(
-        proxy: usize,
-        seed: u64,
-        setup: &Arc<Setup>,
-        rotten: &Rotten,
-    ) -> Self {
+    pub(crate) fn new(proxy: usize, seed: u64, setup: &Arc<Setup>, rotten: &Rotten) -> Self {
         let mut rng = SeededRng::new(seed);
         let session = SessionId(rng.next_u64());
         Self(Rc::new(RefCell::new(State {

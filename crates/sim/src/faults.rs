@@ -2,6 +2,7 @@
 
 use larder_env::SeededRng;
 use larder_kv::FlushFault;
+use larder_types::ServerId;
 
 use crate::happening::Part;
 use crate::net::MS;
@@ -51,6 +52,8 @@ pub(crate) enum FaultKind {
     CutOff(Server),
     /// What a meta server has goes elsewhere, for some seconds.
     Draining(usize),
+    /// A server hears the managers late, though they hear it at once.
+    Laggard(Server),
     /// A manager is gone for some seconds.
     ManagerAway(usize),
     /// A data server is gone for some seconds.
@@ -109,7 +112,7 @@ impl FaultKind {
             31 if !setup.proxy_inside => Self::ManagerAway(manager),
             32 if !setup.proxy_inside => {
                 let id = rng.below(setup.servers() as u64) as u32;
-                Self::CutOff(setup.server(larder_types::ServerId(id)))
+                Self::CutOff(setup.server(ServerId(id)))
             }
             33 if several => Self::Draining(machine),
             _ => Self::PowerLossAt(disk, 1 + rng.below(200)),
@@ -129,11 +132,14 @@ impl FaultKind {
     /// Draws one that concerns the members of PGs.
     pub(crate) fn draw_of_members(rng: &mut SeededRng, setup: &Setup) -> Self {
         let machine = rng.below(setup.machines as u64) as usize;
-        match rng.below(8) {
+        let manager = rng.below(setup.managers as u64) as usize;
+        match rng.below(12) {
             0 => Self::CutOff(Server::Node(machine)),
             1 => Self::Away(machine),
-            6 => Self::CutOff(Server::Manager(rng.below(setup.managers as u64) as usize)),
-            7 => Self::Draining(machine),
+            6 => Self::CutOff(Server::Manager(manager)),
+            7 => Self::Kill(Part::Manager(manager)),
+            8 => Self::Laggard(Server::Node(machine)),
+            9 | 10 => Self::Draining(machine),
             2 | 3 => Self::StoreAway(machine),
             _ => Self::Wiped(machine),
         }
@@ -160,6 +166,7 @@ impl FaultKind {
             Self::CutOff(Server::Manager(_)) => "manager cut off from the others",
             Self::CutOff(_) => "server cut off from the managers",
             Self::Draining(_) => "meta server drains",
+            Self::Laggard(_) => "server that hears the managers late",
             Self::ManagerAway(_) => "manager away",
             Self::StoreAway(_) => "data server away",
             Self::Away(_) => "meta server away",
@@ -172,7 +179,9 @@ impl FaultKind {
     pub(crate) fn lasts_us(self, rng: &mut SeededRng) -> u64 {
         match self {
             Self::DiskFull(_) | Self::Storm => 50 * MS + rng.below(800 * MS),
-            Self::CutOff(_) | Self::Draining(_) => 500 * MS + rng.below(8_000 * MS),
+            Self::CutOff(_) | Self::Draining(_) | Self::Laggard(_) => {
+                500 * MS + rng.below(12_000 * MS)
+            }
             _ => 0,
         }
     }

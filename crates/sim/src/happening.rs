@@ -29,6 +29,8 @@ pub(crate) enum Happening {
     Client(usize),
     /// A machine, or some of its processes, starts again.
     Restart(Part),
+    /// A fault that another brought about.
+    Strikes(FaultKind),
     /// A fault ends.
     Over(FaultKind),
 }
@@ -216,6 +218,7 @@ impl Happening {
             Happening::Client(client) => (70, *client as u64, 0),
             Happening::Restart(_) => (80, 0, 0),
             Happening::Over(_) => (81, 0, 0),
+            Happening::Strikes(_) => (82, 0, 0),
         };
         kind << 56 | whom << 48 | more & 0xFFFF_FFFF_FFFF
     }

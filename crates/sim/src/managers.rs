@@ -44,7 +44,7 @@ impl Managers {
     /// Tells the leader something; it may be lost.
     pub(crate) fn say(&self, message: ServerMessage, net: &mut Net) {
         let input = ManagerIn::Server { from: self.me, message, handed_on: false };
-        net.send_managed(self.me, (self.at, input));
+        net.send_to_manager(self.me, (self.at, input));
     }
 
     /// Whether the map names this run.
@@ -70,7 +70,7 @@ impl Managers {
 
     fn ask_map(&self, net: &mut Net) {
         let input = ManagerIn::AskMap { from: self.me, known: self.map.version };
-        net.send_managed(self.me, (self.at, input));
+        net.send_to_manager(self.me, (self.at, input));
     }
 
     /// Something came from a manager.

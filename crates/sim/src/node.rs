@@ -92,12 +92,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(
-        id: usize,
-        setup: &Arc<Setup>,
-        agreed: &Shared,
-        disk: Arc<SimDisk>,
-    ) -> Self {
+    pub(crate) fn new(id: usize, setup: &Arc<Setup>, agreed: &Shared, disk: Arc<SimDisk>) -> Self {
         Self {
             id,
             setup: setup.clone(),
@@ -161,7 +156,7 @@ impl Node {
                 }
                 self.step(pg, Event::Data { lv, replica, answer }, net)
             }
-            NodeIn::Managers(what) => self.from_managers(what, net),
+            NodeIn::Managers(what) => self.hear_managers(what, net),
             NodeIn::Beat { run: meant } if meant == run => {
                 self.beat(net);
                 Ok(())
@@ -463,11 +458,11 @@ impl Member {
 
 /// Derives the space of these PGs from the index and from what is open in them. Rows of others are what a member
 /// left behind that is none any more.
-pub(crate) fn scan<'a>(
+pub(crate) fn scan(
     port: &Port<'_>,
     pg_count: u32,
     lvs: impl Iterator<Item = LvInfo>,
-    pgs: &[&'a Pg],
+    pgs: &[&Pg],
 ) -> Result<larder_protocol::rebuild::Derived, IndexError> {
     let mut scan = SpaceScan::new(lvs);
     for table in [b"K", b"O", b"P", b"U", b"V"] {

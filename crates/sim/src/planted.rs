@@ -82,7 +82,6 @@ bugs! {
     "snapshot-keeps-old-rows" => protocol: larder_protocol::Planted::SnapshotKeepsOldRows,
     "lease-not-waited-out" => protocol: larder_protocol::Planted::LeaseNotWaitedOut,
     "lease-not-confirmed" => protocol: larder_protocol::Planted::LeaseNotConfirmed,
-    "lease-not-inherited" => protocol: larder_protocol::Planted::LeaseNotInherited,
     "lost-member-leads" => driver: Driver::ClaimsAll,
     "lease-from-arrival" => driver: Driver::LeaseFromArrival,
     "managers-persist-late" => driver: Driver::SaysPersistedAtOnce,

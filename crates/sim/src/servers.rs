@@ -87,9 +87,11 @@ pub(crate) fn primary_of(map: &Topology, pg: PgId) -> (usize, View) {
 
 /// Where the replicas of an LV that hold something lie: data server and PV, by index.
 pub(crate) fn places(setup: &Setup, map: &Topology, lv: LvId) -> Vec<(usize, PvId)> {
-    let place = map.lv(lv).into_iter().flat_map(current).map(|replica| match setup.server(replica.server) {
-        Server::Store(store) => (store, replica.pv),
-        other => panic!("a replica on {other:?}"),
+    let place = map.lv(lv).into_iter().flat_map(current).map(|replica| {
+        match setup.server(replica.server) {
+            Server::Store(store) => (store, replica.pv),
+            other => panic!("a replica on {other:?}"),
+        }
     });
     place.collect()
 }

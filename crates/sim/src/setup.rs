@@ -4,6 +4,7 @@ use larder_env::SeededRng;
 use larder_protocol::limits::{LEASE_DRIFT_MS, LEASE_MS};
 
 use crate::faults::{Fault, FaultKind};
+use crate::net::MS;
 use crate::planted::Bugs;
 use crate::trace::Text;
 
@@ -79,6 +80,9 @@ pub(crate) struct Setup {
     pub(crate) proxies: usize,
     pub(crate) proxy_inside: bool,
     pub(crate) clients: usize,
+    /// Longest pause of a client between two calls, in microseconds. Where it is long, what the managers do takes
+    /// place among calls and not between them.
+    pub(crate) pause_us: u64,
     pub(crate) keys: usize,
     pub(crate) pvs_per_disk: u32,
     /// Bytes of attributes that some puts carry, to fill the log.
@@ -95,6 +99,10 @@ pub(crate) struct Setup {
 pub const HEAVY_ONE_IN: u64 = 40;
 /// One in so many seeds of several members has members that often go and come.
 pub const RESTLESS_ONE_IN: u64 = 8;
+/// One in so many seeds of several members has clients that take their time.
+const LEISURELY_ONE_IN: u64 = 4;
+/// Longest pause of such a client.
+const LONG_PAUSE_US: u64 = 150 * MS;
 /// Faults of members that are added to such a seed's.
 const RESTLESS_FAULTS: u32 = 15;
 /// One in so many seeds has many puts that are very slow, and few faults.
@@ -146,6 +154,7 @@ impl Setup {
             proxies: if proxy_inside { 1 } else { 2 },
             proxy_inside,
             clients: 2 + rng.below(4) as usize,
+            pause_us: 2 * MS,
             keys,
             pvs_per_disk: pgs * if single { 1 } else { 2 } + rng.below(3) as u32,
             ballast,
@@ -168,7 +177,11 @@ impl Setup {
                 setup.faults.push(Fault { at_op, kind });
             }
         }
+        if !single && rng.one_in(LEISURELY_ONE_IN) {
+            setup.pause_us = LONG_PAUSE_US;
+        }
         if !single && (rng.one_in(RESTLESS_ONE_IN) || options.restless) {
+            setup.pause_us = LONG_PAUSE_US;
             for _ in 0..RESTLESS_FAULTS {
                 let at_op = rng.below(u64::from(options.ops)) as u32;
                 let kind = FaultKind::draw_of_members(&mut rng, &setup);

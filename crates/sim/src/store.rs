@@ -96,8 +96,7 @@ impl Store {
         {
             net.find(Finding::BrokenPromise(format!("data server {}: {broken}", self.id)));
         }
-        self.managers =
-            Some(Managers::new(Server::Store(self.id), self.boot, &self.setup, net));
+        self.managers = Some(Managers::new(Server::Store(self.id), self.boot, &self.setup, net));
         let delay = 50 + net.rng.below(5 * MS);
         net.after(delay, (self.id, StoreIn::Beat { boot: self.boot }));
         Ok(())
@@ -130,7 +129,7 @@ impl Store {
     }
 
     /// The PV that a manager wants made, if that is what came.
-    fn from_managers(
+    fn hear_managers(
         &mut self,
         what: FromManagers,
         net: &mut Net,
@@ -175,7 +174,7 @@ impl Store {
                 hear(caller, Heard::Bytes(bytes), net);
                 return Ok(());
             }
-            StoreIn::Managers(what) => match self.from_managers(what, net)? {
+            StoreIn::Managers(what) => match self.hear_managers(what, net)? {
                 Some(wanted) => wanted,
                 None => return Ok(()),
             },

@@ -128,6 +128,8 @@ impl World {
             }
             Happening::Client(client) => self.next_call(client),
             Happening::Restart(part) => self.restart(part),
+            Happening::Strikes(kind) if !self.closing => self.inject(kind),
+            Happening::Strikes(_) => {}
             Happening::Over(kind) => self.over(kind),
         }
     }
@@ -172,7 +174,7 @@ impl World {
         let answered = self.clients.done(client);
         self.net.answers.add(answered, 1);
         self.net.say(format_args!("client {client}: {answered}"));
-        let pause = self.net.rng.below(2 * MS);
+        let pause = self.net.rng.below(self.setup.pause_us);
         self.net.after(pause, Happening::Client(client));
     }
 
@@ -397,7 +399,19 @@ impl World {
             FaultKind::CutOff(server) => {
                 self.net.cut_off.insert(self.setup.id_of(server));
             }
-            FaultKind::Draining(machine) => self.set_draining(machine, true),
+            FaultKind::Laggard(server) => {
+                self.net.laggards.insert(self.setup.id_of(server));
+            }
+            FaultKind::Draining(machine) => {
+                self.set_draining(machine, true);
+                let leader = self.managers.iter().position(Manager::leads);
+                if let Some(leader) = leader.filter(|_| self.net.rng.one_in(3)) {
+                    // While it waits for a lease to run out, perhaps.
+                    let kill = FaultKind::Kill(Part::Manager(leader));
+                    let delay = self.net.rng.below(3_000 * MS);
+                    self.net.after(delay, Happening::Strikes(kill));
+                }
+            }
             FaultKind::ManagerAway(manager) => {
                 self.stop_manager(manager);
                 let pause = 500 * MS + self.net.rng.below(6_000 * MS);
@@ -420,6 +434,9 @@ impl World {
                 self.net.cut_off.remove(&self.setup.id_of(server));
             }
             FaultKind::Draining(machine) => self.set_draining(machine, false),
+            FaultKind::Laggard(server) => {
+                self.net.laggards.remove(&self.setup.id_of(server));
+            }
             _ => {}
         }
     }
@@ -464,6 +481,7 @@ impl World {
     pub(crate) fn heal(&mut self) {
         self.net.weather = Weather { lost: 0, doubled: 0, late: 50, very_late: 0 };
         self.net.cut_off.clear();
+        self.net.laggards.clear();
         for machine in 0..self.setup.machines {
             self.over(FaultKind::DiskFull(DiskOf::Node(machine)));
             self.over(FaultKind::DiskFull(DiskOf::Store(machine)));

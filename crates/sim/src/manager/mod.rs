@@ -16,15 +16,14 @@
 
 mod disk;
 mod founding;
+mod news;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_protocol::limits::HEARTBEAT_MS;
-use larder_protocol::manager::policy::{
-    Policy, PolicyEffect, PolicyEvent, ServerMessage,
-};
+use larder_protocol::manager::policy::{Policy, PolicyEffect, PolicyEvent, ServerMessage};
 use larder_protocol::manager::quorum::{
     LogIndex, LogWrite, ProposalEnd, Quorum, QuorumEffect, QuorumEvent, Ticket,
 };
@@ -123,8 +122,7 @@ impl Manager {
         let mut out = Vec::new();
         let quorum = if self.id == 0 && self.disk.is_empty() {
             let managers = (0..self.setup.managers).map(Server::Manager);
-            let voters: Vec<ServerId> =
-                managers.map(|manager| self.setup.id_of(manager)).collect();
+            let voters: Vec<ServerId> = managers.map(|manager| self.setup.id_of(manager)).collect();
             Quorum::found(self.me, &voters, seed, now_ms, &mut out)
         } else {
             Quorum::restore(self.me, self.disk.read(), seed, now_ms, &mut out)
@@ -199,7 +197,10 @@ impl Manager {
             QuorumEffect::Send(to, message) => {
                 let from = self.me;
                 if let Server::Manager(manager) = self.setup.server(to) {
-                    net.send_among_managers((from, to), (manager, ManagerIn::Quorum { from, message }));
+                    net.send_among_managers(
+                        (from, to),
+                        (manager, ManagerIn::Quorum { from, message }),
+                    );
                 }
             }
             QuorumEffect::Apply(index, command) => self.apply(index, &command, net),
@@ -228,8 +229,7 @@ impl Manager {
             QuorumEffect::Decided(OPERATOR, _) => {}
             QuorumEffect::Decided(ticket, end) => {
                 let (index, applied) = &self.life().last;
-                let came =
-                    if end == ProposalEnd::Applied(*index) { applied.clone() } else { None };
+                let came = if end == ProposalEnd::Applied(*index) { applied.clone() } else { None };
                 self.policy(PolicyEvent::Decided(ticket, came), net);
             }
             QuorumEffect::Confirmed(ticket) => self.policy(PolicyEvent::Confirmed(ticket), net),
@@ -286,7 +286,8 @@ impl Manager {
         if let Err(wrong) = self.agreed.borrow_mut().made(&shown) {
             net.find(Finding::Contradiction(wrong));
         }
-        count(&before, &shown, net);
+        news::count(&before, &shown, net);
+        news::delay_deposed(&self.setup, &before, &shown, net);
         self.show_map(net);
     }
 
@@ -308,7 +309,7 @@ impl Manager {
             Server::Proxy(proxy) => (proxy, ProxyIn::Managers(what)).into(),
             Server::Manager(_) => return,
         };
-        net.send_managed(to, what);
+        net.send_from_manager(to, what);
     }
 
     fn snapshot(&mut self, net: &mut Net) {
@@ -374,29 +375,4 @@ impl Manager {
 
 fn bytes_of(command: &Command) -> Bytes {
     encode(command).into()
-}
-
-/// Counts what is new in a map.
-fn count(before: &Topology, map: &Topology, net: &mut Net) {
-    let views = |map: &Topology| map.pgs.iter().map(|pg| pg.view.0).sum::<u64>();
-    let members = |map: &Topology| map.pgs.iter().map(|pg| pg.members.len()).sum::<usize>();
-    let lacking = |map: &Topology| map.pgs.iter().map(|pg| pg.lacking.len()).sum::<usize>();
-    let narrow = |map: &Topology| {
-        map.lvs.iter().filter(|lv| lv.replicas.len() < usize::from(map.settings().copies)).count()
-    };
-    if map.version <= before.version || before.founded.is_none() {
-        return;
-    }
-    let (more, fewer) = (
-        members(map).saturating_sub(members(before)),
-        members(before).saturating_sub(members(map)),
-    );
-    net.faults.add("views begun", views(map).saturating_sub(views(before)));
-    net.faults.add("members that returned", more as u64);
-    net.faults.add("members let go", fewer as u64);
-    let lost = lacking(map).saturating_sub(lacking(before));
-    net.faults.add("members that lost everything", lost as u64);
-    net.faults.add("narrow volumes", narrow(map).saturating_sub(narrow(before)) as u64);
-    let closed = map.closed.difference(&before.closed).count();
-    net.faults.add("sessions closed", closed as u64);
 }

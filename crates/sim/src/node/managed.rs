@@ -36,7 +36,7 @@ impl Node {
         self.setup.clock_ms(self.server(), net.now_us())
     }
 
-    pub(super) fn from_managers(&mut self, what: FromManagers, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn hear_managers(&mut self, what: FromManagers, net: &mut Net) -> Result<(), Fate> {
         self.life().managers.heard(net);
         match what {
             FromManagers::Map(map) => self.take_map(&map, net),
@@ -264,7 +264,8 @@ impl Node {
         let agreed = self.agreed.borrow();
         if agreed.primary(pg) != self.id {
             let now = agreed.view(pg);
-            let text = format!("pg {pg}: meta server {} in view {view}, though {now} has begun", self.id);
+            let text =
+                format!("pg {pg}: meta server {} in view {view}, though {now} has begun", self.id);
             net.find(Finding::TwoLead(text));
         }
     }

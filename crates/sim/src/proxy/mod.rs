@@ -49,12 +49,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(crate) fn new(
-        id: usize,
-        setup: &Arc<Setup>,
-        rotten: &Rotten,
-        net: &mut Net,
-    ) -> Self {
+    pub(crate) fn new(id: usize, setup: &Arc<Setup>, rotten: &Rotten, net: &mut Net) -> Self {
         let desk = Desk::new(id, net.rng.next_u64(), setup, rotten);
         let session = desk.session();
         let boot = BootId(net.rng.next_u64());
@@ -124,7 +119,7 @@ impl Proxy {
             }
             ProxyIn::Wake { session, task } if session == own && self.is_up => self.poll(task, net),
             ProxyIn::Managers(what) if self.is_up => {
-                self.from_managers(what, net);
+                self.hear_managers(what, net);
                 None
             }
             ProxyIn::Beat { session } if session == own && self.is_up => {
@@ -162,7 +157,7 @@ impl Proxy {
         }
     }
 
-    fn from_managers(&mut self, what: FromManagers, net: &mut Net) {
+    fn hear_managers(&mut self, what: FromManagers, net: &mut Net) {
         self.managers.heard(net);
         let map = match what {
             FromManagers::Map(map) => map,

@@ -9,7 +9,6 @@ use super::{PolicyEffect, Subject, Turn};
 use crate::limits::{GRANTS_WAITING_MAX, LEASE_DRIFT_MS, LEASE_MS};
 use crate::manager::quorum::Ticket;
 use crate::manager::state::ServerState;
-use crate::planted::Planted;
 
 #[derive(Debug)]
 struct Renewal {
@@ -33,10 +32,9 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    pub(super) fn new(now_ms: u64, planted: Planted) -> Self {
-        let inherited_ms = if planted.inherits_no_lease() { 0 } else { LEASE_MS + LEASE_DRIFT_MS };
+    pub(super) fn new(now_ms: u64) -> Self {
         Self {
-            inherited_until_ms: now_ms + inherited_ms,
+            inherited_until_ms: now_ms + LEASE_MS + LEASE_DRIFT_MS,
             until_ms: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
             asked: None,

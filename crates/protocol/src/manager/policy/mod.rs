@@ -136,7 +136,7 @@ impl Policy {
             PolicyEvent::Elected => {
                 self.leading = Some(Leading {
                     healths: Healths::new(now_ms),
-                    leases: Leases::new(now_ms, self.planted),
+                    leases: Leases::new(now_ms),
                     proposals: BTreeMap::new(),
                     under_way: BTreeSet::new(),
                     told: BTreeMap::new(),
