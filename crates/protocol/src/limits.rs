@@ -72,6 +72,8 @@ const _: () =
 
 /// Servers of a cluster.
 pub const SERVERS_MAX: usize = 1024;
+/// Runs of a server that are remembered when they have ended: more than it begins while a message is on its way.
+pub const ENDED_RUNS_MAX: usize = 16;
 /// Disks that a server ever had.
 pub const DISKS_MAX: usize = 1024;
 /// LVs of a cluster.

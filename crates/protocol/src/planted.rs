@@ -34,6 +34,12 @@ pub enum Planted {
     /// Rows that a snapshot does not have stay.
     #[cfg(feature = "planted-bugs")]
     SnapshotKeepsOldRows,
+    /// Another server leads before the leases of the one before have run out.
+    #[cfg(feature = "planted-bugs")]
+    LeaseNotWaitedOut,
+    /// Leases are told without asking whether this manager still leads.
+    #[cfg(feature = "planted-bugs")]
+    LeaseNotConfirmed,
 }
 
 macro_rules! asks {
@@ -63,4 +69,6 @@ asks! {
     forgets_open_extents => ForgetOpenExtents,
     leaves_out_open => SnapshotWithoutOpen,
     keeps_old_rows => SnapshotKeepsOldRows,
+    waits_out_no_lease => LeaseNotWaitedOut,
+    confirms_no_lease => LeaseNotConfirmed,
 }

@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use larder_env::SeededRng;
+use larder_protocol::manager::state::Topology;
 use larder_protocol::placement::pg_of;
 use larder_types::{
     Chunk, Extent, Grant, LvId, ObjectKey, PgId, Request, SessionId, StreamId, View,
@@ -17,8 +19,8 @@ use larder_types::{
 
 use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn, StoreIn};
 use crate::index::BUCKET;
-use crate::manager::Routes;
 use crate::net::Net;
+use crate::servers::{places, primary_of};
 use crate::setup::Setup;
 use crate::verdict::Finding;
 
@@ -44,15 +46,15 @@ struct State {
     next_number: u64,
     next_stream: u64,
     open: BTreeSet<u64>,
-    pg_count: u32,
-    stubborn_one_in: u64,
     inbox: BTreeMap<u64, VecDeque<Heard>>,
     owner: BTreeMap<u64, u64>,
     polled: u64,
     out: Vec<Out>,
     /// Primary and view of each PG as last looked up.
     primaries: Vec<(usize, View)>,
-    routes: Rc<RefCell<Routes>>,
+    /// The latest map.
+    map: Arc<Topology>,
+    setup: Arc<Setup>,
     rotten: Rotten,
 }
 
@@ -61,13 +63,7 @@ struct State {
 pub(crate) struct Desk(Rc<RefCell<State>>);
 
 impl Desk {
-    pub(crate) fn new(
-        proxy: usize,
-        seed: u64,
-        setup: &Setup,
-        routes: &Rc<RefCell<Routes>>,
-        rotten: &Rotten,
-    ) -> Self {
+    pub(crate) fn new(proxy: usize, seed: u64, setup: &Arc<Setup>, rotten: &Rotten) -> Self {
         let mut rng = SeededRng::new(seed);
         let session = SessionId(rng.next_u64());
         Self(Rc::new(RefCell::new(State {
@@ -79,14 +75,13 @@ impl Desk {
             next_number: 1,
             next_stream: 1,
             open: BTreeSet::new(),
-            pg_count: setup.pgs,
-            stubborn_one_in: setup.stubborn_one_in,
             inbox: BTreeMap::new(),
             owner: BTreeMap::new(),
             polled: 0,
             out: Vec::new(),
-            primaries: routes.borrow().primary.clone(),
-            routes: routes.clone(),
+            primaries: vec![(0, View(0)); setup.pgs as usize],
+            map: Arc::default(),
+            setup: setup.clone(),
             rotten: rotten.clone(),
         })))
     }
@@ -110,16 +105,16 @@ impl Desk {
 
     /// Whether a put is to outlive the age at which its grant is ended.
     pub(crate) fn is_stubborn(&self) -> bool {
-        let one_in = self.0.borrow().stubborn_one_in;
+        let one_in = self.0.borrow().setup.stubborn_one_in;
         self.one_in(one_in)
     }
 
     pub(crate) fn pg_of(&self, key: &ObjectKey) -> PgId {
-        pg_of(BUCKET, key, self.0.borrow().pg_count)
+        pg_of(BUCKET, key, self.0.borrow().setup.pgs)
     }
 
     pub(crate) fn pgs(&self) -> impl Iterator<Item = PgId> + use<> {
-        (0..self.0.borrow().pg_count).map(PgId)
+        (0..self.0.borrow().setup.pgs).map(PgId)
     }
 
     pub(crate) fn find(&self, finding: Finding) {
@@ -172,8 +167,12 @@ impl Desk {
     /// Looks up who leads a PG now.
     pub(crate) fn refresh(&self, pg: PgId) {
         let mut state = self.0.borrow_mut();
-        let primary = state.routes.borrow().primary[pg.0 as usize];
-        state.primaries[pg.0 as usize] = primary;
+        state.primaries[pg.0 as usize] = primary_of(&state.map, pg);
+    }
+
+    /// Takes a newer map; calls go by it once they look.
+    pub(crate) fn take_map(&self, map: &Arc<Topology>) {
+        self.0.borrow_mut().map = map.clone();
     }
 
     /// Tells a primary something that has no answer.
@@ -228,10 +227,9 @@ impl Desk {
 impl State {
     fn ask(&mut self, pg: PgId, token: Option<u64>, ask: Ask) {
         let (node, view) = self.primaries[pg.0 as usize];
-        let run = self.routes.borrow().runs[node];
         let (proxy, session) = (self.proxy, self.session);
         let caller = token.map(|token| Caller { proxy, session, token });
-        self.out.push(Out::Ask { node, input: NodeIn::Ask { run, pg, view, caller, ask } });
+        self.out.push(Out::Ask { node, input: NodeIn::Ask { pg, view, caller, ask } });
     }
 
     fn wake_at(&mut self, at_us: u64) {
@@ -272,9 +270,12 @@ impl Line {
         slow_us: u64,
     ) -> Option<usize> {
         let mut state = self.desk.0.borrow_mut();
-        let places = state.routes.borrow().places.get(&lv).cloned()?;
+        let places = places(&state.setup, &state.map, lv);
+        if places.is_empty() {
+            return None;
+        }
         let caller = self.caller(&state);
-        for (replica, &store) in places.iter().enumerate() {
+        for (replica, &(store, _)) in places.iter().enumerate() {
             let (extents, data) = (extents.to_vec(), data.clone());
             let input = StoreIn::Write { caller, lv, grant, extents, data, replica };
             let slow_us = if slow_us > 0 { slow_us + state.rng.below(slow_us) } else { 0 };
@@ -285,8 +286,7 @@ impl Line {
 
     pub(crate) fn read(&self, chunk: &Chunk, replica: usize) {
         let mut state = self.desk.0.borrow_mut();
-        let store =
-            state.routes.borrow().places.get(&chunk.lv).and_then(|at| at.get(replica).copied());
+        let store = places(&state.setup, &state.map, chunk.lv).get(replica).map(|place| place.0);
         let caller = self.caller(&state);
         let input = StoreIn::Read { caller, chunk: Box::new(chunk.clone()) };
         if let Some(store) = store {

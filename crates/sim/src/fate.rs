@@ -1,5 +1,7 @@
 //! What a failing part does to its process.
 
+use crate::net::Net;
+
 /// Why a process cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
@@ -7,4 +9,12 @@ pub(crate) enum Fate {
     PowerLost,
     /// It ends by itself, and says why.
     Ends(String),
+}
+
+impl Fate {
+    /// The managers take another run for the one that goes on.
+    pub(crate) fn superseded(net: &mut Net) -> Self {
+        net.faults.add("runs superseded", 1);
+        Fate::Ends("another run is in its place".to_owned())
+    }
 }

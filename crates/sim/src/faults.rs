@@ -2,9 +2,11 @@
 
 use larder_env::SeededRng;
 use larder_kv::FlushFault;
+use larder_types::ServerId;
 
 use crate::happening::Part;
 use crate::net::MS;
+use crate::servers::Server;
 use crate::setup::Setup;
 
 /// A fault, at the start of the client call of a number.
@@ -46,8 +48,14 @@ pub(crate) enum FaultKind {
     ClockJump(usize, i64),
     /// The network is bad for a while.
     Storm,
-    /// Another member is to lead a PG.
-    Rotate(u32, usize),
+    /// A server does not hear the managers for some seconds, nor they it: others lead its PGs, or the quorum.
+    CutOff(Server),
+    /// What a meta server has goes elsewhere, for some seconds.
+    Draining(usize),
+    /// A server hears the managers late, though they hear it at once.
+    Laggard(Server),
+    /// A manager is gone for some seconds.
+    ManagerAway(usize),
     /// A data server is gone for some seconds.
     StoreAway(usize),
     /// A meta server is gone for some seconds.
@@ -64,7 +72,8 @@ impl FaultKind {
         let machine = rng.below(setup.machines as u64) as usize;
         let disk = if rng.one_in(2) { DiskOf::Node(machine) } else { DiskOf::Store(machine) };
         let several = setup.options.members > 1;
-        match rng.below(30) {
+        let manager = rng.below(setup.managers as u64) as usize;
+        match rng.below(34) {
             0..=2 => Self::Kill(Part::Machine(machine)),
             3 => Self::Kill(Part::Node(machine)),
             4 => Self::Kill(Part::Store(machine)),
@@ -98,10 +107,14 @@ impl FaultKind {
             24 if several => Self::Away(machine),
             25 if several => Self::StoreAway(machine),
             26 if several => Self::Wiped(machine),
-            _ if several => Self::Rotate(
-                rng.below(u64::from(setup.pgs)) as u32,
-                rng.below(setup.machines as u64) as usize,
-            ),
+            27 if several => Self::CutOff(Server::Node(machine)),
+            30 => Self::Kill(Part::Manager(manager)),
+            31 if !setup.proxy_inside => Self::ManagerAway(manager),
+            32 if !setup.proxy_inside => {
+                let id = rng.below(setup.servers() as u64) as u32;
+                Self::CutOff(setup.server(ServerId(id)))
+            }
+            33 if several => Self::Draining(machine),
             _ => Self::PowerLossAt(disk, 1 + rng.below(200)),
         }
     }
@@ -119,9 +132,14 @@ impl FaultKind {
     /// Draws one that concerns the members of PGs.
     pub(crate) fn draw_of_members(rng: &mut SeededRng, setup: &Setup) -> Self {
         let machine = rng.below(setup.machines as u64) as usize;
-        match rng.below(6) {
-            0 => Self::Rotate(rng.below(u64::from(setup.pgs)) as u32, machine),
+        let manager = rng.below(setup.managers as u64) as usize;
+        match rng.below(12) {
+            0 => Self::CutOff(Server::Node(machine)),
             1 => Self::Away(machine),
+            6 => Self::CutOff(Server::Manager(manager)),
+            7 => Self::Kill(Part::Manager(manager)),
+            8 => Self::Laggard(Server::Node(machine)),
+            9 | 10 => Self::Draining(machine),
             2 | 3 => Self::StoreAway(machine),
             _ => Self::Wiped(machine),
         }
@@ -134,6 +152,7 @@ impl FaultKind {
             Self::Kill(Part::Node(_)) => "meta server killed",
             Self::Kill(Part::Store(_)) => "data server killed",
             Self::Kill(Part::Proxy(_)) => "proxy killed",
+            Self::Kill(Part::Manager(_)) => "manager killed",
             Self::PowerLoss(_) => "power lost",
             Self::KillThenPowerLoss(_) => "killed, then power lost",
             Self::AllPowerLoss => "all power lost",
@@ -144,7 +163,11 @@ impl FaultKind {
             Self::Rot => "bit rot of data",
             Self::ClockJump(..) => "clock jumped",
             Self::Storm => "network storm",
-            Self::Rotate(..) => "primary changed",
+            Self::CutOff(Server::Manager(_)) => "manager cut off from the others",
+            Self::CutOff(_) => "server cut off from the managers",
+            Self::Draining(_) => "meta server drains",
+            Self::Laggard(_) => "server that hears the managers late",
+            Self::ManagerAway(_) => "manager away",
             Self::StoreAway(_) => "data server away",
             Self::Away(_) => "meta server away",
             Self::Wiped(_) => "meta server wiped",
@@ -156,6 +179,9 @@ impl FaultKind {
     pub(crate) fn lasts_us(self, rng: &mut SeededRng) -> u64 {
         match self {
             Self::DiskFull(_) | Self::Storm => 50 * MS + rng.below(800 * MS),
+            Self::CutOff(_) | Self::Draining(_) | Self::Laggard(_) => {
+                500 * MS + rng.below(12_000 * MS)
+            }
             _ => 0,
         }
     }

@@ -85,16 +85,21 @@ impl World {
 
     /// What is not at rest yet.
     fn rests(&self) -> Result<(), String> {
-        if !self.proxies.iter().all(crate::proxy::Proxy::is_up) {
-            return Err("a proxy is down".to_owned());
+        if !self.proxies.iter().all(crate::proxy::Proxy::serves) {
+            return Err("a proxy does not serve".to_owned());
+        }
+        let agreed = self.agreed.borrow();
+        if agreed.map.servers.values().any(|server| server.draining) {
+            return Err("a server drains".to_owned());
         }
         for (at, node) in self.nodes.iter().enumerate() {
             if !node.is_up() {
                 return Err(format!("meta server {at} is down"));
             }
             for pg in node.pgs() {
-                let Some(members) = self.manager.whole(pg.id()) else {
-                    return Err(format!("pg {} lacks members", pg.id()));
+                let Some(members) = agreed.whole(pg.id()) else {
+                    let record = agreed.map.pg(pg.id());
+                    return Err(format!("pg {} lacks members: {record:?}", pg.id()));
                 };
                 if !members.contains(&at) {
                     continue;
@@ -103,7 +108,7 @@ impl World {
                 let gauges = pg.gauges();
                 let wanted = if primary { Role::Serving } else { Role::Backup };
                 if pg.role() != wanted
-                    || pg.view() != self.manager.view(pg.id())
+                    || pg.view() != agreed.view(pg.id())
                     || gauges.tail_ops > 0
                     || gauges.open_puts > 0
                     || gauges.waiting_calls > 0
@@ -128,7 +133,7 @@ impl World {
     fn check_replicas(&self) -> Result<(), Finding> {
         for pg in (0..self.setup.pgs).map(PgId) {
             let rows = |node: usize| self.rows_of(node, pg).map_err(contradiction);
-            let members = self.manager.whole(pg).unwrap_or_default();
+            let members = self.agreed.borrow().whole(pg).unwrap_or_default();
             let Some((&primary, backups)) = members.split_first() else { continue };
             let first = rows(primary)?;
             for &node in backups {
@@ -164,17 +169,20 @@ impl World {
 
     /// What the allocators think is what the rows say; nothing is used twice, lost or left over.
     fn check_space(&self) -> Result<(), Finding> {
-        let infos: Vec<_> = self.manager.infos().collect();
+        let agreed = self.agreed.borrow();
+        let infos: Vec<_> = agreed.infos().collect();
         for (at, node) in self.nodes.iter().enumerate() {
+            let pgs: Vec<_> = node.pgs().filter(|pg| agreed.is_member(at, pg.id())).collect();
             let lvs = infos.iter().map(|(_, info)| info.clone());
-            let derived = scan(&Port(&node.kv), lvs, node.pgs()).map_err(contradiction)?;
+            let derived =
+                scan(&Port(&node.kv), self.setup.pgs, lvs, &pgs).map_err(contradiction)?;
             let complaint = (derived.faults.first().map(ToString::to_string))
                 .or_else(|| derived.strays.first().map(ToString::to_string))
                 .or_else(|| derived.open_streams.first().map(|open| format!("{open:?} is open")));
             if let Some(complaint) = complaint {
                 return Err(Finding::Contradiction(format!("meta server {at}: {complaint}")));
             }
-            for pg in node.pgs().filter(|pg| pg.role() == Role::Serving) {
+            for pg in pgs.into_iter().filter(|pg| pg.role() == Role::Serving) {
                 let is_own = |lv| infos.iter().any(|(of, info)| info.lv == lv && *of == pg.id());
                 let free: u64 = derived
                     .lvs
@@ -197,7 +205,7 @@ impl World {
         let keys = self.clients.keys.clone();
         for (at, key) in keys.iter().enumerate() {
             let pg = larder_protocol::placement::pg_of(BUCKET, key, self.setup.pgs);
-            let (primary, _) = self.manager.routes.borrow().primary[pg.0 as usize];
+            let primary = self.agreed.borrow().primary(pg);
             let begun = self.clients.history.now();
             let port = Port(&self.nodes[primary].kv);
             let located = port.locate(BUCKET, key).map_err(contradiction)?;
@@ -230,7 +238,7 @@ impl World {
 
     fn good_copy(&self, chunk: &larder_types::Chunk) -> Option<bytes::Bytes> {
         chunk.holders.iter().find_map(|replica| {
-            let (store, _) = self.manager.place(chunk.lv, replica)?;
+            let (store, _) = self.agreed.borrow().place(&self.setup, chunk.lv, replica)?;
             self.stores[store].read(chunk)
         })
     }
@@ -238,10 +246,10 @@ impl World {
     /// Every holder has its copy, unless it was damaged on purpose.
     fn check_copies(&self) -> Result<(), Finding> {
         for pg in (0..self.setup.pgs).map(PgId) {
-            let (primary, _) = self.manager.routes.borrow().primary[pg.0 as usize];
+            let primary = self.agreed.borrow().primary(pg);
             for chunk in self.nodes[primary].chunks_of(pg) {
                 for replica in chunk.holders.iter() {
-                    let place = self.manager.place(chunk.lv, replica);
+                    let place = self.agreed.borrow().place(&self.setup, chunk.lv, replica);
                     let good =
                         place.is_some_and(|(store, _)| self.stores[store].read(&chunk).is_some());
                     if !good && !self.rotten.borrow().contains(&(chunk.grant, replica)) {

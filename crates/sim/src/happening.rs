@@ -1,10 +1,15 @@
 //! Everything that can happen, and to whom.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use larder_protocol::{Answer, Call, DataAnswer, DataRequest, LvInfo, PeerMessage};
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+use larder_protocol::manager::quorum::QuorumMessage;
+use larder_protocol::manager::state::{Command, MapVersion, Topology};
+use larder_protocol::{Answer, Call, DataAnswer, DataRequest, PeerMessage};
 use larder_types::{
-    BootId, BucketId, Chunk, ETag, Extent, Grant, LvId, ObjectKey, OpId, PartRow, PgId, PvId,
-    ServerId, SessionId, UploadId, View,
+    BootId, BucketId, Chunk, ETag, Extent, Grant, LvId, ObjectKey, OpId, PartRow, PgId, ServerId,
+    SessionId, UploadId, View,
 };
 
 use crate::faults::FaultKind;
@@ -16,14 +21,16 @@ pub(crate) enum Happening {
     Node(usize, NodeIn),
     /// To a data server.
     Store(usize, StoreIn),
-    /// To the manager.
-    Manager(ManagerIn),
+    /// To a manager.
+    Manager(usize, ManagerIn),
     /// To a proxy.
     Proxy(usize, ProxyIn),
     /// A client makes its next call.
     Client(usize),
     /// A machine, or some of its processes, starts again.
     Restart(Part),
+    /// A fault that another brought about.
+    Strikes(FaultKind),
     /// A fault ends.
     Over(FaultKind),
 }
@@ -39,6 +46,17 @@ pub(crate) enum Part {
     Store(usize),
     /// A proxy.
     Proxy(usize),
+    /// Its manager.
+    Manager(usize),
+}
+
+/// What comes from a manager.
+#[derive(Debug, Clone)]
+pub(crate) enum FromManagers {
+    /// The leading one says something.
+    Says(ManagerMessage),
+    /// The map that was asked for.
+    Map(Arc<Topology>),
 }
 
 /// Who is to be answered.
@@ -74,32 +92,23 @@ pub(crate) enum Ask {
 
 #[derive(Debug, Clone)]
 pub(crate) enum NodeIn {
-    Ask { run: BootId, pg: PgId, view: View, caller: Option<Caller>, ask: Ask },
+    Ask { pg: PgId, view: View, caller: Option<Caller>, ask: Ask },
     Peer { pg: PgId, from: ServerId, message: PeerMessage },
     Data { run: BootId, id: u64, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer },
-    NewView { pg: PgId, view: View, members: Vec<ServerId>, boot: BootId },
-    Learn { pg: PgId, view: View, primary: ServerId, boot: BootId },
+    Managers(FromManagers),
     Floor { session: SessionId, floor: u64 },
     FlushFor { run: BootId, pg: PgId, flush: u64 },
-    Space { run: BootId, pg: PgId, view: View, lvs: Vec<LvInfo>, sessions: Vec<SessionId> },
-    LvAdded { run: BootId, pg: PgId, info: LvInfo },
-    PoolEmpty { run: BootId, pg: PgId },
-    Lease { run: BootId, pg: PgId, view: View, until_us: u64 },
-    Closed { run: BootId, session: SessionId },
     TakeBatch { run: BootId },
     CommitBatch { run: BootId },
     Apply { run: BootId, pg: PgId },
     Tick { run: BootId },
     Flush { run: BootId },
+    Beat { run: BootId },
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum StoreIn {
-    Create {
-        pv: PvId,
-        lv: LvId,
-        replica: usize,
-    },
+    Managers(FromManagers),
     Write {
         caller: Caller,
         lv: LvId,
@@ -120,76 +129,28 @@ pub(crate) enum StoreIn {
     Group {
         boot: BootId,
     },
+    Beat {
+        boot: BootId,
+    },
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum ManagerIn {
-    /// With the last op of each PG, if the node has all that its log and index ever had.
-    NodeUp {
-        node: usize,
-        boot: BootId,
-        last: Vec<Option<OpId>>,
-    },
-    Beat {
-        node: usize,
-        boot: BootId,
-    },
-    CaughtUp {
-        node: usize,
-        boot: BootId,
-        pg: PgId,
-        view: View,
-        learner: ServerId,
-    },
-    StoreUp {
-        store: usize,
-        boot: BootId,
-    },
-    /// It was not heard of for as long as the manager waits.
-    StoreDown {
-        store: usize,
-        boot: BootId,
-    },
-    ProxyUp {
-        proxy: usize,
-        session: SessionId,
-    },
-    Told {
-        pg: PgId,
-        view: View,
-        node: usize,
-        boot: BootId,
-    },
-    Active {
-        node: usize,
-        boot: BootId,
-        pg: PgId,
-        view: View,
-    },
-    NeedLv {
-        node: usize,
-        boot: BootId,
-        pg: PgId,
-    },
-    Created {
-        lv: LvId,
-        replica: usize,
-    },
-    Renew {
-        node: usize,
-        boot: BootId,
-        pg: PgId,
-        view: View,
-        sent_us: u64,
-    },
-    Tick,
+    Quorum { from: ServerId, message: QuorumMessage },
+    Server { from: ServerId, message: ServerMessage, handed_on: bool },
+    AskMap { from: ServerId, known: MapVersion },
+    Operator(Command),
+    Written { run: u64, write: u64 },
+    Tick { run: u64 },
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum ProxyIn {
+    Managers(FromManagers),
     Heard { session: SessionId, token: u64, heard: Heard },
     Wake { session: SessionId, task: u64 },
     Beat { session: SessionId },
+    Floor { session: SessionId },
 }
 
 /// A key of a list, with its etag and tags.
@@ -233,7 +194,7 @@ impl Happening {
         let (kind, whom, more) = match self {
             Happening::Node(node, input) => (input.kind(), *node as u64, input.more()),
             Happening::Store(store, input) => match input {
-                StoreIn::Create { lv, .. } => (40, *store as u64, u64::from(lv.0)),
+                StoreIn::Managers(what) => (40, *store as u64, what.kind()),
                 StoreIn::Write { grant, .. } => (41, *store as u64, grant.op.seq.0),
                 StoreIn::Request { request, lv, .. } => {
                     let kind = match request {
@@ -246,14 +207,18 @@ impl Happening {
                 }
                 StoreIn::Read { chunk, .. } => (46, *store as u64, chunk.grant.op.seq.0),
                 StoreIn::Group { .. } => (47, *store as u64, 0),
+                StoreIn::Beat { .. } => (48, *store as u64, 0),
             },
-            Happening::Manager(_) => (50, 0, 0),
+            Happening::Manager(manager, input) => (input.kind(), *manager as u64, input.more()),
             Happening::Proxy(proxy, ProxyIn::Heard { token, .. }) => (60, *proxy as u64, *token),
             Happening::Proxy(proxy, ProxyIn::Wake { task, .. }) => (61, *proxy as u64, *task),
             Happening::Proxy(proxy, ProxyIn::Beat { .. }) => (62, *proxy as u64, 0),
+            Happening::Proxy(proxy, ProxyIn::Managers(what)) => (63, *proxy as u64, what.kind()),
+            Happening::Proxy(proxy, ProxyIn::Floor { .. }) => (64, *proxy as u64, 0),
             Happening::Client(client) => (70, *client as u64, 0),
             Happening::Restart(_) => (80, 0, 0),
             Happening::Over(_) => (81, 0, 0),
+            Happening::Strikes(_) => (82, 0, 0),
         };
         kind << 56 | whom << 48 | more & 0xFFFF_FFFF_FFFF
     }
@@ -272,18 +237,13 @@ impl NodeIn {
                 PeerMessage::SnapshotRows { .. } => 19,
             },
             NodeIn::Data { .. } => 6,
-            NodeIn::NewView { .. } => 7,
-            NodeIn::Space { .. } => 8,
-            NodeIn::LvAdded { .. } => 9,
-            NodeIn::PoolEmpty { .. } => 10,
-            NodeIn::Lease { .. } => 11,
-            NodeIn::Closed { .. } => 12,
+            NodeIn::Managers(_) => 7,
+            NodeIn::Beat { .. } => 8,
             NodeIn::TakeBatch { .. } => 13,
             NodeIn::CommitBatch { .. } => 14,
             NodeIn::Apply { .. } => 15,
             NodeIn::Tick { .. } => 16,
             NodeIn::Flush { .. } => 17,
-            NodeIn::Learn { .. } => 20,
             NodeIn::Floor { .. } => 21,
             NodeIn::FlushFor { .. } => 22,
         }
@@ -294,17 +254,57 @@ impl NodeIn {
             NodeIn::Ask { pg, .. }
             | NodeIn::Peer { pg, .. }
             | NodeIn::Data { pg, .. }
-            | NodeIn::NewView { pg, .. }
-            | NodeIn::Learn { pg, .. }
             | NodeIn::Apply { pg, .. } => u64::from(pg.0),
+            NodeIn::Managers(what) => what.kind(),
             _ => 0,
         }
     }
 }
 
-impl From<ManagerIn> for Happening {
-    fn from(input: ManagerIn) -> Self {
-        Happening::Manager(input)
+impl FromManagers {
+    fn kind(&self) -> u64 {
+        match self {
+            FromManagers::Map(map) => 1 << 32 | map.version.0,
+            FromManagers::Says(message) => match message {
+                ManagerMessage::WhoAreYou => 1,
+                ManagerMessage::NewView { view, .. } => 2 << 24 | view.0,
+                ManagerMessage::Leases { .. } => 3,
+                ManagerMessage::Volumes { view, .. } => 4 << 24 | view.0,
+                ManagerMessage::PoolEmpty(..) => 5,
+                ManagerMessage::CreatePv { lv, .. } => 6 << 24 | u64::from(lv.0),
+                ManagerMessage::Vacate(..) => 7,
+                ManagerMessage::SessionClosed(_) => 8,
+            },
+        }
+    }
+}
+
+impl ManagerIn {
+    fn kind(&self) -> u64 {
+        match self {
+            ManagerIn::Quorum { .. } => 50,
+            ManagerIn::Server { .. } => 51,
+            ManagerIn::AskMap { .. } => 52,
+            ManagerIn::Operator(_) => 53,
+            ManagerIn::Written { .. } => 54,
+            ManagerIn::Tick { .. } => 55,
+        }
+    }
+
+    fn more(&self) -> u64 {
+        match self {
+            ManagerIn::Quorum { from, .. }
+            | ManagerIn::Server { from, .. }
+            | ManagerIn::AskMap { from, .. } => u64::from(from.0),
+            ManagerIn::Written { write, .. } => *write,
+            ManagerIn::Operator(_) | ManagerIn::Tick { .. } => 0,
+        }
+    }
+}
+
+impl From<(usize, ManagerIn)> for Happening {
+    fn from((manager, input): (usize, ManagerIn)) -> Self {
+        Happening::Manager(manager, input)
     }
 }
 

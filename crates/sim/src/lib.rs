@@ -1,7 +1,7 @@
 //! The simulator: whole clusters of production parts under one seeded scheduler.
 //!
 //! A run is a function of its seed. Machines, disks, messages, clocks and clients are simulated; the
-//! PGs' machines, the metadata log, volumes, codecs, row formats and the derivation of space are the
+//! PGs' machines, the managers' quorum, map and policy, the metadata log, volumes, codecs, row formats and the derivation of space are the
 //! ones that serve. Clients' answers are checked for linearizability; at the end every fault ends,
 //! everything restarts, and the store must come to rest and be whole (DESIGN §14).
 
@@ -11,6 +11,7 @@
     reason = "what happens in the world is moved once: boxes would only hide it"
 )]
 
+mod agreed;
 mod client;
 mod content;
 mod desk;
@@ -22,11 +23,13 @@ pub mod history;
 mod index;
 mod log;
 mod manager;
+mod managers;
 mod net;
 mod node;
 pub mod planted;
 mod promises;
 mod proxy;
+mod servers;
 mod setup;
 mod store;
 pub mod trace;

@@ -2,9 +2,10 @@
 //! decides. Also what all parts share: time, chance, the trace and what was found.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use larder_env::SeededRng;
+use larder_types::ServerId;
 
 use crate::happening::Happening;
 use crate::setup::Weather;
@@ -13,6 +14,11 @@ use crate::verdict::{Covered, Finding};
 
 /// Microseconds in a millisecond.
 pub(crate) const MS: u64 = 1000;
+
+/// Least delay of what a laggard hears.
+const LAG_US_MIN: u64 = 500 * MS;
+/// Its delay beyond the least.
+const LAG_US_MORE: u64 = 2_500 * MS;
 
 #[derive(Debug)]
 struct Entry {
@@ -50,6 +56,11 @@ pub(crate) struct Net {
     serial: u64,
     pub(crate) trace: Trace,
     pub(crate) weather: Weather,
+    /// Servers that do not hear the managers, nor these them, and managers that do not hear each other. What servers
+    /// say to each other arrives.
+    pub(crate) cut_off: BTreeSet<ServerId>,
+    /// Servers that hear the managers late, though these hear them at once.
+    pub(crate) laggards: BTreeSet<ServerId>,
     pub(crate) faults: Covered,
     pub(crate) answers: Covered,
     finding: Option<Finding>,
@@ -64,6 +75,8 @@ impl Net {
             serial: 0,
             trace,
             weather,
+            cut_off: BTreeSet::new(),
+            laggards: BTreeSet::new(),
             faults: Covered::default(),
             answers: Covered::default(),
             finding: None,
@@ -121,6 +134,39 @@ impl Net {
             return;
         }
         self.send(what);
+    }
+
+    /// A message between two managers; it may be lost, and is if one of them is cut off.
+    pub(crate) fn send_among_managers(
+        &mut self,
+        (from, to): (ServerId, ServerId),
+        what: impl Into<Happening>,
+    ) {
+        let is_cut = self.cut_off.contains(&from) || self.cut_off.contains(&to);
+        self.send_unless(is_cut, what);
+    }
+
+    /// What a server says to a manager; it may be lost, and is if the server is cut off.
+    pub(crate) fn send_to_manager(&mut self, from: ServerId, what: impl Into<Happening>) {
+        self.send_unless(self.cut_off.contains(&from), what);
+    }
+
+    /// What a manager says to a server; it may be lost, and is if the server is cut off.
+    pub(crate) fn send_from_manager(&mut self, to: ServerId, what: impl Into<Happening>) {
+        if self.laggards.contains(&to) && !self.cut_off.contains(&to) {
+            let late = LAG_US_MIN + self.rng.below(LAG_US_MORE);
+            self.after(late, what);
+        } else {
+            self.send_unless(self.cut_off.contains(&to), what);
+        }
+    }
+
+    fn send_unless(&mut self, is_cut: bool, what: impl Into<Happening>) {
+        if is_cut {
+            self.faults.add("messages cut off", 1);
+        } else {
+            self.send_lossy(what);
+        }
     }
 
     fn delay(&mut self) -> u64 {

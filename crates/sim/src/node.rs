@@ -4,9 +4,10 @@
 //!
 //! 1. A machine's effects are carried out before it is stepped again: log order is op order.
 //! 2. The index is written only by [`Pg::apply`].
-//! 3. What tells a proxy about a key's present state leaves only under a lease (with several
-//!    members), which is looked at after the index was read.
+//! 3. What tells a proxy about a key's present state leaves only under a lease, which is looked at after the
+//!    index was read.
 
+mod managed;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,18 +15,21 @@ use std::sync::Arc;
 
 use larder_env::SimDisk;
 use larder_kv::{Kv, KvError, KvReader, SimKv};
-use larder_protocol::pg::{Role, read_piece};
-use larder_protocol::rebuild::{SpaceFault, SpaceScan};
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::pg::{owner, read_piece};
+use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
     Answer, Call, Content, Effect, Event, IndexError, LvInfo, Outbox, PeerMessage, Pg, Refusal,
     Token,
 };
 use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View};
 
+use crate::agreed::Shared;
 use crate::fate::Fate;
-use crate::happening::{Ask, Caller, Heard, ManagerIn, NodeIn, ProxyIn, Requester, StoreIn};
+use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn, Requester, StoreIn};
 use crate::index::Port;
 use crate::log::Log;
+use crate::managers::Managers;
 use crate::net::{MS, Net};
 use crate::setup::Setup;
 use crate::verdict::Finding;
@@ -48,12 +52,19 @@ struct Member {
     pg: Pg,
     waiting: BTreeMap<Token, (Caller, Wanted)>,
     next_token: u64,
-    /// In this view the primary may tell what is there until then.
+    /// In this view the primary may tell what is there until then, by the server's clock.
     lease: (View, u64),
+    /// LVs that it was told of in this view.
+    lvs: BTreeSet<LvId>,
+    /// It waits for another LV in this view.
+    wants_lv: Option<View>,
 }
 
 /// A run of the server.
 struct Life {
+    managers: Managers,
+    /// With each PG, the view of its last op at the start; `None` if it is not whole.
+    has: Vec<(PgId, Option<View>)>,
     log: Log,
     members: Vec<Member>,
     /// Data servers of each LV's replicas.
@@ -61,7 +72,7 @@ struct Life {
     /// Requests to data servers that were not answered; each is answered once.
     requests: BTreeMap<u64, View>,
     next_request: u64,
-    /// Sessions that ended in this run.
+    /// Sessions that this run knows to have ended.
     closed: BTreeSet<SessionId>,
     /// Snapshots that followers take, each at its op.
     snapshots: BTreeMap<(PgId, ServerId), (OpId, Box<dyn KvReader>)>,
@@ -71,6 +82,7 @@ struct Life {
 pub(crate) struct Node {
     id: usize,
     setup: Arc<Setup>,
+    agreed: Shared,
     pub(crate) disk: Arc<SimDisk>,
     pub(crate) kv: Arc<SimKv>,
     pub(crate) run: BootId,
@@ -80,10 +92,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(id: usize, setup: &Arc<Setup>, disk: Arc<SimDisk>) -> Self {
+    pub(crate) fn new(id: usize, setup: &Arc<Setup>, agreed: &Shared, disk: Arc<SimDisk>) -> Self {
         Self {
             id,
             setup: setup.clone(),
+            agreed: agreed.clone(),
             disk,
             kv: Arc::new(SimKv::new()),
             run: BootId(0),
@@ -114,7 +127,7 @@ impl Node {
         }
         let run = self.run;
         match input {
-            NodeIn::Ask { run: meant, pg, view, caller, ask } if meant == run => {
+            NodeIn::Ask { pg, view, caller, ask } => {
                 let current = self.member(pg).pg.view();
                 match caller {
                     Some(caller) if view != current => {
@@ -124,9 +137,6 @@ impl Node {
                     }
                     caller => self.ask(pg, caller, ask, net),
                 }
-            }
-            NodeIn::Learn { pg, view, primary, boot } if boot == run => {
-                self.step(pg, Event::Learn { view, primary }, net)
             }
             NodeIn::Floor { session, floor } => {
                 for pg in (0..self.setup.pgs).map(PgId) {
@@ -146,28 +156,10 @@ impl Node {
                 }
                 self.step(pg, Event::Data { lv, replica, answer }, net)
             }
-            NodeIn::NewView { pg, view, members, boot } if boot == run => {
-                self.step(pg, Event::NewView { view, members, boot }, net)?;
-                net.send_lossy(ManagerIn::Told { pg, view, node: self.id, boot });
+            NodeIn::Managers(what) => self.hear_managers(what, net),
+            NodeIn::Beat { run: meant } if meant == run => {
+                self.beat(net);
                 Ok(())
-            }
-            NodeIn::Space { run: meant, pg, view, lvs, sessions } if meant == run => {
-                self.adopt(pg, view, lvs, &sessions, net)
-            }
-            NodeIn::LvAdded { run: meant, pg, info } if meant == run => {
-                self.learn(&info);
-                self.step(pg, Event::LvAdded(info), net)
-            }
-            NodeIn::PoolEmpty { run: meant, pg } if meant == run => {
-                self.step(pg, Event::PoolEmpty, net)
-            }
-            NodeIn::Lease { run: meant, pg, view, until_us } if meant == run => {
-                let lease = &mut self.member(pg).lease;
-                *lease = (*lease).max((view, until_us));
-                Ok(())
-            }
-            NodeIn::Closed { run: meant, session } if meant == run => {
-                self.drop_streams_of(session, net)
             }
             NodeIn::TakeBatch { run: meant } if meant == run => {
                 if self.life().log.take() {
@@ -245,12 +237,11 @@ impl Node {
                     net.send((store, StoreIn::Request { from, lv, request }));
                 }
                 Effect::Committed => net.soon((id, NodeIn::Apply { run, pg })),
-                Effect::NeedLv => net.send(ManagerIn::NeedLv { node: id, boot: run, pg }),
-                Effect::ViewActive(view) => {
-                    net.send(ManagerIn::Active { node: id, boot: run, pg, view });
-                }
+                Effect::NeedLv => self.need_lv(pg, net),
+                Effect::ViewActive(view) => self.view_active(pg, view, net),
                 Effect::CaughtUp { view, learner } => {
-                    net.send_lossy(ManagerIn::CaughtUp { node: id, boot: run, pg, view, learner });
+                    let message = ServerMessage::CaughtUp(pg, view, learner);
+                    self.life().managers.say(message, net);
                 }
                 Effect::Snapshot { to, at } => {
                     net.faults.add("snapshots begun", 1);
@@ -305,15 +296,15 @@ impl Node {
     }
 
     fn reply(&mut self, pg: PgId, token: Token, answer: Answer, net: &mut Net) {
-        let single = self.setup.options.members == 1;
+        let now_ms = self.clock_ms(net);
         let member = self.member(pg);
         let Some((caller, wanted)) = member.waiting.get(&token).cloned() else { return };
         let more_follows = matches!(answer, Answer::Granted { .. });
         if !more_follows {
             member.waiting.remove(&token);
         }
-        let (view, until_us) = member.lease;
-        let is_leased = single || (view == member.pg.view() && net.now_us() < until_us);
+        let (view, until_ms) = member.lease;
+        let is_leased = view == member.pg.view() && now_ms < until_ms;
         let tells = !matches!(
             answer,
             Answer::Granted { .. } | Answer::Persisted { .. } | Answer::Done { .. }
@@ -322,6 +313,9 @@ impl Node {
             Ok(Heard::Answer(Answer::Refused(Refusal::NotPrimary), member.pg.view()))
         } else {
             let view = member.pg.view();
+            if tells {
+                self.check_leads(pg, view, net);
+            }
             self.look_up(pg, view, wanted, answer)
         };
         match heard {
@@ -356,83 +350,6 @@ impl Node {
         })
     }
 
-    fn learn(&mut self, info: &LvInfo) {
-        let stores = info.replicas.iter().map(|replica| replica.server.0 as usize).collect();
-        self.life().places.insert(info.lv, stores);
-    }
-
-    /// Derives the PG's space and begins to serve.
-    fn adopt(
-        &mut self,
-        pg: PgId,
-        view: View,
-        lvs: Vec<LvInfo>,
-        sessions: &[SessionId],
-        net: &mut Net,
-    ) -> Result<(), Fate> {
-        while self.apply(pg, net)? > 0 {}
-        let kv = self.kv.clone();
-        let member = self.member(pg);
-        if member.pg.role() != Role::Active || member.pg.view() != view {
-            return Ok(());
-        }
-        let scanned = scan(&Port(&kv), lvs.into_iter(), [&member.pg].into_iter());
-        let mut derived = match scanned {
-            Ok(derived) => derived,
-            Err(error) => {
-                net.find(Finding::Contradiction(error.0));
-                return Ok(());
-            }
-        };
-        // Rows of other PGs lie in LVs that were not asked for.
-        derived.faults.retain(|fault| matches!(fault, SpaceFault::Overlap { .. }));
-        if let Some(fault) = derived.faults.first() {
-            net.find(Finding::Contradiction(format!("pg {pg} in view {view}: {fault}")));
-            return Ok(());
-        }
-        for (info, _) in &derived.lvs {
-            self.learn(info);
-        }
-        let mut out = Outbox::new();
-        self.member(pg).pg.adopt_space(derived.lvs, &mut out);
-        self.carry_out(pg, out, net)?;
-        let life = self.life();
-        let is_dead = |session| !sessions.contains(&session) || life.closed.contains(&session);
-        let open = derived.open_streams.iter().filter(|(.., of)| *of == pg);
-        let mut dead: BTreeSet<_> = open.map(|(bucket, stream, _)| (*bucket, *stream)).collect();
-        dead.extend(life.members[pg.0 as usize].pg.pending_streams());
-        dead.retain(|(_, stream)| is_dead(stream.session));
-        for (bucket, stream) in dead {
-            let call = Call::DropStream { bucket, stream };
-            self.step(pg, Event::Call { token: NOBODY, call }, net)?;
-        }
-        Ok(())
-    }
-
-    fn drop_streams_of(&mut self, session: SessionId, net: &mut Net) -> Result<(), Fate> {
-        self.life().closed.insert(session);
-        for pg in (0..self.setup.pgs).map(PgId) {
-            if self.member(pg).pg.role() != Role::Serving {
-                continue;
-            }
-            let mut open = match Port(&self.kv).open_streams(pg) {
-                Ok(open) => open,
-                Err(error) => {
-                    net.find(Finding::Contradiction(error.0));
-                    return Ok(());
-                }
-            };
-            open.extend(self.member(pg).pg.pending_streams());
-            for (bucket, stream) in open {
-                if stream.session == session {
-                    let call = Call::DropStream { bucket, stream };
-                    self.step(pg, Event::Call { token: NOBODY, call }, net)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn commit_batch(&mut self, net: &mut Net) -> Result<(), Fate> {
         let durable = self.life().log.commit()?;
         for (pg, last) in durable {
@@ -446,21 +363,11 @@ impl Node {
 
     fn tick(&mut self, net: &mut Net) -> Result<(), Fate> {
         let (id, run) = (self.id, self.run);
-        net.send_lossy(ManagerIn::Beat { node: id, boot: run });
         if net.rng.one_in(4) {
             self.life().log.mark()?;
         }
         net.soon((id, NodeIn::TakeBatch { run }));
         for pg in (0..self.setup.pgs).map(PgId) {
-            let pg_is_led = {
-                let machine = &self.member(pg).pg;
-                matches!(machine.role(), Role::Active | Role::Serving)
-            };
-            if pg_is_led && self.setup.options.members > 1 {
-                let view = self.member(pg).pg.view();
-                let sent_us = net.now_us();
-                net.send_lossy(ManagerIn::Renew { node: id, boot: run, pg, view, sent_us });
-            }
             if self.member(pg).pg.wants_tick() {
                 self.step(pg, Event::Tick, net)?;
             }
@@ -538,20 +445,32 @@ impl Node {
 
 impl Member {
     fn new(pg: Pg) -> Self {
-        Self { pg, waiting: BTreeMap::new(), next_token: 0, lease: (View(0), 0) }
+        Self {
+            pg,
+            waiting: BTreeMap::new(),
+            next_token: 0,
+            lease: (View(0), 0),
+            lvs: BTreeSet::new(),
+            wants_lv: None,
+        }
     }
 }
 
-/// Derives space from the index and from what is open in `pgs`.
-pub(crate) fn scan<'a>(
+/// Derives the space of these PGs from the index and from what is open in them. Rows of others are what a member
+/// left behind that is none any more.
+pub(crate) fn scan(
     port: &Port<'_>,
+    pg_count: u32,
     lvs: impl Iterator<Item = LvInfo>,
-    pgs: impl Iterator<Item = &'a Pg>,
+    pgs: &[&Pg],
 ) -> Result<larder_protocol::rebuild::Derived, IndexError> {
     let mut scan = SpaceScan::new(lvs);
     for table in [b"K", b"O", b"P", b"U", b"V"] {
         for (row, value) in port.collect(table)? {
-            scan.note(&row, &value)?;
+            let of = owner(&row, &value, pg_count)?;
+            if pgs.iter().any(|pg| Some(pg.id()) == of) {
+                scan.note(&row, &value)?;
+            }
         }
     }
     for pg in pgs {

@@ -5,8 +5,49 @@
 pub struct Bugs {
     pub(crate) protocol: larder_protocol::Planted,
     pub(crate) volume: larder_volume::Planted,
+    pub(crate) driver: Driver,
     #[cfg(feature = "planted-bugs")]
     pub(crate) log: larder_metalog::Bugs,
+}
+
+/// A bug in the simulated drivers: what a real driver may get wrong as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Driver {
+    /// None.
+    #[default]
+    None,
+    /// A manager says that a write is persisted before it is.
+    #[cfg(feature = "planted-bugs")]
+    SaysPersistedAtOnce,
+    /// A meta server that lost its disk says that it has everything.
+    #[cfg(feature = "planted-bugs")]
+    ClaimsAll,
+    /// A meta server counts a lease from its arrival.
+    #[cfg(feature = "planted-bugs")]
+    LeaseFromArrival,
+}
+
+macro_rules! asks {
+    ($($name:ident => $bug:ident),* $(,)?) => {
+        impl Driver {
+            $(
+                #[cfg(feature = "planted-bugs")]
+                pub(crate) fn $name(self) -> bool {
+                    self == Driver::$bug
+                }
+                #[cfg(not(feature = "planted-bugs"))]
+                pub(crate) const fn $name(self) -> bool {
+                    false
+                }
+            )*
+        }
+    };
+}
+
+asks! {
+    says_persisted_at_once => SaysPersistedAtOnce,
+    claims_all => ClaimsAll,
+    counts_lease_from_arrival => LeaseFromArrival,
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -39,6 +80,11 @@ bugs! {
     "forget-open-extents" => protocol: larder_protocol::Planted::ForgetOpenExtents,
     "snapshot-without-open" => protocol: larder_protocol::Planted::SnapshotWithoutOpen,
     "snapshot-keeps-old-rows" => protocol: larder_protocol::Planted::SnapshotKeepsOldRows,
+    "lease-not-waited-out" => protocol: larder_protocol::Planted::LeaseNotWaitedOut,
+    "lease-not-confirmed" => protocol: larder_protocol::Planted::LeaseNotConfirmed,
+    "lost-member-leads" => driver: Driver::ClaimsAll,
+    "lease-from-arrival" => driver: Driver::LeaseFromArrival,
+    "managers-persist-late" => driver: Driver::SaysPersistedAtOnce,
     "data-ack-before-sync" => volume: larder_volume::Planted::AckBeforeSync,
     "floor-in-memory-only" => volume: larder_volume::Planted::FloorInMemoryOnly,
     "void-not-durable" => volume: larder_volume::Planted::VoidNotDurable,

@@ -1,8 +1,10 @@
 //! What a seed decides before anything happens: the cluster, its weather, the faults to come.
 
 use larder_env::SeededRng;
+use larder_protocol::limits::{LEASE_DRIFT_MS, LEASE_MS};
 
 use crate::faults::{Fault, FaultKind};
+use crate::net::MS;
 use crate::planted::Bugs;
 use crate::trace::Text;
 
@@ -47,6 +49,20 @@ pub(crate) struct Weather {
     pub(crate) very_late: u64,
 }
 
+/// A clock that never jumps, but runs too fast or too slow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    pub(crate) offset_ms: u64,
+    pub(crate) per_mille: u64,
+}
+
+impl Clock {
+    fn draw(rng: &mut SeededRng) -> Self {
+        let range = 2 * (1000 - SLOWEST_PER_MILLE) + 1;
+        Self { offset_ms: rng.below(1 << 40), per_mille: SLOWEST_PER_MILLE + rng.below(range) }
+    }
+}
+
 /// A run's circumstances.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
@@ -56,10 +72,17 @@ pub(crate) struct Setup {
     pub(crate) machines: usize,
     pub(crate) replicas: usize,
     pub(crate) pgs: u32,
+    /// Managers, each on one of the machines.
+    pub(crate) managers: usize,
+    /// Clocks of all servers.
+    pub(crate) clocks: Vec<Clock>,
     /// Proxies; with `proxy_inside` the only one lives and dies with the only machine.
     pub(crate) proxies: usize,
     pub(crate) proxy_inside: bool,
     pub(crate) clients: usize,
+    /// Longest pause of a client between two calls, in microseconds. Where it is long, what the managers do takes
+    /// place among calls and not between them.
+    pub(crate) pause_us: u64,
     pub(crate) keys: usize,
     pub(crate) pvs_per_disk: u32,
     /// Bytes of attributes that some puts carry, to fill the log.
@@ -76,12 +99,23 @@ pub(crate) struct Setup {
 pub const HEAVY_ONE_IN: u64 = 40;
 /// One in so many seeds of several members has members that often go and come.
 pub const RESTLESS_ONE_IN: u64 = 8;
+/// One in so many seeds of several members has clients that take their time.
+const LEISURELY_ONE_IN: u64 = 4;
+/// Longest pause of such a client.
+const LONG_PAUSE_US: u64 = 150 * MS;
 /// Faults of members that are added to such a seed's.
 const RESTLESS_FAULTS: u32 = 15;
 /// One in so many seeds has many puts that are very slow, and few faults.
 const PATIENT_ONE_IN: u64 = 10;
 /// Faults of the log's disk that are added to such a seed's.
 const HEAVY_FAULTS: u32 = 20;
+/// Slowest clock, in thousandths of true time; the fastest is as much too fast. Two such clocks drift apart by less
+/// than a lease allows.
+const SLOWEST_PER_MILLE: u64 = 960;
+const _: () = assert!(
+    LEASE_MS * (2000 - SLOWEST_PER_MILLE) < (LEASE_MS + LEASE_DRIFT_MS) * SLOWEST_PER_MILLE,
+    "the managers wait out a lease whichever clocks are the fast and the slow one"
+);
 /// Least faults of a run.
 const FAULTS_MIN: u64 = 5;
 /// Faults of a run beyond the least.
@@ -115,9 +149,12 @@ impl Setup {
             machines,
             replicas: if single { 1 } else { 1 + rng.below(3) as usize },
             pgs,
+            managers: if single || rng.one_in(4) { 1 } else { 3 },
+            clocks: Vec::new(),
             proxies: if proxy_inside { 1 } else { 2 },
             proxy_inside,
             clients: 2 + rng.below(4) as usize,
+            pause_us: 2 * MS,
             keys,
             pvs_per_disk: pgs * if single { 1 } else { 2 } + rng.below(3) as u32,
             ballast,
@@ -126,6 +163,7 @@ impl Setup {
             faults: Vec::new(),
             epoch_ms: 1_800_000_000_000 + rng.below(1_000_000),
         };
+        setup.clocks = (0..setup.servers()).map(|_| Clock::draw(&mut rng)).collect();
         let count = FAULTS_MIN + if patient { 0 } else { rng.below(FAULTS_MORE) };
         for _ in 0..count {
             let at_op = rng.below(u64::from(options.ops)) as u32;
@@ -139,7 +177,11 @@ impl Setup {
                 setup.faults.push(Fault { at_op, kind });
             }
         }
+        if !single && rng.one_in(LEISURELY_ONE_IN) {
+            setup.pause_us = LONG_PAUSE_US;
+        }
         if !single && (rng.one_in(RESTLESS_ONE_IN) || options.restless) {
+            setup.pause_us = LONG_PAUSE_US;
             for _ in 0..RESTLESS_FAULTS {
                 let at_op = rng.below(u64::from(options.ops)) as u32;
                 let kind = FaultKind::draw_of_members(&mut rng, &setup);

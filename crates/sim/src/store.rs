@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_env::{DiskError, SimDisk};
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::{DataAnswer, DataRequest};
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{BootId, Chunk, DiskId, Extent, Grant, LvId, PvId};
@@ -15,9 +16,11 @@ use larder_volume::{
 };
 
 use crate::fate::Fate;
-use crate::happening::{Caller, Heard, ManagerIn, NodeIn, ProxyIn, Requester, StoreIn};
+use crate::happening::{Caller, FromManagers, Heard, NodeIn, ProxyIn, Requester, StoreIn};
+use crate::managers::{BEAT_US, Managers};
 use crate::net::{MS, Net};
 use crate::promises::Promises;
+use crate::servers::Server;
 use crate::setup::Setup;
 use crate::verdict::Finding;
 
@@ -35,7 +38,7 @@ const GROUP_MAX: u64 = 12;
 enum Concerned {
     Put { caller: Caller, grant: Grant, replica: usize },
     Pg { from: Requester, lv: LvId, grant: Option<Grant> },
-    Manager { lv: LvId, replica: usize },
+    Managers { lv: LvId, replica: u8 },
 }
 
 /// A data server and its disk.
@@ -45,6 +48,7 @@ pub(crate) struct Store {
     pub(crate) disk: Arc<SimDisk>,
     pub(crate) boot: BootId,
     volume: Option<Volume>,
+    managers: Option<Managers>,
     queue: VecDeque<(Action, Concerned)>,
     promises: Promises,
 }
@@ -57,6 +61,7 @@ impl Store {
             disk,
             boot: BootId(0),
             volume: None,
+            managers: None,
             queue: VecDeque::new(),
             promises: Promises::default(),
         }
@@ -71,7 +76,7 @@ impl Store {
         self.queue.clear();
     }
 
-    /// Starts: opens the volume, or makes it, and tells the manager.
+    /// Starts: opens the volume, or makes it, and tells the managers.
     pub(crate) fn start(&mut self, net: &mut Net) -> Result<(), Result<Fate, String>> {
         assert!(self.volume.is_none(), "a server runs once");
         self.disk = self.disk.reopen();
@@ -91,8 +96,9 @@ impl Store {
         {
             net.find(Finding::BrokenPromise(format!("data server {}: {broken}", self.id)));
         }
+        self.managers = Some(Managers::new(Server::Store(self.id), self.boot, &self.setup, net));
         let delay = 50 + net.rng.below(5 * MS);
-        net.after(delay, ManagerIn::StoreUp { store: self.id, boot: self.boot });
+        net.after(delay, (self.id, StoreIn::Beat { boot: self.boot }));
         Ok(())
     }
 
@@ -108,12 +114,57 @@ impl Store {
         Volume::open_with(&*self.disk, VOLUME_FILE, self.boot, planted)
     }
 
+    /// Tells the managers that it runs, until they know it, and that it goes on.
+    fn beat(&mut self, net: &mut Net) {
+        let boot = self.boot;
+        net.after(BEAT_US, (self.id, StoreIn::Beat { boot }));
+        let Some(managers) = &mut self.managers else { return };
+        let message = if managers.know_me() {
+            ServerMessage::Heartbeat(boot)
+        } else {
+            ServerMessage::Started(boot, Vec::new(), Vec::new())
+        };
+        managers.say(message, net);
+        managers.beat(net);
+    }
+
+    /// The PV that a manager wants made, if that is what came.
+    fn hear_managers(
+        &mut self,
+        what: FromManagers,
+        net: &mut Net,
+    ) -> Result<Option<(Action, Concerned)>, Fate> {
+        let up = self.managers.as_mut().filter(|_| self.volume.is_some());
+        let Some(managers) = up else { return Ok(None) };
+        managers.heard(net);
+        match what {
+            FromManagers::Map(map) => {
+                if managers.take(&map, net) && managers.know_another() {
+                    return Err(Fate::superseded(net));
+                }
+            }
+            FromManagers::Says(ManagerMessage::WhoAreYou) => {
+                managers.say(ServerMessage::Started(self.boot, Vec::new(), Vec::new()), net);
+            }
+            FromManagers::Says(ManagerMessage::CreatePv { lv, replica, pv, .. }) => {
+                let action = Action::CreatePv { pv, lv, replica };
+                return Ok(Some((action, Concerned::Managers { lv, replica })));
+            }
+            FromManagers::Says(_) => {}
+        }
+        Ok(None)
+    }
+
     pub(crate) fn handle(&mut self, input: StoreIn, net: &mut Net) -> Result<(), Fate> {
         let (action, concerned) = match input {
             StoreIn::Group { boot } if boot == self.boot && self.is_up() => {
                 return self.group(net);
             }
-            StoreIn::Group { .. } => return Ok(()),
+            StoreIn::Beat { boot } if boot == self.boot && self.is_up() => {
+                self.beat(net);
+                return Ok(());
+            }
+            StoreIn::Group { .. } | StoreIn::Beat { .. } => return Ok(()),
             StoreIn::Read { caller, chunk } => {
                 let bytes = self.volume.as_ref().map(|volume| {
                     let read = volume.reader().read(chunk.lv, &chunk.extents, 0, chunk.len);
@@ -123,10 +174,10 @@ impl Store {
                 hear(caller, Heard::Bytes(bytes), net);
                 return Ok(());
             }
-            StoreIn::Create { pv, lv, replica } => {
-                let action = Action::CreatePv { pv, lv, replica: replica as u8 };
-                (action, Concerned::Manager { lv, replica })
-            }
+            StoreIn::Managers(what) => match self.hear_managers(what, net)? {
+                Some(wanted) => wanted,
+                None => return Ok(()),
+            },
             StoreIn::Write { caller, lv, grant, extents, data, replica } => {
                 let len = data.len() as u32;
                 let action = Action::Write { lv, grant, extents, data: vec![data], len };
@@ -141,7 +192,7 @@ impl Store {
             self.queue.push_back((action, concerned));
             net.soon((self.id, StoreIn::Group { boot: self.boot }));
         } else {
-            complete(concerned, Err(Refusal::Broken), net);
+            self.complete(concerned, Err(Refusal::Broken), net);
         }
         Ok(())
     }
@@ -172,7 +223,7 @@ impl Store {
             {
                 net.find(Finding::BrokenPromise(format!("data server {}: {broken}", self.id)));
             }
-            complete(concerned[at], completion.result, net);
+            self.complete(concerned[at], completion.result, net);
         }
         if let Some(error) = failure {
             return Err(Fate::Ends(error.to_string()));
@@ -181,6 +232,25 @@ impl Store {
             net.soon((self.id, StoreIn::Group { boot: self.boot }));
         }
         Ok(())
+    }
+
+    fn complete(&self, concerned: Concerned, result: Result<Answer, Refusal>, net: &mut Net) {
+        match concerned {
+            Concerned::Put { caller, grant, replica } => {
+                let good = result == Ok(Answer::Written);
+                hear(caller, Heard::Written { replica, grant, good }, net);
+            }
+            Concerned::Pg { from, lv, grant } => {
+                let Requester { node, run, pg, replica, id } = from;
+                let answer = pg_answer(result, grant);
+                net.send((node, NodeIn::Data { run, id, pg, lv, replica, answer }));
+            }
+            Concerned::Managers { lv, replica } => {
+                if let (Ok(Answer::Created), Some(managers)) = (result, &self.managers) {
+                    managers.say(ServerMessage::Created(lv, replica), net);
+                }
+            }
+        }
     }
 }
 
@@ -192,25 +262,6 @@ fn action_of(lv: LvId, request: DataRequest) -> (Action, Option<Grant>) {
         DataRequest::Verify { chunk } => {
             let grant = chunk.grant;
             (Action::Verify { chunk }, Some(grant))
-        }
-    }
-}
-
-fn complete(concerned: Concerned, result: Result<Answer, Refusal>, net: &mut Net) {
-    match concerned {
-        Concerned::Put { caller, grant, replica } => {
-            let good = result == Ok(Answer::Written);
-            hear(caller, Heard::Written { replica, grant, good }, net);
-        }
-        Concerned::Pg { from, lv, grant } => {
-            let Requester { node, run, pg, replica, id } = from;
-            let answer = pg_answer(result, grant);
-            net.send((node, NodeIn::Data { run, id, pg, lv, replica, answer }));
-        }
-        Concerned::Manager { lv, replica } => {
-            if result == Ok(Answer::Created) {
-                net.send(ManagerIn::Created { lv, replica });
-            }
         }
     }
 }

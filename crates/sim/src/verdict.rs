@@ -14,6 +14,8 @@ pub enum Finding {
     LostData(String),
     /// A data server does not keep what it answered.
     BrokenPromise(String),
+    /// A server answered reads alone though another led already.
+    TwoLead(String),
     /// A part of the store contradicts itself: space, rows, replicas, log.
     Contradiction(String),
     /// A server did not start although nothing was damaged.
@@ -33,6 +35,7 @@ impl fmt::Display for Finding {
             Finding::WrongBytes(text) => ("wrong bytes were given out", text),
             Finding::LostData(text) => ("data was lost", text),
             Finding::BrokenPromise(text) => ("a data server broke its promise", text),
+            Finding::TwoLead(text) => ("two servers answer reads alone", text),
             Finding::Contradiction(text) => ("the store contradicts itself", text),
             Finding::NoStart(text) => ("a server does not start", text),
             Finding::DamageMissed(text) => ("damage was not noticed", text),

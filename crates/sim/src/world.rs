@@ -4,16 +4,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use larder_env::{Disk, SeededRng, SimDisk};
+use larder_protocol::manager::state::Command;
 
+use crate::agreed::Shared;
 use crate::client::Clients;
 use crate::desk::Rotten;
 use crate::fate::Fate;
 use crate::faults::{DiskOf, FaultKind};
 use crate::happening::{Happening, ManagerIn, Part};
-use crate::manager::{Manager, SILENCE_US};
+use crate::manager::{MEMBERS_MIN, Manager};
 use crate::net::{MS, Net};
 use crate::node::{NoStart, Node};
 use crate::proxy::Proxy;
+use crate::servers::{Server, names};
 use crate::setup::{Setup, Weather};
 use crate::store::Store;
 use crate::trace::Trace;
@@ -28,13 +31,14 @@ const STORE_DISK_BYTES: u64 = 64 << 20;
 pub(crate) struct World {
     pub(crate) setup: Arc<Setup>,
     pub(crate) net: Net,
-    pub(crate) manager: Manager,
+    pub(crate) agreed: Shared,
+    pub(crate) managers: Vec<Manager>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) stores: Vec<Store>,
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) clients: Clients,
     pub(crate) rotten: Rotten,
-    /// Meta servers that lost their disk and have not told the manager yet.
+    /// Meta servers that lost their disk and that the managers do not know of yet.
     lost: BTreeSet<usize>,
     pub(crate) ops: u32,
     pub(crate) faults: u64,
@@ -49,19 +53,23 @@ impl World {
         let trace = Trace::new(setup.options.text);
         let machines = setup.machines;
         let disk = |rng: &mut SeededRng, bytes| SimDisk::new(rng.next_u64(), bytes);
+        let agreed = Shared::default();
         let nodes = (0..machines)
-            .map(|id| Node::new(id, &setup, disk(&mut rng, NODE_DISK_BYTES)))
+            .map(|id| Node::new(id, &setup, &agreed, disk(&mut rng, NODE_DISK_BYTES)))
             .collect();
         let stores = (0..machines)
             .map(|id| Store::new(id, &setup, disk(&mut rng, STORE_DISK_BYTES)))
             .collect();
         let clients = Clients::new(&setup, SeededRng::new(rng.next_u64()));
         let mut net = Net::new(SeededRng::new(rng.next_u64()), setup.weather, trace);
-        let manager = Manager::new(&setup, &mut net);
+        let managers: Vec<Manager> =
+            (0..setup.managers).map(|id| Manager::new(id, &setup, &agreed)).collect();
         let rotten = Rotten::default();
-        let proxies = (0..setup.proxies)
-            .map(|id| Proxy::new(id, &setup, &manager.routes, &rotten, &mut net))
-            .collect();
+        let proxies =
+            (0..setup.proxies).map(|id| Proxy::new(id, &setup, &rotten, &mut net)).collect();
+        for manager in 0..managers.len() {
+            net.after(0, Happening::Restart(Part::Manager(manager)));
+        }
         for client in 0..setup.clients {
             net.after(30 * MS, Happening::Client(client));
         }
@@ -72,7 +80,8 @@ impl World {
         Self {
             setup,
             net,
-            manager,
+            agreed,
+            managers,
             nodes,
             stores,
             proxies,
@@ -108,14 +117,19 @@ impl World {
                     self.end(Part::Store(id), &fate);
                 }
             }
-            Happening::Manager(input) => self.manager.handle(input, &mut self.net),
+            Happening::Manager(id, input) => self.managers[id].handle(input, &mut self.net),
             Happening::Proxy(id, input) => {
                 if let Some(client) = self.proxies[id].handle(input, &mut self.net) {
                     self.done(client);
                 }
+                if self.proxies[id].is_shut_out() {
+                    self.begin_anew(id);
+                }
             }
             Happening::Client(client) => self.next_call(client),
             Happening::Restart(part) => self.restart(part),
+            Happening::Strikes(kind) if !self.closing => self.inject(kind),
+            Happening::Strikes(_) => {}
             Happening::Over(kind) => self.over(kind),
         }
     }
@@ -142,7 +156,7 @@ impl World {
             self.inject(fault.kind);
         }
         let up: Vec<usize> =
-            (0..self.proxies.len()).filter(|proxy| self.proxies[*proxy].is_up()).collect();
+            (0..self.proxies.len()).filter(|proxy| self.proxies[*proxy].serves()).collect();
         if up.is_empty() {
             self.net.after(20 * MS, Happening::Client(client));
             return;
@@ -160,7 +174,7 @@ impl World {
         let answered = self.clients.done(client);
         self.net.answers.add(answered, 1);
         self.net.say(format_args!("client {client}: {answered}"));
-        let pause = self.net.rng.below(2 * MS);
+        let pause = self.net.rng.below(self.setup.pause_us);
         self.net.after(pause, Happening::Client(client));
     }
 
@@ -178,7 +192,9 @@ impl World {
     /// With all roles in one process no part dies alone.
     fn widen(&self, part: Part) -> Part {
         match part {
-            Part::Node(machine) | Part::Store(machine) if self.setup.proxy_inside => {
+            Part::Node(machine) | Part::Store(machine) | Part::Manager(machine)
+                if self.setup.proxy_inside =>
+            {
                 Part::Machine(machine)
             }
             part => part,
@@ -192,6 +208,7 @@ impl World {
             Part::Machine(machine) => {
                 self.stop_node(machine);
                 self.stop_store(machine);
+                self.stop_manager(machine);
                 if self.setup.proxy_inside {
                     self.stop_proxy(0);
                 }
@@ -199,6 +216,7 @@ impl World {
             Part::Node(machine) => self.stop_node(machine),
             Part::Store(machine) => self.stop_store(machine),
             Part::Proxy(proxy) => self.stop_proxy(proxy),
+            Part::Manager(manager) => self.stop_manager(manager),
         }
         let pause = 100 + self.net.rng.below(120 * MS);
         self.net.after(pause, Happening::Restart(part));
@@ -206,9 +224,15 @@ impl World {
 
     /// A meta server is gone for longer than the others wait for it; perhaps with its disk.
     fn lose(&mut self, machine: usize, wiped: bool) {
-        let runs = self.manager.routes.borrow().runs.clone();
-        self.lost.retain(|lost| !self.nodes[*lost].is_up() || runs[*lost] != self.nodes[*lost].run);
-        if wiped && !self.manager.can_spare(machine, &self.lost) {
+        let agreed = self.agreed.borrow();
+        let is_known = |lost: usize| {
+            let (node, server) = (&self.nodes[lost], self.setup.id_of(Server::Node(lost)));
+            node.is_up() && names(&agreed.map, server, node.run)
+        };
+        self.lost.retain(|lost| !is_known(*lost));
+        let spares = agreed.can_spare(machine, &self.lost, MEMBERS_MIN);
+        drop(agreed);
+        if wiped && !spares {
             return;
         }
         self.stop_node(machine);
@@ -228,12 +252,21 @@ impl World {
     }
 
     fn stop_store(&mut self, machine: usize) {
-        if self.stores[machine].is_up() {
-            let boot = self.stores[machine].boot;
-            self.net.after(SILENCE_US, ManagerIn::StoreDown { store: machine, boot });
-        }
         self.stores[machine].die();
         self.stores[machine].disk.kill();
+    }
+
+    /// A machine's manager, if it has one.
+    fn stop_manager(&mut self, machine: usize) {
+        if let Some(manager) = self.managers.get_mut(machine) {
+            manager.die(&mut self.net);
+        }
+    }
+
+    /// A proxy whose session the managers closed ends its work, and goes on under another.
+    fn begin_anew(&mut self, proxy: usize) {
+        self.net.faults.add("proxies shut out", 1);
+        self.kill(Part::Proxy(proxy));
     }
 
     fn stop_proxy(&mut self, proxy: usize) {
@@ -244,13 +277,21 @@ impl World {
 
     fn power_off(&mut self, machine: usize) {
         self.kill(Part::Machine(machine));
+        self.crash_disks(machine);
+    }
+
+    fn crash_disks(&mut self, machine: usize) {
         self.nodes[machine].disk.crash();
         self.stores[machine].disk.crash();
+        if let Some(manager) = self.managers.get_mut(machine) {
+            manager.lose_power(&mut self.net);
+        }
     }
 
     fn restart(&mut self, part: Part) {
         match part {
             Part::Machine(machine) => {
+                self.start_manager(machine);
                 self.start_node(machine);
                 self.start_store(machine);
                 if self.setup.proxy_inside {
@@ -260,6 +301,13 @@ impl World {
             Part::Node(machine) => self.start_node(machine),
             Part::Store(machine) => self.start_store(machine),
             Part::Proxy(proxy) => self.start_proxy(proxy),
+            Part::Manager(manager) => self.start_manager(manager),
+        }
+    }
+
+    fn start_manager(&mut self, machine: usize) {
+        if let Some(manager) = self.managers.get_mut(machine).filter(|manager| !manager.is_up()) {
+            manager.start(&mut self.net);
         }
     }
 
@@ -293,8 +341,7 @@ impl World {
 
     fn start_proxy(&mut self, proxy: usize) {
         if !self.proxies[proxy].is_up() {
-            let routes = &self.manager.routes;
-            let fresh = Proxy::new(proxy, &self.setup, routes, &self.rotten, &mut self.net);
+            let fresh = Proxy::new(proxy, &self.setup, &self.rotten, &mut self.net);
             self.proxies[proxy] = fresh;
         }
     }
@@ -321,8 +368,7 @@ impl World {
             FaultKind::PowerLoss(machine) => self.power_off(machine),
             FaultKind::KillThenPowerLoss(machine) => {
                 self.kill(Part::Machine(machine));
-                self.nodes[machine].disk.crash();
-                self.stores[machine].disk.crash();
+                self.crash_disks(machine);
             }
             FaultKind::StoreAway(machine) => {
                 self.stop_store(machine);
@@ -350,7 +396,27 @@ impl World {
             FaultKind::Storm => {
                 self.net.weather = Weather { lost: 4, doubled: 4, late: 4, very_late: 20 };
             }
-            FaultKind::Rotate(pg, to) => self.manager.rotate(larder_types::PgId(pg), to),
+            FaultKind::CutOff(server) => {
+                self.net.cut_off.insert(self.setup.id_of(server));
+            }
+            FaultKind::Laggard(server) => {
+                self.net.laggards.insert(self.setup.id_of(server));
+            }
+            FaultKind::Draining(machine) => {
+                self.set_draining(machine, true);
+                let leader = self.managers.iter().position(Manager::leads);
+                if let Some(leader) = leader.filter(|_| self.net.rng.one_in(3)) {
+                    // While it waits for a lease to run out, perhaps.
+                    let kill = FaultKind::Kill(Part::Manager(leader));
+                    let delay = self.net.rng.below(3_000 * MS);
+                    self.net.after(delay, Happening::Strikes(kill));
+                }
+            }
+            FaultKind::ManagerAway(manager) => {
+                self.stop_manager(manager);
+                let pause = 500 * MS + self.net.rng.below(6_000 * MS);
+                self.net.after(pause, Happening::Restart(Part::Manager(manager)));
+            }
             FaultKind::Flush(machine, fault) => self.nodes[machine].kv.fail_next_flush(fault),
         }
         let lasts_us = kind.lasts_us(&mut self.net.rng);
@@ -364,25 +430,47 @@ impl World {
         match kind {
             FaultKind::DiskFull(of) => self.disk(of).set_capacity(Self::capacity(of)),
             FaultKind::Storm => self.net.weather = self.setup.weather,
+            FaultKind::CutOff(server) => {
+                self.net.cut_off.remove(&self.setup.id_of(server));
+            }
+            FaultKind::Draining(machine) => self.set_draining(machine, false),
+            FaultKind::Laggard(server) => {
+                self.net.laggards.remove(&self.setup.id_of(server));
+            }
             _ => {}
+        }
+    }
+
+    /// An operator tells whoever leads; an end of draining until it is in the map.
+    fn set_draining(&mut self, machine: usize, draining: bool) {
+        let server = self.setup.id_of(Server::Node(machine));
+        let leader = self.managers.iter().position(Manager::leads);
+        if let Some(leader) = leader {
+            let command = Command::SetDraining(server, draining);
+            self.net.send_lossy((leader, ManagerIn::Operator(command)));
+        }
+        let record = self.agreed.borrow().map.servers.get(&server).cloned();
+        if !draining && record.is_some_and(|record| record.draining) {
+            let again = Happening::Over(FaultKind::Draining(machine));
+            self.net.after(500 * MS, again);
         }
     }
 
     /// A bit rots in one copy of an object that its primary shows.
     fn rot(&mut self) {
-        let pg = self.net.rng.below(u64::from(self.setup.pgs)) as usize;
-        let (primary, _) = self.manager.routes.borrow().primary[pg];
+        let pg = larder_types::PgId(self.net.rng.below(u64::from(self.setup.pgs)) as u32);
+        let primary = self.agreed.borrow().primary(pg);
         if !self.nodes[primary].is_up() {
             return;
         }
-        let pg = larder_types::PgId(pg as u32);
         let chunks = self.nodes[primary].chunks_of(pg);
         if chunks.is_empty() {
             return;
         }
         let chunk = &chunks[self.net.rng.below(chunks.len() as u64) as usize];
         let replica = self.net.rng.below(16) as usize % self.setup.replicas;
-        let Some((store, pv)) = self.manager.place(chunk.lv, replica) else { return };
+        let place = self.agreed.borrow().place(&self.setup, chunk.lv, replica);
+        let Some((store, pv)) = place else { return };
         let at = self.net.rng.below(u64::from(chunk.len));
         if self.stores[store].rot(pv, &chunk.extents, at) {
             self.rotten.borrow_mut().insert((chunk.grant, replica));
@@ -392,9 +480,12 @@ impl World {
     /// Every fault ends: what was armed, what is lasting, and the weather.
     pub(crate) fn heal(&mut self) {
         self.net.weather = Weather { lost: 0, doubled: 0, late: 50, very_late: 0 };
+        self.net.cut_off.clear();
+        self.net.laggards.clear();
         for machine in 0..self.setup.machines {
             self.over(FaultKind::DiskFull(DiskOf::Node(machine)));
             self.over(FaultKind::DiskFull(DiskOf::Store(machine)));
+            self.over(FaultKind::Draining(machine));
             self.kill(Part::Machine(machine));
         }
         for proxy in 0..self.proxies.len() {

@@ -7,8 +7,15 @@ use larder_sim::{Options, run};
 /// Seeds in which a bug must be found.
 const SEEDS: u64 = 400;
 
-/// Bugs of members that go and come.
-const OF_RETURNING: &[&str] = &["snapshot-without-open", "snapshot-keeps-old-rows"];
+/// Bugs of members that go and come, and of the managers who let them.
+const OF_RETURNING: &[&str] = &[
+    "snapshot-without-open",
+    "snapshot-keeps-old-rows",
+    "lease-not-waited-out",
+    "lease-not-confirmed",
+    "lease-from-arrival",
+    "lost-member-leads",
+];
 
 /// How a bug is looked for: one that needs a view change while old messages are on their way takes
 /// three members, one of returning members many that go and come, and one that needs a batch which

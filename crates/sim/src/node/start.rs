@@ -9,14 +9,16 @@ use larder_metalog::LogError;
 use larder_protocol::IndexError;
 use larder_protocol::pg::{LogGap, Origin, Recovering};
 use larder_types::codec::decode;
-use larder_types::{BootId, Op, OpId, PgId, ServerId, rows};
+use larder_types::{BootId, Op, OpId, PgId, ServerId, View, rows};
 
 use super::{Life, Member, Node};
 use crate::fate::Fate;
-use crate::happening::{ManagerIn, NodeIn};
+use crate::happening::NodeIn;
 use crate::index::Port;
 use crate::log::{self, Log, fate};
+use crate::managers::Managers;
 use crate::net::{MS, Net};
+use crate::servers::Server;
 
 /// Why a server does not start.
 pub(crate) enum NoStart {
@@ -29,7 +31,7 @@ pub(crate) enum NoStart {
 }
 
 impl Node {
-    /// Starts: takes up log and index, and tells the manager.
+    /// Starts: takes up log and index, and tells the managers.
     pub(crate) fn start(&mut self, net: &mut Net) -> Result<(), NoStart> {
         assert!(self.life.is_none(), "a server runs once");
         self.disk = self.disk.reopen();
@@ -64,9 +66,15 @@ impl Node {
             .map(|recovering| recovering.finish().map(Member::new))
             .collect::<Result<Vec<_>, LogGap>>()
             .map_err(|gap| NoStart::Unfit(gap.to_string()))?;
-        let has_all = |member: &Member| member.pg.is_whole().then(|| member.pg.last());
-        let last = members.iter().map(has_all).collect();
+        let claims_all = self.setup.options.bugs.driver.claims_all();
+        let has = |Member { pg, .. }: &Member| {
+            let last = if claims_all { View(u64::MAX) } else { pg.last().view };
+            (pg.id(), pg.is_whole().then_some(last))
+        };
+        let managers = Managers::new(Server::Node(self.id), self.run, &self.setup, net);
         self.life = Some(Life {
+            managers,
+            has: members.iter().map(has).collect(),
             log,
             members,
             places: BTreeMap::new(),
@@ -77,7 +85,7 @@ impl Node {
         });
         let (node, run) = (self.id, self.run);
         let jitter = net.rng.below(5 * MS);
-        net.after(50 + jitter, ManagerIn::NodeUp { node, boot: run, last });
+        net.after(50 + jitter, (node, NodeIn::Beat { run }));
         net.after(100 * MS, (node, NodeIn::Tick { run }));
         net.after(60 * MS, (node, NodeIn::Flush { run }));
         Ok(())

@@ -4,18 +4,19 @@ pub(crate) mod get;
 pub(crate) mod large;
 pub(crate) mod put;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::{Answer, Call, Refusal};
-use larder_types::{Condition, ETag, EtagList, PgId, View};
+use larder_types::{BootId, Condition, ETag, EtagList, PgId, View};
 
 use crate::desk::{Desk, Rotten, Task};
-use crate::happening::{Ask, Heard, ManagerIn, NodeIn, ProxyIn};
+use crate::happening::{Ask, FromManagers, Heard, NodeIn, ProxyIn};
 use crate::history::{Answered, If};
-use crate::manager::Routes;
+use crate::managers::{BEAT_US, Managers};
 use crate::net::{MS, Net};
+use crate::servers::Server;
 use crate::setup::Setup;
 
 /// Microseconds after which a client gets no answer any more.
@@ -23,13 +24,24 @@ pub(crate) const PATIENCE_US: u64 = 4_000 * MS;
 /// Microseconds after which a request that was not answered is repeated.
 pub(crate) const REPEAT_US: u64 = 500 * MS;
 /// Microseconds between two times that a proxy says which of its requests are finished.
-const BEAT_US: u64 = 700 * MS;
+const FLOOR_US: u64 = 700 * MS;
+
+/// How far the managers know a proxy's session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Session {
+    Begun,
+    Open,
+    Closed,
+}
 
 /// A proxy's run; another begins with another session.
 pub(crate) struct Proxy {
     id: usize,
     /// Meta servers of the cluster.
     nodes: usize,
+    boot: BootId,
+    managers: Managers,
+    session: Session,
     pub(crate) desk: Desk,
     tasks: BTreeMap<u64, (usize, Task)>,
     next_task: u64,
@@ -37,19 +49,33 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(crate) fn new(
-        id: usize,
-        setup: &Setup,
-        routes: &Rc<RefCell<Routes>>,
-        rotten: &Rotten,
-        net: &mut Net,
-    ) -> Self {
-        let desk = Desk::new(id, net.rng.next_u64(), setup, routes, rotten);
+    pub(crate) fn new(id: usize, setup: &Arc<Setup>, rotten: &Rotten, net: &mut Net) -> Self {
+        let desk = Desk::new(id, net.rng.next_u64(), setup, rotten);
         let session = desk.session();
-        net.soon(ManagerIn::ProxyUp { proxy: id, session });
-        net.after(BEAT_US, (id, ProxyIn::Beat { session }));
-        let nodes = setup.machines;
-        Self { id, nodes, desk, tasks: BTreeMap::new(), next_task: 1, is_up: true }
+        let boot = BootId(net.rng.next_u64());
+        net.soon((id, ProxyIn::Beat { session }));
+        net.after(FLOOR_US, (id, ProxyIn::Floor { session }));
+        Self {
+            id,
+            nodes: setup.machines,
+            boot,
+            managers: Managers::new(Server::Proxy(id), boot, setup, net),
+            session: Session::Begun,
+            desk,
+            tasks: BTreeMap::new(),
+            next_task: 1,
+            is_up: true,
+        }
+    }
+
+    /// Whether it takes calls: the managers know its session.
+    pub(crate) fn serves(&self) -> bool {
+        self.is_up && self.session == Session::Open
+    }
+
+    /// Whether the managers have closed its session, or never will open it: nothing that it asks for will be done.
+    pub(crate) fn is_shut_out(&self) -> bool {
+        self.is_up && self.session == Session::Closed
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -65,7 +91,7 @@ impl Proxy {
 
     /// Begins a client's call; returns the client if it is done already.
     pub(crate) fn begin(&mut self, client: usize, task: Task, net: &mut Net) -> Option<usize> {
-        assert!(self.is_up, "clients call proxies that run");
+        assert!(self.serves(), "clients call proxies that serve");
         let id = self.next_task;
         self.next_task += 1;
         self.tasks.insert(id, (client, task));
@@ -92,16 +118,69 @@ impl Proxy {
                 self.poll(task, net)
             }
             ProxyIn::Wake { session, task } if session == own && self.is_up => self.poll(task, net),
+            ProxyIn::Managers(what) if self.is_up => {
+                self.hear_managers(what, net);
+                None
+            }
             ProxyIn::Beat { session } if session == own && self.is_up => {
+                self.beat(net);
+                None
+            }
+            ProxyIn::Floor { session } if session == own && self.is_up => {
                 let floor = self.desk.floor();
                 for node in 0..self.nodes {
                     net.send_lossy((node, NodeIn::Floor { session, floor }));
                 }
-                net.after(BEAT_US, (self.id, ProxyIn::Beat { session }));
+                net.after(FLOOR_US, (self.id, ProxyIn::Floor { session }));
                 None
             }
             _ => None,
         }
+    }
+
+    fn beat(&mut self, net: &mut Net) {
+        let (boot, session) = (self.boot, self.desk.session());
+        net.after(BEAT_US, (self.id, ProxyIn::Beat { session }));
+        if self.managers.know_me() {
+            self.managers.say(ServerMessage::Heartbeat(boot), net);
+        } else {
+            self.managers.say(ServerMessage::Started(boot, Vec::new(), Vec::new()), net);
+        }
+        self.begin_session(net);
+        self.managers.beat(net);
+    }
+
+    fn begin_session(&self, net: &mut Net) {
+        if self.session == Session::Begun && self.managers.know_me() {
+            let message = ServerMessage::SessionBegun(self.boot, self.desk.session());
+            self.managers.say(message, net);
+        }
+    }
+
+    fn hear_managers(&mut self, what: FromManagers, net: &mut Net) {
+        self.managers.heard(net);
+        let map = match what {
+            FromManagers::Map(map) => map,
+            FromManagers::Says(ManagerMessage::WhoAreYou) => {
+                let message = ServerMessage::Started(self.boot, Vec::new(), Vec::new());
+                self.managers.say(message, net);
+                return;
+            }
+            FromManagers::Says(_) => return,
+        };
+        if !self.managers.take(&map, net) {
+            return;
+        }
+        self.desk.take_map(&map);
+        let own = self.desk.session();
+        if self.managers.know_another() {
+            self.session = Session::Closed;
+        } else if map.sessions.contains_key(&own) {
+            self.session = Session::Open;
+        } else if self.session == Session::Open || map.closed.iter().any(|(_, of)| *of == own) {
+            self.session = Session::Closed;
+        }
+        self.begin_session(net);
     }
 
     fn poll(&mut self, id: u64, net: &mut Net) -> Option<usize> {

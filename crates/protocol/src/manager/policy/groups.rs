@@ -8,7 +8,7 @@ use larder_types::{BootId, PgId, ServerId, View};
 use super::message::ManagerMessage;
 use super::{Subject, Turn};
 use crate::limits::{LEADS_MAX, PG_MOVES_MAX, RETARGET_MAX};
-use crate::manager::state::{Command, PgRecord, ServerRole};
+use crate::manager::state::{Command, LvRecord, LvState, PgRecord, ServerRole};
 use crate::placement::{
     ActingPg, GroupRules, MetaServer, PgStep, Standing, balance_primaries, next_step,
     target_members,
@@ -129,7 +129,8 @@ impl Turn<'_> {
         let other_leads = record.members.first().is_some_and(|primary| *primary != members[0]);
         let lease_died =
             record.members.first().is_some_and(|primary| self.has_restarted(*primary, record));
-        if other_leads && !lease_died && !self.leading.leases.have_run_out(pg, self.now_ms) {
+        let may_answer = other_leads && !lease_died && !self.planted.waits_out_no_lease();
+        if may_answer && !self.leading.leases.have_run_out(pg, self.now_ms) {
             self.leading.leases.withdrawn.insert(pg);
             return;
         }
@@ -164,8 +165,8 @@ impl Turn<'_> {
         } else {
             let others = record.members.iter().filter(|s| **s != primary && may_lead(s));
             let best = others.min_by_key(|s| (!settled(s), !record.target.contains(s)));
-            // One that came and went leads again, later, if nobody else can.
-            *best?
+            // One that comes and goes is spared the lead only where another takes it.
+            *best.or(Some(&primary).filter(|primary| may_lead(primary)))?
         };
         let others = record.members.iter().filter(|s| **s != leader && self.map.is_up(**s));
         let (lacking, whole): (Vec<ServerId>, Vec<ServerId>) =
@@ -186,18 +187,23 @@ impl Turn<'_> {
         needed.then_some(members)
     }
 
-    /// Whether a data server of the PG's LVs has begun a run that its primary has not opened them in.
+    /// Whether a data server of the PG's LVs has begun a run that its primary has not opened them in. For one that
+    /// comes and goes the others are not disturbed, as long as there is another LV to write to.
     fn needs_space_anew(&self, pg: PgId, record: &PgRecord) -> bool {
-        let is_new = |server: ServerId| {
-            self.has_restarted(server, record)
-                && self.map.is_up(server)
-                && self.leading.healths.is_settled(server, self.now_ms)
+        if record.data_started <= record.begun {
+            return false;
+        }
+        let takes_writes = |lv: &LvRecord| {
+            let goes_on = |server| self.map.is_up(server) && !self.has_restarted(server, record);
+            lv.state == LvState::Open && lv.present().all(|(_, replica)| goes_on(replica.server))
         };
-        record.data_started > record.begun
-            && self
-                .map
-                .lvs_of(pg)
-                .any(|(_, lv)| lv.present().any(|(_, replica)| is_new(replica.server)))
+        let has_other = self.map.lvs_of(pg).any(|(_, lv)| takes_writes(lv));
+        let is_new = |server: ServerId| {
+            let may_wait = has_other && !self.leading.healths.is_settled(server, self.now_ms);
+            self.has_restarted(server, record) && self.map.is_up(server) && !may_wait
+        };
+        let mut lvs = self.map.lvs_of(pg);
+        lvs.any(|(_, lv)| lv.present().any(|(_, replica)| is_new(replica.server)))
     }
 
     fn plan_group(&mut self, pg: PgId) {

@@ -79,6 +79,10 @@ impl Turn<'_> {
         for (pg, _) in &granted {
             leases.until_ms.insert(*pg, until_ms);
         }
+        if self.planted.confirms_no_lease() {
+            self.tell(server, ManagerMessage::Leases { boot, sent_ms, granted });
+            return;
+        }
         leases.waiting.push(Renewal { server, boot, sent_ms, granted });
         self.ask();
     }

@@ -41,6 +41,26 @@ pub enum ServerMessage {
     SessionBegun(BootId, SessionId),
 }
 
+impl ServerMessage {
+    /// The run that says it, where it matters.
+    #[must_use]
+    pub fn boot(&self) -> Option<BootId> {
+        match self {
+            Self::Started(boot, ..)
+            | Self::Heartbeat(boot)
+            | Self::Renew { boot, .. }
+            | Self::Told(boot, ..)
+            | Self::Active(boot, ..)
+            | Self::SessionBegun(boot, _) => Some(*boot),
+            Self::CaughtUp(..)
+            | Self::NeedLv(..)
+            | Self::Created(..)
+            | Self::Rebuilt(..)
+            | Self::Vacated(..) => None,
+        }
+    }
+}
+
 /// From the leading manager.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManagerMessage {

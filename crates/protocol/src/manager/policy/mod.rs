@@ -31,6 +31,7 @@ use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX};
 use crate::manager::quorum::Ticket;
 use crate::manager::state::{Applied, Command, Outcome, ServerRole, ServerState, Topology};
 use crate::placement::{MetaServer, Standing};
+use crate::planted::Planted;
 use health::Healths;
 use leases::Leases;
 pub use message::{ManagerMessage, ServerMessage};
@@ -103,6 +104,7 @@ struct Leading {
 pub struct Policy {
     leading: Option<Leading>,
     tickets: u64,
+    planted: Planted,
 }
 
 /// One step's surroundings.
@@ -111,10 +113,17 @@ struct Turn<'a> {
     map: &'a Topology,
     leading: &'a mut Leading,
     tickets: &'a mut u64,
+    planted: Planted,
     out: &'a mut Vec<PolicyEffect>,
 }
 
 impl Policy {
+    /// One with a bug that is to be found.
+    #[must_use]
+    pub fn planted(planted: Planted) -> Self {
+        Self { planted, ..Self::default() }
+    }
+
     /// Takes one event, with the map as this manager has applied it.
     pub fn step(
         &mut self,
@@ -151,7 +160,7 @@ impl Policy {
         if map.founded.is_none() {
             return;
         }
-        let mut turn = Turn { now_ms, map, leading, tickets, out };
+        let mut turn = Turn { now_ms, map, leading, tickets, planted: self.planted, out };
         match event {
             PolicyEvent::From(server, message) => turn.hear(server, message),
             PolicyEvent::Decided(ticket, applied) => turn.decided(ticket, applied),
@@ -220,6 +229,10 @@ impl Turn<'_> {
     fn hear(&mut self, server: ServerId, message: ServerMessage) {
         let Some(record) = self.map.servers.get(&server) else { return };
         if record.state == ServerState::Removed {
+            return;
+        }
+        if message.boot().is_some_and(|boot| record.ended.contains(&boot)) {
+            // It is late, or its server has yet to see that another run is in its place.
             return;
         }
         let known = record.boot;

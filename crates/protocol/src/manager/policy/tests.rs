@@ -9,7 +9,7 @@ use super::*;
 use crate::limits::{LEASE_DRIFT_MS, LEASE_MS, LOST_MS, SERVER_BEAT_MS, SILENT_MS};
 use crate::manager::chance::Rng;
 use crate::manager::quorum::LogIndex;
-use crate::manager::state::{ClusterId, NewServer, Settings};
+use crate::manager::state::{ClusterId, NewServer, PgRecord, Settings};
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
 
 enum Happening {
@@ -68,6 +68,10 @@ const SETTINGS: Settings =
 
 impl World {
     fn new(seed: u64, servers: u32) -> Self {
+        Self::founded(seed, servers, SETTINGS)
+    }
+
+    fn founded(seed: u64, servers: u32, settings: Settings) -> Self {
         let mut world = Self {
             rng: Rng(seed, 0),
             now_ms: 1_000_000,
@@ -85,7 +89,7 @@ impl World {
             pool_empty: 0,
             vacated: BTreeSet::new(),
         };
-        world.apply(Command::Found(ClusterId(1), SETTINGS)).unwrap();
+        world.apply(Command::Found(ClusterId(1), settings)).unwrap();
         world.apply(Command::AddToken([1; 32], u64::MAX)).unwrap();
         for _ in 0..servers {
             world.add_server();
@@ -612,6 +616,51 @@ fn a_member_that_lost_its_disk_is_levelled_in_the_next_view_when_it_cannot_be_sp
     for pg in &world.map.pgs {
         let both = BTreeSet::from([ServerId(0), ServerId(1)]);
         assert!(pg.is_active() && pg.qualified == both, "{pg:?}");
+    }
+}
+
+#[test]
+fn what_a_run_said_that_has_ended_is_not_heard() {
+    let mut world = World::new(12, 3);
+    world.calm_down();
+    let old = world.servers[&0].boot;
+    world.restart(0);
+    world.calm_down();
+    let (views, boot) = (world.views, world.servers[&0].boot);
+    let late = [
+        ServerMessage::Started(old, Vec::new(), Vec::new()),
+        ServerMessage::Heartbeat(old),
+        ServerMessage::Renew { boot: old, sent_ms: 0, led: Vec::new() },
+    ];
+    for message in late {
+        world.policy(world.leader.0, PolicyEvent::From(ServerId(0), message));
+        world.run_for(1000);
+    }
+    assert_eq!((world.views, world.map.servers[&ServerId(0)].boot), (views, boot));
+    // None of this was a restart: it takes one more to be put on probation.
+    world.restart(1);
+    world.run_for(2000);
+    assert!(world.map.pgs.iter().all(PgRecord::is_active), "{:?}", world.map.pgs);
+}
+
+#[test]
+fn nobody_is_on_probation_where_nothing_takes_its_place() {
+    let alone = Settings { members: 1, min_members: 1, copies: 1, min_copies: 1, ..SETTINGS };
+    let mut world = World::founded(13, 2, alone);
+    world.calm_down();
+    let pg = world.pg(0).clone();
+    let primary = pg.members[0].0;
+    world.say(primary, ServerMessage::NeedLv(PgId(0), pg.view, 0));
+    world.run_for(1000);
+    let lv = world.map.lv(LvId(0)).unwrap();
+    let data = lv.replicas[0].server.0;
+    for restarted in [primary, data].repeat(6) {
+        let view = world.pg(0).view;
+        world.restart(restarted);
+        world.run_for(SILENT_MS);
+        let pg = world.pg(0);
+        assert!(pg.view > view && pg.is_active(), "server {restarted}: {pg:?}");
+        assert_eq!(world.servers[&primary].pgs[&PgId(0)].lvs, 1);
     }
 }
 

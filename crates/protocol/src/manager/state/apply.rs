@@ -1,6 +1,6 @@
 //! Where a command is applied, and the commands about the cluster and its servers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::limits::PG_COUNT_MAX;
 use larder_types::{BootId, DiskId, LvId, PgId, ServerId, View};
@@ -10,7 +10,7 @@ use super::map::{
     ClusterId, DiskState, LvRecord, MapVersion, PgRecord, ReplicaState, ServerRecord, ServerRole,
     ServerState, Settings, Topology,
 };
-use crate::limits::{PG_MEMBERS_MAX, SERVERS_MAX};
+use crate::limits::{ENDED_RUNS_MAX, PG_MEMBERS_MAX, SERVERS_MAX};
 use crate::manager::quorum::LogIndex;
 
 impl Topology {
@@ -136,8 +136,9 @@ impl Topology {
             state: ServerState::Joining,
             draining: false,
             boot: BootId(0),
+            ended: VecDeque::new(),
             started: MapVersion(0),
-            disks: std::collections::BTreeMap::new(),
+            disks: BTreeMap::new(),
         };
         let before = self.servers.insert(id, record);
         assert!(before.is_none(), "server {id} is new");
@@ -153,16 +154,26 @@ impl Topology {
     ) -> Applied {
         let version = self.next_version();
         let record = self.server_mut(server)?;
+        if record.ended.contains(&boot) {
+            return Err(Refusal::RunEnded);
+        }
         let same_run = record.state != ServerState::Joining && record.boot == boot;
         if same_run && record.state == ServerState::Up && record.addresses == addresses {
             return Ok(Outcome::Already);
         }
+        let is_first = record.state == ServerState::Joining;
         record.state = ServerState::Up;
         record.addresses = addresses;
         if same_run {
             return Ok(Outcome::Done);
         }
-        record.boot = boot;
+        let before = std::mem::replace(&mut record.boot, boot);
+        if !is_first {
+            record.ended.push_back(before);
+        }
+        if record.ended.len() > ENDED_RUNS_MAX {
+            record.ended.pop_front();
+        }
         record.started = version;
         let ended = self.sessions.iter().filter(|(_, s)| s.server == server && s.boot != boot);
         for session in ended.map(|(session, _)| *session).collect::<Vec<_>>() {

@@ -186,6 +186,9 @@ pub enum Refusal {
     /// Fix the request.
     #[error("there is no such token")]
     NoSuchToken,
+    /// Give up: the server has begun another run since.
+    #[error("the server has begun another run since")]
+    RunEnded,
 }
 
 /// What a command left behind.

@@ -1,6 +1,6 @@
 //! What the topology map holds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::{
     BootId, BucketId, BucketName, BucketRecord, DiskId, PgId, PvId, ServerId, SessionId, View,
@@ -124,6 +124,9 @@ pub struct ServerRecord {
     pub draining: bool,
     /// Its run.
     pub boot: BootId,
+    /// Runs before, the latest last: what still says so of them is late. A server that finds its own run among them
+    /// has another in its place, and ends.
+    pub ended: VecDeque<BootId>,
     /// Map in which the run was first named.
     pub started: MapVersion,
     /// Its disks.

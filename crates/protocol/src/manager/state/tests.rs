@@ -9,6 +9,7 @@ use larder_types::{
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::ENDED_RUNS_MAX;
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
 
@@ -160,6 +161,18 @@ fn a_restart_is_a_new_run_and_a_late_down_is_refused() {
     log.done(Command::ServerDown(ServerId(1), BootId(2)));
     log.done(started(1, 2));
     assert_eq!(log.0.servers[&ServerId(1)].started, before);
+}
+
+#[test]
+fn a_run_that_has_ended_does_not_come_back() {
+    let mut log = Log::cluster(1);
+    for boot in 2..100 {
+        log.done(started(0, boot));
+        let before = log.0.clone();
+        assert_eq!(log.apply(started(0, boot - 1)), Err(Refusal::RunEnded));
+        assert_eq!(log.0.servers, before.servers);
+    }
+    assert_eq!(log.0.servers[&ServerId(0)].ended.len(), ENDED_RUNS_MAX);
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! What is new in a map: counted, and answered by the world's ill will.
+
+use larder_protocol::manager::state::Topology;
+use larder_types::{PgId, ServerId};
+
+use crate::faults::FaultKind;
+use crate::happening::Happening;
+use crate::net::Net;
+use crate::servers::{names, primary_of};
+use crate::setup::Setup;
+
+/// One in so many primaries that are deposed while they run hears of it late.
+const LATE_ONE_IN: u64 = 2;
+
+/// Counts what is new in a map.
+pub(super) fn count(before: &Topology, map: &Topology, net: &mut Net) {
+    let views = |map: &Topology| map.pgs.iter().map(|pg| pg.view.0).sum::<u64>();
+    let members = |map: &Topology| map.pgs.iter().map(|pg| pg.members.len()).sum::<usize>();
+    let lacking = |map: &Topology| map.pgs.iter().map(|pg| pg.lacking.len()).sum::<usize>();
+    let narrow = |map: &Topology| {
+        map.lvs.iter().filter(|lv| lv.replicas.len() < usize::from(map.settings().copies)).count()
+    };
+    if map.version <= before.version || before.founded.is_none() {
+        return;
+    }
+    let (more, fewer) = (
+        members(map).saturating_sub(members(before)),
+        members(before).saturating_sub(members(map)),
+    );
+    net.faults.add("views begun", views(map).saturating_sub(views(before)));
+    net.faults.add("members that returned", more as u64);
+    net.faults.add("members let go", fewer as u64);
+    let lost = lacking(map).saturating_sub(lacking(before));
+    net.faults.add("members that lost everything", lost as u64);
+    net.faults.add("narrow volumes", narrow(map).saturating_sub(narrow(before)) as u64);
+    let closed = map.closed.difference(&before.closed).count();
+    net.faults.add("sessions closed", closed as u64);
+}
+
+/// A primary that another takes the place of while it runs may hear of it late: what keeps it from answering until
+/// then is its lease alone.
+pub(super) fn delay_deposed(setup: &Setup, before: &Topology, map: &Topology, net: &mut Net) {
+    if map.version <= before.version {
+        return;
+    }
+    for pg in (0..before.pgs.len() as u32).map(PgId) {
+        let ((old, view), (new, _)) = (primary_of(before, pg), primary_of(map, pg));
+        let server = ServerId(old as u32);
+        let runs = before.servers.get(&server).is_some_and(|old| names(map, server, old.boot));
+        if view.0 == 0 || old == new || !runs {
+            continue;
+        }
+        net.faults.add("primaries deposed while they run", 1);
+        if net.rng.one_in(LATE_ONE_IN) {
+            net.after(0, Happening::Strikes(FaultKind::Laggard(setup.server(server))));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The managers as a server sees them: the map as it last came, and one of them to talk to. A manager that does not
+//! lead hands on what it is told; from one that is silent a server turns to another.
+
+use std::sync::Arc;
+
+use larder_protocol::limits::SERVER_BEAT_MS;
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::state::Topology;
+use larder_types::{BootId, ServerId};
+
+use crate::happening::ManagerIn;
+use crate::net::{MS, Net};
+use crate::servers::{Server, names};
+use crate::setup::Setup;
+
+/// Between two times that a server tells the managers that it goes on.
+pub(crate) const BEAT_US: u64 = SERVER_BEAT_MS * MS;
+/// Microseconds for which a server hears nothing from the managers before it talks to another.
+const SILENT_US: u64 = 3 * BEAT_US;
+
+pub(crate) struct Managers {
+    me: ServerId,
+    boot: BootId,
+    count: usize,
+    at: usize,
+    heard_us: u64,
+    pub(crate) map: Arc<Topology>,
+}
+
+impl Managers {
+    /// Of a run that begins.
+    pub(crate) fn new(me: Server, boot: BootId, setup: &Setup, net: &mut Net) -> Self {
+        let count = setup.managers;
+        Self {
+            me: setup.id_of(me),
+            boot,
+            count,
+            at: net.rng.below(count as u64) as usize,
+            heard_us: net.now_us(),
+            map: Arc::default(),
+        }
+    }
+
+    /// Tells the leader something; it may be lost.
+    pub(crate) fn say(&self, message: ServerMessage, net: &mut Net) {
+        let input = ManagerIn::Server { from: self.me, message, handed_on: false };
+        net.send_to_manager(self.me, (self.at, input));
+    }
+
+    /// Whether the map names this run.
+    pub(crate) fn know_me(&self) -> bool {
+        names(&self.map, self.me, self.boot)
+    }
+
+    /// Whether the map says that another run is in this one's place: a late message made the managers think so, and
+    /// they do not hear this one any more.
+    pub(crate) fn know_another(&self) -> bool {
+        self.map.servers.get(&self.me).is_some_and(|record| record.ended.contains(&self.boot))
+    }
+
+    /// What is due at each beat besides what the server says: to ask for a newer map, of another if this one is
+    /// silent.
+    pub(crate) fn beat(&mut self, net: &mut Net) {
+        if net.now_us() >= self.heard_us + SILENT_US {
+            self.at = net.rng.below(self.count as u64) as usize;
+            self.heard_us = net.now_us();
+        }
+        self.ask_map(net);
+    }
+
+    fn ask_map(&self, net: &mut Net) {
+        let input = ManagerIn::AskMap { from: self.me, known: self.map.version };
+        net.send_to_manager(self.me, (self.at, input));
+    }
+
+    /// Something came from a manager.
+    pub(crate) fn heard(&mut self, net: &Net) {
+        self.heard_us = net.now_us();
+    }
+
+    /// A map came; whether it is newer.
+    pub(crate) fn take(&mut self, map: &Arc<Topology>, net: &mut Net) -> bool {
+        let is_newer = map.version > self.map.version;
+        if is_newer {
+            self.map = map.clone();
+            self.ask_map(net);
+        }
+        is_newer
+    }
+}
