@@ -80,6 +80,8 @@ pub const QUORUM_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const ROWS_VISITED_MAX: usize = 64 * 1024;
 /// How long a call of another process may be under way in a PG; whoever made it has given up before.
 pub const CALL_MAX: Duration = Duration::from_secs(90);
+/// How long a scan waits for a map that its asker has and the meta server has not.
+pub const MAP_LAG_MAX: Duration = Duration::from_secs(2);
 /// How long a data server may take to answer a primary: it syncs, and drains what waits before it.
 pub const DATA_ANSWER_MAX: Duration = Duration::from_secs(30);
 /// How long a primary tries to reach a data server before it counts as failed. Longer than the managers

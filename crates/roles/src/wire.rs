@@ -78,6 +78,9 @@ pub enum MetaCall {
     Scan {
         /// PGs with their views.
         pgs: Vec<(PgId, View)>,
+        /// The asker's map: it is answered under this one or a newer, so that a bucket that is marked in it takes
+        /// nothing more.
+        map: MapVersion,
         /// Whether everything that these PGs had taken must show.
         settled: bool,
         /// First row.

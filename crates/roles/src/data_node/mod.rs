@@ -9,19 +9,19 @@
 mod face;
 mod open;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-use larder_types::{BootId, DiskId};
+use larder_types::{BootId, DiskId, ServerId};
 use larder_volume::{Action, Answer};
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
 use crate::data::DataServer;
 use crate::limits::TICK_MS;
-use crate::managers::Managers;
+use crate::managers::{Managers, Presence, Run};
 pub use face::DataFace;
 pub use open::{DataNodeConfig, DataNodeError};
 
@@ -30,6 +30,8 @@ pub struct DataNode {
     server: Arc<DataServer>,
     disk: DiskId,
     managers: Arc<dyn Managers>,
+    /// Tells the managers of this run.
+    presence: OnceLock<Presence>,
     running: Mutex<Option<Running>>,
 }
 
@@ -52,8 +54,21 @@ impl DataNode {
         &self.server
     }
 
+    /// Tells the managers that this run has begun, at these addresses, and goes on.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, or when it is done twice.
+    pub fn introduce(&self, me: ServerId, addresses: Vec<String>) {
+        let run = Run { server: me, boot: self.boot(), addresses, has: Vec::new() };
+        let introduced = self.presence.set(Presence::start(self.managers.clone(), run));
+        assert!(introduced.is_ok(), "a run is introduced once");
+    }
+
     /// What the leading manager tells data servers.
     pub fn told(&self, message: &ManagerMessage) {
+        if let (ManagerMessage::WhoAreYou, Some(presence)) = (message, self.presence.get()) {
+            return presence.who_are_you();
+        }
         let ManagerMessage::CreatePv { lv, replica, disk, pv, .. } = *message else { return };
         if disk != self.disk {
             tracing::warn!(%lv, ?disk, "a volume is to lie on a disk that is not here");

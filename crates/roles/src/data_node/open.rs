@@ -1,7 +1,7 @@
 //! How a data server takes up its disk.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use larder_env::{Disk, DiskError, OpenMode, RealDisk};
@@ -108,7 +108,7 @@ impl DataNode {
             .spawn(move || runs.disk_loop(volume))
             .map_err(DataNodeError::System)?;
         let running = Mutex::new(Some(Running { thread, lock }));
-        Ok(Arc::new(Self { server, disk: id, managers, running }))
+        Ok(Arc::new(Self { server, disk: id, managers, presence: OnceLock::new(), running }))
     }
 }
 

@@ -28,7 +28,7 @@ use super::index::index_error;
 use super::{Member, Meta, Neighbours};
 use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, PEER_BYTES_MAX};
 use crate::managers::Managers;
-use crate::peers::Peers;
+use crate::peers::{Peers, down};
 use crate::wire::{DataCall, DataReply, DataService, MetaMessage, MetaService};
 
 /// See the module's head.
@@ -106,11 +106,17 @@ impl Cluster {
     fn ask_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
         let (pg, view) = (member.pg.id(), member.pg.view());
         let server = member.duties.places.get(&lv).and_then(|at| at.get(replica)).copied();
-        let peer = server.and_then(|server| self.data.of(&self.managers.map(), server));
+        let peer = |server| Some((server, self.data.of(&self.managers.map(), server)?));
+        let peer = server.and_then(peer);
         let Some(meta) = self.meta.get().cloned() else { return };
+        let managers = self.managers.clone();
         self.runtime.spawn(async move {
             let answer = match peer {
-                Some(peer) => ask(&peer, lv, request).await,
+                Some((server, peer)) => tokio::select! {
+                    biased;
+                    answer = ask(&peer, lv, request) => answer,
+                    () = down(&*managers, server) => DataAnswer::Failed,
+                },
                 None => DataAnswer::Failed,
             };
             if let Some(meta) = meta.upgrade() {

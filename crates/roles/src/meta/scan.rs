@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use larder_kv::KvReader;
 use larder_net::Responder;
+use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{Role, owner};
 use larder_protocol::{Call, IndexError, Refusal};
 use larder_types::codec::encode;
@@ -25,7 +26,7 @@ use super::callers::Wants;
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::index::index_error;
-use crate::limits::{ROWS_BYTES_MAX, ROWS_MAX, ROWS_VISITED_MAX};
+use crate::limits::{MAP_LAG_MAX, ROWS_BYTES_MAX, ROWS_MAX, ROWS_VISITED_MAX};
 use crate::wire::{MetaReply, MetaService, Rows};
 
 /// What a proxy wants to see.
@@ -78,7 +79,34 @@ impl Scan {
 }
 
 impl Meta {
-    pub(super) fn serve_scan(
+    /// Serves a scan once this map is known here.
+    pub(super) fn serve_scan_under(
+        &self,
+        map: MapVersion,
+        cluster: &Cluster,
+        call: ScanCall,
+        settled: bool,
+        responder: Responder<MetaService>,
+    ) {
+        if cluster.managers.map().version >= map {
+            return self.serve_scan(cluster, call, settled, responder);
+        }
+        let (mut versions, meta) = (cluster.managers.versions(), cluster.meta());
+        cluster.runtime.spawn(async move {
+            let known = versions.wait_for(|known| *known >= map);
+            match tokio::time::timeout(MAP_LAG_MAX, known).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) | Err(_) => return refuse(responder, Refusal::Busy),
+            }
+            if let Some(meta) = meta
+                && let Some(cluster) = meta.cluster()
+            {
+                meta.serve_scan(cluster, call, settled, responder);
+            }
+        });
+    }
+
+    fn serve_scan(
         &self,
         cluster: &Cluster,
         call: ScanCall,

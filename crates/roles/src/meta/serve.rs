@@ -51,9 +51,9 @@ impl Handler<MetaService> for MetaHandler {
             MetaCall::GetRow { pg, view, row } => {
                 meta.serve_row(cluster, (pg, view), row, responder);
             }
-            MetaCall::Scan { pgs, settled, from, to, count_max } => {
+            MetaCall::Scan { pgs, map, settled, from, to, count_max } => {
                 let call = ScanCall { pgs, from, to, count_max };
-                meta.serve_scan(cluster, call, settled, responder);
+                meta.serve_scan_under(map, cluster, call, settled, responder);
             }
         }
     }

@@ -257,7 +257,12 @@ impl<A> Member<A> {
                 QuorumEffect::Apply(index, command) => {
                     let command: Command = decode("a command of the managers", &command)
                         .map_err(|error| ManagerError::Unreadable(error.to_string()))?;
-                    self.latest = Some((index, self.map.apply(index, command)));
+                    let told = tracing::enabled!(tracing::Level::DEBUG).then(|| command.clone());
+                    let applied = self.map.apply(index, command);
+                    if let Some(command) = told {
+                        tracing::debug!(index = index.0, ?command, ?applied, "the managers agreed");
+                    }
+                    self.latest = Some((index, applied));
                 }
                 QuorumEffect::Restore(_, state) => self.restore_map(&state)?,
                 QuorumEffect::TakeSnapshot => self.snapshot_due = true,

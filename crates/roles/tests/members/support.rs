@@ -235,7 +235,14 @@ impl Cluster {
     ) -> Result<(Rows, Option<Vec<u8>>), Refusal> {
         let pgs = pgs.iter().map(|pg| (*pg, self.leads(*pg).0)).collect();
         let end = rows::prefix_end(b"V");
-        let call = MetaCall::Scan { pgs, settled: true, from, to: end, count_max };
+        let call = MetaCall::Scan {
+            pgs,
+            map: self.desk.map().version,
+            settled: true,
+            from,
+            to: end,
+            count_max,
+        };
         match self.ask(to, call).await {
             Some((MetaReply::Rows(next), payload)) => Ok((decode("rows", &payload).unwrap(), next)),
             Some((MetaReply::Refused(refusal), _)) => Err(refusal),

@@ -51,8 +51,22 @@ pub(super) async fn begin_deletion(
     managers: &dyn Managers,
     name: &BucketName,
 ) -> Result<BucketRecord, ObjectError> {
-    let command = Command::BeginDeletion(name.clone());
-    record_of(agree(managers, command, patience()).await?.applied.map_err(not_agreed)?)
+    let (deadline, command) = (patience(), Command::BeginDeletion(name.clone()));
+    let agreed = agree(managers, command, deadline).await?;
+    let marked = record_of(agreed.applied.map_err(not_agreed)?)?;
+    // What is scanned from now on is scanned under a map with the mark.
+    let shown = |map: &larder_protocol::manager::state::Topology| {
+        let record = map.buckets.get(name);
+        record
+            .is_none_or(|record| (record.id, record.epoch) >= (marked.id, marked.epoch))
+            .then_some(())
+    };
+    match found(managers, deadline, shown).await {
+        Some(()) => Ok(marked),
+        None => {
+            Err(unavailable("the bucket is marked for deletion, but that does not show here yet"))
+        }
+    }
 }
 
 pub(super) async fn end_deletion(

@@ -18,6 +18,7 @@ use super::retry::pause;
 use super::route::newer;
 use crate::data::{ReadFailure, verified};
 use crate::limits::{READ_PATIENCE_MS, READ_ROUNDS_MAX};
+use crate::peers::down;
 use crate::wire::{DataCall, DataReply};
 
 /// Why a replica did not help.
@@ -106,7 +107,11 @@ async fn read_at(
     let (lv, extents) = (chunk.lv, chunk.extents.clone());
     let call = DataCall::Read { lv, extents, from: sums.from_byte, len: sums.len };
     let deadline = Instant::now() + Duration::from_millis(READ_PATIENCE_MS);
-    let answered = peer.call(&call, Bytes::new(), deadline).await;
+    let answered = tokio::select! {
+        biased;
+        answered = peer.call(&call, Bytes::new(), deadline) => answered,
+        () = down(&*away.managers, server) => return Err(Failed::Silent),
+    };
     let (reply, bytes) = match answered {
         Ok(answered) => answered,
         Err(error) => {

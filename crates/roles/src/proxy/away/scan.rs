@@ -126,6 +126,7 @@ async fn ask(
     let pgs = source.pgs.iter().filter_map(|&pg| Some((pg, primary(map, pg)?.view)));
     let call = MetaCall::Scan {
         pgs: pgs.collect(),
+        map: map.version,
         settled: true,
         from: source.hungry_at().unwrap_or_default().to_vec(),
         to: to.map(<[u8]>::to_vec),
@@ -144,6 +145,8 @@ async fn ask(
         MetaReply::Refused(refusal) | MetaReply::Answered(Answer::Refused(refusal)) => {
             Err(match refusal {
                 Refusal::NotPrimary => Failed::Trouble(Trouble::NotPrimary),
+                // Its map is behind.
+                Refusal::Busy => Failed::Trouble(Trouble::Busy),
                 refusal => Failed::For(refused(refusal)),
             })
         }

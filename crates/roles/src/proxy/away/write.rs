@@ -15,6 +15,7 @@ use super::counters::count;
 use super::retry::pause;
 use super::route::{found, replicas};
 use crate::limits::WRITE_PATIENCE_MS;
+use crate::peers::down;
 use crate::ticket::{Granted, WriteOutcome};
 use crate::wire::{DataCall, DataReply};
 
@@ -69,7 +70,14 @@ async fn write_to(
         return WriteOutcome::Failed;
     };
     for tries in 1.. {
-        let answered = peer.call(call, data.clone(), deadline).await;
+        let answered = tokio::select! {
+            biased;
+            answered = peer.call(call, data.clone(), deadline) => answered,
+            () = down(&*away.managers, server) => {
+                tracing::debug!(%server, "a replica went down during a write");
+                return WriteOutcome::Failed;
+            }
+        };
         if answered.is_ok() {
             away.detectors.lock().answered(server);
         }
