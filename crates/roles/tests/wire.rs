@@ -1,0 +1,96 @@
+//! What roles say to each other keeps its bytes: `docs/formats/roles.md`.
+
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+use larder_protocol::manager::state::{Command, MapVersion, Outcome};
+use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
+use larder_roles::wire::{
+    DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall,
+    MetaMessage, MetaReply, ProxyMessage,
+};
+use larder_types::codec::encode;
+use larder_types::{
+    BootId, BucketId, Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq,
+    PgId, PvId, ServerId, SessionId, View,
+};
+
+const GOLDEN: &str = include_str!("golden/roles.hex");
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn said() -> Vec<String> {
+    let (pg, view, lv) = (PgId(3), View(300), LvId(7));
+    let op = OpId { view, seq: OpSeq(1000) };
+    let grant = Grant { pg, op, attempt: 1 };
+    let extents = vec![Extent { first: 16, blocks: 2 }];
+    let key = ObjectKey::new("a/b").expect("a key");
+    let floor = GrantKey { view, seq: OpSeq(9) };
+    let holders = Holders::default().with(0).with(2);
+    let commit = Call::Commit { op, attempt: 1, holders };
+    let (lvs, boot) = (Vec::new(), BootId(77));
+    let granted =
+        Answer::Granted { grant, lv, extents: extents.clone(), clock: HybridClock::at_ms(5) };
+    let volumes =
+        ManagerMessage::Volumes { pg, view, boot, lvs, boots: Vec::new(), sessions: Vec::new() };
+    let create = ManagerMessage::CreatePv {
+        lv,
+        pg,
+        replica: 1,
+        disk: larder_types::DiskId(2),
+        pv: PvId(4),
+        blocks: 100,
+    };
+    let scan = MetaCall::Scan {
+        pgs: vec![(pg, view)],
+        map: MapVersion(12),
+        settled: true,
+        from: b"V".to_vec(),
+        to: Some(b"W".to_vec()),
+        count_max: 50,
+    };
+    vec![
+        hex(&encode(&MetaCall::Call { pg, view, call: commit.clone() })),
+        hex(&encode(&MetaCall::Await { pg, view, op })),
+        hex(&encode(&MetaCall::Find { pg, view, bucket: BucketId(2), key })),
+        hex(&encode(&MetaCall::GetRow { pg, view, row: b"O".to_vec() })),
+        hex(&encode(&scan)),
+        hex(&encode(&MetaReply::Answered(granted))),
+        hex(&encode(&MetaReply::Found(None))),
+        hex(&encode(&MetaReply::Row(true))),
+        hex(&encode(&MetaReply::Rows(Some(b"V".to_vec())))),
+        hex(&encode(&MetaReply::Refused(Refusal::NotPrimary))),
+        hex(&encode(&MetaMessage::Peer(pg))),
+        hex(&encode(&MetaMessage::Call { pg, view, call: commit })),
+        hex(&encode(&MetaMessage::Floor { session: SessionId(5), floor: 6 })),
+        hex(&encode(&MetaMessage::Manager(volumes))),
+        hex(&encode(&DataCall::Write { lv, grant, extents: extents.clone(), len: 5000 })),
+        hex(&encode(&DataCall::Read { lv, extents, from: 64, len: 128 })),
+        hex(&encode(&DataCall::Pg { lv, request: DataRequest::Open { view, floor, boot } })),
+        hex(&encode(&DataReply::Written)),
+        hex(&encode(&DataReply::Full)),
+        hex(&encode(&DataReply::NotWritten)),
+        hex(&encode(&DataReply::Bytes)),
+        hex(&encode(&DataReply::Unreadable)),
+        hex(&encode(&DataReply::Pg(DataAnswer::Floor(floor)))),
+        hex(&encode(&DataMessage::Manager(create))),
+        hex(&encode(&ManagerCall::Map(MapVersion(12)))),
+        hex(&encode(&ManagerCall::Propose(Command::CloseSession(SessionId(5))))),
+        hex(&encode(&ManagerReply::Map)),
+        hex(&encode(&ManagerReply::Unchanged)),
+        hex(&encode(&ManagerReply::Applied(Ok(Outcome::Lv(lv))))),
+        hex(&encode(&ManagerReply::NotLeader(Some(ServerId(4))))),
+        hex(&encode(&ManagerReply::Unknown)),
+        hex(&encode(&ManagerReply::Busy)),
+        hex(&encode(&ManagerMessageIn::Peer)),
+        hex(&encode(&ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)))),
+        hex(&encode(&ManagerMessageIn::HandedOn(ServerId(4), ServerMessage::Told(boot, pg, view)))),
+        hex(&encode(&ProxyMessage::Manager(ManagerMessage::WhoAreYou))),
+    ]
+}
+
+#[test]
+fn messages_keep_their_bytes() {
+    let golden: Vec<&str> = GOLDEN.lines().collect();
+    assert_eq!(said(), golden, "bytes that another release understands have changed");
+}
