@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use larder_protocol::manager::state::ServerRole;
 
 use crate::exit;
 
@@ -25,6 +26,39 @@ pub(crate) enum Command {
     /// may be killed at any moment.
     #[command(after_help = exit::HELP)]
     Server(ServerArgs),
+    /// Run a manager of a cluster.
+    ///
+    /// Managers own the map of the cluster: who is in it, which servers have what. One, three or five of
+    /// them agree. The first founds the cluster (`[found]` in its configuration) and lets others join.
+    #[command(after_help = exit::HELP)]
+    Manager(RoleArgs),
+    /// Run a meta server of a cluster: it keeps metadata.
+    #[command(after_help = exit::HELP)]
+    Meta(RoleArgs),
+    /// Run a data server of a cluster: it keeps the objects' bytes.
+    #[command(after_help = exit::HELP)]
+    Data(RoleArgs),
+    /// Run a proxy of a cluster: it serves S3.
+    #[command(after_help = exit::HELP)]
+    Proxy(RoleArgs),
+    /// Let another server join a cluster.
+    ///
+    /// Prints a join token and the lines for the new server's configuration. To be run with the configuration
+    /// of a manager, while the manager that founded the cluster runs.
+    #[command(after_help = exit::HELP)]
+    Token(TokenArgs),
+    /// Show the state of a cluster: servers, placement groups, volumes.
+    ///
+    /// Asks the managers with the identity of a server on this machine. Exits with 0 only if every server
+    /// answers and every placement group and volume has all its copies, with 1 if not.
+    #[command(after_help = exit::HELP)]
+    Status(StatusArgs),
+    /// Run a whole cluster on this machine, for trying out.
+    ///
+    /// Every role of every node is a process of its own. What dies is started again; SIGTERM stops all,
+    /// and so does the end of this process, however it comes.
+    #[command(after_help = exit::HELP)]
+    DevCluster(DevClusterArgs),
     /// Check a stopped store, without changing anything.
     ///
     /// Verifies the log's chain, the index against the log, that extents neither overlap nor leak, and
@@ -54,6 +88,77 @@ pub(crate) struct ServerArgs {
     /// Configuration file (TOML); see docs/configuration.md. The command line goes before it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RoleArgs {
+    /// Configuration file (TOML); see docs/configuration.md.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Stop when stdin ends, as it does when the process that started this one is gone.
+    #[arg(long, hide = true)]
+    pub(crate) while_stdin_open: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenArgs {
+    /// Configuration file of a manager of this machine.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Name of the new server; no other has it.
+    #[arg(long)]
+    pub(crate) name: String,
+    /// What it does.
+    #[arg(long, value_enum)]
+    pub(crate) role: RoleName,
+    /// Number of the machine that it runs on: no two copies of anything lie on one machine.
+    #[arg(long, value_name = "N")]
+    pub(crate) machine: u32,
+}
+
+/// A role, as it is named on the command line.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum RoleName {
+    Manager,
+    Meta,
+    Data,
+    Proxy,
+}
+
+impl From<RoleName> for ServerRole {
+    fn from(name: RoleName) -> Self {
+        match name {
+            RoleName::Manager => Self::Manager,
+            RoleName::Meta => Self::Meta,
+            RoleName::Data => Self::Data,
+            RoleName::Proxy => Self::Proxy,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Configuration file of a server of the cluster on this machine.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevClusterArgs {
+    /// Directory of the cluster; made if it is missing.
+    pub(crate) dir: PathBuf,
+    /// Nodes of a new cluster, 1 to 15; 3 if it is left out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
+    pub(crate) nodes: Option<u8>,
+    /// Print one line of JSON on stdout when the cluster is ready, and nothing else there.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Leave dead what dies.
+    #[arg(long)]
+    pub(crate) no_restart: bool,
 }
 
 #[derive(Debug, Args)]

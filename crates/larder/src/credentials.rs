@@ -38,8 +38,8 @@ pub(crate) enum CredentialsError {
     Half { set: &'static str, missing: &'static str },
 }
 
-/// The root credentials, and whether they were drawn just now.
-pub(crate) fn load(dir: &Path) -> Result<(Credentials, bool), CredentialsError> {
+/// The root credentials, of the environment or else of this file, and whether they were drawn just now.
+pub(crate) fn load(file: &Path) -> Result<(Credentials, bool), CredentialsError> {
     let given = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     match (given(ACCESS_VARIABLE), given(SECRET_VARIABLE)) {
         (Some(access_key), Some(secret_key)) => Ok((Credentials { access_key, secret_key }, false)),
@@ -49,11 +49,12 @@ pub(crate) fn load(dir: &Path) -> Result<(Credentials, bool), CredentialsError> 
         (None, Some(_)) => {
             Err(CredentialsError::Half { set: SECRET_VARIABLE, missing: ACCESS_VARIABLE })
         }
-        (None, None) => kept_or_drawn(&dir.join(FILE)),
+        (None, None) => load_file(file),
     }
 }
 
-fn kept_or_drawn(path: &Path) -> Result<(Credentials, bool), CredentialsError> {
+/// The credentials in a file, drawn just now if it was missing.
+pub(crate) fn load_file(path: &Path) -> Result<(Credentials, bool), CredentialsError> {
     let name = path.display().to_string();
     let fail = |source| CredentialsError::File { path: name.clone(), source };
     match fs::read_to_string(path) {
@@ -109,10 +110,10 @@ mod tests {
     fn keys_are_drawn_once_and_kept_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
-        let (first, drawn) = kept_or_drawn(&path).unwrap();
+        let (first, drawn) = load_file(&path).unwrap();
         assert!(drawn);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let (second, drawn) = kept_or_drawn(&path).unwrap();
+        let (second, drawn) = load_file(&path).unwrap();
         assert!(!drawn);
         assert_eq!((first.access_key, first.secret_key), (second.access_key, second.secret_key));
     }
@@ -122,7 +123,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         fs::write(&path, "secret_key = \"hush").unwrap();
-        let error = kept_or_drawn(&path).unwrap_err().to_string();
+        let error = load_file(&path).unwrap_err().to_string();
         assert!(error.contains(FILE) && !error.contains("hush"), "{error}");
     }
 }

@@ -5,8 +5,10 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod cluster;
 mod config;
 mod credentials;
+mod dev;
 mod exit;
 mod inspect;
 mod logging;
@@ -18,6 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Command, Program};
+use larder_protocol::manager::state::ServerRole;
 
 /// Bodies and METAX are allocated on one thread and freed on another, thousands of times a second:
 /// the system's allocator spends a tenth of a small put on that.
@@ -28,6 +31,13 @@ fn main() -> ExitCode {
     let program = Program::parse();
     match program.command {
         Command::Server(args) => server::run(&args),
+        Command::Manager(args) => cluster::run(ServerRole::Manager, &args),
+        Command::Meta(args) => cluster::run(ServerRole::Meta, &args),
+        Command::Data(args) => cluster::run(ServerRole::Data, &args),
+        Command::Proxy(args) => cluster::run(ServerRole::Proxy, &args),
+        Command::Token(args) => cluster::token::run(&args),
+        Command::Status(args) => cluster::status::run(&args),
+        Command::DevCluster(args) => dev::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench { command } => larder_bench::run(command),
     }

@@ -1,19 +1,18 @@
-//! Prometheus' view of the server: requests, latencies, log and disk, queues, space.
+//! Prometheus' view of a process that serves S3: requests and latencies, and what its roles count.
+
+mod proxy;
+mod store;
 
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use larder_roles::meta::Meta;
-use larder_roles::{Proxy, Store, data::DataServer};
 use larder_s3::ServerHooks;
-use larder_types::limits::BLOCK_BYTES;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -21,6 +20,9 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+
+pub(crate) use proxy::ProxyMetrics;
+pub(crate) use store::StoreMetrics;
 
 /// Scrapes answered at once; more wait for a connection.
 const SCRAPES_MAX: usize = 8;
@@ -45,14 +47,36 @@ pub(crate) struct Metrics {
     seconds: Histograms,
     bytes_in: Counter,
     bytes_out: Counter,
-    meta: Arc<Meta>,
-    data: Arc<DataServer>,
-    proxy: Arc<Proxy>,
+    roles: Box<dyn RoleMetrics>,
+}
+
+/// What the roles of this process count themselves.
+pub(crate) trait RoleMetrics: Send + Sync + 'static {
+    /// Whether they serve.
+    fn is_ready(&self) -> bool;
+
+    /// Name without prefix, help and value of what only grows.
+    fn counters(&self) -> Vec<(&'static str, &'static str, f64)>;
+
+    /// The same of what rises and falls.
+    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)>;
+}
+
+fn write_roles(roles: &dyn RoleMetrics, out: &mut String) -> std::fmt::Result {
+    for (name, help, value) in roles.counters() {
+        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
+        writeln!(out, "larder_{name}_total {value}")?;
+    }
+    for (name, help, value) in roles.gauges() {
+        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;
+        writeln!(out, "larder_{name} {value}")?;
+    }
+    Ok(())
 }
 
 impl Metrics {
-    /// Metrics of an open store.
-    pub(crate) fn new(store: &Store) -> Self {
+    /// Metrics of a process with these roles.
+    pub(crate) fn new(roles: impl RoleMetrics) -> Self {
         let mut registry = Registry::with_prefix("larder");
         let requests = Family::default();
         let seconds: Histograms =
@@ -63,16 +87,7 @@ impl Metrics {
         registry.register("request_seconds", help, seconds.clone());
         registry.register("request_bytes_in", "Body bytes announced by clients", bytes_in.clone());
         registry.register("request_bytes_out", "Body bytes sent to clients", bytes_out.clone());
-        Self {
-            registry,
-            requests,
-            seconds,
-            bytes_in,
-            bytes_out,
-            meta: store.meta().clone(),
-            data: store.data().clone(),
-            proxy: store.proxy().clone(),
-        }
+        Self { registry, requests, seconds, bytes_in, bytes_out, roles: Box::new(roles) }
     }
 
     /// The text that Prometheus reads.
@@ -81,106 +96,9 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut own, &self.registry)?;
         let end = own.rfind("# EOF").unwrap_or(own.len());
         own.truncate(end);
-        self.roles(&mut own)?;
+        write_roles(&*self.roles, &mut own)?;
         own.push_str("# EOF\n");
         Ok(own)
-    }
-
-    /// What the roles count themselves, read when asked for.
-    fn roles(&self, out: &mut String) -> std::fmt::Result {
-        let log = self.meta.log_counters();
-        let disk = self.data.counters();
-        let alarms = self.proxy.alarms();
-        let counters: [(&str, &str, f64); 10] = [
-            ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
-            ("log_ops", "Ops written to the log", log.ops as f64),
-            ("log_bytes", "Bytes of log that are synced", log.synced as f64),
-            (
-                "log_sync_seconds",
-                "Seconds spent writing and syncing the log",
-                log.sync_ns as f64 / 1e9,
-            ),
-            (
-                "disk_groups",
-                "Groups of commands written to the disk and synced",
-                disk.groups as f64,
-            ),
-            ("disk_commands", "Commands carried out by the disk", disk.commands as f64),
-            ("disk_bytes", "Bytes of data written to the disk", disk.bytes as f64),
-            (
-                "disk_sync_seconds",
-                "Seconds spent writing and syncing data",
-                disk.group_ns as f64 / 1e9,
-            ),
-            ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
-            ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
-        ];
-        for (name, help, value) in counters {
-            writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
-            writeln!(out, "larder_{name}_total {value}")?;
-        }
-        let mut tail = 0;
-        let (mut open, mut doubt, mut waiting) = (0, 0, 0);
-        let mut space = larder_roles::SpaceUse::default();
-        for pg in self.meta.pg_ids() {
-            let gauges = self.meta.gauges(pg);
-            tail += gauges.tail_ops;
-            open += gauges.open_puts;
-            doubt += gauges.in_doubt;
-            waiting += gauges.waiting_calls;
-            space.total += gauges.space.total;
-            space.free += gauges.space.free;
-            space.waiting += gauges.space.waiting;
-            space.withheld += gauges.space.withheld;
-        }
-        let block = f64::from(BLOCK_BYTES);
-        let used = space.total - space.free - space.withheld - space.waiting;
-        let gauges: [(&str, &str, f64); 15] = [
-            (
-                "disk_broken",
-                "1 when the data disk failed and takes nothing any more",
-                f64::from(u8::from(self.data.is_broken())),
-            ),
-            (
-                "log_buffered_bytes",
-                "Bytes that wait to be written to the log",
-                log.buffered_bytes as f64,
-            ),
-            ("log_disk_bytes", "Bytes that the log takes on disk", log.disk_bytes as f64),
-            (
-                "disk_queued_commands",
-                "Commands that wait for the disk",
-                disk.queued_commands as f64,
-            ),
-            ("disk_queued_bytes", "Bytes of data that wait for the disk", disk.queued_bytes as f64),
-            ("disk_free_bytes", "Bytes free in the file system", disk.free_bytes as f64),
-            (
-                "index_disk_bytes",
-                "Bytes that the index takes on disk",
-                self.meta.index_bytes() as f64,
-            ),
-            ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
-            ("open_puts", "Puts without an outcome", open as f64),
-            ("puts_in_doubt", "Puts being resolved", doubt as f64),
-            ("waiting_calls", "Calls that wait in placement groups", waiting as f64),
-            ("space_used_bytes", "Bytes of blocks that hold data", used as f64 * block),
-            (
-                "space_waiting_bytes",
-                "Bytes freed that wait for the floors",
-                space.waiting as f64 * block,
-            ),
-            ("space_free_bytes", "Bytes free in volumes", space.free as f64 * block),
-            (
-                "space_withheld_bytes",
-                "Bytes free in volumes for which the disk had no room",
-                space.withheld as f64 * block,
-            ),
-        ];
-        for (name, help, value) in gauges {
-            writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;
-            writeln!(out, "larder_{name} {value}")?;
-        }
-        Ok(())
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -200,10 +118,6 @@ impl Metrics {
     }
 }
 
-fn load(counter: &AtomicU64) -> f64 {
-    counter.load(Ordering::Relaxed) as f64
-}
-
 fn status(status: StatusCode) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(format!("{status}; metrics are at /metrics\n")));
     *response.status_mut() = status;
@@ -212,7 +126,7 @@ fn status(status: StatusCode) -> Response<Full<Bytes>> {
 
 impl ServerHooks for Metrics {
     fn ready(&self) -> bool {
-        self.meta.fatal().borrow().is_none() && !self.data.is_broken()
+        self.roles.is_ready()
     }
 
     fn done(&self, op: &'static str, status: u16, micros: u64, bytes_in: u64, bytes_out: u64) {

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::ServerArgs;
 use crate::config::{Config, ConfigError};
 use crate::credentials::{self, CredentialsError};
-use crate::metrics::{Metrics, serve_metrics};
+use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::{exit, logging};
 
 /// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
@@ -77,7 +77,7 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     std::fs::create_dir_all(&args.dir)
         .map_err(|source| ServerError::Directory { dir: args.dir.display().to_string(), source })?;
     let store = Store::open(&store_config(&args.dir, &config))?;
-    let (root, drawn) = credentials::load(&args.dir)?;
+    let (root, drawn) = credentials::load(&args.dir.join(credentials::FILE))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -111,7 +111,7 @@ async fn listen_and_serve(
 ) -> Result<(), ServerError> {
     let listener = bind("the S3 address", &config.listen, "--listen").await?;
     let addr = listener.local_addr().map_err(ServerError::System)?;
-    let metrics = Arc::new(Metrics::new(store));
+    let metrics = Arc::new(Metrics::new(StoreMetrics::new(store)));
     let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
     let service = S3Service::new(store.proxy().clone(), root.clone(), options)?;
     let metrics_addr = match metrics_listener(config.metrics_listen.as_deref()).await? {

@@ -1,0 +1,204 @@
+//! The configuration file of one role's process.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::config::LogFormat;
+
+/// Settings of `larder manager|meta|data|proxy`, as in `docs/configuration.md`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RoleConfig {
+    /// Directory of the process: its identity and what it keeps.
+    pub(crate) dir: PathBuf,
+    /// Address at which the other servers reach this one. Loopback unless it is told.
+    #[serde(default = "loopback")]
+    pub(crate) listen: String,
+    /// Managers to begin with, `ID@HOST:PORT`; the map names the others. None for the first manager.
+    #[serde(default)]
+    pub(crate) managers: Vec<String>,
+    /// Token of the first start, by which the server becomes a member.
+    #[serde(default)]
+    pub(crate) join: Option<String>,
+    /// A new cluster, if the directory of a manager is empty.
+    #[serde(default)]
+    pub(crate) found: Option<Found>,
+    /// A data server's file in its directory, or absolute path of a block device.
+    #[serde(default = "data_file")]
+    pub(crate) data: String,
+    /// A meta server's MiB of a log segment.
+    #[serde(default = "log_segment_mib")]
+    pub(crate) log_segment_mib: u64,
+    /// A proxy's address for S3.
+    #[serde(default = "s3_listen")]
+    pub(crate) s3_listen: String,
+    /// A proxy's file of root credentials, the same for all proxies; drawn if it is missing.
+    #[serde(default)]
+    pub(crate) credentials: Option<PathBuf>,
+    /// Address for /metrics; `off` for none.
+    #[serde(default = "off")]
+    pub(crate) metrics_listen: String,
+    /// Region that a proxy says buckets are in.
+    #[serde(default = "region")]
+    pub(crate) region: String,
+    /// Domains below which bucket names may stand.
+    #[serde(default)]
+    pub(crate) domains: Vec<String>,
+    /// Log lines as `text` or `json`.
+    #[serde(default = "text")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// What a cluster is founded with, for ever.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Found {
+    /// The first manager's name.
+    pub(crate) name: String,
+    /// PGs, a power of two.
+    #[serde(default = "pg_count")]
+    pub(crate) pg_count: u32,
+    /// Members of a PG, and replicas of its data.
+    #[serde(default = "copies")]
+    pub(crate) copies: u8,
+    /// MiB of a volume.
+    #[serde(default = "volume_mib")]
+    pub(crate) volume_mib: u64,
+}
+
+fn loopback() -> String {
+    "127.0.0.1:7000".to_owned()
+}
+
+fn data_file() -> String {
+    larder_roles::store::DATA_FILE.to_owned()
+}
+
+fn log_segment_mib() -> u64 {
+    64
+}
+
+fn s3_listen() -> String {
+    "127.0.0.1:9000".to_owned()
+}
+
+fn off() -> String {
+    "off".to_owned()
+}
+
+fn region() -> String {
+    "us-east-1".to_owned()
+}
+
+fn text() -> LogFormat {
+    LogFormat::Text
+}
+
+fn pg_count() -> u32 {
+    larder_roles::store::PG_COUNT
+}
+
+fn copies() -> u8 {
+    3
+}
+
+fn volume_mib() -> u64 {
+    1024
+}
+
+/// Why the configuration cannot be used; names the field and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RoleConfigError {
+    #[error("the configuration file {path} cannot be read: {source}")]
+    Read { path: String, source: std::io::Error },
+    #[error("the configuration file {path} is wrong: {source}")]
+    Parse { path: String, source: Box<toml::de::Error> },
+    #[error("{field} = {found:?} in the configuration is not allowed; use {remedy}")]
+    Value { field: &'static str, found: String, remedy: &'static str },
+}
+
+impl RoleConfig {
+    /// Reads a file.
+    pub(crate) fn load(path: &Path) -> Result<Self, RoleConfigError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| RoleConfigError::Read { path: name.clone(), source })?;
+        let config: Self = toml::from_str(&text)
+            .map_err(|source| RoleConfigError::Parse { path: name, source: Box::new(source) })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), RoleConfigError> {
+        let value = |field, found: String, remedy| RoleConfigError::Value { field, found, remedy };
+        if !(4..=1024).contains(&self.log_segment_mib) {
+            let found = self.log_segment_mib.to_string();
+            return Err(value("log_segment_mib", found, "4 to 1024"));
+        }
+        for manager in &self.managers {
+            if parse_manager(manager).is_none() {
+                return Err(value(
+                    "managers",
+                    manager.clone(),
+                    "ID@HOST:PORT, such as 0@10.0.0.1:7000",
+                ));
+            }
+        }
+        let Some(found) = &self.found else { return Ok(()) };
+        if !found.pg_count.is_power_of_two() || found.pg_count > 65_536 {
+            let remedy = "a power of two from 1 to 65536";
+            return Err(value("found.pg_count", found.pg_count.to_string(), remedy));
+        }
+        if !(1..=5).contains(&found.copies) {
+            return Err(value("found.copies", found.copies.to_string(), "1 to 5"));
+        }
+        if !(64..=16_384).contains(&found.volume_mib) || !found.volume_mib.is_power_of_two() {
+            let remedy = "a power of two from 64 to 16384";
+            return Err(value("found.volume_mib", found.volume_mib.to_string(), remedy));
+        }
+        Ok(())
+    }
+}
+
+/// Id and address of a manager.
+pub(crate) fn parse_manager(text: &str) -> Option<(larder_types::ServerId, String)> {
+    let (id, address) = text.split_once('@')?;
+    let id = id.parse().ok().map(larder_types::ServerId)?;
+    address.contains(':').then(|| (id, address.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<RoleConfig, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("role.toml");
+        std::fs::write(&path, text).unwrap();
+        RoleConfig::load(&path).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_directory_is_enough() {
+        let config = parse("dir = \"/srv/larder\"").unwrap();
+        assert_eq!(config.listen, "127.0.0.1:7000", "nothing beyond loopback unless told");
+        assert_eq!(config.found, None);
+    }
+
+    #[test]
+    fn mistakes_name_the_field() {
+        for (text, field) in [
+            ("listen = \"x\"", "dir"),
+            ("dir = \"d\"\njoinn = \"x\"", "joinn"),
+            ("dir = \"d\"\nlog_segment_mib = 1", "log_segment_mib"),
+            ("dir = \"d\"\nmanagers = [\"10.0.0.1:7000\"]", "managers"),
+            ("dir = \"d\"\n[found]\nname = \"m\"\npg_count = 3", "found.pg_count"),
+            ("dir = \"d\"\n[found]\nname = \"m\"\ncopies = 9", "found.copies"),
+            ("dir = \"d\"\n[found]\nname = \"m\"\nvolume_mib = 100", "found.volume_mib"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(field), "{error} should name {field}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! `larder manager`, `meta`, `data`, `proxy`: one role of a cluster in a process of its own.
+//!
+//! Every one of them takes up its identity (or joins, the first time), follows the managers' map, takes up what it
+//! keeps, opens its port, and tells the managers that it has begun.
+
+mod config;
+mod lifeline;
+mod proxy;
+mod servers;
+pub(crate) mod status;
+pub(crate) mod token;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_net::{Credentials, Endpoint, Identity, JoinToken, TokenError};
+use larder_protocol::manager::state::{ServerRole, Settings};
+use larder_roles::identity::{IDENTITY_FILE, Nobody, identity_in};
+use larder_roles::limits::START_PATIENCE_MS;
+use larder_roles::managers::{Contacts, Managers, ManagersClient};
+use larder_types::{BootId, ServerId};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::args::RoleArgs;
+use crate::{exit, logging};
+use config::{RoleConfig, RoleConfigError, parse_manager};
+
+/// Why a process did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RoleError {
+    #[error(transparent)]
+    Config(#[from] RoleConfigError),
+    #[error("{path}: {source}")]
+    File { path: String, source: std::io::Error },
+    #[error("join in the configuration is not a join token: {0}")]
+    Join(#[from] TokenError),
+    #[error("no token was made: {0}")]
+    Token(String),
+    #[error(transparent)]
+    Nobody(#[from] Nobody),
+    #[error(transparent)]
+    Identity(#[from] larder_net::IdentityError),
+    #[error("{found} has the identity of a {has}, which is not what is started here")]
+    OtherRole { found: String, has: String },
+    #[error("the address {address:?} cannot be used: {source}; set {field}")]
+    Listen { address: String, field: &'static str, source: std::io::Error },
+    #[error("no manager answered within {} s: is one running at {asked}?", START_PATIENCE_MS / 1000)]
+    NoManagers { asked: String },
+    #[error(transparent)]
+    Manager(#[from] larder_roles::quorum::ManagerError),
+    #[error(transparent)]
+    Data(#[from] larder_roles::data_node::DataNodeError),
+    #[error(transparent)]
+    Meta(#[from] larder_roles::OpenError),
+    #[error("{0}")]
+    Proxy(String),
+    #[error("the system does not let the server run: {0}")]
+    System(std::io::Error),
+    #[error("the server cannot go on: {0}")]
+    Fatal(String),
+}
+
+impl RoleError {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Join(_) => exit::USAGE,
+            Self::Fatal(_) => exit::CANNOT_GO_ON,
+            _ => exit::CANNOT_START,
+        }
+    }
+}
+
+/// Runs one role until it is told to stop.
+pub(crate) fn run(role: ServerRole, args: &RoleArgs) -> ExitCode {
+    match start(role, args) {
+        Ok(()) => exit::code(exit::OK),
+        Err(error) => {
+            eprintln!("error: {error}");
+            exit::code(error.code())
+        }
+    }
+}
+
+fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
+    let config = RoleConfig::load(&args.config)?;
+    logging::start(config.log_format);
+    let dir = config.dir.display().to_string();
+    std::fs::create_dir_all(&config.dir).map_err(|source| RoleError::File { path: dir, source })?;
+    let lifeline = args.while_stdin_open.then(lifeline::hold).transpose();
+    let lifeline = lifeline.map_err(RoleError::System)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(RoleError::System)?;
+    let outcome = runtime.block_on(async {
+        let stop = Stop::new(lifeline)?;
+        match role {
+            ServerRole::Manager => servers::manager(config, stop).await,
+            ServerRole::Meta => servers::meta(config, stop).await,
+            ServerRole::Data => servers::data(config, stop).await,
+            ServerRole::Proxy => proxy::run(config, stop).await,
+        }
+    });
+    // Whatever a cut-off request still does, it does before the process ends.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+/// Waits until the process is told to stop.
+struct Stop {
+    told: watch::Receiver<bool>,
+}
+
+impl Stop {
+    fn new(lifeline: Option<watch::Receiver<bool>>) -> Result<Self, RoleError> {
+        let listen = |kind| signal(kind).map_err(RoleError::System);
+        let (mut terminate, mut interrupt) =
+            (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let (tell, told) = watch::channel(false);
+        tokio::spawn(async move {
+            let ended = async {
+                match lifeline {
+                    Some(mut lifeline) => drop(lifeline.wait_for(|ended| *ended).await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = terminate.recv() => tracing::info!("SIGTERM: the server stops"),
+                _ = interrupt.recv() => tracing::info!("SIGINT: the server stops"),
+                () = ended => tracing::info!("whoever started this server is gone: it stops"),
+            }
+            tell.send_replace(true);
+        });
+        Ok(Self { told })
+    }
+
+    async fn told(&mut self) {
+        // If the task that waits for signals is gone, so is the runtime.
+        drop(self.told.wait_for(|told| *told).await);
+    }
+}
+
+/// What every role but the manager begins with.
+struct Member {
+    me: ServerId,
+    boot: BootId,
+    endpoint: Arc<Endpoint>,
+    managers: Arc<ManagersClient>,
+    socket: TcpListener,
+    /// Where the others reach it.
+    address: String,
+}
+
+impl Member {
+    /// Takes up identity and port, and waits for the map.
+    async fn begin(config: &RoleConfig, role: ServerRole) -> Result<Self, RoleError> {
+        let identity = identity(config, role).await?;
+        let endpoint = Endpoint::new(Credentials::new(&identity)?);
+        let (socket, address) = listen(config).await?;
+        let managers = follow(&endpoint, managers(config)).await?;
+        let boot = BootId(larder_env::rng::unique_u64());
+        Ok(Self { me: identity.subject().server, boot, endpoint, managers, socket, address })
+    }
+
+    fn managers(&self) -> Arc<dyn Managers> {
+        self.managers.clone()
+    }
+}
+
+/// Follows the managers, and waits until they have told their map.
+async fn follow(
+    endpoint: &Arc<Endpoint>,
+    first: Vec<(ServerId, String)>,
+) -> Result<Arc<ManagersClient>, RoleError> {
+    let told: Vec<String> = first.iter().map(|(_, address)| address.clone()).collect();
+    let contacts = Arc::new(Contacts::new(endpoint, first));
+    let managers = Arc::new(ManagersClient::start(contacts));
+    let mut versions = managers.versions();
+    let known = async {
+        while managers.map().founded.is_none() {
+            if versions.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    let patience = Duration::from_millis(START_PATIENCE_MS);
+    match tokio::time::timeout(patience, known).await {
+        Ok(()) => Ok(managers),
+        Err(_late) => Err(RoleError::NoManagers { asked: told.join(", ") }),
+    }
+}
+
+/// Follows the managers with the identity of a server of this machine, beside it.
+async fn follow_as(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
+    let identity = Identity::load(&config.dir.join(IDENTITY_FILE))?;
+    let me = identity.subject();
+    let endpoint = Endpoint::new(Credentials::new(&identity)?);
+    let mut first = managers(config);
+    // The founder may know no other to begin with than itself.
+    if first.is_empty() {
+        first.push((me.server, config.listen.clone()));
+    }
+    follow(&endpoint, first).await
+}
+
+/// Returns when the managers count this run as over: another has begun, and they hear this one no more.
+async fn superseded(managers: &dyn Managers, me: ServerId, boot: BootId) -> RoleError {
+    let mut versions = managers.versions();
+    let is_over = || managers.map().servers.get(&me).is_some_and(|it| it.ended.contains(&boot));
+    while !is_over() {
+        if versions.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+    RoleError::Fatal("the managers count this run as over: start it again".to_owned())
+}
+
+/// The identity in the directory, or a new one by the token.
+async fn identity(config: &RoleConfig, role: ServerRole) -> Result<Identity, RoleError> {
+    let token: Option<JoinToken> =
+        config.join.as_deref().map(str::parse::<JoinToken>).transpose()?;
+    let addresses: Vec<String> = managers(config).into_iter().map(|(_, address)| address).collect();
+    let identity = identity_in(&config.dir, &addresses, token.as_ref()).await?;
+    let has = identity.subject().roles;
+    let wanted = larder_roles::identity::roles_of(&[role].into());
+    if !has.meets(wanted) {
+        let found = config.dir.join(IDENTITY_FILE).display().to_string();
+        return Err(RoleError::OtherRole { found, has: has.to_string() });
+    }
+    Ok(identity)
+}
+
+fn managers(config: &RoleConfig) -> Vec<(ServerId, String)> {
+    config.managers.iter().filter_map(|manager| parse_manager(manager)).collect()
+}
+
+/// Opens the port for the other servers.
+async fn listen(config: &RoleConfig) -> Result<(TcpListener, String), RoleError> {
+    let unusable =
+        |source| RoleError::Listen { address: config.listen.clone(), field: "listen", source };
+    let socket = TcpListener::bind(&config.listen).await.map_err(unusable)?;
+    let bound = socket.local_addr().map_err(unusable)?;
+    // A name stays a name; a port that the system chose is told.
+    let address = match config.listen.rsplit_once(':') {
+        Some((host, "0")) => format!("{host}:{}", bound.port()),
+        _ => config.listen.clone(),
+    };
+    Ok((socket, address))
+}
+
+/// What a configuration founds a cluster with.
+fn settings(found: &config::Found) -> Settings {
+    let blocks = found.volume_mib * 1024 * 1024 / u64::from(larder_types::limits::BLOCK_BYTES);
+    Settings {
+        pg_count: found.pg_count,
+        members: found.copies,
+        min_members: found.copies / 2 + 1,
+        copies: found.copies,
+        min_copies: found.copies.div_ceil(2),
+        lv_blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+    }
+}

@@ -1,0 +1,110 @@
+//! The processes that serve other servers: manager, meta, data.
+
+use std::collections::BTreeSet;
+
+use larder_env::{Disk, RealDisk};
+use larder_metalog::LogConfig;
+use larder_net::{Listener, Role, Roles, Services};
+use larder_protocol::manager::state::{NewServer, ServerRole};
+use larder_protocol::placement::{FailureDomains, Weight};
+use larder_roles::data_node::{DataFace, DataNode, DataNodeConfig};
+use larder_roles::identity::IDENTITY_FILE;
+use larder_roles::meta::{MetaConfig, MetaServer, ServerConfig};
+use larder_roles::quorum::{Founding, Manager, ManagerConfig, found};
+
+use super::config::RoleConfig;
+use super::{Member, RoleError, Stop, identity, listen, managers, settings, superseded};
+
+/// A meta server's share of the PGs.
+pub(super) const WEIGHT: Weight = Weight(100);
+
+pub(super) async fn manager(config: RoleConfig, mut stop: Stop) -> Result<(), RoleError> {
+    let is_new = !config.dir.join(IDENTITY_FILE).exists();
+    let (socket, address) = listen(&config).await?;
+    match &config.found {
+        Some(founded) if is_new => {
+            let manager = NewServer {
+                name: founded.name.clone(),
+                roles: BTreeSet::from([ServerRole::Manager]),
+                addresses: vec![address.clone()],
+                domains: FailureDomains::default(),
+                weight: WEIGHT,
+            };
+            let settings = settings(founded);
+            let founding = Founding { settings, manager, servers: Vec::new(), expires: None };
+            found(&config.dir, founding)?;
+        }
+        _ => drop(identity(&config, ServerRole::Manager).await?),
+    }
+    let (dir, managers) = (config.dir.clone(), managers(&config));
+    let mut manager =
+        Manager::start(ManagerConfig { dir, address: Some(address), managers }, socket)?;
+    tokio::select! {
+        () = stop.told() => Ok(manager.stop().await?),
+        ended = manager.ended() => {
+            let why = ended.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string());
+            Err(RoleError::Fatal(why))
+        }
+    }
+}
+
+pub(super) async fn meta(config: RoleConfig, mut stop: Stop) -> Result<(), RoleError> {
+    let member = Member::begin(&config, ServerRole::Meta).await?;
+    let disk = RealDisk::open(&config.dir).map_err(|error| RoleError::Fatal(error.to_string()))?;
+    let lock = disk.lock(larder_roles::store::LOCK_FILE);
+    let _lock = lock.map_err(|error| RoleError::Fatal(error.to_string()))?;
+    let disk: std::sync::Arc<dyn Disk> = std::sync::Arc::new(disk);
+    let log = LogConfig {
+        segment_bytes: config.log_segment_mib * 1024 * 1024,
+        ..LogConfig::new(larder_env::rng::unique_u64())
+    };
+    let server_config = ServerConfig {
+        meta: MetaConfig { me: member.me, log },
+        boot: member.boot,
+        addresses: vec![member.address.clone()],
+    };
+    let server =
+        MetaServer::open(disk, &config.dir, &member.endpoint, member.managers(), &server_config)?;
+    let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]);
+    let services = Services::new().with(callers, server.handler());
+    let managers = member.managers();
+    let listener = Listener::start(&member.endpoint, member.socket, services);
+    let listener = listener.map_err(RoleError::System)?;
+    tracing::info!(server = %member.me, address = %member.address, "a meta server runs");
+    let mut fatal = server.meta().fatal();
+    let outcome = tokio::select! {
+        () = stop.told() => Ok(()),
+        error = superseded(&*managers, member.me, member.boot) => Err(error),
+        reason = fatal.wait_for(Option::is_some) => {
+            let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
+            return Err(RoleError::Fatal(reason));
+        }
+    };
+    drop(listener);
+    let closed = tokio::task::spawn_blocking(move || server.close()).await;
+    closed.map_err(|error| RoleError::Fatal(error.to_string()))?;
+    outcome
+}
+
+pub(super) async fn data(config: RoleConfig, mut stop: Stop) -> Result<(), RoleError> {
+    let member = Member::begin(&config, ServerRole::Data).await?;
+    let node_config =
+        DataNodeConfig { me: member.me, root: config.dir.clone(), data: config.data.clone() };
+    let node = DataNode::open(&node_config, member.boot, member.managers()).await?;
+    let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]);
+    let services = Services::new().with(callers, DataFace(node.clone()));
+    let managers = member.managers();
+    let listener = Listener::start(&member.endpoint, member.socket, services);
+    let listener = listener.map_err(RoleError::System)?;
+    node.introduce(member.me, vec![member.address.clone()]);
+    tracing::info!(server = %member.me, address = %member.address, "a data server runs");
+    let outcome = tokio::select! {
+        () = stop.told() => Ok(()),
+        error = superseded(&*managers, member.me, member.boot) => Err(error),
+        () = node.watch_space() => unreachable!("it looks as long as it is asked to"),
+    };
+    drop(listener);
+    let closed = tokio::task::spawn_blocking(move || node.close()).await;
+    closed.map_err(|error| RoleError::Fatal(error.to_string()))?;
+    outcome
+}

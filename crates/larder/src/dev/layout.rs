@@ -1,0 +1,134 @@
+//! What lies where in the directory of a cluster that is tried out.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::child::Part;
+
+/// Managers that vote in a cluster of at least as many nodes.
+const MANAGERS: usize = 3;
+
+/// All nodes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Layout {
+    pub(super) nodes: Vec<Node>,
+}
+
+/// A node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Node {
+    pub(super) name: String,
+    /// Where it serves S3.
+    pub(super) s3: String,
+    pub(super) parts: Vec<PartPlace>,
+}
+
+/// One process of a node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PartPlace {
+    pub(super) role: PartRole,
+    pub(super) dir: PathBuf,
+    /// Where the other servers reach it.
+    pub(super) listen: String,
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum PartRole {
+    Manager,
+    Meta,
+    Data,
+    Proxy,
+}
+
+impl PartRole {
+    const ALL: [Self; 4] = [Self::Manager, Self::Meta, Self::Data, Self::Proxy];
+
+    /// As the command line, directories and reports have it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Manager => "manager",
+            Self::Meta => "meta",
+            Self::Data => "data",
+            Self::Proxy => "proxy",
+        }
+    }
+}
+
+impl Layout {
+    /// Draws places for so many nodes.
+    pub(super) fn draw(root: &Path, nodes: usize) -> std::io::Result<Self> {
+        // All sockets are held until all are drawn, so that no address is drawn twice.
+        let mut held = Vec::new();
+        let mut address = || {
+            let socket = TcpListener::bind("127.0.0.1:0")?;
+            let address = socket.local_addr()?.to_string();
+            held.push(socket);
+            Ok::<_, std::io::Error>(address)
+        };
+        let managers = if nodes < MANAGERS { 1 } else { MANAGERS };
+        let mut node = |number: usize| {
+            let name = format!("node-{}", number + 1);
+            let roles = PartRole::ALL.into_iter().skip(usize::from(number >= managers));
+            let place = |role: PartRole| {
+                let dir = root.join(&name).join(role.name());
+                Ok(PartPlace { role, dir, listen: address()? })
+            };
+            let parts = roles.map(place).collect::<std::io::Result<_>>()?;
+            Ok(Node { s3: address()?, name, parts })
+        };
+        Ok(Self { nodes: (0..nodes).map(&mut node).collect::<std::io::Result<_>>()? })
+    }
+}
+
+/// Writes a file that only its owner can read; it is there whole or not at all.
+pub(super) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let new = path.with_extension("new");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// The process of one role of a node.
+pub(super) fn part(node: usize, role: PartRole, dir: &Path) -> Part {
+    Part { node, role, config: dir.join("role.toml"), log: dir.join("process.log") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn three_of_five_nodes_have_a_manager_and_no_address_is_drawn_twice() {
+        let layout = Layout::draw(Path::new("/c"), 5).unwrap();
+        let managers = layout.nodes.iter().filter(|node| node.parts[0].role == PartRole::Manager);
+        assert_eq!(managers.count(), 3);
+        let inner = layout.nodes.iter().flat_map(|node| node.parts.iter().map(|part| &part.listen));
+        let all: Vec<_> = inner.chain(layout.nodes.iter().map(|node| &node.s3)).collect();
+        assert_eq!(all.len(), 5 * 4 + 3);
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+    }
+
+    #[test]
+    fn a_layout_is_read_as_it_was_written() {
+        let layout = Layout::draw(Path::new("/c"), 2).unwrap();
+        let text = toml::to_string(&layout).unwrap();
+        let read: Layout = toml::from_str(&text).unwrap();
+        assert_eq!(toml::to_string(&read).unwrap(), text);
+        assert!(toml::from_str::<Layout>(&text.replace("proxy", "cook")).is_err());
+    }
+}

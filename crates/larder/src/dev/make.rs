@@ -1,0 +1,164 @@
+//! How a cluster that is tried out is made: founded, with a place and a token for each process.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use larder_env::{FileLock, RealDisk};
+use larder_protocol::manager::state::{NewServer, ServerRole, Settings};
+use larder_protocol::placement::{FailureDomains, MachineId, Weight};
+use larder_roles::quorum::{Founding, found};
+use larder_types::ServerId;
+use larder_types::limits::BLOCK_BYTES;
+use serde::Serialize;
+
+use super::layout::{Layout, PartPlace, PartRole, write_private};
+use super::{DevError, file_error};
+use crate::credentials;
+
+/// File of the layout.
+const LAYOUT: &str = "cluster.toml";
+/// File of the root credentials, the same for all proxies.
+pub(super) const CREDENTIALS: &str = credentials::FILE;
+/// Held by the supervisor.
+const LOCK: &str = "lock";
+/// The id of the manager that founds a cluster.
+const FOUNDER: ServerId = ServerId(0);
+/// Nodes of a cluster that is told nothing else.
+const NODES: usize = 3;
+/// Copies of everything where there are as many nodes.
+const COPIES: usize = 3;
+/// PGs: few, so that a start is quick.
+const PG_COUNT: u32 = 32;
+/// MiB of a volume: small, as many of them lie on one disk.
+const VOLUME_MIB: u32 = 64;
+/// A meta server's share.
+const WEIGHT: Weight = Weight(100);
+
+/// The configuration of one process, as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    dir: &'a Path,
+    listen: &'a str,
+    managers: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    join: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s3_listen: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    credentials: Option<&'a Path>,
+    log_segment_mib: u64,
+}
+
+/// Takes up the cluster in a directory, or makes one.
+pub(super) fn open_or_make(
+    root: &Path,
+    nodes: Option<usize>,
+) -> Result<(Layout, FileLock), DevError> {
+    fs::create_dir_all(root).map_err(|source| file_error(root, source))?;
+    let root = &root.canonicalize().map_err(|source| file_error(root, source))?;
+    let in_use = |reason: String| DevError::InUse { dir: root.display().to_string(), reason };
+    let disk = RealDisk::open(root).map_err(|error| in_use(error.to_string()))?;
+    let lock = disk.lock(LOCK).map_err(|error| in_use(error.to_string()))?;
+    let path = root.join(LAYOUT);
+    let layout = match fs::read_to_string(&path) {
+        Ok(text) => read(&path, &text)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            make(root, &path, nodes.unwrap_or(NODES))?
+        }
+        Err(error) => return Err(file_error(&path, error)),
+    };
+    let found = layout.nodes.len();
+    match nodes {
+        Some(asked) if asked != found => {
+            Err(DevError::Nodes { dir: root.display().to_string(), found, asked })
+        }
+        _ => Ok((layout, lock)),
+    }
+}
+
+fn read(path: &Path, text: &str) -> Result<Layout, DevError> {
+    toml::from_str(text).map_err(|error| DevError::Layout {
+        path: path.display().to_string(),
+        reason: error.message().to_owned(),
+    })
+}
+
+fn make(root: &Path, path: &Path, nodes: usize) -> Result<Layout, DevError> {
+    let layout = Layout::draw(root, nodes).map_err(DevError::System)?;
+    let credentials = root.join(CREDENTIALS);
+    credentials::load_file(&credentials).map_err(|error| DevError::Found(error.to_string()))?;
+    let mut places = layout
+        .nodes
+        .iter()
+        .enumerate()
+        .flat_map(|(number, node)| node.parts.iter().map(move |part| (number, node, part)));
+    let (_, first_node, founder) = places.next().expect("a cluster has a node with a manager");
+    let rest: Vec<_> = places.collect();
+    let server = |number: usize, name: &str, part: &PartPlace| NewServer {
+        name: format!("{name}-{}", part.role.name()),
+        roles: BTreeSet::from([role(part.role)]),
+        addresses: vec![part.listen.clone()],
+        domains: FailureDomains { machine: MachineId(number as u32), ..FailureDomains::default() },
+        weight: WEIGHT,
+    };
+    let founding = Founding {
+        settings: settings(nodes),
+        manager: server(0, &first_node.name, founder),
+        servers: rest.iter().map(|(at, node, part)| server(*at, &node.name, part)).collect(),
+        expires: None,
+    };
+    let tokens =
+        found(&founder.dir, founding).map_err(|error| DevError::Found(error.to_string()))?;
+    let mut tokens: Vec<_> = tokens.into_iter().map(|(id, token)| (id, Some(token))).collect();
+    tokens.insert(0, (FOUNDER, None));
+    let all: Vec<_> = std::iter::once((0, first_node, founder)).chain(rest).collect();
+    // All of them: whoever starts while one is down asks another.
+    let managers: Vec<String> = all
+        .iter()
+        .zip(&tokens)
+        .filter(|((_, _, part), _)| part.role == PartRole::Manager)
+        .map(|((_, _, part), (id, _))| format!("{id}@{}", part.listen))
+        .collect();
+    for ((_, node, part), (_, token)) in all.into_iter().zip(tokens) {
+        let is_proxy = part.role == PartRole::Proxy;
+        let written = Written {
+            dir: &part.dir,
+            listen: &part.listen,
+            managers: &managers,
+            join: token.map(|token| token.to_string()),
+            s3_listen: is_proxy.then_some(&node.s3),
+            credentials: is_proxy.then_some(&credentials),
+            log_segment_mib: 4,
+        };
+        let text = toml::to_string(&written).map_err(|error| DevError::Found(error.to_string()))?;
+        let file = part.dir.join("role.toml");
+        fs::create_dir_all(&part.dir).map_err(|source| file_error(&part.dir, source))?;
+        write_private(&file, &text).map_err(|source| file_error(&file, source))?;
+    }
+    // Last: a directory without it was not made whole.
+    let text = toml::to_string(&layout).map_err(|error| DevError::Found(error.to_string()))?;
+    write_private(path, &text).map_err(|source| file_error(path, source))?;
+    Ok(layout)
+}
+
+fn settings(nodes: usize) -> Settings {
+    let copies = nodes.min(COPIES) as u8;
+    Settings {
+        pg_count: PG_COUNT,
+        members: copies,
+        min_members: copies / 2 + 1,
+        copies,
+        min_copies: copies.div_ceil(2),
+        lv_blocks: VOLUME_MIB * 1024 * 1024 / BLOCK_BYTES,
+    }
+}
+
+fn role(role: PartRole) -> ServerRole {
+    match role {
+        PartRole::Manager => ServerRole::Manager,
+        PartRole::Meta => ServerRole::Meta,
+        PartRole::Data => ServerRole::Data,
+        PartRole::Proxy => ServerRole::Proxy,
+    }
+}

@@ -1,0 +1,252 @@
+//! `larder dev-cluster`: a cluster of processes on one machine, for trying out.
+//!
+//! ```text
+//!  DIR/cluster.toml            where each process lies and listens; written once, when all of it is made
+//!  DIR/node-N/ROLE/role.toml   its configuration
+//!  DIR/node-N/ROLE/process.log what it printed
+//! ```
+//!
+//! Each process holds the end of a pipe from this one: when this one is gone, however that came, all stop.
+
+mod child;
+mod layout;
+mod make;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::DevClusterArgs;
+use crate::exit;
+use child::{Happened, Part, Process};
+use layout::Layout;
+
+/// Between two looks whether the proxies are ready.
+const READY_PAUSE: Duration = Duration::from_millis(100);
+/// Longest that a cluster takes until it is ready.
+const READY_MAX: Duration = Duration::from_secs(120);
+/// Longest that a proxy's answer takes.
+const PROBE_MAX: Duration = Duration::from_secs(2);
+/// Longest that all processes take to stop; each ends itself before that.
+const STOP_MAX: Duration = Duration::from_secs(15);
+
+/// Why the cluster did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DevError {
+    #[error("{path}: {source}")]
+    File { path: String, source: std::io::Error },
+    #[error("{dir} is in use by another dev-cluster: {reason}")]
+    InUse { dir: String, reason: String },
+    #[error(
+        "{path} is not what it should be: {reason}; name another directory, or remove this one"
+    )]
+    Layout { path: String, reason: String },
+    #[error("{dir} has {found} nodes, not {asked}; leave --nodes out, or name another directory")]
+    Nodes { dir: String, found: usize, asked: usize },
+    #[error("the cluster cannot be founded: {0}")]
+    Found(String),
+    #[error("the system does not let a process run: {0}")]
+    System(std::io::Error),
+    #[error("the cluster was not ready within {} s: see the logs in {dir}/node-*/*/process.log", READY_MAX.as_secs())]
+    NotReady { dir: String },
+}
+
+/// What is printed when the cluster is ready.
+#[derive(Serialize)]
+struct Report {
+    nodes: Vec<ReportedNode>,
+}
+
+#[derive(Serialize)]
+struct ReportedNode {
+    name: String,
+    endpoint: String,
+    processes: Vec<ReportedProcess>,
+}
+
+#[derive(Serialize)]
+struct ReportedProcess {
+    role: &'static str,
+    pid: u32,
+}
+
+/// What wakes the supervisor.
+enum Woken {
+    Signal,
+    Process(Part, Happened),
+}
+
+/// Runs the cluster until it is told to stop.
+pub(crate) fn run(args: &DevClusterArgs) -> ExitCode {
+    match start(args) {
+        Ok(()) => exit::code(exit::OK),
+        Err(error) => {
+            eprintln!("error: {error}");
+            let usage = matches!(error, DevError::Nodes { .. });
+            exit::code(if usage { exit::USAGE } else { exit::CANNOT_START })
+        }
+    }
+}
+
+fn start(args: &DevClusterArgs) -> Result<(), DevError> {
+    let (layout, _lock) = make::open_or_make(&args.dir, args.nodes.map(usize::from))?;
+    let (woken, wakes) = channel();
+    heed_signals(woken.clone())?;
+    let happened = forward(woken)?;
+    let mut processes = Vec::new();
+    for (number, node) in layout.nodes.iter().enumerate() {
+        for part in &node.parts {
+            let part = layout::part(number, part.role, &part.dir);
+            let process = Process::run(part, !args.no_restart, happened.clone());
+            processes.push(process.map_err(DevError::System)?);
+        }
+    }
+    let outcome = ready_and_watch(args, &layout, &processes, &wakes);
+    let deadline = Instant::now() + STOP_MAX;
+    processes.iter().for_each(|process| process.stop());
+    for process in &processes {
+        if !process.stopped(deadline) {
+            let Part { node, role, .. } = &process.part;
+            eprintln!("node {}: the {} process has not stopped", node + 1, role.name());
+        }
+    }
+    outcome
+}
+
+/// Waits until it is ready, says so, and watches until it is told to stop.
+fn ready_and_watch(
+    args: &DevClusterArgs,
+    layout: &Layout,
+    processes: &[Arc<Process>],
+    wakes: &Receiver<Woken>,
+) -> Result<(), DevError> {
+    let deadline = Instant::now() + READY_MAX;
+    let mut waiting: Vec<&str> = layout.nodes.iter().map(|node| node.s3.as_str()).collect();
+    while !waiting.is_empty() {
+        if Instant::now() > deadline {
+            return Err(DevError::NotReady { dir: args.dir.display().to_string() });
+        }
+        match wakes.recv_timeout(READY_PAUSE) {
+            Ok(Woken::Signal) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Ok(Woken::Process(part, happened)) => tell(&part, &happened),
+            Err(RecvTimeoutError::Timeout) => waiting.retain(|s3| !is_ready(s3)),
+        }
+    }
+    let told = announce(args, &report(layout, processes));
+    told.map_err(|source| DevError::File { path: "stdout".to_owned(), source })?;
+    loop {
+        match wakes.recv() {
+            Ok(Woken::Signal) | Err(_) => return Ok(()),
+            Ok(Woken::Process(part, happened)) => tell(&part, &happened),
+        }
+    }
+}
+
+fn report(layout: &Layout, processes: &[Arc<Process>]) -> Report {
+    let node = |(number, node): (usize, &layout::Node)| {
+        let own = processes.iter().filter(|process| process.part.node == number);
+        let running = own.filter_map(|process| {
+            Some(ReportedProcess { role: process.part.role.name(), pid: process.pid()? })
+        });
+        ReportedNode {
+            name: node.name.clone(),
+            endpoint: format!("http://{}", node.s3),
+            processes: running.collect(),
+        }
+    };
+    Report { nodes: layout.nodes.iter().enumerate().map(node).collect() }
+}
+
+fn announce(args: &DevClusterArgs, report: &Report) -> std::io::Result<()> {
+    if args.json {
+        let mut out = std::io::stdout().lock();
+        serde_json::to_writer(&mut out, report)?;
+        writeln!(out)?;
+        return out.flush();
+    }
+    for node in &report.nodes {
+        eprintln!("{} serves S3 on {}", node.name, node.endpoint);
+        for process in &node.processes {
+            eprintln!("  {:<8} process {}", process.role, process.pid);
+        }
+    }
+    eprintln!("Root credentials are in {}", args.dir.join(make::CREDENTIALS).display());
+    eprintln!("SIGTERM or Ctrl-C stops all of it");
+    Ok(())
+}
+
+fn tell(part: &Part, happened: &Happened) {
+    if let Happened::Ended(how) = happened {
+        eprintln!(
+            "node {}: the {} process ended: {how}; see {}",
+            part.node + 1,
+            part.role.name(),
+            part.log.display()
+        );
+    }
+}
+
+/// Whether a proxy serves every placement group.
+fn is_ready(s3: &str) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let address = s3.parse().map_err(std::io::Error::other)?;
+        let mut stream = TcpStream::connect_timeout(&address, PROBE_MAX)?;
+        stream.set_read_timeout(Some(PROBE_MAX))?;
+        write!(stream, "GET /readyz HTTP/1.1\r\nHost: {s3}\r\nConnection: close\r\n\r\n")?;
+        let mut status = [0; 12];
+        stream.read_exact(&mut status)?;
+        Ok(&status == b"HTTP/1.1 200")
+    };
+    ask().unwrap_or(false)
+}
+
+/// Tells of SIGTERM and SIGINT.
+fn heed_signals(woken: Sender<Woken>) -> Result<(), DevError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(DevError::System)?;
+    let (mut terminate, mut interrupt) = {
+        let _inside = runtime.enter();
+        let listen = |kind| signal(kind).map_err(DevError::System);
+        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?)
+    };
+    let wait = move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                if woken.send(Woken::Signal).is_err() {
+                    return;
+                }
+            }
+        });
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
+    thread.map(drop).map_err(DevError::System)
+}
+
+/// Where processes tell what happens to them.
+fn forward(woken: Sender<Woken>) -> Result<Sender<(Part, Happened)>, DevError> {
+    let (happened, tells) = channel();
+    let pass = move || {
+        while let Ok((part, happened)) = tells.recv() {
+            if woken.send(Woken::Process(part, happened)).is_err() {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("processes".to_owned()).spawn(pass);
+    thread.map(|_| happened).map_err(DevError::System)
+}
+
+fn file_error(path: &Path, source: std::io::Error) -> DevError {
+    DevError::File { path: path.display().to_string(), source }
+}

@@ -1,0 +1,76 @@
+//! What a cluster's proxy counts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use larder_roles::managers::Managers;
+use larder_roles::proxy::ClusterProxy;
+
+use super::RoleMetrics;
+
+/// A proxy whose other roles run in other processes.
+pub(crate) struct ProxyMetrics {
+    proxy: Arc<ClusterProxy>,
+    managers: Arc<dyn Managers>,
+}
+
+impl ProxyMetrics {
+    /// Metrics of a proxy.
+    pub(crate) fn new(proxy: Arc<ClusterProxy>, managers: Arc<dyn Managers>) -> Self {
+        Self { proxy, managers }
+    }
+}
+
+impl RoleMetrics for ProxyMetrics {
+    /// Every placement group has a primary with an active view.
+    fn is_ready(&self) -> bool {
+        let map = self.managers.map();
+        map.founded.is_some() && map.pgs.iter().all(|pg| pg.is_active())
+    }
+
+    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let (alarms, counters) = (self.proxy.alarms(), self.proxy.counters());
+        vec![
+            ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
+            ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
+            ("proxy_retries", "Questions that were asked again", load(&counters.retries)),
+            (
+                "proxy_failed_writes",
+                "Replicas that did not take a put's data",
+                load(&counters.failed_writes),
+            ),
+            (
+                "proxy_failed_reads",
+                "Replicas that did not give the bytes asked for",
+                load(&counters.failed_reads),
+            ),
+            ("proxy_puts_begun_anew", "Puts begun anew", load(&counters.begun_anew)),
+            (
+                "proxy_probes",
+                "Requests to see whether a data server is back",
+                load(&counters.probes),
+            ),
+            (
+                "proxy_lost_sessions",
+                "Sessions closed by the managers",
+                load(&counters.lost_sessions),
+            ),
+        ]
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let map = self.managers.map();
+        let inactive = map.pgs.iter().filter(|pg| !pg.is_active()).count();
+        let members = map.founded.map_or(0, |(_, settings)| settings.members);
+        let degraded = map.pgs.iter().filter(|pg| pg.members.len() < usize::from(members)).count();
+        vec![
+            ("map_version", "Version of the map that this process has", map.version.0 as f64),
+            ("pgs_inactive", "Placement groups without an active view", inactive as f64),
+            ("pgs_degraded", "Placement groups with fewer members than wanted", degraded as f64),
+        ]
+    }
+}
+
+fn load(counter: &AtomicU64) -> f64 {
+    counter.load(Ordering::Relaxed) as f64
+}

@@ -1,0 +1,130 @@
+//! What the roles of a store count: log and disk, queues, space.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use larder_roles::meta::Meta;
+use larder_roles::{Proxy, Store, data::DataServer};
+use larder_types::limits::BLOCK_BYTES;
+
+use super::RoleMetrics;
+
+/// All roles in one process.
+pub(crate) struct StoreMetrics {
+    meta: Arc<Meta>,
+    data: Arc<DataServer>,
+    proxy: Arc<Proxy>,
+}
+
+impl StoreMetrics {
+    /// Metrics of an open store.
+    pub(crate) fn new(store: &Store) -> Self {
+        Self {
+            meta: store.meta().clone(),
+            data: store.data().clone(),
+            proxy: store.proxy().clone(),
+        }
+    }
+}
+
+impl RoleMetrics for StoreMetrics {
+    fn is_ready(&self) -> bool {
+        self.meta.fatal().borrow().is_none() && !self.data.is_broken()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let log = self.meta.log_counters();
+        let disk = self.data.counters();
+        let alarms = self.proxy.alarms();
+        vec![
+            ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
+            ("log_ops", "Ops written to the log", log.ops as f64),
+            ("log_bytes", "Bytes of log that are synced", log.synced as f64),
+            (
+                "log_sync_seconds",
+                "Seconds spent writing and syncing the log",
+                log.sync_ns as f64 / 1e9,
+            ),
+            (
+                "disk_groups",
+                "Groups of commands written to the disk and synced",
+                disk.groups as f64,
+            ),
+            ("disk_commands", "Commands carried out by the disk", disk.commands as f64),
+            ("disk_bytes", "Bytes of data written to the disk", disk.bytes as f64),
+            (
+                "disk_sync_seconds",
+                "Seconds spent writing and syncing data",
+                disk.group_ns as f64 / 1e9,
+            ),
+            ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
+            ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
+        ]
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let log = self.meta.log_counters();
+        let disk = self.data.counters();
+        let mut tail = 0;
+        let (mut open, mut doubt, mut waiting) = (0, 0, 0);
+        let mut space = larder_roles::SpaceUse::default();
+        for pg in self.meta.pg_ids() {
+            let gauges = self.meta.gauges(pg);
+            tail += gauges.tail_ops;
+            open += gauges.open_puts;
+            doubt += gauges.in_doubt;
+            waiting += gauges.waiting_calls;
+            space.total += gauges.space.total;
+            space.free += gauges.space.free;
+            space.waiting += gauges.space.waiting;
+            space.withheld += gauges.space.withheld;
+        }
+        let block = f64::from(BLOCK_BYTES);
+        let used = space.total - space.free - space.withheld - space.waiting;
+        vec![
+            (
+                "disk_broken",
+                "1 when the data disk failed and takes nothing any more",
+                f64::from(u8::from(self.data.is_broken())),
+            ),
+            (
+                "log_buffered_bytes",
+                "Bytes that wait to be written to the log",
+                log.buffered_bytes as f64,
+            ),
+            ("log_disk_bytes", "Bytes that the log takes on disk", log.disk_bytes as f64),
+            (
+                "disk_queued_commands",
+                "Commands that wait for the disk",
+                disk.queued_commands as f64,
+            ),
+            ("disk_queued_bytes", "Bytes of data that wait for the disk", disk.queued_bytes as f64),
+            ("disk_free_bytes", "Bytes free in the file system", disk.free_bytes as f64),
+            (
+                "index_disk_bytes",
+                "Bytes that the index takes on disk",
+                self.meta.index_bytes() as f64,
+            ),
+            ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
+            ("open_puts", "Puts without an outcome", open as f64),
+            ("puts_in_doubt", "Puts being resolved", doubt as f64),
+            ("waiting_calls", "Calls that wait in placement groups", waiting as f64),
+            ("space_used_bytes", "Bytes of blocks that hold data", used as f64 * block),
+            (
+                "space_waiting_bytes",
+                "Bytes freed that wait for the floors",
+                space.waiting as f64 * block,
+            ),
+            ("space_free_bytes", "Bytes free in volumes", space.free as f64 * block),
+            (
+                "space_withheld_bytes",
+                "Bytes free in volumes for which the disk had no room",
+                space.withheld as f64 * block,
+            ),
+        ]
+    }
+}
+
+fn load(counter: &AtomicU64) -> f64 {
+    counter.load(Ordering::Relaxed) as f64
+}
