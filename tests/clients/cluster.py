@@ -1,0 +1,153 @@
+"""A cluster of processes under S3 clients, while each of its processes is killed or paused in turn.
+
+Nothing that was acknowledged may be lost, nothing may be seen that was never put, and reads and writes of every key must
+go on within 10 seconds of any single failure. The cluster must start again with all of it after the supervisor was killed.
+
+    python3 tests/clients/cluster.py [--nodes 3] [--turns N] [--seed N] [--binary PATH]
+"""
+
+import argparse
+import concurrent.futures
+import random
+import signal
+import sys
+import time
+
+from devcluster import Cluster, is_ready
+from harness import default_binary, scratch_folder
+from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
+
+RESUMED_SECONDS = 10
+PROBES = 64
+PROBERS = 16
+PROBE_BUCKET = "probes"
+LOAD_SECONDS = (0.3, 1.5)
+
+
+def probe(proxy, turn):
+    """Puts and gets keys of every placement group until each was done once; the seconds until the last was."""
+    s3 = proxy.boto3(connect_timeout=1, read_timeout=3)
+    deadline = time.monotonic() + RESUMED_SECONDS
+    with concurrent.futures.ThreadPoolExecutor(PROBERS) as pool:
+        tried = [pool.submit(probe_one, s3, number, f"{turn}/{number}".encode() * 2000, deadline)
+                 for number in range(PROBES)]
+        failures = [failure for failure in (one.result() for one in tried) if failure]
+    if failures:
+        raise Failed(f"{len(failures)} of {PROBES} keys do not work again {RESUMED_SECONDS} s after the failure: {failures[0]}")
+    return time.monotonic() + RESUMED_SECONDS - deadline
+
+
+def probe_one(s3, number, body, deadline):
+    """Puts and gets one key until both work; what is in the way, if the deadline comes first."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    key, failure = f"probe/{number}", None
+    while time.monotonic() < deadline:
+        try:
+            s3.put_object(Bucket=PROBE_BUCKET, Key=key, Body=body)
+            if s3.get_object(Bucket=PROBE_BUCKET, Key=key)["Body"].read() != body:
+                return f"{key} reads otherwise than it was just put"
+            return None
+        except ClientError as error:
+            failure = f"{key}: {error}"
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != 503:
+                return failure
+        except BotoCoreError as error:
+            failure = f"{key}: {error}"
+    return failure or f"{key}: its turn did not come"
+
+
+def strike(cluster, node, role, how):
+    """The failure; what ends it, if it does not end by itself."""
+    if how == "kill":
+        cluster.signal(node, role, signal.SIGKILL)
+        return lambda: None
+    cluster.signal(node, role, signal.SIGSTOP)
+    return lambda: cluster.signal(node, role, signal.SIGCONT)
+
+
+def one_turn(cluster, journal, uploads, rng, turn, target):
+    node, role, how = target
+    others = [proxy for at, proxy in enumerate(cluster.proxies) if role != "proxy" or at != node]
+    loads = [Load(proxy, journal, uploads, f"{turn}", writers=3, round_number=f"{turn}-{at}")
+             for at, proxy in enumerate(others)]
+    for load in loads:
+        load.start()
+    time.sleep(rng.uniform(*LOAD_SECONDS))
+    end = strike(cluster, node, role, how)
+    try:
+        took = probe(others[0], turn)
+    finally:
+        end()
+    for load in loads:
+        load.join()
+    wait_until_ready(cluster)
+    verify(others[-1], journal, uploads, whole=True)
+    return took
+
+
+def wait_until_ready(cluster):
+    deadline = time.monotonic() + 30
+    while not all(is_ready(proxy.endpoint) for proxy in cluster.proxies):
+        if time.monotonic() > deadline:
+            raise Failed("a proxy is not ready 30 s after the failure has ended")
+        time.sleep(0.05)
+
+
+def run(cluster, arguments):
+    rng, clock = random.Random(arguments.seed), Clock()
+    journal, uploads = Journal(), Uploads()
+    report = cluster.start()
+    roles = {(at, process["role"]) for at, node in enumerate(report["nodes"]) for process in node["processes"]}
+    if roles != set(cluster.pids()):
+        raise Failed(f"it reports {sorted(roles)}, but there are {sorted(cluster.pids())}")
+    s3 = cluster.proxies[0].boto3()
+    s3.create_bucket(Bucket=BUCKET)
+    s3.create_bucket(Bucket=PROBE_BUCKET)
+    targets = [(node, role, how) for how in arguments.how or ("kill", "pause") for node, role in sorted(roles)
+               if not arguments.role or role in arguments.role]
+    rng.shuffle(targets)
+    slowest = {}
+    for turn, target in enumerate(targets[: arguments.turns]):
+        try:
+            took = one_turn(cluster, journal, uploads, rng, turn, target)
+        except Failed as failure:
+            raise Failed(f"turn {turn}, {target[2]} of the {target[1]} of node {target[0] + 1}: {failure}") from failure
+        slowest[target[1], target[2]] = max(took, slowest.get((target[1], target[2]), 0))
+        clock.tell(f"turn {turn}, {target}: {took:.1f} s, {journal.acknowledged} acknowledged")
+    cluster.kill_all()
+    cluster.start()
+    verify(cluster.proxies[0], journal, uploads, whole=True)
+    if cluster.stop() != 0:
+        raise Failed("the last stop was not clean")
+    return journal.acknowledged, slowest
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=default_binary())
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--turns", type=int, help="so many failures; each process killed and paused once if left out")
+    parser.add_argument("--how", choices=("kill", "pause"), action="append", help="only failures of this kind")
+    parser.add_argument("--role", action="append", help="only failures of this role")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
+    arguments = parser.parse_args()
+    print(f"cluster: {arguments.nodes} nodes, seed {arguments.seed}", flush=True)
+    with scratch_folder(arguments.keep) as scratch:
+        cluster = Cluster(arguments.binary, scratch / "cluster", arguments.nodes)
+        try:
+            acknowledged, slowest = run(cluster, arguments)
+        except (Failed, AssertionError) as failure:
+            print(f"FAIL cluster: {failure}\n{cluster.log_tail()}\n0 passed, 1 failed")
+            return 1
+        finally:
+            cluster.kill_all()
+    told = ", ".join(f"{role} {how} {took:.1f} s" for (role, how), took in sorted(slowest.items()))
+    print(f"cluster: {acknowledged} acknowledged operations, none lost; all keys again after: {told}")
+    print("1 passed, 0 failed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

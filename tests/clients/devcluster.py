@@ -1,0 +1,102 @@
+"""One `larder dev-cluster`: its processes can be found, killed, paused; each of its proxies is an S3 endpoint."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import urllib.request
+
+from harness import ACCESS, SECRET, Server
+
+READY_SECONDS = 120
+STOP_SECONDS = 30
+
+
+class Proxy:
+    """A node's S3 endpoint; what `Load` and `verify` want of a server."""
+
+    boto3 = Server.boto3
+
+    def __init__(self, endpoint):
+        self.endpoint = endpoint
+
+
+class Cluster:
+    """A cluster of processes on this machine."""
+
+    def __init__(self, binary, directory, nodes):
+        self.binary, self.directory, self.nodes = binary, pathlib.Path(directory), nodes
+        self.supervisor, self.proxies = None, []
+
+    def start(self):
+        """Starts it; returns what it printed when it was ready."""
+        assert self.supervisor is None, "the cluster runs already"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "LARDER_"))}
+        environment |= {"LARDER_ROOT_ACCESS_KEY": ACCESS, "LARDER_ROOT_SECRET_KEY": SECRET}
+        environment |= {"LARDER_LOG": os.environ.get("LARDER_LOG", "info")}
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{self.directory}.log", "ab") as log:
+            self.supervisor = subprocess.Popen(
+                [self.binary, "dev-cluster", self.directory, "--nodes", str(self.nodes), "--json"],
+                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            )
+        line = self.supervisor.stdout.readline()
+        if not line:
+            raise AssertionError(f"dev-cluster ended with {self.supervisor.wait()}:\n{self.log_tail()}")
+        report = json.loads(line)
+        self.proxies = [Proxy(node["endpoint"]) for node in report["nodes"]]
+        return report
+
+    def pids(self):
+        """The processes as they are now: (node, role) to pid."""
+        found, root = {}, f"{self.directory.resolve()}/"
+        for entry in pathlib.Path("/proc").iterdir():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                words = (entry / "cmdline").read_bytes().decode().split("\0")
+                if words[2] == "--config" and words[3].startswith(root):
+                    node, role, _ = words[3][len(root):].split("/")
+                    found[int(node.removeprefix("node-")) - 1, role] = int(entry.name)
+        return found
+
+    def signal(self, node, role, number):
+        os.kill(self.pids()[node, role], number)
+
+    def kill_all(self):
+        """`kill -9` of the supervisor; all of its processes must be gone soon."""
+        if self.supervisor:
+            for pid in self.pids().values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            self.supervisor.kill()
+            self.supervisor.wait()
+            self.supervisor = None
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.pids():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"left behind: {self.pids()}")
+            time.sleep(0.05)
+
+    def stop(self):
+        """SIGTERM; the exit code."""
+        self.supervisor.terminate()
+        code = self.supervisor.wait(STOP_SECONDS)
+        self.supervisor = None
+        assert not self.pids(), f"left behind: {self.pids()}"
+        return code
+
+    def log_tail(self, lines=8):
+        texts = []
+        for path in sorted([pathlib.Path(f"{self.directory}.log"), *self.directory.glob("node-*/*/process.log")]):
+            last = path.read_text(errors="replace").splitlines()[-lines:]
+            texts.append("\n".join([f"--- {path}", *last]))
+        return "\n".join(texts)
+
+
+def is_ready(endpoint):
+    with contextlib.suppress(OSError):
+        with urllib.request.urlopen(f"{endpoint}/readyz", timeout=2) as answer:
+            return answer.status == 200
+    return False
