@@ -18,6 +18,7 @@ from harness import default_binary, scratch_folder
 from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
 
 RESUMED_SECONDS = 10
+WHOLE_SECONDS = 60
 PROBES = 64
 PROBERS = 16
 PROBE_BUCKET = "probes"
@@ -81,17 +82,22 @@ def one_turn(cluster, journal, uploads, rng, turn, target):
         end()
     for load in loads:
         load.join()
-    wait_until_ready(cluster)
+    wait_until_whole(cluster)
     verify(others[-1], journal, uploads, whole=True)
     return took
 
 
-def wait_until_ready(cluster):
-    deadline = time.monotonic() + 30
-    while not all(is_ready(proxy.endpoint) for proxy in cluster.proxies):
+def wait_until_whole(cluster):
+    """Until every proxy is ready and every placement group has all its members: the next failure is a single one again."""
+    deadline = time.monotonic() + WHOLE_SECONDS
+    while True:
+        placement_groups = cluster.status()["pgs"]
+        if (all(is_ready(proxy.endpoint) for proxy in cluster.proxies)
+                and placement_groups["clean"] == placement_groups["total"]):
+            return
         if time.monotonic() > deadline:
-            raise Failed("a proxy is not ready 30 s after the failure has ended")
-        time.sleep(0.05)
+            raise Failed(f"not whole {WHOLE_SECONDS} s after the failure has ended: {placement_groups}")
+        time.sleep(0.1)
 
 
 def run(cluster, arguments):

@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.request
 
-from harness import ACCESS, SECRET, Server
+from harness import ACCESS, COMMAND_SECONDS, SECRET, Server
 
 READY_SECONDS = 120
 STOP_SECONDS = 30
@@ -21,7 +21,7 @@ class Proxy:
     boto3 = Server.boto3
 
     def __init__(self, endpoint):
-        self.endpoint = endpoint
+        self.endpoint, self.port = endpoint, int(endpoint.rsplit(":", 1)[1])
 
 
 class Cluster:
@@ -86,6 +86,16 @@ class Cluster:
         self.supervisor = None
         assert not self.pids(), f"left behind: {self.pids()}"
         return code
+
+    def status(self):
+        """What `larder status` says."""
+        config = self.directory / "node-1" / "proxy" / "role.toml"
+        done = subprocess.run(
+            [self.binary, "status", "--config", config, "--json"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
+        )
+        assert done.returncode in (0, 1), f"status ended with {done.returncode}: {done.stderr}"
+        return json.loads(done.stdout)
 
     def log_tail(self, lines=8):
         texts = []

@@ -153,15 +153,15 @@ class Checks:
 class Bench:
     """What a check works with."""
 
-    def __init__(self, server, scratch):
-        self.server, self.scratch = server, pathlib.Path(scratch)
+    def __init__(self, server, scratch, name=""):
+        self.server, self.scratch, self.name = server, pathlib.Path(scratch), name
         self.s3 = server.boto3()
         self._buckets = 0
 
     def bucket(self, hint="b"):
         """A new bucket."""
         self._buckets += 1
-        name = f"{hint}-{self._buckets}-{os.getpid()}"
+        name = f"{hint}{self.name}-{self._buckets}-{os.getpid()}"
         self.s3.create_bucket(Bucket=name)
         return name
 

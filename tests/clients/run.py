@@ -3,13 +3,17 @@
 Starts a server of its own on a port of its own and a directory of its own, runs every suite against it, stops it,
 inspects the store and starts it once more. Nothing is skipped; a client that is not installed is a failure.
 
-    python3 tests/clients/run.py [--binary PATH] [--only TEXT] [--keep]
+With --nodes the suites run against a cluster of processes, in turns through the proxies of two nodes. What is about a single
+node's directory and process is left out then, and said.
+
+    python3 tests/clients/run.py [--binary PATH] [--nodes N] [--only TEXT] [--keep]
 """
 
 import argparse
 import sys
 
 import suites
+from devcluster import Cluster
 from harness import VIRTUAL_HOST, Bench, Checks, Server, default_binary, run_checks, scratch_folder
 
 after = Checks("afterwards")
@@ -28,22 +32,52 @@ def the_store_is_sound_and_serves_again(bench):
     assert bench.server.stop() == 0
 
 
+def run_on_cluster(arguments, scratch):
+    """The suites, in turns through two proxies; (passed, failed)."""
+    cluster = Cluster(arguments.binary, scratch / "cluster", arguments.nodes)
+    try:
+        cluster.start()
+        cluster.stop()
+        for config in cluster.directory.glob("node-*/proxy/role.toml"):
+            with config.open("a") as file:
+                file.write(f'domains = ["{VIRTUAL_HOST}"]\n')
+        cluster.start()
+        benches = [Bench(proxy, scratch, f"p{at}") for at, proxy in enumerate(cluster.proxies[:2])]
+        chosen = [suite for suite in suites.ALL if suite not in suites.OF_ONE_NODE]
+        print(f"left out: {', '.join(suite.name for suite in suites.OF_ONE_NODE)}", flush=True)
+        results = [run_checks([suite], benches[at % len(benches)], arguments.only) for at, suite in enumerate(chosen)]
+        stopped = cluster.stop()
+        assert stopped == 0, f"the cluster ended with {stopped}"
+    except AssertionError as failure:
+        print(f"FAIL cluster: {failure}\n{cluster.log_tail()}")
+        return 0, 1
+    finally:
+        cluster.kill_all()
+    return sum(passed for passed, _ in results), sum(failed for _, failed in results)
+
+
+def run_on_server(arguments, scratch):
+    """The suites, and what the store is like afterwards; (passed, failed)."""
+    config = scratch / "larder.toml"
+    config.write_text(f'domains = ["{VIRTUAL_HOST}"]\n')
+    server = Server(arguments.binary, scratch / "store", ["--config", config])
+    server.start()
+    try:
+        last = [] if arguments.only else [after]
+        return run_checks([*suites.ALL, *last], Bench(server, scratch), arguments.only)
+    finally:
+        server.kill()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=default_binary(), help="the larder program (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, help="against a cluster of so many nodes")
     parser.add_argument("--only", help="only checks whose `suite/name` contains this")
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
     arguments = parser.parse_args()
     with scratch_folder(arguments.keep) as scratch:
-        config = scratch / "larder.toml"
-        config.write_text(f'domains = ["{VIRTUAL_HOST}"]\n')
-        server = Server(arguments.binary, scratch / "store", ["--config", config])
-        server.start()
-        try:
-            last = [] if arguments.only else [after]
-            passed, failed = run_checks([*suites.ALL, *last], Bench(server, scratch), arguments.only)
-        finally:
-            server.kill()
+        passed, failed = (run_on_cluster if arguments.nodes else run_on_server)(arguments, scratch)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -10,3 +10,6 @@ ALL = [
         aws_cli, rclone, s3cmd, restic,
     )
 ]
+
+# About the directory and the process of a single node.
+OF_ONE_NODE = [operations.checks]
