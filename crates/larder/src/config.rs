@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// Settings, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -62,15 +63,20 @@ pub(crate) enum ConfigError {
     Value { field: &'static str, found: String, remedy: &'static str },
 }
 
+/// Reads a configuration file.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: name.clone(), source })?;
+    toml::from_str(&text)
+        .map_err(|source| ConfigError::Parse { path: name, source: Box::new(source) })
+}
+
 impl Config {
     /// Reads a file, or gives the defaults.
     pub(crate) fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: name.clone(), source })?;
-        let config: Self = toml::from_str(&text)
-            .map_err(|source| ConfigError::Parse { path: name, source: Box::new(source) })?;
+        let config: Self = read(path)?;
         config.check()?;
         Ok(config)
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::config::LogFormat;
+use crate::config::{ConfigError, LogFormat, read};
 
 /// Settings of `larder manager|meta|data|proxy`, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -107,31 +107,16 @@ fn volume_mib() -> u64 {
     1024
 }
 
-/// Why the configuration cannot be used; names the field and the remedy.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RoleConfigError {
-    #[error("the configuration file {path} cannot be read: {source}")]
-    Read { path: String, source: std::io::Error },
-    #[error("the configuration file {path} is wrong: {source}")]
-    Parse { path: String, source: Box<toml::de::Error> },
-    #[error("{field} = {found:?} in the configuration is not allowed; use {remedy}")]
-    Value { field: &'static str, found: String, remedy: &'static str },
-}
-
 impl RoleConfig {
     /// Reads a file.
-    pub(crate) fn load(path: &Path) -> Result<Self, RoleConfigError> {
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| RoleConfigError::Read { path: name.clone(), source })?;
-        let config: Self = toml::from_str(&text)
-            .map_err(|source| RoleConfigError::Parse { path: name, source: Box::new(source) })?;
+    pub(crate) fn load(path: &Path) -> Result<Self, ConfigError> {
+        let config: Self = read(path)?;
         config.check()?;
         Ok(config)
     }
 
-    fn check(&self) -> Result<(), RoleConfigError> {
-        let value = |field, found: String, remedy| RoleConfigError::Value { field, found, remedy };
+    fn check(&self) -> Result<(), ConfigError> {
+        let value = |field, found: String, remedy| ConfigError::Value { field, found, remedy };
         if !(4..=1024).contains(&self.log_segment_mib) {
             let found = self.log_segment_mib.to_string();
             return Err(value("log_segment_mib", found, "4 to 1024"));

@@ -25,14 +25,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::args::RoleArgs;
+use crate::config::ConfigError;
 use crate::{exit, logging};
-use config::{RoleConfig, RoleConfigError, parse_manager};
+use config::{RoleConfig, parse_manager};
 
 /// Why a process did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RoleError {
     #[error(transparent)]
-    Config(#[from] RoleConfigError),
+    Config(#[from] ConfigError),
     #[error("{path}: {source}")]
     File { path: String, source: std::io::Error },
     #[error("join in the configuration is not a join token: {0}")]
