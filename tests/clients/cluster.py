@@ -1,7 +1,8 @@
 """A cluster of processes under S3 clients, while each of its processes is killed or paused in turn.
 
 Nothing that was acknowledged may be lost, nothing may be seen that was never put, and reads and writes of every key must
-go on within 10 seconds of any single failure. The cluster must start again with all of it after the supervisor was killed.
+go on within 10 seconds of any single failure. Another data server can join with a token, and not without. The cluster must
+start again with all of it after the supervisor was killed.
 
     python3 tests/clients/cluster.py [--nodes 3] [--turns N] [--seed N] [--binary PATH]
 """
@@ -9,7 +10,9 @@ go on within 10 seconds of any single failure. The cluster must start again with
 import argparse
 import concurrent.futures
 import random
+import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -100,7 +103,34 @@ def wait_until_whole(cluster):
         time.sleep(0.1)
 
 
-def run(cluster, arguments):
+def join(cluster, scratch):
+    """Another data server joins while the cluster runs; without a right token none does."""
+    lines = cluster.token("late", "data")
+    head = f'dir = "{scratch}/late"\nlisten = "127.0.0.1:0"\n'
+    config = scratch / "late.toml"
+    config.write_text(head + re.sub('(larder-join-)(.)', lambda m: m[1] + ("1" if m[2] == "0" else "0"), lines))
+    command = [cluster.binary, "data", "--config", config]
+    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WHOLE_SECONDS)
+    if refused.returncode == 0 or "token" not in refused.stderr:
+        raise Failed(f"a mistyped token: {refused.returncode}, {refused.stderr}")
+    config.write_text(head + lines)
+    late = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + WHOLE_SECONDS
+        while True:
+            state = {server["name"]: server for server in cluster.status()["servers"]}["late"]
+            if state["state"] == "up" and state["volumes_free"] > 0:
+                return
+            if late.poll() is not None or time.monotonic() > deadline:
+                raise Failed(f"a server that joins is {state}, its process ended with {late.poll()}")
+            time.sleep(0.1)
+    finally:
+        late.terminate()
+        if late.wait(WHOLE_SECONDS) != 0:
+            raise Failed(f"the server that joined ended with {late.returncode}")
+
+
+def run(cluster, arguments, scratch):
     rng, clock = random.Random(arguments.seed), Clock()
     journal, uploads = Journal(), Uploads()
     report = cluster.start()
@@ -121,6 +151,7 @@ def run(cluster, arguments):
             raise Failed(f"turn {turn}, {target[2]} of the {target[1]} of node {target[0] + 1}: {failure}") from failure
         slowest[target[1], target[2]] = max(took, slowest.get((target[1], target[2]), 0))
         clock.tell(f"turn {turn}, {target}: {took:.1f} s, {journal.acknowledged} acknowledged")
+    join(cluster, scratch)
     cluster.kill_all()
     cluster.start()
     verify(cluster.proxies[0], journal, uploads, whole=True)
@@ -143,7 +174,7 @@ def main():
     with scratch_folder(arguments.keep) as scratch:
         cluster = Cluster(arguments.binary, scratch / "cluster", arguments.nodes)
         try:
-            acknowledged, slowest = run(cluster, arguments)
+            acknowledged, slowest = run(cluster, arguments, scratch)
         except (Failed, AssertionError) as failure:
             print(f"FAIL cluster: {failure}\n{cluster.log_tail()}\n0 passed, 1 failed")
             return 1

@@ -97,6 +97,16 @@ class Cluster:
         assert done.returncode in (0, 1), f"status ended with {done.returncode}: {done.stderr}"
         return json.loads(done.stdout)
 
+    def token(self, name, role):
+        """Lines for the configuration of another server, on a machine of its own."""
+        config = self.directory / "node-1" / "manager" / "role.toml"
+        done = subprocess.run(
+            [self.binary, "token", "--config", config, "--name", name, "--role", role, "--machine", "99"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
+        )
+        assert done.returncode == 0, f"token ended with {done.returncode}: {done.stderr}"
+        return done.stdout
+
     def log_tail(self, lines=8):
         texts = []
         for path in sorted([pathlib.Path(f"{self.directory}.log"), *self.directory.glob("node-*/*/process.log")]):
