@@ -111,7 +111,7 @@ pub(crate) struct TokenArgs {
     /// What it does.
     #[arg(long, value_enum)]
     pub(crate) role: RoleName,
-    /// Number of the machine that it runs on: no two copies of anything lie on one machine.
+    /// Number of the machine that it runs on: copies lie on different machines where there are enough.
     #[arg(long, value_name = "N")]
     pub(crate) machine: u32,
 }
