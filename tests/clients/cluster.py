@@ -1,10 +1,10 @@
-"""A cluster of processes under S3 clients, while each of its processes is killed or paused in turn.
+"""A cluster of processes under S3 clients, while each of its processes is killed or paused in turn, or two at a time.
 
 Nothing that was acknowledged may be lost, nothing may be seen that was never put, and reads and writes of every key must
 go on within 10 seconds of any single failure. Another data server can join with a token, and not without. The cluster must
 start again with all of it after the supervisor was killed.
 
-    python3 tests/clients/cluster.py [--nodes 3] [--turns N] [--seed N] [--binary PATH]
+    python3 tests/clients/cluster.py [--nodes 3] [--pairs] [--turns N] [--seed N] [--binary PATH]
 """
 
 import argparse
@@ -70,19 +70,20 @@ def strike(cluster, node, role, how):
     return lambda: cluster.signal(node, role, signal.SIGCONT)
 
 
-def one_turn(cluster, journal, uploads, rng, turn, target):
-    node, role, how = target
-    others = [proxy for at, proxy in enumerate(cluster.proxies) if role != "proxy" or at != node]
+def one_turn(cluster, journal, uploads, rng, turn, targets):
+    struck = {node for node, role, _ in targets if role == "proxy"}
+    others = [proxy for at, proxy in enumerate(cluster.proxies) if at not in struck]
     loads = [Load(proxy, journal, uploads, f"{turn}", writers=3, round_number=f"{turn}-{at}")
              for at, proxy in enumerate(others)]
     for load in loads:
         load.start()
     time.sleep(rng.uniform(*LOAD_SECONDS))
-    end = strike(cluster, node, role, how)
+    ends = [strike(cluster, *target) for target in targets]
     try:
         took = probe(others[0], turn)
     finally:
-        end()
+        for end in ends:
+            end()
     for load in loads:
         load.join()
     wait_until_whole(cluster)
@@ -101,6 +102,17 @@ def wait_until_whole(cluster):
         if time.monotonic() > deadline:
             raise Failed(f"not whole {WHOLE_SECONDS} s after the failure has ended: {placement_groups}")
         time.sleep(0.1)
+
+
+def pairs_of(targets):
+    """Pairs of processes of different roles on different nodes: what one failure leaves, the other does not take."""
+    left, pairs = list(targets), []
+    while left:
+        first = left.pop()
+        second = next((at for at, other in enumerate(left) if other[0] != first[0] and other[1] != first[1]), None)
+        if second is not None:
+            pairs.append([first, left.pop(second)])
+    return pairs
 
 
 def join(cluster, scratch):
@@ -143,14 +155,16 @@ def run(cluster, arguments, scratch):
     targets = [(node, role, how) for how in arguments.how or ("kill", "pause") for node, role in sorted(roles)
                if not arguments.role or role in arguments.role]
     rng.shuffle(targets)
+    turns = pairs_of(targets) if arguments.pairs else [[target] for target in targets]
     slowest = {}
-    for turn, target in enumerate(targets[: arguments.turns]):
+    for turn, struck in enumerate(turns[: arguments.turns]):
+        what = " and ".join(sorted(f"{role} {how}" for _, role, how in struck))
         try:
-            took = one_turn(cluster, journal, uploads, rng, turn, target)
+            took = one_turn(cluster, journal, uploads, rng, turn, struck)
         except Failed as failure:
-            raise Failed(f"turn {turn}, {target[2]} of the {target[1]} of node {target[0] + 1}: {failure}") from failure
-        slowest[target[1], target[2]] = max(took, slowest.get((target[1], target[2]), 0))
-        clock.tell(f"turn {turn}, {target}: {took:.1f} s, {journal.acknowledged} acknowledged")
+            raise Failed(f"turn {turn}, {what}, at nodes {[node + 1 for node, _, _ in struck]}: {failure}") from failure
+        slowest[what] = max(took, slowest.get(what, 0))
+        clock.tell(f"turn {turn}, {what}: {took:.1f} s, {journal.acknowledged} acknowledged")
     join(cluster, scratch)
     cluster.kill_all()
     cluster.start()
@@ -166,6 +180,7 @@ def main():
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--turns", type=int, help="so many failures; each process killed and paused once if left out")
     parser.add_argument("--how", choices=("kill", "pause"), action="append", help="only failures of this kind")
+    parser.add_argument("--pairs", action="store_true", help="two processes of different roles and nodes at a time")
     parser.add_argument("--role", action="append", help="only failures of this role")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
@@ -180,7 +195,7 @@ def main():
             return 1
         finally:
             cluster.kill_all()
-    told = ", ".join(f"{role} {how} {took:.1f} s" for (role, how), took in sorted(slowest.items()))
+    told = ", ".join(f"{what} {took:.1f} s" for what, took in sorted(slowest.items()))
     print(f"cluster: {acknowledged} acknowledged operations, none lost; all keys again after: {told}")
     print("1 passed, 0 failed")
     return 0
