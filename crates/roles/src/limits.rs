@@ -47,8 +47,6 @@ pub const ROWS_MAX: u32 = 2048;
 pub const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Milliseconds for which a server that starts waits for managers.
 pub const START_PATIENCE_MS: u64 = 30_000;
-/// Milliseconds before managers of whom none leads are asked again.
-pub const PROPOSE_PAUSE_MS: u64 = 200;
 /// Milliseconds that a manager lets a question for a newer map wait.
 pub const MAP_WAIT_MS: u64 = 5_000;
 /// Milliseconds beyond that after which a manager that has not answered is taken for gone.

@@ -4,7 +4,6 @@ use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -60,14 +59,14 @@ impl Process {
     pub(super) fn run(
         part: Part,
         restart: bool,
-        happened: Sender<(Part, Happened)>,
+        tell: impl Fn(Part, Happened) + Send + 'static,
     ) -> std::io::Result<Arc<Self>> {
         let process = Arc::new(Self { part, state: Mutex::default(), woken: Condvar::new() });
         let child = process.start()?;
         let runs = process.clone();
         let name = format!("{} {}", runs.part.role.name(), runs.part.node);
         std::thread::Builder::new().name(name).spawn(move || {
-            runs.watch(child, restart, &happened);
+            runs.watch(child, restart, &|what| tell(runs.part.clone(), what));
             runs.state.lock().done = true;
             runs.woken.notify_all();
         })?;
@@ -118,9 +117,8 @@ impl Process {
         Ok(child)
     }
 
-    fn watch(&self, mut child: Child, restart: bool, happened: &Sender<(Part, Happened)>) {
+    fn watch(&self, mut child: Child, restart: bool, tell: &dyn Fn(Happened)) {
         let mut pause = PAUSE_MIN;
-        let tell = |what| drop(happened.send((self.part.clone(), what)));
         tell(Happened::Started);
         loop {
             let began = Instant::now();

@@ -17,7 +17,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -34,6 +34,8 @@ const READY_PAUSE: Duration = Duration::from_millis(100);
 const READY_MAX: Duration = Duration::from_secs(120);
 /// Longest that a proxy's answer takes.
 const PROBE_MAX: Duration = Duration::from_secs(2);
+/// What may wait to be told to people: a few events of each process of the largest cluster.
+const WOKEN_MAX: usize = 256;
 /// Longest that all processes take to stop; each ends itself before that.
 const STOP_MAX: Duration = Duration::from_secs(15);
 
@@ -97,14 +99,16 @@ pub(crate) fn run(args: &DevClusterArgs) -> ExitCode {
 
 fn start(args: &DevClusterArgs) -> Result<(), DevError> {
     let (layout, _lock) = make::open_or_make(&args.dir, args.nodes.map(usize::from))?;
-    let (woken, wakes) = channel();
+    let (woken, wakes) = sync_channel(WOKEN_MAX);
     heed_signals(woken.clone())?;
-    let happened = forward(woken)?;
     let mut processes = Vec::new();
     for (number, node) in layout.nodes.iter().enumerate() {
         for part in &node.parts {
             let part = layout::part(number, part.role, &part.dir);
-            let process = Process::run(part, !args.no_restart, happened.clone());
+            let woken = woken.clone();
+            // It is only for people to read: what finds no room is not told.
+            let tell = move |part, what| drop(woken.try_send(Woken::Process(part, what)));
+            let process = Process::run(part, !args.no_restart, tell);
             processes.push(process.map_err(DevError::System)?);
         }
     }
@@ -208,7 +212,7 @@ fn is_ready(s3: &str) -> bool {
 }
 
 /// Tells of SIGTERM and SIGINT.
-fn heed_signals(woken: Sender<Woken>) -> Result<(), DevError> {
+fn heed_signals(woken: SyncSender<Woken>) -> Result<(), DevError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(DevError::System)?;
     let (mut terminate, mut interrupt) = {
@@ -231,20 +235,6 @@ fn heed_signals(woken: Sender<Woken>) -> Result<(), DevError> {
     };
     let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
     thread.map(drop).map_err(DevError::System)
-}
-
-/// Where processes tell what happens to them.
-fn forward(woken: Sender<Woken>) -> Result<Sender<(Part, Happened)>, DevError> {
-    let (happened, tells) = channel();
-    let pass = move || {
-        while let Ok((part, happened)) = tells.recv() {
-            if woken.send(Woken::Process(part, happened)).is_err() {
-                return;
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("processes".to_owned()).spawn(pass);
-    thread.map(|_| happened).map_err(DevError::System)
 }
 
 fn file_error(path: &Path, source: std::io::Error) -> DevError {

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use larder_env::{Disk, DiskError, OpenMode, RealDisk};
 use larder_protocol::manager::state::{Command, DiskRecord, DiskState, Outcome, Refusal, Topology};
@@ -14,7 +13,6 @@ use parking_lot::Mutex;
 
 use super::{DataNode, Running};
 use crate::data::DataServer;
-use crate::limits::{PROPOSE_PAUSE_MS, START_PATIENCE_MS};
 use crate::managers::{Managers, NotProposed};
 use crate::store::{DATA_FILE, LOCK_FILE, LVS_PER_PG_MIN};
 
@@ -41,8 +39,11 @@ pub enum DataNodeError {
         reason: String,
     },
     /// Start again when the managers are there.
-    #[error("the managers did not answer within {} s", START_PATIENCE_MS / 1000)]
-    NoManagers,
+    #[error("the cluster is not founded yet, as far as this server knows")]
+    NoMap,
+    /// The same.
+    #[error("the managers have not agreed on this server's disk: {0}")]
+    NotAgreed(NotProposed),
     /// Join anew, or correct the configuration.
     #[error("the managers refuse this server's disk: {0}")]
     Refused(Refusal),
@@ -158,7 +159,7 @@ async fn made(
     managers: &dyn Managers,
 ) -> Result<(Volume, DiskId), DataNodeError> {
     let map = managers.map();
-    let (cluster, settings) = map.founded.ok_or(DataNodeError::NoManagers)?;
+    let (cluster, settings) = map.founded.ok_or(DataNodeError::NoMap)?;
     let pv_bytes = u64::from(settings.lv_blocks) * u64::from(BLOCK_BYTES);
     let known = disks(&map, me).next().map(|(id, record)| (id, record.clone()));
     let (id, pv_count) = match known {
@@ -190,21 +191,9 @@ fn room(disk: &RealDisk, name: &str, pv_bytes: u64, pg_count: u32) -> Result<u32
     Ok(count.min(u64::from(larder_volume::limits::PV_COUNT_MAX)) as u32)
 }
 
-/// Has the managers agree on a command, asking again while none of them leads.
+/// Has the managers agree on a command. What was done after all, though nobody knows, shows in the map at the
+/// next start.
 async fn agreed(managers: &dyn Managers, command: Command) -> Result<Outcome, DataNodeError> {
-    let ask = async {
-        loop {
-            match managers.propose(command.clone()).await {
-                Ok(Ok(outcome)) => return Ok(outcome),
-                Ok(Err(refusal)) => return Err(DataNodeError::Refused(refusal)),
-                // What was done after all shows in the map at the next start.
-                Err(NotProposed::Unknown) => return Err(DataNodeError::NoManagers),
-                Err(NotProposed::NoLeader | NotProposed::Busy) => {
-                    tokio::time::sleep(Duration::from_millis(PROPOSE_PAUSE_MS)).await;
-                }
-            }
-        }
-    };
-    let patience = Duration::from_millis(START_PATIENCE_MS);
-    tokio::time::timeout(patience, ask).await.unwrap_or(Err(DataNodeError::NoManagers))
+    let applied = managers.propose(command).await.map_err(DataNodeError::NotAgreed)?;
+    applied.map_err(DataNodeError::Refused)
 }

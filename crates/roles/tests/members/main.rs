@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use futures::StreamExt;
 use larder_kv::KvReader;
 use larder_protocol::manager::policy::ManagerMessage;
-use larder_protocol::manager::state::Command;
+use larder_protocol::manager::state::{Command, MapVersion};
 use larder_protocol::placement::pg_of;
 use larder_protocol::{Answer, Call, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply};
@@ -224,6 +224,22 @@ async fn a_scan_shows_the_keys_of_its_pgs_in_order_and_no_others() {
     seen.sort();
     expected.sort();
     assert_eq!(seen, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_is_answered_under_the_map_that_its_asker_has_or_a_newer_one() {
+    let cluster = Cluster::start(1).await;
+    let (pgs, page) = ([PgId(0)], 3);
+    let under = async |map| {
+        let to = cluster.leads(PgId(0)).1;
+        cluster.page_under(map, &pgs, to, b"V".to_vec(), page).await.map(|_| ())
+    };
+    until("the primary answers under the map that there is", async || {
+        under(cluster.desk.map().version).await.is_ok()
+    })
+    .await;
+    let to_come = MapVersion(cluster.desk.map().version.0 + 1_000_000);
+    assert_eq!(under(to_come).await, Err(Refusal::Busy), "a bucket may be marked in that map");
 }
 
 /// What each primary lists of the PGs that it leads, in pages of three.

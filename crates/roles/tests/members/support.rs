@@ -9,6 +9,7 @@ use larder_env::{Disk, RealDisk};
 use larder_kv::KvReader;
 use larder_metalog::LogConfig;
 use larder_net::{Authority, Credentials, Endpoint, Listener, Peer, Role, Roles, Services};
+use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
 use larder_roles::meta::ServerConfig;
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
@@ -233,16 +234,21 @@ impl Cluster {
         from: Vec<u8>,
         count_max: u32,
     ) -> Result<(Rows, Option<Vec<u8>>), Refusal> {
+        self.page_under(self.desk.map().version, pgs, to, from, count_max).await
+    }
+
+    /// The same, for an asker with this map.
+    pub async fn page_under(
+        &self,
+        map: MapVersion,
+        pgs: &[PgId],
+        to: ServerId,
+        from: Vec<u8>,
+        count_max: u32,
+    ) -> Result<(Rows, Option<Vec<u8>>), Refusal> {
         let pgs = pgs.iter().map(|pg| (*pg, self.leads(*pg).0)).collect();
         let end = rows::prefix_end(b"V");
-        let call = MetaCall::Scan {
-            pgs,
-            map: self.desk.map().version,
-            settled: true,
-            from,
-            to: end,
-            count_max,
-        };
+        let call = MetaCall::Scan { pgs, map, settled: true, from, to: end, count_max };
         match self.ask(to, call).await {
             Some((MetaReply::Rows(next), payload)) => Ok((decode("rows", &payload).unwrap(), next)),
             Some((MetaReply::Refused(refusal), _)) => Err(refusal),
