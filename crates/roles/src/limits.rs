@@ -89,6 +89,16 @@ pub const DATA_REACH_MAX: Duration = Duration::from_secs(4);
 pub const DATA_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of ops in one message to a member, or one op.
 pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Time between two looks whether copies of chunks are missing somewhere.
+pub const REBUILD_LOOK: Duration = Duration::from_secs(1);
+/// The longest time between two walks that could do nothing.
+pub const REBUILD_PAUSE_MAX: Duration = Duration::from_secs(120);
+/// Rows that a walk looks at in one go.
+pub const REBUILD_ROWS_MAX: u32 = 8192;
+/// Copies that one go asks for.
+pub const REBUILD_PIECE_COPIES_MAX: usize = 64;
+/// Copies that a meta server has made at a time. With chunks of 8 MiB that are 32 MiB of memory.
+pub const REBUILD_COPIES_MAX: usize = 4;
 
 /// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503: a few times what
 /// it takes to find a primary down, let its lease run out and begin another view.

@@ -4,7 +4,7 @@
 use larder_types::{BootId, DiskId, LvId, PgId, PvId, ServerId, SessionId, View};
 use serde::{Deserialize, Serialize};
 
-use crate::manager::state::LvRecord;
+use crate::manager::state::{LvRecord, MapVersion};
 
 /// From a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,10 +33,10 @@ pub enum ServerMessage {
     NeedLv(PgId, View, u32),
     /// A data server: the PV of this replica is there.
     Created(LvId, u8),
-    /// A primary: this replica holds all that METAX says.
-    Rebuilt(LvId, u8),
-    /// A primary: no METAX names this replica any more.
-    Vacated(LvId, u8),
+    /// A primary: this replica, on this disk, has a copy of all that its LV holds.
+    Rebuilt(LvId, u8, DiskId),
+    /// A primary, in this view: no METAX names this replica any more, nor will any. To the order of this map.
+    Vacated(LvId, u8, View, MapVersion),
     /// A proxy's session has begun.
     SessionBegun(BootId, SessionId),
 }
@@ -97,6 +97,8 @@ pub enum ManagerMessage {
         view: View,
         /// The run that is meant.
         boot: BootId,
+        /// The map that says so.
+        version: MapVersion,
         /// LVs.
         lvs: Vec<(LvId, LvRecord)>,
         /// Runs of the data servers.
@@ -121,8 +123,9 @@ pub enum ManagerMessage {
         /// Blocks.
         blocks: u32,
     },
-    /// Have no METAX name this replica any more; its disk drains, or is gone. To the PG's primary.
-    Vacate(LvId, u8),
+    /// Have no METAX name this replica any more; its disk drains, or is gone. To the PG's primary; repeated as long as
+    /// it is wanted. The map's version names the order.
+    Vacate(LvId, u8, MapVersion),
     /// A session is over.
     SessionClosed(SessionId),
 }

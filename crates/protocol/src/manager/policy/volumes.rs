@@ -1,11 +1,15 @@
 //! LVs: drawn when a primary asks, made on their data servers, moved when disks drain or are gone.
 
-use larder_types::{LvId, PgId, ServerId};
+use std::collections::BTreeSet;
+
+use larder_types::{DiskId, LvId, PgId, ServerId, View};
 
 use super::message::ManagerMessage;
 use super::{Subject, Turn};
-use crate::limits::LV_MOVES_MAX;
-use crate::manager::state::{Command, DiskState, LvState, ReplicaRecord, ReplicaState, ServerRole};
+use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS};
+use crate::manager::state::{
+    Command, DiskState, LvState, MapVersion, ReplicaRecord, ReplicaState, ServerRole,
+};
 use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Standing, place_lv, plan_moves};
 
 impl Turn<'_> {
@@ -112,6 +116,41 @@ impl Turn<'_> {
         }
     }
 
+    /// A primary says that a replica has everything.
+    pub(super) fn rebuilt(&mut self, server: ServerId, id: LvId, index: u8, disk: DiskId) {
+        let replica = self.map.lv(id).and_then(|lv| lv.replicas.get(usize::from(index)));
+        let fills = |it: &ReplicaRecord| it.state == ReplicaState::Rebuilding && it.disk == disk;
+        if !self.leads_lv(server, id) {
+            return;
+        }
+        if replica.is_some_and(fills) {
+            self.propose(Subject::Lv(id), Command::ReplicaCurrent(id, index));
+        } else if let Some(pg) = self.map.lv(id).map(|lv| lv.pg) {
+            // It has not heard what has become of it.
+            self.tell_volumes(pg);
+        }
+    }
+
+    /// A primary says, in a view, that nothing names a replica any more.
+    pub(super) fn vacated(
+        &mut self,
+        server: ServerId,
+        (id, index): (LvId, u8),
+        view: View,
+        order: MapVersion,
+    ) {
+        let Some(pg) = self.map.lv(id).map(|lv| lv.pg) else { return };
+        if !self.leads(server, pg, view) {
+            return;
+        }
+        // Another replica may have that index by now; and what was said in a view does not bind the next.
+        if self.leading.vacates.get(&(id, index)) == Some(&order) {
+            self.propose(Subject::Lv(id), Command::DropVacated(id, index, view));
+        } else {
+            self.tell_volumes(pg);
+        }
+    }
+
     fn made_all(&mut self, id: LvId) {
         let Some(lv) = self.map.lv(id).filter(|lv| lv.state == LvState::Creating) else { return };
         let created = self.leading.created.entry(id).or_default();
@@ -127,8 +166,12 @@ impl Turn<'_> {
             self.leading.created.remove(&id);
         }
         self.leading.wants_lv.remove(&lv.pg);
+        let is_there = |replica: u8| lv.present().any(|(at, _)| at == usize::from(replica));
+        self.leading.vacates.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.make_pvs(id);
         self.tell_volumes(lv.pg);
+        // What it needs next does not wait for the next look.
+        self.leading.planned_lvs_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
     }
 
     /// Tells a primary of its LVs; a replica whose PV is not there yet is not among them.
@@ -140,12 +183,13 @@ impl Turn<'_> {
         let lvs: Vec<_> = there.map(|(id, lv)| (id, lv.clone())).collect();
         let servers =
             lvs.iter().flat_map(|(_, lv)| lv.present().map(|(_, replica)| replica.server));
-        let servers: std::collections::BTreeSet<ServerId> = servers.collect();
+        let servers: BTreeSet<ServerId> = servers.collect();
         let boot = |server: &ServerId| self.map.servers.get(server).map(|s| (*server, s.boot));
         let message = ManagerMessage::Volumes {
             pg,
             view: record.view,
             boot: to.boot,
+            version: self.map.version,
             boots: servers.iter().filter_map(boot).collect(),
             lvs,
             sessions: self.map.sessions.keys().copied().collect(),
@@ -168,9 +212,19 @@ impl Turn<'_> {
         let lvs: Vec<(LvId, Vec<LvCopy>)> = made.map(|(id, lv)| (id, copies(lv))).collect();
         let filling =
             lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current)).count();
+        // What was said may have been lost.
+        let changing = lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current));
+        let pgs = changing.filter_map(|(lv, _)| self.map.lv(*lv)).map(|lv| lv.pg);
+        for pg in pgs.collect::<BTreeSet<PgId>>() {
+            self.tell_volumes(pg);
+        }
         let disks = self.disks();
         let limit = LV_MOVES_MAX.saturating_sub(filling);
-        for step in plan_moves(&lvs, &disks, self.copy_rules(), limit) {
+        let moves = plan_moves(&lvs, &disks, self.copy_rules(), limit);
+        self.leading
+            .vacates
+            .retain(|(lv, replica), _| moves.contains(&LvMove::Drop(*lv, usize::from(*replica))));
+        for step in moves {
             match step {
                 LvMove::Add(lv, disk) => {
                     let server =
@@ -183,7 +237,9 @@ impl Turn<'_> {
                 LvMove::Drop(lv, replica) => {
                     let pg = self.map.lv(lv).and_then(|lv| self.map.pg(lv.pg));
                     if let Some(&primary) = pg.and_then(|pg| pg.members.first()) {
-                        self.tell(primary, ManagerMessage::Vacate(lv, replica as u8));
+                        let (at, version) = ((lv, replica as u8), self.map.version);
+                        let order = *self.leading.vacates.entry(at).or_insert(version);
+                        self.tell(primary, ManagerMessage::Vacate(lv, replica as u8, order));
                     }
                 }
             }
