@@ -151,9 +151,10 @@ impl Served {
     /// Has the LV made and opened in this run.
     async fn opened(&self, hears: &mut mpsc::Receiver<ServerMessage>) {
         let (lv, pg, replica, disk, pv) = (LV, PgId(0), 0, DiskId(0), PvId(0));
-        let create = ManagerMessage::CreatePv { lv, pg, replica, disk, pv, blocks: 16_384 };
+        let (blocks, map) = (16_384, MapVersion(1));
+        let create = ManagerMessage::CreatePv { lv, pg, replica, disk, pv, blocks, map };
         self.manager.send(&DataMessage::Manager(create), Bytes::new()).expect("a loopback cluster");
-        assert_eq!(hears.recv().await, Some(ServerMessage::Created(LV, 0)));
+        assert_eq!(hears.recv().await, Some(ServerMessage::Created(LV, 0, disk, pv)));
         let floor = GrantKey { view: VIEW, seq: OpSeq(0) };
         let open = DataRequest::Open { view: VIEW, floor, boot: self.node.boot() };
         assert_eq!(self.pg(open).await, DataAnswer::Floor(floor));

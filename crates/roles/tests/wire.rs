@@ -40,6 +40,7 @@ fn said() -> Vec<String> {
         disk: larder_types::DiskId(2),
         pv: PvId(4),
         blocks: 100,
+        map: MapVersion(300),
     };
     let scan = MetaCall::Scan {
         pgs: vec![(pg, view)],

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_types::{BootId, DiskId, ServerId};
-use larder_volume::{Action, Answer};
+use larder_volume::{Action, Answer, Refusal};
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
@@ -69,18 +69,23 @@ impl DataNode {
         if let (ManagerMessage::WhoAreYou, Some(presence)) = (message, self.presence.get()) {
             return presence.who_are_you();
         }
-        let ManagerMessage::CreatePv { lv, replica, disk, pv, .. } = *message else { return };
+        let ManagerMessage::CreatePv { lv, replica, disk, pv, map, .. } = *message else { return };
         if disk != self.disk {
             tracing::warn!(%lv, ?disk, "a volume is to lie on a disk that is not here");
             return;
         }
         let managers = self.managers.clone();
         let created = Box::new(move |result| match result {
-            Ok(Answer::Created) => managers.say(ServerMessage::Created(lv, replica)),
+            Ok(Answer::Created) => managers.say(ServerMessage::Created(lv, replica, disk, pv)),
             Ok(_) => unreachable!("a PV is created or not"),
-            Err(refusal) => tracing::error!(%lv, %refusal, "a physical volume could not be made"),
+            Err(Refusal::Outdated) => {
+                tracing::debug!(%lv, %pv, %map, "a manager gave a physical volume, but too late");
+            }
+            Err(refusal) => {
+                tracing::error!(%lv, %pv, %refusal, "a physical volume could not be made");
+            }
         });
-        self.server.carry_out(Action::CreatePv { pv, lv, replica }, 0, created);
+        self.server.carry_out(Action::CreatePv { pv, lv, replica, map }, 0, created);
     }
 
     /// Looks at the free space of the disk as long as somebody polls this.

@@ -94,7 +94,7 @@ struct Leading {
     targets_for: Vec<MetaServer>,
     /// Primaries that wait for an LV.
     wants_lv: BTreeMap<PgId, ServerId>,
-    /// PVs that are there of LVs and replicas that are being made.
+    /// Replicas that are being made, by index, of which the PV is there.
     created: BTreeMap<LvId, BTreeSet<u8>>,
     planned_lvs_ms: u64,
 }
@@ -270,7 +270,9 @@ impl Turn<'_> {
                     self.need_lv(pg, server, has);
                 }
             }
-            ServerMessage::Created(lv, replica) => self.pv_created(server, lv, replica),
+            ServerMessage::Created(lv, replica, disk, pv) => {
+                self.pv_created(lv, replica, (server, disk, pv));
+            }
             ServerMessage::Rebuilt(lv, replica) => {
                 if self.leads_lv(server, lv) {
                     self.propose(Subject::Lv(lv), Command::ReplicaCurrent(lv, replica));

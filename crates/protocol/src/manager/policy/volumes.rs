@@ -1,6 +1,8 @@
 //! LVs: drawn when a primary asks, made on their data servers, moved when disks drain or are gone.
 
-use larder_types::{LvId, PgId, ServerId};
+use std::collections::BTreeSet;
+
+use larder_types::{DiskId, LvId, PgId, PvId, ServerId};
 
 use super::message::ManagerMessage;
 use super::{Subject, Turn};
@@ -85,6 +87,7 @@ impl Turn<'_> {
                     disk: replica.disk,
                     pv: replica.pv,
                     blocks: lv.blocks,
+                    map: self.map.version,
                 };
                 self.tell(replica.server, message);
             }
@@ -101,9 +104,11 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn pv_created(&mut self, server: ServerId, id: LvId, index: u8) {
+    /// A PV is there. A replica that was given up in another place meanwhile is not this one, though its index is.
+    pub(super) fn pv_created(&mut self, id: LvId, index: u8, place: (ServerId, DiskId, PvId)) {
         let Some(lv) = self.map.lv(id) else { return };
-        if lv.present().any(|(at, r)| at == usize::from(index) && r.server == server) {
+        let is_it = |replica: &ReplicaRecord| (replica.server, replica.disk, replica.pv) == place;
+        if lv.present().any(|(at, replica)| at == usize::from(index) && is_it(replica)) {
             let fresh = self.leading.created.entry(id).or_default().insert(index);
             self.made_all(id);
             if fresh && lv.state != LvState::Creating {
@@ -123,8 +128,12 @@ impl Turn<'_> {
     /// A command about an LV is through.
     pub(super) fn lv_changed(&mut self, id: LvId) {
         let Some(lv) = self.map.lv(id) else { return };
-        if !lv.present().any(|(_, replica)| replica.state == ReplicaState::Rebuilding) {
-            self.leading.created.remove(&id);
+        // What takes the index of one that is gone has to be made as well.
+        let rebuilding = |replica: &ReplicaRecord| replica.state == ReplicaState::Rebuilding;
+        let made = lv.present().filter(|(_, replica)| rebuilding(replica));
+        let made: BTreeSet<u8> = made.map(|(index, _)| index as u8).collect();
+        if let Some(created) = self.leading.created.get_mut(&id) {
+            created.retain(|index| made.contains(index));
         }
         self.leading.wants_lv.remove(&lv.pg);
         self.make_pvs(id);
@@ -140,7 +149,7 @@ impl Turn<'_> {
         let lvs: Vec<_> = there.map(|(id, lv)| (id, lv.clone())).collect();
         let servers =
             lvs.iter().flat_map(|(_, lv)| lv.present().map(|(_, replica)| replica.server));
-        let servers: std::collections::BTreeSet<ServerId> = servers.collect();
+        let servers: BTreeSet<ServerId> = servers.collect();
         let boot = |server: &ServerId| self.map.servers.get(server).map(|s| (*server, s.boot));
         let message = ManagerMessage::Volumes {
             pg,

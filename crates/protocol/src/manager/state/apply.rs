@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::limits::PG_COUNT_MAX;
-use larder_types::{BootId, DiskId, LvId, PgId, ServerId, View};
+use larder_types::{BootId, DiskId, LvId, MapVersion, PgId, ServerId, View};
 
 use super::command::{Applied, Command, NewServer, Outcome, Refusal};
 use super::map::{
-    ClusterId, DiskState, LvRecord, MapVersion, PgRecord, ReplicaState, ServerRecord, ServerRole,
-    ServerState, Settings, Topology,
+    ClusterId, DiskState, LvRecord, PgRecord, ReplicaState, ServerRecord, ServerRole, ServerState,
+    Settings, Topology,
 };
 use crate::limits::{ENDED_RUNS_MAX, PG_MEMBERS_MAX, SERVERS_MAX};
 use crate::manager::quorum::LogIndex;
