@@ -16,6 +16,7 @@ mod command;
 mod groups;
 mod map;
 mod names;
+mod removal;
 mod volumes;
 
 pub use command::{Applied, Command, NewServer, Outcome, Refusal};
@@ -25,6 +26,7 @@ pub use map::{
     ReplicaState, ServerRecord, ServerRole, ServerState, SessionRecord, Settings, TokenId,
     TokenRecord, Topology,
 };
+pub use removal::Loss;
 
 #[cfg(test)]
 mod tests;
