@@ -42,6 +42,7 @@ fn said() -> Vec<String> {
         blocks: 100,
         map: MapVersion(300),
     };
+    let created = ServerMessage::Created(lv, 1, larder_types::DiskId(2), PvId(4));
     let scan = MetaCall::Scan {
         pgs: vec![(pg, view)],
         map: MapVersion(12),
@@ -85,6 +86,7 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerReply::Busy)),
         hex(&encode(&ManagerMessageIn::Peer)),
         hex(&encode(&ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)))),
+        hex(&encode(&ManagerMessageIn::Server(created))),
         hex(&encode(&ManagerMessageIn::HandedOn(ServerId(4), ServerMessage::Told(boot, pg, view)))),
         hex(&encode(&ProxyMessage::Manager(ManagerMessage::WhoAreYou))),
     ]

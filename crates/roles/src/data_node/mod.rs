@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+use larder_protocol::manager::state::Topology;
 use larder_types::{BootId, DiskId, ServerId};
 use larder_volume::{Action, Answer, Refusal};
 use parking_lot::Mutex;
@@ -27,8 +28,11 @@ pub use open::{DataNodeConfig, DataNodeError};
 
 /// See the module's head.
 pub struct DataNode {
+    me: ServerId,
     server: Arc<DataServer>,
     disk: DiskId,
+    /// File or device of the disk.
+    name: String,
     managers: Arc<dyn Managers>,
     /// Tells the managers of this run.
     presence: OnceLock<Presence>,
@@ -52,6 +56,12 @@ impl DataNode {
     #[must_use]
     pub fn server(&self) -> &Arc<DataServer> {
         &self.server
+    }
+
+    /// What a map has to say against this server's going on with its disk.
+    #[must_use]
+    pub fn objection(&self, map: &Topology) -> Option<DataNodeError> {
+        open::removed(map, self.me, self.disk, &self.name)
     }
 
     /// Tells the managers that this run has begun, at these addresses, and goes on.
