@@ -1,8 +1,9 @@
 """A cluster of processes under S3 clients, while each of its processes is killed or paused in turn, or two at a time.
 
 Nothing that was acknowledged may be lost, nothing may be seen that was never put, and reads and writes of every key must
-go on within 10 seconds of any single failure. Another data server can join with a token, and not without. The cluster must
-start again with all of it after the supervisor was killed.
+go on within 10 seconds of any single failure. Another data server can join with a token, and not without, and be removed again; what
+would lose a last copy, and wrong names, are refused. The cluster must start again with all of it after the supervisor was killed, and
+`larder inspect` must find every server's directory sound.
 
     python3 tests/clients/cluster.py [--nodes 3] [--pairs] [--turns N] [--seed N] [--binary PATH]
 """
@@ -22,6 +23,7 @@ from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
 
 RESUMED_SECONDS = 10
 WHOLE_SECONDS = 60
+REMOVED = 5
 PROBES = 64
 PROBERS = 16
 PROBE_BUCKET = "probes"
@@ -116,7 +118,7 @@ def pairs_of(targets):
 
 
 def join(cluster, scratch):
-    """Another data server joins while the cluster runs; without a right token none does."""
+    """Another data server joins while the cluster runs, without a right token none does; then it is removed for good."""
     lines = cluster.token("late", "data")
     head = f'dir = "{scratch}/late"\nlisten = "127.0.0.1:0"\n'
     config = scratch / "late.toml"
@@ -132,14 +134,71 @@ def join(cluster, scratch):
         while True:
             state = {server["name"]: server for server in cluster.status()["servers"]}["late"]
             if state["state"] == "up" and state["volumes_free"] > 0:
-                return
+                break
             if late.poll() is not None or time.monotonic() > deadline:
                 raise Failed(f"a server that joins is {state}, its process ended with {late.poll()}")
             time.sleep(0.1)
+        remove(cluster)
+        if late.wait(WHOLE_SECONDS) != REMOVED:
+            raise Failed(f"the server that was removed ended with {late.returncode}")
     finally:
-        late.terminate()
-        if late.wait(WHOLE_SECONDS) != 0:
-            raise Failed(f"the server that joined ended with {late.returncode}")
+        if late.poll() is None:
+            late.terminate()
+            late.wait(WHOLE_SECONDS)
+    again = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WHOLE_SECONDS)
+    if again.returncode != REMOVED or "removed from the cluster for good" not in again.stderr:
+        raise Failed(f"a removed server that starts: {again.returncode}, {again.stderr}")
+
+
+def operate(cluster, code, says, *words, role="manager"):
+    """Runs an operator's command, which must end with this code and say this."""
+    command = [cluster.binary, *words, "--config", cluster.config(0, role)]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WHOLE_SECONDS)
+    told = ended.stdout + ended.stderr
+    if ended.returncode != code or says not in told:
+        raise Failed(f"larder {' '.join(words)}: {ended.returncode}, {told!r}")
+
+
+def remove(cluster):
+    """Drains and removes the server that joined last; what must be refused is refused before, and says why."""
+    operate(cluster, 2, 'no server "nobody"', "drain", "nobody")
+    operate(cluster, 2, "with a manager's", "remove", "late", "--yes", role="data")
+    operate(cluster, 2, "can be removed as it is", "drain", "node-2-manager")
+    operate(cluster, 2, "has no disk", "disk", "drain", "late", "4711")
+    operate(cluster, 0, "late drains", "drain", "late")
+    operate(cluster, 0, "nothing to do", "drain", "late")
+    operate(cluster, 0, "drains no more", "drain", "late", "--undo")
+    operate(cluster, 0, "nothing was changed", "remove", "node-2-meta")
+    operate(cluster, 0, "nothing was changed", "remove", "late")
+    operate(cluster, 0, "removed for good", "remove", "late", "--yes")
+    operate(cluster, 2, "removed for good already", "remove", "late", "--yes")
+
+
+def inspect_all(cluster):
+    """Every stopped server that keeps something is sound, and said not to be when a bit of it is not."""
+    for node in range(cluster.nodes):
+        for role in ("manager", "meta", "data"):
+            directory = cluster.config(node, role).parent
+            code, report = inspect(cluster, directory)
+            if code != 0 or "\nsound: " not in report:
+                raise Failed(f"the {role} of node {node + 1} is not sound: {code}\n{report}")
+    code, report = inspect(cluster, cluster.config(0, "proxy").parent)
+    if code != 3 or "keeps nothing" not in report:
+        raise Failed(f"a proxy's directory: {code}, {report}")
+    data = cluster.config(0, "data").parent / "data0"
+    with data.open("r+b") as file:
+        file.seek(4096 + 40)
+        byte = file.read(1)
+        file.seek(4096 + 40)
+        file.write(bytes([byte[0] ^ 1]))
+    code, report = inspect(cluster, data.parent)
+    if code != 1 or "FAULT: a copy of the superblock is damaged" not in report:
+        raise Failed(f"a damaged superblock: {code}, {report}")
+
+
+def inspect(cluster, directory):
+    ended = subprocess.run([cluster.binary, "inspect", directory], capture_output=True, text=True, timeout=WHOLE_SECONDS)
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 def run(cluster, arguments, scratch):
@@ -169,8 +228,12 @@ def run(cluster, arguments, scratch):
     cluster.kill_all()
     cluster.start()
     verify(cluster.proxies[0], journal, uploads, whole=True)
+    code, report = inspect(cluster, cluster.config(0, "meta").parent)
+    if code != 3 or "in use" not in report:
+        raise Failed(f"a directory that is in use: {code}, {report}")
     if cluster.stop() != 0:
         raise Failed("the last stop was not clean")
+    inspect_all(cluster)
     return journal.acknowledged, slowest
 
 

@@ -107,6 +107,10 @@ class Cluster:
         assert done.returncode == 0, f"token ended with {done.returncode}: {done.stderr}"
         return done.stdout
 
+    def config(self, node, role):
+        """The configuration of a server, in its directory."""
+        return self.directory / f"node-{node + 1}" / role / "role.toml"
+
     def log_tail(self, lines=8):
         texts = []
         for path in sorted([pathlib.Path(f"{self.directory}.log"), *self.directory.glob("node-*/*/process.log")]):

@@ -53,17 +53,37 @@ pub(crate) enum Command {
     /// answers and every placement group and volume has all its copies, with 1 if not.
     #[command(after_help = exit::HELP)]
     Status(StatusArgs),
+    /// Have what a meta or data server holds go elsewhere, before it is taken away.
+    ///
+    /// It goes on serving until everything has left it; `larder status` shows how much is left. To be run with
+    /// the configuration of a manager.
+    #[command(after_help = exit::HELP)]
+    Drain(DrainArgs),
+    /// Remove a server from a cluster for good.
+    ///
+    /// Without --yes it prints what would be lost and changes nothing. A server that has the last copy of
+    /// something is not removed. Its process ends, and never becomes part of the cluster again. To be run with the
+    /// configuration of a manager.
+    #[command(after_help = exit::HELP)]
+    Remove(RemoveArgs),
+    /// Drain a disk of a data server, or remove it for good.
+    Disk {
+        #[command(subcommand)]
+        command: DiskCommand,
+    },
     /// Run a whole cluster on this machine, for trying out.
     ///
     /// Every role of every node is a process of its own. What dies is started again; SIGTERM stops all,
     /// and so does the end of this process, however it comes.
     #[command(after_help = exit::HELP)]
     DevCluster(DevClusterArgs),
-    /// Check a stopped store, without changing anything.
+    /// Check a stopped store, or a stopped server of a cluster, without changing anything.
     ///
-    /// Verifies the log's chain, the index against the log, that extents neither overlap nor leak, and
-    /// every object's checksums. The report goes to stdout; its last line is the summary. Exits with 0
-    /// only if all is sound, with 1 if anything is not.
+    /// Of a store it verifies the log's chain, the index against the log, that extents neither overlap nor
+    /// leak, and every object's checksums. Of a manager, meta or data server it verifies what must hold
+    /// without the others: log and map; log, index, and rows against each other; superblock and headers.
+    /// The report goes to stdout; its last line is the summary. Exits with 0 only if all is sound, with 1
+    /// if anything is not.
     #[command(after_help = exit::HELP)]
     Inspect(InspectArgs),
     /// Measure an S3 endpoint, replay a trace, or run the floor server.
@@ -147,6 +167,52 @@ pub(crate) struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// Configuration file of a manager of this machine.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Name of the server, as `larder status` shows it.
+    pub(crate) name: String,
+    /// Let it take and keep things again.
+    #[arg(long)]
+    pub(crate) undo: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// Configuration file of a manager of this machine.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Name of the server, as `larder status` shows it.
+    pub(crate) name: String,
+    /// Do it.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DiskCommand {
+    /// Have what a disk holds go elsewhere.
+    #[command(after_help = exit::HELP)]
+    Drain {
+        #[command(flatten)]
+        server: DrainArgs,
+        /// Number of the disk, as `larder status` shows it.
+        disk: u32,
+    },
+    /// Remove a disk for good, with all that it holds.
+    ///
+    /// Without --yes it prints what would be lost and changes nothing.
+    #[command(after_help = exit::HELP)]
+    Remove {
+        #[command(flatten)]
+        server: RemoveArgs,
+        /// Number of the disk, as `larder status` shows it.
+        disk: u32,
+    },
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct DevClusterArgs {
     /// Directory of the cluster; made if it is missing.
     pub(crate) dir: PathBuf,
@@ -163,12 +229,12 @@ pub(crate) struct DevClusterArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// Directory of the store; no server may be running on it.
+    /// Directory of the store or server; no process may be running on it.
     pub(crate) dir: PathBuf,
     /// Configuration file of the server, if its data lies on a block device.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Skip reading every object's data: check metadata and space only.
+    /// Skip reading every object's data: check a store's metadata and space only.
     #[arg(long)]
     pub(crate) metadata_only: bool,
 }

@@ -12,6 +12,8 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const CANNOT_START: u8 = 3;
 /// The server stopped because it could not go on; start it again.
 pub(crate) const CANNOT_GO_ON: u8 = 4;
+/// The server was removed from its cluster: starting it again is of no use.
+pub(crate) const REMOVED: u8 = 5;
 
 /// For `--help`.
 pub(crate) const HELP: &str = "\
@@ -20,7 +22,8 @@ Exit codes:
   1  it ran and found faults (a damaged store, failed requests)
   2  the command line or the configuration is wrong
   3  the store cannot be opened or served (in use, damaged, no disk, no port)
-  4  the server stopped because it could not go on; start it again";
+  4  the server stopped because it could not go on; start it again
+  5  the server was removed from its cluster; do not start it again";
 
 pub(crate) fn code(code: u8) -> ExitCode {
     ExitCode::from(code)

@@ -3,23 +3,26 @@
 use std::process::ExitCode;
 
 use larder_roles::StoreError;
-use larder_roles::inspect::inspect;
+use larder_roles::identity::IDENTITY_FILE;
+use larder_roles::inspect::{Report, inspect, inspect_role};
+use larder_roles::store::DATA_FILE;
 
 use crate::args::InspectArgs;
-use crate::config::Config;
+use crate::cluster::RoleConfig;
+use crate::config::{Config, ConfigError, LogFormat};
 use crate::{exit, logging, server};
 
-/// Checks a stopped store.
+/// Checks a stopped store, or what a role of a cluster keeps.
 pub(crate) fn run(args: &InspectArgs) -> ExitCode {
-    let config = match Config::load(args.config.as_deref()) {
-        Ok(config) => config,
+    let looked = if args.dir.join(IDENTITY_FILE).exists() { role(args) } else { store(args) };
+    let inspected = match looked {
+        Ok(inspected) => inspected,
         Err(error) => {
             eprintln!("error: {error}");
             return exit::code(exit::USAGE);
         }
     };
-    logging::start(config.log_format);
-    match inspect(&server::store_config(&args.dir, &config), !args.metadata_only) {
+    match inspected {
         Ok(report) => {
             println!("{report}");
             exit::code(if report.is_sound() { exit::OK } else { exit::FAULTS })
@@ -33,4 +36,19 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
             exit::code(exit::CANNOT_START)
         }
     }
+}
+
+type Inspected = Result<Report, StoreError>;
+
+fn store(args: &InspectArgs) -> Result<Inspected, ConfigError> {
+    let config = Config::load(args.config.as_deref())?;
+    logging::start(config.log_format);
+    Ok(inspect(&server::store_config(&args.dir, &config), !args.metadata_only))
+}
+
+fn role(args: &InspectArgs) -> Result<Inspected, ConfigError> {
+    let config = args.config.as_deref().map(RoleConfig::load).transpose()?;
+    logging::start(config.as_ref().map_or(LogFormat::Text, |config| config.log_format));
+    let data = config.map_or_else(|| DATA_FILE.to_owned(), |config| config.data);
+    Ok(inspect_role(&args.dir, &data))
 }

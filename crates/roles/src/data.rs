@@ -17,7 +17,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use larder_env::Disk;
 use larder_protocol::{DataAnswer, DataRequest};
-use larder_types::{BootId, Chunk, Extent, Grant, LvId, PgId};
+use larder_types::{BootId, Chunk, Extent, Grant, LvId, MapVersion, PgId};
 use larder_volume::limits::GROUP_COMMANDS_MAX;
 use larder_volume::{
     Action, Answer, Command, Completion, ReadError, Refusal, SumRange, Volume, VolumeReader,
@@ -174,10 +174,11 @@ impl DataServer {
         self.submit(action, Concerned::Pg { pg, lv, replica, grant }, 0);
     }
 
-    /// Gives an LV its PV.
+    /// Gives an LV its PV, for good: a single node's map never gives it to another.
     pub(crate) fn create(&self, record: &LvRecord) {
         for (replica, place) in record.replicas.iter().enumerate() {
-            let action = Action::CreatePv { pv: place.pv, lv: record.lv, replica: replica as u8 };
+            let (pv, lv, replica) = (place.pv, record.lv, replica as u8);
+            let action = Action::CreatePv { pv, lv, replica, map: MapVersion(0) };
             self.submit(action, Concerned::Nobody, 0);
         }
     }

@@ -42,4 +42,7 @@ pub enum NotProposed {
     /// Slow down.
     #[error("the managers have too much to do")]
     Busy,
+    /// Give up: this server's certificate does not allow it, or the server was removed.
+    #[error("the managers take no such command from this server")]
+    NotAllowed,
 }

@@ -250,6 +250,8 @@ pub enum ManagerReply {
     NotIssued,
     /// No token: this manager has not the authority's key.
     NotFounder,
+    /// The asker's certificate does not allow it to propose this, or it was removed from the cluster.
+    NotAllowed,
 }
 
 /// What managers are told.

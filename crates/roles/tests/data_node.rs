@@ -151,9 +151,10 @@ impl Served {
     /// Has the LV made and opened in this run.
     async fn opened(&self, hears: &mut mpsc::Receiver<ServerMessage>) {
         let (lv, pg, replica, disk, pv) = (LV, PgId(0), 0, DiskId(0), PvId(0));
-        let create = ManagerMessage::CreatePv { lv, pg, replica, disk, pv, blocks: 16_384 };
+        let (blocks, map) = (16_384, MapVersion(1));
+        let create = ManagerMessage::CreatePv { lv, pg, replica, disk, pv, blocks, map };
         self.manager.send(&DataMessage::Manager(create), Bytes::new()).expect("a loopback cluster");
-        assert_eq!(hears.recv().await, Some(ServerMessage::Created(LV, 0)));
+        assert_eq!(hears.recv().await, Some(ServerMessage::Created(LV, 0, disk, pv)));
         let floor = GrantKey { view: VIEW, seq: OpSeq(0) };
         let open = DataRequest::Open { view: VIEW, floor, boot: self.node.boot() };
         assert_eq!(self.pg(open).await, DataAnswer::Floor(floor));
@@ -257,4 +258,52 @@ async fn another_servers_data_is_not_served() {
     std::fs::copy(other.path().join("data0"), own.path().join("data0")).unwrap();
     let foreign = open(own.path(), 12, &map).await.map(|_| ());
     assert!(matches!(foreign, Err(DataNodeError::Foreign { cluster: 8, .. })), "{foreign:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_order_for_a_former_owner_takes_nothing_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, mut hears) = Map::founded();
+    let (disk, pv, next) = (DiskId(0), PvId(0), LvId(1));
+    let give = |lv, map| {
+        let map = MapVersion(map);
+        let create =
+            ManagerMessage::CreatePv { lv, pg: PgId(0), replica: 0, disk, pv, blocks: 16_384, map };
+        DataMessage::Manager(create)
+    };
+    let mut served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+    served.opened(&mut hears).await;
+    assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
+    served.manager.send(&give(next, 5), Bytes::new()).unwrap();
+    assert_eq!(hears.recv().await, Some(ServerMessage::Created(next, 0, disk, pv)));
+    for boot in [12, 13] {
+        assert_eq!(served.call(write(5), b"other").await.0, DataReply::NotWritten);
+        assert_eq!(served.call(read(0, 5), b"").await.0, DataReply::Unreadable);
+        served.manager.send(&give(LV, 4), Bytes::new()).unwrap();
+        served.manager.send(&give(next, 6), Bytes::new()).unwrap();
+        // What is heard is of the second: the first is not answered.
+        assert_eq!(hears.recv().await, Some(ServerMessage::Created(next, 0, disk, pv)));
+        served.node.close();
+        drop(served);
+        served = Served::start(open(dir.path(), boot, &map).await.unwrap()).await;
+    }
+    served.node.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_was_removed_is_put_away_before_another_takes_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, _hears) = Map::founded();
+    let node = open(dir.path(), 11, &map).await.unwrap();
+    assert!(node.objection(&map.map()).is_none());
+    map.done(Command::RemoveDisk(ME, DiskId(0)));
+    let objection = node.objection(&map.map());
+    assert!(matches!(objection, Some(DataNodeError::Removed { .. })), "{objection:?}");
+    node.close();
+    let removed = open(dir.path(), 12, &map).await.map(|_| ());
+    assert!(matches!(removed, Err(DataNodeError::Removed { disk: DiskId(0), .. })), "{removed:?}");
+    std::fs::rename(dir.path().join("data0"), dir.path().join("away")).unwrap();
+    open(dir.path(), 13, &map).await.unwrap().close();
+    let disks: Vec<DiskId> = map.map().servers[&ME].disks.keys().copied().collect();
+    assert_eq!(disks, [DiskId(0), DiskId(1)], "under another number");
 }

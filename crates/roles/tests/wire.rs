@@ -30,8 +30,7 @@ fn said() -> Vec<String> {
     let commit = Call::Commit { op, attempt: 1, holders };
     let (lvs, boot) = (Vec::new(), BootId(77));
     let (clock, version) = (HybridClock::at_ms(5), MapVersion(12));
-    let granted =
-        Answer::Granted { grant, lv, extents: extents.clone(), replicas: holders, clock };
+    let granted = Answer::Granted { grant, lv, extents: extents.clone(), replicas: holders, clock };
     let (boots, sessions) = (Vec::new(), Vec::new());
     let volumes = ManagerMessage::Volumes { pg, view, boot, version, lvs, boots, sessions };
     let create = ManagerMessage::CreatePv {
@@ -41,7 +40,9 @@ fn said() -> Vec<String> {
         disk: larder_types::DiskId(2),
         pv: PvId(4),
         blocks: 100,
+        map: MapVersion(300),
     };
+    let created = ServerMessage::Created(lv, 1, larder_types::DiskId(2), PvId(4));
     let scan = MetaCall::Scan {
         pgs: vec![(pg, view)],
         map: MapVersion(12),
@@ -85,6 +86,7 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerReply::Busy)),
         hex(&encode(&ManagerMessageIn::Peer)),
         hex(&encode(&ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)))),
+        hex(&encode(&ManagerMessageIn::Server(created))),
         hex(&encode(&ManagerMessageIn::HandedOn(ServerId(4), ServerMessage::Told(boot, pg, view)))),
         hex(&encode(&ProxyMessage::Manager(ManagerMessage::WhoAreYou))),
         hex(&encode(&ManagerMessage::Vacate(lv, 2, version))),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_types::{BootId, Grant, GrantKey, LvId, View};
+use larder_types::{BootId, Grant, GrantKey, LvId, MapVersion, PvId, View};
 use larder_volume::{Action, Answer, Description};
 
 #[derive(Debug, Default)]
@@ -13,6 +13,8 @@ struct Promise {
     voided: BTreeSet<Grant>,
     /// Runs and views in which it was opened.
     opened: Option<(BootId, View)>,
+    /// Its PV, and the newest map that was answered for.
+    place: Option<(PvId, MapVersion)>,
 }
 
 /// Promises of one data server, by LV.
@@ -31,6 +33,7 @@ impl Promises {
         boot: BootId,
     ) -> Result<(), String> {
         match (action, answer) {
+            (Action::CreatePv { pv, lv, map, .. }, Answer::Created) => self.given(*pv, *lv, *map),
             (Action::Open { lv, view, boot: meant, .. }, Answer::Floor(floor)) => {
                 let promise = self.0.entry(*lv).or_default();
                 if *meant != boot {
@@ -62,11 +65,40 @@ impl Promises {
         }
     }
 
+    /// A PV that goes to another LV takes all promises about the former with it, and so does one that its LV has
+    /// another for.
+    fn given(&mut self, pv: PvId, lv: LvId, map: MapVersion) -> Result<(), String> {
+        let of_others = self.0.iter().filter(|(other, _)| **other != lv);
+        let mut newest =
+            of_others.filter_map(|(_, promise)| promise.place).filter(|(at, _)| *at == pv);
+        if newest.any(|(_, newest)| map <= newest) {
+            return Err(format!("PV {pv} went to LV {lv} under map {map}, which is not newer"));
+        }
+        self.0
+            .retain(|other, promise| *other == lv || promise.place.is_none_or(|(at, _)| at != pv));
+        let promise = self.0.entry(lv).or_default();
+        if promise.place.is_some_and(|(at, _)| at != pv) {
+            *promise = Promise::default();
+        }
+        let before = promise.place.map_or(MapVersion(0), |(_, before)| before);
+        promise.place = Some((pv, before.max(map)));
+        Ok(())
+    }
+
     /// Compares with what a volume remembers after a start.
     ///
     /// # Errors
     /// What it has forgotten.
-    pub(crate) fn check(&self, found: &Description) -> Result<(), String> {
+    pub(crate) fn check(&mut self, found: &Description) -> Result<(), String> {
+        // What was given elsewhere under a newer map, though nobody was answered, is promised no more.
+        self.0.retain(|lv, promise| {
+            promise.place.is_none_or(|(pv, map)| {
+                let is_another =
+                    found.pvs.iter().any(|it| it.pv == pv && it.lv != *lv && it.given > map);
+                let is_let_go = found.let_go.iter().any(|(it, newest)| *it == pv && *newest > map);
+                !is_another && !is_let_go
+            })
+        });
         for (lv, promise) in &self.0 {
             let Some(pv) = found.pvs.iter().find(|pv| pv.lv == *lv) else {
                 return Err(format!("LV {lv} is gone"));

@@ -38,7 +38,7 @@ const GROUP_MAX: u64 = 12;
 enum Concerned {
     Put { caller: Asker, grant: Grant, replica: usize },
     Pg { from: Requester, lv: LvId, grant: Option<Grant> },
-    Managers { lv: LvId, replica: u8 },
+    Managers { lv: LvId, replica: u8, disk: DiskId, pv: PvId },
 }
 
 /// A data server and its disk.
@@ -146,9 +146,9 @@ impl Store {
             FromManagers::Says(ManagerMessage::WhoAreYou) => {
                 managers.say(ServerMessage::Started(self.boot, Vec::new(), Vec::new()), net);
             }
-            FromManagers::Says(ManagerMessage::CreatePv { lv, replica, pv, .. }) => {
-                let action = Action::CreatePv { pv, lv, replica };
-                return Ok(Some((action, Concerned::Managers { lv, replica })));
+            FromManagers::Says(ManagerMessage::CreatePv { lv, replica, disk, pv, map, .. }) => {
+                let action = Action::CreatePv { pv, lv, replica, map };
+                return Ok(Some((action, Concerned::Managers { lv, replica, disk, pv })));
             }
             FromManagers::Says(_) => {}
         }
@@ -250,9 +250,9 @@ impl Store {
                 let answer = pg_answer(result, grant);
                 net.send((node, NodeIn::Data { run, id, pg, lv, replica, answer }));
             }
-            Concerned::Managers { lv, replica } => {
+            Concerned::Managers { lv, replica, disk, pv } => {
                 if let (Ok(Answer::Created), Some(managers)) = (result, &self.managers) {
-                    managers.say(ServerMessage::Created(lv, replica), net);
+                    managers.say(ServerMessage::Created(lv, replica, disk, pv), net);
                 }
             }
         }

@@ -50,6 +50,11 @@ id! {
     ClusterId(u64)
 }
 id! {
+    /// Version of the topology map: grows with each command that changes it. A founded
+    /// cluster's is above 0.
+    MapVersion(u64)
+}
+id! {
     /// A server process group, within its cluster.
     ServerId(u32)
 }

@@ -21,8 +21,8 @@ pub use checksum::BlockSums;
 pub use codec::CodecError;
 pub use condition::{Condition, EtagList, Unmet};
 pub use ids::{
-    BootId, BucketId, ClusterId, DiskId, Epoch, Grant, GrantKey, LvId, OpId, OpSeq, PgId, PvId,
-    RegionId, Request, ServerId, SessionId, StreamId, UploadId, View,
+    BootId, BucketId, ClusterId, DiskId, Epoch, Grant, GrantKey, LvId, MapVersion, OpId, OpSeq,
+    PgId, PvId, RegionId, Request, ServerId, SessionId, StreamId, UploadId, View,
 };
 pub use metax::{
     Attributes, Body, ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Extent,

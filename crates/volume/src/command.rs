@@ -1,7 +1,7 @@
 //! What a volume is told and what it answers.
 
 use bytes::Bytes;
-use larder_types::{BootId, Chunk, Extent, Grant, GrantKey, LvId, PvId, View};
+use larder_types::{BootId, Chunk, Extent, Grant, GrantKey, LvId, MapVersion, PvId, View};
 
 /// Something to be done; its completion carries the same tag.
 #[derive(Debug, Clone)]
@@ -15,7 +15,8 @@ pub struct Command {
 /// What is to be done.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// Give a PV to an LV. It begins closed, with view and floor 0. Repeating it is harmless.
+    /// Give a PV to an LV. It begins closed, with view and floor 0. Whoever had the PV has it no more, and what
+    /// the LV had here is let go. Repeating it is harmless, and so is doing it late: see [`Refusal::Outdated`].
     CreatePv {
         /// The range.
         pv: PvId,
@@ -23,6 +24,8 @@ pub enum Action {
         lv: LvId,
         /// Index of this replica in the LV.
         replica: u8,
+        /// A map that says so.
+        map: MapVersion,
     },
     /// Write one put's data.
     Write {
@@ -144,9 +147,12 @@ pub enum Refusal {
     /// Raise the floor first: as many grants are void as a PV can remember.
     #[error("the LV has as many voided grants as it can remember")]
     Busy,
-    /// Choose another PV: this one has an LV or is damaged, or the LV has a PV here.
-    #[error("the PV or the LV is taken")]
-    Taken,
+    /// Look at the map again: the PV was given to another, or the LV another PV here, and not under an older map.
+    #[error("the PV or the LV was given elsewhere, and not under an older map")]
+    Outdated,
+    /// Choose another PV: whether this one was given to anybody is not known any more.
+    #[error("the PV's header is lost")]
+    Damaged,
     /// Ask again or ask another replica: the device did not give the bytes to be verified. This says
     /// nothing about whether they were written.
     #[error("the device could not be read")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_env::{Disk, OpenMode};
 use larder_types::limits::BLOCK_BYTES;
-use larder_types::{DiskId, Grant, GrantKey, LvId, PvId, View};
+use larder_types::{DiskId, Grant, GrantKey, LvId, MapVersion, PvId, View};
 use parking_lot::RwLock;
 
 use crate::buffers::Buffers;
@@ -30,6 +30,8 @@ pub struct Description {
     pub superblock_copies: usize,
     /// PVs in use.
     pub pvs: Vec<PvDescription>,
+    /// PVs that were in use and are nobody's now, each with the map of which that is known.
+    pub let_go: Vec<(PvId, MapVersion)>,
     /// PVs whose header is lost.
     pub damaged: Vec<PvId>,
 }
@@ -53,6 +55,8 @@ pub struct PvDescription {
     pub provisioned_bytes: u64,
     /// How often its header was written.
     pub generation: u64,
+    /// The newest map under which it was given; 0 if that was not stored yet.
+    pub given: MapVersion,
 }
 
 impl From<Header> for PvDescription {
@@ -66,6 +70,7 @@ impl From<Header> for PvDescription {
             voids: header.voids,
             provisioned_bytes: u64::from(header.provisioned_blocks) * u64::from(BLOCK_BYTES),
             generation: header.generation,
+            given: header.given,
         }
     }
 }
@@ -80,8 +85,8 @@ pub fn reader(disk: &dyn Disk, name: &str) -> Result<VolumeReader, VolumeError> 
     let superblock = read_superblock(name, read)?;
     let headers = superblock.read_headers(read)?;
     let bases = headers.into_iter().enumerate().filter_map(|(index, found)| match found {
-        Found::InUse(header) => Some((header.lv, superblock.pv_offset(PvId(index as u32)))),
-        Found::Free | Found::Damaged => None,
+        Found::InUse(header, _) => Some((header.lv, superblock.pv_offset(PvId(index as u32)))),
+        Found::Free | Found::LetGo(_) | Found::Damaged => None,
     });
     let bases = Arc::new(RwLock::new(bases.collect()));
     let (pv_blocks, buffers) = (superblock.pv_blocks(), Buffers::default());
@@ -102,11 +107,12 @@ pub fn describe(disk: &dyn Disk, name: &str) -> Result<Description, VolumeError>
         read(offset, &mut page)?;
         superblock_copies += usize::from(Superblock::decode(&page) == Ok(superblock));
     }
-    let (mut pvs, mut damaged) = (Vec::new(), Vec::new());
+    let (mut pvs, mut let_go, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
     for (index, found) in superblock.read_headers(read)?.into_iter().enumerate() {
         match found {
             Found::Free => {}
-            Found::InUse(header) => pvs.push(header.into()),
+            Found::InUse(header, _) => pvs.push(header.into()),
+            Found::LetGo(header) => let_go.push((PvId(index as u32), header.given)),
             Found::Damaged => damaged.push(PvId(index as u32)),
         }
     }
@@ -118,6 +124,7 @@ pub fn describe(disk: &dyn Disk, name: &str) -> Result<Description, VolumeError>
         data_start: superblock.data_start(),
         superblock_copies,
         pvs,
+        let_go,
         damaged,
     })
 }

@@ -4,19 +4,18 @@
 //!  commands ─▶ judged and queued, in order ─▶ pwritev per run ─▶ dirty headers ─▶ sync ─▶ completions
 //! ```
 //!
-//! A `Verify` and the first header of a PV cut a group in two, each part with its own sync: the one
-//! has to read what came before it from the device, the other must be durable before its twin is
+//! A `Verify` and the giving of a PV cut a group in two, each part with its own sync: the one has to read
+//! what came before it from the device, of the other the first header must be durable before its twin is
 //! written. The completions of a part are right as soon as its sync returned.
 
 use larder_env::DiskError;
-use larder_types::limits::REPLICAS_MAX;
-use larder_types::{GrantKey, LvId, PvId};
+use larder_types::{GrantKey, LvId};
 
 use crate::command::{Action, Answer, Command, Completion, Refusal};
 use crate::limits::GROUP_COMMANDS_MAX;
 use crate::pv::Pv;
 use crate::run::Run;
-use crate::volume::{Owner, Volume};
+use crate::volume::Volume;
 use crate::write::Write;
 
 pub(crate) type Verdict = Result<Answer, Refusal>;
@@ -78,8 +77,8 @@ impl Volume {
             Action::Write { lv, grant, extents, data, len } => {
                 return self.write(&Write { lv: *lv, grant, extents, data, len: *len }, part);
             }
-            Action::CreatePv { pv, lv, replica } => {
-                return self.create_pv(*pv, *lv, *replica, part);
+            Action::CreatePv { pv, lv, replica, map } => {
+                return self.give(*pv, (*lv, *replica), *map, part);
             }
             Action::Verify { chunk } => return self.verify(chunk, part),
             Action::Open { lv, view, floor, boot } => {
@@ -96,7 +95,7 @@ impl Volume {
     }
 
     /// Changes a PV's state and remembers to write its header. Returns the floor in force.
-    fn change(
+    pub(crate) fn change(
         &mut self,
         lv: LvId,
         change: impl FnOnce(&mut Pv) -> Result<(), Refusal>,
@@ -108,40 +107,6 @@ impl Volume {
             self.dirty.push(lv);
         }
         changed.map(|()| pv.header.floor)
-    }
-
-    fn create_pv(
-        &mut self,
-        id: PvId,
-        lv: LvId,
-        replica: u8,
-        part: &mut Part<'_, '_>,
-    ) -> Result<Verdict, DiskError> {
-        let Some(owner) = self.owners.get(id.0 as usize) else {
-            return Ok(Err(Refusal::OutOfRange));
-        };
-        if usize::from(replica) >= REPLICAS_MAX {
-            return Ok(Err(Refusal::OutOfRange));
-        }
-        match (owner, self.pvs.get(&lv)) {
-            (Owner::Lv, Some(pv)) if pv.header.pv == id && pv.header.replica == replica => {
-                return Ok(Ok(Answer::Created));
-            }
-            (Owner::Nobody, None) => {}
-            _ => return Ok(Err(Refusal::Taken)),
-        }
-        // The first slot is durable before the second is touched, so that a crash in between can be
-        // told from the loss of a header that was answered for.
-        let mut pv = Pv::new(id, lv, replica, self.superblock.pv_offset(id));
-        pv.write_header(&*self.file, &self.superblock, self.planted)?;
-        self.counters.headers_written += 1;
-        self.unsynced = true;
-        self.commit(part)?;
-        pv.dirty = true;
-        self.dirty.push(lv);
-        self.owners[id.0 as usize] = Owner::Lv;
-        self.insert(pv);
-        Ok(Ok(Answer::Created))
     }
 
     /// Makes what was done so far durable.

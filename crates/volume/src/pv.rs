@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 
 use larder_env::{DiskError, DiskFile};
-use larder_types::{BootId, Grant, GrantKey, LvId, OpId, PvId, View};
+use larder_types::{BootId, Grant, GrantKey, LvId, MapVersion, OpId, PvId, View};
 
 use crate::command::Refusal;
 use crate::limits::{VOIDS_MAX, WRITTEN_GRANTS_MAX};
 use crate::planted::Planted;
-use crate::v1::{Header, Superblock};
+use crate::v1::{Header, State, Superblock};
 
 #[derive(Debug)]
 pub(crate) struct Pv {
@@ -26,6 +26,8 @@ pub(crate) struct Pv {
     /// Blocks from the start that this run of the server has reserved. What an earlier run reserved
     /// is reserved again, which changes nothing, rather than believed.
     pub reserved_blocks: u32,
+    /// Whether but one slot of the header names this owner.
+    pub is_alone: bool,
     /// Whether it was opened since the server started.
     is_open: bool,
     /// The view in which this run was first told to open it: grants from there on were issued to this
@@ -36,18 +38,40 @@ pub(crate) struct Pv {
     forgotten: Option<Grant>,
 }
 
+/// What is left of a range's former owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Remains {
+    /// Of the header.
+    pub generation: u64,
+    /// Map under which the range was given last, or taken.
+    pub given: MapVersion,
+    /// As in the header.
+    pub provisioned_blocks: u32,
+    /// By this run.
+    pub reserved_blocks: u32,
+}
+
+impl Remains {
+    pub(crate) fn of(header: &Header) -> Self {
+        let Header { generation, given, provisioned_blocks, .. } = *header;
+        Self { generation, given, provisioned_blocks, reserved_blocks: 0 }
+    }
+}
+
 impl Pv {
-    /// A PV that was never used.
-    pub(crate) fn new(pv: PvId, lv: LvId, replica: u8, base: u64) -> Self {
+    /// A PV that is given to an LV.
+    pub(crate) fn new(pv: PvId, (lv, replica): (LvId, u8), map: MapVersion, base: u64) -> Self {
         let header = Header {
             pv,
             lv,
+            state: State::InUse,
             replica,
             generation: 0,
             view: View(0),
             floor: OpId::default(),
             provisioned_blocks: 0,
             voids: Vec::new(),
+            given: map,
         };
         Self::restored(header, base, false)
     }
@@ -59,6 +83,7 @@ impl Pv {
             dirty: false,
             base,
             reserved_blocks: 0,
+            is_alone: false,
             is_open,
             first_view: None,
             written: BTreeSet::new(),
@@ -79,6 +104,43 @@ impl Pv {
         } else {
             Ok(())
         }
+    }
+
+    /// Goes on where the range's former owner, if it had one, has left header and reservation.
+    pub(crate) fn succeed(&mut self, remains: Remains) {
+        self.header.generation = remains.generation;
+        self.header.provisioned_blocks = remains.provisioned_blocks;
+        self.reserved_blocks = remains.reserved_blocks;
+    }
+
+    /// What another owner finds.
+    pub(crate) fn remains(&self) -> Remains {
+        Remains { reserved_blocks: self.reserved_blocks, ..Remains::of(&self.header) }
+    }
+
+    /// The greatest grant under which this run may have written.
+    pub(crate) fn last_written(&self) -> Option<Grant> {
+        self.written.last().copied().max(self.forgotten)
+    }
+
+    /// Grants up to this one may have been written in this run, to a PV that the LV had before.
+    pub(crate) fn forget_up_to(&mut self, grant: Option<Grant>) {
+        self.forgotten = self.forgotten.max(grant);
+    }
+
+    /// A map gives the LV the PV that it has. One that comes back under another index begins closed.
+    pub(crate) fn give_again(&mut self, replica: u8, map: MapVersion) -> Result<(), Refusal> {
+        let is_newer = map > self.header.given;
+        if replica != self.header.replica {
+            if !is_newer {
+                return Err(Refusal::Outdated);
+            }
+            self.header.replica = replica;
+            self.is_open = false;
+        }
+        self.header.given = self.header.given.max(map);
+        self.dirty |= is_newer || self.is_alone;
+        Ok(())
     }
 
     /// Something is going to be written under the grant.
@@ -158,7 +220,7 @@ impl Pv {
         planted: Planted,
     ) -> Result<(), DiskError> {
         self.header.generation += if planted.uses_one_slot() { 2 } else { 1 };
-        self.dirty = false;
+        (self.dirty, self.is_alone) = (false, false);
         let page = self.header.encode(superblock);
         file.write_at(self.header.slot_offset(superblock), &[IoSlice::new(&page)])
     }

@@ -3,9 +3,11 @@
 //! Superblock in two copies, a header of two slots per PV, then the data. Every structure is 4 KiB, is
 //! little-endian and ends with the XXH3-64 of what comes before.
 
+use std::collections::BTreeMap;
+
 use larder_env::DiskError;
 use larder_types::limits::{BLOCK_BYTES, REPLICAS_MAX};
-use larder_types::{DiskId, Grant, GrantKey, LvId, OpId, OpSeq, PgId, PvId, View};
+use larder_types::{DiskId, Grant, GrantKey, LvId, MapVersion, OpId, OpSeq, PgId, PvId, View};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::limits::{PV_BYTES_MAX, PV_BYTES_STEP, PV_COUNT_MAX, VOIDS_MAX};
@@ -24,10 +26,13 @@ const HEADER_MAGIC: [u8; 8] = *b"LARDERPV";
 const HEADERS_OFFSET: u64 = 2 * PAGE_BYTES as u64;
 const SUM_OFFSET: usize = PAGE_BYTES - 8;
 const STATE_IN_USE: u8 = 1;
+const STATE_LET_GO: u8 = 2;
 const VOIDS_OFFSET: usize = 72;
 const VOID_BYTES: usize = 24;
+const GIVEN_OFFSET: usize = VOIDS_OFFSET + VOIDS_MAX * VOID_BYTES;
 
-const _: () = assert!(VOIDS_OFFSET + VOIDS_MAX * VOID_BYTES <= SUM_OFFSET, "all voids fit a slot");
+const _: () = assert!(GIVEN_OFFSET == 3912, "what is stored behind the voids stays where it is");
+const _: () = assert!(GIVEN_OFFSET + 8 <= SUM_OFFSET, "all fields fit a slot");
 const _: () = assert!(VOIDS_MAX <= u16::MAX as usize, "voids are counted by u16");
 const _: () = assert!(PAGE_BYTES == BLOCK_BYTES as usize, "a page is a block");
 
@@ -42,11 +47,20 @@ pub(crate) struct Superblock {
     pub pv_count: u32,
 }
 
-/// The durable state of a PV in use.
+/// Whether a PV is the LV's that its header names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    InUse,
+    /// It was: the LV has another.
+    LetGo,
+}
+
+/// The durable state of a PV that was given to an LV.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     pub pv: PvId,
     pub lv: LvId,
+    pub state: State,
     pub replica: u8,
     /// Grows by one with each write; its lowest bit is the slot.
     pub generation: u64,
@@ -55,6 +69,9 @@ pub(crate) struct Header {
     /// A report, never relied on: blocks from the start that had been reserved.
     pub provisioned_blocks: u32,
     pub voids: Vec<Grant>,
+    /// The newest map under which it was given, or let go. Only a newer one may give it to another. 0 in a header of
+    /// before this was stored.
+    pub given: MapVersion,
 }
 
 /// Why a superblock copy is none.
@@ -69,7 +86,9 @@ pub(crate) enum BadSuperblock {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     Free,
-    InUse(Header),
+    /// The second says whether but one slot names this owner.
+    InUse(Header, bool),
+    LetGo(Header),
     Damaged,
 }
 
@@ -150,6 +169,7 @@ impl Superblock {
                 found.push(self.find(PvId(first + index as u32), slots));
             }
         }
+        keep_one_of_each_lv(&mut found);
         Ok(found)
     }
 
@@ -158,11 +178,16 @@ impl Superblock {
     pub(crate) fn find(&self, pv: PvId, slots: &[u8; HEADER_BYTES]) -> Found {
         let (pages, _) = slots.as_chunks::<PAGE_BYTES>();
         match (self.slot(pv, 0, &pages[0]), self.slot(pv, 1, &pages[1])) {
-            (Slot::Valid(a), Slot::Valid(b)) if a.lv != b.lv => Found::Damaged,
             (Slot::Valid(a), Slot::Valid(b)) => {
-                Found::InUse(if a.generation > b.generation { a } else { b })
+                let (older, newer) = if a.generation < b.generation { (a, b) } else { (b, a) };
+                // A PV that was given to another, when the power went before both slots said so.
+                if newer.lv != older.lv && newer.given <= older.given {
+                    return Found::Damaged;
+                }
+                let is_alone = newer.lv != older.lv || older.state == State::LetGo;
+                Found::of(newer, is_alone)
             }
-            (Slot::Valid(header), _) | (_, Slot::Valid(header)) => Found::InUse(header),
+            (Slot::Valid(header), _) | (_, Slot::Valid(header)) => Found::of(header, true),
             (Slot::Empty, Slot::Empty | Slot::Bad) => Found::Free,
             (Slot::Bad, _) => Found::Damaged,
         }
@@ -181,6 +206,43 @@ impl Superblock {
     }
 }
 
+impl Found {
+    fn of(header: Header, is_alone: bool) -> Self {
+        match header.state {
+            State::InUse => Self::InUse(header, is_alone),
+            State::LetGo => Self::LetGo(header),
+        }
+    }
+}
+
+/// Of two PVs of one LV the one counts that was given under the newer map: the power went before the other's header
+/// said that it was let go. If neither is newer, which one was answered for is not known: the first is kept, and
+/// its content is judged as any.
+fn keep_one_of_each_lv(found: &mut [Found]) {
+    let mut kept: BTreeMap<LvId, (usize, MapVersion)> = BTreeMap::new();
+    for at in 0..found.len() {
+        let Found::InUse(header, _) = &found[at] else { continue };
+        let (lv, given) = (header.lv, header.given);
+        let (loses, other_given) = match kept.get(&lv) {
+            Some(&(other, other_given)) if other_given < given => (other, other_given),
+            Some(&(_, other_given)) => (at, other_given),
+            None => {
+                kept.insert(lv, (at, given));
+                continue;
+            }
+        };
+        if loses != at {
+            kept.insert(lv, (at, given));
+        }
+        let lost = std::mem::replace(&mut found[loses], Found::Damaged);
+        if let Found::InUse(header, _) = lost
+            && given != other_given
+        {
+            found[loses] = Found::LetGo(header);
+        }
+    }
+}
+
 impl Header {
     /// Offset of the slot to which this generation belongs.
     pub(crate) fn slot_offset(&self, superblock: &Superblock) -> u64 {
@@ -194,7 +256,11 @@ impl Header {
         page.put(&self.pv.0.to_le_bytes());
         page.put(&superblock.cluster.to_le_bytes());
         page.put(&superblock.disk.0.to_le_bytes());
-        page.put(&[STATE_IN_USE, self.replica]);
+        let state = match self.state {
+            State::InUse => STATE_IN_USE,
+            State::LetGo => STATE_LET_GO,
+        };
+        page.put(&[state, self.replica]);
         page.put(&(self.voids.len() as u16).to_le_bytes());
         page.put(&self.generation.to_le_bytes());
         page.put(&self.lv.0.to_le_bytes());
@@ -209,6 +275,8 @@ impl Header {
             page.put(&grant.attempt.to_le_bytes());
             page.put(&grant.pg.0.to_le_bytes());
         }
+        page.at = GIVEN_OFFSET;
+        page.put(&self.given.0.to_le_bytes());
         page.seal()
     }
 
@@ -224,6 +292,7 @@ impl Header {
         let void_count = usize::from(fields.u16());
         let mut header = Self {
             pv,
+            state: if state == STATE_LET_GO { State::LetGo } else { State::InUse },
             replica,
             generation: fields.u64(),
             lv: LvId(fields.u32()),
@@ -231,10 +300,11 @@ impl Header {
             view: View(fields.u64()),
             floor: OpId { view: View(fields.u64()), seq: OpSeq(fields.u64()) },
             voids: Vec::with_capacity(void_count.min(VOIDS_MAX)),
+            given: MapVersion(Fields(&page[GIVEN_OFFSET..]).u64()),
         };
         let sane = version == VERSION
             && (cluster, disk) == (superblock.cluster, superblock.disk.0)
-            && state == STATE_IN_USE
+            && [STATE_IN_USE, STATE_LET_GO].contains(&state)
             && usize::from(replica) < REPLICAS_MAX
             && void_count <= VOIDS_MAX
             && header.generation > 0

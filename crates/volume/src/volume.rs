@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use larder_env::{Disk, DiskError, DiskFile, OpenMode};
 use larder_types::limits::BLOCK_BYTES;
-use larder_types::{BootId, DiskId, LvId, PvId};
+use larder_types::{BootId, DiskId, Grant, LvId, PvId};
 use parking_lot::RwLock;
 
 use crate::buffers::Buffers;
 use crate::error::VolumeError;
 use crate::planted::Planted;
-use crate::pv::Pv;
+use crate::pv::{Pv, Remains};
 use crate::reader::VolumeReader;
-use crate::v1::{BadSuperblock, Found, PAGE_BYTES, SUPERBLOCK_OFFSETS, Superblock, VERSION};
+use crate::v1::{
+    BadSuperblock, Found, Header, PAGE_BYTES, SUPERBLOCK_OFFSETS, Superblock, VERSION,
+};
 
 /// One disk, owned by one driver. See the crate's head for what it guarantees.
 pub struct Volume {
@@ -24,6 +26,8 @@ pub struct Volume {
     pub(crate) pvs: BTreeMap<LvId, Pv>,
     /// Who has each PV.
     pub(crate) owners: Vec<Owner>,
+    /// LVs of which this run has let go a PV, each with the greatest grant under which it may have written.
+    pub(crate) let_go: BTreeMap<LvId, Grant>,
     /// PVs with a header to be written at the end of the group.
     pub(crate) dirty: Vec<LvId>,
     /// Whether anything was written since the last sync.
@@ -41,7 +45,9 @@ pub struct Volume {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Nobody,
-    Lv,
+    Lv(LvId),
+    /// Nobody; somebody had it.
+    LetGo(Remains),
     Damaged,
 }
 
@@ -109,6 +115,7 @@ impl Volume {
             boot,
             pvs: BTreeMap::new(),
             owners: Vec::with_capacity(headers.len()),
+            let_go: BTreeMap::new(),
             dirty: Vec::new(),
             unsynced: false,
             broken: None,
@@ -123,17 +130,23 @@ impl Volume {
     }
 
     fn restore_pv(&mut self, id: PvId, found: Found) {
+        let mut count = |header: &Header| {
+            self.counters.provisioned_bytes +=
+                u64::from(header.provisioned_blocks) * u64::from(BLOCK_BYTES);
+        };
         let owner = match found {
             Found::Free => Owner::Nobody,
-            // Two PVs of one LV: which of them was acknowledged is not known.
-            Found::InUse(header) if self.pvs.contains_key(&header.lv) => Owner::Damaged,
-            Found::InUse(header) => {
-                self.counters.provisioned_bytes +=
-                    u64::from(header.provisioned_blocks) * u64::from(BLOCK_BYTES);
-                let is_open = self.planted.is_open_after_restart();
-                let pv = Pv::restored(header, self.superblock.pv_offset(id), is_open);
+            Found::InUse(header, is_alone) => {
+                count(&header);
+                let (lv, is_open) = (header.lv, self.planted.is_open_after_restart());
+                let mut pv = Pv::restored(header, self.superblock.pv_offset(id), is_open);
+                pv.is_alone = is_alone;
                 self.insert(pv);
-                Owner::Lv
+                Owner::Lv(lv)
+            }
+            Found::LetGo(header) => {
+                count(&header);
+                Owner::LetGo(Remains::of(&header))
             }
             Found::Damaged => Owner::Damaged,
         };
@@ -145,6 +158,18 @@ impl Volume {
         self.reader.bases.write().insert(lv, pv.base);
         let before = self.pvs.insert(lv, pv);
         assert!(before.is_none(), "LV {lv} has one PV on this disk");
+    }
+
+    /// Takes an LV's PV away: nobody reads or writes it from now on, but for those who are reading already.
+    pub(crate) fn remove(&mut self, lv: LvId) -> Option<Pv> {
+        assert!(!self.dirty.contains(&lv), "what is taken away is written first");
+        self.reader.bases.write().remove(&lv);
+        let pv = self.pvs.remove(&lv)?;
+        if let Some(grant) = pv.last_written() {
+            let last = self.let_go.entry(lv).or_insert(grant);
+            *last = grant.max(*last);
+        }
+        Some(pv)
     }
 
     /// How many bytes may be reserved, until this is said again, that were not reserved before. Beyond
@@ -184,17 +209,17 @@ impl Volume {
 
     /// PVs that no LV has, in order.
     pub fn free_pvs(&self) -> impl Iterator<Item = PvId> + '_ {
-        self.pvs_of(Owner::Nobody)
+        self.pvs_of(|owner| matches!(owner, Owner::Nobody | Owner::LetGo(_)))
     }
 
     /// PVs whose header is lost, in order. Their LVs are rebuilt elsewhere.
     pub fn damaged_pvs(&self) -> impl Iterator<Item = PvId> + '_ {
-        self.pvs_of(Owner::Damaged)
+        self.pvs_of(|owner| *owner == Owner::Damaged)
     }
 
-    fn pvs_of(&self, owner: Owner) -> impl Iterator<Item = PvId> + '_ {
+    fn pvs_of(&self, wanted: impl Fn(&Owner) -> bool) -> impl Iterator<Item = PvId> {
         let owners = self.owners.iter().enumerate();
-        owners.filter(move |(_, found)| **found == owner).map(|(index, _)| PvId(index as u32))
+        owners.filter(move |(_, owner)| wanted(owner)).map(|(index, _)| PvId(index as u32))
     }
 
     /// The failure after which every command is refused, if there was one.

@@ -5,17 +5,19 @@
 
 mod config;
 mod lifeline;
+pub(crate) mod operate;
 mod proxy;
 mod servers;
 pub(crate) mod status;
 pub(crate) mod token;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder_net::{Credentials, Endpoint, Identity, JoinToken, TokenError};
-use larder_protocol::manager::state::{ServerRole, Settings};
+use larder_protocol::manager::state::{ServerRole, ServerState, Settings, Topology};
 use larder_roles::identity::{IDENTITY_FILE, Nobody, identity_in};
 use larder_roles::limits::START_PATIENCE_MS;
 use larder_roles::managers::{Contacts, Managers, ManagersClient};
@@ -27,7 +29,8 @@ use tokio::sync::watch;
 use crate::args::RoleArgs;
 use crate::config::ConfigError;
 use crate::{exit, logging};
-use config::{RoleConfig, parse_manager};
+pub(crate) use config::RoleConfig;
+use config::parse_manager;
 
 /// Why a process did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +61,15 @@ pub(crate) enum RoleError {
     Meta(#[from] larder_roles::OpenError),
     #[error("{0}")]
     Proxy(String),
+    #[error("{0}")]
+    Named(String),
+    #[error("{0}")]
+    NotDone(String),
+    #[error(
+        "{name} (server {server}) was removed from the cluster for good, and nothing that it has is of use any more. \
+         To use the machine again, empty {dir} and join with a new token"
+    )]
+    Removed { server: ServerId, name: String, dir: String },
     #[error("the system does not let the server run: {0}")]
     System(std::io::Error),
     #[error("the server cannot go on: {0}")]
@@ -67,7 +79,9 @@ pub(crate) enum RoleError {
 impl RoleError {
     fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Join(_) => exit::USAGE,
+            Self::Config(_) | Self::Join(_) | Self::Named(_) => exit::USAGE,
+            Self::NotDone(_) => exit::FAULTS,
+            Self::Removed { .. } => exit::REMOVED,
             Self::Fatal(_) => exit::CANNOT_GO_ON,
             _ => exit::CANNOT_START,
         }
@@ -160,6 +174,9 @@ impl Member {
         let endpoint = Endpoint::new(Credentials::new(&identity)?);
         let (socket, address) = listen(config).await?;
         let managers = follow(&endpoint, managers(config)).await?;
+        if let Some(removed) = removal(&managers.map(), identity.subject().server, &config.dir) {
+            return Err(removed);
+        }
         let boot = BootId(larder_env::rng::unique_u64());
         Ok(Self { me: identity.subject().server, boot, endpoint, managers, socket, address })
     }
@@ -205,16 +222,36 @@ async fn follow_as(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError
     follow(&endpoint, first).await
 }
 
-/// Returns when the managers count this run as over: another has begun, and they hear this one no more.
-async fn superseded(managers: &dyn Managers, me: ServerId, boot: BootId) -> RoleError {
+/// Returns when the map has something to say against this server's going on.
+async fn dismissed(
+    managers: &dyn Managers,
+    objection: impl Fn(&Topology) -> Option<RoleError>,
+) -> RoleError {
     let mut versions = managers.versions();
-    let is_over = || managers.map().servers.get(&me).is_some_and(|it| it.ended.contains(&boot));
-    while !is_over() {
+    loop {
+        if let Some(objection) = objection(&managers.map()) {
+            return objection;
+        }
         if versions.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
-    RoleError::Fatal("the managers count this run as over: start it again".to_owned())
+}
+
+/// The objection to a server that was removed from the cluster.
+fn removal(map: &Topology, server: ServerId, dir: &Path) -> Option<RoleError> {
+    let record = map.servers.get(&server).filter(|it| it.state == ServerState::Removed)?;
+    let (name, dir) = (record.name.clone(), dir.display().to_string());
+    Some(RoleError::Removed { server, name, dir })
+}
+
+/// The objections to a run: its server was removed, or another run of it has begun, and the managers hear this one no
+/// more.
+fn end_of_run(map: &Topology, server: ServerId, boot: BootId, dir: &Path) -> Option<RoleError> {
+    let is_over = map.servers.get(&server).is_some_and(|it| it.ended.contains(&boot));
+    let over =
+        || RoleError::Fatal("the managers count this run as over: start it again".to_owned());
+    removal(map, server, dir).or_else(|| is_over.then(over))
 }
 
 /// The identity in the directory, or a new one by the token.

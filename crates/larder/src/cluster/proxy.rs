@@ -13,7 +13,7 @@ use larder_s3::{FaceOptions, S3Service, ServerOptions, serve};
 use tokio::net::TcpListener;
 
 use super::config::RoleConfig;
-use super::{Member, RoleError, Stop, superseded};
+use super::{Member, RoleError, Stop, dismissed, end_of_run};
 use crate::credentials;
 use crate::metrics::{Metrics, ProxyMetrics, serve_metrics};
 
@@ -84,7 +84,7 @@ pub(super) async fn run(config: RoleConfig, mut stop: Stop) -> Result<(), RoleEr
     let (me, boot) = (member.me, member.boot);
     tokio::select! {
         _drained = serve(s3, service, metrics, options, async move { stop.told().await }) => Ok(()),
-        error = superseded(&*managers, me, boot) => Err(error),
+        error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => Err(error),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use larder_env::{Disk, RealDisk};
 use larder_metalog::LogConfig;
 use larder_net::{Listener, Role, Roles, Services};
-use larder_protocol::manager::state::{NewServer, ServerRole};
+use larder_protocol::manager::state::{NewServer, ServerRole, Topology};
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_roles::data_node::{DataFace, DataNode, DataNodeConfig};
 use larder_roles::identity::IDENTITY_FILE;
@@ -13,7 +13,9 @@ use larder_roles::meta::{MetaConfig, MetaServer, ServerConfig};
 use larder_roles::quorum::{Founding, Manager, ManagerConfig, found};
 
 use super::config::RoleConfig;
-use super::{Member, RoleError, Stop, identity, listen, managers, settings, superseded};
+use super::{
+    Member, RoleError, Stop, dismissed, end_of_run, identity, listen, managers, removal, settings,
+};
 
 /// A meta server's share of the PGs.
 pub(super) const WEIGHT: Weight = Weight(100);
@@ -39,8 +41,13 @@ pub(super) async fn manager(config: RoleConfig, mut stop: Stop) -> Result<(), Ro
     let (dir, managers) = (config.dir.clone(), managers(&config));
     let mut manager =
         Manager::start(ManagerConfig { dir, address: Some(address), managers }, socket)?;
+    let (me, map) = (manager.server(), manager.managers().clone());
     tokio::select! {
         () = stop.told() => Ok(manager.stop().await?),
+        error = dismissed(&*map, |map| removal(map, me, &config.dir)) => {
+            manager.stop().await?;
+            Err(error)
+        }
         ended = manager.ended() => {
             let why = ended.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string());
             Err(RoleError::Fatal(why))
@@ -73,9 +80,10 @@ pub(super) async fn meta(config: RoleConfig, mut stop: Stop) -> Result<(), RoleE
     let listener = listener.map_err(RoleError::System)?;
     tracing::info!(server = %member.me, address = %member.address, "a meta server runs");
     let mut fatal = server.meta().fatal();
+    let over = |map: &Topology| end_of_run(map, member.me, member.boot, &config.dir);
     let outcome = tokio::select! {
         () = stop.told() => Ok(()),
-        error = superseded(&*managers, member.me, member.boot) => Err(error),
+        error = dismissed(&*managers, over) => Err(error),
         reason = fatal.wait_for(Option::is_some) => {
             let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
             return Err(RoleError::Fatal(reason));
@@ -99,9 +107,13 @@ pub(super) async fn data(config: RoleConfig, mut stop: Stop) -> Result<(), RoleE
     let listener = listener.map_err(RoleError::System)?;
     node.introduce(member.me, vec![member.address.clone()]);
     tracing::info!(server = %member.me, address = %member.address, "a data server runs");
+    let over = |map: &Topology| {
+        let over = end_of_run(map, member.me, member.boot, &config.dir);
+        over.or_else(|| node.objection(map).map(RoleError::from))
+    };
     let outcome = tokio::select! {
         () = stop.told() => Ok(()),
-        error = superseded(&*managers, member.me, member.boot) => Err(error),
+        error = dismissed(&*managers, over) => Err(error),
         () = node.watch_space() => unreachable!("it looks as long as it is asked to"),
     };
     drop(listener);

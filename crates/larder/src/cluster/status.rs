@@ -1,22 +1,23 @@
 //! `larder status`: the cluster as the managers' map shows it.
 
+mod text;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
 use larder_protocol::manager::state::{
-    LvState, PgRecord, ReplicaState, ServerRole, ServerState, Settings, Topology,
+    DiskRecord, DiskState, LvRecord, LvState, PgRecord, ReplicaState, ServerRole, ServerState,
+    Settings, Topology,
 };
 use larder_roles::managers::Managers;
+use larder_types::DiskId;
 use serde::Serialize;
 
 use super::config::RoleConfig;
 use super::{RoleError, follow_as};
 use crate::args::StatusArgs;
 use crate::exit;
-
-/// PGs that are shown one by one, at most; the others are counted.
-const PGS_SHOWN_MAX: usize = 20;
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -43,6 +44,19 @@ struct Server {
     /// Physical volumes of a data server.
     volumes: u32,
     volumes_free: u32,
+    /// Copies of volumes that it has.
+    copies: usize,
+    disks: Vec<Disk>,
+}
+
+#[derive(Debug, Serialize)]
+struct Disk {
+    id: u32,
+    draining: bool,
+    /// Physical volumes of it, those that volumes have, and those that they had.
+    volumes: u32,
+    volumes_used: u32,
+    volumes_freed: u32,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -75,7 +89,24 @@ struct Volumes {
     read_only: usize,
     /// Volumes with fewer current replicas than wanted.
     degraded: usize,
+    replicas_wanted: usize,
+    replicas_current: usize,
     replicas_rebuilding: usize,
+    /// Volumes of which a replica is not current, or on a server that is away.
+    unclean: Vec<Volume>,
+}
+
+#[derive(Debug, Serialize)]
+struct Volume {
+    id: u32,
+    pg: u32,
+    /// Replicas that hold all that they should, on servers that are up.
+    current: usize,
+    /// The same, on servers that are not.
+    away: usize,
+    rebuilding: usize,
+    /// Replicas that went with their disk or server, and are still named.
+    gone: usize,
 }
 
 /// Prints the state of the cluster; the exit code says whether all of it is well.
@@ -106,53 +137,11 @@ fn print(args: &StatusArgs, status: &Status) -> Result<bool, RoleError> {
             .map_err(std::io::Error::from)
             .and_then(|()| writeln!(out))
     } else {
-        people(&mut out, status)
+        text::people(&mut out, status)
     };
     written.map_err(RoleError::System)?;
     let down = status.servers.iter().any(|server| server.state == "down");
     Ok(!down && status.pgs.clean == status.pgs.total && status.volumes.degraded == 0)
-}
-
-fn people(out: &mut impl Write, status: &Status) -> std::io::Result<()> {
-    writeln!(out, "cluster {}, map version {}", status.cluster, status.map_version)?;
-    writeln!(out, "\n  id  server               state    roles      leads / member of   volumes")?;
-    for server in &status.servers {
-        writeln!(
-            out,
-            "{:>4}  {:<20} {:<8} {:<10} {:>5} / {:<9} {:>7}",
-            server.id,
-            server.name,
-            server.state,
-            server.roles.join(","),
-            server.leads,
-            server.member_of,
-            server.volumes,
-        )?;
-    }
-    let Pgs { total, clean, degraded, recovering, inactive, unclean } = &status.pgs;
-    writeln!(
-        out,
-        "\nplacement groups: {total}, of these {clean} clean, {degraded} degraded, {recovering} recovering, \
-         {inactive} inactive"
-    )?;
-    for pg in unclean.iter().take(PGS_SHOWN_MAX) {
-        writeln!(
-            out,
-            "  pg {}: {} in view {}, members {:?}, learners {:?}, wanted {:?}",
-            pg.id, pg.state, pg.view, pg.members, pg.learners, pg.target
-        )?;
-    }
-    if unclean.len() > PGS_SHOWN_MAX {
-        writeln!(out, "  and {} more", unclean.len() - PGS_SHOWN_MAX)?;
-    }
-    let Volumes { total, creating, open, read_only, degraded, replicas_rebuilding } =
-        &status.volumes;
-    writeln!(
-        out,
-        "volumes: {total}, of these {open} open, {creating} being made, {read_only} read-only; {degraded} degraded, \
-         {replicas_rebuilding} replicas being rebuilt"
-    )?;
-    writeln!(out, "buckets: {}", status.buckets)
 }
 
 fn status(map: &Topology) -> Status {
@@ -163,9 +152,9 @@ fn status(map: &Topology) -> Status {
         pg.members.iter().for_each(|member| *member_of.entry(*member).or_default() += 1);
     }
     let servers = map.servers.iter().map(|(id, record)| {
-        let disks = record.disks.values();
-        let (all, free) =
-            disks.fold((0, 0), |(all, free), disk| (all + disk.pv_count, free + disk.pv_free()));
+        let disks: Vec<Disk> = record.disks.iter().filter_map(|(id, it)| disk(*id, it)).collect();
+        let present = map.lvs.iter().flat_map(|lv| lv.present());
+        let copies = present.filter(|(_, it)| it.server == *id && map.exists(it)).count();
         Server {
             id: id.0,
             name: record.name.clone(),
@@ -175,8 +164,10 @@ fn status(map: &Topology) -> Status {
             address: record.addresses.first().cloned(),
             member_of: member_of.get(id).copied().unwrap_or(0),
             leads: leads.get(id).copied().unwrap_or(0),
-            volumes: all - free,
-            volumes_free: free,
+            volumes: disks.iter().map(|disk| disk.volumes_used).sum(),
+            volumes_free: disks.iter().map(|disk| disk.volumes - disk.volumes_used).sum(),
+            copies,
+            disks,
         }
     });
     let cluster = map.founded.map_or_else(String::new, |(id, _)| format!("{:016x}", id.0));
@@ -188,6 +179,17 @@ fn status(map: &Topology) -> Status {
         volumes: volumes(map),
         buckets: map.buckets.len(),
     }
+}
+
+/// A disk, unless it was removed.
+fn disk(id: DiskId, record: &DiskRecord) -> Option<Disk> {
+    (record.state != DiskState::Removed).then(|| Disk {
+        id: id.0,
+        draining: record.state == DiskState::Draining,
+        volumes: record.pv_count,
+        volumes_used: record.pv_count - record.pv_free(),
+        volumes_freed: record.freed.len() as u32,
+    })
 }
 
 fn pgs(map: &Topology) -> Pgs {
@@ -232,18 +234,40 @@ fn pg_state(pg: &PgRecord, settings: &Settings) -> &'static str {
 fn volumes(map: &Topology) -> Volumes {
     let Some((_, settings)) = map.founded else { return Volumes::default() };
     let mut volumes = Volumes { total: map.lvs.len(), ..Volumes::default() };
-    for lv in &map.lvs {
+    let copies = usize::from(settings.copies);
+    for (id, lv) in (0..).zip(&map.lvs) {
         match lv.state {
-            LvState::Creating => volumes.creating += 1,
+            LvState::Creating => {
+                volumes.creating += 1;
+                continue;
+            }
             LvState::Open => volumes.open += 1,
             LvState::ReadOnly => volumes.read_only += 1,
         }
-        let count = |state| lv.replicas.iter().filter(|replica| replica.state == state).count();
-        volumes.replicas_rebuilding += count(ReplicaState::Rebuilding);
-        let is_short = count(ReplicaState::Current) < usize::from(settings.copies);
-        volumes.degraded += usize::from(lv.state != LvState::Creating && is_short);
+        let volume = volume(map, id, lv);
+        let current = volume.current + volume.away;
+        volumes.replicas_wanted += copies;
+        volumes.replicas_current += current.min(copies);
+        volumes.replicas_rebuilding += volume.rebuilding;
+        volumes.degraded += usize::from(current < copies);
+        if volume.current < copies || volume.rebuilding + volume.gone > 0 {
+            volumes.unclean.push(volume);
+        }
     }
     volumes
+}
+
+fn volume(map: &Topology, id: u32, lv: &LvRecord) -> Volume {
+    let mut volume = Volume { id, pg: lv.pg.0, current: 0, away: 0, rebuilding: 0, gone: 0 };
+    for (_, replica) in lv.present() {
+        match replica.state {
+            _ if !map.exists(replica) => volume.gone += 1,
+            ReplicaState::Rebuilding => volume.rebuilding += 1,
+            _ if map.is_up(replica.server) => volume.current += 1,
+            _ => volume.away += 1,
+        }
+    }
+    volume
 }
 
 fn role_name(role: &ServerRole) -> &'static str {
@@ -265,54 +289,4 @@ fn state_name(state: ServerState) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use larder_protocol::manager::quorum::LogIndex;
-    use larder_protocol::manager::state::{ClusterId, Command};
-    use larder_types::{ServerId, View};
-
-    use super::*;
-
-    fn map() -> Topology {
-        let mut map = Topology::default();
-        let settings = Settings {
-            pg_count: 4,
-            members: 2,
-            min_members: 1,
-            copies: 2,
-            min_copies: 1,
-            lv_blocks: 100,
-        };
-        map.apply(LogIndex(1), Command::Found(ClusterId(0xab), settings)).expect("founded");
-        map
-    }
-
-    #[test]
-    fn placement_groups_are_sorted_by_what_they_lack() {
-        let mut map = map();
-        let (one, two) = (ServerId(1), ServerId(2));
-        let whole = PgRecord {
-            view: View(3),
-            activated: View(3),
-            members: vec![two, one],
-            ..PgRecord::default()
-        };
-        map.pgs[1] = whole.clone();
-        map.pgs[2] = PgRecord { members: vec![two], learners: [one].into(), ..whole.clone() };
-        map.pgs[3] = PgRecord { members: vec![two], ..whole };
-        let pgs = status(&map).pgs;
-        assert_eq!(
-            (pgs.total, pgs.clean, pgs.degraded, pgs.recovering, pgs.inactive),
-            (4, 1, 1, 1, 1)
-        );
-        let states: Vec<_> = pgs.unclean.iter().map(|pg| (pg.id, pg.state)).collect();
-        assert_eq!(states, [(0, "inactive"), (2, "recovering"), (3, "degraded")]);
-        let mut text = Vec::new();
-        people(&mut text, &status(&map)).expect("memory takes it");
-        let text = String::from_utf8(text).expect("text");
-        assert!(text.contains("cluster 00000000000000ab"), "{text}");
-        assert!(
-            text.contains("4, of these 1 clean, 1 degraded, 1 recovering, 1 inactive"),
-            "{text}"
-        );
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::layout::PartRole;
+use crate::exit;
 
 /// First pause before a process that died is started again.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -123,13 +124,14 @@ impl Process {
         loop {
             let began = Instant::now();
             let ended = child.wait();
+            let code = ended.as_ref().ok().and_then(std::process::ExitStatus::code);
             self.state.lock().pid = None;
             let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
             if self.state.lock().stopping {
                 return;
             }
             tell(Happened::Ended(how));
-            if !restart {
+            if !restart || code == Some(i32::from(exit::REMOVED)) {
                 return;
             }
             pause = if began.elapsed() > PAUSE_MAX { PAUSE_MIN } else { pause };

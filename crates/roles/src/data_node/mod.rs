@@ -14,8 +14,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+use larder_protocol::manager::state::Topology;
 use larder_types::{BootId, DiskId, ServerId};
-use larder_volume::{Action, Answer};
+use larder_volume::{Action, Answer, Refusal};
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
@@ -27,8 +28,11 @@ pub use open::{DataNodeConfig, DataNodeError};
 
 /// See the module's head.
 pub struct DataNode {
+    me: ServerId,
     server: Arc<DataServer>,
     disk: DiskId,
+    /// File or device of the disk.
+    name: String,
     managers: Arc<dyn Managers>,
     /// Tells the managers of this run.
     presence: OnceLock<Presence>,
@@ -54,6 +58,12 @@ impl DataNode {
         &self.server
     }
 
+    /// What a map has to say against this server's going on with its disk.
+    #[must_use]
+    pub fn objection(&self, map: &Topology) -> Option<DataNodeError> {
+        open::removed(map, self.me, self.disk, &self.name)
+    }
+
     /// Tells the managers that this run has begun, at these addresses, and goes on.
     ///
     /// # Panics
@@ -69,18 +79,23 @@ impl DataNode {
         if let (ManagerMessage::WhoAreYou, Some(presence)) = (message, self.presence.get()) {
             return presence.who_are_you();
         }
-        let ManagerMessage::CreatePv { lv, replica, disk, pv, .. } = *message else { return };
+        let ManagerMessage::CreatePv { lv, replica, disk, pv, map, .. } = *message else { return };
         if disk != self.disk {
             tracing::warn!(%lv, ?disk, "a volume is to lie on a disk that is not here");
             return;
         }
         let managers = self.managers.clone();
         let created = Box::new(move |result| match result {
-            Ok(Answer::Created) => managers.say(ServerMessage::Created(lv, replica)),
+            Ok(Answer::Created) => managers.say(ServerMessage::Created(lv, replica, disk, pv)),
             Ok(_) => unreachable!("a PV is created or not"),
-            Err(refusal) => tracing::error!(%lv, %refusal, "a physical volume could not be made"),
+            Err(Refusal::Outdated) => {
+                tracing::debug!(%lv, %pv, %map, "a manager gave a physical volume, but too late");
+            }
+            Err(refusal) => {
+                tracing::error!(%lv, %pv, %refusal, "a physical volume could not be made");
+            }
         });
-        self.server.carry_out(Action::CreatePv { pv, lv, replica }, 0, created);
+        self.server.carry_out(Action::CreatePv { pv, lv, replica, map }, 0, created);
     }
 
     /// Looks at the free space of the disk as long as somebody polls this.

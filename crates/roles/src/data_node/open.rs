@@ -58,6 +58,17 @@ pub enum DataNodeError {
         /// Where it should lie.
         name: String,
     },
+    /// Put the file away, or empty the device; or join anew.
+    #[error(
+        "disk {disk} was removed from the cluster for good, and {name} is what it held: put it away, and the server \
+         takes up a new disk in its place"
+    )]
+    Removed {
+        /// The disk.
+        disk: DiskId,
+        /// Where it lies.
+        name: String,
+    },
     /// Give the server its own data back.
     #[error("{name} belongs to disk {found} of cluster {cluster:016x}, which is not this server's")]
     Foreign {
@@ -109,7 +120,16 @@ impl DataNode {
             .spawn(move || runs.disk_loop(volume))
             .map_err(DataNodeError::System)?;
         let running = Mutex::new(Some(Running { thread, lock }));
-        Ok(Arc::new(Self { server, disk: id, managers, presence: OnceLock::new(), running }))
+        let (me, name) = (config.me, name.to_owned());
+        Ok(Arc::new(Self {
+            me,
+            server,
+            disk: id,
+            name,
+            managers,
+            presence: OnceLock::new(),
+            running,
+        }))
     }
 }
 
@@ -125,6 +145,18 @@ fn exists(disk: &RealDisk, name: &str) -> Result<bool, DataNodeError> {
         Err(DiskError::NotFound { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The objection to a disk that was removed from the cluster.
+pub(super) fn removed(
+    map: &Topology,
+    me: ServerId,
+    disk: DiskId,
+    name: &str,
+) -> Option<DataNodeError> {
+    let known = map.servers.get(&me).and_then(|record| record.disks.get(&disk));
+    let is_removed = known.is_some_and(|known| known.state == DiskState::Removed);
+    is_removed.then(|| DataNodeError::Removed { disk, name: name.to_owned() })
 }
 
 /// Disks that the map knows this server to have.
@@ -144,6 +176,9 @@ fn existing(
     let volume = Volume::open(disk, name, boot)?;
     let (cluster, id) = volume.identity();
     let is_ours = map.founded.is_some_and(|(ours, _)| ours.0 == cluster);
+    if let Some(removed) = removed(map, me, id, name).filter(|_| is_ours) {
+        return Err(removed);
+    }
     if !is_ours || !disks(map, me).any(|(known, _)| known == id) {
         return Err(DataNodeError::Foreign { name: name.to_owned(), found: id, cluster });
     }

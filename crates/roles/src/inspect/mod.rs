@@ -11,8 +11,10 @@
 //! 2. Every fault found is reported; what could not be looked at is a fault as well.
 
 mod expect;
+mod member;
 mod overlay;
 mod report;
+mod role;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use larder_kv::LsmKv;
 use larder_protocol::pg::Role;
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{Event, Pg};
-use larder_types::codec::decode;
+use larder_types::codec::{CodecError, decode};
 use larder_types::{Body, BootId, Chunk, ObjectKey, PartRow, ServerId, VersionRow, View, rows};
 use larder_volume::{VolumeReader, verify_range};
 
@@ -33,6 +35,7 @@ use crate::{StoreConfig, StoreError};
 use expect::Expectations;
 use overlay::Overlay;
 pub use report::Report;
+pub use role::inspect_role;
 
 /// Checks the store in a directory.
 ///
@@ -263,28 +266,17 @@ fn look_at_objects(overlay: &Overlay<'_>, reader: Option<&VolumeReader>, report:
             Some((bucket, key, _)) => format!("object {:?} of bucket {bucket}", key.as_str()),
             None => format!("row {row:02x?}"),
         };
-        let body = match row.first() {
-            Some(b'V') => {
-                objects += 1;
-                decode::<VersionRow>("version row", value).map(|row| {
-                    bytes += row.metax.size;
-                    Some(row.body)
-                })
-            }
-            Some(b'P') => decode::<PartRow>("part row", value).map(|row| Some(row.body)),
-            Some(b'K') => decode::<Chunk>("chunk row", value).map(|row| Some(Body::Chunk(row))),
-            _ => Ok(None),
-        };
-        match body {
-            Ok(Some(Body::Chunk(chunk))) => {
-                chunks += 1;
+        objects += u64::from(row.first() == Some(&b'V'));
+        match content(row, value) {
+            Ok(Some((Body::Chunk(chunk), size))) => {
+                (chunks, bytes) = (chunks + 1, bytes + size);
                 if let Some(reader) = reader
                     && let Err(reason) = verify(reader, &chunk)
                 {
                     report.fault(format!("{}: {reason}", name()));
                 }
             }
-            Ok(_) => {}
+            Ok(content) => bytes += content.map_or(0, |(_, size)| size),
             Err(error) => report.fault(format!("{}: {error}", name())),
         }
     });
@@ -293,7 +285,20 @@ fn look_at_objects(overlay: &Overlay<'_>, reader: Option<&VolumeReader>, report:
     }
     let read = if reader.is_some() { "read and verified" } else { "not read" };
     report.line(format!("{objects} objects of {bytes} bytes; {chunks} chunks {read}"));
-    report.objects = objects;
+    report.count_objects(objects);
+}
+
+/// What a row says about bytes: where they are, and of how many its object is. Parts and chunks are no objects.
+fn content(row: &[u8], value: &[u8]) -> Result<Option<(Body, u64)>, CodecError> {
+    Ok(match row.first() {
+        Some(b'V') => {
+            let VersionRow { body, metax, .. } = decode("version row", value)?;
+            Some((body, metax.size))
+        }
+        Some(b'P') => Some((decode::<PartRow>("part row", value)?.body, 0)),
+        Some(b'K') => Some((Body::Chunk(decode("chunk row", value)?), 0)),
+        _ => None,
+    })
 }
 
 fn verify(reader: &VolumeReader, chunk: &Chunk) -> Result<(), String> {

@@ -17,23 +17,28 @@ enum Entry {
 pub struct Report {
     entries: Vec<Entry>,
     faults: usize,
-    pub(super) objects: u64,
+    /// Where objects were counted.
+    objects: Option<u64>,
 }
 
 impl Report {
-    pub(super) fn section(&mut self, name: &'static str) {
+    pub(crate) fn section(&mut self, name: &'static str) {
         self.entries.push(Entry::Section(name));
     }
 
-    pub(super) fn line(&mut self, text: String) {
+    pub(crate) fn line(&mut self, text: String) {
         self.entries.push(Entry::Line(text));
     }
 
-    pub(super) fn fault(&mut self, text: String) {
+    pub(crate) fn fault(&mut self, text: String) {
         self.faults += 1;
         if self.faults <= FAULTS_SHOWN_MAX {
             self.entries.push(Entry::Fault(text));
         }
+    }
+
+    pub(super) fn count_objects(&mut self, objects: u64) {
+        self.objects = Some(objects);
     }
 
     /// Whether nothing is wrong.
@@ -55,9 +60,10 @@ impl fmt::Display for Report {
         if self.faults > FAULTS_SHOWN_MAX {
             writeln!(f, "  and {} more faults", self.faults - FAULTS_SHOWN_MAX)?;
         }
-        match self.faults {
-            0 => write!(f, "sound: {} objects, no fault", self.objects),
-            n => write!(f, "NOT SOUND: {n} faults"),
+        match (self.faults, self.objects) {
+            (0, Some(objects)) => write!(f, "sound: {objects} objects, no fault"),
+            (0, None) => write!(f, "sound: no fault"),
+            (n, _) => write!(f, "NOT SOUND: {n} faults"),
         }
     }
 }

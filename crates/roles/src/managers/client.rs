@@ -198,6 +198,7 @@ impl Known {
                     return Some(Ok(applied));
                 }
                 Ok((ManagerReply::NotLeader(leader), _)) => named = leader,
+                Ok((ManagerReply::NotAllowed, _)) => return Some(Err(NotProposed::NotAllowed)),
                 Ok((ManagerReply::Busy, _)) | Err(CallError::Busy(_)) => {
                     return Some(Err(NotProposed::Busy));
                 }

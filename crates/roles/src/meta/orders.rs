@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use larder_env::clock::uptime_ms;
+use larder_protocol::Event;
 use larder_protocol::limits::{LEASE_MS, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::Role;
-use larder_protocol::Event;
 use larder_types::{LvId, PgId, ServerId, SessionId, View};
 use parking_lot::MutexGuard;
 

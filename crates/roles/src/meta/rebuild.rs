@@ -28,8 +28,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Meta;
 use super::index::index_error;
 use crate::limits::{
-    REBUILD_COPIES_MAX, REBUILD_LOOK, REBUILD_PAUSE_MAX, REBUILD_PIECE_COPIES_MAX,
-    REBUILD_ROWS_MAX,
+    REBUILD_COPIES_MAX, REBUILD_LOOK, REBUILD_PAUSE_MAX, REBUILD_PIECE_COPIES_MAX, REBUILD_ROWS_MAX,
 };
 
 /// Bounds of a chunk's copies for which copies are counted one by one.

@@ -6,9 +6,10 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use larder_net::{Handler, PeerIdentity, Responder, Role};
+use larder_net::{Handler, PeerIdentity, Responder, Role, Subject};
 use larder_protocol::manager::quorum::QuorumMessage;
-use larder_protocol::manager::state::{Command, MapVersion, NewServer};
+use larder_protocol::manager::state::{Command, MapVersion, NewServer, ServerState};
+use larder_types::ServerId;
 use larder_types::codec::decode;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -37,7 +38,14 @@ impl Handler<ManagerService> for Desk {
     ) {
         match request {
             ManagerCall::Map(known) => answer_map(self.maps.clone(), known, responder),
-            ManagerCall::Propose(command) => self.propose(command, responder),
+            ManagerCall::Propose(command) => {
+                let subject = &from.subject;
+                if may_propose(subject, &command) && !self.was_removed(subject.server) {
+                    return self.propose(command, responder);
+                }
+                tracing::warn!(%from, ?command, "this is not for that server to propose");
+                responder.answer(&ManagerReply::NotAllowed, Bytes::new());
+            }
             ManagerCall::IssueToken(server, expires_ms) => {
                 if !from.subject.roles.has(Role::Manager) {
                     tracing::warn!(%from, "only a manager may ask for join tokens");
@@ -82,7 +90,26 @@ impl Handler<ManagerService> for Desk {
     }
 }
 
+/// Whether a certificate's role has any business with a command. What the policy wants does not come this way.
+fn may_propose(subject: &Subject, command: &Command) -> bool {
+    let has = |role| subject.roles.has(role);
+    match command {
+        _ if has(Role::Manager) => true,
+        Command::AddDisk(server, ..) => has(Role::Data) && *server == subject.server,
+        Command::CreateBucket(..) | Command::BeginDeletion(_) | Command::EndDeletion(..) => {
+            has(Role::Proxy)
+        }
+        _ => false,
+    }
+}
+
 impl Desk {
+    /// Whether the map here says that a server was removed, whose certificate is valid for a while yet.
+    fn was_removed(&self, server: ServerId) -> bool {
+        let state = self.maps.borrow().map.servers.get(&server).map(|record| record.state);
+        state == Some(ServerState::Removed)
+    }
+
     fn propose(&self, command: Command, responder: Responder<ManagerService>) {
         let (reply, input) = match self.inbox.try_send(Input::Propose(command, responder)) {
             Ok(()) => return,
@@ -133,4 +160,42 @@ fn answer_map(
         };
         responder.answer(&ManagerReply::Map, newer.encoded());
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_net::Roles;
+    use larder_protocol::placement::Weight;
+    use larder_types::{BucketName, ClusterId, Epoch};
+
+    use super::*;
+
+    #[test]
+    fn a_server_proposes_what_is_its_own_business_and_nothing_else() {
+        let name = BucketName::new("abc").unwrap();
+        let of = |server, role| {
+            let (cluster, server) = (ClusterId(1), ServerId(server));
+            Subject { cluster, server, roles: Roles::of(&[role]) }
+        };
+        let disk = |server| Command::AddDisk(ServerId(server), Weight(1), 3);
+        let buckets = [
+            Command::CreateBucket(name.clone(), None, 1),
+            Command::BeginDeletion(name.clone()),
+            Command::EndDeletion(name, Epoch(2), true),
+        ];
+        let operators = [
+            Command::RemoveServer(ServerId(4)),
+            Command::SetDraining(ServerId(4), true),
+            Command::RevokeToken(larder_protocol::manager::state::TokenId(1)),
+        ];
+        assert!(may_propose(&of(4, Role::Data), &disk(4)));
+        assert!(!may_propose(&of(5, Role::Data), &disk(4)), "another's disk");
+        assert!(!may_propose(&of(4, Role::Meta), &disk(4)));
+        assert!(buckets.iter().all(|command| may_propose(&of(4, Role::Proxy), command)));
+        assert!(!buckets.iter().any(|command| may_propose(&of(4, Role::Data), command)));
+        for role in [Role::Meta, Role::Data, Role::Proxy] {
+            assert!(!operators.iter().any(|command| may_propose(&of(4, role), command)));
+        }
+        assert!(operators.iter().all(|command| may_propose(&of(0, Role::Manager), command)));
+    }
 }

@@ -13,6 +13,7 @@
 //! | `membership.rs` | who ought to be a manager, and where managers are |
 //! | `disk.rs`, `v1.rs` | the log's file: `docs/formats/quorum.md` |
 //! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
+//! | `inspect.rs` | what of it a stopped manager keeps, checked |
 //! | `found.rs`, `tokens.rs` | the first start, and how other servers come in |
 //!
 //! Towards the other managers a manager is a server like any other: it says through a [`ManagersClient`] that it is
@@ -29,6 +30,7 @@ mod driver;
 mod error;
 mod found;
 mod handler;
+mod inspect;
 mod maps;
 mod member;
 mod membership;
@@ -53,6 +55,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use error::{ManagerError, NotIssued};
 pub use found::{Founding, found};
+pub(crate) use inspect::inspect;
 pub use member::Seat;
 
 use crate::identity::IDENTITY_FILE;

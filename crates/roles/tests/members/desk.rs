@@ -176,8 +176,8 @@ impl Desk {
 
     fn tell(&self, leading: &mut Leading, server: ServerId, message: ManagerMessage) {
         match message {
-            ManagerMessage::CreatePv { lv, replica, .. } => {
-                self.say(server, ServerMessage::Created(lv, replica));
+            ManagerMessage::CreatePv { lv, replica, disk, pv, .. } => {
+                self.say(server, ServerMessage::Created(lv, replica, disk, pv));
             }
             ManagerMessage::Leases { .. } if self.keeps_leases.load(Ordering::Relaxed) => {}
             message => {

@@ -17,7 +17,7 @@ fn open(pv: &mut Pv, view: u64, floor: GrantKey) -> Result<(), Refusal> {
 }
 
 fn opened(view: u64, floor: GrantKey) -> Pv {
-    let mut pv = Pv::new(PvId(0), LvId(1), 0, 0);
+    let mut pv = Pv::new(PvId(0), (LvId(1), 0), MapVersion(1), 0);
     open(&mut pv, view, floor).unwrap();
     pv.dirty = false;
     pv
@@ -25,7 +25,7 @@ fn opened(view: u64, floor: GrantKey) -> Pv {
 
 #[test]
 fn a_new_or_restored_pv_is_closed() {
-    let pv = Pv::new(PvId(0), LvId(1), 0, 0);
+    let pv = Pv::new(PvId(0), (LvId(1), 0), MapVersion(1), 0);
     assert_eq!(pv.admit(&grant(0, 1)), Err(Refusal::Closed));
     let restored = Pv::restored(opened(3, key(3, 1)).header, 0, false);
     assert_eq!(restored.admit(&grant(3, 1)), Err(Refusal::Closed));
@@ -56,7 +56,7 @@ fn an_open_never_lowers() {
 
 #[test]
 fn an_open_of_another_boot_changes_nothing() {
-    let mut pv = Pv::new(PvId(0), LvId(1), 0, 0);
+    let mut pv = Pv::new(PvId(0), (LvId(1), 0), MapVersion(1), 0);
     let refused = pv.open(View(1), key(1, 5), (BootId(6), BOOT), Planted::None);
     assert_eq!(refused, Err(Refusal::WrongBoot { current: BOOT }));
     assert_eq!((pv.header.view, pv.header.floor, pv.dirty), (View(0), key(0, 0), false));

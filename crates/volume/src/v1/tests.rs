@@ -14,6 +14,7 @@ fn header(generation: u64) -> Header {
     Header {
         pv: PvId(5),
         lv: LvId(77),
+        state: State::InUse,
         replica: 2,
         generation,
         view: View(4),
@@ -23,6 +24,7 @@ fn header(generation: u64) -> Header {
             Grant { pg: PgId(8), op: op(4, 1001), attempt: 0 },
             Grant { pg: PgId(8), op: op(4, 1002), attempt: 3 },
         ],
+        given: MapVersion(0),
     }
 }
 
@@ -64,6 +66,24 @@ fn headers_keep_their_golden_bytes() {
     let page = header(6).encode(&superblock());
     assert_golden(&page, include_str!("../../tests/golden/pv_header.hex"));
     assert_eq!(Header::decode(&page, &superblock()), Some(header(6)));
+}
+
+#[test]
+fn a_header_keeps_under_which_map_it_was_given_where_older_ones_have_zeros() {
+    let given = Header { given: MapVersion(0x0102_0304_0506), ..header(6) };
+    let mut page = header(6).encode(&superblock());
+    let golden = include_str!("../../tests/golden/pv_given.hex").replace('\n', "");
+    let bytes: Vec<u8> =
+        (0..48).step_by(2).map(|at| u8::from_str_radix(&golden[at..at + 2], 16).unwrap()).collect();
+    page[3912..3920].copy_from_slice(&bytes[..8]);
+    page[SUM_OFFSET..].copy_from_slice(&bytes[8..16]);
+    assert_eq!(given.encode(&superblock())[3912..], page[3912..]);
+    assert_eq!(Header::decode(&page, &superblock()), Some(given.clone()));
+    let let_go = Header { state: State::LetGo, ..given };
+    page[28] = 2;
+    page[SUM_OFFSET..].copy_from_slice(&bytes[16..]);
+    assert_eq!(let_go.encode(&superblock())[SUM_OFFSET..], page[SUM_OFFSET..]);
+    assert_eq!(Header::decode(&page, &superblock()), Some(let_go));
 }
 
 #[test]
@@ -111,15 +131,48 @@ fn the_newer_slot_counts_and_one_is_enough() {
     let page = |generation| header(generation).encode(&superblock);
     let find = |slot_0, slot_1| superblock.find(PvId(5), &slots(slot_0, slot_1));
     let (empty, torn) = ([0; PAGE_BYTES], [0xAA; PAGE_BYTES]);
-    assert_eq!(find(page(6), page(7)), Found::InUse(header(7)));
-    assert_eq!(find(page(8), page(7)), Found::InUse(header(8)));
-    assert_eq!(find(torn, page(7)), Found::InUse(header(7)));
-    assert_eq!(find(page(8), torn), Found::InUse(header(8)));
-    assert_eq!(find(empty, page(1)), Found::InUse(header(1)));
+    assert_eq!(find(page(6), page(7)), Found::InUse(header(7), false));
+    assert_eq!(find(page(8), page(7)), Found::InUse(header(8), false));
+    assert_eq!(find(torn, page(7)), Found::InUse(header(7), true));
+    assert_eq!(find(page(8), torn), Found::InUse(header(8), true));
+    assert_eq!(find(empty, page(1)), Found::InUse(header(1), true));
     assert_eq!(find(empty, empty), Found::Free);
     assert_eq!(find(empty, torn), Found::Free, "a creation that was never answered");
     assert_eq!(find(torn, torn), Found::Damaged);
     assert_eq!(find(torn, empty), Found::Damaged);
+}
+
+#[test]
+fn an_owner_counts_that_a_newer_map_has_given_the_pv() {
+    let superblock = superblock();
+    let of = |generation, lv, given| Header {
+        lv: LvId(lv),
+        given: MapVersion(given),
+        ..header(generation)
+    };
+    let find = |a: &Header, b: &Header| {
+        superblock.find(PvId(5), &slots(a.encode(&superblock), b.encode(&superblock)))
+    };
+    let (former, next) = (of(6, 77, 3), of(7, 78, 4));
+    assert_eq!(find(&former, &next), Found::InUse(next, true));
+    assert_eq!(find(&former, &of(7, 78, 3)), Found::Damaged, "one map has one owner");
+    assert_eq!(find(&former, &of(7, 77, 9)), Found::InUse(of(7, 77, 9), false));
+    let let_go = Header { state: State::LetGo, ..of(7, 77, 9) };
+    assert_eq!(find(&former, &let_go), Found::LetGo(let_go.clone()));
+    assert_eq!(find(&of(8, 80, 10), &let_go), Found::InUse(of(8, 80, 10), true));
+}
+
+#[test]
+fn of_two_pvs_of_one_lv_the_one_given_later_counts() {
+    let of = |given| Found::InUse(Header { given: MapVersion(given), ..header(6) }, false);
+    let let_go = |given| Found::LetGo(Header { given: MapVersion(given), ..header(6) });
+    let settled = |given: &[u64]| {
+        let mut found: Vec<Found> = given.iter().map(|given| of(*given)).collect();
+        keep_one_of_each_lv(&mut found);
+        found
+    };
+    assert_eq!(settled(&[5, 6, 2]), [let_go(5), of(6), let_go(2)]);
+    assert_eq!(settled(&[0, 0]), [of(0), Found::Damaged]);
 }
 
 #[test]

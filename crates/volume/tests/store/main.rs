@@ -4,5 +4,6 @@
 
 mod crash;
 mod fencing;
+mod reuse;
 mod support;
 mod volume;

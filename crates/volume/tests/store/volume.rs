@@ -286,8 +286,8 @@ fn a_failed_sync_before_a_verification_fails_the_whole_group() {
 fn an_lv_has_one_pv_and_a_pv_one_lv() {
     let (mut disk, mut volume) = opened(14);
     assert_eq!(one(&mut volume, create(0, LV)), Ok(Answer::Created), "a repeat");
-    assert_eq!(one(&mut volume, create(1, LV)), Err(Refusal::Taken));
-    assert_eq!(one(&mut volume, create(0, LvId(41))), Err(Refusal::Taken));
+    assert_eq!(one(&mut volume, create(1, LV)), Err(Refusal::Outdated));
+    assert_eq!(one(&mut volume, create(0, LvId(41))), Err(Refusal::Outdated));
     assert_eq!(one(&mut volume, create(4, LvId(41))), Err(Refusal::OutOfRange));
     let created = all(&mut volume, vec![create(3, LvId(41)), create(2, LvId(42))]);
     assert_eq!(created, [Ok(Answer::Created); 2]);
@@ -315,7 +315,7 @@ fn one_slot_of_a_header_may_rot_but_not_two() {
         if both {
             assert_eq!(damaged, [PvId(0)]);
             assert_eq!(one(&mut volume, open(1, key(1, 0), 2)), Err(Refusal::UnknownLv));
-            assert_eq!(one(&mut volume, create(0, LvId(43))), Err(Refusal::Taken));
+            assert_eq!(one(&mut volume, create(0, LvId(43))), Err(Refusal::Damaged));
             assert_eq!(describe(&*disk, NAME).unwrap().damaged, [PvId(0)]);
         } else {
             assert_eq!(damaged, []);

@@ -1,10 +1,10 @@
 //! What servers tell the leading manager, and what it tells them. Every message may be lost, doubled or late;
 //! each side repeats until it sees the effect.
 
-use larder_types::{BootId, DiskId, LvId, PgId, PvId, ServerId, SessionId, View};
+use larder_types::{BootId, DiskId, LvId, MapVersion, PgId, PvId, ServerId, SessionId, View};
 use serde::{Deserialize, Serialize};
 
-use crate::manager::state::{LvRecord, MapVersion};
+use crate::manager::state::LvRecord;
 
 /// From a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +31,8 @@ pub enum ServerMessage {
     CaughtUp(PgId, View, ServerId),
     /// A primary: its LVs, of which it knows so many, are full.
     NeedLv(PgId, View, u32),
-    /// A data server: the PV of this replica is there.
-    Created(LvId, u8),
+    /// A data server: the PV of this replica is there, and this is where.
+    Created(LvId, u8, DiskId, PvId),
     /// A primary: this replica, on this disk, has a copy of all that its LV holds.
     Rebuilt(LvId, u8, DiskId),
     /// A primary, in this view: no METAX names this replica any more, nor will any. To the order of this map.
@@ -108,7 +108,7 @@ pub enum ManagerMessage {
     },
     /// There is no room for another LV.
     PoolEmpty(BootId, PgId),
-    /// Make a PV.
+    /// Give an LV a PV. It may come late: the map version tells whether it still holds.
     CreatePv {
         /// Its LV.
         lv: LvId,
@@ -122,6 +122,8 @@ pub enum ManagerMessage {
         pv: PvId,
         /// Blocks.
         blocks: u32,
+        /// A map in which the PV is this replica's.
+        map: MapVersion,
     },
     /// Have no METAX name this replica any more; its disk drains, or is gone. To the PG's primary; repeated as long as
     /// it is wanted. The map's version names the order.

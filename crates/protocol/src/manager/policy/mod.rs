@@ -96,7 +96,7 @@ struct Leading {
     targets_for: Vec<MetaServer>,
     /// Primaries that wait for an LV.
     wants_lv: BTreeMap<PgId, ServerId>,
-    /// PVs that are there of LVs and replicas that are being made.
+    /// Replicas that are being made, by index, of which the PV is there.
     created: BTreeMap<LvId, BTreeSet<u8>>,
     /// Replicas that are to be vacated, each since this map.
     vacates: BTreeMap<(LvId, u8), MapVersion>,
@@ -275,7 +275,9 @@ impl Turn<'_> {
                     self.need_lv(pg, server, has);
                 }
             }
-            ServerMessage::Created(lv, replica) => self.pv_created(server, lv, replica),
+            ServerMessage::Created(lv, replica, disk, pv) => {
+                self.pv_created(lv, replica, (server, disk, pv));
+            }
             ServerMessage::Rebuilt(lv, replica, disk) => self.rebuilt(server, lv, replica, disk),
             ServerMessage::Vacated(lv, replica, view, order) => {
                 self.vacated(server, (lv, replica), view, order);

@@ -315,9 +315,9 @@ impl World {
                     }
                 }
             }
-            ManagerMessage::CreatePv { lv, replica, .. } => {
+            ManagerMessage::CreatePv { lv, replica, disk, pv, .. } => {
                 server.pvs.insert((lv, replica));
-                self.say(id, ServerMessage::Created(lv, replica));
+                self.say(id, ServerMessage::Created(lv, replica, disk, pv));
             }
             ManagerMessage::Volumes { pg, view, boot, lvs, .. } if boot == server.boot => {
                 let known = server.pgs.get_mut(&pg).filter(|known| known.view == view);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use larder_types::{DiskId, LvId, PgId, ServerId, View};
+use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::message::ManagerMessage;
 use super::{Subject, Turn};
 use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS};
 use crate::manager::state::{
-    Command, DiskState, LvState, MapVersion, ReplicaRecord, ReplicaState, ServerRole,
+    Command, DiskState, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState, ServerRole,
 };
 use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Standing, place_lv, plan_moves};
 
@@ -89,6 +89,7 @@ impl Turn<'_> {
                     disk: replica.disk,
                     pv: replica.pv,
                     blocks: lv.blocks,
+                    map: self.map.version,
                 };
                 self.tell(replica.server, message);
             }
@@ -105,9 +106,11 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn pv_created(&mut self, server: ServerId, id: LvId, index: u8) {
+    /// A PV is there. A replica that was given up in another place meanwhile is not this one, though its index is.
+    pub(super) fn pv_created(&mut self, id: LvId, index: u8, place: (ServerId, DiskId, PvId)) {
         let Some(lv) = self.map.lv(id) else { return };
-        if lv.present().any(|(at, r)| at == usize::from(index) && r.server == server) {
+        let is_it = |replica: &ReplicaRecord| (replica.server, replica.disk, replica.pv) == place;
+        if lv.present().any(|(at, replica)| at == usize::from(index) && is_it(replica)) {
             let fresh = self.leading.created.entry(id).or_default().insert(index);
             self.made_all(id);
             if fresh && lv.state != LvState::Creating {
@@ -162,8 +165,12 @@ impl Turn<'_> {
     /// A command about an LV is through.
     pub(super) fn lv_changed(&mut self, id: LvId) {
         let Some(lv) = self.map.lv(id) else { return };
-        if !lv.present().any(|(_, replica)| replica.state == ReplicaState::Rebuilding) {
-            self.leading.created.remove(&id);
+        // What takes the index of one that is gone has to be made as well.
+        let rebuilding = |replica: &ReplicaRecord| replica.state == ReplicaState::Rebuilding;
+        let made = lv.present().filter(|(_, replica)| rebuilding(replica));
+        let made: BTreeSet<u8> = made.map(|(index, _)| index as u8).collect();
+        if let Some(created) = self.leading.created.get_mut(&id) {
+            created.retain(|index| made.contains(index));
         }
         self.leading.wants_lv.remove(&lv.pg);
         let is_there = |replica: u8| lv.present().any(|(at, _)| at == usize::from(replica));
@@ -180,7 +187,7 @@ impl Turn<'_> {
         let Some(&primary) = record.members.first() else { return };
         let Some(to) = self.map.servers.get(&primary) else { return };
         let there = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating);
-        let lvs: Vec<_> = there.map(|(id, lv)| (id, lv.clone())).collect();
+        let lvs: Vec<_> = there.map(|(id, lv)| (id, self.with_pvs(id, lv))).collect();
         let servers =
             lvs.iter().flat_map(|(_, lv)| lv.present().map(|(_, replica)| replica.server));
         let servers: BTreeSet<ServerId> = servers.collect();
@@ -197,9 +204,22 @@ impl Turn<'_> {
         self.tell(primary, message);
     }
 
+    /// An LV as its primary is to know it: what is to be filled is there once its PV is.
+    fn with_pvs(&self, id: LvId, lv: &LvRecord) -> LvRecord {
+        let mut lv = lv.clone();
+        let created = self.leading.created.get(&id);
+        for (index, replica) in (0u8..).zip(&mut lv.replicas) {
+            let is_made = created.is_some_and(|created| created.contains(&index));
+            if replica.state == ReplicaState::Rebuilding && !is_made {
+                replica.state = ReplicaState::Gone;
+            }
+        }
+        lv
+    }
+
     /// Proposes the next moves of replicas, within the bound of those that are under way.
     pub(super) fn plan_lvs(&mut self) {
-        let copies = |lv: &crate::manager::state::LvRecord| {
+        let copies = |lv: &LvRecord| {
             let copy = |(replica, r): (usize, &ReplicaRecord)| LvCopy {
                 replica,
                 disk: r.disk,

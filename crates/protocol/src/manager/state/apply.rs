@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::limits::PG_COUNT_MAX;
-use larder_types::{BootId, DiskId, LvId, PgId, ServerId, View};
+use larder_types::{BootId, LvId, MapVersion, PgId, ServerId, View};
 
 use super::command::{Applied, Command, NewServer, Outcome, Refusal};
 use super::map::{
-    ClusterId, DiskState, LvRecord, MapVersion, PgRecord, ReplicaState, ServerRecord, ServerRole,
-    ServerState, Settings, Topology,
+    ClusterId, DiskState, LvRecord, PgRecord, ReplicaState, ServerRecord, ServerRole, ServerState,
+    Settings, Topology,
 };
 use crate::limits::{ENDED_RUNS_MAX, PG_MEMBERS_MAX, SERVERS_MAX};
 use crate::manager::quorum::LogIndex;
@@ -199,27 +199,6 @@ impl Topology {
             return Err(Refusal::OtherBoot);
         }
         changed(std::mem::replace(&mut record.state, ServerState::Down) != ServerState::Down)
-    }
-
-    fn remove_server(&mut self, server: ServerId) -> Applied {
-        let disks: BTreeSet<DiskId> = self.server_mut(server)?.disks.keys().copied().collect();
-        let only = BTreeSet::from([server]);
-        let leaves_none = |pg: &PgRecord| pg.qualified == only;
-        if self.pgs.iter().any(leaves_none) || self.any_lv_needs(|disk| disks.contains(&disk)) {
-            return Err(Refusal::LastCopy);
-        }
-        for pg in &mut self.pgs {
-            pg.qualified.remove(&server);
-            pg.learners.remove(&server);
-        }
-        let ended = self.sessions.iter().filter(|(_, s)| s.server == server);
-        for session in ended.map(|(session, _)| *session).collect::<Vec<_>>() {
-            self.close_session(session);
-        }
-        let record = self.server_mut(server)?;
-        record.state = ServerState::Removed;
-        record.disks.values_mut().for_each(|disk| disk.state = DiskState::Removed);
-        Ok(Outcome::Done)
     }
 
     /// The version that the map has once this command is applied.

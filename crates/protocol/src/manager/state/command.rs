@@ -192,6 +192,12 @@ pub enum Refusal {
     /// Give up: the server has begun another run since.
     #[error("the server has begun another run since")]
     RunEnded,
+    /// Move things first: a PG would have too few members to go on.
+    #[error("a placement group would have fewer members than it needs")]
+    TooFewMembers,
+    /// Bring other managers up first.
+    #[error("the managers that stay would have no majority that is up")]
+    NoMajority,
 }
 
 /// What a command left behind.

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, DiskId, PgId, PvId, ServerId, SessionId, View,
+    BootId, BucketId, BucketName, BucketRecord, DiskId, MapVersion, PgId, PvId, ServerId,
+    SessionId, View,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +16,6 @@ use crate::placement::{FailureDomains, Weight};
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct ClusterId(pub u64);
-
-/// Version of the map: grows with each command that changes it.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
-pub struct MapVersion(pub u64);
 
 /// A join token, within its cluster.
 #[derive(

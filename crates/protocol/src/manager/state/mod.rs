@@ -16,14 +16,17 @@ mod command;
 mod groups;
 mod map;
 mod names;
+mod removal;
 mod volumes;
 
 pub use command::{Applied, Command, NewServer, Outcome, Refusal};
+pub use larder_types::MapVersion;
 pub use map::{
-    ClusterId, DiskRecord, DiskState, LvRecord, LvState, MapVersion, NextIds, PgRecord,
-    ReplicaRecord, ReplicaState, ServerRecord, ServerRole, ServerState, SessionRecord, Settings,
-    TokenId, TokenRecord, Topology,
+    ClusterId, DiskRecord, DiskState, LvRecord, LvState, NextIds, PgRecord, ReplicaRecord,
+    ReplicaState, ServerRecord, ServerRole, ServerState, SessionRecord, Settings, TokenId,
+    TokenRecord, Topology,
 };
+pub use removal::Loss;
 
 #[cfg(test)]
 mod tests;

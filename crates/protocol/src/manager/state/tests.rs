@@ -127,7 +127,7 @@ fn only_a_qualified_member_leads_and_views_grow_by_one() {
 #[test]
 fn what_was_removed_never_comes_back_and_is_never_the_last() {
     let mut log = Log::cluster(4);
-    log.view(0, 0, &[0, 1]).unwrap();
+    log.view(0, 0, &[0, 1, 2]).unwrap();
     log.lv(&[0, 1]).unwrap();
     log.done(Command::LvCreated(LvId(0)));
     log.done(Command::RemoveServer(ServerId(0)));
@@ -139,6 +139,38 @@ fn what_was_removed_never_comes_back_and_is_never_the_last() {
     // Its name may be used again, its id may not.
     let again = Command::AddServer(new_server("s0"), Some((HASH, 10)));
     assert_eq!(log.done(again), Outcome::Server(ServerId(4)));
+}
+
+#[test]
+fn a_pg_keeps_members_enough_to_go_on() {
+    let mut log = Log::cluster(4);
+    log.view(0, 0, &[0, 1, 2]).unwrap();
+    log.done(Command::RemoveServer(ServerId(2)));
+    let loss = log.0.loss_of_server(ServerId(1));
+    assert_eq!((loss.pgs, loss.pgs_short, loss.pgs_last), (vec![PgId(0)], vec![PgId(0)], vec![]));
+    assert_eq!(log.apply(Command::RemoveServer(ServerId(1))), Err(Refusal::TooFewMembers));
+    log.done(Command::ViewActivated(PgId(0), View(1)));
+    log.done(Command::AddLearner(PgId(0), ServerId(3)));
+    assert_eq!(log.apply(Command::RemoveServer(ServerId(1))), Err(Refusal::TooFewMembers));
+    log.view(0, 1, &[0, 1, 3]).unwrap();
+    log.done(Command::RemoveServer(ServerId(1)));
+}
+
+#[test]
+fn managers_that_stay_can_agree() {
+    let mut log = Log::cluster(1);
+    for id in 1..4 {
+        let roles = BTreeSet::from([ServerRole::Manager]);
+        let manager = NewServer { roles, ..new_server(&format!("m{id}")) };
+        log.done(Command::AddServer(manager, Some((HASH, 10))));
+        log.done(started(id, 1));
+    }
+    log.done(Command::ServerDown(ServerId(1), BootId(1)));
+    let remove = |id| Command::RemoveServer(ServerId(id));
+    assert_eq!(log.apply(remove(2)), Err(Refusal::NoMajority), "one of two would be up");
+    log.done(remove(1));
+    log.done(remove(2));
+    assert_eq!(log.apply(remove(3)), Err(Refusal::NoMajority), "the last");
 }
 
 #[test]

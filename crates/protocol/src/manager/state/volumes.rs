@@ -42,19 +42,6 @@ impl Topology {
         changed(std::mem::replace(&mut disk.state, to) != to)
     }
 
-    pub(super) fn remove_disk(&mut self, server: ServerId, disk: DiskId) -> Applied {
-        if self.any_lv_needs(|other| other == disk) {
-            return Err(Refusal::LastCopy);
-        }
-        self.set_disk(server, disk, DiskState::Removed)
-    }
-
-    /// Whether an LV has no current replica but on these disks.
-    pub(super) fn any_lv_needs(&self, gone: impl Fn(DiskId) -> bool) -> bool {
-        let stays = |r: &ReplicaRecord| r.state == ReplicaState::Current && self.exists(r);
-        self.lvs.iter().any(|lv| !lv.present().any(|(_, r)| stays(r) && !gone(r.disk)))
-    }
-
     /// Whether a replica's disk was not removed.
     #[must_use]
     pub fn exists(&self, replica: &ReplicaRecord) -> bool {

@@ -114,7 +114,7 @@ async fn agree(
         if busy >= BUSY_TRIES_MAX {
             return Err(ObjectError::SlowDown);
         }
-        if Instant::now() >= deadline {
+        if failed == NotProposed::NotAllowed || Instant::now() >= deadline {
             return Err(ObjectError::Unavailable { reason: failed.to_string() });
         }
         newer(managers, version, pause(tries)).await;

@@ -167,6 +167,11 @@ async fn a_removed_manager_leaves_the_quorum() {
     until_voters(founder, &[0, 1]).await;
     until_voters(&managers[1].1, &[0, 1]).await;
     create_bucket(founder, "after").await;
+    // It hears of that, and has no say any more.
+    let removed = &managers[2].1;
+    until(removed.managers(), "removed", |map| is(map, ServerId(2), ServerState::Removed)).await;
+    let back = removed.managers().propose(Command::SetDraining(ServerId(0), true)).await;
+    assert_eq!(back, Err(NotProposed::NotAllowed));
 }
 
 #[tokio::test]

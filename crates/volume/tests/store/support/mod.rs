@@ -7,7 +7,8 @@ use larder_env::SimDisk;
 use larder_types::checksum::sum_blocks;
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{
-    BootId, Chunk, DiskId, Extent, Grant, GrantKey, Holders, LvId, OpId, OpSeq, PgId, PvId, View,
+    BootId, Chunk, DiskId, Extent, Grant, GrantKey, Holders, LvId, MapVersion, OpId, OpSeq, PgId,
+    PvId, View,
 };
 use larder_volume::{Action, Answer, Command, Completion, Refusal, Volume, VolumeConfig};
 
@@ -78,7 +79,12 @@ pub fn chunk(grant: Grant, extents: Vec<Extent>, len: u32) -> Chunk {
 }
 
 pub fn create(pv: u32, lv: LvId) -> Action {
-    Action::CreatePv { pv: PvId(pv), lv, replica: 0 }
+    create_under(1, pv, lv)
+}
+
+/// Gives a PV under the map of this version.
+pub fn create_under(map: u64, pv: u32, lv: LvId) -> Action {
+    Action::CreatePv { pv: PvId(pv), lv, replica: 0, map: MapVersion(map) }
 }
 
 pub fn open(view: u64, floor: GrantKey, boot: u64) -> Action {

@@ -1,0 +1,300 @@
+//! `larder drain`, `remove` and `disk`: what an operator wants done with servers and disks.
+//!
+//! The managers' map decides what may be removed; here it is told beforehand, in words.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use larder_net::{Identity, Role};
+use larder_protocol::manager::state::{
+    Command, DiskRecord, DiskState, Loss, Outcome, Refusal, ServerRecord, ServerRole, ServerState,
+    Topology,
+};
+use larder_roles::identity::IDENTITY_FILE;
+use larder_roles::managers::{Managers, ManagersClient};
+use larder_types::{DiskId, ServerId};
+
+use super::config::RoleConfig;
+use super::{RoleError, follow_as};
+use crate::args::{DiskCommand, DrainArgs, RemoveArgs};
+use crate::exit;
+
+/// Ids that are named one by one, at most; the others are counted.
+const IDS_NAMED_MAX: usize = 10;
+
+/// What a command is about.
+struct Subject {
+    server: ServerId,
+    record: ServerRecord,
+    /// A disk of the server, or all of it.
+    disk: Option<(DiskId, DiskRecord)>,
+}
+
+/// Has a server drain, or not any more.
+pub(crate) fn drain(args: &DrainArgs) -> ExitCode {
+    finish(drained(args, None))
+}
+
+/// Removes a server, or says what that would do.
+pub(crate) fn remove(args: &RemoveArgs) -> ExitCode {
+    finish(removed(args, None))
+}
+
+/// The same for a disk.
+pub(crate) fn disk(command: &DiskCommand) -> ExitCode {
+    finish(match command {
+        DiskCommand::Drain { server, disk } => drained(server, Some(DiskId(*disk))),
+        DiskCommand::Remove { server, disk } => removed(server, Some(DiskId(*disk))),
+    })
+}
+
+fn finish(outcome: Result<Vec<String>, RoleError>) -> ExitCode {
+    match outcome {
+        Ok(lines) => {
+            lines.iter().for_each(|line| println!("{line}"));
+            exit::code(exit::OK)
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            exit::code(error.code())
+        }
+    }
+}
+
+fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleError> {
+    let config = RoleConfig::load(&args.config)?;
+    runtime()?.block_on(async {
+        let managers = managers(&config).await?;
+        let map = managers.map();
+        let subject = Subject::find(&map, &args.name, disk)?;
+        let told = subject.drain_told(&map, args.undo)?;
+        let command = match disk {
+            Some(disk) => Command::SetDiskDraining(subject.server, disk, !args.undo),
+            None => Command::SetDraining(subject.server, !args.undo),
+        };
+        match agreed(&managers, command).await?.map_err(|refusal| not_done(&subject, refusal))? {
+            Outcome::Already => {
+                Ok(vec![format!("nothing to do: {} was so already", subject.name())])
+            }
+            _ => Ok(told),
+        }
+    })
+}
+
+fn removed(args: &RemoveArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleError> {
+    let config = RoleConfig::load(&args.config)?;
+    runtime()?.block_on(async {
+        let managers = managers(&config).await?;
+        let map = managers.map();
+        let subject = Subject::find(&map, &args.name, disk)?;
+        let loss = match disk {
+            Some(disk) => map.loss_of_disk(disk),
+            None => map.loss_of_server(subject.server),
+        };
+        if let Some(reasons) = reasons_against(&map, &loss) {
+            return Err(RoleError::NotDone(format!("{} stays: {reasons}", subject.name())));
+        }
+        let mut told = subject.loss_told(&loss);
+        if !args.yes {
+            told.insert(0, format!("{} would be removed for good:", subject.name()));
+            told.push("nothing was changed: to do it, add --yes".to_owned());
+            return Ok(told);
+        }
+        let command = match disk {
+            Some(disk) => Command::RemoveDisk(subject.server, disk),
+            None => Command::RemoveServer(subject.server),
+        };
+        agreed(&managers, command).await?.map_err(|refusal| not_done(&subject, refusal))?;
+        told.insert(0, format!("{} is removed for good:", subject.name()));
+        Ok(told)
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, RoleError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(RoleError::System)
+}
+
+/// Follows the managers as one of them: nobody else may change servers and disks.
+async fn managers(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
+    let roles = Identity::load(&config.dir.join(IDENTITY_FILE))?.subject().roles;
+    if !roles.has(Role::Manager) {
+        return Err(RoleError::Named(format!(
+            "this is the configuration of a {roles}: servers and disks are changed with a manager's"
+        )));
+    }
+    follow_as(config).await
+}
+
+async fn agreed(
+    managers: &ManagersClient,
+    command: Command,
+) -> Result<Result<Outcome, Refusal>, RoleError> {
+    managers.propose(command).await.map_err(|error| {
+        RoleError::NotDone(format!("{error}; `larder status` shows whether it was done"))
+    })
+}
+
+/// What the map has refused, though it seemed to allow it a moment ago.
+fn not_done(subject: &Subject, refusal: Refusal) -> RoleError {
+    RoleError::NotDone(format!("{} is as it was: {refusal}", subject.name()))
+}
+
+/// Why something cannot be removed yet, and what to do about it.
+fn reasons_against(map: &Topology, loss: &Loss) -> Option<String> {
+    let mut reasons = Vec::new();
+    if !loss.lvs_last.is_empty() {
+        reasons.push(format!(
+            "it has the last copy of {}; drain it, and remove it once it is empty, or bring back a server that has \
+             another copy",
+            named("volume", loss.lvs_last.iter())
+        ));
+    }
+    if !loss.pgs_last.is_empty() {
+        reasons.push(format!(
+            "nobody else has all of {}; wait until they are clean, or bring back another of their members",
+            named("placement group", loss.pgs_last.iter())
+        ));
+    } else if !loss.pgs_short.is_empty() {
+        reasons.push(format!(
+            "{} would have fewer than {} members; add a meta server, and wait until they are clean",
+            named("placement group", loss.pgs_short.iter()),
+            map.settings().min_members
+        ));
+    }
+    if loss.no_majority {
+        reasons.push(
+            "the managers that stay would have no majority that is up; start those that are down, or remove them \
+             first"
+                .to_owned(),
+        );
+    }
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+/// How many there are, and the first of them.
+fn named<T: std::fmt::Display>(what: &str, ids: impl ExactSizeIterator<Item = T>) -> String {
+    let (count, plural) = (ids.len(), if ids.len() == 1 { "" } else { "s" });
+    let first: Vec<String> = ids.take(IDS_NAMED_MAX).map(|id| id.to_string()).collect();
+    let more = if count > IDS_NAMED_MAX { ", …" } else { "" };
+    format!("{count} {what}{plural} ({}{more})", first.join(", "))
+}
+
+impl Subject {
+    fn find(map: &Topology, name: &str, disk: Option<DiskId>) -> Result<Self, RoleError> {
+        let there = |record: &ServerRecord| record.state != ServerState::Removed;
+        let mut named = map.servers.iter().filter(|(_, record)| record.name == name);
+        let Some((server, record)) = named.clone().find(|(_, record)| there(record)) else {
+            if named.next().is_some() {
+                return Err(RoleError::Named(format!("{name} was removed for good already")));
+            }
+            let known = map.servers.values().filter(|record| there(record));
+            let known: Vec<&str> = known.map(|record| &*record.name).collect();
+            return Err(RoleError::Named(format!(
+                "there is no server {name:?}; there are {}",
+                known.join(", ")
+            )));
+        };
+        let disk = disk.map(|id| {
+            let mut there = record.disks.iter().filter(|(_, it)| it.state != DiskState::Removed);
+            let found = there.clone().find(|(it, _)| **it == id);
+            let found = found.map(|(id, record)| (*id, record.clone()));
+            let first = there.next().map_or("none".to_owned(), |(id, _)| id.to_string());
+            found.ok_or_else(|| {
+                RoleError::Named(format!("{name} has no disk {id}; the first it has is {first}"))
+            })
+        });
+        Ok(Self { server: *server, record: record.clone(), disk: disk.transpose()? })
+    }
+
+    fn name(&self) -> String {
+        match &self.disk {
+            Some((disk, _)) => format!("disk {disk} of {}", self.record.name),
+            None => self.record.name.clone(),
+        }
+    }
+
+    /// What is told of a drain that begins or ends.
+    fn drain_told(&self, map: &Topology, undo: bool) -> Result<Vec<String>, RoleError> {
+        let has = |role| self.record.roles.contains(&role);
+        let (keeps_ops, keeps_data) =
+            (has(ServerRole::Meta) && self.disk.is_none(), has(ServerRole::Data));
+        let name = self.name();
+        if !keeps_ops && !keeps_data {
+            return Err(RoleError::Named(format!(
+                "{name} holds nothing that could go elsewhere: it can be removed as it is"
+            )));
+        }
+        if undo {
+            return Ok(vec![format!("{name} drains no more: what has left it comes back in time")]);
+        }
+        let loss = match &self.disk {
+            Some((disk, _)) => map.loss_of_disk(*disk),
+            None => map.loss_of_server(self.server),
+        };
+        let mut told = vec![format!(
+            "{name} drains: {} copies of volumes and {} places in placement groups are to go elsewhere; see `larder \
+             status`",
+            loss.lvs.len(),
+            loss.pgs.len()
+        )];
+        let settings = map.settings();
+        for (keeps, role, wanted) in [
+            (keeps_ops, ServerRole::Meta, settings.members),
+            (keeps_data, ServerRole::Data, settings.copies),
+        ] {
+            let others = self.others_that_take(map, role);
+            if keeps && others < usize::from(wanted) {
+                told.push(format!(
+                    "warning: only {others} others could take it, and {wanted} copies are wanted: not all of it \
+                     finds a place before another server joins"
+                ));
+            }
+        }
+        Ok(told)
+    }
+
+    /// Other servers of this role that are to keep what they have; for a disk also its own server, if it has another.
+    fn others_that_take(&self, map: &Topology, role: ServerRole) -> usize {
+        let takes_disk = |server: ServerId, disk: (&DiskId, &DiskRecord)| {
+            let is_it =
+                self.disk.as_ref().is_some_and(|(id, _)| server == self.server && id == disk.0);
+            disk.1.state == DiskState::In && !is_it
+        };
+        let takes = |(server, record): &(&ServerId, &ServerRecord)| {
+            (**server != self.server || self.disk.is_some())
+                && record.roles.contains(&role)
+                && record.state != ServerState::Removed
+                && !record.draining
+                && (role != ServerRole::Data
+                    || record.disks.iter().any(|it| takes_disk(**server, it)))
+        };
+        map.servers.iter().filter(takes).count()
+    }
+
+    /// What goes with it.
+    fn loss_told(&self, loss: &Loss) -> Vec<String> {
+        let mut told = Vec::new();
+        if !loss.lvs.is_empty() {
+            told.push(format!("  a copy of {} is gone", named("volume", loss.lvs.iter())));
+        }
+        if !loss.pgs.is_empty() {
+            told.push(format!(
+                "  a member of {} is gone",
+                named("placement group", loss.pgs.iter())
+            ));
+        }
+        if self.record.state == ServerState::Up {
+            let what = if self.disk.is_some() { "its server's process" } else { "its process" };
+            told.push(format!("  {what} runs, and ends"));
+        }
+        // The founder is the first server of all.
+        if self.disk.is_none() && self.server == ServerId(0) {
+            told.push("  it founded the cluster: no more servers can join".to_owned());
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! What an operator is told.
+
+use larder_protocol::manager::quorum::LogIndex;
+use larder_protocol::manager::state::{ClusterId, NewServer, Settings};
+use larder_protocol::placement::{FailureDomains, Weight};
+use larder_types::{BootId, LvId, PgId, View};
+
+use super::*;
+
+/// A cluster of a manager, three meta servers and two data servers, all of them up.
+fn map() -> Topology {
+    let mut map = Topology::default();
+    let mut apply = |command| {
+        let index = LogIndex(map.applied.0 + 1);
+        map.apply(index, command).expect("the cluster is sound")
+    };
+    let settings = Settings {
+        pg_count: 2,
+        members: 3,
+        min_members: 2,
+        copies: 2,
+        min_copies: 1,
+        lv_blocks: 9,
+    };
+    apply(Command::Found(ClusterId(1), settings));
+    apply(Command::AddToken([1; 32], 1000));
+    let roles = [("m-0", ServerRole::Manager), ("meta-1", ServerRole::Meta)];
+    let roles =
+        roles.into_iter().chain([("meta-2", ServerRole::Meta), ("meta-3", ServerRole::Meta)]);
+    let roles = roles.chain([("data-4", ServerRole::Data), ("data-5", ServerRole::Data)]);
+    for (id, (name, role)) in (0..).map(ServerId).zip(roles) {
+        let server = NewServer {
+            name: name.to_owned(),
+            roles: [role].into(),
+            addresses: Vec::new(),
+            domains: FailureDomains::default(),
+            weight: Weight(1),
+        };
+        apply(Command::AddServer(server, (id.0 > 0).then_some(([1; 32], 1))));
+        apply(Command::ServerStarted(id, BootId(1), Vec::new(), Vec::new()));
+        if role == ServerRole::Data {
+            apply(Command::AddDisk(id, Weight(1), 9));
+        }
+    }
+    let members = vec![ServerId(1), ServerId(2), ServerId(3)];
+    apply(Command::BeginView(PgId(0), View(0), members));
+    let (one, two) = ((ServerId(4), DiskId(0)), (ServerId(5), DiskId(1)));
+    apply(Command::CreateLv(PgId(0), vec![one, two]));
+    apply(Command::LvCreated(LvId(0)));
+    apply(Command::CreateLv(PgId(0), vec![one]));
+    apply(Command::LvCreated(LvId(1)));
+    map
+}
+
+fn find(map: &Topology, name: &str, disk: Option<u32>) -> Result<Subject, String> {
+    Subject::find(map, name, disk.map(DiskId)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn names_and_disks_that_are_not_there_are_told_with_those_that_are() {
+    let mut map = map();
+    let error = find(&map, "data-9", None).err().expect("there is none");
+    assert!(error.contains("\"data-9\"") && error.contains("m-0, meta-1"), "{error}");
+    let error = find(&map, "data-5", Some(0)).err().expect("that is another's");
+    assert!(error.contains("has no disk 0") && error.contains("is 1"), "{error}");
+    assert!(find(&map, "meta-1", Some(0)).err().expect("no disks").contains("none"));
+    assert_eq!(find(&map, "data-5", Some(1)).expect("it is there").name(), "disk 1 of data-5");
+    map.servers.get_mut(&ServerId(5)).expect("it is there").state = ServerState::Removed;
+    let error = find(&map, "data-5", None).err().expect("it is gone");
+    assert!(error.contains("removed for good already"), "{error}");
+}
+
+#[test]
+fn the_last_copy_is_refused_by_name_and_others_are_told() {
+    let map = map();
+    let loss = map.loss_of_server(ServerId(4));
+    let reasons = reasons_against(&map, &loss).expect("volume 1 is nowhere else");
+    assert!(
+        reasons.contains("the last copy of 1 volume (1)") && reasons.contains("drain"),
+        "{reasons}"
+    );
+    let loss = map.loss_of_disk(DiskId(1));
+    assert_eq!(reasons_against(&map, &loss), None);
+    let told = find(&map, "data-5", Some(1)).expect("it is there").loss_told(&loss);
+    assert!(told[0].contains("a copy of 1 volume (0) is gone"), "{told:?}");
+    assert!(told[1].contains("runs, and ends"), "{told:?}");
+}
+
+#[test]
+fn a_group_with_too_few_members_and_a_lone_manager_are_refused_with_what_to_do() {
+    let mut map = map();
+    let apply = |map: &mut Topology, command| {
+        let index = LogIndex(map.applied.0 + 1);
+        map.apply(index, command).expect("it is sound")
+    };
+    let loss = map.loss_of_server(ServerId(3));
+    assert_eq!(reasons_against(&map, &loss), None);
+    apply(&mut map, Command::RemoveServer(ServerId(3)));
+    let loss = map.loss_of_server(ServerId(2));
+    let reasons = reasons_against(&map, &loss).expect("one is too few");
+    assert!(reasons.contains("1 placement group (0) would have fewer than 2 members"), "{reasons}");
+    let loss = map.loss_of_server(ServerId(0));
+    let reasons = reasons_against(&map, &loss).expect("it is the only manager");
+    assert!(reasons.contains("no majority"), "{reasons}");
+}
+
+#[test]
+fn a_drain_says_what_is_to_go_and_whether_there_is_room() {
+    let map = map();
+    let told = |name: &str, disk, undo| {
+        let subject = find(&map, name, disk).expect("it is there");
+        subject.drain_told(&map, undo).map_err(|error| error.to_string())
+    };
+    let lines = told("data-4", None, false).expect("it holds data");
+    assert!(lines[0].contains("2 copies of volumes and 0 places"), "{lines:?}");
+    assert!(lines[1].contains("only 1 others"), "two copies do not fit one server: {lines:?}");
+    assert!(told("m-0", None, false).expect_err("it holds nothing").contains("removed as it is"));
+    assert!(told("meta-1", None, true).expect("it is so")[0].contains("drains no more"));
+}
+
+#[test]
+fn many_ids_are_counted() {
+    let told = named("volume", (0..30).collect::<Vec<_>>().iter());
+    assert_eq!(told, "30 volumes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …)");
+}

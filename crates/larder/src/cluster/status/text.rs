@@ -1,0 +1,130 @@
+//! The state of a cluster for people.
+
+use std::io::Write;
+
+use super::{Pgs, Server, Status, Volumes};
+
+/// PGs and volumes that are shown one by one, at most; the others are counted.
+const SHOWN_MAX: usize = 20;
+/// Characters of a bar.
+const BAR: usize = 20;
+
+pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<()> {
+    writeln!(out, "cluster {}, map version {}", status.cluster, status.map_version)?;
+    let there = || status.servers.iter().filter(|server| server.state != "removed");
+    servers(out, there())?;
+    for server in there() {
+        draining(out, server)?;
+    }
+    pgs(out, &status.pgs)?;
+    volumes(out, &status.volumes)?;
+    writeln!(out, "buckets: {}", status.buckets)
+}
+
+fn servers<'a>(
+    out: &mut impl Write,
+    servers: impl Iterator<Item = &'a Server>,
+) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "\n  id  server               state    roles      leads / member of   volumes  disks"
+    )?;
+    for server in servers {
+        let disks: Vec<String> = server.disks.iter().map(|disk| disk.id.to_string()).collect();
+        let line = format!(
+            "{:>4}  {:<20} {:<8} {:<10} {:>5} / {:<9} {:>7}  {}",
+            server.id,
+            server.name,
+            server.state,
+            server.roles.join(","),
+            server.leads,
+            server.member_of,
+            server.volumes,
+            disks.join(",")
+        );
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// What a server or a disk that drains has left to give away; how much has left it is known of volumes alone.
+fn draining(out: &mut impl Write, server: &Server) -> std::io::Result<()> {
+    let Server { name, copies, member_of, .. } = server;
+    let all = server.disks.iter().filter(|_| server.draining);
+    let (freed, used) = all
+        .fold((0, 0), |(freed, used), disk| (freed + disk.volumes_freed, used + disk.volumes_used));
+    if server.draining {
+        write!(
+            out,
+            "{name} drains: {copies} copies of volumes and {member_of} places in placement groups left"
+        )?;
+        if freed + used > 0 {
+            write!(out, "  {}", bar(freed as usize, (freed + used) as usize))?;
+        }
+        writeln!(out)?;
+    }
+    for disk in server.disks.iter().filter(|disk| disk.draining) {
+        let (freed, used) = (disk.volumes_freed as usize, disk.volumes_used as usize);
+        let bar = bar(freed, freed + used);
+        writeln!(out, "disk {} of {name} drains: {used} copies of volumes left  {bar}", disk.id)?;
+    }
+    Ok(())
+}
+
+fn pgs(out: &mut impl Write, pgs: &Pgs) -> std::io::Result<()> {
+    let Pgs { total, clean, degraded, recovering, inactive, unclean } = pgs;
+    writeln!(
+        out,
+        "\nplacement groups: {total}, of these {clean} clean, {degraded} degraded, {recovering} recovering, \
+         {inactive} inactive"
+    )?;
+    for pg in unclean.iter().take(SHOWN_MAX) {
+        writeln!(
+            out,
+            "  pg {}: {} in view {}, members {:?}, learners {:?}, wanted {:?}",
+            pg.id, pg.state, pg.view, pg.members, pg.learners, pg.target
+        )?;
+    }
+    more(out, unclean.len())
+}
+
+fn volumes(out: &mut impl Write, volumes: &Volumes) -> std::io::Result<()> {
+    let Volumes { total, creating, open, read_only, degraded, unclean, .. } = volumes;
+    let (current, wanted) = (volumes.replicas_current, volumes.replicas_wanted);
+    writeln!(
+        out,
+        "volumes: {total}, of these {open} open, {creating} being made, {read_only} read-only; {degraded} degraded"
+    )?;
+    if current < wanted || volumes.replicas_rebuilding > 0 {
+        writeln!(
+            out,
+            "  {}  {current} of {wanted} copies are current, {} are being rebuilt",
+            bar(current, wanted),
+            volumes.replicas_rebuilding
+        )?;
+    }
+    for volume in unclean.iter().take(SHOWN_MAX) {
+        writeln!(
+            out,
+            "  volume {} of pg {}: {} copies current, {} on servers that are away, {} being rebuilt, {} gone",
+            volume.id, volume.pg, volume.current, volume.away, volume.rebuilding, volume.gone
+        )?;
+    }
+    more(out, unclean.len())
+}
+
+fn more(out: &mut impl Write, all: usize) -> std::io::Result<()> {
+    match all.saturating_sub(SHOWN_MAX) {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more"),
+    }
+}
+
+/// A share as a bar. What is not all is never shown as 100 %.
+fn bar(done: usize, all: usize) -> String {
+    let (filled, percent) = match all {
+        0 => (BAR, 100),
+        all => (done * BAR / all, done * 100 / all),
+    };
+    format!("[{}{}] {percent:>3} %", "#".repeat(filled), "-".repeat(BAR - filled))
+}
