@@ -25,6 +25,9 @@ pub(crate) enum Driver {
     /// A meta server counts a lease from its arrival.
     #[cfg(feature = "planted-bugs")]
     LeaseFromArrival,
+    /// A meta server counts a copy when it has sent it.
+    #[cfg(feature = "planted-bugs")]
+    CountsCopyUnwritten,
 }
 
 macro_rules! asks {
@@ -48,6 +51,7 @@ asks! {
     says_persisted_at_once => SaysPersistedAtOnce,
     claims_all => ClaimsAll,
     counts_lease_from_arrival => LeaseFromArrival,
+    counts_copy_unwritten => CountsCopyUnwritten,
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -82,6 +86,9 @@ bugs! {
     "snapshot-keeps-old-rows" => protocol: larder_protocol::Planted::SnapshotKeepsOldRows,
     "lease-not-waited-out" => protocol: larder_protocol::Planted::LeaseNotWaitedOut,
     "lease-not-confirmed" => protocol: larder_protocol::Planted::LeaseNotConfirmed,
+    "copy-under-lasting-grant" => protocol: larder_protocol::Planted::CopyUnderLastingGrant,
+    "vacated-with-open-puts" => protocol: larder_protocol::Planted::VacatedWithOpenPuts,
+    "copy-counted-unwritten" => driver: Driver::CountsCopyUnwritten,
     "lost-member-leads" => driver: Driver::ClaimsAll,
     "lease-from-arrival" => driver: Driver::LeaseFromArrival,
     "managers-persist-late" => driver: Driver::SaysPersistedAtOnce,

@@ -17,14 +17,19 @@ const OF_RETURNING: &[&str] = &[
     "lost-member-leads",
 ];
 
+/// Bugs of copies that are made while replicas come and go.
+const OF_COPIES: &[&str] =
+    &["copy-under-lasting-grant", "vacated-with-open-puts", "copy-counted-unwritten"];
+
 /// How a bug is looked for: one that needs a view change while old messages are on their way takes
 /// three members, one of returning members many that go and come, and one that needs a batch which
 /// crosses from one segment of the log into the next takes large ops.
 fn options(name: &str) -> Options {
     let bugs = Bugs::named(name).expect("a planted bug's name");
+    let is_of_several = OF_RETURNING.contains(&name) || OF_COPIES.contains(&name);
     Options {
-        members: if name == "open-lowers" || OF_RETURNING.contains(&name) { 3 } else { 1 },
-        restless: OF_RETURNING.contains(&name),
+        members: if name == "open-lowers" || is_of_several { 3 } else { 1 },
+        restless: is_of_several,
         heavy_log: name == "cut-tail-not-synced",
         bugs,
         ..Options::default()

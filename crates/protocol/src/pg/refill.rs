@@ -163,7 +163,8 @@ impl Pg {
 
     fn refill(&mut self, row: &[u8], chunk: Chunk, need: Need) -> Option<Box<Refill>> {
         let at = OpId { view: self.view, seq: self.applied.seq.next() };
-        let at = if self.planted.copies_under_later_grants() { self.next_id() } else { at };
+        let lasts = self.planted.copies_under_lasting_grants();
+        let at = if lasts { OpId { seq: OpSeq(u64::MAX), ..at } } else { at };
         let space = self.space.as_ref()?;
         let to = need.missing.iter().next()?;
         let is_free = !self.refills.under_way.contains_key(row)

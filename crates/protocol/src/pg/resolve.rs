@@ -16,7 +16,6 @@ use super::{Pg, Role};
 use crate::index::{Index, IndexError};
 use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX};
 use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
-use crate::planted::Planted;
 use crate::rebuild::Space;
 use crate::space::{FreeRuns, LvInfo, VolumeGroup};
 
@@ -44,8 +43,7 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
         let view = self.view;
-        let planted = self.planted;
-        let fence_known = planted.skips_fence();
+        let fence_known = self.planted.skips_fence();
         let Some(space) = self.space.as_ref() else { return Ok(()) };
         let Some(open) = self.open.get_mut(&op.seq) else { return Ok(()) };
         if open.id != op || open.outcome.is_some() || open.resolution.is_some() {
@@ -62,8 +60,7 @@ impl Pg {
             return Ok(());
         }
         let mut resolution = Resolution::default();
-        let (lv, grant, replicas) =
-            (open.chunk.lv, open.chunk.grant, given(space, &open.chunk, planted));
+        let (lv, grant, replicas) = (open.chunk.lv, open.chunk.grant, given(space, &open.chunk));
         if fenced_by_open || fence_known {
             resolution.verifying = true;
             resolution.gone = space.gone(lv);
@@ -221,13 +218,13 @@ impl Pg {
         if open.chunk.grant != grant {
             return None;
         }
-        let replicas = given(self.space.as_ref()?, &open.chunk, self.planted);
+        let replicas = given(self.space.as_ref()?, &open.chunk);
         Some((replicas, open.resolution.as_mut()?, &open.chunk))
     }
 
     /// Replicas that are to be given an open put's data.
     pub(super) fn given(&self, chunk: &Chunk) -> Holders {
-        self.space.as_ref().map_or(chunk.holders, |space| given(space, chunk, self.planted))
+        self.space.as_ref().map_or(chunk.holders, |space| given(space, chunk))
     }
 
     /// Replicas of an open put's LV that are gone for good.
@@ -397,11 +394,10 @@ impl Pg {
 
 /// Replicas that were to be given a put's data when it was granted. One that joined its LV later never had it, and
 /// says nothing about it.
-fn given(space: &VolumeGroup, chunk: &Chunk, planted: Planted) -> Holders {
+fn given(space: &VolumeGroup, chunk: &Chunk) -> Holders {
     let present = space.present(chunk.lv);
     // A put of an earlier release names none: they were all that there were.
-    let are_all = chunk.holders.is_empty() || planted.asks_new_replicas();
-    if are_all { present } else { chunk.holders.common(present) }
+    if chunk.holders.is_empty() { present } else { chunk.holders.common(present) }
 }
 
 fn ask_to_verify(chunk: &Chunk, replicas: Holders, gone: Holders, out: &mut Outbox) {

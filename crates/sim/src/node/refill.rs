@@ -150,11 +150,14 @@ impl Node {
                     data: bytes,
                     replica: to,
                 };
-                let twice = net.rng.one_in(8).then(|| input.clone());
+                let twice = net.rng.one_in(2).then(|| input.clone());
                 net.send_lossy((store, input));
                 if let Some(input) = twice {
-                    let late = net.rng.below(3_000 * MS);
+                    let late = net.rng.below(20_000 * MS);
                     net.after(late, (store, input));
+                }
+                if self.setup.options.bugs.driver.counts_copy_unwritten() {
+                    return self.copied(copy, true, net);
                 }
                 Ok(())
             }
