@@ -93,9 +93,11 @@ impl World {
         if agreed.map.servers.values().any(|server| server.draining) {
             return Err("a server drains".to_owned());
         }
-        let is_filled =
-            |lv: &LvRecord| lv.present().all(|(_, replica)| replica.state == ReplicaState::Current);
-        if let Some(lv) = agreed.map.lvs.iter().find(|lv| !is_filled(lv)) {
+        let is_filled = |lv: &&LvRecord| {
+            lv.present().all(|(_, replica)| replica.state == ReplicaState::Current)
+        };
+        let mut filling = agreed.map.lvs.iter().filter(|lv| !is_filled(lv));
+        if let Some(lv) = filling.find(|lv| !self.has_lost(lv.pg)) {
             return Err(format!("a replica is being filled: {lv:?}"));
         }
         for (at, node) in self.nodes.iter().enumerate() {
@@ -118,7 +120,7 @@ impl World {
                     || gauges.tail_ops > 0
                     || gauges.open_puts > 0
                     || gauges.waiting_calls > 0
-                    || pg.wants_walk().is_some()
+                    || primary && pg.wants_walk().is_some() && !self.has_lost(pg.id())
                 {
                     let role = pg.role();
                     return Err(format!("meta server {at}, pg {}: {role:?}, {gauges:?}", pg.id()));
@@ -126,6 +128,13 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Whether no copy of some chunk of a PG is good, as all that it had were damaged on purpose: it is tried for ever
+    /// to copy it.
+    fn has_lost(&self, pg: PgId) -> bool {
+        let primary = self.agreed.borrow().primary(pg);
+        self.nodes[primary].chunks_of(pg).iter().any(|chunk| self.good_copy(chunk).is_none())
     }
 
     fn check(&mut self) -> Result<(), Finding> {

@@ -299,3 +299,12 @@ fn settings(found: &config::Found) -> Settings {
         lv_blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
     }
 }
+
+/// Listens where the configuration says.
+async fn bind(address: &str, field: &'static str) -> Result<TcpListener, RoleError> {
+    larder_s3::listen(address).await.map_err(|source| RoleError::Listen {
+        address: address.to_owned(),
+        field,
+        source,
+    })
+}

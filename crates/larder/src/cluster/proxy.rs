@@ -10,10 +10,9 @@ use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy};
 use larder_roles::wire::{ProxyMessage, ProxyService};
 use larder_s3::{FaceOptions, S3Service, ServerOptions, serve};
-use tokio::net::TcpListener;
 
 use super::config::RoleConfig;
-use super::{Member, RoleError, Stop, dismissed, end_of_run};
+use super::{Member, RoleError, Stop, bind, dismissed, end_of_run};
 use crate::credentials;
 use crate::metrics::{Metrics, ProxyMetrics, serve_metrics};
 
@@ -86,12 +85,4 @@ pub(super) async fn run(config: RoleConfig, mut stop: Stop) -> Result<(), RoleEr
         _drained = serve(s3, service, metrics, options, async move { stop.told().await }) => Ok(()),
         error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => Err(error),
     }
-}
-
-async fn bind(address: &str, field: &'static str) -> Result<TcpListener, RoleError> {
-    larder_s3::listen(address).await.map_err(|source| RoleError::Listen {
-        address: address.to_owned(),
-        field,
-        source,
-    })
 }

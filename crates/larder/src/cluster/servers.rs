@@ -1,6 +1,7 @@
 //! The processes that serve other servers: manager, meta, data.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use larder_env::{Disk, RealDisk};
 use larder_metalog::LogConfig;
@@ -16,6 +17,7 @@ use super::config::RoleConfig;
 use super::{
     Member, RoleError, Stop, dismissed, end_of_run, identity, listen, managers, removal, settings,
 };
+use crate::metrics::{MetaMetrics, Metrics, serve_metrics};
 
 /// A meta server's share of the PGs.
 pub(super) const WEIGHT: Weight = Weight(100);
@@ -60,7 +62,7 @@ pub(super) async fn meta(config: RoleConfig, mut stop: Stop) -> Result<(), RoleE
     let disk = RealDisk::open(&config.dir).map_err(|error| RoleError::Fatal(error.to_string()))?;
     let lock = disk.lock(larder_roles::store::LOCK_FILE);
     let _lock = lock.map_err(|error| RoleError::Fatal(error.to_string()))?;
-    let disk: std::sync::Arc<dyn Disk> = std::sync::Arc::new(disk);
+    let disk: Arc<dyn Disk> = Arc::new(disk);
     let log = LogConfig {
         segment_bytes: config.log_segment_mib * 1024 * 1024,
         ..LogConfig::new(larder_env::rng::unique_u64())
@@ -78,6 +80,11 @@ pub(super) async fn meta(config: RoleConfig, mut stop: Stop) -> Result<(), RoleE
     let managers = member.managers();
     let listener = Listener::start(&member.endpoint, member.socket, services);
     let listener = listener.map_err(RoleError::System)?;
+    if config.metrics_listen != "off" {
+        let metrics = Arc::new(Metrics::new(MetaMetrics::new(server.meta().clone())));
+        let listener = super::bind(&config.metrics_listen, "metrics_listen").await?;
+        tokio::spawn(serve_metrics(listener, metrics));
+    }
     tracing::info!(server = %member.me, address = %member.address, "a meta server runs");
     let mut fatal = server.meta().fatal();
     let over = |map: &Topology| end_of_run(map, member.me, member.boot, &config.dir);

@@ -1,0 +1,93 @@
+//! What a cluster's meta server counts.
+
+use std::sync::Arc;
+
+use larder_roles::meta::Meta;
+
+use super::RoleMetrics;
+
+/// A meta server whose other roles run in other processes.
+pub(crate) struct MetaMetrics {
+    meta: Arc<Meta>,
+}
+
+impl MetaMetrics {
+    /// Metrics of a meta server.
+    pub(crate) fn new(meta: Arc<Meta>) -> Self {
+        Self { meta }
+    }
+}
+
+impl RoleMetrics for MetaMetrics {
+    fn is_ready(&self) -> bool {
+        self.meta.fatal().borrow().is_none()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let (log, rebuild) = (self.meta.log_counters(), self.meta.rebuild());
+        let of = |had: &dyn Fn(usize) -> bool| -> f64 {
+            rebuild.made().filter(|(good, _)| had(*good)).map(|(_, made)| made as f64).sum()
+        };
+        vec![
+            ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
+            ("log_ops", "Ops written to the log", log.ops as f64),
+            ("log_bytes", "Bytes of log that are synced", log.synced as f64),
+            ("rebuild_walks", "Walks for copies that are missing", rebuild.walks() as f64),
+            (
+                "rebuild_copies_of_single",
+                "Copies made of chunks of which one could be read",
+                of(&|good| good == 1),
+            ),
+            (
+                "rebuild_copies_of_several",
+                "Copies made of chunks of which two or more could be read",
+                of(&|good| good > 1),
+            ),
+            ("rebuild_bytes", "Bytes of copies made", rebuild.bytes() as f64),
+            (
+                "rebuild_failed_copies",
+                "Copies that could not be made, and are tried again",
+                rebuild.failed() as f64,
+            ),
+        ]
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let (mut tail, mut open, mut doubt) = (0, 0, 0);
+        for pg in self.meta.pg_ids() {
+            let gauges = self.meta.gauges(pg);
+            tail += gauges.tail_ops;
+            open += gauges.open_puts;
+            doubt += gauges.in_doubt;
+        }
+        let lacking = self.meta.rebuild().lacking();
+        let single = lacking.get(&1).copied().unwrap_or_default();
+        let lost = lacking.get(&0).copied().unwrap_or_default();
+        let short: u64 = lacking.range(2..).map(|(_, chunks)| chunks).sum();
+        vec![
+            ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
+            ("open_puts", "Puts without an outcome", open as f64),
+            ("puts_in_doubt", "Puts being resolved", doubt as f64),
+            (
+                "index_disk_bytes",
+                "Bytes that the index takes on disk",
+                self.meta.index_bytes() as f64,
+            ),
+            (
+                "rebuild_chunks_lost",
+                "Chunks of which no copy could be read at the last walk",
+                lost as f64,
+            ),
+            (
+                "rebuild_chunks_single",
+                "Chunks of which one copy could be read at the last walk",
+                single as f64,
+            ),
+            (
+                "rebuild_chunks_short",
+                "Chunks with several copies, but fewer than wanted, or one elsewhere, at the last walk",
+                short as f64,
+            ),
+        ]
+    }
+}
