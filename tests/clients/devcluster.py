@@ -112,11 +112,13 @@ class Cluster:
         return self.directory / f"node-{node + 1}" / role / "role.toml"
 
     def log_tail(self, lines=8):
-        texts = []
-        for path in sorted([pathlib.Path(f"{self.directory}.log"), *self.directory.glob("node-*/*/process.log")]):
-            last = path.read_text(errors="replace").splitlines()[-lines:]
-            texts.append("\n".join([f"--- {path}", *last]))
-        return "\n".join(texts)
+        return log_tails([pathlib.Path(f"{self.directory}.log"), *self.directory.glob("node-*/*/process.log")], lines)
+
+
+def log_tails(paths, lines):
+    """The ends of log files, each under its name."""
+    tails = ((path, path.read_text(errors="replace").splitlines()[-lines:]) for path in sorted(paths))
+    return "\n".join("\n".join([f"--- {path}", *last]) for path, last in tails)
 
 
 def is_ready(endpoint):

@@ -7,14 +7,16 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use larder_protocol::index::Visit;
+use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{Origin, Recovering};
+use larder_protocol::rebuild::Space;
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, Description, Effect, Event, FreeRuns, Index,
     IndexError, LvInfo, Outbox, Pg, Planted, PutCall, Replica, Token,
 };
 use larder_types::{
-    Attributes, BootId, BucketId, Condition, ETag, Epoch, Grant, GrantKey, Holders, LvId,
-    ObjectKey, OpId, OpSeq, PgId, Request, ServerId, SessionId, Target, View,
+    Attributes, BootId, BucketId, Condition, DiskId, ETag, Epoch, Grant, GrantKey, Holders, LvId,
+    ObjectKey, OpId, OpSeq, PgId, PvId, Request, ServerId, SessionId, Target, View,
 };
 
 use crate::Outcome;
@@ -94,9 +96,12 @@ impl Member {
         let mut member = Self { pg, table, out, last: OpId::default() };
         member.step(Event::NewView { view: View(1), members: vec![ME], boot: BootId(1) });
         member.sync();
-        let replicas = vec![Replica { server: ME, boot: BootId(1) }];
-        let info = LvInfo { lv: LvId(0), blocks: LV_BLOCKS, replicas };
-        member.pg.adopt_space(vec![(info, FreeRuns::whole(LV_BLOCKS))], &mut member.out);
+        let (disk, pv, state) = (DiskId(0), PvId(0), ReplicaState::Current);
+        let replicas = vec![Replica { server: ME, boot: BootId(1), disk, pv, state }];
+        let as_of = MapVersion(1);
+        let info = LvInfo { lv: LvId(0), blocks: LV_BLOCKS, replicas, as_of };
+        let lvs = vec![(info, FreeRuns::whole(LV_BLOCKS))];
+        member.pg.adopt_space(Space { lvs, is_as_wanted: true }, &mut member.out);
         let floor = GrantKey { view: View(1), seq: OpSeq(0) };
         let answer = DataAnswer::Floor(floor);
         member.step(Event::Data { lv: LvId(0), replica: 0, answer });

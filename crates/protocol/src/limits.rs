@@ -19,6 +19,12 @@ pub const GRANT_MS_MAX: u64 = 60_000;
 /// Replicas that may fail between two ticks before calls that wait for space are turned away: another
 /// LV may be out of reach too.
 pub const LV_FAILURES_MAX: u32 = 4;
+/// Copies of one PG's chunks that are being made at a time.
+pub const REFILLS_MAX: usize = 32;
+/// Chunks whose holders change in one op: about 20 KiB.
+pub const HOLDERS_CHANGES_MAX: usize = 128;
+/// Chunks of one PG whose holders are about to change.
+pub const HOLDERS_WAITING_MAX: usize = 8 * HOLDERS_CHANGES_MAX;
 /// Answers kept per session for repeats.
 pub const REPEATS_MAX: usize = 65_536;
 /// Applied ops that a member of several remembers for one that is a little behind: about 100 KiB.
@@ -110,6 +116,8 @@ pub const FLAP_FORGET_MS: u64 = 60 * 60 * 1000;
 pub const LOST_MS: u64 = 10 * 60 * 1000;
 /// Milliseconds between two looks at where replicas ought to be.
 pub const LV_PLAN_MS: u64 = 5000;
+/// Milliseconds after which an order to vacate a replica is forgotten if the manager does not repeat it.
+pub const VACATE_MS: u64 = 3 * LV_PLAN_MS;
 /// Proposals of the leading manager that are under way.
 pub const POLICY_PROPOSALS_MAX: usize = 512;
 /// Renewals that wait for the quorum's confirmation.

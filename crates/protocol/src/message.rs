@@ -1,15 +1,18 @@
 //! What goes into a PG's machine and what comes out of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_types::{
-    Attributes, BootId, BucketId, ChecksumAlgorithm, ChecksumKind, Chunk, Condition, ETag, Epoch,
-    Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, Op, OpId,
-    OpSeq, PartRef, Request, ServerId, SessionId, StreamId, Target, UploadId, VersionRow, View,
+    Attributes, BootId, BucketId, ChecksumAlgorithm, ChecksumKind, Chunk, Condition, DiskId, ETag,
+    Epoch, Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, Op,
+    OpId, OpSeq, PartRef, Request, ServerId, SessionId, StreamId, Target, UploadId, VersionRow,
+    View,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::manager::state::MapVersion;
 use crate::pg::{Piece, SnapshotHeader};
 use crate::space::LvInfo;
 
@@ -228,6 +231,8 @@ pub enum Answer {
         lv: LvId,
         /// Runs of blocks in the order of the data.
         extents: Vec<Extent>,
+        /// Replicas that all have to have it.
+        replicas: Holders,
         /// The version's clock.
         clock: HybridClock,
     },
@@ -454,8 +459,35 @@ pub enum Event {
         /// Floor.
         floor: u64,
     },
-    /// The manager gave the group another LV.
-    LvAdded(LvInfo),
+    /// The manager gave the group another LV, or one of its LVs other replicas.
+    Lv(LvInfo),
+    /// The manager wants no copies on a replica any more.
+    Vacate {
+        /// LV.
+        lv: LvId,
+        /// Index of the replica.
+        replica: usize,
+        /// Its order, named in the answer.
+        order: MapVersion,
+        /// Whether the disk is gone for good, with all its copies.
+        is_lost: bool,
+    },
+    /// A copy that [`crate::Pg::consider`] asked for was made and is durable, or was not.
+    Refilled {
+        /// The chunk's row.
+        row: Bytes,
+        /// Grant of the copy.
+        grant: Grant,
+        /// Whether it is durable there.
+        is_copied: bool,
+    },
+    /// Every chunk that the index showed of the PG was considered since [`crate::Pg::wants_walk`] gave this number.
+    Walked {
+        /// The number.
+        walk: u64,
+        /// Replicas for which some copy is still to be made or given up.
+        unmet: BTreeSet<(LvId, usize)>,
+    },
     /// The pool has no LV left.
     PoolEmpty,
     /// Time passed.
@@ -496,6 +528,24 @@ pub enum Effect {
     Committed,
     /// Ask the manager for another LV.
     NeedLv,
+    /// Tell the manager that this replica, on this disk, has a copy of all that its LV holds.
+    Rebuilt {
+        /// LV.
+        lv: LvId,
+        /// Index of the replica.
+        replica: usize,
+        /// Its disk.
+        disk: DiskId,
+    },
+    /// Tell the manager that nothing names this replica any more.
+    Vacated {
+        /// LV.
+        lv: LvId,
+        /// Index of the replica.
+        replica: usize,
+        /// The manager's order.
+        order: MapVersion,
+    },
     /// The view is active: tell the manager.
     ViewActive(View),
     /// Tell the manager that this learner has everything that the view's members have.

@@ -40,6 +40,15 @@ pub enum Planted {
     /// Leases are told without asking whether this manager still leads.
     #[cfg(feature = "planted-bugs")]
     LeaseNotConfirmed,
+    /// A copy is made under a grant that is not void when its chunk's space is used again.
+    #[cfg(feature = "planted-bugs")]
+    CopyUnderLaterGrant,
+    /// A replica is said to be vacated while puts are open that will name it.
+    #[cfg(feature = "planted-bugs")]
+    VacatedWithOpenPuts,
+    /// A replica that joined an LV later says of a put in doubt that it was never acknowledged.
+    #[cfg(feature = "planted-bugs")]
+    NewReplicaDecides,
 }
 
 macro_rules! asks {
@@ -71,4 +80,7 @@ asks! {
     keeps_old_rows => SnapshotKeepsOldRows,
     waits_out_no_lease => LeaseNotWaitedOut,
     confirms_no_lease => LeaseNotConfirmed,
+    copies_under_later_grants => CopyUnderLaterGrant,
+    vacates_with_open_puts => VacatedWithOpenPuts,
+    asks_new_replicas => NewReplicaDecides,
 }

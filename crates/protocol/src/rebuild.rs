@@ -79,14 +79,23 @@ pub enum Stray {
 /// What was found.
 #[derive(Debug)]
 pub struct Derived {
-    /// Each LV with what is free in it.
-    pub lvs: Vec<(LvInfo, FreeRuns)>,
+    /// What a PG allocates from.
+    pub space: Space,
     /// Contradictions of space: serve nothing if there is one.
     pub faults: Vec<SpaceFault>,
     /// Rows that do not fit each other.
     pub strays: Vec<Stray>,
     /// Streams without a parent, with their PG: those of dead sessions are to be dropped.
     pub open_streams: Vec<(BucketId, StreamId, PgId)>,
+}
+
+/// The LVs of a PG, as METAX describes them.
+#[derive(Debug)]
+pub struct Space {
+    /// Each LV with what is free in it.
+    pub lvs: Vec<(LvInfo, FreeRuns)>,
+    /// Whether every committed chunk has a copy on each replica of its LV, and on no other.
+    pub is_as_wanted: bool,
 }
 
 /// Rows of one stream or upload, and what names them.
@@ -116,6 +125,7 @@ pub struct SpaceScan {
     streams: BTreeMap<(BucketId, StreamId), Family>,
     uploads: BTreeMap<(BucketId, UploadId), Family>,
     open_streams: Vec<(BucketId, StreamId, PgId)>,
+    is_as_wanted: bool,
 }
 
 impl SpaceScan {
@@ -129,6 +139,7 @@ impl SpaceScan {
             streams: BTreeMap::new(),
             uploads: BTreeMap::new(),
             open_streams: Vec::new(),
+            is_as_wanted: true,
         }
     }
 
@@ -141,7 +152,7 @@ impl SpaceScan {
             Some(b'K') => {
                 let (bucket, stream) = stream_of_chunk(row).ok_or_else(|| unreadable(row))?;
                 self.streams.entry((bucket, stream)).or_default().rows += 1;
-                self.claim(&decode::<Chunk>("chunk row", value)?);
+                self.note_chunk(&decode::<Chunk>("chunk row", value)?);
             }
             Some(b'O') => {
                 let (bucket, stream) =
@@ -171,7 +182,7 @@ impl SpaceScan {
     fn note_body(&mut self, bucket: BucketId, body: &Body) {
         match body {
             Body::Inline(_) => {}
-            Body::Chunk(chunk) => self.claim(chunk),
+            Body::Chunk(chunk) => self.note_chunk(chunk),
             Body::Stream { stream, chunks, .. } => {
                 self.streams.entry((bucket, *stream)).or_default().named = Some(*chunks);
             }
@@ -180,6 +191,12 @@ impl SpaceScan {
                 self.uploads.entry((bucket, *upload)).or_default().named = named;
             }
         }
+    }
+
+    fn note_chunk(&mut self, chunk: &Chunk) {
+        let wanted = self.lvs.get(&chunk.lv).map(|(info, _)| info.present());
+        self.is_as_wanted &= wanted == Some(chunk.holders);
+        self.claim(chunk);
     }
 
     /// Takes the blocks of a chunk out of what is free; also those of a put that is still open.
@@ -216,8 +233,9 @@ impl SpaceScan {
                 strays.push(Stray::PartsMissing { bucket, upload });
             }
         }
-        let (lvs, faults) = (self.lvs.into_values().collect(), self.faults);
-        Derived { lvs, faults, strays, open_streams: self.open_streams }
+        let space =
+            Space { lvs: self.lvs.into_values().collect(), is_as_wanted: self.is_as_wanted };
+        Derived { space, faults: self.faults, strays, open_streams: self.open_streams }
     }
 }
 
@@ -261,7 +279,12 @@ mod tests {
     }
 
     fn scan() -> SpaceScan {
-        let info = LvInfo { lv: LvId(1), blocks: 100, replicas: Vec::new() };
+        let info = LvInfo {
+            lv: LvId(1),
+            blocks: 100,
+            replicas: Vec::new(),
+            as_of: crate::manager::state::MapVersion(1),
+        };
         SpaceScan::new(std::iter::once(info))
     }
 
@@ -277,7 +300,7 @@ mod tests {
         scan.note(&rows::open_stream(BUCKET, stream(1)), &encode(&PgId(2))).unwrap();
         scan.claim(&chunk(0, 10));
         let derived = scan.finish();
-        assert_eq!(derived.lvs[0].1.blocks(), 85);
+        assert_eq!(derived.space.lvs[0].1.blocks(), 85);
         assert_eq!(derived.open_streams, [(BUCKET, stream(1), PgId(2))]);
         assert!(derived.faults.is_empty() && derived.strays.is_empty());
     }

@@ -7,14 +7,23 @@
 //!    (DESIGN §8): until then a late write may still be under way.
 //! 3. An LV gives no space before every replica has answered its `Open` in the current view.
 //! 4. All of this is derived from METAX: nothing here is ever stored as the truth.
+//! 5. A replica whose copies are to be given up, or of which one cannot be reached, gets no new ones: its LV gives
+//!    no space.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::limits::{BLOCK_BYTES, CHUNK_BLOCKS_MAX, CHUNK_EXTENTS_MAX};
-use larder_types::{BootId, Extent, GrantKey, Holders, LvId, OpId, OpSeq, ServerId, View};
+use larder_types::{
+    BootId, DiskId, Extent, GrantKey, Holders, LvId, OpId, OpSeq, PvId, ServerId, View,
+};
 
 use crate::limits::{LV_FULL_PERCENT, WAITING_BLOCKS_BEFORE_RAISE, WITHHELD_MS};
+use crate::manager::state::{MapVersion, ReplicaState};
 use crate::planted::Planted;
+use need::Leaving;
+pub use need::Need;
+
+mod need;
 
 /// One replica of an LV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +32,12 @@ pub struct Replica {
     pub server: ServerId,
     /// The run of that server, to which an `Open` is addressed.
     pub boot: BootId,
+    /// Its disk.
+    pub disk: DiskId,
+    /// Its PV there.
+    pub pv: PvId,
+    /// What it holds.
+    pub state: ReplicaState,
 }
 
 /// An LV as the topology map describes it.
@@ -32,8 +47,20 @@ pub struct LvInfo {
     pub lv: LvId,
     /// Blocks it has.
     pub blocks: u32,
-    /// Its replicas, by index.
+    /// Its replicas, by index; those that are gone are only places in the list.
     pub replicas: Vec<Replica>,
+    /// The map that says so.
+    pub as_of: MapVersion,
+}
+
+impl LvInfo {
+    /// Replicas that are there.
+    #[must_use]
+    pub fn present(&self) -> Holders {
+        let there =
+            self.replicas.iter().enumerate().filter(|(_, it)| it.state != ReplicaState::Gone);
+        there.fold(Holders::default(), |all, (index, _)| all.with(index))
+    }
 }
 
 /// Free runs of one LV.
@@ -185,6 +212,8 @@ struct Lv {
     asked: GrantKey,
     /// Replicas that broke or are out of reach: no new space is given here.
     gone: Holders,
+    /// Replicas whose copies are to be given up.
+    leaving: BTreeMap<usize, Leaving>,
 }
 
 /// The part of an LV for which a replica's disk had no room. A disk gives an LV its room from the LV's
@@ -211,17 +240,31 @@ impl Lv {
         }
     }
 
+    /// Freed extents that no late write can reach any more are free.
+    fn release_below_floor(&mut self) {
+        let Some(floor) = self.floor() else { return };
+        while let Some(&(freed_by, extent)) = self.waiting.front() {
+            if floor <= freed_by {
+                break;
+            }
+            self.waiting.pop_front();
+            self.waiting_blocks -= extent.blocks;
+            self.release(extent);
+        }
+    }
+
     fn withheld_blocks(&self) -> u32 {
         self.withheld.as_ref().map_or(0, |withheld| withheld.runs.blocks())
     }
 
     fn floor(&self) -> Option<GrantKey> {
-        self.floors.iter().copied().min().flatten()
+        self.info.present().iter().map(|replica| self.floors[replica]).min().flatten()
     }
 
     fn takes_objects(&self) -> bool {
         let used = self.info.blocks - self.runs.blocks() - self.withheld_blocks();
-        self.gone.count() == 0
+        self.gone.is_empty()
+            && self.leaving.is_empty()
             && self.floor().is_some()
             && u64::from(used) * 100 < u64::from(self.info.blocks) * LV_FULL_PERCENT
     }
@@ -286,6 +329,7 @@ impl VolumeGroup {
             floors,
             asked,
             gone: Holders::default(),
+            leaving: BTreeMap::new(),
             info,
         };
         let known = self.lvs.insert(lv.info.lv, lv);
@@ -306,20 +350,11 @@ impl VolumeGroup {
     /// A replica answered `Open` or a raise with its floor.
     pub fn floor_acknowledged(&mut self, lv: LvId, replica: usize, floor: GrantKey) {
         let Some(lv) = self.lvs.get_mut(&lv) else { return };
-        let Some(slot) = lv.floors.get_mut(replica) else { return };
-        if floor.view != self.view {
+        if floor.view != self.view || !lv.info.present().has(replica) {
             return;
         }
-        *slot = (*slot).max(Some(floor));
-        let Some(floor) = lv.floor() else { return };
-        while let Some(&(freed_by, extent)) = lv.waiting.front() {
-            if floor <= freed_by {
-                break;
-            }
-            lv.waiting.pop_front();
-            lv.waiting_blocks -= extent.blocks;
-            lv.release(extent);
-        }
+        lv.floors[replica] = lv.floors[replica].max(Some(floor));
+        lv.release_below_floor();
     }
 
     /// A replica of the LV is broken or out of reach: the LV gives no more space in this view.
@@ -339,10 +374,10 @@ impl VolumeGroup {
     #[must_use]
     pub fn is_fenced(&self, lv: LvId) -> bool {
         self.lvs.get(&lv).is_some_and(|lv| {
-            let fenced = |(replica, floor): (usize, &Option<GrantKey>)| {
-                floor.is_some() || lv.gone.has(replica)
-            };
-            lv.floors.iter().any(Option::is_some) && lv.floors.iter().enumerate().all(fenced)
+            let is_open = |replica: usize| lv.floors[replica].is_some();
+            let present = lv.info.present();
+            present.iter().any(is_open)
+                && present.iter().all(|replica| is_open(replica) || lv.gone.has(replica))
         })
     }
 
@@ -354,7 +389,7 @@ impl VolumeGroup {
         let need = bytes.div_ceil(BLOCK_BYTES).max(1);
         let mut opening = false;
         for (&id, lv) in &mut self.lvs {
-            opening |= lv.floor().is_none() && lv.gone.count() == 0;
+            opening |= lv.floor().is_none() && lv.gone.is_empty() && lv.leaving.is_empty();
             if lv.takes_objects()
                 && let Some(extents) = lv.runs.allocate(need)
             {
@@ -432,7 +467,7 @@ impl VolumeGroup {
     #[must_use]
     pub fn regains(&self) -> bool {
         self.lvs.values().any(|lv| {
-            lv.gone.count() == 0
+            lv.gone.is_empty()
                 && lv.waiting.front().is_some_and(|&(freed_by, _)| freed_by < lv.asked)
         })
     }
@@ -456,139 +491,4 @@ impl VolumeGroup {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn info() -> LvInfo {
-        let replica = |n| Replica { server: ServerId(n), boot: BootId(1) };
-        LvInfo { lv: LvId(1), blocks: 100, replicas: vec![replica(1), replica(2)] }
-    }
-
-    fn floor(seq: u64) -> GrantKey {
-        GrantKey { view: View(3), seq: OpSeq(seq) }
-    }
-
-    #[test]
-    fn space_is_given_only_after_every_replica_opened() {
-        let mut group = VolumeGroup::new(View(3));
-        assert_eq!(group.allocate(1), Err(NoSpace::NeedLv));
-        group.add(info(), FreeRuns::whole(100));
-        group.floor_acknowledged(LvId(1), 0, floor(0));
-        assert_eq!(group.allocate(1), Err(NoSpace::Opening));
-        group.floor_acknowledged(LvId(1), 1, GrantKey { view: View(2), seq: OpSeq(9) });
-        assert_eq!(group.allocate(1), Err(NoSpace::Opening), "another view's answer counts not");
-        group.floor_acknowledged(LvId(1), 1, floor(0));
-        assert_eq!(group.allocate(1), Ok((LvId(1), vec![Extent { first: 0, blocks: 1 }])));
-    }
-
-    #[test]
-    fn freed_space_waits_for_the_lowest_floor() {
-        let mut group = VolumeGroup::new(View(3));
-        group.add(info(), FreeRuns::whole(100));
-        group.floor_acknowledged(LvId(1), 0, floor(0));
-        group.floor_acknowledged(LvId(1), 1, floor(0));
-        let (lv, extents) = group.allocate(40 * BLOCK_BYTES).unwrap();
-        group.free(lv, &extents, floor(7), Planted::None);
-        assert!(
-            group.raises_due(OpSeq(7), true).is_empty(),
-            "a floor at the op itself frees nothing"
-        );
-        assert!(!group.regains());
-        assert_eq!(group.raises_due(OpSeq(8), true), vec![FloorRaise { lv, floor: floor(8) }]);
-        assert!(group.regains());
-        assert!(group.raises_due(OpSeq(8), true).is_empty(), "asked once");
-        group.floor_acknowledged(lv, 0, floor(8));
-        assert_eq!(group.usage().waiting, 40);
-        group.floor_acknowledged(lv, 1, floor(7));
-        assert_eq!(group.usage().waiting, 40, "a floor at the freeing op is not above it");
-        group.floor_acknowledged(lv, 1, floor(8));
-        assert_eq!(group.usage(), SpaceUse { total: 100, free: 100, ..SpaceUse::default() });
-    }
-
-    #[test]
-    fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
-        let mut group = VolumeGroup::new(View(3));
-        group.add(info(), FreeRuns::whole(100));
-        group.floor_acknowledged(LvId(1), 0, floor(0));
-        group.floor_acknowledged(LvId(1), 1, floor(0));
-        let (lv, written) = group.allocate(40 * BLOCK_BYTES).unwrap();
-        let (_, refused) = group.allocate(20 * BLOCK_BYTES).unwrap();
-        group.withhold(lv, &refused, 1_000);
-        assert_eq!(group.usage(), SpaceUse { total: 100, free: 0, waiting: 0, withheld: 40 });
-        assert_eq!(group.allocate(1), Err(NoSpace::DiskFull), "another LV would be as full");
-        // Space that was written to is given again; that of the refused put is not.
-        group.free(lv, &refused, floor(6), Planted::None);
-        group.free(lv, &written, floor(7), Planted::None);
-        assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
-        group.floor_acknowledged(lv, 0, floor(8));
-        group.floor_acknowledged(lv, 1, floor(8));
-        assert_eq!(group.usage(), SpaceUse { total: 100, free: 40, waiting: 0, withheld: 60 });
-        let (_, again) = group.allocate(30 * BLOCK_BYTES).unwrap();
-        assert_eq!(again, vec![Extent { first: 0, blocks: 30 }]);
-        assert_eq!(group.allocate(20 * BLOCK_BYTES), Err(NoSpace::DiskFull));
-        assert!(group.wants_tick());
-        group.offer_again(1_000 + WITHHELD_MS - 1);
-        assert_eq!(group.usage().withheld, 60);
-        group.offer_again(1_000 + WITHHELD_MS);
-        assert_eq!(group.usage(), SpaceUse { total: 100, free: 70, waiting: 0, withheld: 0 });
-        assert_eq!(group.allocate(20 * BLOCK_BYTES).unwrap().1[0].first, 30);
-    }
-
-    #[test]
-    fn a_second_refusal_withholds_from_the_lower_of_both() {
-        let mut group = VolumeGroup::new(View(3));
-        group.add(info(), FreeRuns::whole(100));
-        let extent = |first, blocks| Extent { first, blocks };
-        group.withhold(LvId(1), &[extent(10, 5), extent(60, 5)], 0);
-        assert_eq!(group.usage().withheld, 40);
-        group.withhold(LvId(1), &[extent(30, 5)], 0);
-        assert_eq!(group.usage().withheld, 70);
-        group.withhold(LvId(1), &[extent(80, 5)], 0);
-        assert_eq!(group.usage(), SpaceUse { total: 100, free: 30, waiting: 0, withheld: 70 });
-    }
-
-    #[test]
-    fn a_full_volume_takes_no_objects() {
-        let mut group = VolumeGroup::new(View(3));
-        group.add(info(), FreeRuns::whole(100));
-        group.floor_acknowledged(LvId(1), 0, floor(0));
-        group.floor_acknowledged(LvId(1), 1, floor(0));
-        assert!(group.allocate(85 * BLOCK_BYTES).is_ok());
-        assert_eq!(group.allocate(1), Err(NoSpace::NeedLv));
-    }
-
-    proptest! {
-        #[test]
-        fn no_block_is_given_twice_and_none_leaks(steps in prop::collection::vec((any::<bool>(), 1u32..20), 1..200)) {
-            let mut runs = FreeRuns::whole(256);
-            let mut held: Vec<Vec<Extent>> = Vec::new();
-            let mut owner = vec![false; 256];
-            for (take, n) in steps {
-                if take {
-                    if let Some(extents) = runs.allocate(n) {
-                        prop_assert_eq!(extents.iter().map(|e| e.blocks).sum::<u32>(), n);
-                        for b in extents.iter().flat_map(|e| e.first..e.end()) {
-                            prop_assert!(!owner[b as usize]);
-                            owner[b as usize] = true;
-                        }
-                        held.push(extents);
-                    }
-                } else if !held.is_empty() {
-                    for extent in held.swap_remove(n as usize % held.len()) {
-                        for b in extent.first..extent.end() {
-                            owner[b as usize] = false;
-                        }
-                        runs.release(extent);
-                    }
-                }
-                prop_assert_eq!(runs.blocks() as usize, owner.iter().filter(|o| !**o).count());
-            }
-            for extents in held {
-                extents.into_iter().for_each(|e| runs.release(e));
-            }
-            prop_assert_eq!(runs.by_start.len(), 1);
-        }
-    }
-}
+mod tests;

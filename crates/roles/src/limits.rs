@@ -89,6 +89,16 @@ pub const DATA_REACH_MAX: Duration = Duration::from_secs(4);
 pub const DATA_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of ops in one message to a member, or one op.
 pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Time between two looks whether copies of chunks are missing somewhere.
+pub const REBUILD_LOOK: Duration = Duration::from_secs(1);
+/// The longest time between two walks that could do nothing.
+pub const REBUILD_PAUSE_MAX: Duration = Duration::from_secs(120);
+/// Rows that a walk looks at in one go.
+pub const REBUILD_ROWS_MAX: u32 = 8192;
+/// Copies that one go asks for.
+pub const REBUILD_PIECE_COPIES_MAX: usize = 64;
+/// Copies that a meta server has made at a time. With chunks of 8 MiB that are 32 MiB of memory.
+pub const REBUILD_COPIES_MAX: usize = 4;
 
 /// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503: a few times what
 /// it takes to find a primary down, let its lease run out and begin another view.
@@ -108,6 +118,15 @@ pub const LOST_TRIES_MAX: u32 = 14;
 pub const WRITE_PATIENCE_MS: u64 = 10_000;
 /// Milliseconds for which it waits for a replica's bytes before it asks another.
 pub const READ_PATIENCE_MS: u64 = 5_000;
+/// Least milliseconds after which another replica is asked too: a piece over a fast net and a read of a disk that has
+/// something else to do are within it.
+pub const HEDGE_AFTER_MS_MIN: u64 = 5;
+/// Most milliseconds after which it is, and those for a server that was never asked: a piece over 100 Mbit/s takes 50.
+pub const HEDGE_AFTER_MS_MAX: u64 = 250;
+/// Of so many reads one may be hedged: 5 %, which is how many take longer than is usual while all is well.
+pub const HEDGED_PART: u32 = 20;
+/// Hedges that may be saved up: enough to find out that a server hangs, little for servers with too much to do.
+pub const HEDGES_SAVED_MAX: u32 = 16;
 /// Times that all replicas are asked for bytes, as long as some do not answer.
 pub const READ_ROUNDS_MAX: u32 = 3;
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
@@ -128,6 +147,14 @@ const _: () = assert!(
 const _: () = assert!(
     READ_PATIENCE_MS <= WRITE_PATIENCE_MS && WRITE_PATIENCE_MS < PROXY_PATIENCE_MS,
     "one server is given up before the request is"
+);
+const _: () = assert!(
+    HEDGE_AFTER_MS_MIN < HEDGE_AFTER_MS_MAX && HEDGE_AFTER_MS_MAX < READ_PATIENCE_MS,
+    "another replica is asked long before one is given up"
+);
+const _: () = assert!(
+    HEDGES_SAVED_MAX > DOWN_FAILURES && HEDGED_PART > 1,
+    "hedges find a server down, and most reads have none"
 );
 const _: () = assert!(
     DATA_REACH_MAX.as_millis() > SILENT_MS as u128

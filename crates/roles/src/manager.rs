@@ -13,10 +13,12 @@ use std::sync::Arc;
 
 use larder_env::disk::{read_file, replace_file};
 use larder_env::{Disk, DiskError};
+use larder_protocol::manager::state::{MapVersion, ReplicaState};
+use larder_protocol::{LvInfo, Replica};
 use larder_types::bucket::{BucketRecord, BucketState};
 use larder_types::codec::{CodecError, decode, encode_into};
 use larder_types::limits::BUCKETS_MAX;
-use larder_types::{BucketId, BucketName, DiskId, Epoch, LvId, PgId, PvId, ServerId, View};
+use larder_types::{BootId, BucketId, BucketName, DiskId, Epoch, LvId, PgId, PvId, ServerId, View};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -48,6 +50,19 @@ pub struct LvRecord {
     pub blocks: u32,
     /// Replicas, by index.
     pub replicas: Vec<ReplicaPlace>,
+}
+
+impl LvRecord {
+    /// As its PG is told of it: all replicas are current on a single node, in a run.
+    #[must_use]
+    pub fn info(&self, boot: BootId) -> LvInfo {
+        let replica = |place: &ReplicaPlace| {
+            let ReplicaPlace { server, disk, pv } = *place;
+            Replica { server, boot, disk, pv, state: ReplicaState::Current }
+        };
+        let replicas = self.replicas.iter().map(replica).collect();
+        LvInfo { lv: self.lv, blocks: self.blocks, replicas, as_of: MapVersion(0) }
+    }
 }
 
 /// A PG's acting members.

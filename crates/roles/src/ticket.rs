@@ -19,6 +19,8 @@ pub struct Granted {
     pub lv: LvId,
     /// Runs of blocks.
     pub extents: Vec<Extent>,
+    /// Replicas that all have to have it.
+    pub replicas: Holders,
     /// The version's clock.
     pub clock: HybridClock,
 }
@@ -74,11 +76,11 @@ impl Ticket {
     /// Takes a PG's answer. Returns the op to abandon if a grant came and nobody waits for it.
     pub(crate) fn answered(&self, answer: Answer) -> Option<OpId> {
         let mut state = self.state.lock();
-        if let Answer::Granted { grant, lv, extents, clock } = answer {
+        if let Answer::Granted { grant, lv, extents, replicas, clock } = answer {
             if state.orphaned {
                 return Some(grant.op);
             }
-            state.granted = Some(Granted { grant, lv, extents, clock });
+            state.granted = Some(Granted { grant, lv, extents, replicas, clock });
             wake(&mut state, true);
             return None;
         }

@@ -29,10 +29,10 @@ fn said() -> Vec<String> {
     let holders = Holders::default().with(0).with(2);
     let commit = Call::Commit { op, attempt: 1, holders };
     let (lvs, boot) = (Vec::new(), BootId(77));
-    let granted =
-        Answer::Granted { grant, lv, extents: extents.clone(), clock: HybridClock::at_ms(5) };
-    let volumes =
-        ManagerMessage::Volumes { pg, view, boot, lvs, boots: Vec::new(), sessions: Vec::new() };
+    let (clock, version) = (HybridClock::at_ms(5), MapVersion(12));
+    let granted = Answer::Granted { grant, lv, extents: extents.clone(), replicas: holders, clock };
+    let (boots, sessions) = (Vec::new(), Vec::new());
+    let volumes = ManagerMessage::Volumes { pg, view, boot, version, lvs, boots, sessions };
     let create = ManagerMessage::CreatePv {
         lv,
         pg,
@@ -89,6 +89,9 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerMessageIn::Server(created))),
         hex(&encode(&ManagerMessageIn::HandedOn(ServerId(4), ServerMessage::Told(boot, pg, view)))),
         hex(&encode(&ProxyMessage::Manager(ManagerMessage::WhoAreYou))),
+        hex(&encode(&ManagerMessage::Vacate(lv, 2, version))),
+        hex(&encode(&ServerMessage::Rebuilt(lv, 2, larder_types::DiskId(6)))),
+        hex(&encode(&ServerMessage::Vacated(lv, 2, view, version))),
     ]
 }
 

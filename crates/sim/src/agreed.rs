@@ -12,7 +12,7 @@ use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{LvRecord, LvState, PgRecord, Topology};
 use larder_types::{LvId, PgId, PvId, ServerId, View};
 
-use crate::servers::{info_of, places, primary_of};
+use crate::servers::{info_of, place, primary_of};
 use crate::setup::Setup;
 
 /// Shared by all who look.
@@ -103,12 +103,12 @@ impl Agreed {
         let lvs = self.map.lvs.iter().enumerate().filter(made);
         lvs.map(|(id, lv)| {
             let boot = |server: ServerId| self.map.servers.get(&server).map(|record| record.boot);
-            (lv.pg, info_of(LvId(id as u32), lv, boot))
+            (lv.pg, info_of(LvId(id as u32), lv, self.map.version, boot))
         })
     }
 
     /// Where a replica of an LV lies: data server and PV.
     pub(crate) fn place(&self, setup: &Setup, lv: LvId, replica: usize) -> Option<(usize, PvId)> {
-        places(setup, &self.map, lv).get(replica).copied()
+        place(setup, &self.map, lv, replica)
     }
 }

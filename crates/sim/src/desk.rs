@@ -14,13 +14,13 @@ use larder_env::SeededRng;
 use larder_protocol::manager::state::Topology;
 use larder_protocol::placement::pg_of;
 use larder_types::{
-    Chunk, Extent, Grant, LvId, ObjectKey, PgId, Request, SessionId, StreamId, View,
+    Chunk, Extent, Grant, Holders, LvId, ObjectKey, PgId, Request, SessionId, StreamId, View,
 };
 
-use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn, StoreIn};
+use crate::happening::{Ask, Asker, Caller, Heard, NodeIn, ProxyIn, StoreIn};
 use crate::index::BUCKET;
 use crate::net::Net;
-use crate::servers::{places, primary_of};
+use crate::servers::{place, primary_of};
 use crate::setup::Setup;
 use crate::verdict::Finding;
 
@@ -266,30 +266,31 @@ impl Line {
     pub(crate) fn write(
         &self,
         (grant, lv, extents): (Grant, LvId, &[Extent]),
+        replicas: Holders,
         data: &Bytes,
         slow_us: u64,
-    ) -> Option<usize> {
+    ) -> bool {
         let mut state = self.desk.0.borrow_mut();
-        let places = places(&state.setup, &state.map, lv);
-        if places.is_empty() {
-            return None;
-        }
-        let caller = self.caller(&state);
-        for (replica, &(store, _)) in places.iter().enumerate() {
+        let caller = Asker::Proxy(self.caller(&state));
+        let place = |replica| Some((replica, place(&state.setup, &state.map, lv, replica)?.0));
+        let Some(places) = replicas.iter().map(place).collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        for (replica, store) in places {
             let (extents, data) = (extents.to_vec(), data.clone());
             let input = StoreIn::Write { caller, lv, grant, extents, data, replica };
             let slow_us = if slow_us > 0 { slow_us + state.rng.below(slow_us) } else { 0 };
             state.out.push(Out::Store { store, input, slow_us });
         }
-        Some(places.len())
+        true
     }
 
     pub(crate) fn read(&self, chunk: &Chunk, replica: usize) {
         let mut state = self.desk.0.borrow_mut();
-        let store = places(&state.setup, &state.map, chunk.lv).get(replica).map(|place| place.0);
-        let caller = self.caller(&state);
+        let store = place(&state.setup, &state.map, chunk.lv, replica);
+        let caller = Asker::Proxy(self.caller(&state));
         let input = StoreIn::Read { caller, chunk: Box::new(chunk.clone()) };
-        if let Some(store) = store {
+        if let Some((store, _)) = store {
             state.out.push(Out::Store { store, input, slow_us: 0 });
         }
     }

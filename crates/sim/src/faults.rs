@@ -50,8 +50,8 @@ pub(crate) enum FaultKind {
     Storm,
     /// A server does not hear the managers for some seconds, nor they it: others lead its PGs, or the quorum.
     CutOff(Server),
-    /// What a meta server has goes elsewhere, for some seconds.
-    Draining(usize),
+    /// What a meta or data server has goes elsewhere, for some seconds.
+    Draining(Server),
     /// A server hears the managers late, though they hear it at once.
     Laggard(Server),
     /// A manager is gone for some seconds.
@@ -73,7 +73,7 @@ impl FaultKind {
         let disk = if rng.one_in(2) { DiskOf::Node(machine) } else { DiskOf::Store(machine) };
         let several = setup.options.members > 1;
         let manager = rng.below(setup.managers as u64) as usize;
-        match rng.below(34) {
+        match rng.below(37) {
             0..=2 => Self::Kill(Part::Machine(machine)),
             3 => Self::Kill(Part::Node(machine)),
             4 => Self::Kill(Part::Store(machine)),
@@ -114,7 +114,8 @@ impl FaultKind {
                 let id = rng.below(setup.servers() as u64) as u32;
                 Self::CutOff(setup.server(ServerId(id)))
             }
-            33 if several => Self::Draining(machine),
+            33 if several => Self::Draining(Server::Node(machine)),
+            34..=36 if several => Self::Draining(Server::Store(machine)),
             _ => Self::PowerLossAt(disk, 1 + rng.below(200)),
         }
     }
@@ -133,13 +134,14 @@ impl FaultKind {
     pub(crate) fn draw_of_members(rng: &mut SeededRng, setup: &Setup) -> Self {
         let machine = rng.below(setup.machines as u64) as usize;
         let manager = rng.below(setup.managers as u64) as usize;
-        match rng.below(12) {
+        match rng.below(15) {
             0 => Self::CutOff(Server::Node(machine)),
             1 => Self::Away(machine),
             6 => Self::CutOff(Server::Manager(manager)),
             7 => Self::Kill(Part::Manager(manager)),
             8 => Self::Laggard(Server::Node(machine)),
-            9 | 10 => Self::Draining(machine),
+            9 | 10 => Self::Draining(Server::Node(machine)),
+            12..=14 => Self::Draining(Server::Store(machine)),
             2 | 3 => Self::StoreAway(machine),
             _ => Self::Wiped(machine),
         }
@@ -165,6 +167,7 @@ impl FaultKind {
             Self::Storm => "network storm",
             Self::CutOff(Server::Manager(_)) => "manager cut off from the others",
             Self::CutOff(_) => "server cut off from the managers",
+            Self::Draining(Server::Store(_)) => "data server drains",
             Self::Draining(_) => "meta server drains",
             Self::Laggard(_) => "server that hears the managers late",
             Self::ManagerAway(_) => "manager away",
@@ -179,6 +182,7 @@ impl FaultKind {
     pub(crate) fn lasts_us(self, rng: &mut SeededRng) -> u64 {
         match self {
             Self::DiskFull(_) | Self::Storm => 50 * MS + rng.below(800 * MS),
+            Self::Draining(Server::Store(_)) => 3_000 * MS + rng.below(30_000 * MS),
             Self::CutOff(_) | Self::Draining(_) | Self::Laggard(_) => {
                 500 * MS + rng.below(12_000 * MS)
             }

@@ -3,6 +3,7 @@
 
 use larder_protocol::IndexError;
 use larder_protocol::index::Row;
+use larder_protocol::manager::state::{LvRecord, ReplicaState};
 use larder_protocol::pg::{Role, owner};
 use larder_types::{PgId, rows};
 
@@ -92,6 +93,11 @@ impl World {
         if agreed.map.servers.values().any(|server| server.draining) {
             return Err("a server drains".to_owned());
         }
+        let is_filled =
+            |lv: &LvRecord| lv.present().all(|(_, replica)| replica.state == ReplicaState::Current);
+        if let Some(lv) = agreed.map.lvs.iter().find(|lv| !is_filled(lv)) {
+            return Err(format!("a replica is being filled: {lv:?}"));
+        }
         for (at, node) in self.nodes.iter().enumerate() {
             if !node.is_up() {
                 return Err(format!("meta server {at} is down"));
@@ -112,6 +118,7 @@ impl World {
                     || gauges.tail_ops > 0
                     || gauges.open_puts > 0
                     || gauges.waiting_calls > 0
+                    || pg.wants_walk().is_some()
                 {
                     let role = pg.role();
                     return Err(format!("meta server {at}, pg {}: {role:?}, {gauges:?}", pg.id()));
@@ -185,6 +192,7 @@ impl World {
             for pg in pgs.into_iter().filter(|pg| pg.role() == Role::Serving) {
                 let is_own = |lv| infos.iter().any(|(of, info)| info.lv == lv && *of == pg.id());
                 let free: u64 = derived
+                    .space
                     .lvs
                     .iter()
                     .filter(|(info, _)| is_own(info.lv))
@@ -243,11 +251,24 @@ impl World {
         })
     }
 
+    /// Every replica of its LV holds a chunk, unless no copy of it is good.
+    fn check_holders(&self, chunk: &larder_types::Chunk) -> Result<(), Finding> {
+        let agreed = self.agreed.borrow();
+        let of_lv = agreed.infos().find(|(_, info)| info.lv == chunk.lv);
+        let present = of_lv.map(|(_, info)| info.present());
+        if present == Some(chunk.holders) || self.good_copy(chunk).is_none() {
+            return Ok(());
+        }
+        let text = format!("{:?} of {present:?} hold {:?}", chunk.holders, chunk.grant);
+        Err(Finding::LostData(text))
+    }
+
     /// Every holder has its copy, unless it was damaged on purpose.
     fn check_copies(&self) -> Result<(), Finding> {
         for pg in (0..self.setup.pgs).map(PgId) {
             let primary = self.agreed.borrow().primary(pg);
             for chunk in self.nodes[primary].chunks_of(pg) {
+                self.check_holders(&chunk)?;
                 for replica in chunk.holders.iter() {
                     let place = self.agreed.borrow().place(&self.setup, chunk.lv, replica);
                     let good =

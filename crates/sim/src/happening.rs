@@ -67,6 +67,18 @@ pub(crate) struct Caller {
     pub(crate) token: u64,
 }
 
+/// Who asks a data server for bytes, or gives it some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    Proxy(Caller),
+    /// A meta server, for a copy that it makes.
+    Node {
+        node: usize,
+        run: BootId,
+        copy: u64,
+    },
+}
+
 /// The PG that asks a data server, and the request's own number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requester {
@@ -95,6 +107,7 @@ pub(crate) enum NodeIn {
     Ask { pg: PgId, view: View, caller: Option<Caller>, ask: Ask },
     Peer { pg: PgId, from: ServerId, message: PeerMessage },
     Data { run: BootId, id: u64, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer },
+    Copy { run: BootId, copy: u64, heard: Heard },
     Managers(FromManagers),
     Floor { session: SessionId, floor: u64 },
     FlushFor { run: BootId, pg: PgId, flush: u64 },
@@ -110,7 +123,7 @@ pub(crate) enum NodeIn {
 pub(crate) enum StoreIn {
     Managers(FromManagers),
     Write {
-        caller: Caller,
+        caller: Asker,
         lv: LvId,
         grant: Grant,
         extents: Vec<Extent>,
@@ -123,7 +136,7 @@ pub(crate) enum StoreIn {
         request: DataRequest,
     },
     Read {
-        caller: Caller,
+        caller: Asker,
         chunk: Box<Chunk>,
     },
     Group {
@@ -246,6 +259,7 @@ impl NodeIn {
             NodeIn::Flush { .. } => 17,
             NodeIn::Floor { .. } => 21,
             NodeIn::FlushFor { .. } => 22,
+            NodeIn::Copy { .. } => 23,
         }
     }
 
@@ -256,6 +270,7 @@ impl NodeIn {
             | NodeIn::Data { pg, .. }
             | NodeIn::Apply { pg, .. } => u64::from(pg.0),
             NodeIn::Managers(what) => what.kind(),
+            NodeIn::Copy { copy, .. } => *copy,
             _ => 0,
         }
     }

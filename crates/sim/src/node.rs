@@ -8,6 +8,7 @@
 //!    index was read.
 
 mod managed;
+mod refill;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use larder_env::SimDisk;
 use larder_kv::{Kv, KvError, KvReader, SimKv};
 use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{owner, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
@@ -67,8 +69,8 @@ struct Life {
     has: Vec<(PgId, Option<View>)>,
     log: Log,
     members: Vec<Member>,
-    /// Data servers of each LV's replicas.
-    places: BTreeMap<LvId, Vec<usize>>,
+    /// Data servers of each LV's replicas, by index, as of a map.
+    places: BTreeMap<LvId, (MapVersion, Vec<usize>)>,
     /// Requests to data servers that were not answered; each is answered once.
     requests: BTreeMap<u64, View>,
     next_request: u64,
@@ -76,6 +78,9 @@ struct Life {
     closed: BTreeSet<SessionId>,
     /// Snapshots that followers take, each at its op.
     snapshots: BTreeMap<(PgId, ServerId), (OpId, Box<dyn KvReader>)>,
+    walking: Option<refill::Walking>,
+    /// The bound of the next walk.
+    good_max: usize,
 }
 
 /// A meta server and its disk.
@@ -157,6 +162,9 @@ impl Node {
                 self.step(pg, Event::Data { lv, replica, answer }, net)
             }
             NodeIn::Managers(what) => self.hear_managers(what, net),
+            NodeIn::Copy { run: meant, copy, heard } if meant == run => {
+                self.copy_heard(copy, heard, net)
+            }
             NodeIn::Beat { run: meant } if meant == run => {
                 self.beat(net);
                 Ok(())
@@ -229,8 +237,8 @@ impl Node {
                 Effect::Reply { token, answer } => self.reply(pg, token, answer, net),
                 Effect::Data { lv, replica, request } => {
                     let life = self.life();
-                    let store = life.places.get(&lv).and_then(|at| at.get(replica));
-                    let store = *store.expect("a PG asks data servers of LVs that it was told of");
+                    let store = life.store_of(lv, replica);
+                    let store = store.expect("a PG asks data servers of LVs that it was told of");
                     life.next_request += 1;
                     life.requests.insert(life.next_request, life.members[pg.0 as usize].pg.view());
                     let from = Requester { node: id, run, pg, replica, id: life.next_request };
@@ -238,6 +246,17 @@ impl Node {
                 }
                 Effect::Committed => net.soon((id, NodeIn::Apply { run, pg })),
                 Effect::NeedLv => self.need_lv(pg, net),
+                Effect::Rebuilt { lv, replica, disk } => {
+                    net.faults.add("replicas rebuilt", 1);
+                    let message = ServerMessage::Rebuilt(lv, replica as u8, disk);
+                    self.life().managers.say(message, net);
+                }
+                Effect::Vacated { lv, replica, order } => {
+                    net.faults.add("replicas vacated", 1);
+                    let view = self.member(pg).pg.view();
+                    let message = ServerMessage::Vacated(lv, replica as u8, view, order);
+                    self.life().managers.say(message, net);
+                }
                 Effect::ViewActive(view) => self.view_active(pg, view, net),
                 Effect::CaughtUp { view, learner } => {
                     let message = ServerMessage::CaughtUp(pg, view, learner);
@@ -372,6 +391,7 @@ impl Node {
                 self.step(pg, Event::Tick, net)?;
             }
         }
+        self.walk_on(net)?;
         let pause = 150 * MS + net.rng.below(100 * MS);
         net.after(pause, (id, NodeIn::Tick { run }));
         Ok(())
@@ -440,6 +460,13 @@ impl Node {
     /// The machines, for the checks at the end.
     pub(crate) fn pgs(&self) -> impl Iterator<Item = &Pg> {
         self.life.iter().flat_map(|life| life.members.iter().map(|member| &member.pg))
+    }
+}
+
+impl Life {
+    /// The data server of a replica.
+    fn store_of(&self, lv: LvId, replica: usize) -> Option<usize> {
+        self.places.get(&lv).and_then(|(_, at)| at.get(replica)).copied()
     }
 }
 

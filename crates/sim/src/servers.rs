@@ -3,9 +3,7 @@
 //! Every process is a server of its own, because every process dies alone: first the meta servers, then the data
 //! servers, the proxies and the managers. Those of one machine share its failure domain.
 
-use larder_protocol::manager::state::{
-    LvRecord, ReplicaRecord, ReplicaState, ServerRole, Topology,
-};
+use larder_protocol::manager::state::{LvRecord, MapVersion, ReplicaRecord, ServerRole, Topology};
 use larder_protocol::{LvInfo, Replica};
 use larder_types::{BootId, LvId, PgId, PvId, ServerId, View};
 
@@ -85,33 +83,38 @@ pub(crate) fn primary_of(map: &Topology, pg: PgId) -> (usize, View) {
     primary.unwrap_or((0, View(0)))
 }
 
-/// Where the replicas of an LV that hold something lie: data server and PV, by index.
-pub(crate) fn places(setup: &Setup, map: &Topology, lv: LvId) -> Vec<(usize, PvId)> {
-    let place = map.lv(lv).into_iter().flat_map(current).map(|replica| {
-        match setup.server(replica.server) {
-            Server::Store(store) => (store, replica.pv),
-            other => panic!("a replica on {other:?}"),
-        }
-    });
-    place.collect()
+/// Where a replica of an LV lies: data server and PV; `None` if the map knows none of that index.
+pub(crate) fn place(
+    setup: &Setup,
+    map: &Topology,
+    lv: LvId,
+    replica: usize,
+) -> Option<(usize, PvId)> {
+    let (_, replica) = map.lv(lv)?.present().find(|(index, _)| *index == replica)?;
+    Some((store_of(setup, replica.server), replica.pv))
+}
+
+/// The data server of this id.
+pub(crate) fn store_of(setup: &Setup, server: ServerId) -> usize {
+    match setup.server(server) {
+        Server::Store(store) => store,
+        other => panic!("a replica on {other:?}"),
+    }
 }
 
 /// An LV as a PG is told of it.
 pub(crate) fn info_of(
     id: LvId,
     lv: &LvRecord,
+    as_of: MapVersion,
     boot: impl Fn(ServerId) -> Option<BootId>,
 ) -> LvInfo {
     let replica = |replica: &ReplicaRecord| {
-        let server = replica.server;
-        Replica { server, boot: boot(server).unwrap_or_default() }
+        let ReplicaRecord { server, disk, pv, state } = *replica;
+        Replica { server, boot: boot(server).unwrap_or_default(), disk, pv, state }
     };
-    LvInfo { lv: id, blocks: lv.blocks, replicas: current(lv).map(replica).collect() }
-}
-
-/// Replicas that hold something. Those that are being filled come behind, and nobody fills them here.
-fn current(lv: &LvRecord) -> impl Iterator<Item = &ReplicaRecord> {
-    lv.replicas.iter().take_while(|replica| replica.state == ReplicaState::Current)
+    let replicas = lv.replicas.iter().map(replica).collect();
+    LvInfo { lv: id, blocks: lv.blocks, replicas, as_of }
 }
 
 /// Whether the map names a server's run as the one that answers.

@@ -156,7 +156,7 @@ impl Setup {
             clients: 2 + rng.below(4) as usize,
             pause_us: 2 * MS,
             keys,
-            pvs_per_disk: pgs * if single { 1 } else { 2 } + rng.below(3) as u32,
+            pvs_per_disk: pgs * if single { 1 } else { 4 } + rng.below(3) as u32,
             ballast,
             stubborn_one_in: if patient { 30 } else { 1000 },
             weather,

@@ -12,11 +12,11 @@ use larder_protocol::{DataAnswer, DataRequest};
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{BootId, Chunk, DiskId, Extent, Grant, LvId, PvId};
 use larder_volume::{
-    Action, Answer, Command, Refusal, Volume, VolumeConfig, VolumeError, verify_range,
+    Action, Answer, Command, ReadError, Refusal, Volume, VolumeConfig, VolumeError, verify_range,
 };
 
 use crate::fate::Fate;
-use crate::happening::{Caller, FromManagers, Heard, NodeIn, ProxyIn, Requester, StoreIn};
+use crate::happening::{Asker, Caller, FromManagers, Heard, NodeIn, ProxyIn, Requester, StoreIn};
 use crate::managers::{BEAT_US, Managers};
 use crate::net::{MS, Net};
 use crate::promises::Promises;
@@ -36,7 +36,7 @@ const GROUP_MAX: u64 = 12;
 /// Whom a command's completion concerns.
 #[derive(Debug, Clone, Copy)]
 enum Concerned {
-    Put { caller: Caller, grant: Grant, replica: usize },
+    Put { caller: Asker, grant: Grant, replica: usize },
     Pg { from: Requester, lv: LvId, grant: Option<Grant> },
     Managers { lv: LvId, replica: u8, disk: DiskId, pv: PvId },
 }
@@ -168,9 +168,14 @@ impl Store {
             StoreIn::Read { caller, chunk } => {
                 let bytes = self.volume.as_ref().map(|volume| {
                     let read = volume.reader().read(chunk.lv, &chunk.extents, 0, chunk.len);
-                    // What cannot be read is as good as other bytes.
-                    read.unwrap_or_default()
+                    match read {
+                        // The map by which it was asked is an old one.
+                        Err(ReadError::UnknownLv { .. }) => None,
+                        // What cannot be read is as good as other bytes.
+                        read => Some(read.unwrap_or_default()),
+                    }
                 });
+                let bytes = bytes.flatten();
                 hear(caller, Heard::Bytes(bytes), net);
                 return Ok(());
             }
@@ -279,9 +284,15 @@ fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -> DataAnswe
     }
 }
 
-fn hear(caller: Caller, heard: Heard, net: &mut Net) {
-    let Caller { proxy, session, token } = caller;
-    net.send_lossy((proxy, ProxyIn::Heard { session, token, heard }));
+fn hear(caller: Asker, heard: Heard, net: &mut Net) {
+    match caller {
+        Asker::Proxy(Caller { proxy, session, token }) => {
+            net.send_lossy((proxy, ProxyIn::Heard { session, token, heard }));
+        }
+        Asker::Node { node, run, copy } => {
+            net.send_lossy((node, NodeIn::Copy { run, copy, heard }));
+        }
+    }
 }
 
 impl Store {

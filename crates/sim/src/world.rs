@@ -402,8 +402,8 @@ impl World {
             FaultKind::Laggard(server) => {
                 self.net.laggards.insert(self.setup.id_of(server));
             }
-            FaultKind::Draining(machine) => {
-                self.set_draining(machine, true);
+            FaultKind::Draining(server) => {
+                self.set_draining(server, true);
                 let leader = self.managers.iter().position(Manager::leads);
                 if let Some(leader) = leader.filter(|_| self.net.rng.one_in(3)) {
                     // While it waits for a lease to run out, perhaps.
@@ -433,7 +433,7 @@ impl World {
             FaultKind::CutOff(server) => {
                 self.net.cut_off.remove(&self.setup.id_of(server));
             }
-            FaultKind::Draining(machine) => self.set_draining(machine, false),
+            FaultKind::Draining(server) => self.set_draining(server, false),
             FaultKind::Laggard(server) => {
                 self.net.laggards.remove(&self.setup.id_of(server));
             }
@@ -442,8 +442,8 @@ impl World {
     }
 
     /// An operator tells whoever leads; an end of draining until it is in the map.
-    fn set_draining(&mut self, machine: usize, draining: bool) {
-        let server = self.setup.id_of(Server::Node(machine));
+    fn set_draining(&mut self, of: Server, draining: bool) {
+        let server = self.setup.id_of(of);
         let leader = self.managers.iter().position(Manager::leads);
         if let Some(leader) = leader {
             let command = Command::SetDraining(server, draining);
@@ -451,7 +451,7 @@ impl World {
         }
         let record = self.agreed.borrow().map.servers.get(&server).cloned();
         if !draining && record.is_some_and(|record| record.draining) {
-            let again = Happening::Over(FaultKind::Draining(machine));
+            let again = Happening::Over(FaultKind::Draining(of));
             self.net.after(500 * MS, again);
         }
     }
@@ -485,7 +485,8 @@ impl World {
         for machine in 0..self.setup.machines {
             self.over(FaultKind::DiskFull(DiskOf::Node(machine)));
             self.over(FaultKind::DiskFull(DiskOf::Store(machine)));
-            self.over(FaultKind::Draining(machine));
+            self.over(FaultKind::Draining(Server::Node(machine)));
+            self.over(FaultKind::Draining(Server::Store(machine)));
             self.kill(Part::Machine(machine));
         }
         for proxy in 0..self.proxies.len() {

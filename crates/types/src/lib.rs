@@ -30,4 +30,4 @@ pub use metax::{
     UploadRow, VersionRow,
 };
 pub use name::{BucketName, NameError, ObjectKey};
-pub use op::{Op, Outcome, Put, Remembered, SessionMemory, Target};
+pub use op::{HoldersChange, Op, Outcome, Put, Remembered, SessionMemory, Target};

@@ -93,6 +93,30 @@ impl Holders {
         Self(self.0 | 1 << index)
     }
 
+    /// Those of either set.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Those of both sets.
+    #[must_use]
+    pub fn common(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Those that are not in the other set.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     /// Whether replica `index` is in it.
     #[must_use]
     pub fn has(self, index: usize) -> bool {
@@ -126,7 +150,7 @@ pub struct Chunk {
     pub len: u32,
     /// A checksum per 64 KiB begun.
     pub sums: BlockSums,
-    /// Replicas known to have it.
+    /// Replicas known to have it; in the op of a put, those that are to be given it.
     pub holders: Holders,
 }
 

@@ -1,8 +1,11 @@
 //! The entries of a PG's log.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{BootId, BucketId, OpId, OpSeq, Request, ServerId, SessionId, StreamId, UploadId};
+use crate::ids::{
+    BootId, BucketId, Grant, OpId, OpSeq, Request, ServerId, SessionId, StreamId, UploadId,
+};
 use crate::metax::{Body, Holders, HybridClock, Metax, PartRef, UploadRow};
 use crate::name::ObjectKey;
 
@@ -162,6 +165,25 @@ pub enum Op {
         /// Open puts that will make nothing when they are committed.
         superseded: Vec<OpSeq>,
     },
+    /// Copies of chunks were made or given up.
+    Holders {
+        /// The chunks.
+        changes: Vec<HoldersChange>,
+    },
+}
+
+/// Replicas of an LV that have a chunk by now, or are not to have it any more. Without effect on a row that has
+/// another chunk by then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldersChange {
+    /// Row of the index that has the chunk.
+    pub row: Bytes,
+    /// The chunk's grant.
+    pub grant: Grant,
+    /// Replicas that acknowledged a copy.
+    pub gained: Holders,
+    /// Replicas of which the copy is given up.
+    pub lost: Holders,
 }
 
 /// What is remembered of a proxy's session so that its repeats get the same answer.

@@ -30,6 +30,9 @@ pub(crate) struct RoleConfig {
     /// A meta server's MiB of a log segment.
     #[serde(default = "log_segment_mib")]
     pub(crate) log_segment_mib: u64,
+    /// MiB a second that a meta server lets copies take which are made anew.
+    #[serde(default = "rebuild_mib_per_s")]
+    pub(crate) rebuild_mib_per_s: u64,
     /// A proxy's address for S3.
     #[serde(default = "s3_listen")]
     pub(crate) s3_listen: String,
@@ -79,6 +82,11 @@ fn log_segment_mib() -> u64 {
     64
 }
 
+/// Half of what a slow disk writes in sequence.
+fn rebuild_mib_per_s() -> u64 {
+    64
+}
+
 fn s3_listen() -> String {
     "127.0.0.1:9000".to_owned()
 }
@@ -120,6 +128,10 @@ impl RoleConfig {
         if !(4..=1024).contains(&self.log_segment_mib) {
             let found = self.log_segment_mib.to_string();
             return Err(value("log_segment_mib", found, "4 to 1024"));
+        }
+        if !(1..=65_536).contains(&self.rebuild_mib_per_s) {
+            let found = self.rebuild_mib_per_s.to_string();
+            return Err(value("rebuild_mib_per_s", found, "1 to 65536"));
         }
         for manager in &self.managers {
             if parse_manager(manager).is_none() {

@@ -69,6 +69,7 @@ pub(super) async fn meta(config: RoleConfig, mut stop: Stop) -> Result<(), RoleE
         meta: MetaConfig { me: member.me, log },
         boot: member.boot,
         addresses: vec![member.address.clone()],
+        rebuild_bytes_per_s: config.rebuild_mib_per_s * 1024 * 1024,
     };
     let server =
         MetaServer::open(disk, &config.dir, &member.endpoint, member.managers(), &server_config)?;

@@ -44,6 +44,16 @@ impl RoleMetrics for ProxyMetrics {
                 "Replicas that did not give the bytes asked for",
                 load(&counters.failed_reads),
             ),
+            (
+                "proxy_hedged_reads",
+                "Reads for which another replica was asked too",
+                load(&counters.reads_hedged),
+            ),
+            (
+                "proxy_hedges_won",
+                "Hedged reads that the other replica answered",
+                load(&counters.hedges_won),
+            ),
             ("proxy_puts_begun_anew", "Puts begun anew", load(&counters.begun_anew)),
             (
                 "proxy_probes",

@@ -9,12 +9,12 @@
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, BucketId, Chunk, Extent, LvId, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef, PartRow,
-    Put, StreamId, Target, UploadId, VersionRow, rows,
+    Body, BucketId, Chunk, Extent, HoldersChange, LvId, ObjectKey, Op, OpId, OpSeq, Outcome,
+    PartRef, PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
 };
 
 use super::slots::Slot;
-use super::{OpenPut, Pg, TailEntry};
+use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
 use crate::limits::APPLY_OPS_MAX;
 use crate::message::{Call, Effect, LogEntry, Outbox};
@@ -109,6 +109,11 @@ impl Pg {
                 batch.drop_parts(*bucket, *upload, &[], id)?;
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
             }
+            Op::Holders { changes } => {
+                for change in changes {
+                    batch.change_holders(change)?;
+                }
+            }
             Op::DropStream { bucket, stream } => batch.drop_orphans(*bucket, *stream, id)?,
             Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {
                 return Err(IndexError(format!("op {id:?} belongs to no log's tail")));
@@ -134,6 +139,7 @@ impl Pg {
                     self.id
                 );
                 chunk.holders = holders;
+                self.note_holders(&chunk);
                 self.supersede_older(open);
                 batch.commit_put(open.put(), Body::Chunk(chunk), open.id, outcome_op)
             }
@@ -330,6 +336,20 @@ impl Batch<'_> {
             Body::Stream { stream, .. } => self.drop_stream(bucket, *stream, now),
             Body::Parts { upload, .. } => self.drop_parts(bucket, *upload, &[], now),
         }
+    }
+
+    /// Copies of a chunk were made or given up, if the row still has it.
+    fn change_holders(&mut self, change: &HoldersChange) -> Result<(), IndexError> {
+        let Some(value) = self.changes.get(self.index, &change.row)? else { return Ok(()) };
+        let new = refill::with_chunk(&change.row, &value, &mut |chunk| {
+            if chunk.grant == change.grant {
+                chunk.holders = chunk.holders.union(change.gained).without(change.lost);
+            }
+        })?;
+        if let Some(new) = new.filter(|new| *new != *value) {
+            self.changes.put(change.row.to_vec(), new);
+        }
+        Ok(())
     }
 
     fn free_chunk(&mut self, chunk: &Chunk, now: OpId) {

@@ -5,9 +5,8 @@ use std::ops::ControlFlow;
 use larder_types::codec::decode;
 use larder_types::limits::CHUNK_BYTES_MAX;
 use larder_types::{
-    Body, BucketId, Chunk, Condition, Epoch, Grant, Holders, Metax, ObjectKey, Op, OpId, Outcome,
-    PartRow, Put, RegionId, Request, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow,
-    rows,
+    Body, BucketId, Chunk, Condition, Epoch, Grant, Metax, ObjectKey, Op, OpId, Outcome, PartRow,
+    Put, RegionId, Request, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow, rows,
 };
 
 use super::slots::Slot;
@@ -231,6 +230,7 @@ impl Pg {
                 grant: chunk.grant,
                 lv: chunk.lv,
                 extents: chunk.extents.clone(),
+                replicas: chunk.holders,
                 clock,
             }),
             _ => None,
@@ -270,7 +270,7 @@ impl Pg {
                 extents,
                 len,
                 sums: sums.to_vec(),
-                holders: Holders::default(),
+                holders: space.present(lv),
             }),
             Err(NoSpace::Opening) => Err(Step::Starve),
             Err(NoSpace::NeedLv) => {

@@ -22,11 +22,13 @@ mod apply;
 mod calls;
 mod commit;
 mod read;
+mod refill;
 mod replicate;
 mod resolve;
 mod slots;
 mod snapshot;
 mod state;
+mod walk;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,11 +42,14 @@ use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Report,
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
+use refill::Refills;
+pub use refill::{Considered, Refill, chunk_in};
 use replicate::Follower;
 use resolve::Resolution;
 use slots::{Slot, Slots};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
 pub use state::{LogGap, Origin, Recovering};
+pub use walk::Walk;
 
 /// What this member does in its view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,6 +170,8 @@ pub struct Pg {
     now_ms: u64,
 
     space: Option<VolumeGroup>,
+    /// Copies that are being made or given up.
+    refills: Refills,
     lv_asked: bool,
     /// Replicas that failed since the last tick.
     lv_failures: u32,
@@ -255,6 +262,7 @@ impl Pg {
             || !self.followers.is_empty()
             || !self.open.is_empty()
             || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
+            || self.refills.has_changes()
     }
 
     /// Takes one event.
@@ -292,7 +300,19 @@ impl Pg {
                 self.sessions.raise_floor(session, floor);
                 Ok(())
             }
-            Event::LvAdded(info) => self.lv_added(info, index, out),
+            Event::Lv(info) => self.take_lv(info, index, out),
+            Event::Vacate { lv, replica, order, is_lost } => {
+                self.vacate((lv, replica), order, is_lost);
+                Ok(())
+            }
+            Event::Refilled { row, grant, is_copied } => {
+                self.refilled(row, grant, is_copied, out);
+                Ok(())
+            }
+            Event::Walked { walk, unmet } => {
+                self.walked(walk, &unmet, out);
+                Ok(())
+            }
             Event::PoolEmpty => {
                 self.pool_empty(out);
                 Ok(())
@@ -409,6 +429,7 @@ fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         Op::ViewStart { .. }
         | Op::Regrant { .. }
         | Op::Outcome { .. }
+        | Op::Holders { .. }
         | Op::SnapshotBegin
         | Op::SnapshotSession(_)
         | Op::SnapshotEnd { .. } => [None, None],

@@ -45,7 +45,8 @@ impl Pg {
         if let Some(open) = self.open.get(&seq) {
             let (chunk, clock) = (&open.chunk, open.put().metax.clock);
             let (grant, lv, extents) = (chunk.grant, chunk.lv, chunk.extents.clone());
-            let answer = Answer::Granted { grant, lv, extents, clock };
+            let replicas = self.given(chunk);
+            let answer = Answer::Granted { grant, lv, extents, replicas, clock };
             out.push(Effect::Reply { token, answer });
             if seq <= self.commit {
                 out.push(Effect::Reply { token, answer: Answer::Persisted { grant } });

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
 
+use super::refill::Refills;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
 use crate::limits::{HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
@@ -102,6 +103,7 @@ impl Pg {
         }
         self.copy = None;
         self.space = None;
+        self.refills = Refills::default();
         self.lv_asked = false;
         self.reports.clear();
         self.levelled = false;

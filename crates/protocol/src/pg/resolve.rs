@@ -16,6 +16,8 @@ use super::{Pg, Role};
 use crate::index::{Index, IndexError};
 use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX};
 use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
+use crate::planted::Planted;
+use crate::rebuild::Space;
 use crate::space::{FreeRuns, LvInfo, VolumeGroup};
 
 /// How far the resolution of a put has come.
@@ -42,7 +44,8 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
         let view = self.view;
-        let fence_known = self.planted.skips_fence();
+        let planted = self.planted;
+        let fence_known = planted.skips_fence();
         let Some(space) = self.space.as_ref() else { return Ok(()) };
         let Some(open) = self.open.get_mut(&op.seq) else { return Ok(()) };
         if open.id != op || open.outcome.is_some() || open.resolution.is_some() {
@@ -51,19 +54,22 @@ impl Pg {
         if self.planted.revokes_unseen() {
             return self.commit_put(op, Outcome::Revoked, false, index, out);
         }
-        let Some(info) = space.info(open.chunk.lv) else { return Ok(()) };
+        if space.info(open.chunk.lv).is_none() {
+            return Ok(());
+        }
         let fenced_by_open = open.chunk.grant.op.view < view;
         if fenced_by_open && !space.is_fenced(open.chunk.lv) {
             return Ok(());
         }
         let mut resolution = Resolution::default();
-        let (lv, grant, replicas) = (open.chunk.lv, open.chunk.grant, info.replicas.len());
+        let (lv, grant, replicas) =
+            (open.chunk.lv, open.chunk.grant, given(space, &open.chunk, planted));
         if fenced_by_open || fence_known {
             resolution.verifying = true;
             resolution.gone = space.gone(lv);
             ask_to_verify(&open.chunk, replicas, resolution.gone, out);
         } else {
-            for replica in 0..replicas {
+            for replica in replicas.iter() {
                 let request = DataRequest::Void { grant };
                 out.push(Effect::Data { lv, replica, request });
             }
@@ -127,7 +133,7 @@ impl Pg {
     ) -> Result<(), IndexError> {
         let Some(space) = self.space_mut() else { return Ok(()) };
         space.close(lv, replica);
-        let is_alone = space.info(lv).is_some_and(|info| info.replicas.len() == 1);
+        let is_alone = space.present(lv).count() == 1;
         let mut fenced = Vec::new();
         let mut asked = Vec::new();
         for open in self.open.values_mut().filter(|open| open.chunk.lv == lv) {
@@ -162,12 +168,11 @@ impl Pg {
     /// Verifies what is within reach once all of that is fenced.
     fn verify_if_fenced(&mut self, grant: Grant, out: &mut Outbox) {
         let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return };
-        let is_fenced = (0..replicas)
-            .all(|replica| resolution.voided.has(replica) || resolution.gone.has(replica));
+        let is_fenced = replicas.without(resolution.voided).without(resolution.gone).is_empty();
         if !is_fenced || resolution.verifying {
             return;
         }
-        if resolution.voided.count() == 0 {
+        if resolution.voided.is_empty() {
             resolution.failed = true;
             return;
         }
@@ -183,20 +188,17 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
+        let lost = self.lost_of(grant);
         let Some((replicas, resolution, _)) = self.resolving(grant) else { return Ok(()) };
-        let is_known = |replica: usize| {
-            resolution.verified.has(replica)
-                || resolution.mismatched.has(replica)
-                || resolution.gone.has(replica)
-        };
-        if !resolution.verifying || !(0..replicas).all(is_known) {
+        let looked_at = resolution.verified.union(resolution.mismatched);
+        if !resolution.verifying || !replicas.without(looked_at.union(resolution.gone)).is_empty() {
             return Ok(());
         }
         let holders = resolution.verified;
-        let outcome = if holders.count() > 0 {
+        let is_nowhere = replicas.without(resolution.mismatched.union(lost)).is_empty();
+        let outcome = if !holders.is_empty() {
             Outcome::Committed { attempt: grant.attempt, holders }
-        } else if resolution.mismatched.count() == replicas || resolution.unacknowledged.count() > 0
-        {
+        } else if is_nowhere || !resolution.unacknowledged.is_empty() {
             Outcome::Revoked
         } else {
             resolution.failed = true;
@@ -212,14 +214,27 @@ impl Pg {
         self.commit_put(grant.op, outcome, false, index, out)
     }
 
-    /// The resolution under way of the put that holds exactly this grant.
-    fn resolving(&mut self, grant: Grant) -> Option<(usize, &mut Resolution, &Chunk)> {
+    /// The resolution under way of the put that holds exactly this grant, and the replicas that were to be given
+    /// its data.
+    fn resolving(&mut self, grant: Grant) -> Option<(Holders, &mut Resolution, &Chunk)> {
         let open = self.open.get_mut(&grant.op.seq)?;
         if open.chunk.grant != grant {
             return None;
         }
-        let replicas = self.space.as_ref()?.info(open.chunk.lv)?.replicas.len();
+        let replicas = given(self.space.as_ref()?, &open.chunk, self.planted);
         Some((replicas, open.resolution.as_mut()?, &open.chunk))
+    }
+
+    /// Replicas that are to be given an open put's data.
+    pub(super) fn given(&self, chunk: &Chunk) -> Holders {
+        self.space.as_ref().map_or(chunk.holders, |space| given(space, chunk, self.planted))
+    }
+
+    /// Replicas of an open put's LV that are gone for good.
+    fn lost_of(&self, grant: Grant) -> Holders {
+        let open = self.open.get(&grant.op.seq);
+        let lost = open.zip(self.space.as_ref()).map(|(open, space)| space.lost(open.chunk.lv));
+        lost.unwrap_or_default()
     }
 
     /// Puts of earlier views have no proxy that could still commit them.
@@ -247,40 +262,61 @@ impl Pg {
     ///
     /// # Panics
     /// If the view is not active.
-    pub fn adopt_space(&mut self, lvs: Vec<(LvInfo, FreeRuns)>, out: &mut Outbox) {
+    pub fn adopt_space(&mut self, space: Space, out: &mut Outbox) {
         assert_eq!(self.role, Role::Active, "pg {}: space is adopted in an active view", self.id);
-        let mut space = VolumeGroup::new(self.view);
-        for (info, runs) in lvs {
-            self.open_lv(&info, out);
-            space.add(info, runs);
+        let mut group = VolumeGroup::new(self.view);
+        for (info, runs) in space.lvs {
+            self.open_lv(&info, info.present().iter(), OpSeq(0), out);
+            group.add(info, runs);
         }
-        self.space = Some(space);
+        self.space = Some(group);
         self.role = Role::Serving;
+        if !space.is_as_wanted {
+            self.refills.want_walk();
+        }
     }
 
-    fn open_lv(&self, info: &LvInfo, out: &mut Outbox) {
+    fn open_lv(
+        &self,
+        info: &LvInfo,
+        replicas: impl Iterator<Item = usize>,
+        floor: OpSeq,
+        out: &mut Outbox,
+    ) {
         let view = self.view;
-        let floor = OpId { view, seq: OpSeq(0) };
-        for (replica, server) in info.replicas.iter().enumerate() {
-            let request = DataRequest::Open { view, floor, boot: server.boot };
+        let floor = OpId { view, seq: floor };
+        for replica in replicas {
+            let boot = info.replicas[replica].boot;
+            let request = DataRequest::Open { view, floor, boot };
             out.push(Effect::Data { lv: info.lv, replica, request });
         }
     }
 
-    pub(super) fn lv_added(
+    /// An LV is new, or its replicas have changed.
+    pub(super) fn take_lv(
         &mut self,
         info: LvInfo,
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
-        self.lv_asked = false;
-        if self.space.as_ref().is_none_or(|space| space.info(info.lv).is_some()) {
-            return Ok(());
-        }
-        self.open_lv(&info, out);
-        let runs = FreeRuns::whole(info.blocks);
-        if let Some(space) = self.space_mut() {
-            space.add(info, runs);
+        let above_applied = self.applied.seq.next();
+        let Some(space) = self.space.as_mut() else { return Ok(()) };
+        match space.info(info.lv) {
+            None => {
+                self.lv_asked = false;
+                let runs = FreeRuns::whole(info.blocks);
+                space.add(info.clone(), runs);
+                self.open_lv(&info, info.present().iter(), OpSeq(0), out);
+            }
+            // Of two maps the newer one is right, whichever is heard of first.
+            Some(known) if known.replicas == info.replicas || info.as_of < known.as_of => {
+                return Ok(());
+            }
+            Some(_) => {
+                let fresh = space.update(info.clone());
+                self.open_lv(&info, fresh.into_iter(), above_applied, out);
+                self.refills.want_walk();
+            }
         }
         self.feed_starved(index, out)
     }
@@ -316,12 +352,11 @@ impl Pg {
 
     /// Raises floors over what is not open any more, so that freed space can be used again.
     pub(super) fn raise_floors(&mut self, short: bool, out: &mut Outbox) {
-        let oldest_open =
-            self.open.keys().next().copied().unwrap_or_else(|| self.last().seq.next());
+        let open = self.open.keys().next().copied().into_iter().chain(self.refills.oldest());
+        let oldest_open = open.min().unwrap_or_else(|| self.last().seq.next());
         let Some(space) = self.space_mut() else { return };
         for raise in space.raises_due(oldest_open, short) {
-            let replicas = space.info(raise.lv).map_or(0, |info| info.replicas.len());
-            for replica in 0..replicas {
+            for replica in space.present(raise.lv).iter() {
                 let request = DataRequest::RaiseFloor { floor: raise.floor };
                 out.push(Effect::Data { lv: raise.lv, replica, request });
             }
@@ -337,7 +372,9 @@ impl Pg {
         let now_ms = self.now_ms;
         if let Some(space) = self.space_mut() {
             space.offer_again(now_ms);
+            space.forget_orders(now_ms);
         }
+        self.flush_holders(out);
         let mut again = Vec::new();
         for open in self.open.values_mut() {
             let failed = open.resolution.is_some_and(|resolution| resolution.failed);
@@ -358,8 +395,17 @@ impl Pg {
     }
 }
 
-fn ask_to_verify(chunk: &Chunk, replicas: usize, gone: Holders, out: &mut Outbox) {
-    for replica in (0..replicas).filter(|replica| !gone.has(*replica)) {
+/// Replicas that were to be given a put's data when it was granted. One that joined its LV later never had it, and
+/// says nothing about it.
+fn given(space: &VolumeGroup, chunk: &Chunk, planted: Planted) -> Holders {
+    let present = space.present(chunk.lv);
+    // A put of an earlier release names none: they were all that there were.
+    let are_all = chunk.holders.is_empty() || planted.asks_new_replicas();
+    if are_all { present } else { chunk.holders.common(present) }
+}
+
+fn ask_to_verify(chunk: &Chunk, replicas: Holders, gone: Holders, out: &mut Outbox) {
+    for replica in replicas.without(gone).iter() {
         let request = DataRequest::Verify { chunk: Box::new(chunk.clone()) };
         out.push(Effect::Data { lv: chunk.lv, replica, request });
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow};
 
+use super::refill::Refills;
 use super::slots::{Slot, Slots};
 use super::{Pg, Role};
 use crate::message::LogEntry;
@@ -109,6 +110,7 @@ impl Recovering {
                 clock: HybridClock::default(),
                 now_ms: 0,
                 space: None,
+                refills: Refills::default(),
                 lv_asked: false,
                 lv_failures: 0,
                 starved: VecDeque::new(),

@@ -2,6 +2,7 @@
 
 mod doubt;
 mod puts;
+mod refill;
 mod snapshots;
 mod support;
 mod views;

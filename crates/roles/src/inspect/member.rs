@@ -12,7 +12,7 @@ use larder_kv::{KvError, KvReader, LsmKv};
 use larder_net::Subject;
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{LvInfo, Pg};
-use larder_types::{Body, LvId, OpId, PgId, rows};
+use larder_types::{Body, LvId, MapVersion, OpId, PgId, rows};
 
 use super::{Report, content, go_on};
 use crate::limits::KV_CACHE_BYTES;
@@ -149,8 +149,12 @@ fn look_at_rows(kv: &LsmKv, pgs: &[Pg], report: &mut Report) {
         report.line("rows are not held against each other while a copy is under way".to_owned());
         return;
     }
-    let info =
-        |(lv, blocks): (&LvId, &u32)| LvInfo { lv: *lv, blocks: *blocks, replicas: Vec::new() };
+    let info = |(lv, blocks): (&LvId, &u32)| LvInfo {
+        lv: *lv,
+        blocks: *blocks,
+        replicas: Vec::new(),
+        as_of: MapVersion(0),
+    };
     let mut scan = SpaceScan::new(lvs.iter().map(info));
     let visited = kv.scan(&[], None, &mut |row, value| {
         if let Err(error) = scan.note(row, value) {

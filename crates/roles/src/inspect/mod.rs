@@ -23,7 +23,7 @@ use larder_env::{Disk, RealDisk};
 use larder_kv::LsmKv;
 use larder_protocol::pg::Role;
 use larder_protocol::rebuild::SpaceScan;
-use larder_protocol::{Event, LvInfo, Pg, Replica};
+use larder_protocol::{Event, Pg};
 use larder_types::codec::{CodecError, decode};
 use larder_types::{Body, BootId, Chunk, ObjectKey, PartRow, ServerId, VersionRow, View, rows};
 use larder_volume::{VolumeReader, verify_range};
@@ -234,15 +234,7 @@ fn apply_in_memory(
 
 fn look_at_space(map: &Map, overlay: &Overlay<'_>, open: &[Chunk], report: &mut Report) {
     report.section("space");
-    let lvs = map.lvs.iter().map(|record| LvInfo {
-        lv: record.lv,
-        blocks: record.blocks,
-        replicas: record
-            .replicas
-            .iter()
-            .map(|place| Replica { server: place.server, boot: BootId(0) })
-            .collect(),
-    });
+    let lvs = map.lvs.iter().map(|record| record.info(BootId(0)));
     let mut scan = SpaceScan::new(lvs);
     let visited = overlay.visit(&mut |row, value| {
         if let Err(error) = scan.note(row, value) {
@@ -254,8 +246,8 @@ fn look_at_space(map: &Map, overlay: &Overlay<'_>, open: &[Chunk], report: &mut 
     }
     open.iter().for_each(|chunk| scan.claim(chunk));
     let derived = scan.finish();
-    let total: u64 = derived.lvs.iter().map(|(info, _)| u64::from(info.blocks)).sum();
-    let free: u64 = derived.lvs.iter().map(|(_, runs)| u64::from(runs.blocks())).sum();
+    let total: u64 = derived.space.lvs.iter().map(|(info, _)| u64::from(info.blocks)).sum();
+    let free: u64 = derived.space.lvs.iter().map(|(_, runs)| u64::from(runs.blocks())).sum();
     report.line(format!("{} blocks used, {free} free", total - free));
     for fault in derived.faults {
         report.fault(fault.to_string());

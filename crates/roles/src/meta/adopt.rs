@@ -142,15 +142,17 @@ impl Meta {
             return;
         }
         member.pg.open_chunks().for_each(|chunk| scan.claim(chunk));
-        let Derived { lvs, faults, open_streams, .. } = scan.finish();
+        let Derived { space, faults, open_streams, .. } = scan.finish();
         if let Some(fault) = faults.first() {
             tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served");
             member.duties.contradicts = true;
             return;
         }
-        lvs.iter().for_each(|(info, _)| member.duties.note_lv(info));
+        for (info, _) in &space.lvs {
+            member.duties.note_lv(info);
+        }
         let Member { pg: machine, out, .. } = &mut *member;
-        machine.adopt_space(lvs, out);
+        machine.adopt_space(space, out);
         self.carry_out(&mut member);
         cluster.renew_soon();
         tracing::info!(%pg, %view, "the pg is served");

@@ -105,7 +105,7 @@ impl Cluster {
 
     fn ask_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
         let (pg, view) = (member.pg.id(), member.pg.view());
-        let server = member.duties.places.get(&lv).and_then(|at| at.get(replica)).copied();
+        let server = member.duties.place(lv, replica);
         let peer = |server| Some((server, self.data.of(&self.managers.map(), server)?));
         let peer = server.and_then(peer);
         let Some(meta) = self.meta.get().cloned() else { return };
@@ -172,6 +172,16 @@ impl Meta {
             Effect::NeedLv => {
                 member.duties.needs_lv = true;
                 cluster.say_needs_lv(member);
+            }
+            Effect::Rebuilt { lv, replica, disk } => {
+                tracing::info!(%pg, %lv, replica, "a replica is rebuilt");
+                cluster.managers.say(ServerMessage::Rebuilt(lv, replica as u8, disk));
+            }
+            Effect::Vacated { lv, replica, order } => {
+                tracing::info!(%pg, %lv, replica, "a replica is vacated");
+                let view = member.pg.view();
+                let message = ServerMessage::Vacated(lv, replica as u8, view, order);
+                cluster.managers.say(message);
             }
             Effect::ViewActive(view) => {
                 tracing::debug!(%pg, %view, "view active");

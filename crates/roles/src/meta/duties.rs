@@ -8,7 +8,7 @@ use bytes::Bytes;
 use larder_env::clock::uptime_ms;
 use larder_kv::KvReader;
 use larder_net::Responder;
-use larder_protocol::manager::state::LvRecord;
+use larder_protocol::manager::state::{LvRecord, MapVersion, ReplicaRecord};
 use larder_protocol::pg::Role;
 use larder_protocol::{Answer, LvInfo, Refusal, Replica};
 use larder_types::{BootId, LvId, OpId, OpSeq, ServerId, SessionId, View};
@@ -28,8 +28,8 @@ pub(super) struct Duties {
     awaited: BTreeMap<OpSeq, Vec<(OpId, Responder<MetaService>)>>,
     /// Snapshots that followers take.
     pub(super) snapshots: BTreeMap<ServerId, Kept>,
-    /// Data servers of the replicas of each LV that the PG knows of.
-    pub(super) places: BTreeMap<LvId, Vec<ServerId>>,
+    /// Data servers of the replicas of each LV that the PG knows of, by index, as of a map.
+    pub(super) places: BTreeMap<LvId, (MapVersion, Vec<ServerId>)>,
     /// What the space is to be derived from.
     pub(super) volumes: Option<Volumes>,
     /// The machine waits for another LV.
@@ -59,16 +59,18 @@ impl Volumes {
         view: View,
         lvs: Vec<(LvId, LvRecord)>,
         boots: &[(ServerId, BootId)],
+        as_of: MapVersion,
         sessions: Vec<SessionId>,
     ) -> Self {
         let boots: BTreeMap<ServerId, BootId> = boots.iter().copied().collect();
         let info = |(lv, record): (LvId, LvRecord)| {
-            let replica = |server: ServerId| Replica {
-                server,
-                boot: boots.get(&server).copied().unwrap_or(BootId(0)),
+            let replica = |it: &ReplicaRecord| {
+                let ReplicaRecord { server, disk, pv, state } = *it;
+                let boot = boots.get(&server).copied().unwrap_or(BootId(0));
+                Replica { server, boot, disk, pv, state }
             };
-            let replicas = record.replicas.iter().map(|it| replica(it.server)).collect();
-            LvInfo { lv, blocks: record.blocks, replicas }
+            let replicas = record.replicas.iter().map(replica).collect();
+            LvInfo { lv, blocks: record.blocks, replicas, as_of }
         };
         let lvs = lvs.into_iter().map(info).collect();
         Self { view, lvs, sessions: sessions.into_iter().collect() }
@@ -76,10 +78,19 @@ impl Volumes {
 }
 
 impl Duties {
-    /// The PG is told of an LV.
-    pub(super) fn note_lv(&mut self, info: &LvInfo) {
+    /// The PG is told of an LV, unless it knows it from a newer map; returns whether it is new.
+    pub(super) fn note_lv(&mut self, info: &LvInfo) -> bool {
         let servers = info.replicas.iter().map(|replica| replica.server).collect();
-        self.places.insert(info.lv, servers);
+        let known = self.places.get(&info.lv).map(|(as_of, _)| *as_of);
+        if known.is_none_or(|as_of| as_of <= info.as_of) {
+            self.places.insert(info.lv, (info.as_of, servers));
+        }
+        known.is_none()
+    }
+
+    /// The data server of a replica.
+    pub(super) fn place(&self, lv: LvId, replica: usize) -> Option<ServerId> {
+        self.places.get(&lv).and_then(|(_, at)| at.get(replica)).copied()
     }
 }
 

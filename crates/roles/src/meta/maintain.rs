@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use larder_kv::{Kv, KvError, LsmKv, Progress};
 use larder_metalog::Lsn;
-use larder_protocol::{Event, LvInfo, Replica};
+use larder_protocol::Event;
 use larder_types::{OpSeq, PgId};
 use parking_lot::{Condvar, Mutex};
 
 use super::orders::Beat;
 use super::{Here, Member, Meta, Neighbours};
 use crate::limits::{LOG_BYTES_BEFORE_FLUSH, TICK_MS};
-use crate::manager::LvRecord;
 
 /// Wakes the flush thread.
 #[derive(Default)]
@@ -139,7 +138,7 @@ impl Meta {
         let event = match here.manager.draw_lv(pg) {
             Ok(Some(record)) => {
                 here.data.create(&record);
-                Event::LvAdded(here.lv_info(&record))
+                Event::Lv(record.info(here.data.boot()))
             }
             Ok(None) => Event::PoolEmpty,
             Err(error) => {
@@ -187,14 +186,5 @@ impl Meta {
             }
         }
         Ok(())
-    }
-}
-
-impl Here {
-    pub(super) fn lv_info(&self, record: &LvRecord) -> LvInfo {
-        let boot = self.data.boot();
-        let replicas =
-            record.replicas.iter().map(|place| Replica { server: place.server, boot }).collect();
-        LvInfo { lv: record.lv, blocks: record.blocks, replicas }
     }
 }

@@ -40,12 +40,14 @@
 mod adopt;
 mod callers;
 mod cluster;
+mod copy;
 mod duties;
 mod index;
 mod log;
 mod maintain;
 mod orders;
 mod queue;
+mod rebuild;
 mod recover;
 mod scan;
 mod serve;
@@ -74,6 +76,7 @@ use index::IndexPort;
 use log::Log;
 pub use log::LogCounters;
 use queue::PgQueue;
+pub use rebuild::RebuildCounters;
 pub(crate) use recover::Replay;
 pub use recover::{KV_DIR, LOG_DIR, MetaConfig, OpenError, Threads};
 pub use serve::MetaHandler;
@@ -115,6 +118,7 @@ pub struct Meta {
     stopping: AtomicBool,
     /// The requests of this process's proxy: those that are finished are remembered no more.
     requests: OnceLock<Arc<Requests>>,
+    rebuild: RebuildCounters,
 }
 
 impl Meta {
@@ -172,6 +176,16 @@ impl Meta {
     /// Whether the index shows everything that a PG has taken.
     pub(crate) fn shows_all(&self, pg: PgId) -> bool {
         self.lock(pg).pg.shows_all()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// What the rebuild of copies has done.
+    #[must_use]
+    pub fn rebuild(&self) -> &RebuildCounters {
+        &self.rebuild
     }
 
     /// Numbers of one PG, for metrics.

@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use larder_env::clock::uptime_ms;
+use larder_protocol::Event;
 use larder_protocol::limits::{LEASE_MS, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::Role;
-use larder_protocol::{Event, LvInfo};
-use larder_types::{PgId, ServerId, SessionId, View};
+use larder_types::{LvId, PgId, ServerId, SessionId, View};
 use parking_lot::MutexGuard;
 
 use super::cluster::Cluster;
@@ -51,11 +51,11 @@ impl Meta {
                     }
                 }
             }
-            ManagerMessage::Volumes { pg, view, boot, lvs, boots, sessions }
+            ManagerMessage::Volumes { pg, view, boot, version, lvs, boots, sessions }
                 if boot == cluster.boot =>
             {
                 if let Some(mut member) = self.member(pg) {
-                    let volumes = Volumes::new(view, lvs, &boots, sessions);
+                    let volumes = Volumes::new(view, lvs, &boots, version, sessions);
                     self.heed_volumes(cluster, &mut member, volumes);
                 }
             }
@@ -68,9 +68,8 @@ impl Meta {
             ManagerMessage::SessionClosed(session) => {
                 cluster.adoption.end_sessions(BTreeSet::from([session]));
             }
-            // What it asks for again and again is not known here yet: nothing moves between disks.
-            ManagerMessage::Vacate(lv, replica) => {
-                tracing::debug!(%lv, replica, "a replica is to be vacated");
+            ManagerMessage::Vacate(lv, replica, order) => {
+                self.heed_vacate(cluster, lv, usize::from(replica), order);
             }
             other => tracing::debug!(?other, "what the manager says is not for this run"),
         }
@@ -120,16 +119,26 @@ impl Meta {
                 cluster.adoption.adopt(member.pg.id());
             }
             Role::Serving => {
-                let known = &member.duties.places;
-                let is_new = |info: &LvInfo| !known.contains_key(&info.lv);
-                let new: Vec<LvInfo> = volumes.lvs.into_iter().filter(is_new).collect();
-                for info in new {
-                    member.duties.needs_lv = false;
-                    member.duties.note_lv(&info);
-                    self.step(member, Event::LvAdded(info));
+                for info in volumes.lvs {
+                    if member.duties.note_lv(&info) {
+                        member.duties.needs_lv = false;
+                    }
+                    self.step(member, Event::Lv(info));
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A replica's copies are to be given up. That its disk is gone for good says the map.
+    fn heed_vacate(&self, cluster: &Cluster, lv: LvId, replica: usize, order: MapVersion) {
+        let map = cluster.managers.map();
+        let Some(record) = map.lv(lv) else { return };
+        let Some(of) = record.replicas.get(replica) else { return };
+        let is_lost = !map.exists(of);
+        if let Some(mut member) = self.member(record.pg) {
+            tracing::debug!(%lv, replica, is_lost, "a replica is to be vacated");
+            self.step(&mut member, Event::Vacate { lv, replica, order, is_lost });
         }
     }
 

@@ -15,7 +15,7 @@ use larder_env::Disk;
 use larder_kv::{KvError, KvReader, LsmKv};
 use larder_metalog::{LogConfig, LogError, Lsn, Record, Writer};
 use larder_protocol::pg::{LogGap, Origin, Recovering, Role};
-use larder_protocol::rebuild::SpaceScan;
+use larder_protocol::rebuild::{Space, SpaceScan};
 use larder_protocol::{Call, Event, IndexError, LvInfo, Pg, Planted};
 use larder_types::codec::{CodecError, decode};
 use larder_types::{BucketId, Op, OpId, OpSeq, PgId, ServerId, StreamId, rows};
@@ -233,7 +233,8 @@ impl Meta {
     fn derive_space(&self, here: &Here) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
         let map = here.manager.map();
         let lvs = map.map.lvs.iter();
-        let mut scan = SpaceScan::new(lvs.clone().map(|record| here.lv_info(record)));
+        let boot = here.data.boot();
+        let mut scan = SpaceScan::new(lvs.clone().map(|record| record.info(boot)));
         for_each_row(&self.index.kv, &mut |row, value| scan.note(row, value))?;
         for pg in self.pg_ids() {
             for chunk in self.lock(pg).pg.open_chunks() {
@@ -249,7 +250,8 @@ impl Meta {
         for record in &map.map.lvs {
             here.data.create(record);
         }
-        for (info, runs) in derived.lvs {
+        let is_as_wanted = derived.space.is_as_wanted;
+        for (info, runs) in derived.space.lvs {
             by_pg.entry(owner[&info.lv]).or_default().push((info, runs));
         }
         for pg in self.pg_ids() {
@@ -257,7 +259,8 @@ impl Meta {
             let Member { pg: machine, out, .. } = &mut *member;
             // Every proxy of before lived in a process that is gone.
             machine.end_sessions();
-            machine.adopt_space(by_pg.remove(&pg).unwrap_or_default(), out);
+            let lvs = by_pg.remove(&pg).unwrap_or_default();
+            machine.adopt_space(Space { lvs, is_as_wanted }, out);
             self.carry_out(&mut member);
         }
         Ok(derived.open_streams)
@@ -328,6 +331,7 @@ impl Recovered {
     pub(super) fn assemble(self, buckets: Buckets, neighbours: Neighbours) -> (Meta, Writer) {
         let pg_count = self.pgs.len();
         let meta = Meta {
+            rebuild: super::RebuildCounters::default(),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
             index: IndexPort { kv: self.kv, buckets },
             neighbours,

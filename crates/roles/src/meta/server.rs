@@ -15,7 +15,7 @@ use super::adopt::Adoption;
 use super::cluster::Cluster;
 use super::index::{Buckets, LiveBuckets};
 use super::recover::recover;
-use super::{Meta, MetaConfig, MetaHandler, Neighbours, OpenError, Threads};
+use super::{Meta, MetaConfig, MetaHandler, Neighbours, OpenError, Threads, rebuild};
 use crate::managers::Managers;
 use crate::peers::Peers;
 
@@ -28,6 +28,8 @@ pub struct ServerConfig {
     pub boot: BootId,
     /// Where it listens, `host:port`, as the map is to say.
     pub addresses: Vec<String>,
+    /// Bytes a second that copies may take which this server has made where some are missing.
+    pub rebuild_bytes_per_s: u64,
 }
 
 /// A meta server of a cluster.
@@ -91,6 +93,7 @@ impl MetaServer {
                 server.adopt_loop(cluster);
             }
         });
+        Handle::current().spawn(rebuild::run(Arc::downgrade(&meta), config.rebuild_bytes_per_s));
         Ok(Self { meta, threads })
     }
 

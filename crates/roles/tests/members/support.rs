@@ -97,6 +97,7 @@ impl Cluster {
             meta: MetaConfig { me: id, log },
             boot: BootId(self.runs),
             addresses: vec![address.clone()],
+            rebuild_bytes_per_s: 1 << 30,
         };
         let managers = Arc::new(AtDesk { me: id, desk: self.desk.clone() });
         let server = MetaServer::open(disk, root, &endpoint, managers, &config).unwrap();

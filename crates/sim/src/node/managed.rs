@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use larder_protocol::limits::LEASE_MS;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-use larder_protocol::manager::state::{LvRecord, Topology};
+use larder_protocol::manager::state::{MapVersion, Topology};
 use larder_protocol::pg::Role;
 use larder_protocol::{Call, Event, LvInfo, Outbox};
 use larder_types::{BootId, LvId, PgId, ServerId, SessionId, View};
@@ -23,7 +23,7 @@ use crate::happening::{FromManagers, NodeIn};
 use crate::index::Port;
 use crate::managers::BEAT_US;
 use crate::net::Net;
-use crate::servers::{Server, info_of};
+use crate::servers::{Server, info_of, store_of};
 use crate::verdict::Finding;
 
 impl Node {
@@ -59,8 +59,16 @@ impl Node {
                     *lease = (*lease).max((view, from_ms + LEASE_MS));
                 }
             }
-            ManagerMessage::Volumes { pg, view, boot, boots, lvs, sessions } if boot == run => {
-                return self.volumes((pg, view), &lvs, &boots, &sessions, net);
+            ManagerMessage::Volumes { pg, view, boot, version, boots, lvs, sessions }
+                if boot == run =>
+            {
+                let boots: BTreeMap<ServerId, BootId> = boots.iter().copied().collect();
+                let boot = |server| boots.get(&server).copied();
+                let infos = lvs.iter().map(|(id, lv)| info_of(*id, lv, version, boot));
+                return self.volumes((pg, view), infos.collect(), &sessions, net);
+            }
+            ManagerMessage::Vacate(lv, replica, order) => {
+                return self.vacate((lv, usize::from(replica)), order, net);
             }
             ManagerMessage::PoolEmpty(boot, pg) if boot == run => {
                 self.member(pg).wants_lv = None;
@@ -68,13 +76,12 @@ impl Node {
                 return self.step(pg, Event::PoolEmpty, net);
             }
             ManagerMessage::SessionClosed(session) => return self.close_session(session, net),
-            // For another run, or for a data server; nobody moves replicas here.
+            // For another run, or for a data server.
             ManagerMessage::NewView { .. }
             | ManagerMessage::Leases { .. }
             | ManagerMessage::Volumes { .. }
             | ManagerMessage::PoolEmpty(..)
-            | ManagerMessage::CreatePv { .. }
-            | ManagerMessage::Vacate(..) => {}
+            | ManagerMessage::CreatePv { .. } => {}
         }
         Ok(())
     }
@@ -147,25 +154,21 @@ impl Node {
     fn volumes(
         &mut self,
         (pg, view): (PgId, View),
-        lvs: &[(LvId, LvRecord)],
-        boots: &[(ServerId, BootId)],
+        infos: Vec<LvInfo>,
         sessions: &[SessionId],
         net: &mut Net,
     ) -> Result<(), Fate> {
         if self.member(pg).pg.view() != view {
             return Ok(());
         }
-        let boots: BTreeMap<ServerId, BootId> = boots.iter().copied().collect();
-        let boot = |server| boots.get(&server).copied();
-        let infos = lvs.iter().map(|(id, lv)| info_of(*id, lv, boot));
         match self.member(pg).pg.role() {
-            Role::Active => self.adopt(pg, infos.collect(), sessions, net),
+            Role::Active => self.adopt(pg, infos, sessions, net),
             Role::Serving => {
                 for info in infos {
                     if self.learn(pg, &info) {
                         self.member(pg).wants_lv = None;
-                        self.step(pg, Event::LvAdded(info), net)?;
                     }
+                    self.step(pg, Event::Lv(info), net)?;
                 }
                 Ok(())
             }
@@ -173,15 +176,28 @@ impl Node {
         }
     }
 
-    /// Whether the LV is new.
+    /// A replica's copies are to be given up.
+    fn vacate(
+        &mut self,
+        (lv, replica): (LvId, usize),
+        order: MapVersion,
+        net: &mut Net,
+    ) -> Result<(), Fate> {
+        let map = self.life().managers.map.clone();
+        let Some(record) = map.lv(lv) else { return Ok(()) };
+        let Some(of) = record.replicas.get(replica) else { return Ok(()) };
+        let is_lost = !map.exists(of);
+        self.step(record.pg, Event::Vacate { lv, replica, order, is_lost }, net)
+    }
+
+    /// Where the replicas of the LV lie; whether it is new. What an older map says is told by nobody any more.
     fn learn(&mut self, pg: PgId, info: &LvInfo) -> bool {
         let setup = self.setup.clone();
-        let store = |server| match setup.server(server) {
-            Server::Store(store) => store,
-            other => panic!("a replica on {other:?}"),
-        };
-        let stores = info.replicas.iter().map(|replica| store(replica.server)).collect();
-        self.life().places.insert(info.lv, stores);
+        let stores = info.replicas.iter().map(|replica| store_of(&setup, replica.server)).collect();
+        let places = &mut self.life().places;
+        if places.get(&info.lv).is_none_or(|(as_of, _)| *as_of <= info.as_of) {
+            places.insert(info.lv, (info.as_of, stores));
+        }
         self.member(pg).lvs.insert(info.lv)
     }
 
@@ -212,11 +228,11 @@ impl Node {
             net.find(Finding::Contradiction(format!("pg {pg} in view {view}: {fault}")));
             return Ok(());
         }
-        for (info, _) in &derived.lvs {
+        for (info, _) in &derived.space.lvs {
             self.learn(pg, info);
         }
         let mut out = Outbox::new();
-        self.member(pg).pg.adopt_space(derived.lvs, &mut out);
+        self.member(pg).pg.adopt_space(derived.space, &mut out);
         self.carry_out(pg, out, net)?;
         // A session may have begun since this was said.
         let life = self.life();

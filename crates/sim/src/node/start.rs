@@ -82,6 +82,8 @@ impl Node {
             next_request: 0,
             closed: BTreeSet::new(),
             snapshots: BTreeMap::new(),
+            walking: None,
+            good_max: 1,
         });
         let (node, run) = (self.id, self.run);
         let jitter = net.rng.below(5 * MS);

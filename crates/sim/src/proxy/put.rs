@@ -55,7 +55,7 @@ struct Flight<'a> {
     end_us: u64,
     granted: Option<Grant>,
     persisted: Option<Grant>,
-    replicas: usize,
+    replicas: Holders,
     holders: Holders,
     failed: bool,
 }
@@ -120,7 +120,7 @@ impl Desk {
             end_us: self.now_us() + patience_us,
             granted: None,
             persisted: None,
-            replicas: 0,
+            replicas: Holders::default(),
             holders: Holders::default(),
             failed: false,
         };
@@ -178,17 +178,17 @@ impl Flight<'_> {
     /// Takes an answer of the primary; `Some` if the put is over.
     fn answered(&mut self, answer: Answer) -> Option<Result<OpId, Answered>> {
         match answer {
-            Answer::Granted { grant, lv, extents, .. }
+            Answer::Granted { grant, lv, extents, replicas, .. }
                 if self.granted.is_none_or(|known| known.op < grant.op) =>
             {
                 // What another view knew nothing of was done anew.
                 let data = self.data.clone()?;
                 self.granted = Some(grant);
                 self.holders = Holders::default();
-                match self.line.write((grant, lv, &extents), &data, self.slow_us) {
-                    Some(replicas) => self.replicas = replicas,
-                    None => self.failed = true,
-                }
+                self.replicas = replicas;
+                let place = (grant, lv, &extents[..]);
+                // A map that lacks one of them is older than the grant.
+                self.failed |= !self.line.write(place, replicas, &data, self.slow_us);
                 None
             }
             Answer::Persisted { grant } => {
@@ -208,7 +208,7 @@ impl Flight<'_> {
     /// With METAX persisted and all data of the same grant durable the put is committed.
     fn committed(&self, dropped: bool) -> Option<Result<OpId, Answered>> {
         let grant = self.persisted?;
-        if self.granted != Some(grant) || self.holders.count() < self.replicas {
+        if self.granted != Some(grant) || !self.replicas.without(self.holders).is_empty() {
             return None;
         }
         if dropped {

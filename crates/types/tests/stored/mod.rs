@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use larder_types::{
     Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState, ChecksumAlgorithm,
-    ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant, Holders, HybridClock,
-    LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef, PartRow, PgId, Put,
-    RegionId, Remembered, Request, Retention, ServerId, SessionId, SessionMemory, SnapshotRow,
-    StreamId, Target, UploadId, UploadRow, VersionRow, View,
+    ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant, Holders, HoldersChange,
+    HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef,
+    PartRow, PgId, Put, RegionId, Remembered, Request, Retention, ServerId, SessionId,
+    SessionMemory, SnapshotRow, StreamId, Target, UploadId, UploadRow, VersionRow, View, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -25,6 +25,7 @@ pub const KINDS: &[&str] = &[
     "SnapshotBegin",
     "SnapshotSession",
     "SnapshotEnd",
+    "Holders",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -74,6 +75,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::SnapshotBegin => vec!["SnapshotBegin"],
         Op::SnapshotSession(_) => vec!["SnapshotSession"],
         Op::SnapshotEnd { .. } => vec!["SnapshotEnd"],
+        Op::Holders { .. } => vec!["Holders"],
     }
 }
 
@@ -300,6 +302,17 @@ pub fn ops() -> Vec<(&'static str, Op)> {
                 upload: upload(),
                 metax: Box::new(full_metax()),
                 parts: parts(),
+            },
+        ),
+        (
+            "holders",
+            Op::Holders {
+                changes: vec![HoldersChange {
+                    row: rows::chunk(BucketId(300), stream(), 2).into(),
+                    grant: chunk().grant,
+                    gained: Holders(0b100),
+                    lost: Holders(0b1),
+                }],
             },
         ),
         ("snapshot begins", Op::SnapshotBegin),

@@ -58,9 +58,14 @@ impl Healths {
         }
     }
 
-    /// A server that is down according to the map, or is found to be.
+    /// A server that is down according to the map, or is found to be. One that was just heard is on its way back into
+    /// the map: that it comes is counted once.
     pub(super) fn down(&mut self, server: ServerId, now_ms: u64) {
-        self.entry(server).down_since_ms.get_or_insert(now_ms);
+        let is_silent = self.is_silent(server, now_ms);
+        let health = self.entry(server);
+        if is_silent || health.boot.is_none() {
+            health.down_since_ms.get_or_insert(now_ms);
+        }
     }
 
     /// Whether nothing was heard of it for so long that it is taken for down.
@@ -82,5 +87,41 @@ impl Healths {
             let probation_ms = if health.flaps < 2 { 0 } else { PROBATION_MS << doublings };
             now_ms >= health.up_since_ms + probation_ms
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: ServerId = ServerId(3);
+    const BOOT: BootId = BootId(9);
+
+    #[test]
+    fn a_return_counts_once_however_long_the_map_takes_to_show_it() {
+        let mut healths = Healths::new(0);
+        healths.heard(SERVER, BOOT, 0);
+        healths.down(SERVER, SILENT_MS);
+        let back_ms = 2 * SILENT_MS;
+        for now_ms in back_ms..back_ms + 10 {
+            healths.heard(SERVER, BOOT, now_ms);
+            // The map still has it as down.
+            healths.down(SERVER, now_ms);
+        }
+        assert!(healths.is_settled(SERVER, back_ms + 10), "it was away once");
+        assert!(!healths.is_lost(SERVER, back_ms + 2 * LOST_MS), "it is back");
+    }
+
+    #[test]
+    fn one_that_was_down_before_this_manager_led_comes_back_too() {
+        let mut healths = Healths::new(0);
+        healths.down(SERVER, 0);
+        assert!(healths.is_lost(SERVER, LOST_MS));
+        for turn in 1..=3 {
+            let now_ms = turn * 2 * SILENT_MS;
+            healths.heard(SERVER, BOOT, now_ms);
+            assert_eq!(healths.is_settled(SERVER, now_ms), turn < 2, "return {turn}");
+            healths.down(SERVER, now_ms + SILENT_MS);
+        }
     }
 }

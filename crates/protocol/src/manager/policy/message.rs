@@ -33,10 +33,10 @@ pub enum ServerMessage {
     NeedLv(PgId, View, u32),
     /// A data server: the PV of this replica is there, and this is where.
     Created(LvId, u8, DiskId, PvId),
-    /// A primary: this replica holds all that METAX says.
-    Rebuilt(LvId, u8),
-    /// A primary: no METAX names this replica any more.
-    Vacated(LvId, u8),
+    /// A primary: this replica, on this disk, has a copy of all that its LV holds.
+    Rebuilt(LvId, u8, DiskId),
+    /// A primary, in this view: no METAX names this replica any more, nor will any. To the order of this map.
+    Vacated(LvId, u8, View, MapVersion),
     /// A proxy's session has begun.
     SessionBegun(BootId, SessionId),
 }
@@ -97,6 +97,8 @@ pub enum ManagerMessage {
         view: View,
         /// The run that is meant.
         boot: BootId,
+        /// The map that says so.
+        version: MapVersion,
         /// LVs.
         lvs: Vec<(LvId, LvRecord)>,
         /// Runs of the data servers.
@@ -123,8 +125,9 @@ pub enum ManagerMessage {
         /// A map in which the PV is this replica's.
         map: MapVersion,
     },
-    /// Have no METAX name this replica any more; its disk drains, or is gone. To the PG's primary.
-    Vacate(LvId, u8),
+    /// Have no METAX name this replica any more; its disk drains, or is gone. To the PG's primary; repeated as long as
+    /// it is wanted. The map's version names the order.
+    Vacate(LvId, u8, MapVersion),
     /// A session is over.
     SessionClosed(SessionId),
 }

@@ -29,7 +29,9 @@ use larder_types::{LvId, PgId, ServerId, SessionId, View};
 
 use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX};
 use crate::manager::quorum::Ticket;
-use crate::manager::state::{Applied, Command, Outcome, ServerRole, ServerState, Topology};
+use crate::manager::state::{
+    Applied, Command, MapVersion, Outcome, ServerRole, ServerState, Topology,
+};
 use crate::placement::{MetaServer, Standing};
 use crate::planted::Planted;
 use health::Healths;
@@ -96,6 +98,8 @@ struct Leading {
     wants_lv: BTreeMap<PgId, ServerId>,
     /// Replicas that are being made, by index, of which the PV is there.
     created: BTreeMap<LvId, BTreeSet<u8>>,
+    /// Replicas that are to be vacated, each since this map.
+    vacates: BTreeMap<(LvId, u8), MapVersion>,
     planned_lvs_ms: u64,
 }
 
@@ -146,6 +150,7 @@ impl Policy {
                     targets_for: Vec::new(),
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
+                    vacates: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
                 });
                 return;
@@ -273,15 +278,9 @@ impl Turn<'_> {
             ServerMessage::Created(lv, replica, disk, pv) => {
                 self.pv_created(lv, replica, (server, disk, pv));
             }
-            ServerMessage::Rebuilt(lv, replica) => {
-                if self.leads_lv(server, lv) {
-                    self.propose(Subject::Lv(lv), Command::ReplicaCurrent(lv, replica));
-                }
-            }
-            ServerMessage::Vacated(lv, replica) => {
-                if self.leads_lv(server, lv) {
-                    self.propose(Subject::Lv(lv), Command::DropReplica(lv, replica));
-                }
+            ServerMessage::Rebuilt(lv, replica, disk) => self.rebuilt(server, lv, replica, disk),
+            ServerMessage::Vacated(lv, replica, view, order) => {
+                self.vacated(server, (lv, replica), view, order);
             }
             ServerMessage::SessionBegun(boot, session) => {
                 let command = Command::OpenSession(session, server, boot);
@@ -304,7 +303,7 @@ impl Turn<'_> {
         record.is_some_and(|record| record.members.first() == Some(&server))
     }
 
-    fn leads_lv(&self, server: ServerId, lv: LvId) -> bool {
+    pub(super) fn leads_lv(&self, server: ServerId, lv: LvId) -> bool {
         let pg = self.map.lv(lv).and_then(|lv| self.map.pg(lv.pg));
         pg.is_some_and(|pg| pg.members.first() == Some(&server))
     }

@@ -331,14 +331,16 @@ impl World {
                         let rebuilding =
                             replica.state == crate::manager::state::ReplicaState::Rebuilding;
                         if there && rebuilding {
-                            self.say(id, ServerMessage::Rebuilt(lv, index as u8));
+                            self.say(id, ServerMessage::Rebuilt(lv, index as u8, replica.disk));
                         }
                     }
                 }
             }
-            ManagerMessage::Vacate(lv, replica) => {
+            ManagerMessage::Vacate(lv, replica, order) => {
                 self.vacated.insert((lv, replica));
-                self.say(id, ServerMessage::Vacated(lv, replica));
+                let pg = self.map.lv(lv).and_then(|lv| self.map.pg(lv.pg));
+                let view = pg.map_or(View(0), |pg| pg.view);
+                self.say(id, ServerMessage::Vacated(lv, replica, view, order));
             }
             ManagerMessage::PoolEmpty(..) => self.pool_empty += 1,
             _ => {}

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use larder_types::{DiskId, LvId, PgId, PvId, ServerId};
+use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::message::ManagerMessage;
 use super::{Subject, Turn};
-use crate::limits::LV_MOVES_MAX;
-use crate::manager::state::{Command, DiskState, LvState, ReplicaRecord, ReplicaState, ServerRole};
+use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS};
+use crate::manager::state::{
+    Command, DiskState, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState, ServerRole,
+};
 use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Standing, place_lv, plan_moves};
 
 impl Turn<'_> {
@@ -117,6 +119,41 @@ impl Turn<'_> {
         }
     }
 
+    /// A primary says that a replica has everything.
+    pub(super) fn rebuilt(&mut self, server: ServerId, id: LvId, index: u8, disk: DiskId) {
+        let replica = self.map.lv(id).and_then(|lv| lv.replicas.get(usize::from(index)));
+        let fills = |it: &ReplicaRecord| it.state == ReplicaState::Rebuilding && it.disk == disk;
+        if !self.leads_lv(server, id) {
+            return;
+        }
+        if replica.is_some_and(fills) {
+            self.propose(Subject::Lv(id), Command::ReplicaCurrent(id, index));
+        } else if let Some(pg) = self.map.lv(id).map(|lv| lv.pg) {
+            // It has not heard what has become of it.
+            self.tell_volumes(pg);
+        }
+    }
+
+    /// A primary says, in a view, that nothing names a replica any more.
+    pub(super) fn vacated(
+        &mut self,
+        server: ServerId,
+        (id, index): (LvId, u8),
+        view: View,
+        order: MapVersion,
+    ) {
+        let Some(pg) = self.map.lv(id).map(|lv| lv.pg) else { return };
+        if !self.leads(server, pg, view) {
+            return;
+        }
+        // Another replica may have that index by now; and what was said in a view does not bind the next.
+        if self.leading.vacates.get(&(id, index)) == Some(&order) {
+            self.propose(Subject::Lv(id), Command::DropVacated(id, index, view));
+        } else {
+            self.tell_volumes(pg);
+        }
+    }
+
     fn made_all(&mut self, id: LvId) {
         let Some(lv) = self.map.lv(id).filter(|lv| lv.state == LvState::Creating) else { return };
         let created = self.leading.created.entry(id).or_default();
@@ -136,8 +173,12 @@ impl Turn<'_> {
             created.retain(|index| made.contains(index));
         }
         self.leading.wants_lv.remove(&lv.pg);
+        let is_there = |replica: u8| lv.present().any(|(at, _)| at == usize::from(replica));
+        self.leading.vacates.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.make_pvs(id);
         self.tell_volumes(lv.pg);
+        // What it needs next does not wait for the next look.
+        self.leading.planned_lvs_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
     }
 
     /// Tells a primary of its LVs; a replica whose PV is not there yet is not among them.
@@ -146,7 +187,7 @@ impl Turn<'_> {
         let Some(&primary) = record.members.first() else { return };
         let Some(to) = self.map.servers.get(&primary) else { return };
         let there = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating);
-        let lvs: Vec<_> = there.map(|(id, lv)| (id, lv.clone())).collect();
+        let lvs: Vec<_> = there.map(|(id, lv)| (id, self.with_pvs(id, lv))).collect();
         let servers =
             lvs.iter().flat_map(|(_, lv)| lv.present().map(|(_, replica)| replica.server));
         let servers: BTreeSet<ServerId> = servers.collect();
@@ -155,6 +196,7 @@ impl Turn<'_> {
             pg,
             view: record.view,
             boot: to.boot,
+            version: self.map.version,
             boots: servers.iter().filter_map(boot).collect(),
             lvs,
             sessions: self.map.sessions.keys().copied().collect(),
@@ -162,9 +204,22 @@ impl Turn<'_> {
         self.tell(primary, message);
     }
 
+    /// An LV as its primary is to know it: what is to be filled is there once its PV is.
+    fn with_pvs(&self, id: LvId, lv: &LvRecord) -> LvRecord {
+        let mut lv = lv.clone();
+        let created = self.leading.created.get(&id);
+        for (index, replica) in (0u8..).zip(&mut lv.replicas) {
+            let is_made = created.is_some_and(|created| created.contains(&index));
+            if replica.state == ReplicaState::Rebuilding && !is_made {
+                replica.state = ReplicaState::Gone;
+            }
+        }
+        lv
+    }
+
     /// Proposes the next moves of replicas, within the bound of those that are under way.
     pub(super) fn plan_lvs(&mut self) {
-        let copies = |lv: &crate::manager::state::LvRecord| {
+        let copies = |lv: &LvRecord| {
             let copy = |(replica, r): (usize, &ReplicaRecord)| LvCopy {
                 replica,
                 disk: r.disk,
@@ -177,9 +232,19 @@ impl Turn<'_> {
         let lvs: Vec<(LvId, Vec<LvCopy>)> = made.map(|(id, lv)| (id, copies(lv))).collect();
         let filling =
             lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current)).count();
+        // What was said may have been lost.
+        let changing = lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current));
+        let pgs = changing.filter_map(|(lv, _)| self.map.lv(*lv)).map(|lv| lv.pg);
+        for pg in pgs.collect::<BTreeSet<PgId>>() {
+            self.tell_volumes(pg);
+        }
         let disks = self.disks();
         let limit = LV_MOVES_MAX.saturating_sub(filling);
-        for step in plan_moves(&lvs, &disks, self.copy_rules(), limit) {
+        let moves = plan_moves(&lvs, &disks, self.copy_rules(), limit);
+        self.leading
+            .vacates
+            .retain(|(lv, replica), _| moves.contains(&LvMove::Drop(*lv, usize::from(*replica))));
+        for step in moves {
             match step {
                 LvMove::Add(lv, disk) => {
                     let server =
@@ -192,7 +257,9 @@ impl Turn<'_> {
                 LvMove::Drop(lv, replica) => {
                     let pg = self.map.lv(lv).and_then(|lv| self.map.pg(lv.pg));
                     if let Some(&primary) = pg.and_then(|pg| pg.members.first()) {
-                        self.tell(primary, ManagerMessage::Vacate(lv, replica as u8));
+                        let (at, version) = ((lv, replica as u8), self.map.version);
+                        let order = *self.leading.vacates.entry(at).or_insert(version);
+                        self.tell(primary, ManagerMessage::Vacate(lv, replica as u8, order));
                     }
                 }
             }

@@ -87,6 +87,7 @@ impl Topology {
             Command::EndDeletion(name, epoch, empty) => self.end_deletion(&name, epoch, empty),
             Command::AddToken(hash, expires_ms) => self.add_token(hash, expires_ms),
             Command::RevokeToken(token) => self.revoke_token(token),
+            Command::DropVacated(lv, replica, view) => self.drop_vacated(lv, replica, view),
         }
     }
 

@@ -87,6 +87,9 @@ pub enum Command {
     AddToken([u8; 32], u64),
     /// Call a join token back.
     RevokeToken(TokenId),
+    /// No METAX names a replica any more, as the primary of this view said: it has no effect in another, whose
+    /// primary may have heard nothing of it.
+    DropVacated(LvId, u8, View),
 }
 
 /// What a command did.

@@ -254,6 +254,20 @@ fn pvs_are_drawn_returned_and_drawn_again() {
 }
 
 #[test]
+fn what_a_primary_said_in_another_view_drops_no_replica() {
+    let mut log = Log::cluster(3);
+    log.view(0, 0, &[0, 1]).unwrap();
+    assert_eq!(log.lv(&[0, 1, 2]), Ok(Outcome::Lv(LvId(0))));
+    log.done(Command::LvCreated(LvId(0)));
+    let view = log.0.pg(PgId(0)).unwrap().view;
+    let late = Command::DropVacated(LvId(0), 2, View(view.0 + 1));
+    assert_eq!(log.apply(late), Err(Refusal::OtherView));
+    log.done(Command::DropVacated(LvId(0), 2, view));
+    let replicas = &log.0.lv(LvId(0)).unwrap().replicas;
+    assert_eq!(replicas[2].state, super::map::ReplicaState::Gone);
+}
+
+#[test]
 fn a_deletion_that_was_overtaken_is_refused() {
     let mut log = Log::cluster(1);
     let name = BucketName::new("photos").unwrap();
@@ -414,6 +428,7 @@ fn commands_are_encoded_as_ever() {
         Command::EndDeletion(name, Epoch(2), true),
         Command::AddToken([2; 32], 12),
         Command::RevokeToken(TokenId(1)),
+        Command::DropVacated(lv, 1, View(9)),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

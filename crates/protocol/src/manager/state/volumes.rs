@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use larder_types::limits::REPLICAS_MAX;
-use larder_types::{DiskId, LvId, PgId, PvId, ServerId};
+use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::apply::changed;
 use super::command::{Applied, Outcome, Refusal};
@@ -189,6 +189,14 @@ impl Topology {
         self.lv_mut(id)?.replicas[at].state = ReplicaState::Gone;
         self.return_pv(replica);
         Ok(Outcome::Done)
+    }
+
+    pub(super) fn drop_vacated(&mut self, lv: LvId, index: u8, view: View) -> Applied {
+        let pg = self.lv(lv).ok_or(Refusal::NoSuchLv)?.pg;
+        if self.pg(pg).ok_or(Refusal::NoSuchPg)?.view != view {
+            return Err(Refusal::OtherView);
+        }
+        self.drop_replica(lv, index)
     }
 
     /// Whether a server answers.

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use larder_protocol::index::Visit;
+use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{Origin, Recovering, Role, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
@@ -15,9 +16,9 @@ use larder_protocol::{
 };
 use larder_types::codec::decode;
 use larder_types::{
-    Attributes, BootId, BucketId, Condition, ETag, Epoch, Grant, GrantKey, Holders, LvId,
-    ObjectKey, OpId, OpSeq, PgId, Request, ServerId, SessionId, SnapshotRow, Target, VersionRow,
-    View, rows,
+    Attributes, BootId, BucketId, Condition, DiskId, ETag, Epoch, Grant, GrantKey, Holders, LvId,
+    ObjectKey, OpId, OpSeq, PgId, PvId, Request, ServerId, SessionId, SnapshotRow, Target,
+    VersionRow, View, rows,
 };
 
 pub const PG: PgId = PgId(0);
@@ -182,7 +183,7 @@ impl Member {
         self.pg.open_chunks().for_each(|chunk| scan.claim(chunk));
         let derived = scan.finish();
         assert_eq!(derived.faults, [], "no block is used twice");
-        self.pg.adopt_space(derived.lvs, &mut self.effects);
+        self.pg.adopt_space(derived.space, &mut self.effects);
         self.keep_log();
     }
 
@@ -398,8 +399,14 @@ pub fn unacknowledged(grant: Grant) -> DataAnswer {
 }
 
 pub fn info(replicas: usize) -> LvInfo {
-    let replica = |n| Replica { server: ServerId(n as u32), boot: BootId(1) };
-    LvInfo { lv: LV, blocks: LV_BLOCKS, replicas: (0..replicas).map(replica).collect() }
+    let replicas = (0..replicas).map(replica).collect();
+    LvInfo { lv: LV, blocks: LV_BLOCKS, replicas, as_of: MapVersion(1) }
+}
+
+/// A replica that is current, on a server and disk of its own.
+pub fn replica(n: usize) -> Replica {
+    let (server, disk) = (ServerId(n as u32), DiskId(n as u32));
+    Replica { server, boot: BootId(1), disk, pv: PvId(7), state: ReplicaState::Current }
 }
 
 pub fn key(view: u64, seq: u64) -> GrantKey {

@@ -1,35 +1,43 @@
 //! Bytes of a chunk from whichever replica has them right.
 
 use std::ops::Range;
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_net::CallError;
+use futures::future::{Either, select};
+use larder_net::{CallError, Peer};
 use larder_protocol::manager::state::Topology;
 use larder_types::{Chunk, ServerId};
 use larder_volume::whole_sums;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Away;
 use super::counters::count;
-use super::detector::Standing;
+use super::detector::{Asked, Standing};
 use super::retry::pause;
 use super::route::newer;
 use crate::data::{ReadFailure, verified};
 use crate::limits::{READ_PATIENCE_MS, READ_ROUNDS_MAX};
 use crate::peers::down;
-use crate::wire::{DataCall, DataReply};
+use crate::wire::{DataCall, DataReply, DataService};
 
-/// Why a replica did not help.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why a replica did not help. Of several, the greatest says what is known of the chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Failed {
-    /// It does not answer, or has too much to do: says nothing about the data.
-    Silent,
     /// It cannot read there.
     Unreadable,
     /// Its bytes are not the chunk's.
     Mismatch,
+    /// It does not answer, or has too much to do: says nothing about the data.
+    Silent,
+}
+
+/// What is read.
+struct Wanted<'a> {
+    chunk: &'a Chunk,
+    range: Range<u32>,
 }
 
 /// Reads bytes of a chunk and verifies them; asks one replica after the other until one has them right.
@@ -38,34 +46,52 @@ pub(super) async fn read(
     chunk: &Chunk,
     range: Range<u32>,
 ) -> Result<Bytes, ReadFailure> {
-    let turn = away.turn.fetch_add(1, Ordering::Relaxed);
-    let mut failures = Vec::new();
+    let (wanted, turn) = (Wanted { chunk, range }, away.turn.fetch_add(1, Ordering::Relaxed));
     for round in 1..=READ_ROUNDS_MAX {
         let map = away.managers.map();
-        let holders = holders(away, &map, chunk, turn);
-        failures.clear();
-        if holders.is_empty() {
-            // The map does not show the chunk's volume yet.
-            failures.push(Failed::Silent);
-        }
-        for server in holders {
-            match read_at(away, &map, server, chunk, range.clone()).await {
-                Ok(bytes) => return Ok(bytes),
-                Err(failed) => failures.push(failed),
+        match read_once(away, &map, &holders(away, &map, chunk, turn), &wanted).await {
+            Ok(bytes) => return Ok(bytes),
+            // It is damaged only if every holder was heard, and none has it.
+            Err(Failed::Mismatch) => return Err(ReadFailure::Mismatch),
+            Err(Failed::Unreadable) => return Err(ReadFailure::Unreadable),
+            Err(Failed::Silent) if round < READ_ROUNDS_MAX => {
+                newer(&*away.managers, map.version, pause(round)).await;
             }
-            count(&away.counters().failed_reads);
-        }
-        if !failures.contains(&Failed::Silent) {
-            break;
-        }
-        if round < READ_ROUNDS_MAX {
-            newer(&*away.managers, map.version, pause(round)).await;
+            Err(Failed::Silent) => {}
         }
     }
-    // It is damaged only if every holder was heard, and none has it.
-    let all_heard = !failures.contains(&Failed::Silent);
-    let damaged = all_heard && failures.contains(&Failed::Mismatch);
-    Err(if damaged { ReadFailure::Mismatch } else { ReadFailure::Unreadable })
+    Err(ReadFailure::Unreadable)
+}
+
+/// Asks each holder once: one after the other, and the next beside one that takes long.
+async fn read_once(
+    away: &Away,
+    map: &Topology,
+    holders: &[ServerId],
+    wanted: &Wanted<'_>,
+) -> Result<Bytes, Failed> {
+    // Of none: the map does not show the chunk's volume yet.
+    let mut all = if holders.is_empty() { Failed::Silent } else { Failed::Unreadable };
+    let mut left = holders.iter().copied().peekable();
+    while let Some(server) = left.next() {
+        let asked = asked(away, server);
+        let mut first = pin!(read_at(away, map, asked, wanted));
+        let answered = match timeout(asked.hedge_after, first.as_mut()).await {
+            Ok(answered) => answered,
+            Err(_late) => match left.next_if(|other| may_hedge(away, *other)) {
+                Some(other) => {
+                    let other = read_at(away, map, self::asked(away, other), wanted);
+                    Box::pin(either(away, asked, first, other)).await
+                }
+                None => first.await,
+            },
+        };
+        match answered {
+            Ok(bytes) => return Ok(bytes),
+            Err(failed) => all = all.max(failed),
+        }
+    }
+    Err(all)
 }
 
 /// Servers that have the chunk, in the order in which they are asked.
@@ -73,7 +99,8 @@ fn holders(away: &Away, map: &Topology, chunk: &Chunk, turn: usize) -> Vec<Serve
     let Some(record) = map.lvs.get(chunk.lv.0 as usize) else { return Vec::new() };
     let place = |server| map.servers.get(&server).map(|record| record.domains);
     let (here, now) = (place(away.me), Instant::now());
-    let detectors = away.detectors.lock();
+    let mut detectors = away.detectors.lock();
+    detectors.read_begins();
     let present = record.present().filter(|(index, _)| chunk.holders.has(*index));
     let candidates = present.map(|(_, replica)| {
         let is_near = here.is_some() && place(replica.server) == here;
@@ -92,17 +119,67 @@ fn in_order(mut candidates: Vec<(ServerId, bool, Standing)>, turn: usize) -> Vec
     candidates.into_iter().map(|(server, ..)| server).collect()
 }
 
+/// Waits for a replica that takes long and for another one; the first right answer counts.
+async fn either<F: Future<Output = Result<Bytes, Failed>>>(
+    away: &Away,
+    asked: Asked,
+    first: Pin<&mut F>,
+    other: F,
+) -> Result<Bytes, Failed> {
+    count(&away.counters().reads_hedged);
+    let (answered, by_other) = match select(first, pin!(other)).await {
+        Either::Left((Err(failed), other)) => (other.await.map_err(|it| it.max(failed)), true),
+        Either::Right((Err(failed), first)) => (first.await.map_err(|it| it.max(failed)), false),
+        Either::Left((answered, _)) => (answered, false),
+        Either::Right((answered, _)) => {
+            away.detectors.lock().outrun(&asked, Instant::now());
+            (answered, true)
+        }
+    };
+    if by_other && answered.is_ok() {
+        count(&away.counters().hedges_won);
+    }
+    answered
+}
+
+/// Whether another replica is asked beside one that takes long.
+fn may_hedge(away: &Away, other: ServerId) -> bool {
+    away.detectors.lock().may_hedge(other, Instant::now())
+}
+
+/// A server is about to be asked.
+fn asked(away: &Away, server: ServerId) -> Asked {
+    let asked = away.detectors.lock().asked(server, Instant::now());
+    if asked.is_probe {
+        count(&away.counters().probes);
+    }
+    asked
+}
+
+/// One replica's bytes, verified.
 async fn read_at(
     away: &Away,
     map: &Topology,
-    server: ServerId,
-    chunk: &Chunk,
-    range: Range<u32>,
+    asked: Asked,
+    wanted: &Wanted<'_>,
 ) -> Result<Bytes, Failed> {
-    let peer = away.data.of(map, server).ok_or(Failed::Silent)?;
-    if away.detectors.lock().asked(server, Instant::now()) {
-        count(&away.counters().probes);
+    let read = match away.data.of(map, asked.server) {
+        Some(peer) => read_from(away, &peer, asked, wanted).await,
+        None => Err(Failed::Silent),
+    };
+    if read.is_err() {
+        count(&away.counters().failed_reads);
     }
+    read
+}
+
+async fn read_from(
+    away: &Away,
+    peer: &Peer<DataService>,
+    asked: Asked,
+    wanted: &Wanted<'_>,
+) -> Result<Bytes, Failed> {
+    let (server, Wanted { chunk, range }) = (asked.server, wanted);
     let sums = whole_sums(chunk, range.clone());
     let (lv, extents) = (chunk.lv, chunk.extents.clone());
     let call = DataCall::Read { lv, extents, from: sums.from_byte, len: sums.len };
@@ -123,12 +200,12 @@ async fn read_at(
             return Err(Failed::Silent);
         }
     };
-    away.detectors.lock().answered(server);
+    away.detectors.lock().answered_read(&asked, Instant::now());
     if reply != DataReply::Bytes {
         return Err(Failed::Unreadable);
     }
     let right = bytes.len() == sums.len as usize;
-    match right.then(|| verified(chunk, range, sums, bytes)) {
+    match right.then(|| verified(chunk, range.clone(), sums, bytes)) {
         Some(Ok(bytes)) => Ok(bytes),
         _ => {
             tracing::debug!(%server, lv = %chunk.lv, "a replica's bytes do not verify");

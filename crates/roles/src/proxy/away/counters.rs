@@ -13,6 +13,10 @@ pub struct ProxyCounters {
     pub failed_reads: AtomicU64,
     /// Reads of replicas whose bytes did not verify: the object was replaced, or the copy is damaged.
     pub mismatches: AtomicU64,
+    /// Reads for which another replica was asked before the first had answered.
+    pub reads_hedged: AtomicU64,
+    /// Of those, answered by the other replica.
+    pub hedges_won: AtomicU64,
     /// Puts begun anew because a replica had not taken the data.
     pub begun_anew: AtomicU64,
     /// Requests sent to a data server that was down, to see whether it still is.

@@ -1,5 +1,5 @@
-//! Which data servers answer, known from the requests that they were sent anyway (Ambry, figure 5): after a few
-//! failures in a row a server is down and not asked for a while; then one request finds out whether it still is.
+//! Which data servers answer, and how soon, known from the requests that they were sent anyway (Ambry, figure 5): after
+//! a few failures in a row a server is down and not asked for a while; then one request finds out whether it still is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use larder_types::ServerId;
 use tokio::time::Instant;
 
+use super::hedge::{Purse, Usual};
 use crate::limits::{DOWN_FAILURES, DOWN_MS};
 
 /// Whether a server should be asked.
@@ -20,48 +21,104 @@ pub(super) enum Standing {
     Down,
 }
 
+/// What was known of a server when it was asked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) server: ServerId,
+    at: Instant,
+    /// How often it had answered.
+    answers: u64,
+    pub(super) is_probe: bool,
+    /// How long to wait for it alone.
+    pub(super) hedge_after: Duration,
+}
+
 /// What is known of one server.
 #[derive(Debug, Default)]
 struct Detector {
+    answers: u64,
+    usual: Usual,
     /// Since the last answer.
     failures: u32,
     /// Not to be asked before.
     down_until: Option<Instant>,
 }
 
-/// All servers that have ever failed; of the others there is nothing to know.
-#[derive(Debug, Default)]
-pub(super) struct Detectors(BTreeMap<ServerId, Detector>);
-
-impl Detectors {
-    pub(super) fn standing(&self, server: ServerId, now: Instant) -> Standing {
-        match self.0.get(&server).and_then(|detector| detector.down_until) {
+impl Detector {
+    fn standing(&self, now: Instant) -> Standing {
+        match self.down_until {
             None => Standing::Up,
             Some(until) if now >= until => Standing::Due,
             Some(_) => Standing::Down,
         }
     }
 
-    /// The server is about to be asked; returns whether that is a probe. Others wait for what comes of it.
-    pub(super) fn asked(&mut self, server: ServerId, now: Instant) -> bool {
-        let is_probe = self.standing(server, now) == Standing::Due;
-        if is_probe && let Some(detector) = self.0.get_mut(&server) {
+    fn failed(&mut self, now: Instant) {
+        self.failures += 1;
+        if self.failures >= DOWN_FAILURES {
+            self.down_until = Some(now + Duration::from_millis(DOWN_MS));
+        }
+    }
+}
+
+/// All servers that were ever asked, and what there is for hedges.
+#[derive(Debug, Default)]
+pub(super) struct Detectors {
+    servers: BTreeMap<ServerId, Detector>,
+    purse: Purse,
+}
+
+impl Detectors {
+    pub(super) fn standing(&self, server: ServerId, now: Instant) -> Standing {
+        self.servers.get(&server).map_or(Standing::Up, |detector| detector.standing(now))
+    }
+
+    /// A read begins.
+    pub(super) fn read_begins(&mut self) {
+        self.purse.earn();
+    }
+
+    /// Whether a read that waits may ask this server too, which is paid for then. One that may be down helps nobody.
+    pub(super) fn may_hedge(&mut self, server: ServerId, now: Instant) -> bool {
+        self.standing(server, now) == Standing::Up && self.purse.pay()
+    }
+
+    /// The server is about to be asked. Others wait for what comes of a probe.
+    pub(super) fn asked(&mut self, server: ServerId, now: Instant) -> Asked {
+        let detector = self.servers.entry(server).or_default();
+        let is_probe = detector.standing(now) == Standing::Due;
+        if is_probe {
             detector.down_until = Some(now + Duration::from_millis(DOWN_MS));
         }
-        is_probe
+        let (answers, hedge_after) = (detector.answers, detector.usual.hedge_after());
+        Asked { server, at: now, answers, is_probe, hedge_after }
     }
 
     /// It answered, whatever it said.
-    pub(super) fn answered(&mut self, server: ServerId) {
-        self.0.remove(&server);
+    pub(super) fn answered(&mut self, server: ServerId) -> &mut Usual {
+        let detector = self.servers.entry(server).or_default();
+        detector.answers += 1;
+        (detector.failures, detector.down_until) = (0, None);
+        &mut detector.usual
+    }
+
+    /// It answered a read, whatever it said.
+    pub(super) fn answered_read(&mut self, asked: &Asked, now: Instant) {
+        self.answered(asked.server).note(now - asked.at);
     }
 
     /// It did not answer.
     pub(super) fn failed(&mut self, server: ServerId, now: Instant) {
-        let detector = self.0.entry(server).or_default();
-        detector.failures += 1;
-        if detector.failures >= DOWN_FAILURES {
-            detector.down_until = Some(now + Duration::from_millis(DOWN_MS));
+        self.servers.entry(server).or_default().failed(now);
+    }
+
+    /// Another answered that was asked later, and this one is not waited for any more. If it has answered nobody
+    /// meanwhile it hangs; else it is slow.
+    pub(super) fn outrun(&mut self, asked: &Asked, now: Instant) {
+        let detector = self.servers.entry(asked.server).or_default();
+        detector.usual.note(now - asked.at);
+        if detector.answers == asked.answers {
+            detector.failed(now);
         }
     }
 }
@@ -99,9 +156,9 @@ mod tests {
         let mut detectors = down(now);
         let later = now + Duration::from_millis(DOWN_MS);
         assert_eq!(detectors.standing(SERVER, later), Standing::Due);
-        assert!(detectors.asked(SERVER, later), "a probe");
+        assert!(detectors.asked(SERVER, later).is_probe);
         assert_eq!(detectors.standing(SERVER, later), Standing::Down, "others wait for it");
-        assert!(!detectors.asked(SERVER, later), "not a second one");
+        assert!(!detectors.asked(SERVER, later).is_probe, "not a second one");
         detectors.answered(SERVER);
         assert_eq!(detectors.standing(SERVER, later), Standing::Up);
     }
@@ -118,5 +175,25 @@ mod tests {
             detectors.standing(SERVER, later + Duration::from_millis(DOWN_MS)),
             Standing::Due
         );
+    }
+
+    #[test]
+    fn one_that_is_outrun_is_down_only_if_it_answers_nobody() {
+        let now = Instant::now();
+        let mut slow = Detectors::default();
+        for _ in 0..2 * DOWN_FAILURES {
+            let outrun = slow.asked(SERVER, now);
+            slow.answered(SERVER);
+            slow.outrun(&outrun, now);
+        }
+        assert_eq!(slow.standing(SERVER, now), Standing::Up);
+        let mut hung = Detectors::default();
+        for _ in 0..DOWN_FAILURES {
+            let outrun = hung.asked(SERVER, now);
+            hung.outrun(&outrun, now);
+        }
+        assert_eq!(hung.standing(SERVER, now), Standing::Down);
+        assert!(!hung.may_hedge(SERVER, now), "it helps nobody");
+        assert!(hung.may_hedge(ServerId(8), now));
     }
 }

@@ -7,7 +7,7 @@
 //! | `primaries.rs` | asking a PG's primary, whoever that is by then |
 //! | `calling.rs` | a call that becomes an op: always the same request |
 //! | `put.rs`, `write.rs` | METAX and data in parallel |
-//! | `copies.rs`, `detector.rs` | bytes from whichever replica has them right |
+//! | `copies.rs`, `detector.rs`, `hedge.rs` | bytes from whichever replica has them right, soonest |
 //! | `scan.rs`, `merge.rs` | one scan of all meta servers |
 //! | `buckets.rs`, `session.rs` | what the managers are asked |
 //!
@@ -23,6 +23,7 @@ mod calling;
 mod copies;
 mod counters;
 mod detector;
+mod hedge;
 mod merge;
 mod primaries;
 mod put;

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. What is committed is one grant: its METAX is persisted, and every replica has acknowledged its data.
+//! 1. What is committed is one grant: its METAX is persisted, and every replica that it names has acknowledged its
+//!    data.
 //! 2. A newer grant of the request takes the place of an older one, and nothing of the older one's data counts.
 //! 3. A put that ends in any other way is abandoned, if a grant of it is known.
 
@@ -95,8 +96,8 @@ impl Flight<'_> {
                     return Ok(Ended::Done(clock));
                 }
                 Answer::Refused(refusal) => return self.refused(refusal, data.is_some()),
-                Answer::Granted { grant, lv, extents, clock } => {
-                    Granted { grant, lv, extents, clock }
+                Answer::Granted { grant, lv, extents, replicas, clock } => {
+                    Granted { grant, lv, extents, replicas, clock }
                 }
                 // What comes of it was decided without this proxy: the index shows it soon.
                 Answer::Persisted { .. } => {

@@ -3,8 +3,8 @@
 use std::future::pending;
 use std::time::Duration;
 
-use larder_protocol::manager::state::{MapVersion, ReplicaState, Topology};
-use larder_types::{LvId, PgId, ServerId, View};
+use larder_protocol::manager::state::{MapVersion, Topology};
+use larder_types::{Holders, LvId, PgId, ServerId, View};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::managers::Managers;
@@ -22,11 +22,17 @@ pub(super) fn primary(map: &Topology, pg: PgId) -> Option<Primary> {
     record.members.first().map(|&server| Primary { server, view: record.view })
 }
 
-/// Replicas of an LV that a put's data goes to, with their servers; `None` if the map does not know the LV.
-pub(super) fn replicas(map: &Topology, lv: LvId) -> Option<Vec<(usize, ServerId)>> {
+/// The replicas of an LV that a put's data goes to, with their servers; `None` if the map does not know one of them,
+/// or if there is none.
+pub(super) fn replicas(
+    map: &Topology,
+    lv: LvId,
+    wanted: Holders,
+) -> Option<Vec<(usize, ServerId)>> {
     let record = map.lvs.get(lv.0 as usize)?;
-    let current = record.present().filter(|(_, replica)| replica.state == ReplicaState::Current);
-    Some(current.map(|(index, replica)| (index, replica.server)).collect())
+    let wanted_of = record.present().filter(|(index, _)| wanted.has(*index));
+    let replicas: Vec<_> = wanted_of.map(|(index, replica)| (index, replica.server)).collect();
+    (!wanted.is_empty() && replicas.len() == wanted.count()).then_some(replicas)
 }
 
 /// What is looked for in the map, as soon as it is there; `None` if it is not by the deadline.

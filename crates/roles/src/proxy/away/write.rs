@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use larder_net::CallError;
+use larder_protocol::manager::state::Topology;
 use larder_types::{Holders, ServerId};
 use tokio::time::{Instant, sleep};
 
@@ -19,15 +20,14 @@ use crate::peers::down;
 use crate::ticket::{Granted, WriteOutcome};
 use crate::wire::{DataCall, DataReply};
 
-/// Writes the data to every replica of the grant's LV; returns those that have it, which are all.
+/// Writes the data to every replica that the grant names; returns those that have it, which are all.
 pub(super) async fn write(away: &Away, granted: &Granted, data: &Bytes) -> Result<Holders, Lost> {
     let deadline = Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS);
-    let known = found(&*away.managers, deadline, |map| replicas(map, granted.lv)).await;
-    let replicas = known.unwrap_or_default();
-    if replicas.is_empty() {
-        tracing::warn!(lv = %granted.lv, "the map names no replica of a grant's volume");
+    let place = |map: &Topology| replicas(map, granted.lv, granted.replicas);
+    let Some(replicas) = found(&*away.managers, deadline, place).await else {
+        tracing::warn!(lv = %granted.lv, "the map does not name the replicas of a grant's volume");
         return Err(Lost { disk_full: false, in_doubt: false });
-    }
+    };
     let call = DataCall::Write {
         lv: granted.lv,
         grant: granted.grant,

@@ -25,6 +25,8 @@ pub(super) enum Fault {
     Corrupt,
     /// Answers nothing.
     Silent,
+    /// Does not answer reads before [`Disk::release`].
+    Hangs,
 }
 
 #[derive(Default)]
@@ -33,23 +35,33 @@ pub(super) struct Disk {
     /// By LV and first block.
     extents: Mutex<BTreeMap<(LvId, u32), Bytes>>,
     pub(super) reads: Mutex<u32>,
+    /// Reads that hang.
+    held: Mutex<Vec<(DataCall, Responder<DataService>)>>,
+}
+
+impl Disk {
+    /// Nothing is wrong any more, and what hangs is answered.
+    pub(super) fn release(self: &Arc<Self>) {
+        *self.fault.lock() = Fault::None;
+        for (request, responder) in std::mem::take(&mut *self.held.lock()) {
+            FakeData(self.clone()).answer(request, Bytes::new(), responder);
+        }
+    }
 }
 
 pub(super) struct FakeData(pub(super) Arc<Disk>);
 
-impl Handler<DataService> for FakeData {
-    fn request(
-        &self,
-        _: &PeerIdentity,
-        request: DataCall,
-        payload: Bytes,
-        responder: Responder<DataService>,
-    ) {
+impl FakeData {
+    fn answer(&self, request: DataCall, payload: Bytes, responder: Responder<DataService>) {
         let mut fault = self.0.fault.lock();
         let mut bytes = Bytes::new();
         let reply = match (request, *fault) {
             // The responder is dropped.
             (_, Fault::Silent) => return,
+            (request @ DataCall::Read { .. }, Fault::Hangs) => {
+                *self.0.reads.lock() += 1;
+                return self.0.held.lock().push((request, responder));
+            }
             (DataCall::Write { .. }, Fault::NextWrite) => {
                 *fault = Fault::None;
                 DataReply::NotWritten
@@ -82,6 +94,18 @@ impl Handler<DataService> for FakeData {
         };
         drop(fault);
         responder.answer(&reply, bytes);
+    }
+}
+
+impl Handler<DataService> for FakeData {
+    fn request(
+        &self,
+        _: &PeerIdentity,
+        request: DataCall,
+        payload: Bytes,
+        responder: Responder<DataService>,
+    ) {
+        self.answer(request, payload, responder);
     }
 
     fn message(&self, _: &PeerIdentity, _: DataMessage, _: Bytes) {}

@@ -131,7 +131,8 @@ impl Index {
                 let extents = vec![Extent { first: self.block, blocks: len.div_ceil(4096) }];
                 self.block += extents[0].blocks;
                 let (lv, grant) = (LvId(pg.0), Grant { pg, op, attempt: 0 });
-                let answer = Answer::Granted { grant, lv, extents: extents.clone(), clock };
+                let (to, replicas) = (extents.clone(), Holders(0b11));
+                let answer = Answer::Granted { grant, lv, extents: to, replicas, clock };
                 let (seed, len, sums) = (*seed, *len, sums.clone());
                 let holders = Holders::default();
                 let chunk = Chunk { grant, seed, lv, extents, len, sums, holders };

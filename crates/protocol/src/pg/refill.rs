@@ -1,0 +1,300 @@
+//! Copies that chunks lack, or have in the wrong place: found by a walk over METAX, made by the driver, noted by an
+//! op (DESIGN §7, "Rebuild").
+//!
+//! ```text
+//!  wants_walk ─▶ the driver visits every row ─▶ consider ─┬─▶ Refill: read a good copy, write it ─▶ Refilled ─┐
+//!                                                         └─▶ a copy is given up ───────────────────────────┤
+//!  Rebuilt, Vacated ◀── Walked, nothing unmet ◀───────────────────────────────── Op::Holders ◀──────────────┘
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. A copy is written under a grant of its own, in this view, at the op after the applied position, and the row is
+//!    looked at in the same step. Every op that can free the chunk comes there or later; so before its extents are
+//!    used again, each floor is above that op, and with it the copy's grant is void. Whatever becomes of a late copy,
+//!    it never meets another object's bytes.
+//! 2. No floor is raised above the grant of a copy under way: it would be refused for nothing.
+//! 3. A replica counts as a holder only after its copy is durable, and by an op: the holders of a row change below
+//!    the commit point, and only on the chunk that was copied.
+//! 4. `Rebuilt` and `Vacated` are said only after a walk that began when all puts of the time were in the index or
+//!    open, and that found nothing to do for the replica; puts that are still open and were to be given to it, or
+//!    were granted before it came, are waited for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use larder_types::codec::{decode, encode};
+use larder_types::{
+    Body, Chunk, Grant, Holders, HoldersChange, LvId, Op, OpId, OpSeq, PartRow, VersionRow,
+};
+
+use super::Pg;
+use crate::index::{Index, IndexError};
+use crate::limits::{HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, TAIL_OPS_MAX};
+use crate::manager::state::MapVersion;
+use crate::message::{Effect, Outbox};
+use crate::space::Need;
+
+/// The attempt of every copy's grant: no put has as many.
+const REFILL_ATTEMPT: u32 = u32::MAX;
+
+/// A copy to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refill {
+    /// Row of the index that has the chunk.
+    pub row: Bytes,
+    /// The chunk, with its place and its sums.
+    pub chunk: Chunk,
+    /// Replicas to read from: any that verifies.
+    pub from: Holders,
+    /// Replica to write to.
+    pub to: usize,
+    /// The grant under which it is written.
+    pub grant: Grant,
+}
+
+/// What came of looking at a chunk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Considered {
+    /// Replicas for which something is still to be done.
+    pub unmet: Holders,
+    /// Copies that can be read.
+    pub good: usize,
+    /// Copies in the wrong place are given up.
+    pub gives_up: bool,
+    /// The copy to be made now.
+    pub refill: Option<Box<Refill>>,
+}
+
+/// What a primary remembers of all this, for one view.
+#[derive(Debug, Default)]
+pub(super) struct Refills {
+    /// Copies under way, by row.
+    under_way: BTreeMap<Bytes, (Grant, usize, Grant)>,
+    /// Changes that have no op yet.
+    changes: Vec<HoldersChange>,
+    /// Reasons to walk so far.
+    reasons: u64,
+    /// Reasons that a walk has dealt with.
+    settled: u64,
+}
+
+impl Refills {
+    pub(super) fn want_walk(&mut self) {
+        self.reasons += 1;
+    }
+
+    /// The oldest grant of a copy under way.
+    pub(super) fn oldest(&self) -> Option<OpSeq> {
+        self.under_way.values().map(|(_, _, grant)| grant.op.seq).min()
+    }
+
+    pub(super) fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+}
+
+impl Pg {
+    /// A number for the walk to be begun over all that the index shows from now on; `None` if none is needed.
+    #[must_use]
+    pub fn wants_walk(&self) -> Option<u64> {
+        let space = self.space.as_ref().filter(|_| self.serves())?;
+        let is_wanted = self.refills.settled < self.refills.reasons
+            || space.filling().next().is_some()
+            || space.orders().next().is_some();
+        let is_held = |op: &Op| matches!(op, Op::Holders { .. });
+        // What was decided last shows in the index first.
+        let is_ready = !self.refills.has_changes()
+            && self.refills.under_way.is_empty()
+            && !self.tail.iter().any(|tail| is_held(&tail.entry.op));
+        (is_wanted && is_ready).then_some(self.refills.reasons)
+    }
+
+    /// Looks at a chunk that a walk found in a row. A copy is asked for only if no more than `good_max` can be read:
+    /// those with the fewest come first. The driver makes it, and says [`crate::Event::Refilled`].
+    ///
+    /// # Errors
+    /// [`IndexError`].
+    pub fn consider(
+        &mut self,
+        row: &[u8],
+        chunk: &Chunk,
+        good_max: usize,
+        index: &dyn Index,
+    ) -> Result<Considered, IndexError> {
+        let Some(space) = self.space.as_ref().filter(|_| self.serves()) else {
+            return Ok(Considered::default());
+        };
+        if space.need(chunk).is_met() {
+            return Ok(Considered::default());
+        }
+        let Some(chunk) = self.shown(row, chunk.grant, index)? else {
+            return Ok(Considered::default());
+        };
+        let need = space.need(&chunk);
+        let unmet = need.absent.union(need.leaving);
+        let (good, gives_up) = (need.good.count(), false);
+        let mut considered = Considered { unmet, good, gives_up, refill: None };
+        if self.refills.changes.len() >= HOLDERS_WAITING_MAX {
+            return Ok(considered);
+        }
+        if !need.surplus.is_empty() {
+            let (row, grant) = (Bytes::copy_from_slice(row), chunk.grant);
+            let (gained, lost) = (Holders::default(), need.surplus);
+            self.refills.changes.push(HoldersChange { row, grant, gained, lost });
+            considered.gives_up = true;
+        }
+        if considered.good <= good_max {
+            considered.refill = self.refill(row, chunk, need);
+        }
+        Ok(considered)
+    }
+
+    /// The chunk that a row has now, if it is still the one under this grant.
+    fn shown(
+        &self,
+        row: &[u8],
+        grant: Grant,
+        index: &dyn Index,
+    ) -> Result<Option<Chunk>, IndexError> {
+        let Some(value) = index.get(row)? else { return Ok(None) };
+        Ok(chunk_in(row, &value)?.filter(|chunk| chunk.grant == grant))
+    }
+
+    fn refill(&mut self, row: &[u8], chunk: Chunk, need: Need) -> Option<Box<Refill>> {
+        let at = OpId { view: self.view, seq: self.applied.seq.next() };
+        let at = if self.planted.copies_under_later_grants() { self.next_id() } else { at };
+        let space = self.space.as_ref()?;
+        let to = need.missing.iter().next()?;
+        let is_free = !self.refills.under_way.contains_key(row)
+            && self.refills.under_way.len() < REFILLS_MAX
+            && !space.is_raised_above(chunk.lv, at);
+        if !is_free || need.good.is_empty() {
+            return None;
+        }
+        let (row, pg) = (Bytes::copy_from_slice(row), self.id);
+        let grant = Grant { pg, op: at, attempt: REFILL_ATTEMPT };
+        self.refills.under_way.insert(row.clone(), (chunk.grant, to, grant));
+        Some(Box::new(Refill { row, chunk, from: need.good, to, grant }))
+    }
+
+    pub(super) fn refilled(&mut self, row: Bytes, grant: Grant, is_copied: bool, out: &mut Outbox) {
+        match self.refills.under_way.get(&row) {
+            Some((_, _, under)) if *under == grant => {}
+            _ => return,
+        }
+        let Some((chunk, to, _)) = self.refills.under_way.remove(&row) else { return };
+        if is_copied {
+            let (gained, lost) = (Holders::default().with(to), Holders::default());
+            self.refills.changes.push(HoldersChange { row, grant: chunk, gained, lost });
+        }
+        if self.refills.changes.len() >= HOLDERS_CHANGES_MAX {
+            self.flush_holders(out);
+        }
+    }
+
+    /// Logs the changes that wait.
+    pub(super) fn flush_holders(&mut self, out: &mut Outbox) {
+        while self.serves() && self.refills.has_changes() && self.tail.len() < TAIL_OPS_MAX {
+            let count = self.refills.changes.len().min(HOLDERS_CHANGES_MAX);
+            let changes = self.refills.changes.drain(..count).collect();
+            self.append_op(Op::Holders { changes }, None, out);
+            out.push(Effect::SyncSoon);
+        }
+    }
+
+    /// A put is in the index by now with these holders.
+    pub(super) fn note_holders(&mut self, chunk: &Chunk) {
+        if self.space.as_ref().is_some_and(|space| !space.need(chunk).is_met()) {
+            self.refills.want_walk();
+        }
+    }
+
+    pub(super) fn vacate(&mut self, at: (LvId, usize), order: MapVersion, is_lost: bool) {
+        let now_ms = self.now_ms;
+        if let Some(space) = self.space.as_mut()
+            && space.vacate(at, order, is_lost, now_ms)
+        {
+            self.refills.want_walk();
+        }
+    }
+
+    /// A walk is through.
+    pub(super) fn walked(&mut self, walk: u64, unmet: &BTreeSet<(LvId, usize)>, out: &mut Outbox) {
+        let Some(space) = self.space.as_ref().filter(|_| walk == self.refills.reasons) else {
+            return;
+        };
+        if unmet.is_empty() {
+            self.refills.settled = walk;
+        }
+        // An open put makes a copy where it was to be given, and none where it was not.
+        let is_open = |lv: LvId, replica: usize, given: bool| {
+            let of = self.open.values().filter(|open| open.chunk.lv == lv);
+            let mut of = of.map(|open| self.given(&open.chunk).has(replica));
+            of.any(|is_given| is_given == given)
+        };
+        for (lv, replica) in space.filling() {
+            if !unmet.contains(&(lv, replica)) && !is_open(lv, replica, false) {
+                let disk = space.info(lv).expect("an LV that is filled").replicas[replica].disk;
+                out.push(Effect::Rebuilt { lv, replica, disk });
+            }
+        }
+        let hastens = self.planted.vacates_with_open_puts();
+        let is_vacated = |(lv, replica, _): &(LvId, usize, MapVersion)| {
+            !unmet.contains(&(*lv, *replica)) && (hastens || !is_open(*lv, *replica, true))
+        };
+        let vacated: Vec<_> = space.orders().filter(is_vacated).collect();
+        for (lv, replica, order) in vacated {
+            if let Some(space) = self.space.as_mut() {
+                space.vacated(lv, replica);
+            }
+            out.push(Effect::Vacated { lv, replica, order });
+        }
+    }
+}
+
+/// The chunk that a row of the index has; `None` if its body lies in METAX or in other rows, or if it is a row of
+/// another kind.
+///
+/// # Errors
+/// [`IndexError`] if it cannot be read.
+pub fn chunk_in(row: &[u8], value: &[u8]) -> Result<Option<Chunk>, IndexError> {
+    let body = match row.first() {
+        Some(b'K') => return Ok(Some(decode::<Chunk>("chunk row", value)?)),
+        Some(b'P') => decode::<PartRow>("part row", value)?.body,
+        Some(b'V') => decode::<VersionRow>("version row", value)?.body,
+        _ => return Ok(None),
+    };
+    Ok(if let Body::Chunk(chunk) = body { Some(chunk) } else { None })
+}
+
+/// The row's value with its chunk changed; `None` if it has none.
+pub(super) fn with_chunk(
+    row: &[u8],
+    value: &[u8],
+    change: &mut dyn FnMut(&mut Chunk),
+) -> Result<Option<Vec<u8>>, IndexError> {
+    let mut in_body = |body: &mut Body| match body {
+        Body::Chunk(chunk) => {
+            change(chunk);
+            true
+        }
+        _ => false,
+    };
+    Ok(match row.first() {
+        Some(b'K') => {
+            let mut chunk: Chunk = decode("chunk row", value)?;
+            change(&mut chunk);
+            Some(encode(&chunk))
+        }
+        Some(b'P') => {
+            let mut part: PartRow = decode("part row", value)?;
+            in_body(&mut part.body).then(|| encode(&part))
+        }
+        Some(b'V') => {
+            let mut version: VersionRow = decode("version row", value)?;
+            in_body(&mut version.body).then(|| encode(&version))
+        }
+        _ => None,
+    })
+}

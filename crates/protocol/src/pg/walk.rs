@@ -1,0 +1,115 @@
+//! A walk over the rows of a server's index on behalf of all PGs that it leads: what their chunks lack is found, and
+//! what is most urgent is done first.
+//!
+//! No row says of which PG it is without being read, so one walk serves all PGs. Copies are made in rounds: the
+//! first walk makes them only for chunks of which a single copy can be read, the next for the fewest that were seen.
+//! So after a double loss every object of the server has two copies before any gets its third.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::{Chunk, LvId, PgId, View};
+
+use super::{Pg, Refill};
+use crate::index::{Index, IndexError};
+use crate::message::Event;
+
+/// What a walk is to find out for a PG.
+#[derive(Debug)]
+struct Walked {
+    view: View,
+    number: u64,
+    unmet: BTreeSet<(LvId, usize)>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Walk {
+    good_max: usize,
+    pgs: BTreeMap<PgId, Walked>,
+    /// Fewest good copies of a chunk that was left for a later walk.
+    left: Option<usize>,
+    /// Chunks that lack something, by the number of copies that can be read.
+    lacking: BTreeMap<usize, u64>,
+    has_changed: bool,
+}
+
+impl Walk {
+    /// A walk that makes copies of chunks of which at most `good_max` can be read. PGs are added before the index
+    /// is looked at.
+    #[must_use]
+    pub fn new(good_max: usize) -> Self {
+        let (pgs, lacking) = (BTreeMap::new(), BTreeMap::new());
+        Self { good_max, pgs, left: None, lacking, has_changed: false }
+    }
+
+    /// Walks for a PG too, if it wants to be.
+    pub fn add(&mut self, pg: &Pg) {
+        if let Some(number) = pg.wants_walk() {
+            let walked = Walked { view: pg.view(), number, unmet: BTreeSet::new() };
+            self.pgs.insert(pg.id(), walked);
+        }
+    }
+
+    /// PGs for which it walks.
+    pub fn pgs(&self) -> impl Iterator<Item = PgId> + use<> {
+        self.pgs.keys().copied().collect::<Vec<_>>().into_iter()
+    }
+
+    /// Whether it walks for this PG.
+    #[must_use]
+    pub fn is_for(&self, pg: PgId) -> bool {
+        self.pgs.contains_key(&pg)
+    }
+
+    /// Looks at a chunk in a row; returns the copy to be made now.
+    ///
+    /// # Errors
+    /// [`IndexError`].
+    pub fn consider(
+        &mut self,
+        pg: &mut Pg,
+        (row, chunk): (&[u8], &Chunk),
+        index: &dyn Index,
+    ) -> Result<Option<Box<Refill>>, IndexError> {
+        let Some(walked) = self.pgs.get_mut(&pg.id()).filter(|it| it.view == pg.view()) else {
+            return Ok(None);
+        };
+        let considered = pg.consider(row, chunk, self.good_max, index)?;
+        if considered.unmet.is_empty() {
+            return Ok(None);
+        }
+        walked.unmet.extend(considered.unmet.iter().map(|replica| (chunk.lv, replica)));
+        *self.lacking.entry(considered.good).or_default() += 1;
+        if considered.good > self.good_max {
+            self.left = Some(self.left.map_or(considered.good, |left| left.min(considered.good)));
+        }
+        self.has_changed |= considered.refill.is_some() || considered.gives_up;
+        Ok(considered.refill)
+    }
+
+    /// What a PG is told when all rows were looked at and all copies were made or failed; `None` if it is in another
+    /// view by now.
+    #[must_use]
+    pub fn ended(&self, pg: &Pg) -> Option<Event> {
+        let walked = self.pgs.get(&pg.id()).filter(|walked| walked.view == pg.view())?;
+        Some(Event::Walked { walk: walked.number, unmet: walked.unmet.clone() })
+    }
+
+    /// Whether it has found anything to do and done it, or left something for the next.
+    #[must_use]
+    pub fn has_effect(&self) -> bool {
+        self.has_changed || self.left.is_some()
+    }
+
+    /// The bound of the next walk.
+    #[must_use]
+    pub fn next_good_max(&self) -> usize {
+        self.left.unwrap_or(1)
+    }
+
+    /// Chunks that lacked something, by the number of copies that can be read.
+    #[must_use]
+    pub fn lacking(&self) -> &BTreeMap<usize, u64> {
+        &self.lacking
+    }
+}

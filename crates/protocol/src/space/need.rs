@@ -1,0 +1,192 @@
+//! What the copies of chunks lack of what they should be: an LV's replicas change while its objects stay where they
+//! are.
+//!
+//! # Invariants
+//!
+//! 1. A copy is given up only when another is left; one that can still be read only when every replica that stays
+//!    has one.
+//! 2. A replica of which the manager was told that it is vacated is never named again, though the order to vacate it
+//!    may be taken back: it may be dropped by then.
+//! 3. A replica that joins an LV is opened with a floor above everything that the index shows: no write that was
+//!    granted before reaches it.
+
+use larder_types::{Chunk, GrantKey, Holders, LvId};
+
+use super::{Lv, LvInfo, VolumeGroup};
+use crate::limits::VACATE_MS;
+use crate::manager::state::{MapVersion, ReplicaState};
+
+/// A replica whose copies are to be given up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Leaving {
+    /// The manager's order.
+    order: MapVersion,
+    /// When it was said last.
+    told_ms: u64,
+    /// Its disk is gone for good, with all its copies.
+    is_lost: bool,
+    /// The manager was told that nothing names it any more, and may have dropped it: this is not taken back.
+    is_vacated: bool,
+}
+
+/// What a chunk lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Need {
+    /// Replicas that have a copy which can be read.
+    pub good: Holders,
+    /// Replicas that are to have a copy and have none.
+    pub absent: Holders,
+    /// Those of the absent that can be given one now.
+    pub missing: Holders,
+    /// Replicas that have a copy and are to go.
+    pub leaving: Holders,
+    /// Those of the leaving whose copy can be given up now.
+    pub surplus: Holders,
+}
+
+impl Need {
+    /// Whether its copies are where they should be.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        self.absent.is_empty() && self.leaving.is_empty()
+    }
+}
+
+impl Lv {
+    fn leaving(&self) -> Holders {
+        self.leaving.keys().fold(Holders::default(), |all, replica| all.with(*replica))
+    }
+
+    fn lost(&self) -> Holders {
+        let lost = self.leaving.iter().filter(|(_, leaving)| leaving.is_lost);
+        lost.fold(Holders::default(), |all, (replica, _)| all.with(*replica))
+    }
+
+    fn need(&self, chunk: &Chunk) -> Need {
+        let (present, leaving) = (self.info.present(), self.leaving());
+        let holders = chunk.holders.common(present);
+        let stay = present.without(leaving);
+        let absent = stay.without(holders);
+        let is_open = |replica: &usize| self.floors[*replica].is_some();
+        let open = present.iter().filter(is_open).fold(Holders::default(), Holders::with);
+        let mut surplus = Holders::default();
+        if !holders.without(self.lost()).is_empty() {
+            surplus = holders.common(self.lost());
+        }
+        if absent.is_empty() && !holders.common(stay).is_empty() {
+            surplus = holders.common(leaving);
+        }
+        Need {
+            good: holders.without(self.gone),
+            absent,
+            missing: absent.common(open).without(self.gone),
+            leaving: holders.common(leaving),
+            surplus,
+        }
+    }
+}
+
+impl VolumeGroup {
+    /// Replicas of an LV that are there.
+    #[must_use]
+    pub fn present(&self, lv: LvId) -> Holders {
+        self.lvs.get(&lv).map(|lv| lv.info.present()).unwrap_or_default()
+    }
+
+    /// Replicas of an LV that are gone for good and have not been dropped yet.
+    #[must_use]
+    pub fn lost(&self, lv: LvId) -> Holders {
+        self.lvs.get(&lv).map(Lv::lost).unwrap_or_default()
+    }
+
+    /// What a chunk lacks; nothing in an LV that the group does not have.
+    #[must_use]
+    pub fn need(&self, chunk: &Chunk) -> Need {
+        self.lvs.get(&chunk.lv).map(|lv| lv.need(chunk)).unwrap_or_default()
+    }
+
+    /// Whether a floor above `at` was asked for: a write granted there may be refused.
+    #[must_use]
+    pub fn is_raised_above(&self, lv: LvId, at: GrantKey) -> bool {
+        self.lvs.get(&lv).is_some_and(|lv| lv.asked > at)
+    }
+
+    /// Takes an LV's replicas as they are by now; returns those that have to be opened.
+    pub fn update(&mut self, info: LvInfo) -> Vec<usize> {
+        let Some(lv) = self.lvs.get_mut(&info.lv) else { return Vec::new() };
+        let before = std::mem::replace(&mut lv.info, info);
+        let (was, is) = (before.present(), lv.info.present());
+        lv.floors.resize(lv.info.replicas.len(), None);
+        let place = |info: &LvInfo, index: usize| {
+            info.replicas.get(index).map(|it| (it.server, it.disk, it.pv))
+        };
+        let changed = |index: &usize| place(&before, *index) != place(&lv.info, *index);
+        let fresh: Vec<usize> =
+            is.iter().filter(|index| !was.has(*index) || changed(index)).collect();
+        let over = was.without(is);
+        for index in fresh.iter().copied().chain(over.iter()) {
+            lv.floors[index] = None;
+            lv.gone = lv.gone.without(Holders::default().with(index));
+            lv.leaving.remove(&index);
+        }
+        if !fresh.is_empty() {
+            // Every replica is asked for the next floor, also for one that the others have.
+            lv.asked = GrantKey { view: self.view, ..GrantKey::default() };
+        }
+        lv.release_below_floor();
+        fresh
+    }
+
+    /// A replica's copies are to be given up; returns whether that is news.
+    pub fn vacate(
+        &mut self,
+        (id, replica): (LvId, usize),
+        order: MapVersion,
+        is_lost: bool,
+        now_ms: u64,
+    ) -> bool {
+        let Some(lv) = self.lvs.get_mut(&id).filter(|lv| lv.info.present().has(replica)) else {
+            return false;
+        };
+        if is_lost {
+            lv.gone = lv.gone.with(replica);
+        }
+        let before = lv.leaving.get(&replica).copied();
+        let is_vacated = before.is_some_and(|before| before.is_vacated);
+        lv.leaving.insert(replica, Leaving { order, told_ms: now_ms, is_lost, is_vacated });
+        before.is_none_or(|before| before.is_lost != is_lost)
+    }
+
+    /// Forgets orders that the manager does not repeat any more.
+    pub fn forget_orders(&mut self, now_ms: u64) {
+        for lv in self.lvs.values_mut() {
+            lv.leaving.retain(|_, it| {
+                it.is_lost || it.is_vacated || now_ms.saturating_sub(it.told_ms) <= VACATE_MS
+            });
+        }
+    }
+
+    /// Nothing names a replica any more, and nothing will: the manager is told.
+    pub fn vacated(&mut self, lv: LvId, replica: usize) {
+        let leaving = self.lvs.get_mut(&lv).and_then(|lv| lv.leaving.get_mut(&replica));
+        if let Some(leaving) = leaving {
+            leaving.is_vacated = true;
+        }
+    }
+
+    /// Replicas that are being filled.
+    pub fn filling(&self) -> impl Iterator<Item = (LvId, usize)> {
+        self.lvs.iter().flat_map(|(&id, lv)| {
+            let replicas = lv.info.replicas.iter().enumerate();
+            let filling = replicas.filter(|(_, it)| it.state == ReplicaState::Rebuilding);
+            filling.map(move |(index, _)| (id, index))
+        })
+    }
+
+    /// Replicas that are to go, with the order.
+    pub fn orders(&self) -> impl Iterator<Item = (LvId, usize, MapVersion)> {
+        self.lvs.iter().flat_map(|(&id, lv)| {
+            lv.leaving.iter().map(move |(&replica, leaving)| (id, replica, leaving.order))
+        })
+    }
+}

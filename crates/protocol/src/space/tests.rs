@@ -1,0 +1,142 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn info() -> LvInfo {
+    let replica = |n| Replica {
+        server: ServerId(n),
+        boot: BootId(1),
+        disk: DiskId(n),
+        pv: PvId(0),
+        state: ReplicaState::Current,
+    };
+    LvInfo {
+        lv: LvId(1),
+        blocks: 100,
+        replicas: vec![replica(1), replica(2)],
+        as_of: MapVersion(1),
+    }
+}
+
+fn floor(seq: u64) -> GrantKey {
+    GrantKey { view: View(3), seq: OpSeq(seq) }
+}
+
+#[test]
+fn space_is_given_only_after_every_replica_opened() {
+    let mut group = VolumeGroup::new(View(3));
+    assert_eq!(group.allocate(1), Err(NoSpace::NeedLv));
+    group.add(info(), FreeRuns::whole(100));
+    group.floor_acknowledged(LvId(1), 0, floor(0));
+    assert_eq!(group.allocate(1), Err(NoSpace::Opening));
+    group.floor_acknowledged(LvId(1), 1, GrantKey { view: View(2), seq: OpSeq(9) });
+    assert_eq!(group.allocate(1), Err(NoSpace::Opening), "another view's answer counts not");
+    group.floor_acknowledged(LvId(1), 1, floor(0));
+    assert_eq!(group.allocate(1), Ok((LvId(1), vec![Extent { first: 0, blocks: 1 }])));
+}
+
+#[test]
+fn freed_space_waits_for_the_lowest_floor() {
+    let mut group = VolumeGroup::new(View(3));
+    group.add(info(), FreeRuns::whole(100));
+    group.floor_acknowledged(LvId(1), 0, floor(0));
+    group.floor_acknowledged(LvId(1), 1, floor(0));
+    let (lv, extents) = group.allocate(40 * BLOCK_BYTES).unwrap();
+    group.free(lv, &extents, floor(7), Planted::None);
+    assert!(group.raises_due(OpSeq(7), true).is_empty(), "a floor at the op itself frees nothing");
+    assert!(!group.regains());
+    assert_eq!(group.raises_due(OpSeq(8), true), vec![FloorRaise { lv, floor: floor(8) }]);
+    assert!(group.regains());
+    assert!(group.raises_due(OpSeq(8), true).is_empty(), "asked once");
+    group.floor_acknowledged(lv, 0, floor(8));
+    assert_eq!(group.usage().waiting, 40);
+    group.floor_acknowledged(lv, 1, floor(7));
+    assert_eq!(group.usage().waiting, 40, "a floor at the freeing op is not above it");
+    group.floor_acknowledged(lv, 1, floor(8));
+    assert_eq!(group.usage(), SpaceUse { total: 100, free: 100, ..SpaceUse::default() });
+}
+
+#[test]
+fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
+    let mut group = VolumeGroup::new(View(3));
+    group.add(info(), FreeRuns::whole(100));
+    group.floor_acknowledged(LvId(1), 0, floor(0));
+    group.floor_acknowledged(LvId(1), 1, floor(0));
+    let (lv, written) = group.allocate(40 * BLOCK_BYTES).unwrap();
+    let (_, refused) = group.allocate(20 * BLOCK_BYTES).unwrap();
+    group.withhold(lv, &refused, 1_000);
+    assert_eq!(group.usage(), SpaceUse { total: 100, free: 0, waiting: 0, withheld: 40 });
+    assert_eq!(group.allocate(1), Err(NoSpace::DiskFull), "another LV would be as full");
+    // Space that was written to is given again; that of the refused put is not.
+    group.free(lv, &refused, floor(6), Planted::None);
+    group.free(lv, &written, floor(7), Planted::None);
+    assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
+    group.floor_acknowledged(lv, 0, floor(8));
+    group.floor_acknowledged(lv, 1, floor(8));
+    assert_eq!(group.usage(), SpaceUse { total: 100, free: 40, waiting: 0, withheld: 60 });
+    let (_, again) = group.allocate(30 * BLOCK_BYTES).unwrap();
+    assert_eq!(again, vec![Extent { first: 0, blocks: 30 }]);
+    assert_eq!(group.allocate(20 * BLOCK_BYTES), Err(NoSpace::DiskFull));
+    assert!(group.wants_tick());
+    group.offer_again(1_000 + WITHHELD_MS - 1);
+    assert_eq!(group.usage().withheld, 60);
+    group.offer_again(1_000 + WITHHELD_MS);
+    assert_eq!(group.usage(), SpaceUse { total: 100, free: 70, waiting: 0, withheld: 0 });
+    assert_eq!(group.allocate(20 * BLOCK_BYTES).unwrap().1[0].first, 30);
+}
+
+#[test]
+fn a_second_refusal_withholds_from_the_lower_of_both() {
+    let mut group = VolumeGroup::new(View(3));
+    group.add(info(), FreeRuns::whole(100));
+    let extent = |first, blocks| Extent { first, blocks };
+    group.withhold(LvId(1), &[extent(10, 5), extent(60, 5)], 0);
+    assert_eq!(group.usage().withheld, 40);
+    group.withhold(LvId(1), &[extent(30, 5)], 0);
+    assert_eq!(group.usage().withheld, 70);
+    group.withhold(LvId(1), &[extent(80, 5)], 0);
+    assert_eq!(group.usage(), SpaceUse { total: 100, free: 30, waiting: 0, withheld: 70 });
+}
+
+#[test]
+fn a_full_volume_takes_no_objects() {
+    let mut group = VolumeGroup::new(View(3));
+    group.add(info(), FreeRuns::whole(100));
+    group.floor_acknowledged(LvId(1), 0, floor(0));
+    group.floor_acknowledged(LvId(1), 1, floor(0));
+    assert!(group.allocate(85 * BLOCK_BYTES).is_ok());
+    assert_eq!(group.allocate(1), Err(NoSpace::NeedLv));
+}
+
+proptest! {
+    #[test]
+    fn no_block_is_given_twice_and_none_leaks(steps in prop::collection::vec((any::<bool>(), 1u32..20), 1..200)) {
+        let mut runs = FreeRuns::whole(256);
+        let mut held: Vec<Vec<Extent>> = Vec::new();
+        let mut owner = vec![false; 256];
+        for (take, n) in steps {
+            if take {
+                if let Some(extents) = runs.allocate(n) {
+                    prop_assert_eq!(extents.iter().map(|e| e.blocks).sum::<u32>(), n);
+                    for b in extents.iter().flat_map(|e| e.first..e.end()) {
+                        prop_assert!(!owner[b as usize]);
+                        owner[b as usize] = true;
+                    }
+                    held.push(extents);
+                }
+            } else if !held.is_empty() {
+                for extent in held.swap_remove(n as usize % held.len()) {
+                    for b in extent.first..extent.end() {
+                        owner[b as usize] = false;
+                    }
+                    runs.release(extent);
+                }
+            }
+            prop_assert_eq!(runs.blocks() as usize, owner.iter().filter(|o| !**o).count());
+        }
+        for extents in held {
+            extents.into_iter().for_each(|e| runs.release(e));
+        }
+        prop_assert_eq!(runs.by_start.len(), 1);
+    }
+}

@@ -1,0 +1,340 @@
+//! Copies that are made and given up while their objects stay where they are.
+
+use std::collections::BTreeSet;
+
+use larder_protocol::manager::state::{MapVersion, ReplicaState};
+use larder_protocol::pg::{Refill, Walk, chunk_in};
+use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
+use larder_types::{DiskId, Grant, Holders, Op};
+
+use crate::support::{LV, Member, info, key, mismatch};
+
+const ALL: Holders = Holders(0b111);
+
+/// An LV that had two replicas and is to have a third.
+fn widened() -> LvInfo {
+    let mut info = LvInfo { as_of: MapVersion(2), ..info(3) };
+    info.replicas[2].state = ReplicaState::Rebuilding;
+    info
+}
+
+impl Member {
+    /// The LV's third replica comes, and answers its `Open`.
+    fn widen(&mut self) {
+        self.step(Event::Lv(widened()));
+        let opened = self.requests();
+        let [(2, DataRequest::Open { floor, .. })] = &opened[..] else {
+            panic!("only the new one is opened: {opened:?}");
+        };
+        let floor = *floor;
+        self.answer(2, DataAnswer::Floor(floor));
+    }
+
+    /// Walks over the index; returns the copies to be made, and the walk.
+    fn walk(&mut self, good_max: usize) -> (Vec<Refill>, Walk) {
+        let mut walk = Walk::new(good_max);
+        walk.add(&self.pg);
+        let mut rows = Vec::new();
+        self.table
+            .scan_prefix(b"", &mut |row, value| {
+                rows.push((row.to_vec(), value.to_vec()));
+                std::ops::ControlFlow::Continue(())
+            })
+            .expect("a scan");
+        let mut refills = Vec::new();
+        for (row, value) in rows {
+            if let Some(chunk) = chunk_in(&row, &value).expect("a readable row") {
+                let found = walk.consider(&mut self.pg, (&row, &chunk), &self.table);
+                refills.extend(found.expect("a readable row").map(|refill| *refill));
+            }
+        }
+        (refills, walk)
+    }
+
+    fn end(&mut self, walk: &Walk) {
+        let event = walk.ended(&self.pg).expect("the same view");
+        self.step(event);
+    }
+
+    fn refilled(&mut self, refill: &Refill, is_copied: bool) {
+        let (row, grant) = (refill.row.clone(), refill.grant);
+        self.step(Event::Refilled { row, grant, is_copied });
+    }
+
+    /// What the manager is told of replicas.
+    fn said(&mut self) -> Vec<Effect> {
+        let (said, rest) = std::mem::take(&mut self.effects)
+            .into_iter()
+            .partition(|effect| matches!(effect, Effect::Rebuilt { .. } | Effect::Vacated { .. }));
+        self.effects = rest;
+        said
+    }
+
+    fn holders(&self, name: &str) -> Holders {
+        match self.row(name).expect("an object").body {
+            larder_types::Body::Chunk(chunk) => chunk.holders,
+            other => panic!("no chunk: {other:?}"),
+        }
+    }
+}
+
+const REBUILT: Effect = Effect::Rebuilt { lv: LV, replica: 2, disk: DiskId(2) };
+
+#[test]
+fn a_replica_that_joins_is_filled_and_then_said_to_be_rebuilt() {
+    let mut pg = Member::alone(2);
+    pg.store("a", 1, 2);
+    pg.store("b", 2, 2);
+    assert_eq!(pg.pg.wants_walk(), None);
+    pg.widen();
+    let (refills, walk) = pg.walk(2);
+    assert_eq!(refills.len(), 2);
+    for refill in &refills {
+        assert_eq!((refill.from, refill.to), (Holders(0b11), 2));
+    }
+    pg.refilled(&refills[0], true);
+    pg.refilled(&refills[1], false);
+    pg.end(&walk);
+    assert!(pg.said().is_empty(), "one copy failed");
+    pg.step(Event::Tick);
+    pg.settle();
+    assert_eq!((pg.holders("a"), pg.holders("b")), (ALL, Holders(0b11)));
+    let (refills, walk) = pg.walk(2);
+    assert_eq!(refills.len(), 1);
+    pg.refilled(&refills[0], true);
+    pg.end(&walk);
+    pg.step(Event::Tick);
+    pg.settle();
+    assert_eq!(pg.holders("b"), ALL);
+    let (refills, walk) = pg.walk(2);
+    assert!(refills.is_empty());
+    pg.end(&walk);
+    assert_eq!(pg.said(), [REBUILT]);
+    pg.step(Event::Lv(LvInfo { as_of: MapVersion(3), ..info(3) }));
+    pg.step(Event::Lv(info(2)));
+    assert!(pg.requests().is_empty(), "the manager said that before");
+    assert!(pg.pg.wants_walk().is_some(), "its replicas have changed");
+    let (_, walk) = pg.walk(2);
+    pg.end(&walk);
+    assert_eq!(pg.pg.wants_walk(), None);
+}
+
+#[test]
+fn a_put_that_was_granted_before_the_replica_came_is_waited_for_and_copied() {
+    let mut pg = Member::alone(2);
+    let token = pg.put_data("a", 1);
+    let grant = pg.granted(token);
+    pg.widen();
+    let (refills, walk) = pg.walk(2);
+    assert!(refills.is_empty(), "it is not in the index yet");
+    pg.end(&walk);
+    assert!(pg.said().is_empty(), "the put will have two copies");
+    pg.sync();
+    pg.commit(grant, 2);
+    pg.settle();
+    let (refills, walk) = pg.walk(2);
+    assert_eq!(refills.len(), 1);
+    pg.refilled(&refills[0], true);
+    pg.step(Event::Tick);
+    pg.settle();
+    pg.end(&walk);
+    let (_, walk) = pg.walk(2);
+    pg.end(&walk);
+    assert_eq!((pg.holders("a"), pg.said()), (ALL, vec![REBUILT]));
+}
+
+#[test]
+fn a_replica_that_came_later_says_nothing_about_a_put_in_doubt() {
+    let mut pg = Member::alone(2);
+    let token = pg.put_data("a", 1);
+    let grant = pg.granted(token);
+    pg.sync();
+    pg.widen();
+    pg.call(larder_protocol::Call::Abandon { op: grant.op, disk_full: false });
+    let asked: Vec<usize> = pg.requests().iter().map(|(replica, _)| *replica).collect();
+    assert_eq!(asked, [0, 1], "only those that were to be given it are fenced");
+    for replica in [0, 1] {
+        pg.answer(replica, DataAnswer::Voided(grant));
+    }
+    pg.answer(0, DataAnswer::Verified(grant));
+    pg.answer(1, DataAnswer::Verified(grant));
+    pg.settle();
+    assert_eq!(pg.holders("a"), Holders(0b11));
+    assert!(pg.pg.wants_walk().is_some(), "it is to be copied");
+}
+
+#[test]
+fn chunks_with_the_fewest_copies_come_first() {
+    let mut pg = Member::alone(3);
+    let two = pg.store("two", 1, 2);
+    let one = pg.store("one", 1, 1);
+    let (first, walk) = pg.walk(1);
+    assert_eq!(first.iter().map(|it| it.chunk.grant).collect::<Vec<Grant>>(), [one]);
+    assert_eq!(walk.next_good_max(), 2);
+    assert_eq!(walk.lacking().iter().collect::<Vec<_>>(), [(&1, &1), (&2, &1)]);
+    pg.refilled(&first[0], true);
+    pg.end(&walk);
+    pg.step(Event::Tick);
+    pg.settle();
+    assert_eq!((pg.holders("one").count(), pg.holders("two").count()), (2, 2));
+    let (second, walk) = pg.walk(2);
+    let grants: BTreeSet<Grant> = second.iter().map(|it| it.chunk.grant).collect();
+    assert_eq!(grants, BTreeSet::from([one, two]));
+    assert_eq!(walk.next_good_max(), 1, "nothing was left");
+}
+
+#[test]
+fn a_copys_grant_is_below_every_op_that_can_free_its_chunk() {
+    let mut pg = Member::alone(3);
+    pg.store("a", 1, 2);
+    let applied = pg.pg.applied().seq;
+    // The delete has its place in the log, and the index shows the object still.
+    pg.delete("a");
+    let (refills, _walk) = pg.walk(2);
+    let grant = refills[0].grant;
+    assert_eq!(grant.op, key(1, applied.0 + 1), "where the delete is: a floor above it voids it");
+    pg.settle();
+    assert!(pg.row("a").is_none());
+    // While the copy is under way no floor passes it, though no put is open.
+    pg.effects.clear();
+    pg.put_data("big", 99);
+    let raised = |pg: &mut Member| {
+        let raises = pg.requests().into_iter().filter_map(|(_, request)| match request {
+            DataRequest::RaiseFloor { floor } => Some(floor),
+            _ => None,
+        });
+        raises.collect::<Vec<_>>()
+    };
+    assert_eq!(raised(&mut pg), [], "it would not free what the delete freed");
+    pg.refilled(&refills[0], true);
+    pg.put_data("bigger", 98);
+    let raises = raised(&mut pg);
+    assert!(raises.iter().all(|floor| *floor > grant.op) && !raises.is_empty(), "{raises:?}");
+    pg.step(Event::Tick);
+    pg.settle();
+    assert!(pg.row("a").is_none(), "a copy of what is gone changes nothing");
+}
+
+#[test]
+fn a_drained_replica_is_vacated_once_all_others_have_a_copy() {
+    let mut pg = Member::alone(3);
+    pg.store("a", 1, 2);
+    let order = MapVersion(5);
+    pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false });
+    let (refills, walk) = pg.walk(1);
+    assert!(refills.is_empty(), "two copies can be read");
+    pg.end(&walk);
+    let (refills, walk) = pg.walk(walk.next_good_max());
+    assert_eq!(refills[0].to, 2);
+    pg.refilled(&refills[0], true);
+    pg.end(&walk);
+    pg.step(Event::Tick);
+    pg.settle();
+    assert_eq!(pg.holders("a"), ALL, "nothing is given up before");
+    let (_, walk) = pg.walk(1);
+    pg.end(&walk);
+    assert!(pg.said().is_empty());
+    pg.step(Event::Tick);
+    pg.settle();
+    assert_eq!(pg.holders("a"), Holders(0b110));
+    let (_, walk) = pg.walk(1);
+    pg.end(&walk);
+    assert_eq!(pg.said(), [Effect::Vacated { lv: LV, replica: 0, order }]);
+    // Gone, it is asked for nothing more.
+    let mut without = LvInfo { as_of: MapVersion(6), ..info(3) };
+    without.replicas[0].state = ReplicaState::Gone;
+    pg.step(Event::Lv(without));
+    pg.store("b", 1, 3);
+    pg.delete("b");
+    pg.settle();
+    pg.effects.clear();
+    pg.put_data("large", 99);
+    let asked: BTreeSet<usize> = pg.requests().iter().map(|(replica, _)| *replica).collect();
+    assert_eq!(asked, BTreeSet::from([1, 2]));
+}
+
+#[test]
+fn no_replica_is_vacated_while_a_put_is_open_that_will_name_it() {
+    let mut pg = Member::alone(3);
+    let token = pg.put_data("a", 1);
+    let grant = pg.granted(token);
+    let order = MapVersion(5);
+    pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false });
+    let (_, walk) = pg.walk(1);
+    pg.end(&walk);
+    assert!(pg.said().is_empty());
+    pg.sync();
+    pg.commit(grant, 3);
+    pg.settle();
+    pg.end(&walk);
+    assert!(pg.said().is_empty(), "the walk began before the put was in the index");
+    for _ in 0..2 {
+        let (_, walk) = pg.walk(1);
+        pg.end(&walk);
+        pg.step(Event::Tick);
+        pg.settle();
+    }
+    assert_eq!(pg.holders("a"), Holders(0b110));
+    assert_eq!(pg.said(), [Effect::Vacated { lv: LV, replica: 0, order }]);
+}
+
+#[test]
+fn a_lost_replica_is_given_up_at_once_but_never_the_last_that_is_named() {
+    let mut pg = Member::alone(3);
+    pg.store("all", 1, 3);
+    pg.store("only", 1, 1);
+    let lose = |replica| Event::Vacate { lv: LV, replica, order: MapVersion(5), is_lost: true };
+    pg.step(lose(0));
+    let (refills, walk) = pg.walk(3);
+    assert!(refills.is_empty(), "the only copy cannot be read any more");
+    pg.end(&walk);
+    pg.step(Event::Tick);
+    pg.settle();
+    assert_eq!((pg.holders("all"), pg.holders("only")), (Holders(0b110), Holders(0b1)));
+    let (_, walk) = pg.walk(3);
+    pg.end(&walk);
+    assert!(pg.said().is_empty(), "what was lost stays named");
+    pg.delete("only");
+    pg.settle();
+    let (_, walk) = pg.walk(3);
+    pg.end(&walk);
+    assert!(matches!(pg.said()[..], [Effect::Vacated { replica: 0, .. }]));
+}
+
+#[test]
+fn a_put_in_doubt_is_revoked_when_all_that_could_have_it_are_lost_or_have_other_bytes() {
+    let mut pg = Member::alone(2);
+    let token = pg.put_data("a", 1);
+    let grant = pg.granted(token);
+    pg.sync();
+    pg.call(larder_protocol::Call::Abandon { op: grant.op, disk_full: false });
+    pg.answer(0, DataAnswer::Failed);
+    pg.answer(1, DataAnswer::Voided(grant));
+    pg.answer(1, mismatch(grant));
+    pg.settle();
+    assert_eq!(pg.pg.gauges().in_doubt, 1, "the other may come back with it");
+    pg.step(Event::Vacate { lv: LV, replica: 0, order: MapVersion(5), is_lost: true });
+    pg.step(Event::Tick);
+    pg.answer(1, DataAnswer::Voided(grant));
+    pg.answer(0, DataAnswer::Failed);
+    pg.answer(1, mismatch(grant));
+    pg.settle();
+    assert_eq!(pg.pg.gauges().open_puts, 0);
+    assert!(pg.row("a").is_none());
+}
+
+#[test]
+fn late_answers_of_another_view_change_no_holders() {
+    let mut pg = Member::alone(3);
+    pg.store("a", 1, 2);
+    let (refills, walk) = pg.walk(2);
+    pg.begin(2, &[1]);
+    pg.serve(3);
+    pg.refilled(&refills[0], true);
+    assert!(walk.ended(&pg.pg).is_none());
+    pg.step(Event::Tick);
+    pg.settle();
+    assert_eq!(pg.holders("a"), Holders(0b11));
+    assert!(pg.pg.wants_walk().is_some(), "the new view has seen what is missing");
+    assert!(!pg.log.iter().any(|(entry, _)| matches!(*entry.op, Op::Holders { .. })));
+}

@@ -1,0 +1,118 @@
+//! One copy of a chunk: read from whichever holders have it right, 64 KiB by 64 KiB if need be, and written to the
+//! replica that lacks it.
+//!
+//! # Invariants
+//!
+//! 1. Nothing is written that was not verified, and the write is durable when it is answered.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use larder_net::Peer;
+use larder_protocol::manager::state::Topology;
+use larder_protocol::pg::Refill;
+use larder_types::limits::SUM_BYTES;
+use larder_types::{Chunk, Holders, LvId, ServerId};
+use larder_volume::{verify_range, whole_sums};
+use tokio::time::Instant;
+
+use super::cluster::Cluster;
+use crate::limits::{READ_PATIENCE_MS, READ_PIECE_BYTES, WRITE_PATIENCE_MS};
+use crate::peers::down;
+use crate::wire::{DataCall, DataReply, DataService};
+
+impl Cluster {
+    /// Makes a copy; whether it is durable where it was wanted.
+    pub(super) async fn copy(&self, refill: &Refill) -> bool {
+        let map = self.managers.map();
+        let chunk = &refill.chunk;
+        let Some(bytes) = self.read_whole(&map, chunk, refill.from).await else {
+            tracing::warn!(lv = %chunk.lv, grant = ?chunk.grant, "no holder gives a chunk that is to be copied");
+            return false;
+        };
+        let Some((server, peer)) = self.replica(&map, chunk.lv, refill.to) else { return false };
+        let (grant, extents) = (refill.grant, chunk.extents.clone());
+        let call = DataCall::Write { lv: chunk.lv, grant, extents, len: chunk.len };
+        let deadline = Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS);
+        let answered = tokio::select! {
+            biased;
+            answered = peer.call(&call, bytes, deadline) => answered,
+            () = down(&*self.managers, server) => return false,
+        };
+        match answered {
+            Ok((DataReply::Written, _)) => true,
+            Ok((reply, _)) => {
+                tracing::debug!(%server, ?reply, "a replica did not take a copy");
+                false
+            }
+            Err(error) => {
+                tracing::debug!(%server, %error, "a replica did not answer for a copy");
+                false
+            }
+        }
+    }
+
+    /// All bytes of a chunk, verified.
+    async fn read_whole(&self, map: &Topology, chunk: &Chunk, from: Holders) -> Option<Bytes> {
+        let mut whole = BytesMut::with_capacity(chunk.len as usize);
+        let step = READ_PIECE_BYTES as u32;
+        for start in (0..chunk.len).step_by(step as usize) {
+            let range = start..chunk.len.min(start + step);
+            if let Some(bytes) = self.read_piece(map, chunk, from, range.clone()).await {
+                whole.extend_from_slice(&bytes);
+                continue;
+            }
+            for start in range.clone().step_by(SUM_BYTES as usize) {
+                let range = start..range.end.min(start + SUM_BYTES);
+                whole.extend_from_slice(&self.read_piece(map, chunk, from, range).await?);
+            }
+        }
+        Some(whole.freeze())
+    }
+
+    /// A piece of whole checksummed blocks from a holder that has all of it right.
+    async fn read_piece(
+        &self,
+        map: &Topology,
+        chunk: &Chunk,
+        from: Holders,
+        range: Range<u32>,
+    ) -> Option<Bytes> {
+        let sums = whole_sums(chunk, range);
+        let (lv, extents) = (chunk.lv, chunk.extents.clone());
+        let call = DataCall::Read { lv, extents, from: sums.from_byte, len: sums.len };
+        for replica in from.iter() {
+            let Some((server, peer)) = self.replica(map, lv, replica) else { continue };
+            let deadline = Instant::now() + Duration::from_millis(READ_PATIENCE_MS);
+            let answered = tokio::select! {
+                biased;
+                answered = peer.call(&call, Bytes::new(), deadline) => answered,
+                () = down(&*self.managers, server) => continue,
+            };
+            match answered {
+                Ok((DataReply::Bytes, bytes))
+                    if bytes.len() == sums.len as usize
+                        && verify_range(chunk, sums.first_sum, &bytes).is_ok() =>
+                {
+                    return Some(bytes);
+                }
+                Ok(_) => tracing::warn!(%server, %lv, grant = ?chunk.grant, "a copy is damaged"),
+                Err(error) => tracing::debug!(%server, %error, "a holder does not answer"),
+            }
+        }
+        None
+    }
+
+    /// The data server of a replica, as the map knows it.
+    fn replica(
+        &self,
+        map: &Topology,
+        lv: LvId,
+        replica: usize,
+    ) -> Option<(ServerId, Peer<DataService>)> {
+        let record = map.lv(lv)?;
+        let (_, replica) = record.present().find(|(index, _)| *index == replica)?;
+        Some((replica.server, self.data.of(map, replica.server)?))
+    }
+}
