@@ -135,9 +135,15 @@ async fn agreed(
     })
 }
 
-/// What the map has refused, though it seemed to allow it a moment ago.
+/// What the managers have refused, though the map that was looked at seemed to allow it: it may be older than theirs.
 fn not_done(subject: &Subject, refusal: Refusal) -> RoleError {
-    RoleError::NotDone(format!("{} is as it was: {refusal}", subject.name()))
+    let name = subject.name();
+    match refusal {
+        Refusal::ServerRemoved | Refusal::NoSuchDisk => {
+            RoleError::Named(format!("{name} was removed for good already"))
+        }
+        refusal => RoleError::NotDone(format!("{name} is as it was: {refusal}")),
+    }
 }
 
 /// Why something cannot be removed yet, and what to do about it.

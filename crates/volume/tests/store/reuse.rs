@@ -212,7 +212,7 @@ fn an_lv_has_one_pv_or_none_at_every_loss_of_power_while_it_moves() {
     at_every_operation(&give, |disk, mut volume, answered| {
         let found = owners(&volume);
         let moved = found == [(LV, PvId(1))];
-        assert!(moved || !answered && (found == [(LV, PvId(0))] || found == []), "{found:?}");
+        assert!(moved || !answered && (found == [(LV, PvId(0))] || found.is_empty()), "{found:?}");
         assert_eq!(describe(&**disk, NAME).unwrap().pvs.len(), found.len());
         assert_eq!(one(&mut volume, give.clone()), Ok(Answer::Created));
         assert_eq!(one(&mut volume, create_under(1, 0, LV)), Err(Refusal::Outdated));
