@@ -21,6 +21,7 @@ mod groups;
 mod health;
 mod leases;
 mod message;
+mod parted;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,7 @@ use crate::planted::Planted;
 use health::Healths;
 use leases::Leases;
 pub use message::{ManagerMessage, ServerMessage};
+use parted::Parted;
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +99,7 @@ struct Leading {
     /// PVs that are there of LVs and replicas that are being made.
     created: BTreeMap<LvId, BTreeSet<u8>>,
     planned_lvs_ms: u64,
+    parted: Parted,
 }
 
 /// See the module's head.
@@ -147,6 +150,7 @@ impl Policy {
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
+                    parted: Parted::default(),
                 });
                 return;
             }
@@ -285,6 +289,11 @@ impl Turn<'_> {
                 let command = Command::OpenSession(session, server, boot);
                 self.propose(Subject::Session(session), command);
             }
+            ServerMessage::Unheard(boot, pg, view, members) => {
+                if boot == known && self.leads(server, pg, view) {
+                    self.unheard(pg, view, members);
+                }
+            }
         }
     }
 
@@ -325,6 +334,7 @@ impl Turn<'_> {
                 _ => {}
             }
         }
+        self.leading.parted.forget_old(self.now_ms);
         self.set_targets();
         self.balance();
         self.count_moves();
