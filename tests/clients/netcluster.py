@@ -2,7 +2,6 @@
 configuration files and tokens, as an operator would."""
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -10,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from devcluster import READY_SECONDS, STOP_SECONDS, Proxy, is_ready, log_tails
+from devcluster import READY_SECONDS, STOP_SECONDS, Proxy, is_ready, log_tails, status_of
 from disk import Disk
 from harness import ACCESS, COMMAND_SECONDS, SECRET
 from netspace import die_with_parent
@@ -115,9 +114,7 @@ class NetCluster:
     def wait_until_ready(self):
         deadline = time.monotonic() + READY_SECONDS
         while not all(is_ready(proxy.endpoint) for proxy in self.proxies):
-            ended = {self.name(*at): process.returncode for at, process in self._running.items()
-                     if process.poll() is not None}
-            assert not ended, f"ended: {ended}"
+            self.check_running()
             assert time.monotonic() < deadline, f"not ready within {READY_SECONDS} s"
             time.sleep(0.1)
 
@@ -161,13 +158,7 @@ class NetCluster:
         assert not ended, f"ended by themselves: {ended}"
 
     def status(self):
-        """What `larder status` says."""
-        done = subprocess.run(
-            [self.binary, "status", "--config", self.config(0, "proxy"), "--json"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
-        )
-        assert done.returncode in (0, 1), f"status ended with {done.returncode}: {done.stderr}"
-        return json.loads(done.stdout)
+        return status_of(self.binary, self.config(0, "proxy"))
 
     def log_tail(self, lines=8):
         return log_tails(self.directory.glob("*/process.log"), lines)
