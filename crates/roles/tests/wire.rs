@@ -85,6 +85,12 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerMessageIn::Peer)),
         hex(&encode(&ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)))),
         hex(&encode(&ManagerMessageIn::HandedOn(ServerId(4), ServerMessage::Told(boot, pg, view)))),
+        hex(&encode(&ManagerMessageIn::Server(ServerMessage::Unheard(
+            boot,
+            pg,
+            view,
+            vec![ServerId(4)],
+        )))),
         hex(&encode(&ProxyMessage::Manager(ManagerMessage::WhoAreYou))),
     ]
 }
