@@ -88,14 +88,7 @@ class Cluster:
         return code
 
     def status(self):
-        """What `larder status` says."""
-        config = self.directory / "node-1" / "proxy" / "role.toml"
-        done = subprocess.run(
-            [self.binary, "status", "--config", config, "--json"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
-        )
-        assert done.returncode in (0, 1), f"status ended with {done.returncode}: {done.stderr}"
-        return json.loads(done.stdout)
+        return status_of(self.binary, self.directory / "node-1" / "proxy" / "role.toml")
 
     def token(self, name, role):
         """Lines for the configuration of another server, on a machine of its own."""
@@ -113,6 +106,16 @@ class Cluster:
 
     def log_tail(self, lines=8):
         return log_tails([pathlib.Path(f"{self.directory}.log"), *self.directory.glob("node-*/*/process.log")], lines)
+
+
+def status_of(binary, config):
+    """What `larder status` says."""
+    done = subprocess.run(
+        [binary, "status", "--config", config, "--json"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
+    )
+    assert done.returncode in (0, 1), f"status ended with {done.returncode}: {done.stderr}"
+    return json.loads(done.stdout)
 
 
 def log_tails(paths, lines):

@@ -2,7 +2,6 @@
 configuration files and tokens, as an operator would."""
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -10,7 +9,8 @@ import signal
 import subprocess
 import time
 
-from devcluster import READY_SECONDS, STOP_SECONDS, Proxy, is_ready, log_tails
+from devcluster import READY_SECONDS, STOP_SECONDS, Proxy, is_ready, log_tails, status_of
+from disk import Disk
 from harness import ACCESS, COMMAND_SECONDS, SECRET
 from netspace import die_with_parent
 
@@ -18,6 +18,7 @@ CLIENTS, CLIENTS_ADDRESS = "clients", "10.77.250.1"
 ROLES = ("manager", "meta", "data", "proxy")
 PORT, S3_PORT = 7000, 9000
 PG_COUNT, VOLUME_MIB = 16, 64
+DISK_BYTES = 3 << 30
 
 
 def address(node, role):
@@ -31,14 +32,26 @@ def node_network(node):
 class NetCluster:
     """Its nodes are numbers from 0, its processes (node, role). All of them have all roles."""
 
-    def __init__(self, binary, directory, nodes, network, data=None):
+    def __init__(self, binary, directory, nodes, network):
         self.binary, self.directory, self.nodes, self.network = binary, pathlib.Path(directory), nodes, network
-        self._data, self._running = data or {}, {}
+        self._disks, self._running = [], {}
         self.proxies = [Proxy(f"http://{address(node, 'proxy')}:{S3_PORT}") for node in range(nodes)]
         for node, role in self.all():
             network.host(self.name(node, role), address(node, role))
+        for node in range(nodes):
+            self._mount_disk(node)
         network.host(CLIENTS, CLIENTS_ADDRESS)
         network.enter(CLIENTS)
+
+    def _mount_disk(self, node):
+        """A data server's directory is on a file system of its own, so that it can be full."""
+        folder = self.directory / f"disk-{node + 1}"
+        folder.mkdir(parents=True)
+        self._disks.append(Disk(folder, DISK_BYTES))
+
+    def unmount(self):
+        for disk in self._disks:
+            disk.unmount()
 
     def all(self):
         return [(node, role) for role in ROLES for node in range(self.nodes)]
@@ -63,9 +76,8 @@ class NetCluster:
 
     def write(self, node, role, lines):
         """A role's configuration. Of the managers it names all, as one may be down at a start."""
-        settings = [f'dir = "{self.config(node, role).parent}"', f'listen = "{address(node, role)}:{PORT}"']
-        if role == "data" and node in self._data:
-            settings.append(f'data = "{self._data[node]}"')
+        folder = self._disks[node].mount_point / "data" if role == "data" else self.config(node, role).parent
+        settings = [f'dir = "{folder}"', f'listen = "{address(node, role)}:{PORT}"']
         if role == "proxy":
             settings.append(f's3_listen = "{address(node, role)}:{S3_PORT}"')
             settings.append(f'metrics_listen = "{address(node, role)}:{S3_PORT + 1}"')
@@ -102,9 +114,7 @@ class NetCluster:
     def wait_until_ready(self):
         deadline = time.monotonic() + READY_SECONDS
         while not all(is_ready(proxy.endpoint) for proxy in self.proxies):
-            ended = {self.name(*at): process.returncode for at, process in self._running.items()
-                     if process.poll() is not None}
-            assert not ended, f"ended: {ended}"
+            self.check_running()
             assert time.monotonic() < deadline, f"not ready within {READY_SECONDS} s"
             time.sleep(0.1)
 
@@ -134,19 +144,21 @@ class NetCluster:
             self.spawn(node, role)
         self.wait_until_ready()
 
+    def fill_disk(self, node):
+        """Leaves no room on the disk of a node's data server; what makes room again."""
+        ballast = self._disks[node].mount_point / "ballast"
+        with ballast.open("wb") as file:
+            free = os.statvfs(ballast)
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+        return ballast.unlink
+
     def check_running(self):
         ended = {self.name(*at): process.returncode for at, process in self._running.items()
                  if process.poll() is not None}
         assert not ended, f"ended by themselves: {ended}"
 
     def status(self):
-        """What `larder status` says."""
-        done = subprocess.run(
-            [self.binary, "status", "--config", self.config(0, "proxy"), "--json"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
-        )
-        assert done.returncode in (0, 1), f"status ended with {done.returncode}: {done.stderr}"
-        return json.loads(done.stdout)
+        return status_of(self.binary, self.config(0, "proxy"))
 
     def log_tail(self, lines=8):
         return log_tails(self.directory.glob("*/process.log"), lines)

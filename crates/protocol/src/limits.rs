@@ -38,6 +38,9 @@ pub const SNAPSHOT_PIECE_BYTES: usize = 512 * 1024;
 pub const SNAPSHOT_REMOVALS_MAX: usize = 1024;
 /// Ticks without a word from the primary after which a follower reports anew.
 pub const SILENT_TICKS_MAX: u32 = 20;
+/// Ticks without a word from another member after which its primary says so to the managers: more than they need to
+/// find a server down, so that they hear of those alone that they hear and the primary does not.
+pub const UNHEARD_TICKS_MAX: u32 = 35;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_protocol::limits::{GRANT_MS_MAX, SERVER_BEAT_MS, SILENT_MS};
+use larder_protocol::limits::{GRANT_MS_MAX, SERVER_BEAT_MS, SILENT_MS, UNHEARD_TICKS_MAX};
 
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
@@ -171,6 +171,10 @@ const _: () = assert!(
     "what is gathered fits a frame"
 );
 const _: () = assert!(TICK_MS < SERVER_BEAT_MS, "beats are kept by ticks");
+const _: () = assert!(
+    UNHEARD_TICKS_MAX as u64 * TICK_MS > SILENT_MS,
+    "the managers find out by themselves that a member is down"
+);
 const _: () = assert!(
     READ_PIECE_BYTES.is_multiple_of(larder_types::limits::SUM_BYTES as u64),
     "pieces are whole checksummed blocks"

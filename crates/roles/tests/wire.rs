@@ -88,6 +88,12 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)))),
         hex(&encode(&ManagerMessageIn::Server(created))),
         hex(&encode(&ManagerMessageIn::HandedOn(ServerId(4), ServerMessage::Told(boot, pg, view)))),
+        hex(&encode(&ManagerMessageIn::Server(ServerMessage::Unheard(
+            boot,
+            pg,
+            view,
+            vec![ServerId(4)],
+        )))),
         hex(&encode(&ProxyMessage::Manager(ManagerMessage::WhoAreYou))),
         hex(&encode(&ManagerMessage::Vacate(lv, 2, version))),
         hex(&encode(&ServerMessage::Rebuilt(lv, 2, larder_types::DiskId(6)))),

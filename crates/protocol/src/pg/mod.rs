@@ -21,6 +21,7 @@ mod append;
 mod apply;
 mod calls;
 mod commit;
+mod quiet;
 mod read;
 mod refill;
 mod replicate;
@@ -162,6 +163,8 @@ pub struct Pg {
     /// Whether this view's primary has spoken to this follower lately, and ticks since.
     heard: bool,
     silent_ticks: u32,
+    /// Ticks since each other member said something, at a primary.
+    quiet: BTreeMap<ServerId, u32>,
 
     open: BTreeMap<OpSeq, OpenPut>,
     slots: Slots,

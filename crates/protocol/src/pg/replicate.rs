@@ -109,6 +109,7 @@ impl Pg {
         self.levelled = false;
         self.heard = false;
         self.silent_ticks = 0;
+        self.quiet.clear();
     }
 
     pub(super) fn peer(
@@ -138,6 +139,7 @@ impl Pg {
             }
             return Ok(());
         }
+        self.quiet.remove(&from);
         if let Some(follower) = self.followers.get_mut(&from) {
             follower.silent_ticks = 0;
         }
@@ -265,6 +267,7 @@ impl Pg {
 
     /// Repeats what may have been lost on the way.
     pub(super) fn repeat_to_peers(&mut self, out: &mut Outbox) {
+        self.count_quiet();
         match self.role {
             Role::Backup | Role::Learner => {
                 self.silent_ticks += 1;

@@ -104,6 +104,7 @@ impl Recovering {
                 levelled: false,
                 heard: false,
                 silent_ticks: 0,
+                quiet: BTreeMap::new(),
                 open: BTreeMap::new(),
                 slots: Slots::default(),
                 sessions: Sessions::default(),

@@ -1,6 +1,7 @@
 //! Several members: the commit point, and levelling at the start of a view.
 
 use crate::support::{Member, origin};
+use larder_protocol::limits::UNHEARD_TICKS_MAX;
 use larder_protocol::pg::{LogGap, Origin, Recovering, Role};
 use larder_protocol::{Answer, Event, Refusal};
 use larder_types::{BootId, Op, OpId, OpSeq, PgId, ServerId, View};
@@ -243,4 +244,35 @@ fn a_log_that_ends_before_what_the_index_shows_is_refused() {
     assert_eq!(recover(&[8, 9]), Ok(()));
     let lost = LogGap::End { pg: PgId(2), last: OpSeq(8), applied: OpSeq(9) };
     assert_eq!(recover(&[7, 8]), Err(lost));
+}
+
+#[test]
+fn a_primary_knows_whom_it_does_not_hear() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    let tick_without_3 = |cluster: &mut Cluster| {
+        for id in 1..=2 {
+            cluster.at(id).settle();
+            cluster.at(id).step(Event::Tick);
+            cluster.deliver(id, &[1, 2]);
+        }
+    };
+    let unheard = |cluster: &mut Cluster| cluster.at(1).pg.unheard().collect::<Vec<_>>();
+    for _ in 0..UNHEARD_TICKS_MAX {
+        tick_without_3(&mut cluster);
+        assert_eq!(unheard(&mut cluster), [], "it may have much to do");
+    }
+    tick_without_3(&mut cluster);
+    assert_eq!(unheard(&mut cluster), [ServerId(3)]);
+    cluster.settle();
+    assert_eq!(unheard(&mut cluster), [], "it was heard");
+    // Nor can it level a view without it.
+    cluster.begin(2, &[1, 2, 3]);
+    for _ in 0..=UNHEARD_TICKS_MAX {
+        tick_without_3(&mut cluster);
+    }
+    assert_eq!(unheard(&mut cluster), [ServerId(3)]);
+    assert_eq!(cluster.at(2).pg.unheard().count(), 0, "only a primary waits for others");
+    cluster.begin(3, &[1, 2]);
+    cluster.settle();
+    assert_eq!(unheard(&mut cluster), [], "it is no member any more");
 }

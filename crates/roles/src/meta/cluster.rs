@@ -85,6 +85,11 @@ impl Cluster {
         self.managers.say(ServerMessage::NeedLv(member.pg.id(), member.pg.view(), has));
     }
 
+    pub(super) fn say_unheard(&self, pg: PgId, view: View, members: Vec<ServerId>) {
+        tracing::debug!(%pg, %view, ?members, "members of the view are not heard");
+        self.managers.say(ServerMessage::Unheard(self.boot, pg, view, members));
+    }
+
     pub(super) fn renew_soon(&self) {
         self.renew_soon.store(true, Ordering::Relaxed);
     }

@@ -177,6 +177,10 @@ impl Meta {
         if member.duties.needs_lv {
             cluster.say_needs_lv(member);
         }
+        let unheard: Vec<ServerId> = member.pg.unheard().collect();
+        if !unheard.is_empty() {
+            cluster.say_unheard(member.pg.id(), member.pg.view(), unheard);
+        }
     }
 
     /// What the manager says of a session's end may be lost; the map says it for a long time.

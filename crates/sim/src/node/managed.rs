@@ -108,6 +108,10 @@ impl Node {
                 let message = ServerMessage::NeedLv(pg, view, member.lvs.len() as u32);
                 life.managers.say(message, net);
             }
+            let unheard: Vec<ServerId> = member.pg.unheard().collect();
+            if !unheard.is_empty() {
+                life.managers.say(ServerMessage::Unheard(run, pg, view, unheard), net);
+            }
         }
         life.managers.beat(net);
     }

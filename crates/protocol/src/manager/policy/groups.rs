@@ -15,7 +15,7 @@ use crate::placement::{
 };
 
 impl Turn<'_> {
-    fn rules(&self) -> GroupRules {
+    pub(super) fn rules(&self) -> GroupRules {
         let settings = self.map.settings();
         GroupRules {
             members: usize::from(settings.members),
@@ -159,7 +159,9 @@ impl Turn<'_> {
         let settled = |s: &ServerId| healths.is_settled(*s, self.now_ms);
         let primary = record.members[0];
         let restarted = self.has_restarted(primary, record);
-        let stays = may_lead(&primary) && (!restarted || settled(&primary));
+        let parted = self.parted(pg, record);
+        let stays =
+            may_lead(&primary) && (!restarted || settled(&primary)) && !parted.contains(&primary);
         let leader = if stays {
             primary
         } else {
@@ -168,7 +170,8 @@ impl Turn<'_> {
             // One that comes and goes is spared the lead only where another takes it.
             *best.or(Some(&primary).filter(|primary| may_lead(primary)))?
         };
-        let others = record.members.iter().filter(|s| **s != leader && self.map.is_up(**s));
+        let goes_on = |s: &ServerId| self.map.is_up(*s) && !parted.contains(s);
+        let others = record.members.iter().filter(|s| **s != leader && goes_on(s));
         let (lacking, whole): (Vec<ServerId>, Vec<ServerId>) =
             others.copied().partition(|server| record.lacking.contains(server));
         let mut members = vec![leader];
@@ -218,8 +221,13 @@ impl Turn<'_> {
             .collect();
         let PgRecord { members, qualified, target, .. } = record;
         let acting = ActingPg { members, qualified, learners: &learners };
-        let step = next_step(acting, target, |server| self.standing(server), self.rules());
-        let lead = self.leading.leads.get(&pg).map(|server| PgStep::Lead(*server));
+        let standing = |server| match self.leading.parted.leaves_out(pg, server) {
+            true => Standing::Away,
+            false => self.standing(server),
+        };
+        let step = next_step(acting, target, standing, self.rules());
+        let leads = self.leading.leads.get(&pg).filter(|server| members.first() != Some(server));
+        let lead = leads.map(|server| PgStep::Lead(*server));
         let Some(step) = step.or(lead) else { return };
         let mut next = members.clone();
         match step {

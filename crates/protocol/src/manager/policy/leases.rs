@@ -56,9 +56,7 @@ impl Turn<'_> {
         let runs = record.state == ServerState::Up && record.boot == boot;
         // A run that began after the view leads nothing in it.
         let in_view = self.map.pg(pg).is_some_and(|pg| record.started < pg.begun);
-        let goes_on =
-            !self.leading.leases.withdrawn.contains(&pg) && !self.is_under_way(Subject::Pg(pg));
-        runs && in_view && goes_on && self.leads(server, pg, view)
+        runs && in_view && !self.is_under_way(Subject::Pg(pg)) && self.leads(server, pg, view)
     }
 
     pub(super) fn renew(
@@ -68,8 +66,10 @@ impl Turn<'_> {
         sent_ms: u64,
         led: &[(PgId, View)],
     ) {
+        let goes_on = |pg: &PgId| !self.leading.leases.withdrawn.contains(pg);
+        let led = led.iter().copied().filter(|(pg, _)| goes_on(pg));
         let granted: Vec<(PgId, View)> =
-            led.iter().copied().filter(|pg| self.may_lease(server, boot, *pg)).collect();
+            led.filter(|pg| self.may_lease(server, boot, *pg)).collect();
         let leases = &mut self.leading.leases;
         if granted.is_empty() || leases.waiting.len() >= GRANTS_WAITING_MAX {
             return;
@@ -102,6 +102,7 @@ impl Turn<'_> {
             return;
         };
         for Renewal { server, boot, sent_ms, mut granted } in renewals {
+            // One that was withdrawn since is waited out like any other: it counts from when its renewal came.
             granted.retain(|pg| self.may_lease(server, boot, *pg));
             if !granted.is_empty() {
                 self.tell(server, ManagerMessage::Leases { boot, sent_ms, granted });

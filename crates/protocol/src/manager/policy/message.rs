@@ -39,6 +39,8 @@ pub enum ServerMessage {
     Vacated(LvId, u8, View, MapVersion),
     /// A proxy's session has begun.
     SessionBegun(BootId, SessionId),
+    /// A primary: it does not hear these members, though it should.
+    Unheard(BootId, PgId, View, Vec<ServerId>),
 }
 
 impl ServerMessage {
@@ -51,7 +53,8 @@ impl ServerMessage {
             | Self::Renew { boot, .. }
             | Self::Told(boot, ..)
             | Self::Active(boot, ..)
-            | Self::SessionBegun(boot, _) => Some(*boot),
+            | Self::SessionBegun(boot, _)
+            | Self::Unheard(boot, ..) => Some(*boot),
             Self::CaughtUp(..)
             | Self::NeedLv(..)
             | Self::Created(..)

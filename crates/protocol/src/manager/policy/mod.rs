@@ -21,6 +21,7 @@ mod groups;
 mod health;
 mod leases;
 mod message;
+mod parted;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +38,7 @@ use crate::planted::Planted;
 use health::Healths;
 use leases::Leases;
 pub use message::{ManagerMessage, ServerMessage};
+use parted::Parted;
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +103,7 @@ struct Leading {
     /// Replicas that are to be vacated, each since this map.
     vacates: BTreeMap<(LvId, u8), MapVersion>,
     planned_lvs_ms: u64,
+    parted: Parted,
 }
 
 /// See the module's head.
@@ -152,6 +155,7 @@ impl Policy {
                     created: BTreeMap::new(),
                     vacates: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
+                    parted: Parted::default(),
                 });
                 return;
             }
@@ -286,6 +290,11 @@ impl Turn<'_> {
                 let command = Command::OpenSession(session, server, boot);
                 self.propose(Subject::Session(session), command);
             }
+            ServerMessage::Unheard(boot, pg, view, members) => {
+                if boot == known && self.leads(server, pg, view) {
+                    self.unheard(pg, view, members);
+                }
+            }
         }
     }
 
@@ -326,6 +335,7 @@ impl Turn<'_> {
                 _ => {}
             }
         }
+        self.leading.parted.forget_old(self.now_ms);
         self.set_targets();
         self.balance();
         self.count_moves();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_types::{BootId, DiskId, LvId, RegionId, SessionId};
 
 use super::*;
-use crate::limits::{LEASE_DRIFT_MS, LEASE_MS, LOST_MS, SERVER_BEAT_MS, SILENT_MS};
+use crate::limits::{LEASE_DRIFT_MS, LEASE_MS, LOST_MS, PROBATION_MS, SERVER_BEAT_MS, SILENT_MS};
 use crate::manager::chance::Rng;
 use crate::manager::quorum::LogIndex;
 use crate::manager::state::{ClusterId, NewServer, PgRecord, Settings};
@@ -61,6 +61,8 @@ struct World {
     views: u64,
     pool_empty: u64,
     vacated: BTreeSet<(LvId, u8)>,
+    /// Servers that do not hear each other, though the managers hear both.
+    parted: BTreeSet<(u32, u32)>,
 }
 
 const SETTINGS: Settings =
@@ -88,6 +90,7 @@ impl World {
             views: 0,
             pool_empty: 0,
             vacated: BTreeSet::new(),
+            parted: BTreeSet::new(),
         };
         world.apply(Command::Found(ClusterId(1), settings)).unwrap();
         world.apply(Command::AddToken([1; 32], u64::MAX)).unwrap();
@@ -236,6 +239,11 @@ impl World {
 
     fn beat(&mut self, id: u32) {
         self.after(SERVER_BEAT_MS, Happening::Beat(id));
+        self.speak(id);
+    }
+
+    /// Says all that a server says again and again.
+    fn speak(&mut self, id: u32) {
         let server = &self.servers[&id];
         if !server.runs {
             return;
@@ -262,18 +270,29 @@ impl World {
                 let other = &self.servers[&other.0];
                 other.runs && other.pgs.get(&pg).is_some_and(|k| k.view == known.view)
             };
+            let unheard = known.members.iter().copied().filter(|other| self.is_parted(me, *other));
+            let unheard: Vec<ServerId> = unheard.collect();
+            if !unheard.is_empty() {
+                self.say(id, ServerMessage::Unheard(boot, pg, known.view, unheard));
+                continue;
+            }
             if known.members.iter().all(has_view) {
                 self.servers.get_mut(&id).unwrap().pgs.get_mut(&pg).unwrap().active = true;
                 self.say(id, ServerMessage::Active(boot, pg, known.view));
                 let learnt: Vec<ServerId> =
                     self.map.pg(pg).unwrap().learners.iter().copied().collect();
                 for learner in learnt {
-                    if self.servers[&learner.0].pgs.contains_key(&pg) {
+                    let follows = self.servers[&learner.0].pgs.contains_key(&pg);
+                    if follows && !self.is_parted(me, learner) {
                         self.say(id, ServerMessage::CaughtUp(pg, known.view, learner));
                     }
                 }
             }
         }
+    }
+
+    fn is_parted(&self, one: ServerId, other: ServerId) -> bool {
+        self.parted.contains(&(one.0.min(other.0), one.0.max(other.0)))
     }
 
     fn arrive(&mut self, id: u32, message: ManagerMessage) {
@@ -407,8 +426,17 @@ impl World {
         })
     }
 
+    /// Whether all but one lead about as many PGs, and it none.
+    fn leads_evenly(&self, but: ServerId) -> bool {
+        let led = |id: u32| self.map.pgs.iter().filter(|pg| pg.members[0].0 == id).count();
+        let others = self.servers.keys().filter(|id| **id != but.0).map(|id| led(*id));
+        let (least, most) = others.fold((usize::MAX, 0), |(l, m), n| (l.min(n), m.max(n)));
+        led(but.0) == 0 && most - least <= 1
+    }
+
     fn calm_down(&mut self) {
         (self.lost, self.very_late) = (0, 0);
+        self.parted.clear();
         for id in self.servers.keys().copied().collect::<Vec<_>>() {
             self.servers.get_mut(&id).unwrap().cut = false;
             if !self.servers[&id].runs {
@@ -451,6 +479,63 @@ fn a_dead_primary_is_followed_by_a_qualified_member_and_replaced_when_it_is_lost
         );
     }
     world.start(primary.0);
+    world.calm_down();
+}
+
+#[test]
+fn a_change_of_primary_for_balance_is_one_view_and_costs_little_of_a_lease() {
+    let mut world = World::new(11, 3);
+    world.calm_down();
+    let (died, views) = (world.pg(0).members[0], world.views);
+    world.stop(died.0);
+    let mut without_ms = [0; SETTINGS.pg_count as usize];
+    let end_ms = world.now_ms + SILENT_MS + 3 * LEASE_MS;
+    while world.now_ms < end_ms {
+        // Views are active, and renewed, as soon as they can be.
+        world.run_for(10);
+        (0..3).for_each(|id| world.speak(id));
+        for (pg, record) in (0..).map(PgId).zip(&world.map.pgs) {
+            let primary = record.members[0];
+            let known = world.servers[&primary.0].pgs.get(&pg);
+            let answers = known.is_some_and(|known| known.lease_until_ms > world.now_ms);
+            without_ms[pg.0 as usize] += if primary == died || answers { 0 } else { 10 };
+        }
+    }
+    assert!(world.leads_evenly(died), "{:?}", world.map.pgs);
+    assert!(without_ms.iter().all(|ms| *ms < LEASE_MS / 2), "{without_ms:?}");
+    let pgs = u64::from(SETTINGS.pg_count);
+    assert!(world.views - views < 2 * pgs, "{} views of {pgs} PGs", world.views - views);
+}
+
+#[test]
+fn members_that_do_not_hear_each_other_part() {
+    let mut world = World::new(9, 3);
+    world.calm_down();
+    world.parted.insert((0, 1));
+    world.run_for(2 * SERVER_BEAT_MS + LEASE_MS + 1000);
+    for turn in 0..2 {
+        let has = |pg: &PgRecord, id| pg.members.contains(&ServerId(id));
+        for pg in &world.map.pgs {
+            let waits_for_other =
+                !has(pg, 2) || pg.members[0] != ServerId(2) && has(pg, 0) && has(pg, 1);
+            assert!(pg.is_active() && !waits_for_other, "{turn}: {pg:?}");
+        }
+        // One that is away from some comes back only if they hear it.
+        world.run_for(3 * PROBATION_MS);
+    }
+    world.calm_down();
+}
+
+#[test]
+fn a_primary_that_hears_nobody_leads_no_longer() {
+    let mut world = World::new(10, 3);
+    world.calm_down();
+    world.parted.extend([(0, 1), (1, 2)]);
+    world.run_for(2 * SERVER_BEAT_MS + 2 * (LEASE_MS + LEASE_DRIFT_MS) + 1000);
+    for pg in &world.map.pgs {
+        let apart = pg.members.contains(&ServerId(1));
+        assert!(pg.is_active() && !apart && pg.members.len() == 2, "{pg:?}");
+    }
     world.calm_down();
 }
 

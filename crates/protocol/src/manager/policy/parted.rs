@@ -1,0 +1,67 @@
+//! Members of a PG that do not hear each other, though the manager hears both. A view of all of them commits nothing:
+//! the next does without one side.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::{PgId, ServerId, View};
+
+use super::Turn;
+use crate::limits::{PROBATION_MS, SERVER_BEAT_MS};
+use crate::manager::state::PgRecord;
+
+/// What a primary said.
+#[derive(Debug)]
+struct Said {
+    view: View,
+    unheard: BTreeSet<ServerId>,
+    until_ms: u64,
+}
+
+/// What primaries said lately.
+#[derive(Debug, Default)]
+pub(super) struct Parted {
+    said: BTreeMap<PgId, Said>,
+    /// Servers that a PG does without, until when.
+    left_out: BTreeMap<(PgId, ServerId), u64>,
+}
+
+impl Parted {
+    pub(super) fn forget_old(&mut self, now_ms: u64) {
+        self.said.retain(|_, said| said.until_ms > now_ms);
+        self.left_out.retain(|_, until_ms| *until_ms > now_ms);
+    }
+
+    /// Whether a server was left out of a PG's view a while ago: where it comes and goes the others are not held up
+    /// again at once.
+    pub(super) fn leaves_out(&self, pg: PgId, server: ServerId) -> bool {
+        self.left_out.contains_key(&(pg, server))
+    }
+}
+
+impl Turn<'_> {
+    /// The primary of a view does not hear some of its members.
+    pub(super) fn unheard(&mut self, pg: PgId, view: View, unheard: Vec<ServerId>) {
+        // Said again at each beat, as long as it is so.
+        let until_ms = self.now_ms + 2 * SERVER_BEAT_MS;
+        let said = Said { view, unheard: unheard.into_iter().collect(), until_ms };
+        self.leading.parted.said.insert(pg, said);
+        let Some(record) = self.map.pg(pg) else { return };
+        for server in self.parted(pg, record) {
+            self.leading.parted.left_out.insert((pg, server), self.now_ms + PROBATION_MS);
+        }
+        self.decide_group(pg);
+    }
+
+    /// Members that the next view does without: those whom the primary does not hear; or itself, if it hears too few.
+    pub(super) fn parted(&self, pg: PgId, record: &PgRecord) -> BTreeSet<ServerId> {
+        let lately = |said: &&Said| said.view == record.view && said.until_ms > self.now_ms;
+        let Some(said) = self.leading.parted.said.get(&pg).filter(lately) else {
+            return BTreeSet::new();
+        };
+        let hears = |s: &&ServerId| self.map.is_up(**s) && !said.unheard.contains(s);
+        if record.members.iter().filter(hears).count() >= self.rules().min_members {
+            return said.unheard.clone();
+        }
+        record.members.first().copied().into_iter().collect()
+    }
+}

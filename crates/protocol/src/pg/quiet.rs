@@ -1,0 +1,24 @@
+//! Whom a primary does not hear. The managers may hear both, where only the way between two servers is cut, or the
+//! other's log stands still; without being told they would leave the view as it is, and nothing would commit.
+
+use larder_types::ServerId;
+
+use super::{Pg, Role};
+use crate::limits::UNHEARD_TICKS_MAX;
+
+impl Pg {
+    /// A tick. Every member that can says something at each: it reports, or acknowledges what the tick repeats to it.
+    pub(super) fn count_quiet(&mut self) {
+        if matches!(self.role, Role::Levelling | Role::Active | Role::Serving) {
+            for member in &self.members[1..] {
+                *self.quiet.entry(*member).or_default() += 1;
+            }
+        }
+    }
+
+    /// Other members of this primary's view that it has not heard for long; none for one that is no primary.
+    pub fn unheard(&self) -> impl Iterator<Item = ServerId> + '_ {
+        let quiet = self.quiet.iter().filter(|(_, ticks)| **ticks > UNHEARD_TICKS_MAX);
+        quiet.map(|(member, _)| *member)
+    }
+}
