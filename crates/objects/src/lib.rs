@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod assemble;
+mod page;
 
 use std::future::Future;
 use std::ops::Range;
@@ -28,6 +29,7 @@ use larder_types::{
 };
 
 pub use assemble::{Assembled, assemble};
+pub use page::{Onward, Page};
 
 /// Why a call did not do what was asked, sorted by what the caller should do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
