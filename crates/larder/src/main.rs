@@ -13,6 +13,7 @@ mod exit;
 mod inspect;
 mod logging;
 mod metrics;
+mod pack;
 mod server;
 
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Token(args) => cluster::token::run(&args),
         Command::Status(args) => cluster::status::run(&args),
         Command::DevCluster(args) => dev::run(&args),
+        Command::Pack(args) => pack::run(args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench { command } => larder_bench::run(command),
     }

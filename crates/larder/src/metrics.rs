@@ -1,5 +1,6 @@
 //! Prometheus' view of a process that serves S3: requests and latencies, and what its roles count.
 
+mod pack;
 mod proxy;
 mod store;
 
@@ -21,6 +22,7 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+pub(crate) use pack::PackMetrics;
 pub(crate) use proxy::ProxyMetrics;
 pub(crate) use store::StoreMetrics;
 
