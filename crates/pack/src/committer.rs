@@ -332,7 +332,7 @@ impl Committer {
     fn append(&mut self, group: &mut Group, blob: u64) -> Result<(), PackError> {
         for member in &mut group.members {
             let Planned { bucket, entry, .. } = &member.planned;
-            let (bucket, entry) = (bucket.clone(), entry.clone());
+            let (bucket, entry) = (bucket.clone(), Box::new(entry.clone()));
             let seq = entry.seq;
             match self.log.append(seq, &LogRecord::Changed { blob, bucket, entry }) {
                 Ok(end) => member.end = Some(end),

@@ -180,7 +180,10 @@ fn records_of_the_log_are_written_as_ever() {
         let name: &'static str =
             ["log bucket_made", "log put", "log upload_begun"].get(at).copied().unwrap_or("");
         if !name.is_empty() {
-            check_value(name, &LogRecord::Changed { blob: 0x0102, bucket: self::name(), entry });
+            check_value(
+                name,
+                &LogRecord::Changed { blob: 0x0102, bucket: self::name(), entry: Box::new(entry) },
+            );
         }
     }
     let row = BlobRow { created_ms: 1_700_000_000_000, footer_offset: 9, bytes: 500 };

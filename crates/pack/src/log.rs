@@ -24,7 +24,7 @@ pub(crate) enum LogRecord {
         blob: u64,
         /// Name of its bucket, for the blob's footer.
         bucket: BucketName,
-        entry: Entry,
+        entry: Box<Entry>,
     },
     /// A blob is in the backend.
     Uploaded { blob: u64, row: BlobRow },

@@ -34,6 +34,8 @@ pub struct Extracted {
 
 /// The last state of each key that the blob knows of.
 type Keys = BTreeMap<(BucketId, ObjectKey), Content>;
+/// Where each part lies that it knows of.
+type Parts = BTreeMap<(UploadId, u16), Place>;
 
 impl BlobFile {
     /// Opens and verifies footer and trailer.
@@ -133,8 +135,8 @@ impl BlobFile {
         Ok(done)
     }
 
-    fn latest(&self) -> Result<(Keys, BTreeMap<(UploadId, u16), Place>), PackError> {
-        let (mut keys, mut parts) = (Keys::new(), BTreeMap::new());
+    fn latest(&self) -> Result<(Keys, Parts), PackError> {
+        let (mut keys, mut parts) = (Keys::new(), Parts::new());
         for entry in FooterReader::new(&self.name, &self.tail)? {
             match entry?.change {
                 Change::Put { bucket, key, content, .. } => {
@@ -161,7 +163,7 @@ impl BlobFile {
     fn write_one(
         &self,
         content: &Content,
-        parts: &BTreeMap<(UploadId, u16), Place>,
+        parts: &Parts,
         name: &str,
         dir: &Path,
     ) -> Result<u64, String> {
