@@ -66,12 +66,20 @@ class Server:
     def spawn(self):
         assert self.process is None, "the server runs already"
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "LARDER_"))}
-        environment |= {"LARDER_ROOT_ACCESS_KEY": ACCESS, "LARDER_ROOT_SECRET_KEY": SECRET}
-        line = [self.binary, "server", self.directory, *self.flags(), *self.extra]
+        environment |= {"LARDER_ROOT_ACCESS_KEY": ACCESS, "LARDER_ROOT_SECRET_KEY": SECRET, **self.environment()}
+        line = [self.binary, *self.command(), *self.flags(), *self.extra]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 line, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+    def command(self):
+        """What is run."""
+        return ["server", self.directory]
+
+    def environment(self):
+        """What it finds in its environment besides."""
+        return {}
 
     def flags(self):
         """How the server is told where to listen; metrics get a free port, so that servers do not meet."""
@@ -137,6 +145,59 @@ class Server:
             "s3", endpoint_url=self.endpoint, aws_access_key_id=ACCESS, aws_secret_access_key=SECRET,
             region_name="us-east-1", config=Config(**settings),
         )
+
+
+class PackServer(Server):
+    """One `larder pack` process on a directory, over blobs in another, or in a bucket of another server. Small blobs that
+    go up soon."""
+
+    SIZES = ["--blob-mib", "4", "--packed-kib", "1024", "--spool-mib", "256", "--flush-ms", "500"]
+
+    def __init__(self, binary, directory, blobs, extra=(), log=None, backend=None):
+        super().__init__(binary, directory, extra, log)
+        self.blobs, self.backend = pathlib.Path(blobs), backend
+
+    def command(self):
+        url = f"s3://blobs/packed?endpoint={self.backend.endpoint}" if self.backend else f"file://{self.blobs}"
+        return ["pack", self.directory, "--backend", url, *self.SIZES]
+
+    def environment(self):
+        return {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
+
+    def fetch(self):
+        """Brings the blobs of a bucket here, to be looked at."""
+        s3, here = self.backend.boto3(), self.blobs / "blobs"
+        here.mkdir(parents=True)
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket="blobs", Prefix="packed/blobs/"):
+            for blob in page.get("Contents", []):
+                s3.download_file("blobs", blob["Key"], str(here / blob["Key"].rsplit("/")[-1]))
+
+    def metric(self, name):
+        with urllib.request.urlopen(self.metrics_url(), timeout=5) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(f"{name} "):
+                    return float(line.split()[1])
+        raise AssertionError(f"no metric {name}")
+
+    def wait_until_uploaded(self):
+        deadline = time.monotonic() + READY_SECONDS
+        while self.metric("larder_pack_waiting_blobs"):
+            assert time.monotonic() < deadline, f"blobs wait for longer than {READY_SECONDS} s"
+            time.sleep(0.05)
+
+    def inspect(self):
+        """`larder pack inspect --verify` of every blob: exit code and what was wrong."""
+        code, faults = 0, ""
+        # With a number behind a hash they are what a killed process had begun.
+        for blob in sorted(blob for blob in (self.blobs / "blobs").iterdir() if "#" not in blob.name):
+            done = subprocess.run(
+                [self.binary, "pack", "inspect", "--verify", blob],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                timeout=COMMAND_SECONDS,
+            )
+            if done.returncode:
+                code, faults = done.returncode, faults + f"{blob.name}: {done.stderr}"
+        return code, faults
 
 
 class Checks:

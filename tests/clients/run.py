@@ -3,10 +3,10 @@
 Starts a server of its own on a port of its own and a directory of its own, runs every suite against it, stops it,
 inspects the store and starts it once more. Nothing is skipped; a client that is not installed is a failure.
 
-With --nodes the suites run against a cluster of processes, in turns through the proxies of two nodes. What is about a single
+With --pack the server is `larder pack`, with blobs in a directory; the same is left out. With --nodes the suites run against a cluster of processes, in turns through the proxies of two nodes. What is about a single
 node's directory and process is left out then, and said.
 
-    python3 tests/clients/run.py [--binary PATH] [--nodes N] [--only TEXT] [--keep]
+    python3 tests/clients/run.py [--binary PATH] [--nodes N | --pack] [--only TEXT] [--keep]
 """
 
 import argparse
@@ -14,7 +14,7 @@ import sys
 
 import suites
 from devcluster import Cluster
-from harness import VIRTUAL_HOST, Bench, Checks, Server, default_binary, run_checks, scratch_folder
+from harness import VIRTUAL_HOST, Bench, Checks, PackServer, Server, default_binary, run_checks, scratch_folder
 
 after = Checks("afterwards")
 
@@ -69,15 +69,32 @@ def run_on_server(arguments, scratch):
         server.kill()
 
 
+def run_on_pack(arguments, scratch):
+    """The suites against a packed store, in a directory's place; (passed, failed)."""
+    config = scratch / "larder.toml"
+    config.write_text(f'domains = ["{VIRTUAL_HOST}"]\n')
+    server = PackServer(arguments.binary, scratch / "store", scratch / "backend", ["--config", config])
+    server.start()
+    chosen = [suite for suite in suites.ALL if suite not in suites.OF_ONE_NODE]
+    print(f"left out: {', '.join(suite.name for suite in suites.OF_ONE_NODE)}", flush=True)
+    try:
+        last = [] if arguments.only else [after]
+        return run_checks([*chosen, *last], Bench(server, scratch), arguments.only)
+    finally:
+        server.kill()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=default_binary(), help="the larder program (default: %(default)s)")
     parser.add_argument("--nodes", type=int, help="against a cluster of so many nodes")
+    parser.add_argument("--pack", action="store_true", help="against `larder pack` over a directory")
     parser.add_argument("--only", help="only checks whose `suite/name` contains this")
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
     arguments = parser.parse_args()
     with scratch_folder(arguments.keep) as scratch:
-        passed, failed = (run_on_cluster if arguments.nodes else run_on_server)(arguments, scratch)
+        run = run_on_cluster if arguments.nodes else run_on_pack if arguments.pack else run_on_server
+        passed, failed = run(arguments, scratch)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -77,6 +77,14 @@ pub(crate) enum Command {
     /// and so does the end of this process, however it comes.
     #[command(after_help = exit::HELP)]
     DevCluster(DevClusterArgs),
+    /// Serve S3 over somebody else's object store, many small objects packed into few large blobs.
+    ///
+    /// Objects gather in DIR and go to the backend as blobs of about 1 GiB, or when the oldest has waited for the
+    /// flush timeout. A put that was answered is on this machine's disk (or, with --ack uploaded, in the backend):
+    /// the process may be killed at any moment. Blobs can be read without Larder's directory: `larder pack inspect`
+    /// and `larder pack extract`.
+    #[command(after_help = exit::HELP)]
+    Pack(PackArgs),
     /// Check a stopped store, or a stopped server of a cluster, without changing anything.
     ///
     /// Of a store it verifies the log's chain, the index against the log, that extents neither overlap nor
@@ -108,6 +116,88 @@ pub(crate) struct ServerArgs {
     /// Configuration file (TOML); see docs/configuration.md. The command line goes before it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct PackArgs {
+    #[command(subcommand)]
+    pub(crate) tool: Option<PackTool>,
+    #[command(flatten)]
+    pub(crate) serve: Option<PackServeArgs>,
+}
+
+/// What can be done with a blob alone.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PackTool {
+    /// Show what is in a blob, as lines of JSON: its trailer, then every entry of its index.
+    Inspect {
+        /// The blob, as a file.
+        blob: PathBuf,
+        /// Verify the bytes of every object too. Exits with 1 if any does not verify.
+        #[arg(long)]
+        verify: bool,
+    },
+    /// Get objects out of a blob, into DIR/BUCKET/KEY.
+    ///
+    /// Files that are there are left alone. Exits with 1 if any object wanted could not be got.
+    Extract {
+        /// The blob, as a file.
+        blob: PathBuf,
+        /// Where the objects go.
+        dir: PathBuf,
+        /// Only this object; may be repeated. All, if it is left out.
+        #[arg(long = "key", value_name = "BUCKET/KEY")]
+        keys: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PackServeArgs {
+    /// Directory of the worker: log, spool and index; made if it is missing.
+    pub(crate) dir: PathBuf,
+    /// Where blobs go: file:///DIRECTORY or s3://BUCKET/PREFIX?endpoint=URL&region=NAME. Keys for S3 are taken
+    /// from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+    #[arg(long, value_name = "URL")]
+    pub(crate) backend: String,
+    /// Address for S3, such as 127.0.0.1:9000 (the default). Port 0 lets the system choose.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+    /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001, or any free port if
+    /// that is taken.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics_listen: Option<String>,
+    /// Configuration file (TOML) with listen, metrics_listen, region, domains, log_format. The command line goes
+    /// before it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// What a put that is answered has behind it: this machine's disk, or the backend.
+    #[arg(long, value_enum, default_value_t = AckArg::Local)]
+    pub(crate) ack: AckArg,
+    /// MiB of objects at which a blob is full.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub(crate) blob_mib: u32,
+    /// Milliseconds for which the oldest change of a blob waits at most before the blob goes up.
+    #[arg(long, value_name = "N", default_value_t = 5000)]
+    pub(crate) flush_ms: u64,
+    /// KiB of the largest object that is packed, at most 8192 and a blob. Larger ones become objects of their
+    /// own. Default: 8192, or a blob.
+    #[arg(long, value_name = "N")]
+    pub(crate) packed_kib: Option<u32>,
+    /// MiB of objects that may wait in DIR; beyond it puts are answered 503. At least two blobs.
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pub(crate) spool_mib: u32,
+    /// Take the backend over from a worker whose directory is lost. What that worker had not uploaded is lost; if it
+    /// still runs, it stops.
+    #[arg(long)]
+    pub(crate) take_over: bool,
+}
+
+/// When a put is answered, as it is named on the command line.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum AckArg {
+    Local,
+    Uploaded,
 }
 
 #[derive(Debug, Args)]

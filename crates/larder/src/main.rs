@@ -13,6 +13,7 @@ mod exit;
 mod inspect;
 mod logging;
 mod metrics;
+mod pack;
 mod server;
 
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Remove(args) => cluster::operate::remove(&args),
         Command::Disk { command } => cluster::operate::disk(&command),
         Command::DevCluster(args) => dev::run(&args),
+        Command::Pack(args) => pack::run(args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench { command } => larder_bench::run(command),
     }

@@ -1,6 +1,7 @@
 //! Prometheus' view of a process that serves S3: requests and latencies, and what its roles count.
 
 mod meta;
+mod pack;
 mod proxy;
 mod store;
 
@@ -23,6 +24,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 pub(crate) use meta::MetaMetrics;
+pub(crate) use pack::PackMetrics;
 pub(crate) use proxy::ProxyMetrics;
 pub(crate) use store::StoreMetrics;
 

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_pack::PackError;
 use larder_roles::{Store, StoreConfig, StoreError};
 use larder_s3::{Credentials, FaceOptions, OptionsError, S3Service, ServerOptions, serve};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::args::ServerArgs;
 use crate::config::{Config, ConfigError};
@@ -24,7 +26,7 @@ const METRICS_DEFAULT: &str = "127.0.0.1:9001";
 
 /// Why the server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
-enum ServerError {
+pub(crate) enum ServerError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -33,6 +35,8 @@ enum ServerError {
     Options(#[from] OptionsError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Pack(#[from] PackError),
     #[error("{what} {addr:?} cannot be used: {source}; give another with {flag}")]
     Listen { what: &'static str, addr: String, flag: &'static str, source: std::io::Error },
     #[error("the directory {dir} cannot be made: {source}")]
@@ -44,10 +48,12 @@ enum ServerError {
 }
 
 impl ServerError {
-    fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Options(_) => exit::USAGE,
-            Self::Store(StoreError::Config { .. }) => exit::USAGE,
+            Self::Store(StoreError::Config { .. }) | Self::Pack(PackError::Config { .. }) => {
+                exit::USAGE
+            }
             Self::Fatal(_) => exit::CANNOT_GO_ON,
             _ => exit::CANNOT_START,
         }
@@ -122,11 +128,20 @@ async fn listen_and_serve(
         }
         None => None,
     };
-    announce(addr, metrics_addr, &root, drawn, config, dir);
-    let mut fatal = store.meta().fatal();
+    announce(addr, metrics_addr, &root, drawn, &config.region, dir);
+    serve_until_told(listener, service, metrics, store.meta().fatal()).await
+}
+
+/// Serves until a signal comes or the store cannot go on.
+pub(crate) async fn serve_until_told(
+    listener: TcpListener,
+    service: S3Service,
+    metrics: Arc<Metrics>,
+    mut fatal: watch::Receiver<Option<String>>,
+) -> Result<(), ServerError> {
+    let mut died = fatal.clone();
     let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::System)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::System)?;
-    let mut died = store.meta().fatal();
     let shutdown = async move {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: requests may finish"),
@@ -145,7 +160,7 @@ async fn listen_and_serve(
     }
 }
 
-async fn bind(
+pub(crate) async fn bind(
     what: &'static str,
     addr: &str,
     flag: &'static str,
@@ -158,7 +173,9 @@ async fn bind(
     })
 }
 
-async fn metrics_listener(chosen: Option<&str>) -> Result<Option<TcpListener>, ServerError> {
+pub(crate) async fn metrics_listener(
+    chosen: Option<&str>,
+) -> Result<Option<TcpListener>, ServerError> {
     match chosen {
         Some("off") => Ok(None),
         Some(addr) => bind("the metrics address", addr, "--metrics-listen").await.map(Some),
@@ -172,12 +189,12 @@ async fn metrics_listener(chosen: Option<&str>) -> Result<Option<TcpListener>, S
 }
 
 /// Tells the operator what to do next.
-fn announce(
+pub(crate) fn announce(
     addr: SocketAddr,
     metrics: Option<SocketAddr>,
     root: &Credentials,
     drawn: bool,
-    config: &Config,
+    region: &str,
     dir: &Path,
 ) {
     eprintln!("Larder serves S3 on http://{addr}");
@@ -196,6 +213,6 @@ fn announce(
     eprintln!(
         "  AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={secret} AWS_DEFAULT_REGION={} aws \
          --endpoint-url http://{addr} s3 mb s3://first",
-        root.access_key, config.region,
+        root.access_key, region,
     );
 }

@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod assemble;
+mod page;
 
 use std::future::Future;
 use std::ops::Range;
@@ -28,6 +29,7 @@ use larder_types::{
 };
 
 pub use assemble::{Assembled, assemble};
+pub use page::{Onward, Page};
 
 /// Why a call did not do what was asked, sorted by what the caller should do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -340,6 +342,18 @@ pub trait Objects: Send + Sync + 'static {
         object: &Opened,
         number: u16,
     ) -> impl Future<Output = Result<ListedPart, ObjectError>> + Send;
+    /// Makes the key's new version of the bytes of a version found by [`Objects::open`], without moving them;
+    /// `None` if this store cannot, so that they must be read and put.
+    fn link(
+        &self,
+        source: &Opened,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: PutOptions,
+    ) -> impl Future<Output = Result<Option<PutDone>, ObjectError>> + Send {
+        let _ = (source, bucket, key, options);
+        async { Ok(None) }
+    }
     /// Ends the key's current version; no error if there was none.
     fn delete(
         &self,

@@ -1,5 +1,6 @@
 //! CopyObject and UploadPartCopy: a source is opened, read and put like any other body. Its checksums
-//! are computed anew, so that damage on the way cannot pass.
+//! are computed anew, so that damage on the way cannot pass. A store that can is asked for a link instead, which
+//! moves no bytes.
 
 use std::ops::Range;
 
@@ -191,12 +192,20 @@ pub(crate) async fn object<O: Objects>(
         let algorithm = named
             .or(opened.metax.checksum.as_ref().map(|checksum| checksum.algorithm))
             .unwrap_or(checksums::DEFAULT);
+        let attributes = taken.attributes(opened.metax.attributes.clone());
+        let options = PutOptions { attributes, condition: condition.clone() };
+        if keeps_digests(&opened, algorithm) {
+            match face.store.link(&opened, &bucket, &key, options.clone()).await {
+                Ok(Some(done)) => return Ok(S3Response::new(shown(&done, named.is_some()))),
+                Ok(None) => {}
+                Err(ObjectError::Changed) => continue,
+                Err(refused) => return Err(from_store(refused)),
+            }
+        }
         let mut body = match CopyBody::open(face, &opened, 0..size, algorithm).await {
             Err(ObjectError::Changed) => continue,
             opened => opened.map_err(from_store)?,
         };
-        let attributes = taken.attributes(opened.metax.attributes);
-        let options = PutOptions { attributes, condition: condition.clone() };
         let result = face.store.put(&bucket, &key, options, &mut body).await;
         match Attempt::of(result, &mut body) {
             Attempt::Done(done) => return Ok(S3Response::new(shown(&done, named.is_some()))),
@@ -205,6 +214,12 @@ pub(crate) async fn object<O: Objects>(
         }
     }
     Err(from_store(ObjectError::Changed))
+}
+
+/// Whether a copy has the etag and checksum of its source: it was not put in parts, and has the checksum wanted.
+fn keeps_digests(source: &Opened, wanted: ChecksumAlgorithm) -> bool {
+    let checksum = source.metax.checksum.as_ref();
+    source.parts().is_empty() && checksum.is_some_and(|checksum| checksum.algorithm == wanted)
 }
 
 /// What a copy takes from the request; `None` is taken from the source.

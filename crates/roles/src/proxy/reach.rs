@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use larder_objects::ObjectError;
+pub use larder_objects::Onward;
 use larder_protocol::{Call, PutCall};
 use larder_types::{
     BucketId, BucketName, BucketRecord, Chunk, HybridClock, ObjectKey, PgId, VersionRow,
@@ -50,16 +51,6 @@ pub struct Scan<'a> {
     pub to: Option<&'a [u8]>,
     /// How many rows will do, about.
     pub wanted: usize,
-}
-
-/// Where a scan goes after a row.
-pub enum Onward {
-    /// To the next one.
-    Next,
-    /// To the first that is not before this one.
-    Seek(Vec<u8>),
-    /// Nowhere.
-    Stop,
 }
 
 /// The other roles, as a proxy uses them. What a stream of a body awaits is `Sync`, as the stream must be.

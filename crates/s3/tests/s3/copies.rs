@@ -107,3 +107,20 @@ async fn a_large_object_is_copied_as_a_stream() {
     copy(&server, "/bkt/src", "/bkt/k").send().await.expect(200);
     assert!(server.get("/bkt/k").await.expect(200).body == data);
 }
+
+#[tokio::test]
+async fn a_store_that_can_links_a_copy_whose_digests_stay() {
+    let server = with_source().await;
+    server.store.links.store(true, Ordering::Relaxed);
+    let puts = server.store.commits.load(Ordering::Relaxed);
+    let to = copy(&server, "bkt/src%20%2B", "/bkt/k").header("x-amz-metadata-directive", "REPLACE");
+    to.header("x-amz-meta-b", "2").send().await.expect(200);
+    let got = server.get("/bkt/k").await.expect(200);
+    assert_eq!((got.text(), got.header("x-amz-meta-b")), ("hello".into(), "2"));
+    assert_eq!(server.store.commits.load(Ordering::Relaxed), puts, "nothing was put");
+    let other = copy(&server, "bkt/src%20%2B", "/bkt/l").header("x-amz-checksum-algorithm", "SHA1");
+    other.send().await.expect(200).tag("ChecksumSHA1").unwrap();
+    assert_eq!(server.store.commits.load(Ordering::Relaxed), puts + 1, "its checksum is new");
+    let onto = copy(&server, "bkt/src%20%2B", "/bkt/k").header("if-none-match", "*").send().await;
+    onto.refused(412, "PreconditionFailed");
+}

@@ -53,6 +53,8 @@ pub struct Memory {
     pub full: AtomicBool,
     /// Whether reads answer [`ObjectError::Damaged`].
     pub damaged: AtomicBool,
+    /// Whether it links.
+    pub links: AtomicBool,
 }
 
 impl Memory {
@@ -274,6 +276,27 @@ impl Objects for Memory {
         let stored = stored.ok_or(ObjectError::Changed)?;
         let part = stored.parts.iter().find(|(part, _)| part.number == number);
         part.map(|(part, _)| part.clone()).ok_or(ObjectError::InvalidPart { number })
+    }
+
+    async fn link(
+        &self,
+        source: &Opened,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: PutOptions,
+    ) -> Result<Option<PutDone>, ObjectError> {
+        let Body::Inline(bytes) = &source.body else { return Ok(None) };
+        if !self.links.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let metax = Metax { clock: now(), attributes: options.attributes, ..source.metax.clone() };
+        let (op, bytes) = (self.op(), bytes.clone());
+        self.with(bucket, |bucket| {
+            check(&options.condition, bucket.objects.get(key))?;
+            let done = done(&metax);
+            bucket.objects.insert(key.clone(), Stored { op, metax, bytes, parts: Vec::new() });
+            Ok(Some(done))
+        })
     }
 
     async fn delete(

@@ -1,0 +1,130 @@
+//! `larder pack inspect` and `larder pack extract`: a blob, and nothing else at hand.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use larder_pack::blob::BlobFile;
+use larder_pack::{Change, Content, Entry, PackError, Place, Within};
+use serde_json::{Value, json};
+
+use crate::exit;
+
+/// Prints a blob's trailer and entries, a line of JSON each.
+pub(crate) fn inspect(blob: &Path, verify: bool) -> ExitCode {
+    match show(blob, verify) {
+        Ok(0) => exit::code(exit::OK),
+        Ok(bad) => {
+            eprintln!("{bad} entries do not verify");
+            exit::code(exit::FAULTS)
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Writes a blob's objects into files.
+pub(crate) fn extract(blob: &Path, dir: &Path, keys: &[String]) -> ExitCode {
+    let done = match BlobFile::open(blob).and_then(|blob| blob.extract(keys, dir)) {
+        Ok(done) => done,
+        Err(error) => return failed(&error),
+    };
+    let (mut objects, mut bytes, mut faults) = (0, 0, 0);
+    for object in done {
+        match object.outcome {
+            Ok(written) => (objects, bytes) = (objects + 1, bytes + written),
+            Err(reason) => {
+                faults += 1;
+                eprintln!("{}: {reason}", object.name);
+            }
+        }
+    }
+    println!("{objects} objects with {bytes} bytes extracted, {faults} not");
+    exit::code(if faults == 0 { exit::OK } else { exit::FAULTS })
+}
+
+fn failed(error: &PackError) -> ExitCode {
+    eprintln!("error: {error}");
+    exit::code(exit::FAULTS)
+}
+
+/// Prints everything; how many entries do not verify.
+fn show(path: &Path, verify: bool) -> Result<u64, PackError> {
+    let blob = BlobFile::open(path)?;
+    let (trailer, head) = (blob.trailer(), blob.head());
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let first = json!({
+        "worker": trailer.id.worker.0, "blob": trailer.id.seq, "created_ms": head.created_ms,
+        "body_bytes": trailer.footer_offset, "footer_bytes": trailer.footer_bytes,
+        "entries": head.entries,
+    });
+    writeln!(out, "{first}")?;
+    let mut bad = 0;
+    for entry in blob.entries()? {
+        let mut line = described(&blob, &entry);
+        let here = entry.change.place().filter(|place| place.end_in(trailer.id).is_some());
+        if let (true, Some(place)) = (verify, here) {
+            let sound = blob.read(place).is_ok();
+            bad += u64::from(!sound);
+            line["sound"] = json!(sound);
+        }
+        writeln!(out, "{line}")?;
+    }
+    out.flush()?;
+    Ok(bad)
+}
+
+fn described(blob: &BlobFile, entry: &Entry) -> Value {
+    let (kind, more) = match &entry.change {
+        Change::BucketMade(_) => ("bucket_made", json!({})),
+        Change::BucketRemoved(_) => ("bucket_removed", json!({})),
+        Change::Put { key, metax, content, .. } => {
+            let mut more = json!({
+                "key": key.as_str(), "bytes": metax.size, "etag": metax.etag.text(),
+                "content_type": metax.attributes.content_type,
+            });
+            match content {
+                Content::Run(place) => add_place(&mut more, place),
+                Content::Parts { parts, .. } => more["parts"] = json!(parts.len()),
+            }
+            ("put", more)
+        }
+        Change::Deleted { key, .. } => ("deleted", json!({ "key": key.as_str() })),
+        Change::UploadBegun { row, .. } => {
+            ("upload_begun", json!({ "key": row.key.as_str(), "upload": row.upload.to_string() }))
+        }
+        Change::PartPut { upload, number, metax, place, .. } => {
+            let mut more = json!({
+                "upload": upload.to_string(), "part": number, "bytes": metax.size,
+                "etag": metax.etag.text(),
+            });
+            add_place(&mut more, place);
+            ("part_put", more)
+        }
+        Change::UploadAborted { key, upload, .. } => {
+            ("upload_aborted", json!({ "key": key.as_str(), "upload": upload.to_string() }))
+        }
+        Change::UploadCompleted { key, upload, metax, parts, .. } => (
+            "upload_completed",
+            json!({
+                "key": key.as_str(), "upload": upload.to_string(), "bytes": metax.size,
+                "etag": metax.etag.text(), "parts": parts.len(),
+            }),
+        ),
+    };
+    let mut line = json!({
+        "seq": entry.seq.0, "clock_ms": entry.clock.ms(), "change": kind,
+        "bucket": blob.bucket_name(entry.change.bucket()),
+    });
+    if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
+        line.extend(more);
+    }
+    line
+}
+
+fn add_place(line: &mut Value, place: &Place) {
+    line["offset"] = json!(place.offset);
+    line["within"] = match place.within {
+        Within::Blob(blob) => json!({ "worker": blob.worker.0, "blob": blob.seq }),
+        Within::Own(own) => json!({ "object": own.path() }),
+    };
+}

@@ -1,0 +1,121 @@
+//! `larder pack`: a packed store and its listeners; and what can be done with a blob alone.
+
+mod blobs;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_pack::{Acknowledge, Backend, PackConfig, Packer};
+use larder_s3::{FaceOptions, S3Service};
+use serde::Deserialize;
+
+use crate::args::{AckArg, PackArgs, PackServeArgs, PackTool};
+use crate::config::{self, Config, LogFormat};
+use crate::metrics::{Metrics, PackMetrics, serve_metrics};
+use crate::server::{ServerError, announce, bind, metrics_listener, serve_until_told};
+use crate::{credentials, exit, logging};
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+/// Settings of the file. The same words as those of `larder server`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Settings {
+    listen: String,
+    metrics_listen: Option<String>,
+    region: String,
+    domains: Vec<String>,
+    log_format: LogFormat,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let Config { listen, metrics_listen, region, domains, log_format, .. } = Config::default();
+        Self { listen, metrics_listen, region, domains, log_format }
+    }
+}
+
+/// Runs what was asked for.
+pub(crate) fn run(args: PackArgs) -> ExitCode {
+    match (args.tool, args.serve) {
+        (Some(PackTool::Inspect { blob, verify }), _) => blobs::inspect(&blob, verify),
+        (Some(PackTool::Extract { blob, dir, keys }), _) => blobs::extract(&blob, &dir, &keys),
+        (None, Some(args)) => match serve(&args) {
+            Ok(()) => exit::code(exit::OK),
+            Err(error) => {
+                eprintln!("error: {error}");
+                exit::code(error.code())
+            }
+        },
+        (None, None) => {
+            eprintln!("error: name a directory and a backend; see larder pack --help");
+            exit::code(exit::USAGE)
+        }
+    }
+}
+
+fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
+    let mut settings: Settings =
+        args.config.as_deref().map_or_else(|| Ok(Settings::default()), config::read)?;
+    if let Some(listen) = &args.listen {
+        settings.listen.clone_from(listen);
+    }
+    if args.metrics_listen.is_some() {
+        settings.metrics_listen.clone_from(&args.metrics_listen);
+    }
+    logging::start(settings.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(ServerError::System)?;
+    let packer = Arc::new(runtime.block_on(open(args))?);
+    let outcome = runtime.block_on(listen_and_serve(&packer, args, &settings));
+    // Whatever a cut-off request still does, it does before the store closes.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    packer.close();
+    outcome
+}
+
+async fn open(args: &PackServeArgs) -> Result<Packer, ServerError> {
+    let blob_bytes = u64::from(args.blob_mib) * MIB;
+    let packed_default = PackConfig::new(&args.dir).packed_bytes.min(blob_bytes);
+    let config = PackConfig {
+        blob_bytes,
+        flush_timeout: Duration::from_millis(args.flush_ms),
+        packed_bytes: args.packed_kib.map_or(packed_default, |kib| u64::from(kib) * KIB),
+        spool_bytes: u64::from(args.spool_mib) * MIB,
+        acknowledge: match args.ack {
+            AckArg::Local => Acknowledge::Local,
+            AckArg::Uploaded => Acknowledge::Uploaded,
+        },
+        take_over: args.take_over,
+        ..PackConfig::new(&args.dir)
+    };
+    Ok(Packer::open(config, Backend::open(&args.backend)?).await?)
+}
+
+async fn listen_and_serve(
+    packer: &Arc<Packer>,
+    args: &PackServeArgs,
+    settings: &Settings,
+) -> Result<(), ServerError> {
+    let (root, drawn) = credentials::load(&args.dir.join(credentials::FILE))?;
+    let listener = bind("the S3 address", &settings.listen, "--listen").await?;
+    let addr = listener.local_addr().map_err(ServerError::System)?;
+    let metrics = Arc::new(Metrics::new(PackMetrics::new(packer.clone())));
+    let options =
+        FaceOptions { region: settings.region.clone(), domains: settings.domains.clone() };
+    let service = S3Service::new(packer.clone(), root.clone(), options)?;
+    let metrics_addr = match metrics_listener(settings.metrics_listen.as_deref()).await? {
+        Some(listener) => {
+            let addr = listener.local_addr().map_err(ServerError::System)?;
+            tokio::spawn(serve_metrics(listener, metrics.clone()));
+            Some(addr)
+        }
+        None => None,
+    };
+    announce(addr, metrics_addr, &root, drawn, &settings.region, &args.dir);
+    serve_until_told(listener, service, metrics, packer.fatal()).await
+}

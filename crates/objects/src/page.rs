@@ -1,0 +1,162 @@
+//! A page of a list, filled row by row from an index whose rows are ordered as `larder_types::rows` orders them.
+//!
+//! Pure, and shared by every store that keeps such rows.
+
+use larder_types::limits::LIST_PAGE_MAX;
+use larder_types::{BucketId, ObjectKey, UploadId, rows};
+
+use crate::{ListItem, ListPage, ListRequest};
+
+/// Where a scan goes after a row.
+pub enum Onward {
+    /// To the next one.
+    Next,
+    /// To the first that is not before this one.
+    Seek(Vec<u8>),
+    /// Nowhere.
+    Stop,
+}
+
+/// A page being filled.
+pub struct Page<'a, T> {
+    table: u8,
+    bucket: BucketId,
+    request: &'a ListRequest,
+    items: Vec<ListItem<T>>,
+    max: usize,
+    truncated: bool,
+    damaged: bool,
+}
+
+impl<'a, T> Page<'a, T> {
+    /// An empty page of a bucket's rows in `table`: `'U'` or `'V'`.
+    #[must_use]
+    pub fn new(table: u8, bucket: BucketId, request: &'a ListRequest) -> Self {
+        let max = request.max.min(LIST_PAGE_MAX);
+        Self { table, bucket, request, items: Vec::new(), max, truncated: false, damaged: false }
+    }
+
+    /// How many rows will do, if none are grouped: one more than fit tells whether the page is the last. 0 if
+    /// nothing is asked for.
+    #[must_use]
+    pub fn wanted(&self) -> usize {
+        if self.max == 0 { 0 } else { self.max + 1 }
+    }
+
+    /// The row at which the scan begins.
+    #[must_use]
+    pub fn from(&self, after_upload: Option<UploadId>) -> Vec<u8> {
+        first_row(self.table, self.bucket, self.request, after_upload)
+    }
+
+    /// The row before which it ends.
+    #[must_use]
+    pub fn to(&self) -> Option<Vec<u8>> {
+        let prefix = self.request.prefix.as_bytes();
+        rows::prefix_end(&rows::key_prefix(self.table, self.bucket, prefix))
+    }
+
+    /// Takes a row; `decode` makes an entry of it, or nothing if it cannot be used.
+    pub fn add(
+        &mut self,
+        row: &[u8],
+        value: &[u8],
+        decode: impl Fn(ObjectKey, &[u8]) -> Option<T>,
+    ) -> Onward {
+        let Some((_, key, _)) = rows::parse_keyed(row) else {
+            self.damaged = true;
+            return Onward::Stop;
+        };
+        if let Some(group) = group_of(key.as_str(), self.request) {
+            return self.add_group(group);
+        }
+        if self.items.len() == self.max {
+            self.truncated = true;
+            return Onward::Stop;
+        }
+        let Some(entry) = decode(key, value) else {
+            self.damaged = true;
+            return Onward::Stop;
+        };
+        self.items.push(ListItem::Entry(entry));
+        Onward::Next
+    }
+
+    /// Goes on behind the group.
+    fn add_group(&mut self, group: String) -> Onward {
+        let rows = rows::key_prefix(self.table, self.bucket, group.as_bytes());
+        if self.request.after.as_deref() != Some(&group) {
+            if self.items.len() == self.max {
+                self.truncated = true;
+                return Onward::Stop;
+            }
+            self.items.push(ListItem::Group(group));
+        }
+        rows::prefix_end(&rows).map_or(Onward::Stop, Onward::Seek)
+    }
+
+    /// The page; `None` if a row could not be used.
+    #[must_use]
+    pub fn finish(self) -> Option<ListPage<T>> {
+        let Self { items, truncated, damaged, .. } = self;
+        (!damaged).then_some(ListPage { items, truncated })
+    }
+}
+
+/// The group of a key: up to the first delimiter behind the prefix, if there is one.
+fn group_of(key: &str, request: &ListRequest) -> Option<String> {
+    let delimiter = request.delimiter.as_deref()?;
+    let behind = key.get(request.prefix.len()..)?;
+    let at = behind.find(delimiter)?;
+    Some(key[..request.prefix.len() + at + delimiter.len()].to_owned())
+}
+
+/// Where a page begins.
+fn first_row(
+    table: u8,
+    bucket: BucketId,
+    request: &ListRequest,
+    after_upload: Option<UploadId>,
+) -> Vec<u8> {
+    let start = rows::key_prefix(table, bucket, request.prefix.as_bytes());
+    let Some(after) = &request.after else { return start };
+    let behind = match (after_upload, ObjectKey::new(after)) {
+        (Some(upload), Ok(key)) => {
+            let mut row = rows::upload(bucket, &key, upload);
+            row.push(0);
+            row
+        }
+        _ => rows::after_key(table, bucket, after.as_bytes()),
+    };
+    start.max(behind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_ends_at_the_first_delimiter_behind_the_prefix() {
+        let request = |prefix: &str, delimiter: &str| ListRequest {
+            prefix: prefix.into(),
+            delimiter: Some(delimiter.into()),
+            ..ListRequest::default()
+        };
+        assert_eq!(group_of("a/b/c", &request("", "/")), Some("a/".into()));
+        assert_eq!(group_of("a/b/c", &request("a/", "/")), Some("a/b/".into()));
+        assert_eq!(group_of("a/b/c", &request("a/b/", "/")), None);
+        assert_eq!(group_of("axxb", &request("a", "xx")), Some("axx".into()));
+        assert_eq!(group_of("plain", &ListRequest::default()), None);
+    }
+
+    #[test]
+    fn a_page_begins_behind_its_marker() {
+        let request =
+            ListRequest { prefix: "p".into(), after: Some("p5".into()), ..ListRequest::default() };
+        let from = first_row(b'V', BucketId(1), &request, None);
+        let row = |key: &str| {
+            rows::version(BucketId(1), &ObjectKey::new(key).unwrap(), rows::NULL_VERSION)
+        };
+        assert!(row("p5") < from && from < row("p50") && from < row("p6"));
+    }
+}

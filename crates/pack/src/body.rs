@@ -1,0 +1,68 @@
+//! Taking a request's body: into memory if it is to be packed, else straight to the backend.
+
+use larder_objects::{BodyDigest, ObjectError, PutBody};
+use larder_types::limits::{PUT_BYTES_MAX, SUM_BYTES};
+
+use crate::entry::Within;
+use crate::own::OwnBody;
+use crate::packer::Shared;
+use crate::plan::Body;
+use crate::sums::BodySums;
+
+/// Takes all of a body and verifies what was announced of it.
+///
+/// # Errors
+/// [`ObjectError::Body`], [`ObjectError::TooLarge`], [`ObjectError::Unavailable`] if the backend is.
+pub(crate) async fn take<B: PutBody>(
+    shared: &Shared,
+    mut body: B,
+) -> Result<(Body, BodyDigest), ObjectError> {
+    let announced = body.len();
+    if announced.is_some_and(|len| len > PUT_BYTES_MAX) {
+        return Err(ObjectError::TooLarge { what: "the body", limit_bytes: PUT_BYTES_MAX });
+    }
+    let packed_max = shared.config.packed_bytes;
+    let (mut pieces, mut len) = (Vec::new(), 0);
+    if announced.is_none_or(|len| len <= packed_max) {
+        loop {
+            match body.next().await {
+                None => {
+                    let digest = body.finish()?;
+                    let sums = BodySums::of(shared.seed(), SUM_BYTES, &pieces);
+                    return Ok((Body::Packed { pieces, sums }, digest));
+                }
+                Some(piece) => {
+                    let piece = piece?;
+                    len += piece.len() as u64;
+                    pieces.push(piece);
+                }
+            }
+            if len > packed_max {
+                break;
+            }
+        }
+    }
+    let mut own = OwnBody::begin(&shared.backend, shared.own_id(), shared.seed()).await?;
+    for piece in pieces {
+        own.add(piece).await?;
+    }
+    let (place, digest) = own.take(&mut body).await?;
+    Ok((Body::There(place), digest))
+}
+
+/// A body was taken and then refused: what of it went to the backend is removed again.
+pub(crate) async fn drop_refused(shared: &Shared, within: Option<Within>) {
+    let Some(Within::Own(id)) = within else { return };
+    let name = id.path();
+    if let Err(error) = shared.backend.remove(&name).await {
+        tracing::warn!(%name, %error, "an object that nothing names stays in the backend");
+    }
+}
+
+/// What of a body is in the backend already.
+pub(crate) fn there(body: &Body) -> Option<Within> {
+    match body {
+        Body::There(place) => Some(place.within),
+        Body::Packed { .. } => None,
+    }
+}

@@ -1,0 +1,384 @@
+//! The one thread that changes anything: it takes what waits, decides it, and makes a group of it durable at once.
+//!
+//! # Invariants
+//!
+//! 1. A group is spooled and synced, then logged and synced, then shown by the index, then answered; the next one
+//!    begins only after that. So whatever is decided is decided against all that was answered.
+//! 2. No two wishes of a group look at the same thing ([`Scope`]).
+//! 3. Numbers and clocks are given once and grow; a number of a change that came to nothing is not given again.
+//! 4. After a failed sync nothing is answered but that the store is not available.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use larder_env::{DiskError, DiskFile};
+use larder_metalog::{LogError, Lsn};
+use larder_objects::ObjectError;
+use tokio::sync::{oneshot, watch};
+
+use crate::counters::{Counters, add, count};
+use crate::entry::{BlobId, WorkerId};
+use crate::error::PackError;
+use crate::index::Index;
+use crate::limits::{
+    FOOTER_BYTES_MAX, FOOTERS_BYTES_MAX, GROUP_BYTES_MAX, GROUP_CHANGES_MAX, LOG_BYTES_KEPT,
+};
+use crate::log::{LogRecord, PackLog};
+use crate::plan::{Done, Planned, Scope, Slot, Wish, plan, unavailable};
+use crate::queue::{Answer, Queue, Request, Woken};
+use crate::rows::{Applied, BlobRow};
+use crate::spool::Spool;
+
+/// How long the log is idle before its last record is vouched for.
+const VOUCH_AFTER: Duration = Duration::from_millis(100);
+
+/// What the committer shares with the others.
+pub(crate) struct Parts {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) spool: Arc<Spool>,
+    pub(crate) marks: Arc<Marks>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) fatal: watch::Sender<Option<String>>,
+}
+
+/// How far the index is, in positions of the log.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    pub(crate) applied: AtomicU64,
+    pub(crate) flushed: AtomicU64,
+}
+
+impl Marks {
+    /// Whether so much of the log waits for the index that it should be flushed.
+    pub(crate) fn is_flush_due(&self) -> bool {
+        let (applied, flushed) = (&self.applied, &self.flushed);
+        let behind =
+            applied.load(Ordering::Relaxed).saturating_sub(flushed.load(Ordering::Relaxed));
+        behind >= LOG_BYTES_KEPT
+    }
+}
+
+/// Sizes and times that decide when a blob is full.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BlobLimits {
+    pub(crate) blob_bytes: u64,
+    pub(crate) spool_bytes: u64,
+    pub(crate) flush_timeout: Duration,
+}
+
+/// The thread's state.
+pub(crate) struct Committer {
+    parts: Parts,
+    limits: BlobLimits,
+    worker: WorkerId,
+    log: PackLog,
+    /// How far everything is.
+    at: Applied,
+    waiting: VecDeque<Request>,
+}
+
+/// A change of a group, with whoever waits for it.
+struct Member {
+    planned: Planned,
+    reply: oneshot::Sender<Answer>,
+    end: Option<Lsn>,
+}
+
+/// Changes that become durable together.
+#[derive(Default)]
+struct Group {
+    members: Vec<Member>,
+    scopes: BTreeSet<Scope>,
+    bytes: u64,
+}
+
+impl Group {
+    fn takes(&self, scope: &Scope, body_bytes: u64) -> bool {
+        self.members.is_empty()
+            || self.members.len() < GROUP_CHANGES_MAX
+                && self.bytes + body_bytes <= GROUP_BYTES_MAX
+                && *scope != Scope::Everything
+                && !self.scopes.contains(scope)
+                && !self.scopes.contains(&Scope::Everything)
+    }
+}
+
+impl Committer {
+    pub(crate) fn new(
+        parts: Parts,
+        limits: BlobLimits,
+        worker: WorkerId,
+        log: PackLog,
+        at: Applied,
+    ) -> Self {
+        Self { parts, limits, worker, log, at, waiting: VecDeque::new() }
+    }
+
+    /// Runs until the queue is stopped and empty, or until nothing can be made durable any more.
+    pub(crate) fn run(mut self) {
+        if let Err(error) = self.serve() {
+            tracing::error!(%error, "the store stops: nothing more can be made durable");
+            self.parts.queue.stop();
+            self.parts.fatal.send_replace(Some(error.to_string()));
+            // Whoever waits learns that from the replies that are dropped.
+            let mut rest = VecDeque::new();
+            self.parts.queue.take(&mut rest, Some(Instant::now()));
+        }
+    }
+
+    fn serve(&mut self) -> Result<(), PackError> {
+        loop {
+            let due = self.due();
+            match self.parts.queue.take(&mut self.waiting, due) {
+                Woken::Asked => self.next()?,
+                Woken::Due => self.idle()?,
+                Woken::Stopped => {
+                    self.log.vouch()?;
+                    return Ok(());
+                }
+            }
+            self.seal_if_due();
+        }
+    }
+
+    /// When there is something to do though nobody asks.
+    fn due(&self) -> Option<Instant> {
+        let seal = self.parts.spool.open().map(|open| open.since + self.limits.flush_timeout);
+        let vouch = self.log.is_unvouched().then(|| Instant::now() + VOUCH_AFTER);
+        [seal, vouch].into_iter().flatten().min()
+    }
+
+    fn idle(&mut self) -> Result<(), PackError> {
+        if self.log.is_unvouched() {
+            self.log.vouch()?;
+        }
+        Ok(())
+    }
+
+    fn seal_if_due(&self) {
+        let due = |since: Instant| since.elapsed() >= self.limits.flush_timeout;
+        if self.parts.spool.open().is_some_and(|open| due(open.since)) {
+            self.parts.spool.seal();
+        }
+    }
+
+    /// Does what waits first: one request of the store's own, or a group of changes.
+    fn next(&mut self) -> Result<(), PackError> {
+        match self.waiting.pop_front() {
+            Some(Request::Uploaded { seq, row, reply }) => {
+                self.uploaded(seq, row)?;
+                drop(reply);
+                self.free_log()
+            }
+            Some(Request::Seal { reply }) => {
+                let _nobody_waits = reply.send(self.parts.spool.seal());
+                Ok(())
+            }
+            Some(change @ Request::Change { .. }) => {
+                self.waiting.push_front(change);
+                let group = self.gather();
+                if group.members.is_empty() {
+                    return Ok(());
+                }
+                self.commit(group)?;
+                self.log.prepare()?;
+                self.free_log()
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Decides what may be decided side by side.
+    fn gather(&mut self) -> Group {
+        let mut group = Group::default();
+        let mut blob = self.parts.spool.open();
+        while let Some(request) = self.waiting.pop_front() {
+            let Request::Change { wish, reply } = request else {
+                self.waiting.push_front(request);
+                break;
+            };
+            let (scope, body_bytes) = (wish.scope(), wish.body_bytes());
+            let used = blob.map_or(0, |open| open.body_bytes) + group.bytes;
+            let fits = used == 0 || used + body_bytes <= self.limits.blob_bytes;
+            let full = !fits || blob.is_some_and(|open| open.footer_bytes >= FOOTER_BYTES_MAX);
+            if !group.takes(&scope, body_bytes) || full && !group.members.is_empty() {
+                self.waiting.push_front(Request::Change { wish, reply });
+                break;
+            }
+            if full {
+                self.parts.spool.seal();
+                blob = None;
+            }
+            let seq = blob.map_or(self.at.blob + 1, |open| open.seq);
+            let offset = blob.map_or(0, |open| open.body_bytes) + group.bytes;
+            match self.decide(*wish, seq, offset, group.bytes) {
+                Ok(planned) => {
+                    group.bytes += body_bytes;
+                    group.scopes.insert(scope);
+                    group.members.push(Member { planned, reply, end: None });
+                }
+                Err(refusal) => {
+                    let _nobody_waits = reply.send(Err(refusal));
+                }
+            }
+        }
+        group
+    }
+
+    fn decide(
+        &mut self,
+        wish: Wish,
+        blob: u64,
+        offset: u64,
+        group_bytes: u64,
+    ) -> Result<Planned, ObjectError> {
+        self.admit(&wish, group_bytes)?;
+        let slot = Slot {
+            worker: self.worker,
+            seq: self.at.seq.next(),
+            clock: self.at.clock.advance(now_ms()),
+            blob: BlobId { worker: self.worker, seq: blob },
+            offset,
+        };
+        let planned = plan(wish, &self.parts.index, &slot)?;
+        (self.at.seq, self.at.clock) = (slot.seq, slot.clock);
+        Ok(planned)
+    }
+
+    /// Whether there is room for it.
+    fn admit(&self, wish: &Wish, group_bytes: u64) -> Result<(), ObjectError> {
+        let (bodies, footers) = self.parts.spool.waiting_bytes();
+        let bodies = bodies + group_bytes + wish.body_bytes();
+        if footers >= FOOTERS_BYTES_MAX {
+            return Err(ObjectError::SlowDown);
+        }
+        match wish.only_ends() {
+            // Deletes free nothing here; the log's last room is for blobs that go up, which does.
+            true if self.log.is_full() => Err(ObjectError::SlowDown),
+            true => Ok(()),
+            false if bodies > self.limits.spool_bytes => Err(ObjectError::SlowDown),
+            false if self.log.is_full() => Err(ObjectError::Full),
+            false => Ok(()),
+        }
+    }
+
+    fn commit(&mut self, mut group: Group) -> Result<(), PackError> {
+        let open = self.parts.spool.open();
+        let blob = open.map_or(self.at.blob + 1, |open| open.seq);
+        let offset = open.map_or(0, |open| open.body_bytes);
+        let first = self.log.end();
+        let file = match group.bytes {
+            0 => None,
+            _ => self.write_bodies(&mut group, blob, offset)?,
+        };
+        if file.is_none() {
+            group.bytes = 0;
+        }
+        self.append(&mut group, blob)?;
+        self.log.commit(self.at.seq)?;
+        count(&self.parts.counters.groups);
+        add(&self.parts.counters.packed_bytes, group.bytes);
+        for Member { planned: Planned { bucket, entry, done, .. }, reply, end } in group.members {
+            let Some(end) = end else { continue };
+            self.at.blob = blob;
+            self.at.lsn = end.0;
+            count(&self.parts.counters.changes);
+            // The blob has it before the index shows it, so that readers find the body.
+            self.parts.spool.add(blob, &bucket, &entry, first, file.as_ref());
+            self.parts.index.apply(self.worker, &entry, Some(&self.at))?;
+            let _nobody_waits = reply.send(Ok((done, blob)));
+        }
+        self.parts.marks.applied.store(self.at.lsn, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The bodies of a group, one behind the other, in their blob's file. If the disk is full those who brought one
+    /// are told, and none is given.
+    fn write_bodies(
+        &mut self,
+        group: &mut Group,
+        blob: u64,
+        offset: u64,
+    ) -> Result<Option<Arc<dyn DiskFile>>, PackError> {
+        let pieces: Vec<Bytes> = group
+            .members
+            .iter_mut()
+            .flat_map(|member| std::mem::take(&mut member.planned.pieces))
+            .collect();
+        match self.parts.spool.write(blob, offset, &pieces) {
+            Ok(file) => Ok(Some(file)),
+            Err(DiskError::Full { .. }) => {
+                let here = BlobId { worker: self.worker, seq: blob };
+                let brought = |member: &Member| {
+                    let end = member.planned.entry.change.place().and_then(|p| p.end_in(here));
+                    end.is_some_and(|end| end > offset)
+                };
+                let (refused, kept): (Vec<_>, Vec<_>) =
+                    std::mem::take(&mut group.members).into_iter().partition(brought);
+                group.members = kept;
+                for member in refused {
+                    let _nobody_waits = member.reply.send(Err(ObjectError::Full));
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn append(&mut self, group: &mut Group, blob: u64) -> Result<(), PackError> {
+        for member in &mut group.members {
+            let Planned { bucket, entry, .. } = &member.planned;
+            let (bucket, entry) = (bucket.clone(), Box::new(entry.clone()));
+            let seq = entry.seq;
+            match self.log.append(seq, &LogRecord::Changed { blob, bucket, entry }) {
+                Ok(end) => member.end = Some(end),
+                Err(LogError::Full { .. } | LogError::Busy) => {
+                    let (told, _) = oneshot::channel();
+                    let reply = std::mem::replace(&mut member.reply, told);
+                    let _nobody_waits = reply.send(Err(ObjectError::Full));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A blob is in the backend: that is made durable before its file goes.
+    fn uploaded(&mut self, seq: u64, row: BlobRow) -> Result<(), PackError> {
+        self.at.seq = self.at.seq.next();
+        let end = self.log.append(self.at.seq, &LogRecord::Uploaded { blob: seq, row })?;
+        self.log.commit(self.at.seq)?;
+        self.at.lsn = end.0;
+        let id = BlobId { worker: self.worker, seq };
+        self.parts.index.add_blob(id, &row, Some(&self.at))?;
+        self.parts.marks.applied.store(self.at.lsn, Ordering::Relaxed);
+        Ok(self.parts.spool.remove(seq)?)
+    }
+
+    /// Gives up the log that neither the index nor a blob that waits needs.
+    fn free_log(&mut self) -> Result<(), PackError> {
+        let flushed = Lsn(self.parts.marks.flushed.load(Ordering::Relaxed));
+        let needed = self.parts.spool.first_needed().unwrap_or(flushed);
+        Ok(self.log.free_below(flushed.min(needed))?)
+    }
+}
+
+/// Asks for a change and waits for it.
+///
+/// # Errors
+/// Why nothing changed; [`ObjectError::Unavailable`] if that is not known.
+pub(crate) async fn ask(queue: &Queue, wish: Wish) -> Result<(Done, u64), ObjectError> {
+    let (reply, answer) = oneshot::channel();
+    queue.push(Request::Change { wish: Box::new(wish), reply })?;
+    answer.await.unwrap_or_else(|_| Err(unavailable("the store has stopped")))
+}
+
+/// Milliseconds since 1970; 0 on a machine whose clock is before that.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}

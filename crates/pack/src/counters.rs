@@ -1,0 +1,40 @@
+//! What a packed store counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of one process; they only grow.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Changes made durable.
+    pub changes: AtomicU64,
+    /// Groups of changes that shared a sync.
+    pub groups: AtomicU64,
+    /// Bytes of bodies packed.
+    pub packed_bytes: AtomicU64,
+    /// Blobs uploaded.
+    pub blobs: AtomicU64,
+    /// Tries to upload a blob that failed.
+    pub failed_uploads: AtomicU64,
+    /// Bytes of blobs and objects of their own uploaded.
+    pub uploaded_bytes: AtomicU64,
+    /// Requests to the backend that write: puts, parts, beginnings and ends of uploads.
+    pub backend_writes: AtomicU64,
+    /// Requests to the backend that read an object.
+    pub backend_reads: AtomicU64,
+    /// Requests to the backend for a page of names, about.
+    pub backend_lists: AtomicU64,
+    /// Requests to the backend to remove something.
+    pub backend_deletes: AtomicU64,
+    /// Pieces that came with wrong sums.
+    pub bad_pieces: AtomicU64,
+    /// Reads that found no good bytes: an alarm.
+    pub lost_reads: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    add(counter, 1);
+}
+
+pub(crate) fn add(counter: &AtomicU64, much: u64) {
+    counter.fetch_add(much, Ordering::Relaxed);
+}

@@ -1,0 +1,111 @@
+//! Why a packed store does not open, or does not go on, sorted by what the operator should do.
+
+use larder_env::DiskError;
+use larder_kv::KvError;
+use larder_metalog::LogError;
+use larder_types::CodecError;
+
+use crate::entry::{BlobId, WorkerId};
+
+/// What went wrong outside of a single request.
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    /// Fix the command line.
+    #[error("{what}: {found} is not allowed; use {remedy}")]
+    Config {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        found: String,
+        /// What is allowed.
+        remedy: String,
+    },
+    /// Stop the other process, or name another directory.
+    #[error("{dir} is in use by another process: {reason}")]
+    InUse {
+        /// The directory.
+        dir: String,
+        /// What the lock says.
+        reason: String,
+    },
+    /// The directory is new, the backend is not: find the other directory, or say that it is lost.
+    #[error(
+        "the backend belongs to worker {owner}, whose directory is another. Start with that directory; \
+         only if it is lost, start with --take-over: everything uploaded is found again, what was only \
+         in that directory is lost"
+    )]
+    Owned {
+        /// Its owner.
+        owner: WorkerId,
+    },
+    /// Another worker took the backend over: this directory must not be used with it any more.
+    #[error(
+        "worker {by} has taken over this backend from worker {worker}: nothing more is uploaded from \
+         this directory. Objects that were acknowledged here and not uploaded are in it still"
+    )]
+    Superseded {
+        /// This worker.
+        worker: WorkerId,
+        /// The one that took over.
+        by: WorkerId,
+    },
+    /// Name the backend that the directory was made with.
+    #[error("the directory was made with another backend: {reason}")]
+    OtherBackend {
+        /// How it is known.
+        reason: String,
+    },
+    /// Try again later, or repair the backend.
+    #[error("the backend cannot {operation} {name}: {reason}")]
+    Backend {
+        /// What was being done.
+        operation: &'static str,
+        /// Name of the object.
+        name: String,
+        /// Its words.
+        reason: String,
+    },
+    /// The backend does not have what it had.
+    #[error("blob {blob} is not in the backend, though later ones are: restore it")]
+    Missing {
+        /// The blob.
+        blob: BlobId,
+    },
+    /// Restore the blob or file named from a copy.
+    #[error("{name} is damaged: {reason}")]
+    Damaged {
+        /// What is damaged.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Use a newer release.
+    #[error("{name} has format version {found}, this release knows up to 1: use a newer release")]
+    Version {
+        /// The file or object.
+        name: String,
+        /// Version found.
+        found: u32,
+    },
+    /// The disk of the directory failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The index failed. Without `kv/` it is rebuilt at the next start.
+    #[error(transparent)]
+    Index(#[from] KvError),
+    /// A stored value is not what it should be.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// The system does not let it run.
+    #[error("the system does not let the packer run: {0}")]
+    System(#[from] std::io::Error),
+}
+
+impl PackError {
+    pub(crate) fn damaged(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Damaged { name: name.into(), reason: reason.into() }
+    }
+}

@@ -1,0 +1,220 @@
+//! Who owns a backend: claims in it, and the file by which a directory knows which claim is its own.
+//!
+//! A claim is an object `claims/NUMBER`, made only if there is none of that number. Its number is the worker's id.
+//! The latest claim owns the backend.
+//!
+//! # Invariants
+//!
+//! 1. No two directories have the same number in one backend, and a directory never has another one.
+//! 2. A directory is used only with the backend in which its claim lies: the nonce tells it from any other.
+
+use bytes::Bytes;
+use larder_env::disk::{read_file, replace_file};
+use larder_env::{Disk, DiskError};
+use larder_types::codec::{decode, encode};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Backend, Unread};
+use crate::entry::WorkerId;
+use crate::error::PackError;
+use crate::limits::CLAIM_BYTES_MAX;
+
+/// File of the directory.
+const FILE: &str = "worker";
+/// Prefix of all claims.
+const PREFIX: &str = "claims";
+
+/// The directory's worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) worker: WorkerId,
+    /// Drawn with the directory.
+    pub(crate) nonce: u64,
+    /// Whether the claim was made: before that the backend does not have it yet.
+    pub(crate) claimed: bool,
+}
+
+/// A claim as the backend has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    pub(crate) nonce: u64,
+    pub(crate) claimed_ms: u64,
+}
+
+fn path(worker: WorkerId) -> String {
+    format!("{PREFIX}/{:016x}", worker.0)
+}
+
+/// The directory's identity, made and claimed if the directory is new.
+pub(crate) async fn establish(
+    disk: &dyn Disk,
+    backend: &Backend,
+    now_ms: u64,
+    take_over: bool,
+) -> Result<Identity, PackError> {
+    let known = match read_file(disk, FILE) {
+        Ok(bytes) => Some(decode::<Identity>("the worker's file", &bytes)?),
+        Err(DiskError::NotFound { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    match known {
+        Some(identity) if identity.claimed => {
+            verify(backend, &identity).await?;
+            Ok(identity)
+        }
+        // A claim was begun: perhaps it came to be.
+        Some(identity) => claim(disk, backend, identity, now_ms, take_over).await,
+        None => {
+            let nonce = larder_env::rng::unique_u64();
+            let identity = Identity { worker: WorkerId(0), nonce, claimed: false };
+            claim(disk, backend, identity, now_ms, take_over).await
+        }
+    }
+}
+
+/// Whether the backend is still this worker's.
+pub(crate) async fn check_owner(backend: &Backend, worker: WorkerId) -> Result<(), PackError> {
+    let next = WorkerId(worker.0 + 1);
+    match backend.size(&path(next)).await? {
+        None => Ok(()),
+        Some(_) => Err(PackError::Superseded { worker, by: next }),
+    }
+}
+
+async fn verify(backend: &Backend, identity: &Identity) -> Result<(), PackError> {
+    let worker = identity.worker;
+    match read_claim(backend, worker).await? {
+        Some(claim) if claim.nonce == identity.nonce => check_owner(backend, worker).await,
+        Some(_) => Err(PackError::OtherBackend {
+            reason: format!("worker {worker} of this backend has another directory"),
+        }),
+        None => {
+            Err(PackError::OtherBackend { reason: format!("this backend has no worker {worker}") })
+        }
+    }
+}
+
+async fn claim(
+    disk: &dyn Disk,
+    backend: &Backend,
+    mut identity: Identity,
+    now_ms: u64,
+    take_over: bool,
+) -> Result<Identity, PackError> {
+    if identity.worker != WorkerId(0)
+        && read_claim(backend, identity.worker).await?.is_some_and(|c| c.nonce == identity.nonce)
+    {
+        return keep(disk, Identity { claimed: true, ..identity });
+    }
+    loop {
+        let owner = latest(backend).await?;
+        if owner > WorkerId(0) && !take_over {
+            return Err(PackError::Owned { owner });
+        }
+        identity.worker = WorkerId(owner.0 + 1);
+        // First the file, so that a claim always has a directory that knows it.
+        keep(disk, identity)?;
+        let claim = Claim { nonce: identity.nonce, claimed_ms: now_ms };
+        if backend.put_new(&path(identity.worker), Bytes::from(encode(&claim))).await? {
+            return keep(disk, Identity { claimed: true, ..identity });
+        }
+        // A repeated request may have met its own first try.
+        if read_claim(backend, identity.worker).await? == Some(claim) {
+            return keep(disk, Identity { claimed: true, ..identity });
+        }
+    }
+}
+
+fn keep(disk: &dyn Disk, identity: Identity) -> Result<Identity, PackError> {
+    replace_file(disk, "", FILE, &encode(&identity))?;
+    Ok(identity)
+}
+
+async fn latest(backend: &Backend) -> Result<WorkerId, PackError> {
+    let mut latest = WorkerId(0);
+    for (name, _) in backend.names(PREFIX).await? {
+        let number = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
+        let number = number
+            .ok_or_else(|| PackError::damaged(format!("{PREFIX}/{name}"), "it is no claim"))?;
+        latest = latest.max(WorkerId(number));
+    }
+    Ok(latest)
+}
+
+async fn read_claim(backend: &Backend, worker: WorkerId) -> Result<Option<Claim>, PackError> {
+    let name = path(worker);
+    let Some(bytes) = backend.size(&name).await? else { return Ok(None) };
+    if bytes > CLAIM_BYTES_MAX {
+        return Err(PackError::damaged(name, "it is too long for a claim"));
+    }
+    match backend.read(&name, 0..bytes).await {
+        Ok(bytes) => Ok(Some(decode("a claim", &bytes)?)),
+        Err(Unread::Missing) => Ok(None),
+        Err(Unread::Failed(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use larder_env::RealDisk;
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    fn disk() -> (tempfile::TempDir, RealDisk) {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::open(dir.path()).unwrap();
+        (dir, disk)
+    }
+
+    fn backend() -> Backend {
+        Backend::over(Arc::new(InMemory::new()))
+    }
+
+    #[tokio::test]
+    async fn a_backend_belongs_to_the_directory_that_claimed_it() {
+        let backend = backend();
+        let ((_a, first), (_b, second)) = (disk(), disk());
+        let mine = establish(&first, &backend, 1, false).await.unwrap();
+        assert_eq!(mine.worker, WorkerId(1));
+        assert_eq!(establish(&first, &backend, 2, false).await.unwrap(), mine, "at every start");
+        let refused = establish(&second, &backend, 3, false).await.unwrap_err();
+        assert!(matches!(refused, PackError::Owned { owner: WorkerId(1) }), "{refused}");
+        let next = establish(&second, &backend, 4, true).await.unwrap();
+        assert_eq!(next.worker, WorkerId(2));
+        let refused = establish(&first, &backend, 5, true).await.unwrap_err();
+        assert!(matches!(refused, PackError::Superseded { .. }), "{refused}");
+        assert!(check_owner(&backend, next.worker).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_directory_is_refused_by_another_backend() {
+        let ((_a, first), (_b, second)) = (disk(), disk());
+        establish(&first, &backend(), 1, false).await.unwrap();
+        let refused = establish(&first, &backend(), 2, true).await.unwrap_err();
+        assert!(matches!(refused, PackError::OtherBackend { .. }), "an empty one: {refused}");
+        let other = backend();
+        establish(&second, &other, 3, false).await.unwrap();
+        let refused = establish(&first, &other, 4, true).await.unwrap_err();
+        assert!(
+            matches!(refused, PackError::OtherBackend { .. }),
+            "one with a worker 1: {refused}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_was_cut_off_is_taken_up_again() {
+        let backend = backend();
+        let (_a, disk) = disk();
+        let mine = establish(&disk, &backend, 1, false).await.unwrap();
+        keep(&disk, Identity { claimed: false, ..mine }).unwrap();
+        assert_eq!(establish(&disk, &backend, 2, false).await.unwrap(), mine);
+        let begun = Identity { worker: WorkerId(9), nonce: 77, claimed: false };
+        let (_b, new) = self::disk();
+        keep(&new, begun).unwrap();
+        assert!(matches!(establish(&new, &backend, 3, false).await, Err(PackError::Owned { .. })));
+        assert_eq!(establish(&new, &backend, 4, true).await.unwrap().worker, WorkerId(2));
+    }
+}

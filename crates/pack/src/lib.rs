@@ -1,0 +1,63 @@
+//! Packing: small objects gather in large blobs in somebody else's object store, with an index of them here.
+//!
+//! ```text
+//!  face ──▶ Packer ──▶ queue ──▶ committer thread ──1─▶ spool file   bodies of the blob to be, synced
+//!             │                        │            ──2─▶ log          one record for each change, synced
+//!             │                        │            ──3─▶ index        then whoever asked is answered
+//!             │                        ▼
+//!             │                  sealed blobs ──▶ uploader ──▶ backend    bodies ‖ footer ‖ trailer
+//!             └── get: index, then the spool file or one range request
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. A change is answered when its record is durable in the log, and its body before that in the spool.
+//! 2. The index shows durable changes only, in the order of the log.
+//! 3. Blobs go up in the order of their numbers, and only durable changes are in them: whatever was uploaded is a
+//!    prefix of all that was answered.
+//! 4. A blob is never changed once it is named in the index. Uploading it again writes the same bytes.
+//! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
+//! 6. Bytes are verified against their sums before they leave.
+//! 7. One worker owns a backend at a time; whoever was superseded stops at its next upload.
+//!
+//! # Not here
+//!
+//! HTTP and S3 (the face does that), repacking, several workers at once, caches.
+
+#![deny(unsafe_code)]
+
+pub mod backend;
+pub mod blob;
+mod body;
+mod committer;
+mod config;
+mod counters;
+mod entry;
+mod error;
+#[cfg(test)]
+mod golden;
+mod identity;
+mod index;
+pub mod limits;
+mod list;
+mod log;
+mod multipart;
+mod objects;
+mod own;
+mod packer;
+mod plan;
+mod queue;
+mod read;
+mod rebuild;
+mod recover;
+mod rows;
+mod spool;
+mod sums;
+mod uploader;
+
+pub use backend::Backend;
+pub use config::{Acknowledge, PackConfig};
+pub use counters::Counters;
+pub use entry::{BlobId, Change, Content, Entry, OwnId, Place, Within, WorkerId};
+pub use error::PackError;
+pub use packer::Packer;

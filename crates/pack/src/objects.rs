@@ -1,0 +1,276 @@
+//! A packed store as a face sees it.
+
+use std::ops::Range;
+
+use larder_objects::{
+    CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart, ObjectError, Objects, Opened,
+    Page, PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
+};
+use larder_types::codec::decode;
+use larder_types::{
+    Body as StoredBody, BucketId, BucketName, BucketRecord, Condition, ETag, ObjectKey, UploadId,
+    UploadRow,
+};
+
+use crate::body;
+use crate::committer::ask;
+use crate::config::Acknowledge;
+use crate::entry::{Content, Within};
+use crate::limits::FOOTERS_BYTES_MAX;
+use crate::list;
+use crate::multipart::unexpected;
+use crate::packer::Packer;
+use crate::plan::{Description, Done, Target, Wish, unavailable, unread};
+use crate::read;
+use crate::rows::PackedVersion;
+
+impl Packer {
+    pub(crate) fn live(&self, name: &BucketName) -> Result<BucketId, ObjectError> {
+        self.shared.index.bucket_id(name).ok_or(ObjectError::NoSuchBucket)
+    }
+
+    /// Turns bodies away early that would be refused after they were taken.
+    pub(crate) fn admit(&self) -> Result<(), ObjectError> {
+        let (bodies, footers) = self.shared.spool.waiting_bytes();
+        match bodies >= self.shared.config.spool_bytes || footers >= FOOTERS_BYTES_MAX {
+            true => Err(ObjectError::SlowDown),
+            false => Ok(()),
+        }
+    }
+
+    /// Changes something, and waits until that counts.
+    pub(crate) async fn change(&self, wish: Wish) -> Result<Done, ObjectError> {
+        let (done, blob) = ask(&self.shared.queue, wish).await?;
+        if self.shared.config.acknowledge == Acknowledge::Uploaded
+            && !self.shared.uploaded(blob).await
+        {
+            return Err(unavailable("the store stopped before the change was uploaded"));
+        }
+        Ok(done)
+    }
+
+    /// Puts a body that was taken. If that is refused, nothing of it stays anywhere.
+    pub(crate) async fn put_body(
+        &self,
+        wish: Wish,
+        there: Option<Within>,
+    ) -> Result<PutDone, ObjectError> {
+        match self.change(wish).await {
+            Ok(Done::Put(done)) => Ok(done),
+            Ok(other) => Err(unexpected(&other)),
+            // Whether it was put is not known.
+            Err(error @ ObjectError::Unavailable { .. }) => Err(error),
+            Err(error) => {
+                body::drop_refused(&self.shared, there).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn target(bucket: &BucketName, key: &ObjectKey) -> Target {
+    Target { bucket: bucket.clone(), key: key.clone() }
+}
+
+/// What the index has, as faces know it. The place of the bytes stays in the index, where a read finds it again
+/// under the same op; an object in parts tells of its parts.
+fn opened(bucket: BucketId, key: &ObjectKey, version: PackedVersion) -> Opened {
+    let body = match version.content {
+        Content::Run(_) => StoredBody::Inline(bytes::Bytes::new()),
+        Content::Parts { upload, parts } => StoredBody::Parts { upload, parts },
+    };
+    Opened { bucket, key: key.clone(), op: version.op, metax: version.metax, body }
+}
+
+impl Objects for Packer {
+    async fn create_bucket(
+        &self,
+        name: &BucketName,
+        location: Option<String>,
+    ) -> Result<BucketRecord, ObjectError> {
+        match self.change(Wish::MakeBucket { name: name.clone(), location }).await? {
+            Done::Bucket(record) => Ok(record),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn delete_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
+        self.change(Wish::RemoveBucket { name: name.clone() }).await.map(drop)
+    }
+
+    fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
+        self.shared.index.bucket(name).ok_or(ObjectError::NoSuchBucket)
+    }
+
+    fn buckets(&self) -> Result<Vec<BucketRecord>, ObjectError> {
+        Ok(self.shared.index.buckets())
+    }
+
+    async fn put<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: PutOptions,
+        body: B,
+    ) -> Result<PutDone, ObjectError> {
+        self.live(bucket)?;
+        self.admit()?;
+        let (body, digest) = body::take(&self.shared, body).await?;
+        let PutOptions { attributes, condition } = options;
+        let description =
+            Description { etag: ETag::Md5(digest.md5), checksum: digest.checksum, attributes };
+        let there = body::there(&body);
+        let target = target(bucket, key);
+        self.put_body(Wish::Put { target, description, condition, body }, there).await
+    }
+
+    async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
+        let id = self.live(bucket)?;
+        let version = self.shared.index.version(id, key).map_err(unread)?;
+        Ok(opened(id, key, version.ok_or(ObjectError::NoSuchKey)?))
+    }
+
+    async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {
+        assert!(range.start < range.end && range.end <= object.metax.size, "the range lies inside");
+        let version = self.shared.index.version(object.bucket, &object.key).map_err(unread)?;
+        let version = version.filter(|version| version.op == object.op);
+        let content = version.ok_or(ObjectError::Changed)?.content;
+        read::read(self.shared.clone(), object.bucket, content, range).await
+    }
+
+    async fn part(&self, object: &Opened, number: u16) -> Result<ListedPart, ObjectError> {
+        let StoredBody::Parts { upload, parts } = &object.body else {
+            return Err(ObjectError::InvalidPart { number });
+        };
+        if !parts.iter().any(|part| part.number == number) {
+            return Err(ObjectError::InvalidPart { number });
+        }
+        let part = self.shared.index.part(object.bucket, *upload, number).map_err(unread)?;
+        Ok(ListedPart { number, metax: part.ok_or(ObjectError::Changed)?.metax })
+    }
+
+    async fn link(
+        &self,
+        source: &Opened,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: PutOptions,
+    ) -> Result<Option<PutDone>, ObjectError> {
+        let version = self.shared.index.version(source.bucket, &source.key).map_err(unread)?;
+        let version = version.filter(|version| version.op == source.op);
+        let version = version.ok_or(ObjectError::Changed)?;
+        // Parts belong to one object: they go when it goes.
+        if let Content::Parts { .. } = version.content {
+            return Ok(None);
+        }
+        let (etag, checksum) = (version.metax.etag, version.metax.checksum);
+        let PutOptions { attributes, condition } = options;
+        let description = Description { etag, checksum, attributes };
+        let (target, source) = (target(bucket, key), version.content);
+        match self.change(Wish::Link { target, description, condition, source }).await? {
+            Done::Put(done) => Ok(Some(done)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn delete(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        condition: Condition,
+    ) -> Result<(), ObjectError> {
+        self.change(Wish::Delete { target: target(bucket, key), condition }).await.map(drop)
+    }
+
+    async fn set_tags(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        tags: Vec<(String, String)>,
+    ) -> Result<(), ObjectError> {
+        self.change(Wish::Tag { target: target(bucket, key), tags }).await.map(drop)
+    }
+
+    async fn list(
+        &self,
+        bucket: &BucketName,
+        request: ListRequest,
+    ) -> Result<ListPage<ListedObject>, ObjectError> {
+        let page = Page::new(b'V', self.live(bucket)?, &request);
+        list::fill(&self.shared.index, page, None, |key, value| {
+            let row = decode::<PackedVersion>("a version's row", value).ok()?;
+            Some(ListedObject { key, metax: row.metax })
+        })
+    }
+
+    async fn create_upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: UploadOptions,
+    ) -> Result<UploadId, ObjectError> {
+        self.begin_upload(target(bucket, key), options).await
+    }
+
+    async fn upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+    ) -> Result<UploadRow, ObjectError> {
+        self.find_upload(bucket, key, upload).map(|(_, row)| row)
+    }
+
+    async fn put_part<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        number: u16,
+        body: B,
+    ) -> Result<PutDone, ObjectError> {
+        self.put_upload_part(target(bucket, key), upload, number, body).await
+    }
+
+    async fn list_parts(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        after: u16,
+        max: usize,
+    ) -> Result<PartsPage, ObjectError> {
+        self.list_upload_parts(bucket, key, upload, after, max)
+    }
+
+    async fn complete_upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        options: CompleteOptions,
+    ) -> Result<PutDone, ObjectError> {
+        self.finish_upload(target(bucket, key), upload, options).await
+    }
+
+    async fn abort_upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+    ) -> Result<(), ObjectError> {
+        self.change(Wish::Abort { target: target(bucket, key), upload }).await.map(drop)
+    }
+
+    async fn list_uploads(
+        &self,
+        bucket: &BucketName,
+        request: ListRequest,
+        after_upload: Option<UploadId>,
+    ) -> Result<ListPage<UploadRow>, ObjectError> {
+        let page = Page::new(b'U', self.live(bucket)?, &request);
+        list::fill(&self.shared.index, page, after_upload, |_, value| {
+            decode::<UploadRow>("an upload's row", value).ok()
+        })
+    }
+}

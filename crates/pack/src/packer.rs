@@ -1,0 +1,283 @@
+//! A packed store: its threads, and what its face shares with them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use larder_env::{Disk, RealDisk};
+use larder_kv::Progress;
+use larder_types::{Request, SessionId, checksum};
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::{oneshot, watch};
+
+use crate::backend::Backend;
+use crate::committer::{BlobLimits, Committer, Marks, Parts, now_ms};
+use crate::config::PackConfig;
+use crate::counters::Counters;
+use crate::entry::{OwnId, WorkerId};
+use crate::error::PackError;
+use crate::identity;
+use crate::index::Index;
+use crate::queue::{Queue, Request as Asked};
+use crate::recover::{Start, recover};
+use crate::spool::Spool;
+use crate::uploader::Uploader;
+
+/// File that a running store holds locked.
+const LOCK_FILE: &str = "lock";
+
+/// A packed store that runs.
+pub struct Packer {
+    pub(crate) shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    uploader: tokio::task::JoinHandle<()>,
+    _lock: larder_env::FileLock,
+}
+
+/// What requests need.
+pub(crate) struct Shared {
+    pub(crate) config: PackConfig,
+    pub(crate) backend: Backend,
+    pub(crate) index: Arc<Index>,
+    pub(crate) spool: Arc<Spool>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) worker: WorkerId,
+    fatal: watch::Receiver<Option<String>>,
+    flusher: Arc<Flusher>,
+    /// Drawn for this run: seeds of sums and names of own objects come from it.
+    run: u64,
+    numbers: AtomicU64,
+}
+
+/// When the index is flushed.
+struct Flusher {
+    stopped: Mutex<bool>,
+    wake: Condvar,
+    marks: Arc<Marks>,
+    index: Arc<Index>,
+}
+
+/// How often the flusher looks whether there is something to do.
+const FLUSHER_PERIOD: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// What waits to go up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// Blobs.
+    pub blobs: usize,
+    /// Bytes of bodies in the directory.
+    pub body_bytes: u64,
+    /// Bytes of footers in memory.
+    pub footer_bytes: usize,
+}
+
+impl Packer {
+    /// Opens the store in a directory, or makes one in an empty or missing directory, over a backend. Blocks while
+    /// it reads what the directory has. Must be called on a tokio runtime, on which blobs then go up.
+    ///
+    /// # Errors
+    /// [`PackError`].
+    pub async fn open(config: PackConfig, backend: Backend) -> Result<Self, PackError> {
+        config.check()?;
+        let disk = RealDisk::create(&config.dir)?;
+        let lock = disk.lock(LOCK_FILE).map_err(|error| PackError::InUse {
+            dir: config.dir.display().to_string(),
+            reason: error.to_string(),
+        })?;
+        let disk: Arc<dyn Disk> = Arc::new(disk);
+        let identity = identity::establish(&*disk, &backend, now_ms(), config.take_over).await?;
+        let worker = identity.worker;
+        let start = recover(disk, &config.dir, &backend, worker).await?;
+        Self::start(config, backend, worker, start, lock)
+    }
+
+    fn start(
+        config: PackConfig,
+        backend: Backend,
+        worker: WorkerId,
+        start: Start,
+        lock: larder_env::FileLock,
+    ) -> Result<Self, PackError> {
+        let Start { index, log, spool, at } = start;
+        let (index, spool, queue) = (Arc::new(index), Arc::new(spool), Arc::<Queue>::default());
+        let marks = Arc::new(Marks::default());
+        marks.applied.store(at.lsn, Ordering::Relaxed);
+        let fatal = watch::Sender::new(None);
+        let parts = Parts {
+            queue: queue.clone(),
+            index: index.clone(),
+            spool: spool.clone(),
+            marks: marks.clone(),
+            counters: backend.counters().clone(),
+            fatal: fatal.clone(),
+        };
+        let limits = BlobLimits {
+            blob_bytes: config.blob_bytes,
+            spool_bytes: config.spool_bytes,
+            flush_timeout: config.flush_timeout,
+        };
+        let committer = Committer::new(parts, limits, worker, log, at);
+        let flusher = Arc::new(Flusher {
+            stopped: Mutex::new(false),
+            wake: Condvar::new(),
+            marks,
+            index: index.clone(),
+        });
+        let flushing = flusher.clone();
+        let fatal_flush = fatal.clone();
+        let threads = vec![
+            spawn("pack-commit", move || committer.run())?,
+            spawn("pack-index", move || flushing.run(&fatal_flush))?,
+        ];
+        let heard = fatal.subscribe();
+        let uploader = Uploader {
+            backend: backend.clone(),
+            spool: spool.clone(),
+            queue: queue.clone(),
+            worker,
+            fatal,
+        };
+        let shared = Arc::new(Shared {
+            config,
+            backend,
+            index,
+            spool,
+            queue,
+            worker,
+            fatal: heard,
+            flusher,
+            run: larder_env::rng::unique_u64(),
+            numbers: AtomicU64::new(0),
+        });
+        let uploader = tokio::spawn(uploader.run());
+        Ok(Self { shared, threads: Mutex::new(threads), uploader, _lock: lock })
+    }
+
+    /// Closes the open blob and waits until everything taken before is in the backend. False if the store stopped
+    /// before.
+    pub async fn flush(&self) -> bool {
+        let (reply, last) = oneshot::channel();
+        let asked = self.shared.queue.push(Asked::Seal { reply });
+        match (asked, last.await) {
+            (Ok(()), Ok(last)) => self.shared.uploaded(last).await,
+            _ => false,
+        }
+    }
+
+    /// Says why the store cannot go on, once it cannot.
+    #[must_use]
+    pub fn fatal(&self) -> watch::Receiver<Option<String>> {
+        self.shared.fatal.clone()
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        self.shared.backend.counters()
+    }
+
+    /// What waits to go up.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        let (body_bytes, footer_bytes) = self.shared.spool.waiting_bytes();
+        Waiting { blobs: self.shared.spool.waiting(), body_bytes, footer_bytes }
+    }
+
+    /// Bytes that the index takes on disk.
+    #[must_use]
+    pub fn index_bytes(&self) -> u64 {
+        self.shared.index.disk_bytes()
+    }
+
+    /// Stops it once everything taken is durable in the directory; what is not uploaded goes up after the next
+    /// start. Blocks.
+    pub fn close(&self) {
+        self.uploader.abort();
+        self.shared.queue.stop();
+        self.shared.flusher.stop();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store had panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Packer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    /// A seed that no other body has.
+    pub(crate) fn seed(&self) -> u64 {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        checksum::seed_of(&Request { session: SessionId(self.run), number, floor: 0 })
+    }
+
+    /// A name that no other body has.
+    pub(crate) fn own_id(&self) -> OwnId {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        OwnId { worker: self.worker, run: self.run, number }
+    }
+
+    /// Waits until the backend has every blob up to this one; false if the store stops before.
+    pub(crate) async fn uploaded(&self, seq: u64) -> bool {
+        let (mut uploaded, mut fatal) = (self.spool.uploaded(), self.fatal.clone());
+        tokio::select! {
+            done = uploaded.wait_for(|through| *through >= seq) => done.is_ok(),
+            _ = fatal.wait_for(Option::is_some) => false,
+        }
+    }
+}
+
+impl Flusher {
+    fn run(&self, fatal: &watch::Sender<Option<String>>) {
+        loop {
+            let stopped = {
+                let mut stopped = self.stopped.lock();
+                if !*stopped {
+                    self.wake.wait_for(&mut stopped, FLUSHER_PERIOD);
+                }
+                *stopped
+            };
+            let due = self.index.unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES;
+            if (due || stopped || self.marks.is_flush_due())
+                && let Err(error) = self.flush()
+            {
+                match error {
+                    larder_kv::KvError::Full { .. } => {
+                        tracing::warn!(%error, "the index waits for space");
+                    }
+                    error => {
+                        tracing::error!(%error, "the store stops: the index failed");
+                        fatal.send_replace(Some(error.to_string()));
+                        return;
+                    }
+                }
+            }
+            if stopped {
+                return;
+            }
+        }
+    }
+
+    /// Makes the index durable; the log behind it may go.
+    fn flush(&self) -> Result<(), larder_kv::KvError> {
+        let applied = self.marks.applied.load(Ordering::Relaxed);
+        self.index.flush()?;
+        self.marks.flushed.store(applied, Ordering::Relaxed);
+        while self.index.maintain()? == Progress::Worked {}
+        Ok(())
+    }
+
+    fn stop(&self) {
+        *self.stopped.lock() = true;
+        self.wake.notify_all();
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, PackError> {
+    Ok(std::thread::Builder::new().name(name.to_owned()).spawn(run)?)
+}

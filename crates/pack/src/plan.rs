@@ -1,0 +1,374 @@
+//! What a wish becomes: the change that it makes, or why it makes none. Decided by the committer alone, against an
+//! index that shows every change before it, so that conditions are atomic.
+
+use bytes::Bytes;
+use larder_objects::{CompleteOptions, ListedPart, ObjectError, PutDone, UploadOptions, assemble};
+use larder_types::limits::{BUCKETS_MAX, PART_NUMBER_MAX};
+use larder_types::{
+    Attributes, BucketId, BucketName, BucketRecord, BucketState, Condition, ETag, Epoch,
+    HybridClock, Metax, ObjectChecksum, ObjectKey, OpSeq, PgId, RegionId, Unmet, UploadId,
+    UploadRow,
+};
+
+use crate::entry::{BlobId, Change, Content, Entry, Place, Within, WorkerId};
+use crate::error::PackError;
+use crate::index::Index;
+use crate::sums::BodySums;
+
+/// The bytes of a put.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// To be packed.
+    Packed { pieces: Vec<Bytes>, sums: BodySums },
+    /// In the backend already.
+    There(Place),
+}
+
+/// What a body is.
+#[derive(Debug, Clone)]
+pub(crate) struct Description {
+    pub(crate) etag: ETag,
+    pub(crate) checksum: Option<ObjectChecksum>,
+    pub(crate) attributes: Attributes,
+}
+
+/// What somebody wants changed.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    MakeBucket {
+        name: BucketName,
+        location: Option<String>,
+    },
+    RemoveBucket {
+        name: BucketName,
+    },
+    Put {
+        target: Target,
+        description: Description,
+        condition: Condition,
+        body: Body,
+    },
+    /// A version of bytes that another key has.
+    Link {
+        target: Target,
+        description: Description,
+        condition: Condition,
+        source: Content,
+    },
+    Tag {
+        target: Target,
+        tags: Vec<(String, String)>,
+    },
+    Delete {
+        target: Target,
+        condition: Condition,
+    },
+    BeginUpload {
+        target: Target,
+        options: UploadOptions,
+    },
+    PutPart {
+        target: Target,
+        upload: UploadId,
+        number: u16,
+        description: Description,
+        body: Body,
+    },
+    Complete {
+        target: Target,
+        upload: UploadId,
+        options: CompleteOptions,
+    },
+    Abort {
+        target: Target,
+        upload: UploadId,
+    },
+}
+
+/// A key of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Target {
+    pub(crate) bucket: BucketName,
+    pub(crate) key: ObjectKey,
+}
+
+/// What a change made.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Nothing,
+    Bucket(BucketRecord),
+    Put(PutDone),
+    Upload(UploadId),
+}
+
+/// What a wish looks at in the index beside bucket records. Wishes that share one are not decided side by side.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    /// A key's version.
+    Key(Target),
+    /// One part.
+    Part(UploadId, u16),
+    /// More than that.
+    Everything,
+}
+
+/// What a change gets if it is made: its place in the order, and that of its body.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) worker: WorkerId,
+    pub(crate) seq: OpSeq,
+    pub(crate) clock: HybridClock,
+    pub(crate) blob: BlobId,
+    pub(crate) offset: u64,
+}
+
+/// A change about to be made.
+pub(crate) struct Planned {
+    pub(crate) bucket: BucketName,
+    pub(crate) entry: Entry,
+    pub(crate) pieces: Vec<Bytes>,
+    pub(crate) done: Done,
+}
+
+impl Wish {
+    pub(crate) fn scope(&self) -> Scope {
+        match self {
+            Self::Put { target, .. }
+            | Self::Link { target, .. }
+            | Self::Tag { target, .. }
+            | Self::Delete { target, .. }
+            | Self::BeginUpload { target, .. } => Scope::Key(target.clone()),
+            Self::PutPart { upload, number, .. } => Scope::Part(*upload, *number),
+            _ => Scope::Everything,
+        }
+    }
+
+    /// Bytes that are to be packed.
+    pub(crate) fn body_bytes(&self) -> u64 {
+        match self {
+            Self::Put { body: Body::Packed { sums, .. }, .. }
+            | Self::PutPart { body: Body::Packed { sums, .. }, .. } => sums.len,
+            _ => 0,
+        }
+    }
+
+    /// Whether it only ends something: it is taken when there is room for nothing else.
+    pub(crate) fn only_ends(&self) -> bool {
+        matches!(self, Self::Delete { .. } | Self::Abort { .. } | Self::RemoveBucket { .. })
+    }
+}
+
+/// Decides a wish.
+///
+/// # Errors
+/// Why nothing changes.
+pub(crate) fn plan(wish: Wish, index: &Index, slot: &Slot) -> Result<Planned, ObjectError> {
+    match wish {
+        Wish::MakeBucket { name, location } => make_bucket(name, location, index, slot),
+        Wish::RemoveBucket { name } => remove_bucket(name, index, slot),
+        Wish::Put { target, description, condition, body } => {
+            let id = live(index, &target.bucket)?;
+            check(index, id, &target.key, &condition)?;
+            let (place, pieces) = place(body, slot);
+            let metax = metax(place.len, description, slot);
+            let done = Done::Put(put_done(&metax));
+            let content = Content::Run(place);
+            let change = Change::Put { bucket: id, key: target.key, metax, content };
+            Ok(Planned { pieces, ..planned(target.bucket, change, done, slot) })
+        }
+        Wish::Link { target, description, condition, source } => {
+            let id = live(index, &target.bucket)?;
+            check(index, id, &target.key, &condition)?;
+            let Content::Run(place) = &source else {
+                return Err(unavailable("parts belong to one object"));
+            };
+            let metax = metax(place.len, description, slot);
+            let done = Done::Put(put_done(&metax));
+            let change = Change::Put { bucket: id, key: target.key, metax, content: source };
+            Ok(planned(target.bucket, change, done, slot))
+        }
+        Wish::Tag { target, tags } => {
+            let id = live(index, &target.bucket)?;
+            let version = index.version(id, &target.key).map_err(unread)?;
+            let mut version = version.ok_or(ObjectError::NoSuchKey)?;
+            version.metax.attributes.tags = tags;
+            let (metax, content) = (version.metax, version.content);
+            let change = Change::Put { bucket: id, key: target.key, metax, content };
+            Ok(planned(target.bucket, change, Done::Nothing, slot))
+        }
+        Wish::Delete { target, condition } => {
+            let id = live(index, &target.bucket)?;
+            check(index, id, &target.key, &condition)?;
+            let change = Change::Deleted { bucket: id, key: target.key };
+            Ok(planned(target.bucket, change, Done::Nothing, slot))
+        }
+        Wish::BeginUpload { target, options } => {
+            let id = live(index, &target.bucket)?;
+            let upload = UploadId { pg: PgId(0), op: slot_op(slot) };
+            let (attributes, checksum) = (options.attributes, options.checksum);
+            let row =
+                UploadRow { upload, key: target.key, clock: slot.clock, attributes, checksum };
+            let change = Change::UploadBegun { bucket: id, row };
+            Ok(planned(target.bucket, change, Done::Upload(upload), slot))
+        }
+        Wish::PutPart { target, upload, number, description, body } => {
+            let id = live(index, &target.bucket)?;
+            open_upload(index, id, &target.key, upload)?;
+            let (place, pieces) = place(body, slot);
+            let metax = metax(place.len, description, slot);
+            let done = Done::Put(put_done(&metax));
+            let change = Change::PartPut { bucket: id, upload, number, metax, place };
+            Ok(Planned { pieces, ..planned(target.bucket, change, done, slot) })
+        }
+        Wish::Complete { target, upload, options } => {
+            complete(target, upload, &options, index, slot)
+        }
+        Wish::Abort { target, upload } => {
+            let id = live(index, &target.bucket)?;
+            open_upload(index, id, &target.key, upload)?;
+            let change = Change::UploadAborted { bucket: id, key: target.key, upload };
+            Ok(planned(target.bucket, change, Done::Nothing, slot))
+        }
+    }
+}
+
+fn make_bucket(
+    name: BucketName,
+    location: Option<String>,
+    index: &Index,
+    slot: &Slot,
+) -> Result<Planned, ObjectError> {
+    if index.bucket_id(&name).is_some() {
+        return Err(ObjectError::BucketExists);
+    }
+    if index.buckets().len() >= BUCKETS_MAX {
+        return Err(ObjectError::TooManyBuckets);
+    }
+    let record = BucketRecord {
+        // Clocks grow from change to change and from worker to worker: no bucket has had this one.
+        id: BucketId(slot.clock.0),
+        name: name.clone(),
+        epoch: Epoch(1),
+        state: BucketState::Live,
+        created_ms: slot.clock.ms(),
+        location,
+    };
+    let done = Done::Bucket(record.clone());
+    Ok(planned(name, Change::BucketMade(record), done, slot))
+}
+
+fn remove_bucket(name: BucketName, index: &Index, slot: &Slot) -> Result<Planned, ObjectError> {
+    let id = live(index, &name)?;
+    if index.has_objects(id).map_err(unread)? {
+        return Err(ObjectError::BucketNotEmpty);
+    }
+    Ok(planned(name, Change::BucketRemoved(id), Done::Nothing, slot))
+}
+
+fn complete(
+    target: Target,
+    upload: UploadId,
+    options: &CompleteOptions,
+    index: &Index,
+    slot: &Slot,
+) -> Result<Planned, ObjectError> {
+    let id = live(index, &target.bucket)?;
+    let row = open_upload(index, id, &target.key, upload)?;
+    let stored = index.parts(id, upload, 0, usize::from(PART_NUMBER_MAX)).map_err(unread)?;
+    let stored: Vec<_> =
+        stored.into_iter().map(|(number, part)| ListedPart { number, metax: part.metax }).collect();
+    let assembled = assemble(&row, &stored, options)?;
+    check(index, id, &target.key, &options.condition)?;
+    let description = Description {
+        etag: assembled.etag,
+        checksum: assembled.checksum,
+        attributes: row.attributes,
+    };
+    let metax = metax(assembled.size, description, slot);
+    let done = Done::Put(put_done(&metax));
+    let (key, parts) = (target.key, assembled.parts);
+    let change = Change::UploadCompleted { bucket: id, key, upload, metax, parts };
+    Ok(planned(target.bucket, change, done, slot))
+}
+
+fn planned(bucket: BucketName, change: Change, done: Done, slot: &Slot) -> Planned {
+    let entry = Entry { seq: slot.seq, clock: slot.clock, change };
+    Planned { bucket, entry, pieces: Vec::new(), done }
+}
+
+fn place(body: Body, slot: &Slot) -> (Place, Vec<Bytes>) {
+    match body {
+        Body::Packed { pieces, sums } => {
+            // No bytes lie nowhere: their place needs no file.
+            let offset = if sums.len == 0 { 0 } else { slot.offset };
+            (sums.placed(Within::Blob(slot.blob), offset), pieces)
+        }
+        Body::There(place) => (place, Vec::new()),
+    }
+}
+
+fn slot_op(slot: &Slot) -> larder_types::OpId {
+    larder_types::OpId { view: larder_types::View(slot.worker.0), seq: slot.seq }
+}
+
+fn metax(size: u64, description: Description, slot: &Slot) -> Metax {
+    Metax {
+        size,
+        clock: slot.clock,
+        region: RegionId(0),
+        etag: description.etag,
+        checksum: description.checksum,
+        attributes: description.attributes,
+        expires_ms: None,
+        encryption: None,
+        retention: None,
+    }
+}
+
+pub(crate) fn put_done(metax: &Metax) -> PutDone {
+    PutDone {
+        etag: metax.etag.clone(),
+        checksum: metax.checksum.clone(),
+        clock: metax.clock,
+        size: metax.size,
+    }
+}
+
+fn live(index: &Index, name: &BucketName) -> Result<BucketId, ObjectError> {
+    index.bucket_id(name).ok_or(ObjectError::NoSuchBucket)
+}
+
+fn open_upload(
+    index: &Index,
+    bucket: BucketId,
+    key: &ObjectKey,
+    upload: UploadId,
+) -> Result<UploadRow, ObjectError> {
+    index.upload(bucket, key, upload).map_err(unread)?.ok_or(ObjectError::NoSuchUpload)
+}
+
+fn check(
+    index: &Index,
+    bucket: BucketId,
+    key: &ObjectKey,
+    condition: &Condition,
+) -> Result<(), ObjectError> {
+    if condition.is_none() {
+        return Ok(());
+    }
+    let current = index.version(bucket, key).map_err(unread)?;
+    condition.check(current.as_ref().map(|version| &version.metax)).map_err(|unmet| match unmet {
+        Unmet::Failed => ObjectError::PreconditionFailed,
+        Unmet::NoSuchKey => ObjectError::NoSuchKey,
+    })
+}
+
+/// The index does not give a row.
+pub(crate) fn unread(error: PackError) -> ObjectError {
+    tracing::error!(%error, "the index cannot be read");
+    unavailable(&error.to_string())
+}
+
+pub(crate) fn unavailable(reason: &str) -> ObjectError {
+    ObjectError::Unavailable { reason: reason.to_owned() }
+}

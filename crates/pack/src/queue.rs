@@ -1,0 +1,97 @@
+//! Requests that wait for the committer.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use larder_objects::ObjectError;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+
+use crate::limits::QUEUE_MAX;
+use crate::plan::{Done, Wish};
+use crate::rows::BlobRow;
+
+/// What became of a wish: what it made, and the number of the blob that it is in.
+pub(crate) type Answer = Result<(Done, u64), ObjectError>;
+
+/// What the committer is asked.
+pub(crate) enum Request {
+    /// To change something.
+    Change { wish: Box<Wish>, reply: oneshot::Sender<Answer> },
+    /// To take down that a blob is in the backend. Answered by dropping `reply` when that is durable.
+    Uploaded { seq: u64, row: BlobRow, reply: oneshot::Sender<()> },
+    /// To close the open blob; answered with the number of the last one.
+    Seal { reply: oneshot::Sender<u64> },
+}
+
+/// Why the committer woke up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// There is something to do.
+    Asked,
+    /// It is due.
+    Due,
+    /// There is nothing left, and nothing comes any more.
+    Stopped,
+}
+
+/// A bounded queue.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    requests: VecDeque<Request>,
+    stopped: bool,
+}
+
+impl Queue {
+    /// Asks for a change.
+    ///
+    /// # Errors
+    /// [`ObjectError::SlowDown`] if too many wait, [`ObjectError::Unavailable`] once it is stopped.
+    pub(crate) fn push(&self, request: Request) -> Result<(), ObjectError> {
+        let mut state = self.state.lock();
+        if state.stopped {
+            return Err(ObjectError::Unavailable { reason: "the store is stopping".into() });
+        }
+        // The store's own requests are few, and others wait for them.
+        let is_change = matches!(request, Request::Change { .. });
+        if is_change && state.requests.len() >= QUEUE_MAX {
+            return Err(ObjectError::SlowDown);
+        }
+        state.requests.push_back(request);
+        self.ready.notify_one();
+        Ok(())
+    }
+
+    /// Moves all that waits behind what `into` has. Blocks, if `into` is empty, until there is something, until
+    /// `due` or until it is stopped.
+    pub(crate) fn take(&self, into: &mut VecDeque<Request>, due: Option<Instant>) -> Woken {
+        let mut state = self.state.lock();
+        while into.is_empty() && state.requests.is_empty() {
+            if state.stopped {
+                return Woken::Stopped;
+            }
+            match due {
+                None => self.ready.wait(&mut state),
+                Some(due) => {
+                    if self.ready.wait_until(&mut state, due).timed_out() {
+                        return Woken::Due;
+                    }
+                }
+            }
+        }
+        into.append(&mut state.requests);
+        Woken::Asked
+    }
+
+    /// Nothing is taken from now on.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.ready.notify_all();
+    }
+}

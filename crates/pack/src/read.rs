@@ -1,0 +1,271 @@
+//! Reading bodies: from the spool while their blob waits, else with one request for exactly the pieces that are needed.
+//!
+//! # Invariants
+//!
+//! 1. A piece leaves only after its sum verified. One that does not is asked for once more; then the read ends in an
+//!    error and an alarm.
+//! 2. The first piece is read before anything is answered.
+//! 3. A read holds a few pieces in memory, however large the object is.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt, stream};
+use larder_env::DiskFile;
+use larder_objects::{ObjectError, ReadBody};
+use larder_types::{BucketId, UploadId};
+use parking_lot::Mutex;
+
+use crate::backend::Unread;
+use crate::counters::count;
+use crate::entry::{Content, Place, Within};
+use crate::error::PackError;
+use crate::limits::SPOOL_READ_BYTES;
+use crate::packer::Shared;
+use crate::plan::unread;
+use crate::sums::verifies;
+
+/// Reads `range` of an object's bytes.
+///
+/// # Errors
+/// [`ObjectError::Damaged`], [`ObjectError::Unavailable`]; [`ObjectError::Changed`] if its parts are gone.
+pub(crate) async fn read(
+    shared: Arc<Shared>,
+    bucket: BucketId,
+    content: Content,
+    range: Range<u64>,
+) -> Result<ReadBody, ObjectError> {
+    let wanted = range.end - range.start;
+    let mut pieces = Pieces { rest: runs(bucket, content, range), current: None, shared };
+    let first = pieces.next().await?.unwrap_or_default();
+    if first.len() as u64 == wanted {
+        return Ok(ReadBody::Whole(first));
+    }
+    let rest = stream::try_unfold(pieces, |mut pieces| async move {
+        Ok(pieces.next().await?.map(|piece| (piece, pieces)))
+    });
+    let whole = stream::once(async { Ok(first) }).chain(rest);
+    Ok(ReadBody::Stream(Box::pin(Shareable(Mutex::new(whole.boxed())))))
+}
+
+/// A stream that may be shared, as nobody can poll it without owning it.
+struct Shareable(Mutex<BoxStream<'static, Result<Bytes, ObjectError>>>);
+
+impl Stream for Shareable {
+    type Item = Result<Bytes, ObjectError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.get_mut().poll_next_unpin(cx)
+    }
+}
+
+/// A part of what is to be read.
+enum Run {
+    Placed(Place, Range<u64>),
+    Part { bucket: BucketId, upload: UploadId, number: u16, range: Range<u64> },
+}
+
+fn runs(bucket: BucketId, content: Content, range: Range<u64>) -> VecDeque<Run> {
+    let (upload, parts) = match content {
+        Content::Run(place) => return VecDeque::from([Run::Placed(place, range)]),
+        Content::Parts { upload, parts } => (upload, parts),
+    };
+    let mut runs = VecDeque::new();
+    let mut begin = 0;
+    for part in parts {
+        let end = begin + part.len;
+        let (from, to) = (range.start.max(begin), range.end.min(end));
+        if from < to {
+            let range = from - begin..to - begin;
+            runs.push_back(Run::Part { bucket, upload, number: part.number, range });
+        }
+        begin = end;
+    }
+    runs
+}
+
+/// What is still to be read.
+struct Pieces {
+    shared: Arc<Shared>,
+    rest: VecDeque<Run>,
+    current: Option<Verified>,
+}
+
+impl Pieces {
+    async fn next(&mut self) -> Result<Option<Bytes>, ObjectError> {
+        loop {
+            if let Some(current) = &mut self.current {
+                if let Some(piece) = current.next(&self.shared).await? {
+                    return Ok(Some(piece));
+                }
+                self.current = None;
+            }
+            let Some(run) = self.rest.pop_front() else { return Ok(None) };
+            let (place, range) = match run {
+                Run::Placed(place, range) => (place, range),
+                Run::Part { bucket, upload, number, range } => {
+                    let part = self.shared.index.part(bucket, upload, number).map_err(unread)?;
+                    (part.ok_or(ObjectError::Changed)?.place, range)
+                }
+            };
+            if range.end > place.len || place.sum_bytes == 0 {
+                return Err(self.shared.lost(&place, "the index names more bytes than there are"));
+            }
+            self.current = Some(Verified::new(place, range));
+        }
+    }
+}
+
+/// One run being read and verified.
+struct Verified {
+    place: Place,
+    range: Range<u64>,
+    /// Number of the next piece.
+    index: u64,
+    source: Option<Source>,
+    gathered: BytesMut,
+    /// The next piece was asked for a second time.
+    again: bool,
+}
+
+/// Where a run's bytes come from.
+enum Source {
+    Spool { file: Arc<dyn DiskFile>, at: u64, end: u64 },
+    Backend(BoxStream<'static, Result<Bytes, PackError>>),
+}
+
+impl Verified {
+    fn new(place: Place, range: Range<u64>) -> Self {
+        let index = range.start / u64::from(place.sum_bytes);
+        Self { place, range, index, source: None, gathered: BytesMut::new(), again: false }
+    }
+
+    /// The next verified bytes of the range.
+    async fn next(&mut self, shared: &Shared) -> Result<Option<Bytes>, ObjectError> {
+        let step = u64::from(self.place.sum_bytes);
+        let begin = self.index * step;
+        if begin >= self.range.end {
+            return Ok(None);
+        }
+        let end = (begin + step).min(self.place.len);
+        loop {
+            let piece = self.piece(shared, (end - begin) as usize).await?;
+            if verifies(&self.place, self.index, &piece) {
+                self.index += 1;
+                self.again = false;
+                let from = self.range.start.max(begin) - begin;
+                let to = self.range.end.min(end) - begin;
+                return Ok(Some(piece.slice(from as usize..to as usize)));
+            }
+            count(&shared.backend.counters().bad_pieces);
+            if std::mem::replace(&mut self.again, true) {
+                return Err(shared.lost(&self.place, "its bytes do not verify"));
+            }
+            self.source = None;
+            self.gathered.clear();
+        }
+    }
+
+    /// So many bytes from the source, or fewer if it ends.
+    async fn piece(&mut self, shared: &Shared, len: usize) -> Result<Bytes, ObjectError> {
+        while self.gathered.len() < len {
+            let source = match &mut self.source {
+                Some(source) => source,
+                None => {
+                    let source = self.open(shared).await?;
+                    self.source.insert(source)
+                }
+            };
+            match source.next().await? {
+                // The usual case, of a small object: nothing is copied.
+                Some(bytes) if self.gathered.is_empty() && bytes.len() == len => return Ok(bytes),
+                Some(bytes) => self.gathered.extend_from_slice(&bytes),
+                None => break,
+            }
+        }
+        let len = len.min(self.gathered.len());
+        Ok(self.gathered.split_to(len).freeze())
+    }
+
+    /// One request for all pieces from the next one to the last that is needed.
+    async fn open(&mut self, shared: &Shared) -> Result<Source, ObjectError> {
+        let step = u64::from(self.place.sum_bytes);
+        let end = self.range.end.next_multiple_of(step).min(self.place.len);
+        let range = self.place.offset + self.index * step..self.place.offset + end;
+        let name = match self.place.within {
+            Within::Own(id) => id.path(),
+            Within::Blob(id) => {
+                let own = id.worker == shared.worker;
+                if let Some(file) = shared.spool.file(id.seq).filter(|_| own) {
+                    return Ok(Source::Spool { file, at: range.start, end: range.end });
+                }
+                match shared.index.blob(id).map_err(unread)? {
+                    Some(row) => row.name(id).path(),
+                    None => return Err(shared.lost(&self.place, "the index has no such blob")),
+                }
+            }
+        };
+        match shared.backend.pieces(&name, range).await {
+            Ok(pieces) => Ok(Source::Backend(pieces)),
+            Err(Unread::Missing) => Err(shared.lost(&self.place, "the backend does not have it")),
+            Err(Unread::Failed(error)) => Err(unreached(&error)),
+        }
+    }
+}
+
+impl Source {
+    async fn next(&mut self) -> Result<Option<Bytes>, ObjectError> {
+        match self {
+            Self::Backend(pieces) => match pieces.next().await {
+                Some(Ok(bytes)) => Ok(Some(bytes)),
+                Some(Err(error)) => Err(unreached(&error)),
+                None => Ok(None),
+            },
+            Self::Spool { file, at, end } => {
+                let (from, to) = (*at, (*at + SPOOL_READ_BYTES).min(*end));
+                *at = to;
+                if from == to {
+                    return Ok(None);
+                }
+                read_file(file.clone(), from, (to - from) as usize).await.map(Some)
+            }
+        }
+    }
+}
+
+async fn read_file(file: Arc<dyn DiskFile>, from: u64, len: usize) -> Result<Bytes, ObjectError> {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut bytes = vec![0; len];
+        let read = file.read_at(from, &mut bytes)?;
+        bytes.truncate(read);
+        Ok::<_, larder_env::DiskError>(Bytes::from(bytes))
+    });
+    match read.await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the spool cannot be read");
+            Err(ObjectError::Unavailable { reason: error.to_string() })
+        }
+        Err(stopped) => Err(ObjectError::Unavailable { reason: stopped.to_string() }),
+    }
+}
+
+fn unreached(error: &PackError) -> ObjectError {
+    tracing::warn!(%error, "a body could not be read from the backend");
+    ObjectError::Unavailable { reason: "the backend cannot be reached".to_owned() }
+}
+
+impl Shared {
+    /// Good bytes are nowhere: an alarm.
+    fn lost(&self, place: &Place, reason: &str) -> ObjectError {
+        count(&self.backend.counters().lost_reads);
+        let (within, offset, len) = (place.within, place.offset, place.len);
+        tracing::error!(?within, offset, len, reason, "an object cannot be read");
+        ObjectError::Damaged
+    }
+}

@@ -1,0 +1,144 @@
+//! A start: index and log first, and what is missing of the index from the backend.
+//!
+//! 1. Open the index. If it does not say how far it is, it is none: remove it and [rebuild](crate::rebuild) it.
+//! 2. Read the log. Changes behind the index are applied; those of blobs that are not in the backend become those
+//!    blobs again, sealed.
+//! 3. Remove files of the spool that no record names.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use larder_env::Disk;
+use larder_metalog::{LogConfig, Lsn, Recovered};
+use larder_types::codec::decode;
+
+use crate::backend::Backend;
+use crate::entry::{BlobId, WorkerId};
+use crate::error::PackError;
+use crate::index::Index;
+use crate::limits::LOG_SEGMENT_BYTES;
+use crate::log::{self, LogRecord, PackLog};
+use crate::rebuild::rebuild;
+use crate::rows::Applied;
+use crate::spool::Spool;
+
+/// Directory of the index.
+const INDEX_DIR: &str = "kv";
+
+/// What a start found.
+pub(crate) struct Start {
+    pub(crate) index: Index,
+    pub(crate) log: PackLog,
+    pub(crate) spool: Spool,
+    pub(crate) at: Applied,
+}
+
+/// Opens everything that lies in a directory.
+pub(crate) async fn recover(
+    disk: Arc<dyn Disk>,
+    dir: &Path,
+    backend: &Backend,
+    worker: WorkerId,
+) -> Result<Start, PackError> {
+    let (index, applied) = open_index(&dir.join(INDEX_DIR), backend, worker).await?;
+    let spool = Spool::new(disk.clone(), worker)?;
+    let config = LogConfig {
+        segment_bytes: LOG_SEGMENT_BYTES,
+        ..LogConfig::new(larder_env::rng::unique_u64())
+    };
+    let mut replay = Replay {
+        index: &index,
+        spool: &spool,
+        worker,
+        at: applied,
+        shown: Lsn(applied.lsn),
+        rebuilt: if applied.lsn == 0 { applied.blob } else { 0 },
+        failed: None,
+    };
+    let (appender, writer, recovery) =
+        larder_metalog::recover(disk, log::DIR, &config, &mut |record| replay.take(&record))?;
+    if let Some(error) = replay.failed {
+        return Err(error);
+    }
+    let at = replay.at;
+    if applied.lsn > recovery.end.0 {
+        return Err(PackError::damaged(log::DIR, "it ends before what the index shows"));
+    }
+    spool.start(at.blob);
+    spool.open_files()?;
+    tracing::info!(
+        records = recovery.records,
+        torn_bytes = recovery.torn_bytes,
+        blobs = spool.waiting(),
+        "the log was read; blobs that wait go up"
+    );
+    let log = PackLog::new(appender, writer, worker, at.seq);
+    Ok(Start { index, log, spool, at })
+}
+
+async fn open_index(
+    dir: &Path,
+    backend: &Backend,
+    worker: WorkerId,
+) -> Result<(Index, Applied), PackError> {
+    if let (index, Some(applied)) = Index::open(dir)? {
+        return Ok((index, applied));
+    }
+    // Half an index would mislead the changes that are applied to it.
+    std::fs::remove_dir_all(dir)?;
+    let (index, _) = Index::open(dir)?;
+    let applied = rebuild(backend, &index, worker).await?;
+    index.set_applied(&applied)?;
+    index.flush()?;
+    Ok((index, applied))
+}
+
+/// Takes records one by one.
+struct Replay<'a> {
+    index: &'a Index,
+    spool: &'a Spool,
+    worker: WorkerId,
+    at: Applied,
+    /// The index shows everything that ends here or before.
+    shown: Lsn,
+    /// Of a rebuilt index: it shows every change of this worker's blobs up to this one.
+    rebuilt: u64,
+    failed: Option<PackError>,
+}
+
+impl Replay<'_> {
+    fn take(&mut self, recovered: &Recovered<'_>) {
+        if self.failed.is_none() {
+            self.failed = self.replay(recovered).err();
+        }
+    }
+
+    fn replay(&mut self, recovered: &Recovered<'_>) -> Result<(), PackError> {
+        let record = decode::<LogRecord>("a record of the log", recovered.record.payload)?;
+        self.at.seq = self.at.seq.max(recovered.record.seq);
+        let shown = recovered.end <= self.shown;
+        match record {
+            LogRecord::Changed { blob, bucket, entry } => {
+                self.at.blob = self.at.blob.max(blob);
+                self.at.clock = self.at.clock.max(entry.clock);
+                if blob <= self.rebuilt {
+                    return Ok(());
+                }
+                self.spool.add(blob, &bucket, &entry, recovered.start, None);
+                if !shown {
+                    self.at.lsn = recovered.end.0;
+                    self.index.apply(self.worker, &entry, Some(&self.at))?;
+                }
+            }
+            LogRecord::Uploaded { blob, row } => {
+                self.spool.forget(blob);
+                if !shown && blob > self.rebuilt {
+                    self.at.lsn = recovered.end.0;
+                    let id = BlobId { worker: self.worker, seq: blob };
+                    self.index.add_blob(id, &row, Some(&self.at))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

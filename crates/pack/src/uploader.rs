@@ -1,0 +1,140 @@
+//! Takes sealed blobs to the backend, in their order.
+//!
+//! # Invariants
+//!
+//! 1. A blob goes up only while this worker owns the backend.
+//! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs.
+//! 3. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_env::DiskFile;
+use tokio::sync::{oneshot, watch};
+
+use crate::backend::{Backend, Unread};
+use crate::blob::{TRAILER_BYTES, Trailer};
+use crate::counters::count;
+use crate::entry::WorkerId;
+use crate::error::PackError;
+use crate::identity::check_owner;
+use crate::limits::{PART_BYTES, PARTS_UNDER_WAY_MAX, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
+use crate::queue::{Queue, Request};
+use crate::spool::{Sealed, Spool};
+
+/// What the uploader works with.
+pub(crate) struct Uploader {
+    pub(crate) backend: Backend,
+    pub(crate) spool: Arc<Spool>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) worker: WorkerId,
+    pub(crate) fatal: watch::Sender<Option<String>>,
+}
+
+impl Uploader {
+    /// Runs until it is dropped, the store stops, or the backend belongs to another.
+    pub(crate) async fn run(self) {
+        loop {
+            let sealed = self.spool.next_sealed().await;
+            let mut pause = UPLOAD_PAUSE;
+            while let Err(error) = self.upload(&sealed).await {
+                if let PackError::Superseded { .. } = error {
+                    tracing::error!(%error, "the store stops");
+                    self.queue.stop();
+                    self.fatal.send_replace(Some(error.to_string()));
+                    return;
+                }
+                count(&self.backend.counters().failed_uploads);
+                tracing::warn!(blob = %sealed.id, %error, ?pause, "a blob was not uploaded; it is tried again");
+                tokio::time::sleep(jittered(pause)).await;
+                pause = (pause * 2).min(UPLOAD_PAUSE_MAX);
+            }
+            count(&self.backend.counters().blobs);
+            let (reply, durable) = oneshot::channel();
+            let told = Request::Uploaded { seq: sealed.id.seq, row: sealed.row, reply };
+            if self.queue.push(told).is_err() {
+                return;
+            }
+            // Dropped when it is done; if the committer is gone it is done at the next start.
+            let _answered = durable.await;
+        }
+    }
+
+    async fn upload(&self, sealed: &Sealed) -> Result<(), PackError> {
+        check_owner(&self.backend, self.worker).await?;
+        let name = sealed.row.name(sealed.id).path();
+        match &sealed.file {
+            Some(file) if sealed.row.bytes > PART_BYTES as u64 => {
+                self.upload_parts(&name, file, sealed).await?;
+            }
+            Some(file) => {
+                let body = read_spool(file.clone(), 0, sealed.row.footer_offset).await?;
+                let whole = [body, sealed.tail.clone()].concat();
+                self.backend.put(&name, whole.into()).await?;
+            }
+            None => self.backend.put(&name, sealed.tail.clone()).await?,
+        }
+        self.verify(&name, sealed).await
+    }
+
+    /// Parts of equal size, as some backends want them.
+    async fn upload_parts(
+        &self,
+        name: &str,
+        file: &Arc<dyn DiskFile>,
+        sealed: &Sealed,
+    ) -> Result<(), PackError> {
+        let mut upload = self.backend.begin(name).await?;
+        let (bodies, step) = (sealed.row.footer_offset, PART_BYTES as u64);
+        let mut at = 0;
+        while at < sealed.row.bytes {
+            let end = (at + step).min(sealed.row.bytes);
+            let mut pieces = Vec::with_capacity(2);
+            if at < bodies {
+                pieces.push(read_spool(file.clone(), at, end.min(bodies)).await?);
+            }
+            if end > bodies {
+                let from = at.max(bodies) - bodies;
+                pieces.push(sealed.tail.slice(from as usize..(end - bodies) as usize));
+            }
+            upload.add(pieces, PARTS_UNDER_WAY_MAX).await?;
+            at = end;
+        }
+        upload.finish().await
+    }
+
+    /// The backend has all of it: the last bytes are where they belong.
+    async fn verify(&self, name: &str, sealed: &Sealed) -> Result<(), PackError> {
+        let end = sealed.row.bytes;
+        let last = self.backend.read(name, end - TRAILER_BYTES as u64..end).await;
+        let last = last.map_err(|unread| match unread {
+            Unread::Missing => PackError::damaged(name, "it was uploaded and is not there"),
+            Unread::Failed(error) => error,
+        })?;
+        let trailer = Trailer::decode(name, &last)?;
+        if trailer.id != sealed.id || trailer.blob_bytes() != end {
+            return Err(PackError::damaged(name, "it came back as another blob"));
+        }
+        Ok(())
+    }
+}
+
+async fn read_spool(file: Arc<dyn DiskFile>, from: u64, to: u64) -> Result<Bytes, PackError> {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut bytes = vec![0; (to - from) as usize];
+        let read = file.read_at(from, &mut bytes)?;
+        match read == bytes.len() {
+            true => Ok(Bytes::from(bytes)),
+            false => Err(PackError::damaged("a file of the spool", "it is too short")),
+        }
+    });
+    read.await.map_err(|stopped| PackError::System(std::io::Error::other(stopped)))?
+}
+
+/// Between half of it and all of it, so that those who failed together do not come back together.
+fn jittered(pause: Duration) -> Duration {
+    let half = pause / 2;
+    let chance = (larder_env::rng::unique_u64() % 1024) as u32;
+    half + half * chance / 1024
+}

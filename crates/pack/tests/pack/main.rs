@@ -1,0 +1,9 @@
+//! A packed store, through the interface that faces use, over backends in memory that can fail.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod backends;
+mod crashes;
+mod objects;
+mod support;
+mod uploads;

@@ -1,0 +1,284 @@
+//! A store to be tested, its backend, and the few calls that tests make.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use larder_objects::{
+    BodyDigest, BodyError, ListItem, ListRequest, ListedObject, ObjectError, Objects, PutBody,
+    PutDone, PutOptions, ReadBody,
+};
+use larder_pack::{Backend, PackConfig, PackError, Packer};
+use larder_types::{BucketName, Condition, EtagList, ObjectKey};
+use md5::Digest;
+use object_store::memory::InMemory;
+use object_store::path::Path as Name;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions as StoreOptions, PutPayload,
+    PutResult, Result,
+};
+
+pub const MIB: usize = 1024 * 1024;
+
+/// A backend in memory whose writes can be made to fail.
+#[derive(Debug, Default)]
+pub struct Faulty {
+    pub inner: InMemory,
+    pub refuses: AtomicBool,
+}
+
+impl Faulty {
+    fn check(&self) -> Result<()> {
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(Error::Generic { store: "test", source: "503 Slow Down".into() });
+        }
+        Ok(())
+    }
+
+    /// Names below a prefix, with sizes, sorted.
+    pub async fn names(&self, prefix: &str) -> Vec<(String, u64)> {
+        let mut found = self.inner.list(Some(&Name::from(prefix)));
+        let mut names = Vec::new();
+        while let Some(object) = found.next().await {
+            let object = object.unwrap();
+            names.push((object.location.to_string(), object.size));
+        }
+        names.sort();
+        names
+    }
+
+    pub async fn bytes(&self, name: &str) -> Bytes {
+        self.inner.get(&Name::from(name)).await.unwrap().bytes().await.unwrap()
+    }
+}
+
+impl fmt::Display for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a faulty store")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Faulty {
+    async fn put_opts(
+        &self,
+        name: &Name,
+        payload: PutPayload,
+        options: StoreOptions,
+    ) -> Result<PutResult> {
+        self.check()?;
+        self.inner.put_opts(name, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        name: &Name,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.check()?;
+        self.inner.put_multipart_opts(name, options).await
+    }
+
+    async fn get_opts(&self, name: &Name, options: GetOptions) -> Result<GetResult> {
+        self.inner.get_opts(name, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        names: BoxStream<'static, Result<Name>>,
+    ) -> BoxStream<'static, Result<Name>> {
+        self.inner.delete_stream(names)
+    }
+
+    fn list(&self, prefix: Option<&Name>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Name>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Name, to: &Name, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+/// Small blobs that go up only when they are told to.
+pub fn config(dir: &Path) -> PackConfig {
+    PackConfig {
+        blob_bytes: MIB as u64,
+        packed_bytes: MIB as u64,
+        spool_bytes: 64 * MIB as u64,
+        flush_timeout: Duration::from_secs(3600),
+        ..PackConfig::new(dir)
+    }
+}
+
+pub async fn try_open(
+    config: PackConfig,
+    store: &Arc<Faulty>,
+) -> std::result::Result<Packer, PackError> {
+    Packer::open(config, Backend::over(store.clone())).await
+}
+
+pub async fn open(dir: &Path, store: &Arc<Faulty>) -> Packer {
+    try_open(config(dir), store).await.unwrap()
+}
+
+/// What a process that dies now would leave behind.
+pub fn snapshot(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    // Bodies are synced before the log names them: the log is looked at first.
+    for part in ["worker", "kv", "log", "spool"] {
+        copy_tree(&dir.join(part), &copy.path().join(part));
+    }
+    copy
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    if from.is_file() {
+        std::fs::copy(from, to).unwrap();
+        return;
+    }
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        copy_tree(&entry.path(), &to.join(entry.file_name()));
+    }
+}
+
+pub fn bucket(name: &str) -> BucketName {
+    BucketName::new(name).unwrap()
+}
+
+pub fn key(key: &str) -> ObjectKey {
+    ObjectKey::new(key).unwrap()
+}
+
+/// Bytes that are the same for the same seed.
+pub fn content(seed: u64, len: usize) -> Bytes {
+    let mut rng = larder_env::SeededRng::new(seed);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes.into()
+}
+
+/// A body that comes in pieces; with `broken`, it ends in an error.
+pub struct Sent {
+    bytes: Bytes,
+    at: usize,
+    announced: bool,
+    broken: bool,
+}
+
+impl Sent {
+    pub fn whole(bytes: Bytes) -> Self {
+        Self { bytes, at: 0, announced: true, broken: false }
+    }
+
+    pub fn unannounced(bytes: Bytes) -> Self {
+        Self { announced: false, ..Self::whole(bytes) }
+    }
+
+    pub fn broken(bytes: Bytes) -> Self {
+        Self { broken: true, ..Self::whole(bytes) }
+    }
+}
+
+impl PutBody for Sent {
+    fn len(&self) -> Option<u64> {
+        self.announced.then_some(self.bytes.len() as u64)
+    }
+
+    async fn next(&mut self) -> Option<std::result::Result<Bytes, BodyError>> {
+        let end = (self.at + 100_000).min(self.bytes.len());
+        let piece = self.bytes.slice(self.at..end);
+        self.at = end;
+        if piece.is_empty() {
+            return self.broken.then_some(Err(BodyError::Incomplete));
+        }
+        Some(Ok(piece))
+    }
+
+    fn finish(&mut self) -> std::result::Result<BodyDigest, BodyError> {
+        Ok(BodyDigest { md5: md5::Md5::digest(&self.bytes).into(), checksum: None })
+    }
+}
+
+pub fn only_if_new() -> PutOptions {
+    let condition = Condition { if_none_match: Some(EtagList::Any), ..Condition::default() };
+    PutOptions { condition, ..PutOptions::default() }
+}
+
+pub async fn put(
+    store: &Packer,
+    name: &str,
+    bytes: Bytes,
+) -> std::result::Result<PutDone, ObjectError> {
+    store.put(&bucket("first"), &key(name), PutOptions::default(), Sent::whole(bytes)).await
+}
+
+pub async fn delete(store: &Packer, name: &str) {
+    store.delete(&bucket("first"), &key(name), Condition::default()).await.unwrap();
+}
+
+/// All bytes of an object, or those of a range.
+pub async fn get_range(
+    store: &Packer,
+    name: &str,
+    range: Option<std::ops::Range<u64>>,
+) -> std::result::Result<Bytes, ObjectError> {
+    let opened = store.open(&bucket("first"), &key(name)).await?;
+    let range = range.unwrap_or(0..opened.metax.size);
+    if range.is_empty() {
+        return Ok(Bytes::new());
+    }
+    match store.read(&opened, range).await? {
+        ReadBody::Whole(bytes) => Ok(bytes),
+        ReadBody::Stream(mut pieces) => {
+            let mut bytes = BytesMut::new();
+            while let Some(piece) = pieces.next().await {
+                bytes.extend_from_slice(&piece?);
+            }
+            Ok(bytes.freeze())
+        }
+    }
+}
+
+pub async fn get(store: &Packer, name: &str) -> std::result::Result<Bytes, ObjectError> {
+    get_range(store, name, None).await
+}
+
+pub async fn list(store: &Packer, of: &BucketName) -> Vec<ListedObject> {
+    let request = ListRequest { max: 1000, ..ListRequest::default() };
+    let page = store.list(of, request).await.unwrap();
+    assert!(!page.truncated);
+    let entry = |item| match item {
+        ListItem::Entry(entry) => entry,
+        ListItem::Group(group) => panic!("a group {group} without a delimiter"),
+    };
+    page.items.into_iter().map(entry).collect()
+}
+
+/// A store with a bucket.
+pub async fn made() -> (tempfile::TempDir, Arc<Faulty>, Packer) {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = Arc::<Faulty>::default();
+    let store = open(dir.path(), &backend).await;
+    store.create_bucket(&bucket("first"), None).await.unwrap();
+    (dir, backend, store)
+}
+
+pub fn count(counter: &std::sync::atomic::AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
