@@ -90,11 +90,11 @@ class Cluster:
     def status(self):
         return status_of(self.binary, self.directory / "node-1" / "proxy" / "role.toml")
 
-    def token(self, name, role):
+    def token(self, name, role, machine=99):
         """Lines for the configuration of another server, on a machine of its own."""
         config = self.directory / "node-1" / "manager" / "role.toml"
         done = subprocess.run(
-            [self.binary, "token", "--config", config, "--name", name, "--role", role, "--machine", "99"],
+            [self.binary, "token", "--config", config, "--name", name, "--role", role, "--machine", str(machine)],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
         )
         assert done.returncode == 0, f"token ended with {done.returncode}: {done.stderr}"

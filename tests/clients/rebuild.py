@@ -1,90 +1,202 @@
-"""Copies that are missing are made again: after a data server was away, after another was drained, after one was lost.
+"""Copies that are missing are made again: after a data server was away, when another drains, and after two were lost at once.
 
-A cluster of four nodes keeps three copies. One data server is killed and kept away while objects are put: when it is back, they have
-three copies. One is drained under S3 writers, and then removed: nothing was lost, and its volumes are elsewhere. One loses its disk
-and is removed: after a while every volume has three copies again, and every object reads as it was put with any other
-data server stopped. What had a single copy left was copied before what had two, which counters show.
+A cluster of three nodes keeps three copies. A data server is paused while objects are put: once it is back they have three copies.
+Two spare data servers join; a third one drains under S3 writers until it holds nothing. Two others are removed for good, one after
+the other: every volume has three copies again, what had a single one left was copied first, and every object reads as it was put.
 
     python3 tests/clients/rebuild.py [--seed N] [--objects N] [--binary PATH]
 """
 
 import argparse
-import os
 import random
-import shutil
+import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
-from cluster import wait_until_whole
+from cluster import operate, wait_until_whole
 from devcluster import Cluster
 from harness import default_binary, scratch_folder
 from workload import Clock, Failed
 
-NODES = 4
 BUCKET = "rebuild"
-REBUILT_SECONDS = 90
-
-
-def operate(cluster, *words):
-    command = [cluster.binary, *words, "--config", cluster.config(0, "manager")]
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-    if ended.returncode != 0:
-        raise Failed(f"larder {' '.join(words)}: {ended.returncode}, {ended.stdout}{ended.stderr}")
+REBUILT_SECONDS = 120
+DOWN_SECONDS = 20
+SPARES = ("spare-1", "spare-2")
 
 
 class Objects:
-    """Objects that were put, by key; sizes from one block to several chunks."""
-
-    SIZES = (3_000, 8_192, 70_000, 300_000, 9_000_000)
+    """Objects that were put, by key: most of a few blocks, some of several chunks."""
 
     def __init__(self, rng):
         self.rng, self.bodies = rng, {}
 
-    def put(self, proxy, count, name):
+    def put(self, proxy, numbers, name):
         s3 = proxy.boto3(connect_timeout=2, read_timeout=30)
-        for number in range(count):
-            size = self.SIZES[min(number % 40, 4)] if number % 40 < 5 else self.rng.randrange(2_100, 20_000)
+        for number in numbers:
+            size = 9_000_000 if number % 50 == 7 else self.rng.randrange(2_100, 40_000)
             body = self.rng.randbytes(size)
             s3.put_object(Bucket=BUCKET, Key=f"{name}/{number}", Body=body)
             self.bodies[f"{name}/{number}"] = body
 
     def verify(self, proxy, when):
         s3 = proxy.boto3(connect_timeout=2, read_timeout=30)
-        for key, body in self.bodies.items():
+        for key, body in list(self.bodies.items()):
             if s3.get_object(Bucket=BUCKET, Key=key)["Body"].read() != body:
                 raise Failed(f"{when}: {key} reads otherwise than it was put")
 
 
-def short(cluster, without=()):
-    """Volumes that have fewer than three current copies, or one on a server that is to have none; and the status."""
-    status = cluster.status()
-    volumes = status["volumes"]
-    return volumes, [volume for volume in volumes["list"] if volume["current"] < 3 or set(volume["on"]) & set(without)]
+class Spare:
+    """A data server beside those of the nodes."""
+
+    def __init__(self, cluster, scratch, name, machine):
+        lines = cluster.token(name, "data", machine)
+        config = scratch / f"{name}.toml"
+        config.write_text(f'dir = "{scratch}/{name}"\nlisten = "127.0.0.1:0"\n{lines}')
+        command = [cluster.binary, "data", "--config", config]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(30)
 
 
-def wait_until_rebuilt(cluster, what, without=()):
+def until(seconds, what, look):
+    """Looks until it is true; how long that took."""
     begun = time.monotonic()
     while True:
-        status = cluster.status()
-        copies = status["volumes"]
-        drains = {server["name"]: server for server in status["servers"]}
-        held = sum(drains[name].get("replicas", 0) for name in without if name in drains)
-        if copies["short"] == 0 and copies["rebuilding"] == 0 and held == 0:
+        seen = look()
+        if seen is True:
             return time.monotonic() - begun
-        if time.monotonic() > begun + REBUILT_SECONDS:
-            raise Failed(f"{what}: not rebuilt after {REBUILT_SECONDS} s: {copies}, {held} replicas held by {without}")
+        if time.monotonic() > begun + seconds:
+            raise Failed(f"{what}: not so after {seconds} s: {seen}")
         time.sleep(0.2)
 
 
-def counters(ports):
-    """What the meta servers have counted, each by itself."""
-    found = []
+def server(status, name):
+    return next(server for server in status["servers"] if server["name"] == name)
+
+
+def is_rebuilt(cluster):
+    volumes = {name: count for name, count in cluster.status()["volumes"].items() if name != "unclean"}
+    wanted = 3 * volumes["total"]
+    return volumes["replicas_current"] == wanted and volumes["degraded"] == 0 or volumes
+
+
+def count(ports):
+    """What the meta servers have counted of their rebuilding, in all."""
+    total = {}
     for port in ports:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
-        words = (line.split() for line in lines if line.startswith("larder_rebuild_"))
-        found.append({name.removeprefix("larder_rebuild_"): float(value) for name, value in words})
-    return found
+        for line in lines:
+            if found := re.match(r"larder_rebuild_(\w+?)(?:_total)? (\S+)$", line):
+                total[found[1]] = total.get(found[1], 0) + float(found[2])
+    return total
+
+
+def with_metrics(cluster):
+    """Has the meta servers tell what they count; returns their ports."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(cluster.nodes)]
+    ports = [listening.getsockname()[1] for listening in sockets]
+    cluster.start()
+    cluster.stop()
+    for node, port in enumerate(ports):
+        config = cluster.config(node, "meta")
+        config.write_text(f'metrics_listen = "127.0.0.1:{port}"\n{config.read_text()}')
+        sockets[node].close()
+    cluster.start()
+    return ports
+
+
+def away(cluster, objects, arguments):
+    cluster.signal(1, "data", signal.SIGSTOP)
+    try:
+        until(DOWN_SECONDS, "a paused data server is down", lambda: server(cluster.status(), "node-2-data")["state"] == "down")
+        objects.put(cluster.proxies[0], range(arguments.objects), "away")
+        if is_rebuilt(cluster) is True:
+            raise Failed("no volume lacks a copy, though a data server was away: the test shows nothing")
+    finally:
+        cluster.signal(1, "data", signal.SIGCONT)
+    return until(REBUILT_SECONDS, "copies after a data server was away", lambda: is_rebuilt(cluster))
+
+
+def drain(cluster, objects, arguments):
+    writes = threading.Thread(target=objects.put, args=(cluster.proxies[1], range(arguments.objects), "drain"))
+    writes.start()
+    operate(cluster, 0, "drains", "drain", "node-1-data")
+    took = until(REBUILT_SECONDS, "a data server drains", lambda: server(cluster.status(), "node-1-data")["copies"] == 0 or "it holds copies")
+    writes.join()
+    took += until(REBUILT_SECONDS, "copies after a data server was drained", lambda: is_rebuilt(cluster))
+    operate(cluster, 0, "drains no more", "drain", "node-1-data", "--undo")
+    return took
+
+
+def lose_two(cluster):
+    for name in ("node-2-data", "node-3-data"):
+        operate(cluster, 0, "removed for good", "remove", name, "--yes")
+    return until(REBUILT_SECONDS, "copies after two data servers were lost", lambda: is_rebuilt(cluster))
+
+
+def run(cluster, arguments, scratch):
+    rng, clock = random.Random(arguments.seed), Clock()
+    ports = with_metrics(cluster)
+    wait_until_whole(cluster)
+    cluster.proxies[0].boto3().create_bucket(Bucket=BUCKET)
+    objects = Objects(rng)
+    objects.put(cluster.proxies[0], range(arguments.objects), "first")
+    took = {"a data server was away": away(cluster, objects, arguments)}
+    objects.verify(cluster.proxies[2], "after a data server was away")
+    clock.tell(f"away: {count(ports)}")
+    spares = []
+    try:
+        for machine, name in enumerate(SPARES):
+            spares.append(Spare(cluster, scratch, name, 90 + machine))
+        for name in SPARES:
+            until(DOWN_SECONDS, "a spare data server joins", lambda: server(cluster.status(), name)["volumes_free"] > 0)
+        took["one was drained"] = drain(cluster, objects, arguments)
+        objects.verify(cluster.proxies[0], "after a data server was drained")
+        clock.tell(f"drained: {count(ports)}")
+        before = count(ports)
+        took["two were lost"] = lose_two(cluster)
+        after = count(ports)
+        objects.verify(cluster.proxies[0], "after two data servers were lost")
+        clock.tell(f"lost: {after}")
+        if after["copies_of_single"] <= before["copies_of_single"] or after["chunks_lost"] > 0:
+            raise Failed(f"two data servers were lost, and {before} became {after}")
+    finally:
+        for spare in spares:
+            spare.stop()
+    return len(objects.bodies), took, after
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=default_binary())
+    parser.add_argument("--objects", type=int, default=150, help="so many are put in each of three phases")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
+    arguments = parser.parse_args()
+    print(f"rebuild: seed {arguments.seed}", flush=True)
+    with scratch_folder(arguments.keep) as scratch:
+        cluster = Cluster(arguments.binary, scratch / "cluster", 3)
+        try:
+            objects, took, counted = run(cluster, arguments, scratch)
+        except (Failed, AssertionError) as failure:
+            print(f"FAIL rebuild: {failure}\n{cluster.log_tail()}\n0 passed, 1 failed")
+            return 1
+        finally:
+            cluster.kill_all()
+    told = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in took.items())
+    made = int(counted["copies_of_single"] + counted["copies_of_several"])
+    print(f"rebuild: {objects} objects, none lost; three copies of all again after {told}; {made} copies made")
+    print("1 passed, 0 failed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
