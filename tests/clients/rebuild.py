@@ -1,6 +1,6 @@
-"""Copies that are missing are made again: after a data server was away, when another drains, and after two were lost at once.
+"""Copies that are missing or rotten are made again: when a reader meets a rotten one, after a data server was away, when another drains, and after two were lost at once.
 
-A cluster of three nodes keeps three copies. A data server is paused while objects are put: once it is back they have three copies.
+A cluster of three nodes keeps three copies. Each copy of an object is overwritten on disk in turn, and is mended. A data server is paused while objects are put: once it is back they have three copies.
 Two spare data servers join; a third one drains under S3 writers until it holds nothing. Two others are removed for good, one after
 the other: every volume has three copies again, what had a single one left was copied first, and every object reads as it was put.
 
@@ -8,6 +8,7 @@ the other: every volume has three copies again, what had a single one left was c
 """
 
 import argparse
+import mmap
 import random
 import re
 import signal
@@ -113,6 +114,30 @@ def with_metrics(cluster):
     return ports
 
 
+def rot(cluster, objects):
+    """Overwrites bytes of each copy of an object in turn, where they lie on disk; readers have it mended."""
+    key, body = next((key, body) for key, body in objects.bodies.items() if 10_000 < len(body) < 60_000)
+    s3, mended = cluster.proxies[0].boto3(connect_timeout=2, read_timeout=30), 0
+    for node in range(cluster.nodes):
+        path = cluster.config(node, "data").parent / "data0"
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+            at = data.find(body[4_096:4_160])
+            if at < 0:
+                continue
+            data[at : at + 8] = b"rotten!!"
+            data.flush()
+
+            def is_mended():
+                if s3.get_object(Bucket=BUCKET, Key=key)["Body"].read() != body:
+                    raise Failed(f"{key} reads otherwise than it was put, as one copy is rotten")
+                return data[at : at + 64] == body[4_096:4_160] or f"node {node + 1}'s copy of {key} is rotten still"
+
+            until(REBUILT_SECONDS, "a rotten copy is mended", is_mended)
+            mended += 1
+    if mended < 2:
+        raise Failed(f"{mended} copies of {key} were found on disk")
+
+
 def away(cluster, objects, arguments):
     cluster.signal(1, "data", signal.SIGSTOP)
     try:
@@ -149,6 +174,7 @@ def run(cluster, arguments, scratch):
     cluster.proxies[0].boto3().create_bucket(Bucket=BUCKET)
     objects = Objects(rng)
     objects.put(cluster.proxies[0], range(arguments.objects), "first")
+    rot(cluster, objects)
     took = {"a data server was away": away(cluster, objects, arguments)}
     objects.verify(cluster.proxies[2], "after a data server was away")
     clock.tell(f"away: {count(ports)}")

@@ -21,6 +21,8 @@ pub const GRANT_MS_MAX: u64 = 60_000;
 pub const LV_FAILURES_MAX: u32 = 4;
 /// Copies of one PG's chunks that are being made at a time.
 pub const REFILLS_MAX: usize = 32;
+/// Copies of one PG's chunks that readers found damaged, and that wait to be made anew; more are found again.
+pub const SUSPECTS_MAX: usize = 1024;
 /// Chunks whose holders change in one op: about 20 KiB.
 pub const HOLDERS_CHANGES_MAX: usize = 128;
 /// Chunks of one PG whose holders are about to change.
@@ -132,7 +134,7 @@ pub const PG_MOVES_MAX: usize = 8;
 /// PGs that get another primary for balance at a time.
 pub const LEADS_MAX: usize = 8;
 /// LVs of which a replica is filled at a time.
-pub const LV_MOVES_MAX: usize = 16;
+pub const LV_MOVES_MAX: usize = 128;
 
 const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_MS, "one lost renewal costs no lease");
 const _: () =

@@ -187,6 +187,13 @@ pub enum Call {
     },
     /// Answer when the index shows everything that this PG has taken so far.
     Barrier,
+    /// A reader found that a data server's copy of a chunk is damaged. Has no answer.
+    Suspect {
+        /// The chunk's grant.
+        grant: Grant,
+        /// Where the copy lies.
+        server: ServerId,
+    },
 }
 
 /// Why a call was refused, sorted by what the caller should do.

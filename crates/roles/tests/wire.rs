@@ -95,6 +95,7 @@ fn said() -> Vec<String> {
             vec![ServerId(4)],
         )))),
         hex(&encode(&ProxyMessage::Manager(ManagerMessage::WhoAreYou))),
+        hex(&encode(&Call::Suspect { grant, server: ServerId(6) })),
         hex(&encode(&ManagerMessage::Vacate(lv, 2, version))),
         hex(&encode(&ServerMessage::Rebuilt(lv, 2, larder_types::DiskId(6)))),
         hex(&encode(&ServerMessage::Vacated(lv, 2, view, version))),

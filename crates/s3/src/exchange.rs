@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use http::header::CONTENT_LENGTH;
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use larder_objects::BodyError;
@@ -59,6 +59,7 @@ impl<H: ServerHooks> Exchange<H> {
         }
         let id = self.ids.next();
         let uri = request.uri().clone();
+        let waits = request.headers().contains_key(EXPECT);
         let mut tally = Tally {
             hooks: Arc::clone(&self.hooks),
             id,
@@ -80,6 +81,10 @@ impl<H: ServerHooks> Exchange<H> {
             log_failure(shape.op, status, id, &detail);
         }
         let headers = response.headers_mut();
+        if waits && !status.is_success() {
+            // Whether the body comes after all is the client's choice: nothing else can be read here.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         headers.insert(X_AMZ_REQUEST_ID, id.header());
         headers.insert(X_AMZ_ID_2, self.host_id.clone());
         tracing::debug!(request = %id, op = shape.op, status = tally.status, "answered");

@@ -20,7 +20,7 @@ use larder_types::{
 use crate::happening::{Ask, Asker, Caller, Heard, NodeIn, ProxyIn, StoreIn};
 use crate::index::BUCKET;
 use crate::net::Net;
-use crate::servers::{place, primary_of};
+use crate::servers::{Server, place, primary_of};
 use crate::setup::Setup;
 use crate::verdict::Finding;
 
@@ -178,6 +178,19 @@ impl Desk {
     /// Tells a primary something that has no answer.
     pub(crate) fn tell(&self, pg: PgId, call: larder_protocol::Call) {
         self.0.borrow_mut().ask(pg, None, Ask::Call(call));
+    }
+
+    /// Tells a primary that a copy is damaged.
+    pub(crate) fn suspect(&self, chunk: &Chunk, replica: usize) {
+        let place = {
+            let state = self.0.borrow();
+            let place = place(&state.setup, &state.map, chunk.lv, replica);
+            place.map(|(store, _)| state.setup.id_of(Server::Store(store)))
+        };
+        if let Some(server) = place {
+            let grant = chunk.grant;
+            self.tell(grant.pg, larder_protocol::Call::Suspect { grant, server });
+        }
     }
 
     /// Takes a task's step and sends what it wants sent.

@@ -43,6 +43,11 @@ impl RoleMetrics for MetaMetrics {
                 "Copies made of chunks of which two or more could be read",
                 of(&|good| good > 1),
             ),
+            (
+                "rebuild_mended_copies",
+                "Copies that readers found damaged, and that were made anew",
+                rebuild.mended() as f64,
+            ),
             ("rebuild_bytes", "Bytes of copies made", rebuild.bytes() as f64),
             (
                 "rebuild_failed_copies",

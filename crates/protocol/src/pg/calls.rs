@@ -49,6 +49,10 @@ impl Pg {
                 }
                 self.begin_resolution(op, index, out)
             }
+            Call::Suspect { grant, server } => {
+                self.suspect(grant, server);
+                Ok(())
+            }
             Call::Barrier => {
                 self.barrier(token, out);
                 Ok(())
@@ -182,9 +186,11 @@ impl Pg {
                 self.append_op(op, Some((token, ReplyKind::Done)), out);
                 Ok(Step::Done)
             }
-            Call::Commit { .. } | Call::Abandon { .. } | Call::Barrier | Call::Read { .. } => {
-                unreachable!("not a mutation: handled in call()")
-            }
+            Call::Commit { .. }
+            | Call::Abandon { .. }
+            | Call::Suspect { .. }
+            | Call::Barrier
+            | Call::Read { .. } => unreachable!("not a mutation: handled in call()"),
         }
     }
 

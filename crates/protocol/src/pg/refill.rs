@@ -25,15 +25,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, Chunk, Grant, Holders, HoldersChange, LvId, Op, OpId, OpSeq, PartRow, VersionRow,
+    Body, Chunk, Grant, Holders, HoldersChange, LvId, Op, OpId, OpSeq, PartRow, ServerId,
+    VersionRow,
 };
 
 use super::Pg;
 use crate::index::{Index, IndexError};
-use crate::limits::{HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, TAIL_OPS_MAX};
+use crate::limits::{
+    HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECTS_MAX, TAIL_OPS_MAX,
+};
 use crate::manager::state::MapVersion;
 use crate::message::{Effect, Outbox};
-use crate::space::Need;
+use crate::space::{Need, VolumeGroup};
 
 /// The attempt of every copy's grant: no put has as many.
 const REFILL_ATTEMPT: u32 = u32::MAX;
@@ -66,11 +69,24 @@ pub struct Considered {
     pub refill: Option<Box<Refill>>,
 }
 
+/// A copy under way.
+#[derive(Debug)]
+struct UnderWay {
+    /// Grant of its chunk.
+    chunk: Grant,
+    to: usize,
+    server: ServerId,
+    /// Its own grant.
+    grant: Grant,
+}
+
 /// What a primary remembers of all this, for one view.
 #[derive(Debug, Default)]
 pub(super) struct Refills {
     /// Copies under way, by row.
-    under_way: BTreeMap<Bytes, (Grant, usize, Grant)>,
+    under_way: BTreeMap<Bytes, UnderWay>,
+    /// Copies that readers found damaged, each with the reason to walk that it is.
+    suspects: BTreeMap<(Grant, ServerId), u64>,
     /// Changes that have no op yet.
     changes: Vec<HoldersChange>,
     /// Reasons to walk so far.
@@ -86,7 +102,7 @@ impl Refills {
 
     /// The oldest grant of a copy under way.
     pub(super) fn oldest(&self) -> Option<OpSeq> {
-        self.under_way.values().map(|(_, _, grant)| grant.op.seq).min()
+        self.under_way.values().map(|under_way| under_way.grant.op.seq).min()
     }
 
     pub(super) fn has_changes(&self) -> bool {
@@ -125,13 +141,14 @@ impl Pg {
         let Some(space) = self.space.as_ref().filter(|_| self.serves()) else {
             return Ok(Considered::default());
         };
-        if space.need(chunk).is_met() {
+        let suspected = self.suspected(space, chunk);
+        if space.need(chunk, suspected).is_met() {
             return Ok(Considered::default());
         }
         let Some(chunk) = self.shown(row, chunk.grant, index)? else {
             return Ok(Considered::default());
         };
-        let need = space.need(&chunk);
+        let need = space.need(&chunk, suspected);
         let unmet = need.absent.union(need.leaving);
         let (good, gives_up) = (need.good.count(), false);
         let mut considered = Considered { unmet, good, gives_up, refill: None };
@@ -161,6 +178,17 @@ impl Pg {
         Ok(chunk_in(row, &value)?.filter(|chunk| chunk.grant == grant))
     }
 
+    /// Replicas of a chunk whose copies readers found damaged.
+    fn suspected(&self, space: &VolumeGroup, chunk: &Chunk) -> Holders {
+        let suspects = &self.refills.suspects;
+        let Some(info) = space.info(chunk.lv).filter(|_| !suspects.is_empty()) else {
+            return Holders::default();
+        };
+        let is_suspect =
+            |at: &usize| suspects.contains_key(&(chunk.grant, info.replicas[*at].server));
+        info.present().iter().filter(is_suspect).fold(Holders::default(), Holders::with)
+    }
+
     fn refill(&mut self, row: &[u8], chunk: Chunk, need: Need) -> Option<Box<Refill>> {
         let at = OpId { view: self.view, seq: self.applied.seq.next() };
         let lasts = self.planted.copies_under_lasting_grants();
@@ -175,17 +203,21 @@ impl Pg {
         }
         let (row, pg) = (Bytes::copy_from_slice(row), self.id);
         let grant = Grant { pg, op: at, attempt: REFILL_ATTEMPT };
-        self.refills.under_way.insert(row.clone(), (chunk.grant, to, grant));
+        let server = space.info(chunk.lv)?.replicas[to].server;
+        let under_way = UnderWay { chunk: chunk.grant, to, server, grant };
+        self.refills.under_way.insert(row.clone(), under_way);
         Some(Box::new(Refill { row, chunk, from: need.good, to, grant }))
     }
 
     pub(super) fn refilled(&mut self, row: Bytes, grant: Grant, is_copied: bool, out: &mut Outbox) {
-        match self.refills.under_way.get(&row) {
-            Some((_, _, under)) if *under == grant => {}
-            _ => return,
+        if self.refills.under_way.get(&row).is_none_or(|under_way| under_way.grant != grant) {
+            return;
         }
-        let Some((chunk, to, _)) = self.refills.under_way.remove(&row) else { return };
+        let Some(UnderWay { chunk, to, server, .. }) = self.refills.under_way.remove(&row) else {
+            return;
+        };
         if is_copied {
+            self.refills.suspects.remove(&(chunk, server));
             let (gained, lost) = (Holders::default().with(to), Holders::default());
             self.refills.changes.push(HoldersChange { row, grant: chunk, gained, lost });
         }
@@ -206,7 +238,8 @@ impl Pg {
 
     /// A put is in the index by now with these holders.
     pub(super) fn note_holders(&mut self, chunk: &Chunk) {
-        if self.space.as_ref().is_some_and(|space| !space.need(chunk).is_met()) {
+        let is_met = |space: &VolumeGroup| space.need(chunk, Holders::default()).is_met();
+        if self.space.as_ref().is_some_and(|space| !is_met(space)) {
             self.refills.want_walk();
         }
     }
@@ -220,8 +253,20 @@ impl Pg {
         }
     }
 
+    /// A copy is damaged, a reader says. It is made anew from another, if the chunk is there still.
+    pub(super) fn suspect(&mut self, grant: Grant, server: ServerId) {
+        let refills = &mut self.refills;
+        if refills.suspects.len() < SUSPECTS_MAX && !refills.suspects.contains_key(&(grant, server))
+        {
+            refills.want_walk();
+            refills.suspects.insert((grant, server), refills.reasons);
+        }
+    }
+
     /// A walk is through.
     pub(super) fn walked(&mut self, walk: u64, unmet: &BTreeSet<(LvId, usize)>, out: &mut Outbox) {
+        // What it has found of these is mended, or will be found again.
+        self.refills.suspects.retain(|_, reason| *reason > walk);
         let Some(space) = self.space.as_ref().filter(|_| walk == self.refills.reasons) else {
             return;
         };

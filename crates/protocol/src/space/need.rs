@@ -34,7 +34,7 @@ pub(super) struct Leaving {
 pub struct Need {
     /// Replicas that have a copy which can be read.
     pub good: Holders,
-    /// Replicas that are to have a copy and have none.
+    /// Replicas that are to have a copy, and have none or a damaged one.
     pub absent: Holders,
     /// Those of the absent that can be given one now.
     pub missing: Holders,
@@ -62,7 +62,8 @@ impl Lv {
         lost.fold(Holders::default(), |all, (replica, _)| all.with(*replica))
     }
 
-    fn need(&self, chunk: &Chunk) -> Need {
+    /// What a chunk lacks, if the copies of these replicas are not to be trusted.
+    fn need(&self, chunk: &Chunk, suspected: Holders) -> Need {
         let (present, leaving) = (self.info.present(), self.leaving());
         let holders = chunk.holders.common(present);
         let stay = present.without(leaving);
@@ -76,10 +77,11 @@ impl Lv {
         if absent.is_empty() && !holders.common(stay).is_empty() {
             surplus = holders.common(leaving);
         }
+        let to_mend = holders.common(stay).common(suspected);
         Need {
-            good: holders.without(self.gone),
-            absent,
-            missing: absent.common(open).without(self.gone),
+            good: holders.without(self.gone).without(suspected),
+            absent: absent.union(to_mend),
+            missing: absent.union(to_mend).common(open).without(self.gone),
             leaving: holders.common(leaving),
             surplus,
         }
@@ -99,10 +101,11 @@ impl VolumeGroup {
         self.lvs.get(&lv).map(Lv::lost).unwrap_or_default()
     }
 
-    /// What a chunk lacks; nothing in an LV that the group does not have.
+    /// What a chunk lacks, if the copies of these replicas are not to be trusted; nothing in an LV that the group
+    /// does not have.
     #[must_use]
-    pub fn need(&self, chunk: &Chunk) -> Need {
-        self.lvs.get(&chunk.lv).map(|lv| lv.need(chunk)).unwrap_or_default()
+    pub fn need(&self, chunk: &Chunk, suspected: Holders) -> Need {
+        self.lvs.get(&chunk.lv).map(|lv| lv.need(chunk, suspected)).unwrap_or_default()
     }
 
     /// Whether a floor above `at` was asked for: a write granted there may be refused.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{Refill, Walk, chunk_in};
 use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
-use larder_types::{DiskId, Grant, Holders, Op};
+use larder_types::{DiskId, Grant, Holders, Op, ServerId};
 
 use crate::support::{LV, Member, info, key, mismatch};
 
@@ -337,4 +337,34 @@ fn late_answers_of_another_view_change_no_holders() {
     assert_eq!(pg.holders("a"), Holders(0b11));
     assert!(pg.pg.wants_walk().is_some(), "the new view has seen what is missing");
     assert!(!pg.log.iter().any(|(entry, _)| matches!(*entry.op, Op::Holders { .. })));
+}
+
+#[test]
+fn a_copy_that_a_reader_found_damaged_is_made_anew_from_another() {
+    let mut pg = Member::alone(3);
+    let grant = pg.store("a", 1, 3);
+    pg.store("b", 1, 3);
+    let suspect = |grant| larder_protocol::Call::Suspect { grant, server: ServerId(1) };
+    pg.call(suspect(grant));
+    pg.call(suspect(Grant { attempt: 7, ..grant }));
+    let (refills, walk) = pg.walk(2);
+    let [refill] = &refills[..] else { panic!("one copy is to be mended: {refills:?}") };
+    assert_eq!((refill.chunk.grant, refill.from, refill.to), (grant, Holders(0b101), 1));
+    pg.refilled(refill, true);
+    pg.end(&walk);
+    pg.step(Event::Tick);
+    pg.settle();
+    assert_eq!(pg.holders("a"), ALL);
+    let (refills, walk) = pg.walk(3);
+    assert!(refills.is_empty());
+    pg.end(&walk);
+    assert_eq!(pg.pg.wants_walk(), None, "what is not there is not looked for again");
+    // Of a chunk whose other copies are damaged too none can be made.
+    (0..3).for_each(|server| {
+        pg.call(larder_protocol::Call::Suspect { grant, server: ServerId(server) });
+    });
+    let (refills, walk) = pg.walk(3);
+    assert!(refills.is_empty());
+    pg.end(&walk);
+    assert_eq!(pg.holders("a"), ALL, "and none is given up");
 }

@@ -39,6 +39,7 @@ const GOOD_MAX: usize = 4;
 pub struct RebuildCounters {
     walks: AtomicU64,
     made: [AtomicU64; GOOD_MAX],
+    mended: AtomicU64,
     bytes: AtomicU64,
     failed: AtomicU64,
     /// Chunks that the last walk found lacking something, by the number of copies that can be read.
@@ -56,6 +57,12 @@ impl RebuildCounters {
     pub fn made(&self) -> impl Iterator<Item = (usize, u64)> {
         let made = self.made.each_ref().map(|made| made.load(Ordering::Relaxed));
         (1..).zip(made)
+    }
+
+    /// Copies that were damaged, and were made anew.
+    #[must_use]
+    pub fn mended(&self) -> u64 {
+        self.mended.load(Ordering::Relaxed)
     }
 
     /// Bytes of copies made.
@@ -82,8 +89,12 @@ impl RebuildCounters {
             self.failed.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let had = refill.from.count().clamp(1, GOOD_MAX);
-        self.made[had - 1].fetch_add(1, Ordering::Relaxed);
+        if refill.chunk.holders.has(refill.to) {
+            self.mended.fetch_add(1, Ordering::Relaxed);
+        } else {
+            let had = refill.from.count().clamp(1, GOOD_MAX);
+            self.made[had - 1].fetch_add(1, Ordering::Relaxed);
+        }
         self.bytes.fetch_add(u64::from(refill.chunk.len), Ordering::Relaxed);
     }
 }

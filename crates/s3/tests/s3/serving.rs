@@ -32,6 +32,21 @@ async fn put_under_way(server: &Server) -> TcpStream {
     stream
 }
 
+/// A client that waits for `100 Continue` and is refused may send its body all the same, or its next request at once: only
+/// a new connection tells the two apart.
+#[tokio::test]
+async fn a_refusal_in_place_of_100_continue_closes_the_connection() {
+    let server = Server::start().await;
+    let ask = server.ask("PUT", "/no-such-bucket/k").body("hello");
+    let mut stream = send_head(&server, ask, "content-length: 5\r\nexpect: 100-continue\r\n").await;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    assert!(head.contains("connection: close"), "{head}");
+    assert!(body.contains("NoSuchBucket"), "{body}");
+}
+
 #[derive(Default)]
 struct Hooks {
     ready: AtomicBool,

@@ -93,6 +93,7 @@ impl Desk {
                     if bytes.len() == chunk.len as usize && verify_range(chunk, 0, &bytes).is_ok() {
                         return Ok(bytes);
                     }
+                    self.suspect(chunk, holders[(first + offset) % holders.len()]);
                 }
                 _ => unreachable = true,
             }

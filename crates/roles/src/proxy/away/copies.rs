@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use larder_net::{CallError, Peer};
+use larder_protocol::Call;
 use larder_protocol::manager::state::Topology;
 use larder_types::{Chunk, ServerId};
 use larder_volume::whole_sums;
@@ -210,6 +211,9 @@ async fn read_from(
         _ => {
             tracing::debug!(%server, lv = %chunk.lv, "a replica's bytes do not verify");
             count(&away.counters().mismatches);
+            // Or the object was replaced while it was read: then its primary finds nothing to mend.
+            let suspect = Call::Suspect { grant: chunk.grant, server };
+            away.primaries.tell(chunk.grant.pg, suspect);
             Err(Failed::Mismatch)
         }
     }

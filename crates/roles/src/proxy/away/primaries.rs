@@ -128,7 +128,7 @@ impl Primaries {
         let Some(peer) = self.peers.of(&map, at.server) else { return };
         let message = MetaMessage::Call { pg, view: at.view, call };
         if let Err(error) = peer.send(&message, Bytes::new()) {
-            tracing::debug!(%pg, %error, "a primary was not told of a put's end");
+            tracing::debug!(%pg, %error, "a primary was not told");
         }
     }
 }
