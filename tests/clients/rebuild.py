@@ -117,8 +117,10 @@ def with_metrics(cluster):
 def rot(cluster, objects):
     """Overwrites bytes of each copy of an object in turn, where they lie on disk; readers have it mended."""
     key, body = next((key, body) for key, body in objects.bodies.items() if 10_000 < len(body) < 60_000)
-    s3, mended = cluster.proxies[0].boto3(connect_timeout=2, read_timeout=30), 0
+    mended = 0
     for node in range(cluster.nodes):
+        # Each proxy reads the copy on its own machine.
+        s3 = cluster.proxies[node].boto3(connect_timeout=2, read_timeout=30)
         path = cluster.config(node, "data").parent / "data0"
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
             at = data.find(body[4_096:4_160])
