@@ -121,6 +121,8 @@ pub struct PgGauges {
     pub in_doubt: usize,
     /// Calls that wait.
     pub waiting_calls: usize,
+    /// Copies under way, and changes of holders that have no op yet.
+    pub refills: usize,
     /// Space.
     pub space: SpaceUse,
 }
@@ -253,6 +255,7 @@ impl Pg {
             open_puts: self.open.len(),
             in_doubt: self.open.values().filter(|open| open.resolution.is_some()).count(),
             waiting_calls: self.waiting_calls(),
+            refills: self.refills.len(),
             space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
         }
     }

@@ -105,6 +105,11 @@ impl Refills {
         self.under_way.values().map(|under_way| under_way.grant.op.seq).min()
     }
 
+    /// Copies under way, and changes that have no op yet.
+    pub(super) fn len(&self) -> usize {
+        self.under_way.len() + self.changes.len()
+    }
+
     pub(super) fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
