@@ -71,7 +71,8 @@ pub enum Command {
     AddReplica(LvId, ServerId, DiskId),
     /// A replica holds all that METAX says.
     ReplicaCurrent(LvId, u8),
-    /// No METAX names a replica any more.
+    /// No METAX names a replica any more, in whatever view. It is read from older logs; [`Command::DropVacated`] is
+    /// what is proposed.
     DropReplica(LvId, u8),
     /// A proxy began a session.
     OpenSession(SessionId, ServerId, BootId),
