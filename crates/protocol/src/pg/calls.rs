@@ -12,7 +12,7 @@ use larder_types::{
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
-use crate::limits::{TAIL_OPS_MAX, WAITING_CALLS_MAX};
+use crate::limits::{POOL_EMPTY_MS, TAIL_OPS_MAX, WAITING_CALLS_MAX};
 use crate::message::{Answer, Call, Content, Description, Effect, Outbox, PutCall, Refusal, Token};
 use crate::sessions::Known;
 use crate::space::{NoSpace, VolumeGroup};
@@ -280,18 +280,29 @@ impl Pg {
             }),
             Err(NoSpace::Opening) => Err(Step::Starve),
             Err(NoSpace::NeedLv) => {
-                if !self.lv_asked {
-                    self.lv_asked = true;
-                    out.push(Effect::NeedLv);
-                }
+                self.need_lv(out);
                 self.raise_floors(true, out);
                 Err(Step::Starve)
             }
             Err(NoSpace::DiskFull) => {
                 self.raise_floors(true, out);
-                let regains = self.space.as_ref().is_some_and(VolumeGroup::regains);
-                Err(if regains { Step::Starve } else { Step::Refuse(Refusal::Full) })
+                if self.space.as_ref().is_some_and(VolumeGroup::regains) {
+                    return Err(Step::Starve);
+                }
+                if self.pool_empty_ms.is_some_and(|since| self.now_ms < since + POOL_EMPTY_MS) {
+                    return Err(Step::Refuse(Refusal::Full));
+                }
+                // Other disks may have room.
+                self.need_lv(out);
+                Err(Step::Starve)
             }
+        }
+    }
+
+    fn need_lv(&mut self, out: &mut Outbox) {
+        if !self.lv_asked {
+            self.lv_asked = true;
+            out.push(Effect::NeedLv);
         }
     }
 

@@ -178,8 +178,12 @@ pub struct Pg {
     /// Copies that are being made or given up.
     refills: Refills,
     lv_asked: bool,
+    /// When it was said last that there is none; `None` if one came since.
+    pool_empty_ms: Option<u64>,
     /// Replicas that failed since the last tick.
     lv_failures: u32,
+    /// When replicas out of reach were asked last to open again.
+    reopened_ms: u64,
     /// Calls that wait for space.
     starved: VecDeque<(Token, Call)>,
     /// Barriers: pass when everything through the op is applied and no put up to it is open.

@@ -14,7 +14,7 @@ use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 
 use super::{Pg, Role};
 use crate::index::{Index, IndexError};
-use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX};
+use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS};
 use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
 use crate::rebuild::Space;
 use crate::space::{FreeRuns, LvInfo, VolumeGroup};
@@ -120,7 +120,7 @@ impl Pg {
         }
     }
 
-    /// A replica is out of reach, or its disk is out: its LV takes nothing more in this view.
+    /// A replica is out of reach, or its disk is out: its LV takes nothing more until it answers again.
     fn replica_failed(
         &mut self,
         lv: LvId,
@@ -129,7 +129,7 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
         let Some(space) = self.space_mut() else { return Ok(()) };
-        space.close(lv, replica);
+        let is_news = space.close(lv, replica);
         let is_alone = space.present(lv).count() == 1;
         let mut fenced = Vec::new();
         let mut asked = Vec::new();
@@ -145,6 +145,9 @@ impl Pg {
             self.decide(grant, index, out)?;
         }
         self.resolve_older_views(index, out)?;
+        if !is_news {
+            return Ok(());
+        }
         if is_alone || self.lv_failures >= LV_FAILURES_MAX {
             for (token, _) in std::mem::take(&mut self.starved) {
                 self.refuse(token, Refusal::DiskFailed, out);
@@ -289,6 +292,15 @@ impl Pg {
         }
     }
 
+    /// Asks replicas that were out of reach to open again. The floor is one that every replica may be given at any
+    /// time: what was granted below it and is still open was not written there, or has been.
+    fn reopen(&self, out: &mut Outbox) {
+        let Some(space) = self.space.as_ref() else { return };
+        for (info, gone) in space.closed() {
+            self.open_lv(info, gone.iter(), self.applied.seq.next(), out);
+        }
+    }
+
     /// An LV is new, or its replicas have changed.
     pub(super) fn take_lv(
         &mut self,
@@ -301,6 +313,7 @@ impl Pg {
         match space.info(info.lv) {
             None => {
                 self.lv_asked = false;
+                self.pool_empty_ms = None;
                 let runs = FreeRuns::whole(info.blocks);
                 space.add(info.clone(), runs);
                 self.open_lv(&info, info.present().iter(), OpSeq(0), out);
@@ -322,6 +335,7 @@ impl Pg {
     /// give some back.
     pub(super) fn pool_empty(&mut self, out: &mut Outbox) {
         self.lv_asked = false;
+        self.pool_empty_ms = Some(self.now_ms);
         if self.space.as_ref().is_some_and(VolumeGroup::regains) {
             return;
         }
@@ -367,6 +381,10 @@ impl Pg {
         }
         self.lv_failures = 0;
         let now_ms = self.now_ms;
+        if now_ms >= self.reopened_ms.saturating_add(LV_REOPEN_MS) {
+            self.reopened_ms = now_ms;
+            self.reopen(out);
+        }
         if let Some(space) = self.space_mut() {
             space.offer_again(now_ms);
             space.forget_orders(now_ms);
