@@ -304,6 +304,8 @@ pub struct VolumeGroup {
 pub enum NoSpace {
     /// LVs are still being opened: ask again when they are.
     Opening,
+    /// What could be given has too few replicas; one that is drawn now would have no more.
+    TooNarrow,
     /// Another LV is needed.
     NeedLv,
     /// What is free is withheld: only an LV on other disks would find room.
@@ -393,14 +395,22 @@ impl VolumeGroup {
         })
     }
 
-    /// Blocks for `bytes` of data, in one LV.
+    /// Blocks for `bytes` of data, in one LV of at least so many replicas.
     ///
     /// # Errors
     /// [`NoSpace`].
-    pub fn allocate(&mut self, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
+    pub fn allocate(
+        &mut self,
+        bytes: u32,
+        replicas_min: usize,
+    ) -> Result<(LvId, Vec<Extent>), NoSpace> {
         let need = bytes.div_ceil(BLOCK_BYTES).max(1);
-        let mut opening = false;
+        let (mut opening, mut narrow) = (false, false);
         for (&id, lv) in &mut self.lvs {
+            if lv.info.present().count() < replicas_min {
+                narrow |= lv.takes_objects();
+                continue;
+            }
             opening |= lv.floor().is_none() && lv.gone.is_empty() && lv.leaving.is_empty();
             if lv.takes_objects()
                 && let Some(extents) = lv.runs.allocate(need)
@@ -410,6 +420,8 @@ impl VolumeGroup {
         }
         Err(if opening {
             NoSpace::Opening
+        } else if narrow {
+            NoSpace::TooNarrow
         } else if self.lvs.values().any(|lv| lv.withheld.is_some()) {
             NoSpace::DiskFull
         } else {

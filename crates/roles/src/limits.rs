@@ -44,6 +44,11 @@ pub const RESERVE_PART: u64 = 16;
 pub const LV_ROOM_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;
 /// Below one part in this many of the reserve nothing new is taken at all.
 pub const RESERVE_LAST_PART: u64 = 4;
+/// How long a proxy waits for the last copies of a put whose client was answered before it says who has it. Until
+/// then readers of the object wait, and what is not there then is copied later.
+pub const STRAGGLER_MAX: Duration = Duration::from_millis(100);
+/// KiB of data that such puts hold in a proxy together.
+pub const STRAGGLERS_KIB_MAX: usize = 64 * 1024;
 /// Within so many bytes of the reserve the free space is looked at before each group: no tick is so
 /// long that a disk takes more between two.
 pub const NEARLY_FULL_BYTES: u64 = 4 * 1024 * 1024 * 1024;

@@ -103,9 +103,17 @@ struct OpenPut {
 
 impl OpenPut {
     fn put(&self) -> &Put {
-        match &*self.put {
-            Op::Put(put) => put,
-            other => unreachable!("only puts are open, not {other:?}"),
+        match self.put.put() {
+            Some(put) => put,
+            None => unreachable!("only puts are open, not {:?}", self.put),
+        }
+    }
+
+    /// How many replicas must have its data before its client is answered.
+    fn enough(&self, given: usize) -> usize {
+        match self.put.enough() {
+            0 => given,
+            enough => usize::from(enough),
         }
     }
 }
@@ -403,11 +411,8 @@ impl Pg {
 
 /// The chunk of a put with data.
 fn chunk_of(op: &Op) -> Option<&Chunk> {
-    match op {
-        Op::Put(put) => match &put.body {
-            Body::Chunk(chunk) => Some(chunk),
-            _ => None,
-        },
+    match &op.put()?.body {
+        Body::Chunk(chunk) => Some(chunk),
         _ => None,
     }
 }
@@ -416,7 +421,7 @@ fn chunk_of(op: &Op) -> Option<&Chunk> {
 fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
     use larder_types::UploadId;
     match op {
-        Op::Put(put) => match (&put.target, &put.body) {
+        Op::Put(put) | Op::PutEnough { put, .. } => match (&put.target, &put.body) {
             (Target::Version, Body::Stream { stream, .. }) => {
                 [Some(Slot::Version(put.bucket, put.key.clone())), Some(Slot::Stream(*stream))]
             }

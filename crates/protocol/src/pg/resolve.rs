@@ -6,9 +6,9 @@
 //!    drained, or has answered the `Open` of a later view, which does the same; nor before every other
 //!    replica has done so too, or is out of reach.
 //! 2. If any copy verifies the put rolls forward, with the copies that do. It is revoked only when every
-//!    replica was looked at and none verifies, or when one was fenced before it ever acknowledged the
-//!    data: every replica must, before a client is told. Anything else stays in doubt and is asked
-//!    again.
+//!    replica was looked at and none verifies, or when so many were fenced before they ever acknowledged the
+//!    data that too few are left for a client to have been told: as many must as the put names, or all. Anything
+//!    else stays in doubt and is asked again.
 
 use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 
@@ -189,16 +189,19 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
         let lost = self.lost_of(grant);
-        let Some((replicas, resolution, _)) = self.resolving(grant) else { return Ok(()) };
+        let enough = self.enough(grant);
+        let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return Ok(()) };
         let looked_at = resolution.verified.union(resolution.mismatched);
         if !resolution.verifying || !replicas.without(looked_at.union(resolution.gone)).is_empty() {
             return Ok(());
         }
         let holders = resolution.verified;
         let is_nowhere = replicas.without(resolution.mismatched.union(lost)).is_empty();
+        // So many never had it that no client was told.
+        let may_have = chunk.holders.union(replicas).without(resolution.unacknowledged).count();
         let outcome = if !holders.is_empty() {
             Outcome::Committed { attempt: grant.attempt, holders }
-        } else if is_nowhere || !resolution.unacknowledged.is_empty() {
+        } else if is_nowhere || may_have < enough {
             Outcome::Revoked
         } else {
             resolution.failed = true;
@@ -228,6 +231,12 @@ impl Pg {
     /// Replicas that are to be given an open put's data.
     pub(super) fn given(&self, chunk: &Chunk) -> Holders {
         self.space.as_ref().map_or(chunk.holders, |space| given(space, chunk))
+    }
+
+    /// How many replicas must have had an open put's data for its client to have been told.
+    fn enough(&self, grant: Grant) -> usize {
+        let Some(open) = self.open.get(&grant.op.seq) else { return 0 };
+        open.enough(open.chunk.holders.union(self.given(&open.chunk)).count())
     }
 
     /// Replicas of an open put's LV that are gone for good.
