@@ -46,6 +46,9 @@ pub enum Planted {
     /// A replica is said to be vacated while puts are open that will name it.
     #[cfg(feature = "planted-bugs")]
     VacatedWithOpenPuts,
+    /// A put in doubt is revoked as soon as one replica never had it, though fewer are enough.
+    #[cfg(feature = "planted-bugs")]
+    PolicyTakenForAll,
 }
 
 macro_rules! asks {
@@ -79,4 +82,5 @@ asks! {
     confirms_no_lease => LeaseNotConfirmed,
     copies_under_lasting_grants => CopyUnderLastingGrant,
     vacates_with_open_puts => VacatedWithOpenPuts,
+    takes_policies_for_all => PolicyTakenForAll,
 }

@@ -200,6 +200,8 @@ impl FreeRuns {
 #[derive(Debug)]
 struct Lv {
     info: LvInfo,
+    /// Replicas that are there, as `info` says.
+    present: Holders,
     runs: FreeRuns,
     /// Free as well, but a replica's disk had no room for it.
     withheld: Option<Withheld>,
@@ -258,7 +260,7 @@ impl Lv {
     }
 
     fn floor(&self) -> Option<GrantKey> {
-        self.info.present().iter().map(|replica| self.floors[replica]).min().flatten()
+        self.present.iter().map(|replica| self.floors[replica]).min().flatten()
     }
 
     fn takes_objects(&self) -> bool {
@@ -324,6 +326,7 @@ impl VolumeGroup {
         let floors = vec![None; info.replicas.len()];
         let asked = GrantKey { view: self.view, seq: OpSeq(0) };
         let lv = Lv {
+            present: info.present(),
             runs,
             withheld: None,
             waiting: VecDeque::new(),
@@ -352,7 +355,7 @@ impl VolumeGroup {
     /// A replica answered `Open` or a raise with its floor.
     pub fn floor_acknowledged(&mut self, lv: LvId, replica: usize, floor: GrantKey) {
         let Some(lv) = self.lvs.get_mut(&lv) else { return };
-        if floor.view != self.view || !lv.info.present().has(replica) {
+        if floor.view != self.view || !lv.present.has(replica) {
             return;
         }
         lv.floors[replica] = lv.floors[replica].max(Some(floor));
@@ -389,7 +392,7 @@ impl VolumeGroup {
     pub fn is_fenced(&self, lv: LvId) -> bool {
         self.lvs.get(&lv).is_some_and(|lv| {
             let is_open = |replica: usize| lv.floors[replica].is_some();
-            let present = lv.info.present();
+            let present = lv.present;
             present.iter().any(is_open)
                 && present.iter().all(|replica| is_open(replica) || lv.gone.has(replica))
         })
@@ -407,7 +410,7 @@ impl VolumeGroup {
         let need = bytes.div_ceil(BLOCK_BYTES).max(1);
         let (mut opening, mut narrow) = (false, false);
         for (&id, lv) in &mut self.lvs {
-            if lv.info.present().count() < replicas_min {
+            if replicas_min > 0 && lv.present.count() < replicas_min {
                 narrow |= lv.takes_objects();
                 continue;
             }

@@ -88,6 +88,7 @@ bugs! {
     "lease-not-confirmed" => protocol: larder_protocol::Planted::LeaseNotConfirmed,
     "copy-under-lasting-grant" => protocol: larder_protocol::Planted::CopyUnderLastingGrant,
     "vacated-with-open-puts" => protocol: larder_protocol::Planted::VacatedWithOpenPuts,
+    "policy-taken-for-all" => protocol: larder_protocol::Planted::PolicyTakenForAll,
     "copy-counted-unwritten" => driver: Driver::CountsCopyUnwritten,
     "lost-member-leads" => driver: Driver::ClaimsAll,
     "lease-from-arrival" => driver: Driver::LeaseFromArrival,

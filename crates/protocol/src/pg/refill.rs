@@ -243,8 +243,7 @@ impl Pg {
 
     /// A put is in the index by now with these holders.
     pub(super) fn note_holders(&mut self, chunk: &Chunk) {
-        let is_met = |space: &VolumeGroup| space.need(chunk, Holders::default()).is_met();
-        if self.space.as_ref().is_some_and(|space| !is_met(space)) {
+        if self.space.as_ref().is_some_and(|space| !space.has_all(chunk)) {
             self.refills.want_walk();
         }
     }

@@ -16,9 +16,6 @@ use crate::history::Answered;
 use crate::index::{BUCKET, EPOCH};
 use crate::net::MS;
 
-/// Copies that some puts are content with.
-const ENOUGH: u8 = 2;
-
 /// Where a proxy drops a put half-way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DropAt {
@@ -108,8 +105,8 @@ impl Desk {
             },
             content,
             condition: wanted.condition,
-            // Now and then a bucket's write policy is less than all, and never a copy alone: it may rot.
-            enough: if data.is_some() && self.one_in(3) { ENOUGH } else { 0 },
+            // As write policies of buckets are.
+            enough: if data.is_some() && self.one_in(3) { 1 + self.below(2) as u8 } else { 0 },
         };
         let enough = call.enough;
         // Some writers are slow, and some of them patient: their data arrives about when the primary
@@ -201,8 +198,14 @@ impl Flight<'_> {
                 (self.holders, self.without) = (Holders::default(), Holders::default());
                 self.replicas = replicas;
                 let place = (grant, lv, &extents[..]);
+                // Where not all are needed, some may be out of this proxy's reach.
+                let reached = if self.enough > 0 && self.desk.one_in(2) {
+                    replicas.iter().take(self.needed()).fold(Holders::default(), Holders::with)
+                } else {
+                    replicas
+                };
                 // A map that lacks one of them is older than the grant.
-                self.failed |= !self.line.write(place, replicas, &data, self.slow_us);
+                self.failed |= !self.line.write(place, reached, &data, self.slow_us);
                 None
             }
             Answer::Persisted { grant } => {
@@ -232,7 +235,9 @@ impl Flight<'_> {
         let (op, attempt, holders) = (grant.op, grant.attempt, self.holders);
         if self.enough > 0 && self.desk.one_in(4) {
             // It has answered its client, waits for the last copies, and is never heard of again.
-            self.abandon();
+            if self.desk.one_in(2) {
+                self.abandon();
+            }
             return Some(Ok(op));
         }
         self.desk.tell(self.pg, Call::Commit { op, attempt, holders });
