@@ -359,9 +359,10 @@ impl VolumeGroup {
             return;
         }
         lv.floors[replica] = lv.floors[replica].max(Some(floor));
-        if !lv.lost().has(replica) {
-            // It is within reach again, and open in this view.
+        if lv.gone.has(replica) && !lv.lost().has(replica) {
+            // It is within reach again, and open in this view; what was asked of it meanwhile is asked again.
             lv.gone = lv.gone.without(Holders::default().with(replica));
+            lv.asked = lv.asked.min(floor);
         }
         lv.release_below_floor();
     }

@@ -57,6 +57,25 @@ fn freed_space_waits_for_the_lowest_floor() {
 }
 
 #[test]
+fn a_replica_that_is_back_is_asked_again_for_the_floor_that_it_missed() {
+    let mut group = VolumeGroup::new(View(3));
+    group.add(info(), FreeRuns::whole(100));
+    (0..2).for_each(|replica| group.floor_acknowledged(LvId(1), replica, floor(0)));
+    let (lv, extents) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
+    group.free(lv, &extents, floor(7), Planted::None);
+    assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
+    group.floor_acknowledged(lv, 0, floor(8));
+    assert!(group.close(lv, 1));
+    assert!(!group.close(lv, 1), "that is no news");
+    assert_eq!(group.closed().count(), 1);
+    group.floor_acknowledged(lv, 1, floor(5));
+    assert_eq!(group.closed().count(), 0);
+    assert_eq!(group.raises_due(OpSeq(8), true), vec![FloorRaise { lv, floor: floor(8) }]);
+    group.floor_acknowledged(lv, 1, floor(8));
+    assert_eq!(group.usage().waiting, 0);
+}
+
+#[test]
 fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     let mut group = VolumeGroup::new(View(3));
     group.add(info(), FreeRuns::whole(100));

@@ -156,10 +156,21 @@ impl Turn<'_> {
             return;
         }
         // Another replica may have that index by now; and what was said in a view does not bind the next.
-        if self.leading.vacates.get(&(id, index)) == Some(&order) {
-            self.propose(Subject::Lv(id), Command::DropVacated(id, index, view));
-        } else {
-            self.tell_volumes(pg);
+        match self.leading.vacates.get(&(id, index)) {
+            Some(known) if *known == order => {
+                self.propose(Subject::Lv(id), Command::DropVacated(id, index, view));
+            }
+            None if self
+                .map
+                .lv(id)
+                .is_some_and(|lv| lv.present().any(|(at, _)| at == usize::from(index))) =>
+            {
+                // The order was taken back when the replica had been emptied: it goes all the same, under another.
+                let order = self.map.version;
+                self.leading.vacates.insert((id, index), order);
+                self.tell(server, ManagerMessage::Vacate(id, index, order));
+            }
+            _ => self.tell_volumes(pg),
         }
     }
 
