@@ -26,6 +26,7 @@ mod read;
 mod refill;
 mod replicate;
 mod resolve;
+mod scrub;
 mod slots;
 mod snapshot;
 mod state;
@@ -50,7 +51,7 @@ use resolve::Resolution;
 use slots::{Slot, Slots};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
 pub use state::{LogGap, Origin, Recovering};
-pub use walk::Walk;
+pub use walk::{Rhythm, Walk, chunk_at};
 
 /// What this member does in its view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -172,8 +172,13 @@ impl Pg {
         Ok(considered)
     }
 
+    /// Whether a copy is being made of a row's chunk for this replica.
+    pub(super) fn is_refilled(&self, row: &[u8], replica: usize) -> bool {
+        self.refills.under_way.get(row).is_some_and(|under_way| under_way.to == replica)
+    }
+
     /// The chunk that a row has now, if it is still the one under this grant.
-    fn shown(
+    pub(super) fn shown(
         &self,
         row: &[u8],
         grant: Grant,

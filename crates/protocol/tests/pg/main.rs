@@ -3,6 +3,7 @@
 mod doubt;
 mod puts;
 mod refill;
+mod scrub;
 mod snapshots;
 mod support;
 mod views;

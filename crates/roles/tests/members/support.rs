@@ -13,7 +13,7 @@ use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
 use larder_roles::meta::ServerConfig;
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
-use larder_roles::{Meta, MetaConfig, MetaServer};
+use larder_roles::{BackgroundConfig, Meta, MetaConfig, MetaServer};
 use larder_types::codec::decode;
 use larder_types::{
     Attributes, BootId, BucketId, ClusterId, Condition, ETag, Epoch, Grant, Holders, ObjectKey,
@@ -97,7 +97,7 @@ impl Cluster {
             meta: MetaConfig { me: id, log },
             boot: BootId(self.runs),
             addresses: vec![address.clone()],
-            rebuild_bytes_per_s: 1 << 30,
+            background: BackgroundConfig { bytes_per_s: 1 << 30, scrub_period: None },
         };
         let managers = Arc::new(AtDesk { me: id, desk: self.desk.clone() });
         let server = MetaServer::open(disk, root, &endpoint, managers, &config).unwrap();

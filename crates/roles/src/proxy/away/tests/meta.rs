@@ -224,6 +224,7 @@ impl FakeMeta {
                 payload = encode(&taken).into();
                 MetaReply::Rows(next)
             }
+            MetaCall::Progress => unreachable!("no proxy asks"),
         };
         (reply, payload)
     }
@@ -236,6 +237,7 @@ impl FakeMeta {
             | MetaCall::Find { pg, view, .. }
             | MetaCall::GetRow { pg, view, .. } => leads(*pg, *view),
             MetaCall::Scan { pgs, .. } => pgs.iter().all(|(pg, view)| leads(*pg, *view)),
+            MetaCall::Progress => true,
         }
     }
 }
