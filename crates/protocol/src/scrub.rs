@@ -129,8 +129,23 @@ impl Scrub {
         led.iter().map(|pg| self.age_ms(now_ms, *pg)).max().unwrap_or(0)
     }
 
+    /// Whether a whole round over a group is on record.
+    #[must_use]
+    pub fn is_on_record(&self, pg: PgId) -> bool {
+        self.verified.contains_key(&pg)
+    }
+
     fn age_ms(&self, now_ms: u64, pg: PgId) -> u64 {
         now_ms.saturating_sub(self.verified.get(&pg).copied().unwrap_or(self.since_ms))
+    }
+
+    /// Takes what lies ahead of the clock, because that was wrong, for now: nothing waits until it comes.
+    pub fn heed_clock(&mut self, now_ms: u64) {
+        let set_back = |ms: &mut u64| *ms = (*ms).min(now_ms);
+        set_back(&mut self.since_ms);
+        self.verified.values_mut().for_each(set_back);
+        self.round.iter_mut().for_each(|round| set_back(&mut round.began_ms));
+        self.past.iter_mut().for_each(|past| set_back(&mut past.began_ms));
     }
 
     /// The groups with which a round begins now, of those that are led here; none if it is too early, or if one is
@@ -248,6 +263,7 @@ mod tests {
         assert_eq!(scrub.oldest_ms(10 * DAY, &pgs(&[1])), 2 * DAY, "counted from its beginning");
         assert_eq!(scrub.oldest_ms(10 * DAY, &pgs(&[1, 2])), 10 * DAY);
         assert_eq!(scrub.oldest_ms(10 * DAY, &pgs(&[])), 0);
+        assert!(scrub.is_on_record(PgId(1)) && !scrub.is_on_record(PgId(2)));
     }
 
     #[test]
@@ -283,6 +299,16 @@ mod tests {
         assert_eq!(scrub.share(), Some(999), "it is not over");
         scrub.end(3 * DAY);
         assert_eq!((scrub.share(), scrub.pace(3 * DAY, PERIOD)), (None, SCRUB_BYTES_PER_S_MIN));
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_does_not_put_off_what_is_due() {
+        let (mut scrub, led) = (Scrub::new(0), pgs(&[1]));
+        scrub.begin(3650 * DAY, led.clone(), 100);
+        scrub.end(3650 * DAY);
+        assert_eq!(scrub.due(100 * DAY, PERIOD, &led), pgs(&[]), "it would be ten years");
+        scrub.heed_clock(100 * DAY);
+        assert_eq!(scrub.due(108 * DAY, PERIOD, &led), led);
     }
 
     #[test]

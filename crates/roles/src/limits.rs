@@ -95,6 +95,9 @@ pub const REBUILD_ROWS_MAX: u32 = 8192;
 pub const REBUILD_PIECE_COPIES_MAX: usize = 64;
 /// Time between two looks whether it is time to verify copies.
 pub const SCRUB_LOOK: Duration = Duration::from_secs(1);
+/// The longest time for which a scrub waits to lead groups that it had begun with: longer than views take to begin
+/// after a restart.
+pub const SCRUB_LED_PATIENCE: Duration = Duration::from_secs(60);
 /// Rows that a scrub looks at in one go.
 pub const SCRUB_ROWS_MAX: u32 = 8192;
 /// Bytes of copies that one go asks for, but for the last chunk's: what a restart has verified twice.

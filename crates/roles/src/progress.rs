@@ -70,6 +70,8 @@ pub struct ScrubNow {
     pub bad_since_start: u64,
     /// For which no answer came.
     pub unanswered: u64,
+    /// Groups of which this server has no whole round on record: their age counts from when it began to keep one.
+    pub never: u64,
 }
 
 /// Floors of volumes.

@@ -43,6 +43,7 @@ fn progress() -> Progress {
             right: 19,
             bad_since_start: 20,
             unanswered: 21,
+            never: 31,
         }),
         floors: FloorsNow {
             volumes: 22,

@@ -370,6 +370,29 @@ fn a_copy_that_a_reader_found_damaged_is_made_anew_from_another() {
     assert_eq!(pg.holders("a"), ALL, "and none is given up");
 }
 
+#[test]
+fn a_damaged_copy_is_mended_also_when_the_first_try_fails() {
+    let mut pg = Member::alone(3);
+    let grant = pg.store("a", 1, 3);
+    pg.call(larder_protocol::Call::Suspect { grant, server: ServerId(1) });
+    for _ in 0..3 {
+        let (refills, walk) = pg.walk(2);
+        assert_eq!(refills.len(), 1);
+        pg.refilled(&refills[0], false);
+        pg.end(&walk);
+        assert!(pg.pg.wants_walk().is_some() && pg.pg.is_suspected(grant, ServerId(1)));
+    }
+    pg.delete("a");
+    pg.settle();
+    let (refills, walk) = pg.walk(2);
+    assert!(refills.is_empty());
+    pg.end(&walk);
+    assert!(!pg.pg.is_suspected(grant, ServerId(1)), "its object was deleted");
+    let (_, walk) = pg.walk(2);
+    pg.end(&walk);
+    assert_eq!(pg.pg.wants_walk(), None);
+}
+
 /// A walk that found nothing that it could do.
 fn in_vain(pg: &Member) -> Walk {
     let mut walk = Walk::new(1);

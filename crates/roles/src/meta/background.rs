@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Nothing that waits here holds the server: one that is taken down is not kept by its background work.
+//! 1. Who gives up waiting takes no turn, and a piece is over whatever became of it.
 //! 2. The budget's lock is not held while anything waits.
 
 use std::collections::BTreeSet;

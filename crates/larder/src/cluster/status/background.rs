@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::text::bar;
 
 /// How long a meta server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Thousandths of a round.
 const WHOLE: usize = 1000;
 
@@ -115,7 +115,11 @@ fn verified(now: Option<&ScrubNow>) -> String {
         Some(share) => format!("{}  round {}", bar(share as usize, WHOLE), now.rounds + 1),
         None => format!("{} rounds done, none under way", now.rounds),
     };
-    format!("{round}; every copy verified within {oldest} (wanted: {period}{late})")
+    let known = match now.never {
+        0 => format!("every copy verified within {oldest}"),
+        never => format!("{never} groups have not been verified since this is kept, for {oldest}"),
+    };
+    format!("{round}; {known} (wanted: {period}{late})")
 }
 
 fn behind(now: &FloorsNow) -> String {
@@ -187,6 +191,9 @@ mod tests {
             scrub: None,
             floors: FloorsNow::default(),
         });
+        let new = ScrubNow { period_ms: 7_200_000, never: 3, ..ScrubNow::default() };
+        let told = verified(Some(&new));
+        assert!(told.contains("3 groups have not been verified"), "nothing is claimed: {told}");
         let text = shown(&[Background { server: 1, name: "meta-1".to_owned(), progress }]);
         assert!(text.contains("scrub    off") && !text.contains("rebuild"), "{text}");
         assert_eq!((time(3_000), time(7_200_000)), ("3 s".to_owned(), "2 h".to_owned()));

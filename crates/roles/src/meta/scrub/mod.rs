@@ -11,7 +11,7 @@
 //!
 //! 1. A copy is called damaged after the index has shown its chunk again (`Pg::is_damaged`).
 //! 2. What is damaged is told and, where there is another copy, mended by the rebuild; nothing is ever removed here.
-//! 3. What is in memory is bounded by a piece; while the scrub waits it does not hold the server.
+//! 3. What is in memory is bounded by a piece; while the scrub waits for its turn it does not hold the server.
 
 mod v1;
 
@@ -42,7 +42,7 @@ use super::index::index_error;
 use super::{Meta, Neighbours};
 use crate::clock::now_ms;
 use crate::limits::{
-    DATA_ANSWER_MAX, SCRUB_LOGGED_MAX, SCRUB_LOOK, SCRUB_PIECE_BYTES, SCRUB_PIECE_COPIES_MAX,
+    DATA_ANSWER_MAX, SCRUB_LED_PATIENCE, SCRUB_LOGGED_MAX, SCRUB_LOOK, SCRUB_PIECE_BYTES, SCRUB_PIECE_COPIES_MAX,
     SCRUB_ROWS_MAX, SCRUB_SAVE,
 };
 use crate::peers::down;
@@ -51,6 +51,9 @@ use crate::wire::{CopyState, DataCall, DataReply};
 
 /// The file, in the server's directory.
 pub const SCRUB_FILE: &str = "scrub";
+
+/// Parts of the period for which a group is waited for that is to be led here.
+const LED_PART: u32 = 16;
 
 /// What the scrub of a server has found since its start, and where it is.
 #[derive(Debug, Default)]
@@ -151,6 +154,7 @@ impl Scrubber {
     async fn round(&mut self) -> Option<()> {
         self.save().await?;
         loop {
+            self.wait_to_lead().await?;
             let meta = self.meta.upgrade()?;
             let server = meta.clone();
             let looked = tokio::task::spawn_blocking(move || server.copies_to_verify());
@@ -178,6 +182,29 @@ impl Scrubber {
             if is_over {
                 return Some(());
             }
+        }
+    }
+
+    /// Waits a while for the groups of the round that are not led here: after a restart none is at first. Those that
+    /// do not come are another server's by now.
+    async fn wait_to_lead(&mut self) -> Option<()> {
+        let until = Instant::now() + (self.period / LED_PART).min(SCRUB_LED_PATIENCE);
+        loop {
+            let meta = self.meta.upgrade().filter(|meta| !meta.is_stopping())?;
+            let led = meta.led();
+            let apart: Vec<PgId> = meta
+                .scrub
+                .with(|scrub| scrub.round().map(|it| it.pgs.difference(&led).copied().collect()))?
+                .unwrap_or_default();
+            if apart.is_empty() {
+                return Some(());
+            }
+            if Instant::now() >= until {
+                meta.scrub.with(|scrub| apart.into_iter().for_each(|pg| scrub.missed(pg)));
+                return Some(());
+            }
+            drop(meta);
+            sleep_until(until.min(Instant::now() + SCRUB_LOOK)).await;
         }
     }
 
@@ -246,7 +273,8 @@ impl Meta {
     /// Begins a round if one is due.
     fn begin_round(&self) {
         let (now_ms, led) = (now_ms(), self.led());
-        let Some((due, number)) = self.scrub.state.lock().as_ref().map(|(scrub, period_ms)| {
+        let Some((due, number)) = self.scrub.state.lock().as_mut().map(|(scrub, period_ms)| {
+            scrub.heed_clock(now_ms);
             (scrub.due(now_ms, *period_ms, &led), scrub.rounds() + 1)
         }) else {
             return;
@@ -375,7 +403,12 @@ impl Meta {
         }
         if self.cluster().is_some() {
             let call = Call::Suspect { grant: chunk.grant, server: *server };
-            self.step(&mut self.lock(*pg), Event::Call { token: NOBODY, call });
+            let mut member = self.lock(*pg);
+            self.step(&mut member, Event::Call { token: NOBODY, call });
+            // There are too many of them to be remembered: another round comes soon.
+            if !member.pg.is_suspected(chunk.grant, *server) {
+                self.scrub.with(|scrub| scrub.missed(*pg));
+            }
         }
     }
 
@@ -395,6 +428,7 @@ impl Meta {
             right: load(&self.scrub.right),
             bad_since_start: load(&self.scrub.bad),
             unanswered: load(&self.scrub.unanswered),
+            never: led.iter().filter(|pg| !scrub.is_on_record(**pg)).count() as u64,
         })
     }
 }

@@ -34,7 +34,7 @@ mod tests {
 
     use super::*;
 
-    const GOLDEN: &str = "";
+    const GOLDEN: &str = "01e8070101d00f01a01f02000180f1040356616203f0a204010201d00fb81703f0a2040102017e0628c24a982dd1";
 
     fn scrub() -> Scrub {
         let mut scrub = Scrub::new(1000);
