@@ -235,7 +235,11 @@ mod tests {
         budget.wants(Work::Rebuild);
         budget.wants(Work::Scrub);
         budget.wants_no_more(Work::Rebuild);
-        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Turn::Begins, "who went away waits no more");
+        assert_eq!(
+            budget.may_begin(0, Work::Scrub, 1),
+            Turn::Begins,
+            "who went away waits no more"
+        );
     }
 
     #[test]

@@ -89,13 +89,7 @@ impl Scrub {
     /// Nothing is known.
     #[must_use]
     pub fn new(now_ms: u64) -> Self {
-        Self {
-            since_ms: now_ms,
-            verified: BTreeMap::new(),
-            round: None,
-            past: None,
-            rounds: 0,
-        }
+        Self { since_ms: now_ms, verified: BTreeMap::new(), round: None, past: None, rounds: 0 }
     }
 
     /// The round under way.
@@ -244,7 +238,11 @@ mod tests {
     fn a_round_begins_when_a_group_is_due_and_takes_along_what_nearly_is() {
         let mut scrub = Scrub::new(0);
         let led = pgs(&[1, 2]);
-        assert_eq!(scrub.due(8 * DAY - 1, PERIOD, &led), pgs(&[]), "half of the period is not over");
+        assert_eq!(
+            scrub.due(8 * DAY - 1, PERIOD, &led),
+            pgs(&[]),
+            "half of the period is not over"
+        );
         assert_eq!(scrub.due(8 * DAY, PERIOD, &led), led);
         scrub.begin(8 * DAY, pgs(&[1]), 100);
         assert_eq!(scrub.due(9 * DAY, PERIOD, &led), pgs(&[]), "one round at a time");
@@ -291,7 +289,11 @@ mod tests {
         let bytes = 4 * 86_400 * 100 * SCRUB_BYTES_PER_S_MIN;
         scrub.begin(0, pgs(&[1]), bytes);
         assert_eq!(scrub.pace(0, PERIOD), 100 * SCRUB_BYTES_PER_S_MIN);
-        assert_eq!(scrub.pace(2 * DAY, PERIOD), 200 * SCRUB_BYTES_PER_S_MIN, "it has fallen behind");
+        assert_eq!(
+            scrub.pace(2 * DAY, PERIOD),
+            200 * SCRUB_BYTES_PER_S_MIN,
+            "it has fallen behind"
+        );
         scrub.found(Tally { bytes: bytes * 3 / 4, ..Tally::default() }, None);
         assert_eq!(scrub.pace(2 * DAY, PERIOD), 100 * SCRUB_BYTES_PER_S_MIN, "never too slow");
         assert_eq!(scrub.share(), Some(750));

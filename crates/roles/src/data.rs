@@ -203,8 +203,7 @@ impl DataServer {
     /// Writes a put's data; its ticket hears of it.
     pub(crate) fn write(&self, lv: LvId, grant: Grant, write: PutWrite, ticket: &Arc<Ticket>) {
         let PutWrite { extents, data, len, replica } = write;
-        let concerned =
-            Concerned::Put { ticket: ticket.clone(), replica, _client: self.client() };
+        let concerned = Concerned::Put { ticket: ticket.clone(), replica, _client: self.client() };
         let action = Action::Write { lv, grant, extents, data, len };
         self.submit(action, concerned, len as usize);
     }

@@ -115,8 +115,14 @@ impl Store {
             ..LogConfig::new(larder_env::rng::unique_u64())
         };
         let meta_config = MetaConfig { me: ServerId(0), log };
-        let (meta, threads) =
-            Meta::open(disk.clone(), &config.root, manager.clone(), data.clone(), volume, &meta_config)?;
+        let (meta, threads) = Meta::open(
+            disk.clone(),
+            &config.root,
+            manager.clone(),
+            data.clone(),
+            volume,
+            &meta_config,
+        )?;
         let proxy = Arc::new(Proxy::new(meta.clone(), data.clone(), manager.clone()));
         Ok(Self { meta, data, proxy, manager, threads, disk, _lock: lock })
     }

@@ -14,7 +14,8 @@ use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
 use larder_types::{
-    BucketId, Chunk, Extent, Grant, LvId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View,
+    BucketId, Chunk, Extent, Grant, LvId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow,
+    View,
 };
 use serde::{Deserialize, Serialize};
 

@@ -381,7 +381,11 @@ async fn a_damaged_only_copy_is_found_and_kept() {
     device.sync_all().unwrap();
     until(&store, "it is found", |now| now.bad == 1 && now.share.is_none()).await;
     let rounds = store.meta().scrub_now().unwrap().rounds;
-    assert_eq!(keys(store.proxy(), ListRequest { max: 10, ..ListRequest::default() }).await.len(), 2, "it is there still");
+    assert_eq!(
+        keys(store.proxy(), ListRequest { max: 10, ..ListRequest::default() }).await.len(),
+        2,
+        "it is there still"
+    );
     assert!(matches!(get(store.proxy(), "rotten").await, Err(ObjectError::Damaged)));
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
 

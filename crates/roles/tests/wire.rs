@@ -3,17 +3,15 @@
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
-use larder_roles::progress::{
-    BackgroundNow, FloorNow, FloorsNow, Progress, RebuildNow, ScrubNow,
-};
+use larder_roles::progress::{BackgroundNow, FloorNow, FloorsNow, Progress, RebuildNow, ScrubNow};
 use larder_roles::wire::{
-    CopyState, DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall,
-    MetaMessage, MetaReply, ProxyMessage,
+    CopyState, DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply,
+    MetaCall, MetaMessage, MetaReply, ProxyMessage,
 };
 use larder_types::codec::encode;
 use larder_types::{
-    BootId, BucketId, Chunk, Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq,
-    PgId, PvId, ServerId, SessionId, View,
+    BootId, BucketId, Chunk, Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectKey, OpId,
+    OpSeq, PgId, PvId, ServerId, SessionId, View,
 };
 
 const GOLDEN: &str = include_str!("golden/roles.hex");

@@ -43,7 +43,11 @@ impl Volume {
         let (file, from_cache) = (self.file.clone(), self.planted.verifies_from_cache());
         let verified = &mut self.counters.bytes_verified;
         first_bad_sum(chunk, base, &mut |offset, bytes| {
-            let read = if from_cache { file.read_at(offset, bytes) } else { file.read_device_at(offset, bytes) };
+            let read = if from_cache {
+                file.read_at(offset, bytes)
+            } else {
+                file.read_device_at(offset, bytes)
+            };
             *verified += read.as_ref().map_or(0, |read| *read as u64);
             read
         })
@@ -57,7 +61,8 @@ impl VolumeReader {
     /// # Errors
     /// [`ReadError`].
     pub fn verify(&self, chunk: &Chunk) -> Result<Result<(), Mismatch>, ReadError> {
-        let base = *self.bases.read().get(&chunk.lv).ok_or(ReadError::UnknownLv { lv: chunk.lv })?;
+        let base =
+            *self.bases.read().get(&chunk.lv).ok_or(ReadError::UnknownLv { lv: chunk.lv })?;
         if !is_whole(chunk, self.pv_blocks) {
             return Err(ReadError::OutOfRange { lv: chunk.lv });
         }

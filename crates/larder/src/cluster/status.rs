@@ -16,10 +16,10 @@ use larder_types::DiskId;
 use serde::Serialize;
 
 use super::config::RoleConfig;
-use background::Background;
 use super::{RoleError, beside};
 use crate::args::StatusArgs;
 use crate::exit;
+use background::Background;
 
 /// What is printed.
 #[derive(Debug, Serialize)]

@@ -16,7 +16,11 @@ pub(super) fn counters(meta: &Meta) -> Vec<Metric> {
         all.extend([
             ("scrub_rounds", "Rounds of the scrub that are over, ever", scrub.rounds as f64),
             ("scrub_right_copies", "Copies that the scrub found right", scrub.right as f64),
-            ("scrub_bad_copies", "Copies that the scrub found damaged", scrub.bad_since_start as f64),
+            (
+                "scrub_bad_copies",
+                "Copies that the scrub found damaged",
+                scrub.bad_since_start as f64,
+            ),
             (
                 "scrub_unanswered_copies",
                 "Copies that no server verified when it was asked to",

@@ -307,9 +307,9 @@ impl Pg {
     /// A walk is through.
     pub(super) fn walked(&mut self, walk: u64, unmet: &BTreeSet<(LvId, usize)>, out: &mut Outbox) {
         // What was mended is forgotten already. What is not there any more, or has no other copy, is now.
-        self.refills.suspects.retain(|_, suspect| {
-            std::mem::take(&mut suspect.is_met) || suspect.reason > walk
-        });
+        self.refills
+            .suspects
+            .retain(|_, suspect| std::mem::take(&mut suspect.is_met) || suspect.reason > walk);
         let Some(space) = self.space.as_ref().filter(|_| walk == self.refills.reasons) else {
             return;
         };

@@ -14,7 +14,9 @@ pub(super) fn look(disk: &dyn Disk, report: &mut Report) {
         Ok(None) => return report.line("nothing was verified yet".to_owned()),
         Ok(Some(Ok(scrub))) => scrub,
         Ok(Some(Err(error))) => return report.fault(format!("the file {SCRUB_FILE}: {error}")),
-        Err(error) => return report.fault(format!("the file {SCRUB_FILE} cannot be read: {error}")),
+        Err(error) => {
+            return report.fault(format!("the file {SCRUB_FILE} cannot be read: {error}"));
+        }
     };
     if let Some(share) = scrub.share() {
         report.line(format!("a round was under way, {} % of it done", share / 10));

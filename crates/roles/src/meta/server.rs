@@ -59,7 +59,8 @@ impl MetaServer {
         if map.founded.is_none() {
             return Err(OpenError::NoMap);
         }
-        let recovered = recover(disk.clone(), root, map.settings().pg_count as usize, &config.meta)?;
+        let recovered =
+            recover(disk.clone(), root, map.settings().pg_count as usize, &config.meta)?;
         if recovered.created && recovered.pgs.iter().any(|pg| pg.applied() != OpId::default()) {
             let reason = "there is an index, but its log is gone: restore log/, or remove kv/ as well to have \
                           both copied from the other servers";

@@ -62,7 +62,9 @@ fn told(server: ServerId, reply: &MetaReply, payload: &[u8]) -> Option<Progress>
         MetaReply::Progress => decode("progress", payload).map_err(|error| error.to_string()),
         other => Err(format!("{other:?}")),
     };
-    progress.inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood")).ok()
+    progress
+        .inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood"))
+        .ok()
 }
 
 pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Result<()> {

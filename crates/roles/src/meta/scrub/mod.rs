@@ -42,8 +42,8 @@ use super::index::index_error;
 use super::{Meta, Neighbours};
 use crate::clock::now_ms;
 use crate::limits::{
-    DATA_ANSWER_MAX, SCRUB_LED_PATIENCE, SCRUB_LOGGED_MAX, SCRUB_LOOK, SCRUB_PIECE_BYTES, SCRUB_PIECE_COPIES_MAX,
-    SCRUB_ROWS_MAX, SCRUB_SAVE,
+    DATA_ANSWER_MAX, SCRUB_LED_PATIENCE, SCRUB_LOGGED_MAX, SCRUB_LOOK, SCRUB_PIECE_BYTES,
+    SCRUB_PIECE_COPIES_MAX, SCRUB_ROWS_MAX, SCRUB_SAVE,
 };
 use crate::peers::down;
 use crate::progress::ScrubNow;
@@ -297,7 +297,8 @@ impl Meta {
 
     /// The copies of the next rows of the round.
     fn copies_to_verify(&self) -> Result<Piece, IndexError> {
-        let round = self.scrub.with(|scrub| scrub.round().map(|it| (it.after.clone(), it.pgs.clone())));
+        let round =
+            self.scrub.with(|scrub| scrub.round().map(|it| (it.after.clone(), it.pgs.clone())));
         let Some((mut from, pgs)) = round.flatten() else { return Ok(Piece::default()) };
         from.push(0);
         let (mut piece, mut rows, mut bytes, mut failed) = (Piece::default(), 0, 0, None);
@@ -332,9 +333,8 @@ impl Meta {
         value: &[u8],
     ) -> Result<u64, IndexError> {
         let pg_count = self.pgs.len() as u32;
-        let found = chunk_at(row, value, pg_count, |pg| {
-            pgs.contains(&pg) && !piece.missed.contains(&pg)
-        })?;
+        let found =
+            chunk_at(row, value, pg_count, |pg| pgs.contains(&pg) && !piece.missed.contains(&pg))?;
         let Some((pg, chunk)) = found else { return Ok(0) };
         let Some(copies) = self.lock(pg).pg.copies_of(row, &chunk) else {
             piece.missed.insert(pg);
@@ -342,8 +342,12 @@ impl Meta {
         };
         let (row, chunk) = (Bytes::copy_from_slice(row), Arc::new(chunk));
         let bytes = u64::from(chunk.len) * copies.len() as u64;
-        piece.copies.extend(copies.into_iter().map(|(replica, server)| {
-            Copy { pg, row: row.clone(), chunk: chunk.clone(), replica, server }
+        piece.copies.extend(copies.into_iter().map(|(replica, server)| Copy {
+            pg,
+            row: row.clone(),
+            chunk: chunk.clone(),
+            replica,
+            server,
         }));
         Ok(bytes)
     }
@@ -368,7 +372,12 @@ impl Meta {
         let tally = match state {
             Some(CopyState::Right) => Tally { right: 1, ..looked_at },
             Some(CopyState::Damaged | CopyState::Unreadable) => {
-                match self.lock(copy.pg).pg.is_damaged(&copy.row, &copy.chunk, copy.replica, &self.index) {
+                match self.lock(copy.pg).pg.is_damaged(
+                    &copy.row,
+                    &copy.chunk,
+                    copy.replica,
+                    &self.index,
+                ) {
                     Ok(Some(true)) => Tally { bad: 1, ..looked_at },
                     // It was deleted, moved or mended meanwhile.
                     Ok(Some(false)) => looked_at,
@@ -394,7 +403,8 @@ impl Meta {
     fn tell_of_damage(&self, copy: &Copy) {
         let Copy { pg, row, chunk, server, .. } = copy;
         let has_others = self.cluster().is_some() && chunk.holders.count() > 1;
-        if self.scrub.with(|scrub| scrub.round().map_or(0, |it| it.tally.bad)) <= Some(SCRUB_LOGGED_MAX)
+        if self.scrub.with(|scrub| scrub.round().map_or(0, |it| it.tally.bad))
+            <= Some(SCRUB_LOGGED_MAX)
         {
             tracing::error!(
                 %pg, lv = %chunk.lv, %server, extents = ?chunk.extents, row = %row.escape_ascii(), has_others,
