@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use larder_protocol::manager::state::ServerRole;
+use larder_types::WritePolicy;
 
 use crate::exit;
 
@@ -70,6 +71,11 @@ pub(crate) enum Command {
     Disk {
         #[command(subcommand)]
         command: DiskCommand,
+    },
+    /// Show or set how many copies a bucket's puts wait for.
+    Bucket {
+        #[command(subcommand)]
+        command: BucketCommand,
     },
     /// Run a whole cluster on this machine, for trying out.
     ///
@@ -299,6 +305,25 @@ pub(crate) enum DiskCommand {
         server: RemoveArgs,
         /// Number of the disk, as `larder status` shows it.
         disk: u32,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BucketCommand {
+    /// Show or set a bucket's write policy: when a put is answered.
+    ///
+    /// all: when every copy within reach is durable (default). majority: when more than half of the copies are. one,
+    /// or a number: when so many are. The other copies are made meanwhile, or soon after; until then an object is lost
+    /// with fewer disks. To be run with the configuration of a manager.
+    #[command(after_help = exit::HELP)]
+    Policy {
+        /// Configuration file of a manager of this machine.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Name of the bucket.
+        name: String,
+        /// all, majority, one, or a number of copies; shown if it is left out.
+        policy: Option<WritePolicy>,
     },
 }
 

@@ -5,6 +5,9 @@ pub const LV_FULL_PERCENT: u64 = 85;
 /// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room: as often
 /// one put finds out whether room was made.
 pub const WITHHELD_MS: u64 = 10_000;
+/// Milliseconds for which a PG takes it that there is no other LV, before it asks again on behalf of a put for which a
+/// disk has no room.
+pub const POOL_EMPTY_MS: u64 = 1_000;
 /// Blocks that wait in an LV before its floor is raised although space is not short: 1 MiB, so
 /// that a raise, which writes one block, costs less than half a percent.
 pub const WAITING_BLOCKS_BEFORE_RAISE: u32 = 256;
@@ -19,6 +22,9 @@ pub const GRANT_MS_MAX: u64 = 60_000;
 /// Replicas that may fail between two ticks before calls that wait for space are turned away: another
 /// LV may be out of reach too.
 pub const LV_FAILURES_MAX: u32 = 4;
+/// Milliseconds after which replicas that were out of reach are asked again to open: longer than a driver tries to
+/// reach one, so that questions do not pile up.
+pub const LV_REOPEN_MS: u64 = 5_000;
 /// Copies of one PG's chunks that are being made at a time.
 pub const REFILLS_MAX: usize = 32;
 /// Copies of one PG's chunks that readers found damaged, and that wait to be made anew; more are found again.
@@ -142,6 +148,8 @@ pub const FLAP_FORGET_MS: u64 = 60 * 60 * 1000;
 pub const LOST_MS: u64 = 10 * 60 * 1000;
 /// Milliseconds between two looks at where replicas ought to be.
 pub const LV_PLAN_MS: u64 = 5000;
+/// Milliseconds for which a disk counts as one without room after its server said so.
+pub const NO_ROOM_MS: u64 = 4 * SERVER_BEAT_MS;
 /// Milliseconds after which an order to vacate a replica is forgotten if the manager does not repeat it.
 pub const VACATE_MS: u64 = 3 * LV_PLAN_MS;
 /// Proposals of the leading manager that are under way.

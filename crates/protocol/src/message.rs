@@ -77,6 +77,8 @@ pub struct PutCall {
     pub content: Content,
     /// What must hold of the key.
     pub condition: Condition,
+    /// How many replicas must have the data before the client is answered; 0: all of the volume.
+    pub enough: u8,
 }
 
 /// A proxy's call.
@@ -100,6 +102,11 @@ pub enum Call {
         /// Whether a replica had no room for its data: what lies where it should have lain, and behind,
         /// is not given for a while.
         disk_full: bool,
+    },
+    /// A replica had no room for a put's data, of which enough others have it: the same is not given for a while.
+    NoRoom {
+        /// The put.
+        op: OpId,
     },
     /// End the key's null version.
     Delete {
@@ -225,6 +232,8 @@ pub enum Refusal {
     DiskFailed,
     /// The index cannot be read.
     IndexDamaged,
+    /// Wait for servers to come back: no volume within reach has as many replicas as the put needs.
+    TooFewCopies,
 }
 
 /// What a PG answers.
@@ -238,7 +247,7 @@ pub enum Answer {
         lv: LvId,
         /// Runs of blocks in the order of the data.
         extents: Vec<Extent>,
-        /// Replicas that all have to have it.
+        /// Replicas that are to be given it.
         replicas: Holders,
         /// The version's clock.
         clock: HybridClock,

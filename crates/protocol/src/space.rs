@@ -317,9 +317,11 @@ pub struct VolumeGroup {
 pub enum NoSpace {
     /// LVs are still being opened: ask again when they are.
     Opening,
+    /// What could be given has too few replicas; one that is drawn now would have no more.
+    TooNarrow,
     /// Another LV is needed.
     NeedLv,
-    /// What is free is withheld: another LV would find no room either.
+    /// What is free is withheld: only an LV on other disks would find room.
     DiskFull,
 }
 
@@ -367,17 +369,29 @@ impl VolumeGroup {
             return;
         }
         lv.floors[replica] = lv.floors[replica].max(Some(floor));
+        if !lv.lost().has(replica) {
+            // It is within reach again, and open in this view.
+            lv.gone = lv.gone.without(Holders::default().with(replica));
+        }
         lv.release_below_floor();
     }
 
-    /// A replica of the LV is broken or out of reach: the LV gives no more space in this view.
-    pub fn close(&mut self, lv: LvId, replica: usize) {
-        if let Some(lv) = self.lvs.get_mut(&lv) {
-            lv.gone = lv.gone.with(replica);
-        }
+    /// A replica of the LV is broken or out of reach: the LV gives no space until it answers an `Open` again. Returns
+    /// whether that is news.
+    pub fn close(&mut self, lv: LvId, replica: usize) -> bool {
+        let Some(lv) = self.lvs.get_mut(&lv) else { return false };
+        let is_news = !lv.gone.has(replica);
+        lv.gone = lv.gone.with(replica);
+        is_news
     }
 
-    /// Replicas of an LV that failed in this view.
+    /// LVs with replicas that are out of reach, but not for good: these are to be opened again.
+    pub fn closed(&self) -> impl Iterator<Item = (&LvInfo, Holders)> {
+        let closed = self.lvs.values().map(|lv| (&lv.info, lv.gone.without(lv.lost())));
+        closed.filter(|(_, gone)| !gone.is_empty())
+    }
+
+    /// Replicas of an LV that failed in this view and have not answered an `Open` since.
     #[must_use]
     pub fn gone(&self, lv: LvId) -> Holders {
         self.lvs.get(&lv).map_or(Holders::default(), |lv| lv.gone)
@@ -394,14 +408,22 @@ impl VolumeGroup {
         })
     }
 
-    /// Blocks for `bytes` of data, in one LV.
+    /// Blocks for `bytes` of data, in one LV of at least so many replicas.
     ///
     /// # Errors
     /// [`NoSpace`].
-    pub fn allocate(&mut self, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
+    pub fn allocate(
+        &mut self,
+        bytes: u32,
+        replicas_min: usize,
+    ) -> Result<(LvId, Vec<Extent>), NoSpace> {
         let need = bytes.div_ceil(BLOCK_BYTES).max(1);
-        let mut opening = false;
+        let (mut opening, mut narrow) = (false, false);
         for (&id, lv) in &mut self.lvs {
+            if lv.info.present().count() < replicas_min {
+                narrow |= lv.takes_objects();
+                continue;
+            }
             opening |= lv.floor().is_none() && lv.gone.is_empty() && lv.leaving.is_empty();
             if lv.takes_objects()
                 && let Some(extents) = lv.runs.allocate(need)
@@ -411,6 +433,8 @@ impl VolumeGroup {
         }
         Err(if opening {
             NoSpace::Opening
+        } else if narrow {
+            NoSpace::TooNarrow
         } else if self.lvs.values().any(|lv| lv.withheld.is_some()) {
             NoSpace::DiskFull
         } else {
@@ -485,10 +509,11 @@ impl VolumeGroup {
         })
     }
 
-    /// Whether freed space waits anywhere, or any is withheld.
+    /// Whether freed space waits anywhere, any is withheld, or a replica is out of reach.
     #[must_use]
     pub fn wants_tick(&self) -> bool {
-        self.lvs.values().any(|lv| lv.waiting_blocks > 0 || lv.withheld.is_some())
+        let waits = |lv: &Lv| lv.waiting_blocks > 0 || lv.withheld.is_some() || !lv.gone.is_empty();
+        self.lvs.values().any(waits)
     }
 
     /// Floors of all LVs, in a group whose last op is this.

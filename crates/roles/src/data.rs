@@ -26,8 +26,8 @@ use larder_volume::{
 use parking_lot::{Condvar, Mutex};
 
 use crate::limits::{
-    DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, NEARLY_FULL_BYTES,
-    RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
+    DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, LV_ROOM_BYTES_MIN,
+    NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
 };
 use crate::manager::LvRecord;
 use crate::meta::Meta;
@@ -158,6 +158,12 @@ impl DataServer {
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes / RESERVE_LAST_PART
+    }
+
+    /// Whether there is no room for another LV: little is left of what data may take.
+    #[must_use]
+    pub fn lacks_room(&self) -> bool {
+        self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + LV_ROOM_BYTES_MIN
     }
 
     /// Whether the disk failed and takes nothing any more.

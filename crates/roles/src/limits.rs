@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use larder_protocol::limits::{GRANT_MS_MAX, SERVER_BEAT_MS, SILENT_MS, UNHEARD_TICKS_MAX};
+use larder_protocol::limits::{
+    GRANT_MS_MAX, LV_REOPEN_MS, SERVER_BEAT_MS, SILENT_MS, UNHEARD_TICKS_MAX,
+};
+use larder_types::limits::CHUNK_BYTES_MAX;
 
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
@@ -36,8 +39,16 @@ pub const KV_CACHE_BYTES: u64 = 96 * 1024 * 1024;
 pub const RESERVE_BYTES: u64 = 512 * 1024 * 1024;
 /// The same on small disks: one part in this many.
 pub const RESERVE_PART: u64 = 16;
+/// Free bytes above the reserve with which another LV is begun: a chunk of the largest size fits into every one that
+/// is begun at the same moment on two threads.
+pub const LV_ROOM_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;
 /// Below one part in this many of the reserve nothing new is taken at all.
 pub const RESERVE_LAST_PART: u64 = 4;
+/// How long a proxy waits for the last copies of a put whose client was answered before it says who has it. Until
+/// then readers of the object wait, and what is not there then is copied later.
+pub const STRAGGLER_MAX: Duration = Duration::from_millis(100);
+/// KiB of data that such puts hold in a proxy together.
+pub const STRAGGLERS_KIB_MAX: usize = 64 * 1024;
 /// Within so many bytes of the reserve the free space is looked at before each group: no tick is so
 /// long that a disk takes more between two.
 pub const NEARLY_FULL_BYTES: u64 = 4 * 1024 * 1024 * 1024;
@@ -178,6 +189,10 @@ const _: () = assert!(
 const _: () = assert!(
     HEDGES_SAVED_MAX > DOWN_FAILURES && HEDGED_PART > 1,
     "hedges find a server down, and most reads have none"
+);
+const _: () = assert!(
+    DATA_REACH_MAX.as_millis() < LV_REOPEN_MS as u128,
+    "a replica is asked again to open after the last question is over"
 );
 const _: () = assert!(
     DATA_REACH_MAX.as_millis() > SILENT_MS as u128

@@ -16,7 +16,7 @@ pub mod name;
 pub mod op;
 pub mod rows;
 
-pub use bucket::{BucketRecord, BucketState};
+pub use bucket::{BucketRecord, BucketState, NotAPolicy, WritePolicy};
 pub use checksum::BlockSums;
 pub use codec::CodecError;
 pub use condition::{Condition, EtagList, Unmet};

@@ -122,6 +122,7 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("snapshot", &stored::snapshot_row());
     golden.check_value("bucket, live", &stored::live_bucket());
     golden.check_value("bucket, deleting", &stored::deleting_bucket());
+    golden.check_value("bucket, two copies are enough", &stored::lax_bucket());
     golden.finish();
 }
 

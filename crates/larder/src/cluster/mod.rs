@@ -3,6 +3,7 @@
 //! Every one of them takes up its identity (or joins, the first time), follows the managers' map, takes up what it
 //! keeps, opens its port, and tells the managers that it has begun.
 
+pub(crate) mod bucket;
 mod config;
 mod lifeline;
 pub(crate) mod operate;

@@ -54,6 +54,16 @@ impl RoleMetrics for ProxyMetrics {
                 "Hedged reads that the other replica answered",
                 load(&counters.hedges_won),
             ),
+            (
+                "proxy_puts_answered_early",
+                "Puts answered before every replica had the data",
+                load(&counters.answered_early),
+            ),
+            (
+                "proxy_puts_late",
+                "Of those, with copies left to be made",
+                load(&counters.late_writes),
+            ),
             ("proxy_puts_begun_anew", "Puts begun anew", load(&counters.begun_anew)),
             (
                 "proxy_probes",

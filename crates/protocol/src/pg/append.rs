@@ -112,7 +112,7 @@ fn done(entry: &LogEntry) -> Answer {
 
 pub(super) fn clock_of(op: &Op) -> HybridClock {
     match op {
-        Op::Put(put) => put.metax.clock,
+        Op::Put(put) | Op::PutEnough { put, .. } => put.metax.clock,
         Op::Delete { clock, .. } => *clock,
         Op::CreateUpload { row, .. } => row.clock,
         Op::CompleteUpload { metax, .. } => metax.clock,
@@ -122,7 +122,7 @@ pub(super) fn clock_of(op: &Op) -> HybridClock {
 
 pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
     match op {
-        Op::Put(put) => Some(&put.request),
+        Op::Put(put) | Op::PutEnough { put, .. } => Some(&put.request),
         Op::Delete { request, .. }
         | Op::SetTags { request, .. }
         | Op::CreateUpload { request, .. }

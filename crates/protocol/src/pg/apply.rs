@@ -67,7 +67,7 @@ impl Pg {
         let id = entry.id;
         match &*entry.op {
             Op::ViewStart { .. } => {}
-            Op::Put(put) => {
+            Op::Put(put) | Op::PutEnough { put, .. } => {
                 if !matches!(put.body, Body::Chunk(_)) {
                     self.supersede(entry);
                     batch.commit_put(put, put.body.clone(), id, id)?;

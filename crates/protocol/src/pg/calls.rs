@@ -12,7 +12,7 @@ use larder_types::{
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
-use crate::limits::{TAIL_OPS_MAX, WAITING_CALLS_MAX};
+use crate::limits::{POOL_EMPTY_MS, TAIL_OPS_MAX, WAITING_CALLS_MAX};
 use crate::message::{Answer, Call, Content, Description, Effect, Outbox, PutCall, Refusal, Token};
 use crate::sessions::Known;
 use crate::space::{NoSpace, VolumeGroup};
@@ -48,6 +48,10 @@ impl Pg {
                     self.withhold(op);
                 }
                 self.begin_resolution(op, index, out)
+            }
+            Call::NoRoom { op } => {
+                self.withhold(op);
+                Ok(())
             }
             Call::Suspect { grant, server } => {
                 self.suspect(grant, server);
@@ -188,6 +192,7 @@ impl Pg {
             }
             Call::Commit { .. }
             | Call::Abandon { .. }
+            | Call::NoRoom { .. }
             | Call::Suspect { .. }
             | Call::Barrier
             | Call::Read { .. } => unreachable!("not a mutation: handled in call()"),
@@ -224,10 +229,12 @@ impl Pg {
                 }
                 Body::Stream { stream: *stream, chunks: *chunks, chunk_bytes: *chunk_bytes }
             }
-            Content::Data { len, seed, sums } => match self.grant(*len, *seed, sums, out) {
-                Ok(chunk) => Body::Chunk(chunk),
-                Err(step) => return Ok(step),
-            },
+            Content::Data { len, seed, sums } => {
+                match self.grant((*len, *seed, sums), call.enough, out) {
+                    Ok(chunk) => Body::Chunk(chunk),
+                    Err(step) => return Ok(step),
+                }
+            }
         };
         let clock = self.tick_clock();
         let metax = metax_of(&call.description, clock);
@@ -241,14 +248,15 @@ impl Pg {
             }),
             _ => None,
         };
-        let op = Op::Put(Box::new(Put {
+        let put = Put {
             request: call.request,
             bucket: call.bucket,
             key: call.key.clone(),
             target: call.target.clone(),
             metax,
             body,
-        }));
+        };
+        let op = Op::of_put(put, if granted.is_some() { call.enough } else { 0 });
         let kind = if granted.is_some() { ReplyKind::Persisted } else { ReplyKind::Done };
         self.append_op(op, Some((token, kind)), out);
         if let Some(answer) = granted {
@@ -260,15 +268,14 @@ impl Pg {
     /// Space and a grant for the next op.
     fn grant(
         &mut self,
-        len: u32,
-        seed: u64,
-        sums: &[u64],
+        (len, seed, sums): (u32, u64, &[u64]),
+        enough: u8,
         out: &mut Outbox,
     ) -> Result<Chunk, Step> {
         assert!(len > 0 && len <= CHUNK_BYTES_MAX, "a chunk has 1 to {CHUNK_BYTES_MAX} bytes");
         let grant = Grant { pg: self.id, op: self.next_id(), attempt: 0 };
         let space = self.space.as_mut().expect("a serving primary knows its space");
-        match space.allocate(len) {
+        match space.allocate(len, usize::from(enough)) {
             Ok((lv, extents)) => Ok(Chunk {
                 grant,
                 seed,
@@ -279,19 +286,31 @@ impl Pg {
                 holders: space.present(lv),
             }),
             Err(NoSpace::Opening) => Err(Step::Starve),
+            Err(NoSpace::TooNarrow) => Err(Step::Refuse(Refusal::TooFewCopies)),
             Err(NoSpace::NeedLv) => {
-                if !self.lv_asked {
-                    self.lv_asked = true;
-                    out.push(Effect::NeedLv);
-                }
+                self.need_lv(out);
                 self.raise_floors(true, out);
                 Err(Step::Starve)
             }
             Err(NoSpace::DiskFull) => {
                 self.raise_floors(true, out);
-                let regains = self.space.as_ref().is_some_and(VolumeGroup::regains);
-                Err(if regains { Step::Starve } else { Step::Refuse(Refusal::Full) })
+                if self.space.as_ref().is_some_and(VolumeGroup::regains) {
+                    return Err(Step::Starve);
+                }
+                if self.pool_empty_ms.is_some_and(|since| self.now_ms < since + POOL_EMPTY_MS) {
+                    return Err(Step::Refuse(Refusal::Full));
+                }
+                // Other disks may have room.
+                self.need_lv(out);
+                Err(Step::Starve)
             }
+        }
+    }
+
+    fn need_lv(&mut self, out: &mut Outbox) {
+        if !self.lv_asked {
+            self.lv_asked = true;
+            out.push(Effect::NeedLv);
         }
     }
 
@@ -403,9 +422,11 @@ impl Pg {
         index: &dyn Index,
     ) -> Result<Option<Step>, IndexError> {
         let slot = Slot::Upload(upload);
-        let changing = self.slots.entries(&slot).iter().any(|&seq| {
-            self.tail_at(seq).is_some_and(|tail| !matches!(*tail.entry.op, Op::Put(_)))
-        });
+        let changing = self
+            .slots
+            .entries(&slot)
+            .iter()
+            .any(|&seq| self.tail_at(seq).is_some_and(|tail| tail.entry.op.put().is_none()));
         if changing {
             return Ok(Some(Step::Wait(slot)));
         }

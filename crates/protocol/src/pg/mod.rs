@@ -105,9 +105,17 @@ struct OpenPut {
 
 impl OpenPut {
     fn put(&self) -> &Put {
-        match &*self.put {
-            Op::Put(put) => put,
-            other => unreachable!("only puts are open, not {other:?}"),
+        match self.put.put() {
+            Some(put) => put,
+            None => unreachable!("only puts are open, not {:?}", self.put),
+        }
+    }
+
+    /// How many replicas must have its data before its client is answered.
+    fn enough(&self, given: usize) -> usize {
+        match self.put.enough() {
+            0 => given,
+            enough => usize::from(enough),
         }
     }
 }
@@ -180,8 +188,12 @@ pub struct Pg {
     /// Copies that are being made or given up.
     refills: Refills,
     lv_asked: bool,
+    /// When it was said last that there is none; `None` if one came since.
+    pool_empty_ms: Option<u64>,
     /// Replicas that failed since the last tick.
     lv_failures: u32,
+    /// When replicas out of reach were asked last to open again.
+    reopened_ms: u64,
     /// Calls that wait for space.
     starved: VecDeque<(Token, Call)>,
     /// Barriers: pass when everything through the op is applied and no put up to it is open.
@@ -401,11 +413,8 @@ impl Pg {
 
 /// The chunk of a put with data.
 fn chunk_of(op: &Op) -> Option<&Chunk> {
-    match op {
-        Op::Put(put) => match &put.body {
-            Body::Chunk(chunk) => Some(chunk),
-            _ => None,
-        },
+    match &op.put()?.body {
+        Body::Chunk(chunk) => Some(chunk),
         _ => None,
     }
 }
@@ -414,7 +423,7 @@ fn chunk_of(op: &Op) -> Option<&Chunk> {
 fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
     use larder_types::UploadId;
     match op {
-        Op::Put(put) => match (&put.target, &put.body) {
+        Op::Put(put) | Op::PutEnough { put, .. } => match (&put.target, &put.body) {
             (Target::Version, Body::Stream { stream, .. }) => {
                 [Some(Slot::Version(put.bucket, put.key.clone())), Some(Slot::Stream(*stream))]
             }

@@ -105,6 +105,7 @@ impl Pg {
         self.space = None;
         self.refills = Refills::default();
         self.lv_asked = false;
+        self.pool_empty_ms = None;
         self.reports.clear();
         self.levelled = false;
         self.heard = false;

@@ -160,7 +160,7 @@ impl Pg {
         let open = self.open.range(..=at.seq).filter(|_| !without_open).map(|(_, open)| {
             let mut put = open.put().clone();
             put.body = Body::Chunk(open.chunk.clone());
-            let entry = LogEntry { id: open.id, op: Op::Put(Box::new(put)).into() };
+            let entry = LogEntry { id: open.id, op: Op::of_put(put, open.put.enough()).into() };
             OpenEntry { entry, superseded: open.superseded }
         });
         SnapshotHeader {

@@ -113,6 +113,8 @@ impl Recovering {
                 space: None,
                 refills: Refills::default(),
                 lv_asked: false,
+                pool_empty_ms: None,
+                reopened_ms: 0,
                 lv_failures: 0,
                 starved: VecDeque::new(),
                 barriers: Vec::new(),

@@ -57,7 +57,7 @@ impl Lv {
         self.leaving.keys().fold(Holders::default(), |all, replica| all.with(*replica))
     }
 
-    fn lost(&self) -> Holders {
+    pub(super) fn lost(&self) -> Holders {
         let lost = self.leaving.iter().filter(|(_, leaving)| leaving.is_lost);
         lost.fold(Holders::default(), |all, (replica, _)| all.with(*replica))
     }
@@ -121,7 +121,7 @@ impl VolumeGroup {
         let (was, is) = (before.present(), lv.info.present());
         lv.floors.resize(lv.info.replicas.len(), None);
         let place = |info: &LvInfo, index: usize| {
-            info.replicas.get(index).map(|it| (it.server, it.disk, it.pv))
+            info.replicas.get(index).map(|it| (it.server, it.boot, it.disk, it.pv))
         };
         let changed = |index: &usize| place(&before, *index) != place(&lv.info, *index);
         let fresh: Vec<usize> =

@@ -2,6 +2,7 @@
 
 mod doubt;
 mod puts;
+mod reach;
 mod refill;
 mod scrub;
 mod snapshots;

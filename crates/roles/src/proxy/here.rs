@@ -157,6 +157,10 @@ impl Reach for Here {
         self.manage(move |manager| manager.end_deletion(&marked, empty)).await
     }
 
+    fn copies(&self) -> u8 {
+        1
+    }
+
     fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId {
         self.meta.pg_of(bucket, key)
     }

@@ -122,6 +122,16 @@ impl<R: Reach> Proxy<R> {
         Ok((id, epoch, self.reach.pg_of(id, key)))
     }
 
+    /// How many replicas must have a put's data before its client is answered; 0: all of the volume.
+    fn enough(&self, bucket: &BucketName) -> u8 {
+        let copies = self.reach.copies();
+        if copies <= 1 {
+            return 0;
+        }
+        let policy = self.reach.bucket(bucket, |record| record.write_policy);
+        policy.unwrap_or_default().enough(copies)
+    }
+
     /// Tells a bucket that is gone from one whose record changed on the way, such as one that was
     /// marked for deletion, found to have objects and is live again.
     fn bucket_gone_or_changed(&self, bucket: &BucketName, error: ObjectError) -> ObjectError {
@@ -150,6 +160,9 @@ fn refused(refusal: Refusal) -> ObjectError {
         Refusal::NotPrimary => unavailable("the key's placement group has no primary"),
         Refusal::StreamIncomplete => unavailable("a chunk of the object was not stored"),
         Refusal::Finished | Refusal::Revoked => unavailable("the put was revoked"),
+        Refusal::TooFewCopies => unavailable(
+            "fewer data servers are within reach than the bucket's write policy asks for",
+        ),
         Refusal::DiskFailed => unavailable("the data disk failed: replace it"),
         Refusal::IndexDamaged => unavailable("the key's placement group has stopped: see the log"),
     }

@@ -56,6 +56,7 @@ impl<R: Reach> Proxy<R> {
             target: Target::Part { upload, number },
             attributes: Attributes::default(),
             condition: Condition::default(),
+            enough: self.enough(bucket),
         };
         self.store(wanted, body).await
     }

@@ -27,6 +27,8 @@ pub(super) struct Wanted {
     pub(super) target: Target,
     pub(super) attributes: Attributes,
     pub(super) condition: Condition,
+    /// How many replicas must have the data before the client is answered; 0: all of the volume.
+    pub(super) enough: u8,
 }
 
 /// Bytes of a body on their way into chunks.
@@ -114,6 +116,7 @@ impl<R: Reach> Proxy<R> {
             target: Target::Version,
             attributes: options.attributes,
             condition: options.condition,
+            enough: self.enough(bucket),
         };
         self.store(wanted, body).await
     }
@@ -208,6 +211,7 @@ impl<R: Reach> Proxy<R> {
             description: description.clone(),
             content,
             condition: wanted.condition.clone(),
+            enough: wanted.enough,
         };
         self.reach.put(wanted.pg, call, data).await
     }
@@ -326,6 +330,7 @@ impl<R: Reach> Proxy<R> {
             description,
             content: Content::Stream { stream, chunks, chunk_bytes: CHUNK_BYTES_MAX },
             condition: wanted.condition,
+            enough: wanted.enough,
         };
         match self.reach.put(wanted.pg, call, None).await? {
             Ended::Done(clock) => Ok(PutDone { etag, checksum, clock, size }),

@@ -81,6 +81,9 @@ pub trait Reach: Send + Sync + 'static {
         empty: bool,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
+    /// Copies of data that are wanted.
+    fn copies(&self) -> u8;
+
     /// The PG of a key.
     fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId;
 

@@ -330,6 +330,7 @@ pub fn put_to(request: Request, key: &str, target: Target, content: Content) -> 
         },
         content,
         condition: Condition::default(),
+        enough: 0,
     }))
 }
 

@@ -171,6 +171,7 @@ impl Objects for Memory {
             state: BucketState::Live,
             created_ms: now().ms(),
             location,
+            write_policy: larder_types::WritePolicy::All,
         };
         let bucket = Bucket {
             record: record.clone(),

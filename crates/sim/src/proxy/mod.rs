@@ -237,6 +237,7 @@ pub(crate) fn refused(refusal: Refusal) -> Answered {
         | Refusal::NotPrimary
         | Refusal::Finished
         | Refusal::DiskFailed
+        | Refusal::TooFewCopies
         | Refusal::IndexDamaged => Answered::Unknown,
     }
 }

@@ -7,7 +7,8 @@ use larder_types::{
     ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant, Holders, HoldersChange,
     HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef,
     PartRow, PgId, Put, RegionId, Remembered, Request, Retention, ServerId, SessionId,
-    SessionMemory, SnapshotRow, StreamId, Target, UploadId, UploadRow, VersionRow, View, rows,
+    SessionMemory, SnapshotRow, StreamId, Target, UploadId, UploadRow, VersionRow, View,
+    WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -26,6 +27,7 @@ pub const KINDS: &[&str] = &[
     "SnapshotSession",
     "SnapshotEnd",
     "Holders",
+    "PutEnough",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -53,13 +55,14 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
     };
     match op {
         Op::ViewStart { .. } => vec!["ViewStart"],
-        Op::Put(put) => {
+        Op::Put(put) | Op::PutEnough { put, .. } => {
             let target = match put.target {
                 Target::Version => "Target::Version",
                 Target::Chunk { .. } => "Target::Chunk",
                 Target::Part { .. } => "Target::Part",
             };
-            vec!["Put", target, body_of(&put.body), etag_of(&put.metax)]
+            let kind = if op.enough() == 0 { "Put" } else { "PutEnough" };
+            vec![kind, target, body_of(&put.body), etag_of(&put.metax)]
         }
         Op::Regrant { body, .. } => vec!["Regrant", body_of(body)],
         Op::Outcome { outcome, .. } => match outcome {
@@ -232,6 +235,7 @@ pub fn live_bucket() -> BucketRecord {
         state: BucketState::Live,
         created_ms: 1_795_000_000_000,
         location: None,
+        write_policy: WritePolicy::All,
     }
 }
 
@@ -240,15 +244,17 @@ pub fn deleting_bucket() -> BucketRecord {
     BucketRecord { epoch, state, location: Some("eu-north-1".into()), ..live_bucket() }
 }
 
+pub fn lax_bucket() -> BucketRecord {
+    let (location, write_policy) = (Some("eu-north-1".into()), WritePolicy::AtLeast(2));
+    BucketRecord { location, write_policy, ..live_bucket() }
+}
+
 fn put(target: Target, metax: Metax, body: Body) -> Op {
-    Op::Put(Box::new(Put {
-        request: request(),
-        bucket: BucketId(300),
-        key: key(),
-        target,
-        metax,
-        body,
-    }))
+    Op::Put(Box::new(put_of(target, metax, body)))
+}
+
+fn put_of(target: Target, metax: Metax, body: Body) -> Put {
+    Put { request: request(), bucket: BucketId(300), key: key(), target, metax, body }
 }
 
 /// Every op, by the name of its golden bytes.
@@ -281,6 +287,13 @@ pub fn ops() -> Vec<(&'static str, Op)> {
         (
             "put, parts",
             put(Target::Version, full_metax(), Body::Parts { upload: upload(), parts: parts() }),
+        ),
+        (
+            "put, two copies are enough",
+            Op::PutEnough {
+                put: Box::new(put_of(Target::Version, bare_metax(), Body::Chunk(chunk()))),
+                enough: 2,
+            },
         ),
         ("regrant", Op::Regrant { put: put_at, body: Body::Chunk(chunk()) }),
         (

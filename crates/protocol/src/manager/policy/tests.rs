@@ -671,6 +671,33 @@ fn narrow_lvs_are_made_while_a_host_is_away_and_widened_when_it_is_back() {
 }
 
 #[test]
+fn lvs_are_narrow_while_a_disk_has_no_room_and_no_longer() {
+    let mut world = World::new(9, 3);
+    world.calm_down();
+    let boot = world.map.servers[&ServerId(2)].boot;
+    let full = |world: &mut World, disks: &[u32], ms| {
+        for _ in 0..ms / SERVER_BEAT_MS {
+            disks.iter().for_each(|disk| world.say(2, ServerMessage::NoRoom(boot, DiskId(*disk))));
+            world.run_for(SERVER_BEAT_MS);
+        }
+    };
+    full(&mut world, &[0, 2], 2000);
+    let pg = world.pg(0).clone();
+    world.say(pg.members[0].0, ServerMessage::NeedLv(PgId(0), pg.view, 0));
+    full(&mut world, &[0, 2], 2000);
+    let on = |world: &World| {
+        let lv = world.map.lv(LvId(0)).unwrap();
+        lv.present().map(|(_, replica)| replica.disk).collect::<Vec<_>>()
+    };
+    assert_eq!(on(&world).len(), 2, "{:?}", on(&world));
+    assert!(on(&world).contains(&DiskId(0)), "a server speaks for its own disks");
+    full(&mut world, &[2], 20_000);
+    assert_eq!(on(&world).len(), 2, "nothing is copied to a disk without room");
+    world.run_for(60_000);
+    assert_eq!(on(&world).len(), 3, "what is narrow is widened when there is room again");
+}
+
+#[test]
 fn a_member_that_lost_its_disk_leads_nothing_and_returns_as_a_learner() {
     let mut world = World::new(10, 3);
     world.calm_down();

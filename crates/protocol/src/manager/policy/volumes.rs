@@ -6,7 +6,7 @@ use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::message::ManagerMessage;
 use super::{Subject, Turn};
-use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS};
+use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS};
 use crate::manager::state::{
     Command, DiskState, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState, ServerRole,
 };
@@ -35,12 +35,21 @@ impl Turn<'_> {
                 pv_count: disk.pv_count,
                 pv_free: disk.pv_free(),
                 standing: match disk.state {
+                    DiskState::In if of_server == Standing::In && !self.has_room(*id) => {
+                        Standing::Away
+                    }
                     DiskState::In => of_server,
                     _ => Standing::Out,
                 },
             })
         })
         .collect()
+    }
+
+    /// Whether a disk's server has not said lately that there is no room for another LV.
+    fn has_room(&self, disk: DiskId) -> bool {
+        let said_ms = self.leading.no_room.get(&disk);
+        said_ms.is_none_or(|said_ms| self.now_ms >= said_ms + NO_ROOM_MS)
     }
 
     pub(super) fn need_lv(&mut self, pg: PgId, primary: ServerId, has: u32) {
