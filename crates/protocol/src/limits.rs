@@ -29,6 +29,9 @@ pub const LV_REOPEN_MS: u64 = 5_000;
 pub const REFILLS_MAX: usize = 32;
 /// Copies of one PG's chunks that readers found damaged, and that wait to be made anew; more are found again.
 pub const SUSPECTS_MAX: usize = 1024;
+/// Walks that try to mend a damaged copy before it is forgotten until it is found again: with their pauses longer than
+/// it takes to have another replica in place of one that is lost.
+pub const SUSPECT_TRIES_MAX: u32 = 16;
 /// Chunks whose holders change in one op: about 20 KiB.
 pub const HOLDERS_CHANGES_MAX: usize = 128;
 /// Chunks of one PG whose holders are about to change.
@@ -72,6 +75,10 @@ pub const SCRUB_BYTES_PER_S_MIN: u64 = 1024 * 1024;
 pub const SCRUB_PERIOD_MS_MIN: u64 = 4000;
 
 const _: () = assert!(WALK_LOOK_MS < WALK_PAUSE_MS_MAX, "pauses grow");
+const _: () = assert!(
+    (SUSPECT_TRIES_MAX as u64 - 8) * WALK_PAUSE_MS_MAX > LOST_MS,
+    "a damaged copy is remembered until its replica is replaced"
+);
 const _: () = assert!(BACKGROUND_PIECES_MAX <= REFILLS_MAX, "one PG may have all the pieces");
 const _: () =
     assert!(SILENT_TICKS_MAX < LEARNER_TICKS_MAX, "a follower speaks up before it is let go");

@@ -32,7 +32,8 @@ use larder_types::{
 use super::Pg;
 use crate::index::{Index, IndexError};
 use crate::limits::{
-    HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECTS_MAX, TAIL_OPS_MAX,
+    HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECT_TRIES_MAX, SUSPECTS_MAX,
+    TAIL_OPS_MAX,
 };
 use crate::manager::state::MapVersion;
 use crate::message::{Effect, Outbox};
@@ -87,6 +88,8 @@ struct Suspect {
     reason: u64,
     /// The walk under way has met its chunk, and another copy that it can be made from sooner or later.
     is_met: bool,
+    /// Walks that have met it in vain.
+    tries: u32,
 }
 
 /// What a primary remembers of all this, for one view.
@@ -299,17 +302,20 @@ impl Pg {
         if refills.suspects.len() < SUSPECTS_MAX && !refills.suspects.contains_key(&(grant, server))
         {
             refills.want_walk();
-            let suspect = Suspect { reason: refills.reasons, is_met: false };
+            let suspect = Suspect { reason: refills.reasons, is_met: false, tries: 0 };
             refills.suspects.insert((grant, server), suspect);
         }
     }
 
     /// A walk is through.
     pub(super) fn walked(&mut self, walk: u64, unmet: &BTreeSet<(LvId, usize)>, out: &mut Outbox) {
-        // What was mended is forgotten already. What is not there any more, or has no other copy, is now.
-        self.refills
-            .suspects
-            .retain(|_, suspect| std::mem::take(&mut suspect.is_met) || suspect.reason > walk);
+        // What was mended is forgotten already. What is not there any more, or has no other copy, is now; and so is
+        // what could not be mended for long: it will be found again.
+        self.refills.suspects.retain(|_, suspect| {
+            let is_met = std::mem::take(&mut suspect.is_met);
+            suspect.tries += u32::from(is_met);
+            suspect.reason > walk || (is_met && suspect.tries < SUSPECT_TRIES_MAX)
+        });
         let Some(space) = self.space.as_ref().filter(|_| walk == self.refills.reasons) else {
             return;
         };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use larder_protocol::limits::SUSPECT_TRIES_MAX;
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{Refill, Rhythm, Walk, chunk_at};
 use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
@@ -388,9 +389,18 @@ fn a_damaged_copy_is_mended_also_when_the_first_try_fails() {
     assert!(refills.is_empty());
     pg.end(&walk);
     assert!(!pg.pg.is_suspected(grant, ServerId(1)), "its object was deleted");
-    let (_, walk) = pg.walk(2);
-    pg.end(&walk);
     assert_eq!(pg.pg.wants_walk(), None);
+    let grant = pg.store("b", 1, 3);
+    pg.call(larder_protocol::Call::Suspect { grant, server: ServerId(1) });
+    let mut walks = 0;
+    while pg.pg.wants_walk().is_some() {
+        let (refills, walk) = pg.walk(2);
+        refills.iter().for_each(|refill| pg.refilled(refill, false));
+        pg.end(&walk);
+        walks += 1;
+        assert!(walks <= SUSPECT_TRIES_MAX + 1, "it is looked for without end");
+    }
+    assert!(walks >= SUSPECT_TRIES_MAX && !pg.pg.is_suspected(grant, ServerId(1)));
 }
 
 /// A walk that found nothing that it could do.
