@@ -249,6 +249,10 @@ impl DiskFile for RealFile {
     }
 
     fn read_device_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, DiskError> {
+        let direct = self.direct.get_or_init(|| Direct::of(&self.file));
+        if let Some(read) = direct.as_ref().and_then(|direct| direct.read(offset, buf)) {
+            return Ok(read);
+        }
         let start = offset - offset % CACHE_GRANULE_BYTES;
         let end = (offset + buf.len() as u64).next_multiple_of(CACHE_GRANULE_BYTES);
         rustix::fs::fadvise(&self.file, start, NonZeroU64::new(end - start), Advice::DontNeed)

@@ -1,5 +1,6 @@
 //! Prometheus' view of a process that serves S3: requests and latencies, and what its roles count.
 
+mod background;
 mod meta;
 mod pack;
 mod proxy;

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod background;
 pub mod index;
 pub mod limits;
 pub mod manager;
@@ -14,6 +15,7 @@ pub mod pg;
 pub mod placement;
 pub mod planted;
 pub mod rebuild;
+pub mod scrub;
 pub mod sessions;
 pub mod space;
 
@@ -24,4 +26,4 @@ pub use message::{
 };
 pub use pg::Pg;
 pub use planted::Planted;
-pub use space::{FreeRuns, LvInfo, Replica, SpaceUse, VolumeGroup};
+pub use space::{Floor, FreeRuns, LvInfo, Replica, SpaceUse, VolumeGroup};

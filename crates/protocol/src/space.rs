@@ -285,6 +285,19 @@ pub struct SpaceUse {
     pub withheld: u64,
 }
 
+/// The floor of an LV, as its primary knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Floor {
+    /// The LV.
+    pub lv: LvId,
+    /// The lowest that a replica has acknowledged in this view; `None` before all have.
+    pub lowest: Option<OpSeq>,
+    /// Ops of the group from there to its last.
+    pub lag_ops: u64,
+    /// Freed blocks that wait for it.
+    pub waiting_blocks: u32,
+}
+
 /// A raise of an LV's floor that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FloorRaise {
@@ -505,6 +518,25 @@ impl VolumeGroup {
     pub fn wants_tick(&self) -> bool {
         let waits = |lv: &Lv| lv.waiting_blocks > 0 || lv.withheld.is_some() || !lv.gone.is_empty();
         self.lvs.values().any(waits)
+    }
+
+    /// Floors of all LVs, in a group whose last op is this.
+    pub fn floors(&self, last: OpSeq) -> impl Iterator<Item = Floor> {
+        self.lvs.iter().map(move |(&id, lv)| {
+            let lowest = lv.floor().map(|floor| floor.seq);
+            let lag_ops = lowest.map_or(0, |lowest| last.0.saturating_sub(lowest.0));
+            Floor { lv: id, lowest, lag_ops, waiting_blocks: lv.waiting_blocks }
+        })
+    }
+
+    /// Blocks that are not free, of every replica that is there.
+    #[must_use]
+    pub fn copied(&self) -> u64 {
+        let copied = |lv: &Lv| {
+            let used = lv.info.blocks - lv.runs.blocks() - lv.withheld_blocks();
+            u64::from(used) * lv.info.present().count() as u64
+        };
+        self.lvs.values().map(copied).sum()
     }
 
     /// Blocks by state.

@@ -100,16 +100,35 @@ pub const DATA_REACH_MAX: Duration = Duration::from_secs(4);
 pub const DATA_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of ops in one message to a member, or one op.
 pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Time between two looks whether copies of chunks are missing somewhere.
-pub const REBUILD_LOOK: Duration = Duration::from_secs(1);
-/// The longest time between two walks that could do nothing.
-pub const REBUILD_PAUSE_MAX: Duration = Duration::from_secs(120);
 /// Rows that a walk looks at in one go.
 pub const REBUILD_ROWS_MAX: u32 = 8192;
 /// Copies that one go asks for.
 pub const REBUILD_PIECE_COPIES_MAX: usize = 64;
-/// Copies that a meta server has made at a time. With chunks of 8 MiB that are 32 MiB of memory.
-pub const REBUILD_COPIES_MAX: usize = 4;
+/// Time between two looks whether it is time to verify copies.
+pub const SCRUB_LOOK: Duration = Duration::from_secs(1);
+/// The longest time for which a scrub waits to lead groups that it had begun with: longer than views take to begin
+/// after a restart.
+pub const SCRUB_LED_PATIENCE: Duration = Duration::from_secs(60);
+/// Rows that a scrub looks at in one go.
+pub const SCRUB_ROWS_MAX: u32 = 8192;
+/// Bytes of copies that one go asks for, but for the last chunk's: what a restart has verified twice.
+pub const SCRUB_PIECE_BYTES: u64 = 64 * 1024 * 1024;
+/// Copies that one go asks for, but for the last chunk's: small ones are many.
+pub const SCRUB_PIECE_COPIES_MAX: usize = 512;
+/// Least time between two writes of where the scrub is.
+pub const SCRUB_SAVE: Duration = Duration::from_secs(10);
+/// Damaged copies of a round that are logged one by one; the others are counted.
+pub const SCRUB_LOGGED_MAX: u64 = 100;
+/// Copies that a data server verifies at a time: with read buffers of 1 MiB each.
+pub const VERIFIED_AT_ONCE_MAX: usize = 2;
+/// Time between two looks at how many requests of clients are under way while there is background work.
+pub const LOAD_LOOK: Duration = Duration::from_millis(250);
+/// How long a data server may take to say so; one that takes longer has too much to do.
+pub const LOAD_PATIENCE: Duration = Duration::from_millis(200);
+/// Seconds over which the rate of background work is told.
+pub const RATE_SECONDS: f64 = 10.0;
+/// Volumes whose floors a meta server tells one by one: those that are furthest behind.
+pub const FLOORS_TOLD_MAX: usize = 64;
 
 /// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503: a few times what
 /// it takes to find a primary down, let its lease run out and begin another view.
@@ -150,6 +169,10 @@ pub const SHARE_SLACK_ROWS: usize = 16;
 /// or with the session.
 pub const ORPHANS_MAX: usize = 1024;
 
+const _: () = assert!(
+    LOAD_PATIENCE.as_millis() < LOAD_LOOK.as_millis(),
+    "who is asked has answered, or not, before the next look"
+);
 const _: () = assert!(PAUSE_MS_MIN < PAUSE_MS_MAX, "pauses grow");
 const _: () = assert!(
     PROXY_PATIENCE_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,

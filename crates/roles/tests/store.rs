@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -11,7 +12,8 @@ use larder_objects::{
     PutBody, PutOptions, ReadBody, UploadOptions,
 };
 use larder_roles::inspect::inspect;
-use larder_roles::{Proxy, Store, StoreConfig};
+use larder_roles::progress::ScrubNow;
+use larder_roles::{BackgroundConfig, Proxy, Store, StoreConfig};
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, PART_BYTES_MIN};
 use larder_types::{BucketName, Condition, EtagList, ObjectKey};
 
@@ -342,4 +344,56 @@ async fn a_second_server_on_the_same_directory_is_refused() {
     assert!(inspect(&config(&dir), true).is_err());
     store.close();
     Store::open(&config(&dir)).unwrap().close();
+}
+
+/// Waits until the scrub of a store says so.
+async fn until(store: &Store, what: &str, is_so: impl Fn(&ScrubNow) -> bool) {
+    let begun = Instant::now();
+    while !store.meta().scrub_now().is_some_and(|now| is_so(&now)) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_only_copy_is_found_and_kept() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::tempdir().unwrap();
+    let background = BackgroundConfig {
+        bytes_per_s: 64 * 1024 * 1024,
+        scrub_period: Some(Duration::from_secs(4)),
+    };
+    let store = Store::open(&config(&dir)).unwrap();
+    store.proxy().create_bucket(&bucket(), None).await.unwrap();
+    let bytes = content(1, 70_000);
+    put(store.proxy(), "rotten", &bytes).await;
+    put(store.proxy(), "sound", &content(2, 9_000_000)).await;
+    store.start_background(&background);
+    until(&store, "a round", |now| now.rounds > 0 && now.right >= 3).await;
+    let now = store.meta().scrub_now().unwrap();
+    assert_eq!((now.bad, now.unanswered), (0, 0));
+
+    let file = dir.path().join(larder_roles::store::DATA_FILE);
+    let data = std::fs::read(&file).unwrap();
+    let at = data.windows(64).position(|window| window == &bytes[4096..4160]).unwrap();
+    let device = std::fs::File::options().write(true).open(&file).unwrap();
+    device.write_all_at(b"rotten!!", at as u64).unwrap();
+    device.sync_all().unwrap();
+    until(&store, "it is found", |now| now.bad == 1 && now.share.is_none()).await;
+    let rounds = store.meta().scrub_now().unwrap().rounds;
+    assert_eq!(
+        keys(store.proxy(), ListRequest { max: 10, ..ListRequest::default() }).await.len(),
+        2,
+        "it is there still"
+    );
+    assert!(matches!(get(store.proxy(), "rotten").await, Err(ObjectError::Damaged)));
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+
+    let report = inspect(&config(&dir), false).unwrap().to_string();
+    assert!(report.contains("1 damaged copies"), "{report}");
+    let store = Store::open(&config(&dir)).unwrap();
+    let hours = BackgroundConfig { scrub_period: Some(Duration::from_secs(36_000)), ..background };
+    store.start_background(&hours);
+    until(&store, "it goes on where it was", |now| now.rounds >= rounds && now.bad == 1).await;
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
 }

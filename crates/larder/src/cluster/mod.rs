@@ -212,6 +212,11 @@ async fn follow(
 
 /// Follows the managers with the identity of a server of this machine, beside it.
 async fn follow_as(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
+    Ok(beside(config).await?.1)
+}
+
+/// The same, with the connections that the identity allows.
+async fn beside(config: &RoleConfig) -> Result<(Arc<Endpoint>, Arc<ManagersClient>), RoleError> {
     let identity = Identity::load(&config.dir.join(IDENTITY_FILE))?;
     let me = identity.subject();
     let endpoint = Endpoint::new(Credentials::new(&identity)?);
@@ -220,7 +225,8 @@ async fn follow_as(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError
     if first.is_empty() {
         first.push((me.server, config.listen.clone()));
     }
-    follow(&endpoint, first).await
+    let managers = follow(&endpoint, first).await?;
+    Ok((endpoint, managers))
 }
 
 /// Returns when the map has something to say against this server's going on.

@@ -26,6 +26,7 @@ mod read;
 mod refill;
 mod replicate;
 mod resolve;
+mod scrub;
 mod slots;
 mod snapshot;
 mod state;
@@ -44,13 +45,14 @@ use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
 use refill::Refills;
-pub use refill::{Considered, Refill, chunk_in};
+use refill::chunk_in;
+pub use refill::{Considered, Refill};
 use replicate::Follower;
 use resolve::Resolution;
 use slots::{Slot, Slots};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
 pub use state::{LogGap, Origin, Recovering};
-pub use walk::Walk;
+pub use walk::{Rhythm, Walk, chunk_at};
 
 /// What this member does in its view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@ mod doubt;
 mod puts;
 mod reach;
 mod refill;
+mod scrub;
 mod snapshots;
 mod support;
 mod views;

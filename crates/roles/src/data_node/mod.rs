@@ -19,6 +19,7 @@ use larder_protocol::manager::state::Topology;
 use larder_types::{BootId, DiskId, ServerId};
 use larder_volume::{Action, Answer, Refusal};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio::time::MissedTickBehavior;
 
 use crate::data::DataServer;
@@ -38,6 +39,8 @@ pub struct DataNode {
     /// Tells the managers of this run.
     presence: OnceLock<Presence>,
     running: Mutex<Option<Running>>,
+    /// Places for copies that are verified.
+    verifying: Arc<Semaphore>,
 }
 
 /// What ends when the server is closed.

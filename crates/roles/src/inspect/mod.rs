@@ -15,6 +15,7 @@ mod member;
 mod overlay;
 mod report;
 mod role;
+mod scrubbed;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -88,6 +89,7 @@ pub fn inspect(config: &StoreConfig, read_data: bool) -> Result<Report, StoreErr
     expected.check(&overlay, &mut report);
     look_at_space(&map, &overlay, &open, &mut report);
     look_at_objects(&overlay, reader.as_ref().filter(|_| read_data), &mut report);
+    scrubbed::look(&*disk, &mut report);
     Ok(report)
 }
 

@@ -331,7 +331,9 @@ impl Recovered {
     pub(super) fn assemble(self, buckets: Buckets, neighbours: Neighbours) -> (Meta, Writer) {
         let pg_count = self.pgs.len();
         let meta = Meta {
+            background: super::Background::new(),
             rebuild: super::RebuildCounters::default(),
+            scrub: super::Scrubbing::default(),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
             index: IndexPort { kv: self.kv, buckets },
             neighbours,

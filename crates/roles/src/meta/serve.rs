@@ -15,7 +15,7 @@ use larder_kv::KvReader;
 use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
 use larder_protocol::pg::Role;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
-use larder_types::codec::decode;
+use larder_types::codec::{decode, encode};
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, SUM_BYTES};
 use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
 use parking_lot::MutexGuard;
@@ -54,6 +54,9 @@ impl Handler<MetaService> for MetaHandler {
             MetaCall::Scan { pgs, map, settled, from, to, count_max } => {
                 let call = ScanCall { pgs, from, to, count_max };
                 meta.serve_scan_under(map, cluster, call, settled, responder);
+            }
+            MetaCall::Progress => {
+                responder.answer(&MetaReply::Progress, encode(&meta.progress()).into());
             }
         }
     }

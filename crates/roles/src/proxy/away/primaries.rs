@@ -139,6 +139,6 @@ fn set_view(call: &mut MetaCall, now: View) {
         | MetaCall::Await { view, .. }
         | MetaCall::Find { view, .. }
         | MetaCall::GetRow { view, .. } => *view = now,
-        MetaCall::Scan { .. } => unreachable!("a scan is of many PGs"),
+        MetaCall::Scan { .. } | MetaCall::Progress => unreachable!("not of one PG: {call:?}"),
     }
 }

@@ -95,7 +95,9 @@ impl FakeData {
                     None => DataReply::Unreadable,
                 }
             }
-            (DataCall::Pg { .. }, _) => unreachable!("no PG asks"),
+            (DataCall::Pg { .. } | DataCall::Verify(_) | DataCall::Load, _) => {
+                unreachable!("no meta server asks")
+            }
         };
         drop(fault);
         responder.answer(&reply, bytes);

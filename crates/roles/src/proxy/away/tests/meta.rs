@@ -227,6 +227,7 @@ impl FakeMeta {
                 payload = encode(&taken).into();
                 MetaReply::Rows(next)
             }
+            MetaCall::Progress => unreachable!("no proxy asks"),
         };
         (reply, payload)
     }
@@ -239,6 +240,7 @@ impl FakeMeta {
             | MetaCall::Find { pg, view, .. }
             | MetaCall::GetRow { pg, view, .. } => leads(*pg, *view),
             MetaCall::Scan { pgs, .. } => pgs.iter().all(|(pg, view)| leads(*pg, *view)),
+            MetaCall::Progress => true,
         }
     }
 }
