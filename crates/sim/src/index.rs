@@ -9,7 +9,8 @@ use larder_protocol::placement::pg_of;
 use larder_protocol::{Changes, Index, IndexError};
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, Chunk, Epoch, ObjectKey, PartRow, PgId, StreamId, UploadId, VersionRow, rows,
+    Body, BucketId, Chunk, Epoch, Metax, ObjectKey, PartRow, PgId, PieceRow, StreamId, UploadId,
+    VersionRow, rows,
 };
 
 use crate::happening::{Located, Piece};
@@ -112,6 +113,12 @@ impl Port<'_> {
                     self.add_pieces(bucket, &part.body, pieces)?;
                 }
             }
+            Body::Pieces { pieces: id, .. } => {
+                for (_, value) in self.collect(&rows::pieces(bucket, *id))? {
+                    let piece: PieceRow = decode("piece row", &value)?;
+                    self.add_pieces(bucket, &piece.body, pieces)?;
+                }
+            }
         }
         Ok(())
     }
@@ -133,7 +140,8 @@ impl Port<'_> {
                 .ok_or_else(|| IndexError(format!("version row {}", row.escape_ascii())))?;
             if pg_of(bucket, &key, pg_count) == pg {
                 let version: VersionRow = decode("version row", &value)?;
-                found.push((key, version.metax.etag, version.metax.attributes.tags));
+                let Metax { etag, attributes, size, .. } = version.metax;
+                found.push((key, etag, attributes.tags, size));
             }
         }
         Ok(found)
@@ -181,6 +189,10 @@ impl Port<'_> {
         for (_, value) in self.collect(b"V")? {
             let version: VersionRow = decode("version row", &value)?;
             chunks.extend(chunk_in(version.body));
+        }
+        for (_, value) in self.collect(b"W")? {
+            let piece: PieceRow = decode("piece row", &value)?;
+            chunks.extend(chunk_in(piece.body));
         }
         Ok(chunks)
     }

@@ -13,6 +13,7 @@ use larder_types::{
     PartRef, PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
 };
 
+use super::append::answer_of;
 use super::slots::Slot;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
@@ -20,9 +21,9 @@ use crate::limits::APPLY_OPS_MAX;
 use crate::message::{Call, Effect, LogEntry, Outbox};
 
 /// A batch of ops on its way into the index.
-struct Batch<'a> {
-    index: &'a dyn Index,
-    changes: Changes,
+pub(super) struct Batch<'a> {
+    pub(super) index: &'a dyn Index,
+    pub(super) changes: Changes,
     /// Extents freed, each by an op of the batch.
     freed: Vec<(LvId, Vec<Extent>, OpId)>,
 }
@@ -109,6 +110,7 @@ impl Pg {
                 batch.drop_parts(*bucket, *upload, &[], id)?;
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
             }
+            Op::Append(append) => batch.append(self.id, append, id)?,
             Op::Holders { changes } => {
                 for change in changes {
                     batch.change_holders(change)?;
@@ -194,7 +196,12 @@ impl Pg {
     ) -> Result<(), IndexError> {
         let mut rested = Vec::new();
         for _ in 0..count {
-            let Some(TailEntry { entry, .. }) = self.tail.pop_front() else { break };
+            let Some(TailEntry { entry, reply }) = self.tail.pop_front() else { break };
+            if let Some((token, _)) = reply
+                && !self.planted.answers_before_commit()
+            {
+                out.push(Effect::Reply { token, answer: answer_of(&entry) });
+            }
             if super::chunk_of(&entry.op).is_none() {
                 for slot in super::slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
                     if self.slots.leave(&slot, entry.id.seq) {
@@ -326,7 +333,7 @@ impl Batch<'_> {
         self.free_body(bucket, &old.body, now)
     }
 
-    fn free_body(&mut self, bucket: BucketId, body: &Body, now: OpId) -> Result<(), IndexError> {
+    pub(super) fn free_body(&mut self, bucket: BucketId, body: &Body, now: OpId) -> Result<(), IndexError> {
         match body {
             Body::Inline(_) => Ok(()),
             Body::Chunk(chunk) => {
@@ -335,6 +342,7 @@ impl Batch<'_> {
             }
             Body::Stream { stream, .. } => self.drop_stream(bucket, *stream, now),
             Body::Parts { upload, .. } => self.drop_parts(bucket, *upload, &[], now),
+            Body::Pieces { pieces, .. } => self.drop_pieces(bucket, *pieces, now),
         }
     }
 

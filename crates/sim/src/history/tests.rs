@@ -14,7 +14,7 @@ const fn put(value: u64) -> Asked {
 }
 
 fn shows(value: u64) -> Answered {
-    Answered::Shows(Some(Shown { value, tags: 0 }))
+    Answered::Shows(Some(Shown::put(value)))
 }
 
 const NOTHING: Answered = Answered::Shows(None);

@@ -139,6 +139,9 @@ fn set_view(call: &mut MetaCall, now: View) {
         | MetaCall::Await { view, .. }
         | MetaCall::Find { view, .. }
         | MetaCall::GetRow { view, .. } => *view = now,
-        MetaCall::Scan { .. } => unreachable!("a scan is of many PGs"),
+        MetaCall::Scan { pgs, .. } => {
+            let [(_, view)] = &mut pgs[..] else { unreachable!("a primary is asked for one PG") };
+            *view = now;
+        }
     }
 }
