@@ -10,7 +10,7 @@
 use http::{HeaderMap, HeaderValue};
 use larder_objects::{AppendAt, AppendDone, AppendOptions, ObjectError, Objects, Opened};
 use larder_types::limits::{PIECES_MAX, RECORD_BYTES_MAX};
-use larder_types::{Attributes, BucketName, ChecksumKind, ObjectKey};
+use larder_types::{Attributes, BucketName, ObjectChecksum, ObjectKey};
 use s3s::dto::{ETag, PutObjectOutput};
 use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
 
@@ -88,7 +88,7 @@ pub(crate) async fn object<O: Objects>(
     let done = match ready {
         Ok(known) => {
             let whole = known.and_then(|opened| opened.metax.checksum);
-            if let Some(whole) = whole.filter(|sum| sum.kind == ChecksumKind::FullObject) {
+            if let Some(whole) = whole.filter(can_grow) {
                 body = body.stored_as(whole.algorithm);
             }
             face.store.append(&bucket, &key, options, &mut body).await
@@ -119,6 +119,11 @@ fn refusable(
         return Err(ObjectError::AppendAttributes);
     }
     Ok(())
+}
+
+/// Whether the checksum of all bytes can be known after an append.
+fn can_grow(checksum: &ObjectChecksum) -> bool {
+    checksum.followed_by(checksum, 0).is_some()
 }
 
 fn answer(done: &AppendDone, at: AppendAt, checksum: bool) -> S3Response<PutObjectOutput> {

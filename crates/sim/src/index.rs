@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use larder_kv::{Batch, Kv, KvError, KvReader, SimKv};
 use larder_protocol::index::{Row, Visit};
+use larder_protocol::pg::chunk_in;
 use larder_protocol::placement::pg_of;
 use larder_protocol::{Changes, Index, IndexError};
 use larder_types::codec::decode;
@@ -179,20 +180,10 @@ impl Port<'_> {
     /// Every chunk that a row names.
     pub(crate) fn chunks(&self) -> Result<Vec<Chunk>, IndexError> {
         let mut chunks = Vec::new();
-        for (_, value) in self.collect(b"K")? {
-            chunks.push(decode("chunk row", &value)?);
-        }
-        for (_, value) in self.collect(b"P")? {
-            let part: PartRow = decode("part row", &value)?;
-            chunks.extend(chunk_in(part.body));
-        }
-        for (_, value) in self.collect(b"V")? {
-            let version: VersionRow = decode("version row", &value)?;
-            chunks.extend(chunk_in(version.body));
-        }
-        for (_, value) in self.collect(b"W")? {
-            let piece: PieceRow = decode("piece row", &value)?;
-            chunks.extend(chunk_in(piece.body));
+        for table in rows::SPACE_TABLES {
+            for (row, value) in self.collect(&[table])? {
+                chunks.extend(chunk_in(&row, &value)?);
+            }
         }
         Ok(chunks)
     }
@@ -205,12 +196,5 @@ impl Port<'_> {
             ControlFlow::Continue(())
         })?;
         Ok(rows)
-    }
-}
-
-fn chunk_in(body: Body) -> Option<Chunk> {
-    match body {
-        Body::Chunk(chunk) => Some(chunk),
-        _ => None,
     }
 }

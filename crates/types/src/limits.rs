@@ -57,7 +57,7 @@ const _: () = assert!(
 );
 const _: () = assert!(
     PIECES_MAX >= PART_NUMBER_MAX as u32,
-    "whatever is uploaded in parts can be read as pieces"
+    "an upload of the most parts is no object with too many"
 );
 const _: () = assert!(
     (PUT_BYTES_MAX / CHUNK_BYTES_MAX as u64) < u32::MAX as u64,

@@ -21,6 +21,9 @@ use bytes::Bytes;
 use crate::ids::{BucketId, OpId, OpSeq, PgId, PiecesId, SessionId, StreamId, UploadId, View};
 use crate::name::ObjectKey;
 
+/// Tables whose rows name space, or what names it, in their order: chunks, open streams, parts, uploads, versions,
+/// pieces.
+pub const SPACE_TABLES: [u8; 6] = *b"KOPUVW";
 /// Version slot of the null version of a bucket that never had versioning; sorts as the oldest.
 pub const NULL_VERSION: u64 = u64::MAX;
 

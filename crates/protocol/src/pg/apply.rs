@@ -5,7 +5,8 @@
 //! 1. Ops are applied in order, each once, only below the commit point, in batches that carry the
 //!    applied position: after a crash the index holds the state after some op, and says which.
 //! 2. A version row is replaced only by a later op's, whatever the order of the outcomes.
-//! 3. What a row names is freed by the op that removes or replaces the row, and by no other.
+//! 3. What a row names is freed by the op that removes or replaces the row, and by no other. An append frees nothing:
+//!    what its version named is named by a piece from then on (`pieces.rs`).
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
