@@ -104,11 +104,6 @@ pub enum Call {
         /// is not given for a while.
         disk_full: bool,
     },
-    /// A replica had no room for a put's data, of which enough others have it: the same is not given for a while.
-    NoRoom {
-        /// The put.
-        op: OpId,
-    },
     /// End the key's null version.
     Delete {
         /// Who deletes.
@@ -201,6 +196,11 @@ pub enum Call {
         grant: Grant,
         /// Where the copy lies.
         server: ServerId,
+    },
+    /// A replica had no room for a put's data, of which enough others have it: the same is not given for a while.
+    NoRoom {
+        /// The put.
+        op: OpId,
     },
     /// Append to the key's null version.
     Append(Box<AppendCall>),

@@ -15,6 +15,7 @@ use larder_types::{
 };
 
 use super::append::answer_of;
+use super::calls::slot_of_call;
 use super::slots::Slot;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
@@ -239,7 +240,11 @@ impl Pg {
         while let Some((token, call)) = self.slots.next_queued(slot) {
             match call {
                 Call::Read { bucket, key } => self.read(token, bucket, key, out),
-                call => self.mutate(token, call, true, index, out)?,
+                call => {
+                    // One that waited for its chunks has not had its turn on the key yet.
+                    let has_turn = slot_of_call(&call).as_ref() == Some(slot);
+                    self.mutate(token, call, has_turn, index, out)?;
+                }
             }
         }
         Ok(())

@@ -563,7 +563,7 @@ fn request_of(call: &Call) -> Option<&Request> {
     }
 }
 
-fn slot_of_call(call: &Call) -> Option<Slot> {
+pub(super) fn slot_of_call(call: &Call) -> Option<Slot> {
     Some(match call {
         Call::Put(put) => match &put.target {
             Target::Version => Slot::Version(put.bucket, put.key.clone()),

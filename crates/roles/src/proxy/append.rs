@@ -68,6 +68,7 @@ impl<R: Reach> Proxy<R> {
             target: Target::Version,
             attributes: options.attributes,
             condition: options.condition,
+            enough: self.enough(bucket),
         };
         let mut pieces = Pieces::default();
         while pieces.len <= INLINE_BYTES_MAX as usize {
