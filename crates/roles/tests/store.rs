@@ -253,8 +253,9 @@ async fn of_many_records_at_once_each_is_there_once_and_whole() {
         attributes: Attributes::default(),
         condition: Condition::default(),
     };
-    let refused = store.proxy().append(&bucket(), &key("log"), wrong, Body::of(&content(1, 9_000)));
-    assert_eq!(refused.await, Err(ObjectError::WriteOffset { size: end }));
+    let body = Body::of(&content(1, 9_000));
+    let refused = store.proxy().append(&bucket(), &key("log"), wrong, body).await;
+    assert_eq!(refused, Err(ObjectError::WriteOffset { size: end }));
     store.close();
     assert_sound(&dir);
 }

@@ -102,6 +102,7 @@ fn put_chunk(member: &mut Member, name: &str, of: StreamId, blocks: u32) -> Toke
         description: description(u64::from(blocks * BLOCK)),
         content: data(blocks),
         condition: Condition::default(),
+        enough: 0,
     })))
 }
 
@@ -373,6 +374,7 @@ fn an_empty_object_becomes_no_piece() {
         description: description(0),
         content: Content::Inline(Bytes::new()),
         condition: Condition::default(),
+        enough: 0,
     };
     member.call(Call::Put(Box::new(put)));
     member.settle();
