@@ -180,8 +180,7 @@ async fn objects_of_every_shape_can_be_appended_to_by_every_shape() {
         for (piece, len) in pieces.into_iter().enumerate() {
             let bytes = content(1000 + piece as u64, len);
             let record = piece % 2 == 0 && len <= chunk;
-            let at =
-                if record { AppendAt::End } else { AppendAt::Offset(expected.len() as u64) };
+            let at = if record { AppendAt::End } else { AppendAt::Offset(expected.len() as u64) };
             let offset = append(store.proxy(), &name, at, &bytes).await;
             assert_eq!(offset, expected.len() as u64, "{name}, piece {piece}");
             expected.extend_from_slice(&bytes);

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
 use larder_protocol::{
-    Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest, Description, Refusal,
+    Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
+    Description, Refusal,
 };
 use larder_roles::wire::{
     DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall,

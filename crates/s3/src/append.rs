@@ -65,7 +65,9 @@ pub(crate) fn wanted<O: Objects>(
     if face.store.takes_appends() {
         return Ok(Some(at));
     }
-    Err(not_implemented("Appending to objects of a packed store (x-amz-write-offset-bytes, x-larder-append)"))
+    Err(not_implemented(
+        "Appending to objects of a packed store (x-amz-write-offset-bytes, x-larder-append)",
+    ))
 }
 
 pub(crate) async fn object<O: Objects>(

@@ -344,10 +344,12 @@ mod tests {
     async fn another_checksum_than_the_announced_can_be_stored() {
         let md5_of = |digest: &BodyDigest| digest.md5;
         let plain = read(&mut body(b"123456789", Announced::nothing())).await.unwrap();
-        let mut good = body(b"123456789", expect("y/Q5Jg==")).stored_as(ChecksumAlgorithm::Crc64Nvme);
+        let mut good =
+            body(b"123456789", expect("y/Q5Jg==")).stored_as(ChecksumAlgorithm::Crc64Nvme);
         let digest = read(&mut good).await.unwrap();
         assert_eq!((md5_of(&digest), &digest.checksum), (plain.md5, &plain.checksum));
-        let mut bad = body(b"123456780", expect("y/Q5Jg==")).stored_as(ChecksumAlgorithm::Crc64Nvme);
+        let mut bad =
+            body(b"123456780", expect("y/Q5Jg==")).stored_as(ChecksumAlgorithm::Crc64Nvme);
         assert_eq!(read(&mut bad).await, Err(BodyError::BadChecksum("CRC32")));
     }
 

@@ -12,9 +12,9 @@ use crate::desk::{Desk, Task};
 use crate::history::{Answered, Asked, CallId, History, If, Moment, Shown};
 use crate::index::BUCKET;
 use crate::proxy::append::AppendPlan;
+use crate::proxy::condition_of;
 use crate::proxy::large::UploadPlan;
 use crate::proxy::put::{DropAt, Payload, Wanted};
-use crate::proxy::condition_of;
 use crate::setup::Setup;
 
 /// One key in so many is appended to.

@@ -278,9 +278,7 @@ fn after(entry: &Entry, state: Option<Shown>) -> Option<Option<Shown>> {
     };
     match entry.answered {
         // One that changes nothing need not be placed at all.
-        Answered::Unknown => {
-            matches!(verdict, Answered::Done | Answered::Grown(_)).then_some(next)
-        }
+        Answered::Unknown => matches!(verdict, Answered::Done | Answered::Grown(_)).then_some(next),
         answered if answered != verdict => None,
         Answered::Done | Answered::Grown(_) => Some(next),
         _ => Some(state),

@@ -339,7 +339,12 @@ impl Batch<'_> {
         self.free_body(bucket, &old.body, now)
     }
 
-    pub(super) fn free_body(&mut self, bucket: BucketId, body: &Body, now: OpId) -> Result<(), IndexError> {
+    pub(super) fn free_body(
+        &mut self,
+        bucket: BucketId,
+        body: &Body,
+        now: OpId,
+    ) -> Result<(), IndexError> {
         match body {
             Body::Inline(_) => Ok(()),
             Body::Chunk(chunk) => {

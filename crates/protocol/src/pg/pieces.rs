@@ -252,12 +252,7 @@ fn piece_at(
 
 impl Batch<'_> {
     /// An append takes effect.
-    pub(super) fn append(
-        &mut self,
-        pg: PgId,
-        append: &Append,
-        id: OpId,
-    ) -> Result<(), IndexError> {
+    pub(super) fn append(&mut self, pg: PgId, append: &Append, id: OpId) -> Result<(), IndexError> {
         let row = rows::version(append.bucket, &append.key, rows::NULL_VERSION);
         let old = self.changes.get(self.index, &row)?;
         let old = old.map(|old| decode::<VersionRow>("version row", &old)).transpose()?;

@@ -18,7 +18,13 @@ fn description(size: u64) -> Description {
     Description { size, etag, checksum: None, attributes: Attributes::default() }
 }
 
-fn call(request: Request, name: &str, offset: Option<u64>, size: u64, content: Content) -> AppendCall {
+fn call(
+    request: Request,
+    name: &str,
+    offset: Option<u64>,
+    size: u64,
+    content: Content,
+) -> AppendCall {
     AppendCall {
         request,
         bucket: BUCKET,

@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_objects::{
-    AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart, ObjectError, Objects, Opened,
-    PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
+    AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart,
+    ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
 };
 use larder_protocol::{AppendRefusal, Call, Refusal};
 use larder_types::codec::decode;

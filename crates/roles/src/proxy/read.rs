@@ -9,8 +9,8 @@ use bytes::Bytes;
 use larder_objects::{ListedPart, ObjectError, Opened, ReadBody};
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, PgId, PieceRow, PiecesId, StreamId,
-    UploadId, VersionRow, rows,
+    Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, PgId, PieceRow, PiecesId,
+    StreamId, UploadId, VersionRow, rows,
 };
 
 use super::reach::Reach;
@@ -62,10 +62,8 @@ impl<R: Reach> Proxy<R> {
         if range.start >= range.end {
             return Ok(ReadBody::Whole(Bytes::new()));
         }
-        let names_rows = matches!(
-            object.body,
-            Body::Stream { .. } | Body::Parts { .. } | Body::Pieces { .. }
-        );
+        let names_rows =
+            matches!(object.body, Body::Stream { .. } | Body::Parts { .. } | Body::Pieces { .. });
         let mut reading = Reading {
             reach: self.reach.clone(),
             bucket: object.bucket,

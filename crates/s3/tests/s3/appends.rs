@@ -88,7 +88,11 @@ async fn the_checksum_of_all_bytes_is_kept_whatever_the_client_sends() {
     put.body("12345").send().await.expect(200);
     append(&server, "5", "67").await.expect(200);
     let bad = server.ask("PUT", "/bkt/k").header(OFFSET, "7");
-    bad.header("x-amz-checksum-crc32c", "AAAAAA==").body("89").send().await.refused(400, "BadDigest");
+    bad.header("x-amz-checksum-crc32c", "AAAAAA==")
+        .body("89")
+        .send()
+        .await
+        .refused(400, "BadDigest");
     record(&server, "89").await.expect(200);
     let head = server.ask("HEAD", "/bkt/k").header("x-amz-checksum-mode", "ENABLED").send().await;
     assert_eq!(head.header("x-amz-checksum-crc32"), "y/Q5Jg==");

@@ -253,7 +253,10 @@ impl Objects for Memory {
             return Err(ObjectError::EmptyAppend);
         }
         if options.at == AppendAt::End && bytes.len() as u64 > RECORD_BYTES_MAX {
-            return Err(ObjectError::TooLarge { what: "the record", limit_bytes: RECORD_BYTES_MAX });
+            return Err(ObjectError::TooLarge {
+                what: "the record",
+                limit_bytes: RECORD_BYTES_MAX,
+            });
         }
         let op = self.op();
         let piece = metax(bytes.len() as u64, digest, options.attributes);

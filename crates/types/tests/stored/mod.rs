@@ -4,11 +4,11 @@
 use bytes::Bytes;
 use larder_types::{
     Append, Appended, Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState,
-    ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant, Holders,
-    HoldersChange, HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq, Outcome,
-    PartRef, PartRow, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request, Retention,
-    ServerId, SessionId, SessionMemory, SnapshotRow, StreamId, Target, UploadId, UploadRow,
-    VersionRow, View, WritePolicy, rows,
+    ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant,
+    Holders, HoldersChange, HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq,
+    Outcome, PartRef, PartRow, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request,
+    Retention, ServerId, SessionId, SessionMemory, SnapshotRow, StreamId, Target, UploadId,
+    UploadRow, VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
