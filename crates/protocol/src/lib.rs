@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod append;
 pub mod background;
 pub mod index;
 pub mod limits;
@@ -19,6 +20,7 @@ pub mod scrub;
 pub mod sessions;
 pub mod space;
 
+pub use append::{AppendCall, AppendDone, AppendRefusal};
 pub use index::{Changes, Index, IndexError};
 pub use message::{
     Answer, Call, Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox,

@@ -12,8 +12,9 @@ use larder_types::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::append::{AppendCall, AppendDone, AppendRefusal};
 use crate::manager::state::MapVersion;
-use crate::pg::{Piece, SnapshotHeader};
+use crate::pg::{Piece, Report, SnapshotHeader};
 use crate::space::LvInfo;
 
 /// Names a call in flight to its driver.
@@ -102,11 +103,6 @@ pub enum Call {
         /// Whether a replica had no room for its data: what lies where it should have lain, and behind,
         /// is not given for a while.
         disk_full: bool,
-    },
-    /// A replica had no room for a put's data, of which enough others have it: the same is not given for a while.
-    NoRoom {
-        /// The put.
-        op: OpId,
     },
     /// End the key's null version.
     Delete {
@@ -201,6 +197,13 @@ pub enum Call {
         /// Where the copy lies.
         server: ServerId,
     },
+    /// A replica had no room for a put's data, of which enough others have it: the same is not given for a while.
+    NoRoom {
+        /// The put.
+        op: OpId,
+    },
+    /// Append to the key's null version.
+    Append(Box<AppendCall>),
 }
 
 /// Why a call was refused, sorted by what the caller should do.
@@ -234,6 +237,8 @@ pub enum Refusal {
     IndexDamaged,
     /// Wait for servers to come back: no volume within reach has as many replicas as the put needs.
     TooFewCopies,
+    /// Give up: what only an append is refused for.
+    Append(AppendRefusal),
 }
 
 /// What a PG answers.
@@ -272,6 +277,8 @@ pub enum Answer {
     Passed,
     /// It will not be done.
     Refused(Refusal),
+    /// The append is in effect, and the index shows it.
+    Appended(Box<AppendDone>),
 }
 
 /// A request to the data servers of an LV.
@@ -404,19 +411,6 @@ impl PeerMessage {
             | Self::SnapshotRows { view, .. } => *view,
         }
     }
-}
-
-/// What a member or learner has when it meets a primary.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Whether its rows are all there; if not, it has nothing.
-    pub is_whole: bool,
-    /// Its last op.
-    pub last: OpId,
-    /// The op at its commit point.
-    pub prev: OpId,
-    /// Its ops above that.
-    pub entries: Vec<LogEntry>,
 }
 
 /// What happened.

@@ -49,6 +49,12 @@ pub enum Planted {
     /// A put in doubt is revoked as soon as one replica never had it, though fewer are enough.
     #[cfg(feature = "planted-bugs")]
     PolicyTakenForAll,
+    /// An append does not wait for puts whose outcome is open.
+    #[cfg(feature = "planted-bugs")]
+    AppendPastPending,
+    /// An append that is repeated is made again.
+    #[cfg(feature = "planted-bugs")]
+    AppendRepeated,
 }
 
 macro_rules! asks {
@@ -83,4 +89,6 @@ asks! {
     copies_under_lasting_grants => CopyUnderLastingGrant,
     vacates_with_open_puts => VacatedWithOpenPuts,
     takes_policies_for_all => PolicyTakenForAll,
+    appends_past_pending => AppendPastPending,
+    repeats_appends => AppendRepeated,
 }

@@ -25,6 +25,8 @@ pub const DISK_QUEUE_COMMANDS_MAX: usize = 65_536;
 pub const DISK_GROUP_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of one piece of a large read.
 pub const READ_PIECE_BYTES: u64 = larder_volume::limits::READ_BUFFER_BYTES as u64;
+/// Pieces of an object that was appended to that are looked up at once: with inline ones, at most 64 KiB of rows.
+pub const READ_PIECES_AHEAD: usize = 32;
 /// Chunks of one large put that may be on their way to disk while the next is read.
 pub const PUT_WINDOW_CHUNKS: usize = 2;
 /// Places at which a put's data is tried while disks have no room where it should lie.

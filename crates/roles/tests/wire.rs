@@ -1,8 +1,12 @@
 //! What roles say to each other keeps its bytes: `docs/formats/roles.md`.
 
+use bytes::Bytes;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
-use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
+use larder_protocol::{
+    Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
+    Description, Refusal,
+};
 use larder_roles::progress::{BackgroundNow, FloorNow, FloorsNow, Progress, RebuildNow, ScrubNow};
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply,
@@ -10,8 +14,9 @@ use larder_roles::wire::{
 };
 use larder_types::codec::encode;
 use larder_types::{
-    BootId, BucketId, Chunk, Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectKey, OpId,
-    OpSeq, PgId, PvId, ServerId, SessionId, View,
+    Appended, Attributes, BootId, BucketId, Chunk, Condition, ETag, Epoch, Extent, Grant, GrantKey,
+    Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq, PgId, PvId, Request, ServerId, SessionId,
+    View,
 };
 
 const GOLDEN: &str = include_str!("golden/roles.hex");
@@ -155,7 +160,28 @@ fn said() -> Vec<String> {
         hex(&encode(&DataReply::Verified(CopyState::Damaged))),
         hex(&encode(&DataReply::Load(300))),
         hex(&encode(&progress())),
+        hex(&encode(&Call::Append(Box::new(append())))),
+        hex(&encode(&Answer::Appended(Box::new(AppendDone { op, clock, made: made() })))),
+        hex(&encode(&Refusal::Append(AppendRefusal::Offset { size: 307 }))),
     ]
+}
+
+fn append() -> AppendCall {
+    let (etag, attributes) = (ETag::Md5([3; 16]), Attributes::default());
+    AppendCall {
+        request: Request { session: SessionId(5), number: 9, floor: 8 },
+        bucket: BucketId(2),
+        epoch: Epoch(1),
+        key: ObjectKey::new("a/b").expect("a key"),
+        offset: Some(300),
+        description: Description { size: 7, etag, checksum: None, attributes },
+        content: Content::Inline(Bytes::from_static(b"append!")),
+        condition: Condition::default(),
+    }
+}
+
+fn made() -> Appended {
+    Appended { offset: 300, size: 307, etag: ETag::Parts([3; 16], 2), checksum: None }
 }
 
 #[test]

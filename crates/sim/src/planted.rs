@@ -89,6 +89,8 @@ bugs! {
     "copy-under-lasting-grant" => protocol: larder_protocol::Planted::CopyUnderLastingGrant,
     "vacated-with-open-puts" => protocol: larder_protocol::Planted::VacatedWithOpenPuts,
     "policy-taken-for-all" => protocol: larder_protocol::Planted::PolicyTakenForAll,
+    "append-past-pending" => protocol: larder_protocol::Planted::AppendPastPending,
+    "append-repeated" => protocol: larder_protocol::Planted::AppendRepeated,
     "copy-counted-unwritten" => driver: Driver::CountsCopyUnwritten,
     "lost-member-leads" => driver: Driver::ClaimsAll,
     "lease-from-arrival" => driver: Driver::LeaseFromArrival,

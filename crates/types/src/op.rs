@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::append::Append;
 use crate::ids::{
     BootId, BucketId, Grant, OpId, OpSeq, Request, ServerId, SessionId, StreamId, UploadId,
 };
@@ -178,6 +179,8 @@ pub enum Op {
         /// How many are enough.
         enough: u8,
     },
+    /// The key's null version grows, or begins.
+    Append(Box<Append>),
 }
 
 impl Op {

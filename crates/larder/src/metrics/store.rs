@@ -7,7 +7,7 @@ use larder_roles::meta::Meta;
 use larder_roles::{Proxy, Store, data::DataServer};
 use larder_types::limits::BLOCK_BYTES;
 
-use super::{RoleMetrics, background};
+use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, background};
 
 /// All roles in one process.
 pub(crate) struct StoreMetrics {
@@ -35,7 +35,7 @@ impl RoleMetrics for StoreMetrics {
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let log = self.meta.log_counters();
         let disk = self.data.counters();
-        let alarms = self.proxy.alarms();
+        let (alarms, appends) = (self.proxy.alarms(), self.proxy.appends());
         let mut counters = background::counters(&self.meta);
         counters.extend([
             ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
@@ -60,6 +60,9 @@ impl RoleMetrics for StoreMetrics {
             ),
             ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
+            ("appends", APPENDS, load(&appends.at_offset)),
+            ("records", RECORDS, load(&appends.records)),
+            ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),
         ]);
         counters
     }

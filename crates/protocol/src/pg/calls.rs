@@ -18,7 +18,7 @@ use crate::sessions::Known;
 use crate::space::{NoSpace, VolumeGroup};
 
 /// How far a mutation got.
-enum Step {
+pub(super) enum Step {
     Done,
     Refuse(Refusal),
     /// Run it again when this slot is at rest.
@@ -86,9 +86,10 @@ impl Pg {
         if let Some(request) = request_of(&call) {
             match self.sessions.lookup(request) {
                 Known::New => {}
+                Known::Op(_)
+                    if self.planted.repeats_appends() && matches!(call, Call::Append(_)) => {}
                 Known::Op(known) => {
-                    self.repeat(token, known, out);
-                    return Ok(());
+                    return self.repeat(token, &call, known, index, out);
                 }
                 Known::Refused(refusal) => {
                     self.refuse(token, refusal, out);
@@ -132,6 +133,7 @@ impl Pg {
     ) -> Result<Step, IndexError> {
         match call {
             Call::Put(put) => self.put(token, put, index, out),
+            Call::Append(append) => self.append_to(token, append, index, out),
             Call::Delete { request, bucket, epoch, key, condition } => {
                 if !epoch_holds(index, *bucket, *epoch) {
                     return Ok(Step::Refuse(Refusal::StaleBucket));
@@ -375,7 +377,7 @@ impl Pg {
     }
 
     /// Decides a condition; `Some` if the call must not go on now.
-    fn unmet(
+    pub(super) fn unmet(
         &self,
         bucket: BucketId,
         key: &ObjectKey,
@@ -518,12 +520,12 @@ fn metax_of(description: &Description, clock: larder_types::HybridClock) -> Meta
     }
 }
 
-fn epoch_holds(index: &dyn Index, bucket: BucketId, epoch: Epoch) -> bool {
+pub(super) fn epoch_holds(index: &dyn Index, bucket: BucketId, epoch: Epoch) -> bool {
     index.bucket_epoch(bucket) == Some(epoch)
 }
 
 /// The key's null version as the index shows it.
-fn current(
+pub(super) fn current(
     bucket: BucketId,
     key: &ObjectKey,
     index: &dyn Index,
@@ -551,6 +553,7 @@ fn stream_is_whole(
 fn request_of(call: &Call) -> Option<&Request> {
     match call {
         Call::Put(put) => Some(&put.request),
+        Call::Append(append) => Some(&append.request),
         Call::Delete { request, .. }
         | Call::SetTags { request, .. }
         | Call::CreateUpload { request, .. }
@@ -560,13 +563,14 @@ fn request_of(call: &Call) -> Option<&Request> {
     }
 }
 
-fn slot_of_call(call: &Call) -> Option<Slot> {
+pub(super) fn slot_of_call(call: &Call) -> Option<Slot> {
     Some(match call {
         Call::Put(put) => match &put.target {
             Target::Version => Slot::Version(put.bucket, put.key.clone()),
             Target::Chunk { stream, .. } => Slot::Stream(*stream),
             Target::Part { upload, .. } => Slot::Upload(*upload),
         },
+        Call::Append(append) => Slot::Version(append.bucket, append.key.clone()),
         Call::Delete { bucket, key, .. }
         | Call::SetTags { bucket, key, .. }
         | Call::CompleteUpload { bucket, key, .. } => Slot::Version(*bucket, key.clone()),

@@ -21,6 +21,7 @@ mod append;
 mod apply;
 mod calls;
 mod commit;
+mod pieces;
 mod quiet;
 mod read;
 mod refill;
@@ -40,14 +41,15 @@ use larder_types::{
 };
 
 use crate::index::{Index, IndexError};
-use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Report, Token};
+use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
 use refill::Refills;
-use refill::chunk_in;
+pub use refill::chunk_in;
 pub use refill::{Considered, Refill};
 use replicate::Follower;
+pub use replicate::Report;
 use resolve::Resolution;
 use slots::{Slot, Slots};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
@@ -77,7 +79,7 @@ pub enum Role {
 #[derive(Debug)]
 struct TailEntry {
     entry: LogEntry,
-    /// Whom to answer at the commit point, and how.
+    /// Whom to answer at the commit point or when it is applied, and how.
     reply: Option<(Token, ReplyKind)>,
 }
 
@@ -85,6 +87,8 @@ struct TailEntry {
 enum ReplyKind {
     Persisted,
     Done,
+    /// When the index shows the op, and not before: an append (ADR 15).
+    Applied,
 }
 
 /// A put whose outcome is not applied yet.
@@ -439,6 +443,13 @@ fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         }
         Op::CompleteUpload { bucket, key, upload, .. } => {
             [Some(Slot::Version(*bucket, key.clone())), Some(Slot::Upload(*upload))]
+        }
+        Op::Append(append) => {
+            let stream = match &append.body {
+                Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
+                _ => None,
+            };
+            [Some(Slot::Version(append.bucket, append.key.clone())), stream]
         }
         Op::CreateUpload { .. } => [Some(Slot::Upload(UploadId { pg, op: id })), None],
         Op::AbortUpload { upload, .. } => [Some(Slot::Upload(*upload)), None],

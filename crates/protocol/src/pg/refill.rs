@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, Chunk, Grant, Holders, HoldersChange, LvId, Op, OpId, OpSeq, PartRow, ServerId,
+    Body, Chunk, Grant, Holders, HoldersChange, LvId, Op, OpId, OpSeq, PartRow, PieceRow, ServerId,
     VersionRow,
 };
 
@@ -349,11 +349,15 @@ impl Pg {
 
 /// The chunk that a row of the index has; `None` if its body lies in METAX or in other rows, or if it is a row of
 /// another kind.
-pub(super) fn chunk_in(row: &[u8], value: &[u8]) -> Result<Option<Chunk>, IndexError> {
+///
+/// # Errors
+/// [`IndexError`] if the row cannot be read.
+pub fn chunk_in(row: &[u8], value: &[u8]) -> Result<Option<Chunk>, IndexError> {
     let body = match row.first() {
         Some(b'K') => return Ok(Some(decode::<Chunk>("chunk row", value)?)),
         Some(b'P') => decode::<PartRow>("part row", value)?.body,
         Some(b'V') => decode::<VersionRow>("version row", value)?.body,
+        Some(b'W') => decode::<PieceRow>("piece row", value)?.body,
         _ => return Ok(None),
     };
     Ok(if let Body::Chunk(chunk) = body { Some(chunk) } else { None })
@@ -385,6 +389,10 @@ pub(super) fn with_chunk(
         Some(b'V') => {
             let mut version: VersionRow = decode("version row", value)?;
             in_body(&mut version.body).then(|| encode(&version))
+        }
+        Some(b'W') => {
+            let mut piece: PieceRow = decode("piece row", value)?;
+            in_body(&mut piece.body).then(|| encode(&piece))
         }
         _ => None,
     })

@@ -15,12 +15,26 @@
 use std::sync::Arc;
 
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
+use serde::{Deserialize, Serialize};
 
 use super::refill::Refills;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
 use crate::limits::{HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
-use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal, Report};
+use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
+
+/// What a member or learner has when it meets a primary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Whether its rows are all there; if not, it has nothing.
+    pub is_whole: bool,
+    /// Its last op.
+    pub last: OpId,
+    /// The op at its commit point.
+    pub prev: OpId,
+    /// Its ops above that.
+    pub entries: Vec<LogEntry>,
+}
 
 /// What a primary knows of one that follows it.
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! One placement group, driven by hand: each test states an event and looks at the effects.
 
+mod appends;
 mod doubt;
 mod puts;
 mod reach;

@@ -49,6 +49,7 @@ impl Expectations {
             }
             Op::Delete { bucket, key, .. } => self.note(bucket, key, Last::Delete(id)),
             Op::CompleteUpload { bucket, key, .. } => self.note(bucket, key, Last::Put(id)),
+            Op::Append(append) => self.note(append.bucket, append.key, Last::Put(id)),
             _ => {}
         }
     }

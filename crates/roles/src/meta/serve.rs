@@ -116,6 +116,7 @@ impl Meta {
     fn unfit(&self, call: &Call) -> Option<Refusal> {
         let adds_data = match call {
             Call::Put(put) => !matches!(put.content, Content::Stream { .. }),
+            Call::Append(append) => !matches!(append.content, Content::Stream { .. }),
             Call::CreateUpload { .. } => true,
             _ => false,
         };
@@ -191,7 +192,10 @@ impl Meta {
     pub(super) fn reply_apart(&self, member: &Member, asker: Asker, answer: Answer) {
         let tells = !matches!(
             answer,
-            Answer::Granted { .. } | Answer::Persisted { .. } | Answer::Done { .. }
+            Answer::Granted { .. }
+                | Answer::Persisted { .. }
+                | Answer::Done { .. }
+                | Answer::Appended(_)
         );
         let answer = if tells && !member.is_leased() {
             Answer::Refused(Refusal::NotPrimary)
@@ -263,14 +267,30 @@ impl Meta {
     }
 }
 
-/// Whether what a put holds is as long as it says, and as it may be: machines take that for granted.
+/// Whether what a put or an append holds is as long as it says, and as it may be: machines take that for granted.
 fn is_sound(call: &Call) -> bool {
-    let Call::Put(put) = call else { return true };
-    match &put.content {
-        Content::Inline(bytes) => bytes.len() <= INLINE_BYTES_MAX as usize,
-        Content::Data { len, sums, .. } => {
-            (1..=CHUNK_BYTES_MAX).contains(len) && sums.len() == len.div_ceil(SUM_BYTES) as usize
-        }
-        Content::Stream { .. } => true,
+    match call {
+        Call::Put(put) => match &put.content {
+            Content::Inline(bytes) => bytes.len() <= INLINE_BYTES_MAX as usize,
+            Content::Data { len, sums, .. } => {
+                (1..=CHUNK_BYTES_MAX).contains(len)
+                    && sums.len() == len.div_ceil(SUM_BYTES) as usize
+            }
+            Content::Stream { .. } => true,
+        },
+        Call::Append(append) => match &append.content {
+            Content::Inline(bytes) => {
+                bytes.len() <= INLINE_BYTES_MAX as usize
+                    && append.description.size == bytes.len() as u64
+                    && !bytes.is_empty()
+            }
+            Content::Data { .. } => false,
+            Content::Stream { chunks, chunk_bytes, .. } => {
+                let full = u64::from(*chunk_bytes);
+                let before = u64::from(chunks.saturating_sub(1)) * full;
+                (1..=full).contains(&append.description.size.saturating_sub(before))
+            }
+        },
+        _ => true,
     }
 }

@@ -39,6 +39,9 @@ pub struct Lost {
 /// A put's data: pieces, and their bytes together.
 pub type Data = (Vec<Bytes>, u32);
 
+/// A row of the index and its value.
+pub type FoundRow = (Vec<u8>, Bytes);
+
 /// What a scan looks at.
 pub struct Scan<'a> {
     /// The rows of one PG, or of all.
@@ -134,7 +137,16 @@ pub trait Reach: Send + Sync + 'static {
         row: &[u8],
     ) -> impl Future<Output = Result<Option<Bytes>, ObjectError>> + Send + Sync;
 
-    /// The same, after everything that the PG has taken shows in the index.
+    /// The first rows from one on, of a family of a PG's rows of which at least one is there: at most `count`.
+    fn rows_from(
+        &self,
+        pg: PgId,
+        from: Vec<u8>,
+        to: &[u8],
+        count: usize,
+    ) -> impl Future<Output = Result<Vec<FoundRow>, ObjectError>> + Send + Sync;
+
+    /// The same as [`Reach::row`], after everything that the PG has taken shows in the index.
     fn settled_row(
         &self,
         pg: PgId,

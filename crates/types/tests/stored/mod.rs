@@ -3,12 +3,12 @@
 
 use bytes::Bytes;
 use larder_types::{
-    Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState, ChecksumAlgorithm,
-    ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant, Holders, HoldersChange,
-    HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef,
-    PartRow, PgId, Put, RegionId, Remembered, Request, Retention, ServerId, SessionId,
-    SessionMemory, SnapshotRow, StreamId, Target, UploadId, UploadRow, VersionRow, View,
-    WritePolicy, rows,
+    Append, Appended, Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState,
+    ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant,
+    Holders, HoldersChange, HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq,
+    Outcome, PartRef, PartRow, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request,
+    Retention, ServerId, SessionId, SessionMemory, SnapshotRow, StreamId, Target, UploadId,
+    UploadRow, VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -28,6 +28,7 @@ pub const KINDS: &[&str] = &[
     "SnapshotEnd",
     "Holders",
     "PutEnough",
+    "Append",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -48,6 +49,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Body::Chunk(_) => "Body::Chunk",
         Body::Stream { .. } => "Body::Stream",
         Body::Parts { .. } => "Body::Parts",
+        Body::Pieces { .. } => "Body::Pieces",
     };
     let etag_of = |metax: &Metax| match metax.etag {
         ETag::Md5(_) => "ETag::Md5",
@@ -79,6 +81,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::SnapshotSession(_) => vec!["SnapshotSession"],
         Op::SnapshotEnd { .. } => vec!["SnapshotEnd"],
         Op::Holders { .. } => vec!["Holders"],
+        Op::Append(append) => vec!["Append", body_of(&append.body)],
     }
 }
 
@@ -257,6 +260,34 @@ fn put_of(target: Target, metax: Metax, body: Body) -> Put {
     Put { request: request(), bucket: BucketId(300), key: key(), target, metax, body }
 }
 
+pub fn pieces() -> PiecesId {
+    PiecesId { pg: PgId(201), op: OpId { view: View(4), seq: OpSeq(131) } }
+}
+
+pub fn piece() -> PieceRow {
+    let Metax { etag, checksum, .. } = full_metax();
+    PieceRow { op: op_id(), start: 70_001, body: stream_body(), etag, checksum }
+}
+
+pub fn appended_version() -> VersionRow {
+    let body = Body::Pieces { pieces: pieces(), rows: 300 };
+    VersionRow { op: op_id(), metax: bare_metax(), body }
+}
+
+fn append(onto: Option<OpId>, body: Body, attributes: Option<Box<Attributes>>) -> Op {
+    let Metax { size, etag, checksum, clock, .. } = full_metax();
+    Op::Append(Box::new(Append {
+        request: request(),
+        bucket: BucketId(300),
+        key: key(),
+        onto,
+        made: Appended { offset: 129, size, etag, checksum },
+        clock,
+        body,
+        attributes,
+    }))
+}
+
 /// Every op, by the name of its golden bytes.
 pub fn ops() -> Vec<(&'static str, Op)> {
     let (request, bucket, key) = (request(), BucketId(300), key());
@@ -337,5 +368,14 @@ pub fn ops() -> Vec<(&'static str, Op)> {
             Op::SetTags { request, bucket, key, tags: vec![("colour".into(), "red".into())] },
         ),
         ("drop stream", Op::DropStream { bucket, stream: stream() }),
+        ("append, stream", append(Some(op_id()), stream_body(), None)),
+        (
+            "append, inline, that makes the object",
+            append(
+                None,
+                Body::Inline(Bytes::from_static(b"hello")),
+                Some(Box::new(full_attributes())),
+            ),
+        ),
     ]
 }

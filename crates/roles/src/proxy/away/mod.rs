@@ -51,7 +51,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::reach::{Data, Ended, Lost, Onward, Reach, Scan};
+use super::reach::{Data, Ended, FoundRow, Lost, Onward, Reach, Scan};
 use super::{refused, unavailable};
 use crate::data::ReadFailure;
 use crate::limits::{ORPHANS_MAX, PROXY_PATIENCE_MS, STRAGGLERS_KIB_MAX};
@@ -259,6 +259,16 @@ impl Reach for Away {
             MetaReply::Refused(refusal) => Err(refused(refusal)),
             other => Err(unfitting(&other)),
         }
+    }
+
+    async fn rows_from(
+        &self,
+        pg: PgId,
+        from: Vec<u8>,
+        to: &[u8],
+        count: usize,
+    ) -> Result<Vec<FoundRow>, ObjectError> {
+        scan::rows_from(&self.primaries, pg, (from, to), count).await
     }
 
     async fn settled_row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {

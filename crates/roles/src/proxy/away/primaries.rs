@@ -139,6 +139,10 @@ fn set_view(call: &mut MetaCall, now: View) {
         | MetaCall::Await { view, .. }
         | MetaCall::Find { view, .. }
         | MetaCall::GetRow { view, .. } => *view = now,
-        MetaCall::Scan { .. } | MetaCall::Progress => unreachable!("not of one PG: {call:?}"),
+        MetaCall::Scan { pgs, .. } => {
+            let [(_, view)] = &mut pgs[..] else { unreachable!("a primary is asked for one PG") };
+            *view = now;
+        }
+        MetaCall::Progress => unreachable!("not of one PG: {call:?}"),
     }
 }
