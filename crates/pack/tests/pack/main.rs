@@ -5,5 +5,6 @@
 mod backends;
 mod crashes;
 mod objects;
+mod reads;
 mod support;
 mod uploads;
