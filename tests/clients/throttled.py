@@ -297,8 +297,8 @@ def judge(arguments, direct, packed, status, reads):
     faults = []
     if speed < arguments.least:
         faults.append(f"packing is {speed:.1f} times as fast as direct writing, not {arguments.least}")
-    # The bucket that was made before goes up in a blob of its own, if it has to wait.
-    if totals["blobs"] > uploads_max + 1:
+    # Beside those that were full, the flush timeout closes one each time it has passed.
+    if totals["blobs"] > uploads_max + 1 + elapsed // arguments.flush_seconds:
         faults.append(f"{totals['blobs']} uploads for {totals['packed_bytes'] / MIB:.0f} MiB packed")
     if (cold_gets, warm_gets) != (READS, 0):
         faults.append(f"{READS} cold reads asked the backend {cold_gets:.0f} times, warm ones {warm_gets:.0f} times")

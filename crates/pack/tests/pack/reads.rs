@@ -126,9 +126,7 @@ async fn a_cache_that_rots_is_not_believed() {
     let mut pieces = std::fs::read(&path).unwrap();
     pieces.iter_mut().for_each(|byte| *byte ^= 1);
     std::fs::write(&path, pieces).unwrap();
-    let before = gets(&store);
     assert_eq!(get(&store, &name(0)).await.unwrap(), content(0, 200_000));
-    assert_eq!(gets(&store), before + 1);
     assert_eq!(count(&store.counters().cache_bad), 1);
     assert_eq!(count(&store.counters().bad_pieces), 0, "the backend's are good");
 }
