@@ -110,6 +110,8 @@ pub const SEQUENCES_MAX: usize = 32;
 pub const SEQUENCE_STEP_MAX: usize = 8;
 /// Keys that are looked at to read ahead.
 pub const AHEAD_KEYS_MAX: usize = 2048;
+/// How often a program's read looks again at an object that was replaced meanwhile.
+pub const CHANGED_RETRIES_MAX: u32 = 8;
 /// How often a worker writes down how it is, if anything is new.
 pub const STATUS_PERIOD: Duration = Duration::from_secs(1);
 /// How often it does so though nothing is.

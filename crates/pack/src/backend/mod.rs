@@ -9,6 +9,8 @@
 //!
 //! Must not: know what blobs are.
 
+#[cfg(test)]
+mod fakes;
 mod gate;
 mod http;
 mod pace;

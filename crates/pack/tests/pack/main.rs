@@ -4,6 +4,7 @@
 
 mod backends;
 mod crashes;
+mod embed;
 mod objects;
 mod reads;
 mod support;
