@@ -133,7 +133,7 @@ pub(crate) struct PackArgs {
     pub(crate) serve: Option<PackServeArgs>,
 }
 
-/// What can be done with a blob alone.
+/// What can be done beside serving.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PackTool {
     /// Show what is in a blob, as lines of JSON: its trailer, then every entry of its index.
@@ -143,6 +143,18 @@ pub(crate) enum PackTool {
         /// Verify the bytes of every object too. Exits with 1 if any does not verify.
         #[arg(long)]
         verify: bool,
+    },
+    /// Show what the worker of a directory has asked of its backend, and the bill.
+    ///
+    /// Works while the worker runs, and tells what it said last if it does not. Exits with 0 only if it runs, and
+    /// with 1 if not. The bill is what the requests cost at the prices of the worker's configuration, beside what
+    /// they would have cost had clients made them to the backend themselves.
+    Status {
+        /// Directory of the worker.
+        dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Get objects out of a blob, into DIR/BUCKET/KEY.
     ///
@@ -162,8 +174,10 @@ pub(crate) enum PackTool {
 pub(crate) struct PackServeArgs {
     /// Directory of the worker: log, spool and index; made if it is missing.
     pub(crate) dir: PathBuf,
-    /// Where blobs go: file:///DIRECTORY or s3://BUCKET/PREFIX?endpoint=URL&region=NAME. Keys for S3 are taken
-    /// from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+    /// Where blobs go: file:///DIRECTORY, s3://BUCKET/PREFIX?endpoint=URL&region=NAME,
+    /// gs://BUCKET/PREFIX?endpoint=URL or az://CONTAINER/PREFIX?account=NAME&endpoint=URL. Keys are taken from the
+    /// environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS,
+    /// AZURE_STORAGE_ACCOUNT_KEY, and others that those stores' own tools know.
     #[arg(long, value_name = "URL")]
     pub(crate) backend: String,
     /// Address for S3, such as 127.0.0.1:9000 (the default). Port 0 lets the system choose.
@@ -173,8 +187,8 @@ pub(crate) struct PackServeArgs {
     /// that is taken.
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_listen: Option<String>,
-    /// Configuration file (TOML) with listen, metrics_listen, region, domains, log_format. The command line goes
-    /// before it.
+    /// Configuration file (TOML) with listen, metrics_listen, region, domains, log_format, and the table [prices].
+    /// The command line goes before it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// What a put that is answered has behind it: this machine's disk, or the backend.
@@ -193,6 +207,19 @@ pub(crate) struct PackServeArgs {
     /// MiB of objects that may wait in DIR; beyond it puts are answered 503. At least two blobs.
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pub(crate) spool_mib: u32,
+    /// Requests a second that the backend is asked at most; readers go first. Default: as many as it takes.
+    #[arg(long, value_name = "N")]
+    pub(crate) requests_per_second: Option<f64>,
+    /// What requests may cost in a day, in the currency of [prices]. When that is used up uploads wait; reads do not.
+    #[arg(long, value_name = "AMOUNT")]
+    pub(crate) spend_per_day: Option<f64>,
+    /// MiB of DIR that keep what was read from blobs: 0 for none, else at least 16.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub(crate) cache_mib: u32,
+    /// KiB that are read ahead at most where keys are read in their order: 0 for none, at most 16384. Wants a cache.
+    /// Default: 2048, or 0 without a cache.
+    #[arg(long, value_name = "N")]
+    pub(crate) ahead_kib: Option<u32>,
     /// Take the backend over from a worker whose directory is lost. What that worker had not uploaded is lost; if it
     /// still runs, it stops.
     #[arg(long)]

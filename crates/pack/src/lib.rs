@@ -6,7 +6,7 @@
 //!             │                        │            ──3─▶ index        then whoever asked is answered
 //!             │                        ▼
 //!             │                  sealed blobs ──▶ uploader ──▶ backend    bodies ‖ footer ‖ trailer
-//!             └── get: index, then the spool file or one range request
+//!             └── get: index, then the spool file, the cache, or one range request
 //! ```
 //!
 //! # Invariants
@@ -22,18 +22,22 @@
 //!
 //! # Not here
 //!
-//! HTTP and S3 (the face does that), repacking, several workers at once, caches.
+//! HTTP and S3 (the face does that), repacking, several workers at once.
 
 #![deny(unsafe_code)]
 
 pub mod backend;
 pub mod blob;
 mod body;
+mod cache;
+mod class;
 mod committer;
 mod config;
 mod counters;
+mod embed;
 mod entry;
 mod error;
+mod fetch;
 #[cfg(test)]
 mod golden;
 mod identity;
@@ -51,13 +55,18 @@ mod read;
 mod rebuild;
 mod recover;
 mod rows;
+mod sequences;
 mod spool;
+mod status;
 mod sums;
 mod uploader;
 
 pub use backend::Backend;
+pub use class::{PerClass, Prices, RequestClass, Requests};
 pub use config::{Acknowledge, PackConfig};
 pub use counters::Counters;
+pub use embed::{EmbedError, KeyPage, PackedBucket};
 pub use entry::{BlobId, Change, Content, Entry, OwnId, Place, Within, WorkerId};
 pub use error::PackError;
 pub use packer::Packer;
+pub use status::{Moment, Status, Totals};

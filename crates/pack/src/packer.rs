@@ -11,16 +11,20 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
 
 use crate::backend::Backend;
+use crate::cache::Cache;
 use crate::committer::{BlobLimits, Committer, Marks, Parts, now_ms};
 use crate::config::PackConfig;
 use crate::counters::Counters;
 use crate::entry::{OwnId, WorkerId};
 use crate::error::PackError;
+use crate::fetch::Fetcher;
 use crate::identity;
 use crate::index::Index;
+use crate::limits::STATUS_PERIOD;
 use crate::queue::{Queue, Request as Asked};
 use crate::recover::{Start, recover};
 use crate::spool::Spool;
+use crate::status::{Moment, Status, Teller};
 use crate::uploader::Uploader;
 
 /// File that a running store holds locked.
@@ -31,6 +35,7 @@ pub struct Packer {
     pub(crate) shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     uploader: tokio::task::JoinHandle<()>,
+    telling: tokio::task::JoinHandle<()>,
     _lock: larder_env::FileLock,
 }
 
@@ -42,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) spool: Arc<Spool>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) worker: WorkerId,
+    pub(crate) fetcher: Arc<Fetcher>,
+    teller: Teller,
     fatal: watch::Receiver<Option<String>>,
     flusher: Arc<Flusher>,
     /// Drawn for this run: seeds of sums and names of own objects come from it.
@@ -85,16 +92,32 @@ impl Packer {
             reason: error.to_string(),
         })?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
+        let prices = config.prices.clone();
+        backend.set_budgets(config.requests_per_second, prices, config.spend_per_day);
         let identity = identity::establish(&*disk, &backend, now_ms(), config.take_over).await?;
         let worker = identity.worker;
-        let start = recover(disk, &config.dir, &backend, worker).await?;
-        Self::start(config, backend, worker, start, lock)
+        let start = recover(disk.clone(), &config.dir, &backend, worker).await?;
+        let cache = Self::open_cache(&*disk, &config, &backend)?;
+        Self::start(config, backend, (worker, disk, cache), start, lock)
+    }
+
+    fn open_cache(
+        disk: &dyn Disk,
+        config: &PackConfig,
+        backend: &Backend,
+    ) -> Result<Option<Arc<Cache>>, PackError> {
+        if config.cache_bytes == 0 {
+            Cache::clear(disk)?;
+            return Ok(None);
+        }
+        let counters = backend.counters().clone();
+        Ok(Some(Arc::new(Cache::open(disk, config.cache_bytes, counters)?)))
     }
 
     fn start(
         config: PackConfig,
         backend: Backend,
-        worker: WorkerId,
+        (worker, disk, cache): (WorkerId, Arc<dyn Disk>, Option<Arc<Cache>>),
         start: Start,
         lock: larder_env::FileLock,
     ) -> Result<Self, PackError> {
@@ -137,7 +160,12 @@ impl Packer {
             worker,
             fatal,
         };
+        let fetcher = Fetcher::new(backend.clone(), index.clone(), cache, config.ahead_bytes);
+        let counters = backend.counters().clone();
+        let teller = Teller::open(disk, counters, config.prices.clone(), worker.0);
         let shared = Arc::new(Shared {
+            fetcher: Arc::new(fetcher),
+            teller,
             config,
             backend,
             index,
@@ -150,7 +178,8 @@ impl Packer {
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
-        Ok(Self { shared, threads: Mutex::new(threads), uploader, _lock: lock })
+        let telling = tokio::spawn(tell(shared.clone()));
+        Ok(Self { shared, threads: Mutex::new(threads), uploader, telling, _lock: lock })
     }
 
     /// Closes the open blob and waits until everything taken before is in the backend. False if the store stopped
@@ -189,16 +218,38 @@ impl Packer {
         self.shared.index.disk_bytes()
     }
 
+    /// How it is, with its bill.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.shared.teller.status(self.shared.moment(), true)
+    }
+
     /// Stops it once everything taken is durable in the directory; what is not uploaded goes up after the next
     /// start. Blocks.
     pub fn close(&self) {
         self.uploader.abort();
+        self.telling.abort();
         self.shared.queue.stop();
         self.shared.flusher.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store had panicked");
             }
+        }
+        self.shared.teller.tell(self.shared.moment(), false);
+    }
+}
+
+/// Writes down how the store is, again and again.
+async fn tell(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(STATUS_PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let telling = shared.clone();
+        let told = tokio::task::spawn_blocking(move || telling.teller.tell(telling.moment(), true));
+        if told.await.is_err() {
+            return;
         }
     }
 }
@@ -220,6 +271,17 @@ impl Shared {
     pub(crate) fn own_id(&self) -> OwnId {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         OwnId { worker: self.worker, run: self.run, number }
+    }
+
+    fn moment(&self) -> Moment {
+        let (waiting_bytes, _) = self.spool.waiting_bytes();
+        Moment {
+            waiting_blobs: self.spool.waiting() as u64,
+            waiting_bytes,
+            requests_max: self.backend.requests_max(),
+            budget_spent: self.backend.is_spent(),
+            cache_bytes: self.fetcher.cache_bytes(),
+        }
     }
 
     /// Waits until the backend has every blob up to this one; false if the store stops before.

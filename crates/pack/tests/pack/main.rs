@@ -4,6 +4,8 @@
 
 mod backends;
 mod crashes;
+mod embed;
 mod objects;
+mod reads;
 mod support;
 mod uploads;
