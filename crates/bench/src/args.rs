@@ -253,6 +253,10 @@ pub struct CompareArgs {
     /// Number that the order of the systems is drawn from; by default drawn from the clock
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Compare clusters that keep three copies, each of several processes on this machine, in place of single
+    /// servers; without --part the part is named cluster
+    #[arg(long)]
+    pub cluster: bool,
     /// One round, half a second for each work
     #[arg(long, conflicts_with_all = ["rounds", "duration", "from"])]
     pub quick: bool,

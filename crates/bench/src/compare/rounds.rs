@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sha2::{Digest, Sha256};
 
+use super::clusters::CLUSTERS;
 use super::launch::{LaunchError, Running, launch};
 use super::machine;
 use super::peaks::{self, AtPeak};
@@ -45,7 +46,8 @@ pub(super) fn run(asked: &CompareArgs) -> Result<Results, BenchError> {
     }
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
     let works = works::chosen(&args.works, args.trace.is_some())?;
-    let (systems, absent) = systems::find(args.peers.as_deref(), &args.systems)?;
+    let kinds = if args.cluster { &CLUSTERS[..] } else { &systems::KINDS[..] };
+    let (systems, absent) = systems::find(kinds, args.peers.as_deref(), &args.systems)?;
     absent.iter().for_each(|line| eprintln!("{line}"));
     let seed = args.seed.unwrap_or_else(|| (run_number() % SEEDS) as u64);
     let about = about(&args, &scratch, seed, &systems, absent);
@@ -233,6 +235,9 @@ fn shown_command(args: &CompareArgs, seed: u64) -> String {
     }
     if let Some(name) = args.trace.as_deref().and_then(Path::file_name) {
         command.push_str(&format!(" --trace {}", name.display()));
+    }
+    if args.cluster {
+        command.push_str(" --cluster");
     }
     if let Some(part) = &args.part {
         command.push_str(&format!(" --part {part}"));

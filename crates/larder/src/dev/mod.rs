@@ -102,9 +102,10 @@ fn start(args: &DevClusterArgs) -> Result<(), DevError> {
     let (woken, wakes) = sync_channel(WOKEN_MAX);
     heed_signals(woken.clone())?;
     let mut processes = Vec::new();
+    let threads = layout::threads(layout.nodes.len());
     for (number, node) in layout.nodes.iter().enumerate() {
         for part in &node.parts {
-            let part = layout::part(number, part.role, &part.dir);
+            let part = layout::part(number, part.role, &part.dir, threads);
             let woken = woken.clone();
             // It is only for people to read: what finds no room is not told.
             let tell = move |part, what| drop(woken.try_send(Woken::Process(part, what)));
