@@ -18,7 +18,7 @@ use crate::pool;
 use crate::sign::Credentials;
 
 /// Time that a system has from its start to its first good answer.
-const READY_MAX: Duration = Duration::from_secs(60);
+pub(super) const READY_MAX: Duration = Duration::from_secs(60);
 /// Time allowed for one question whether it is ready.
 const QUESTION_MAX: Duration = Duration::from_secs(5);
 /// Pause between two questions.
@@ -69,12 +69,12 @@ pub(super) fn launch(
     let server = Server::start(command, &directory.join("log"), interrupts)?;
     let deadline = Instant::now() + READY_MAX;
     let admitted = match system.kind.script.is_empty() {
-        true => admit(system, &mut places, &server, deadline).map(|()| None),
+        true => admit(system, &mut places, &server, deadline).map(|()| Vec::new()),
         false => announced(&directory.join(READY), &server, deadline),
     };
-    let ready = admitted.and_then(|endpoint| {
+    let ready = admitted.and_then(|endpoints| {
         let own = || format!("http://127.0.0.1:{}", places.port);
-        let endpoint = endpoint.unwrap_or_else(own);
+        let endpoint = endpoints.into_iter().next().unwrap_or_else(own);
         ask_until_ready(&endpoint, system.kind.floor, credentials, &server, deadline)?;
         Ok(endpoint)
     });
@@ -136,27 +136,28 @@ struct Node {
     endpoint: String,
 }
 
-/// Waits until a script says that all of its processes run. Where S3 is, if it says that too.
-fn announced(
+/// Waits until a system of several processes says that all of them run. Where S3 is, if it says that too.
+pub(super) fn announced(
     ready: &Path,
     server: &Server,
     deadline: Instant,
-) -> Result<Option<String>, LaunchError> {
+) -> Result<Vec<String>, LaunchError> {
     let line = until(server, deadline, || {
         let text = fs::read_to_string(ready).unwrap_or_default();
-        Ok(text.split_once('\n').map(|(line, _)| line.to_owned()).ok_or_else(|| {
-            "its processes do not all run, or are not configured".to_owned()
-        }))
+        Ok(text
+            .split_once('\n')
+            .map(|(line, _)| line.to_owned())
+            .ok_or_else(|| "its processes do not all run, or are not configured".to_owned()))
     })?;
     if line.is_empty() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let announcement: Announcement = serde_json::from_str(&line)
         .map_err(|error| LaunchError::Unready(format!("{line:?} is no announcement: {error}")))?;
-    Ok(announcement.nodes.into_iter().next().map(|node| node.endpoint))
+    Ok(announcement.nodes.into_iter().map(|node| node.endpoint).collect())
 }
 
-fn ask_until_ready(
+pub(super) fn ask_until_ready(
     endpoint: &str,
     floor: bool,
     credentials: &Credentials,

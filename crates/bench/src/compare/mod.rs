@@ -20,6 +20,7 @@ mod clusters;
 mod document;
 mod launch;
 mod machine;
+pub mod ordered;
 mod peaks;
 mod plots;
 mod process;

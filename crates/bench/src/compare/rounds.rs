@@ -252,13 +252,13 @@ fn allow_connections() -> Result<(), BenchError> {
     setrlimit(Resource::Nofile, limit).map_err(|error| BenchError::System(error.into()))
 }
 
-fn draw_keys() -> Keys {
+pub(super) fn draw_keys() -> Keys {
     let secret = hex(&Sha256::digest(run_number().to_le_bytes()));
     Keys { access: format!("GK{}", &secret[..24]), secret: hex(&Sha256::digest(&secret)) }
 }
 
 /// The numbers below `count`, in an order drawn from `random`.
-fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {
+pub(super) fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for last in (1..count).rev() {
         order.swap(last, random.below(last as u64 + 1) as usize);

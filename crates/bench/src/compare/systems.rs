@@ -238,10 +238,7 @@ impl Kind {
 }
 
 /// Those of `kinds` whose names begin with one of `prefixes`; all if there are none.
-fn chosen(
-    kinds: &'static [Kind],
-    prefixes: &[String],
-) -> Result<Vec<&'static Kind>, BenchError> {
+fn chosen(kinds: &'static [Kind], prefixes: &[String]) -> Result<Vec<&'static Kind>, BenchError> {
     for prefix in prefixes {
         if !kinds.iter().any(|kind| kind.id().starts_with(prefix)) {
             let ids: Vec<String> = kinds.iter().map(Kind::id).collect();

@@ -8,6 +8,7 @@
 //!
 //! Each process holds the end of a pipe from this one: when this one is gone, however that came, all stop.
 
+mod ablation;
 mod child;
 mod layout;
 mod make;
@@ -98,7 +99,7 @@ pub(crate) fn run(args: &DevClusterArgs) -> ExitCode {
 }
 
 fn start(args: &DevClusterArgs) -> Result<(), DevError> {
-    let (layout, _lock) = make::open_or_make(&args.dir, args.nodes.map(usize::from))?;
+    let (layout, _lock) = make::open_or_make(args)?;
     let (woken, wakes) = sync_channel(WOKEN_MAX);
     heed_signals(woken.clone())?;
     let mut processes = Vec::new();

@@ -333,7 +333,7 @@ impl Recovered {
         let meta = Meta {
             rebuild: super::RebuildCounters::default(),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
-            index: IndexPort { kv: self.kv, buckets },
+            index: IndexPort::new(self.kv, buckets),
             neighbours,
             log: self.log,
             to_apply: PgQueue::new(pg_count),

@@ -180,6 +180,16 @@ async fn carry(
     at: Primary,
     data: &Bytes,
 ) -> Result<Carried, ObjectError> {
+    #[cfg(feature = "ablation")]
+    if crate::ablation::writes_are_ordered() {
+        return match persisted(calling, pg, granted.grant, at).await? {
+            None => match write::write(away, granted, data).await {
+                Ok(holders) => Ok(Carried::Durable(holders)),
+                Err(lost) => Ok(Carried::Lost(lost)),
+            },
+            Some((answer, by)) => Ok(Carried::Answered(answer, by)),
+        };
+    }
     let written = pin!(write::write(away, granted, data));
     let persisted = pin!(persisted(calling, pg, granted.grant, at));
     Ok(match select(written, persisted).await {
