@@ -181,6 +181,12 @@ impl Plan<'_> {
         let directory = directory.map_err(BenchError::System)?;
         let (server, endpoints) = self.start(setup, directory.path())?;
         let pids = server.pids().map_err(BenchError::System)?;
+        // Volumes are drawn and connections made at the first puts, whoever makes them.
+        for (_, node) in setup.measured() {
+            let size = SIZES[0];
+            self.put(&endpoints[node - 1], &pids, Work { size, connections: TOGETHER })?;
+            self.interrupts.check()?;
+        }
         for connections in [ALONE, TOGETHER] {
             for size in SIZES {
                 let work = Work { size, connections };
