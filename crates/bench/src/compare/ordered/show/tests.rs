@@ -68,7 +68,7 @@ fn plots_have_a_panel_for_each_size_and_dashed_bounds() {
 
 #[test]
 fn rows_are_read_as_they_were_written() {
-    let results = results(vec![row(1, Variant::SeparateMetax, TOGETHER, 900.0)]);
+    let results = results(vec![row(1, Variant::SeparateMetax, TOGETHER, 1000.0)]);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.json");
     std::fs::write(&path, results.json()).unwrap();
