@@ -367,6 +367,14 @@ pub(crate) struct DevClusterArgs {
     /// Leave dead what dies.
     #[arg(long)]
     pub(crate) no_restart: bool,
+    /// What makes the processes of a new cluster worse, as the section `ablation` of their configurations.
+    #[cfg(feature = "ablation")]
+    #[arg(long, hide = true, value_name = "TOML", default_value = "")]
+    pub(crate) ablation: toml::Table,
+    /// Proxy of a new cluster that writes in order; a node's number.
+    #[cfg(feature = "ablation")]
+    #[arg(long, hide = true, value_name = "N")]
+    pub(crate) ordered_node: Option<usize>,
 }
 
 #[derive(Debug, Args)]

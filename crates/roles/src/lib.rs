@@ -5,6 +5,8 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(feature = "ablation")]
+pub mod ablation;
 mod clock;
 pub mod data;
 pub mod data_node;

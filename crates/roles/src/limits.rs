@@ -37,6 +37,9 @@ pub const LIST_WAIT_MS_MAX: u64 = 10_000;
 pub const UPLOADS_PER_PAGE: usize = 1000;
 /// Bytes of cache of the index's blocks.
 pub const KV_CACHE_BYTES: u64 = 96 * 1024 * 1024;
+/// An index of up to this part of the cache is taken to lie in it: blocks that were merged away take room in it for
+/// a while.
+pub const KV_CACHE_FILLED_PART: u64 = 2;
 /// Free bytes of the file system that new data leaves for the log and the index, so that deletes go on.
 pub const RESERVE_BYTES: u64 = 512 * 1024 * 1024;
 /// The same on small disks: one part in this many.

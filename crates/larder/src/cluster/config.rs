@@ -54,6 +54,10 @@ pub(crate) struct RoleConfig {
     /// Log lines as `text` or `json`.
     #[serde(default = "text")]
     pub(crate) log_format: LogFormat,
+    /// What makes this process worse, for measurement.
+    #[cfg(feature = "ablation")]
+    #[serde(default)]
+    pub(crate) ablation: Option<super::ablation::Ablation>,
 }
 
 /// What a cluster is founded with, for ever.
@@ -184,6 +188,24 @@ mod tests {
         let config = parse("dir = \"/srv/larder\"").unwrap();
         assert_eq!(config.listen, "127.0.0.1:7000", "nothing beyond loopback unless told");
         assert_eq!(config.found, None);
+    }
+
+    #[cfg(not(feature = "ablation"))]
+    #[test]
+    fn a_release_refuses_to_be_made_worse() {
+        let error = parse("dir = \"d\"\n[ablation]\nordered = true").unwrap_err();
+        assert!(error.contains("ablation"), "{error}");
+    }
+
+    #[cfg(feature = "ablation")]
+    #[test]
+    fn an_ablation_is_only_what_the_configuration_says() {
+        assert_eq!(parse("dir = \"d\"").unwrap().ablation, None);
+        let config = parse("dir = \"d\"\n[ablation]\nordered = true\nsync_us = 30").unwrap();
+        let ablation = config.ablation.unwrap();
+        assert!(ablation.ordered && !ablation.plain_files && !ablation.separate_metax);
+        assert_eq!((ablation.sync_us, ablation.network_us), (30, 0));
+        assert!(parse("dir = \"d\"\n[ablation]\norderd = true").is_err());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Every one of them takes up its identity (or joins, the first time), follows the managers' map, takes up what it
 //! keeps, opens its port, and tells the managers that it has begun.
 
+#[cfg(feature = "ablation")]
+mod ablation;
 pub(crate) mod bucket;
 mod config;
 mod lifeline;
@@ -103,6 +105,10 @@ pub(crate) fn run(role: ServerRole, args: &RoleArgs) -> ExitCode {
 fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     let config = RoleConfig::load(&args.config)?;
     logging::start(config.log_format);
+    #[cfg(feature = "ablation")]
+    if let Some(ablation) = &config.ablation {
+        ablation.begin();
+    }
     let dir = config.dir.display().to_string();
     std::fs::create_dir_all(&config.dir).map_err(|source| RoleError::File { path: dir, source })?;
     let lifeline = args.while_stdin_open.then(lifeline::hold).transpose();

@@ -112,6 +112,7 @@ impl Meta {
                 tracing::warn!(%error, "the log's last group goes without a mark");
             }
             self.flush.let_go();
+            self.index.measure();
             match &self.neighbours {
                 Neighbours::Here(here) => {
                     here.data.measure_free_space();

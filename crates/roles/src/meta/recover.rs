@@ -335,7 +335,7 @@ impl Recovered {
             rebuild: super::RebuildCounters::default(),
             scrub: super::Scrubbing::default(),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
-            index: IndexPort { kv: self.kv, buckets },
+            index: IndexPort::new(self.kv, buckets),
             neighbours,
             log: self.log,
             to_apply: PgQueue::new(pg_count),

@@ -1,6 +1,6 @@
 //! What a meta server of a cluster answers: proxies' calls, other members' messages, the manager's orders.
-//! It runs on the connections' tasks: machines are stepped here, and what reads the index for a proxy goes to
-//! the blocking pool.
+//! It runs on the connections' tasks: machines are stepped here, and what reads more of the index for a proxy
+//! than a row of one that lies in memory goes to the blocking pool.
 //!
 //! # Invariants
 //!
@@ -151,41 +151,53 @@ impl Meta {
         };
         if member.pg.rests(bucket, &key) {
             drop(member);
+            if self.index.is_in_memory() {
+                // To hand it over would cost more than the read.
+                return self.answer_from_index((pg, view), &(bucket, key), responder);
+            }
             return self.find_in_index(cluster, (pg, view), (bucket, key), responder);
         }
         let call = Call::Read { bucket, key: key.clone() };
         self.ask_machine(&mut member, Wants::Version(bucket, key, responder), call);
     }
 
-    /// Reads the key's version on the blocking pool. Whatever the index shows then was so after the question
-    /// came, if the lease still holds afterwards.
+    /// Reads the key's version on the blocking pool. May be called under the PG's lock.
     fn find_in_index(
         &self,
         cluster: &Cluster,
-        (pg, view): (PgId, View),
-        (bucket, key): (BucketId, ObjectKey),
+        at: (PgId, View),
+        key: (BucketId, ObjectKey),
         responder: Responder<MetaService>,
     ) {
         let Some(meta) = cluster.meta() else { return };
-        cluster.runtime.spawn_blocking(move || {
-            let row = meta.index.kv.get(&rows::version(bucket, &key, rows::NULL_VERSION));
-            let found = row.map_err(|error| error.to_string()).and_then(|row| {
-                let version = row.map(|row| decode::<VersionRow>("version row", &row));
-                version.transpose().map_err(|error| error.to_string())
-            });
-            if !meta.lock(pg).tells(view) {
-                return refuse(responder, Refusal::NotPrimary);
-            }
-            match found {
-                Ok(found) => {
-                    responder.answer(&MetaReply::Found(found.map(Box::new)), Bytes::new());
-                }
-                Err(error) => {
-                    tracing::error!(%pg, %error, "a row of the index cannot be used");
-                    refuse(responder, Refusal::IndexDamaged);
-                }
-            }
+        cluster.runtime.spawn_blocking(move || meta.answer_from_index(at, &key, responder));
+    }
+
+    /// Whatever the index shows now was so after the question came, if the lease still holds afterwards. Takes the
+    /// PG's lock.
+    fn answer_from_index(
+        &self,
+        (pg, view): (PgId, View),
+        (bucket, key): &(BucketId, ObjectKey),
+        responder: Responder<MetaService>,
+    ) {
+        let row = self.index.kv.get(&rows::version(*bucket, key, rows::NULL_VERSION));
+        let found = row.map_err(|error| error.to_string()).and_then(|row| {
+            let version = row.map(|row| decode::<VersionRow>("version row", &row));
+            version.transpose().map_err(|error| error.to_string())
         });
+        if !self.lock(pg).tells(view) {
+            return refuse(responder, Refusal::NotPrimary);
+        }
+        match found {
+            Ok(found) => {
+                responder.answer(&MetaReply::Found(found.map(Box::new)), Bytes::new());
+            }
+            Err(error) => {
+                tracing::error!(%pg, %error, "a row of the index cannot be used");
+                refuse(responder, Refusal::IndexDamaged);
+            }
+        }
     }
 
     /// Hands a machine's answer to another process.

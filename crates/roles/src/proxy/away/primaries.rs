@@ -109,7 +109,7 @@ impl Primaries {
     ) -> Result<Said, Trouble> {
         let peer = self.peers.of(&self.managers.map(), at.server).ok_or(Trouble::NoPrimary)?;
         let asked = pin!(peer.call(call, Bytes::new(), deadline));
-        let passed = pin!(view_passed(&*self.managers, pg, at, deadline));
+        let passed = pin!(view_passed(&*self.managers, pg, at));
         let (reply, payload) = match select(asked, passed).await {
             Either::Left((answered, _)) => answered?,
             Either::Right(((), _)) => return Err(Trouble::ViewPassed),
