@@ -1,5 +1,7 @@
 //! A data server of a cluster, over loopback, with managers that are a map in the test.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
