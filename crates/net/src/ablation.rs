@@ -257,7 +257,10 @@ mod tests {
             buf: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
             match self.0.pop_front() {
-                Some(Ok(bytes)) => Poll::Ready(Ok(buf.put_slice(bytes))),
+                Some(Ok(bytes)) => {
+                    buf.put_slice(bytes);
+                    Poll::Ready(Ok(()))
+                }
                 Some(Err(kind)) => Poll::Ready(Err(kind.into())),
                 None => Poll::Pending,
             }

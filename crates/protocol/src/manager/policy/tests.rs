@@ -671,6 +671,30 @@ fn narrow_lvs_are_made_while_a_host_is_away_and_widened_when_it_is_back() {
 }
 
 #[test]
+fn a_replica_that_was_emptied_goes_though_its_drain_was_undone() {
+    let mut world = World::new(12, 3);
+    world.calm_down();
+    let pg = world.pg(0).clone();
+    let (primary, view) = (pg.members[0].0, pg.view);
+    for _ in 0..5 {
+        world.say(primary, ServerMessage::NeedLv(PgId(0), view, 0));
+        world.run_for(1000);
+    }
+    let before = world.map.lv(LvId(0)).unwrap().replicas.clone();
+    assert_eq!(before.len(), 3);
+    // The order is not known any more.
+    for _ in 0..5 {
+        world.say(primary, ServerMessage::Vacated(LvId(0), 1, view, MapVersion(1)));
+        world.run_for(1000);
+    }
+    assert!(world.vacated.contains(&(LvId(0), 1)), "it is ordered anew");
+    world.run_for(60_000);
+    let lv = world.map.lv(LvId(0)).unwrap();
+    assert_eq!(lv.present().count(), 3, "another is filled in its place: {lv:?}");
+    assert_ne!(lv.replicas, before, "the emptied one is gone");
+}
+
+#[test]
 fn lvs_are_narrow_while_a_disk_has_no_room_and_no_longer() {
     let mut world = World::new(9, 3);
     world.calm_down();
