@@ -43,7 +43,7 @@ def small_large_and_multipart_objects_can_be_appended_to(bench):
     bucket = bench.bucket()
     objects = {"empty": b"", "small": b"hello", "chunk": content(1, 100_000), "stream": content(2, 17 * MIB)}
     for key, body in objects.items():
-        bench.s3.put_object(Bucket=bucket, Key=key, Body=body)
+        bench.s3.put_object(Bucket=bucket, Key=key, **({"Body": body} if body else {}))
     upload = bench.s3.create_multipart_upload(Bucket=bucket, Key="parts")["UploadId"]
     parts = [content(3, 6 * MIB), content(4, 1000)]
     named = [
@@ -187,10 +187,27 @@ def what_is_not_a_record_is_refused_by_name(bench):
     assert (answer.status, answer.code) == (400, "InvalidArgument"), answer
     answer = ask({"x-larder-append": "record", "x-amz-write-offset-bytes": "0"})
     assert (answer.status, answer.code) == (400, "InvalidRequest"), answer
-    answer = ask({"x-larder-append": "record"}, b"x" * (8 * MIB + 1))
-    assert (answer.status, answer.code) == (400, "EntityTooLarge"), answer
-    assert b"x-larder-append" in answer.body and b"x-amz-write-offset-bytes" in answer.body, answer
     assert raw.signed("GET", f"/{bucket}/k").status == 404
+
+
+@checks
+def a_record_too_large_is_refused_before_it_is_sent(bench):
+    from botocore.exceptions import ClientError
+
+    bucket, s3 = bench.bucket(), bench.server.boto3()
+    s3.meta.events.register(
+        "before-sign.s3.PutObject", lambda request, **_: request.headers.add_header("x-larder-append", "record"))
+    largest = content(1, 8 * MIB)
+    answer = s3.put_object(Bucket=bucket, Key="k", Body=largest)
+    assert answer["ResponseMetadata"]["HTTPHeaders"]["x-larder-offset"] == "0", answer
+    try:
+        s3.put_object(Bucket=bucket, Key="k", Body=largest + b"x")
+        raise AssertionError("it was taken")
+    except ClientError as error:
+        told = error.response["Error"]
+        assert told["Code"] == "EntityTooLarge", told
+        assert "x-larder-append" in told["Message"] and "x-amz-write-offset-bytes" in told["Message"], told
+    assert md5(s3.get_object(Bucket=bucket, Key="k")["Body"].read()) == md5(largest)
 
 
 @refused
