@@ -82,12 +82,14 @@ impl Pg {
             Content::Data { .. } => unreachable!("the chunks of an append are put before it"),
         };
         let slot = Slot::Version(call.bucket, call.key.clone());
-        let head = match self.head(slot, call, index)? {
+        let head = match self.head(slot.clone(), call, index)? {
             Ok(head) => head,
             Err(step) => return Ok(step),
         };
         let made = match made(head.as_ref(), call) {
             Ok(made) => made,
+            // A refusal tells of the appends that it goes by: it leaves when the index shows them.
+            Err(_) if !self.slots.at_rest(&slot) => return Ok(Step::Wait(slot)),
             Err(refusal) => return Ok(Step::Refuse(Refusal::Append(refusal))),
         };
         let attributes = head.is_none().then(|| Box::new(call.description.attributes.clone()));

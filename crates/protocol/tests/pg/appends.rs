@@ -168,9 +168,9 @@ fn of_appends_at_one_offset_one_wins() {
     let mut member = Member::alone(1);
     let first = append_at(&mut member, "k", 0, "one");
     let second = append_at(&mut member, "k", 0, "two");
-    assert_eq!(member.refusal(second), ends_at(3), "though the first is not durable yet");
     member.settle();
     assert_eq!(offset(&mut member, first), 0);
+    assert_eq!(member.refusal(second), ends_at(3));
     let third = append_at(&mut member, "k", 2, "x");
     assert_eq!(member.refusal(third), ends_at(3));
     let absent = append_at(&mut member, "other", 1, "x");
@@ -454,4 +454,17 @@ fn an_object_takes_no_more_pieces_than_it_may() {
     assert_eq!(member.row("k").expect("the object").metax.size, u64::from(PIECES_MAX));
     let more = record(&mut member, "k", "x");
     assert_eq!(member.refusal(more), Refusal::Append(AppendRefusal::TooManyPieces));
+}
+
+#[test]
+fn a_refusal_that_tells_of_an_append_waits_until_the_index_shows_it() {
+    let mut member = Member::alone(1);
+    let first = record(&mut member, "k", "abc");
+    let late = append_at(&mut member, "k", 0, "x");
+    assert_eq!(member.answers(late), [], "a reader would not see yet what it tells");
+    member.sync();
+    assert_eq!(member.answers(late), [], "nor now");
+    member.settle();
+    assert_eq!(offset(&mut member, first), 0);
+    assert_eq!(member.refusal(late), ends_at(3));
 }
