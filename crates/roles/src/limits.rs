@@ -44,8 +44,8 @@ pub const KV_CACHE_FILLED_PART: u64 = 2;
 pub const RESERVE_BYTES: u64 = 512 * 1024 * 1024;
 /// The same on small disks: one part in this many.
 pub const RESERVE_PART: u64 = 16;
-/// Free bytes above the reserve with which another LV is begun: a chunk of the largest size fits into every one that
-/// is begun at the same moment on two threads.
+/// Free bytes above the reserve with which another LV is begun: with less, a chunk of the largest size would find
+/// none left, and be sent in vain.
 pub const LV_ROOM_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;
 /// Below one part in this many of the reserve nothing new is taken at all.
 pub const RESERVE_LAST_PART: u64 = 4;

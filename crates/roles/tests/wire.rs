@@ -5,7 +5,7 @@ use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
 use larder_protocol::{
     Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
-    Description, Refusal,
+    Description, PutCall, Refusal,
 };
 use larder_roles::progress::{BackgroundNow, FloorNow, FloorsNow, Progress, RebuildNow, ScrubNow};
 use larder_roles::wire::{
@@ -16,7 +16,7 @@ use larder_types::codec::encode;
 use larder_types::{
     Appended, Attributes, BootId, BucketId, Chunk, Condition, ETag, Epoch, Extent, Grant, GrantKey,
     Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq, PgId, PvId, Request, ServerId, SessionId,
-    View,
+    Target, View,
 };
 
 const GOLDEN: &str = include_str!("golden/roles.hex");
@@ -163,6 +163,10 @@ fn said() -> Vec<String> {
         hex(&encode(&Call::Append(Box::new(append())))),
         hex(&encode(&Answer::Appended(Box::new(AppendDone { op, clock, made: made() })))),
         hex(&encode(&Refusal::Append(AppendRefusal::Offset { size: 307 }))),
+        hex(&encode(&Call::Put(Box::new(put())))),
+        hex(&encode(&Call::NoRoom { op })),
+        hex(&encode(&Refusal::TooFewCopies)),
+        hex(&encode(&ServerMessage::NoRoom(boot, larder_types::DiskId(6)))),
     ]
 }
 
@@ -178,6 +182,13 @@ fn append() -> AppendCall {
         content: Content::Inline(Bytes::from_static(b"append!")),
         condition: Condition::default(),
     }
+}
+
+fn put() -> PutCall {
+    let AppendCall { request, bucket, epoch, key, description, condition, .. } = append();
+    let content = Content::Data { len: 7, seed: 300, sums: vec![301] };
+    let target = Target::Version;
+    PutCall { request, bucket, epoch, key, target, description, content, condition, enough: 2 }
 }
 
 fn made() -> Appended {

@@ -7,7 +7,7 @@ use larder_objects::{
 };
 use larder_protocol::{AppendCall, Call, Content, Description};
 use larder_types::limits::{INLINE_BYTES_MAX, PUT_BYTES_MAX, RECORD_BYTES_MAX};
-use larder_types::{BucketName, ETag, ObjectKey, Target};
+use larder_types::{BucketName, ETag, ObjectKey};
 
 use super::put::{Limit, Pieces, Wanted};
 use super::reach::Reach;
@@ -51,25 +51,15 @@ impl<R: Reach> Proxy<R> {
         options: AppendOptions,
         mut body: B,
     ) -> Result<AppendDone, ObjectError> {
-        let (id, epoch, pg) = self.place(bucket, key)?;
+        let AppendOptions { at, attributes, condition, .. } = options;
+        let wanted = self.wanted(bucket, key, attributes, condition)?;
         self.reach.admit_data()?;
-        let limit = limit(options.at);
+        let limit = limit(at);
         match body.len() {
             Some(0) => return Err(ObjectError::EmptyAppend),
             Some(len) if len > limit.bytes => return Err(limit.exceeded()),
             _ => {}
         }
-        let at = options.at;
-        let wanted = Wanted {
-            bucket: id,
-            epoch,
-            pg,
-            key: key.clone(),
-            target: Target::Version,
-            attributes: options.attributes,
-            condition: options.condition,
-            enough: self.enough(bucket),
-        };
         let mut pieces = Pieces::default();
         while pieces.len <= INLINE_BYTES_MAX as usize {
             match body.next().await {

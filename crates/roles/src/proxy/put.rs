@@ -133,18 +133,22 @@ impl<R: Reach> Proxy<R> {
         options: PutOptions,
         body: B,
     ) -> Result<PutDone, ObjectError> {
-        let (id, epoch, pg) = self.place(bucket, key)?;
-        let wanted = Wanted {
-            bucket: id,
-            epoch,
-            pg,
-            key: key.clone(),
-            target: Target::Version,
-            attributes: options.attributes,
-            condition: options.condition,
-            enough: self.enough(bucket),
-        };
+        let PutOptions { attributes, condition, .. } = options;
+        let wanted = self.wanted(bucket, key, attributes, condition)?;
         self.store(wanted, body).await
+    }
+
+    /// A version of a key, of which only the bytes are missing.
+    pub(super) fn wanted(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        attributes: Attributes,
+        condition: Condition,
+    ) -> Result<Wanted, ObjectError> {
+        let (id, epoch, pg) = self.place(bucket, key)?;
+        let (key, target, enough) = (key.clone(), Target::Version, self.enough(bucket));
+        Ok(Wanted { bucket: id, epoch, pg, key, target, attributes, condition, enough })
     }
 
     /// Stores a body as whatever is wanted.

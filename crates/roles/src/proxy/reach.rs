@@ -23,7 +23,7 @@ use crate::ticket::Settled;
 pub enum Ended {
     /// It is committed, with this clock.
     Done(HybridClock),
-    /// Its data did not come to lie on every replica, and it was given up.
+    /// Its data did not come to lie on as many replicas as it has to, and it was given up.
     Lost(Lost),
 }
 

@@ -69,7 +69,7 @@ impl Drop for Flight<'_> {
 enum Carried {
     /// METAX is persisted and enough replicas have the data.
     Durable(Written),
-    /// A replica has not taken it.
+    /// Too few replicas have taken it.
     Lost(Lost),
     /// The primary answers something else by now.
     Answered(Answer, Primary),
