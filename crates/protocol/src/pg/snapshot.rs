@@ -179,6 +179,7 @@ impl Pg {
         }
         self.forget_all();
         self.is_whole = false;
+        self.ledger.begin_empty();
         self.append_own(header.at, Op::SnapshotBegin, out);
         self.copy = Some(Copy { header, phase: Phase::Begin, after: None });
     }
@@ -263,6 +264,7 @@ impl Pg {
         let mut changes = Changes::default();
         changes.put(rows::snapshot(self.id), encode(&SnapshotRow { at, is_whole: piece.is_last }));
         for (row, value) in &piece.rows {
+            self.ledger.note(row, value)?;
             changes.put(row.clone(), value.clone());
         }
         if piece.is_last {
