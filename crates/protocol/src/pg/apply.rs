@@ -54,6 +54,7 @@ impl Pg {
         }
         let last = self.tail[count - 1].entry.id;
         batch.changes.set_position(rows::applied(self.id), encode(&last));
+        self.is_bare = false;
         index.write(batch.changes)?;
         self.applied = last;
         for (op, change) in batch.blocks {

@@ -192,6 +192,8 @@ pub struct Pg {
     now_ms: u64,
 
     space: Option<VolumeGroup>,
+    /// The index never had a row of this PG.
+    is_bare: bool,
     /// Blocks that the index names, at every member.
     ledger: Ledger,
     /// Copies that are being made or given up.

@@ -114,6 +114,7 @@ impl Recovering {
                 clock: HybridClock::default(),
                 now_ms: 0,
                 space: None,
+                is_bare: applied == OpId::default() && snapshot.is_none(),
                 ledger: Ledger::default(),
                 refills: Refills::default(),
                 lv_asked: false,
