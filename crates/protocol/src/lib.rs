@@ -8,10 +8,12 @@
 
 pub mod append;
 pub mod background;
+pub mod digest;
 pub mod index;
 pub mod limits;
 pub mod manager;
 pub mod message;
+mod peer;
 pub mod pg;
 pub mod placement;
 pub mod planted;

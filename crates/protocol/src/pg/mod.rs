@@ -21,6 +21,7 @@ mod append;
 mod apply;
 mod calls;
 mod commit;
+mod digest;
 mod pieces;
 mod quiet;
 mod read;
@@ -45,6 +46,7 @@ use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
+use digest::Digests;
 use refill::Refills;
 pub use refill::{Considered, Refill, chunk_in};
 use replicate::Follower;
@@ -180,6 +182,8 @@ pub struct Pg {
     silent_ticks: u32,
     /// Ticks since each other member said something, at a primary.
     quiet: BTreeMap<ServerId, u32>,
+    /// The comparison of the members' indexes in this view.
+    digests: Digests,
 
     open: BTreeMap<OpSeq, OpenPut>,
     slots: Slots,
@@ -336,6 +340,14 @@ impl Pg {
                 self.walked(walk, &unmet, out);
                 Ok(())
             }
+            Event::Compare => {
+                self.compare(out);
+                Ok(())
+            }
+            Event::Digested { at, sum } => {
+                self.digested(at, sum, out);
+                Ok(())
+            }
             Event::PoolEmpty => {
                 self.pool_empty(out);
                 Ok(())
@@ -457,6 +469,7 @@ fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         | Op::Regrant { .. }
         | Op::Outcome { .. }
         | Op::Holders { .. }
+        | Op::Digest
         | Op::SnapshotBegin
         | Op::SnapshotSession(_)
         | Op::SnapshotEnd { .. } => [None, None],
