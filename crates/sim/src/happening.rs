@@ -117,6 +117,7 @@ pub(crate) enum NodeIn {
     Tick { run: BootId },
     Flush { run: BootId },
     Beat { run: BootId },
+    Sum { run: BootId, pg: PgId, at: OpId },
 }
 
 #[derive(Debug, Clone)]
@@ -248,6 +249,9 @@ impl NodeIn {
                 PeerMessage::Report { .. } => 5,
                 PeerMessage::SnapshotNext { .. } => 18,
                 PeerMessage::SnapshotRows { .. } => 19,
+                PeerMessage::AskDigest { .. } => 25,
+                PeerMessage::Digest { .. } => 26,
+                PeerMessage::IsOdd { .. } => 27,
             },
             NodeIn::Data { .. } => 6,
             NodeIn::Managers(_) => 7,
@@ -260,6 +264,7 @@ impl NodeIn {
             NodeIn::Floor { .. } => 21,
             NodeIn::FlushFor { .. } => 22,
             NodeIn::Copy { .. } => 23,
+            NodeIn::Sum { .. } => 24,
         }
     }
 
@@ -268,6 +273,7 @@ impl NodeIn {
             NodeIn::Ask { pg, .. }
             | NodeIn::Peer { pg, .. }
             | NodeIn::Data { pg, .. }
+            | NodeIn::Sum { pg, .. }
             | NodeIn::Apply { pg, .. } => u64::from(pg.0),
             NodeIn::Managers(what) => what.kind(),
             NodeIn::Copy { copy, .. } => *copy,

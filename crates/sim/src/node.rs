@@ -7,6 +7,7 @@
 //! 3. What tells a proxy about a key's present state leaves only under a lease, which is looked at after the
 //!    index was read.
 
+mod digest;
 mod managed;
 mod refill;
 mod start;
@@ -78,6 +79,8 @@ struct Life {
     closed: BTreeSet<SessionId>,
     /// Snapshots that followers take, each at its op.
     snapshots: BTreeMap<(PgId, ServerId), (OpId, Box<dyn KvReader>)>,
+    /// The index as it was at a digest, until it is summed.
+    digests: BTreeMap<PgId, (OpId, Box<dyn KvReader>)>,
     walking: Option<refill::Walking>,
     /// The bound of the next walk.
     good_max: usize,
@@ -181,6 +184,7 @@ impl Node {
             NodeIn::Apply { run: meant, pg } if meant == run => self.apply(pg, net).map(|_| ()),
             NodeIn::Tick { run: meant } if meant == run => self.tick(net),
             NodeIn::Flush { run: meant } if meant == run => self.flush(net),
+            NodeIn::Sum { run: meant, pg, at } if meant == run => self.sum(pg, at, net),
             _ => Ok(()),
         }
     }
@@ -271,6 +275,8 @@ impl Node {
                 Effect::SnapshotOver { to } => {
                     self.life().snapshots.remove(&(pg, to));
                 }
+                Effect::Digest { at } => self.keep_for_sum(pg, at, net)?,
+                Effect::Compared { outcome, sums, .. } => self.compared(pg, outcome, &sums, net),
                 Effect::FlushIndex(flush) => net.soon((id, NodeIn::FlushFor { run, pg, flush })),
                 Effect::Halt(reason) => net.find(Finding::Contradiction(reason)),
             }
@@ -392,6 +398,7 @@ impl Node {
             }
         }
         self.walk_on(net)?;
+        self.compare_indexes(net)?;
         let pause = 150 * MS + net.rng.below(100 * MS);
         net.after(pause, (id, NodeIn::Tick { run }));
         Ok(())
