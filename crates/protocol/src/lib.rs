@@ -8,6 +8,7 @@
 
 pub mod append;
 pub mod background;
+pub mod comparisons;
 pub mod digest;
 pub mod index;
 pub mod limits;

@@ -212,7 +212,8 @@ impl Node {
         let mut out = Outbox::new();
         let applied = self.member(pg).pg.apply(now_ms, &Port(&kv), &mut out);
         self.carry_out(pg, out, net)?;
-        if applied == larder_protocol::limits::APPLY_OPS_MAX {
+        let pg_now = &self.member(pg).pg;
+        if applied > 0 && pg_now.applied().seq < pg_now.commit() {
             net.soon((self.id, NodeIn::Apply { run: self.run, pg }));
         }
         Ok(applied)
