@@ -41,7 +41,7 @@ fn rot(member: &Member) {
 
 impl Member {
     /// Ops at which it is to sum, since the last look.
-    fn to_sum(&mut self) -> Vec<OpId> {
+    fn sums_wanted(&mut self) -> Vec<OpId> {
         let mut ops = Vec::new();
         self.effects.retain(|effect| match effect {
             Effect::Digest { at } => {
@@ -55,7 +55,7 @@ impl Member {
 
     /// Sums what it is to sum, as a driver does at once.
     fn sum_all(&mut self) -> usize {
-        let ops = self.to_sum();
+        let ops = self.sums_wanted();
         for at in &ops {
             let sum = sum(&self.table);
             self.step(Event::Digested { at: *at, sum });
@@ -207,7 +207,7 @@ fn with_the_view_ends_its_comparison() {
     let mut cluster = stored();
     let at = compare(&mut cluster, 1);
     cluster.settle();
-    assert_eq!(cluster.at(2).to_sum(), [at]);
+    assert_eq!(cluster.at(2).sums_wanted(), [at]);
     assert!(cluster.at(2).pg.wants_sum(at));
     cluster.begin(2, &[1, 2, 3]);
     assert!(!cluster.at(2).pg.wants_sum(at));
@@ -233,7 +233,7 @@ fn a_digest_of_an_older_view_is_summed_by_nobody() {
     for id in 1..=3 {
         let log = &cluster.at(id).log;
         assert!(log.iter().any(|(entry, _)| *entry.op == Op::Digest), "it is in the log");
-        assert_eq!(cluster.at(id).to_sum(), []);
+        assert_eq!(cluster.at(id).sums_wanted(), []);
     }
 }
 
