@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::trailer::{verified, verified_bytes};
+use crate::trailer::{trailer, verified, verified_bytes};
 use crate::{Batch, FlushReport, Kv, KvError, KvReader, Progress, Visit};
 
 type Rows = BTreeMap<Bytes, Bytes>;
@@ -79,6 +79,25 @@ impl SimKv {
         Arc::make_mut(&mut state.live).insert(Bytes::copy_from_slice(key), rotten.clone());
         if let Some(stored) = state.durable.get_mut(key) {
             *stored = rotten;
+        }
+        true
+    }
+
+    /// Replaces a stored value by another, with a checksum that is right, on disk and in memory: what no checksum
+    /// finds. `false` if there is no such row.
+    pub fn replace_unseen(&self, key: &[u8], value: &[u8]) -> bool {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let stored = Bytes::from([value, &trailer(key, value)].concat());
+        let Some(live) = Arc::make_mut(&mut state.live).get_mut(key) else { return false };
+        *live = stored.clone();
+        if let Some(durable) = state.durable.get_mut(key) {
+            *durable = stored.clone();
+        }
+        for (_, later) in state.unflushed.iter_mut().filter(|(row, _)| row == key) {
+            if let Some(later) = later {
+                *later = stored.clone();
+            }
         }
         true
     }

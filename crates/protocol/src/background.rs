@@ -26,10 +26,12 @@ pub enum Work {
     Rebuild,
     /// Verifying copies.
     Scrub,
+    /// Summing rows, to compare them with those of others.
+    Digest,
 }
 
 /// All kinds, the most urgent first.
-pub const WORKS: [Work; 3] = [Work::RebuildSingle, Work::Rebuild, Work::Scrub];
+pub const WORKS: [Work; 4] = [Work::RebuildSingle, Work::Rebuild, Work::Scrub, Work::Digest];
 
 /// Whether a piece may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +65,8 @@ pub struct Budget {
     under_way: usize,
     /// Those who wait, by kind.
     waiting: [u32; WORKS.len()],
-    /// Pieces that began, one after the other, before a less urgent one that waits.
-    passed_over: u32,
+    /// More urgent pieces that began while one of the kind waited, since its last.
+    passed_over: [u32; WORKS.len()],
     taken: [Taken; WORKS.len()],
     yields: u64,
 }
@@ -80,7 +82,7 @@ impl Budget {
             next_us: 0,
             under_way: 0,
             waiting: [0; WORKS.len()],
-            passed_over: 0,
+            passed_over: [0; WORKS.len()],
             taken: [Taken::default(); WORKS.len()],
             yields: 0,
         }
@@ -113,8 +115,12 @@ impl Budget {
             return Turn::NotBefore(self.next_us);
         }
         self.wants_no_more(work);
-        let passes_over = self.waiting[work as usize + 1..].iter().any(|waiting| *waiting > 0);
-        self.passed_over = if passes_over { self.passed_over + 1 } else { 0 };
+        self.passed_over[work as usize] = 0;
+        for (passed_over, waiting) in
+            self.passed_over.iter_mut().zip(&self.waiting).skip(work as usize + 1)
+        {
+            *passed_over = if *waiting > 0 { *passed_over + 1 } else { 0 };
+        }
         self.under_way += 1;
         self.next_us = now_us + bytes.saturating_mul(1_000_000) / self.rate;
         let taken = &mut self.taken[work as usize];
@@ -124,11 +130,10 @@ impl Budget {
 
     /// The kind whose turn it is.
     fn favoured(&self) -> Option<Work> {
-        let waits = |work: &Work| self.waiting[*work as usize] > 0;
-        match self.passed_over >= BACKGROUND_PASSED_OVER_MAX {
-            true => WORKS.into_iter().rev().find(waits),
-            false => WORKS.into_iter().find(waits),
-        }
+        let waiting = || WORKS.into_iter().filter(|work| self.waiting[*work as usize] > 0);
+        let passed_over = |work: &Work| self.passed_over[*work as usize];
+        let longest = waiting().max_by_key(passed_over);
+        longest.filter(|it| passed_over(it) >= BACKGROUND_PASSED_OVER_MAX).or(waiting().next())
     }
 
     /// A piece is over.
@@ -255,6 +260,25 @@ mod tests {
         assert_eq!(copies, BACKGROUND_PASSED_OVER_MAX, "the more urgent comes first by far");
         assert_eq!(budget.may_begin(0, Work::Scrub, 1), Turn::Begins);
         assert_eq!(budget.may_begin(0, Work::Rebuild, 1), Turn::Begins, "and then it goes on");
+    }
+
+    #[test]
+    fn of_all_that_is_passed_over_each_has_its_turn() {
+        let mut budget = Budget::new(u64::MAX);
+        budget.wants(Work::Scrub);
+        budget.wants(Work::Digest);
+        let mut begun = Vec::new();
+        budget.wants(Work::Rebuild);
+        while begun.len() < 4 * BACKGROUND_PASSED_OVER_MAX as usize {
+            let turn = |work: &Work| budget.may_begin(0, *work, 1) == Turn::Begins;
+            let work = WORKS.into_iter().skip(1).find(turn).expect("one of them begins");
+            budget.ended();
+            budget.wants(work);
+            begun.push(work);
+        }
+        let share = |work| begun.iter().filter(|it| **it == work).count();
+        assert!(share(Work::Scrub) >= 3 && share(Work::Digest) >= 3, "{begun:?}");
+        assert!(share(Work::Rebuild) > 3 * begun.len() / 4, "the more urgent comes first by far");
     }
 
     #[test]

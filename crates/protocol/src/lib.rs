@@ -8,11 +8,14 @@
 
 pub mod append;
 pub mod background;
+pub mod comparisons;
+pub mod digest;
 pub mod index;
 pub mod ledger;
 pub mod limits;
 pub mod manager;
 pub mod message;
+mod peer;
 pub mod pg;
 pub mod placement;
 pub mod planted;

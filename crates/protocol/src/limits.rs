@@ -75,7 +75,12 @@ pub const CLIENTS_QUEUE: u32 = 4;
 pub const SCRUB_BYTES_PER_S_MIN: u64 = 1024 * 1024;
 /// Milliseconds of the shortest time within which copies can be verified, for tests.
 pub const SCRUB_PERIOD_MS_MIN: u64 = 4000;
+/// Ticks between two questions of a primary for the sums that it lacks.
+pub const DIGEST_ASK_TICKS: u32 = 10;
+/// Ticks after which a comparison is given up: many times what a member takes to read a large index.
+pub const DIGEST_TICKS_MAX: u32 = 6 * 60 * 60 * 10;
 
+const _: () = assert!(DIGEST_ASK_TICKS < DIGEST_TICKS_MAX, "one that says nothing is asked");
 const _: () = assert!(WALK_LOOK_MS < WALK_PAUSE_MS_MAX, "pauses grow");
 const _: () = assert!(
     (SUSPECT_TRIES_MAX as u64 - 8) * WALK_PAUSE_MS_MAX > LOST_MS,

@@ -1,20 +1,19 @@
 //! What goes into a PG's machine and what comes out of it.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use larder_types::{
     Attributes, BootId, BucketId, ChecksumAlgorithm, ChecksumKind, Chunk, Condition, DiskId, ETag,
-    Epoch, Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, Op,
-    OpId, OpSeq, PartRef, Request, ServerId, SessionId, StreamId, Target, UploadId, VersionRow,
-    View,
+    Epoch, Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, OpId,
+    PartRef, Request, ServerId, SessionId, StreamId, Target, UploadId, VersionRow, View,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::append::{AppendCall, AppendDone, AppendRefusal};
+use crate::digest::{Compared, Summed};
 use crate::manager::state::MapVersion;
-use crate::pg::{Piece, Report, SnapshotHeader};
+pub use crate::peer::{LogEntry, PeerMessage};
 use crate::space::LvInfo;
 
 /// Names a call in flight to its driver.
@@ -332,87 +331,6 @@ pub enum DataAnswer {
     Failed,
 }
 
-/// An op on its way between members, or read back from the log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogEntry {
-    /// View and position under which it was issued.
-    pub id: OpId,
-    /// The op, shared by the log, the tail and the messages to peers.
-    pub op: Arc<Op>,
-}
-
-/// A message between the members of a PG.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PeerMessage {
-    /// Append these, which follow `prev`.
-    Append {
-        /// The primary's view.
-        view: View,
-        /// The op before the first entry.
-        prev: OpId,
-        /// Ops.
-        entries: Vec<LogEntry>,
-        /// The commit point as the primary knows it.
-        commit: OpSeq,
-    },
-    /// All ops through this one are durable here.
-    Acked {
-        /// View in which this is said.
-        view: View,
-        /// Highest durable op.
-        through: OpId,
-    },
-    /// To the primary of a view, from a member or learner: this is what I have.
-    Report {
-        /// The view.
-        view: View,
-        /// What there is.
-        report: Report,
-    },
-    /// To a follower that has no op in common with its primary: take the PG as it is here.
-    Snapshot {
-        /// View.
-        view: View,
-        /// What it is, besides rows.
-        header: Arc<SnapshotHeader>,
-    },
-    /// To the primary: the rows of the snapshot at `at` that come next.
-    SnapshotNext {
-        /// View.
-        view: View,
-        /// Which snapshot.
-        at: OpId,
-        /// The last row that is there.
-        after: Option<Vec<u8>>,
-    },
-    /// The rows that were asked for.
-    SnapshotRows {
-        /// View.
-        view: View,
-        /// Which snapshot.
-        at: OpId,
-        /// What was asked.
-        after: Option<Vec<u8>>,
-        /// The rows.
-        piece: Piece,
-    },
-}
-
-impl PeerMessage {
-    /// The view in which it is said.
-    #[must_use]
-    pub fn view(&self) -> View {
-        match self {
-            Self::Append { view, .. }
-            | Self::Acked { view, .. }
-            | Self::Report { view, .. }
-            | Self::Snapshot { view, .. }
-            | Self::SnapshotNext { view, .. }
-            | Self::SnapshotRows { view, .. } => *view,
-        }
-    }
-}
-
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "an event is stepped at once and never kept")]
@@ -497,6 +415,15 @@ pub enum Event {
         walk: u64,
         /// Replicas for which some copy is still to be made or given up.
         unmet: BTreeSet<(LvId, usize)>,
+    },
+    /// It is time to compare the members' indexes: [`crate::Pg::may_compare`].
+    Compare,
+    /// The index as it was at this op was summed, or was not.
+    Digested {
+        /// [`Effect::Digest`]'s op.
+        at: OpId,
+        /// What came of it.
+        sum: Summed,
     },
     /// The pool has no LV left.
     PoolEmpty,
@@ -588,6 +515,21 @@ pub enum Effect {
     },
     /// Make durable what the index shows now, and answer [`Event::IndexFlushed`] with this number.
     FlushIndex(u64),
+    /// Keep a reader of the index as it is now, the last op applied being this one, and sum the PG's rows:
+    /// [`Event::Digested`].
+    Digest {
+        /// The op.
+        at: OpId,
+    },
+    /// The members' indexes were compared: for the log, metrics and operators.
+    Compared {
+        /// At which op.
+        at: OpId,
+        /// What came of it.
+        outcome: Compared,
+        /// What each member told.
+        sums: BTreeMap<ServerId, Summed>,
+    },
     /// This member can't go on: its index or log contradicts itself.
     Halt(String),
 }

@@ -58,6 +58,15 @@ pub enum Planted {
     /// An append that is repeated is made again.
     #[cfg(feature = "planted-bugs")]
     AppendRepeated,
+    /// A digest does not end its batch: members sum their rows as of different ops.
+    #[cfg(feature = "planted-bugs")]
+    DigestAfterBatch,
+    /// Whose sum differs from the primary's is odd, whatever the others have.
+    #[cfg(feature = "planted-bugs")]
+    PrimaryIsRight,
+    /// A member whose rows are odd keeps them when it follows anew.
+    #[cfg(feature = "planted-bugs")]
+    OddOneFollows,
 }
 
 macro_rules! asks {
@@ -95,4 +104,7 @@ asks! {
     appends_past_pending => AppendPastPending,
     takes_changes_twice => LedgerTakesTwice,
     repeats_appends => AppendRepeated,
+    sums_after_batch => DigestAfterBatch,
+    takes_primary_for_right => PrimaryIsRight,
+    follows_though_odd => OddOneFollows,
 }

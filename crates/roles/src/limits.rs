@@ -124,6 +124,14 @@ pub const SCRUB_PIECE_COPIES_MAX: usize = 512;
 pub const SCRUB_SAVE: Duration = Duration::from_secs(10);
 /// Damaged copies of a round that are logged one by one; the others are counted.
 pub const SCRUB_LOGGED_MAX: u64 = 100;
+/// Time between two looks whether it is time to compare the members of a group.
+pub const DIGEST_LOOK: Duration = Duration::from_secs(1);
+/// Bytes of the index that are read in one go to sum the rows of a group.
+pub const DIGEST_PIECE_BYTES: usize = 1024 * 1024;
+/// Groups whose rows a server sums at a time: each has a snapshot of the index, which keeps what is replaced on disk.
+pub const DIGESTS_MAX: usize = 4;
+/// Groups told one by one whose members differ.
+pub const DIFFERING_TOLD_MAX: usize = 16;
 /// Copies that a data server verifies at a time: with read buffers of 1 MiB each.
 pub const VERIFIED_AT_ONCE_MAX: usize = 2;
 /// Time between two looks at how many requests of clients are under way while there is background work.

@@ -13,6 +13,8 @@ pub struct Progress {
     pub scrub: Option<ScrubNow>,
     /// Floors of the volumes whose groups it leads.
     pub floors: FloorsNow,
+    /// Members' indexes that are compared; `None` where that is switched off.
+    pub digests: Option<DigestsNow>,
 }
 
 /// The budget, and its use.
@@ -32,6 +34,8 @@ pub struct BackgroundNow {
     pub rebuild_bytes: u64,
     /// Of copies verified.
     pub scrub_bytes: u64,
+    /// Of rows read to be summed.
+    pub digest_bytes: u64,
 }
 
 /// Copies that are missing.
@@ -102,4 +106,34 @@ pub struct FloorNow {
     pub lag_ops: u64,
     /// Bytes freed that wait for it.
     pub waiting_bytes: u64,
+}
+
+/// Indexes of the members of groups that are compared with each other.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DigestsNow {
+    /// Milliseconds within which the members of each group are to be compared.
+    pub period_ms: u64,
+    /// Groups that this server leads.
+    pub groups: u64,
+    /// Those whose members were found equal when they were last compared by this server, in this run of it.
+    pub equal: u64,
+    /// Milliseconds since the members of a group were found equal, where that is longest; counted from when this server
+    /// began to lead it if it never found so.
+    pub oldest_ms: u64,
+    /// The group that is being compared.
+    pub under_way: Option<u32>,
+    /// Comparisons begun since the start.
+    pub begun: u64,
+    /// That found all members equal.
+    pub found_equal: u64,
+    /// That found one with other rows than most, which takes them anew.
+    pub found_odd: u64,
+    /// That found members different, and none that most are equal to.
+    pub found_unclear: u64,
+    /// Without a result, as a member had begun anew or was busy, or the view had ended.
+    pub void: u64,
+    /// Groups whose members were found to differ, and not equal since.
+    pub differing: u64,
+    /// Some of them.
+    pub differing_groups: Vec<u32>,
 }

@@ -1,13 +1,16 @@
 //! What roles say to each other keeps its bytes: `docs/formats/roles.md`.
 
 use bytes::Bytes;
+use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
 use larder_protocol::{
     Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
-    Description, PutCall, Refusal,
+    Description, PeerMessage, PutCall, Refusal,
 };
-use larder_roles::progress::{BackgroundNow, FloorNow, FloorsNow, Progress, RebuildNow, ScrubNow};
+use larder_roles::progress::{
+    BackgroundNow, DigestsNow, FloorNow, FloorsNow, Progress, RebuildNow, ScrubNow,
+};
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply,
     MetaCall, MetaMessage, MetaReply, ProxyMessage,
@@ -35,6 +38,7 @@ fn progress() -> Progress {
             yields: 5,
             rebuild_bytes: 6,
             scrub_bytes: 7,
+            digest_bytes: 32,
         },
         rebuild: RebuildNow { chunks: 8, left: 9, lost: 10, single: 11, made: 12, failed: 13 },
         scrub: Some(ScrubNow {
@@ -61,6 +65,20 @@ fn progress() -> Progress {
                 waiting_bytes: 30,
             }],
         },
+        digests: Some(DigestsNow {
+            period_ms: 33,
+            groups: 34,
+            equal: 35,
+            oldest_ms: 36,
+            under_way: Some(37),
+            begun: 38,
+            found_equal: 39,
+            found_odd: 40,
+            found_unclear: 41,
+            void: 42,
+            differing: 43,
+            differing_groups: vec![44, 45],
+        }),
     }
 }
 
@@ -167,7 +185,18 @@ fn said() -> Vec<String> {
         hex(&encode(&Call::NoRoom { op })),
         hex(&encode(&Refusal::TooFewCopies)),
         hex(&encode(&ServerMessage::NoRoom(boot, larder_types::DiskId(6)))),
+        hex(&encode(&ServerMessage::Lacks(boot, pg, view))),
+        hex(&encode(&PeerMessage::AskDigest { view, at: op })),
+        hex(&encode(&PeerMessage::Digest { view, at: op, sum: Summed::Sum(sum()) })),
+        hex(&encode(&PeerMessage::Digest { view, at: op, sum: Summed::Nothing })),
+        hex(&encode(&PeerMessage::Digest { view, at: op, sum: Summed::Unreadable })),
+        hex(&encode(&PeerMessage::IsOdd { view, at: op })),
     ]
+}
+
+fn sum() -> IndexSum {
+    let table = |table, rows| TableSum { table, rows, hash: [table; 16] };
+    IndexSum { tables: vec![table(b'K', 300), table(b'V', 7)] }
 }
 
 fn append() -> AppendCall {

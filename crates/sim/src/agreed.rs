@@ -23,6 +23,10 @@ pub(crate) struct Agreed {
     commands: BTreeMap<LogIndex, Bytes>,
     /// The latest map that any manager has applied.
     pub(crate) map: Arc<Topology>,
+    /// PGs of which a row was changed in one index, and the row.
+    pub(crate) changed_rows: BTreeMap<PgId, Vec<u8>>,
+    /// Members found odd since the last look.
+    pub(crate) odd: Vec<(PgId, usize)>,
 }
 
 impl Agreed {

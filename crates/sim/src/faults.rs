@@ -44,6 +44,8 @@ pub(crate) enum FaultKind {
     DiskFull(DiskOf),
     /// A bit of a stored object rots.
     Rot,
+    /// A row changes in one member's index, and its checksum with it.
+    IndexRot,
     /// A machine's clock jumps.
     ClockJump(usize, i64),
     /// The network is bad for a while.
@@ -163,6 +165,7 @@ impl FaultKind {
             Self::FailedOperation(..) => "disk operation failed",
             Self::DiskFull(_) => "disk full",
             Self::Rot => "bit rot of data",
+            Self::IndexRot => "rot of an index that its checksum does not show",
             Self::ClockJump(..) => "clock jumped",
             Self::Storm => "network storm",
             Self::CutOff(Server::Manager(_)) => "manager cut off from the others",

@@ -2,6 +2,7 @@
 //! be whole.
 
 use larder_protocol::IndexError;
+use larder_protocol::digest::Compared;
 use larder_protocol::index::Row;
 use larder_protocol::manager::state::{LvRecord, ReplicaState};
 use larder_protocol::pg::{Role, owner};
@@ -127,6 +128,9 @@ impl World {
                 {
                     let role = pg.role();
                     return Err(format!("meta server {at}, pg {}: {role:?}, {gauges:?}", pg.id()));
+                }
+                if primary && members.len() > 1 && pg.compared() != Some(Compared::Equal) {
+                    return Err(format!("pg {}: its indexes: {:?}", pg.id(), pg.compared()));
                 }
             }
         }

@@ -118,6 +118,7 @@ pub(crate) enum NodeIn {
     Tick { run: BootId },
     Flush { run: BootId },
     Beat { run: BootId },
+    Sum { run: BootId, pg: PgId, at: OpId },
 }
 
 #[derive(Debug, Clone)]
@@ -249,6 +250,9 @@ impl NodeIn {
                 PeerMessage::Report { .. } => 5,
                 PeerMessage::SnapshotNext { .. } => 18,
                 PeerMessage::SnapshotRows { .. } => 19,
+                PeerMessage::AskDigest { .. } => 25,
+                PeerMessage::Digest { .. } => 26,
+                PeerMessage::IsOdd { .. } => 27,
             },
             NodeIn::Data { .. } => 6,
             NodeIn::Managers(_) => 7,
@@ -261,7 +265,8 @@ impl NodeIn {
             NodeIn::Floor { .. } => 21,
             NodeIn::FlushFor { .. } => 22,
             NodeIn::Copy { .. } => 23,
-            NodeIn::ReadIndex { .. } => 24,
+            NodeIn::ReadIndex { .. } => 25,
+            NodeIn::Sum { .. } => 24,
         }
     }
 
@@ -270,6 +275,7 @@ impl NodeIn {
             NodeIn::Ask { pg, .. }
             | NodeIn::Peer { pg, .. }
             | NodeIn::Data { pg, .. }
+            | NodeIn::Sum { pg, .. }
             | NodeIn::Apply { pg, .. } => u64::from(pg.0),
             NodeIn::Managers(what) => what.kind(),
             NodeIn::Copy { copy, .. } => *copy,

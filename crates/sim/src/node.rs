@@ -7,6 +7,7 @@
 //! 3. What tells a proxy about a key's present state leaves only under a lease, which is looked at after the
 //!    index was read.
 
+mod digest;
 mod ledger;
 mod managed;
 mod refill;
@@ -79,6 +80,8 @@ struct Life {
     closed: BTreeSet<SessionId>,
     /// Snapshots that followers take, each at its op.
     snapshots: BTreeMap<(PgId, ServerId), (OpId, Box<dyn KvReader>)>,
+    /// The index as it was at a digest, until it is summed.
+    digests: BTreeMap<PgId, (OpId, Box<dyn KvReader>)>,
     walking: Option<refill::Walking>,
     /// The walk under way for the ledgers of the members that were whole at the start.
     reading: Option<LedgerWalk>,
@@ -188,6 +191,7 @@ impl Node {
             }
             NodeIn::Tick { run: meant } if meant == run => self.tick(net),
             NodeIn::Flush { run: meant } if meant == run => self.flush(net),
+            NodeIn::Sum { run: meant, pg, at } if meant == run => self.sum(pg, at, net),
             _ => Ok(()),
         }
     }
@@ -216,7 +220,8 @@ impl Node {
         let applied = self.member(pg).pg.apply(now_ms, &Port(&kv), &mut out);
         self.check_ledger(pg, net);
         self.carry_out(pg, out, net)?;
-        if applied == larder_protocol::limits::APPLY_OPS_MAX {
+        let pg_now = &self.member(pg).pg;
+        if applied > 0 && pg_now.applied().seq < pg_now.commit() {
             net.soon((self.id, NodeIn::Apply { run: self.run, pg }));
         }
         Ok(applied)
@@ -279,6 +284,8 @@ impl Node {
                 Effect::SnapshotOver { to } => {
                     self.life().snapshots.remove(&(pg, to));
                 }
+                Effect::Digest { at } => self.keep_for_sum(pg, at, net)?,
+                Effect::Compared { outcome, sums, .. } => self.compared(pg, outcome, &sums, net),
                 Effect::FlushIndex(flush) => net.soon((id, NodeIn::FlushFor { run, pg, flush })),
                 Effect::Halt(reason) => net.find(Finding::Contradiction(reason)),
             }
@@ -400,6 +407,7 @@ impl Node {
             }
         }
         self.walk_on(net)?;
+        self.compare_indexes(net)?;
         let pause = 150 * MS + net.rng.below(100 * MS);
         net.after(pause, (id, NodeIn::Tick { run }));
         Ok(())

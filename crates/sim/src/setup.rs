@@ -106,6 +106,8 @@ pub const WIDE_ONE_IN: u64 = 16;
 pub const HEAVY_ONE_IN: u64 = 40;
 /// One in so many seeds of several members has members that often go and come.
 pub const RESTLESS_ONE_IN: u64 = 8;
+/// One in so many seeds of several members has a row of an index that rots unseen.
+const INDEX_ROT_ONE_IN: u64 = 3;
 /// One in so many seeds of several members has clients that take their time.
 const LEISURELY_ONE_IN: u64 = 4;
 /// Longest pause of such a client.
@@ -198,6 +200,11 @@ impl Setup {
                 let kind = FaultKind::draw_of_log(&mut rng, &setup);
                 setup.faults.push(Fault { at_op, kind });
             }
+        }
+        if !single && rng.one_in(INDEX_ROT_ONE_IN) {
+            // Late: what rots is often written anew.
+            let at_op = options.ops - 1 - rng.below(u64::from(options.ops.div_ceil(3))) as u32;
+            setup.faults.push(Fault { at_op, kind: FaultKind::IndexRot });
         }
         if !single && rng.one_in(LEISURELY_ONE_IN) {
             setup.pause_us = LONG_PAUSE_US;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use larder_env::{Disk, SeededRng, SimDisk};
 use larder_protocol::manager::state::Command;
+use larder_types::{OpId, PgId};
 
 use crate::agreed::Shared;
 use crate::client::Clients;
@@ -111,6 +112,7 @@ impl World {
                 if let Err(fate) = self.nodes[id].handle(input, &mut self.net) {
                     self.end(Part::Node(id), &fate);
                 }
+                self.check_odd();
             }
             Happening::Store(id, input) => {
                 if let Err(fate) = self.stores[id].handle(input, &mut self.net) {
@@ -390,6 +392,7 @@ impl World {
                 disk.set_capacity(Self::capacity(of).saturating_sub(free) + left);
             }
             FaultKind::Rot => self.rot(),
+            FaultKind::IndexRot => self.rot_index(),
             FaultKind::ClockJump(machine, ms) => {
                 self.nodes[machine].skew_ms = self.nodes[machine].skew_ms.saturating_add(ms);
             }
@@ -458,7 +461,7 @@ impl World {
 
     /// A bit rots in one copy of an object that its primary shows, if another copy is sound.
     fn rot(&mut self) {
-        let pg = larder_types::PgId(self.net.rng.below(u64::from(self.setup.pgs)) as u32);
+        let pg = PgId(self.net.rng.below(u64::from(self.setup.pgs)) as u32);
         let primary = self.agreed.borrow().primary(pg);
         if !self.nodes[primary].is_up() {
             return;
@@ -479,6 +482,51 @@ impl World {
         let at = self.net.rng.below(u64::from(chunk.len));
         if self.stores[store].rot(pv, &chunk.extents, at) {
             self.rotten.borrow_mut().insert((chunk.grant, replica));
+        }
+    }
+
+    /// A row changes in the index of one member of a PG: once, so that most members have what was stored.
+    fn rot_index(&mut self) {
+        let pgs = self.setup.pgs;
+        let first = self.net.rng.below(u64::from(pgs)) as u32;
+        let any = (0..pgs).map(|at| PgId((first + at) % pgs));
+        if any.into_iter().any(|pg| self.change_row_of(pg)) {
+            return;
+        }
+        let again = Happening::Strikes(FaultKind::IndexRot);
+        self.net.after(500 * MS, again);
+    }
+
+    fn change_row_of(&mut self, pg: PgId) -> bool {
+        let members = self.agreed.borrow().whole(pg).unwrap_or_default();
+        let at = self.net.rng.below(members.len().max(1) as u64) as usize;
+        let up = members.get(at).filter(|member| self.nodes[**member].is_up());
+        let row = up.and_then(|member| self.nodes[*member].change_row(pg, &mut self.net.rng));
+        let Some(row) = row else { return false };
+        self.net.say(format_args!("in meta server {}: {}", members[at], row.escape_ascii()));
+        self.net.faults.add("rows of indexes changed", 1);
+        self.agreed.borrow_mut().changed_rows.insert(pg, row);
+        true
+    }
+
+    /// Who was found odd has not the rows that most members have, if they still show the same versions.
+    fn check_odd(&mut self) {
+        let odd = std::mem::take(&mut self.agreed.borrow_mut().odd);
+        for (pg, odd) in odd {
+            let agreed = self.agreed.borrow();
+            let Some(row) = agreed.changed_rows.get(&pg) else { continue };
+            let shown = |node: usize| self.nodes[node].shown(row);
+            let members = &agreed.map.pgs[pg.0 as usize].members;
+            let shows: Vec<_> = members.iter().map(|member| shown(member.0 as usize)).collect();
+            let op = |shown: &Option<(OpId, bool)>| shown.map(|(op, _)| op);
+            let are_same = shows.iter().all(|it| op(it) == op(&shows[0]));
+            let is_rotten = |it: &Option<(OpId, bool)>| it.is_some_and(|(_, rotten)| rotten);
+            let alike = shows.iter().filter(|it| is_rotten(it) == is_rotten(&shown(odd))).count();
+            if are_same && alike < members.len() && 2 * alike > members.len() {
+                let text =
+                    format!("pg {pg}: meta server {odd} is called odd, and is not: {shows:?}");
+                self.net.find(Finding::Contradiction(text));
+            }
         }
     }
 

@@ -25,14 +25,18 @@ const OF_COPIES: &[&str] = &[
     "policy-taken-for-all",
 ];
 
+/// Bugs of comparisons of indexes.
+const OF_DIGESTS: &[&str] = &["digest-after-batch", "primary-is-right", "odd-one-follows"];
+
 /// How a bug is looked for: one that needs a view change while old messages are on their way takes
 /// three members, one of returning members many that go and come, and one that needs a batch which
 /// crosses from one segment of the log into the next takes large ops.
 fn options(name: &str) -> Options {
     let bugs = Bugs::named(name).expect("a planted bug's name");
     let is_of_several = OF_RETURNING.contains(&name) || OF_COPIES.contains(&name);
+    let is_of_digests = OF_DIGESTS.contains(&name);
     Options {
-        members: if name == "open-lowers" || is_of_several { 3 } else { 1 },
+        members: if name == "open-lowers" || is_of_several || is_of_digests { 3 } else { 1 },
         restless: is_of_several,
         heavy_log: name == "cut-tail-not-synced",
         bugs,

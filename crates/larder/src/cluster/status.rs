@@ -147,7 +147,8 @@ fn print(args: &StatusArgs, status: &Status) -> Result<bool, RoleError> {
     };
     written.map_err(RoleError::System)?;
     let down = status.servers.iter().any(|server| server.state == "down");
-    Ok(!down && status.pgs.clean == status.pgs.total && status.volumes.degraded == 0)
+    let differ = background::has_differing(&status.background);
+    Ok(!down && !differ && status.pgs.clean == status.pgs.total && status.volumes.degraded == 0)
 }
 
 fn status(map: &Topology, background: Vec<Background>) -> Status {

@@ -11,6 +11,7 @@ pub(super) fn counters(meta: &Meta) -> Vec<Metric> {
         ("background_yields", "Times that background work yielded to clients", now.yields as f64),
         ("background_scrub_bytes", "Bytes of copies given to be verified", now.scrub_bytes as f64),
         ("background_rebuild_bytes", "Bytes of copies given to be made", now.rebuild_bytes as f64),
+        ("background_digest_bytes", "Bytes of rows read to be summed", now.digest_bytes as f64),
     ];
     if let Some(scrub) = meta.scrub_now() {
         all.extend([
@@ -26,6 +27,23 @@ pub(super) fn counters(meta: &Meta) -> Vec<Metric> {
                 "Copies that no server verified when it was asked to",
                 scrub.unanswered as f64,
             ),
+        ]);
+    }
+    if let Some(digests) = meta.digests_now() {
+        all.extend([
+            ("digest_comparisons", "Comparisons of members' indexes begun", digests.begun as f64),
+            ("digest_equal", "Comparisons that found all equal", digests.found_equal as f64),
+            (
+                "digest_odd",
+                "Comparisons that found one member with other rows than most",
+                digests.found_odd as f64,
+            ),
+            (
+                "digest_unclear",
+                "Comparisons that found different rows, and no majority",
+                digests.found_unclear as f64,
+            ),
+            ("digest_void", "Comparisons without a result", digests.void as f64),
         ]);
     }
     all
@@ -72,6 +90,25 @@ pub(super) fn gauges(meta: &Meta) -> Vec<Metric> {
                 "scrub_damaged_copies",
                 "Damaged copies found by the last whole round, or by the one under way if those are more",
                 scrub.bad as f64,
+            ),
+        ]);
+    }
+    if let Some(digests) = meta.digests_now() {
+        all.extend([
+            (
+                "digest_period_seconds",
+                "Seconds within which the members of each group are to be compared",
+                digests.period_ms as f64 / 1000.0,
+            ),
+            (
+                "digest_oldest_seconds",
+                "Seconds since the members of a group were found equal, where that is longest",
+                digests.oldest_ms as f64 / 1000.0,
+            ),
+            (
+                "digest_differing_groups",
+                "Groups whose members were found to differ, and not equal since",
+                digests.differing as f64,
             ),
         ]);
     }

@@ -40,7 +40,7 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<usize, IndexError> {
         let ready = (self.commit.0 - self.applied.seq.0) as usize;
-        let count = ready.min(APPLY_OPS_MAX);
+        let count = self.until_digest(ready.min(APPLY_OPS_MAX));
         if count == 0 {
             return Ok(0);
         }
@@ -52,6 +52,7 @@ impl Pg {
             let entry = self.tail[at].entry.clone();
             self.apply_op(&entry, &mut batch, &mut closed)?;
         }
+        let digest = self.digest_within(count);
         let last = self.tail[count - 1].entry.id;
         batch.changes.set_position(rows::applied(self.id), encode(&last));
         self.is_bare = false;
@@ -65,6 +66,9 @@ impl Pg {
         }
         self.leave_slots(count, closed, index, out)?;
         self.pass_barriers(out);
+        if let Some(at) = digest {
+            self.begin_sum(at, out);
+        }
         Ok(count)
     }
 
@@ -76,7 +80,7 @@ impl Pg {
     ) -> Result<(), IndexError> {
         let id = entry.id;
         match &*entry.op {
-            Op::ViewStart { .. } => {}
+            Op::ViewStart { .. } | Op::Digest => {}
             Op::Put(put) | Op::PutEnough { put, .. } => {
                 if !matches!(put.body, Body::Chunk(_)) {
                     self.supersede(entry);

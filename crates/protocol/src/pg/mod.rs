@@ -21,6 +21,7 @@ mod append;
 mod apply;
 mod calls;
 mod commit;
+mod digest;
 mod ledger;
 mod pieces;
 mod quiet;
@@ -47,6 +48,7 @@ use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
+use digest::Digests;
 pub use ledger::LedgerWalk;
 use refill::Refills;
 pub use refill::{Considered, Refill, chunk_in};
@@ -184,6 +186,8 @@ pub struct Pg {
     silent_ticks: u32,
     /// Ticks since each other member said something, at a primary.
     quiet: BTreeMap<ServerId, u32>,
+    /// The comparison of the members' indexes in this view.
+    digests: Digests,
 
     open: BTreeMap<OpSeq, OpenPut>,
     slots: Slots,
@@ -344,6 +348,14 @@ impl Pg {
                 self.walked(walk, &unmet, out);
                 Ok(())
             }
+            Event::Compare => {
+                self.compare(out);
+                Ok(())
+            }
+            Event::Digested { at, sum } => {
+                self.digested(at, sum, out);
+                Ok(())
+            }
             Event::PoolEmpty => {
                 self.pool_empty(out);
                 Ok(())
@@ -465,6 +477,7 @@ fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         | Op::Regrant { .. }
         | Op::Outcome { .. }
         | Op::Holders { .. }
+        | Op::Digest
         | Op::SnapshotBegin
         | Op::SnapshotSession(_)
         | Op::SnapshotEnd { .. } => [None, None],

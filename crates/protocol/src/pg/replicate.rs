@@ -18,6 +18,7 @@ use std::sync::Arc;
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
 use serde::{Deserialize, Serialize};
 
+use super::digest::Digests;
 use super::refill::Refills;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
@@ -122,10 +123,13 @@ impl Pg {
         if view < self.view || view == self.view && (follows || is_member) {
             return;
         }
+        let is_odd = self.digests.is_odd() && !self.planted.follows_though_odd();
         self.leave_view(out);
         self.view = view;
         self.members = vec![primary];
         self.role = Role::Learner;
+        // From here on nothing counts on what it has: it takes all of it anew.
+        self.is_whole &= !is_odd;
         self.report(out);
     }
 
@@ -157,6 +161,7 @@ impl Pg {
         self.heard = false;
         self.silent_ticks = 0;
         self.quiet.clear();
+        self.digests = Digests::default();
     }
 
     pub(super) fn peer(
@@ -186,6 +191,8 @@ impl Pg {
                 PeerMessage::SnapshotRows { at, after, piece, .. } => {
                     return self.take_rows(at, after.as_deref(), &piece, index, out);
                 }
+                PeerMessage::AskDigest { at, .. } => self.tell_digest(at, out),
+                PeerMessage::IsOdd { at, .. } => self.called_odd(at),
                 _ => {}
             }
             return Ok(());
@@ -197,6 +204,7 @@ impl Pg {
         match message {
             PeerMessage::Acked { through, .. } => self.acked(from, through, out),
             PeerMessage::Report { report, .. } => self.reported(from, report, out),
+            PeerMessage::Digest { at, sum, .. } => self.digest_told(from, at, sum, out),
             PeerMessage::SnapshotNext { at, after, .. } => {
                 let copies = self.followers.get(&from).and_then(|known| known.copies.as_ref());
                 if self.leads() && copies.is_some_and(|header| header.at == at) {
@@ -316,6 +324,12 @@ impl Pg {
         self.message(to, message, out);
     }
 
+    /// Whether all other members follow by the log, and nobody else does.
+    pub(super) fn all_follow(&self) -> bool {
+        let follows = |it: &Follower| it.counts && it.copies.is_none();
+        self.followers.len() + 1 == self.members.len() && self.followers.values().all(follows)
+    }
+
     /// Repeats what may have been lost on the way.
     pub(super) fn repeat_to_peers(&mut self, out: &mut Outbox) {
         self.count_quiet();
@@ -342,6 +356,7 @@ impl Pg {
                 }
                 self.drop_silent(out);
                 self.tell_caught_up(out);
+                self.ask_for_digests(out);
             }
             _ => {}
         }

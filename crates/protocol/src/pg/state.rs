@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow};
 
+use super::digest::Digests;
 use super::refill::Refills;
 use super::replicate::EarlyReports;
 use super::slots::{Slot, Slots};
@@ -108,6 +109,7 @@ impl Recovering {
                 heard: false,
                 silent_ticks: 0,
                 quiet: BTreeMap::new(),
+                digests: Digests::default(),
                 open: BTreeMap::new(),
                 slots: Slots::default(),
                 sessions: Sessions::default(),

@@ -1,6 +1,7 @@
 //! One placement group, driven by hand: each test states an event and looks at the effects.
 
 mod appends;
+mod digest;
 mod doubt;
 mod puts;
 mod reach;

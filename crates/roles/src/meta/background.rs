@@ -30,7 +30,8 @@ use crate::wire::{DataCall, DataReply};
 pub struct BackgroundConfig {
     /// Bytes a second that all of it may take while no clients queue.
     pub bytes_per_s: u64,
-    /// Within which time every copy is verified; `None`: they are not.
+    /// Within which time every copy is verified, and the indexes of each group's members are compared; `None`: neither
+    /// is done.
     pub scrub_period: Option<Duration>,
 }
 
@@ -148,6 +149,7 @@ impl Background {
             yields: budget.yields(),
             rebuild_bytes: bytes(Work::RebuildSingle) + bytes(Work::Rebuild),
             scrub_bytes: bytes(Work::Scrub),
+            digest_bytes: bytes(Work::Digest),
         }
     }
 }

@@ -85,6 +85,11 @@ impl Cluster {
         self.managers.say(ServerMessage::NeedLv(member.pg.id(), member.pg.view(), has));
     }
 
+    /// This member's rows are not those of the others.
+    pub(super) fn say_lacks(&self, pg: PgId, view: View) {
+        self.managers.say(ServerMessage::Lacks(self.boot, pg, view));
+    }
+
     pub(super) fn say_unheard(&self, pg: PgId, view: View, members: Vec<ServerId>) {
         tracing::debug!(%pg, %view, ?members, "members of the view are not heard");
         self.managers.say(ServerMessage::Unheard(self.boot, pg, view, members));
@@ -207,6 +212,8 @@ impl Meta {
             Effect::SnapshotOver { to } => {
                 member.duties.snapshots.remove(&to);
             }
+            Effect::Digest { at } => self.begin_sum(cluster, pg, at),
+            Effect::Compared { at, outcome, sums } => self.compared(pg, at, outcome, &sums),
             Effect::FlushIndex(flush) => self.flush.ask_for(pg, flush),
             effect => unreachable!("pg {pg}: carried out before: {effect:?}"),
         }

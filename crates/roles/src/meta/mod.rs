@@ -26,7 +26,7 @@
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
 //! | `serve.rs`, `scan.rs` | what it answers proxies |
 //! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
-//! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `scrub/` verifies them |
+//! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `scrub/` verifies them, `digest.rs` compares indexes |
 //! | `progress.rs` | how far all that is |
 //!
 //! # Invariants
@@ -44,6 +44,7 @@ mod background;
 mod callers;
 mod cluster;
 mod copy;
+mod digest;
 mod duties;
 mod index;
 mod log;
@@ -79,6 +80,7 @@ use background::Background;
 pub use background::BackgroundConfig;
 use callers::{Caller, Callers, NOBODY};
 use cluster::Cluster;
+use digest::Digests;
 use duties::Duties;
 use index::IndexPort;
 use log::Log;
@@ -132,6 +134,7 @@ pub struct Meta {
     background: Arc<Background>,
     rebuild: RebuildCounters,
     scrub: Scrubbing,
+    digests: Digests,
 }
 
 impl Meta {

@@ -177,6 +177,9 @@ impl Meta {
         if member.duties.needs_lv {
             cluster.say_needs_lv(member);
         }
+        if member.pg.is_odd() {
+            cluster.say_lacks(member.pg.id(), member.pg.view());
+        }
         let unheard: Vec<ServerId> = member.pg.unheard().collect();
         if !unheard.is_empty() {
             cluster.say_unheard(member.pg.id(), member.pg.view(), unheard);

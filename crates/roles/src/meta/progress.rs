@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::background::{self, BackgroundConfig};
 use super::scrub::Scrubber;
-use super::{Meta, rebuild};
+use super::{Meta, digest, rebuild};
 use crate::limits::FLOORS_TOLD_MAX;
 use crate::progress::{BackgroundNow, FloorNow, FloorsNow, Progress};
 
@@ -29,6 +29,9 @@ impl Meta {
             runtime.spawn(rebuild::run(meta()));
         }
         if let Some(period) = config.scrub_period.filter(|period| *period > Duration::ZERO) {
+            if self.cluster().is_some() {
+                runtime.spawn(digest::run(meta(), period));
+            }
             let now = Instant::now();
             let scrubber =
                 Scrubber { meta: meta(), background, disk, period, next: now, saved: now };
@@ -50,6 +53,7 @@ impl Meta {
             rebuild: self.rebuild.now(),
             scrub: self.scrub_now(),
             floors: self.floors_now(),
+            digests: self.digests_now(),
         }
     }
 

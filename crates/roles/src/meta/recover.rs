@@ -334,6 +334,7 @@ impl Recovered {
             background: super::Background::new(),
             rebuild: super::RebuildCounters::default(),
             scrub: super::Scrubbing::default(),
+            digests: super::Digests::default(),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
             index: IndexPort::new(self.kv, buckets),
             neighbours,

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod desk;
+mod digests;
 mod support;
 
 use std::collections::BTreeSet;

@@ -109,6 +109,9 @@ impl Node {
                 let message = ServerMessage::NeedLv(pg, view, member.lvs.len() as u32);
                 life.managers.say(message, net);
             }
+            if member.pg.is_odd() {
+                life.managers.say(ServerMessage::Lacks(run, pg, view), net);
+            }
             let unheard: Vec<ServerId> = member.pg.unheard().collect();
             if !unheard.is_empty() {
                 life.managers.say(ServerMessage::Unheard(run, pg, view, unheard), net);

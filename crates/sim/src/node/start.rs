@@ -82,6 +82,7 @@ impl Node {
             next_request: 0,
             closed: BTreeSet::new(),
             snapshots: BTreeMap::new(),
+            digests: BTreeMap::new(),
             walking: None,
             reading: None,
             good_max: 1,

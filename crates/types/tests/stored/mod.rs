@@ -29,6 +29,7 @@ pub const KINDS: &[&str] = &[
     "Holders",
     "PutEnough",
     "Append",
+    "Digest",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -82,6 +83,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::SnapshotEnd { .. } => vec!["SnapshotEnd"],
         Op::Holders { .. } => vec!["Holders"],
         Op::Append(append) => vec!["Append", body_of(&append.body)],
+        Op::Digest => vec!["Digest"],
     }
 }
 
@@ -368,6 +370,7 @@ pub fn ops() -> Vec<(&'static str, Op)> {
             Op::SetTags { request, bucket, key, tags: vec![("colour".into(), "red".into())] },
         ),
         ("drop stream", Op::DropStream { bucket, stream: stream() }),
+        ("digest", Op::Digest),
         ("append, stream", append(Some(op_id()), stream_body(), None)),
         (
             "append, inline, that makes the object",

@@ -1,4 +1,4 @@
-//! What meta servers do in the background, as they say themselves: rebuild, scrub, floors.
+//! What meta servers do in the background, as they say themselves: rebuild, scrub, floors, comparisons of indexes.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -8,7 +8,9 @@ use bytes::Bytes;
 use larder_net::Endpoint;
 use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
 use larder_roles::peers::Peers;
-use larder_roles::progress::{BackgroundNow, FloorsNow, Progress, RebuildNow, ScrubNow};
+use larder_roles::progress::{
+    BackgroundNow, DigestsNow, FloorsNow, Progress, RebuildNow, ScrubNow,
+};
 use larder_roles::wire::{MetaCall, MetaReply, MetaService};
 use larder_types::ServerId;
 use larder_types::codec::decode;
@@ -73,7 +75,7 @@ pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Resul
     }
     writeln!(out, "\nbackground work of meta servers")?;
     for Background { name, progress, .. } in all {
-        let Some(Progress { background, rebuild, scrub, floors }) = progress else {
+        let Some(Progress { background, rebuild, scrub, floors, digests }) = progress else {
             writeln!(out, "  {name}: does not answer")?;
             continue;
         };
@@ -86,6 +88,10 @@ pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Resul
             writeln!(out, "    {bad} DAMAGED copies were found: see its log for their disks")?;
         }
         writeln!(out, "    floors   {}", behind(floors))?;
+        writeln!(out, "    indexes  {}", compared(digests.as_ref()))?;
+        if let Some(DigestsNow { differing: 1.., differing_groups, .. }) = digests {
+            writeln!(out, "    DIFFERING members, of groups {differing_groups:?}: see its log")?;
+        }
     }
     Ok(())
 }
@@ -132,6 +138,26 @@ fn behind(now: &FloorsNow) -> String {
     )
 }
 
+fn compared(now: Option<&DigestsNow>) -> String {
+    let Some(now) = now else { return "are not compared".to_owned() };
+    let DigestsNow { groups, equal, found_odd, .. } = now;
+    let (oldest, period) = (time(now.oldest_ms), time(now.period_ms));
+    let late = if now.oldest_ms > now.period_ms { ", LATE" } else { "" };
+    let mended = match found_odd {
+        0 => String::new(),
+        odd => format!("; {odd} had to be taken anew"),
+    };
+    format!(
+        "of {groups} groups, {equal} found equal; {oldest} since it was last known of all (wanted: {period}{late}){mended}"
+    )
+}
+
+/// Whether members of some group were found to differ.
+pub(super) fn has_differing(all: &[Background]) -> bool {
+    let digests = all.iter().filter_map(|it| it.progress.as_ref()?.digests.as_ref());
+    digests.into_iter().any(|digests| digests.differing > 0)
+}
+
 /// A time in the largest unit of which there is more than one.
 fn time(ms: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min")];
@@ -168,17 +194,32 @@ mod tests {
             ..ScrubNow::default()
         };
         let floors = FloorsNow { volumes: 4, lag_ops_max: 17, ..FloorsNow::default() };
-        let progress = Some(Progress { background, rebuild, scrub: Some(scrub), floors });
-        let text = shown(&[
+        let digests = DigestsNow {
+            period_ms: 14 * 86_400_000,
+            oldest_ms: 3 * 86_400_000,
+            groups: 9,
+            equal: 7,
+            found_odd: 1,
+            differing: 1,
+            differing_groups: vec![5],
+            ..DigestsNow::default()
+        };
+        let digests = Some(digests);
+        let progress = Some(Progress { background, rebuild, scrub: Some(scrub), floors, digests });
+        let all = [
             Background { server: 1, name: "meta-1".to_owned(), progress },
             Background { server: 2, name: "meta-2".to_owned(), progress: None },
-        ]);
+        ];
+        assert!(has_differing(&all) && !has_differing(&all[1..]));
+        let text = shown(&all);
         for line in [
             "meta-1: 1.5 MiB/s, allowed 8 of 64: it yields to clients",
             "[###############-----]  75 %  2 of 8 chunks lack a copy",
             "[###################-]  99 %  round 3; every copy verified within 15 d (wanted: 14 d, LATE)",
             "3 DAMAGED copies",
             "at most 17 ops behind",
+            "of 9 groups, 7 found equal; 3 d since it was last known of all (wanted: 14 d); 1 had to be taken anew",
+            "DIFFERING members, of groups [5]",
             "meta-2: does not answer",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
@@ -192,11 +233,13 @@ mod tests {
             rebuild: RebuildNow::default(),
             scrub: None,
             floors: FloorsNow::default(),
+            digests: None,
         });
         let new = ScrubNow { period_ms: 7_200_000, never: 3, ..ScrubNow::default() };
         let told = verified(Some(&new));
         assert!(told.contains("3 groups have not been verified"), "nothing is claimed: {told}");
         let text = shown(&[Background { server: 1, name: "meta-1".to_owned(), progress }]);
+        assert!(text.contains("are not compared") && !text.contains("DIFFERING"), "{text}");
         assert!(text.contains("scrub    off") && !text.contains("rebuild"), "{text}");
         assert_eq!((time(3_000), time(7_200_000)), ("3 s".to_owned(), "2 h".to_owned()));
     }

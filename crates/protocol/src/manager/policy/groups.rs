@@ -141,6 +141,14 @@ impl Turn<'_> {
         self.propose(Subject::Pg(pg), Command::BeginView(pg, record.view, members));
     }
 
+    /// A member says that its rows are not those of the others.
+    pub(super) fn lacks(&mut self, server: ServerId, pg: PgId, view: View) {
+        let Some(record) = self.map.pg(pg).filter(|record| record.view == view) else { return };
+        if record.members.contains(&server) && !record.lacking.contains(&server) {
+            self.propose(Subject::Pg(pg), Command::MemberLacks(pg, view, server));
+        }
+    }
+
     fn has_restarted(&self, server: ServerId, record: &PgRecord) -> bool {
         self.map.servers.get(&server).is_some_and(|server| server.started > record.begun)
     }

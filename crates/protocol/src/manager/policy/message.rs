@@ -43,6 +43,8 @@ pub enum ServerMessage {
     Unheard(BootId, PgId, View, Vec<ServerId>),
     /// A data server: this disk of it has no room for another LV. Repeated as long as that is so.
     NoRoom(BootId, DiskId),
+    /// A member of the view: its rows are not those of the others. Repeated as long as the view lasts.
+    Lacks(BootId, PgId, View),
 }
 
 impl ServerMessage {
@@ -57,7 +59,8 @@ impl ServerMessage {
             | Self::Active(boot, ..)
             | Self::SessionBegun(boot, _)
             | Self::Unheard(boot, ..)
-            | Self::NoRoom(boot, _) => Some(*boot),
+            | Self::NoRoom(boot, _)
+            | Self::Lacks(boot, ..) => Some(*boot),
             Self::CaughtUp(..)
             | Self::NeedLv(..)
             | Self::Created(..)

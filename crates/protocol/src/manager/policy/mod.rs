@@ -298,6 +298,11 @@ impl Turn<'_> {
                     self.leading.no_room.insert(disk, self.now_ms);
                 }
             }
+            ServerMessage::Lacks(boot, pg, view) => {
+                if boot == known {
+                    self.lacks(server, pg, view);
+                }
+            }
             ServerMessage::Unheard(boot, pg, view, members) => {
                 if boot == known && self.leads(server, pg, view) {
                     self.unheard(pg, view, members);

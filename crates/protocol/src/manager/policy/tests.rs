@@ -762,6 +762,30 @@ fn a_member_that_lost_its_disk_is_levelled_in_the_next_view_when_it_cannot_be_sp
 }
 
 #[test]
+fn a_member_with_other_rows_is_let_go_and_returns_as_a_learner_a_primary_after_its_lease() {
+    let mut world = World::new(12, 3);
+    world.calm_down();
+    for odd_leads in [false, true] {
+        let record = world.pg(0).clone();
+        let odd = record.members[usize::from(!odd_leads)];
+        let boot = world.servers[&odd.0].boot;
+        let views = world.views;
+        while world.pg(0).view == record.view {
+            world.say(odd.0, ServerMessage::Lacks(boot, PgId(0), record.view));
+            world.run_for(100);
+            assert!(world.pg(0).view == record.view || !world.pg(0).members.contains(&odd));
+        }
+        assert_eq!(world.pg(0).members.len(), 2, "the others go on: {:?}", world.pg(0));
+        assert!(!odd_leads || world.pg(0).members[0] != odd);
+        world.say(odd.0, ServerMessage::Lacks(boot, PgId(0), record.view));
+        world.calm_down();
+        assert_eq!(world.pg(0).qualified.len(), 3, "{:?}", world.pg(0));
+        let more = world.views - views;
+        assert!(more <= 4, "without it, with it, and the lead back to where it was: {more}");
+    }
+}
+
+#[test]
 fn what_a_run_said_that_has_ended_is_not_heard() {
     let mut world = World::new(12, 3);
     world.calm_down();

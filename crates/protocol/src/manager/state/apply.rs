@@ -89,6 +89,7 @@ impl Topology {
             Command::RevokeToken(token) => self.revoke_token(token),
             Command::DropVacated(lv, replica, view) => self.drop_vacated(lv, replica, view),
             Command::SetWritePolicy(name, policy) => self.set_write_policy(&name, policy),
+            Command::MemberLacks(pg, view, server) => self.member_lacks(pg, view, server),
         }
     }
 

@@ -93,6 +93,8 @@ pub enum Command {
     DropVacated(LvId, u8, View),
     /// Set how many copies a bucket's puts wait for.
     SetWritePolicy(BucketName, WritePolicy),
+    /// A member of this view has other rows than the others: it may not lead, and is levelled anew.
+    MemberLacks(PgId, View, ServerId),
 }
 
 /// What a command did.

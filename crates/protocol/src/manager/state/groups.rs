@@ -115,6 +115,27 @@ impl Topology {
         Ok(Outcome::Done)
     }
 
+    /// Ends the right to lead of a member whose rows are not those of the others. Not that of the last that may: what it
+    /// has is all there is.
+    pub(super) fn member_lacks(&mut self, id: PgId, view: View, server: ServerId) -> Applied {
+        let pg = self.pg_mut(id)?;
+        if pg.view != view {
+            return Err(Refusal::OtherView);
+        }
+        if !pg.members.contains(&server) {
+            return Err(Refusal::BadMembers);
+        }
+        if pg.lacking.contains(&server) {
+            return Ok(Outcome::Already);
+        }
+        if pg.qualified.iter().all(|member| *member == server) {
+            return Err(Refusal::LastCopy);
+        }
+        pg.qualified.remove(&server);
+        pg.lacking.insert(server);
+        Ok(Outcome::Done)
+    }
+
     /// Ends the right to lead of a server that begins a run, where it has not all that it had: every op from the
     /// activated view's start on was durable on all its members. PGs that it does not name it does not have.
     pub(super) fn disqualify(&mut self, server: ServerId, has: &[(PgId, Option<View>)]) {

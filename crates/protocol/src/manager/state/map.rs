@@ -142,7 +142,8 @@ pub struct PgRecord {
     pub qualified: BTreeSet<ServerId>,
     /// The latest view that was activated.
     pub activated: View,
-    /// Members that began a run in this view without all that they had: levelled again only in the next view.
+    /// Members that began a run in this view without all that they had, or have other rows than the others: levelled
+    /// again only in the next view.
     pub lacking: BTreeSet<ServerId>,
     /// They copy and follow without counting.
     pub learners: BTreeSet<ServerId>,

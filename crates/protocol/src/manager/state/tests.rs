@@ -230,6 +230,25 @@ fn one_that_lost_what_it_had_may_not_lead_until_it_was_levelled_in_another_view(
 }
 
 #[test]
+fn a_member_with_other_rows_may_not_lead_until_it_was_levelled_in_another_view() {
+    let mut log = Log::cluster(3);
+    log.view(0, 0, &[0, 1, 2]).unwrap();
+    log.done(Command::ViewActivated(PgId(0), View(1)));
+    let lacks = |view, server| Command::MemberLacks(PgId(0), View(view), ServerId(server));
+    assert_eq!(log.apply(lacks(2, 1)), Err(Refusal::OtherView));
+    assert_eq!(log.apply(lacks(1, 4)), Err(Refusal::BadMembers));
+    log.done(lacks(1, 1));
+    assert_eq!(log.done(lacks(1, 1)), Outcome::Already);
+    assert_eq!(log.view(0, 1, &[1, 0]), Err(Refusal::NotQualified));
+    log.done(lacks(1, 0));
+    assert_eq!(log.apply(lacks(1, 2)), Err(Refusal::LastCopy), "who else has anything?");
+    log.view(0, 1, &[2, 0, 1]).unwrap();
+    log.done(Command::ViewActivated(PgId(0), View(2)));
+    assert_eq!(log.apply(lacks(1, 1)), Err(Refusal::OtherView), "said late");
+    log.view(0, 2, &[1, 2]).unwrap();
+}
+
+#[test]
 fn pvs_are_drawn_returned_and_drawn_again() {
     let mut log = Log::cluster(4);
     assert_eq!(log.lv(&[0]), Err(Refusal::BadReplicas), "narrower than the least");
@@ -333,6 +352,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         (pg(), view(), members()).prop_map(|(pg, v, m)| Command::BeginView(pg, v, m)),
         (pg(), view(), members()).prop_map(|(pg, v, m)| Command::BeginView(pg, v, m)),
         (pg(), view()).prop_map(|(pg, v)| Command::ViewActivated(pg, v)),
+        (pg(), view(), server()).prop_map(|(pg, v, s)| Command::MemberLacks(pg, v, s)),
         (pg(), proptest::collection::vec(disk(), 1..4))
             .prop_map(|(pg, d)| Command::CreateLv(pg, d)),
         lv().prop_map(Command::LvCreated),
@@ -450,6 +470,7 @@ fn commands_are_encoded_as_ever() {
         Command::RevokeToken(TokenId(1)),
         Command::DropVacated(lv, 1, View(9)),
         Command::SetWritePolicy(name, WritePolicy::AtLeast(2)),
+        Command::MemberLacks(pg, View(9), server),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

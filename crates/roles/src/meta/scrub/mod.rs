@@ -266,7 +266,7 @@ impl Scrubbing {
 
 impl Meta {
     /// PGs that are served here.
-    fn led(&self) -> BTreeSet<PgId> {
+    pub(super) fn led(&self) -> BTreeSet<PgId> {
         self.pg_ids().filter(|pg| self.lock(*pg).pg.role() == Role::Serving).collect()
     }
 
