@@ -167,6 +167,9 @@ fn said() -> Vec<String> {
         hex(&encode(&Call::NoRoom { op })),
         hex(&encode(&Refusal::TooFewCopies)),
         hex(&encode(&ServerMessage::NoRoom(boot, larder_types::DiskId(6)))),
+        hex(&encode(&ManagerCall::Authority)),
+        hex(&encode(&ManagerReply::NoAuthority)),
+        hex(&encode(&ManagerReply::Authority)),
     ]
 }
 
