@@ -118,7 +118,10 @@ mod tests {
     fn a_secret_has_golden_text_and_a_typing_error_is_told() {
         let secret = PeerSecret([7; 32]);
         let text = secret.to_string();
-        assert_eq!(text, "larder-secret-043ge1r70w3ge1r70w3ge1r70w3ge1r70w3ge1r70w3gfk8ek0mg");
+        assert_eq!(
+            text,
+            "larder-secret-043ge1r70w3ge1r70w3ge1r70w3ge1r70w3ge1r70w3ge1r70w3gfk8ek0mg"
+        );
         assert_eq!(format!(" {text}\n").parse(), Ok(secret));
         for at in PREFIX.len()..text.len() {
             let mut typed = text.clone().into_bytes();
