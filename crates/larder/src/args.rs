@@ -18,7 +18,10 @@ pub(crate) struct Program {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve S3 from a directory.
+    /// Serve S3 from a directory, alone or with others.
+    ///
+    /// With --peer it is one machine of a cluster of equal ones: the same command on each of them, in any order, with
+    /// the same list and the same secret (`larder secret`). Without it is a node of its own.
     ///
     /// The first start makes the directory, draws root credentials (kept in DIR/credentials.toml,
     /// readable by you alone, and printed once) and prints a line for the AWS command line. Nothing
@@ -45,9 +48,15 @@ pub(crate) enum Command {
     /// Let another server join a cluster.
     ///
     /// Prints a join token and the lines for the new server's configuration. To be run with the configuration
-    /// of a manager, while the manager that founded the cluster runs.
+    /// of a manager. The token is good as long as the manager that made it runs.
     #[command(after_help = exit::HELP)]
     Token(TokenArgs),
+    /// Make a secret for the machines of a new cluster: `larder secret > FILE`.
+    ///
+    /// Whoever has it can become a machine of the cluster. Give each the same file, readable by its owner alone
+    /// (chmod 600), and name it with --secret-file.
+    #[command(after_help = exit::HELP)]
+    Secret,
     /// Show the state of a cluster: servers, placement groups, volumes.
     ///
     /// Asks the managers with the identity of a server on this machine. Exits with 0 only if every server
@@ -115,6 +124,16 @@ pub(crate) struct ServerArgs {
     /// choose.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
+    /// A machine of the cluster, where the others reach it, such as host1:7000; once for each, this one too. The
+    /// first 1, 3 or 5 are its managers.
+    #[arg(long = "peer", value_name = "HOST:PORT")]
+    pub(crate) peers: Vec<String>,
+    /// Which of the peers this machine is. Found out if only one of them is an address of this machine.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) me: Option<String>,
+    /// File with the secret that all peers share, made with `larder secret`. Needed until a machine has joined.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
     /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001, or any free port if
     /// that is taken.
     #[arg(long, value_name = "ADDR")]
@@ -245,7 +264,7 @@ pub(crate) struct RoleArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenArgs {
-    /// Configuration file of a manager of this machine.
+    /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// Name of the new server; no other has it.
@@ -281,7 +300,7 @@ impl From<RoleName> for ServerRole {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Configuration file of a server of the cluster on this machine.
+    /// Configuration file of a server of the cluster on this machine, or directory of `larder server --peer`.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// Print JSON.
@@ -291,7 +310,7 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DrainArgs {
-    /// Configuration file of a manager of this machine.
+    /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// Name of the server, as `larder status` shows it.
@@ -303,7 +322,7 @@ pub(crate) struct DrainArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
-    /// Configuration file of a manager of this machine.
+    /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// Name of the server, as `larder status` shows it.
@@ -344,7 +363,7 @@ pub(crate) enum BucketCommand {
     /// with fewer disks. To be run with the configuration of a manager.
     #[command(after_help = exit::HELP)]
     Policy {
-        /// Configuration file of a manager of this machine.
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
         /// Name of the bucket.

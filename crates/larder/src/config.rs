@@ -1,7 +1,7 @@
 //! The configuration file. Each setting has a default that is right for one machine.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use larder_roles::BackgroundConfig;
@@ -32,6 +32,40 @@ pub(crate) struct Config {
     pub(crate) scrub_within: Within,
     /// Log lines as `text` or `json`.
     pub(crate) log_format: LogFormat,
+    /// All machines of a cluster of equal ones, `HOST:PORT`; none for a node of its own.
+    pub(crate) peers: Vec<String>,
+    /// Which of them this machine is, if it cannot be told otherwise.
+    pub(crate) me: Option<String>,
+    /// File with the secret that they share.
+    pub(crate) secret_file: Option<PathBuf>,
+    /// Members of a PG, and replicas of its data, of a cluster that is new.
+    pub(crate) copies: u8,
+    /// MiB of a volume of a cluster that is new.
+    pub(crate) volume_mib: u64,
+    /// How long certificates of a cluster's servers are valid.
+    pub(crate) certificate_life: Life,
+}
+
+/// How long a certificate is valid: `90d`, `12h`, `30s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Life(pub(crate) Duration);
+
+impl Default for Life {
+    fn default() -> Self {
+        Self(larder_net::limits::CERTIFICATE_VALIDITY)
+    }
+}
+
+impl TryFrom<String> for Life {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match Within::try_from(text) {
+            Ok(Within(Some(life))) => Ok(Self(life)),
+            _ => Err("use a time from 4s to 366d, such as 90d or 12h"),
+        }
+    }
 }
 
 /// A time within which something is done over and over: `14d`, `12h`, `30s`; or `off`.
@@ -84,6 +118,23 @@ pub(crate) fn check_background(mib_per_s: u64) -> Result<(), ConfigError> {
     Err(ConfigError::Value { field, found, remedy: "1 to 65536" })
 }
 
+/// Checks what a cluster is founded with.
+pub(crate) fn check_new_cluster(
+    fields: [&'static str; 2],
+    copies: u8,
+    volume_mib: u64,
+) -> Result<(), ConfigError> {
+    let value = |field, found: String, remedy| ConfigError::Value { field, found, remedy };
+    if !(1..=5).contains(&copies) {
+        return Err(value(fields[0], copies.to_string(), "1 to 5"));
+    }
+    if !volume_mib.is_power_of_two() || !(64..=16_384).contains(&volume_mib) {
+        let remedy = "a power of two from 64 to 16384";
+        return Err(value(fields[1], volume_mib.to_string(), remedy));
+    }
+    Ok(())
+}
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -107,6 +158,12 @@ impl Default for Config {
             background_mib_per_s: BACKGROUND_MIB_PER_S,
             scrub_within: Within::TWO_WEEKS,
             log_format: LogFormat::Text,
+            peers: Vec::new(),
+            me: None,
+            secret_file: None,
+            copies: 3,
+            volume_mib: 1024,
+            certificate_life: Life::default(),
         }
     }
 }
@@ -118,6 +175,8 @@ pub(crate) enum ConfigError {
     Read { path: String, source: std::io::Error },
     #[error("the configuration file {path} is wrong: {source}")]
     Parse { path: String, source: Box<toml::de::Error> },
+    #[error("{dir} is not the directory of a machine of a cluster: {reason}")]
+    Directory { dir: String, reason: String },
     #[error("{field} = {found:?} in the configuration is not allowed; use {remedy}")]
     Value { field: &'static str, found: String, remedy: &'static str },
 }
@@ -153,6 +212,7 @@ impl Config {
             return Err(value("log_segment_mib", found, "4 to 1024"));
         }
         check_background(self.background_mib_per_s)?;
+        check_new_cluster(["copies", "volume_mib"], self.copies, self.volume_mib)?;
         let plain = !self.data.is_empty() && !self.data.contains('/');
         if !plain && !Path::new(&self.data).is_absolute() {
             let remedy = "a file name, or the absolute path of a block device";
@@ -198,6 +258,9 @@ mod tests {
             ("scrub_within = \"14\"", "scrub_within"),
             ("scrub_within = \"1s\"", "scrub_within"),
             ("scrub_within = \"367d\"", "scrub_within"),
+            ("certificate_life = \"off\"", "certificate_life"),
+            ("copies = 6", "copies"),
+            ("volume_mib = 100", "volume_mib"),
             ("region = 7", "region"),
         ] {
             let error = parse(text).unwrap_err();

@@ -1,12 +1,12 @@
 //! Root credentials: drawn at the first start, kept in a file that only its owner can read.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use larder_s3::Credentials;
 use serde::Deserialize;
+
+use crate::private;
 
 /// File in the store's directory.
 pub(crate) const FILE: &str = "credentials.toml";
@@ -79,18 +79,10 @@ pub(crate) fn load_file(path: &Path) -> Result<(Credentials, bool), CredentialsE
     }
 }
 
-fn keep(path: &Path, drawn: &Credentials) -> std::io::Result<()> {
-    let draft = path.with_extension("draft");
-    let _gone = fs::remove_file(&draft);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    let (access, secret) = (&drawn.access_key, &drawn.secret_key);
-    writeln!(file, "access_key = \"{access}\"\nsecret_key = \"{secret}\"")?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
-    match path.parent() {
-        Some(dir) => fs::File::open(dir)?.sync_all(),
-        None => Ok(()),
-    }
+/// Keeps these in a file.
+pub(crate) fn keep(path: &Path, root: &Credentials) -> std::io::Result<()> {
+    let (access, secret) = (&root.access_key, &root.secret_key);
+    private::write(path, &format!("access_key = \"{access}\"\nsecret_key = \"{secret}\"\n"))
 }
 
 fn draw(len: usize, alphabet: &[u8]) -> String {

@@ -10,10 +10,18 @@ use larder_roles::store::DATA_FILE;
 use crate::args::InspectArgs;
 use crate::cluster::RoleConfig;
 use crate::config::{Config, ConfigError, LogFormat};
+use crate::node::RECORD;
 use crate::{exit, logging, server};
 
 /// Checks a stopped store, or what a role of a cluster keeps.
 pub(crate) fn run(args: &InspectArgs) -> ExitCode {
+    if args.dir.join(RECORD).exists() {
+        let dir = args.dir.display();
+        eprintln!(
+            "error: {dir} is a machine of a cluster: inspect {dir}/manager, {dir}/meta and {dir}/data, each by itself"
+        );
+        return exit::code(exit::USAGE);
+    }
     let looked = if args.dir.join(IDENTITY_FILE).exists() { role(args) } else { store(args) };
     let inspected = match looked {
         Ok(inspected) => inspected,

@@ -13,7 +13,9 @@ mod exit;
 mod inspect;
 mod logging;
 mod metrics;
+mod node;
 mod pack;
+mod private;
 mod server;
 
 use std::process::ExitCode;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Data(args) => cluster::run(ServerRole::Data, &args),
         Command::Proxy(args) => cluster::run(ServerRole::Proxy, &args),
         Command::Token(args) => cluster::token::run(&args),
+        Command::Secret => node::secret::run(),
         Command::Status(args) => cluster::status::run(&args),
         Command::Drain(args) => cluster::operate::drain(&args),
         Command::Remove(args) => cluster::operate::remove(&args),

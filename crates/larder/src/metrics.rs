@@ -15,7 +15,9 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use larder_roles::renewal::Standing;
 use larder_s3::ServerHooks;
+use parking_lot::RwLock;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -56,7 +58,9 @@ pub(crate) struct Metrics {
     seconds: Histograms,
     bytes_in: Counter,
     bytes_out: Counter,
-    roles: Box<dyn RoleMetrics>,
+    roles: RwLock<Vec<Box<dyn RoleMetrics>>>,
+    /// Of each server of the process that has a certificate.
+    standings: RwLock<Vec<Arc<Standing>>>,
 }
 
 /// What the roles of this process count themselves.
@@ -77,15 +81,32 @@ fn write_roles(roles: &dyn RoleMetrics, out: &mut String) -> std::fmt::Result {
         writeln!(out, "larder_{name}_total {value}")?;
     }
     for (name, help, value) in roles.gauges() {
-        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;
-        writeln!(out, "larder_{name} {value}")?;
+        write_gauge(out, name, help, value)?;
     }
     Ok(())
+}
+
+fn write_gauge(out: &mut String, name: &str, help: &str, value: f64) -> std::fmt::Result {
+    writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;
+    writeln!(out, "larder_{name} {value}")
 }
 
 impl Metrics {
     /// Metrics of a process with these roles.
     pub(crate) fn new(roles: impl RoleMetrics) -> Self {
+        let metrics = Self::of_none();
+        metrics.add(Some(Box::new(roles)), None);
+        metrics
+    }
+
+    /// Those of another role of the process. No two roles count the same.
+    pub(crate) fn add(&self, roles: Option<Box<dyn RoleMetrics>>, standing: Option<Arc<Standing>>) {
+        self.roles.write().extend(roles);
+        self.standings.write().extend(standing);
+    }
+
+    /// Metrics of a process whose roles are still to come.
+    pub(crate) fn of_none() -> Self {
         let mut registry = Registry::with_prefix("larder");
         let requests = Family::default();
         let seconds: Histograms =
@@ -96,7 +117,15 @@ impl Metrics {
         registry.register("request_seconds", help, seconds.clone());
         registry.register("request_bytes_in", "Body bytes announced by clients", bytes_in.clone());
         registry.register("request_bytes_out", "Body bytes sent to clients", bytes_out.clone());
-        Self { registry, requests, seconds, bytes_in, bytes_out, roles: Box::new(roles) }
+        Self {
+            registry,
+            requests,
+            seconds,
+            bytes_in,
+            bytes_out,
+            roles: RwLock::default(),
+            standings: RwLock::default(),
+        }
     }
 
     /// The text that Prometheus reads.
@@ -105,7 +134,15 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut own, &self.registry)?;
         let end = own.rfind("# EOF").unwrap_or(own.len());
         own.truncate(end);
-        write_roles(&*self.roles, &mut own)?;
+        for roles in &*self.roles.read() {
+            write_roles(&**roles, &mut own)?;
+        }
+        let standings = self.standings.read();
+        // The first that ends: each is renewed by itself.
+        if let Some(left) = standings.iter().map(|it| it.seconds_left()).reduce(f64::min) {
+            let help = "Seconds until a certificate of this process ends";
+            write_gauge(&mut own, "certificate_expires_seconds", help, left)?;
+        }
         own.push_str("# EOF\n");
         Ok(own)
     }
@@ -135,7 +172,8 @@ fn status(status: StatusCode) -> Response<Full<Bytes>> {
 
 impl ServerHooks for Metrics {
     fn ready(&self) -> bool {
-        self.roles.is_ready()
+        let roles = self.roles.read();
+        !roles.is_empty() && roles.iter().all(|roles| roles.is_ready())
     }
 
     fn done(&self, op: &'static str, status: u16, micros: u64, bytes_in: u64, bytes_out: u64) {

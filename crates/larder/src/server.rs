@@ -17,7 +17,8 @@ use crate::args::ServerArgs;
 use crate::config::{Config, ConfigError, background};
 use crate::credentials::{self, CredentialsError};
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
-use crate::{exit, logging};
+use crate::node::NodeError;
+use crate::{exit, logging, node};
 
 /// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
@@ -43,6 +44,14 @@ pub(crate) enum ServerError {
     Directory { dir: String, source: std::io::Error },
     #[error("the system does not let the server run: {0}")]
     System(std::io::Error),
+    #[error(transparent)]
+    Node(Box<NodeError>),
+    #[error(
+        "{dir} is the directory of a machine of a cluster: start it with the list of its --peer, as before"
+    )]
+    OfACluster { dir: String },
+    #[error("{0} is of use with --peer alone")]
+    WithoutPeers(&'static str),
     #[error("the server cannot go on: {0}")]
     Fatal(String),
 }
@@ -54,6 +63,8 @@ impl ServerError {
             Self::Store(StoreError::Config { .. }) | Self::Pack(PackError::Config { .. }) => {
                 exit::USAGE
             }
+            Self::WithoutPeers(_) => exit::USAGE,
+            Self::Node(error) => error.code(),
             Self::Fatal(_) => exit::CANNOT_GO_ON,
             _ => exit::CANNOT_START,
         }
@@ -79,7 +90,22 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     if args.metrics_listen.is_some() {
         config.metrics_listen.clone_from(&args.metrics_listen);
     }
+    if !args.peers.is_empty() {
+        config.peers.clone_from(&args.peers);
+    }
+    config.me = args.me.clone().or(config.me);
+    config.secret_file = args.secret_file.clone().or(config.secret_file);
     logging::start(config.log_format);
+    if !config.peers.is_empty() {
+        return node::start(&args.dir, &config).map_err(|error| ServerError::Node(Box::new(error)));
+    }
+    if args.dir.join(node::RECORD).exists() {
+        return Err(ServerError::OfACluster { dir: args.dir.display().to_string() });
+    }
+    if config.me.is_some() || config.secret_file.is_some() {
+        let field = if config.me.is_some() { "--me" } else { "--secret-file" };
+        return Err(ServerError::WithoutPeers(field));
+    }
     std::fs::create_dir_all(&args.dir)
         .map_err(|source| ServerError::Directory { dir: args.dir.display().to_string(), source })?;
     let store = Store::open(&store_config(&args.dir, &config))?;

@@ -27,7 +27,7 @@ use crate::limits::{AUTHORITY_VALIDITY, CERTIFICATE_VALIDITY, CLOCK_MARGIN};
 pub type Fingerprint = [u8; 32];
 
 /// A server's public key: Ed25519.
-pub(crate) type PublicKey = [u8; 32];
+pub type PublicKey = [u8; 32];
 
 /// The key that makes servers members of a cluster. Whoever has it can be any server.
 pub struct Authority {
@@ -63,9 +63,16 @@ impl Authority {
     /// # Errors
     /// If the file cannot be read, is not private, or holds no authority of this cluster.
     pub fn load(cluster: ClusterId, path: &Path) -> Result<Self, IdentityError> {
-        let bytes = keyfile::read(path)?;
-        let keys = keyfile::sections::<PrivatePkcs8KeyDer<'static>>(&bytes)?;
-        let certificates = keyfile::sections::<CertificateDer<'static>>(&bytes)?;
+        Self::from_pem(cluster, &keyfile::read(path)?)
+    }
+
+    /// Reads one from the text of such a file.
+    ///
+    /// # Errors
+    /// If it is no authority of this cluster.
+    pub fn from_pem(cluster: ClusterId, text: &[u8]) -> Result<Self, IdentityError> {
+        let keys = keyfile::sections::<PrivatePkcs8KeyDer<'static>>(text)?;
+        let certificates = keyfile::sections::<CertificateDer<'static>>(text)?;
         let ([key], [certificate]) = (&keys[..], &certificates[..]) else {
             let why = "it does not have one key and one certificate";
             return Err(IdentityError::unusable("authority", why));
@@ -86,8 +93,26 @@ impl Authority {
     /// # Errors
     /// If it cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
-        let key = keyfile::pem("PRIVATE KEY", self.issuer.key().serialized_der());
-        keyfile::write(path, &(key + &keyfile::pem("CERTIFICATE", &self.certificate)))
+        keyfile::write(path, &self.to_pem())
+    }
+
+    /// The text of its file. Whoever reads it can be any server.
+    #[must_use]
+    pub fn to_pem(&self) -> String {
+        keyfile::pem("PRIVATE KEY", self.issuer.key().serialized_der())
+            + &keyfile::pem("CERTIFICATE", &self.certificate)
+    }
+
+    /// Its certificate, which verifies those that it signs; not secret.
+    #[must_use]
+    pub fn certificate(&self) -> &[u8] {
+        &self.certificate
+    }
+
+    /// Whether this identity's certificate is one of its own.
+    #[must_use]
+    pub fn signed(&self, identity: &Identity) -> bool {
+        identity.chain().authority == self.certificate
     }
 
     /// Its cluster.
@@ -102,12 +127,40 @@ impl Authority {
         fingerprint(&self.certificate)
     }
 
-    /// A key with a certificate for a server of this process: the cluster's first. Others join.
+    /// A key with a certificate for a server of this machine. Others join.
     ///
     /// # Errors
     /// If the system gives no randomness.
     pub fn identity(&self, server: ServerId, roles: Roles) -> Result<Identity, IdentityError> {
-        self.identity_valid(server, roles, Validity::from_now())
+        self.identity_for(server, roles, CERTIFICATE_VALIDITY)
+    }
+
+    /// As [`Authority::identity`], valid for so long from now on.
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn identity_for(
+        &self,
+        server: ServerId,
+        roles: Roles,
+        life: Duration,
+    ) -> Result<Identity, IdentityError> {
+        self.identity_valid(server, roles, Validity::for_the_next(life))
+    }
+
+    /// A certificate for the key of a server elsewhere, valid for so long from now on: see
+    /// [`IdentityRequest::complete`](crate::IdentityRequest::complete).
+    ///
+    /// # Errors
+    /// If the key is none.
+    pub fn certify(
+        &self,
+        server: ServerId,
+        roles: Roles,
+        key: &PublicKey,
+        life: Duration,
+    ) -> Result<Vec<u8>, IdentityError> {
+        Ok(self.sign(server, roles, key, Validity::for_the_next(life))?.to_vec())
     }
 
     /// As [`Authority::identity`], valid at some other time.
@@ -176,9 +229,9 @@ pub(crate) struct Validity {
 
 impl Validity {
     /// As servers get it: from a while ago, for the clocks that are behind.
-    pub(crate) fn from_now() -> Self {
+    pub(crate) fn for_the_next(life: Duration) -> Self {
         let now = SystemTime::now();
-        Self { from: now - CLOCK_MARGIN, to: now + CERTIFICATE_VALIDITY }
+        Self { from: now - CLOCK_MARGIN, to: now + life }
     }
 }
 

@@ -18,11 +18,11 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls::{Error as TlsError, RootCertStore};
 
-use crate::authority::ServerKey;
+use crate::authority::{PublicKey, ServerKey};
 use crate::error::IdentityError;
 use crate::identity::Subject;
 use crate::keyfile;
-use crate::limits::RENEWAL_MARGIN;
+use crate::limits::{CLOCK_MARGIN, RENEWAL_PART, WARNING_PART};
 use crate::tls::provider;
 
 /// A certificate with the one that verifies it.
@@ -37,7 +37,40 @@ pub struct Identity {
     subject: Subject,
     key: PrivatePkcs8KeyDer<'static>,
     chain: Chain,
+    valid_from: SystemTime,
     valid_until: SystemTime,
+}
+
+/// A key for which a certificate is to be made elsewhere. It never leaves this process but into an identity.
+pub struct IdentityRequest(ServerKey);
+
+impl IdentityRequest {
+    /// Draws a key.
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn new() -> Result<Self, IdentityError> {
+        ServerKey::new().map(Self)
+    }
+
+    /// What is to be signed.
+    #[must_use]
+    pub fn key(&self) -> PublicKey {
+        self.0.public()
+    }
+
+    /// Puts it together with the certificate that came back, and that of the authority, both DER.
+    ///
+    /// # Errors
+    /// If they do not belong together.
+    pub fn complete(
+        self,
+        certificate: Vec<u8>,
+        authority: Vec<u8>,
+    ) -> Result<Identity, IdentityError> {
+        let (certificate, authority) = (certificate.into(), authority.into());
+        Identity::new(self.0, Chain { certificate, authority })
+    }
 }
 
 impl fmt::Debug for Identity {
@@ -57,11 +90,12 @@ impl Identity {
         CertifiedKey::from_der(vec![chain.certificate.clone()], private, &provider())
             .map_err(unusable)?;
         let roots = roots(&chain.authority)?;
-        let valid_until = valid_until(&chain.certificate, &roots).map_err(unusable)?;
-        verify(&chain.certificate, &roots, valid_until).map_err(unusable)?;
+        let (from, until) = validity(&chain.certificate, &roots).map_err(unusable)?;
+        verify(&chain.certificate, &roots, until).map_err(unusable)?;
         let subject = Subject::read(&chain.certificate)?;
-        let valid_until = UNIX_EPOCH + Duration::from_secs(valid_until.as_secs());
-        Ok(Self { subject, key, chain, valid_until })
+        let [valid_from, valid_until] =
+            [from, until].map(|time| UNIX_EPOCH + Duration::from_secs(time.as_secs()));
+        Ok(Self { subject, key, chain, valid_from, valid_until })
     }
 
     /// Reads one from its file.
@@ -111,7 +145,25 @@ impl Identity {
     /// Whether it should be renewed now, while there is time to find out why it cannot be.
     #[must_use]
     pub fn renewal_due(&self, now: SystemTime) -> bool {
-        now + RENEWAL_MARGIN >= self.valid_until
+        now >= self.renewal_at()
+    }
+
+    /// From when on it should be renewed: when a third of its life is left.
+    #[must_use]
+    pub fn renewal_at(&self) -> SystemTime {
+        self.valid_until - self.life() / RENEWAL_PART
+    }
+
+    /// When it is worth a warning that it was not renewed.
+    #[must_use]
+    pub fn warning_at(&self) -> SystemTime {
+        self.valid_until - self.life() / WARNING_PART
+    }
+
+    /// For how long it was made.
+    fn life(&self) -> Duration {
+        let whole = self.valid_until.duration_since(self.valid_from).unwrap_or_default();
+        whole.saturating_sub(CLOCK_MARGIN)
     }
 
     pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
@@ -145,18 +197,19 @@ pub(crate) fn verify(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, &[], at, algorithms.all)
 }
 
-/// The verifier names a certificate's end when asked about a time after it: one parser of certificates
-/// less, and no date that could differ from what is verified.
-fn valid_until(
+/// The verifier names a certificate's beginning and end when asked about a time outside of it: one parser of
+/// certificates less, and no date that could differ from what is verified.
+fn validity(
     certificate: &CertificateDer<'_>,
     roots: &RootCertStore,
-) -> Result<UnixTime, TlsError> {
-    let never = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
-    match verify(certificate, roots, never) {
-        Err(TlsError::InvalidCertificate(CertificateError::ExpiredContext {
-            not_after, ..
-        })) => Ok(not_after),
+) -> Result<(UnixTime, UnixTime), TlsError> {
+    use CertificateError::{ExpiredContext, NotValidYetContext};
+    let outside = |at| match verify(certificate, roots, UnixTime::since_unix_epoch(at)) {
+        Err(TlsError::InvalidCertificate(
+            ExpiredContext { not_after: bound, .. } | NotValidYetContext { not_before: bound, .. },
+        )) => Ok(bound),
         Err(error) => Err(error),
         Ok(()) => Err(TlsError::InvalidCertificate(CertificateError::BadEncoding)),
-    }
+    };
+    Ok((outside(Duration::ZERO)?, outside(Duration::from_secs(u64::MAX))?))
 }

@@ -39,6 +39,8 @@ pub(crate) enum Broken {
     Stalled,
     #[error("it is not used any more")]
     Unused,
+    #[error("the server that is meant is not here, or not yet")]
+    Absent,
     #[error("{0}")]
     Denied(Denied),
 }

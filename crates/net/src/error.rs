@@ -185,6 +185,31 @@ pub enum TokenError {
     Version(u8),
 }
 
+/// Why a line of text is no secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    /// It does not begin as secrets do. It is never words of one's choosing.
+    #[error("a secret begins with `larder-secret-` and is made by `larder secret`")]
+    NotASecret,
+    /// A letter that no secret has, letters too many or too few, or a wrong checksum.
+    #[error("the secret is mistyped or incomplete")]
+    Mistyped,
+    /// Made by a later release.
+    #[error("the secret is of version {0}: use the release that made it")]
+    Version(u8),
+}
+
+/// Why a knock had no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum KnockError {
+    /// Try again: nobody answers there, or not in time.
+    #[error("nobody answers: {0}")]
+    Unreachable(String),
+    /// Give both ends the same secret.
+    #[error("the machine there has another secret")]
+    OtherSecret,
+}
+
 /// Why a server could not join, or renew its certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {

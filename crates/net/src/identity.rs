@@ -163,8 +163,13 @@ impl Subject {
 
 /// The name by which a server is verified.
 pub(crate) fn server_name(cluster: ClusterId, server: ServerId) -> ServerName<'static> {
-    let name = name(&format!("server-{server}"), cluster);
+    let name = dns_name(cluster, server);
     ServerName::try_from(name).expect("digits and letters make a DNS name")
+}
+
+/// The same as text.
+pub(crate) fn dns_name(cluster: ClusterId, server: ServerId) -> String {
+    name(&format!("server-{server}"), cluster)
 }
 
 fn name(first: &str, cluster: ClusterId) -> String {

@@ -15,8 +15,8 @@
 //! 3. The private key is made by the server and never leaves it.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use larder_types::ServerId;
 use rustls::client::Resumption;
@@ -57,17 +57,22 @@ pub trait Admission: Send + Sync + 'static {
     fn renews(&self, subject: &Subject) -> Result<(), Refusal>;
 }
 
+/// The authority of a manager, once it has it.
+pub type AuthorityCell = Arc<OnceLock<Authority>>;
+
 /// What a manager needs to let servers join.
 pub struct Enrolment {
-    authority: Authority,
+    authority: AuthorityCell,
     admission: Box<dyn Admission>,
+    life: Duration,
 }
 
 impl Enrolment {
-    /// Signs with this authority for those whom `admission` knows.
+    /// Signs with this authority, as soon as it is there, for those whom `admission` knows. Certificates are valid for
+    /// `life`.
     #[must_use]
-    pub fn new(authority: Authority, admission: impl Admission) -> Self {
-        Self { authority, admission: Box::new(admission) }
+    pub fn new(authority: AuthorityCell, admission: impl Admission, life: Duration) -> Self {
+        Self { authority, admission: Box::new(admission), life }
     }
 }
 
@@ -150,7 +155,11 @@ fn sign(
     key: &PublicKey,
     address: SocketAddr,
 ) -> Told {
-    match enrolment.authority.sign(server, roles, key, Validity::from_now()) {
+    let Some(authority) = enrolment.authority.get() else {
+        tracing::warn!(%address, %server, "this manager has not the authority's key yet, and signs nothing");
+        return Told::Refused(Refusal::NotNow);
+    };
+    match authority.sign(server, roles, key, Validity::for_the_next(enrolment.life)) {
         Ok(certificate) => {
             tracing::info!(%address, %server, %roles, "a server was given a certificate");
             Told::Signed { certificate: certificate.to_vec() }
@@ -162,7 +171,7 @@ fn sign(
     }
 }
 
-fn frame_of<T: Serialize>(kind: Kind, body: &T) -> Result<Outgoing, Broken> {
+pub(crate) fn frame_of<T: Serialize>(kind: Kind, body: &T) -> Result<Outgoing, Broken> {
     let mut frame = Outgoing::new(kind, body, bytes::Bytes::new()).map_err(Broken::Frame)?;
     frame.address(1);
     Ok(frame)
@@ -228,7 +237,7 @@ pub(crate) async fn connect_joining(
     connect(address, name, Arc::new(config)).await
 }
 
-async fn connect(
+pub(crate) async fn connect(
     address: &str,
     name: ServerName<'static>,
     config: Arc<ClientConfig>,

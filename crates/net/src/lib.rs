@@ -10,9 +10,10 @@
 //! | `receive.rs`, `transmit.rs` | frames out of reads, and into vectored writes |
 //! | `connection.rs` | one task for one connection, for both ends |
 //! | `peer.rs`, `link.rs`, `calls.rs` | the calling end |
-//! | `listener.rs`, `serving.rs`, `service.rs` | the answering end |
+//! | `port.rs`, `listener.rs`, `serving.rs`, `service.rs` | the answering end |
 //! | `identity.rs`, `certificate.rs`, `authority.rs`, `tls.rs` | who is who |
-//! | `token.rs`, `join.rs` | how a server becomes a member |
+//! | `token.rs`, `join.rs` | how a server becomes a member, and stays one |
+//! | `secret.rs`, `knock.rs` | how machines find each other before they are a cluster |
 
 #[cfg(feature = "ablation")]
 pub mod ablation;
@@ -27,31 +28,37 @@ mod hello;
 mod identity;
 mod join;
 mod keyfile;
+mod knock;
 pub mod limits;
 mod link;
 mod listener;
 mod metrics;
 mod peer;
+mod port;
 mod receive;
+mod secret;
 mod service;
 mod serving;
 mod tls;
 mod token;
 mod transmit;
 
-pub use authority::{Authority, Fingerprint};
-pub use certificate::Identity;
+pub use authority::{Authority, Fingerprint, PublicKey};
+pub use certificate::{Identity, IdentityRequest};
 pub use endpoint::Endpoint;
 pub use error::{
-    CallError, Decider, Denied, IdentityError, JoinError, NotSent, Refusal, Rejected, SendError,
-    Side, TokenError, Unknown,
+    CallError, Decider, Denied, IdentityError, JoinError, KnockError, NotSent, Refusal, Rejected,
+    SecretError, SendError, Side, TokenError, Unknown,
 };
 pub use frame::FrameError;
 pub use identity::{PeerIdentity, Role, Roles, Subject};
-pub use join::{Admission, Enrolment, join, renew};
+pub use join::{Admission, AuthorityCell, Enrolment, join, renew};
+pub use knock::{Doorkeeper, Reply, knock};
 pub use listener::{Listener, Services};
 pub use metrics::{Counter, Metrics, Refused, RoundTrips};
 pub use peer::Peer;
+pub use port::{Ear, Port};
+pub use secret::PeerSecret;
 pub use service::{Handler, Responder, Service};
 pub use tls::Credentials;
 pub use token::{JoinToken, TokenId, TokenRecord};

@@ -76,8 +76,11 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(2);
 pub const CLOCK_MARGIN: Duration = Duration::from_secs(24 * 3600);
 /// How long a server's certificate is valid.
 pub const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
-/// What is left of it when it should be renewed: a month in which somebody can look why it was not.
-pub const RENEWAL_MARGIN: Duration = Duration::from_secs(30 * 24 * 3600);
+/// One part in this many of a certificate's life is left when it should be renewed: a month in which somebody can look
+/// why it was not.
+pub const RENEWAL_PART: u32 = 3;
+/// One part in this many is left when it is worth a warning that it was not: a fortnight.
+pub const WARNING_PART: u32 = 6;
 /// How long an authority's own certificate is valid.
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
 
@@ -106,6 +109,6 @@ const _: () = assert!(
 const _: () = assert!(TICK.as_millis() < PING_INTERVAL.as_millis(), "pings are sent at ticks");
 const _: () = assert!(BACKOFF_MIN.as_millis() < BACKOFF_MAX.as_millis(), "pauses grow");
 const _: () = assert!(
-    RENEWAL_MARGIN.as_secs() + CLOCK_MARGIN.as_secs() < CERTIFICATE_VALIDITY.as_secs(),
-    "a new certificate is not yet due"
+    1 < RENEWAL_PART && RENEWAL_PART < WARNING_PART,
+    "a new certificate is not yet due, and a warning comes after tries"
 );

@@ -4,25 +4,24 @@
 //!
 //! 1. Nobody gets to a handler whose certificate was not verified, whose cluster is another, or who has none
 //!    of the roles that may call the service. Every refusal is logged with address and reason, and counted.
-//! 2. Handshakes are bounded in number and time, so that those who never finish one do not use up memory.
+//! 2. Nothing of a listener outlives it: when it is dropped its connections end, also those that came through a port
+//!    that others go on using (`port.rs`).
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio_rustls::LazyConfigAcceptor;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::connection::{Broken, Wire, run};
-use crate::endpoint::{Endpoint, Security, buffered, by_us, in_time, role_named, subject_of};
+use crate::endpoint::{Endpoint, Security, by_us, role_named, subject_of};
 use crate::error::Denied;
 use crate::hello;
 use crate::identity::{PeerIdentity, Role, Roles, Subject};
 use crate::join::{self, Enrolment};
-use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX};
 use crate::metrics::{Metrics, Opened, Refused};
+use crate::port::{Begun, Ear, Handshake, Street, asks_for};
 use crate::service::{Handler, Serve, Served, Service};
 use crate::serving::Serving;
 use crate::tls::{Configs, ENROLMENT};
@@ -75,33 +74,53 @@ impl Services {
     }
 }
 
-/// An open port. Dropping it closes all its connections.
-#[derive(Debug)]
+/// One server's end of a port. Dropping it closes all its connections.
 pub struct Listener {
     address: SocketAddr,
-    task: JoinHandle<()>,
+    house: Arc<House>,
+    street: Arc<Street>,
+    /// Takes connections, if the port is this server's alone.
+    task: Option<JoinHandle<()>>,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+        self.street.close(&self.house);
+        self.house.closing.send_replace(true);
     }
 }
 
 impl Listener {
-    /// Serves what comes to this socket.
+    /// Serves what comes to this socket; of a shared port, what comes for this server.
     ///
     /// # Errors
     /// If the socket has no address.
     pub fn start(
         endpoint: &Arc<Endpoint>,
-        socket: TcpListener,
+        ear: impl Into<Ear>,
         services: Services,
     ) -> io::Result<Self> {
-        let address = socket.local_addr()?;
-        let house = Arc::new(House { endpoint: endpoint.clone(), services });
-        let task = endpoint.runtime().spawn(accept(house, socket));
-        Ok(Self { address, task })
+        let house = Arc::new(House {
+            endpoint: endpoint.clone(),
+            services,
+            closing: watch::Sender::new(false),
+        });
+        let (address, street, task) = match ear.into() {
+            Ear::Own(socket) => {
+                let address = socket.local_addr()?;
+                let street = Street::of_one(house.clone());
+                let accepting = street.clone().accept(socket);
+                (address, street, Some(endpoint.runtime().spawn(accepting)))
+            }
+            Ear::Shared(port) => {
+                port.street().open(house.clone());
+                (port.address(), port.street().clone(), None)
+            }
+        };
+        Ok(Self { address, house, street, task })
     }
 
     /// Where it listens.
@@ -112,94 +131,81 @@ impl Listener {
 }
 
 /// What all connections of a listener share.
-struct House {
+pub(crate) struct House {
     endpoint: Arc<Endpoint>,
     services: Services,
-}
-
-async fn accept(house: Arc<House>, socket: TcpListener) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-    let mut connections = JoinSet::new();
-    loop {
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
-        let (tcp, address) = match socket.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        while connections.try_join_next().is_some() {}
-        if connections.len() >= CONNECTIONS_MAX {
-            let why = format!("there are {CONNECTIONS_MAX} connections");
-            house.refused(address, &by_us(Refused::TooMany, why));
-            continue;
-        }
-        connections.spawn(house.clone().serve(tcp, address, permit));
-    }
+    closing: watch::Sender<bool>,
 }
 
 impl House {
-    fn metrics(&self) -> &Arc<Metrics> {
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         self.endpoint.metrics()
     }
 
-    fn refused(&self, address: SocketAddr, denied: &Denied) {
-        self.metrics().refuse(denied.reason);
-        let reason = denied.reason.name();
-        tracing::warn!(%address, reason, %denied, "a connection was refused");
-    }
-
-    async fn serve(
-        self: Arc<Self>,
-        tcp: TcpStream,
-        address: SocketAddr,
-        permit: OwnedSemaphorePermit,
-    ) {
-        let shaken = in_time(self.shake_hands(tcp, address)).await;
-        drop(permit);
-        match shaken {
-            Ok(Some((mut wire, mut serving))) => {
-                self.metrics().accepted.add(1);
-                let open = Opened::new(self.metrics());
-                let broken = run(&mut wire, &mut serving).await;
-                drop(open);
-                self.metrics().broken.add(1);
-                tracing::debug!(%address, %broken, "a connection ended");
-            }
-            Ok(None) => {}
-            Err(Broken::Denied(denied)) => self.refused(address, &denied),
-            Err(Broken::Frame(error)) => {
-                self.refused(address, &by_us(Refused::Garbage, error.to_string()));
-            }
-            Err(Broken::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {
-                self.refused(address, &by_us(Refused::Late, "the handshake took too long".into()));
-            }
-            // Whoever only looks whether the port is open.
-            Err(broken) => tracing::debug!(%address, %broken, "a handshake broke"),
+    /// Whether TLS may ask for this server by the name.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        match self.endpoint.security() {
+            Security::Tls(credentials) => credentials.configs().is_named(name),
+            #[cfg(feature = "plain-for-measurement")]
+            Security::Plain(_) => true,
         }
     }
 
+    /// Whether the name is of a server of the same cluster.
+    pub(crate) fn is_beside(&self, name: &str) -> bool {
+        match self.endpoint.security() {
+            Security::Tls(credentials) => credentials.configs().is_beside(name),
+            #[cfg(feature = "plain-for-measurement")]
+            Security::Plain(_) => true,
+        }
+    }
+
+    /// Whether servers join here.
+    pub(crate) fn enrols(&self) -> bool {
+        self.services.enrolment.is_some()
+    }
+
+    /// Whether connections begin with TLS.
+    #[cfg(feature = "plain-for-measurement")]
+    pub(crate) fn is_secure(&self) -> bool {
+        matches!(self.endpoint.security(), Security::Tls(_))
+    }
+
+    /// Serves until the connection breaks or the listener is dropped.
+    pub(crate) async fn serve(&self, mut wire: Wire, mut serving: Serving, address: SocketAddr) {
+        self.metrics().accepted.add(1);
+        let open = Opened::new(self.metrics());
+        let mut closing = self.closing.subscribe();
+        let broken = tokio::select! {
+            broken = run(&mut wire, &mut serving) => broken,
+            // The sender is of this house, which is held here.
+            _ = closing.wait_for(|closing| *closing) => Broken::Unused,
+        };
+        drop(open);
+        self.metrics().broken.add(1);
+        tracing::debug!(%address, %broken, "a connection ended");
+    }
+
     /// Finds out who is there and what is wanted; `None` if that was done at once.
-    async fn shake_hands(
+    pub(crate) async fn shake_hands(
         &self,
-        tcp: TcpStream,
+        begun: Begun,
         address: SocketAddr,
     ) -> Result<Option<(Wire, Serving)>, Broken> {
-        tcp.set_nodelay(true)?;
-        let (mut wire, subject) = match self.endpoint.security() {
-            Security::Tls(credentials) => {
+        let (mut wire, subject) = match (self.endpoint.security(), begun) {
+            (Security::Tls(credentials), Begun::Tls(begun)) => {
                 let configs = credentials.configs();
-                match self.authenticate(tcp, address, &configs).await? {
+                match self.authenticate(*begun, address, &configs).await? {
                     Some(known) => known,
                     None => return Ok(None),
                 }
             }
             #[cfg(feature = "plain-for-measurement")]
-            Security::Plain(subject) => {
+            (Security::Plain(subject), Begun::Plain(tcp)) => {
                 (Wire::new(Box::new(tcp), self.metrics().clone()), *subject)
             }
+            #[cfg(feature = "plain-for-measurement")]
+            _ => return Err(Broken::Denied(by_us(Refused::Garbage, "it is not secured".into()))),
         };
         let asked = hello::asked(&mut wire).await;
         let found = asked.and_then(|(version, service)| {
@@ -224,17 +230,11 @@ impl House {
 
     async fn authenticate(
         &self,
-        tcp: TcpStream,
+        begun: Handshake,
         address: SocketAddr,
         configs: &Configs,
     ) -> Result<Option<(Wire, Subject)>, Broken> {
-        let acceptor = LazyConfigAcceptor::new(Default::default(), buffered(tcp));
-        let begun = acceptor.await?;
-        let enrols = begun
-            .client_hello()
-            .alpn()
-            .is_some_and(|mut protocols| protocols.any(|protocol| protocol == ENROLMENT));
-        if let (true, Some(enrolment)) = (enrols, &self.services.enrolment) {
+        if let (true, Some(enrolment)) = (asks_for(&begun, ENROLMENT), &self.services.enrolment) {
             let tls = begun.into_stream(configs.enrolment.clone()).await?;
             join::serve(enrolment, tls, address, self.metrics()).await?;
             return Ok(None);

@@ -30,11 +30,13 @@ pub enum Refused {
     Late,
     /// There are as many connections as there may be.
     TooMany,
+    /// It knocked with another secret.
+    OtherSecret,
 }
 
 impl Refused {
     /// All of them, in the order of their counters.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NoCertificate,
         Self::Expired,
         Self::NotYetValid,
@@ -47,6 +49,7 @@ impl Refused {
         Self::Garbage,
         Self::Late,
         Self::TooMany,
+        Self::OtherSecret,
     ];
 
     /// As a label.
@@ -65,6 +68,7 @@ impl Refused {
             Self::Garbage => "garbage",
             Self::Late => "late",
             Self::TooMany => "too_many",
+            Self::OtherSecret => "other_secret",
         }
     }
 }

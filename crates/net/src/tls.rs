@@ -4,23 +4,29 @@
 //!
 //! 1. Every connection is verified anew: there are no tickets, so that one whose certificate has ended does
 //!    not live on in a resumed session, and no early data, which could be replayed.
-//! 2. A peer without a certificate gets no further than [`ENROLMENT`].
+//! 2. A peer without a certificate gets no further than [`ENROLMENT`], and one whose certificate has ended neither:
+//!    there it is of use for being renewed, and for nothing else.
 
 use std::io;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{cipher_suite, default_provider, kx_group};
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
-use rustls::{AlertDescription, CertificateError, ClientConfig, Error as TlsError, ServerConfig};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName,
+    Error as TlsError, ServerConfig, SignatureScheme,
+};
 
 use crate::certificate::{Identity, roots};
 use crate::error::{Decider, Denied, IdentityError};
-use crate::identity::Subject;
+use crate::identity::{Subject, dns_name};
 use crate::metrics::Refused;
 
 /// Protocol of calls, as TLS names it.
@@ -52,6 +58,18 @@ pub(crate) struct Configs {
 }
 
 impl Configs {
+    /// Whether TLS may ask for this server by the name.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        name == dns_name(self.subject.cluster, self.subject.server)
+    }
+
+    /// Whether the name is of a server of the same cluster.
+    pub(crate) fn is_beside(&self, name: &str) -> bool {
+        let own = dns_name(self.subject.cluster, self.subject.server);
+        let cluster = |name: &str| name.split_once('.').map(|(_, cluster)| cluster.to_owned());
+        cluster(name) == cluster(&own)
+    }
+
     fn new(identity: &Identity) -> Result<Self, IdentityError> {
         let unusable = |error: TlsError| IdentityError::unusable("identity", error);
         let bad_verifier = |error| IdentityError::unusable("authority's certificate", error);
@@ -75,7 +93,7 @@ impl Configs {
         let mut enrolling = client.clone();
         enrolling.alpn_protocols = vec![ENROLMENT.to_vec()];
 
-        let server = |verifier, certificates, protocol: &[u8]| {
+        let server = |verifier: Arc<dyn ClientCertVerifier>, certificates, protocol: &[u8]| {
             let mut config = ServerConfig::builder_with_provider(provider.clone())
                 .with_protocol_versions(&[&TLS13])?
                 .with_client_cert_verifier(verifier)
@@ -87,6 +105,7 @@ impl Configs {
         };
         let members = clients().build().map_err(bad_verifier)?;
         let anybody = clients().allow_unauthenticated().build().map_err(bad_verifier)?;
+        let anybody: Arc<dyn ClientCertVerifier> = Arc::new(EvenEnded(anybody));
         let own = vec![chain.certificate.clone()];
         // A joiner knows the authority by its fingerprint alone and must be shown the certificate.
         let whole = vec![chain.certificate.clone(), chain.authority.clone()];
@@ -98,6 +117,59 @@ impl Configs {
             calls: server(members, own, CALLS).map_err(unusable)?,
             enrolment: server(anybody, whole, ENROLMENT).map_err(unusable)?,
         })
+    }
+}
+
+/// Verifies a client's certificate as of its last moment, if that is over. Machines that were off for long come back
+/// this way: they still have their key, and whether the cluster wants them is decided when they ask for a new
+/// certificate.
+#[derive(Debug)]
+struct EvenEnded(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for EvenEnded {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, TlsError> {
+        match self.0.verify_client_cert(end_entity, intermediates, now) {
+            Err(TlsError::InvalidCertificate(CertificateError::ExpiredContext {
+                not_after,
+                ..
+            })) => self.0.verify_client_cert(end_entity, intermediates, not_after),
+            decided => decided,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }
 

@@ -186,18 +186,18 @@ impl FromStr for JoinToken {
     }
 }
 
-fn sum(bytes: &[u8]) -> [u8; 4] {
+pub(crate) fn sum(bytes: &[u8]) -> [u8; 4] {
     (xxh3_64(bytes) as u32).to_le_bytes()
 }
 
 /// Five bits a digit, most significant first; the last digit is filled with zeros.
-fn to_base32(bytes: &[u8]) -> String {
+pub(crate) fn to_base32(bytes: &[u8]) -> String {
     let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
     let digit = |n: usize| (0..5).fold(0, |digit, b| digit << 1 | bit(n * 5 + b));
     (0..(bytes.len() * 8).div_ceil(5)).map(|n| char::from(DIGITS[usize::from(digit(n))])).collect()
 }
 
-fn from_base32(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn from_base32(text: &str) -> Option<Vec<u8>> {
     if text.len() > BYTES * 8 {
         return None;
     }

@@ -62,14 +62,7 @@ pub async fn identity_in(
             }
             Err(error) => error,
         };
-        let later = matches!(
-            error,
-            Nobody::NotJoined {
-                source: JoinError::Unreachable(_) | JoinError::Refused(Refusal::NotNow),
-                ..
-            }
-        );
-        if !later || Instant::now() + pause >= deadline {
+        if !is_passing(&error) || Instant::now() + pause >= deadline {
             return Err(error);
         }
         tracing::debug!(%error, "joining is tried again");
@@ -77,16 +70,24 @@ pub async fn identity_in(
     }
 }
 
-/// Asks each manager once. What one decides about the token holds; else the last error tells.
+/// Whether it may be otherwise in a while.
+fn is_passing(error: &Nobody) -> bool {
+    let Nobody::NotJoined { source, .. } = error else { return false };
+    matches!(source, JoinError::Unreachable(_) | JoinError::Refused(Refusal::NotNow))
+}
+
+/// Asks each manager once: only the one that made a token knows it. While one of them cannot be asked it is not said
+/// that nobody knows it; else the last error tells.
 async fn join_through(managers: &[String], token: &JoinToken) -> Result<Identity, Nobody> {
     let mut last = Nobody::NoManager;
     for address in managers {
         let address = address.clone();
         match join(&address, token).await {
             Ok(identity) => return Ok(identity),
-            Err(source @ JoinError::Refused(Refusal::Token | Refusal::Expired)) => {
+            Err(source @ JoinError::Refused(Refusal::Expired)) => {
                 return Err(Nobody::NotJoined { address, source });
             }
+            Err(_) if is_passing(&last) => {}
             Err(source) => last = Nobody::NotJoined { address, source },
         }
     }

@@ -81,6 +81,26 @@ pub const PROPOSE_WAIT_MS: u64 = 10_000;
 pub const JOIN_WAIT_MS: u64 = 60_000;
 /// Milliseconds between two rounds of asking them.
 pub const JOIN_PAUSE_MS: u64 = 500;
+/// The longest pause, in milliseconds, of a manager that asks the others for the authority's key.
+pub const AUTHORITY_PAUSE_MS_MAX: u64 = 10_000;
+/// The longest time between two looks whether a certificate is due.
+pub const RENEWAL_LOOK: Duration = Duration::from_secs(3600);
+/// The shortest pause after a certificate could not be renewed.
+pub const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// The longest such pause.
+pub const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(600);
+/// Pause between two rounds of knocking at the machines that a new one was told of.
+pub const KNOCK_PAUSE: Duration = Duration::from_millis(500);
+/// For how long a machine that knocked counts as there: several rounds, with connections that are not answered.
+pub const KNOCK_FRESH: Duration = Duration::from_secs(20);
+/// How often a machine that waits for others says so.
+pub const KNOCK_TOLD: Duration = Duration::from_secs(10);
+/// For how long the managers agree on the places of a machine that joins; it asks again.
+pub const ADMIT_MAX: Duration = Duration::from_secs(4);
+/// Machines that a list of peers names: a knock must fit what is said before anybody is known. Others name some of them.
+pub const PEERS_MAX: usize = 32;
+/// Bytes of a machine's name, `host:port`.
+pub const PEER_NAME_BYTES_MAX: usize = 80;
 /// Messages and proposals that wait for a manager's thread.
 pub const MANAGER_INBOX_MAX: usize = 4_096;
 /// Of those, how many at most share a write.
@@ -182,6 +202,19 @@ pub const SHARE_SLACK_ROWS: usize = 16;
 /// or with the session.
 pub const ORPHANS_MAX: usize = 1024;
 
+const _: () = assert!(
+    PEERS_MAX * (PEER_NAME_BYTES_MAX + 1) + 1024 <= larder_net::limits::HELLO_BYTES_MAX,
+    "a knock fits what is said before a hello"
+);
+const _: () = assert!(
+    ADMIT_MAX.as_millis() < larder_net::limits::CONNECT_TIME_MAX.as_millis(),
+    "who knocks is answered before the connection is given up"
+);
+const _: () = assert!(
+    KNOCK_FRESH.as_millis()
+        > KNOCK_PAUSE.as_millis() + 3 * larder_net::limits::CONNECT_TIME_MAX.as_millis(),
+    "a machine that waits does not count as gone between two rounds"
+);
 const _: () = assert!(
     LOAD_PATIENCE.as_millis() < LOAD_LOOK.as_millis(),
     "who is asked has answered, or not, before the next look"

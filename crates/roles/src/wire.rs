@@ -249,8 +249,10 @@ pub enum ManagerCall {
     /// Have the managers agree. Only the leading one does.
     Propose(Command),
     /// Give a server a place in the map, and a token that expires at this time since 1970, if ever. Only who has a
-    /// manager's certificate may ask; only the founder answers.
+    /// manager's certificate may ask.
     IssueToken(Box<NewServer>, Option<u64>),
+    /// The authority's key. Only managers of the map are told.
+    Authority,
 }
 
 /// A manager's answer.
@@ -272,10 +274,12 @@ pub enum ManagerReply {
     Issued(ServerId),
     /// No token; payload: why, for people.
     NotIssued,
-    /// No token: this manager has not the authority's key.
-    NotFounder,
-    /// The asker's certificate does not allow it to propose this, or it was removed from the cluster.
+    /// No token, or no key: this manager has not the authority's key itself, or not yet.
+    NoAuthority,
+    /// The asker's certificate does not allow it to ask for this, or it was removed from the cluster.
     NotAllowed,
+    /// Payload: the authority's key and certificate, as in its file.
+    Authority,
 }
 
 /// What managers are told.

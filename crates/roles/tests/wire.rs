@@ -191,6 +191,9 @@ fn said() -> Vec<String> {
         hex(&encode(&PeerMessage::Digest { view, at: op, sum: Summed::Nothing })),
         hex(&encode(&PeerMessage::Digest { view, at: op, sum: Summed::Unreadable })),
         hex(&encode(&PeerMessage::IsOdd { view, at: op })),
+        hex(&encode(&ManagerCall::Authority)),
+        hex(&encode(&ManagerReply::NoAuthority)),
+        hex(&encode(&ManagerReply::Authority)),
     ]
 }
 

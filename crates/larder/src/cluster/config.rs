@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::config::{BACKGROUND_MIB_PER_S, ConfigError, LogFormat, Within, check_background, read};
+use crate::config::{
+    BACKGROUND_MIB_PER_S, ConfigError, Life, LogFormat, Within, check_background,
+    check_new_cluster, read,
+};
 
 /// Settings of `larder manager|meta|data|proxy`, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -24,6 +27,9 @@ pub(crate) struct RoleConfig {
     /// A new cluster, if the directory of a manager is empty.
     #[serde(default)]
     pub(crate) found: Option<Found>,
+    /// How long the certificates are valid that a manager signs.
+    #[serde(default)]
+    pub(crate) certificate_life: Life,
     /// A data server's file in its directory, or absolute path of a block device.
     #[serde(default = "data_file")]
     pub(crate) data: String,
@@ -126,8 +132,12 @@ fn volume_mib() -> u64 {
 }
 
 impl RoleConfig {
-    /// Reads a file.
+    /// Reads a file. Of the directory of `larder server --peer` it is the configuration of a role of that machine: the
+    /// manager, if there is one.
     pub(crate) fn load(path: &Path) -> Result<Self, ConfigError> {
+        if path.is_dir() {
+            return crate::node::role_beside(path);
+        }
         let config: Self = read(path)?;
         config.check()?;
         Ok(config)
@@ -154,14 +164,32 @@ impl RoleConfig {
             let remedy = "a power of two from 1 to 65536";
             return Err(value("found.pg_count", found.pg_count.to_string(), remedy));
         }
-        if !(1..=5).contains(&found.copies) {
-            return Err(value("found.copies", found.copies.to_string(), "1 to 5"));
+        let fields = ["found.copies", "found.volume_mib"];
+        check_new_cluster(fields, found.copies, found.volume_mib)
+    }
+
+    /// That of a role of a machine, with defaults.
+    pub(crate) fn new(dir: PathBuf, listen: String) -> Self {
+        Self {
+            dir,
+            listen,
+            managers: Vec::new(),
+            join: None,
+            found: None,
+            certificate_life: Life::default(),
+            data: data_file(),
+            log_segment_mib: log_segment_mib(),
+            background_mib_per_s: background_mib_per_s(),
+            scrub_within: scrub_within(),
+            s3_listen: s3_listen(),
+            credentials: None,
+            metrics_listen: off(),
+            region: region(),
+            domains: Vec::new(),
+            log_format: text(),
+            #[cfg(feature = "ablation")]
+            ablation: None,
         }
-        if !(64..=16_384).contains(&found.volume_mib) || !found.volume_mib.is_power_of_two() {
-            let remedy = "a power of two from 64 to 16384";
-            return Err(value("found.volume_mib", found.volume_mib.to_string(), remedy));
-        }
-        Ok(())
     }
 }
 

@@ -5,8 +5,9 @@
 
 #[cfg(feature = "ablation")]
 mod ablation;
+mod around;
 pub(crate) mod bucket;
-mod config;
+pub(crate) mod config;
 mod lifeline;
 pub(crate) mod operate;
 mod proxy;
@@ -19,21 +20,24 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_net::{Credentials, Endpoint, Identity, JoinToken, TokenError};
+use larder_net::{Credentials, Ear, Endpoint, Identity, JoinToken, TokenError};
 use larder_protocol::manager::state::{ServerRole, ServerState, Settings, Topology};
 use larder_roles::identity::{IDENTITY_FILE, Nobody, identity_in};
 use larder_roles::limits::START_PATIENCE_MS;
 use larder_roles::managers::{Contacts, Managers, ManagersClient};
+use larder_roles::renewal::Renewal;
 use larder_types::{BootId, ServerId};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 
 use crate::args::RoleArgs;
 use crate::config::ConfigError;
 use crate::{exit, logging};
+pub(crate) use around::{Around, Greeted, Greeter, Stop};
 pub(crate) use config::RoleConfig;
 use config::parse_manager;
+
+/// How long a role of its own waits for managers.
+const START_PATIENCE: Duration = Duration::from_millis(START_PATIENCE_MS);
 
 /// Why a process did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +84,7 @@ pub(crate) enum RoleError {
 }
 
 impl RoleError {
-    fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Join(_) | Self::Named(_) => exit::USAGE,
             Self::NotDone(_) => exit::FAULTS,
@@ -102,6 +106,20 @@ pub(crate) fn run(role: ServerRole, args: &RoleArgs) -> ExitCode {
     }
 }
 
+/// Runs one role within what is around it.
+pub(crate) async fn serve(
+    role: ServerRole,
+    config: RoleConfig,
+    around: Around,
+) -> Result<(), RoleError> {
+    match role {
+        ServerRole::Manager => servers::manager(config, around).await,
+        ServerRole::Meta => servers::meta(config, around).await,
+        ServerRole::Data => servers::data(config, around).await,
+        ServerRole::Proxy => proxy::run(config, around).await,
+    }
+}
+
 fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     let config = RoleConfig::load(&args.config)?;
     logging::start(config.log_format);
@@ -115,52 +133,11 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     let lifeline = lifeline.map_err(RoleError::System)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(RoleError::System)?;
-    let outcome = runtime.block_on(async {
-        let stop = Stop::new(lifeline)?;
-        match role {
-            ServerRole::Manager => servers::manager(config, stop).await,
-            ServerRole::Meta => servers::meta(config, stop).await,
-            ServerRole::Data => servers::data(config, stop).await,
-            ServerRole::Proxy => proxy::run(config, stop).await,
-        }
-    });
+    let outcome =
+        runtime.block_on(async { serve(role, config, Around::alone(Stop::new(lifeline)?)).await });
     // Whatever a cut-off request still does, it does before the process ends.
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
-}
-
-/// Waits until the process is told to stop.
-struct Stop {
-    told: watch::Receiver<bool>,
-}
-
-impl Stop {
-    fn new(lifeline: Option<watch::Receiver<bool>>) -> Result<Self, RoleError> {
-        let listen = |kind| signal(kind).map_err(RoleError::System);
-        let (mut terminate, mut interrupt) =
-            (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        let (tell, told) = watch::channel(false);
-        tokio::spawn(async move {
-            let ended = async {
-                match lifeline {
-                    Some(mut lifeline) => drop(lifeline.wait_for(|ended| *ended).await),
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                _ = terminate.recv() => tracing::info!("SIGTERM: the server stops"),
-                _ = interrupt.recv() => tracing::info!("SIGINT: the server stops"),
-                () = ended => tracing::info!("whoever started this server is gone: it stops"),
-            }
-            tell.send_replace(true);
-        });
-        Ok(Self { told })
-    }
-
-    async fn told(&mut self) {
-        // If the task that waits for signals is gone, so is the runtime.
-        drop(self.told.wait_for(|told| *told).await);
-    }
 }
 
 /// What every role but the manager begins with.
@@ -169,23 +146,39 @@ struct Member {
     boot: BootId,
     endpoint: Arc<Endpoint>,
     managers: Arc<ManagersClient>,
-    socket: TcpListener,
+    ear: Ear,
     /// Where the others reach it.
     address: String,
+    renewal: Renewal,
 }
 
 impl Member {
-    /// Takes up identity and port, and waits for the map.
-    async fn begin(config: &RoleConfig, role: ServerRole) -> Result<Self, RoleError> {
+    /// Takes up identity and port, and waits for the map; `None` if it is told to stop meanwhile.
+    async fn begin(
+        config: &RoleConfig,
+        role: ServerRole,
+        around: &mut Around,
+    ) -> Result<Option<Self>, RoleError> {
         let identity = identity(config, role).await?;
-        let endpoint = Endpoint::new(Credentials::new(&identity)?);
-        let (socket, address) = listen(config).await?;
-        let managers = follow(&endpoint, managers(config)).await?;
-        if let Some(removed) = removal(&managers.map(), identity.subject().server, &config.dir) {
+        let me = identity.subject().server;
+        let credentials = Credentials::new(&identity)?;
+        let endpoint = Endpoint::new(credentials.clone());
+        let (ear, address) = around.listen(config).await?;
+        let managers = client(&endpoint, managers(config));
+        // Before it waits: a certificate that has ended is renewed, and only then somebody answers.
+        let path = config.dir.join(IDENTITY_FILE);
+        let renewal = Renewal::of_member(path, identity, credentials, managers.clone());
+        around.greet(Greeted::Member(&managers));
+        let patience = around.patience;
+        tokio::select! {
+            known = known_to(&managers, patience) => known?,
+            () = around.stop.told() => return Ok(None),
+        }
+        if let Some(removed) = removal(&managers.map(), me, &config.dir) {
             return Err(removed);
         }
         let boot = BootId(larder_env::rng::unique_u64());
-        Ok(Self { me: identity.subject().server, boot, endpoint, managers, socket, address })
+        Ok(Some(Self { me, boot, endpoint, managers, ear, address, renewal }))
     }
 
     fn managers(&self) -> Arc<dyn Managers> {
@@ -193,14 +186,13 @@ impl Member {
     }
 }
 
-/// Follows the managers, and waits until they have told their map.
-async fn follow(
-    endpoint: &Arc<Endpoint>,
-    first: Vec<(ServerId, String)>,
-) -> Result<Arc<ManagersClient>, RoleError> {
-    let told: Vec<String> = first.iter().map(|(_, address)| address.clone()).collect();
-    let contacts = Arc::new(Contacts::new(endpoint, first));
-    let managers = Arc::new(ManagersClient::start(contacts));
+/// Follows the managers.
+fn client(endpoint: &Arc<Endpoint>, first: Vec<(ServerId, String)>) -> Arc<ManagersClient> {
+    Arc::new(ManagersClient::start(Arc::new(Contacts::new(endpoint, first))))
+}
+
+/// Waits until the managers have told their map; for so long, if for any time.
+async fn known_to(managers: &ManagersClient, patience: Option<Duration>) -> Result<(), RoleError> {
     let mut versions = managers.versions();
     let known = async {
         while managers.map().founded.is_none() {
@@ -209,11 +201,25 @@ async fn follow(
             }
         }
     };
-    let patience = Duration::from_millis(START_PATIENCE_MS);
-    match tokio::time::timeout(patience, known).await {
-        Ok(()) => Ok(managers),
-        Err(_late) => Err(RoleError::NoManagers { asked: told.join(", ") }),
-    }
+    let Some(patience) = patience else {
+        known.await;
+        return Ok(());
+    };
+    let late = |_late| {
+        let asked: Vec<_> = managers.places().into_iter().map(|(_, address)| address).collect();
+        RoleError::NoManagers { asked: asked.join(", ") }
+    };
+    tokio::time::timeout(patience, known).await.map_err(late)
+}
+
+/// Follows the managers, and waits until they have told their map.
+async fn follow(
+    endpoint: &Arc<Endpoint>,
+    first: Vec<(ServerId, String)>,
+) -> Result<Arc<ManagersClient>, RoleError> {
+    let managers = client(endpoint, first);
+    known_to(&managers, Some(START_PATIENCE)).await?;
+    Ok(managers)
 }
 
 /// Follows the managers with the identity of a server of this machine, beside it.
@@ -286,22 +292,8 @@ fn managers(config: &RoleConfig) -> Vec<(ServerId, String)> {
     config.managers.iter().filter_map(|manager| parse_manager(manager)).collect()
 }
 
-/// Opens the port for the other servers.
-async fn listen(config: &RoleConfig) -> Result<(TcpListener, String), RoleError> {
-    let unusable =
-        |source| RoleError::Listen { address: config.listen.clone(), field: "listen", source };
-    let socket = TcpListener::bind(&config.listen).await.map_err(unusable)?;
-    let bound = socket.local_addr().map_err(unusable)?;
-    // A name stays a name; a port that the system chose is told.
-    let address = match config.listen.rsplit_once(':') {
-        Some((host, "0")) => format!("{host}:{}", bound.port()),
-        _ => config.listen.clone(),
-    };
-    Ok((socket, address))
-}
-
 /// What a configuration founds a cluster with.
-fn settings(found: &config::Found) -> Settings {
+pub(crate) fn settings(found: &config::Found) -> Settings {
     let blocks = found.volume_mib * 1024 * 1024 / u64::from(larder_types::limits::BLOCK_BYTES);
     Settings {
         pg_count: found.pg_count,

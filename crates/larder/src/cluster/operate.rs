@@ -294,10 +294,6 @@ impl Subject {
             let what = if self.disk.is_some() { "its server's process" } else { "its process" };
             told.push(format!("  {what} runs, and ends"));
         }
-        // The founder is the first server of all.
-        if self.disk.is_none() && self.server == ServerId(0) {
-            told.push("  it founded the cluster: no more servers can join".to_owned());
-        }
         told
     }
 }

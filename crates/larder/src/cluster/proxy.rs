@@ -12,9 +12,9 @@ use larder_roles::wire::{ProxyMessage, ProxyService};
 use larder_s3::{FaceOptions, S3Service, ServerOptions, serve};
 
 use super::config::RoleConfig;
-use super::{Member, RoleError, Stop, bind, dismissed, end_of_run};
+use super::{Around, Member, RoleError, bind, dismissed, end_of_run};
 use crate::credentials;
-use crate::metrics::{Metrics, ProxyMetrics, serve_metrics};
+use crate::metrics::ProxyMetrics;
 
 /// Requests may take this long to finish once the process is told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
@@ -41,7 +41,7 @@ impl Handler<ProxyService> for ProxyFace {
     }
 }
 
-pub(super) async fn run(config: RoleConfig, mut stop: Stop) -> Result<(), RoleError> {
+pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
     let own = config.dir.join(credentials::FILE);
     let (root, drawn) = credentials::load(config.credentials.as_deref().unwrap_or(&own))
         .map_err(|error| RoleError::Proxy(error.to_string()))?;
@@ -52,13 +52,16 @@ pub(super) async fn run(config: RoleConfig, mut stop: Stop) -> Result<(), RoleEr
         );
     }
     let s3 = bind(&config.s3_listen, "s3_listen").await?;
-    let member = Member::begin(&config, ServerRole::Proxy).await?;
+    let s3_address = s3.local_addr().map_err(RoleError::System)?;
+    let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
+        return Ok(());
+    };
     let managers = member.managers();
     let addresses = vec![member.address.clone()];
     let run = Run { server: member.me, boot: member.boot, addresses, has: Vec::new() };
     let face = ProxyFace(Presence::start(managers.clone(), run));
     let services = Services::new().with(Roles::of(&[Role::Manager]), face);
-    let listener = Listener::start(&member.endpoint, member.socket, services);
+    let listener = Listener::start(&member.endpoint, member.ear, services);
     let _listener = listener.map_err(RoleError::System)?;
     let cluster = ClusterConfig {
         endpoint: member.endpoint,
@@ -68,19 +71,17 @@ pub(super) async fn run(config: RoleConfig, mut stop: Stop) -> Result<(), RoleEr
     };
     let proxy = tokio::select! {
         proxy = ClusterProxy::begin(cluster) => Arc::new(proxy),
-        () = stop.told() => return Ok(()),
+        () = around.stop.told() => return Ok(()),
     };
-    let metrics = Arc::new(Metrics::new(ProxyMetrics::new(proxy.clone(), managers.clone())));
-    if config.metrics_listen != "off" {
-        let listener = bind(&config.metrics_listen, "metrics_listen").await?;
-        tokio::spawn(serve_metrics(listener, metrics.clone()));
-    }
+    let metrics = Box::new(ProxyMetrics::new(proxy.clone(), managers.clone()));
+    around.show(&config, Some(metrics), member.renewal.standing()).await?;
     let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
     let service = S3Service::new(proxy, root, options);
     let service = service.map_err(|error| RoleError::Proxy(error.to_string()))?;
-    tracing::info!(server = %member.me, s3 = %config.s3_listen, "a proxy runs");
+    tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");
     let options = ServerOptions { drain_max: DRAIN_MAX, ..ServerOptions::default() };
     let (me, boot) = (member.me, member.boot);
+    let (metrics, mut stop) = (around.metrics.clone(), around.stop.clone());
     tokio::select! {
         _drained = serve(s3, service, metrics, options, async move { stop.told().await }) => Ok(()),
         error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => Err(error),

@@ -12,20 +12,22 @@ use larder_roles::data_node::{DataFace, DataNode, DataNodeConfig};
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::meta::{MetaConfig, MetaServer, ServerConfig};
 use larder_roles::quorum::{Founding, Manager, ManagerConfig, found};
+use tokio::task::block_in_place;
 
 use super::config::RoleConfig;
 use super::{
-    Member, RoleError, Stop, dismissed, end_of_run, identity, listen, managers, removal, settings,
+    Around, Greeted, Member, RoleError, dismissed, end_of_run, identity, managers, removal,
+    settings,
 };
 use crate::config::background;
-use crate::metrics::{MetaMetrics, Metrics, serve_metrics};
+use crate::metrics::MetaMetrics;
 
 /// A meta server's share of the PGs.
 pub(super) const WEIGHT: Weight = Weight(100);
 
-pub(super) async fn manager(config: RoleConfig, mut stop: Stop) -> Result<(), RoleError> {
+pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
     let is_new = !config.dir.join(IDENTITY_FILE).exists();
-    let (socket, address) = listen(&config).await?;
+    let (ear, address) = around.listen(&config).await?;
     match &config.found {
         Some(founded) if is_new => {
             let manager = NewServer {
@@ -41,12 +43,19 @@ pub(super) async fn manager(config: RoleConfig, mut stop: Stop) -> Result<(), Ro
         }
         _ => drop(identity(&config, ServerRole::Manager).await?),
     }
-    let (dir, managers) = (config.dir.clone(), managers(&config));
-    let mut manager =
-        Manager::start(ManagerConfig { dir, address: Some(address), managers }, socket)?;
+    let manager_config = ManagerConfig {
+        dir: config.dir.clone(),
+        address: Some(address),
+        managers: managers(&config),
+        certificate_life: config.certificate_life.0,
+    };
+    // It reads its log, and is not to hold up who shares the threads.
+    let mut manager = block_in_place(|| Manager::start(manager_config, ear))?;
+    around.greet(Greeted::Manager(&manager));
+    around.show(&config, None, manager.standing()).await?;
     let (me, map) = (manager.server(), manager.managers().clone());
     tokio::select! {
-        () = stop.told() => Ok(manager.stop().await?),
+        () = around.stop.told() => Ok(manager.stop().await?),
         error = dismissed(&*map, |map| removal(map, me, &config.dir)) => {
             manager.stop().await?;
             Err(error)
@@ -58,8 +67,10 @@ pub(super) async fn manager(config: RoleConfig, mut stop: Stop) -> Result<(), Ro
     }
 }
 
-pub(super) async fn meta(config: RoleConfig, mut stop: Stop) -> Result<(), RoleError> {
-    let member = Member::begin(&config, ServerRole::Meta).await?;
+pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
+    let Some(member) = Member::begin(&config, ServerRole::Meta, &mut around).await? else {
+        return Ok(());
+    };
     let disk = RealDisk::open(&config.dir).map_err(|error| RoleError::Fatal(error.to_string()))?;
     let lock = disk.lock(larder_roles::store::LOCK_FILE);
     let _lock = lock.map_err(|error| RoleError::Fatal(error.to_string()))?;
@@ -74,23 +85,22 @@ pub(super) async fn meta(config: RoleConfig, mut stop: Stop) -> Result<(), RoleE
         addresses: vec![member.address.clone()],
         background: background(config.background_mib_per_s, config.scrub_within),
     };
-    let server =
-        MetaServer::open(disk, &config.dir, &member.endpoint, member.managers(), &server_config)?;
+    let (dir, endpoint) = (&config.dir, &member.endpoint);
+    let server = block_in_place(|| {
+        MetaServer::open(disk, dir, endpoint, member.managers(), &server_config)
+    })?;
     let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]);
     let services = Services::new().with(callers, server.handler());
     let managers = member.managers();
-    let listener = Listener::start(&member.endpoint, member.socket, services);
+    let listener = Listener::start(&member.endpoint, member.ear, services);
     let listener = listener.map_err(RoleError::System)?;
-    if config.metrics_listen != "off" {
-        let metrics = Arc::new(Metrics::new(MetaMetrics::new(server.meta().clone())));
-        let listener = super::bind(&config.metrics_listen, "metrics_listen").await?;
-        tokio::spawn(serve_metrics(listener, metrics));
-    }
+    let metrics = Box::new(MetaMetrics::new(server.meta().clone()));
+    around.show(&config, Some(metrics), member.renewal.standing()).await?;
     tracing::info!(server = %member.me, address = %member.address, "a meta server runs");
     let mut fatal = server.meta().fatal();
     let over = |map: &Topology| end_of_run(map, member.me, member.boot, &config.dir);
     let outcome = tokio::select! {
-        () = stop.told() => Ok(()),
+        () = around.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
         reason = fatal.wait_for(Option::is_some) => {
             let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
@@ -103,16 +113,19 @@ pub(super) async fn meta(config: RoleConfig, mut stop: Stop) -> Result<(), RoleE
     outcome
 }
 
-pub(super) async fn data(config: RoleConfig, mut stop: Stop) -> Result<(), RoleError> {
-    let member = Member::begin(&config, ServerRole::Data).await?;
+pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
+    let Some(member) = Member::begin(&config, ServerRole::Data, &mut around).await? else {
+        return Ok(());
+    };
     let node_config =
         DataNodeConfig { me: member.me, root: config.dir.clone(), data: config.data.clone() };
     let node = DataNode::open(&node_config, member.boot, member.managers()).await?;
     let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]);
     let services = Services::new().with(callers, DataFace(node.clone()));
     let managers = member.managers();
-    let listener = Listener::start(&member.endpoint, member.socket, services);
+    let listener = Listener::start(&member.endpoint, member.ear, services);
     let listener = listener.map_err(RoleError::System)?;
+    around.show(&config, None, member.renewal.standing()).await?;
     node.introduce(member.me, vec![member.address.clone()]);
     tracing::info!(server = %member.me, address = %member.address, "a data server runs");
     let over = |map: &Topology| {
@@ -120,7 +133,7 @@ pub(super) async fn data(config: RoleConfig, mut stop: Stop) -> Result<(), RoleE
         over.or_else(|| node.objection(map).map(RoleError::from))
     };
     let outcome = tokio::select! {
-        () = stop.told() => Ok(()),
+        () = around.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
         () = node.watch_space() => unreachable!("it looks as long as it is asked to"),
     };

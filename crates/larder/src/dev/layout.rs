@@ -1,9 +1,6 @@
 //! What lies where in the directory of a cluster that is tried out.
 
-use std::fs;
-use std::io::Write;
 use std::net::TcpListener;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -88,17 +85,6 @@ impl Layout {
         };
         Ok(Self { nodes: (0..nodes).map(&mut node).collect::<std::io::Result<_>>()? })
     }
-}
-
-/// Writes a file that only its owner can read; it is there whole or not at all.
-pub(super) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let new = path.with_extension("new");
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// The process of one role of a node.

@@ -12,10 +12,10 @@ use larder_types::ServerId;
 use larder_types::limits::BLOCK_BYTES;
 use serde::Serialize;
 
-use super::layout::{Layout, PartPlace, PartRole, write_private};
+use super::layout::{Layout, PartPlace, PartRole};
 use super::{DevError, ablation, file_error};
 use crate::args::DevClusterArgs;
-use crate::credentials;
+use crate::{credentials, private};
 
 /// File of the layout.
 const LAYOUT: &str = "cluster.toml";
@@ -136,11 +136,11 @@ fn make(root: &Path, path: &Path, nodes: usize, args: &DevClusterArgs) -> Result
         let text = toml::to_string(&written).map_err(|error| DevError::Found(error.to_string()))?;
         let file = part.dir.join("role.toml");
         fs::create_dir_all(&part.dir).map_err(|source| file_error(&part.dir, source))?;
-        write_private(&file, &text).map_err(|source| file_error(&file, source))?;
+        private::write(&file, &text).map_err(|source| file_error(&file, source))?;
     }
     // Last: a directory without it was not made whole.
     let text = toml::to_string(&layout).map_err(|error| DevError::Found(error.to_string()))?;
-    write_private(path, &text).map_err(|source| file_error(path, source))?;
+    private::write(path, &text).map_err(|source| file_error(path, source))?;
     Ok(layout)
 }
 

@@ -6,6 +6,7 @@ use larder_types::ClusterId;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::limits::{CERTIFICATE_VALIDITY, CLOCK_MARGIN};
 use crate::tests::{Log, authority, data_server, endpoint, expired, peer, socket, soon};
 use crate::{Endpoint, Fingerprint, Listener, Services, TokenError};
 
@@ -33,6 +34,10 @@ struct Cluster {
 
 const MANAGER: ServerId = ServerId(0);
 
+fn cell(authority: Authority) -> AuthorityCell {
+    Arc::new(OnceLock::from(authority))
+}
+
 async fn cluster(authority: Authority, folder: &std::path::Path) -> Cluster {
     // Two that have the same key: one for the listener, one for the test.
     let path = folder.join("authority.pem");
@@ -40,7 +45,8 @@ async fn cluster(authority: Authority, folder: &std::path::Path) -> Cluster {
     let signing = Authority::load(authority.cluster(), &path).unwrap();
     let identity = authority.identity(MANAGER, Roles::of(&[Role::Manager])).unwrap();
     let (endpoint, book) = (endpoint(&identity), Book::default());
-    let services = Services::new().with_enrolment(Enrolment::new(signing, book.clone()));
+    let enrolment = Enrolment::new(cell(signing), book.clone(), CERTIFICATE_VALIDITY);
+    let services = Services::new().with_enrolment(enrolment);
     let listener = Listener::start(&endpoint, socket().await, services).unwrap();
     let fingerprint = authority.fingerprint();
     Cluster { authority: Arc::new(authority), book, fingerprint, listener, _endpoint: endpoint }
@@ -138,7 +144,8 @@ async fn a_joiner_says_nothing_to_another_cluster_nor_to_one_that_is_no_manager(
     let path = folder.path().join("copied.pem");
     ours.authority.save(&path).unwrap();
     let signing = Authority::load(ClusterId(7), &path).unwrap();
-    let services = Services::new().with_enrolment(Enrolment::new(signing, ours.book.clone()));
+    let enrolment = Enrolment::new(cell(signing), ours.book.clone(), CERTIFICATE_VALIDITY);
+    let services = Services::new().with_enrolment(enrolment);
     let listener = Listener::start(&endpoint(&identity), socket().await, services).unwrap();
     let stranger = join(&listener.address().to_string(), &ours.token(None)).await;
     assert!(matches!(stranger, Err(JoinError::Stranger(_))), "{stranger:?}");
@@ -167,7 +174,7 @@ async fn a_member_renews_its_certificate_and_one_that_was_removed_does_not() {
     let cluster = cluster(authority(), folder.path()).await;
     let roles = Roles::of(&[Role::Meta, Role::Proxy]);
     let ending = crate::authority::Validity {
-        from: SystemTime::now() - Duration::from_secs(60),
+        from: SystemTime::now() - CLOCK_MARGIN - Duration::from_secs(3 * 3600),
         to: SystemTime::now() + Duration::from_secs(3600),
     };
     let renewing = async |server, valid| {
@@ -184,8 +191,39 @@ async fn a_member_renews_its_certificate_and_one_that_was_removed_does_not() {
 
     let (removed, ..) = renewing(66, ending).await;
     assert!(matches!(removed, Err(JoinError::Refused(Refusal::NotRenewed))), "{removed:?}");
-    let (too_late, ..) = renewing(3, expired()).await;
-    assert!(too_late.is_err());
+    // Ended, it is of use for nothing but this: a machine that was off for long comes back.
+    let (late, subject, _) = renewing(3, expired()).await;
+    assert_eq!(late.unwrap().subject(), subject);
+    let (removed, ..) = renewing(66, expired()).await;
+    assert!(matches!(removed, Err(JoinError::Refused(Refusal::NotRenewed))), "{removed:?}");
+    let foreign = Authority::create(ClusterId(7)).unwrap();
+    let foreign = foreign.identity_valid(ServerId(3), roles, expired()).unwrap();
+    let stranger = renew(&Credentials::new(&foreign).unwrap(), MANAGER, &cluster.address()).await;
+    assert!(stranger.is_err(), "of another authority");
+}
+
+#[tokio::test]
+async fn a_manager_without_the_key_puts_servers_off_until_it_has_it() {
+    let authority = authority();
+    let identity = authority.identity(MANAGER, Roles::of(&[Role::Manager])).unwrap();
+    let (endpoint, book, key) = (endpoint(&identity), Book::default(), AuthorityCell::default());
+    let enrolment = Enrolment::new(key.clone(), book.clone(), Duration::from_secs(3600));
+    let services = Services::new().with_enrolment(enrolment);
+    let listener = Listener::start(&endpoint, socket().await, services).unwrap();
+    let member = authority.identity(ServerId(3), Roles::all()).unwrap();
+    let credentials = Credentials::new(&member).unwrap();
+    let address = listener.address().to_string();
+    let put_off = renew(&credentials, MANAGER, &address).await;
+    assert!(matches!(put_off, Err(JoinError::Refused(Refusal::NotNow))), "{put_off:?}");
+
+    let text = authority.to_pem();
+    drop(key.set(Authority::from_pem(ClusterId(7), text.as_bytes()).unwrap()));
+    let renewed = renew(&credentials, MANAGER, &address).await.unwrap();
+    let left = renewed.valid_until().duration_since(SystemTime::now()).unwrap();
+    assert!(left <= Duration::from_secs(3600), "as long as the manager says: {left:?}");
+    let until_renewal = renewed.renewal_at().duration_since(SystemTime::now()).unwrap();
+    let expected = Duration::from_secs(2400);
+    assert!(until_renewal.abs_diff(expected) < Duration::from_secs(60), "{until_renewal:?}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::UnixTime;
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::*;

@@ -88,7 +88,7 @@ impl ManagersClient {
         let call = ManagerCall::IssueToken(Box::new(server), expires_ms);
         // As long as the manager waits for the three things that it has to wait for, and a moment.
         let wait = Duration::from_millis(3 * PROPOSE_WAIT_MS + MAP_ANSWER_MS);
-        let (map, mut end) = (self.map(), NotIssued::NotFounder);
+        let (map, mut end) = (self.map(), NotIssued::NoAuthority);
         for manager in self.known.contacts.all(&map) {
             let deadline = Instant::now() + wait;
             match self.known.contacts.call(&map, manager, &call, deadline).await {
@@ -100,7 +100,7 @@ impl ManagersClient {
                 Ok((ManagerReply::NotIssued, why)) => {
                     return Err(NotIssued::Told(String::from_utf8_lossy(&why).into_owned()));
                 }
-                Ok((ManagerReply::NotFounder, _)) => {}
+                Ok((ManagerReply::NoAuthority, _)) => {}
                 Err(error @ (CallError::NotSent(_) | CallError::Denied(_))) => {
                     tracing::debug!(%manager, %error, "a manager cannot be asked");
                     end = NotProposed::NoLeader.into();
@@ -110,6 +110,30 @@ impl ManagersClient {
             }
         }
         Err(end)
+    }
+}
+
+impl ManagersClient {
+    /// Where managers may be.
+    #[must_use]
+    pub fn places(&self) -> Vec<(ServerId, String)> {
+        self.known.contacts.places(&self.map())
+    }
+
+    /// The text of the authority's file, of the first other manager that gives it; for managers.
+    pub(crate) async fn authority(&self, me: ServerId) -> Option<Bytes> {
+        let map = self.map();
+        for manager in self.known.contacts.all(&map).into_iter().filter(|it| *it != me) {
+            let deadline = Instant::now() + Duration::from_millis(MAP_ANSWER_MS);
+            let call = ManagerCall::Authority;
+            match self.known.contacts.call(&map, manager, &call, deadline).await {
+                Ok((ManagerReply::Authority, text)) => return Some(text),
+                Ok((reply, _)) => tracing::debug!(%manager, ?reply, "no key of the authority"),
+                // A manager of an older release does not understand the question.
+                Err(error) => tracing::debug!(%manager, %error, "no key of the authority"),
+            }
+        }
+        None
     }
 }
 

@@ -48,6 +48,18 @@ impl Contacts {
         all.into_iter().filter(|id| !is_removed(map, *id)).collect()
     }
 
+    /// Where they may be: each as the map says, and as this process was told.
+    pub(super) fn places(&self, map: &Topology) -> Vec<(ServerId, String)> {
+        let named = |id: &ServerId| map.servers.get(id)?.addresses.first().cloned();
+        let told = |id: &ServerId| self.first.lock().get(id).map(|first| first.address.clone());
+        let mut places = Vec::new();
+        for id in self.all(map) {
+            let known: BTreeSet<String> = named(&id).into_iter().chain(told(&id)).collect();
+            places.extend(known.into_iter().map(|address| (id, address)));
+        }
+        places
+    }
+
     /// Ways to a manager, the likeliest first.
     fn of(&self, map: &Topology, manager: ServerId) -> Vec<Peer<ManagerService>> {
         if is_removed(map, manager) {
@@ -93,7 +105,7 @@ impl Contacts {
     ///
     /// # Errors
     /// [`CallError`] of the last way, if none led there.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         map: &Topology,
         manager: ServerId,

@@ -46,9 +46,11 @@ pub enum ManagerError {
 /// Why no token was made, by what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NotIssued {
-    /// Ask the manager that founded the cluster: only it has the authority's key.
-    #[error("this manager cannot sign certificates: ask the one that founded the cluster")]
-    NotFounder,
+    /// Later, or ask another manager: this one has not been given the authority's key yet.
+    #[error(
+        "this manager cannot sign certificates yet: the authority's key is still to come from another manager"
+    )]
+    NoAuthority,
     /// As it says. A server may have been given a place in the map, which nobody takes.
     #[error(transparent)]
     NotProposed(#[from] NotProposed),

@@ -29,7 +29,7 @@ use crate::wire::ManagerReply;
 pub struct Founding {
     /// Its settings, for ever.
     pub settings: Settings,
-    /// The founder: a manager. It alone can let servers join.
+    /// The founder: a manager.
     pub manager: NewServer,
     /// The other first servers.
     pub servers: Vec<NewServer>,
@@ -38,7 +38,7 @@ pub struct Founding {
 }
 
 /// Founds a cluster in a directory, made if it is missing: it is then the directory of the founder, which has the id
-/// 0. Returns a token for each of the other servers, in their order. Blocks.
+/// 0. Returns a token for each of the other servers, in their order: their ids follow the founder's. Blocks.
 ///
 /// # Errors
 /// [`ManagerError`]; the directory is then nobody's.

@@ -8,13 +8,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder, Role, Subject};
 use larder_protocol::manager::quorum::QuorumMessage;
-use larder_protocol::manager::state::{Command, MapVersion, NewServer, ServerState};
+use larder_protocol::manager::state::{
+    Command, MapVersion, NewServer, ServerRecord, ServerRole, ServerState,
+};
 use larder_types::ServerId;
 use larder_types::codec::decode;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::driver::Input;
+use super::error::NotIssued;
 use super::maps::Published;
 use super::tokens::Issuer;
 use crate::limits::MAP_WAIT_MS;
@@ -24,8 +27,7 @@ use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 pub(super) struct Desk {
     pub(super) inbox: SyncSender<Input>,
     pub(super) maps: watch::Receiver<Arc<Published>>,
-    /// The founder's.
-    pub(super) issuer: Option<Arc<Issuer>>,
+    pub(super) issuer: Arc<Issuer>,
 }
 
 impl Handler<ManagerService> for Desk {
@@ -51,12 +53,14 @@ impl Handler<ManagerService> for Desk {
                     tracing::warn!(%from, "only a manager may ask for join tokens");
                     let why = Bytes::from_static(b"only a manager may ask for join tokens");
                     responder.answer(&ManagerReply::NotIssued, why);
-                } else if let Some(issuer) = &self.issuer {
-                    let expires = expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms));
-                    tokio::spawn(issue(issuer.clone(), *server, expires, responder));
                 } else {
-                    responder.answer(&ManagerReply::NotFounder, Bytes::new());
+                    let expires = expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms));
+                    tokio::spawn(issue(self.issuer.clone(), *server, expires, responder));
                 }
+            }
+            ManagerCall::Authority => {
+                let (reply, text) = self.authority_for(from);
+                responder.answer(&reply, text);
             }
         }
     }
@@ -110,6 +114,26 @@ impl Desk {
         state == Some(ServerState::Removed)
     }
 
+    /// The authority's key, for a manager that the map knows as one.
+    fn authority_for(&self, from: &PeerIdentity) -> (ManagerReply, Bytes) {
+        let record = self.maps.borrow().map.servers.get(&from.subject.server).cloned();
+        let manages = |record: &ServerRecord| {
+            record.roles.contains(&ServerRole::Manager) && record.state != ServerState::Removed
+        };
+        if !from.subject.roles.has(Role::Manager) || !record.as_ref().is_none_or(manages) {
+            tracing::warn!(%from, "only a manager may ask for the authority's key");
+            return (ManagerReply::NotAllowed, Bytes::new());
+        }
+        match self.issuer.authority.get() {
+            // A map that does not know it yet is older than it.
+            Some(authority) if record.is_some() => {
+                tracing::info!(%from, "the authority's key is given to another manager");
+                (ManagerReply::Authority, authority.to_pem().into())
+            }
+            _ => (ManagerReply::NoAuthority, Bytes::new()),
+        }
+    }
+
     fn propose(&self, command: Command, responder: Responder<ManagerService>) {
         let (reply, input) = match self.inbox.try_send(Input::Propose(command, responder)) {
             Ok(()) => return,
@@ -132,6 +156,7 @@ async fn issue(
         Ok((server, token)) => {
             responder.answer(&ManagerReply::Issued(server), token.to_string().into());
         }
+        Err(NotIssued::NoAuthority) => responder.answer(&ManagerReply::NoAuthority, Bytes::new()),
         Err(error) => {
             tracing::warn!(%error, "no join token was made");
             responder.answer(&ManagerReply::NotIssued, error.to_string().into());

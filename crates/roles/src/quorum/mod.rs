@@ -15,6 +15,7 @@
 //! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
 //! | `inspect.rs` | what of it a stopped manager keeps, checked |
 //! | `found.rs`, `tokens.rs` | the first start, and how other servers come in |
+//! | `authority.rs` | the authority's key, which every manager has or asks the others for |
 //!
 //! Towards the other managers a manager is a server like any other: it says through a [`ManagersClient`] that it is
 //! there, and has its own proposals agreed on through it, whoever leads.
@@ -25,6 +26,7 @@
 //! 2. Nothing that was agreed on leaves before it is durable here: `larder_protocol::manager::quorum`.
 //! 3. Who speaks is who its certificate says; what only managers may say is taken from managers alone.
 
+mod authority;
 mod disk;
 mod driver;
 mod error;
@@ -37,31 +39,32 @@ mod membership;
 mod tokens;
 mod v1;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use larder_env::RealDisk;
 use larder_env::rng::unique_u64;
 use larder_net::{
-    Authority, Credentials, Endpoint, Enrolment, Identity, JoinToken, Listener, Roles, Services,
+    AuthorityCell, Credentials, Ear, Endpoint, Enrolment, JoinToken, Listener, Roles, Services,
 };
 use larder_protocol::manager::state::NewServer;
-use larder_types::{BootId, ClusterId, ServerId};
-use tokio::net::TcpListener;
+use larder_types::{BootId, ServerId};
 use tokio::sync::{oneshot, watch};
 
 pub use error::{ManagerError, NotIssued};
 pub use found::{Founding, found};
 pub(crate) use inspect::inspect;
 pub use member::Seat;
+pub(crate) use tokens::admission_of;
 
-use crate::identity::IDENTITY_FILE;
 use crate::limits::MANAGER_INBOX_MAX;
 use crate::managers::{Contacts, ManagersClient, Presence, Run};
+use crate::renewal::{Renewal, Standing};
 use crate::wire::ManagerService;
+use authority::{Asking, Keeper};
 use disk::QuorumDisk;
 use driver::{Driver, Outlets};
 use handler::Desk;
@@ -70,8 +73,8 @@ use member::Member;
 use membership::named_in;
 use tokens::{Admitted, Issuer, TokenBook};
 
-/// The authority's key and certificate, in the founder's directory.
-const AUTHORITY_FILE: &str = "authority.pem";
+/// The authority's key and certificate, in each manager's directory.
+pub const AUTHORITY_FILE: &str = "authority.pem";
 /// Held while a process uses the directory.
 const LOCK_FILE: &str = "lock";
 
@@ -85,6 +88,8 @@ pub struct ManagerConfig {
     /// Other managers, to begin with: some of those that there are, for one that has joined; for others only those
     /// that have moved since.
     pub managers: Vec<(ServerId, String)>,
+    /// How long the certificates are valid that it signs.
+    pub certificate_life: Duration,
 }
 
 /// A manager that runs. Dropped, it stops soon; [`Manager::stop`] waits until it has.
@@ -93,9 +98,11 @@ pub struct Manager {
     address: String,
     client: Arc<ManagersClient>,
     seat: watch::Receiver<Seat>,
-    issuer: Option<Arc<Issuer>>,
+    issuer: Arc<Issuer>,
+    renewal: Renewal,
     stopping: Arc<AtomicBool>,
     ended: Option<oneshot::Receiver<Result<(), ManagerError>>>,
+    _asking: Option<Asking>,
     _listener: Listener,
     _presence: Presence,
 }
@@ -115,16 +122,19 @@ impl Manager {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(config: ManagerConfig, socket: TcpListener) -> Result<Self, ManagerError> {
+    pub fn start(config: ManagerConfig, ear: impl Into<Ear>) -> Result<Self, ManagerError> {
+        let ear = ear.into();
         let disk = Arc::new(RealDisk::open(&config.dir)?);
         let lock = disk.lock(LOCK_FILE)?;
-        let identity = Identity::load(&config.dir.join(IDENTITY_FILE))?;
+        let keeper = Keeper::open(&config.dir, config.certificate_life)?;
+        let identity = &keeper.identity;
         let (me, cluster) = (identity.subject().server, identity.subject().cluster);
         let address = match config.address {
             Some(address) => address,
-            None => socket.local_addr()?.to_string(),
+            None => ear.address()?.to_string(),
         };
-        let endpoint = Endpoint::new(Credentials::new(&identity)?);
+        let credentials = Credentials::new(identity)?;
+        let endpoint = Endpoint::new(credentials.clone());
         let log = QuorumDisk::open(disk.clone(), cluster, me)?;
         let own = [(me, address.clone())];
         let first = named_in(log.stored()).into_iter().chain(config.managers).chain(own);
@@ -146,21 +156,21 @@ impl Manager {
         };
 
         let client = Arc::new(ManagersClient::start(contacts));
-        let (mut services, mut issuer) = (Services::new(), None);
-        if let Some(authority) = authority_in(&config.dir, cluster)? {
-            let book = Arc::new(TokenBook::open(disk)?);
-            issuer = Some(Arc::new(Issuer {
-                authority: authority.fingerprint(),
-                book: book.clone(),
-                managers: client.clone(),
-                maps: maps.clone(),
-            }));
-            let admitted = Admitted { book, maps: maps.clone() };
-            services = services.with_enrolment(Enrolment::new(authority, admitted));
-        }
+        let (book, authority) = (Arc::new(TokenBook::open(disk)?), keeper.authority.clone());
+        let issuer = Arc::new(Issuer {
+            authority: authority.clone(),
+            book: book.clone(),
+            managers: client.clone(),
+            maps: maps.clone(),
+        });
+        let admitted = Admitted { book, maps: maps.clone() };
+        let enrolment = Enrolment::new(authority, admitted, config.certificate_life);
         let desk = Desk { inbox: inbox_in, maps, issuer: issuer.clone() };
+        let services = Services::new().with_enrolment(enrolment);
         let services = services.with::<ManagerService>(Roles::all(), desk);
-        let listener = Listener::start(&endpoint, socket, services)?;
+        let listener = Listener::start(&endpoint, ear, services)?;
+        let asking = keeper.ask(&client);
+        let renewal = keeper.renew(credentials, &client);
         let ended = Some(begin(driver)?);
         let (boot, addresses) = (BootId(unique_u64()), vec![address.clone()]);
         let run = Run { server: me, boot, addresses, has: Vec::new() };
@@ -172,8 +182,10 @@ impl Manager {
             client,
             seat,
             issuer,
+            renewal,
             stopping,
             ended,
+            _asking: asking,
             _listener: listener,
             _presence: presence,
         })
@@ -203,7 +215,19 @@ impl Manager {
         self.seat.clone()
     }
 
-    /// Gives a server a place in the map, and a token with which it takes it. Only the founder can.
+    /// The authority, once it is here.
+    #[must_use]
+    pub fn authority(&self) -> &AuthorityCell {
+        &self.issuer.authority
+    }
+
+    /// How long its certificate is good for.
+    #[must_use]
+    pub fn standing(&self) -> &Arc<Standing> {
+        self.renewal.standing()
+    }
+
+    /// Gives a server a place in the map, and a token with which it takes it.
     ///
     /// # Errors
     /// [`NotIssued`], by what to do.
@@ -212,8 +236,7 @@ impl Manager {
         server: NewServer,
         expires: Option<SystemTime>,
     ) -> Result<(ServerId, JoinToken), NotIssued> {
-        let issuer = self.issuer.as_ref().ok_or(NotIssued::NotFounder)?;
-        issuer.issue(server, expires).await
+        self.issuer.issue(server, expires).await
     }
 
     /// Waits until it has stopped; it is then to be dropped.
@@ -238,12 +261,6 @@ impl Manager {
     }
 }
 
-/// The authority, if its key is in this directory.
-fn authority_in(dir: &Path, cluster: ClusterId) -> Result<Option<Authority>, ManagerError> {
-    let path = dir.join(AUTHORITY_FILE);
-    if path.exists() { Ok(Some(Authority::load(cluster, &path)?)) } else { Ok(None) }
-}
-
 /// Starts the thread, and tells how it ended.
 fn begin(driver: Driver) -> Result<oneshot::Receiver<Result<(), ManagerError>>, ManagerError> {
     let (ended_in, ended) = oneshot::channel();
@@ -260,4 +277,4 @@ fn begin(driver: Driver) -> Result<oneshot::Receiver<Result<(), ManagerError>>, 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,7 +1,8 @@
-//! Join tokens: one for each server that the operator names, kept by the manager that has the authority's key.
+//! Join tokens: one for each server that the operator names, kept by the manager that made it.
 //!
 //! A token is in the map, as 32 random bytes and an end, so that it can be called back there. Its secret is not: it
-//! lies beside the authority's key, in a file of its own (`docs/formats/quorum.md`).
+//! lies beside the authority's key, in a file of its own (`docs/formats/quorum.md`), and is of use at that manager
+//! alone. If that one is lost, another makes another.
 //!
 //! # Invariants
 //!
@@ -16,7 +17,7 @@ use larder_env::disk::{read_file, replace_file};
 use larder_env::rng::fill_secret;
 use larder_env::{Disk, DiskError};
 use larder_net::{
-    Admission, Fingerprint, JoinToken, Refusal, Roles, Subject, TokenId, TokenRecord,
+    Admission, AuthorityCell, Fingerprint, JoinToken, Refusal, Roles, Subject, TokenId, TokenRecord,
 };
 use larder_protocol::manager::state::{self, Command, NewServer, Outcome, ServerState, Topology};
 use larder_types::ServerId;
@@ -148,7 +149,7 @@ impl Admission for Admitted {
 
 /// What makes tokens at a manager that runs: book and authority, and the way to have servers agreed on.
 pub(super) struct Issuer {
-    pub(super) authority: Fingerprint,
+    pub(super) authority: AuthorityCell,
     pub(super) book: Arc<TokenBook>,
     pub(super) managers: Arc<ManagersClient>,
     pub(super) maps: watch::Receiver<Arc<Published>>,
@@ -161,6 +162,7 @@ impl Issuer {
         server: NewServer,
         expires: Option<SystemTime>,
     ) -> Result<(ServerId, JoinToken), NotIssued> {
+        let authority = self.authority.get().ok_or(NotIssued::NoAuthority)?.fingerprint();
         let roles = roles_of(&server.roles);
         let [add_token, add_server] = admission_of(server, expires);
         let Outcome::Token(place) = self.managers.propose(add_token).await?? else {
@@ -176,7 +178,7 @@ impl Issuer {
             Ok(Ok(newest)) => newest.clone(),
             Ok(Err(_)) | Err(_) => return Err(NotProposed::Unknown.into()),
         };
-        let token = self.book.add(self.authority, (server, roles), place, expires)?;
+        let token = self.book.add(authority, (server, roles), place, expires)?;
         let book = self.book.clone();
         let saved = tokio::task::spawn_blocking(move || book.save(&newest.map));
         saved.await.map_err(|ended| ManagerError::System(ended.into()))??;
@@ -185,7 +187,7 @@ impl Issuer {
 }
 
 /// What has to be agreed on for a server's token: that there is one, then that it lets this server in.
-pub(super) fn admission_of(server: NewServer, expires: Option<SystemTime>) -> [Command; 2] {
+pub(crate) fn admission_of(server: NewServer, expires: Option<SystemTime>) -> [Command; 2] {
     let mut hash = [0; 32];
     fill_secret(&mut hash);
     let expires_ms = expires.map_or(u64::MAX, since_1970_ms);

@@ -13,10 +13,10 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use super::support::{
-    Idle, contact, found_with, is, join_and_start, new_server, start, until, until_seen,
+    Idle, config, contact, found_with, is, join_and_start, new_server, start, until, until_seen,
 };
 use crate::managers::{Managers, NotProposed};
-use crate::quorum::{Founding, Manager, ManagerConfig, ManagerError, found};
+use crate::quorum::{Founding, Manager, ManagerError, found};
 use crate::wire::{ManagerMessageIn, ManagerService};
 
 /// Makes a bucket; asks again when nobody knows what came of it, as a manager that stops leaves it.
@@ -87,7 +87,7 @@ async fn one_process_at_a_time_uses_a_directory_and_nobody_founds_twice_in_it() 
     let (dir, _) = found_with(Vec::new());
     let manager = start(dir.path(), Vec::new()).await;
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let config = ManagerConfig { dir: dir.path().to_owned(), address: None, managers: Vec::new() };
+    let config = config(dir.path(), Vec::new());
     assert!(matches!(Manager::start(config, socket), Err(ManagerError::Disk(_))));
     manager.stop().await.unwrap();
     let founding = Founding {
@@ -136,9 +136,7 @@ async fn managers_that_all_lost_their_power_find_each_other_by_their_logs() {
     let mut managers = Vec::new();
     for (dir, address) in &homes[1..] {
         let socket = bind_again(address).await;
-        let config =
-            ManagerConfig { dir: dir.path().to_owned(), address: None, managers: Vec::new() };
-        managers.push(Manager::start(config, socket).unwrap());
+        managers.push(Manager::start(config(dir.path(), Vec::new()), socket).unwrap());
     }
     for manager in &managers {
         until_bucket(manager, "kept").await;

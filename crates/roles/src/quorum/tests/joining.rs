@@ -1,17 +1,28 @@
 //! How servers come in, go silent and come back.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use larder_net::{
-    Authority, Credentials, Endpoint, JoinError, Refusal, Role, Roles, TokenRecord, join,
+    Authority, Credentials, Endpoint, Identity, JoinError, Refusal, Role, Roles, TokenRecord, join,
 };
 use larder_protocol::manager::state::{self, Command, Outcome, ServerRole, ServerState};
 use larder_types::{BootId, ClusterId, ServerId};
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
 
-use super::support::{Idle, contact, found_with, is, join_and_start, new_server, start, until};
+use super::support::{
+    Idle, config, contact, found_with, is, join_and_start, new_server, start, until,
+    until_it_signs, until_seen,
+};
+use crate::identity::{IDENTITY_FILE, identity_in};
 use crate::managers::{Contacts, Managers, ManagersClient};
-use crate::quorum::{Manager, NotIssued};
+use crate::quorum::{AUTHORITY_FILE, Manager, NotIssued, Seat};
+use crate::renewal::Renewal;
+use crate::wire::{ManagerCall, ManagerReply};
 
 async fn refused(manager: &Manager, token: &larder_net::JoinToken) -> Refusal {
     match join(manager.address(), token).await {
@@ -77,7 +88,7 @@ async fn unknown_revoked_and_expired_tokens_are_refused() {
 }
 
 #[tokio::test]
-async fn tokens_outlive_a_restart_and_only_the_founder_makes_them() {
+async fn tokens_outlive_a_restart_and_every_manager_makes_them() {
     let (dir, tokens) = found_with(vec![new_server("m1", ServerRole::Manager)]);
     let founder = start(dir.path(), Vec::new()).await;
     let (server, token) =
@@ -93,13 +104,17 @@ async fn tokens_outlive_a_restart_and_only_the_founder_makes_them() {
 
     let home = tempfile::tempdir().unwrap();
     let other = join_and_start(home.path(), &founder, &tokens[0].1).await;
-    let p1 = || new_server("p1", ServerRole::Proxy);
-    let issued = other.issue_token(p1(), None).await;
-    assert!(matches!(issued, Err(NotIssued::NotFounder)), "{issued:?}");
+    until_it_signs(&other).await;
+    // It is good where it was made, and whoever joins finds out.
+    let p1 = new_server("p1", ServerRole::Proxy);
+    let (p1_id, p1_token) = other.issue_token(p1, None).await.unwrap();
+    assert_eq!(refused(&founder, &p1_token).await, Refusal::Token);
+    let home = tempfile::tempdir().unwrap();
+    let both = [founder.address().to_owned(), other.address().to_owned()];
+    let joined = identity_in(home.path(), &both, Some(&p1_token)).await.unwrap();
+    assert_eq!(joined.subject().server, p1_id);
 
-    // It can have the founder make them; a proxy cannot.
-    let (p1_id, p1_token) = other.managers().issue_token(p1(), None).await.unwrap();
-    assert_eq!(join(founder.address(), &p1_token).await.unwrap().subject().server, p1_id);
+    // A proxy can have none made, nor is it given the authority's key.
     let endpoint = Endpoint::new(Credentials::new(&identity).unwrap());
     let contacts = Arc::new(Contacts::new(&endpoint, vec![contact(&founder)]));
     let proxy = ManagersClient::start(contacts);
@@ -107,4 +122,83 @@ async fn tokens_outlive_a_restart_and_only_the_founder_makes_them() {
     assert!(matches!(refused, Err(NotIssued::Told(_))), "{refused:?}");
     let map = until(&proxy, "the map", |map| map.servers.contains_key(&p1_id)).await;
     assert!(map.servers.values().all(|server| server.name != "p2"));
+    assert_eq!(proxy.authority(ServerId(99)).await, None);
+    let managers = Contacts::new(&other_endpoint(home.path()), vec![contact(&founder)]);
+    let (deadline, asked) = (Instant::now() + Duration::from_secs(10), ManagerCall::Authority);
+    let answer = managers.call(&map, founder.server(), &asked, deadline).await.unwrap();
+    assert_eq!(answer, (ManagerReply::NotAllowed, Bytes::new()));
+}
+
+/// As the server whose identity is in this directory.
+fn other_endpoint(dir: &Path) -> Arc<Endpoint> {
+    let identity = Identity::load(&dir.join(IDENTITY_FILE)).unwrap();
+    Endpoint::new(Credentials::new(&identity).unwrap())
+}
+
+/// Three managers of which the founder is then lost for good.
+#[tokio::test]
+async fn servers_join_and_renew_without_the_founder() {
+    let servers = vec![
+        new_server("m1", ServerRole::Manager),
+        new_server("m2", ServerRole::Manager),
+        new_server("d0", ServerRole::Data),
+    ];
+    let (dir, tokens) = found_with(servers);
+    let mut brief = config(dir.path(), Vec::new());
+    brief.certificate_life = Duration::from_secs(3);
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let founder = Manager::start(brief, socket).unwrap();
+    let homes = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let m1 = join_and_start(homes[0].path(), &founder, &tokens[0].1).await;
+    let m2 = join_and_start(homes[1].path(), &founder, &tokens[1].1).await;
+    for manager in [&m1, &m2] {
+        until_it_signs(manager).await;
+        let all_vote = |seat: &Seat| seat.members.voters.len() == 3;
+        until_seen(manager.seat(), all_vote).await;
+    }
+    let mode = homes[0].path().join(AUTHORITY_FILE).metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "its owner's alone");
+
+    // A data server with a certificate of three seconds.
+    let address = founder.address().to_owned();
+    let path = homes[2].path().join(IDENTITY_FILE);
+    let identity = identity_in(homes[2].path(), &[address], Some(&tokens[2].1)).await.unwrap();
+    let ends = identity.valid_until();
+    assert!(ends <= SystemTime::now() + Duration::from_secs(3));
+    founder.stop().await.unwrap();
+    drop(dir);
+
+    let credentials = Credentials::new(&identity).unwrap();
+    let endpoint = Endpoint::new(credentials.clone());
+    let contacts = || Arc::new(Contacts::new(&endpoint, vec![contact(&m1), contact(&m2)]));
+    let client = Arc::new(ManagersClient::start(contacts()));
+    let renewal = Renewal::of_member(path.clone(), identity, credentials, client.clone());
+    until_seen(renewal.standing().renewals(), |times| *times >= 1).await;
+    assert!(renewal.standing().seconds_left() > 80.0 * 86_400.0, "as long as theirs is");
+    assert!(Identity::load(&path).unwrap().valid_until() > ends, "and kept");
+    // New connections go on after the old certificate's end: nothing was started again.
+    while SystemTime::now() <= ends {
+        sleep(Duration::from_millis(20)).await;
+    }
+    let later = ManagersClient::start(contacts());
+    until(&later, "the map", |map| map.founded.is_some()).await;
+
+    let (d1, token) = m2.issue_token(new_server("d1", ServerRole::Data), None).await.unwrap();
+    let identity = join(m2.address(), &token).await.unwrap();
+    assert_eq!(identity.subject().server, d1);
+}
+
+#[tokio::test]
+async fn a_manager_whose_certificate_has_ended_signs_another_for_itself() {
+    let (dir, _) = found_with(Vec::new());
+    let path = dir.path().join(IDENTITY_FILE);
+    let subject = Identity::load(&path).unwrap().subject();
+    let authority = dir.path().join(AUTHORITY_FILE);
+    let authority = Authority::load(subject.cluster, &authority).unwrap();
+    let ended = authority.identity_for(subject.server, subject.roles, Duration::ZERO).unwrap();
+    ended.save(&path).unwrap();
+    let manager = start(dir.path(), Vec::new()).await;
+    assert!(manager.standing().seconds_left() > 80.0 * 86_400.0);
+    let is_up = |map: &state::Topology| is(map, ServerId(0), ServerState::Up);
+    until(manager.managers(), "up", is_up).await;
 }

@@ -4,5 +4,5 @@ mod cluster;
 mod disk;
 mod joining;
 mod member;
-mod support;
+pub(crate) mod support;
 mod tokens;

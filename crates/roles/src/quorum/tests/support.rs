@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_net::limits::CERTIFICATE_VALIDITY;
 use larder_net::{Credentials, Endpoint, JoinToken};
 use larder_protocol::manager::state::{NewServer, ServerRole, ServerState, Settings, Topology};
 use larder_protocol::placement::{FailureDomains, Weight};
@@ -12,7 +13,7 @@ use larder_types::{BootId, ServerId};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::identity::identity_in;
 use crate::managers::{Contacts, Managers, ManagersClient, Presence, Run};
@@ -36,7 +37,7 @@ fn soon() -> Instant {
 }
 
 /// Waits until the map that is known there is so.
-pub(super) async fn until(
+pub(crate) async fn until(
     managers: &ManagersClient,
     what: &str,
     is: impl Fn(&Topology) -> bool,
@@ -57,7 +58,7 @@ pub(super) fn is(map: &Topology, server: ServerId, state: ServerState) -> bool {
 }
 
 /// Waits until what is watched is so.
-pub(super) async fn until_seen<T>(mut seen: watch::Receiver<T>, is: impl FnMut(&T) -> bool) {
+pub(crate) async fn until_seen<T>(mut seen: watch::Receiver<T>, is: impl FnMut(&T) -> bool) {
     drop(timeout_at(soon(), seen.wait_for(is)).await.expect("in time").unwrap());
 }
 
@@ -72,8 +73,21 @@ pub(super) fn found_with(servers: Vec<NewServer>) -> (TempDir, Vec<(ServerId, Jo
 
 pub(super) async fn start(dir: &Path, managers: Vec<(ServerId, String)>) -> Manager {
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let config = ManagerConfig { dir: dir.to_owned(), address: None, managers };
-    Manager::start(config, socket).unwrap()
+    Manager::start(config(dir, managers), socket).unwrap()
+}
+
+pub(super) fn config(dir: &Path, managers: Vec<(ServerId, String)>) -> ManagerConfig {
+    let certificate_life = CERTIFICATE_VALIDITY;
+    ManagerConfig { dir: dir.to_owned(), address: None, managers, certificate_life }
+}
+
+/// Waits until a manager has the authority's key.
+pub(crate) async fn until_it_signs(manager: &Manager) {
+    let deadline = soon();
+    while manager.authority().get().is_none() {
+        assert!(Instant::now() < deadline, "the authority's key never came");
+        sleep(Duration::from_millis(10)).await;
+    }
 }
 
 pub(super) fn contact(manager: &Manager) -> (ServerId, String) {

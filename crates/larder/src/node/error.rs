@@ -1,0 +1,116 @@
+//! Why a machine of a cluster does not start, or has stopped.
+
+use std::io;
+use std::path::Path;
+
+use larder_net::SecretError;
+use larder_roles::node::NotEntered;
+
+use super::RECORD;
+use crate::cluster::RoleError;
+use crate::credentials::CredentialsError;
+use crate::exit;
+use crate::server::ServerError;
+
+/// See the module's head.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodeError {
+    #[error("{what} {found:?} is not allowed; use {remedy}")]
+    Peers { what: &'static str, found: String, remedy: &'static str },
+    #[error(
+        "which of the peers is this machine? {why}: say so with --me HOST:PORT, as it stands in the list"
+    )]
+    WhoAmI { why: String },
+    #[error("--me {me} is none of the peers: add it to the list on all machines")]
+    NotAPeer { me: String },
+    #[error(
+        "this directory is {name}'s, which is not in the list of peers any more. To have it in the cluster, put it back \
+         into the list. To take it out for good, start it with the old list, then on another machine `larder drain` and \
+         `larder remove` each of its servers, and empty this directory"
+    )]
+    NotListed { name: String },
+    #[error(
+        "this directory is {name}'s, and not {me}'s: a machine keeps its name. Start it with --me {name}, or take {name} \
+         out of the cluster with `larder remove` and start {me} with an empty directory"
+    )]
+    OtherName { name: String, me: String },
+    #[error(
+        "{dir} has the store of a single node: start it without --peer. It does not become a machine of a cluster; \
+         copy its objects over S3"
+    )]
+    SingleNode { dir: String },
+    #[error("{dir} is the directory of one role: start it with `larder manager|meta|data|proxy`")]
+    OneRole { dir: String },
+    #[error("{dir} is in use by another process: {reason}")]
+    InUse { dir: String, reason: String },
+    #[error(
+        "{dir} has no {RECORD}, but {found} is there: restore {RECORD}. If the machine is to begin anew, remove its \
+         servers from the cluster and empty the directory"
+    )]
+    NoRecord { dir: String, found: String },
+    #[error("{path} is not what it should be ({reason}): restore it")]
+    Record { path: String, reason: String },
+    #[error(
+        "a machine comes in with a secret: make one with `larder secret`, and name its file with --secret-file"
+    )]
+    NoSecret,
+    #[error("the secret file {path}: {source}")]
+    SecretFile { path: String, source: io::Error },
+    #[error("the secret file {path} can be read by others: chmod 600")]
+    SecretExposed { path: String },
+    #[error("the secret file {path}: {source}")]
+    Secret { path: String, source: SecretError },
+    #[error(
+        "the address {name} cannot be listened on: {source}; it must be an address of this machine"
+    )]
+    Listen { name: String, source: io::Error },
+    #[error("{path}: {source}")]
+    File { path: String, source: io::Error },
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    #[error(transparent)]
+    Entered(#[from] NotEntered),
+    #[error(transparent)]
+    Role(#[from] RoleError),
+    #[error(
+        "all servers of this machine were removed from the cluster for good; empty {dir} to use it again"
+    )]
+    AllRemoved { dir: String },
+    #[error("{0}")]
+    Server(#[from] Box<ServerError>),
+    #[error("the system does not let the server run: {0}")]
+    System(io::Error),
+}
+
+impl From<ServerError> for NodeError {
+    fn from(error: ServerError) -> Self {
+        Self::Server(Box::new(error))
+    }
+}
+
+impl NodeError {
+    pub(super) fn file(path: &Path, source: io::Error) -> Self {
+        Self::File { path: path.display().to_string(), source }
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Peers { .. }
+            | Self::WhoAmI { .. }
+            | Self::NotAPeer { .. }
+            | Self::NotListed { .. }
+            | Self::OtherName { .. }
+            | Self::NoSecret
+            | Self::Secret { .. }
+            | Self::SecretFile { .. }
+            | Self::SecretExposed { .. }
+            | Self::Entered(NotEntered::OtherList { .. } | NotEntered::TooFew { .. }) => {
+                exit::USAGE
+            }
+            Self::Role(error) => error.code(),
+            Self::Server(error) => error.code(),
+            Self::AllRemoved { .. } => exit::REMOVED,
+            _ => exit::CANNOT_START,
+        }
+    }
+}

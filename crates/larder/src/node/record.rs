@@ -1,0 +1,144 @@
+//! `DIR/node.toml`: which machine of which cluster a directory is.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use larder_protocol::manager::state::ServerRole;
+use larder_roles::node::{Entered, ROLES, role_name};
+use larder_types::ServerId;
+use serde::{Deserialize, Serialize};
+
+use super::NodeError;
+use crate::cluster::RoleConfig;
+use crate::private;
+
+/// The file.
+pub(crate) const RECORD: &str = "node.toml";
+const VERSION: u32 = 1;
+const HEAD: &str =
+    "# Which machine of which cluster this directory is. Written by larder server.\n";
+
+/// See the module's head.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(super) version: u32,
+    /// The cluster's id, 16 hexadecimal digits; for people.
+    pub(super) cluster: String,
+    /// The machine's name, and where the others reach it.
+    pub(super) name: String,
+    /// Managers to begin with, `ID@HOST:PORT`.
+    pub(super) managers: Vec<String>,
+    /// The machine's servers: role to id.
+    pub(super) servers: BTreeMap<String, u32>,
+}
+
+impl Record {
+    /// Of a machine that has come in.
+    pub(super) fn of(name: &str, entered: &Entered) -> Self {
+        let servers = entered.servers.iter().map(|(role, id)| (role_name(*role).to_owned(), id.0));
+        Self {
+            version: VERSION,
+            cluster: format!("{:016x}", entered.cluster.0),
+            name: name.to_owned(),
+            managers: managers_told(&entered.managers),
+            servers: servers.collect(),
+        }
+    }
+
+    /// That of a directory, if there is one.
+    pub(super) fn load(dir: &Path) -> Result<Option<Self>, NodeError> {
+        let path = dir.join(RECORD);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(NodeError::file(&path, source)),
+        };
+        let wrong = |reason: String| NodeError::Record { path: path.display().to_string(), reason };
+        let record: Self = toml::from_str(&text).map_err(|e| wrong(e.message().to_owned()))?;
+        if record.version != VERSION {
+            let version = record.version;
+            return Err(wrong(format!("it has version {version}, this release knows {VERSION}")));
+        }
+        Ok(Some(record))
+    }
+
+    /// Keeps it, durably. Blocks.
+    pub(super) fn save(&self, dir: &Path) -> Result<(), NodeError> {
+        let path = dir.join(RECORD);
+        private::write(&path, &self.text()).map_err(|source| NodeError::file(&path, source))
+    }
+
+    fn text(&self) -> String {
+        let text = toml::to_string(self).expect("text, numbers and lists are TOML");
+        format!("{HEAD}{text}")
+    }
+
+    /// The roles of the machine.
+    pub(super) fn roles(&self) -> impl Iterator<Item = ServerRole> {
+        ROLES.into_iter().filter(|role| self.servers.contains_key(role_name(*role)))
+    }
+
+    /// What every role's configuration begins with.
+    pub(super) fn role(&self, dir: &Path, role: ServerRole) -> RoleConfig {
+        let mut config = RoleConfig::new(dir.join(role_name(role)), self.name.clone());
+        config.managers.clone_from(&self.managers);
+        config
+    }
+
+    /// The configuration of the role by which an operator's commands speak to the managers.
+    pub(super) fn role_beside(&self, dir: &Path) -> RoleConfig {
+        self.role(dir, self.roles().next().unwrap_or(ServerRole::Proxy))
+    }
+}
+
+/// As a configuration has them.
+pub(super) fn managers_told(managers: &[(ServerId, String)]) -> Vec<String> {
+    managers.iter().map(|(id, address)| format!("{id}@{address}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_roles::node::RootKeys;
+    use larder_types::ClusterId;
+
+    use super::*;
+
+    fn record() -> Record {
+        let root = RootKeys { access_key: String::new(), secret_key: String::new() };
+        let servers = vec![(ServerRole::Meta, ServerId(4)), (ServerRole::Data, ServerId(5))];
+        let managers = vec![(ServerId(0), "a:1".to_owned()), (ServerId(4), "b:1".to_owned())];
+        Record::of("b:1", &Entered { cluster: ClusterId(0xc0ffee), servers, managers, root })
+    }
+
+    #[test]
+    fn a_record_has_golden_text_and_reads_back() {
+        let expected = "# Which machine of which cluster this directory is. Written by larder server.\n\
+            version = 1\ncluster = \"0000000000c0ffee\"\nname = \"b:1\"\nmanagers = [\"0@a:1\", \"4@b:1\"]\n\n\
+            [servers]\ndata = 5\nmeta = 4\n";
+        assert_eq!(record().text(), expected);
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Record::load(dir.path()).unwrap(), None);
+        record().save(dir.path()).unwrap();
+        assert_eq!(Record::load(dir.path()).unwrap(), Some(record()));
+    }
+
+    #[test]
+    fn another_version_or_none_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in [record().text().replace("version = 1", "version = 2"), "name = 7".to_owned()] {
+            fs::write(dir.path().join(RECORD), text).unwrap();
+            let error = Record::load(dir.path()).unwrap_err();
+            assert!(error.to_string().contains(RECORD), "{error}");
+        }
+    }
+
+    #[test]
+    fn commands_speak_as_the_first_role_that_there_is() {
+        let config = record().role_beside(Path::new("/srv"));
+        assert_eq!(config.dir, Path::new("/srv/meta"));
+        assert_eq!((config.listen.as_str(), config.managers.len()), ("b:1", 2));
+    }
+}

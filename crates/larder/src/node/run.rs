@@ -1,0 +1,182 @@
+//! A machine's roles, side by side.
+//!
+//! # Invariants
+//!
+//! 1. Told to stop, the proxy goes first, with all others there: what it had begun it can end.
+//! 2. A role that ends by itself takes the process with it, unless it was removed from the cluster for good.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use larder_net::{PeerSecret, Port};
+use larder_protocol::manager::state::ServerRole;
+use larder_roles::node::{Admission, keep_door, role_name};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::record::Record;
+use super::{NodeError, secret};
+use crate::cluster::{self, Around, Greeted, Greeter, RoleConfig, RoleError, Stop};
+use crate::config::Config;
+use crate::credentials;
+use crate::metrics::Metrics;
+
+/// A machine that has come in.
+pub(super) struct Machine<'a> {
+    pub(super) dir: &'a Path,
+    pub(super) config: &'a Config,
+    pub(super) record: Record,
+    pub(super) port: Arc<Port>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// The secret, if there is one: a member goes on without, and lets nobody in.
+fn secret_for_others(config: &Config) -> Option<PeerSecret> {
+    let path = config.secret_file.as_deref()?;
+    match secret::read(path) {
+        Ok(secret) => Some(secret),
+        Err(error) => {
+            tracing::warn!(%error, "this machine lets no other in");
+            None
+        }
+    }
+}
+
+type Ended = (ServerRole, Result<(), RoleError>);
+
+/// Runs all roles until the process is told to stop, or one of them cannot go on.
+pub(super) async fn until_told(machine: Machine<'_>, mut stop: Stop) -> Result<(), NodeError> {
+    let (mut running, mut stops) = (JoinSet::new(), BTreeMap::new());
+    let secret = secret_for_others(machine.config);
+    for role in machine.record.roles() {
+        let (tell, told) = watch::channel(false);
+        stops.insert(role, tell);
+        let greeter = machine.greeter(role, secret.clone())?;
+        let (port, metrics) = (machine.port.clone(), machine.metrics.clone());
+        let around = Around::shared(Stop::when(told), port, metrics, greeter);
+        let config = machine.role(role);
+        running.spawn(async move { (role, cluster::serve(role, config, around).await) });
+    }
+    let outcome = loop {
+        tokio::select! {
+            () = stop.told() => break Ok(()),
+            ended = running.join_next() => match ended.map(|ended| role_ended(ended, &mut stops)) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => break Err(error),
+                None => {
+                    let dir = machine.dir.display().to_string();
+                    return Err(NodeError::AllRemoved { dir });
+                }
+            },
+        }
+    };
+    if let Some(proxy) = stops.remove(&ServerRole::Proxy) {
+        proxy.send_replace(true);
+        while let Some(ended) = running.join_next().await {
+            let is_proxy = matches!(&ended, Ok((ServerRole::Proxy, _)));
+            drop(role_ended(ended, &mut stops));
+            if is_proxy {
+                break;
+            }
+        }
+    }
+    for role in stops.values() {
+        role.send_replace(true);
+    }
+    while let Some(ended) = running.join_next().await {
+        drop(role_ended(ended, &mut BTreeMap::new()));
+    }
+    outcome
+}
+
+/// What the end of a role means for the others.
+fn role_ended(
+    ended: Result<Ended, tokio::task::JoinError>,
+    stops: &mut BTreeMap<ServerRole, watch::Sender<bool>>,
+) -> Result<(), NodeError> {
+    let (role, outcome) =
+        ended.map_err(|panicked| RoleError::Fatal(format!("a role has ended: {panicked}")))?;
+    stops.remove(&role);
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(RoleError::Removed { server, name, .. }) => {
+            tracing::error!(
+                %server,
+                %name,
+                "this server was removed from the cluster for good, and ends; the machine's others go on. To use the \
+                 machine again, remove those too and start it with an empty directory"
+            );
+            Ok(())
+        }
+        Err(error) => {
+            tracing::error!(role = role_name(role), %error, "a role of this machine cannot go on");
+            Err(error.into())
+        }
+    }
+}
+
+impl Machine<'_> {
+    /// The configuration of one of its roles.
+    fn role(&self, role: ServerRole) -> RoleConfig {
+        let config = self.config;
+        RoleConfig {
+            certificate_life: config.certificate_life,
+            data: config.data.clone(),
+            log_segment_mib: config.log_segment_mib,
+            background_mib_per_s: config.background_mib_per_s,
+            scrub_within: config.scrub_within,
+            s3_listen: config.listen.clone(),
+            credentials: Some(self.dir.join(credentials::FILE)),
+            region: config.region.clone(),
+            domains: config.domains.clone(),
+            log_format: config.log_format,
+            ..self.record.role(self.dir, role)
+        }
+    }
+
+    /// What is done once a role has begun: machines that knock are answered by the manager, or, without one, told where
+    /// managers are; the map is watched by the proxy.
+    fn greeter(
+        &self,
+        role: ServerRole,
+        secret: Option<PeerSecret>,
+    ) -> Result<Option<Greeter>, NodeError> {
+        let port = self.port.clone();
+        let answer = move |admission| {
+            if let Some(secret) = secret
+                && let Err(error) = keep_door(&port, secret, admission)
+            {
+                tracing::error!(%error, "nobody who knocks is answered");
+            }
+        };
+        match role {
+            ServerRole::Manager => {
+                let (root, _drawn) = credentials::load_file(&self.dir.join(credentials::FILE))?;
+                let root = larder_roles::node::RootKeys {
+                    access_key: root.access_key,
+                    secret_key: root.secret_key,
+                };
+                let life = self.config.certificate_life.0;
+                Ok(Some(Box::new(move |greeted| {
+                    if let Greeted::Manager(manager) = greeted {
+                        answer(Admission::of(manager, root, life));
+                    }
+                })))
+            }
+            ServerRole::Proxy => {
+                let manages = self.record.roles().any(|role| role == ServerRole::Manager);
+                let watch = super::watch::Watch::new(self.dir, &self.config.peers, &self.record);
+                Ok(Some(Box::new(move |greeted| {
+                    if let Greeted::Member(managers) = greeted {
+                        if !manages {
+                            answer(Admission::Elsewhere(managers.clone()));
+                        }
+                        drop(tokio::spawn(watch.run(managers.clone())));
+                    }
+                })))
+            }
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A port, and the servers of this process that share it.
+//!
+//! A process may be several servers, each with a certificate of its own. TLS names the server that is meant before
+//! anything is secured (SNI), so one port is enough for all of them: whoever is named answers, with its own
+//! certificate. A joiner names no server, and is answered by the one that lets servers join.
+//!
+//! # Invariants
+//!
+//! 1. The name decides who answers and nothing else: who is there is found out by that server's own handshake. Whoever
+//!    names a server of the cluster that is not here is turned away, since it may come; whoever names none at all is
+//!    refused as at any other port.
+//! 2. Handshakes are bounded in number and time, so that those who never finish one do not use up memory.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tokio::io::BufReader;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
+
+use crate::connection::{Broken, Wire};
+use crate::endpoint::{buffered, by_us, in_time};
+use crate::error::Denied;
+use crate::knock::{Doorkeeper, KNOCKING};
+use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX};
+use crate::listener::House;
+use crate::metrics::{Metrics, Refused};
+use crate::serving::Serving;
+use crate::tls::ENROLMENT;
+
+/// A handshake of which the client has said its first words.
+pub(crate) type Handshake = StartHandshake<BufReader<TcpStream>>;
+
+/// A connection whose server is still to be found.
+pub(crate) enum Begun {
+    Tls(Box<Handshake>),
+    #[cfg(feature = "plain-for-measurement")]
+    Plain(TcpStream),
+}
+
+/// Where a server listens.
+pub enum Ear {
+    /// At a port of its own.
+    Own(TcpListener),
+    /// At one that it shares.
+    Shared(Arc<Port>),
+}
+
+impl Ear {
+    /// The address that it is bound to.
+    ///
+    /// # Errors
+    /// If the socket has none.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Own(socket) => socket.local_addr(),
+            Self::Shared(port) => Ok(port.address()),
+        }
+    }
+}
+
+impl From<TcpListener> for Ear {
+    fn from(socket: TcpListener) -> Self {
+        Self::Own(socket)
+    }
+}
+
+impl From<Arc<Port>> for Ear {
+    fn from(port: Arc<Port>) -> Self {
+        Self::Shared(port)
+    }
+}
+
+/// A port for several servers of this process. Dropped, it takes no more connections; those that there are go on.
+pub struct Port {
+    address: SocketAddr,
+    street: Arc<Street>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Port {
+    /// Takes connections that come to this socket, though nobody answers them yet.
+    ///
+    /// # Errors
+    /// If the socket has no address.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn open(socket: TcpListener) -> io::Result<Arc<Self>> {
+        let address = socket.local_addr()?;
+        let street = Arc::new(Street { named: true, ..Street::default() });
+        let task = tokio::spawn(street.clone().accept(socket));
+        Ok(Arc::new(Self { address, street, task }))
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Has those who knock with a secret answered from now on.
+    pub fn answer(&self, doorkeeper: Doorkeeper) {
+        *self.street.doorkeeper.write() = Some(Arc::new(doorkeeper));
+    }
+
+    pub(crate) fn street(&self) -> &Arc<Street> {
+        &self.street
+    }
+}
+
+/// The servers behind a port.
+#[derive(Default)]
+pub(crate) struct Street {
+    houses: RwLock<Vec<Arc<House>>>,
+    doorkeeper: RwLock<Option<Arc<Doorkeeper>>>,
+    /// Whether callers must name whom they mean: at a port of one server they cannot mean another.
+    named: bool,
+    /// Counts refusals of those who never got to a server.
+    metrics: Arc<Metrics>,
+}
+
+impl Street {
+    pub(crate) fn of_one(house: Arc<House>) -> Arc<Self> {
+        let metrics = house.metrics().clone();
+        Arc::new(Self { houses: RwLock::new(vec![house]), metrics, ..Self::default() })
+    }
+
+    pub(crate) fn open(&self, house: Arc<House>) {
+        self.houses.write().push(house);
+    }
+
+    pub(crate) fn close(&self, house: &Arc<House>) {
+        self.houses.write().retain(|other| !Arc::ptr_eq(other, house));
+    }
+
+    /// Who answers: the one that is named, or lets servers join.
+    fn find(&self, begun: &Begun) -> Option<Arc<House>> {
+        let houses = self.houses.read();
+        let house = match begun {
+            Begun::Tls(begun) if self.named => {
+                let hello = begun.client_hello();
+                let name = hello.server_name().unwrap_or_default();
+                let named = houses.iter().find(|house| house.is_named(name));
+                let enrols = || houses.iter().find(|house| house.enrols());
+                let joins = || asks_for(begun, ENROLMENT).then(enrols).flatten();
+                let stranger = || houses.first().filter(|house| !house.is_beside(name));
+                named.or_else(joins).or_else(stranger)
+            }
+            _ => houses.first(),
+        };
+        house.cloned()
+    }
+
+    pub(crate) async fn accept(self: Arc<Self>, socket: TcpListener) {
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let mut connections = JoinSet::new();
+        loop {
+            let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
+            let (tcp, address) = match socket.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            while connections.try_join_next().is_some() {}
+            if connections.len() >= CONNECTIONS_MAX {
+                let why = format!("there are {CONNECTIONS_MAX} connections");
+                refused(&self.metrics, address, &by_us(Refused::TooMany, why));
+                continue;
+            }
+            connections.spawn(self.clone().serve(tcp, address, permit));
+        }
+    }
+
+    async fn serve(
+        self: Arc<Self>,
+        tcp: TcpStream,
+        address: SocketAddr,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let mut met = None;
+        let shaken = in_time(self.shake_hands(tcp, address, &mut met)).await;
+        drop(permit);
+        let metrics = met.as_ref().map_or(&self.metrics, |house| house.metrics());
+        match shaken {
+            Ok(Some((wire, serving))) => {
+                let house = met.expect("somebody has shaken hands");
+                house.serve(wire, serving, address).await;
+            }
+            Ok(None) => {}
+            Err(Broken::Denied(denied)) => refused(metrics, address, &denied),
+            Err(Broken::Frame(error)) => {
+                refused(metrics, address, &by_us(Refused::Garbage, error.to_string()));
+            }
+            Err(Broken::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                let why = "the handshake took too long".into();
+                refused(metrics, address, &by_us(Refused::Late, why));
+            }
+            // Whoever only looks whether the port is open, or is early.
+            Err(broken) => tracing::debug!(%address, %broken, "a handshake broke"),
+        }
+    }
+
+    /// Finds who answers, then what is wanted; `None` if that was done at once.
+    async fn shake_hands(
+        &self,
+        tcp: TcpStream,
+        address: SocketAddr,
+        met: &mut Option<Arc<House>>,
+    ) -> Result<Option<(Wire, Serving)>, Broken> {
+        tcp.set_nodelay(true)?;
+        let begun = match self.begin(tcp).await? {
+            Begun::Tls(handshake) if asks_for(&handshake, KNOCKING) => match self.doorkeeper() {
+                Some(doorkeeper) => {
+                    doorkeeper.answer(*handshake, address, &self.metrics).await?;
+                    return Ok(None);
+                }
+                None => return Err(Broken::Absent),
+            },
+            begun => begun,
+        };
+        let Some(house) = self.find(&begun) else { return Err(Broken::Absent) };
+        *met = Some(house.clone());
+        house.shake_hands(begun, address).await
+    }
+
+    fn doorkeeper(&self) -> Option<Arc<Doorkeeper>> {
+        self.doorkeeper.read().clone()
+    }
+
+    async fn begin(&self, tcp: TcpStream) -> Result<Begun, Broken> {
+        #[cfg(feature = "plain-for-measurement")]
+        if self.houses.read().first().is_some_and(|house| !house.is_secure()) {
+            return Ok(Begun::Plain(tcp));
+        }
+        let acceptor = LazyConfigAcceptor::new(Default::default(), buffered(tcp));
+        Ok(Begun::Tls(Box::new(acceptor.await?)))
+    }
+}
+
+/// Whether the client offers this protocol.
+pub(crate) fn asks_for(begun: &Handshake, protocol: &[u8]) -> bool {
+    let hello = begun.client_hello();
+    hello.alpn().is_some_and(|mut protocols| protocols.any(|offered| offered == protocol))
+}
+
+fn refused(metrics: &Metrics, address: SocketAddr, denied: &Denied) {
+    metrics.refuse(denied.reason);
+    let reason = denied.reason.name();
+    tracing::warn!(%address, reason, %denied, "a connection was refused");
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! The secret that the machines of a cluster share before they are one: a line of text, made once by the operator.
+//!
+//! # Invariants
+//!
+//! 1. It is 32 random bytes and never words of somebody's choosing: what is proved with it is safe from guessing.
+//! 2. It never leaves a machine: it keys proofs.
+//! 3. A mistyped secret is told as such before anything is sent.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::error::{IdentityError, SecretError};
+use crate::token::{SessionSecret, from_base32, sum, to_base32};
+
+/// See the module's head.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PeerSecret([u8; 32]);
+
+impl fmt::Debug for PeerSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PeerSecret")
+    }
+}
+
+/// Which side of a session proves something.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Prover {
+    Knocker,
+    Doorkeeper,
+}
+
+impl PeerSecret {
+    /// Draws one.
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn draw() -> Result<Self, IdentityError> {
+        let mut secret = [0; 32];
+        SystemRandom::new().fill(&mut secret).map_err(|_unspecified| IdentityError::Random)?;
+        Ok(Self(secret))
+    }
+
+    /// Proves that this side of the session has the secret, and says this. Of no use in another session, from the
+    /// other side, or for other words.
+    pub(crate) fn prove(&self, by: Prover, session: &SessionSecret, said: &[u8]) -> [u8; 32] {
+        let tag = hmac::sign(&self.key(), &proved(by, session, said));
+        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+    }
+
+    /// Whether the other side proved it. Takes as long for a wrong proof as for a right one.
+    pub(crate) fn verifies(
+        &self,
+        by: Prover,
+        session: &SessionSecret,
+        said: &[u8],
+        proof: &[u8; 32],
+    ) -> bool {
+        hmac::verify(&self.key(), &proved(by, session, said), proof).is_ok()
+    }
+
+    fn key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.0)
+    }
+}
+
+fn proved(by: Prover, session: &SessionSecret, said: &[u8]) -> Vec<u8> {
+    let label: &[u8] = match by {
+        Prover::Knocker => b"larder knock 1",
+        Prover::Doorkeeper => b"larder admit 1",
+    };
+    [label, session, said].concat()
+}
+
+const PREFIX: &str = "larder-secret-";
+const VERSION: u8 = 1;
+/// Version, secret, checksum.
+const BYTES: usize = 1 + 32 + 4;
+
+impl fmt::Display for PeerSecret {
+    /// The secret itself.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.0);
+        bytes.extend(sum(&bytes));
+        f.write_str(PREFIX)?;
+        f.write_str(&to_base32(&bytes))
+    }
+}
+
+impl FromStr for PeerSecret {
+    type Err = SecretError;
+
+    fn from_str(text: &str) -> Result<Self, SecretError> {
+        let digits = text.trim().strip_prefix(PREFIX).ok_or(SecretError::NotASecret)?;
+        let bytes = from_base32(digits).ok_or(SecretError::Mistyped)?;
+        let (told, sum_told) = bytes.split_last_chunk::<4>().ok_or(SecretError::Mistyped)?;
+        if sum(told) != *sum_told {
+            return Err(SecretError::Mistyped);
+        }
+        match told {
+            [VERSION, secret @ ..] if bytes.len() == BYTES => {
+                secret.try_into().map(Self).map_err(|_length| SecretError::Mistyped)
+            }
+            [version, ..] if *version > VERSION => Err(SecretError::Version(*version)),
+            _ => Err(SecretError::Mistyped),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_has_golden_text_and_a_typing_error_is_told() {
+        let secret = PeerSecret([7; 32]);
+        let text = secret.to_string();
+        assert_eq!(
+            text,
+            "larder-secret-043ge1r70w3ge1r70w3ge1r70w3ge1r70w3ge1r70w3ge1r70w3gfk8ek0mg"
+        );
+        assert_eq!(format!(" {text}\n").parse(), Ok(secret));
+        for at in PREFIX.len()..text.len() {
+            let mut typed = text.clone().into_bytes();
+            typed[at] = if typed[at] == b'7' { b'8' } else { b'7' };
+            let typed = String::from_utf8(typed).unwrap();
+            assert_eq!(typed.parse::<PeerSecret>(), Err(SecretError::Mistyped), "at {at}");
+            assert!(text[..at].parse::<PeerSecret>().is_err(), "cut at {at}");
+        }
+        assert_eq!("hunter2".parse::<PeerSecret>(), Err(SecretError::NotASecret));
+        assert_eq!(format!("{:?}", PeerSecret([7; 32])), "PeerSecret");
+    }
+
+    #[test]
+    fn a_proof_holds_for_its_session_side_and_words_alone() {
+        let (secret, session) = (PeerSecret::draw().unwrap(), [1; 32]);
+        let proof = secret.prove(Prover::Knocker, &session, b"said");
+        assert!(secret.verifies(Prover::Knocker, &session, b"said", &proof));
+        assert!(!secret.verifies(Prover::Knocker, &[2; 32], b"said", &proof), "replayed");
+        assert!(!secret.verifies(Prover::Doorkeeper, &session, b"said", &proof), "reflected");
+        assert!(!secret.verifies(Prover::Knocker, &session, b"else", &proof), "other words");
+        let other = PeerSecret::draw().unwrap();
+        assert!(!other.verifies(Prover::Knocker, &session, b"said", &proof), "another secret");
+    }
+}

@@ -1,0 +1,249 @@
+//! How a machine comes in: it knocks until a member lets it in, or founds the cluster if that is its part.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::join_all;
+use larder_net::{
+    Authority, Doorkeeper, Identity, IdentityRequest, KnockError, Port, PublicKey, Reply, knock,
+};
+use larder_protocol::manager::state::ServerRole;
+use larder_protocol::placement::{FailureDomains, MachineId};
+use larder_types::ServerId;
+use larder_types::codec::{decode, encode};
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+use super::admit::new_server;
+use super::lobby::Lobby;
+use super::v1::{Answer, Knock, Welcome};
+use super::{Entered, NodeConfig, NotEntered, ROLES, role_name, roles_at};
+use crate::identity::{IDENTITY_FILE, roles_of};
+use crate::limits::{KNOCK_PAUSE, KNOCK_TOLD};
+use crate::quorum::{AUTHORITY_FILE, Founding, found};
+
+/// The id of the first server of a cluster.
+const FIRST: ServerId = ServerId(0);
+
+/// Has the machine let in, or founds a cluster together with the others of the list, however long they take to come.
+/// Its identities are then in its directory, one for each role. What comes back is to be kept durably, last: a
+/// directory without it begins anew.
+///
+/// # Errors
+/// [`NotEntered`], by what to do.
+pub async fn enter(config: &NodeConfig, port: &Port) -> Result<Entered, NotEntered> {
+    let mut requests = Vec::new();
+    for _ in ROLES {
+        requests.push(IdentityRequest::new()?);
+    }
+    let keys: Vec<PublicKey> = requests.iter().map(IdentityRequest::key).collect();
+    let said = Knock { node: config.name.clone(), peers: config.peers.clone(), keys };
+    let mut round = Round::new(config, encode(&said));
+    let lobby = founds(config).then(|| open_lobby(config, port)).transpose()?;
+    loop {
+        if let Some(welcome) = round.knock().await? {
+            return take(config, requests, *welcome);
+        }
+        if let Some(lobby) = &lobby
+            && round.nobody_is_a_member
+            && lobby.lock().close(Instant::now())
+        {
+            let config = config.clone();
+            let founding = tokio::task::spawn_blocking(move || begin(&config));
+            let ended = founding.await;
+            return ended.map_err(|ended| file_error(&round.config.dir, ended.into()))?;
+        }
+        let missing = lobby.as_ref().map(|lobby| lobby.lock().missing(Instant::now()));
+        round.tell(missing);
+        sleep(KNOCK_PAUSE).await;
+    }
+}
+
+/// Whether it is this machine's part to found the cluster.
+fn founds(config: &NodeConfig) -> bool {
+    config.peers.first() == Some(&config.name)
+}
+
+fn open_lobby(config: &NodeConfig, port: &Port) -> Result<Arc<Mutex<Lobby>>, NotEntered> {
+    let copies = config.settings.copies;
+    if config.peers.len() < usize::from(copies) {
+        return Err(NotEntered::TooFew { peers: config.peers.len(), copies });
+    }
+    let lobby = Arc::new(Mutex::new(Lobby::new(&config.name, &config.peers)));
+    let at = lobby.clone();
+    let decide = move |address, said: Vec<u8>| -> Reply {
+        let answer = match decode::<Knock>("a knock", &said) {
+            Ok(knock) => {
+                let answer = at.lock().knocked(Instant::now(), &knock);
+                if matches!(answer, Answer::OtherList(_)) {
+                    let (node, theirs) = (&knock.node, knock.peers.join(" "));
+                    tracing::warn!(%address, %node, %theirs, "a machine knocks with another list of peers");
+                }
+                answer
+            }
+            Err(error) => Answer::NotNow(error.to_string()),
+        };
+        Box::pin(async move { encode(&answer) })
+    };
+    port.answer(Doorkeeper::new(config.secret.clone(), decide)?);
+    Ok(lobby)
+}
+
+/// Rounds of knocking at everybody, and what they showed.
+struct Round<'a> {
+    config: &'a NodeConfig,
+    said: Vec<u8>,
+    /// Managers that members have named besides.
+    named: BTreeSet<String>,
+    /// In the last round nobody had a cluster, nor another opinion of how it is formed.
+    nobody_is_a_member: bool,
+    told: Option<(Instant, String)>,
+    waits_for: String,
+}
+
+impl<'a> Round<'a> {
+    fn new(config: &'a NodeConfig, said: Vec<u8>) -> Self {
+        let waits_for = String::new();
+        Self {
+            config,
+            said,
+            named: BTreeSet::new(),
+            nobody_is_a_member: false,
+            told: None,
+            waits_for,
+        }
+    }
+
+    /// Knocks once at each of the others, at all of them at the same time.
+    async fn knock(&mut self) -> Result<Option<Box<Welcome>>, NotEntered> {
+        let own = &self.config.name;
+        let all: BTreeSet<String> =
+            self.config.peers.iter().chain(&self.named).filter(|at| *at != own).cloned().collect();
+        let answers = all.into_iter().map(|at| async {
+            let answer = knock(&at, &self.config.secret, &self.said).await;
+            (at, answer)
+        });
+        let (mut refused, mut members) = (None, false);
+        let mut reasons = Vec::new();
+        for (at, answer) in join_all(answers).await {
+            let answer = match answer {
+                Ok(said) => decode::<Answer>("the answer to a knock", &said),
+                Err(KnockError::OtherSecret) => {
+                    refused.get_or_insert(NotEntered::OtherSecret { at });
+                    continue;
+                }
+                Err(error @ KnockError::Unreachable(_)) => {
+                    tracing::debug!(%at, %error, "nobody opens");
+                    continue;
+                }
+            };
+            match answer {
+                Ok(Answer::Welcome(welcome)) => return Ok(Some(welcome)),
+                Ok(Answer::Waiting(missing)) => {
+                    reasons.push(format!("{at}, which waits for {}", missing.join(", ")));
+                }
+                Ok(Answer::NotNow(why)) => {
+                    members = true;
+                    reasons.push(format!("{at}: {why}"));
+                }
+                Ok(Answer::Elsewhere(managers)) => {
+                    members = true;
+                    self.named.extend(managers);
+                }
+                Ok(Answer::OtherList(theirs)) => {
+                    let (theirs, ours) = (theirs.join(" "), self.config.peers.join(" "));
+                    refused.get_or_insert(NotEntered::OtherList { at, theirs, ours });
+                }
+                Ok(Answer::Taken(servers)) => {
+                    let (name, servers) = (own.clone(), servers.join(", "));
+                    refused.get_or_insert(NotEntered::Taken { name, servers });
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    refused.get_or_insert(NotEntered::NotUnderstood { at, why });
+                }
+            }
+        }
+        self.nobody_is_a_member = !members;
+        self.waits_for = reasons.join("; ");
+        refused.map_or(Ok(None), Err)
+    }
+
+    /// Says what it waits for, when that changes and now and then.
+    fn tell(&mut self, missing: Option<Vec<String>>) {
+        let waits_for = match missing {
+            _ if !self.waits_for.is_empty() => self.waits_for.clone(),
+            Some(missing) => format!("{} to start with the same list", missing.join(", ")),
+            None => format!("{}, or a member of the cluster", self.config.peers[0]),
+        };
+        let known = self.told.as_ref();
+        if known.is_none_or(|(at, told)| *told != waits_for || at.elapsed() >= KNOCK_TOLD) {
+            tracing::info!(name = %self.config.name, "waiting for {waits_for}");
+            self.told = Some((Instant::now(), waits_for));
+        }
+    }
+}
+
+/// Keeps what the machine was given.
+fn take(
+    config: &NodeConfig,
+    requests: Vec<IdentityRequest>,
+    welcome: Welcome,
+) -> Result<Entered, NotEntered> {
+    let Welcome { authority, servers: places, managers, root } = welcome;
+    let mut requests: Vec<_> = ROLES.into_iter().zip(requests).collect();
+    let (mut servers, mut cluster) = (Vec::new(), None);
+    for place in places {
+        let Some(at) = requests.iter().position(|(role, _)| *role == place.role) else { continue };
+        let (role, request) = requests.swap_remove(at);
+        let identity = request.complete(place.certificate, authority.clone())?;
+        cluster = Some(identity.subject().cluster);
+        keep(&config.dir, role, &identity)?;
+        servers.push((role, place.server));
+    }
+    let Some(cluster) = cluster else {
+        let (at, why) = ("the cluster".to_owned(), "it gave this machine nothing to do".to_owned());
+        return Err(NotEntered::NotUnderstood { at, why });
+    };
+    tracing::info!(cluster = format!("{:016x}", cluster.0), name = %config.name, "this machine was let in");
+    Ok(Entered { cluster, servers, managers, root })
+}
+
+fn keep(dir: &Path, role: ServerRole, identity: &Identity) -> Result<(), NotEntered> {
+    let dir = dir.join(role_name(role));
+    fs::create_dir_all(&dir).map_err(|source| file_error(&dir, source))?;
+    Ok(identity.save(&dir.join(IDENTITY_FILE))?)
+}
+
+/// Founds the cluster, with this machine's servers in it and no others: they knock. Blocks.
+fn begin(config: &NodeConfig) -> Result<Entered, NotEntered> {
+    let domains = FailureDomains { machine: MachineId(0), ..FailureDomains::default() };
+    let mut own = roles_at(Some(0), config.peers.len());
+    let server = |role| new_server(&config.name, role, domains);
+    let manager = server(own.next().expect("the first of a list manages"));
+    let rest: Vec<ServerRole> = own.collect();
+    let servers = rest.iter().map(|role| server(*role)).collect();
+    let settings = config.settings;
+    let dir = config.dir.join(role_name(ServerRole::Manager));
+    let tokens = found(&dir, Founding { settings, manager, servers, expires: None })?;
+    let first = Identity::load(&dir.join(IDENTITY_FILE))?;
+    let cluster = first.subject().cluster;
+    let authority = Authority::load(cluster, &dir.join(AUTHORITY_FILE))?;
+    let mut servers = vec![(ServerRole::Manager, FIRST)];
+    for (role, (server, _token)) in rest.into_iter().zip(tokens) {
+        let roles = roles_of(&[role].into());
+        let identity = authority.identity_for(server, roles, config.certificate_life)?;
+        keep(&config.dir, role, &identity)?;
+        servers.push((role, server));
+    }
+    let managers = vec![(FIRST, config.name.clone())];
+    Ok(Entered { cluster, servers, managers, root: config.root.clone() })
+}
+
+fn file_error(path: &Path, source: io::Error) -> NotEntered {
+    NotEntered::File { path: path.to_owned(), source }
+}

@@ -1,0 +1,253 @@
+"""Three machines of one cluster, each one `larder server DIR --peer …`: started in any order, one killed and started again.
+
+They form one cluster once all of them are there, and none before; whoever has another secret or another list is refused and told
+what to do. Nothing that was acknowledged may be lost when one is killed under load and started again with the same command, nor when
+all are. A fourth machine joins while the first, which founded the cluster, is gone; certificates are renewed meanwhile. The first comes in
+anew with an empty directory. A directory of a single node and one of a cluster are not taken for each other.
+
+    python3 tests/clients/peers.py [--seed N] [--binary PATH]
+"""
+
+import argparse
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+
+from devcluster import is_ready
+from harness import COMMAND_SECONDS, Server, default_binary, free_port, scratch_folder
+from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
+
+FORMED_SECONDS = 60
+WHOLE_SECONDS = 60
+REFUSED_SECONDS = 20
+LOAD_SECONDS = 1.5
+CERTIFICATE_LIFE = "12s"
+
+
+class Machine(Server):
+    """One machine; `peers` and `secret` may be changed before a start."""
+
+    def __init__(self, binary, directory, secret):
+        super().__init__(binary, directory)
+        self.name, self.secret, self.peers = f"127.0.0.1:{free_port()}", secret, []
+
+    def flags(self):
+        peers = [word for peer in self.peers for word in ("--peer", peer)]
+        config = self.directory.with_suffix(".toml")
+        config.write_text(f'pg_count = 32\nvolume_mib = 64\nlog_segment_mib = 4\ncertificate_life = "{CERTIFICATE_LIFE}"\n')
+        return [*super().flags(), *peers, "--me", self.name, "--secret-file", self.secret, "--config", config]
+
+    def refusal(self):
+        """Starts it, which must fail; the exit code and what it says."""
+        self.spawn()
+        try:
+            code = self.process.wait(REFUSED_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{self.name} was not refused:\n{self.log_tail()}") from None
+        finally:
+            self.kill()
+        return code, self.log_tail()
+
+    def certificate_seconds(self):
+        with urllib.request.urlopen(self.metrics_url(), timeout=5) as answer:
+            text = answer.read().decode()
+        names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise Failed(f"metrics that two roles have: {sorted(twice)}")
+        return float(re.search(r"^larder_certificate_expires_seconds (\S+)", text, re.MULTILINE)[1])
+
+
+def run(binary, *words, code=0):
+    done = subprocess.run([binary, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS)
+    if done.returncode != code:
+        raise Failed(f"larder {' '.join(map(str, words))}: {done.returncode}, {done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def secret_file(binary, path):
+    path.write_text(run(binary, "secret"))
+    path.chmod(0o600)
+    return path
+
+
+def until(what, seconds, is_so, machines):
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        for machine in machines:
+            if machine.process is not None and machine.process.poll() is not None:
+                raise Failed(f"{machine.name} ended with {machine.process.returncode}:\n{machine.log_tail()}")
+        if time.monotonic() > deadline:
+            tails = "\n".join(machine.log_tail(12) for machine in machines)
+            raise Failed(f"{what}: not within {seconds} s\n{tails}")
+        time.sleep(0.05)
+
+
+def ready(machines, seconds=FORMED_SECONDS):
+    until("ready", seconds, lambda: all(is_ready(machine.endpoint) for machine in machines), machines)
+
+
+def whole(machine, machines, servers):
+    """`larder status` of the directory says that all servers are up and nothing lacks a copy."""
+    def is_whole():
+        done = subprocess.run([machine.binary, "status", "--config", machine.directory], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=COMMAND_SECONDS)
+        return done.returncode == 0 and done.stdout.count("127.0.0.1") >= servers
+    until("whole", WHOLE_SECONDS, is_whole, machines)
+
+
+def form(machines, rng, clock):
+    """The machines form a cluster, once all are there."""
+    order = machines[:]
+    rng.shuffle(order)
+    for machine in order[:-1]:
+        machine.spawn()
+    until("waiting", FORMED_SECONDS, lambda: all("waiting for" in machine.log_tail() for machine in order[:-1]), order[:-1])
+    if any((machine.directory / "node.toml").exists() for machine in machines):
+        raise Failed("a cluster was formed before all were there")
+    order[-1].spawn()
+    ready(machines)
+    clock.tell(f"formed, started in the order {[machines.index(machine) + 1 for machine in order]}")
+
+
+def refusals(binary, machines, scratch):
+    """What must not come in, and is told why."""
+    late = Machine(binary, scratch / "late", secret_file(binary, scratch / "other.secret"))
+    late.peers = [*machines[0].peers, late.name]
+    code, said = late.refusal()
+    if code != 3 or "another secret" not in said:
+        raise Failed(f"another secret: {code}, {said}")
+    if not any("knocks with another secret" in machine.log_tail(400) for machine in machines):
+        raise Failed("nobody has logged that a machine with another secret was refused")
+    late.secret.chmod(0o644)
+    code, said = late.refusal()
+    if code != 2 or "chmod 600" not in said:
+        raise Failed(f"an exposed secret: {code}, {said}")
+    impostor = Machine(binary, scratch / "impostor", machines[0].secret)
+    impostor.peers = [machines[0].name, machines[1].name, impostor.name]
+    taken = machines[2]
+    taken.kill()
+    impostor.name, impostor.peers = taken.name, taken.peers
+    code, said = impostor.refusal()
+    if code != 3 or "larder remove" not in said:
+        raise Failed(f"the name of a member: {code}, {said}")
+    taken.spawn()
+    said = run(binary, "server", machines[0].directory, code=3)
+    if "--peer" not in said:
+        raise Failed(f"without its peers: {said}")
+    single = Server(binary, scratch / "single").start()
+    single.stop()
+    other = Machine(binary, scratch / "single", machines[0].secret)
+    other.peers = [other.name]
+    code, said = other.refusal()
+    if code != 3 or "without --peer" not in said:
+        raise Failed(f"a single node's directory: {code}, {said}")
+
+
+def grow(binary, machines, scratch):
+    """The founder is gone; a fourth machine joins, and all certificates are renewed meanwhile."""
+    first, rest = machines[0], machines[1:]
+    first.kill()
+    fourth = Machine(binary, scratch / "fourth", first.secret)
+    fourth.peers = [*first.peers, fourth.name]
+    fourth.spawn()
+    ready([*rest, fourth])
+    until("renewed", 60, lambda: all("certificate was renewed" in pathlib.Path(machine.log).read_text() for machine in [*rest, fourth]),
+          [*rest, fourth])
+    left = [machine.certificate_seconds() for machine in [*rest, fourth]]
+    if min(left) <= 0:
+        raise Failed(f"certificates end: {left}")
+    return fourth
+
+
+def lose(binary, lost, others):
+    """The first machine's disk is gone: its servers are removed, and it comes in anew under its name."""
+    shutil.rmtree(lost.directory)
+    for role in ("manager", "proxy", "data", "meta"):
+        said = run(binary, "remove", "--config", others[0].directory, f"{lost.name}/{role}", "--yes")
+        if "removed for good" not in said:
+            raise Failed(f"the {role} of a machine that is lost: {said}")
+    lost.spawn()
+    ready([lost, *others])
+    if not (lost.directory / "manager" / "identity.pem").exists():
+        raise Failed("a machine that comes in for one of three managers is none")
+
+
+def test(binary, scratch, seed):
+    rng, clock = random.Random(seed), Clock(every=0)
+    secret = secret_file(binary, scratch / "cluster.secret")
+    machines = [Machine(binary, scratch / f"machine-{number}", secret) for number in (1, 2, 3)]
+    for machine in machines:
+        machine.peers = [one.name for one in machines]
+    everybody = machines[:]
+    try:
+        form(machines, rng, clock)
+        s3 = machines[0].boto3()
+        s3.create_bucket(Bucket=BUCKET)
+        journal, uploads = Journal(), Uploads()
+        whole(machines[0], machines, 12)
+        struck = rng.choice(machines)
+        others = [machine for machine in machines if machine is not struck]
+        loads = [Load(machine, journal, uploads, seed, writers=3, round_number=at) for at, machine in enumerate(others)]
+        for load in loads:
+            load.start()
+        time.sleep(LOAD_SECONDS)
+        struck.kill()
+        time.sleep(LOAD_SECONDS)
+        struck.spawn()
+        ready(machines)
+        for load in loads:
+            load.join()
+        verify(struck, journal, uploads, whole=True)
+        clock.tell(f"machine {machines.index(struck) + 1} killed and back, {journal.acknowledged} acknowledged")
+        refusals(binary, machines, scratch)
+        ready(machines)
+        clock.tell("strangers refused")
+        whole(machines[0], machines, 12)
+        everybody.append(grow(binary, machines, scratch))
+        clock.tell("a fourth joined without the first, certificates renewed")
+        lose(binary, machines[0], everybody[1:])
+        clock.tell("the first is back with an empty directory")
+        for machine in everybody:
+            machine.kill()
+        rng.shuffle(everybody)
+        for machine in everybody:
+            machine.spawn()
+        ready(everybody)
+        verify(everybody[-1], journal, uploads, whole=True)
+        whole(everybody[0], everybody, 15)
+        codes = [machine.stop() for machine in everybody]
+        if any(codes):
+            raise Failed(f"stops that were not clean: {codes}")
+        clock.tell("all killed, back and stopped")
+        return journal.acknowledged
+    finally:
+        for machine in everybody:
+            machine.kill()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=default_binary())
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
+    arguments = parser.parse_args()
+    print(f"peers: seed {arguments.seed}", flush=True)
+    with scratch_folder(arguments.keep) as scratch:
+        try:
+            acknowledged = test(arguments.binary, pathlib.Path(scratch), arguments.seed)
+        except (Failed, AssertionError) as failure:
+            print(f"FAIL peers: {failure}\n0 passed, 1 failed")
+            return 1
+    print(f"peers: {acknowledged} acknowledged operations, none lost")
+    print("1 passed, 0 failed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
