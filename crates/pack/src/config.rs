@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::error::PackError;
 use crate::limits::{
-    BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, FLUSH_TIMEOUT_DEFAULT, PACKED_BYTES_MAX,
+    BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT, BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, PACKED_BYTES_MAX,
+    REPACK_BELOW_PERCENT_DEFAULT,
     SPOOL_BYTES_DEFAULT,
 };
 
@@ -33,6 +34,16 @@ pub struct PackConfig {
     pub spool_bytes: u64,
     /// When a change is answered.
     pub acknowledge: Acknowledge,
+    /// Percent of a blob's bodies that are live below which it is repacked; 0 for never.
+    pub repack_below_percent: u8,
+    /// How long what nothing needs any more stays in the backend.
+    pub grace: Duration,
+    /// Bytes per second that work in the background reads or writes.
+    pub background_bytes_per_s: u64,
+    /// Time from one backup of the index to the next; zero for none.
+    pub backup_interval: Duration,
+    /// Whether the index may be rebuilt without blobs that are missing or damaged.
+    pub accept_loss: bool,
     /// Whether a new directory may take a backend over from the worker that has it.
     pub take_over: bool,
 }
@@ -48,6 +59,11 @@ impl PackConfig {
             packed_bytes: PACKED_BYTES_MAX,
             spool_bytes: SPOOL_BYTES_DEFAULT,
             acknowledge: Acknowledge::Local,
+            repack_below_percent: REPACK_BELOW_PERCENT_DEFAULT,
+            grace: GRACE_DEFAULT,
+            background_bytes_per_s: BACKGROUND_BYTES_PER_S_DEFAULT,
+            backup_interval: BACKUP_INTERVAL_DEFAULT,
+            accept_loss: false,
             take_over: false,
         }
     }
@@ -68,6 +84,14 @@ impl PackConfig {
         if self.spool_bytes < 2 * self.blob_bytes {
             let remedy = format!("twice the size of a blob, {}, at least", 2 * self.blob_bytes);
             return refuse("the size of the spool", self.spool_bytes, remedy);
+        }
+        if self.repack_below_percent >= 100 {
+            let (what, found) = ("the share below which blobs are repacked", self.repack_below_percent);
+            let remedy = "0 to 99: full blobs would be repacked for ever".to_owned();
+            return Err(PackError::Config { what, found: format!("{found} %"), remedy });
+        }
+        if self.background_bytes_per_s == 0 {
+            return refuse("the pace of work in the background", 0, "more than that".to_owned());
         }
         Ok(())
     }

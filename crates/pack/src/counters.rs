@@ -25,6 +25,18 @@ pub struct Counters {
     pub backend_lists: AtomicU64,
     /// Requests to the backend to remove something.
     pub backend_deletes: AtomicU64,
+    /// Blobs repacked: everything live in them was moved.
+    pub repacked_blobs: AtomicU64,
+    /// Bytes of bodies moved by repacking.
+    pub repacked_bytes: AtomicU64,
+    /// Retired blobs removed from the backend.
+    pub removed_blobs: AtomicU64,
+    /// Objects of their own, and blobs that no index has, removed from the backend.
+    pub removed_objects: AtomicU64,
+    /// Bytes removed from the backend.
+    pub freed_bytes: AtomicU64,
+    /// Backups of the index made.
+    pub backups: AtomicU64,
     /// Pieces that came with wrong sums.
     pub bad_pieces: AtomicU64,
     /// Reads that found no good bytes: an alarm.

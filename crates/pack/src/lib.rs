@@ -19,16 +19,22 @@
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
 //! 7. One worker owns a backend at a time; whoever was superseded stops at its next upload.
+//! 8. A blob is removed only when others tell all that it told and is still true, and nobody reads it: see
+//!    `repack/mod.rs` and `removal.rs`.
 //!
 //! # Not here
 //!
-//! HTTP and S3 (the face does that), repacking, several workers at once, caches.
+//! HTTP and S3 (the face does that), several workers at once, caches.
 
 #![deny(unsafe_code)]
 
+mod apply;
 pub mod backend;
+mod backup;
 pub mod blob;
 mod body;
+mod bugs;
+mod carry;
 mod committer;
 mod config;
 mod counters;
@@ -36,6 +42,9 @@ mod entry;
 mod error;
 #[cfg(test)]
 mod golden;
+mod holds;
+mod horizon;
+mod housekeeping;
 mod identity;
 mod index;
 pub mod limits;
@@ -48,8 +57,11 @@ mod packer;
 mod plan;
 mod queue;
 mod read;
+mod readers;
 mod rebuild;
 mod recover;
+mod removal;
+mod repack;
 mod rows;
 mod spool;
 mod sums;
@@ -58,6 +70,7 @@ mod uploader;
 pub use backend::Backend;
 pub use config::{Acknowledge, PackConfig};
 pub use counters::Counters;
-pub use entry::{BlobId, Change, Content, Entry, OwnId, Place, Within, WorkerId};
+pub use entry::{BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 pub use error::PackError;
+pub use housekeeping::Kept;
 pub use packer::Packer;

@@ -1,29 +1,25 @@
 //! A start: index and log first, and what is missing of the index from the backend.
 //!
-//! 1. Open the index. If it does not say how far it is, it is none: remove it and [rebuild](crate::rebuild) it.
+//! 1. Open the index. If it does not say how far it is, it is none: [rebuild](crate::rebuild) it.
 //! 2. Read the log. Changes behind the index are applied; those of blobs that are not in the backend become those
 //!    blobs again, sealed.
 //! 3. Remove files of the spool that no record names.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use larder_env::Disk;
 use larder_metalog::{LogConfig, Lsn, Recovered};
+use larder_types::BucketName;
 use larder_types::codec::decode;
 
-use crate::backend::Backend;
-use crate::entry::{BlobId, WorkerId};
+use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
 use crate::log::{self, LogRecord, PackLog};
-use crate::rebuild::rebuild;
+use crate::rebuild::Rebuild;
 use crate::rows::Applied;
 use crate::spool::Spool;
-
-/// Directory of the index.
-const INDEX_DIR: &str = "kv";
 
 /// What a start found.
 pub(crate) struct Start {
@@ -36,11 +32,19 @@ pub(crate) struct Start {
 /// Opens everything that lies in a directory.
 pub(crate) async fn recover(
     disk: Arc<dyn Disk>,
-    dir: &Path,
-    backend: &Backend,
-    worker: WorkerId,
+    index: (Index, Option<Applied>),
+    rebuild: &Rebuild<'_>,
 ) -> Result<Start, PackError> {
-    let (index, applied) = open_index(&dir.join(INDEX_DIR), backend, worker).await?;
+    let worker = rebuild.worker;
+    let (index, applied) = match index {
+        (index, Some(applied)) => (index, applied),
+        (index, None) => {
+            let applied = rebuild.run(&index).await?;
+            index.set_applied(&applied)?;
+            index.flush()?;
+            (index, applied)
+        }
+    };
     let spool = Spool::new(disk.clone(), worker)?;
     let config = LogConfig {
         segment_bytes: LOG_SEGMENT_BYTES,
@@ -76,23 +80,6 @@ pub(crate) async fn recover(
     Ok(Start { index, log, spool, at })
 }
 
-async fn open_index(
-    dir: &Path,
-    backend: &Backend,
-    worker: WorkerId,
-) -> Result<(Index, Applied), PackError> {
-    if let (index, Some(applied)) = Index::open(dir)? {
-        return Ok((index, applied));
-    }
-    // Half an index would mislead the changes that are applied to it.
-    std::fs::remove_dir_all(dir)?;
-    let (index, _) = Index::open(dir)?;
-    let applied = rebuild(backend, &index, worker).await?;
-    index.set_applied(&applied)?;
-    index.flush()?;
-    Ok((index, applied))
-}
-
 /// Takes records one by one.
 struct Replay<'a> {
     index: &'a Index,
@@ -116,29 +103,45 @@ impl Replay<'_> {
     fn replay(&mut self, recovered: &Recovered<'_>) -> Result<(), PackError> {
         let record = decode::<LogRecord>("a record of the log", recovered.record.payload)?;
         self.at.seq = self.at.seq.max(recovered.record.seq);
-        let shown = recovered.end <= self.shown;
         match record {
             LogRecord::Changed { blob, bucket, entry } => {
-                self.at.blob = self.at.blob.max(blob);
-                self.at.clock = self.at.clock.max(entry.clock);
-                if blob <= self.rebuilt {
-                    return Ok(());
-                }
-                self.spool.add(blob, &bucket, &entry, recovered.start, None);
-                if !shown {
-                    self.at.lsn = recovered.end.0;
-                    self.index.apply(self.worker, &entry, Some(&self.at))?;
-                }
+                self.change(recovered, blob, Some(&bucket), &entry)
             }
+            LogRecord::Noted { blob, entry } => self.change(recovered, blob, None, &entry),
             LogRecord::Uploaded { blob, row } => {
                 self.spool.forget(blob);
-                if !shown && blob > self.rebuilt {
+                if !self.is_shown(recovered) && blob > self.rebuilt {
                     self.at.lsn = recovered.end.0;
                     let id = BlobId { worker: self.worker, seq: blob };
                     self.index.add_blob(id, &row, Some(&self.at))?;
                 }
+                Ok(())
             }
         }
+    }
+
+    fn change(
+        &mut self,
+        recovered: &Recovered<'_>,
+        blob: u64,
+        bucket: Option<&BucketName>,
+        entry: &Entry,
+    ) -> Result<(), PackError> {
+        self.at.blob = self.at.blob.max(blob);
+        self.at.clock = self.at.clock.max(entry.clock);
+        if blob <= self.rebuilt {
+            return Ok(());
+        }
+        self.spool.add(blob, bucket, entry, recovered.start, None);
+        if !self.is_shown(recovered) {
+            self.at.lsn = recovered.end.0;
+            let here = BlobId { worker: self.worker, seq: blob };
+            self.index.apply(here, entry, Some(&self.at))?;
+        }
         Ok(())
+    }
+
+    fn is_shown(&self, recovered: &Recovered<'_>) -> bool {
+        recovered.end <= self.shown
     }
 }

@@ -90,6 +90,11 @@ async fn open(args: &PackServeArgs) -> Result<Packer, ServerError> {
             AckArg::Local => Acknowledge::Local,
             AckArg::Uploaded => Acknowledge::Uploaded,
         },
+        repack_below_percent: args.repack_below,
+        grace: Duration::from_secs(args.grace_s),
+        background_bytes_per_s: u64::from(args.background_mib_s) * MIB,
+        backup_interval: Duration::from_secs(args.backup_s),
+        accept_loss: args.accept_loss,
         take_over: args.take_over,
         ..PackConfig::new(&args.dir)
     };

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod backends;
+mod backups;
 mod crashes;
 mod objects;
+mod repacking;
 mod support;
 mod uploads;

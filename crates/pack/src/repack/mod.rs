@@ -1,0 +1,135 @@
+//! Repacking: what is live in a blob that is mostly dead goes into the blob that is open, and the old one is retired.
+//!
+//! ```text
+//!  choose ──▶ drain ──read──▶ carry: a wish like all others ──▶ committer ──▶ spool, log, index ──▶ backend
+//!                                                                    │
+//!            removal.rs: delete the object  ◀── after a grace time ── retired
+//! ```
+//!
+//! There is no second way into the index or the backend: a version that moves is a change that the committer decides,
+//! against the index as it is then. Why a rebuild is right at every step stands in ADR 16.
+//!
+//! # Invariants
+//!
+//! 1. One blob at a time is emptied.
+//! 2. Requests and bytes keep to a [pace](pace::Pace).
+//! 3. A blob that cannot be emptied stays as it is, and is looked at again after the next start.
+
+mod choose;
+mod drain;
+pub(crate) mod needs;
+pub(crate) mod pace;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::backend::Backend;
+use crate::backup::Backups;
+use crate::counters::{Counters, count};
+use crate::entry::BlobId;
+use crate::error::PackError;
+use crate::index::Index;
+use crate::queue::{Queue, Request};
+use crate::rows;
+use choose::{Blob, choose};
+use drain::Drain;
+use needs::Needs;
+use pace::Pace;
+
+/// What repacking works with.
+pub(crate) struct Repacker {
+    pub(crate) backend: Backend,
+    pub(crate) index: Arc<Index>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) backups: Arc<Backups>,
+    pub(crate) pace: Pace,
+    pub(crate) below_percent: u8,
+    pub(crate) blob_bytes: u64,
+    /// Blobs that could not be emptied.
+    pub(crate) set_aside: BTreeSet<BlobId>,
+}
+
+impl Repacker {
+    /// Empties all blobs that are worth it. Gives how many were retired.
+    pub(crate) async fn round(&mut self) -> Result<u64, PackError> {
+        if self.below_percent == 0 {
+            return Ok(0);
+        }
+        let chosen = choose(&self.blobs()?, self.below_percent, self.blob_bytes);
+        let mut retired = 0;
+        for Blob { id, row, .. } in chosen {
+            match self.drain(id, row).await {
+                Ok(true) => {
+                    retired += 1;
+                    count(&self.counters.repacked_blobs);
+                }
+                Ok(false) => {}
+                Err(error @ (PackError::Damaged { .. } | PackError::Missing { .. })) => {
+                    tracing::error!(blob = %id, %error, "a blob cannot be repacked; it stays as it is");
+                    self.set_aside.insert(id);
+                }
+                Err(error) => {
+                    self.seal();
+                    return Err(error);
+                }
+            }
+        }
+        // What was told anew goes up without waiting for a client's change.
+        if retired > 0 {
+            self.seal();
+        }
+        Ok(retired)
+    }
+
+    fn seal(&self) {
+        let (reply, _nobody_waits) = oneshot::channel();
+        // A store that stops seals at its next start.
+        let _stopping = self.queue.push(Request::Seal { reply });
+    }
+
+    /// Blobs that are in the backend and stand.
+    fn blobs(&self) -> Result<Vec<Blob>, PackError> {
+        let standing = self.index.standing()?;
+        let mut blobs = Vec::with_capacity(standing.len());
+        for (id, content) in standing {
+            if self.set_aside.contains(&id) {
+                continue;
+            }
+            if let Some(row) = self.index.blob(id)? {
+                blobs.push(Blob { id, row, content });
+            }
+        }
+        Ok(blobs)
+    }
+
+    async fn drain(&mut self, id: BlobId, row: rows::BlobRow) -> Result<bool, PackError> {
+        let standing = self.index.standing()?;
+        let last = standing.iter().find(|(of, _)| *of == id).map(|(_, content)| content.last);
+        let Some(last) = last else { return Ok(false) };
+        let backups = self.backups.known();
+        let oldest = backups.iter().map(|backup| backup.op).min();
+        let drain = Drain {
+            id,
+            row,
+            backups_from: oldest.unwrap_or(rows::op(id.worker, last)),
+            needs: Needs::without(id, &standing, backups),
+            standing: standing.into_iter().map(|(id, _)| id).collect(),
+            repacker: self,
+        };
+        drain.run().await
+    }
+
+    /// Bytes of bodies in blobs that stand in the backend, and how many of them are live.
+    pub(crate) fn use_of(index: &Index) -> Result<(u64, u64), PackError> {
+        let (mut all, mut live) = (0, 0);
+        for (id, content) in index.standing()? {
+            if index.blob(id)?.is_some() {
+                (all, live) = (all + content.end, live + content.live);
+            }
+        }
+        Ok((all, live))
+    }
+}
