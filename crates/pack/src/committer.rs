@@ -45,6 +45,8 @@ pub(crate) struct Parts {
     pub(crate) marks: Arc<Marks>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) fatal: watch::Sender<Option<String>>,
+    /// Milliseconds since 1970.
+    pub(crate) now_ms: fn() -> u64,
 }
 
 /// How far the index is, in positions of the log.
@@ -133,18 +135,22 @@ impl Committer {
     }
 
     fn serve(&mut self) -> Result<(), PackError> {
-        loop {
-            let due = self.due();
-            match self.parts.queue.take(&mut self.waiting, due) {
-                Woken::Asked => self.next()?,
-                Woken::Due => self.idle()?,
-                Woken::Stopped => {
-                    self.log.vouch()?;
-                    return Ok(());
-                }
+        while self.turn(self.due())? {}
+        Ok(())
+    }
+
+    /// Does what waits first, or waits for it until `due`. False once it is stopped and nothing waits.
+    pub(crate) fn turn(&mut self, due: Option<Instant>) -> Result<bool, PackError> {
+        match self.parts.queue.take(&mut self.waiting, due) {
+            Woken::Asked => self.next()?,
+            Woken::Due => self.idle()?,
+            Woken::Stopped => {
+                self.log.vouch()?;
+                return Ok(false);
             }
-            self.seal_if_due();
         }
+        self.seal_if_due();
+        Ok(true)
     }
 
     /// When there is something to do though nobody asks.
@@ -258,7 +264,7 @@ impl Committer {
         let slot = Slot {
             worker: self.worker,
             seq: self.at.seq.next(),
-            clock: self.at.clock.advance(now_ms()),
+            clock: self.at.clock.advance((self.parts.now_ms)()),
             blob: BlobId { worker: self.worker, seq: blob },
             offset,
         };

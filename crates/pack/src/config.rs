@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::error::PackError;
 use crate::limits::{
-    BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT, BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, PACKED_BYTES_MAX,
+    BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT, BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT,
+    HOUSEKEEPING_PERIOD_DEFAULT, PACKED_BYTES_MAX,
     REPACK_BELOW_PERCENT_DEFAULT,
     SPOOL_BYTES_DEFAULT,
 };
@@ -40,6 +41,8 @@ pub struct PackConfig {
     pub grace: Duration,
     /// Bytes per second that work in the background reads or writes.
     pub background_bytes_per_s: u64,
+    /// Time from one look whether there is work in the background to the next.
+    pub housekeeping_period: Duration,
     /// Time from one backup of the index to the next; zero for none.
     pub backup_interval: Duration,
     /// Whether the index may be rebuilt without blobs that are missing or damaged.
@@ -62,6 +65,7 @@ impl PackConfig {
             repack_below_percent: REPACK_BELOW_PERCENT_DEFAULT,
             grace: GRACE_DEFAULT,
             background_bytes_per_s: BACKGROUND_BYTES_PER_S_DEFAULT,
+            housekeeping_period: HOUSEKEEPING_PERIOD_DEFAULT,
             backup_interval: BACKUP_INTERVAL_DEFAULT,
             accept_loss: false,
             take_over: false,

@@ -6,6 +6,7 @@
 //! 2. What fails is begun again at the next turn; but whoever does not own the backend any more stops.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use crate::backup::BackupWriter;
 use crate::committer::now_ms;
 use crate::error::PackError;
-use crate::limits::{HOUSEKEEPING_PERIOD, STRAYS_PERIOD};
+use crate::limits::STRAYS_PERIOD;
 use crate::removal::Remover;
 use crate::repack::Repacker;
 
@@ -56,10 +57,10 @@ impl Housekeeping {
 /// Turns until it is dropped or the backend belongs to another.
 pub(crate) async fn run(
     housekeeping: Arc<Mutex<Housekeeping>>,
+    period: Duration,
     fatal: watch::Sender<Option<String>>,
 ) {
-    let first = Instant::now() + HOUSEKEEPING_PERIOD;
-    let mut turns = tokio::time::interval_at(first, HOUSEKEEPING_PERIOD);
+    let mut turns = tokio::time::interval_at(Instant::now() + period, period);
     turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         turns.tick().await;

@@ -32,6 +32,7 @@ mod apply;
 pub mod backend;
 mod backup;
 pub mod blob;
+mod blocking;
 mod body;
 mod bugs;
 mod carry;
@@ -63,6 +64,8 @@ mod recover;
 mod removal;
 mod repack;
 mod rows;
+#[cfg(test)]
+mod sim;
 mod spool;
 mod sums;
 mod uploader;

@@ -66,7 +66,7 @@ pub const BACKGROUND_BYTES_PER_S_DEFAULT: u64 = 32 * 1024 * 1024;
 /// Requests per second that each kind of work in the background makes.
 pub const BACKGROUND_REQUESTS_PER_S: u64 = 50;
 /// How often it is looked whether there is work in the background.
-pub const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(5);
+pub const HOUSEKEEPING_PERIOD_DEFAULT: Duration = Duration::from_secs(1);
 /// Time from one look through the backend for what nothing needs to the next.
 pub const STRAYS_PERIOD: Duration = Duration::from_secs(3600);
 /// A blob is small if it has less than one in so many of the bytes of a full one.

@@ -145,6 +145,7 @@ impl Packer {
             marks: marks.clone(),
             counters: backend.counters().clone(),
             fatal: fatal.clone(),
+            now_ms,
         };
         let limits = BlobLimits {
             blob_bytes: config.blob_bytes,
@@ -189,7 +190,8 @@ impl Packer {
         let uploader = tokio::spawn(uploader.run());
         let housekeeping = shared.housekeeping(backups, horizon);
         let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
-        let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), fatal));
+        let period = shared.config.housekeeping_period;
+        let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period, fatal));
         let threads = Mutex::new(threads);
         Ok(Self { shared, threads, uploader, housekeeper, housekeeping, _lock: lock })
     }

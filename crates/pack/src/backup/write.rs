@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::v1::{Head, Segment};
 use super::{BackupId, Backups, HEADS, SEGMENTS};
 use crate::backend::Backend;
+use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::counters::{Counters, count};
 use crate::entry::WorkerId;
@@ -112,10 +113,7 @@ impl BackupWriter {
         let mut from = Some(Vec::new());
         while let Some(begin) = from {
             let rows = rows.clone();
-            let filled = tokio::task::spawn_blocking(move || fill(&*rows, &begin));
-            let filled =
-                filled.await.map_err(|stopped| PackError::System(std::io::Error::other(stopped)));
-            let (segment, next) = filled??;
+            let (segment, next) = blocking::run(move || fill(&*rows, &begin)).await??;
             let (bytes, sum) = segment.finish();
             self.pace.spend(sum.bytes).await;
             let name = head.id.segment_path(head.segments.len());

@@ -128,6 +128,7 @@ pub fn config(dir: &Path) -> PackConfig {
         packed_bytes: MIB as u64,
         spool_bytes: 64 * MIB as u64,
         flush_timeout: Duration::from_secs(3600),
+        housekeeping_period: Duration::from_secs(3600),
         ..PackConfig::new(dir)
     }
 }
