@@ -192,16 +192,18 @@ impl Applying<'_> {
         upload: UploadId,
         which: impl Fn(u16) -> bool,
     ) -> Result<(), PackError> {
-        let Self { index, ledger, .. } = self;
-        index.visit(&keys::parts(bucket, upload), &mut |row, value| {
-            let Some(number) = keys::part_number(row).filter(|number| which(*number)) else {
-                return Ok(ControlFlow::Continue(()));
-            };
-            let part = decode::<PackedPart>("a part's row", value)?;
-            ledger.release(&part.place, &Holder::Part(bucket, upload, number))?;
-            ledger.batch.delete(row);
+        let mut gone = Vec::new();
+        self.index.visit(&keys::parts(bucket, upload), &mut |row, value| {
+            if let Some(number) = keys::part_number(row).filter(|number| which(*number)) {
+                gone.push((number, decode::<PackedPart>("a part's row", value)?.place));
+            }
             Ok(ControlFlow::Continue(()))
-        })
+        })?;
+        for (number, place) in gone {
+            self.ledger.release(&place, &Holder::Part(bucket, upload, number))?;
+            self.ledger.batch.delete(&keys::part(bucket, upload, number));
+        }
+        Ok(())
     }
 
     /// Removes a bucket's record with this change, its uploads and parts before: it has nothing else. Cut off in
@@ -220,37 +222,42 @@ impl Applying<'_> {
 
     /// Removes some rows of a bucket in a batch of their own; false if there are none.
     fn remove_rows(&self, table: u8, bucket: BucketId) -> Result<bool, PackError> {
-        let mut ledger = Ledger::new(&*self.index.kv);
-        let mut removed = 0;
+        let mut gone = Vec::new();
         self.index.visit(&keys::bucket(table, bucket), &mut |row, value| {
-            if removed == REMOVED_ROWS_MAX {
+            if gone.len() == REMOVED_ROWS_MAX {
                 return Ok(ControlFlow::Break(()));
             }
-            removed += 1;
-            match table {
-                b'P' => {
-                    let part = decode::<PackedPart>("a part's row", value)?;
-                    if let Some((upload, number)) = rows::upload_of_part(row) {
-                        ledger.release(&part.place, &Holder::Part(bucket, upload, number))?;
+            let held = match table {
+                b'P' => rows::upload_of_part(row).map(|(upload, number)| {
+                    let part = decode::<PackedPart>("a part's row", value);
+                    part.map(|part| (part.place, Holder::Part(bucket, upload, number)))
+                }),
+                b'V' => keys::parse_keyed(row).and_then(|(_, key, _)| {
+                    match decode::<PackedVersion>("a version's row", value) {
+                        Ok(PackedVersion { content: Content::Run(place), .. }) => {
+                            Some(Ok((place, Holder::Key(bucket, key))))
+                        }
+                        Ok(_) => None,
+                        Err(error) => Some(Err(error)),
                     }
-                }
-                b'V' => {
-                    let version = decode::<PackedVersion>("a version's row", value)?;
-                    if let (Content::Run(place), Some((_, key, _))) =
-                        (version.content, keys::parse_keyed(row))
-                    {
-                        ledger.release(&place, &Holder::Key(bucket, key))?;
-                    }
-                }
-                _ => {}
-            }
-            ledger.batch.delete(row);
+                }),
+                _ => None,
+            };
+            gone.push((row.to_vec(), held.transpose()?));
             Ok(ControlFlow::Continue(()))
         })?;
-        if removed > 0 {
-            self.index.commit(ledger.finish(), None)?;
+        if gone.is_empty() {
+            return Ok(false);
         }
-        Ok(removed > 0)
+        let mut ledger = Ledger::new(&*self.index.kv);
+        for (row, held) in gone {
+            if let Some((place, holder)) = held {
+                ledger.release(&place, &holder)?;
+            }
+            ledger.batch.delete(&row);
+        }
+        self.index.commit(ledger.finish(), None)?;
+        Ok(true)
     }
 
     /// Blobs are retired; those that are gone already are not known any more.

@@ -54,8 +54,11 @@ impl Horizon {
     /// Takes down what there is of earlier workers.
     async fn inherit(&mut self, backend: &Backend, heir: WorkerId) -> Result<(), PackError> {
         let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
-        for (name, _) in backend.names(blob::PREFIX).await? {
-            let Some(BlobName { id, .. }) = BlobName::parse(&name) else { continue };
+        let names = backend.names(blob::PREFIX).await?;
+        let there = names.iter().filter_map(|(name, _)| BlobName::parse(name)).map(|name| name.id);
+        // Of some that earlier heirs knew there is no blob left.
+        let known = self.0.values().flat_map(|inheritance| inheritance.last.clone());
+        for id in there.chain(known) {
             if id.worker < heir && self.has(id) {
                 let seq = last.entry(id.worker).or_default();
                 *seq = id.seq.max(*seq);

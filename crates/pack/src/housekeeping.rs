@@ -41,7 +41,14 @@ pub struct Kept {
 impl Housekeeping {
     /// Does what is due.
     pub(crate) async fn turn(&mut self, now_ms: u64) -> Result<Kept, PackError> {
-        let retired = self.repacker.round().await?;
+        // One that fails does not keep the others from their work.
+        let retired = self.repacker.round().await;
+        let removed = self.remove(now_ms).await;
+        let backup = self.backups.make_if_due(now_ms).await;
+        Ok(Kept { retired: retired?, removed: removed?, backups: u64::from(backup?) })
+    }
+
+    async fn remove(&mut self, now_ms: u64) -> Result<u64, PackError> {
         let mut removed = self.remover.blobs(now_ms).await?;
         // Often enough that what is not needed goes soon after its time.
         let period = STRAYS_PERIOD.min(self.remover.grace / 2);
@@ -49,8 +56,7 @@ impl Housekeeping {
             removed += self.remover.strays().await?;
             self.looked = Some(Instant::now());
         }
-        let backups = u64::from(self.backups.make_if_due(now_ms).await?);
-        Ok(Kept { retired, removed, backups })
+        Ok(removed)
     }
 }
 

@@ -173,17 +173,21 @@ fn remove_orphans(index: &Index) -> Result<(), PackError> {
         uploads.extend(version.content.upload());
         Ok(ControlFlow::Continue(()))
     })?;
-    let mut ledger = Ledger::new(&*index.kv);
+    let mut orphans = Vec::new();
     index.visit(b"P", &mut |row, value| {
         if let Some((upload, number)) = rows::upload_of_part(row)
             && !uploads.contains(&upload)
         {
-            let part = decode::<PackedPart>("a part's row", value)?;
+            let place = decode::<PackedPart>("a part's row", value)?.place;
             let holder = Holder::Part(rows::bucket_of_part(row), upload, number);
-            ledger.release(&part.place, &holder)?;
-            ledger.batch.delete(row);
+            orphans.push((row.to_vec(), place, holder));
         }
         Ok(ControlFlow::Continue(()))
     })?;
+    let mut ledger = Ledger::new(&*index.kv);
+    for (row, place, holder) in orphans {
+        ledger.release(&place, &holder)?;
+        ledger.batch.delete(&row);
+    }
     index.commit(ledger.finish(), None)
 }

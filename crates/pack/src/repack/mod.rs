@@ -20,7 +20,7 @@ mod drain;
 pub(crate) mod needs;
 pub(crate) mod pace;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -92,17 +92,13 @@ impl Repacker {
 
     /// Blobs that are in the backend and stand.
     fn blobs(&self) -> Result<Vec<Blob>, PackError> {
-        let standing = self.index.standing()?;
-        let mut blobs = Vec::with_capacity(standing.len());
-        for (id, content) in standing {
-            if self.set_aside.contains(&id) {
-                continue;
-            }
-            if let Some(row) = self.index.blob(id)? {
-                blobs.push(Blob { id, row, content });
-            }
-        }
-        Ok(blobs)
+        let rows: BTreeMap<_, _> = self.index.uploaded()?.into_iter().collect();
+        let standing = self.index.standing()?.into_iter();
+        let standing = standing.filter(|(id, _)| !self.set_aside.contains(id));
+        let blobs = standing.filter_map(|(id, content)| {
+            rows.get(&id).map(|row| Blob { id, row: *row, content })
+        });
+        Ok(blobs.collect())
     }
 
     async fn drain(&mut self, id: BlobId, row: rows::BlobRow) -> Result<bool, PackError> {
@@ -124,12 +120,8 @@ impl Repacker {
 
     /// Bytes of bodies in blobs that stand in the backend, and how many of them are live.
     pub(crate) fn use_of(index: &Index) -> Result<(u64, u64), PackError> {
-        let (mut all, mut live) = (0, 0);
-        for (id, content) in index.standing()? {
-            if index.blob(id)?.is_some() {
-                (all, live) = (all + content.end, live + content.live);
-            }
-        }
-        Ok((all, live))
+        let there: BTreeSet<_> = index.uploaded()?.into_iter().map(|(id, _)| id).collect();
+        let standing = index.standing()?.into_iter().filter(|(id, _)| there.contains(id));
+        Ok(standing.fold((0, 0), |(all, live), (_, content)| (all + content.end, live + content.live)))
     }
 }

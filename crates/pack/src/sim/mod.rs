@@ -9,6 +9,7 @@
 //!
 //! Not here: listeners, reads that are under way while something is removed, uploads of blobs in parts.
 
+mod check;
 mod model;
 mod process;
 mod store;

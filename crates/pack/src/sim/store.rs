@@ -1,7 +1,6 @@
 //! A backend that fails as one does: requests that take effect and are answered with an error, or later, or twice;
 //! lists that do not show what is new.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -189,7 +188,7 @@ impl ObjectStore for SimStore {
         _name: &Name,
         _options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        unimplemented!("blobs of a simulation are small")
+        panic!("blobs of a simulation are small")
     }
 
     async fn get_opts(&self, name: &Name, options: GetOptions) -> Result<GetResult> {
@@ -206,7 +205,7 @@ impl ObjectStore for SimStore {
     ) -> BoxStream<'static, Result<Name>> {
         // A stream outlives the borrow of this store: its fate is decided at once.
         let fate = self.fate();
-        let inner = self.inner.delete_stream(names.boxed());
+        let inner = self.inner.delete_stream(names);
         match fate {
             Fate::Failed | Fate::FailedAndLate => {
                 let error = Error::Generic { store: "sim", source: "timed out".into() };

@@ -1,7 +1,6 @@
 //! What happens, and what is compared.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,27 +8,23 @@ use bytes::Bytes;
 use larder_env::{SeededRng, SimDisk};
 use larder_kv::SimKv;
 use larder_objects::{CompleteOptions, NamedPart, UploadOptions};
-use larder_types::codec::decode;
 use larder_types::limits::SUM_BYTES;
-use larder_types::rows::parse_keyed;
-use larder_types::{
-    Attributes, BucketId, BucketName, Condition, ETag, ObjectKey, UploadId, UploadRow,
-};
+use larder_types::{Attributes, BucketName, Condition, ETag, ObjectKey, UploadId};
 use tokio::sync::oneshot;
 
+use super::check::{check_counts, found, places};
 use super::model::{Effect, History, Open, State};
 use super::process::{Process, Rows};
 use super::store::SimStore;
 use crate::backend::Backend;
 use crate::backup;
-use crate::entry::{BlobId, Content, OwnId, Place, Within, WorkerId};
+use crate::entry::{BlobId, Content, OwnId, Within, WorkerId};
 use crate::error::PackError;
 use crate::housekeeping::Kept;
 use crate::index::Index;
 use crate::plan::{Body, Description, Done, Source, Target, Wish};
 use crate::queue::{Answer, Request};
 use crate::rebuild::Rebuild;
-use crate::rows::{self, PackedPart, PackedVersion};
 use crate::sums::BodySums;
 
 /// Keys that clients use.
@@ -60,7 +55,7 @@ pub(super) struct World {
     pub(super) rebuilds: u64,
 }
 
-fn bucket() -> BucketName {
+pub(super) fn bucket() -> BucketName {
     BucketName::new("first").unwrap()
 }
 
@@ -69,7 +64,7 @@ fn target(key: &str) -> Target {
 }
 
 /// The bytes of a value: no two have the same.
-fn bytes_of(value: u64) -> Vec<u8> {
+pub(super) fn bytes_of(value: u64) -> Vec<u8> {
     let mut rng = SeededRng::new(value);
     let len = 1 + rng.below(VALUE_BYTES_MAX) as usize;
     let mut bytes = value.to_le_bytes().to_vec();
@@ -240,17 +235,11 @@ impl World {
     }
 
     fn complete(&mut self, upload: UploadId, open: &Open) -> Option<(Wish, Effect)> {
-        let named: Vec<_> = open.parts.iter().filter(|_| !self.rng.one_in(4)).collect();
-        if named.is_empty() {
-            return None;
-        }
-        let part = |(number, value): &(&u16, &u64)| NamedPart {
-            number: **number,
-            etag: etag(**value).text(),
-            checksum: None,
-        };
-        let parts = named.iter().map(part).collect();
-        let values = named.iter().map(|(_, value)| **value).collect();
+        // One of them: all but the last would have to be large.
+        let chosen = self.rng.below(open.parts.len().max(1) as u64) as usize;
+        let (number, value) = open.parts.iter().nth(chosen)?;
+        let part = NamedPart { number: *number, etag: etag(*value).text(), checksum: None };
+        let (values, parts) = (vec![*value], vec![part]);
         let options = CompleteOptions { parts, ..CompleteOptions::default() };
         let wish = Wish::Complete { target: target(&open.key), upload, options };
         Some((wish, Effect::Complete { upload, key: open.key.clone(), values }))
@@ -500,104 +489,4 @@ fn packed(value: u64) -> Body {
     let pieces = vec![Bytes::from(bytes_of(value))];
     let sums = BodySums::of(value, SUM_BYTES, &pieces);
     Body::Packed { pieces, sums }
-}
-
-/// What an index shows, every byte read.
-async fn found(process: &Process, index: &Index, store: &SimStore) -> State {
-    let mut state = State::default();
-    let Some(id) = index.bucket_id(&bucket()) else { return state };
-    let mut versions = Vec::new();
-    index
-        .visit(b"V", &mut |row, value| {
-            let (_, key, _) = parse_keyed(row).unwrap();
-            versions.push((key, decode::<PackedVersion>("a version", value)?));
-            Ok(ControlFlow::Continue(()))
-        })
-        .unwrap();
-    for (key, version) in versions {
-        let places = match version.content {
-            Content::Run(place) => vec![place],
-            Content::Parts { upload, parts } => {
-                let place = |number| index.part(id, upload, number).unwrap().unwrap().place;
-                parts.into_iter().map(|part| place(part.number)).collect()
-            }
-        };
-        let values = values_of(process, store, key.as_str(), &places).await;
-        state.objects.insert(key.as_str().to_owned(), values);
-    }
-    let mut uploads = Vec::new();
-    index
-        .visit(b"U", &mut |_, value| {
-            uploads.push(decode::<UploadRow>("an upload", value)?);
-            Ok(ControlFlow::Continue(()))
-        })
-        .unwrap();
-    for row in uploads {
-        let mut open = Open { key: row.key.as_str().to_owned(), parts: BTreeMap::new() };
-        for (number, part) in index.parts(id, row.upload, 0, 100).unwrap() {
-            let values = values_of(process, store, "a part", &[part.place]).await;
-            open.parts.insert(number, values[0]);
-        }
-        state.uploads.insert(row.upload, open);
-    }
-    state
-}
-
-async fn values_of(process: &Process, store: &SimStore, what: &str, places: &[Place]) -> Vec<u64> {
-    let mut values = Vec::new();
-    for place in places {
-        let bytes = process.read(place, store).await;
-        let bytes = bytes.unwrap_or_else(|reason| panic!("{what} cannot be read: {reason}"));
-        let value = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-        assert_eq!(bytes, bytes_of(value), "{what} has the bytes of one value");
-        values.push(value);
-    }
-    values
-}
-
-/// Every run of bytes that a version or part has, with how many have it.
-fn places(index: &Index) -> BTreeMap<(Within, u64, u64), u64> {
-    let mut places = BTreeMap::new();
-    let mut add = |place: &Place| {
-        *places.entry((place.within, place.offset, place.len)).or_insert(0) += 1;
-    };
-    index
-        .visit(b"V", &mut |_, value| {
-            if let Content::Run(place) = decode::<PackedVersion>("a version", value)?.content {
-                add(&place);
-            }
-            Ok(ControlFlow::Continue(()))
-        })
-        .unwrap();
-    index
-        .visit(b"P", &mut |row, value| {
-            assert_ne!(rows::bucket_of_part(row), BucketId(0));
-            add(&decode::<PackedPart>("a part", value)?.place);
-            Ok(ControlFlow::Continue(()))
-        })
-        .unwrap();
-    places
-}
-
-/// What the index counts as live is what its versions and parts have.
-fn check_counts(index: &Index) {
-    let mut live: BTreeMap<BlobId, u64> = BTreeMap::new();
-    let places = places(index);
-    for (within, _, len) in places.keys() {
-        if let Within::Blob(id) = within {
-            *live.entry(*id).or_default() += len;
-        }
-    }
-    for (id, content) in index.standing().unwrap() {
-        assert_eq!(content.live, live.remove(&id).unwrap_or(0), "live bytes of blob {id}");
-    }
-    assert_eq!(live, BTreeMap::new(), "bytes in blobs that do not stand");
-    let mut held = 0;
-    index
-        .visit(b"R", &mut |_, _| {
-            held += 1;
-            Ok(ControlFlow::Continue(()))
-        })
-        .unwrap();
-    assert_eq!(held, places.values().sum::<u64>(), "rows of those that have bytes");
 }
