@@ -20,7 +20,7 @@ use larder_objects::ObjectError;
 use tokio::sync::{oneshot, watch};
 
 use crate::counters::{Counters, add, count};
-use crate::entry::{BlobId, WorkerId, Within};
+use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::{
@@ -195,7 +195,8 @@ impl Committer {
             }
             Some(Request::IsUnwanted { own, reply }) => {
                 let holders = self.parts.index.holders(Within::Own(own), 0, 1)?;
-                let _nobody_waits = reply.send(holders.is_empty() && !self.parts.under_way.has(own));
+                let _nobody_waits =
+                    reply.send(holders.is_empty() && !self.parts.under_way.has(own));
                 Ok(())
             }
             Some(Request::Seal { reply }) => {

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use crate::error::PackError;
 use crate::limits::{
-    BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT, BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT,
-    HOUSEKEEPING_PERIOD_DEFAULT, PACKED_BYTES_MAX,
-    REPACK_BELOW_PERCENT_DEFAULT,
-    SPOOL_BYTES_DEFAULT,
+    BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT, BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX,
+    BLOB_BYTES_MIN, FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT,
+    PACKED_BYTES_MAX, REPACK_BELOW_PERCENT_DEFAULT, SPOOL_BYTES_DEFAULT,
 };
 
 /// When a change is answered.
@@ -90,7 +89,8 @@ impl PackConfig {
             return refuse("the size of the spool", self.spool_bytes, remedy);
         }
         if self.repack_below_percent >= 100 {
-            let (what, found) = ("the share below which blobs are repacked", self.repack_below_percent);
+            let (what, found) =
+                ("the share below which blobs are repacked", self.repack_below_percent);
             let remedy = "0 to 99: full blobs would be repacked for ever".to_owned();
             return Err(PackError::Config { what, found: format!("{found} %"), remedy });
         }

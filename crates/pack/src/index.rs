@@ -310,7 +310,11 @@ impl Index {
         self.commit(batch, Some(applied))
     }
 
-    pub(crate) fn commit(&self, mut batch: Batch, applied: Option<&Applied>) -> Result<(), PackError> {
+    pub(crate) fn commit(
+        &self,
+        mut batch: Batch,
+        applied: Option<&Applied>,
+    ) -> Result<(), PackError> {
         if let Some(applied) = applied {
             batch.position(&rows::applied(), &encode(applied));
         }

@@ -103,7 +103,8 @@ const _: () = assert!(
     MOVED_BYTES_MAX >= PACKED_BYTES_MAX,
     "bodies that are moved take no more memory than one of the largest"
 );
-const _: () = assert!(BACKUP_BATCH_BYTES < larder_kv::limits::BATCH_BYTES_MAX / 2, "it fits a batch");
+const _: () =
+    assert!(BACKUP_BATCH_BYTES < larder_kv::limits::BATCH_BYTES_MAX / 2, "it fits a batch");
 const _: () = assert!(PACKED_BYTES_MAX <= GROUP_BYTES_MAX, "a group has room for every body");
 const _: () = assert!(FOOTERS_BYTES_MAX >= 2 * FOOTER_BYTES_MAX, "a blob fills while one goes up");
 const _: () = assert!(FOOTER_BYTES_MAX > OP_BYTES_MAX, "a footer has room for every change");

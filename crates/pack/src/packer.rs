@@ -272,8 +272,7 @@ impl Drop for Packer {
 impl Shared {
     fn housekeeping(&self, heads: &[Head], horizon: Horizon) -> Housekeeping {
         let backups = Arc::new(Backups::of(heads));
-        let pace =
-            || Pace::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
+        let pace = || Pace::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
         let counters = self.backend.counters();
         let own = heads.iter().rev().find(|head| head.id.worker == self.worker);
         Housekeeping {

@@ -60,7 +60,9 @@ impl Reader {
     /// The reader is under way until the body has been read, or is dropped.
     pub(crate) fn reading(self, body: ReadBody) -> ReadBody {
         match body {
-            ReadBody::Stream(pieces) => ReadBody::Stream(Box::pin(Reading { pieces, _reader: self })),
+            ReadBody::Stream(pieces) => {
+                ReadBody::Stream(Box::pin(Reading { pieces, _reader: self }))
+            }
             whole => whole,
         }
     }

@@ -186,4 +186,3 @@ impl Remover {
         self.backend.remove(name).await
     }
 }
-

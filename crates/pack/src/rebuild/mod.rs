@@ -74,7 +74,11 @@ impl Rebuild<'_> {
             let is_usable = retired.told.iter().all(|(run, _)| run.backups_from <= head.op());
             if is_usable && backup::restore(self.backend, index, head).await? {
                 let number = head.id.number;
-                tracing::info!(backup = number, blobs = footers.len(), "the index is rebuilt from a backup");
+                tracing::info!(
+                    backup = number,
+                    blobs = footers.len(),
+                    "the index is rebuilt from a backup"
+                );
                 return self.replay(index, &listed, footers, &retired, Some(head)).await;
             }
         }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::entry::BlobId;
-use crate::limits::{SMALL_BLOBS_MAX, SMALL_BLOB_SHARE};
+use crate::limits::{SMALL_BLOB_SHARE, SMALL_BLOBS_MAX};
 use crate::rows::{BlobContent, BlobRow};
 
 /// A blob that is in the backend and stands.
@@ -27,9 +27,8 @@ pub(crate) fn choose(blobs: &[Blob], below_percent: u8, blob_bytes: u64) -> Vec<
     let mut chosen: Vec<Blob> = blobs.iter().filter(is_dead).copied().collect();
     // By the share that is live; a cross product keeps to whole numbers.
     chosen.sort_by(|a, b| {
-        let share = |x: &Blob, y: &Blob| {
-            u128::from(x.content.live) * u128::from(y.row.footer_offset)
-        };
+        let share =
+            |x: &Blob, y: &Blob| u128::from(x.content.live) * u128::from(y.row.footer_offset);
         share(a, b).cmp(&share(b, a)).then(a.id.cmp(&b.id))
     });
     let mut sizes: BTreeMap<u32, Vec<Blob>> = BTreeMap::new();

@@ -189,12 +189,7 @@ impl Drain<'_> {
         Ok(moved.map_or(0, |place| place.len))
     }
 
-    fn moving(
-        &self,
-        holder: &Holder,
-        from: &Place,
-        to: To,
-    ) -> Result<Option<Told>, PackError> {
+    fn moving(&self, holder: &Holder, from: &Place, to: To) -> Result<Option<Told>, PackError> {
         let Some((op, place)) = self.place_of(holder)? else { return Ok(None) };
         if place != *from && !bugs::planted(Bug::SwapWithoutCompare) {
             return Ok(None);

@@ -95,9 +95,8 @@ impl Repacker {
         let rows: BTreeMap<_, _> = self.index.uploaded()?.into_iter().collect();
         let standing = self.index.standing()?.into_iter();
         let standing = standing.filter(|(id, _)| !self.set_aside.contains(id));
-        let blobs = standing.filter_map(|(id, content)| {
-            rows.get(&id).map(|row| Blob { id, row: *row, content })
-        });
+        let blobs = standing
+            .filter_map(|(id, content)| rows.get(&id).map(|row| Blob { id, row: *row, content }));
         Ok(blobs.collect())
     }
 
@@ -122,6 +121,7 @@ impl Repacker {
     pub(crate) fn use_of(index: &Index) -> Result<(u64, u64), PackError> {
         let there: BTreeSet<_> = index.uploaded()?.into_iter().map(|(id, _)| id).collect();
         let standing = index.standing()?.into_iter().filter(|(id, _)| there.contains(id));
-        Ok(standing.fold((0, 0), |(all, live), (_, content)| (all + content.end, live + content.live)))
+        Ok(standing
+            .fold((0, 0), |(all, live), (_, content)| (all + content.end, live + content.live)))
     }
 }

@@ -24,7 +24,8 @@ impl Pace {
         let now = Instant::now();
         let earned = self.earned.map_or(now, |earned| earned.max(now));
         // Whichever takes longer: formula is max(1 / requests_per_s, bytes / bytes_per_s) seconds.
-        let request = Duration::from_secs(1) / u32::try_from(self.requests_per_s).unwrap_or(u32::MAX);
+        let request =
+            Duration::from_secs(1) / u32::try_from(self.requests_per_s).unwrap_or(u32::MAX);
         let transfer = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.bytes_per_s);
         self.earned = Some(earned + request.max(transfer));
         if earned > now {

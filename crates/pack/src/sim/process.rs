@@ -184,23 +184,31 @@ impl Process {
     }
 
     /// The bytes at a place, verified; why not, if not.
-    pub(crate) async fn read(&self, place: &Place, store: &super::SimStore) -> Result<Vec<u8>, String> {
+    pub(crate) async fn read(
+        &self,
+        place: &Place,
+        store: &super::SimStore,
+    ) -> Result<Vec<u8>, String> {
         let (from, to) = (place.offset as usize, (place.offset + place.len) as usize);
         let bytes = match place.within {
             _ if place.len == 0 => Vec::new(),
             Within::Own(own) => store.get(&own.path()).await.ok_or("gone")?[from..to].to_vec(),
-            Within::Blob(id) => match self.spool.file(id.seq).filter(|_| id.worker == self.worker) {
-                Some(file) => {
-                    let mut bytes = vec![0; place.len as usize];
-                    file.read_at(place.offset, &mut bytes).map_err(|error| error.to_string())?;
-                    bytes
+            Within::Blob(id) => {
+                match self.spool.file(id.seq).filter(|_| id.worker == self.worker) {
+                    Some(file) => {
+                        let mut bytes = vec![0; place.len as usize];
+                        file.read_at(place.offset, &mut bytes)
+                            .map_err(|error| error.to_string())?;
+                        bytes
+                    }
+                    None => {
+                        let row =
+                            self.index.blob(id).unwrap().ok_or("the index has no such blob")?;
+                        let blob = store.get(&row.name(id).path()).await;
+                        blob.ok_or_else(|| format!("blob {id} is not there"))?[from..to].to_vec()
+                    }
                 }
-                None => {
-                    let row = self.index.blob(id).unwrap().ok_or("the index has no such blob")?;
-                    let blob = store.get(&row.name(id).path()).await;
-                    blob.ok_or_else(|| format!("blob {id} is not there"))?[from..to].to_vec()
-                }
-            },
+            }
         };
         let mut pieces = bytes.chunks(place.sum_bytes.max(1) as usize).enumerate();
         match pieces.all(|(index, piece)| verifies(place, index as u64, piece)) {

@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{NOW_MS, RUNNING};
 use super::world::World;
+use super::{NOW_MS, RUNNING};
 use crate::bugs::{Bug, plant};
 
 /// Steps of one run.
@@ -41,7 +41,8 @@ fn whatever_fails_what_was_answered_is_there_and_nothing_comes_back() {
 
 fn is_found(bug: Bug) {
     plant(Some(bug));
-    let found = (0..SEEDS_OF_BUGS).find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err());
+    let found =
+        (0..SEEDS_OF_BUGS).find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err());
     plant(None);
     RUNNING.set(false);
     assert!(found.is_some(), "{bug:?} was not found in {SEEDS_OF_BUGS} seeds");

@@ -355,9 +355,10 @@ impl World {
                 Effect::Set { key, values } => found.objects.get(key) == Some(values),
                 Effect::Remove { key } => !found.objects.contains_key(key),
                 Effect::Begin { upload, key } => {
-                    let new = found.uploads.iter().find(|(id, open)| {
-                        !now.uploads.contains_key(id) && open.key == *key
-                    });
+                    let new = found
+                        .uploads
+                        .iter()
+                        .find(|(id, open)| !now.uploads.contains_key(id) && open.key == *key);
                     *upload = new.map(|(id, _)| *id);
                     upload.is_some()
                 }
@@ -445,7 +446,8 @@ impl World {
     /// The backend has what is needed and nothing else.
     async fn check_rest(&mut self) {
         let index = self.process().index.clone();
-        let standing: BTreeSet<_> = index.standing().unwrap().into_iter().map(|(id, _)| id).collect();
+        let standing: BTreeSet<_> =
+            index.standing().unwrap().into_iter().map(|(id, _)| id).collect();
         let there = self.store.names("blobs").await.len();
         assert_eq!(there, standing.len(), "blobs that nothing needs are gone");
         let mut owns = BTreeSet::new();
@@ -466,13 +468,8 @@ impl World {
         let process = self.process.as_ref().expect("a process runs");
         let (backend, horizon) = (&process.backend, &process.horizon);
         let heads = backup::known(backend, horizon).await.unwrap();
-        let rebuild = Rebuild {
-            backend,
-            worker: self.worker,
-            horizon,
-            backups: &heads,
-            accept_loss: None,
-        };
+        let rebuild =
+            Rebuild { backend, worker: self.worker, horizon, backups: &heads, accept_loss: None };
         let (index, _) = Index::over(Box::new(Rows(Arc::default()))).unwrap();
         rebuild.run(&index).await.unwrap_or_else(|error| panic!("no rebuild {how}: {error}"));
         assert_eq!(found(process, &index, &self.store).await, self.history.now, "rebuilt {how}");

@@ -91,10 +91,7 @@ async fn old_backups_are_removed_and_so_is_what_a_crash_left_of_one() {
     let heads: Vec<_> = backend.names("backups").await.into_iter().map(|(name, _)| name).collect();
     assert_eq!(
         heads,
-        [
-            "backups/0000000000000001-0000000000000004",
-            "backups/0000000000000001-0000000000000005"
-        ]
+        ["backups/0000000000000001-0000000000000004", "backups/0000000000000001-0000000000000005"]
     );
     assert_eq!(backend.names("index").await.len(), 2);
 }
@@ -118,8 +115,7 @@ async fn a_backup_that_still_has_a_deleted_object_does_not_bring_it_back() {
     drop(store);
     let dir = tempfile::tempdir().unwrap();
     let no_backups = Duration::ZERO;
-    let takes =
-        PackConfig { take_over: true, backup_interval: no_backups, ..eager(dir.path()) };
+    let takes = PackConfig { take_over: true, backup_interval: no_backups, ..eager(dir.path()) };
     let store = try_open(takes, &backend).await.unwrap();
     for _ in 0..2 {
         store.keep_house().await.unwrap();

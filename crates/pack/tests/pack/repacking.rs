@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use larder_objects::{CompleteOptions, NamedPart, ObjectError, Objects, PutOptions, ReadBody, UploadOptions};
+use larder_objects::{
+    CompleteOptions, NamedPart, ObjectError, Objects, PutOptions, ReadBody, UploadOptions,
+};
 use larder_pack::{PackConfig, Packer};
 use object_store::ObjectStoreExt;
 use object_store::path::Path as Name;
