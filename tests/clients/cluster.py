@@ -211,6 +211,7 @@ def run(cluster, arguments, scratch):
     s3 = cluster.proxies[0].boto3()
     s3.create_bucket(Bucket=BUCKET)
     s3.create_bucket(Bucket=PROBE_BUCKET)
+    cluster.set_policy(BUCKET, "majority")
     targets = [(node, role, how) for how in arguments.how or ("kill", "pause") for node, role in sorted(roles)
                if not arguments.role or role in arguments.role]
     rng.shuffle(targets)

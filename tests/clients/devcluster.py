@@ -90,6 +90,9 @@ class Cluster:
     def status(self):
         return status_of(self.binary, self.directory / "node-1" / "proxy" / "role.toml")
 
+    def set_policy(self, bucket, policy):
+        set_policy_of(self.binary, self.directory / "node-1" / "manager" / "role.toml", bucket, policy)
+
     def token(self, name, role, machine=99):
         """Lines for the configuration of another server, on a machine of its own."""
         config = self.directory / "node-1" / "manager" / "role.toml"
@@ -116,6 +119,15 @@ def status_of(binary, config):
     )
     assert done.returncode in (0, 1), f"status ended with {done.returncode}: {done.stderr}"
     return json.loads(done.stdout)
+
+
+def set_policy_of(binary, config, bucket, policy):
+    """How many copies the puts of a bucket wait for."""
+    done = subprocess.run(
+        [binary, "bucket", "policy", "--config", config, bucket, policy],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
+    )
+    assert done.returncode == 0 and f"({policy})" in done.stdout, f"{done.returncode}: {done.stdout}{done.stderr}"
 
 
 def log_tails(paths, lines):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from devcluster import READY_SECONDS, STOP_SECONDS, Proxy, is_ready, log_tails, status_of
+from devcluster import READY_SECONDS, STOP_SECONDS, Proxy, is_ready, log_tails, set_policy_of, status_of
 from disk import Disk
 from harness import ACCESS, COMMAND_SECONDS, SECRET
 from netspace import die_with_parent
@@ -159,6 +159,9 @@ class NetCluster:
 
     def status(self):
         return status_of(self.binary, self.config(0, "proxy"))
+
+    def set_policy(self, bucket, policy):
+        set_policy_of(self.binary, self.config(0, "manager"), bucket, policy)
 
     def log_tail(self, lines=8):
         return log_tails(self.directory.glob("*/process.log"), lines)

@@ -51,6 +51,17 @@ The tables go to stdout, everything else to stderr. Exit codes:
   2  the command line, a file or a document is wrong
   3  the system did not let the run begin, or it was interrupted";
 
+/// Below the options of `ordered`.
+const ORDERED_NOTES: &str = "\
+The program must be built with the feature for it: cargo build --release --features ablation. Never serve
+anything of value with such a program.
+
+The tables go to stdout, everything else to stderr. Exit codes:
+  0  all went well
+  1  a put failed
+  2  the command line, a file or a document is wrong, or a cluster did not start
+  3  the system did not let the run begin, or it was interrupted";
+
 /// Measure an S3 endpoint, replay a trace against it, or serve as the floor to compare with.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
@@ -78,6 +89,9 @@ pub enum BenchCommand {
     /// Measure larder, the floor and every peer that is installed, and write the comparison down
     #[command(after_help = COMPARE_NOTES)]
     Compare(CompareArgs),
+    /// Measure puts in parallel against puts in order, in clusters with a slowed down network and slowed down disks
+    #[command(after_help = ORDERED_NOTES)]
+    Ordered(OrderedArgs),
     /// Serve S3 without a store: what HTTP, authentication and digests alone cost
     Floor(FloorArgs),
 }
@@ -253,7 +267,40 @@ pub struct CompareArgs {
     /// Number that the order of the systems is drawn from; by default drawn from the clock
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Compare clusters that keep three copies, each of several processes on this machine, in place of single
+    /// servers; without --part the part is named cluster
+    #[arg(long)]
+    pub cluster: bool,
     /// One round, half a second for each work
     #[arg(long, conflicts_with_all = ["rounds", "duration", "from"])]
     pub quick: bool,
+}
+
+/// A comparison of parallel and ordered puts.
+///
+/// Each round starts a cluster of three nodes on this machine for each pair of delays, in an order drawn anew, puts
+/// through a proxy that writes in parallel and one that writes in order, and removes it. The rows are written to
+/// DOCS/benchmarks-ordered.json; the part of DOCS/benchmarks.md and the plots are made from them.
+#[derive(Debug, Clone, Args)]
+pub struct OrderedArgs {
+    /// Make tables and plots from the rows in FILE; measure nothing
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// Folder of benchmarks.md, the rows and the plots
+    #[arg(long, value_name = "DIR", default_value = "docs")]
+    pub docs: PathBuf,
+    /// Folder on the disk to measure, in which each cluster gets a folder of its own; by default that of temporary
+    /// files
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
+    pub rounds: u64,
+    /// Measured time of each work
+    #[arg(long, value_name = "TIME", default_value = "600ms", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Time under load before the measured time; its puts do not count
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_duration)]
+    pub warmup: Duration,
 }

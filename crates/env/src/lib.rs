@@ -6,6 +6,8 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(feature = "ablation")]
+pub mod ablation;
 pub mod clock;
 pub mod disk;
 mod real_disk;

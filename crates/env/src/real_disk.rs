@@ -94,6 +94,23 @@ impl RealDisk {
         if dir.is_empty() { Ok(self.root.clone()) } else { self.path(dir) }
     }
 
+    fn open_file(&self, name: &str, mode: OpenMode) -> Result<RealFile, DiskError> {
+        let flags = match mode {
+            OpenMode::Read => OFlags::RDONLY | OFlags::CLOEXEC,
+            OpenMode::ReadWrite => OFlags::RDWR | OFlags::CLOEXEC,
+            OpenMode::CreateNew if name.starts_with('/') => {
+                return Err(DiskError::Exists { path: name.to_owned() });
+            }
+            OpenMode::CreateNew => return self.create_file(name),
+        };
+        if name.starts_with('/') {
+            return open_device(name, flags);
+        }
+        let path = self.path(name)?;
+        let file = open_path(&path, flags)?;
+        Ok(RealFile { file, path, device_len: None, direct: OnceLock::new() })
+    }
+
     fn create_file(&self, name: &str) -> Result<RealFile, DiskError> {
         let path = self.path(name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -110,20 +127,10 @@ impl RealDisk {
 
 impl Disk for RealDisk {
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let flags = match mode {
-            OpenMode::Read => OFlags::RDONLY | OFlags::CLOEXEC,
-            OpenMode::ReadWrite => OFlags::RDWR | OFlags::CLOEXEC,
-            OpenMode::CreateNew if name.starts_with('/') => {
-                return Err(DiskError::Exists { path: name.to_owned() });
-            }
-            OpenMode::CreateNew => return Ok(Arc::new(self.create_file(name)?)),
-        };
-        if name.starts_with('/') {
-            return Ok(Arc::new(open_device(name, flags)?));
-        }
-        let path = self.path(name)?;
-        let file = open_path(&path, flags)?;
-        Ok(Arc::new(RealFile { file, path, device_len: None, direct: OnceLock::new() }))
+        let file: Arc<dyn DiskFile> = Arc::new(self.open_file(name, mode)?);
+        #[cfg(feature = "ablation")]
+        let file = crate::ablation::shaped(&self.root, name, file)?;
+        Ok(file)
     }
 
     fn create_dir(&self, name: &str) -> Result<(), DiskError> {
@@ -249,6 +256,10 @@ impl DiskFile for RealFile {
     }
 
     fn read_device_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, DiskError> {
+        let direct = self.direct.get_or_init(|| Direct::of(&self.file));
+        if let Some(read) = direct.as_ref().and_then(|direct| direct.read(offset, buf)) {
+            return Ok(read);
+        }
         let start = offset - offset % CACHE_GRANULE_BYTES;
         let end = (offset + buf.len() as u64).next_multiple_of(CACHE_GRANULE_BYTES);
         rustix::fs::fadvise(&self.file, start, NonZeroU64::new(end - start), Advice::DontNeed)
@@ -402,7 +413,7 @@ fn failure(operation: &'static str, path: &Path, errno: Errno) -> DiskError {
     }
 }
 
-fn from_std(operation: &'static str, path: &Path, error: &std::io::Error) -> DiskError {
+pub(crate) fn from_std(operation: &'static str, path: &Path, error: &std::io::Error) -> DiskError {
     match Errno::from_io_error(error) {
         Some(errno) => failure(operation, path, errno),
         None => DiskError::Broken { operation, path: text(path), reason: error.to_string() },

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use larder_protocol::manager::state::ServerRole;
+use larder_types::WritePolicy;
 
 use crate::exit;
 
@@ -71,6 +72,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: DiskCommand,
     },
+    /// Show or set how many copies a bucket's puts wait for.
+    Bucket {
+        #[command(subcommand)]
+        command: BucketCommand,
+    },
     /// Run a whole cluster on this machine, for trying out.
     ///
     /// Every role of every node is a process of its own. What dies is started again; SIGTERM stops all,
@@ -127,7 +133,7 @@ pub(crate) struct PackArgs {
     pub(crate) serve: Option<PackServeArgs>,
 }
 
-/// What can be done with a blob alone.
+/// What can be done beside serving.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PackTool {
     /// Show what is in a blob, as lines of JSON: its trailer, then every entry of its index.
@@ -137,6 +143,18 @@ pub(crate) enum PackTool {
         /// Verify the bytes of every object too. Exits with 1 if any does not verify.
         #[arg(long)]
         verify: bool,
+    },
+    /// Show what the worker of a directory has asked of its backend, and the bill.
+    ///
+    /// Works while the worker runs, and tells what it said last if it does not. Exits with 0 only if it runs, and
+    /// with 1 if not. The bill is what the requests cost at the prices of the worker's configuration, beside what
+    /// they would have cost had clients made them to the backend themselves.
+    Status {
+        /// Directory of the worker.
+        dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Get objects out of a blob, into DIR/BUCKET/KEY.
     ///
@@ -156,8 +174,10 @@ pub(crate) enum PackTool {
 pub(crate) struct PackServeArgs {
     /// Directory of the worker: log, spool and index; made if it is missing.
     pub(crate) dir: PathBuf,
-    /// Where blobs go: file:///DIRECTORY or s3://BUCKET/PREFIX?endpoint=URL&region=NAME. Keys for S3 are taken
-    /// from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+    /// Where blobs go: file:///DIRECTORY, s3://BUCKET/PREFIX?endpoint=URL&region=NAME,
+    /// gs://BUCKET/PREFIX?endpoint=URL or az://CONTAINER/PREFIX?account=NAME&endpoint=URL. Keys are taken from the
+    /// environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS,
+    /// AZURE_STORAGE_ACCOUNT_KEY, and others that those stores' own tools know.
     #[arg(long, value_name = "URL")]
     pub(crate) backend: String,
     /// Address for S3, such as 127.0.0.1:9000 (the default). Port 0 lets the system choose.
@@ -167,8 +187,8 @@ pub(crate) struct PackServeArgs {
     /// that is taken.
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_listen: Option<String>,
-    /// Configuration file (TOML) with listen, metrics_listen, region, domains, log_format. The command line goes
-    /// before it.
+    /// Configuration file (TOML) with listen, metrics_listen, region, domains, log_format, and the table [prices].
+    /// The command line goes before it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// What a put that is answered has behind it: this machine's disk, or the backend.
@@ -205,6 +225,19 @@ pub(crate) struct PackServeArgs {
     /// DIR/lost.txt.
     #[arg(long)]
     pub(crate) accept_loss: bool,
+    /// Requests a second that the backend is asked at most; readers go first. Default: as many as it takes.
+    #[arg(long, value_name = "N")]
+    pub(crate) requests_per_second: Option<f64>,
+    /// What requests may cost in a day, in the currency of [prices]. When that is used up uploads wait; reads do not.
+    #[arg(long, value_name = "AMOUNT")]
+    pub(crate) spend_per_day: Option<f64>,
+    /// MiB of DIR that keep what was read from blobs: 0 for none, else at least 16.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub(crate) cache_mib: u32,
+    /// KiB that are read ahead at most where keys are read in their order: 0 for none, at most 16384. Wants a cache.
+    /// Default: 2048, or 0 without a cache.
+    #[arg(long, value_name = "N")]
+    pub(crate) ahead_kib: Option<u32>,
     /// Take the backend over from a worker whose directory is lost. What that worker had not uploaded is lost; if it
     /// still runs, it stops.
     #[arg(long)]
@@ -320,6 +353,25 @@ pub(crate) enum DiskCommand {
     },
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum BucketCommand {
+    /// Show or set a bucket's write policy: when a put is answered.
+    ///
+    /// all: when every copy within reach is durable (default). majority: when more than half of the copies are. one,
+    /// or a number: when so many are. The other copies are made meanwhile, or soon after; until then an object is lost
+    /// with fewer disks. To be run with the configuration of a manager.
+    #[command(after_help = exit::HELP)]
+    Policy {
+        /// Configuration file of a manager of this machine.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Name of the bucket.
+        name: String,
+        /// all, majority, one, or a number of copies; shown if it is left out.
+        policy: Option<WritePolicy>,
+    },
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct DevClusterArgs {
     /// Directory of the cluster; made if it is missing.
@@ -333,6 +385,14 @@ pub(crate) struct DevClusterArgs {
     /// Leave dead what dies.
     #[arg(long)]
     pub(crate) no_restart: bool,
+    /// What makes the processes of a new cluster worse, as the section `ablation` of their configurations.
+    #[cfg(feature = "ablation")]
+    #[arg(long, hide = true, value_name = "TOML", default_value = "")]
+    pub(crate) ablation: toml::Table,
+    /// Proxy of a new cluster that writes in order; a node's number.
+    #[cfg(feature = "ablation")]
+    #[arg(long, hide = true, value_name = "N")]
+    pub(crate) ordered_node: Option<usize>,
 }
 
 #[derive(Debug, Args)]

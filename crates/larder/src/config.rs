@@ -1,7 +1,10 @@
 //! The configuration file. Each setting has a default that is right for one machine.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
+use std::time::Duration;
 
+use larder_roles::BackgroundConfig;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -23,8 +26,62 @@ pub(crate) struct Config {
     pub(crate) pg_count: Option<u32>,
     /// MiB of a log segment: the step in which the log takes and frees space.
     pub(crate) log_segment_mib: u64,
+    /// MiB a second that background work may take while no clients queue.
+    pub(crate) background_mib_per_s: u64,
+    /// Within which time every copy is verified.
+    pub(crate) scrub_within: Within,
     /// Log lines as `text` or `json`.
     pub(crate) log_format: LogFormat,
+}
+
+/// A time within which something is done over and over: `14d`, `12h`, `30s`; or `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Within(Option<Duration>);
+
+/// Seconds of the shortest and of the longest.
+const WITHIN_SECONDS: RangeInclusive<u64> = 4..=366 * 86_400;
+
+impl Within {
+    /// What every scrub has if it is told nothing: a disk that goes bad is found while the other copies are good.
+    pub(crate) const TWO_WEEKS: Self = Self(Some(Duration::from_secs(14 * 86_400)));
+}
+
+impl TryFrom<String> for Within {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        const REMEDY: &str = "use a time from 4s to 366d, such as 14d or 12h, or off";
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        let unit = match text.chars().last() {
+            Some('s') => 1,
+            Some('h') => 3600,
+            Some('d') => 86_400,
+            _ => return Err(REMEDY),
+        };
+        let number: u64 = text[..text.len() - 1].parse().map_err(|_| REMEDY)?;
+        let seconds = number.checked_mul(unit).filter(|it| WITHIN_SECONDS.contains(it));
+        seconds.map(|it| Self(Some(Duration::from_secs(it)))).ok_or(REMEDY)
+    }
+}
+
+/// How background work is done.
+pub(crate) fn background(mib_per_s: u64, scrub_within: Within) -> BackgroundConfig {
+    BackgroundConfig { bytes_per_s: mib_per_s * 1024 * 1024, scrub_period: scrub_within.0 }
+}
+
+/// MiB a second of background work: half of what a slow disk writes in sequence.
+pub(crate) const BACKGROUND_MIB_PER_S: u64 = 64;
+
+/// Checks `background_mib_per_s`.
+pub(crate) fn check_background(mib_per_s: u64) -> Result<(), ConfigError> {
+    if (1..=65_536).contains(&mib_per_s) {
+        return Ok(());
+    }
+    let (field, found) = ("background_mib_per_s", mib_per_s.to_string());
+    Err(ConfigError::Value { field, found, remedy: "1 to 65536" })
 }
 
 /// How log lines look.
@@ -47,6 +104,8 @@ impl Default for Config {
             data: larder_roles::store::DATA_FILE.to_owned(),
             pg_count: None,
             log_segment_mib: 64,
+            background_mib_per_s: BACKGROUND_MIB_PER_S,
+            scrub_within: Within::TWO_WEEKS,
             log_format: LogFormat::Text,
         }
     }
@@ -93,6 +152,7 @@ impl Config {
             let found = self.log_segment_mib.to_string();
             return Err(value("log_segment_mib", found, "4 to 1024"));
         }
+        check_background(self.background_mib_per_s)?;
         let plain = !self.data.is_empty() && !self.data.contains('/');
         if !plain && !Path::new(&self.data).is_absolute() {
             let remedy = "a file name, or the absolute path of a block device";
@@ -119,12 +179,25 @@ mod tests {
     }
 
     #[test]
+    fn times_have_a_unit() {
+        let within = |text: &str| parse(&format!("scrub_within = {text:?}")).unwrap().scrub_within;
+        assert_eq!(within("14d"), Within::TWO_WEEKS);
+        assert_eq!(within("336h"), Within::TWO_WEEKS);
+        assert_eq!(within("4s"), Within(Some(Duration::from_secs(4))));
+        assert_eq!(within("off"), Within(None));
+    }
+
+    #[test]
     fn mistakes_name_the_field() {
         for (text, field) in [
             ("listenn = \"x\"", "listenn"),
             ("pg_count = 100", "pg_count"),
             ("log_segment_mib = 1", "log_segment_mib"),
             ("data = \"a/b\"", "data"),
+            ("background_mib_per_s = 0", "background_mib_per_s"),
+            ("scrub_within = \"14\"", "scrub_within"),
+            ("scrub_within = \"1s\"", "scrub_within"),
+            ("scrub_within = \"367d\"", "scrub_within"),
             ("region = 7", "region"),
         ] {
             let error = parse(text).unwrap_err();

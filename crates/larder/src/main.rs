@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Command::Drain(args) => cluster::operate::drain(&args),
         Command::Remove(args) => cluster::operate::remove(&args),
         Command::Disk { command } => cluster::operate::disk(&command),
+        Command::Bucket { command } => cluster::bucket::run(&command),
         Command::DevCluster(args) => dev::run(&args),
         Command::Pack(args) => pack::run(args),
         Command::Inspect(args) => inspect::run(&args),

@@ -1,5 +1,6 @@
 //! Prometheus' view of a process that serves S3: requests and latencies, and what its roles count.
 
+mod background;
 mod meta;
 mod pack;
 mod proxy;
@@ -28,6 +29,10 @@ pub(crate) use pack::PackMetrics;
 pub(crate) use proxy::ProxyMetrics;
 pub(crate) use store::StoreMetrics;
 
+/// What a proxy's counters of appends say, wherever it runs.
+const APPENDS: &str = "Appends at an offset that were acknowledged";
+const RECORDS: &str = "Records that were acknowledged";
+const APPENDED_BYTES: &str = "Bytes of appends and records that were acknowledged";
 /// Scrapes answered at once; more wait for a connection.
 const SCRAPES_MAX: usize = 8;
 

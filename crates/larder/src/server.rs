@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::args::ServerArgs;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, background};
 use crate::credentials::{self, CredentialsError};
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::{exit, logging};
@@ -128,6 +128,7 @@ async fn listen_and_serve(
         }
         None => None,
     };
+    store.start_background(&background(config.background_mib_per_s, config.scrub_within));
     announce(addr, metrics_addr, &root, drawn, &config.region, dir);
     serve_until_told(listener, service, metrics, store.meta().fatal()).await
 }

@@ -12,7 +12,7 @@
 //! | `Persist` | `protocol/pg/commit.rs`, `advance`: `Persisted` |
 //! | `Regrant` | not built yet (`Op::Regrant` is stored and taken, never issued) |
 //! | `Arrive`, `Write`, `Sync` | `volume/pv.rs`, `admit`; `volume/execute.rs` |
-//! | `Answer` | `roles/ticket.rs`; `roles/proxy/put.rs` (policy "all" only) |
+//! | `Answer` | `roles/proxy/away/write.rs`; with one replica `roles/ticket.rs` |
 //! | `Tell` | `Call::Commit`; `protocol/pg/calls.rs`, `commit_put` |
 //! | `Harden` | `protocol/pg/commit.rs`, `advance`, of the outcome |
 //! | `Read` | `protocol/pg/read.rs` |

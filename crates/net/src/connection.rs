@@ -67,6 +67,8 @@ pub(crate) struct Seen {
 
 impl Wire {
     pub(crate) fn new(socket: Box<dyn Duplex>, metrics: Arc<Metrics>) -> Self {
+        #[cfg(feature = "ablation")]
+        let socket = crate::ablation::delayed(socket);
         let now = Instant::now();
         let seen = Seen { received: now, wrote: now };
         Self { socket, receiver: Receiver::new(), batch: Batch::default(), metrics, seen }

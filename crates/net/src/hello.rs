@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn the_newest_version_that_both_know_is_spoken() {
         let theirs = |min, max| Hello { min, max, service: 0 };
-        assert_eq!(agree(&theirs(1, 1)).unwrap(), 1);
+        assert_eq!(agree(&theirs(PROTOCOL_MIN, PROTOCOL_MIN)).unwrap(), PROTOCOL_MIN);
         assert_eq!(agree(&theirs(0, 9)).unwrap(), PROTOCOL_MAX);
         let denied = agree(&theirs(PROTOCOL_MAX + 1, PROTOCOL_MAX + 3)).unwrap_err();
         assert_eq!(denied.reason, Refused::Version);

@@ -14,6 +14,8 @@
 //! | `identity.rs`, `certificate.rs`, `authority.rs`, `tls.rs` | who is who |
 //! | `token.rs`, `join.rs` | how a server becomes a member |
 
+#[cfg(feature = "ablation")]
+pub mod ablation;
 mod authority;
 mod calls;
 mod certificate;

@@ -3,7 +3,9 @@
 //! Pure, and shared by every store, because S3's rules for it are many and the same everywhere.
 
 use larder_types::limits::{OBJECT_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX};
-use larder_types::{ChecksumAlgorithm, ChecksumKind, ETag, ObjectChecksum, PartRef, UploadRow};
+use larder_types::{
+    ChecksumAlgorithm, ChecksumKind, ETag, ObjectChecksum, PartRef, UploadRow, crc,
+};
 use md5::Digest;
 
 use crate::{BodyError, CompleteOptions, ListedPart, NamedPart, ObjectError};
@@ -120,36 +122,22 @@ fn checksum_of(
     }))
 }
 
-fn crc(algorithm: ChecksumAlgorithm) -> Option<(crc_fast::CrcAlgorithm, usize)> {
-    match algorithm {
-        ChecksumAlgorithm::Crc32 => Some((crc_fast::CrcAlgorithm::Crc32IsoHdlc, 4)),
-        ChecksumAlgorithm::Crc32c => Some((crc_fast::CrcAlgorithm::Crc32Iscsi, 4)),
-        ChecksumAlgorithm::Crc64Nvme => Some((crc_fast::CrcAlgorithm::Crc64Nvme, 8)),
-        ChecksumAlgorithm::Sha1 | ChecksumAlgorithm::Sha256 => None,
-    }
-}
-
 fn hash(algorithm: ChecksumAlgorithm, bytes: &[u8]) -> Vec<u8> {
-    match (algorithm, crc(algorithm)) {
-        (_, Some((crc, width))) => {
-            crc_fast::checksum(crc, bytes).to_be_bytes()[8 - width..].to_vec()
-        }
-        (ChecksumAlgorithm::Sha1, _) => sha1::Sha1::digest(bytes).to_vec(),
-        _ => sha2::Sha256::digest(bytes).to_vec(),
+    match crc::of(algorithm, bytes) {
+        Some(crc) => crc,
+        None if algorithm == ChecksumAlgorithm::Sha1 => sha1::Sha1::digest(bytes).to_vec(),
+        None => sha2::Sha256::digest(bytes).to_vec(),
     }
 }
 
 /// CRC of all bytes from the CRCs and lengths of the parts.
 fn combine(algorithm: ChecksumAlgorithm, parts: &[(&[u8], u64)]) -> Result<Vec<u8>, ObjectError> {
-    let (crc, width) = crc(algorithm)
+    let mut whole = crc::of(algorithm, b"")
         .ok_or(BodyError::BadChecksum("checksum type: SHA checksums of uploads are composite"))?;
-    let number = |value: &[u8]| value.iter().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
-    let mut parts = parts.iter();
-    let mut whole = parts.next().map_or(0, |(value, _)| number(value));
     for (value, len) in parts {
-        whole = crc_fast::checksum_combine(crc, whole, number(value), *len);
+        whole = crc::combined(algorithm, &whole, value, *len).expect("a CRC, as was seen above");
     }
-    Ok(whole.to_be_bytes()[8 - width..].to_vec())
+    Ok(whole)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use futures::Stream;
-use larder_types::limits::PART_NUMBER_MAX;
+use larder_types::limits::{PART_NUMBER_MAX, PIECES_MAX};
 use larder_types::{
     Attributes, Body, BucketId, BucketName, BucketRecord, ChecksumAlgorithm, ChecksumKind,
     Condition, ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, PartRef, UploadId,
@@ -76,6 +76,27 @@ pub enum ObjectError {
         what: &'static str,
         /// The limit.
         limit_bytes: u64,
+    },
+    /// Fix the request: the object does not end where bytes were to be appended.
+    #[error("the write offset is not the object's size, which is {size}")]
+    WriteOffset {
+        /// The object's size; 0 if there is none.
+        size: u64,
+    },
+    /// Fix the request: the object has as many pieces as it may.
+    #[error("the object has {PIECES_MAX} pieces, as many as it may")]
+    TooManyPieces,
+    /// Fix the request: user metadata or tags with an append to an object that is there.
+    #[error("an append to an object that is there cannot set its metadata")]
+    AppendAttributes,
+    /// Fix the request: nothing is to be appended.
+    #[error("an append has at least a byte")]
+    EmptyAppend,
+    /// Fix the request: this store does not do it.
+    #[error("this store does not do it: {what}")]
+    Unsupported {
+        /// What it does not do.
+        what: &'static str,
     },
     /// Fix the request or give up: a condition does not hold.
     #[error("a condition of the request does not hold")]
@@ -153,6 +174,36 @@ pub struct PutOptions {
     pub attributes: Attributes,
     /// What must hold.
     pub condition: Condition,
+}
+
+/// Where appended bytes are to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AppendAt {
+    /// At this offset, which must be the object's size.
+    Offset(u64),
+    /// Wherever the object ends by then: a record, of at most
+    /// [`RECORD_BYTES_MAX`](larder_types::limits::RECORD_BYTES_MAX) bytes.
+    End,
+}
+
+/// What else an append says.
+#[derive(Debug, Clone)]
+pub struct AppendOptions {
+    /// Where the bytes are to begin.
+    pub at: AppendAt,
+    /// Headers, user metadata, tags of an object that the append makes. Those of one that is there stay.
+    pub attributes: Attributes,
+    /// What must hold.
+    pub condition: Condition,
+}
+
+/// What an append became.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AppendDone {
+    /// Where its bytes begin.
+    pub offset: u64,
+    /// The object that ends with them.
+    pub object: PutDone,
 }
 
 /// What a put, a part or a completed upload became.
@@ -324,6 +375,22 @@ pub trait Objects: Send + Sync + 'static {
         options: PutOptions,
         body: B,
     ) -> impl Future<Output = Result<PutDone, ObjectError>> + Send;
+    /// Whether this store takes appends at all.
+    fn takes_appends(&self) -> bool {
+        false
+    }
+    /// Appends to the key's current version, or makes one. It is seen wholly or not at all, and of several appends
+    /// none lands inside another.
+    fn append<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: AppendOptions,
+        body: B,
+    ) -> impl Future<Output = Result<AppendDone, ObjectError>> + Send {
+        let _ = (bucket, key, options, body);
+        async { Err(ObjectError::Unsupported { what: "appending to an object" }) }
+    }
     /// Finds the key's current version.
     fn open(
         &self,

@@ -12,7 +12,8 @@ use crate::sums::BodySums;
 /// Takes all of a body and verifies what was announced of it.
 ///
 /// # Errors
-/// [`ObjectError::Body`], [`ObjectError::TooLarge`], [`ObjectError::Unavailable`] if the backend is.
+/// [`ObjectError::Body`], [`ObjectError::TooLarge`], [`ObjectError::Unavailable`] if the backend is,
+/// [`ObjectError::SlowDown`] if it goes there at once and the budget is used up.
 pub(crate) async fn take<B: PutBody>(
     shared: &Shared,
     mut body: B,
@@ -41,6 +42,10 @@ pub(crate) async fn take<B: PutBody>(
                 break;
             }
         }
+    }
+    // It would wait, perhaps for hours, with its client.
+    if shared.backend.is_spent() {
+        return Err(ObjectError::SlowDown);
     }
     let under_way = shared.under_way.enter(shared.own_id());
     let mut own = OwnBody::begin(&shared.backend, under_way, shared.seed()).await?;

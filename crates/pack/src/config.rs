@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::class::Prices;
 use crate::error::PackError;
 use crate::limits::{
-    BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT, BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX,
-    BLOB_BYTES_MIN, FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT,
-    PACKED_BYTES_MAX, REPACK_BELOW_PERCENT_DEFAULT, SPOOL_BYTES_DEFAULT,
+    AHEAD_BYTES_DEFAULT, AHEAD_BYTES_MAX, BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT,
+    BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN,
+    FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT, PACKED_BYTES_MAX, RATE_MIN,
+    REPACK_BELOW_PERCENT_DEFAULT, SPOOL_BYTES_DEFAULT,
 };
 
 /// When a change is answered.
@@ -48,6 +50,16 @@ pub struct PackConfig {
     pub accept_loss: bool,
     /// Whether a new directory may take a backend over from the worker that has it.
     pub take_over: bool,
+    /// Requests a second that the backend is asked at most; `None` for as many as it takes.
+    pub requests_per_second: Option<f64>,
+    /// What requests may cost in a day, in the currency of the prices; uploads wait for more.
+    pub spend_per_day: Option<f64>,
+    /// What requests cost.
+    pub prices: Prices,
+    /// Bytes of the directory that keep what was read from blobs; 0 for none.
+    pub cache_bytes: u64,
+    /// Bytes that are read ahead at most where keys are read in their order; 0 for none.
+    pub ahead_bytes: u64,
 }
 
 impl PackConfig {
@@ -68,6 +80,11 @@ impl PackConfig {
             backup_interval: BACKUP_INTERVAL_DEFAULT,
             accept_loss: false,
             take_over: false,
+            requests_per_second: None,
+            spend_per_day: None,
+            prices: Prices::default(),
+            cache_bytes: CACHE_BYTES_DEFAULT,
+            ahead_bytes: AHEAD_BYTES_DEFAULT,
         }
     }
 
@@ -97,6 +114,66 @@ impl PackConfig {
         if self.background_bytes_per_s == 0 {
             return refuse("the pace of work in the background", 0, "more than that".to_owned());
         }
-        Ok(())
+        if self.cache_bytes != 0 && self.cache_bytes < CACHE_BYTES_MIN {
+            let remedy = format!("0 for none, or at least {CACHE_BYTES_MIN}");
+            return refuse("the size of the cache", self.cache_bytes, remedy);
+        }
+        if self.ahead_bytes > AHEAD_BYTES_MAX {
+            let remedy = format!("at most {AHEAD_BYTES_MAX}");
+            return refuse("what is read ahead", self.ahead_bytes, remedy);
+        }
+        if self.ahead_bytes > 0 && self.cache_bytes == 0 {
+            let remedy = "0 without a cache, which keeps it".to_owned();
+            return refuse("what is read ahead", self.ahead_bytes, remedy);
+        }
+        self.check_budgets()
+    }
+
+    fn check_budgets(&self) -> Result<(), PackError> {
+        let refuse = |what, found: f64, remedy: String| {
+            Err(PackError::Config { what, found: found.to_string(), remedy })
+        };
+        let at_least = |value: f64, least: f64| value.is_finite() && value >= least;
+        if let Some(rate) = self.requests_per_second.filter(|rate| !at_least(*rate, RATE_MIN)) {
+            let remedy = format!("{RATE_MIN} or more");
+            return refuse("the number of requests a second", rate, remedy);
+        }
+        if let Some(day) = self.spend_per_day.filter(|day| !(day.is_finite() && *day > 0.0)) {
+            return refuse("what requests may cost in a day", day, "more than 0".to_owned());
+        }
+        self.prices.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let good = PackConfig::new("dir");
+        assert!(good.check().is_ok());
+        let refusal = |config: PackConfig| config.check().unwrap_err().to_string();
+        let with = |change: fn(&mut PackConfig)| {
+            let mut config = good.clone();
+            change(&mut config);
+            refusal(config)
+        };
+        for (refused, name) in [
+            (with(|c| c.blob_bytes = 1), "the size of blobs"),
+            (with(|c| c.packed_bytes = u64::MAX), "the size of packed objects"),
+            (with(|c| c.spool_bytes = c.blob_bytes), "the size of the spool"),
+            (with(|c| c.cache_bytes = 1), "the size of the cache"),
+            (with(|c| c.cache_bytes = 0), "what is read ahead"),
+            (with(|c| c.ahead_bytes = u64::MAX), "what is read ahead"),
+            (with(|c| c.requests_per_second = Some(0.0)), "requests a second"),
+            (with(|c| c.requests_per_second = Some(f64::NAN)), "requests a second"),
+            (with(|c| c.spend_per_day = Some(0.0)), "cost in a day"),
+            (with(|c| c.prices.per_thousand.get = -1.0), "a price"),
+        ] {
+            assert!(refused.contains(name), "{refused}");
+        }
+        let none = PackConfig { cache_bytes: 0, ahead_bytes: 0, ..good };
+        assert!(none.check().is_ok());
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::class::PerClass;
+
 /// Counters of one process; they only grow.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -17,14 +19,6 @@ pub struct Counters {
     pub failed_uploads: AtomicU64,
     /// Bytes of blobs and objects of their own uploaded.
     pub uploaded_bytes: AtomicU64,
-    /// Requests to the backend that write: puts, parts, beginnings and ends of uploads.
-    pub backend_writes: AtomicU64,
-    /// Requests to the backend that read an object.
-    pub backend_reads: AtomicU64,
-    /// Requests to the backend for a page of names, about.
-    pub backend_lists: AtomicU64,
-    /// Requests to the backend to remove something.
-    pub backend_deletes: AtomicU64,
     /// Blobs repacked: everything live in them was moved.
     pub repacked_blobs: AtomicU64,
     /// Bytes of bodies moved by repacking.
@@ -37,6 +31,26 @@ pub struct Counters {
     pub freed_bytes: AtomicU64,
     /// Backups of the index made.
     pub backups: AtomicU64,
+    /// Requests to the backend, as often as they were made.
+    pub requests: PerClass<AtomicU64>,
+    /// Requests that the backend refused for now: they are among the others.
+    pub throttled: AtomicU64,
+    /// Times that a request waited for the budget of money.
+    pub budget_waits: AtomicU64,
+    /// Reads that the cache answered.
+    pub cache_hits: AtomicU64,
+    /// Bytes of them.
+    pub cache_hit_bytes: AtomicU64,
+    /// Reads for which the backend was asked.
+    pub cache_misses: AtomicU64,
+    /// Reads that waited for what another had asked the backend for.
+    pub cache_joined: AtomicU64,
+    /// Pieces in the cache that did not verify.
+    pub cache_bad: AtomicU64,
+    /// Bytes that were read ahead.
+    pub ahead_bytes: AtomicU64,
+    /// Requests that clients would have made to the backend themselves, about.
+    pub direct: PerClass<AtomicU64>,
     /// Pieces that came with wrong sums.
     pub bad_pieces: AtomicU64,
     /// Reads that found no good bytes: an alarm.

@@ -102,6 +102,7 @@ fn entries() -> Vec<Entry> {
         state: BucketState::Live,
         created_ms: 1_700_000_000_000,
         location: Some("eu".into()),
+        write_policy: larder_types::WritePolicy::All,
     };
     let parts = vec![PartRef { number: 1, len: 9 }];
     let row = UploadRow {

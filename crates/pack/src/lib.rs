@@ -6,7 +6,7 @@
 //!             │                        │            ──3─▶ index        then whoever asked is answered
 //!             │                        ▼
 //!             │                  sealed blobs ──▶ uploader ──▶ backend    bodies ‖ footer ‖ trailer
-//!             └── get: index, then the spool file or one range request
+//!             └── get: index, then the spool file, the cache, or one range request
 //! ```
 //!
 //! # Invariants
@@ -24,7 +24,7 @@
 //!
 //! # Not here
 //!
-//! HTTP and S3 (the face does that), several workers at once, caches.
+//! HTTP and S3 (the face does that), several workers at once.
 
 #![deny(unsafe_code)]
 
@@ -35,12 +35,16 @@ pub mod blob;
 mod blocking;
 mod body;
 mod bugs;
+mod cache;
 mod carry;
+mod class;
 mod committer;
 mod config;
 mod counters;
+mod embed;
 mod entry;
 mod error;
+mod fetch;
 #[cfg(test)]
 mod golden;
 mod holds;
@@ -64,16 +68,21 @@ mod recover;
 mod removal;
 mod repack;
 mod rows;
+mod sequences;
 #[cfg(test)]
 mod sim;
 mod spool;
+mod status;
 mod sums;
 mod uploader;
 
 pub use backend::Backend;
+pub use class::{PerClass, Prices, RequestClass, Requests};
 pub use config::{Acknowledge, PackConfig};
 pub use counters::Counters;
+pub use embed::{EmbedError, KeyPage, PackedBucket};
 pub use entry::{BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 pub use error::PackError;
 pub use housekeeping::Kept;
 pub use packer::Packer;
+pub use status::{Moment, Status, Totals};

@@ -51,6 +51,69 @@ pub const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(30);
 pub const BACKEND_RETRY_MAX: Duration = Duration::from_secs(30);
 /// How long the backend may be silent within one request.
 pub const BACKEND_SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Requests to the backend that may be under way at once at first; the limit follows how it answers.
+pub const BACKEND_REQUESTS_START: u32 = 16;
+/// Most requests to the backend that are ever under way at once.
+pub const BACKEND_REQUESTS_MAX: u32 = 64;
+/// Of a budget of requests a second, the time for which requests that were not made may be made up for.
+pub const RATE_BURST: Duration = Duration::from_millis(100);
+/// Least requests a second that may be configured.
+pub const RATE_MIN: f64 = 0.1;
+/// Pause after the backend said that it is asked too much; doubles up to [`THROTTLED_PAUSE_MAX`].
+pub const THROTTLED_PAUSE: Duration = Duration::from_millis(100);
+/// Longest of these pauses.
+pub const THROTTLED_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Longest pause that the backend is granted when it asks for one.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// How long a request waits for its turn to be made.
+pub const GATE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Readers that wait for their turn to ask the backend, and as many uploads; more are refused.
+pub const GATE_WAITING_MAX: usize = 1024;
+/// Readers that are let before an upload that waits.
+pub const READS_BEFORE_WRITE: u32 = 8;
+/// Of a budget of money, the time for which what is not spent gathers.
+pub const BUDGET_SAVED: Duration = Duration::from_secs(3600);
+/// Bytes of the directory that keep what was read, unless the configuration says otherwise.
+pub const CACHE_BYTES_DEFAULT: u64 = 1024 * 1024 * 1024;
+/// Least bytes that a cache may be configured with.
+pub const CACHE_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// Segments that a cache has at least, as long as they are not below [`CACHE_SEGMENT_BYTES_MIN`].
+pub const CACHE_SEGMENTS: u64 = 32;
+/// Bytes of a cache's segment: what is given up at a time.
+pub const CACHE_SEGMENT_BYTES_MIN: u64 = 1024 * 1024;
+/// Bytes of a cache's segment at most: about as much is in memory while one is given up.
+pub const CACHE_SEGMENT_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Of so many segments one is for what was read once.
+pub const CACHE_TRIAL_SHARE: u64 = 10;
+/// A segment is full of pieces when it has one for each of so many bytes: that bounds the memory that tells where
+/// they are, about 40 MiB for a GiB of cache.
+pub const CACHE_PIECE_BYTES: u64 = 2048;
+/// Pieces given up that are remembered, to be kept if they are read again.
+pub const CACHE_REMEMBERED: usize = 128 * 1024;
+/// Bytes of a read up to which it is shared with others, and cached. Larger ones stream.
+pub const SHARED_READ_BYTES_MAX: u64 = 1024 * 1024;
+/// Bytes of all shared reads under way at once; more wait.
+pub const SHARED_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Bytes that are read ahead at most, unless the configuration says otherwise.
+pub const AHEAD_BYTES_DEFAULT: u64 = 2 * 1024 * 1024;
+/// Most bytes that may be configured to be read ahead.
+pub const AHEAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Bytes that are read ahead at first; they double from read to read.
+pub const AHEAD_BYTES_START: u64 = 128 * 1024;
+/// How often they double.
+pub const AHEAD_DOUBLED_MAX: u32 = 7;
+/// Sequences of keys being read that are remembered.
+pub const SEQUENCES_MAX: usize = 32;
+/// A key goes on with a sequence if it is among so many that follow.
+pub const SEQUENCE_STEP_MAX: usize = 8;
+/// Keys that are looked at to read ahead.
+pub const AHEAD_KEYS_MAX: usize = 2048;
+/// How often a program's read looks again at an object that was replaced meanwhile.
+pub const CHANGED_RETRIES_MAX: u32 = 8;
+/// How often a worker writes down how it is, if anything is new.
+pub const STATUS_PERIOD: Duration = Duration::from_secs(1);
+/// How often it does so though nothing is.
+pub const STATUS_WRITTEN_AT_LEAST: Duration = Duration::from_secs(10);
 /// Bytes that list or claim objects have at most; more is not a claim of ours.
 pub const CLAIM_BYTES_MAX: u64 = 4096;
 /// Bytes of a horizon at most: some for each worker that ever was.
@@ -111,6 +174,16 @@ const _: () = assert!(FOOTER_BYTES_MAX > OP_BYTES_MAX, "a footer has room for ev
 const _: () = assert!(PART_BYTES >= 5 * 1024 * 1024, "S3 refuses smaller parts");
 const _: () = assert!(PUT_BYTES_MAX / PART_BYTES as u64 <= 10_000, "S3 refuses more parts");
 const _: () = assert!(BLOB_BYTES_MAX / PART_BYTES as u64 <= 10_000, "S3 refuses more parts");
+const _: () = assert!(CACHE_BYTES_MIN >= 2 * CACHE_SEGMENT_BYTES_MIN, "one to try, one to keep");
+const _: () =
+    assert!(CACHE_SEGMENT_BYTES_MIN >= 2 * SUM_BYTES as u64, "a segment has room for pieces");
+const _: () = assert!(AHEAD_BYTES_START << AHEAD_DOUBLED_MAX == AHEAD_BYTES_MAX, "up to the most");
+const _: () = assert!(SHARED_READ_BYTES_MAX + AHEAD_BYTES_MAX <= SHARED_BYTES_MAX, "one fits");
+const _: () = assert!(BACKEND_REQUESTS_START <= BACKEND_REQUESTS_MAX, "it begins below its end");
+const _: () = assert!(
+    GATE_WAIT_MAX.as_secs() + BACKEND_RETRY_MAX.as_secs() < 5 * 60,
+    "a signature is good for longer than its request waits"
+);
 const _: () = assert!(
     // Ten bytes a sum, beside a key and the largest attributes.
     (PUT_BYTES_MAX / OWN_SUM_BYTES as u64) as usize * 10 + 64 * 1024 <= OP_BYTES_MAX,

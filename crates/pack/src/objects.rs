@@ -13,6 +13,7 @@ use larder_types::{
 };
 
 use crate::body;
+use crate::class::RequestClass;
 use crate::committer::ask;
 use crate::config::Acknowledge;
 use crate::entry::{Content, Within};
@@ -36,6 +37,11 @@ impl Packer {
             true => Err(ObjectError::SlowDown),
             false => Ok(()),
         }
+    }
+
+    /// A client asked for what it would have had to ask the backend for itself.
+    pub(crate) fn direct(&self, class: RequestClass) {
+        self.counters().direct.count(class, 1);
     }
 
     /// Changes something, and waits until that counts.
@@ -113,6 +119,7 @@ impl Objects for Packer {
         options: PutOptions,
         body: B,
     ) -> Result<PutDone, ObjectError> {
+        self.direct(RequestClass::Put);
         self.live(bucket)?;
         self.admit()?;
         let (body, digest) = body::take(&self.shared, body).await?;
@@ -125,6 +132,7 @@ impl Objects for Packer {
     }
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
+        self.direct(RequestClass::Get);
         let id = self.live(bucket)?;
         let version = self.shared.index.version(id, key).map_err(unread)?;
         Ok(opened(id, key, version.ok_or(ObjectError::NoSuchKey)?))
@@ -137,7 +145,8 @@ impl Objects for Packer {
         let version = self.shared.index.version(object.bucket, &object.key).map_err(unread)?;
         let version = version.filter(|version| version.op == object.op);
         let content = version.ok_or(ObjectError::Changed)?.content;
-        let body = read::read(self.shared.clone(), object.bucket, content, range).await?;
+        let of = (object.bucket, &object.key);
+        let body = read::read(self.shared.clone(), of, content, range).await?;
         Ok(reader.reading(body))
     }
 
@@ -159,6 +168,7 @@ impl Objects for Packer {
         key: &ObjectKey,
         options: PutOptions,
     ) -> Result<Option<PutDone>, ObjectError> {
+        self.direct(RequestClass::Put);
         let version = self.shared.index.version(source.bucket, &source.key).map_err(unread)?;
         let version = version.filter(|version| version.op == source.op);
         let version = version.ok_or(ObjectError::Changed)?;
@@ -187,6 +197,7 @@ impl Objects for Packer {
         key: &ObjectKey,
         condition: Condition,
     ) -> Result<(), ObjectError> {
+        self.direct(RequestClass::Delete);
         self.change(Wish::Delete { target: target(bucket, key), condition }).await.map(drop)
     }
 
@@ -196,6 +207,7 @@ impl Objects for Packer {
         key: &ObjectKey,
         tags: Vec<(String, String)>,
     ) -> Result<(), ObjectError> {
+        self.direct(RequestClass::Put);
         self.change(Wish::Tag { target: target(bucket, key), tags }).await.map(drop)
     }
 
@@ -204,6 +216,7 @@ impl Objects for Packer {
         bucket: &BucketName,
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
+        self.direct(RequestClass::List);
         let page = Page::new(b'V', self.live(bucket)?, &request);
         list::fill(&self.shared.index, page, None, |key, value| {
             let row = decode::<PackedVersion>("a version's row", value).ok()?;
@@ -217,6 +230,7 @@ impl Objects for Packer {
         key: &ObjectKey,
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
+        self.direct(RequestClass::Put);
         self.begin_upload(target(bucket, key), options).await
     }
 
@@ -237,6 +251,7 @@ impl Objects for Packer {
         number: u16,
         body: B,
     ) -> Result<PutDone, ObjectError> {
+        self.direct(RequestClass::Part);
         self.put_upload_part(target(bucket, key), upload, number, body).await
     }
 
@@ -248,6 +263,7 @@ impl Objects for Packer {
         after: u16,
         max: usize,
     ) -> Result<PartsPage, ObjectError> {
+        self.direct(RequestClass::List);
         self.list_upload_parts(bucket, key, upload, after, max)
     }
 
@@ -258,6 +274,7 @@ impl Objects for Packer {
         upload: UploadId,
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
+        self.direct(RequestClass::Put);
         self.finish_upload(target(bucket, key), upload, options).await
     }
 
@@ -267,6 +284,7 @@ impl Objects for Packer {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<(), ObjectError> {
+        self.direct(RequestClass::Delete);
         self.change(Wish::Abort { target: target(bucket, key), upload }).await.map(drop)
     }
 
@@ -276,6 +294,7 @@ impl Objects for Packer {
         request: ListRequest,
         after_upload: Option<UploadId>,
     ) -> Result<ListPage<UploadRow>, ObjectError> {
+        self.direct(RequestClass::List);
         let page = Page::new(b'U', self.live(bucket)?, &request);
         list::fill(&self.shared.index, page, after_upload, |_, value| {
             decode::<UploadRow>("an upload's row", value).ok()

@@ -14,16 +14,18 @@ use tokio::sync::{oneshot, watch};
 
 use crate::backend::Backend;
 use crate::backup::{self, BackupWriter, Backups, Head};
+use crate::cache::Cache;
 use crate::committer::{BlobLimits, Committer, Marks, Parts, now_ms};
 use crate::config::PackConfig;
 use crate::counters::Counters;
 use crate::entry::{OwnId, WorkerId};
 use crate::error::PackError;
+use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
 use crate::housekeeping::{self, Housekeeping, Kept};
 use crate::identity;
 use crate::index::Index;
-use crate::limits::BACKGROUND_REQUESTS_PER_S;
+use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
 use crate::own::OwnsUnderWay;
 use crate::queue::{Queue, Request as Asked};
 use crate::readers::Readers;
@@ -34,6 +36,7 @@ use crate::repack::Repacker;
 use crate::repack::pace::Pace;
 use crate::rows::Applied;
 use crate::spool::Spool;
+use crate::status::{Moment, Status, Teller};
 use crate::uploader::Uploader;
 
 /// Directory of the index.
@@ -50,6 +53,7 @@ pub struct Packer {
     uploader: tokio::task::JoinHandle<()>,
     housekeeper: tokio::task::JoinHandle<()>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
+    telling: tokio::task::JoinHandle<()>,
     _lock: larder_env::FileLock,
 }
 
@@ -63,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) under_way: Arc<OwnsUnderWay>,
     pub(crate) readers: Arc<Readers>,
     pub(crate) worker: WorkerId,
+    pub(crate) fetcher: Arc<Fetcher>,
+    teller: Teller,
     fatal: watch::Receiver<Option<String>>,
     flusher: Arc<Flusher>,
     /// Drawn for this run: seeds of sums and names of own objects come from it.
@@ -106,6 +112,8 @@ impl Packer {
             reason: error.to_string(),
         })?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
+        let prices = config.prices.clone();
+        backend.set_budgets(config.requests_per_second, prices, config.spend_per_day);
         let identity = identity::establish(&*disk, &backend, now_ms(), config.take_over).await?;
         let worker = identity.worker;
         let horizon = Horizon::establish(&backend, worker).await?;
@@ -118,16 +126,30 @@ impl Packer {
             backups: &backups,
             accept_loss: config.accept_loss.then_some(report.as_path()),
         };
-        let start = recover(disk, open_index(&config.dir.join(INDEX_DIR))?, &rebuild).await?;
-        Self::start(config, backend, &backups, horizon, worker, start, lock)
+        let start =
+            recover(disk.clone(), open_index(&config.dir.join(INDEX_DIR))?, &rebuild).await?;
+        let cache = Self::open_cache(&*disk, &config, &backend)?;
+        Self::start(config, backend, (&backups, horizon), (worker, disk, cache), start, lock)
+    }
+
+    fn open_cache(
+        disk: &dyn Disk,
+        config: &PackConfig,
+        backend: &Backend,
+    ) -> Result<Option<Arc<Cache>>, PackError> {
+        if config.cache_bytes == 0 {
+            Cache::clear(disk)?;
+            return Ok(None);
+        }
+        let counters = backend.counters().clone();
+        Ok(Some(Arc::new(Cache::open(disk, config.cache_bytes, counters)?)))
     }
 
     fn start(
         config: PackConfig,
         backend: Backend,
-        backups: &[Head],
-        horizon: Horizon,
-        worker: WorkerId,
+        (backups, horizon): (&[Head], Horizon),
+        (worker, disk, cache): (WorkerId, Arc<dyn Disk>, Option<Arc<Cache>>),
         start: Start,
         lock: larder_env::FileLock,
     ) -> Result<Self, PackError> {
@@ -173,7 +195,12 @@ impl Packer {
             worker,
             fatal: fatal.clone(),
         };
+        let fetcher = Fetcher::new(backend.clone(), index.clone(), cache, config.ahead_bytes);
+        let counters = backend.counters().clone();
+        let teller = Teller::open(disk, counters, config.prices.clone(), worker.0);
         let shared = Arc::new(Shared {
+            fetcher: Arc::new(fetcher),
+            teller,
             config,
             backend,
             index,
@@ -192,8 +219,9 @@ impl Packer {
         let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
         let period = shared.config.housekeeping_period;
         let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period, fatal));
+        let telling = tokio::spawn(tell(shared.clone()));
         let threads = Mutex::new(threads);
-        Ok(Self { shared, threads, uploader, housekeeper, housekeeping, _lock: lock })
+        Ok(Self { shared, threads, uploader, housekeeper, housekeeping, telling, _lock: lock })
     }
 
     /// Does now what is due in the background, without waiting for its turn: repacks, removes, backs up.
@@ -248,17 +276,39 @@ impl Packer {
         self.shared.index.disk_bytes()
     }
 
+    /// How it is, with its bill.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.shared.teller.status(self.shared.moment(), true)
+    }
+
     /// Stops it once everything taken is durable in the directory; what is not uploaded goes up after the next
     /// start. Blocks.
     pub fn close(&self) {
         self.uploader.abort();
         self.housekeeper.abort();
+        self.telling.abort();
         self.shared.queue.stop();
         self.shared.flusher.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store had panicked");
             }
+        }
+        self.shared.teller.tell(self.shared.moment(), false);
+    }
+}
+
+/// Writes down how the store is, again and again.
+async fn tell(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(STATUS_PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let telling = shared.clone();
+        let told = tokio::task::spawn_blocking(move || telling.teller.tell(telling.moment(), true));
+        if told.await.is_err() {
+            return;
         }
     }
 }
@@ -327,6 +377,17 @@ impl Shared {
     pub(crate) fn own_id(&self) -> OwnId {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         OwnId { worker: self.worker, run: self.run, number }
+    }
+
+    fn moment(&self) -> Moment {
+        let (waiting_bytes, _) = self.spool.waiting_bytes();
+        Moment {
+            waiting_blobs: self.spool.waiting() as u64,
+            waiting_bytes,
+            requests_max: self.backend.requests_max(),
+            budget_spent: self.backend.is_spent(),
+            cache_bytes: self.fetcher.cache_bytes(),
+        }
     }
 
     /// Waits until the backend has every blob up to this one; false if the store stops before.

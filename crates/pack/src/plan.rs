@@ -286,6 +286,7 @@ fn make_bucket(
         state: BucketState::Live,
         created_ms: slot.clock.ms(),
         location,
+        write_policy: larder_types::WritePolicy::All,
     };
     let done = Done::Bucket(record.clone());
     Ok(planned(name, Change::BucketMade(record), done, slot))

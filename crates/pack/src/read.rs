@@ -1,4 +1,5 @@
-//! Reading bodies: from the spool while their blob waits, else with one request for exactly the pieces that are needed.
+//! Reading bodies: from the spool while their blob waits, else from the cache, else with one request for exactly the
+//! pieces that are needed (`fetch.rs`). What is large streams past the cache.
 //!
 //! # Invariants
 //!
@@ -18,30 +19,36 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
 use larder_env::DiskFile;
 use larder_objects::{ObjectError, ReadBody};
-use larder_types::{BucketId, UploadId};
+use larder_types::{BucketId, ObjectKey, UploadId};
 use parking_lot::Mutex;
 
 use crate::backend::Unread;
 use crate::counters::count;
 use crate::entry::{Content, Place, Within};
 use crate::error::PackError;
-use crate::limits::SPOOL_READ_BYTES;
+use crate::fetch::Wanted;
+use crate::limits::{SHARED_READ_BYTES_MAX, SPOOL_READ_BYTES};
 use crate::packer::Shared;
 use crate::plan::unread;
 use crate::sums::verifies;
 
-/// Reads `range` of an object's bytes.
+/// Reads `range` of the bytes of a key's object.
 ///
 /// # Errors
 /// [`ObjectError::Damaged`], [`ObjectError::Unavailable`]; [`ObjectError::Changed`] if its parts are gone.
 pub(crate) async fn read(
     shared: Arc<Shared>,
-    bucket: BucketId,
+    (bucket, key): (BucketId, &ObjectKey),
     content: Content,
     range: Range<u64>,
 ) -> Result<ReadBody, ObjectError> {
     let wanted = range.end - range.start;
-    let mut pieces = Pieces { rest: runs(bucket, content, range), current: None, shared };
+    let reader = match content {
+        Content::Run(_) if range.start == 0 => Some((bucket, key.clone())),
+        _ => None,
+    };
+    let rest = runs(bucket, content, range);
+    let mut pieces = Pieces { rest, reader, current: None, shared };
     let first = pieces.next().await?.unwrap_or_default();
     if first.len() as u64 == wanted {
         return Ok(ReadBody::Whole(first));
@@ -93,6 +100,8 @@ fn runs(bucket: BucketId, content: Content, range: Range<u64>) -> VecDeque<Run> 
 struct Pieces {
     shared: Arc<Shared>,
     rest: VecDeque<Run>,
+    /// Whose bytes they are, if they are one run from its beginning.
+    reader: Option<(BucketId, ObjectKey)>,
     current: Option<Verified>,
 }
 
@@ -116,7 +125,7 @@ impl Pieces {
             if range.end > place.len || place.sum_bytes == 0 {
                 return Err(self.shared.lost(&place, "the index names more bytes than there are"));
             }
-            self.current = Some(Verified::new(place, range));
+            self.current = Some(Verified::new(place, range, self.reader.take()));
         }
     }
 }
@@ -131,18 +140,21 @@ struct Verified {
     gathered: BytesMut,
     /// The next piece was asked for a second time.
     again: bool,
+    reader: Option<(BucketId, ObjectKey)>,
 }
 
 /// Where a run's bytes come from.
 enum Source {
+    Whole(Bytes),
     Spool { file: Arc<dyn DiskFile>, at: u64, end: u64 },
     Backend(BoxStream<'static, Result<Bytes, PackError>>),
 }
 
 impl Verified {
-    fn new(place: Place, range: Range<u64>) -> Self {
+    fn new(place: Place, range: Range<u64>, reader: Option<(BucketId, ObjectKey)>) -> Self {
         let index = range.start / u64::from(place.sum_bytes);
-        Self { place, range, index, source: None, gathered: BytesMut::new(), again: false }
+        let gathered = BytesMut::new();
+        Self { place, range, index, source: None, gathered, again: false, reader }
     }
 
     /// The next verified bytes of the range.
@@ -174,6 +186,9 @@ impl Verified {
     /// So many bytes from the source, or fewer if it ends.
     async fn piece(&mut self, shared: &Shared, len: usize) -> Result<Bytes, ObjectError> {
         while self.gathered.len() < len {
+            if let Some(Source::Whole(bytes)) = &mut self.source {
+                return Ok(bytes.split_to(len.min(bytes.len())));
+            }
             let source = match &mut self.source {
                 Some(source) => source,
                 None => {
@@ -197,30 +212,41 @@ impl Verified {
         let step = u64::from(self.place.sum_bytes);
         let end = self.range.end.next_multiple_of(step).min(self.place.len);
         let range = self.place.offset + self.index * step..self.place.offset + end;
-        let name = match self.place.within {
-            Within::Own(id) => id.path(),
+        let (name, blob) = match self.place.within {
+            Within::Own(id) => (id.path(), None),
             Within::Blob(id) => {
                 let own = id.worker == shared.worker;
                 if let Some(file) = shared.spool.file(id.seq).filter(|_| own) {
                     return Ok(Source::Spool { file, at: range.start, end: range.end });
                 }
                 match shared.index.blob(id).map_err(unread)? {
-                    Some(row) => row.name(id).path(),
+                    Some(row) => (row.name(id).path(), Some(id)),
                     None => return Err(shared.lost(&self.place, "the index has no such blob")),
                 }
             }
         };
-        match shared.backend.pieces(&name, range).await {
-            Ok(pieces) => Ok(Source::Backend(pieces)),
-            Err(Unread::Missing) => Err(shared.lost(&self.place, "the backend does not have it")),
-            Err(Unread::Failed(error)) => Err(unreached(&error)),
-        }
+        let small = range.end - range.start <= SHARED_READ_BYTES_MAX;
+        let source = match blob.filter(|_| small) {
+            Some(blob) => {
+                let reader = self.reader.as_ref().map(|(bucket, key)| (*bucket, key));
+                let (place, pieces) = (&self.place, self.index..end.div_ceil(step));
+                let wanted = Wanted { blob, name: &name, place, pieces, reader };
+                shared.fetcher.bytes(&wanted, self.again).await.map(Source::Whole)
+            }
+            None => shared.backend.pieces(&name, range).await.map(Source::Backend),
+        };
+        source.map_err(|unread| match unread {
+            Unread::Missing => shared.lost(&self.place, "the backend does not have it"),
+            Unread::Failed(error) => unreached(&error),
+        })
     }
 }
 
 impl Source {
     async fn next(&mut self) -> Result<Option<Bytes>, ObjectError> {
         match self {
+            Self::Whole(bytes) if bytes.is_empty() => Ok(None),
+            Self::Whole(bytes) => Ok(Some(std::mem::take(bytes))),
             Self::Backend(pieces) => match pieces.next().await {
                 Some(Ok(bytes)) => Ok(Some(bytes)),
                 Some(Err(error)) => Err(unreached(&error)),

@@ -7,13 +7,12 @@
 //! 3. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use larder_env::DiskFile;
 use tokio::sync::{oneshot, watch};
 
-use crate::backend::{Backend, Unread};
+use crate::backend::{Backend, Unread, jittered};
 use crate::blob::{TRAILER_BYTES, Trailer};
 use crate::blocking;
 use crate::counters::count;
@@ -131,11 +130,4 @@ async fn read_spool(file: Arc<dyn DiskFile>, from: u64, to: u64) -> Result<Bytes
         }
     })
     .await?
-}
-
-/// Between half of it and all of it, so that those who failed together do not come back together.
-fn jittered(pause: Duration) -> Duration {
-    let half = pause / 2;
-    let chance = (larder_env::rng::unique_u64() % 1024) as u32;
-    half + half * chance / 1024
 }

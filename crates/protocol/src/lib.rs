@@ -6,6 +6,8 @@
 
 #![deny(unsafe_code)]
 
+pub mod append;
+pub mod background;
 pub mod index;
 pub mod limits;
 pub mod manager;
@@ -14,9 +16,11 @@ pub mod pg;
 pub mod placement;
 pub mod planted;
 pub mod rebuild;
+pub mod scrub;
 pub mod sessions;
 pub mod space;
 
+pub use append::{AppendCall, AppendDone, AppendRefusal};
 pub use index::{Changes, Index, IndexError};
 pub use message::{
     Answer, Call, Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox,
@@ -24,4 +28,4 @@ pub use message::{
 };
 pub use pg::Pg;
 pub use planted::Planted;
-pub use space::{FreeRuns, LvInfo, Replica, SpaceUse, VolumeGroup};
+pub use space::{Floor, FreeRuns, LvInfo, Replica, SpaceUse, VolumeGroup};

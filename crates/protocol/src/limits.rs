@@ -5,6 +5,9 @@ pub const LV_FULL_PERCENT: u64 = 85;
 /// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room: as often
 /// one put finds out whether room was made.
 pub const WITHHELD_MS: u64 = 10_000;
+/// Milliseconds for which a PG takes it that there is no other LV, before it asks again on behalf of a put for which a
+/// disk has no room.
+pub const POOL_EMPTY_MS: u64 = 1_000;
 /// Blocks that wait in an LV before its floor is raised although space is not short: 1 MiB, so
 /// that a raise, which writes one block, costs less than half a percent.
 pub const WAITING_BLOCKS_BEFORE_RAISE: u32 = 256;
@@ -19,10 +22,16 @@ pub const GRANT_MS_MAX: u64 = 60_000;
 /// Replicas that may fail between two ticks before calls that wait for space are turned away: another
 /// LV may be out of reach too.
 pub const LV_FAILURES_MAX: u32 = 4;
+/// Milliseconds after which replicas that were out of reach are asked again to open: longer than a driver tries to
+/// reach one, so that questions do not pile up.
+pub const LV_REOPEN_MS: u64 = 5_000;
 /// Copies of one PG's chunks that are being made at a time.
 pub const REFILLS_MAX: usize = 32;
 /// Copies of one PG's chunks that readers found damaged, and that wait to be made anew; more are found again.
 pub const SUSPECTS_MAX: usize = 1024;
+/// Walks that try to mend a damaged copy before it is forgotten until it is found again: with their pauses longer than
+/// it takes to have another replica in place of one that is lost.
+pub const SUSPECT_TRIES_MAX: u32 = 16;
 /// Chunks whose holders change in one op: about 20 KiB.
 pub const HOLDERS_CHANGES_MAX: usize = 128;
 /// Chunks of one PG whose holders are about to change.
@@ -46,6 +55,31 @@ pub const UNHEARD_TICKS_MAX: u32 = 35;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
 
+/// Milliseconds between two looks whether copies of chunks are missing somewhere.
+pub const WALK_LOOK_MS: u64 = 1000;
+/// The longest time between two walks that could do nothing and had the same reasons.
+pub const WALK_PAUSE_MS_MAX: u64 = 120_000;
+/// Pieces of background work that a meta server has under way: with chunks of 8 MiB that are 32 MiB of memory.
+pub const BACKGROUND_PIECES_MAX: usize = 4;
+/// Background work that yields to clients goes on with one part in this many of its budget; in as many steps it is
+/// back at all of it.
+pub const BACKGROUND_LEAST_PART: u64 = 8;
+/// Pieces of more urgent work that begin, one after the other, before one that waits.
+pub const BACKGROUND_PASSED_OVER_MAX: u32 = 16;
+/// Requests of clients under way at a data server from which on background work yields: a client that waits for one
+/// answer after the other has one, and of four some wait for the disk.
+pub const CLIENTS_QUEUE: u32 = 4;
+/// Least bytes of copies that a scrub verifies a second: little for any disk, and a small store is through soon.
+pub const SCRUB_BYTES_PER_S_MIN: u64 = 1024 * 1024;
+/// Milliseconds of the shortest time within which copies can be verified, for tests.
+pub const SCRUB_PERIOD_MS_MIN: u64 = 4000;
+
+const _: () = assert!(WALK_LOOK_MS < WALK_PAUSE_MS_MAX, "pauses grow");
+const _: () = assert!(
+    (SUSPECT_TRIES_MAX as u64 - 8) * WALK_PAUSE_MS_MAX > LOST_MS,
+    "a damaged copy is remembered until its replica is replaced"
+);
+const _: () = assert!(BACKGROUND_PIECES_MAX <= REFILLS_MAX, "one PG may have all the pieces");
 const _: () =
     assert!(SILENT_TICKS_MAX < LEARNER_TICKS_MAX, "a follower speaks up before it is let go");
 const _: () =
@@ -121,6 +155,8 @@ pub const FLAP_FORGET_MS: u64 = 60 * 60 * 1000;
 pub const LOST_MS: u64 = 10 * 60 * 1000;
 /// Milliseconds between two looks at where replicas ought to be.
 pub const LV_PLAN_MS: u64 = 5000;
+/// Milliseconds for which a disk counts as one without room after its server said so.
+pub const NO_ROOM_MS: u64 = 4 * SERVER_BEAT_MS;
 /// Milliseconds after which an order to vacate a replica is forgotten if the manager does not repeat it.
 pub const VACATE_MS: u64 = 3 * LV_PLAN_MS;
 /// Proposals of the leading manager that are under way.

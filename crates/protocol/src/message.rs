@@ -12,8 +12,9 @@ use larder_types::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::append::{AppendCall, AppendDone, AppendRefusal};
 use crate::manager::state::MapVersion;
-use crate::pg::{Piece, SnapshotHeader};
+use crate::pg::{Piece, Report, SnapshotHeader};
 use crate::space::LvInfo;
 
 /// Names a call in flight to its driver.
@@ -77,6 +78,8 @@ pub struct PutCall {
     pub content: Content,
     /// What must hold of the key.
     pub condition: Condition,
+    /// How many replicas must have the data before the client is answered; 0: all of the volume.
+    pub enough: u8,
 }
 
 /// A proxy's call.
@@ -194,6 +197,13 @@ pub enum Call {
         /// Where the copy lies.
         server: ServerId,
     },
+    /// A replica had no room for a put's data, of which enough others have it: the same is not given for a while.
+    NoRoom {
+        /// The put.
+        op: OpId,
+    },
+    /// Append to the key's null version.
+    Append(Box<AppendCall>),
 }
 
 /// Why a call was refused, sorted by what the caller should do.
@@ -225,6 +235,10 @@ pub enum Refusal {
     DiskFailed,
     /// The index cannot be read.
     IndexDamaged,
+    /// Wait for servers to come back: no volume within reach has as many replicas as the put needs.
+    TooFewCopies,
+    /// Give up: what only an append is refused for.
+    Append(AppendRefusal),
 }
 
 /// What a PG answers.
@@ -238,7 +252,7 @@ pub enum Answer {
         lv: LvId,
         /// Runs of blocks in the order of the data.
         extents: Vec<Extent>,
-        /// Replicas that all have to have it.
+        /// Replicas that are to be given it.
         replicas: Holders,
         /// The version's clock.
         clock: HybridClock,
@@ -263,6 +277,8 @@ pub enum Answer {
     Passed,
     /// It will not be done.
     Refused(Refusal),
+    /// The append is in effect, and the index shows it.
+    Appended(Box<AppendDone>),
 }
 
 /// A request to the data servers of an LV.
@@ -395,19 +411,6 @@ impl PeerMessage {
             | Self::SnapshotRows { view, .. } => *view,
         }
     }
-}
-
-/// What a member or learner has when it meets a primary.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Whether its rows are all there; if not, it has nothing.
-    pub is_whole: bool,
-    /// Its last op.
-    pub last: OpId,
-    /// The op at its commit point.
-    pub prev: OpId,
-    /// Its ops above that.
-    pub entries: Vec<LogEntry>,
 }
 
 /// What happened.

@@ -46,6 +46,15 @@ pub enum Planted {
     /// A replica is said to be vacated while puts are open that will name it.
     #[cfg(feature = "planted-bugs")]
     VacatedWithOpenPuts,
+    /// A put in doubt is revoked as soon as one replica never had it, though fewer are enough.
+    #[cfg(feature = "planted-bugs")]
+    PolicyTakenForAll,
+    /// An append does not wait for puts whose outcome is open.
+    #[cfg(feature = "planted-bugs")]
+    AppendPastPending,
+    /// An append that is repeated is made again.
+    #[cfg(feature = "planted-bugs")]
+    AppendRepeated,
 }
 
 macro_rules! asks {
@@ -79,4 +88,7 @@ asks! {
     confirms_no_lease => LeaseNotConfirmed,
     copies_under_lasting_grants => CopyUnderLastingGrant,
     vacates_with_open_puts => VacatedWithOpenPuts,
+    takes_policies_for_all => PolicyTakenForAll,
+    appends_past_pending => AppendPastPending,
+    repeats_appends => AppendRepeated,
 }

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, Chunk, Extent, LvId, PartRow, PgId, StreamId, UploadId, UploadRow, VersionRow,
-    rows,
+    Body, BucketId, Chunk, Extent, LvId, PartRow, PgId, PieceRow, PiecesId, StreamId, UploadId,
+    UploadRow, VersionRow, rows,
 };
 
 use crate::index::IndexError;
@@ -74,6 +74,22 @@ pub enum Stray {
         /// Upload.
         upload: UploadId,
     },
+    /// Pieces of an object that is not there.
+    #[error("bucket {bucket}: pieces {pieces} belong to nothing")]
+    PiecesOfNothing {
+        /// Bucket.
+        bucket: BucketId,
+        /// Pieces.
+        pieces: PiecesId,
+    },
+    /// An object that was appended to names more pieces than there are.
+    #[error("bucket {bucket}: an object lacks some of its pieces {pieces}")]
+    PiecesMissing {
+        /// Bucket.
+        bucket: BucketId,
+        /// Pieces.
+        pieces: PiecesId,
+    },
 }
 
 /// What was found.
@@ -98,7 +114,7 @@ pub struct Space {
     pub is_as_wanted: bool,
 }
 
-/// Rows of one stream or upload, and what names them.
+/// Rows of one stream, of one upload or of the pieces of one object, and what names them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Family {
     rows: u32,
@@ -124,6 +140,7 @@ pub struct SpaceScan {
     faults: Vec<SpaceFault>,
     streams: BTreeMap<(BucketId, StreamId), Family>,
     uploads: BTreeMap<(BucketId, UploadId), Family>,
+    pieces: BTreeMap<(BucketId, PiecesId), Family>,
     open_streams: Vec<(BucketId, StreamId, PgId)>,
     is_as_wanted: bool,
 }
@@ -138,6 +155,7 @@ impl SpaceScan {
             faults: Vec::new(),
             streams: BTreeMap::new(),
             uploads: BTreeMap::new(),
+            pieces: BTreeMap::new(),
             open_streams: Vec::new(),
             is_as_wanted: true,
         }
@@ -174,6 +192,11 @@ impl SpaceScan {
                 let (bucket, ..) = rows::parse_keyed(row).ok_or_else(|| unreadable(row))?;
                 self.note_body(bucket, &decode::<VersionRow>("version row", value)?.body);
             }
+            Some(b'W') => {
+                let (bucket, pieces, _) = rows::parse_piece(row).ok_or_else(|| unreadable(row))?;
+                self.pieces.entry((bucket, pieces)).or_default().rows += 1;
+                self.note_body(bucket, &decode::<PieceRow>("piece row", value)?.body);
+            }
             _ => {}
         }
         Ok(())
@@ -189,6 +212,9 @@ impl SpaceScan {
             Body::Parts { upload, parts } => {
                 let named = Some(parts.len() as u32);
                 self.uploads.entry((bucket, *upload)).or_default().named = named;
+            }
+            Body::Pieces { pieces, rows } => {
+                self.pieces.entry((bucket, *pieces)).or_default().named = Some(*rows);
             }
         }
     }
@@ -231,6 +257,14 @@ impl SpaceScan {
             }
             if family.lacks_rows() {
                 strays.push(Stray::PartsMissing { bucket, upload });
+            }
+        }
+        for ((bucket, pieces), family) in self.pieces {
+            if family.belongs_to_nothing() {
+                strays.push(Stray::PiecesOfNothing { bucket, pieces });
+            }
+            if family.lacks_rows() {
+                strays.push(Stray::PiecesMissing { bucket, pieces });
             }
         }
         let space =

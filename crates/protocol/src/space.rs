@@ -200,6 +200,8 @@ impl FreeRuns {
 #[derive(Debug)]
 struct Lv {
     info: LvInfo,
+    /// Replicas that are there, as `info` says.
+    present: Holders,
     runs: FreeRuns,
     /// Free as well, but a replica's disk had no room for it.
     withheld: Option<Withheld>,
@@ -258,7 +260,7 @@ impl Lv {
     }
 
     fn floor(&self) -> Option<GrantKey> {
-        self.info.present().iter().map(|replica| self.floors[replica]).min().flatten()
+        self.present.iter().map(|replica| self.floors[replica]).min().flatten()
     }
 
     fn takes_objects(&self) -> bool {
@@ -283,6 +285,19 @@ pub struct SpaceUse {
     pub withheld: u64,
 }
 
+/// The floor of an LV, as its primary knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Floor {
+    /// The LV.
+    pub lv: LvId,
+    /// The lowest that a replica has acknowledged in this view; `None` before all have.
+    pub lowest: Option<OpSeq>,
+    /// Ops of the group from there to its last.
+    pub lag_ops: u64,
+    /// Freed blocks that wait for it.
+    pub waiting_blocks: u32,
+}
+
 /// A raise of an LV's floor that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FloorRaise {
@@ -304,9 +319,11 @@ pub struct VolumeGroup {
 pub enum NoSpace {
     /// LVs are still being opened: ask again when they are.
     Opening,
+    /// What could be given has too few replicas; one that is drawn now would have no more.
+    TooNarrow,
     /// Another LV is needed.
     NeedLv,
-    /// What is free is withheld: another LV would find no room either.
+    /// What is free is withheld: only an LV on other disks would find room.
     DiskFull,
 }
 
@@ -322,6 +339,7 @@ impl VolumeGroup {
         let floors = vec![None; info.replicas.len()];
         let asked = GrantKey { view: self.view, seq: OpSeq(0) };
         let lv = Lv {
+            present: info.present(),
             runs,
             withheld: None,
             waiting: VecDeque::new(),
@@ -350,21 +368,34 @@ impl VolumeGroup {
     /// A replica answered `Open` or a raise with its floor.
     pub fn floor_acknowledged(&mut self, lv: LvId, replica: usize, floor: GrantKey) {
         let Some(lv) = self.lvs.get_mut(&lv) else { return };
-        if floor.view != self.view || !lv.info.present().has(replica) {
+        if floor.view != self.view || !lv.present.has(replica) {
             return;
         }
         lv.floors[replica] = lv.floors[replica].max(Some(floor));
+        if lv.gone.has(replica) && !lv.lost().has(replica) {
+            // It is within reach again, and open in this view; what was asked of it meanwhile is asked again.
+            lv.gone = lv.gone.without(Holders::default().with(replica));
+            lv.asked = lv.asked.min(floor);
+        }
         lv.release_below_floor();
     }
 
-    /// A replica of the LV is broken or out of reach: the LV gives no more space in this view.
-    pub fn close(&mut self, lv: LvId, replica: usize) {
-        if let Some(lv) = self.lvs.get_mut(&lv) {
-            lv.gone = lv.gone.with(replica);
-        }
+    /// A replica of the LV is broken or out of reach: the LV gives no space until it answers an `Open` again. Returns
+    /// whether that is news.
+    pub fn close(&mut self, lv: LvId, replica: usize) -> bool {
+        let Some(lv) = self.lvs.get_mut(&lv) else { return false };
+        let is_news = !lv.gone.has(replica);
+        lv.gone = lv.gone.with(replica);
+        is_news
     }
 
-    /// Replicas of an LV that failed in this view.
+    /// LVs with replicas that are out of reach, but not for good: these are to be opened again.
+    pub fn closed(&self) -> impl Iterator<Item = (&LvInfo, Holders)> {
+        let closed = self.lvs.values().map(|lv| (&lv.info, lv.gone.without(lv.lost())));
+        closed.filter(|(_, gone)| !gone.is_empty())
+    }
+
+    /// Replicas of an LV that failed in this view and have not answered an `Open` since.
     #[must_use]
     pub fn gone(&self, lv: LvId) -> Holders {
         self.lvs.get(&lv).map_or(Holders::default(), |lv| lv.gone)
@@ -375,20 +406,28 @@ impl VolumeGroup {
     pub fn is_fenced(&self, lv: LvId) -> bool {
         self.lvs.get(&lv).is_some_and(|lv| {
             let is_open = |replica: usize| lv.floors[replica].is_some();
-            let present = lv.info.present();
+            let present = lv.present;
             present.iter().any(is_open)
                 && present.iter().all(|replica| is_open(replica) || lv.gone.has(replica))
         })
     }
 
-    /// Blocks for `bytes` of data, in one LV.
+    /// Blocks for `bytes` of data, in one LV of at least so many replicas.
     ///
     /// # Errors
     /// [`NoSpace`].
-    pub fn allocate(&mut self, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
+    pub fn allocate(
+        &mut self,
+        bytes: u32,
+        replicas_min: usize,
+    ) -> Result<(LvId, Vec<Extent>), NoSpace> {
         let need = bytes.div_ceil(BLOCK_BYTES).max(1);
-        let mut opening = false;
+        let (mut opening, mut narrow) = (false, false);
         for (&id, lv) in &mut self.lvs {
+            if replicas_min > 0 && lv.present.count() < replicas_min {
+                narrow |= lv.takes_objects();
+                continue;
+            }
             opening |= lv.floor().is_none() && lv.gone.is_empty() && lv.leaving.is_empty();
             if lv.takes_objects()
                 && let Some(extents) = lv.runs.allocate(need)
@@ -398,6 +437,8 @@ impl VolumeGroup {
         }
         Err(if opening {
             NoSpace::Opening
+        } else if narrow {
+            NoSpace::TooNarrow
         } else if self.lvs.values().any(|lv| lv.withheld.is_some()) {
             NoSpace::DiskFull
         } else {
@@ -472,10 +513,30 @@ impl VolumeGroup {
         })
     }
 
-    /// Whether freed space waits anywhere, or any is withheld.
+    /// Whether freed space waits anywhere, any is withheld, or a replica is out of reach.
     #[must_use]
     pub fn wants_tick(&self) -> bool {
-        self.lvs.values().any(|lv| lv.waiting_blocks > 0 || lv.withheld.is_some())
+        let waits = |lv: &Lv| lv.waiting_blocks > 0 || lv.withheld.is_some() || !lv.gone.is_empty();
+        self.lvs.values().any(waits)
+    }
+
+    /// Floors of all LVs, in a group whose last op is this.
+    pub fn floors(&self, last: OpSeq) -> impl Iterator<Item = Floor> {
+        self.lvs.iter().map(move |(&id, lv)| {
+            let lowest = lv.floor().map(|floor| floor.seq);
+            let lag_ops = lowest.map_or(0, |lowest| last.0.saturating_sub(lowest.0));
+            Floor { lv: id, lowest, lag_ops, waiting_blocks: lv.waiting_blocks }
+        })
+    }
+
+    /// Blocks that are not free, of every replica that is there.
+    #[must_use]
+    pub fn copied(&self) -> u64 {
+        let copied = |lv: &Lv| {
+            let used = lv.info.blocks - lv.runs.blocks() - lv.withheld_blocks();
+            u64::from(used) * lv.info.present().count() as u64
+        };
+        self.lvs.values().map(copied).sum()
     }
 
     /// Blocks by state.

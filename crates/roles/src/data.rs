@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -26,17 +26,18 @@ use larder_volume::{
 use parking_lot::{Condvar, Mutex};
 
 use crate::limits::{
-    DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, NEARLY_FULL_BYTES,
-    RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
+    DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, LV_ROOM_BYTES_MIN,
+    NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
 };
 use crate::manager::LvRecord;
 use crate::meta::Meta;
 use crate::ticket::{Ticket, WriteOutcome};
+use crate::wire::CopyState;
 
 /// Whom a completion concerns.
 enum Concerned {
     /// A put: this replica's write of its data.
-    Put { ticket: Arc<Ticket>, replica: usize },
+    Put { ticket: Arc<Ticket>, replica: usize, _client: Client },
     /// A PG's own request.
     Pg { pg: PgId, lv: LvId, replica: usize, grant: Option<Grant> },
     /// Whoever is told by this.
@@ -47,6 +48,15 @@ enum Concerned {
 
 /// Takes what became of a command, on the disk's thread: it must not wait for anything.
 pub(crate) type Then = Box<dyn FnOnce(Result<Answer, Refusal>) + Send>;
+
+/// A request of a client, as long as it is under way here: background work yields to those.
+pub(crate) struct Client(Arc<AtomicU32>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 #[derive(Default)]
 struct Queue {
@@ -93,6 +103,8 @@ pub struct DataServer {
     reserve_bytes: u64,
     free_bytes: AtomicU64,
     broken: AtomicBool,
+    /// Requests of clients under way.
+    clients: Arc<AtomicU32>,
     groups: AtomicU64,
     commands: AtomicU64,
     bytes: AtomicU64,
@@ -122,6 +134,7 @@ impl DataServer {
             reserve_bytes,
             free_bytes: AtomicU64::new(free),
             broken: AtomicBool::new(false),
+            clients: Arc::default(),
             groups: AtomicU64::new(0),
             commands: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -147,6 +160,12 @@ impl DataServer {
         self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes / RESERVE_LAST_PART
     }
 
+    /// Whether there is no room for another LV: little is left of what data may take.
+    #[must_use]
+    pub fn lacks_room(&self) -> bool {
+        self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + LV_ROOM_BYTES_MIN
+    }
+
     /// Whether the disk failed and takes nothing any more.
     #[must_use]
     pub fn is_broken(&self) -> bool {
@@ -160,10 +179,37 @@ impl DataServer {
         }
     }
 
+    /// A client's request begins.
+    pub(crate) fn client(&self) -> Client {
+        self.clients.fetch_add(1, Ordering::Relaxed);
+        Client(self.clients.clone())
+    }
+
+    /// Requests of clients that are under way: writes, and reads that the page cache could not answer.
+    #[must_use]
+    pub fn clients(&self) -> u32 {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    /// Compares a copy with its checksums, past the page cache; blocks.
+    pub(crate) fn verify_copy(&self, chunk: &Chunk) -> CopyState {
+        match self.reader.verify(chunk) {
+            Ok(Ok(())) => CopyState::Right,
+            Ok(Err(mismatch)) => {
+                tracing::debug!(lv = %chunk.lv, grant = ?chunk.grant, %mismatch, "a copy does not verify");
+                CopyState::Damaged
+            }
+            Err(error) => {
+                tracing::warn!(lv = %chunk.lv, grant = ?chunk.grant, %error, "a copy cannot be verified");
+                CopyState::Unreadable
+            }
+        }
+    }
+
     /// Writes a put's data; its ticket hears of it.
     pub(crate) fn write(&self, lv: LvId, grant: Grant, write: PutWrite, ticket: &Arc<Ticket>) {
         let PutWrite { extents, data, len, replica } = write;
-        let concerned = Concerned::Put { ticket: ticket.clone(), replica };
+        let concerned = Concerned::Put { ticket: ticket.clone(), replica, _client: self.client() };
         let action = Action::Write { lv, grant, extents, data, len };
         self.submit(action, concerned, len as usize);
     }
@@ -216,7 +262,9 @@ impl DataServer {
         if queue.stopped || (is_write && over && !queue.waiting.is_empty()) {
             drop(queue);
             match concerned {
-                Concerned::Put { ticket, replica } => ticket.written(replica, WriteOutcome::Failed),
+                Concerned::Put { ticket, replica, .. } => {
+                    ticket.written(replica, WriteOutcome::Failed);
+                }
                 Concerned::Then(then) => then(Err(Refusal::Busy)),
                 Concerned::Pg { .. } | Concerned::Nobody => {}
             }
@@ -282,7 +330,7 @@ impl DataServer {
             tracing::error!("the disk failed and is out until it was proven: replace it");
         }
         match whom {
-            Concerned::Put { ticket, replica } => {
+            Concerned::Put { ticket, replica, .. } => {
                 let outcome = match completion.result {
                     Ok(_) => WriteOutcome::Durable,
                     Err(Refusal::Full) => WriteOutcome::Full,
@@ -325,6 +373,7 @@ impl DataServer {
 
     /// Reads and verifies bytes of a chunk; blocks.
     pub(crate) fn read(&self, chunk: &Chunk, range: Range<u32>) -> Result<Bytes, ReadFailure> {
+        let _client = self.client();
         let sums = whole_sums(chunk, range.clone());
         match self.reader.read(chunk.lv, &chunk.extents, sums.from_byte, sums.len) {
             Ok(bytes) => verified(chunk, range, sums, bytes),

@@ -5,6 +5,8 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(feature = "ablation")]
+pub mod ablation;
 mod clock;
 pub mod data;
 pub mod data_node;
@@ -15,6 +17,7 @@ pub mod manager;
 pub mod managers;
 pub mod meta;
 pub mod peers;
+pub mod progress;
 pub mod proxy;
 pub mod quorum;
 mod requests;
@@ -23,6 +26,6 @@ mod ticket;
 pub mod wire;
 
 pub use larder_protocol::SpaceUse;
-pub use meta::{Meta, MetaConfig, MetaServer, OpenError};
+pub use meta::{BackgroundConfig, Meta, MetaConfig, MetaServer, OpenError};
 pub use proxy::Proxy;
 pub use store::{Store, StoreConfig, StoreError};

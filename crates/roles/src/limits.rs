@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use larder_protocol::limits::{GRANT_MS_MAX, SERVER_BEAT_MS, SILENT_MS, UNHEARD_TICKS_MAX};
+use larder_protocol::limits::{
+    GRANT_MS_MAX, LV_REOPEN_MS, SERVER_BEAT_MS, SILENT_MS, UNHEARD_TICKS_MAX,
+};
+use larder_types::limits::CHUNK_BYTES_MAX;
 
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
@@ -22,6 +25,8 @@ pub const DISK_QUEUE_COMMANDS_MAX: usize = 65_536;
 pub const DISK_GROUP_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of one piece of a large read.
 pub const READ_PIECE_BYTES: u64 = larder_volume::limits::READ_BUFFER_BYTES as u64;
+/// Pieces of an object that was appended to that are looked up at once: with inline ones, at most 64 KiB of rows.
+pub const READ_PIECES_AHEAD: usize = 32;
 /// Chunks of one large put that may be on their way to disk while the next is read.
 pub const PUT_WINDOW_CHUNKS: usize = 2;
 /// Places at which a put's data is tried while disks have no room where it should lie.
@@ -32,12 +37,23 @@ pub const LIST_WAIT_MS_MAX: u64 = 10_000;
 pub const UPLOADS_PER_PAGE: usize = 1000;
 /// Bytes of cache of the index's blocks.
 pub const KV_CACHE_BYTES: u64 = 96 * 1024 * 1024;
+/// An index of up to this part of the cache is taken to lie in it: blocks that were merged away take room in it for
+/// a while.
+pub const KV_CACHE_FILLED_PART: u64 = 2;
 /// Free bytes of the file system that new data leaves for the log and the index, so that deletes go on.
 pub const RESERVE_BYTES: u64 = 512 * 1024 * 1024;
 /// The same on small disks: one part in this many.
 pub const RESERVE_PART: u64 = 16;
+/// Free bytes above the reserve with which another LV is begun: with less, a chunk of the largest size would find
+/// none left, and be sent in vain.
+pub const LV_ROOM_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;
 /// Below one part in this many of the reserve nothing new is taken at all.
 pub const RESERVE_LAST_PART: u64 = 4;
+/// How long a proxy waits for the last copies of a put whose client was answered before it says who has it. Until
+/// then readers of the object wait, and what is not there then is copied later.
+pub const STRAGGLER_MAX: Duration = Duration::from_millis(100);
+/// KiB of data that such puts hold in a proxy together.
+pub const STRAGGLERS_KIB_MAX: usize = 64 * 1024;
 /// Within so many bytes of the reserve the free space is looked at before each group: no tick is so
 /// long that a disk takes more between two.
 pub const NEARLY_FULL_BYTES: u64 = 4 * 1024 * 1024 * 1024;
@@ -89,16 +105,35 @@ pub const DATA_REACH_MAX: Duration = Duration::from_secs(4);
 pub const DATA_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of ops in one message to a member, or one op.
 pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Time between two looks whether copies of chunks are missing somewhere.
-pub const REBUILD_LOOK: Duration = Duration::from_secs(1);
-/// The longest time between two walks that could do nothing.
-pub const REBUILD_PAUSE_MAX: Duration = Duration::from_secs(120);
 /// Rows that a walk looks at in one go.
 pub const REBUILD_ROWS_MAX: u32 = 8192;
 /// Copies that one go asks for.
 pub const REBUILD_PIECE_COPIES_MAX: usize = 64;
-/// Copies that a meta server has made at a time. With chunks of 8 MiB that are 32 MiB of memory.
-pub const REBUILD_COPIES_MAX: usize = 4;
+/// Time between two looks whether it is time to verify copies.
+pub const SCRUB_LOOK: Duration = Duration::from_secs(1);
+/// The longest time for which a scrub waits to lead groups that it had begun with: longer than views take to begin
+/// after a restart.
+pub const SCRUB_LED_PATIENCE: Duration = Duration::from_secs(60);
+/// Rows that a scrub looks at in one go.
+pub const SCRUB_ROWS_MAX: u32 = 8192;
+/// Bytes of copies that one go asks for, but for the last chunk's: what a restart has verified twice.
+pub const SCRUB_PIECE_BYTES: u64 = 64 * 1024 * 1024;
+/// Copies that one go asks for, but for the last chunk's: small ones are many.
+pub const SCRUB_PIECE_COPIES_MAX: usize = 512;
+/// Least time between two writes of where the scrub is.
+pub const SCRUB_SAVE: Duration = Duration::from_secs(10);
+/// Damaged copies of a round that are logged one by one; the others are counted.
+pub const SCRUB_LOGGED_MAX: u64 = 100;
+/// Copies that a data server verifies at a time: with read buffers of 1 MiB each.
+pub const VERIFIED_AT_ONCE_MAX: usize = 2;
+/// Time between two looks at how many requests of clients are under way while there is background work.
+pub const LOAD_LOOK: Duration = Duration::from_millis(250);
+/// How long a data server may take to say so; one that takes longer has too much to do.
+pub const LOAD_PATIENCE: Duration = Duration::from_millis(200);
+/// Seconds over which the rate of background work is told.
+pub const RATE_SECONDS: f64 = 10.0;
+/// Volumes whose floors a meta server tells one by one: those that are furthest behind.
+pub const FLOORS_TOLD_MAX: usize = 64;
 
 /// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503: a few times what
 /// it takes to find a primary down, let its lease run out and begin another view.
@@ -139,6 +174,10 @@ pub const SHARE_SLACK_ROWS: usize = 16;
 /// or with the session.
 pub const ORPHANS_MAX: usize = 1024;
 
+const _: () = assert!(
+    LOAD_PATIENCE.as_millis() < LOAD_LOOK.as_millis(),
+    "who is asked has answered, or not, before the next look"
+);
 const _: () = assert!(PAUSE_MS_MIN < PAUSE_MS_MAX, "pauses grow");
 const _: () = assert!(
     PROXY_PATIENCE_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,
@@ -155,6 +194,10 @@ const _: () = assert!(
 const _: () = assert!(
     HEDGES_SAVED_MAX > DOWN_FAILURES && HEDGED_PART > 1,
     "hedges find a server down, and most reads have none"
+);
+const _: () = assert!(
+    DATA_REACH_MAX.as_millis() < LV_REOPEN_MS as u128,
+    "a replica is asked again to open after the last question is over"
 );
 const _: () = assert!(
     DATA_REACH_MAX.as_millis() > SILENT_MS as u128

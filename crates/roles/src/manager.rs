@@ -237,8 +237,15 @@ impl Manager {
             let id = map.next_bucket;
             map.next_bucket = BucketId(id.0 + 1);
             let (epoch, state) = (Epoch(1), BucketState::Live);
-            let record =
-                BucketRecord { id, name: name.clone(), epoch, state, created_ms: now_ms, location };
+            let record = BucketRecord {
+                id,
+                name: name.clone(),
+                epoch,
+                state,
+                created_ms: now_ms,
+                location,
+                write_policy: larder_types::WritePolicy::All,
+            };
             map.buckets.insert(name.clone(), record);
             Ok(())
         })?;

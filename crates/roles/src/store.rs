@@ -11,7 +11,7 @@ use larder_volume::{Volume, VolumeConfig, VolumeError};
 
 use crate::data::DataServer;
 use crate::manager::{Genesis, Manager, ManagerError};
-use crate::meta::{Meta, MetaConfig, OpenError, Threads};
+use crate::meta::{BackgroundConfig, Meta, MetaConfig, OpenError, Threads};
 use crate::proxy::Proxy;
 
 /// File that a running store holds locked.
@@ -88,6 +88,7 @@ pub struct Store {
     proxy: Arc<Proxy>,
     manager: Arc<Manager>,
     threads: Threads,
+    disk: Arc<dyn Disk>,
     _lock: larder_env::FileLock,
 }
 
@@ -114,10 +115,16 @@ impl Store {
             ..LogConfig::new(larder_env::rng::unique_u64())
         };
         let meta_config = MetaConfig { me: ServerId(0), log };
-        let (meta, threads) =
-            Meta::open(disk, &config.root, manager.clone(), data.clone(), volume, &meta_config)?;
+        let (meta, threads) = Meta::open(
+            disk.clone(),
+            &config.root,
+            manager.clone(),
+            data.clone(),
+            volume,
+            &meta_config,
+        )?;
         let proxy = Arc::new(Proxy::new(meta.clone(), data.clone(), manager.clone()));
-        Ok(Self { meta, data, proxy, manager, threads, _lock: lock })
+        Ok(Self { meta, data, proxy, manager, threads, disk, _lock: lock })
     }
 
     /// The store as its faces see it.
@@ -130,6 +137,14 @@ impl Store {
     #[must_use]
     pub fn meta(&self) -> &Arc<Meta> {
         &self.meta
+    }
+
+    /// Begins its background work, which lasts as long as the store or the runtime.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start_background(&self, config: &BackgroundConfig) {
+        self.meta.start_background(self.disk.clone(), config);
     }
 
     /// The data server.

@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use larder_protocol::{Answer, Refusal};
+use larder_protocol::{Answer, AppendDone, Refusal};
 use larder_types::{Extent, Grant, Holders, HybridClock, LvId, OpId, VersionRow};
 use parking_lot::Mutex;
 
@@ -38,6 +38,8 @@ pub enum Settled {
     AskIndex,
     /// A barrier passed.
     Passed,
+    /// An append is in effect.
+    Appended(Box<AppendDone>),
     /// Refused.
     Refused(Refusal),
 }
@@ -138,6 +140,7 @@ impl Ticket {
                 Some(Answer::Version(row)) => Settled::Version(row),
                 Some(Answer::AskIndex) => Settled::AskIndex,
                 Some(Answer::Passed) => Settled::Passed,
+                Some(Answer::Appended(done)) => Settled::Appended(done),
                 Some(Answer::Refused(refusal)) => Settled::Refused(refusal),
                 Some(Answer::Granted { .. }) | None => unreachable!("neither settles a call"),
             })

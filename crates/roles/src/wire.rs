@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  proxy ──MetaCall──▶ meta ──MetaMessage::Peer──▶ meta
-//!    │                   └────DataCall::Pg───────▶ data
+//!    │                   └────DataCall::Pg, Verify─▶ data
 //!    └────DataCall::Write, Read──────────────────▶ data
 //!  any ──ManagerCall, ManagerMessageIn──▶ manager ──Manager(ManagerMessage)──▶ any
 //! ```
@@ -14,7 +14,8 @@ use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
 use larder_types::{
-    BucketId, Extent, Grant, LvId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View,
+    BucketId, Chunk, Extent, Grant, LvId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow,
+    View,
 };
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +91,8 @@ pub enum MetaCall {
         /// Rows wanted.
         count_max: u32,
     },
+    /// How far its background work is. Of the server, not of a PG: any view.
+    Progress,
 }
 
 /// A meta server's answer.
@@ -105,6 +108,8 @@ pub enum MetaReply {
     Rows(Option<Vec<u8>>),
     /// Not done.
     Refused(Refusal),
+    /// To [`MetaCall::Progress`]; payload: a [`Progress`](crate::progress::Progress), encoded.
+    Progress,
 }
 
 /// Rows with their values.
@@ -179,6 +184,21 @@ pub enum DataCall {
         /// What.
         request: DataRequest,
     },
+    /// By a meta server: whether the copy of this chunk is right, read from the disk where it lies.
+    Verify(Box<Chunk>),
+    /// How many requests of clients are under way.
+    Load,
+}
+
+/// What a data server found of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CopyState {
+    /// It verifies.
+    Right,
+    /// There are other bytes.
+    Damaged,
+    /// The disk does not give it, or does not know its volume.
+    Unreadable,
 }
 
 /// A data server's answer.
@@ -196,6 +216,10 @@ pub enum DataReply {
     Unreadable,
     /// To a primary.
     Pg(DataAnswer),
+    /// To [`DataCall::Verify`].
+    Verified(CopyState),
+    /// To [`DataCall::Load`].
+    Load(u32),
 }
 
 /// What data servers are told.

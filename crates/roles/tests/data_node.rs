@@ -1,5 +1,7 @@
 //! A data server of a cluster, over loopback, with managers that are a map in the test.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use larder_protocol::placement::{FailureDomains, Weight};
 use larder_protocol::{DataAnswer, DataRequest};
 use larder_roles::data_node::{DataFace, DataNode, DataNodeConfig, DataNodeError};
 use larder_roles::managers::{Managers, NotProposed};
-use larder_roles::wire::{DataCall, DataMessage, DataReply, DataService};
+use larder_roles::wire::{CopyState, DataCall, DataMessage, DataReply, DataService};
 use larder_types::checksum::{seed_of, sum_blocks};
 use larder_types::{
     BootId, Chunk, DiskId, Extent, Grant, GrantKey, Holders, LvId, OpId, OpSeq, PgId, PvId,
@@ -192,7 +194,32 @@ async fn what_was_written_is_read_and_verified() {
     };
     let answer = served.pg(DataRequest::Verify { chunk: Box::new(chunk.clone()) }).await;
     assert_eq!(answer, DataAnswer::Verified(chunk.grant));
+    let verify = |chunk: &Chunk| DataCall::Verify(Box::new(chunk.clone()));
+    let state = |state| DataReply::Verified(state);
+    assert_eq!(served.call(verify(&chunk), b"").await.0, state(CopyState::Right));
+    let elsewhere = Chunk { lv: LvId(9), ..chunk.clone() };
+    assert_eq!(served.call(verify(&elsewhere), b"").await.0, state(CopyState::Unreadable));
+    assert_eq!(served.call(DataCall::Load, b"").await.0, DataReply::Load(0), "nobody waits");
+    rot(&dir.path().join("data0"), b"bytes");
+    assert_eq!(served.call(verify(&chunk), b"").await.0, state(CopyState::Damaged));
     served.node.close();
+}
+
+/// Changes bytes where they lie on disk, as a disk does that goes bad.
+fn rot(file: &Path, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().read(true).write(true).open(file).unwrap();
+    let mut at = 0;
+    let mut window = vec![0; 1 << 20];
+    loop {
+        let read = file.read_at(&mut window, at).unwrap();
+        assert!(read > 0, "the bytes are on the disk");
+        if let Some(found) = window[..read].windows(bytes.len()).position(|it| it == bytes) {
+            file.write_all_at(b"rot", at + found as u64).unwrap();
+            return file.sync_all().unwrap();
+        }
+        at += read as u64;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,18 +2,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use larder_objects::{
-    BodyDigest, BodyError, CompleteOptions, ListItem, ListRequest, NamedPart, ObjectError, Objects,
-    PutBody, PutOptions, ReadBody, UploadOptions,
+    AppendAt, AppendOptions, BodyDigest, BodyError, CompleteOptions, ListItem, ListRequest,
+    NamedPart, ObjectError, Objects, Opened, PutBody, PutOptions, ReadBody, UploadOptions,
 };
 use larder_roles::inspect::inspect;
-use larder_roles::{Proxy, Store, StoreConfig};
+use larder_roles::progress::ScrubNow;
+use larder_roles::{BackgroundConfig, Proxy, Store, StoreConfig};
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, PART_BYTES_MIN};
-use larder_types::{BucketName, Condition, EtagList, ObjectKey};
+use larder_types::{Attributes, BucketName, Condition, EtagList, ObjectKey};
 
 /// A body in pieces, whose "MD5" is derived from its length: the store does not look at it.
 struct Body {
@@ -142,6 +145,122 @@ async fn objects_of_every_shape_survive_a_restart() {
     store.close();
 }
 
+async fn append(proxy: &Proxy, name: &str, at: AppendAt, bytes: &Bytes) -> u64 {
+    let (attributes, condition) = (Attributes::default(), Condition::default());
+    let options = AppendOptions { at, attributes, condition };
+    let done = proxy.append(&bucket(), &key(name), options, Body::of(bytes)).await.unwrap();
+    assert_eq!(done.object.size, done.offset + bytes.len() as u64);
+    done.offset
+}
+
+async fn read(proxy: &Proxy, object: &Opened, range: Range<u64>) -> Bytes {
+    match proxy.read(object, range).await.unwrap() {
+        ReadBody::Whole(bytes) => bytes,
+        ReadBody::Stream(stream) => {
+            let pieces: Vec<Bytes> = stream.map(Result::unwrap).collect().await;
+            pieces.concat().into()
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_every_shape_can_be_appended_to_by_every_shape() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    store.proxy().create_bucket(&bucket(), None).await.unwrap();
+    let chunk = CHUNK_BYTES_MAX as usize;
+    let first = [None, Some(0), Some(100), Some(70_000), Some(chunk + 5)];
+    let pieces = [1, 2048, 2049, 100_000, chunk + 12_345, 3, 65_536, 7];
+    let mut whole = Vec::new();
+    for (n, size) in first.into_iter().enumerate() {
+        let name = format!("o{n}");
+        let mut expected = content(n as u64, size.unwrap_or(0)).to_vec();
+        if size.is_some() {
+            put(store.proxy(), &name, &content(n as u64, expected.len())).await;
+        }
+        let before = store.proxy().open(&bucket(), &key(&name)).await.ok();
+        for (piece, len) in pieces.into_iter().enumerate() {
+            let bytes = content(1000 + piece as u64, len);
+            let record = piece % 2 == 0 && len <= chunk;
+            let at = if record { AppendAt::End } else { AppendAt::Offset(expected.len() as u64) };
+            let offset = append(store.proxy(), &name, at, &bytes).await;
+            assert_eq!(offset, expected.len() as u64, "{name}, piece {piece}");
+            expected.extend_from_slice(&bytes);
+        }
+        if let Some(before) = before.filter(|before| before.metax.size > 0) {
+            let size = before.metax.size;
+            let seen = read(store.proxy(), &before, 0..size).await;
+            assert!(seen == expected[..size as usize], "what was opened before is as it was");
+        }
+        whole.push(expected);
+    }
+    store.close();
+    assert_sound(&dir);
+    let store = Store::open(&config(&dir)).unwrap();
+    let mut rng = larder_env::SeededRng::new(15);
+    for (n, expected) in whole.iter().enumerate() {
+        assert!(get(store.proxy(), &format!("o{n}")).await.unwrap() == expected[..], "o{n}");
+        let object = store.proxy().open(&bucket(), &key(&format!("o{n}"))).await.unwrap();
+        for _ in 0..40 {
+            let from = rng.below(expected.len() as u64);
+            let to = from + 1 + rng.below((expected.len() as u64 - from).min(300_000));
+            let found = read(store.proxy(), &object, from..to).await;
+            assert!(found == expected[from as usize..to as usize], "o{n}, {from} to {to}");
+        }
+        let name = key(&format!("o{n}"));
+        store.proxy().delete(&bucket(), &name, Condition::default()).await.unwrap();
+    }
+    store.close();
+    assert_sound(&dir);
+    let store = Store::open(&config(&dir)).unwrap();
+    let held: u64 = (store.meta().pg_ids())
+        .map(|pg| store.meta().gauges(pg).space)
+        .map(|space| space.total - space.free)
+        .sum();
+    assert_eq!(held, 0, "deletes freed every piece");
+    store.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_records_at_once_each_is_there_once_and_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    store.proxy().create_bucket(&bucket(), None).await.unwrap();
+    let writers = (0..16u64).map(|writer| {
+        let proxy = store.proxy().clone();
+        tokio::spawn(async move {
+            let mut written = Vec::new();
+            for n in 0..20 {
+                let record = content(writer * 100 + n, 50 + (n as usize * 331) % 9_000);
+                written.push((append(&proxy, "log", AppendAt::End, &record).await, record));
+            }
+            written
+        })
+    });
+    let mut records = Vec::new();
+    for writer in futures::future::join_all(writers).await {
+        records.extend(writer.unwrap());
+    }
+    records.sort_by_key(|(offset, _)| *offset);
+    let expected: Vec<u8> = records.iter().flat_map(|(_, record)| record.to_vec()).collect();
+    let mut end = 0;
+    for (offset, record) in &records {
+        assert_eq!(*offset, end, "no gap, and nothing twice");
+        end += record.len() as u64;
+    }
+    assert!(get(store.proxy(), "log").await.unwrap() == expected[..]);
+    let wrong = AppendOptions {
+        at: AppendAt::Offset(end - 1),
+        attributes: Attributes::default(),
+        condition: Condition::default(),
+    };
+    let body = Body::of(&content(1, 9_000));
+    let refused = store.proxy().append(&bucket(), &key("log"), wrong, body).await;
+    assert_eq!(refused, Err(ObjectError::WriteOffset { size: end }));
+    store.close();
+    assert_sound(&dir);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn space_of_overwritten_and_deleted_objects_is_used_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -267,6 +386,10 @@ async fn uploads_are_completed_without_moving_data_and_repeatably() {
     assert_eq!(done, again);
     let whole = get(proxy, "upload").await.unwrap();
     assert!(whole == [&first[..], &last[..]].concat());
+    let end = append(proxy, "upload", AppendAt::Offset(done.size), &content(3, 5_000)).await;
+    assert_eq!(end, done.size);
+    let grown = get(proxy, "upload").await.unwrap();
+    assert!(grown == [&first[..], &last[..], &content(3, 5_000)[..]].concat());
     assert_eq!(proxy.abort_upload(&bucket(), &name, upload).await, Err(ObjectError::NoSuchUpload));
     let open = proxy.create_upload(&bucket(), &name, UploadOptions::default()).await.unwrap();
     proxy.put_part(&bucket(), &name, open, 1, Body::of(&first)).await.unwrap();
@@ -342,4 +465,56 @@ async fn a_second_server_on_the_same_directory_is_refused() {
     assert!(inspect(&config(&dir), true).is_err());
     store.close();
     Store::open(&config(&dir)).unwrap().close();
+}
+
+/// Waits until the scrub of a store says so.
+async fn until(store: &Store, what: &str, is_so: impl Fn(&ScrubNow) -> bool) {
+    let begun = Instant::now();
+    while !store.meta().scrub_now().is_some_and(|now| is_so(&now)) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_only_copy_is_found_and_kept() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::tempdir().unwrap();
+    let background = BackgroundConfig {
+        bytes_per_s: 64 * 1024 * 1024,
+        scrub_period: Some(Duration::from_secs(4)),
+    };
+    let store = Store::open(&config(&dir)).unwrap();
+    store.proxy().create_bucket(&bucket(), None).await.unwrap();
+    let bytes = content(1, 70_000);
+    put(store.proxy(), "rotten", &bytes).await;
+    put(store.proxy(), "sound", &content(2, 9_000_000)).await;
+    store.start_background(&background);
+    until(&store, "a round", |now| now.rounds > 0 && now.right >= 3).await;
+    let now = store.meta().scrub_now().unwrap();
+    assert_eq!((now.bad, now.unanswered), (0, 0));
+
+    let file = dir.path().join(larder_roles::store::DATA_FILE);
+    let data = std::fs::read(&file).unwrap();
+    let at = data.windows(64).position(|window| window == &bytes[4096..4160]).unwrap();
+    let device = std::fs::File::options().write(true).open(&file).unwrap();
+    device.write_all_at(b"rotten!!", at as u64).unwrap();
+    device.sync_all().unwrap();
+    until(&store, "it is found", |now| now.bad == 1 && now.share.is_none()).await;
+    let rounds = store.meta().scrub_now().unwrap().rounds;
+    assert_eq!(
+        keys(store.proxy(), ListRequest { max: 10, ..ListRequest::default() }).await.len(),
+        2,
+        "it is there still"
+    );
+    assert!(matches!(get(store.proxy(), "rotten").await, Err(ObjectError::Damaged)));
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+
+    let report = inspect(&config(&dir), false).unwrap().to_string();
+    assert!(report.contains("1 damaged copies"), "{report}");
+    let store = Store::open(&config(&dir)).unwrap();
+    let hours = BackgroundConfig { scrub_period: Some(Duration::from_secs(36_000)), ..background };
+    store.start_background(&hours);
+    until(&store, "it goes on where it was", |now| now.rounds >= rounds && now.bad == 1).await;
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
 }

@@ -1,22 +1,67 @@
 //! What roles say to each other keeps its bytes: `docs/formats/roles.md`.
 
+use bytes::Bytes;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
-use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
+use larder_protocol::{
+    Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
+    Description, PutCall, Refusal,
+};
+use larder_roles::progress::{BackgroundNow, FloorNow, FloorsNow, Progress, RebuildNow, ScrubNow};
 use larder_roles::wire::{
-    DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall,
-    MetaMessage, MetaReply, ProxyMessage,
+    CopyState, DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply,
+    MetaCall, MetaMessage, MetaReply, ProxyMessage,
 };
 use larder_types::codec::encode;
 use larder_types::{
-    BootId, BucketId, Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq,
-    PgId, PvId, ServerId, SessionId, View,
+    Appended, Attributes, BootId, BucketId, Chunk, Condition, ETag, Epoch, Extent, Grant, GrantKey,
+    Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq, PgId, PvId, Request, ServerId, SessionId,
+    Target, View,
 };
 
 const GOLDEN: &str = include_str!("golden/roles.hex");
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn progress() -> Progress {
+    Progress {
+        background: BackgroundNow {
+            bytes_per_s_max: 1,
+            bytes_per_s_allowed: 2,
+            bytes_per_s: 3,
+            under_way: 4,
+            yields: 5,
+            rebuild_bytes: 6,
+            scrub_bytes: 7,
+        },
+        rebuild: RebuildNow { chunks: 8, left: 9, lost: 10, single: 11, made: 12, failed: 13 },
+        scrub: Some(ScrubNow {
+            period_ms: 14,
+            oldest_ms: 15,
+            share: Some(16),
+            rounds: 17,
+            bad: 18,
+            right: 19,
+            bad_since_start: 20,
+            unanswered: 21,
+            never: 31,
+        }),
+        floors: FloorsNow {
+            volumes: 22,
+            closed: 23,
+            lag_ops_max: 24,
+            waiting_bytes: 25,
+            furthest: vec![FloorNow {
+                volume: 26,
+                pg: 27,
+                floor: Some(28),
+                lag_ops: 29,
+                waiting_bytes: 30,
+            }],
+        },
+    }
 }
 
 fn said() -> Vec<String> {
@@ -29,6 +74,15 @@ fn said() -> Vec<String> {
     let holders = Holders::default().with(0).with(2);
     let commit = Call::Commit { op, attempt: 1, holders };
     let (lvs, boot) = (Vec::new(), BootId(77));
+    let chunk = Chunk {
+        grant,
+        seed: 99,
+        lv,
+        extents: extents.clone(),
+        len: 5000,
+        sums: vec![u64::MAX],
+        holders,
+    };
     let (clock, version) = (HybridClock::at_ms(5), MapVersion(12));
     let granted = Answer::Granted { grant, lv, extents: extents.clone(), replicas: holders, clock };
     let (boots, sessions) = (Vec::new(), Vec::new());
@@ -99,7 +153,46 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerMessage::Vacate(lv, 2, version))),
         hex(&encode(&ServerMessage::Rebuilt(lv, 2, larder_types::DiskId(6)))),
         hex(&encode(&ServerMessage::Vacated(lv, 2, view, version))),
+        hex(&encode(&MetaCall::Progress)),
+        hex(&encode(&MetaReply::Progress)),
+        hex(&encode(&DataCall::Verify(Box::new(chunk)))),
+        hex(&encode(&DataCall::Load)),
+        hex(&encode(&DataReply::Verified(CopyState::Damaged))),
+        hex(&encode(&DataReply::Load(300))),
+        hex(&encode(&progress())),
+        hex(&encode(&Call::Append(Box::new(append())))),
+        hex(&encode(&Answer::Appended(Box::new(AppendDone { op, clock, made: made() })))),
+        hex(&encode(&Refusal::Append(AppendRefusal::Offset { size: 307 }))),
+        hex(&encode(&Call::Put(Box::new(put())))),
+        hex(&encode(&Call::NoRoom { op })),
+        hex(&encode(&Refusal::TooFewCopies)),
+        hex(&encode(&ServerMessage::NoRoom(boot, larder_types::DiskId(6)))),
     ]
+}
+
+fn append() -> AppendCall {
+    let (etag, attributes) = (ETag::Md5([3; 16]), Attributes::default());
+    AppendCall {
+        request: Request { session: SessionId(5), number: 9, floor: 8 },
+        bucket: BucketId(2),
+        epoch: Epoch(1),
+        key: ObjectKey::new("a/b").expect("a key"),
+        offset: Some(300),
+        description: Description { size: 7, etag, checksum: None, attributes },
+        content: Content::Inline(Bytes::from_static(b"append!")),
+        condition: Condition::default(),
+    }
+}
+
+fn put() -> PutCall {
+    let AppendCall { request, bucket, epoch, key, description, condition, .. } = append();
+    let content = Content::Data { len: 7, seed: 300, sums: vec![301] };
+    let target = Target::Version;
+    PutCall { request, bucket, epoch, key, target, description, content, condition, enough: 2 }
+}
+
+fn made() -> Appended {
+    Appended { offset: 300, size: 307, etag: ETag::Parts([3; 16], 2), checksum: None }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use http::{HeaderMap, StatusCode};
 use larder_md5::Md5;
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
-use larder_types::{ChecksumKind, ObjectChecksum};
+use larder_types::{ChecksumAlgorithm, ChecksumKind, ObjectChecksum};
 use s3s::dto::StreamingBlob;
 use s3s::stream::ByteStream as _;
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
@@ -42,12 +42,7 @@ impl Digests {
     }
 
     pub(crate) fn finish(self) -> BodyDigest {
-        let checksum = ObjectChecksum {
-            algorithm: self.announced.algorithm,
-            kind: ChecksumKind::FullObject,
-            value: self.checksum.finish(),
-            parts: None,
-        };
+        let checksum = whole(self.announced.algorithm, self.checksum);
         BodyDigest { md5: self.md5.finish(), checksum: Some(checksum) }
     }
 }
@@ -60,6 +55,8 @@ pub(crate) struct RequestBody {
     received: u64,
     ended: bool,
     digests: Option<Digests>,
+    /// A checksum to be stored in place of the announced one.
+    stored: Option<(ChecksumAlgorithm, Hasher)>,
     announced: Announced,
     content_md5: Option<[u8; 16]>,
     trailers: Option<TrailingHeaders>,
@@ -77,6 +74,7 @@ impl RequestBody {
             received: 0,
             ended: false,
             digests: Some(Digests::new(announced.clone())),
+            stored: None,
             announced,
             content_md5: None,
             trailers: None,
@@ -102,6 +100,13 @@ impl RequestBody {
     ) -> Self {
         self.trailers = trailers;
         self.verdict = verdict;
+        self
+    }
+
+    /// Has the store get the checksum of this algorithm. What was announced is verified all the same.
+    pub(crate) fn stored_as(mut self, algorithm: ChecksumAlgorithm) -> Self {
+        let differs = algorithm != self.announced.algorithm;
+        self.stored = differs.then(|| (algorithm, Hasher::new(algorithm)));
         self
     }
 
@@ -241,16 +246,28 @@ impl PutBody for &mut RequestBody {
         if let (Ok(piece), Some(digests)) = (&piece, &mut self.digests) {
             digests.update_in_company(piece).await;
         }
+        if let (Ok(piece), Some((_, hasher))) = (&piece, &mut self.stored) {
+            hasher.update(piece);
+        }
         Some(piece)
     }
 
     fn finish(&mut self) -> Result<BodyDigest, BodyError> {
         // A body that was not read to its end is not complete, whatever was announced.
         let digests = self.digests.take().filter(|_| self.ended).ok_or(BodyError::Incomplete)?;
-        let digest = digests.finish();
+        let mut digest = digests.finish();
         self.verify(&digest)?;
+        if let Some((algorithm, hasher)) = self.stored.take() {
+            digest.checksum = Some(whole(algorithm, hasher));
+        }
         Ok(digest)
     }
+}
+
+/// A checksum of all bytes.
+fn whole(algorithm: ChecksumAlgorithm, hasher: Hasher) -> ObjectChecksum {
+    let value = hasher.finish();
+    ObjectChecksum { algorithm, kind: ChecksumKind::FullObject, value, parts: None }
 }
 
 fn malformed_trailer() -> BodyError {
@@ -282,8 +299,6 @@ pub(crate) fn parse_md5(header: &str) -> S3Result<[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
-    use larder_types::ChecksumAlgorithm;
-
     use super::*;
 
     fn body(data: &'static [u8], announced: Announced) -> RequestBody {
@@ -323,6 +338,19 @@ mod tests {
         let mut long = body(b"1234", Announced::nothing());
         long.len = Some(3);
         assert_eq!(read(&mut long).await, Err(BodyError::Incomplete));
+    }
+
+    #[tokio::test]
+    async fn another_checksum_than_the_announced_can_be_stored() {
+        let md5_of = |digest: &BodyDigest| digest.md5;
+        let plain = read(&mut body(b"123456789", Announced::nothing())).await.unwrap();
+        let mut good =
+            body(b"123456789", expect("y/Q5Jg==")).stored_as(ChecksumAlgorithm::Crc64Nvme);
+        let digest = read(&mut good).await.unwrap();
+        assert_eq!((md5_of(&digest), &digest.checksum), (plain.md5, &plain.checksum));
+        let mut bad =
+            body(b"123456780", expect("y/Q5Jg==")).stored_as(ChecksumAlgorithm::Crc64Nvme);
+        assert_eq!(read(&mut bad).await, Err(BodyError::BadChecksum("CRC32")));
     }
 
     #[tokio::test]

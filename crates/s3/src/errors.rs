@@ -56,6 +56,14 @@ pub(crate) fn from_store(refused: ObjectError) -> S3Error {
         ObjectError::InvalidPartOrder => error(S3ErrorCode::InvalidPartOrder, message),
         ObjectError::PartTooSmall { .. } => error(S3ErrorCode::EntityTooSmall, message),
         ObjectError::TooLarge { .. } => error(S3ErrorCode::EntityTooLarge, message),
+        ObjectError::WriteOffset { .. } => {
+            custom("InvalidWriteOffset", StatusCode::BAD_REQUEST, message)
+        }
+        ObjectError::TooManyPieces => custom("TooManyParts", StatusCode::BAD_REQUEST, message),
+        ObjectError::AppendAttributes | ObjectError::EmptyAppend => {
+            error(S3ErrorCode::InvalidRequest, message)
+        }
+        ObjectError::Unsupported { .. } => error(S3ErrorCode::NotImplemented, message),
         ObjectError::PreconditionFailed => error(
             S3ErrorCode::PreconditionFailed,
             "At least one of the pre-conditions you specified did not hold",

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use larder_objects::BodyError;
 use s3s::{S3Error, S3ErrorCode};
 
@@ -60,6 +60,8 @@ impl<H: ServerHooks> Exchange<H> {
         let id = self.ids.next();
         let uri = request.uri().clone();
         let waits = request.headers().contains_key(EXPECT);
+        // Of a body without bytes the client is not told to go on: no 100 is sent for it.
+        let waits_in_vain = waits && request.body().is_end_stream();
         let mut tally = Tally {
             hooks: Arc::clone(&self.hooks),
             id,
@@ -81,8 +83,9 @@ impl<H: ServerHooks> Exchange<H> {
             log_failure(shape.op, status, id, &detail);
         }
         let headers = response.headers_mut();
-        if waits && !status.is_success() {
-            // Whether the body comes after all is the client's choice: nothing else can be read here.
+        if waits_in_vain || waits && !status.is_success() {
+            // Whether the body comes after all is the client's choice: nothing else can be read here. And botocore
+            // reads no other answer rightly on a connection on which one came in place of a 100.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         headers.insert(X_AMZ_REQUEST_ID, id.header());

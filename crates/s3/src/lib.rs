@@ -28,6 +28,7 @@
 #![deny(unsafe_code)]
 
 mod admission;
+mod append;
 mod attributes;
 mod body;
 mod bucket;

@@ -1,15 +1,16 @@
-//! PutObject.
+//! PutObject; where it appends, `append.rs`.
 
-use larder_objects::{Objects, PutOptions};
+use larder_objects::{AppendOptions, Objects, PutOptions};
 use larder_types::limits::PUT_BYTES_MAX;
 use s3s::dto::{ETag, PutObjectInput, PutObjectOutput, StreamingBlob};
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
+use crate::append;
 use crate::attributes::given_attributes;
 use crate::body::RequestBody;
 use crate::checksums::{self, given_checksums, kind_name, show_checksum};
 use crate::conditions;
-use crate::errors::{error, not_implemented};
+use crate::errors::error;
 use crate::face::Face;
 use crate::guard::Verdict;
 use crate::names::key;
@@ -20,13 +21,9 @@ pub(crate) async fn object<O: Objects>(
 ) -> S3Result<S3Response<PutObjectOutput>> {
     let mut input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    if input.write_offset_bytes.is_some() {
-        return Err(not_implemented("Appending to an object"));
-    }
-    let options = PutOptions {
-        attributes: given_attributes!(input).into_attributes()?,
-        condition: conditions::of_write(input.if_match.as_ref(), input.if_none_match.as_ref()),
-    };
+    let append = append::wanted(face, &request.headers, input.write_offset_bytes)?;
+    let attributes = given_attributes!(input).into_attributes()?;
+    let condition = conditions::of_write(input.if_match.as_ref(), input.if_none_match.as_ref());
     let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
     let named = header("x-amz-sdk-checksum-algorithm")
         .or(input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()));
@@ -37,6 +34,12 @@ pub(crate) async fn object<O: Objects>(
         .guarded(request.trailing_headers, request.extensions.get::<Verdict>().cloned());
     check_length(&body)?;
     let key = key(input.key)?;
+    if let Some(at) = append {
+        let options = AppendOptions { at, attributes, condition };
+        let asked = append::Asked { bucket, key, options, checksum: asked };
+        return append::object(face, asked, body, &request.headers).await;
+    }
+    let options = PutOptions { attributes, condition };
     let done = match face.store.put(&bucket, &key, options, &mut body).await {
         Ok(done) => done,
         Err(refused) => {

@@ -8,6 +8,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use s3s::{S3Error, S3ErrorCode};
 
+use crate::append::RECORD_HEADER;
 use crate::limits::PRESIGNED_S_MAX;
 
 /// Refuses requests that the library would take and S3 would not. The signature itself is checked
@@ -84,7 +85,7 @@ fn between<'t>(text: &'t [u8], start: &[u8], end: u8) -> Option<&'t [u8]> {
 fn all_signed(headers: &HeaderMap, list: &[u8], separator: &[u8]) -> Result<(), S3Error> {
     let signed =
         |name: &[u8]| split(list, separator).any(|listed| listed.eq_ignore_ascii_case(name));
-    let must = |name: &str| name == "host" || name.starts_with("x-amz-");
+    let must = |name: &str| name == "host" || name.starts_with("x-amz-") || name == RECORD_HEADER;
     let missing =
         headers.keys().find(|name| must(name.as_str()) && !signed(name.as_str().as_bytes()));
     match missing {
@@ -133,9 +134,12 @@ mod tests {
     fn headers_that_s3_acts_upon_must_be_signed() {
         assert!(check(&request("host;x-amz-date", "range"), None).is_ok());
         assert!(check(&request("host;x-amz-date;x-amz-acl", "x-amz-acl"), None).is_ok());
-        for (list, extra) in
-            [("host;x-amz-date", "x-amz-acl"), ("x-amz-date", "range"), ("host;x-amz-dates", "a")]
-        {
+        for (list, extra) in [
+            ("host;x-amz-date", "x-amz-acl"),
+            ("host;x-amz-date", "x-larder-append"),
+            ("x-amz-date", "range"),
+            ("host;x-amz-dates", "a"),
+        ] {
             let refused = check(&request(list, extra), None).unwrap_err();
             assert_eq!(refused.code(), &S3ErrorCode::AccessDenied, "{list}");
         }

@@ -7,14 +7,18 @@ use larder_env::SeededRng;
 use larder_types::limits::INLINE_BYTES_MAX;
 use larder_types::{Attributes, Condition, ObjectKey, Target};
 
-use crate::content::{content, tags};
+use crate::content::{HEAD_BYTES, content, etag_of, len_of, tags, value};
 use crate::desk::{Desk, Task};
 use crate::history::{Answered, Asked, CallId, History, If, Moment, Shown};
 use crate::index::BUCKET;
+use crate::proxy::append::AppendPlan;
+use crate::proxy::condition_of;
 use crate::proxy::large::UploadPlan;
 use crate::proxy::put::{DropAt, Payload, Wanted};
-use crate::proxy::{condition_of, etag_of};
 use crate::setup::Setup;
+
+/// One key in so many is appended to.
+const LOGS_ONE_IN: usize = 3;
 
 /// What a task leaves for its client.
 #[derive(Debug)]
@@ -41,6 +45,8 @@ pub(crate) struct Clients {
     next_tags: u64,
     /// The value put last to each key, as far as anybody knows.
     latest: Vec<u64>,
+    /// Where each key's object ends, as far as anybody knows.
+    ends: Vec<u64>,
     ballast: usize,
 }
 
@@ -56,6 +62,7 @@ impl Clients {
             next_value: 1,
             next_tags: 1,
             latest: vec![0; keys.len()],
+            ends: vec![0; keys.len()],
             ballast: setup.ballast,
             keys,
         }
@@ -76,6 +83,7 @@ impl Clients {
             43..=46 => self.set_tags(key, desk),
             47..=51 => self.upload(key, desk),
             52..=57 => self.put_stream(key, desk),
+            _ if key.is_multiple_of(LOGS_ONE_IN) && !self.rng.one_in(3) => self.append(key, desk),
             _ => self.put(key, desk),
         };
         let call = self.history.begin(key, asked);
@@ -93,8 +101,13 @@ impl Clients {
                     _ => Answered::Unknown,
                 };
                 self.history.end(call, answered);
+                if let Answered::Ends(size) = answered {
+                    self.ends[call.key()] = size;
+                }
                 match answered {
                     Answered::Done => "done",
+                    Answered::Grown(_) => "appended",
+                    Answered::Ends(_) => "ends elsewhere",
                     Answered::Shows(Some(_)) => "shown",
                     Answered::Shows(None) => "absent",
                     Answered::Unmet => "condition failed",
@@ -120,7 +133,7 @@ impl Clients {
             let mut found = listed.iter().filter(|(name, _)| name == key).map(|(_, shown)| *shown);
             let first = found.next();
             let shown = match found.next() {
-                Some(_) => Some(Shown { value: u64::MAX, tags: u64::MAX }),
+                Some(_) => Some(Shown { value: u128::MAX, tags: u64::MAX, size: 0 }),
                 None => first,
             };
             self.history.saw(at, begun, shown);
@@ -160,12 +173,12 @@ impl Clients {
     }
 
     fn put(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
-        let (value, on) = (self.new_value(key), self.draw_if(key, 4));
         let size = match self.rng.below(100) {
-            0..=39 => self.rng.below(u64::from(INLINE_BYTES_MAX)) as usize,
+            0..=39 => self.inline_size(),
             40..=94 => INLINE_BYTES_MAX as usize + 1 + self.rng.below(40_000) as usize,
             _ => 60_000 + self.rng.below(80_000) as usize,
         };
+        let (value, on) = (self.new_value(key, size), self.draw_if(key, 4));
         let wanted = self.wanted(key, value, on);
         let (bytes, desk) = (content(value, size), desk.clone());
         let (task, slip) =
@@ -174,9 +187,9 @@ impl Clients {
     }
 
     fn put_stream(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
-        let (value, on) = (self.new_value(key), self.draw_if(key, 6));
-        let chunk_bytes = 1 + self.rng.below(9_000) as usize;
+        let chunk_bytes = HEAD_BYTES + self.rng.below(9_000) as usize;
         let size = chunk_bytes + 1 + self.rng.below(chunk_bytes as u64 * 3) as usize;
+        let (value, on) = (self.new_value(key, size), self.draw_if(key, 6));
         let wanted = self.wanted(key, value, on);
         let (bytes, desk) = (content(value, size), desk.clone());
         let (task, slip) =
@@ -184,11 +197,43 @@ impl Clients {
         ("put of a stream", Asked::Put(value, on), task, slip)
     }
 
+    /// An append: a record, or at the offset where the object was last known to end.
+    fn append(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+        let (size, chunk_bytes) = match self.rng.below(3) {
+            0 => (self.inline_size(), None),
+            1 => {
+                let size = HEAD_BYTES + self.rng.below(20_000) as usize;
+                (size, Some(size))
+            }
+            _ => {
+                let size = 1_000 + self.rng.below(20_000) as usize;
+                (size, Some(500 + self.rng.below(8_000) as usize))
+            }
+        };
+        let at = self.rng.one_in(3).then(|| self.ends[key]);
+        let (value, on) = (self.fresh_value(size), self.draw_if(key, 12));
+        self.ends[key] += len_of(value);
+        let plan = AppendPlan {
+            wanted: Wanted { attributes: Attributes::default(), ..self.wanted(key, value, on) },
+            bytes: content(value, size),
+            at,
+            chunk_bytes,
+        };
+        let desk = desk.clone();
+        let (task, slip) = noted(async move { desk.append(plan).await });
+        ("append", Asked::Append(value, at, on), task, slip)
+    }
+
+    fn inline_size(&mut self) -> usize {
+        HEAD_BYTES + self.rng.below(u64::from(INLINE_BYTES_MAX) - HEAD_BYTES as u64 + 1) as usize
+    }
+
     fn upload(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
-        let (value, on) = (self.new_value(key), self.draw_if(key, 6));
         let sizes: Vec<usize> =
             (0..1 + self.rng.below(4)).map(|_| 3001 + self.rng.below(9_000) as usize).collect();
-        let whole = content(value, sizes.iter().sum());
+        let size = sizes.iter().sum();
+        let (value, on) = (self.new_value(key, size), self.draw_if(key, 6));
+        let whole = content(value, size);
         let mut from = 0;
         let parts = sizes
             .iter()
@@ -232,11 +277,18 @@ impl Clients {
         }
     }
 
-    fn new_value(&mut self, key: usize) -> u64 {
-        let value = self.next_value;
-        self.next_value += 1;
+    /// A value that is to take the place of what a key has.
+    fn new_value(&mut self, key: usize, size: usize) -> u64 {
+        let value = self.fresh_value(size);
         self.latest[key] = value;
+        self.ends[key] = len_of(value);
         value
+    }
+
+    fn fresh_value(&mut self, size: usize) -> u64 {
+        let number = self.next_value;
+        self.next_value += 1;
+        value(number, size)
     }
 
     /// A condition once in `one_in` times.
@@ -247,7 +299,8 @@ impl Clients {
         match self.rng.below(3) {
             0 => If::Absent,
             1 => If::Present,
-            _ => If::Value(self.latest[key].saturating_sub(self.rng.below(3))),
+            // Of the last value, or of none that was.
+            _ => If::Value(self.latest[key] + u64::from(self.rng.one_in(3))),
         }
     }
 }

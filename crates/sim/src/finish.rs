@@ -7,13 +7,12 @@ use larder_protocol::manager::state::{LvRecord, ReplicaState};
 use larder_protocol::pg::{Role, owner};
 use larder_types::{PgId, rows};
 
-use crate::content::{matches, tags_number};
+use crate::content::{digest_of, matches, tags_number};
 use crate::happening::Piece;
 use crate::history::Shown;
 use crate::index::{BUCKET, Port};
 use crate::net::MS;
 use crate::node::{NoStart, scan};
-use crate::proxy::value_of;
 use crate::verdict::Finding;
 use crate::world::World;
 
@@ -230,7 +229,7 @@ impl World {
             let shown = match &located {
                 None => None,
                 Some(located) => {
-                    let (value, tags) = (value_of(&located.etag), tags_number(&located.tags));
+                    let (value, tags) = (digest_of(&located.etag), tags_number(&located.tags));
                     let mut whole = Some(Vec::new());
                     for piece in &located.pieces {
                         let bytes = match piece {
@@ -242,11 +241,11 @@ impl World {
                             whole
                         });
                     }
-                    if whole.is_some_and(|pieces| !matches(value, located.size, &pieces)) {
-                        let text = format!("{key:?}: value {value} at {:?}", located.op);
+                    if whole.is_some_and(|pieces| !matches(&located.etag, located.size, &pieces)) {
+                        let text = format!("{key:?}: {:?} at {:?}", located.etag, located.op);
                         return Err(Finding::WrongBytes(text));
                     }
-                    Some(Shown { value, tags })
+                    Some(Shown { value, tags, size: located.size })
                 }
             };
             self.clients.history.saw(at, begun, shown);

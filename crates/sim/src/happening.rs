@@ -167,7 +167,7 @@ pub(crate) enum ProxyIn {
 }
 
 /// A key of a list, with its etag and tags.
-pub(crate) type Listed = (ObjectKey, ETag, Vec<(String, String)>);
+pub(crate) type Listed = (ObjectKey, ETag, Vec<(String, String)>, u64);
 
 /// What a proxy hears.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! What clients asked and were answered, and whether any order of the calls explains it.
 //!
-//! Per key a register of unique values. A call that was not answered may take effect at any later
-//! time, or never. Lists are reads of every key that there is.
+//! Per key a register of unique values, to which others may be appended: it then shows all of them in their order. A
+//! call that was not answered may take effect at any later time, or never. Lists are reads of every key that there is.
 //!
 //! The check is Wing and Gong's search with a memo of (calls done, state), per key, so that its cost
 //! follows the number of calls under way at once and not the length of the history.
@@ -11,6 +11,8 @@ use std::fmt;
 
 use larder_env::SeededRng;
 
+use crate::content::{digest_of, etag_of, grown, len_of};
+
 /// Steps after which a search is given up; that counts as a failure, to be looked at.
 const STEPS_MAX: usize = 2_000_000;
 /// Calls shown of a key that is not explained.
@@ -18,13 +20,28 @@ const LINES_SHOWN: usize = 30;
 /// A call that was never answered.
 const NEVER: u64 = u64::MAX;
 
-/// What a key's object is: the value that was put, and its tags.
+/// What a key's object is: the value that was put, with those that were appended since, and its tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
-    /// The value, by number.
-    pub value: u64,
+    /// Names the values, and their order.
+    pub value: u128,
     /// Its tags, by number; 0 for none.
     pub tags: u64,
+    /// Bytes of all values.
+    pub size: u64,
+}
+
+impl Shown {
+    /// What a put makes.
+    pub(crate) fn put(value: u64) -> Self {
+        Self { value: digest_of(&etag_of(value)), tags: 0, size: len_of(value) }
+    }
+
+    /// What an append makes of this.
+    fn with(self, value: u64) -> Self {
+        let size = self.size + len_of(value);
+        Self { value: grown(self.value, value), size, ..self }
+    }
 }
 
 /// A call's condition.
@@ -47,6 +64,8 @@ pub enum Asked {
     Put(u64, If),
     /// A delete.
     Delete(If),
+    /// An append, at an offset if one is given.
+    Append(u64, Option<u64>, If),
     /// New tags.
     SetTags(u64),
     /// A get, or one key's part of a list.
@@ -58,6 +77,10 @@ pub enum Asked {
 pub enum Answered {
     /// It is done.
     Done,
+    /// It is appended, and begins here.
+    Grown(u64),
+    /// The object has this size, and the append was not to begin there.
+    Ends(u64),
     /// This is there.
     Shows(Option<Shown>),
     /// The condition does not hold.
@@ -75,6 +98,14 @@ pub enum Answered {
 pub struct CallId {
     key: usize,
     at: usize,
+}
+
+impl CallId {
+    /// Whose call it is.
+    #[must_use]
+    pub fn key(self) -> usize {
+        self.key
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -190,20 +221,22 @@ fn relevant(entries: &[Entry]) -> Vec<Entry> {
             .iter()
             .any(|entry| matches!(entry.answered, Answered::Shows(Some(shown)) if wanted(shown)))
     };
-    // What nobody has seen may explain an answer that only says that something was there.
+    // What nobody has seen may explain an answer that only says that something was there, or how long it was; and
+    // what was seen of an object that was appended to does not say of which values it is.
     let presence_counts = entries.iter().any(|entry| match entry.answered {
-        Answered::Unmet => true,
+        Answered::Unmet | Answered::Grown(_) | Answered::Ends(_) => true,
+        _ if is_append(entry) => true,
         Answered::Done => match entry.asked {
             Asked::SetTags(_) => true,
             Asked::Put(_, on) | Asked::Delete(on) => on != If::Always && on != If::Absent,
-            Asked::Get => false,
+            Asked::Get | Asked::Append(..) => false,
         },
         _ => false,
     });
     let counts = |entry: &&Entry| match (entry.answered, entry.asked) {
         (Answered::Refused, _) | (Answered::Unknown, Asked::Get) => false,
         (Answered::Unknown, Asked::Put(value, _)) => {
-            presence_counts || shown(&|shown| shown.value == value)
+            presence_counts || shown(&|shown| shown.value == Shown::put(value).value)
         }
         (Answered::Unknown, Asked::SetTags(tags)) => shown(&|shown| shown.tags == tags),
         _ => true,
@@ -213,16 +246,29 @@ fn relevant(entries: &[Entry]) -> Vec<Entry> {
     relevant
 }
 
+fn is_append(entry: &Entry) -> bool {
+    matches!(entry.asked, Asked::Append(..))
+}
+
 /// The state after a call, if it can be answered so in this state.
 fn after(entry: &Entry, state: Option<Shown>) -> Option<Option<Shown>> {
     let verdict = |on: If| match (on, state) {
         (If::Always, _) | (If::Absent, None) | (If::Present, Some(_)) => Answered::Done,
-        (If::Value(value), Some(shown)) if shown.value == value => Answered::Done,
+        (If::Value(value), Some(shown)) if shown.value == Shown::put(value).value => Answered::Done,
         (If::Absent | If::Value(_), Some(_)) => Answered::Unmet,
         (If::Present | If::Value(_), None) => Answered::NoSuchKey,
     };
     let (verdict, next) = match entry.asked {
-        Asked::Put(value, on) => (verdict(on), Some(Shown { value, tags: 0 })),
+        Asked::Put(value, on) => (verdict(on), Some(Shown::put(value))),
+        Asked::Append(value, at, on) => {
+            let size = state.map_or(0, |shown| shown.size);
+            let verdict = match verdict(on) {
+                Answered::Done if at.is_some_and(|at| at != size) => Answered::Ends(size),
+                Answered::Done => Answered::Grown(size),
+                unmet => unmet,
+            };
+            (verdict, Some(state.map_or(Shown::put(value), |shown| shown.with(value))))
+        }
         Asked::Delete(on) => (verdict(on), None),
         Asked::SetTags(tags) => match state {
             Some(shown) => (Answered::Done, Some(Shown { tags, ..shown })),
@@ -232,9 +278,9 @@ fn after(entry: &Entry, state: Option<Shown>) -> Option<Option<Shown>> {
     };
     match entry.answered {
         // One that changes nothing need not be placed at all.
-        Answered::Unknown => (verdict == Answered::Done).then_some(next),
+        Answered::Unknown => matches!(verdict, Answered::Done | Answered::Grown(_)).then_some(next),
         answered if answered != verdict => None,
-        Answered::Done => Some(next),
+        Answered::Done | Answered::Grown(_) => Some(next),
         _ => Some(state),
     }
 }
@@ -247,12 +293,13 @@ fn after(entry: &Entry, state: Option<Shown>) -> Option<Option<Shown>> {
 struct Search<'a> {
     entries: &'a [Entry],
     marks: Vec<u64>,
-    /// Values that somebody has seen, or named in a condition.
-    seen: BTreeSet<u64>,
+    /// Objects of one value that somebody has seen, or named in a condition; `None` if any may have been seen as a
+    /// part of one of several.
+    seen: Option<BTreeSet<u128>>,
     done: Vec<bool>,
     done_hash: u64,
     answered_left: usize,
-    visited: BTreeSet<(u64, u64, u64)>,
+    visited: BTreeSet<(u64, u128, u64)>,
 }
 
 /// Calls taken together: some without an answer, then one that has it; and the state after.
@@ -275,13 +322,16 @@ impl<'a> Search<'a> {
         let mut rng = SeededRng::new(0xC0FF_EE00);
         let seen = entries.iter().filter_map(|entry| match (entry.answered, entry.asked) {
             (Answered::Shows(shown), _) => shown.map(|shown| shown.value),
-            (_, Asked::Put(_, If::Value(value)) | Asked::Delete(If::Value(value))) => Some(value),
+            (_, Asked::Put(_, If::Value(value)) | Asked::Delete(If::Value(value))) => {
+                Some(Shown::put(value).value)
+            }
             _ => None,
         });
+        let seen = (!entries.iter().any(is_append)).then(|| seen.collect());
         Self {
             entries,
             marks: entries.iter().map(|_| rng.next_u64()).collect(),
-            seen: seen.collect(),
+            seen,
             done: vec![false; entries.len()],
             done_hash: 0,
             answered_left: entries.iter().filter(|entry| entry.ended != NEVER).count(),
@@ -336,7 +386,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let kind = match entry.asked {
-                Asked::Put(value, on) if !self.seen.contains(&value) => Asked::Put(0, on),
+                Asked::Put(value, on) if self.is_unseen(value) => Asked::Put(0, on),
                 asked => asked,
             };
             if !kinds.contains(&kind) {
@@ -358,6 +408,10 @@ impl<'a> Search<'a> {
             moves.extend(found.into_iter().rev());
         }
         moves
+    }
+
+    fn is_unseen(&self, value: u64) -> bool {
+        self.seen.as_ref().is_some_and(|seen| !seen.contains(&Shown::put(value).value))
     }
 
     /// Moves of exactly `length` calls without an answer before the call `last`.

@@ -5,11 +5,13 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use larder_kv::{Batch, Kv, KvError, KvReader, SimKv};
 use larder_protocol::index::{Row, Visit};
+use larder_protocol::pg::chunk_in;
 use larder_protocol::placement::pg_of;
 use larder_protocol::{Changes, Index, IndexError};
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, Chunk, Epoch, ObjectKey, PartRow, PgId, StreamId, UploadId, VersionRow, rows,
+    Body, BucketId, Chunk, Epoch, Metax, ObjectKey, PartRow, PgId, PieceRow, StreamId, UploadId,
+    VersionRow, rows,
 };
 
 use crate::happening::{Located, Piece};
@@ -112,6 +114,12 @@ impl Port<'_> {
                     self.add_pieces(bucket, &part.body, pieces)?;
                 }
             }
+            Body::Pieces { pieces: id, .. } => {
+                for (_, value) in self.collect(&rows::pieces(bucket, *id))? {
+                    let piece: PieceRow = decode("piece row", &value)?;
+                    self.add_pieces(bucket, &piece.body, pieces)?;
+                }
+            }
         }
         Ok(())
     }
@@ -133,7 +141,8 @@ impl Port<'_> {
                 .ok_or_else(|| IndexError(format!("version row {}", row.escape_ascii())))?;
             if pg_of(bucket, &key, pg_count) == pg {
                 let version: VersionRow = decode("version row", &value)?;
-                found.push((key, version.metax.etag, version.metax.attributes.tags));
+                let Metax { etag, attributes, size, .. } = version.metax;
+                found.push((key, etag, attributes.tags, size));
             }
         }
         Ok(found)
@@ -171,16 +180,10 @@ impl Port<'_> {
     /// Every chunk that a row names.
     pub(crate) fn chunks(&self) -> Result<Vec<Chunk>, IndexError> {
         let mut chunks = Vec::new();
-        for (_, value) in self.collect(b"K")? {
-            chunks.push(decode("chunk row", &value)?);
-        }
-        for (_, value) in self.collect(b"P")? {
-            let part: PartRow = decode("part row", &value)?;
-            chunks.extend(chunk_in(part.body));
-        }
-        for (_, value) in self.collect(b"V")? {
-            let version: VersionRow = decode("version row", &value)?;
-            chunks.extend(chunk_in(version.body));
+        for table in rows::SPACE_TABLES {
+            for (row, value) in self.collect(&[table])? {
+                chunks.extend(chunk_in(&row, &value)?);
+            }
         }
         Ok(chunks)
     }
@@ -193,12 +196,5 @@ impl Port<'_> {
             ControlFlow::Continue(())
         })?;
         Ok(rows)
-    }
-}
-
-fn chunk_in(body: Body) -> Option<Chunk> {
-    match body {
-        Body::Chunk(chunk) => Some(chunk),
-        _ => None,
     }
 }

@@ -24,7 +24,7 @@ use larder_protocol::{
     Answer, Call, Content, Effect, Event, IndexError, LvInfo, Outbox, PeerMessage, Pg, Refusal,
     Token,
 };
-use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View};
+use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View, rows};
 
 use crate::agreed::Shared;
 use crate::fate::Fate;
@@ -492,8 +492,8 @@ pub(crate) fn scan(
     pgs: &[&Pg],
 ) -> Result<larder_protocol::rebuild::Derived, IndexError> {
     let mut scan = SpaceScan::new(lvs);
-    for table in [b"K", b"O", b"P", b"U", b"V"] {
-        for (row, value) in port.collect(table)? {
+    for table in rows::SPACE_TABLES {
+        for (row, value) in port.collect(&[table])? {
             let of = owner(&row, &value, pg_count)?;
             if pgs.iter().any(|pg| Some(pg.id()) == of) {
                 scan.note(&row, &value)?;

@@ -456,7 +456,7 @@ impl World {
         }
     }
 
-    /// A bit rots in one copy of an object that its primary shows.
+    /// A bit rots in one copy of an object that its primary shows, if another copy is sound.
     fn rot(&mut self) {
         let pg = larder_types::PgId(self.net.rng.below(u64::from(self.setup.pgs)) as u32);
         let primary = self.agreed.borrow().primary(pg);
@@ -469,6 +469,11 @@ impl World {
         }
         let chunk = &chunks[self.net.rng.below(chunks.len() as u64) as usize];
         let replica = self.net.rng.below(16) as usize % self.setup.replicas;
+        let is_sound =
+            |at: &usize| *at != replica && !self.rotten.borrow().contains(&(chunk.grant, *at));
+        if self.setup.replicas > 1 && !chunk.holders.iter().any(|at| is_sound(&at)) {
+            return;
+        }
         let place = self.agreed.borrow().place(&self.setup, chunk.lv, replica);
         let Some((store, pv)) = place else { return };
         let at = self.net.rng.below(u64::from(chunk.len));

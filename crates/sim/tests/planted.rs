@@ -18,8 +18,12 @@ const OF_RETURNING: &[&str] = &[
 ];
 
 /// Bugs of copies that are made while replicas come and go.
-const OF_COPIES: &[&str] =
-    &["copy-under-lasting-grant", "vacated-with-open-puts", "copy-counted-unwritten"];
+const OF_COPIES: &[&str] = &[
+    "copy-under-lasting-grant",
+    "vacated-with-open-puts",
+    "copy-counted-unwritten",
+    "policy-taken-for-all",
+];
 
 /// How a bug is looked for: one that needs a view change while old messages are on their way takes
 /// three members, one of returning members many that go and come, and one that needs a batch which

@@ -141,6 +141,21 @@ pub struct UploadId {
     pub op: OpId,
 }
 
+/// The pieces of a version that was appended to: the append that began them, with its PG.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PiecesId {
+    /// PG of the object's key.
+    pub pg: PgId,
+    /// The first append.
+    pub op: OpId,
+}
+
+impl fmt::Display for PiecesId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}{:016x}{:016x}", self.pg.0, self.op.view.0, self.op.seq.0)
+    }
+}
+
 impl fmt::Display for UploadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}{:016x}{:016x}", self.pg.0, self.op.view.0, self.op.seq.0)

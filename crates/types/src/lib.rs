@@ -5,10 +5,12 @@
 
 #![deny(unsafe_code)]
 
+pub mod append;
 pub mod bucket;
 pub mod checksum;
 pub mod codec;
 pub mod condition;
+pub mod crc;
 pub mod ids;
 pub mod limits;
 pub mod metax;
@@ -16,13 +18,14 @@ pub mod name;
 pub mod op;
 pub mod rows;
 
-pub use bucket::{BucketRecord, BucketState};
+pub use append::{Append, Appended, PieceRow};
+pub use bucket::{BucketRecord, BucketState, NotAPolicy, WritePolicy};
 pub use checksum::BlockSums;
 pub use codec::CodecError;
 pub use condition::{Condition, EtagList, Unmet};
 pub use ids::{
     BootId, BucketId, ClusterId, DiskId, Epoch, Grant, GrantKey, LvId, MapVersion, OpId, OpSeq,
-    PgId, PvId, RegionId, Request, ServerId, SessionId, StreamId, UploadId, View,
+    PgId, PiecesId, PvId, RegionId, Request, ServerId, SessionId, StreamId, UploadId, View,
 };
 pub use metax::{
     Attributes, Body, ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Extent,

@@ -26,6 +26,11 @@ pub const PART_BYTES_MIN: u64 = 5 * 1024 * 1024;
 pub const PUT_BYTES_MAX: u64 = 5 * 1024 * 1024 * 1024;
 /// Most bytes of one object (S3).
 pub const OBJECT_BYTES_MAX: u64 = 5 * 1024 * 1024 * 1024 * 1024;
+/// Most pieces of an object: what it was before the first append, by the parts of its upload, and one for each append
+/// (S3 Express).
+pub const PIECES_MAX: u32 = 10_000;
+/// Most bytes of one record: one chunk, so that it has one grant.
+pub const RECORD_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64;
 /// Keys, or keys and common prefixes, on one page of a list (S3).
 pub const LIST_PAGE_MAX: usize = 1000;
 /// Replicas of one LV.
@@ -49,6 +54,10 @@ const _: () = assert!(
         + PART_NUMBER_MAX as usize * 64
         <= OP_BYTES_MAX,
     "the largest op fits a log record"
+);
+const _: () = assert!(
+    PIECES_MAX >= PART_NUMBER_MAX as u32,
+    "an upload of the most parts is no object with too many"
 );
 const _: () = assert!(
     (PUT_BYTES_MAX / CHUNK_BYTES_MAX as u64) < u32::MAX as u64,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::BlockSums;
-use crate::ids::{Grant, LvId, OpId, RegionId, StreamId, UploadId};
+use crate::ids::{Grant, LvId, OpId, PiecesId, RegionId, StreamId, UploadId};
 use crate::limits::BLOCK_BYTES;
 use crate::name::ObjectKey;
 
@@ -185,6 +185,13 @@ pub enum Body {
         upload: UploadId,
         /// Parts in ascending order of number.
         parts: Vec<PartRef>,
+    },
+    /// What appends made: pieces that follow each other.
+    Pieces {
+        /// The rows' pieces.
+        pieces: PiecesId,
+        /// Number of rows.
+        rows: u32,
     },
 }
 

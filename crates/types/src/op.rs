@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::append::Append;
 use crate::ids::{
     BootId, BucketId, Grant, OpId, OpSeq, Request, ServerId, SessionId, StreamId, UploadId,
 };
@@ -170,6 +171,40 @@ pub enum Op {
         /// The chunks.
         changes: Vec<HoldersChange>,
     },
+    /// METAX of a put with data whose client is answered once so many replicas have it, at least 1; that of an
+    /// [`Op::Put`] only when all have that were to be given it.
+    PutEnough {
+        /// METAX.
+        put: Box<Put>,
+        /// How many are enough.
+        enough: u8,
+    },
+    /// The key's null version grows, or begins.
+    Append(Box<Append>),
+}
+
+impl Op {
+    /// METAX of a put; with `enough` 0 every replica must have its data before its client is answered.
+    #[must_use]
+    pub fn of_put(put: Put, enough: u8) -> Self {
+        let put = Box::new(put);
+        if enough == 0 { Self::Put(put) } else { Self::PutEnough { put, enough } }
+    }
+
+    /// METAX, if the op is a put.
+    #[must_use]
+    pub fn put(&self) -> Option<&Put> {
+        match self {
+            Self::Put(put) | Self::PutEnough { put, .. } => Some(put),
+            _ => None,
+        }
+    }
+
+    /// How many replicas must have a put's data before its client is answered; 0: all that were to be given it.
+    #[must_use]
+    pub fn enough(&self) -> u8 {
+        if let Self::PutEnough { enough, .. } = self { *enough } else { 0 }
+    }
 }
 
 /// Replicas of an LV that have a chunk by now, or are not to have it any more. Without effect on a row that has

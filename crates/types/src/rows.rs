@@ -8,15 +8,22 @@
 //! 'S' pg(4)                                       snapshot that the PG's rows came with, if any
 //! 'U' bucket(8) key* pg(4) view(8) seq(8)          open upload, in the order of S3's list
 //! 'V' bucket(8) key* version(8)                    version, newest first
+//! 'W' bucket(8) pg(4) view(8) seq(8) end(8)        piece of a version that was appended to
 //! ```
 //! `key*` is the key with each 00 written 00 FF, ended by 00 01: no key's rows come between another
 //! key's rows, and keys sort as their bytes do.
+//!
+//! Pieces come behind versions, and a chunk only ever moves from a version to a piece: who walks over all rows from
+//! the first to the last meets every chunk that is there from beginning to end.
 
 use bytes::Bytes;
 
-use crate::ids::{BucketId, OpId, OpSeq, PgId, SessionId, StreamId, UploadId, View};
+use crate::ids::{BucketId, OpId, OpSeq, PgId, PiecesId, SessionId, StreamId, UploadId, View};
 use crate::name::ObjectKey;
 
+/// Tables whose rows name space, or what names it, in their order: chunks, open streams, parts, uploads, versions,
+/// pieces.
+pub const SPACE_TABLES: [u8; 6] = *b"KOPUVW";
 /// Version slot of the null version of a bucket that never had versioning; sorts as the oldest.
 pub const NULL_VERSION: u64 = u64::MAX;
 
@@ -51,6 +58,13 @@ pub fn chunk(bucket: BucketId, id: StreamId, number: u32) -> Vec<u8> {
     let mut row = stream(bucket, id);
     row.extend(number.to_be_bytes());
     row
+}
+
+/// Reads the number off a row made by [`chunk`].
+#[must_use]
+pub fn chunk_number(row: &[u8]) -> Option<u32> {
+    let (_stream, number) = row.split_last_chunk::<4>()?;
+    Some(u32::from_be_bytes(*number))
 }
 
 /// Row of an open stream.
@@ -102,6 +116,32 @@ pub fn parse_part(row: &[u8]) -> Option<UploadId> {
     let (_bucket, rest) = take_u64(rest)?;
     let (upload, _number) = rest.split_last_chunk::<2>()?;
     parse_upload_tail(upload)
+}
+
+/// The common beginning of the rows of one version's pieces.
+#[must_use]
+pub fn pieces(bucket: BucketId, id: PiecesId) -> Vec<u8> {
+    let mut row = start(b'W', bucket);
+    push_upload(&mut row, UploadId { pg: id.pg, op: id.op });
+    row
+}
+
+/// Row of the piece that ends at byte `end` of its object. The first row at or behind that of `at + 1` has byte `at`.
+#[must_use]
+pub fn piece(bucket: BucketId, id: PiecesId, end: u64) -> Vec<u8> {
+    let mut row = pieces(bucket, id);
+    row.extend(end.to_be_bytes());
+    row
+}
+
+/// Reads a row made by [`piece`].
+#[must_use]
+pub fn parse_piece(row: &[u8]) -> Option<(BucketId, PiecesId, u64)> {
+    let [b'W', rest @ ..] = row else { return None };
+    let (bucket, rest) = take_u64(rest)?;
+    let (id, end) = rest.split_last_chunk::<8>()?;
+    let UploadId { pg, op } = parse_upload_tail(id)?;
+    Some((BucketId(bucket), PiecesId { pg, op }, u64::from_be_bytes(*end)))
 }
 
 /// Row of an open upload.

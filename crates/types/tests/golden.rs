@@ -13,7 +13,8 @@ use std::fmt::{Debug, Write};
 
 use larder_types::codec::{CodecError, decode, encode};
 use larder_types::{
-    BucketId, BucketRecord, Chunk, ObjectKey, Op, OpId, PartRow, PgId, UploadRow, VersionRow, rows,
+    BucketId, BucketRecord, Chunk, ObjectKey, Op, OpId, PartRow, PgId, PieceRow, UploadRow,
+    VersionRow, rows,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -116,12 +117,15 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("chunk", &stored::chunk());
     golden.check_value("version, bare", &stored::bare_version());
     golden.check_value("version, everything set", &stored::full_version());
+    golden.check_value("version, appended to", &stored::appended_version());
     golden.check_value("part", &stored::part());
+    golden.check_value("piece", &stored::piece());
     golden.check_value("upload", &stored::upload_row());
     golden.check_value("checksum algorithms", &stored::algorithms());
     golden.check_value("snapshot", &stored::snapshot_row());
     golden.check_value("bucket, live", &stored::live_bucket());
     golden.check_value("bucket, deleting", &stored::deleting_bucket());
+    golden.check_value("bucket, two copies are enough", &stored::lax_bucket());
     golden.finish();
 }
 
@@ -139,6 +143,8 @@ fn keys_of_rows_keep_their_golden_bytes() {
     golden.check("parts of an upload", &rows::parts(bucket, upload));
     golden.check("part", &rows::part(bucket, upload, 10_000));
     golden.check("upload", &rows::upload(bucket, &key, upload));
+    golden.check("pieces of a version", &rows::pieces(bucket, stored::pieces()));
+    golden.check("piece", &rows::piece(bucket, stored::pieces(), 0x0A0B_0C0D_0E0F));
     golden.check("rows of a bucket", &rows::bucket(b'U', bucket));
     golden.check("rows of a prefix", &rows::key_prefix(b'V', bucket, b"a\0"));
     golden.check("behind a key", &rows::after_key(b'V', bucket, b"a\0"));
@@ -154,6 +160,9 @@ fn golden_keys_are_read_back() {
     assert_eq!(rows::parse_open_stream(&golden["open stream"]), Some((bucket, stored::stream())));
     assert_eq!(rows::part_number(&golden["part"]), Some(10_000));
     assert_eq!(rows::parse_part(&golden["part"]), Some(stored::upload()));
+    let piece = Some((bucket, stored::pieces(), 0x0A0B_0C0D_0E0F));
+    assert_eq!(rows::parse_piece(&golden["piece"]), piece);
+    assert_eq!(rows::chunk_number(&golden["chunk of a stream"]), Some(0x0A0B_0C0D));
     let (of, key, tail) = rows::parse_keyed(&golden["upload"]).unwrap();
     assert_eq!((of, key), (bucket, stored::key()));
     assert_eq!(rows::parse_upload_tail(tail), Some(stored::upload()));
@@ -188,11 +197,12 @@ fn every_kind_of_op_target_body_and_outcome_has_golden_bytes() {
 }
 
 /// Decodes bytes as everything that is stored.
-fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 8] {
+fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 9] {
     [
         decode::<Op>("op", bytes).map(drop),
         decode::<VersionRow>("version row", bytes).map(drop),
         decode::<PartRow>("part row", bytes).map(drop),
+        decode::<PieceRow>("piece row", bytes).map(drop),
         decode::<UploadRow>("upload row", bytes).map(drop),
         decode::<Chunk>("chunk row", bytes).map(drop),
         decode::<BucketRecord>("bucket", bytes).map(drop),
@@ -243,6 +253,7 @@ proptest! {
         let _parsed = rows::parse_open_stream(&bytes);
         let _parsed = rows::parse_upload_tail(&bytes);
         let _parsed = rows::part_number(&bytes);
+        let _parsed = rows::parse_piece(&bytes);
     }
 
     #[test]

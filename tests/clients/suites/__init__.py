@@ -1,15 +1,18 @@
 """The suites, in the order they run: cheap ones first."""
 
-from . import aws_cli, buckets, checksums, conditions, copies, lists, multipart, objects, operations
+from . import appends, aws_cli, buckets, checksums, conditions, copies, lists, multipart, objects, operations
 from . import probes, rclone, restic, s3cmd, signatures
 
 ALL = [
     module.checks
     for module in (
-        operations, buckets, objects, conditions, checksums, lists, copies, multipart, signatures, probes,
+        operations, buckets, objects, conditions, checksums, lists, copies, multipart, appends, signatures, probes,
         aws_cli, rclone, s3cmd, restic,
     )
 ]
 
+# What a packed store does not do, and the checks that it says so.
+NOT_OF_PACK = [appends.checks]
+OF_PACK = [appends.refused]
 # About the directory and the process of a single node.
 OF_ONE_NODE = [operations.checks]

@@ -110,17 +110,6 @@ def what_is_not_there_says_so(bench):
 
 
 @checks
-def a_write_offset_is_not_taken_for_a_plain_put(bench):
-    bucket, raw = bench.bucket(), bench.raw()
-    bench.s3.put_object(Bucket=bucket, Key="k", Body=b"12345")
-    answer = raw.signed("PUT", f"/{bucket}/k", headers={"x-amz-write-offset-bytes": "5"}, body=b"678")
-    if answer.status == 200:
-        assert bench.s3.get_object(Bucket=bucket, Key="k")["Body"].read() == b"12345678"
-    else:
-        assert answer.code == "NotImplemented", answer
-
-
-@checks
 def malformed_bodies_are_named(bench):
     import base64
     import hashlib

@@ -10,6 +10,8 @@ use crate::BenchError;
 /// One made part of the document, and the files that belong to it.
 #[derive(Debug)]
 pub(super) struct Part {
+    /// The command of `larder bench` that makes it.
+    command: &'static str,
     /// Empty: the first one, which has no name.
     name: String,
 }
@@ -27,8 +29,13 @@ impl Part {
                 "--part",
                 format!("{name:?} is not a name: write small letters, digits and hyphens"),
             )),
-            name => Ok(Self { name: name.unwrap_or_default().to_owned() }),
+            name => Ok(Self::of_command("compare", name.unwrap_or_default())),
         }
+    }
+
+    /// The part that another command makes.
+    pub(super) fn of_command(command: &'static str, name: &str) -> Self {
+        Self { command, name: name.to_owned() }
     }
 
     /// What it is about, for its title.
@@ -50,7 +57,7 @@ impl Part {
     fn marks(&self) -> (String, String) {
         let name = self.after(" ");
         (
-            format!("<!-- compare{name}: made by `larder bench compare`, not by hand -->"),
+            format!("<!-- compare{name}: made by `larder bench {}`, not by hand -->", self.command),
             format!("<!-- compare{name}: end -->"),
         )
     }

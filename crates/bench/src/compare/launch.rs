@@ -6,8 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
+
 use super::process::{Interrupts, Server};
-use super::systems::{Keys, Places, System};
+use super::systems::{Keys, Places, READY, System};
 use super::works::BUCKET;
 use crate::BenchError;
 use crate::client::{CallError, Client, Endpoint, Target};
@@ -16,7 +18,7 @@ use crate::pool;
 use crate::sign::Credentials;
 
 /// Time that a system has from its start to its first good answer.
-const READY_MAX: Duration = Duration::from_secs(60);
+pub(super) const READY_MAX: Duration = Duration::from_secs(60);
 /// Time allowed for one question whether it is ready.
 const QUESTION_MAX: Duration = Duration::from_secs(5);
 /// Pause between two questions.
@@ -57,6 +59,7 @@ pub(super) fn launch(
     interrupts: &Arc<Interrupts>,
 ) -> Result<Running, LaunchError> {
     let mut places = Places::new(directory, keys)?;
+    places.set("{program}", system.program.display().to_string());
     fs::create_dir(directory.join("data"))?;
     if !system.kind.config.is_empty() {
         write_private(&directory.join("config"), &places.fill(system.kind.config))?;
@@ -65,8 +68,13 @@ pub(super) fn launch(
     command.current_dir(directory);
     let server = Server::start(command, &directory.join("log"), interrupts)?;
     let deadline = Instant::now() + READY_MAX;
-    let ready = admit(system, &mut places, &server, deadline).and_then(|()| {
-        let endpoint = format!("http://127.0.0.1:{}", places.port);
+    let admitted = match system.kind.script.is_empty() {
+        true => admit(system, &mut places, &server, deadline).map(|()| Vec::new()),
+        false => announced(&directory.join(READY), &server, deadline),
+    };
+    let ready = admitted.and_then(|endpoints| {
+        let own = || format!("http://127.0.0.1:{}", places.port);
+        let endpoint = endpoints.into_iter().next().unwrap_or_else(own);
         ask_until_ready(&endpoint, system.kind.floor, credentials, &server, deadline)?;
         Ok(endpoint)
     });
@@ -117,7 +125,39 @@ fn admit(
     Ok(())
 }
 
-fn ask_until_ready(
+/// What `larder dev-cluster` says of itself, as far as it is needed here.
+#[derive(Deserialize)]
+struct Announcement {
+    nodes: Vec<Node>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    endpoint: String,
+}
+
+/// Waits until a system of several processes says that all of them run. Where S3 is, if it says that too.
+pub(super) fn announced(
+    ready: &Path,
+    server: &Server,
+    deadline: Instant,
+) -> Result<Vec<String>, LaunchError> {
+    let line = until(server, deadline, || {
+        let text = fs::read_to_string(ready).unwrap_or_default();
+        Ok(text
+            .split_once('\n')
+            .map(|(line, _)| line.to_owned())
+            .ok_or_else(|| "its processes do not all run, or are not configured".to_owned()))
+    })?;
+    if line.is_empty() {
+        return Ok(Vec::new());
+    }
+    let announcement: Announcement = serde_json::from_str(&line)
+        .map_err(|error| LaunchError::Unready(format!("{line:?} is no announcement: {error}")))?;
+    Ok(announcement.nodes.into_iter().map(|node| node.endpoint).collect())
+}
+
+pub(super) fn ask_until_ready(
     endpoint: &str,
     floor: bool,
     credentials: &Credentials,

@@ -9,16 +9,18 @@
 //!
 //! | module | what it answers |
 //! |---|---|
-//! | [`systems`] | which systems there are, and how they are started |
+//! | [`systems`], [`clusters`] | which systems there are, and how they are started |
 //! | [`works`] | what they are given to do |
 //! | [`rounds`], [`launch`], [`process`], [`usage`], [`machine`] | what came of it |
 //! | [`peaks`] | the most that each peer did, and larder under that load |
 //! | [`results`], [`statistics`] | the rows, and what can be said of them |
 //! | [`document`], [`tables`], [`plots`], [`svg`] | how it is shown |
 
+mod clusters;
 mod document;
 mod launch;
 mod machine;
+pub mod ordered;
 mod peaks;
 mod plots;
 mod process;
@@ -43,13 +45,16 @@ use results::Results;
 
 /// The page below the folder of documents.
 const DOCUMENT: &str = "benchmarks.md";
+/// The part of it that a comparison of clusters writes, unless another is named.
+const CLUSTER_PART: &str = "cluster";
 
 /// Compares, writes the documents and gives the number of works that larder or the floor failed.
 ///
 /// # Errors
 /// [`BenchError`] if there is no comparison.
 pub fn run(args: &CompareArgs) -> Result<u64, BenchError> {
-    let part = Part::new(args.part.as_deref())?;
+    let cluster = args.cluster.then_some(CLUSTER_PART);
+    let part = Part::new(args.part.as_deref().or(cluster))?;
     let document = args.docs.join(DOCUMENT);
     document::with_part(&document, &part, "")?;
     let (results, faults) = match &args.from {

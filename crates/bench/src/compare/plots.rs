@@ -81,7 +81,7 @@ fn legend(results: &Results) -> Vec<String> {
     results.about.systems.iter().map(|system| results.label(system)).collect()
 }
 
-fn size_label(bytes: f64) -> String {
+pub(super) fn size_label(bytes: f64) -> String {
     let text = ByteSize(bytes as u64).to_string();
     text.replace("KiB", " KiB").replace("MiB", " MiB")
 }

@@ -96,21 +96,37 @@ pub(super) struct Server {
 impl Server {
     /// Starts it; all it prints goes to `log`.
     pub(super) fn start(
-        mut command: Command,
+        command: Command,
         log: &Path,
         interrupts: &Arc<Interrupts>,
     ) -> io::Result<Self> {
-        let output = File::create(log)?;
+        let file = File::create(log)?;
+        Self::spawn(command, file.try_clone()?, file, log, interrupts)
+    }
+
+    /// Starts it; what it prints on stdout goes to `out`, everything else to `log`.
+    pub(super) fn start_with_output(
+        command: Command,
+        out: File,
+        log: &Path,
+        interrupts: &Arc<Interrupts>,
+    ) -> io::Result<Self> {
+        Self::spawn(command, out, File::create(log)?, log, interrupts)
+    }
+
+    fn spawn(
+        mut command: Command,
+        out: File,
+        errors: File,
+        log: &Path,
+        interrupts: &Arc<Interrupts>,
+    ) -> io::Result<Self> {
         let mut state = interrupts.lock();
         if state.interrupted {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        let child = command
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()?;
+        let child =
+            command.process_group(0).stdin(Stdio::null()).stdout(out).stderr(errors).spawn()?;
         let group = Group::from_child(&child);
         state.running = Some(group);
         drop(state);

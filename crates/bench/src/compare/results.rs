@@ -214,7 +214,7 @@ impl Entrant {
 }
 
 /// A list with a line for each of its values.
-fn lines<T: Serialize>(values: &[T]) -> String {
+pub(super) fn lines<T: Serialize>(values: &[T]) -> String {
     let lines: Result<Vec<String>, _> = values.iter().map(serde_json::to_string).collect();
     let lines = lines.expect("numbers and text always encode");
     match lines.is_empty() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sha2::{Digest, Sha256};
 
+use super::clusters::CLUSTERS;
 use super::launch::{LaunchError, Running, launch};
 use super::machine;
 use super::peaks::{self, AtPeak};
@@ -45,7 +46,8 @@ pub(super) fn run(asked: &CompareArgs) -> Result<Results, BenchError> {
     }
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
     let works = works::chosen(&args.works, args.trace.is_some())?;
-    let (systems, absent) = systems::find(args.peers.as_deref(), &args.systems)?;
+    let kinds = if args.cluster { &CLUSTERS[..] } else { &systems::KINDS[..] };
+    let (systems, absent) = systems::find(kinds, args.peers.as_deref(), &args.systems)?;
     absent.iter().for_each(|line| eprintln!("{line}"));
     let seed = args.seed.unwrap_or_else(|| (run_number() % SEEDS) as u64);
     let about = about(&args, &scratch, seed, &systems, absent);
@@ -234,6 +236,9 @@ fn shown_command(args: &CompareArgs, seed: u64) -> String {
     if let Some(name) = args.trace.as_deref().and_then(Path::file_name) {
         command.push_str(&format!(" --trace {}", name.display()));
     }
+    if args.cluster {
+        command.push_str(" --cluster");
+    }
     if let Some(part) = &args.part {
         command.push_str(&format!(" --part {part}"));
     }
@@ -247,13 +252,13 @@ fn allow_connections() -> Result<(), BenchError> {
     setrlimit(Resource::Nofile, limit).map_err(|error| BenchError::System(error.into()))
 }
 
-fn draw_keys() -> Keys {
+pub(super) fn draw_keys() -> Keys {
     let secret = hex(&Sha256::digest(run_number().to_le_bytes()));
     Keys { access: format!("GK{}", &secret[..24]), secret: hex(&Sha256::digest(&secret)) }
 }
 
 /// The numbers below `count`, in an order drawn from `random`.
-fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {
+pub(super) fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for last in (1..count).rev() {
         order.swap(last, random.below(last as u64 + 1) as usize);

@@ -11,7 +11,10 @@ use std::process::Command;
 use crate::BenchError;
 
 /// Most ports that one system listens on.
-const PORTS_MAX: usize = 8;
+const PORTS_MAX: usize = 12;
+
+/// File into which the script of a system writes that it is ready.
+pub(super) const READY: &str = "ready";
 
 /// A system in one setting: what is always true of it.
 #[derive(Debug)]
@@ -25,13 +28,16 @@ pub(super) struct Kind {
     /// The program; `None`: this one.
     pub(super) peer: Option<&'static Peer>,
     /// Its arguments. `{data}` stands for the empty directory, `{config}` for the file, and `{s3}`
-    /// and `{p1}` to `{p7}` for free ports.
+    /// and `{p1}` to `{p11}` for free ports. Of a system with a script they are only shown.
     pub(super) arguments: &'static [&'static str],
     /// Variables of its environment beside the keys.
-    environment: &'static [(&'static str, &'static str)],
+    pub(super) environment: &'static [(&'static str, &'static str)],
     /// The configuration file, in which `{access}` and `{secret}` stand for the keys and `{random}`
     /// for 32 random bytes besides; empty if there is none.
     pub(super) config: &'static str,
+    /// What starts it if it has several processes, for `sh`: `{program}` stands for the program, and `{ready}` for a
+    /// file to write a line into when everything runs and is configured. Empty if it is one process.
+    pub(super) script: &'static str,
     /// Whether it keeps nothing.
     pub(super) floor: bool,
 }
@@ -49,7 +55,7 @@ pub(super) struct Peer {
     pub(super) admission: &'static [&'static [&'static str]],
 }
 
-const SEAWEEDFS: Peer = Peer {
+pub(super) const SEAWEEDFS: Peer = Peer {
     program: "weed",
     version: &["version"],
     install: "build ./weed of https://github.com/seaweedfs/seaweedfs, or take a release",
@@ -66,7 +72,7 @@ const MINIO: Peer = Peer {
 const MINIO_ARGUMENTS: &[&str] =
     &["server", "{data}", "--address=127.0.0.1:{s3}", "--console-address=127.0.0.1:{p1}"];
 
-const GARAGE: Peer = Peer {
+pub(super) const GARAGE: Peer = Peer {
     program: "garage",
     version: &["--version"],
     install: "cargo install garage",
@@ -102,7 +108,7 @@ pub(super) const LARDER: &str = "larder";
 pub(super) const FLOOR: &str = "floor";
 
 /// All of them, in the order of the tables.
-pub(super) const KINDS: [Kind; 8] = [
+pub(super) static KINDS: [Kind; 8] = [
     Kind {
         name: LARDER,
         setting: "default",
@@ -111,6 +117,7 @@ pub(super) const KINDS: [Kind; 8] = [
         arguments: &["server", "{data}", "--listen", "127.0.0.1:{s3}", "--metrics-listen", "off"],
         environment: &[],
         config: "",
+        script: "",
         floor: false,
     },
     Kind {
@@ -121,6 +128,7 @@ pub(super) const KINDS: [Kind; 8] = [
         arguments: &["bench", "floor", "--listen", "127.0.0.1:{s3}"],
         environment: &[],
         config: "",
+        script: "",
         floor: true,
     },
     Kind {
@@ -131,6 +139,7 @@ pub(super) const KINDS: [Kind; 8] = [
         arguments: &["bench", "floor", "--bare", "--listen", "127.0.0.1:{s3}"],
         environment: &[],
         config: "",
+        script: "",
         floor: true,
     },
     Kind {
@@ -164,6 +173,7 @@ pub(super) const KINDS: [Kind; 8] = [
         config: r#"{"identities": [{"name": "bench", "actions": ["Admin", "Read", "Write", "List"],
   "credentials": [{"accessKey": "{access}", "secretKey": "{secret}"}]}]}
 "#,
+        script: "",
         floor: false,
     },
     Kind {
@@ -174,6 +184,7 @@ pub(super) const KINDS: [Kind; 8] = [
         arguments: MINIO_ARGUMENTS,
         environment: &[],
         config: "",
+        script: "",
         floor: false,
     },
     Kind {
@@ -184,6 +195,7 @@ pub(super) const KINDS: [Kind; 8] = [
         arguments: MINIO_ARGUMENTS,
         environment: &[("MINIO_FS_OSYNC", "on")],
         config: "",
+        script: "",
         floor: false,
     },
     Kind {
@@ -194,6 +206,7 @@ pub(super) const KINDS: [Kind; 8] = [
         arguments: &["-c", "{config}", "server"],
         environment: &[],
         config: garage_config!("false"),
+        script: "",
         floor: false,
     },
     Kind {
@@ -204,6 +217,7 @@ pub(super) const KINDS: [Kind; 8] = [
         arguments: &["-c", "{config}", "server"],
         environment: &[],
         config: garage_config!("true"),
+        script: "",
         floor: false,
     },
 ];
@@ -223,29 +237,30 @@ impl Kind {
     }
 }
 
-/// The kinds whose names begin with one of `prefixes`; all if there are none.
-fn chosen(prefixes: &[String]) -> Result<Vec<&'static Kind>, BenchError> {
+/// Those of `kinds` whose names begin with one of `prefixes`; all if there are none.
+fn chosen(kinds: &'static [Kind], prefixes: &[String]) -> Result<Vec<&'static Kind>, BenchError> {
     for prefix in prefixes {
-        if !KINDS.iter().any(|kind| kind.id().starts_with(prefix)) {
-            let ids: Vec<String> = KINDS.iter().map(Kind::id).collect();
+        if !kinds.iter().any(|kind| kind.id().starts_with(prefix)) {
+            let ids: Vec<String> = kinds.iter().map(Kind::id).collect();
             let reason = format!("no system begins with {prefix:?}; there are {}", ids.join(", "));
             return Err(BenchError::usage("--systems", reason));
         }
     }
     let is_chosen = |kind: &Kind| prefixes.iter().any(|prefix| kind.id().starts_with(prefix));
-    Ok(KINDS.iter().filter(|kind| prefixes.is_empty() || is_chosen(kind)).collect())
+    Ok(kinds.iter().filter(|kind| prefixes.is_empty() || is_chosen(kind)).collect())
 }
 
-/// All systems that are there and whose names begin with one of `prefixes`, if there are any, and a
+/// All systems of `kinds` that are there and whose names begin with one of `prefixes`, if there are any, and a
 /// line for each peer that is not there.
 pub(super) fn find(
+    kinds: &'static [Kind],
     peers: Option<&Path>,
     prefixes: &[String],
 ) -> Result<(Vec<System>, Vec<String>), BenchError> {
     let this = std::env::current_exe().map_err(BenchError::System)?;
     let path = std::env::var_os("PATH");
     let (mut found, mut absent) = (Vec::new(), Vec::new());
-    for kind in chosen(prefixes)? {
+    for kind in chosen(kinds, prefixes)? {
         let program = match kind.peer {
             None => Some(this.clone()),
             Some(peer) => find_program(peer.program, peers, path.as_deref()),
@@ -327,6 +342,7 @@ impl Places {
         let mut pairs = vec![
             ("{data}".to_owned(), directory.join("data").display().to_string()),
             ("{config}".to_owned(), directory.join("config").display().to_string()),
+            ("{ready}".to_owned(), directory.join(READY).display().to_string()),
             ("{access}".to_owned(), keys.access.clone()),
             ("{secret}".to_owned(), keys.secret.clone()),
             ("{random}".to_owned(), keys.secret.chars().rev().collect()),
@@ -365,9 +381,16 @@ pub(super) struct Keys {
 impl System {
     /// The command that starts it, for its places.
     pub(super) fn command(&self, places: &Places, keys: &Keys) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = if self.kind.script.is_empty() {
+            let mut command = Command::new(&self.program);
+            command.args(self.kind.arguments.iter().map(|argument| places.fill(argument)));
+            command
+        } else {
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(places.fill(self.kind.script));
+            command
+        };
         command
-            .args(self.kind.arguments.iter().map(|argument| places.fill(argument)))
             .env("LARDER_ROOT_ACCESS_KEY", &keys.access)
             .env("LARDER_ROOT_SECRET_KEY", &keys.secret)
             .env("MINIO_ROOT_USER", &keys.access)
@@ -389,6 +412,7 @@ impl System {
 
 #[cfg(test)]
 mod tests {
+    use super::super::clusters::CLUSTERS;
     use super::*;
 
     fn executable(folder: &Path, name: &str, mode: u32) {
@@ -415,11 +439,11 @@ mod tests {
     fn systems_are_chosen_by_how_their_names_begin() {
         let ids = |prefixes: &[&str]| -> Vec<String> {
             let prefixes: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
-            chosen(&prefixes).unwrap().iter().map(|kind| kind.id()).collect()
+            chosen(&KINDS, &prefixes).unwrap().iter().map(|kind| kind.id()).collect()
         };
         assert_eq!(ids(&[]).len(), KINDS.len());
         assert_eq!(ids(&["garage-durable", "floor"]), ["floor-s3", "garage-durable"]);
-        let error = chosen(&["minnio".into()]).unwrap_err().to_string();
+        let error = chosen(&KINDS, &["minnio".into()]).unwrap_err().to_string();
         assert!(error.contains("minnio") && error.contains("bare-floor-http"), "{error}");
     }
 
@@ -450,7 +474,8 @@ mod tests {
         let keys = Keys { access: "GK01".into(), secret: "ab".into() };
         let mut places = Places::new(Path::new("/d"), &keys).unwrap();
         places.set("{node}", "n".into());
-        for kind in &KINDS {
+        places.set("{program}", "p".into());
+        for kind in KINDS.iter().chain(&CLUSTERS) {
             let admission = kind.peer.map_or(&[][..], |peer| peer.admission);
             for template in kind.arguments.iter().chain(admission.iter().copied().flatten()) {
                 let filled = places.fill(template);
@@ -458,6 +483,8 @@ mod tests {
             }
             let config = places.fill(kind.config);
             assert!(!config.contains("{p") && !config.contains("t}"), "{config}");
+            let script = places.fill(kind.script);
+            assert!(!script.contains("{p") && !script.contains("y}"), "{script}");
         }
     }
 
@@ -465,12 +492,14 @@ mod tests {
     fn ports_differ_and_settings_of_one_system_have_different_names() {
         let keys = Keys { access: String::new(), secret: String::new() };
         let places = Places::new(Path::new("/d"), &keys).unwrap();
-        let mut ports: Vec<_> = places.pairs[5..].iter().map(|(_, port)| port).collect();
+        let mut ports: Vec<_> = places.pairs[6..].iter().map(|(_, port)| port).collect();
         ports.sort_unstable();
         ports.dedup();
         assert_eq!(ports.len(), PORTS_MAX);
-        let mut names: Vec<_> = KINDS.iter().map(|kind| (kind.name, kind.setting)).collect();
-        names.dedup();
-        assert_eq!(names.len(), KINDS.len());
+        for kinds in [&KINDS[..], &CLUSTERS[..]] {
+            let mut names: Vec<_> = kinds.iter().map(|kind| (kind.name, kind.setting)).collect();
+            names.dedup();
+            assert_eq!(names.len(), kinds.len());
+        }
     }
 }

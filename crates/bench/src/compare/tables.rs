@@ -325,7 +325,7 @@ fn cell(spread: Option<Spread>) -> String {
 }
 
 /// Three digits, or as many as stand before the point, in groups.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value.abs() {
         size if size < 9.995 => format!("{value:.2}"),
         size if size < 99.95 => format!("{value:.1}"),

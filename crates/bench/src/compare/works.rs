@@ -46,7 +46,7 @@ const LARGE: u64 = MIB;
 /// How many times as long.
 pub(super) const LARGE_FACTOR: u32 = 4;
 /// Time allowed for one request.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -37,6 +37,7 @@ impl FloorStore {
             state: BucketState::Live,
             created_ms: self.started_ms,
             location: None,
+            write_policy: larder_types::WritePolicy::All,
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Large writes past the page cache.
+//! Past the page cache: large writes, and reads of what the device has.
 //!
 //! A large object is written once and seldom read at once. In the page cache it would push out what is
 //! read, and take fresh pages, which cost more than the copy itself on a machine that is virtual. So
-//! it goes through a buffer of the file's own, straight to the device.
+//! it goes through a buffer of the file's own, straight to the device. A copy that is verified is read
+//! so too: what memory remembers of it proves nothing, and what it remembers of others is kept.
 //!
 //! # Invariants
 //!
@@ -45,6 +46,29 @@ impl Direct {
         let (known, found) = (rustix::fs::fstat(file).ok()?, rustix::fs::fstat(&direct).ok()?);
         let is_same = (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino);
         is_same.then(|| Self { file: direct, buffer: Mutex::new(Vec::new()) })
+    }
+
+    /// Reads what the device has until `buf` is full or the file ends; returns the bytes read. `None` if that
+    /// cannot be done this way.
+    pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        let (mut pages, mut filled) = (vec![0; BUFFER_BYTES + PAGE_BYTES], 0);
+        let start = pages.as_ptr().align_offset(PAGE_BYTES);
+        let pages = &mut pages[start..start + BUFFER_BYTES];
+        while filled < buf.len() {
+            let at = offset + filled as u64;
+            let before = (at % PAGE_BYTES as u64) as usize;
+            let wanted = (before + buf.len() - filled).next_multiple_of(PAGE_BYTES);
+            let now = &mut pages[..wanted.min(BUFFER_BYTES)];
+            let read =
+                retry_on_intr(|| rustix::io::pread(&self.file, &mut *now, at - before as u64));
+            let useful = read.ok()?.saturating_sub(before).min(buf.len() - filled);
+            if useful == 0 {
+                break;
+            }
+            buf[filled..filled + useful].copy_from_slice(&now[before..before + useful]);
+            filled += useful;
+        }
+        Some(filled)
     }
 
     /// Writes `parts` at `offset` as far as whole pages go without an error; returns how many bytes

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::config::{ConfigError, LogFormat, read};
+use crate::config::{BACKGROUND_MIB_PER_S, ConfigError, LogFormat, Within, check_background, read};
 
 /// Settings of `larder manager|meta|data|proxy`, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -30,9 +30,12 @@ pub(crate) struct RoleConfig {
     /// A meta server's MiB of a log segment.
     #[serde(default = "log_segment_mib")]
     pub(crate) log_segment_mib: u64,
-    /// MiB a second that a meta server lets copies take which are made anew.
-    #[serde(default = "rebuild_mib_per_s")]
-    pub(crate) rebuild_mib_per_s: u64,
+    /// MiB a second that a meta server's background work may take while no clients queue.
+    #[serde(default = "background_mib_per_s")]
+    pub(crate) background_mib_per_s: u64,
+    /// Within which time a meta server has every copy verified.
+    #[serde(default = "scrub_within")]
+    pub(crate) scrub_within: Within,
     /// A proxy's address for S3.
     #[serde(default = "s3_listen")]
     pub(crate) s3_listen: String,
@@ -51,6 +54,10 @@ pub(crate) struct RoleConfig {
     /// Log lines as `text` or `json`.
     #[serde(default = "text")]
     pub(crate) log_format: LogFormat,
+    /// What makes this process worse, for measurement.
+    #[cfg(feature = "ablation")]
+    #[serde(default)]
+    pub(crate) ablation: Option<super::ablation::Ablation>,
 }
 
 /// What a cluster is founded with, for ever.
@@ -82,9 +89,12 @@ fn log_segment_mib() -> u64 {
     64
 }
 
-/// Half of what a slow disk writes in sequence.
-fn rebuild_mib_per_s() -> u64 {
-    64
+fn background_mib_per_s() -> u64 {
+    BACKGROUND_MIB_PER_S
+}
+
+fn scrub_within() -> Within {
+    Within::TWO_WEEKS
 }
 
 fn s3_listen() -> String {
@@ -129,10 +139,7 @@ impl RoleConfig {
             let found = self.log_segment_mib.to_string();
             return Err(value("log_segment_mib", found, "4 to 1024"));
         }
-        if !(1..=65_536).contains(&self.rebuild_mib_per_s) {
-            let found = self.rebuild_mib_per_s.to_string();
-            return Err(value("rebuild_mib_per_s", found, "1 to 65536"));
-        }
+        check_background(self.background_mib_per_s)?;
         for manager in &self.managers {
             if parse_manager(manager).is_none() {
                 return Err(value(
@@ -183,12 +190,31 @@ mod tests {
         assert_eq!(config.found, None);
     }
 
+    #[cfg(not(feature = "ablation"))]
+    #[test]
+    fn a_release_refuses_to_be_made_worse() {
+        let error = parse("dir = \"d\"\n[ablation]\nordered = true").unwrap_err();
+        assert!(error.contains("ablation"), "{error}");
+    }
+
+    #[cfg(feature = "ablation")]
+    #[test]
+    fn an_ablation_is_only_what_the_configuration_says() {
+        assert_eq!(parse("dir = \"d\"").unwrap().ablation, None);
+        let config = parse("dir = \"d\"\n[ablation]\nordered = true\nsync_us = 30").unwrap();
+        let ablation = config.ablation.unwrap();
+        assert!(ablation.ordered && !ablation.plain_files && !ablation.separate_metax);
+        assert_eq!((ablation.sync_us, ablation.network_us), (30, 0));
+        assert!(parse("dir = \"d\"\n[ablation]\norderd = true").is_err());
+    }
+
     #[test]
     fn mistakes_name_the_field() {
         for (text, field) in [
             ("listen = \"x\"", "dir"),
             ("dir = \"d\"\njoinn = \"x\"", "joinn"),
             ("dir = \"d\"\nlog_segment_mib = 1", "log_segment_mib"),
+            ("dir = \"d\"\nscrub_within = \"often\"", "scrub_within"),
             ("dir = \"d\"\nmanagers = [\"10.0.0.1:7000\"]", "managers"),
             ("dir = \"d\"\n[found]\nname = \"m\"\npg_count = 3", "found.pg_count"),
             ("dir = \"d\"\n[found]\nname = \"m\"\ncopies = 9", "found.copies"),

@@ -3,6 +3,9 @@
 //! Every one of them takes up its identity (or joins, the first time), follows the managers' map, takes up what it
 //! keeps, opens its port, and tells the managers that it has begun.
 
+#[cfg(feature = "ablation")]
+mod ablation;
+pub(crate) mod bucket;
 mod config;
 mod lifeline;
 pub(crate) mod operate;
@@ -102,6 +105,10 @@ pub(crate) fn run(role: ServerRole, args: &RoleArgs) -> ExitCode {
 fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     let config = RoleConfig::load(&args.config)?;
     logging::start(config.log_format);
+    #[cfg(feature = "ablation")]
+    if let Some(ablation) = &config.ablation {
+        ablation.begin();
+    }
     let dir = config.dir.display().to_string();
     std::fs::create_dir_all(&config.dir).map_err(|source| RoleError::File { path: dir, source })?;
     let lifeline = args.while_stdin_open.then(lifeline::hold).transpose();
@@ -211,6 +218,11 @@ async fn follow(
 
 /// Follows the managers with the identity of a server of this machine, beside it.
 async fn follow_as(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
+    Ok(beside(config).await?.1)
+}
+
+/// The same, with the connections that the identity allows.
+async fn beside(config: &RoleConfig) -> Result<(Arc<Endpoint>, Arc<ManagersClient>), RoleError> {
     let identity = Identity::load(&config.dir.join(IDENTITY_FILE))?;
     let me = identity.subject();
     let endpoint = Endpoint::new(Credentials::new(&identity)?);
@@ -219,7 +231,8 @@ async fn follow_as(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError
     if first.is_empty() {
         first.push((me.server, config.listen.clone()));
     }
-    follow(&endpoint, first).await
+    let managers = follow(&endpoint, first).await?;
+    Ok((endpoint, managers))
 }
 
 /// Returns when the map has something to say against this server's going on.

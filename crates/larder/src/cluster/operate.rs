@@ -48,7 +48,7 @@ pub(crate) fn disk(command: &DiskCommand) -> ExitCode {
     })
 }
 
-fn finish(outcome: Result<Vec<String>, RoleError>) -> ExitCode {
+pub(super) fn finish(outcome: Result<Vec<String>, RoleError>) -> ExitCode {
     match outcome {
         Ok(lines) => {
             lines.iter().for_each(|line| println!("{line}"));
@@ -110,23 +110,23 @@ fn removed(args: &RemoveArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleE
     })
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, RoleError> {
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, RoleError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RoleError::System)
 }
 
 /// Follows the managers as one of them: nobody else may change servers and disks.
-async fn managers(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
+pub(super) async fn managers(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
     let roles = Identity::load(&config.dir.join(IDENTITY_FILE))?.subject().roles;
     if !roles.has(Role::Manager) {
         return Err(RoleError::Named(format!(
-            "this is the configuration of a {roles}: servers and disks are changed with a manager's"
+            "this is the configuration of a {roles}: servers, disks and buckets are changed with a manager's"
         )));
     }
     follow_as(config).await
 }
 
-async fn agreed(
+pub(super) async fn agreed(
     managers: &ManagersClient,
     command: Command,
 ) -> Result<Result<Outcome, Refusal>, RoleError> {

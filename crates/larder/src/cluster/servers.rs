@@ -17,6 +17,7 @@ use super::config::RoleConfig;
 use super::{
     Member, RoleError, Stop, dismissed, end_of_run, identity, listen, managers, removal, settings,
 };
+use crate::config::background;
 use crate::metrics::{MetaMetrics, Metrics, serve_metrics};
 
 /// A meta server's share of the PGs.
@@ -71,7 +72,7 @@ pub(super) async fn meta(config: RoleConfig, mut stop: Stop) -> Result<(), RoleE
         meta: MetaConfig { me: member.me, log },
         boot: member.boot,
         addresses: vec![member.address.clone()],
-        rebuild_bytes_per_s: config.rebuild_mib_per_s * 1024 * 1024,
+        background: background(config.background_mib_per_s, config.scrub_within),
     };
     let server =
         MetaServer::open(disk, &config.dir, &member.endpoint, member.managers(), &server_config)?;

@@ -1,5 +1,6 @@
-//! `larder status`: the cluster as the managers' map shows it.
+//! `larder status`: the cluster as the managers' map shows it, and what its meta servers do in the background.
 
+mod background;
 mod text;
 
 use std::collections::BTreeMap;
@@ -15,9 +16,10 @@ use larder_types::DiskId;
 use serde::Serialize;
 
 use super::config::RoleConfig;
-use super::{RoleError, follow_as};
+use super::{RoleError, beside};
 use crate::args::StatusArgs;
 use crate::exit;
+use background::Background;
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -28,6 +30,8 @@ struct Status {
     pgs: Pgs,
     volumes: Volumes,
     buckets: usize,
+    /// What meta servers do in the background.
+    background: Vec<Background>,
 }
 
 #[derive(Debug, Serialize)]
@@ -111,7 +115,7 @@ struct Volume {
 
 /// Prints the state of the cluster; the exit code says whether all of it is well.
 pub(crate) fn run(args: &StatusArgs) -> ExitCode {
-    match ask(args).and_then(|map| print(args, &status(&map))) {
+    match ask(args).and_then(|(map, background)| print(args, &status(&map, background))) {
         Ok(true) => exit::code(exit::OK),
         Ok(false) => exit::code(exit::FAULTS),
         Err(error) => {
@@ -121,12 +125,14 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
     }
 }
 
-fn ask(args: &StatusArgs) -> Result<Topology, RoleError> {
+fn ask(args: &StatusArgs) -> Result<(Topology, Vec<Background>), RoleError> {
     let config = RoleConfig::load(&args.config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RoleError::System)?.block_on(async {
-        let managers = follow_as(&config).await?;
-        Ok(Topology::clone(&managers.map()))
+        let (endpoint, managers) = beside(&config).await?;
+        let map = Topology::clone(&managers.map());
+        let background = background::ask(&endpoint, &map).await;
+        Ok((map, background))
     })
 }
 
@@ -144,7 +150,7 @@ fn print(args: &StatusArgs, status: &Status) -> Result<bool, RoleError> {
     Ok(!down && status.pgs.clean == status.pgs.total && status.volumes.degraded == 0)
 }
 
-fn status(map: &Topology) -> Status {
+fn status(map: &Topology, background: Vec<Background>) -> Status {
     let mut leads: BTreeMap<_, usize> = BTreeMap::new();
     let mut member_of: BTreeMap<_, usize> = BTreeMap::new();
     for pg in &map.pgs {
@@ -178,6 +184,7 @@ fn status(map: &Topology) -> Status {
         pgs: pgs(map),
         volumes: volumes(map),
         buckets: map.buckets.len(),
+        background,
     }
 }
 

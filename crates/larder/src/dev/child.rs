@@ -16,6 +16,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest pause; one that ran for longer than this begins with the first again.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// By this variable the runtime of a process is told how many threads its event loop has.
+const THREADS: &str = "TOKIO_WORKER_THREADS";
+
 /// What a process is.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
@@ -27,6 +30,8 @@ pub(super) struct Part {
     pub(super) config: PathBuf,
     /// What it prints is added to this file.
     pub(super) log: PathBuf,
+    /// Threads of its event loop.
+    pub(super) threads: usize,
 }
 
 /// What happened to a process.
@@ -100,7 +105,11 @@ impl Process {
 
     fn start(&self) -> std::io::Result<Child> {
         let log = OpenOptions::new().create(true).append(true).open(&self.part.log)?;
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        if std::env::var_os(THREADS).is_none() {
+            command.env(THREADS, self.part.threads.to_string());
+        }
+        let mut child = command
             .arg(self.part.role.name())
             .arg("--config")
             .arg(&self.part.config)

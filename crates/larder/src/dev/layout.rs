@@ -102,8 +102,15 @@ pub(super) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// The process of one role of a node.
-pub(super) fn part(node: usize, role: PartRole, dir: &Path) -> Part {
-    Part { node, role, config: dir.join("role.toml"), log: dir.join("process.log") }
+pub(super) fn part(node: usize, role: PartRole, dir: &Path, threads: usize) -> Part {
+    Part { node, role, config: dir.join("role.toml"), log: dir.join("process.log"), threads }
+}
+
+/// Threads for the event loop of each process where so many nodes share this machine. With one for each core in
+/// every process, threads of a busy cluster mostly wake each other: a put then costs half as much CPU again.
+pub(super) fn threads(nodes: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / nodes).max(1)
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use larder_types::limits::BLOCK_BYTES;
 use serde::Serialize;
 
 use super::layout::{Layout, PartPlace, PartRole, write_private};
-use super::{DevError, file_error};
+use super::{DevError, ablation, file_error};
+use crate::args::DevClusterArgs;
 use crate::credentials;
 
 /// File of the layout.
@@ -48,13 +49,13 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     credentials: Option<&'a Path>,
     log_segment_mib: u64,
+    #[serde(skip_serializing_if = "toml::Table::is_empty")]
+    ablation: toml::Table,
 }
 
 /// Takes up the cluster in a directory, or makes one.
-pub(super) fn open_or_make(
-    root: &Path,
-    nodes: Option<usize>,
-) -> Result<(Layout, FileLock), DevError> {
+pub(super) fn open_or_make(args: &DevClusterArgs) -> Result<(Layout, FileLock), DevError> {
+    let (root, nodes) = (&args.dir, args.nodes.map(usize::from));
     fs::create_dir_all(root).map_err(|source| file_error(root, source))?;
     let root = &root.canonicalize().map_err(|source| file_error(root, source))?;
     let in_use = |reason: String| DevError::InUse { dir: root.display().to_string(), reason };
@@ -64,7 +65,7 @@ pub(super) fn open_or_make(
     let layout = match fs::read_to_string(&path) {
         Ok(text) => read(&path, &text)?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            make(root, &path, nodes.unwrap_or(NODES))?
+            make(root, &path, nodes.unwrap_or(NODES), args)?
         }
         Err(error) => return Err(file_error(&path, error)),
     };
@@ -84,7 +85,7 @@ fn read(path: &Path, text: &str) -> Result<Layout, DevError> {
     })
 }
 
-fn make(root: &Path, path: &Path, nodes: usize) -> Result<Layout, DevError> {
+fn make(root: &Path, path: &Path, nodes: usize, args: &DevClusterArgs) -> Result<Layout, DevError> {
     let layout = Layout::draw(root, nodes).map_err(DevError::System)?;
     let credentials = root.join(CREDENTIALS);
     credentials::load_file(&credentials).map_err(|error| DevError::Found(error.to_string()))?;
@@ -120,7 +121,7 @@ fn make(root: &Path, path: &Path, nodes: usize) -> Result<Layout, DevError> {
         .filter(|((_, _, part), _)| part.role == PartRole::Manager)
         .map(|((_, _, part), (id, _))| format!("{id}@{}", part.listen))
         .collect();
-    for ((_, node, part), (_, token)) in all.into_iter().zip(tokens) {
+    for ((number, node, part), (_, token)) in all.into_iter().zip(tokens) {
         let is_proxy = part.role == PartRole::Proxy;
         let written = Written {
             dir: &part.dir,
@@ -130,6 +131,7 @@ fn make(root: &Path, path: &Path, nodes: usize) -> Result<Layout, DevError> {
             s3_listen: is_proxy.then_some(&node.s3),
             credentials: is_proxy.then_some(&credentials),
             log_segment_mib: 4,
+            ablation: ablation::section(args, number, part.role),
         };
         let text = toml::to_string(&written).map_err(|error| DevError::Found(error.to_string()))?;
         let file = part.dir.join("role.toml");

@@ -8,6 +8,7 @@
 //!
 //! Each process holds the end of a pipe from this one: when this one is gone, however that came, all stop.
 
+mod ablation;
 mod child;
 mod layout;
 mod make;
@@ -98,13 +99,14 @@ pub(crate) fn run(args: &DevClusterArgs) -> ExitCode {
 }
 
 fn start(args: &DevClusterArgs) -> Result<(), DevError> {
-    let (layout, _lock) = make::open_or_make(&args.dir, args.nodes.map(usize::from))?;
+    let (layout, _lock) = make::open_or_make(args)?;
     let (woken, wakes) = sync_channel(WOKEN_MAX);
     heed_signals(woken.clone())?;
     let mut processes = Vec::new();
+    let threads = layout::threads(layout.nodes.len());
     for (number, node) in layout.nodes.iter().enumerate() {
         for part in &node.parts {
-            let part = layout::part(number, part.role, &part.dir);
+            let part = layout::part(number, part.role, &part.dir, threads);
             let woken = woken.clone();
             // It is only for people to read: what finds no room is not told.
             let tell = move |part, what| drop(woken.try_send(Woken::Process(part, what)));

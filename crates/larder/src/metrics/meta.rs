@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_roles::meta::Meta;
 
-use super::RoleMetrics;
+use super::{RoleMetrics, background};
 
 /// A meta server whose other roles run in other processes.
 pub(crate) struct MetaMetrics {
@@ -28,7 +28,8 @@ impl RoleMetrics for MetaMetrics {
         let of = |had: &dyn Fn(usize) -> bool| -> f64 {
             rebuild.made().filter(|(good, _)| had(*good)).map(|(_, made)| made as f64).sum()
         };
-        vec![
+        let mut counters = background::counters(&self.meta);
+        counters.extend([
             ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
             ("log_ops", "Ops written to the log", log.ops as f64),
             ("log_bytes", "Bytes of log that are synced", log.synced as f64),
@@ -45,7 +46,7 @@ impl RoleMetrics for MetaMetrics {
             ),
             (
                 "rebuild_mended_copies",
-                "Copies that readers found damaged, and that were made anew",
+                "Copies found damaged, and made anew",
                 rebuild.mended() as f64,
             ),
             ("rebuild_bytes", "Bytes of copies made", rebuild.bytes() as f64),
@@ -54,7 +55,8 @@ impl RoleMetrics for MetaMetrics {
                 "Copies that could not be made, and are tried again",
                 rebuild.failed() as f64,
             ),
-        ]
+        ]);
+        counters
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
@@ -69,7 +71,8 @@ impl RoleMetrics for MetaMetrics {
         let single = lacking.get(&1).copied().unwrap_or_default();
         let lost = lacking.get(&0).copied().unwrap_or_default();
         let short: u64 = lacking.range(2..).map(|(_, chunks)| chunks).sum();
-        vec![
+        let mut gauges = background::gauges(&self.meta);
+        gauges.extend([
             ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
             ("open_puts", "Puts without an outcome", open as f64),
             ("puts_in_doubt", "Puts being resolved", doubt as f64),
@@ -93,6 +96,7 @@ impl RoleMetrics for MetaMetrics {
                 "Chunks with several copies, but fewer than wanted, or one elsewhere, at the last walk",
                 short as f64,
             ),
-        ]
+        ]);
+        gauges
     }
 }

@@ -23,7 +23,7 @@ impl RoleMetrics for PackMetrics {
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let counters = self.0.counters();
+        let (counters, status) = (self.0.counters(), self.0.status());
         vec![
             ("pack_changes", "Changes made durable in the directory", load(&counters.changes)),
             ("pack_groups", "Groups of changes that shared a sync", load(&counters.groups)),
@@ -36,16 +36,14 @@ impl RoleMetrics for PackMetrics {
             ),
             ("pack_uploaded_bytes", "Bytes uploaded", load(&counters.uploaded_bytes)),
             (
-                "backend_writes",
-                "Requests to the backend that write",
-                load(&counters.backend_writes),
+                "backend_put_requests",
+                "Requests to the backend that write an object, or begin or end one in parts",
+                load(&counters.requests.put),
             ),
-            ("backend_reads", "Requests to the backend that read", load(&counters.backend_reads)),
-            ("backend_lists", "Requests to the backend that list", load(&counters.backend_lists)),
             (
-                "backend_deletes",
-                "Requests to the backend that remove",
-                load(&counters.backend_deletes),
+                "backend_part_requests",
+                "Requests to the backend that write a part",
+                load(&counters.requests.part),
             ),
             ("pack_repacked_blobs", "Blobs repacked", load(&counters.repacked_blobs)),
             (
@@ -66,6 +64,64 @@ impl RoleMetrics for PackMetrics {
             ("pack_freed_bytes", "Bytes removed from the backend", load(&counters.freed_bytes)),
             ("pack_backups", "Backups of the index made", load(&counters.backups)),
             (
+                "backend_get_requests",
+                "Requests to the backend that read",
+                load(&counters.requests.get),
+            ),
+            (
+                "backend_head_requests",
+                "Requests to the backend that ask for a size",
+                load(&counters.requests.head),
+            ),
+            (
+                "backend_list_requests",
+                "Requests to the backend that list",
+                load(&counters.requests.list),
+            ),
+            (
+                "backend_delete_requests",
+                "Requests to the backend that remove",
+                load(&counters.requests.delete),
+            ),
+            (
+                "backend_throttled",
+                "Requests that the backend refused for now",
+                load(&counters.throttled),
+            ),
+            (
+                "backend_budget_waits",
+                "Times that a request waited for the budget of money",
+                load(&counters.budget_waits),
+            ),
+            ("backend_cost", "What the requests cost, at the prices configured", status.cost()),
+            (
+                "backend_cost_direct",
+                "What they would have cost had clients made them themselves",
+                status.direct_cost(),
+            ),
+            ("pack_cache_hits", "Reads that the cache answered", load(&counters.cache_hits)),
+            (
+                "pack_cache_hit_bytes",
+                "Bytes that the cache answered with",
+                load(&counters.cache_hit_bytes),
+            ),
+            (
+                "pack_cache_misses",
+                "Reads for which the backend was asked",
+                load(&counters.cache_misses),
+            ),
+            (
+                "pack_cache_joined",
+                "Reads that waited for what another had asked for",
+                load(&counters.cache_joined),
+            ),
+            (
+                "pack_cache_bad",
+                "Pieces in the cache that did not verify",
+                load(&counters.cache_bad),
+            ),
+            ("pack_ahead_bytes", "Bytes read ahead", load(&counters.ahead_bytes)),
+            (
                 "bad_copies",
                 "Pieces that came from the backend or the spool with wrong checksums",
                 load(&counters.bad_pieces),
@@ -75,7 +131,7 @@ impl RoleMetrics for PackMetrics {
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let waiting = self.0.waiting();
+        let (waiting, now) = (self.0.waiting(), self.0.status().now);
         // Whoever cannot read the index learns that elsewhere.
         let (blob_bytes, live_bytes) = self.0.blob_use().unwrap_or((0, 0));
         vec![
@@ -92,6 +148,17 @@ impl RoleMetrics for PackMetrics {
                 "Bytes of memory that footers of blobs not uploaded take",
                 waiting.footer_bytes as f64,
             ),
+            (
+                "backend_requests_max",
+                "Requests that may be under way to the backend at once",
+                f64::from(now.requests_max),
+            ),
+            (
+                "backend_budget_spent",
+                "1 while uploads wait for the budget of money",
+                f64::from(u8::from(now.budget_spent)),
+            ),
+            ("pack_cache_bytes", "Bytes that the cache has", now.cache_bytes as f64),
             ("index_disk_bytes", "Bytes that the index takes on disk", self.0.index_bytes() as f64),
         ]
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use larder_roles::managers::Managers;
 use larder_roles::proxy::ClusterProxy;
 
-use super::RoleMetrics;
+use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics};
 
 /// A proxy whose other roles run in other processes.
 pub(crate) struct ProxyMetrics {
@@ -30,9 +30,13 @@ impl RoleMetrics for ProxyMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (alarms, counters) = (self.proxy.alarms(), self.proxy.counters());
+        let appends = self.proxy.appends();
         vec![
             ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
+            ("appends", APPENDS, load(&appends.at_offset)),
+            ("records", RECORDS, load(&appends.records)),
+            ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),
             ("proxy_retries", "Questions that were asked again", load(&counters.retries)),
             (
                 "proxy_failed_writes",
@@ -53,6 +57,16 @@ impl RoleMetrics for ProxyMetrics {
                 "proxy_hedges_won",
                 "Hedged reads that the other replica answered",
                 load(&counters.hedges_won),
+            ),
+            (
+                "proxy_puts_answered_early",
+                "Puts answered before every replica had the data",
+                load(&counters.answered_early),
+            ),
+            (
+                "proxy_puts_late",
+                "Of those, with copies left to be made",
+                load(&counters.late_writes),
             ),
             ("proxy_puts_begun_anew", "Puts begun anew", load(&counters.begun_anew)),
             (

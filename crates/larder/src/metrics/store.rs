@@ -7,7 +7,7 @@ use larder_roles::meta::Meta;
 use larder_roles::{Proxy, Store, data::DataServer};
 use larder_types::limits::BLOCK_BYTES;
 
-use super::RoleMetrics;
+use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, background};
 
 /// All roles in one process.
 pub(crate) struct StoreMetrics {
@@ -35,8 +35,9 @@ impl RoleMetrics for StoreMetrics {
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let log = self.meta.log_counters();
         let disk = self.data.counters();
-        let alarms = self.proxy.alarms();
-        vec![
+        let (alarms, appends) = (self.proxy.alarms(), self.proxy.appends());
+        let mut counters = background::counters(&self.meta);
+        counters.extend([
             ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
             ("log_ops", "Ops written to the log", log.ops as f64),
             ("log_bytes", "Bytes of log that are synced", log.synced as f64),
@@ -59,7 +60,11 @@ impl RoleMetrics for StoreMetrics {
             ),
             ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
-        ]
+            ("appends", APPENDS, load(&appends.at_offset)),
+            ("records", RECORDS, load(&appends.records)),
+            ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),
+        ]);
+        counters
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
@@ -81,7 +86,8 @@ impl RoleMetrics for StoreMetrics {
         }
         let block = f64::from(BLOCK_BYTES);
         let used = space.total - space.free - space.withheld - space.waiting;
-        vec![
+        let mut gauges = background::gauges(&self.meta);
+        gauges.extend([
             (
                 "disk_broken",
                 "1 when the data disk failed and takes nothing any more",
@@ -121,7 +127,8 @@ impl RoleMetrics for StoreMetrics {
                 "Bytes free in volumes for which the disk had no room",
                 space.withheld as f64 * block,
             ),
-        ]
+        ]);
+        gauges
     }
 }
 

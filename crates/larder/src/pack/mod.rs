@@ -1,12 +1,13 @@
-//! `larder pack`: a packed store and its listeners; and what can be done with a blob alone.
+//! `larder pack`: a packed store and its listeners; what it says of itself; and what can be done with a blob alone.
 
 mod blobs;
+mod status;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_pack::{Acknowledge, Backend, PackConfig, Packer};
+use larder_pack::{Acknowledge, Backend, PackConfig, Packer, Prices};
 use larder_s3::{FaceOptions, S3Service};
 use serde::Deserialize;
 
@@ -18,8 +19,10 @@ use crate::{credentials, exit, logging};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
+/// KiB that are read ahead where there is a cache.
+const AHEAD_KIB_DEFAULT: u32 = (larder_pack::limits::AHEAD_BYTES_DEFAULT / KIB) as u32;
 
-/// Settings of the file. The same words as those of `larder server`.
+/// Settings of the file. The same words as those of `larder server`, and prices.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Settings {
@@ -28,12 +31,48 @@ struct Settings {
     region: String,
     domains: Vec<String>,
     log_format: LogFormat,
+    prices: PriceTable,
+}
+
+/// What a thousand requests cost; what is left out is as [`Prices::default`] has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PriceTable {
+    currency: Option<String>,
+    put: Option<f64>,
+    part: Option<f64>,
+    get: Option<f64>,
+    head: Option<f64>,
+    list: Option<f64>,
+    delete: Option<f64>,
+}
+
+impl From<PriceTable> for Prices {
+    fn from(table: PriceTable) -> Self {
+        let mut prices = Self::default();
+        if let Some(currency) = table.currency {
+            prices.currency = currency;
+        }
+        let of = &mut prices.per_thousand;
+        for (price, said) in [
+            (&mut of.put, table.put),
+            (&mut of.part, table.part),
+            (&mut of.get, table.get),
+            (&mut of.head, table.head),
+            (&mut of.list, table.list),
+            (&mut of.delete, table.delete),
+        ] {
+            *price = said.unwrap_or(*price);
+        }
+        prices
+    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let Config { listen, metrics_listen, region, domains, log_format, .. } = Config::default();
-        Self { listen, metrics_listen, region, domains, log_format }
+        let prices = PriceTable::default();
+        Self { listen, metrics_listen, region, domains, log_format, prices }
     }
 }
 
@@ -41,6 +80,7 @@ impl Default for Settings {
 pub(crate) fn run(args: PackArgs) -> ExitCode {
     match (args.tool, args.serve) {
         (Some(PackTool::Inspect { blob, verify }), _) => blobs::inspect(&blob, verify),
+        (Some(PackTool::Status { dir, json }), _) => status::show(&dir, json),
         (Some(PackTool::Extract { blob, dir, keys }), _) => blobs::extract(&blob, &dir, &keys),
         (None, Some(args)) => match serve(&args) {
             Ok(()) => exit::code(exit::OK),
@@ -70,7 +110,8 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
         .enable_all()
         .build()
         .map_err(ServerError::System)?;
-    let packer = Arc::new(runtime.block_on(open(args))?);
+    let packer =
+        Arc::new(runtime.block_on(open(args, std::mem::take(&mut settings.prices).into()))?);
     let outcome = runtime.block_on(listen_and_serve(&packer, args, &settings));
     // Whatever a cut-off request still does, it does before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -78,7 +119,8 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     outcome
 }
 
-async fn open(args: &PackServeArgs) -> Result<Packer, ServerError> {
+async fn open(args: &PackServeArgs, prices: Prices) -> Result<Packer, ServerError> {
+    let ahead_default = if args.cache_mib == 0 { 0 } else { AHEAD_KIB_DEFAULT };
     let blob_bytes = u64::from(args.blob_mib) * MIB;
     let packed_default = PackConfig::new(&args.dir).packed_bytes.min(blob_bytes);
     let config = PackConfig {
@@ -96,6 +138,11 @@ async fn open(args: &PackServeArgs) -> Result<Packer, ServerError> {
         backup_interval: Duration::from_secs(args.backup_s),
         accept_loss: args.accept_loss,
         take_over: args.take_over,
+        requests_per_second: args.requests_per_second,
+        spend_per_day: args.spend_per_day,
+        prices,
+        cache_bytes: u64::from(args.cache_mib) * MIB,
+        ahead_bytes: u64::from(args.ahead_kib.unwrap_or(ahead_default)) * KIB,
         ..PackConfig::new(&args.dir)
     };
     Ok(Packer::open(config, Backend::open(&args.backend)?).await?)

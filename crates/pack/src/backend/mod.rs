@@ -1,4 +1,5 @@
-//! The seam to somebody else's object store: the few things that packing asks of one, each counted.
+//! The seam to somebody else's object store: the few things that packing asks of one. Each passes the gate
+//! (`gate.rs`), which counts it: over HTTP request by request (`http.rs`), else here.
 //!
 //! # Invariants
 //!
@@ -8,9 +9,16 @@
 //!
 //! Must not: know what blobs are.
 
+#[cfg(test)]
+mod fakes;
+mod gate;
+mod http;
+mod pace;
+mod purse;
 mod upload;
 mod url;
 
+use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,9 +30,13 @@ use object_store::{
     Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 };
 
+pub(crate) use http::jittered;
 pub(crate) use upload::BackendUpload;
 
-use crate::counters::{Counters, add, count};
+use self::gate::{Gate, NotMade};
+use self::pace::Answer;
+use crate::class::{Prices, RequestClass};
+use crate::counters::{Counters, add};
 use crate::error::PackError;
 
 /// Names on one page of a list, as S3 has it; only to estimate requests.
@@ -34,7 +46,16 @@ const PAGE_NAMES: u64 = 1000;
 #[derive(Clone)]
 pub struct Backend {
     store: Arc<dyn ObjectStore>,
+    asked: Asked,
+}
+
+/// How a store is asked.
+#[derive(Clone)]
+struct Asked {
+    gate: Arc<Gate>,
     counters: Arc<Counters>,
+    /// Requests pass the gate one by one on their way out, and not as the calls that they are made for.
+    over_http: bool,
 }
 
 /// Why an object did not come.
@@ -47,44 +68,62 @@ pub(crate) enum Unread {
 }
 
 impl Backend {
-    /// Reaches the store that a URL names: `file:///directory`, made if it is missing, or
-    /// `s3://bucket/prefix?endpoint=URL&region=NAME`. Keys for S3 come from the environment, as other tools have
-    /// them (`AWS_ACCESS_KEY_ID` and so on).
+    /// Reaches the store that a URL names: `file:///directory`, made if it is missing,
+    /// `s3://bucket/prefix?endpoint=URL&region=NAME`, `gs://bucket/prefix?endpoint=URL` or
+    /// `az://container/prefix?account=NAME&endpoint=URL`. Keys come from the environment, as other tools have them
+    /// (`AWS_ACCESS_KEY_ID`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_KEY` and so on).
     ///
     /// # Errors
     /// [`PackError::Config`] if the URL is not one of these, [`PackError::Backend`] if the store cannot be used.
     pub fn open(url: &str) -> Result<Self, PackError> {
-        Ok(Self::over(url::open(url)?))
+        let asked = Asked::new();
+        let (store, over_http) = url::open(url, &asked.gate)?;
+        Ok(Self { store, asked: Asked { over_http, ..asked } })
     }
 
     /// A store that is at hand.
     #[must_use]
     pub fn over(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, counters: Arc::default() }
+        Self { store, asked: Asked::new() }
     }
 
     /// What was asked of it, and what else packing counts.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
-        &self.counters
+        &self.asked.counters
+    }
+
+    /// Sets the budgets: requests a second, and money a day at these prices.
+    pub(crate) fn set_budgets(&self, per_second: Option<f64>, prices: Prices, day: Option<f64>) {
+        self.asked.gate.set_budgets(per_second, prices, day);
+    }
+
+    /// Requests that may be under way now.
+    pub(crate) fn requests_max(&self) -> u32 {
+        self.asked.gate.limit()
+    }
+
+    /// Whether uploads wait for the budget of money.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.asked.gate.is_spent(RequestClass::Put)
     }
 
     /// Writes a small object; one that is there is replaced.
     pub(crate) async fn put(&self, name: &str, bytes: Bytes) -> Result<(), PackError> {
-        count(&self.counters.backend_writes);
-        let len = bytes.len() as u64;
-        let put = self.store.put(&Path::from(name), PutPayload::from_bytes(bytes)).await;
+        let (path, len) = (Path::from(name), bytes.len() as u64);
+        let put = self.store.put(&path, PutPayload::from_bytes(bytes));
+        let put = self.asked.ask(RequestClass::Put, put).await;
         put.map_err(|error| failed("write", name, &error))?;
-        add(&self.counters.uploaded_bytes, len);
+        add(&self.asked.counters.uploaded_bytes, len);
         Ok(())
     }
 
     /// Writes a small object that is not there yet; false if it is.
     pub(crate) async fn put_new(&self, name: &str, bytes: Bytes) -> Result<bool, PackError> {
-        count(&self.counters.backend_writes);
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let payload = PutPayload::from_bytes(bytes);
-        match self.store.put_opts(&Path::from(name), payload, options).await {
+        let path = Path::from(name);
+        let put = self.store.put_opts(&path, PutPayload::from_bytes(bytes), options);
+        match self.asked.ask(RequestClass::Put, put).await {
             Ok(_) => Ok(true),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
             Err(error) => Err(failed("write", name, &error)),
@@ -93,10 +132,10 @@ impl Backend {
 
     /// Begins an object that is written part by part.
     pub(crate) async fn begin(&self, name: &str) -> Result<BackendUpload, PackError> {
-        count(&self.counters.backend_writes);
-        let begun = self.store.put_multipart(&Path::from(name)).await;
+        let path = Path::from(name);
+        let begun = self.asked.ask(RequestClass::Put, self.store.put_multipart(&path)).await;
         let parts = begun.map_err(|error| failed("begin", name, &error))?;
-        Ok(BackendUpload::new(parts, name, self.counters.clone()))
+        Ok(BackendUpload::new(parts, name, self.asked.clone()))
     }
 
     /// Bytes of an object.
@@ -124,9 +163,9 @@ impl Backend {
         name: &str,
         range: Range<u64>,
     ) -> Result<BoxStream<'static, Result<Bytes, PackError>>, Unread> {
-        count(&self.counters.backend_reads);
         let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
-        let got = self.store.get_opts(&Path::from(name), options).await;
+        let path = Path::from(name);
+        let got = self.asked.ask(RequestClass::Get, self.store.get_opts(&path, options)).await;
         let name = name.to_owned();
         match got {
             Ok(got) => {
@@ -140,8 +179,8 @@ impl Backend {
 
     /// Bytes of an object, or `None` if there is no such object.
     pub(crate) async fn size(&self, name: &str) -> Result<Option<u64>, PackError> {
-        count(&self.counters.backend_reads);
-        match self.store.head(&Path::from(name)).await {
+        let path = Path::from(name);
+        match self.asked.ask(RequestClass::Head, self.store.head(&path)).await {
             Ok(found) => Ok(Some(found.size)),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(failed("look at", name, &error)),
@@ -151,30 +190,64 @@ impl Backend {
     /// Names, without the prefix, and sizes of all objects below a prefix, sorted.
     pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<(String, u64)>, PackError> {
         let path = Path::from(prefix);
-        let mut found = self.store.list(Some(&path));
-        let mut names = Vec::new();
-        while let Some(object) =
-            found.try_next().await.map_err(|error| failed("list", prefix, &error))?
-        {
+        let found = self.store.list(Some(&path)).try_collect::<Vec<_>>();
+        let found = self.asked.ask(RequestClass::List, found).await;
+        let found = found.map_err(|error| failed("list", prefix, &error))?;
+        self.asked.count_pages(found.len());
+        let mut names = Vec::with_capacity(found.len());
+        for object in found {
             let location = object.location.as_ref();
             let below = location.strip_prefix(path.as_ref());
             if let Some(name) = below.and_then(|name| name.strip_prefix('/')) {
                 names.push((name.to_owned(), object.size));
             }
         }
-        add(&self.counters.backend_lists, names.len() as u64 / PAGE_NAMES + 1);
         names.sort_unstable();
         Ok(names)
     }
 
     /// Removes an object; no error if it is not there.
     pub(crate) async fn remove(&self, name: &str) -> Result<(), PackError> {
-        count(&self.counters.backend_deletes);
-        match self.store.delete(&Path::from(name)).await {
+        let path = Path::from(name);
+        match self.asked.ask(RequestClass::Delete, self.store.delete(&path)).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(failed("remove", name, &error)),
         }
     }
+}
+
+impl Asked {
+    fn new() -> Self {
+        let counters = Arc::<Counters>::default();
+        Self { gate: Arc::new(Gate::new(counters.clone())), counters, over_http: false }
+    }
+
+    /// Makes a request, once there is money for it. It is begun, and so signed, only then.
+    async fn ask<T>(
+        &self,
+        class: RequestClass,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> object_store::Result<T> {
+        self.gate.afford(class).await;
+        if self.over_http {
+            return request.await;
+        }
+        let pass = self.gate.enter(class).await.map_err(not_made)?;
+        let answer = request.await;
+        pass.answered(if answer.is_ok() { Answer::Good } else { Answer::Unknown });
+        answer
+    }
+
+    /// A list was asked for as a whole; that is a request for each page of it.
+    fn count_pages(&self, names: usize) {
+        if !self.over_http {
+            self.gate.count(RequestClass::List, names as u64 / PAGE_NAMES);
+        }
+    }
+}
+
+fn not_made(reason: NotMade) -> Error {
+    Error::Generic { store: "the gate before the backend", source: Box::new(reason) }
 }
 
 fn failed(operation: &'static str, name: &str, error: &Error) -> PackError {

@@ -1,13 +1,12 @@
 //! An object that goes up part by part, a bounded number of them under way.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use object_store::{MultipartUpload, PutPayload};
 use tokio::task::JoinSet;
 
-use super::failed;
-use crate::counters::{Counters, add, count};
+use super::{Asked, failed};
+use crate::class::RequestClass;
+use crate::counters::add;
 use crate::error::PackError;
 
 /// An object being written. Dropped before [`BackendUpload::finish`] it is given up.
@@ -15,18 +14,14 @@ pub(crate) struct BackendUpload {
     parts: Option<Box<dyn MultipartUpload>>,
     under_way: JoinSet<object_store::Result<()>>,
     name: String,
-    counters: Arc<Counters>,
+    asked: Asked,
     bytes: u64,
 }
 
 impl BackendUpload {
-    pub(super) fn new(
-        parts: Box<dyn MultipartUpload>,
-        name: &str,
-        counters: Arc<Counters>,
-    ) -> Self {
+    pub(super) fn new(parts: Box<dyn MultipartUpload>, name: &str, asked: Asked) -> Self {
         let (name, under_way) = (name.to_owned(), JoinSet::new());
-        Self { parts: Some(parts), under_way, name, counters, bytes: 0 }
+        Self { parts: Some(parts), under_way, name, asked, bytes: 0 }
     }
 
     /// Sends the next part once fewer than `under_way_max` are under way. All parts but the last are of equal size.
@@ -38,11 +33,11 @@ impl BackendUpload {
         while self.under_way.len() >= under_way_max {
             self.one_done().await?;
         }
-        count(&self.counters.backend_writes);
         self.bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
         let payload: PutPayload = pieces.into_iter().collect();
         let parts = self.parts.as_mut().expect("a finished upload takes no parts");
-        self.under_way.spawn(parts.put_part(payload));
+        let (asked, part) = (self.asked.clone(), parts.put_part(payload));
+        self.under_way.spawn(async move { asked.ask(RequestClass::Part, part).await });
         Ok(())
     }
 
@@ -51,11 +46,11 @@ impl BackendUpload {
         while !self.under_way.is_empty() {
             self.one_done().await?;
         }
-        count(&self.counters.backend_writes);
         let parts = self.parts.as_mut().expect("an upload is finished once");
-        parts.complete().await.map_err(|error| failed("finish", &self.name, &error))?;
+        let finished = self.asked.ask(RequestClass::Put, parts.complete()).await;
+        finished.map_err(|error| failed("finish", &self.name, &error))?;
         self.parts = None;
-        add(&self.counters.uploaded_bytes, self.bytes);
+        add(&self.asked.counters.uploaded_bytes, self.bytes);
         Ok(())
     }
 
@@ -79,9 +74,10 @@ impl Drop for BackendUpload {
         self.under_way.abort_all();
         // Without a runtime the process ends, and the backend keeps the parts until its own rules remove them.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            count(&self.counters.backend_deletes);
+            let asked = self.asked.clone();
             runtime.spawn(async move {
-                if let Err(error) = parts.abort().await {
+                let given_up = asked.ask(RequestClass::Delete, parts.abort()).await;
+                if let Err(error) = given_up {
                     tracing::warn!(%name, %error, "the parts of a broken-off upload stay in the backend");
                 }
             });

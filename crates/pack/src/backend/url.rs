@@ -3,32 +3,72 @@
 use std::sync::Arc;
 
 use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::{HttpConnector, ReqwestConnector};
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
 use super::failed;
+use super::gate::Gate;
+use super::http::GatedConnector;
 use crate::error::PackError;
 use crate::limits::{BACKEND_RETRY_MAX, BACKEND_SILENCE_MAX};
 
-const KNOWN: &str = "file:///DIRECTORY or s3://BUCKET/PREFIX?endpoint=URL&region=NAME";
+const KNOWN: &str = "file:///DIRECTORY, s3://BUCKET/PREFIX?endpoint=URL&region=NAME, \
+     gs://BUCKET/PREFIX?endpoint=URL or az://CONTAINER/PREFIX?account=NAME&endpoint=URL";
 
-/// What an `s3:` URL says.
+/// Whose store it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cloud {
+    S3,
+    Google,
+    Azure,
+}
+
+impl Cloud {
+    const ALL: [Self; 3] = [Self::S3, Self::Google, Self::Azure];
+
+    fn scheme(self) -> &'static str {
+        match self {
+            Self::S3 => "s3://",
+            Self::Google => "gs://",
+            Self::Azure => "az://",
+        }
+    }
+
+    /// What may stand behind the question mark.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::S3 => &["endpoint", "region"],
+            Self::Google => &["endpoint"],
+            Self::Azure => &["account", "endpoint"],
+        }
+    }
+}
+
+/// What the URL of a cloud's store says.
 #[derive(Debug, PartialEq, Eq)]
-struct S3Url<'a> {
+struct CloudUrl<'a> {
+    cloud: Cloud,
+    /// Of Azure, a container.
     bucket: &'a str,
     prefix: &'a str,
     endpoint: Option<&'a str>,
     region: Option<&'a str>,
+    account: Option<&'a str>,
 }
 
-pub(super) fn open(url: &str) -> Result<Arc<dyn ObjectStore>, PackError> {
+/// The store that a URL names, and whether it is asked over HTTP through the gate.
+pub(super) fn open(url: &str, gate: &Arc<Gate>) -> Result<(Arc<dyn ObjectStore>, bool), PackError> {
     if let Some(dir) = url.strip_prefix("file://") {
-        return open_dir(url, dir);
+        return Ok((open_dir(url, dir)?, false));
     }
-    let rest = url.strip_prefix("s3://").ok_or_else(|| refused(url, KNOWN))?;
-    open_s3(url, &parse_s3(url, rest)?)
+    // Whoever uses TLS in this process uses the same library; the first to say so counts.
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    Ok((open_cloud(url, ReqwestConnector::default(), gate)?, true))
 }
 
 fn open_dir(url: &str, dir: &str) -> Result<Arc<dyn ObjectStore>, PackError> {
@@ -41,75 +81,170 @@ fn open_dir(url: &str, dir: &str) -> Result<Arc<dyn ObjectStore>, PackError> {
     Ok(Arc::new(store.with_fsync(true)))
 }
 
-fn open_s3(url: &str, parsed: &S3Url<'_>) -> Result<Arc<dyn ObjectStore>, PackError> {
-    // Whoever uses TLS in this process uses the same library; the first to say so counts.
-    let _already = rustls::crypto::ring::default_provider().install_default();
+/// A cloud's store, asked through what connects to it.
+pub(super) fn open_cloud(
+    url: &str,
+    inner: impl HttpConnector,
+    gate: &Arc<Gate>,
+) -> Result<Arc<dyn ObjectStore>, PackError> {
+    let parsed = parse(url)?;
+    let connector = GatedConnector { inner, gate: gate.clone() };
     let retry = RetryConfig { retry_timeout: BACKEND_RETRY_MAX, ..RetryConfig::default() };
-    let client =
-        ClientOptions::new().with_timeout_disabled().with_read_timeout(BACKEND_SILENCE_MAX);
-    let mut builder = AmazonS3Builder::from_env()
-        .with_bucket_name(parsed.bucket)
-        .with_retry(retry)
-        .with_client_options(client);
-    if let Some(region) = parsed.region {
-        builder = builder.with_region(region);
-    }
-    if let Some(endpoint) = parsed.endpoint {
-        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
-    }
-    let store = builder.build().map_err(|error| failed("open", url, &error))?;
+    let plain = parsed.endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+    let client = ClientOptions::new()
+        .with_timeout_disabled()
+        .with_read_timeout(BACKEND_SILENCE_MAX)
+        .with_allow_http(plain);
+    let store = match parsed.cloud {
+        Cloud::S3 => s3(&parsed, connector, retry, client),
+        Cloud::Google => google(&parsed, connector, retry, client),
+        Cloud::Azure => azure(&parsed, connector, retry, client),
+    };
+    let store = store.map_err(|error| failed("open", url, &error))?;
     Ok(match parsed.prefix {
-        "" => Arc::new(store),
+        "" => store,
         prefix => Arc::new(PrefixStore::new(store, Path::from(prefix))),
     })
 }
 
-fn parse_s3<'a>(url: &str, rest: &'a str) -> Result<S3Url<'a>, PackError> {
+type Opened = object_store::Result<Arc<dyn ObjectStore>>;
+
+fn s3(
+    url: &CloudUrl<'_>,
+    http: impl HttpConnector,
+    retry: RetryConfig,
+    client: ClientOptions,
+) -> Opened {
+    let mut builder = AmazonS3Builder::from_env()
+        .with_bucket_name(url.bucket)
+        .with_retry(retry)
+        .with_client_options(client)
+        .with_http_connector(http);
+    if let Some(region) = url.region {
+        builder = builder.with_region(region);
+    }
+    if let Some(endpoint) = url.endpoint {
+        builder = builder.with_endpoint(endpoint);
+    }
+    Ok(Arc::new(builder.build()?))
+}
+
+fn google(
+    url: &CloudUrl<'_>,
+    http: impl HttpConnector,
+    retry: RetryConfig,
+    client: ClientOptions,
+) -> Opened {
+    let mut builder = GoogleCloudStorageBuilder::from_env()
+        .with_bucket_name(url.bucket)
+        .with_retry(retry)
+        .with_client_options(client)
+        .with_http_connector(http);
+    if let Some(endpoint) = url.endpoint {
+        builder = builder.with_base_url(endpoint);
+    }
+    Ok(Arc::new(builder.build()?))
+}
+
+fn azure(
+    url: &CloudUrl<'_>,
+    http: impl HttpConnector,
+    retry: RetryConfig,
+    client: ClientOptions,
+) -> Opened {
+    let mut builder = MicrosoftAzureBuilder::from_env()
+        .with_container_name(url.bucket)
+        .with_retry(retry)
+        .with_client_options(client)
+        .with_http_connector(http);
+    if let Some(account) = url.account {
+        builder = builder.with_account(account);
+    }
+    if let Some(endpoint) = url.endpoint {
+        builder = builder.with_endpoint(endpoint.to_owned());
+    }
+    Ok(Arc::new(builder.build()?))
+}
+
+fn parse(url: &str) -> Result<CloudUrl<'_>, PackError> {
+    let known =
+        Cloud::ALL.into_iter().find_map(|cloud| Some((cloud, url.strip_prefix(cloud.scheme())?)));
+    let (cloud, rest) = known.ok_or_else(|| refused(url, KNOWN))?;
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+    let prefix = prefix.trim_end_matches('/');
     let mut parsed =
-        S3Url { bucket, prefix: prefix.trim_end_matches('/'), endpoint: None, region: None };
+        CloudUrl { cloud, bucket, prefix, endpoint: None, region: None, account: None };
     if bucket.is_empty() {
-        return Err(refused(url, "a bucket, as in s3://bucket/prefix"));
+        return Err(refused(url, &format!("a name behind {}", cloud.scheme())));
     }
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=') {
-            Some(("endpoint", endpoint)) => parsed.endpoint = Some(endpoint),
-            Some(("region", region)) => parsed.region = Some(region),
-            _ => return Err(refused(url, "endpoint and region alone behind the question mark")),
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let field = match name {
+            "endpoint" => &mut parsed.endpoint,
+            "region" => &mut parsed.region,
+            _ => &mut parsed.account,
+        };
+        if !cloud.options().contains(&name) || value.is_empty() || field.replace(value).is_some() {
+            let options = cloud.options().join(" and ");
+            return Err(refused(
+                url,
+                &format!("{options} alone behind the question mark, once each"),
+            ));
         }
     }
     Ok(parsed)
 }
 
 fn refused(url: &str, remedy: &str) -> PackError {
-    PackError::Config { what: "the backend", found: url.to_owned(), remedy: remedy.to_owned() }
+    PackError::Config { what: "--backend", found: url.to_owned(), remedy: remedy.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<S3Url<'_>, PackError> {
-        parse_s3(url, url.strip_prefix("s3://").unwrap())
-    }
-
     #[test]
-    fn an_s3_url_names_bucket_prefix_and_endpoint() {
+    fn a_url_names_bucket_prefix_and_endpoint() {
         let parsed = parse("s3://b/a/c/?endpoint=http://127.0.0.1:9000&region=eu").unwrap();
         let endpoint = Some("http://127.0.0.1:9000");
-        assert_eq!(parsed, S3Url { bucket: "b", prefix: "a/c", endpoint, region: Some("eu") });
-        let bare = S3Url { bucket: "b", prefix: "", endpoint: None, region: None };
+        let (region, account) = (Some("eu"), None);
+        let bare = CloudUrl {
+            cloud: Cloud::S3,
+            bucket: "b",
+            prefix: "",
+            endpoint: None,
+            region: None,
+            account,
+        };
+        assert_eq!(parsed, CloudUrl { prefix: "a/c", endpoint, region, ..bare });
         assert_eq!(parse("s3://b").unwrap(), bare);
+        assert_eq!(parse("gs://b").unwrap(), CloudUrl { cloud: Cloud::Google, ..bare });
+        let account = Some("me");
+        let azure = CloudUrl { cloud: Cloud::Azure, prefix: "p", account, ..bare };
+        assert_eq!(parse("az://b/p?account=me").unwrap(), azure);
     }
 
     #[test]
     fn other_urls_are_refused() {
-        for url in ["s3:///x", "s3://b?secret=1"] {
-            assert!(matches!(parse(url), Err(PackError::Config { .. })), "{url}");
-        }
-        for url in ["ftp://x", "b", "file://relative", "file:///x?y"] {
-            assert!(matches!(open(url), Err(PackError::Config { .. })), "{url}");
+        let gate = Arc::new(Gate::new(Arc::default()));
+        for url in [
+            "s3:///x",
+            "s3://b?secret=1",
+            "s3://b?region",
+            "s3://b?region=a&region=b",
+            "gs://b?region=eu",
+            "az://?account=a",
+            "ftp://x",
+            "b",
+            "file://relative",
+            "file:///x?y",
+        ] {
+            let Err(refusal) = open(url, &gate) else { panic!("{url} is taken") };
+            assert!(
+                matches!(refusal, PackError::Config { what: "--backend", .. }),
+                "{url}: {refusal}"
+            );
         }
     }
 }

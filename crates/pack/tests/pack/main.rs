@@ -5,7 +5,9 @@
 mod backends;
 mod backups;
 mod crashes;
+mod embed;
 mod objects;
+mod reads;
 mod repacking;
 mod support;
 mod uploads;

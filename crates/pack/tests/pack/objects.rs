@@ -17,7 +17,7 @@ async fn an_object_is_read_from_the_spool_and_then_with_one_request() {
     let bytes = content(1, 300_000);
     put(&store, "a", content(2, 5000)).await.unwrap();
     put(&store, "k", bytes.clone()).await.unwrap();
-    let reads = &store.counters().backend_reads;
+    let reads = &store.counters().requests.get;
     let before = count(reads);
     assert_eq!(get(&store, "k").await.unwrap(), bytes);
     assert_eq!(count(reads), before, "the spool has it");

@@ -121,7 +121,7 @@ impl ObjectStore for Faulty {
     }
 }
 
-/// Small blobs that go up only when they are told to.
+/// Small blobs that go up only when they are told to, and no cache.
 pub fn config(dir: &Path) -> PackConfig {
     PackConfig {
         blob_bytes: MIB as u64,
@@ -129,6 +129,8 @@ pub fn config(dir: &Path) -> PackConfig {
         spool_bytes: 64 * MIB as u64,
         flush_timeout: Duration::from_secs(3600),
         housekeeping_period: Duration::from_secs(3600),
+        cache_bytes: 0,
+        ahead_bytes: 0,
         ..PackConfig::new(dir)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use larder_types::{Body, HybridClock, Op, OpId, Request};
 
 use super::{OpenPut, Pg, ReplyKind, Role, TailEntry};
+use crate::append::AppendDone;
 use crate::message::{Answer, Effect, LogEntry, Outbox, Token};
 use crate::space::VolumeGroup;
 
@@ -100,6 +101,10 @@ impl Pg {
 
 /// The answer to the call that became this op.
 pub(super) fn answer_of(entry: &LogEntry) -> Answer {
+    if let Op::Append(append) = &*entry.op {
+        let (op, clock, made) = (entry.id, append.clock, append.made.clone());
+        return Answer::Appended(Box::new(AppendDone { op, clock, made }));
+    }
     match super::chunk_of(&entry.op) {
         Some(chunk) => Answer::Persisted { grant: chunk.grant },
         None => done(entry),
@@ -112,7 +117,8 @@ fn done(entry: &LogEntry) -> Answer {
 
 pub(super) fn clock_of(op: &Op) -> HybridClock {
     match op {
-        Op::Put(put) => put.metax.clock,
+        Op::Put(put) | Op::PutEnough { put, .. } => put.metax.clock,
+        Op::Append(append) => append.clock,
         Op::Delete { clock, .. } => *clock,
         Op::CreateUpload { row, .. } => row.clock,
         Op::CompleteUpload { metax, .. } => metax.clock,
@@ -122,7 +128,8 @@ pub(super) fn clock_of(op: &Op) -> HybridClock {
 
 pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
     match op {
-        Op::Put(put) => Some(&put.request),
+        Op::Put(put) | Op::PutEnough { put, .. } => Some(&put.request),
+        Op::Append(append) => Some(&append.request),
         Op::Delete { request, .. }
         | Op::SetTags { request, .. }
         | Op::CreateUpload { request, .. }

@@ -5,7 +5,8 @@
 //! 1. Ops are applied in order, each once, only below the commit point, in batches that carry the
 //!    applied position: after a crash the index holds the state after some op, and says which.
 //! 2. A version row is replaced only by a later op's, whatever the order of the outcomes.
-//! 3. What a row names is freed by the op that removes or replaces the row, and by no other.
+//! 3. What a row names is freed by the op that removes or replaces the row, and by no other. An append frees nothing:
+//!    what its version named is named by a piece from then on (`pieces.rs`).
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
@@ -13,6 +14,8 @@ use larder_types::{
     PartRef, PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
 };
 
+use super::append::answer_of;
+use super::calls::slot_of_call;
 use super::slots::Slot;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
@@ -20,9 +23,9 @@ use crate::limits::APPLY_OPS_MAX;
 use crate::message::{Call, Effect, LogEntry, Outbox};
 
 /// A batch of ops on its way into the index.
-struct Batch<'a> {
-    index: &'a dyn Index,
-    changes: Changes,
+pub(super) struct Batch<'a> {
+    pub(super) index: &'a dyn Index,
+    pub(super) changes: Changes,
     /// Extents freed, each by an op of the batch.
     freed: Vec<(LvId, Vec<Extent>, OpId)>,
 }
@@ -67,7 +70,7 @@ impl Pg {
         let id = entry.id;
         match &*entry.op {
             Op::ViewStart { .. } => {}
-            Op::Put(put) => {
+            Op::Put(put) | Op::PutEnough { put, .. } => {
                 if !matches!(put.body, Body::Chunk(_)) {
                     self.supersede(entry);
                     batch.commit_put(put, put.body.clone(), id, id)?;
@@ -109,6 +112,7 @@ impl Pg {
                 batch.drop_parts(*bucket, *upload, &[], id)?;
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
             }
+            Op::Append(append) => batch.append(self.id, append, id)?,
             Op::Holders { changes } => {
                 for change in changes {
                     batch.change_holders(change)?;
@@ -194,7 +198,12 @@ impl Pg {
     ) -> Result<(), IndexError> {
         let mut rested = Vec::new();
         for _ in 0..count {
-            let Some(TailEntry { entry, .. }) = self.tail.pop_front() else { break };
+            let Some(TailEntry { entry, reply }) = self.tail.pop_front() else { break };
+            if let Some((token, _)) = reply
+                && !self.planted.answers_before_commit()
+            {
+                out.push(Effect::Reply { token, answer: answer_of(&entry) });
+            }
             if super::chunk_of(&entry.op).is_none() {
                 for slot in super::slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
                     if self.slots.leave(&slot, entry.id.seq) {
@@ -231,7 +240,11 @@ impl Pg {
         while let Some((token, call)) = self.slots.next_queued(slot) {
             match call {
                 Call::Read { bucket, key } => self.read(token, bucket, key, out),
-                call => self.mutate(token, call, true, index, out)?,
+                call => {
+                    // One that waited for its chunks has not had its turn on the key yet.
+                    let has_turn = slot_of_call(&call).as_ref() == Some(slot);
+                    self.mutate(token, call, has_turn, index, out)?;
+                }
             }
         }
         Ok(())
@@ -326,7 +339,12 @@ impl Batch<'_> {
         self.free_body(bucket, &old.body, now)
     }
 
-    fn free_body(&mut self, bucket: BucketId, body: &Body, now: OpId) -> Result<(), IndexError> {
+    pub(super) fn free_body(
+        &mut self,
+        bucket: BucketId,
+        body: &Body,
+        now: OpId,
+    ) -> Result<(), IndexError> {
         match body {
             Body::Inline(_) => Ok(()),
             Body::Chunk(chunk) => {
@@ -335,6 +353,7 @@ impl Batch<'_> {
             }
             Body::Stream { stream, .. } => self.drop_stream(bucket, *stream, now),
             Body::Parts { upload, .. } => self.drop_parts(bucket, *upload, &[], now),
+            Body::Pieces { pieces, .. } => self.drop_pieces(bucket, *pieces, now),
         }
     }
 

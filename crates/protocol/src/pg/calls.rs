@@ -12,13 +12,13 @@ use larder_types::{
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
-use crate::limits::{TAIL_OPS_MAX, WAITING_CALLS_MAX};
+use crate::limits::{POOL_EMPTY_MS, TAIL_OPS_MAX, WAITING_CALLS_MAX};
 use crate::message::{Answer, Call, Content, Description, Effect, Outbox, PutCall, Refusal, Token};
 use crate::sessions::Known;
 use crate::space::{NoSpace, VolumeGroup};
 
 /// How far a mutation got.
-enum Step {
+pub(super) enum Step {
     Done,
     Refuse(Refusal),
     /// Run it again when this slot is at rest.
@@ -48,6 +48,10 @@ impl Pg {
                     self.withhold(op);
                 }
                 self.begin_resolution(op, index, out)
+            }
+            Call::NoRoom { op } => {
+                self.withhold(op);
+                Ok(())
             }
             Call::Suspect { grant, server } => {
                 self.suspect(grant, server);
@@ -82,9 +86,10 @@ impl Pg {
         if let Some(request) = request_of(&call) {
             match self.sessions.lookup(request) {
                 Known::New => {}
+                Known::Op(_)
+                    if self.planted.repeats_appends() && matches!(call, Call::Append(_)) => {}
                 Known::Op(known) => {
-                    self.repeat(token, known, out);
-                    return Ok(());
+                    return self.repeat(token, &call, known, index, out);
                 }
                 Known::Refused(refusal) => {
                     self.refuse(token, refusal, out);
@@ -128,6 +133,7 @@ impl Pg {
     ) -> Result<Step, IndexError> {
         match call {
             Call::Put(put) => self.put(token, put, index, out),
+            Call::Append(append) => self.append_to(token, append, index, out),
             Call::Delete { request, bucket, epoch, key, condition } => {
                 if !epoch_holds(index, *bucket, *epoch) {
                     return Ok(Step::Refuse(Refusal::StaleBucket));
@@ -188,6 +194,7 @@ impl Pg {
             }
             Call::Commit { .. }
             | Call::Abandon { .. }
+            | Call::NoRoom { .. }
             | Call::Suspect { .. }
             | Call::Barrier
             | Call::Read { .. } => unreachable!("not a mutation: handled in call()"),
@@ -224,10 +231,12 @@ impl Pg {
                 }
                 Body::Stream { stream: *stream, chunks: *chunks, chunk_bytes: *chunk_bytes }
             }
-            Content::Data { len, seed, sums } => match self.grant(*len, *seed, sums, out) {
-                Ok(chunk) => Body::Chunk(chunk),
-                Err(step) => return Ok(step),
-            },
+            Content::Data { len, seed, sums } => {
+                match self.grant((*len, *seed, sums), call.enough, out) {
+                    Ok(chunk) => Body::Chunk(chunk),
+                    Err(step) => return Ok(step),
+                }
+            }
         };
         let clock = self.tick_clock();
         let metax = metax_of(&call.description, clock);
@@ -241,14 +250,15 @@ impl Pg {
             }),
             _ => None,
         };
-        let op = Op::Put(Box::new(Put {
+        let put = Put {
             request: call.request,
             bucket: call.bucket,
             key: call.key.clone(),
             target: call.target.clone(),
             metax,
             body,
-        }));
+        };
+        let op = Op::of_put(put, if granted.is_some() { call.enough } else { 0 });
         let kind = if granted.is_some() { ReplyKind::Persisted } else { ReplyKind::Done };
         self.append_op(op, Some((token, kind)), out);
         if let Some(answer) = granted {
@@ -260,15 +270,14 @@ impl Pg {
     /// Space and a grant for the next op.
     fn grant(
         &mut self,
-        len: u32,
-        seed: u64,
-        sums: &[u64],
+        (len, seed, sums): (u32, u64, &[u64]),
+        enough: u8,
         out: &mut Outbox,
     ) -> Result<Chunk, Step> {
         assert!(len > 0 && len <= CHUNK_BYTES_MAX, "a chunk has 1 to {CHUNK_BYTES_MAX} bytes");
         let grant = Grant { pg: self.id, op: self.next_id(), attempt: 0 };
         let space = self.space.as_mut().expect("a serving primary knows its space");
-        match space.allocate(len) {
+        match space.allocate(len, usize::from(enough)) {
             Ok((lv, extents)) => Ok(Chunk {
                 grant,
                 seed,
@@ -279,19 +288,31 @@ impl Pg {
                 holders: space.present(lv),
             }),
             Err(NoSpace::Opening) => Err(Step::Starve),
+            Err(NoSpace::TooNarrow) => Err(Step::Refuse(Refusal::TooFewCopies)),
             Err(NoSpace::NeedLv) => {
-                if !self.lv_asked {
-                    self.lv_asked = true;
-                    out.push(Effect::NeedLv);
-                }
+                self.need_lv(out);
                 self.raise_floors(true, out);
                 Err(Step::Starve)
             }
             Err(NoSpace::DiskFull) => {
                 self.raise_floors(true, out);
-                let regains = self.space.as_ref().is_some_and(VolumeGroup::regains);
-                Err(if regains { Step::Starve } else { Step::Refuse(Refusal::Full) })
+                if self.space.as_ref().is_some_and(VolumeGroup::regains) {
+                    return Err(Step::Starve);
+                }
+                if self.pool_empty_ms.is_some_and(|since| self.now_ms < since + POOL_EMPTY_MS) {
+                    return Err(Step::Refuse(Refusal::Full));
+                }
+                // Other disks may have room.
+                self.need_lv(out);
+                Err(Step::Starve)
             }
+        }
+    }
+
+    fn need_lv(&mut self, out: &mut Outbox) {
+        if !self.lv_asked {
+            self.lv_asked = true;
+            out.push(Effect::NeedLv);
         }
     }
 
@@ -356,7 +377,7 @@ impl Pg {
     }
 
     /// Decides a condition; `Some` if the call must not go on now.
-    fn unmet(
+    pub(super) fn unmet(
         &self,
         bucket: BucketId,
         key: &ObjectKey,
@@ -403,9 +424,11 @@ impl Pg {
         index: &dyn Index,
     ) -> Result<Option<Step>, IndexError> {
         let slot = Slot::Upload(upload);
-        let changing = self.slots.entries(&slot).iter().any(|&seq| {
-            self.tail_at(seq).is_some_and(|tail| !matches!(*tail.entry.op, Op::Put(_)))
-        });
+        let changing = self
+            .slots
+            .entries(&slot)
+            .iter()
+            .any(|&seq| self.tail_at(seq).is_some_and(|tail| tail.entry.op.put().is_none()));
         if changing {
             return Ok(Some(Step::Wait(slot)));
         }
@@ -497,12 +520,12 @@ fn metax_of(description: &Description, clock: larder_types::HybridClock) -> Meta
     }
 }
 
-fn epoch_holds(index: &dyn Index, bucket: BucketId, epoch: Epoch) -> bool {
+pub(super) fn epoch_holds(index: &dyn Index, bucket: BucketId, epoch: Epoch) -> bool {
     index.bucket_epoch(bucket) == Some(epoch)
 }
 
 /// The key's null version as the index shows it.
-fn current(
+pub(super) fn current(
     bucket: BucketId,
     key: &ObjectKey,
     index: &dyn Index,
@@ -530,6 +553,7 @@ fn stream_is_whole(
 fn request_of(call: &Call) -> Option<&Request> {
     match call {
         Call::Put(put) => Some(&put.request),
+        Call::Append(append) => Some(&append.request),
         Call::Delete { request, .. }
         | Call::SetTags { request, .. }
         | Call::CreateUpload { request, .. }
@@ -539,13 +563,14 @@ fn request_of(call: &Call) -> Option<&Request> {
     }
 }
 
-fn slot_of_call(call: &Call) -> Option<Slot> {
+pub(super) fn slot_of_call(call: &Call) -> Option<Slot> {
     Some(match call {
         Call::Put(put) => match &put.target {
             Target::Version => Slot::Version(put.bucket, put.key.clone()),
             Target::Chunk { stream, .. } => Slot::Stream(*stream),
             Target::Part { upload, .. } => Slot::Upload(*upload),
         },
+        Call::Append(append) => Slot::Version(append.bucket, append.key.clone()),
         Call::Delete { bucket, key, .. }
         | Call::SetTags { bucket, key, .. }
         | Call::CompleteUpload { bucket, key, .. } => Slot::Version(*bucket, key.clone()),

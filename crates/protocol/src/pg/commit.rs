@@ -3,7 +3,7 @@
 use larder_types::{OpId, OpSeq};
 
 use super::append::answer_of;
-use super::{Pg, Role};
+use super::{Pg, ReplyKind, Role};
 use crate::message::{Effect, Outbox, PeerMessage};
 
 impl Pg {
@@ -64,7 +64,7 @@ impl Pg {
         let mut takes_effect = false;
         for tail in self.tail.range_mut(first..until) {
             takes_effect |= super::chunk_of(&tail.entry.op).is_none();
-            if let Some((token, _)) = tail.reply.take()
+            if let Some((token, _)) = tail.reply.take_if(|(_, kind)| *kind != ReplyKind::Applied)
                 && !silent
             {
                 out.push(Effect::Reply { token, answer: answer_of(&tail.entry) });

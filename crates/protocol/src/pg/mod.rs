@@ -21,11 +21,13 @@ mod append;
 mod apply;
 mod calls;
 mod commit;
+mod pieces;
 mod quiet;
 mod read;
 mod refill;
 mod replicate;
 mod resolve;
+mod scrub;
 mod slots;
 mod snapshot;
 mod state;
@@ -39,18 +41,19 @@ use larder_types::{
 };
 
 use crate::index::{Index, IndexError};
-use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Report, Token};
+use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
 use refill::Refills;
 pub use refill::{Considered, Refill, chunk_in};
 use replicate::Follower;
+pub use replicate::Report;
 use resolve::Resolution;
 use slots::{Slot, Slots};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
 pub use state::{LogGap, Origin, Recovering};
-pub use walk::Walk;
+pub use walk::{Rhythm, Walk, chunk_at};
 
 /// What this member does in its view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +78,7 @@ pub enum Role {
 #[derive(Debug)]
 struct TailEntry {
     entry: LogEntry,
-    /// Whom to answer at the commit point, and how.
+    /// Whom to answer at the commit point or when it is applied, and how.
     reply: Option<(Token, ReplyKind)>,
 }
 
@@ -83,6 +86,8 @@ struct TailEntry {
 enum ReplyKind {
     Persisted,
     Done,
+    /// When the index shows the op, and not before: an append (ADR 15).
+    Applied,
 }
 
 /// A put whose outcome is not applied yet.
@@ -103,9 +108,17 @@ struct OpenPut {
 
 impl OpenPut {
     fn put(&self) -> &Put {
-        match &*self.put {
-            Op::Put(put) => put,
-            other => unreachable!("only puts are open, not {other:?}"),
+        match self.put.put() {
+            Some(put) => put,
+            None => unreachable!("only puts are open, not {:?}", self.put),
+        }
+    }
+
+    /// How many replicas must have its data before its client is answered.
+    fn enough(&self, given: usize) -> usize {
+        match self.put.enough() {
+            0 => given,
+            enough => usize::from(enough),
         }
     }
 }
@@ -178,8 +191,12 @@ pub struct Pg {
     /// Copies that are being made or given up.
     refills: Refills,
     lv_asked: bool,
+    /// When it was said last that there is none; `None` if one came since.
+    pool_empty_ms: Option<u64>,
     /// Replicas that failed since the last tick.
     lv_failures: u32,
+    /// When replicas out of reach were asked last to open again.
+    reopened_ms: u64,
     /// Calls that wait for space.
     starved: VecDeque<(Token, Call)>,
     /// Barriers: pass when everything through the op is applied and no put up to it is open.
@@ -399,11 +416,8 @@ impl Pg {
 
 /// The chunk of a put with data.
 fn chunk_of(op: &Op) -> Option<&Chunk> {
-    match op {
-        Op::Put(put) => match &put.body {
-            Body::Chunk(chunk) => Some(chunk),
-            _ => None,
-        },
+    match &op.put()?.body {
+        Body::Chunk(chunk) => Some(chunk),
         _ => None,
     }
 }
@@ -412,7 +426,7 @@ fn chunk_of(op: &Op) -> Option<&Chunk> {
 fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
     use larder_types::UploadId;
     match op {
-        Op::Put(put) => match (&put.target, &put.body) {
+        Op::Put(put) | Op::PutEnough { put, .. } => match (&put.target, &put.body) {
             (Target::Version, Body::Stream { stream, .. }) => {
                 [Some(Slot::Version(put.bucket, put.key.clone())), Some(Slot::Stream(*stream))]
             }
@@ -428,6 +442,13 @@ fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         }
         Op::CompleteUpload { bucket, key, upload, .. } => {
             [Some(Slot::Version(*bucket, key.clone())), Some(Slot::Upload(*upload))]
+        }
+        Op::Append(append) => {
+            let stream = match &append.body {
+                Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
+                _ => None,
+            };
+            [Some(Slot::Version(append.bucket, append.key.clone())), stream]
         }
         Op::CreateUpload { .. } => [Some(Slot::Upload(UploadId { pg, op: id })), None],
         Op::AbortUpload { upload, .. } => [Some(Slot::Upload(*upload)), None],

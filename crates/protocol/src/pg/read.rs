@@ -5,8 +5,10 @@ use larder_types::{
 };
 
 use super::append::answer_of;
+use super::pieces::appended_before;
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
+use crate::index::{Index, IndexError};
 use crate::limits::WAITING_CALLS_MAX;
 use crate::message::{Answer, Call, Effect, Outbox, Refusal, Token};
 
@@ -40,7 +42,14 @@ impl Pg {
     }
 
     /// Answers a repeat of a request that became the op at `seq`.
-    pub(super) fn repeat(&mut self, token: Token, known: Remembered, out: &mut Outbox) {
+    pub(super) fn repeat(
+        &mut self,
+        token: Token,
+        call: &Call,
+        known: Remembered,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
         let seq = known.op.seq;
         if let Some(open) = self.open.get(&seq) {
             let (chunk, clock) = (&open.chunk, open.put().metax.clock);
@@ -50,11 +59,14 @@ impl Pg {
             out.push(Effect::Reply { token, answer });
             if seq <= self.commit {
                 out.push(Effect::Reply { token, answer: Answer::Persisted { grant } });
-                return;
+                return Ok(());
             }
         }
         let commit = self.commit;
         match self.tail_at_mut(seq) {
+            Some(tail) if matches!(*tail.entry.op, Op::Append(_)) => {
+                tail.reply = Some((token, ReplyKind::Applied));
+            }
             Some(tail) if seq > commit => {
                 let kind = match super::chunk_of(&tail.entry.op) {
                     Some(_) => ReplyKind::Persisted,
@@ -68,10 +80,14 @@ impl Pg {
             }
             None if known.revoked => self.refuse(token, Refusal::Revoked, out),
             None => {
-                let answer = Answer::Done { op: known.op, clock: known.clock };
+                let answer = match call {
+                    Call::Append(append) => appended_before(append, known, index)?,
+                    _ => Answer::Done { op: known.op, clock: known.clock },
+                };
                 out.push(Effect::Reply { token, answer });
             }
         }
+        Ok(())
     }
 
     pub(super) fn barrier(&mut self, token: Token, out: &mut Outbox) {
@@ -149,6 +165,8 @@ impl Pg {
             let Some(tail) = self.tail_at(seq) else { continue };
             return match &*tail.entry.op {
                 Op::Delete { .. } => Visible::Version(None),
+                // Nobody was answered before the index shows it.
+                Op::Append(_) => continue,
                 Op::Put(put) if matches!(put.body, Body::Inline(_)) => {
                     let (metax, body) = (put.metax.clone(), put.body.clone());
                     let op = tail.entry.id;

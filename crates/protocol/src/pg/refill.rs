@@ -25,14 +25,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, Chunk, Grant, Holders, HoldersChange, LvId, Op, OpId, OpSeq, PartRow, ServerId,
+    Body, Chunk, Grant, Holders, HoldersChange, LvId, Op, OpId, OpSeq, PartRow, PieceRow, ServerId,
     VersionRow,
 };
 
 use super::Pg;
 use crate::index::{Index, IndexError};
 use crate::limits::{
-    HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECTS_MAX, TAIL_OPS_MAX,
+    HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECT_TRIES_MAX, SUSPECTS_MAX,
+    TAIL_OPS_MAX,
 };
 use crate::manager::state::MapVersion;
 use crate::message::{Effect, Outbox};
@@ -80,13 +81,24 @@ struct UnderWay {
     grant: Grant,
 }
 
+/// A copy that a reader or the scrub found damaged.
+#[derive(Debug)]
+struct Suspect {
+    /// The reason to walk that it is.
+    reason: u64,
+    /// The walk under way has met its chunk, and another copy that it can be made from sooner or later.
+    is_met: bool,
+    /// Walks that have met it in vain.
+    tries: u32,
+}
+
 /// What a primary remembers of all this, for one view.
 #[derive(Debug, Default)]
 pub(super) struct Refills {
     /// Copies under way, by row.
     under_way: BTreeMap<Bytes, UnderWay>,
-    /// Copies that readers found damaged, each with the reason to walk that it is.
-    suspects: BTreeMap<(Grant, ServerId), u64>,
+    /// Copies that were found damaged.
+    suspects: BTreeMap<(Grant, ServerId), Suspect>,
     /// Changes that have no op yet.
     changes: Vec<HoldersChange>,
     /// Reasons to walk so far.
@@ -98,6 +110,20 @@ pub(super) struct Refills {
 impl Refills {
     pub(super) fn want_walk(&mut self) {
         self.reasons += 1;
+    }
+
+    /// Copies of a chunk that are suspected stay so if there are others.
+    fn meet(&mut self, space: &VolumeGroup, chunk: &Chunk, suspected: Holders) {
+        let Some(info) = space.info(chunk.lv) else { return };
+        if chunk.holders.common(info.present()).without(suspected).is_empty() {
+            return;
+        }
+        for replica in suspected.iter() {
+            let at = (chunk.grant, info.replicas[replica].server);
+            if let Some(suspect) = self.suspects.get_mut(&at) {
+                suspect.is_met = true;
+            }
+        }
     }
 
     /// The oldest grant of a copy under way.
@@ -154,6 +180,7 @@ impl Pg {
             return Ok(Considered::default());
         };
         let need = space.need(&chunk, suspected);
+        self.refills.meet(space, &chunk, suspected);
         let unmet = need.absent.union(need.leaving);
         let (good, gives_up) = (need.good.count(), false);
         let mut considered = Considered { unmet, good, gives_up, refill: None };
@@ -172,8 +199,13 @@ impl Pg {
         Ok(considered)
     }
 
+    /// Whether a copy is being made of a row's chunk for this replica.
+    pub(super) fn is_refilled(&self, row: &[u8], replica: usize) -> bool {
+        self.refills.under_way.get(row).is_some_and(|under_way| under_way.to == replica)
+    }
+
     /// The chunk that a row has now, if it is still the one under this grant.
-    fn shown(
+    pub(super) fn shown(
         &self,
         row: &[u8],
         grant: Grant,
@@ -243,8 +275,7 @@ impl Pg {
 
     /// A put is in the index by now with these holders.
     pub(super) fn note_holders(&mut self, chunk: &Chunk) {
-        let is_met = |space: &VolumeGroup| space.need(chunk, Holders::default()).is_met();
-        if self.space.as_ref().is_some_and(|space| !is_met(space)) {
+        if self.space.as_ref().is_some_and(|space| !space.has_all(chunk)) {
             self.refills.want_walk();
         }
     }
@@ -258,20 +289,32 @@ impl Pg {
         }
     }
 
-    /// A copy is damaged, a reader says. It is made anew from another, if the chunk is there still.
+    /// Whether a copy is known to be damaged, and is to be made anew.
+    #[must_use]
+    pub fn is_suspected(&self, grant: Grant, server: ServerId) -> bool {
+        self.refills.suspects.contains_key(&(grant, server))
+    }
+
+    /// A copy is damaged, a reader or the scrub says. It is made anew from another, if the chunk is there still.
     pub(super) fn suspect(&mut self, grant: Grant, server: ServerId) {
         let refills = &mut self.refills;
         if refills.suspects.len() < SUSPECTS_MAX && !refills.suspects.contains_key(&(grant, server))
         {
             refills.want_walk();
-            refills.suspects.insert((grant, server), refills.reasons);
+            let suspect = Suspect { reason: refills.reasons, is_met: false, tries: 0 };
+            refills.suspects.insert((grant, server), suspect);
         }
     }
 
     /// A walk is through.
     pub(super) fn walked(&mut self, walk: u64, unmet: &BTreeSet<(LvId, usize)>, out: &mut Outbox) {
-        // What it has found of these is mended, or will be found again.
-        self.refills.suspects.retain(|_, reason| *reason > walk);
+        // What was mended is forgotten already. What is not there any more, or has no other copy, is now; and so is
+        // what could not be mended for long: it will be found again.
+        self.refills.suspects.retain(|_, suspect| {
+            let is_met = std::mem::take(&mut suspect.is_met);
+            suspect.tries += u32::from(is_met);
+            suspect.reason > walk || (is_met && suspect.tries < SUSPECT_TRIES_MAX)
+        });
         let Some(space) = self.space.as_ref().filter(|_| walk == self.refills.reasons) else {
             return;
         };
@@ -308,12 +351,13 @@ impl Pg {
 /// another kind.
 ///
 /// # Errors
-/// [`IndexError`] if it cannot be read.
+/// [`IndexError`] if the row cannot be read.
 pub fn chunk_in(row: &[u8], value: &[u8]) -> Result<Option<Chunk>, IndexError> {
     let body = match row.first() {
         Some(b'K') => return Ok(Some(decode::<Chunk>("chunk row", value)?)),
         Some(b'P') => decode::<PartRow>("part row", value)?.body,
         Some(b'V') => decode::<VersionRow>("version row", value)?.body,
+        Some(b'W') => decode::<PieceRow>("piece row", value)?.body,
         _ => return Ok(None),
     };
     Ok(if let Body::Chunk(chunk) = body { Some(chunk) } else { None })
@@ -345,6 +389,10 @@ pub(super) fn with_chunk(
         Some(b'V') => {
             let mut version: VersionRow = decode("version row", value)?;
             in_body(&mut version.body).then(|| encode(&version))
+        }
+        Some(b'W') => {
+            let mut piece: PieceRow = decode("piece row", value)?;
+            in_body(&mut piece.body).then(|| encode(&piece))
         }
         _ => None,
     })

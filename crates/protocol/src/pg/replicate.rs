@@ -15,12 +15,26 @@
 use std::sync::Arc;
 
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
+use serde::{Deserialize, Serialize};
 
 use super::refill::Refills;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
 use crate::limits::{HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
-use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal, Report};
+use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
+
+/// What a member or learner has when it meets a primary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Whether its rows are all there; if not, it has nothing.
+    pub is_whole: bool,
+    /// Its last op.
+    pub last: OpId,
+    /// The op at its commit point.
+    pub prev: OpId,
+    /// Its ops above that.
+    pub entries: Vec<LogEntry>,
+}
 
 /// What a primary knows of one that follows it.
 #[derive(Debug, Clone)]
@@ -105,6 +119,7 @@ impl Pg {
         self.space = None;
         self.refills = Refills::default();
         self.lv_asked = false;
+        self.pool_empty_ms = None;
         self.reports.clear();
         self.levelled = false;
         self.heard = false;

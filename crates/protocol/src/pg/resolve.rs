@@ -6,15 +6,15 @@
 //!    drained, or has answered the `Open` of a later view, which does the same; nor before every other
 //!    replica has done so too, or is out of reach.
 //! 2. If any copy verifies the put rolls forward, with the copies that do. It is revoked only when every
-//!    replica was looked at and none verifies, or when one was fenced before it ever acknowledged the
-//!    data: every replica must, before a client is told. Anything else stays in doubt and is asked
-//!    again.
+//!    replica was looked at and none verifies, or when so many were fenced before they ever acknowledged the
+//!    data that too few are left for a client to have been told: as many must as the put names, or all. Anything
+//!    else stays in doubt and is asked again.
 
 use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 
 use super::{Pg, Role};
 use crate::index::{Index, IndexError};
-use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX};
+use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS};
 use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
 use crate::rebuild::Space;
 use crate::space::{FreeRuns, LvInfo, VolumeGroup};
@@ -120,7 +120,7 @@ impl Pg {
         }
     }
 
-    /// A replica is out of reach, or its disk is out: its LV takes nothing more in this view.
+    /// A replica is out of reach, or its disk is out: its LV takes nothing more until it answers again.
     fn replica_failed(
         &mut self,
         lv: LvId,
@@ -129,7 +129,7 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
         let Some(space) = self.space_mut() else { return Ok(()) };
-        space.close(lv, replica);
+        let is_news = space.close(lv, replica);
         let is_alone = space.present(lv).count() == 1;
         let mut fenced = Vec::new();
         let mut asked = Vec::new();
@@ -145,6 +145,9 @@ impl Pg {
             self.decide(grant, index, out)?;
         }
         self.resolve_older_views(index, out)?;
+        if !is_news {
+            return Ok(());
+        }
         if is_alone || self.lv_failures >= LV_FAILURES_MAX {
             for (token, _) in std::mem::take(&mut self.starved) {
                 self.refuse(token, Refusal::DiskFailed, out);
@@ -186,16 +189,19 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
         let lost = self.lost_of(grant);
-        let Some((replicas, resolution, _)) = self.resolving(grant) else { return Ok(()) };
+        let enough = self.enough(grant);
+        let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return Ok(()) };
         let looked_at = resolution.verified.union(resolution.mismatched);
         if !resolution.verifying || !replicas.without(looked_at.union(resolution.gone)).is_empty() {
             return Ok(());
         }
         let holders = resolution.verified;
         let is_nowhere = replicas.without(resolution.mismatched.union(lost)).is_empty();
+        // So many never had it that no client was told.
+        let may_have = chunk.holders.union(replicas).without(resolution.unacknowledged).count();
         let outcome = if !holders.is_empty() {
             Outcome::Committed { attempt: grant.attempt, holders }
-        } else if is_nowhere || !resolution.unacknowledged.is_empty() {
+        } else if is_nowhere || may_have < enough {
             Outcome::Revoked
         } else {
             resolution.failed = true;
@@ -225,6 +231,13 @@ impl Pg {
     /// Replicas that are to be given an open put's data.
     pub(super) fn given(&self, chunk: &Chunk) -> Holders {
         self.space.as_ref().map_or(chunk.holders, |space| given(space, chunk))
+    }
+
+    /// How many replicas must have had an open put's data for its client to have been told.
+    fn enough(&self, grant: Grant) -> usize {
+        let Some(open) = self.open.get(&grant.op.seq) else { return 0 };
+        let given = open.chunk.holders.union(self.given(&open.chunk)).count();
+        if self.planted.takes_policies_for_all() { given } else { open.enough(given) }
     }
 
     /// Replicas of an open put's LV that are gone for good.
@@ -289,6 +302,15 @@ impl Pg {
         }
     }
 
+    /// Asks replicas that were out of reach to open again. The floor is one that every replica may be given at any
+    /// time: what was granted below it and is still open was not written there, or has been.
+    fn reopen(&self, out: &mut Outbox) {
+        let Some(space) = self.space.as_ref() else { return };
+        for (info, gone) in space.closed() {
+            self.open_lv(info, gone.iter(), self.applied.seq.next(), out);
+        }
+    }
+
     /// An LV is new, or its replicas have changed.
     pub(super) fn take_lv(
         &mut self,
@@ -301,6 +323,7 @@ impl Pg {
         match space.info(info.lv) {
             None => {
                 self.lv_asked = false;
+                self.pool_empty_ms = None;
                 let runs = FreeRuns::whole(info.blocks);
                 space.add(info.clone(), runs);
                 self.open_lv(&info, info.present().iter(), OpSeq(0), out);
@@ -322,6 +345,7 @@ impl Pg {
     /// give some back.
     pub(super) fn pool_empty(&mut self, out: &mut Outbox) {
         self.lv_asked = false;
+        self.pool_empty_ms = Some(self.now_ms);
         if self.space.as_ref().is_some_and(VolumeGroup::regains) {
             return;
         }
@@ -367,6 +391,10 @@ impl Pg {
         }
         self.lv_failures = 0;
         let now_ms = self.now_ms;
+        if now_ms >= self.reopened_ms.saturating_add(LV_REOPEN_MS) {
+            self.reopened_ms = now_ms;
+            self.reopen(out);
+        }
         if let Some(space) = self.space_mut() {
             space.offer_again(now_ms);
             space.forget_orders(now_ms);

@@ -130,6 +130,7 @@ pub fn owner(row: &[u8], value: &[u8], pg_count: u32) -> Result<Option<PgId>, In
         Some(b'K') => Some(decode::<Chunk>("chunk row", value)?.grant.pg),
         Some(b'O') => Some(decode::<PgId>("open stream row", value)?),
         Some(b'P') => Some(rows::parse_part(row).ok_or_else(unreadable)?.pg),
+        Some(b'W') => Some(rows::parse_piece(row).ok_or_else(unreadable)?.1.pg),
         Some(b'U' | b'V') => {
             let (bucket, key, _) = rows::parse_keyed(row).ok_or_else(unreadable)?;
             Some(pg_of(bucket, &key, pg_count))
@@ -160,7 +161,7 @@ impl Pg {
         let open = self.open.range(..=at.seq).filter(|_| !without_open).map(|(_, open)| {
             let mut put = open.put().clone();
             put.body = Body::Chunk(open.chunk.clone());
-            let entry = LogEntry { id: open.id, op: Op::Put(Box::new(put)).into() };
+            let entry = LogEntry { id: open.id, op: Op::of_put(put, open.put.enough()).into() };
             OpenEntry { entry, superseded: open.superseded }
         });
         SnapshotHeader {

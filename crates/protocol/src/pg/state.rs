@@ -113,6 +113,8 @@ impl Recovering {
                 space: None,
                 refills: Refills::default(),
                 lv_asked: false,
+                pool_empty_ms: None,
+                reopened_ms: 0,
                 lv_failures: 0,
                 starved: VecDeque::new(),
                 barriers: Vec::new(),
@@ -233,7 +235,7 @@ fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
     }
     for slot in super::slots_of(entry.id, pg.id, &entry.op).into_iter().flatten() {
         let ends = super::chunk_of(&entry.op).is_none() && matches!(slot, Slot::Version(..));
-        if ends && !matches!(*entry.op, Op::SetTags { .. }) {
+        if ends && !matches!(*entry.op, Op::SetTags { .. } | Op::Append(_)) {
             pg.supersede_key(&slot, entry.id.seq);
         }
     }

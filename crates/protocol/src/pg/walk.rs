@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use larder_types::codec::decode;
 use larder_types::{Chunk, LvId, PgId, View};
 
-use super::{Pg, Refill};
+use super::{Pg, Refill, chunk_in, owner};
 use crate::index::{Index, IndexError};
+use crate::limits::{WALK_LOOK_MS, WALK_PAUSE_MS_MAX};
 use crate::message::Event;
 
 /// What a walk is to find out for a PG.
@@ -83,8 +85,13 @@ impl Walk {
         if considered.good > self.good_max {
             self.left = Some(self.left.map_or(considered.good, |left| left.min(considered.good)));
         }
-        self.has_changed |= considered.refill.is_some() || considered.gives_up;
+        self.has_changed |= considered.gives_up;
         Ok(considered.refill)
+    }
+
+    /// A copy that it asked for was made.
+    pub fn copied(&mut self) {
+        self.has_changed = true;
     }
 
     /// What a PG is told when all rows were looked at and all copies were made or failed; `None` if it is in another
@@ -107,9 +114,68 @@ impl Walk {
         self.left.unwrap_or(1)
     }
 
+    /// Why it walks: the number of each PG's reasons, and the view in which they are counted.
+    fn reasons(&self) -> BTreeMap<PgId, (View, u64)> {
+        self.pgs.iter().map(|(pg, walked)| (*pg, (walked.view, walked.number))).collect()
+    }
+
     /// Chunks that lacked something, by the number of copies that can be read.
     #[must_use]
     pub fn lacking(&self) -> &BTreeMap<usize, u64> {
         &self.lacking
     }
+}
+
+/// When to walk: soon where there is a reason that no walk has dealt with, ever more seldom where one could do
+/// nothing about it.
+#[derive(Debug, Default)]
+pub struct Rhythm {
+    /// What the last walk had for reasons.
+    reasons: BTreeMap<PgId, (View, u64)>,
+    pause_ms: u64,
+    ended_ms: u64,
+}
+
+impl Rhythm {
+    /// Whether a walk with these reasons begins now.
+    #[must_use]
+    pub fn is_due(&self, now_ms: u64, walk: &Walk) -> bool {
+        let is_news = walk.reasons().iter().any(|(pg, why)| self.reasons.get(pg) != Some(why));
+        is_news || now_ms >= self.ended_ms + self.pause_ms
+    }
+
+    /// A walk is over.
+    pub fn ended(&mut self, now_ms: u64, walk: &Walk) {
+        let longer = (2 * self.pause_ms).clamp(WALK_LOOK_MS, WALK_PAUSE_MS_MAX);
+        // Where nothing can be done now it is not tried at once again.
+        self.pause_ms = if walk.has_effect() { 0 } else { longer };
+        (self.reasons, self.ended_ms) = (walk.reasons(), now_ms);
+    }
+
+    /// Nobody wants a walk.
+    pub fn rests(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The chunk that a row of the index has, with the PG whose row it is; `None` if it has none, or if the PG is not one
+/// of those that are wanted.
+///
+/// # Errors
+/// [`IndexError`] if the row cannot be read.
+pub fn chunk_at(
+    row: &[u8],
+    value: &[u8],
+    pg_count: u32,
+    is_wanted: impl FnOnce(PgId) -> bool,
+) -> Result<Option<(PgId, Chunk)>, IndexError> {
+    // Of this table alone the row does not say whose it is.
+    if row.first() == Some(&b'K') {
+        let chunk: Chunk = decode("chunk row", value)?;
+        return Ok(is_wanted(chunk.grant.pg).then_some((chunk.grant.pg, chunk)));
+    }
+    let Some(pg) = owner(row, value, pg_count)?.filter(|pg| is_wanted(*pg)) else {
+        return Ok(None);
+    };
+    Ok(chunk_in(row, value)?.map(|chunk| (pg, chunk)))
 }

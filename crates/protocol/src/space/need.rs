@@ -57,14 +57,14 @@ impl Lv {
         self.leaving.keys().fold(Holders::default(), |all, replica| all.with(*replica))
     }
 
-    fn lost(&self) -> Holders {
+    pub(super) fn lost(&self) -> Holders {
         let lost = self.leaving.iter().filter(|(_, leaving)| leaving.is_lost);
         lost.fold(Holders::default(), |all, (replica, _)| all.with(*replica))
     }
 
     /// What a chunk lacks, if the copies of these replicas are not to be trusted.
     fn need(&self, chunk: &Chunk, suspected: Holders) -> Need {
-        let (present, leaving) = (self.info.present(), self.leaving());
+        let (present, leaving) = (self.present, self.leaving());
         let holders = chunk.holders.common(present);
         let stay = present.without(leaving);
         let absent = stay.without(holders);
@@ -92,13 +92,21 @@ impl VolumeGroup {
     /// Replicas of an LV that are there.
     #[must_use]
     pub fn present(&self, lv: LvId) -> Holders {
-        self.lvs.get(&lv).map(|lv| lv.info.present()).unwrap_or_default()
+        self.lvs.get(&lv).map(|lv| lv.present).unwrap_or_default()
     }
 
     /// Replicas of an LV that are gone for good and have not been dropped yet.
     #[must_use]
     pub fn lost(&self, lv: LvId) -> Holders {
         self.lvs.get(&lv).map(Lv::lost).unwrap_or_default()
+    }
+
+    /// Whether a chunk has a copy wherever one should be, as nearly all have.
+    #[must_use]
+    pub fn has_all(&self, chunk: &Chunk) -> bool {
+        let has_all =
+            |lv: &Lv| lv.leaving.is_empty() && chunk.holders.common(lv.present) == lv.present;
+        self.lvs.get(&chunk.lv).is_none_or(has_all)
     }
 
     /// What a chunk lacks, if the copies of these replicas are not to be trusted; nothing in an LV that the group
@@ -118,10 +126,11 @@ impl VolumeGroup {
     pub fn update(&mut self, info: LvInfo) -> Vec<usize> {
         let Some(lv) = self.lvs.get_mut(&info.lv) else { return Vec::new() };
         let before = std::mem::replace(&mut lv.info, info);
-        let (was, is) = (before.present(), lv.info.present());
+        lv.present = lv.info.present();
+        let (was, is) = (before.present(), lv.present);
         lv.floors.resize(lv.info.replicas.len(), None);
         let place = |info: &LvInfo, index: usize| {
-            info.replicas.get(index).map(|it| (it.server, it.disk, it.pv))
+            info.replicas.get(index).map(|it| (it.server, it.boot, it.disk, it.pv))
         };
         let changed = |index: &usize| place(&before, *index) != place(&lv.info, *index);
         let fresh: Vec<usize> =
@@ -148,7 +157,7 @@ impl VolumeGroup {
         is_lost: bool,
         now_ms: u64,
     ) -> bool {
-        let Some(lv) = self.lvs.get_mut(&id).filter(|lv| lv.info.present().has(replica)) else {
+        let Some(lv) = self.lvs.get_mut(&id).filter(|lv| lv.present.has(replica)) else {
             return false;
         };
         if is_lost {

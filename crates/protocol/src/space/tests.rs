@@ -25,14 +25,14 @@ fn floor(seq: u64) -> GrantKey {
 #[test]
 fn space_is_given_only_after_every_replica_opened() {
     let mut group = VolumeGroup::new(View(3));
-    assert_eq!(group.allocate(1), Err(NoSpace::NeedLv));
+    assert_eq!(group.allocate(1, 0), Err(NoSpace::NeedLv));
     group.add(info(), FreeRuns::whole(100));
     group.floor_acknowledged(LvId(1), 0, floor(0));
-    assert_eq!(group.allocate(1), Err(NoSpace::Opening));
+    assert_eq!(group.allocate(1, 0), Err(NoSpace::Opening));
     group.floor_acknowledged(LvId(1), 1, GrantKey { view: View(2), seq: OpSeq(9) });
-    assert_eq!(group.allocate(1), Err(NoSpace::Opening), "another view's answer counts not");
+    assert_eq!(group.allocate(1, 0), Err(NoSpace::Opening), "another view's answer counts not");
     group.floor_acknowledged(LvId(1), 1, floor(0));
-    assert_eq!(group.allocate(1), Ok((LvId(1), vec![Extent { first: 0, blocks: 1 }])));
+    assert_eq!(group.allocate(1, 0), Ok((LvId(1), vec![Extent { first: 0, blocks: 1 }])));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn freed_space_waits_for_the_lowest_floor() {
     group.add(info(), FreeRuns::whole(100));
     group.floor_acknowledged(LvId(1), 0, floor(0));
     group.floor_acknowledged(LvId(1), 1, floor(0));
-    let (lv, extents) = group.allocate(40 * BLOCK_BYTES).unwrap();
+    let (lv, extents) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
     group.free(lv, &extents, floor(7), Planted::None);
     assert!(group.raises_due(OpSeq(7), true).is_empty(), "a floor at the op itself frees nothing");
     assert!(!group.regains());
@@ -57,16 +57,35 @@ fn freed_space_waits_for_the_lowest_floor() {
 }
 
 #[test]
+fn a_replica_that_is_back_is_asked_again_for_the_floor_that_it_missed() {
+    let mut group = VolumeGroup::new(View(3));
+    group.add(info(), FreeRuns::whole(100));
+    (0..2).for_each(|replica| group.floor_acknowledged(LvId(1), replica, floor(0)));
+    let (lv, extents) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
+    group.free(lv, &extents, floor(7), Planted::None);
+    assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
+    group.floor_acknowledged(lv, 0, floor(8));
+    assert!(group.close(lv, 1));
+    assert!(!group.close(lv, 1), "that is no news");
+    assert_eq!(group.closed().count(), 1);
+    group.floor_acknowledged(lv, 1, floor(5));
+    assert_eq!(group.closed().count(), 0);
+    assert_eq!(group.raises_due(OpSeq(8), true), vec![FloorRaise { lv, floor: floor(8) }]);
+    group.floor_acknowledged(lv, 1, floor(8));
+    assert_eq!(group.usage().waiting, 0);
+}
+
+#[test]
 fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     let mut group = VolumeGroup::new(View(3));
     group.add(info(), FreeRuns::whole(100));
     group.floor_acknowledged(LvId(1), 0, floor(0));
     group.floor_acknowledged(LvId(1), 1, floor(0));
-    let (lv, written) = group.allocate(40 * BLOCK_BYTES).unwrap();
-    let (_, refused) = group.allocate(20 * BLOCK_BYTES).unwrap();
+    let (lv, written) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
+    let (_, refused) = group.allocate(20 * BLOCK_BYTES, 0).unwrap();
     group.withhold(lv, &refused, 1_000);
     assert_eq!(group.usage(), SpaceUse { total: 100, free: 0, waiting: 0, withheld: 40 });
-    assert_eq!(group.allocate(1), Err(NoSpace::DiskFull), "another LV would be as full");
+    assert_eq!(group.allocate(1, 0), Err(NoSpace::DiskFull), "another LV would be as full");
     // Space that was written to is given again; that of the refused put is not.
     group.free(lv, &refused, floor(6), Planted::None);
     group.free(lv, &written, floor(7), Planted::None);
@@ -74,15 +93,15 @@ fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     group.floor_acknowledged(lv, 0, floor(8));
     group.floor_acknowledged(lv, 1, floor(8));
     assert_eq!(group.usage(), SpaceUse { total: 100, free: 40, waiting: 0, withheld: 60 });
-    let (_, again) = group.allocate(30 * BLOCK_BYTES).unwrap();
+    let (_, again) = group.allocate(30 * BLOCK_BYTES, 0).unwrap();
     assert_eq!(again, vec![Extent { first: 0, blocks: 30 }]);
-    assert_eq!(group.allocate(20 * BLOCK_BYTES), Err(NoSpace::DiskFull));
+    assert_eq!(group.allocate(20 * BLOCK_BYTES, 0), Err(NoSpace::DiskFull));
     assert!(group.wants_tick());
     group.offer_again(1_000 + WITHHELD_MS - 1);
     assert_eq!(group.usage().withheld, 60);
     group.offer_again(1_000 + WITHHELD_MS);
     assert_eq!(group.usage(), SpaceUse { total: 100, free: 70, waiting: 0, withheld: 0 });
-    assert_eq!(group.allocate(20 * BLOCK_BYTES).unwrap().1[0].first, 30);
+    assert_eq!(group.allocate(20 * BLOCK_BYTES, 0).unwrap().1[0].first, 30);
 }
 
 #[test]
@@ -104,8 +123,8 @@ fn a_full_volume_takes_no_objects() {
     group.add(info(), FreeRuns::whole(100));
     group.floor_acknowledged(LvId(1), 0, floor(0));
     group.floor_acknowledged(LvId(1), 1, floor(0));
-    assert!(group.allocate(85 * BLOCK_BYTES).is_ok());
-    assert_eq!(group.allocate(1), Err(NoSpace::NeedLv));
+    assert!(group.allocate(85 * BLOCK_BYTES, 0).is_ok());
+    assert_eq!(group.allocate(1, 0), Err(NoSpace::NeedLv));
 }
 
 proptest! {

@@ -1,9 +1,9 @@
 //! Puts in doubt: fence, then verify, then decide (DESIGN §7), also over a restart.
 
-use crate::support::{LV_BLOCKS, Member, key, mismatch, unacknowledged};
+use crate::support::{LV_BLOCKS, Member, data, key, mismatch, put, unacknowledged};
 use larder_protocol::limits::GRANT_MS_MAX;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Event, Refusal};
-use larder_types::{Body, Grant, Holders};
+use larder_types::{Body, Condition, Grant, Holders};
 
 /// A put whose METAX is durable and whose proxy gives it up; the requests that follow.
 fn abandoned(replicas: usize) -> (Member, Grant, Vec<(usize, DataRequest)>) {
@@ -254,4 +254,69 @@ fn nothing_is_served_before_the_space_is_known() {
     member.serve(1);
     let get = member.read("k");
     assert_eq!(member.answers(get), [Answer::AskIndex]);
+}
+
+/// A put of which so many copies are enough, given to three replicas and abandoned; all have fenced it.
+fn fenced(enough: u8) -> (Member, Grant) {
+    let mut member = Member::alone(3);
+    let request = member.request();
+    let mut call = put(request, "k", data(1), Condition::default());
+    if let Call::Put(put) = &mut call {
+        put.enough = enough;
+    }
+    let token = member.call(call);
+    let grant = member.granted(token);
+    member.settle();
+    member.call(Call::Abandon { op: grant.op, disk_full: false });
+    (0..3).for_each(|replica| member.answer(replica, DataAnswer::Voided(grant)));
+    (member, grant)
+}
+
+#[test]
+fn a_put_is_revoked_only_when_too_few_can_have_had_it_for_its_client_to_be_told() {
+    for (enough, never_had, is_revoked) in
+        [(0, 1, true), (2, 1, false), (2, 2, true), (1, 2, false), (1, 3, true), (3, 1, true)]
+    {
+        let (mut member, grant) = fenced(enough);
+        for replica in 0..3 {
+            let is_unacknowledged = replica < never_had;
+            // The last to be looked at cannot be reached, unless all say that they never had it.
+            let answer = match is_unacknowledged {
+                true => DataAnswer::Mismatch { grant, is_unacknowledged },
+                false => DataAnswer::Failed,
+            };
+            member.answer(replica, answer);
+        }
+        let open = member.pg.gauges().open_puts;
+        member.settle();
+        let left = member.pg.gauges().open_puts;
+        assert_eq!((open, left == 0), (1, is_revoked), "{enough} of 3, {never_had} never had it");
+        assert!(member.row("k").is_none());
+    }
+}
+
+#[test]
+fn what_a_put_waits_for_survives_a_restart() {
+    let (member, grant) = fenced(2);
+    let mut member = member.restart();
+    member.begin(2, &[1]);
+    member.serve(3);
+    (0..3).for_each(|replica| member.answer(replica, DataAnswer::Floor(key(2, 0))));
+    member.answer(0, DataAnswer::Mismatch { grant, is_unacknowledged: true });
+    member.answer(1, DataAnswer::Failed);
+    member.answer(2, DataAnswer::Failed);
+    member.settle();
+    assert_eq!(member.pg.gauges().open_puts, 1, "the other two may have had it");
+}
+
+#[test]
+fn a_put_that_needs_more_copies_than_a_volume_has_is_refused() {
+    let mut member = Member::alone(2);
+    let request = member.request();
+    let mut call = put(request, "k", data(1), Condition::default());
+    if let Call::Put(put) = &mut call {
+        put.enough = 3;
+    }
+    let token = member.call(call);
+    assert_eq!(member.refusal(token), Refusal::TooFewCopies);
 }

@@ -1,8 +1,11 @@
 //! One placement group, driven by hand: each test states an event and looks at the effects.
 
+mod appends;
 mod doubt;
 mod puts;
+mod reach;
 mod refill;
+mod scrub;
 mod snapshots;
 mod support;
 mod views;

@@ -352,7 +352,13 @@ fn a_put_that_met_a_full_disk_is_tried_again_where_data_was_before() {
     };
     assert_eq!(extents[..], [Extent { first: 0, blocks: 20 }]);
     let too_large = member.put_data("more", 30);
+    assert!(member.effects.contains(&Effect::NeedLv), "another disk may have room");
+    member.step(Event::PoolEmpty);
     assert_eq!(member.refusal(too_large), Refusal::Full);
+    member.effects.clear();
+    let at_once = member.put_data("more", 30);
+    assert_eq!(member.refusal(at_once), Refusal::Full);
+    assert!(!member.effects.contains(&Effect::NeedLv), "it was said a moment ago");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use larder_protocol::limits::SUSPECT_TRIES_MAX;
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
-use larder_protocol::pg::{Refill, Walk, chunk_in};
+use larder_protocol::pg::{Refill, Rhythm, Walk, chunk_at};
 use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
 use larder_types::{DiskId, Grant, Holders, Op, ServerId};
 
@@ -43,7 +44,8 @@ impl Member {
             .expect("a scan");
         let mut refills = Vec::new();
         for (row, value) in rows {
-            if let Some(chunk) = chunk_in(&row, &value).expect("a readable row") {
+            let chunk = chunk_at(&row, &value, 1, |pg| walk.is_for(pg));
+            if let Some((_, chunk)) = chunk.expect("a readable row") {
                 let found = walk.consider(&mut self.pg, (&row, &chunk), &self.table);
                 refills.extend(found.expect("a readable row").map(|refill| *refill));
             }
@@ -367,4 +369,79 @@ fn a_copy_that_a_reader_found_damaged_is_made_anew_from_another() {
     assert!(refills.is_empty());
     pg.end(&walk);
     assert_eq!(pg.holders("a"), ALL, "and none is given up");
+}
+
+#[test]
+fn a_damaged_copy_is_mended_also_when_the_first_try_fails() {
+    let mut pg = Member::alone(3);
+    let grant = pg.store("a", 1, 3);
+    pg.call(larder_protocol::Call::Suspect { grant, server: ServerId(1) });
+    for _ in 0..3 {
+        let (refills, walk) = pg.walk(2);
+        assert_eq!(refills.len(), 1);
+        pg.refilled(&refills[0], false);
+        pg.end(&walk);
+        assert!(pg.pg.wants_walk().is_some() && pg.pg.is_suspected(grant, ServerId(1)));
+    }
+    pg.delete("a");
+    pg.settle();
+    let (refills, walk) = pg.walk(2);
+    assert!(refills.is_empty());
+    pg.end(&walk);
+    assert!(!pg.pg.is_suspected(grant, ServerId(1)), "its object was deleted");
+    assert_eq!(pg.pg.wants_walk(), None);
+    let grant = pg.store("b", 1, 3);
+    pg.call(larder_protocol::Call::Suspect { grant, server: ServerId(1) });
+    let mut walks = 0;
+    while pg.pg.wants_walk().is_some() {
+        let (refills, walk) = pg.walk(2);
+        refills.iter().for_each(|refill| pg.refilled(refill, false));
+        pg.end(&walk);
+        walks += 1;
+        assert!(walks <= SUSPECT_TRIES_MAX + 1, "it is looked for without end");
+    }
+    assert!(walks >= SUSPECT_TRIES_MAX && !pg.pg.is_suspected(grant, ServerId(1)));
+}
+
+/// A walk that found nothing that it could do.
+fn in_vain(pg: &Member) -> Walk {
+    let mut walk = Walk::new(1);
+    walk.add(&pg.pg);
+    walk
+}
+
+#[test]
+fn a_new_reason_to_walk_is_not_kept_waiting_by_walks_that_could_do_nothing() {
+    let mut pg = Member::alone(2);
+    let grant = pg.store("a", 1, 2);
+    pg.widen();
+    let (mut rhythm, mut walks, hour_ms) = (Rhythm::default(), Vec::new(), 3_600_000);
+    for now_ms in (1000..hour_ms).step_by(1000) {
+        if rhythm.is_due(now_ms, &in_vain(&pg)) {
+            rhythm.ended(now_ms, &in_vain(&pg));
+            walks.push(now_ms);
+        }
+    }
+    assert_eq!(walks[..4], [1000, 2000, 4000, 8000], "ever more seldom");
+    let pauses = walks.windows(2).map(|pair| pair[1] - pair[0]);
+    assert_eq!(pauses.max(), Some(120_000), "and never given up");
+    rhythm.ended(hour_ms, &in_vain(&pg));
+    assert!(!rhythm.is_due(hour_ms + 1000, &in_vain(&pg)), "nothing has changed");
+    pg.call(larder_protocol::Call::Suspect { grant, server: ServerId(0) });
+    assert!(rhythm.is_due(hour_ms + 1000, &in_vain(&pg)), "a copy was found damaged");
+}
+
+#[test]
+fn a_walk_whose_copies_all_failed_is_not_repeated_at_once() {
+    let mut pg = Member::alone(2);
+    pg.store("a", 1, 2);
+    pg.widen();
+    let (refills, mut walk) = pg.walk(2);
+    pg.refilled(&refills[0], false);
+    let mut rhythm = Rhythm::default();
+    rhythm.ended(0, &walk);
+    assert!(!rhythm.is_due(500, &walk));
+    walk.copied();
+    rhythm.ended(0, &walk);
+    assert!(rhythm.is_due(500, &walk), "what one copy has changed may let another be made");
 }

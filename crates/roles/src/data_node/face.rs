@@ -6,11 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder, Role};
 use larder_types::limits::CHUNK_BYTES_MAX;
-use larder_types::{Extent, LvId};
+use larder_types::{Chunk, Extent, LvId};
 use larder_volume::{Action, Refusal};
 
 use super::DataNode;
-use crate::data::{action_of, pg_answer};
+use crate::data::{Client, action_of, pg_answer};
 use crate::wire::{DataCall, DataMessage, DataReply, DataService};
 
 /// Answers for a [`DataNode`].
@@ -29,6 +29,7 @@ impl Handler<DataService> for DataFace {
                 if self.0.server.is_full() {
                     return answer(responder, &DataReply::Full);
                 }
+                let client = self.client(from);
                 let bytes = payload.len();
                 let action = Action::Write { lv, grant, extents, data: vec![payload], len };
                 let written = Box::new(move |result: Result<_, Refusal>| {
@@ -41,11 +42,13 @@ impl Handler<DataService> for DataFace {
                         }
                     };
                     answer(responder, &reply);
+                    drop(client);
                 });
                 self.0.server.carry_out(action, bytes, written);
             }
-            DataCall::Read { lv, extents, from, len } => {
-                self.read(lv, extents, from, len, responder)
+            DataCall::Read { lv, extents, from: first, len } => {
+                let wanted = Wanted { lv, extents, first, len, client: self.client(from) };
+                self.read(wanted, responder);
             }
             DataCall::Pg { lv, request } => {
                 if !from.subject.roles.has(Role::Meta) {
@@ -58,6 +61,14 @@ impl Handler<DataService> for DataFace {
                 });
                 self.0.server.carry_out(action, 0, done);
             }
+            DataCall::Verify(chunk) => {
+                if !from.subject.roles.has(Role::Meta) {
+                    tracing::warn!(from = %from.subject, "only meta servers have copies verified");
+                    return;
+                }
+                self.verify(chunk, responder);
+            }
+            DataCall::Load => answer(responder, &DataReply::Load(self.0.server.clients())),
         }
     }
 
@@ -71,29 +82,57 @@ impl Handler<DataService> for DataFace {
     }
 }
 
+/// What is to be read, as it lies there.
+struct Wanted {
+    lv: LvId,
+    extents: Vec<Extent>,
+    first: u32,
+    len: u32,
+    client: Option<Client>,
+}
+
 impl DataFace {
-    fn read(
-        &self,
-        lv: LvId,
-        extents: Vec<Extent>,
-        from: u32,
-        len: u32,
-        responder: Responder<DataService>,
-    ) {
-        let Some(range) = piece(from, len) else {
+    /// What a proxy asks for, a client waits for; meta servers do what nobody waits for.
+    fn client(&self, from: &PeerIdentity) -> Option<Client> {
+        from.subject.roles.has(Role::Proxy).then(|| self.0.server.client())
+    }
+
+    fn read(&self, wanted: Wanted, responder: Responder<DataService>) {
+        let Wanted { lv, extents, first, len, client } = wanted;
+        let Some(range) = piece(first, len) else {
             return answer(responder, &DataReply::Unreadable);
         };
         match self.0.server.read_raw_cached(lv, &extents, range.clone()) {
             Ok(Some(bytes)) => responder.answer(&DataReply::Bytes, bytes),
             Ok(None) => {
                 let server = self.0.server.clone();
-                tokio::task::spawn_blocking(move || match server.read_raw(lv, &extents, range) {
-                    Ok(bytes) => responder.answer(&DataReply::Bytes, bytes),
-                    Err(error) => unreadable(lv, &error, responder),
+                tokio::task::spawn_blocking(move || {
+                    match server.read_raw(lv, &extents, range) {
+                        Ok(bytes) => responder.answer(&DataReply::Bytes, bytes),
+                        Err(error) => unreadable(lv, &error, responder),
+                    }
+                    drop(client);
                 });
             }
             Err(error) => unreadable(lv, &error, responder),
         }
+    }
+
+    /// Verifies a copy beside what the disk's thread does, a few at a time. Those that wait are bounded by what meta
+    /// servers have under way.
+    fn verify(&self, chunk: Box<Chunk>, responder: Responder<DataService>) {
+        let (server, places) = (self.0.server.clone(), self.0.verifying.clone());
+        tokio::spawn(async move {
+            let Ok(place) = places.acquire_owned().await else { return };
+            let verified = tokio::task::spawn_blocking(move || {
+                let state = server.verify_copy(&chunk);
+                answer(responder, &DataReply::Verified(state));
+                drop(place);
+            });
+            if let Err(error) = verified.await {
+                tracing::error!(%error, "a copy could not be verified");
+            }
+        });
     }
 }
 

@@ -13,11 +13,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use larder_protocol::limits::SERVER_BEAT_MS;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::Topology;
 use larder_types::{BootId, DiskId, ServerId};
 use larder_volume::{Action, Answer, Refusal};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio::time::MissedTickBehavior;
 
 use crate::data::DataServer;
@@ -37,6 +39,8 @@ pub struct DataNode {
     /// Tells the managers of this run.
     presence: OnceLock<Presence>,
     running: Mutex<Option<Running>>,
+    /// Places for copies that are verified.
+    verifying: Arc<Semaphore>,
 }
 
 /// What ends when the server is closed.
@@ -98,13 +102,31 @@ impl DataNode {
         self.server.carry_out(Action::CreatePv { pv, lv, replica, map }, 0, created);
     }
 
-    /// Looks at the free space of the disk as long as somebody polls this.
+    /// Looks at the free space of the disk as long as somebody polls this. The managers hear at once that there is no
+    /// room for another volume, and then as long as it is so.
     pub async fn watch_space(&self) {
         let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut since_said_ms = None;
         loop {
             ticks.tick().await;
             self.server.measure_free_space();
+            if !self.server.lacks_room() {
+                since_said_ms = None;
+                continue;
+            }
+            if since_said_ms.is_none() {
+                tracing::warn!(
+                    disk = self.name,
+                    "the disk has no room for more: puts go elsewhere"
+                );
+            }
+            let silent_ms = since_said_ms.unwrap_or(SERVER_BEAT_MS) + TICK_MS;
+            since_said_ms = Some(silent_ms);
+            if silent_ms >= SERVER_BEAT_MS {
+                since_said_ms = Some(0);
+                self.managers.say(ServerMessage::NoRoom(self.boot(), self.disk));
+            }
         }
     }
 

@@ -10,9 +10,11 @@ use larder_types::limits::BLOCK_BYTES;
 use larder_types::{BootId, DiskId, PvId, ServerId};
 use larder_volume::{Volume, VolumeConfig, VolumeError};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::{DataNode, Running};
 use crate::data::DataServer;
+use crate::limits::VERIFIED_AT_ONCE_MAX;
 use crate::managers::{Managers, NotProposed};
 use crate::store::{DATA_FILE, LOCK_FILE, LVS_PER_PG_MIN};
 
@@ -129,6 +131,7 @@ impl DataNode {
             managers,
             presence: OnceLock::new(),
             running,
+            verifying: Arc::new(Semaphore::new(VERIFIED_AT_ONCE_MAX)),
         }))
     }
 }

@@ -33,7 +33,7 @@ impl Expectations {
         // What cannot be decoded is reported by the replay.
         let Ok(op) = decode::<Op>("op", record.payload) else { return };
         match op {
-            Op::Put(put) if put.target == Target::Version => {
+            Op::Put(put) | Op::PutEnough { put, .. } if put.target == Target::Version => {
                 if matches!(put.body, Body::Chunk(_)) {
                     self.open.insert((record.pg, record.seq), (id, put.bucket, put.key));
                 } else {
@@ -49,6 +49,7 @@ impl Expectations {
             }
             Op::Delete { bucket, key, .. } => self.note(bucket, key, Last::Delete(id)),
             Op::CompleteUpload { bucket, key, .. } => self.note(bucket, key, Last::Put(id)),
+            Op::Append(append) => self.note(append.bucket, append.key, Last::Put(id)),
             _ => {}
         }
     }

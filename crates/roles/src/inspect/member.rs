@@ -14,7 +14,7 @@ use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{LvInfo, Pg};
 use larder_types::{Body, LvId, MapVersion, OpId, PgId, rows};
 
-use super::{Report, content, go_on};
+use super::{Report, content, go_on, scrubbed};
 use crate::limits::KV_CACHE_BYTES;
 use crate::meta::{KV_DIR, LOG_DIR, Replay};
 
@@ -44,6 +44,7 @@ pub(super) fn look(disk: &dyn Disk, root: &Path, subject: &Subject, report: &mut
     if let Some(pgs) = replay(disk, &kv, subject, pg_count, report) {
         look_at_rows(&kv, &pgs, report);
     }
+    scrubbed::look(disk, report);
 }
 
 /// Chain and checksums; returns a number that every PG in the log is below. `None` if the log is not whole.

@@ -15,6 +15,7 @@ mod member;
 mod overlay;
 mod report;
 mod role;
+mod scrubbed;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,7 +26,9 @@ use larder_protocol::pg::Role;
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{Event, Pg};
 use larder_types::codec::{CodecError, decode};
-use larder_types::{Body, BootId, Chunk, ObjectKey, PartRow, ServerId, VersionRow, View, rows};
+use larder_types::{
+    Body, BootId, Chunk, ObjectKey, PartRow, PieceRow, ServerId, VersionRow, View, rows,
+};
 use larder_volume::{VolumeReader, verify_range};
 
 use crate::manager::{self, ManagerError, Map};
@@ -88,6 +91,7 @@ pub fn inspect(config: &StoreConfig, read_data: bool) -> Result<Report, StoreErr
     expected.check(&overlay, &mut report);
     look_at_space(&map, &overlay, &open, &mut report);
     look_at_objects(&overlay, reader.as_ref().filter(|_| read_data), &mut report);
+    scrubbed::look(&*disk, &mut report);
     Ok(report)
 }
 
@@ -288,7 +292,7 @@ fn look_at_objects(overlay: &Overlay<'_>, reader: Option<&VolumeReader>, report:
     report.count_objects(objects);
 }
 
-/// What a row says about bytes: where they are, and of how many its object is. Parts and chunks are no objects.
+/// What a row says about bytes: where they are, and of how many its object is. Parts, pieces and chunks are no objects.
 fn content(row: &[u8], value: &[u8]) -> Result<Option<(Body, u64)>, CodecError> {
     Ok(match row.first() {
         Some(b'V') => {
@@ -297,6 +301,7 @@ fn content(row: &[u8], value: &[u8]) -> Result<Option<(Body, u64)>, CodecError> 
         }
         Some(b'P') => Some((decode::<PartRow>("part row", value)?.body, 0)),
         Some(b'K') => Some((Body::Chunk(decode("chunk row", value)?), 0)),
+        Some(b'W') => Some((decode::<PieceRow>("piece row", value)?.body, 0)),
         _ => None,
     })
 }

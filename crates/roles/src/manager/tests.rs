@@ -4,7 +4,15 @@ fn map() -> Map {
     let bucket = |id, name: &str, epoch, state, location: Option<&str>| {
         let name = BucketName::new(name).unwrap();
         let (created_ms, location) = (1_795_000_000_000, location.map(str::to_owned));
-        let record = BucketRecord { id, name, epoch, state, created_ms, location };
+        let record = BucketRecord {
+            id,
+            name,
+            epoch,
+            state,
+            created_ms,
+            location,
+            write_policy: larder_types::WritePolicy::All,
+        };
         (record.name.clone(), record)
     };
     let place = |server, disk, pv| ReplicaPlace {

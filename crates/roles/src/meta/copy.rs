@@ -17,6 +17,7 @@ use larder_types::{Chunk, Holders, LvId, ServerId};
 use larder_volume::{verify_range, whole_sums};
 use tokio::time::Instant;
 
+use super::background::Background;
 use super::cluster::Cluster;
 use crate::limits::{READ_PATIENCE_MS, READ_PIECE_BYTES, WRITE_PATIENCE_MS};
 use crate::peers::down;
@@ -24,9 +25,14 @@ use crate::wire::{DataCall, DataReply, DataService};
 
 impl Cluster {
     /// Makes a copy; whether it is durable where it was wanted.
-    pub(super) async fn copy(&self, refill: &Refill) -> bool {
+    pub(super) async fn copy(&self, refill: &Refill, background: &Background) -> bool {
         let map = self.managers.map();
         let chunk = &refill.chunk;
+        for replica in refill.from.with(refill.to).iter() {
+            if let Some((server, _)) = self.replica(&map, chunk.lv, replica) {
+                background.works_at(server);
+            }
+        }
         let Some(bytes) = self.read_whole(&map, chunk, refill.from).await else {
             tracing::warn!(lv = %chunk.lv, grant = ?chunk.grant, "no holder gives a chunk that is to be copied");
             return false;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use larder_kv::{Batch, Kv, KvError, KvReader, LsmKv};
@@ -11,6 +12,7 @@ use larder_protocol::{Changes, Index, IndexError};
 use larder_types::{BucketId, BucketState, Epoch};
 use parking_lot::RwLock;
 
+use crate::limits::{KV_CACHE_BYTES, KV_CACHE_FILLED_PART};
 use crate::manager::Manager;
 use crate::managers::Managers;
 
@@ -60,6 +62,26 @@ fn known_in(map: &Topology) -> (MapVersion, BTreeMap<BucketId, Epoch>) {
 pub(super) struct IndexPort {
     pub(super) kv: LsmKv,
     pub(super) buckets: Buckets,
+    /// Whether all of the index found room in its cache when its size was last looked at.
+    fits_cache: AtomicBool,
+}
+
+impl IndexPort {
+    pub(super) fn new(kv: LsmKv, buckets: Buckets) -> Self {
+        Self { kv, buckets, fits_cache: AtomicBool::new(false) }
+    }
+
+    /// Looks at the index's size.
+    pub(super) fn measure(&self) {
+        let fits = self.kv.disk_bytes() <= KV_CACHE_BYTES / KV_CACHE_FILLED_PART;
+        self.fits_cache.store(fits, Ordering::Relaxed);
+    }
+
+    /// Whether one row may be read where nothing must wait for the disk. A start reads all rows, so that an index
+    /// that fits its cache lies in it, or at least in the page cache.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.fits_cache.load(Ordering::Relaxed)
+    }
 }
 
 impl Index for IndexPort {

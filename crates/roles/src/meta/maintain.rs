@@ -112,6 +112,7 @@ impl Meta {
                 tracing::warn!(%error, "the log's last group goes without a mark");
             }
             self.flush.let_go();
+            self.index.measure();
             match &self.neighbours {
                 Neighbours::Here(here) => {
                     here.data.measure_free_space();
@@ -135,7 +136,8 @@ impl Meta {
 
     /// Gives a PG another LV: in the map first, then on the disk, then to the PG.
     fn draw_lv(&self, here: &Here, pg: PgId) {
-        let event = match here.manager.draw_lv(pg) {
+        let drawn = if here.data.lacks_room() { Ok(None) } else { here.manager.draw_lv(pg) };
+        let event = match drawn {
             Ok(Some(record)) => {
                 here.data.create(&record);
                 Event::Lv(record.info(here.data.boot()))

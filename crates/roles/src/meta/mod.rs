@@ -26,6 +26,8 @@
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
 //! | `serve.rs`, `scan.rs` | what it answers proxies |
 //! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
+//! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `scrub/` verifies them |
+//! | `progress.rs` | how far all that is |
 //!
 //! # Invariants
 //!
@@ -38,6 +40,7 @@
 //!    present view, which is looked at after the index was read.
 
 mod adopt;
+mod background;
 mod callers;
 mod cluster;
 mod copy;
@@ -46,10 +49,12 @@ mod index;
 mod log;
 mod maintain;
 mod orders;
+mod progress;
 mod queue;
 mod rebuild;
 mod recover;
 mod scan;
+mod scrub;
 mod serve;
 mod server;
 
@@ -69,6 +74,8 @@ use crate::data::DataServer;
 use crate::manager::Manager;
 use crate::requests::Requests;
 use crate::ticket::Ticket;
+use background::Background;
+pub use background::BackgroundConfig;
 use callers::{Caller, Callers, NOBODY};
 use cluster::Cluster;
 use duties::Duties;
@@ -79,6 +86,9 @@ use queue::PgQueue;
 pub use rebuild::RebuildCounters;
 pub(crate) use recover::Replay;
 pub use recover::{KV_DIR, LOG_DIR, MetaConfig, OpenError, Threads};
+pub use scrub::SCRUB_FILE;
+use scrub::Scrubbing;
+pub(crate) use scrub::load as load_scrub;
 pub use serve::MetaHandler;
 pub use server::{MetaServer, ServerConfig};
 
@@ -118,7 +128,9 @@ pub struct Meta {
     stopping: AtomicBool,
     /// The requests of this process's proxy: those that are finished are remembered no more.
     requests: OnceLock<Arc<Requests>>,
+    background: Arc<Background>,
     rebuild: RebuildCounters,
+    scrub: Scrubbing,
 }
 
 impl Meta {

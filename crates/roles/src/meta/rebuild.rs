@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!  look, every so often ─▶ walk: rows, piece by piece ─▶ copies of the piece, a few at a time ─▶ next piece
-//!                                                          └── paced by the budget
+//!                                                          └── each when the budget lets it begin
 //! ```
 //!
 //! # Invariants
 //!
 //! 1. A walk's copies are all over before it ends: a PG is told that it was walked over only then.
-//! 2. Copies take no more than the budget: so many at a time, so many bytes a second.
+//! 2. Copies take no more than the budget of background work.
 //! 3. What is read or written here is bounded by a piece: rows, copies, and the bytes of a chunk for each copy.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use larder_kv::KvReader;
-use larder_protocol::pg::{Refill, Walk, chunk_in, owner};
+use larder_protocol::background::Work;
+use larder_protocol::limits::WALK_LOOK_MS;
+use larder_protocol::pg::{Refill, Rhythm, Walk, chunk_at};
 use larder_protocol::{Event, IndexError};
 use larder_types::PgId;
 use parking_lot::Mutex;
@@ -27,9 +29,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Meta;
 use super::index::index_error;
-use crate::limits::{
-    REBUILD_COPIES_MAX, REBUILD_LOOK, REBUILD_PAUSE_MAX, REBUILD_PIECE_COPIES_MAX, REBUILD_ROWS_MAX,
-};
+use crate::limits::{REBUILD_PIECE_COPIES_MAX, REBUILD_ROWS_MAX};
+use crate::progress::RebuildNow;
 
 /// Bounds of a chunk's copies for which copies are counted one by one.
 const GOOD_MAX: usize = 4;
@@ -44,6 +45,23 @@ pub struct RebuildCounters {
     failed: AtomicU64,
     /// Chunks that the last walk found lacking something, by the number of copies that can be read.
     lacking: Mutex<BTreeMap<usize, u64>>,
+    extent: Mutex<Extent>,
+}
+
+/// How much there was to do since all was well, and is left.
+#[derive(Debug, Default)]
+struct Extent {
+    chunks: u64,
+    left: u64,
+}
+
+impl Extent {
+    /// A walk has found this so far, and has had copies made; `before` were known to be left when it began.
+    fn note(&mut self, before: u64, lacking: &BTreeMap<usize, u64>, made: u64) {
+        let found = before.max(lacking.values().sum());
+        self.left = found.saturating_sub(made);
+        self.chunks = if found == 0 { 0 } else { self.chunks.max(found) };
+    }
 }
 
 impl RebuildCounters {
@@ -84,6 +102,21 @@ impl RebuildCounters {
         self.lacking.lock().clone()
     }
 
+    /// How far it is.
+    #[must_use]
+    pub fn now(&self) -> RebuildNow {
+        let (extent, lacking) = (self.extent.lock(), self.lacking.lock());
+        let of = |good: usize| lacking.get(&good).copied().unwrap_or_default();
+        RebuildNow {
+            chunks: extent.chunks,
+            left: extent.left,
+            lost: of(0),
+            single: of(1),
+            made: self.made().map(|(_, made)| made).sum::<u64>() + self.mended(),
+            failed: self.failed(),
+        }
+    }
+
     fn count(&self, refill: &Refill, is_copied: bool) {
         if !is_copied {
             self.failed.fetch_add(1, Ordering::Relaxed);
@@ -99,22 +132,6 @@ impl RebuildCounters {
     }
 }
 
-/// Paces copies: so many bytes a second over all of them.
-struct Budget {
-    bytes_per_s: u64,
-    next: Instant,
-}
-
-impl Budget {
-    /// Waits until a copy of so many bytes may begin.
-    async fn wait_for(&mut self, bytes: u64) {
-        let begins = self.next.max(Instant::now());
-        let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
-        self.next = begins + takes;
-        sleep_until(begins).await;
-    }
-}
-
 /// A piece of a walk: the copies to be made, and after which row it goes on; `None` at the end.
 struct Piece {
     walk: Walk,
@@ -123,25 +140,27 @@ struct Piece {
 }
 
 /// Rebuilds until the server is gone.
-pub(super) async fn run(meta: Weak<Meta>, bytes_per_s: u64) {
-    let mut budget = Budget { bytes_per_s, next: Instant::now() };
-    let (mut good_max, mut pause) = (1, REBUILD_LOOK);
+pub(super) async fn run(meta: Weak<Meta>) {
+    let (mut good_max, mut rhythm, began) = (1, Rhythm::default(), Instant::now());
     loop {
-        sleep_until(Instant::now() + pause).await;
+        sleep_until(Instant::now() + Duration::from_millis(WALK_LOOK_MS)).await;
         let Some(meta) = meta.upgrade() else { return };
         if meta.is_stopping() {
             return;
         }
         let Some(walk) = meta.wanted_walk(good_max) else {
-            (good_max, pause) = (1, REBUILD_LOOK);
+            good_max = 1;
+            rhythm.rests();
             continue;
         };
-        match meta.walk(walk, &mut budget).await {
+        let uptime_ms = || began.elapsed().as_millis() as u64;
+        if !rhythm.is_due(uptime_ms(), &walk) {
+            continue;
+        }
+        match meta.walk(walk).await {
             Ok(walk) => {
                 good_max = walk.next_good_max();
-                // Where nothing can be done now it is not tried at once again.
-                let longer = (2 * pause).min(REBUILD_PAUSE_MAX);
-                pause = if walk.has_effect() { REBUILD_LOOK } else { longer };
+                rhythm.ended(uptime_ms(), &walk);
             }
             Err(error) => return meta.fail(format!("the index cannot be walked over: {error}")),
         }
@@ -157,8 +176,9 @@ impl Meta {
         Some(walk)
     }
 
-    async fn walk(self: &Arc<Self>, walk: Walk, budget: &mut Budget) -> Result<Walk, IndexError> {
+    async fn walk(self: &Arc<Self>, walk: Walk) -> Result<Walk, IndexError> {
         self.rebuild.walks.fetch_add(1, Ordering::Relaxed);
+        let (before, mut made) = (self.rebuild.extent.lock().left, 0);
         let mut piece = Piece { walk, refills: Vec::new(), after: Some(Vec::new()) };
         while let Some(after) = piece.after.take() {
             let (meta, walk) = (self.clone(), piece.walk);
@@ -167,13 +187,19 @@ impl Meta {
                 Ok(looked) => looked?,
                 Err(error) => return Err(IndexError(error.to_string())),
             };
-            self.copy_all(std::mem::take(&mut piece.refills), budget).await;
+            let copied = self.copy_all(std::mem::take(&mut piece.refills)).await;
+            if copied > 0 {
+                piece.walk.copied();
+            }
+            made += copied;
+            self.rebuild.extent.lock().note(before, piece.walk.lacking(), made);
             if self.is_stopping() {
                 break;
             }
         }
         let walk = piece.walk;
         self.rebuild.lacking.lock().clone_from(walk.lacking());
+        self.rebuild.extent.lock().note(0, walk.lacking(), made);
         if !self.is_stopping() {
             for pg in walk.pgs() {
                 let mut member = self.lock(pg);
@@ -216,32 +242,37 @@ impl Meta {
         row: &[u8],
         value: &[u8],
     ) -> Result<Option<(PgId, Refill)>, IndexError> {
-        let of = owner(row, value, self.pgs.len() as u32)?;
-        let Some(pg) = of.filter(|pg| walk.is_for(*pg)) else { return Ok(None) };
-        let Some(chunk) = chunk_in(row, value)? else { return Ok(None) };
+        let pg_count = self.pgs.len() as u32;
+        let found = chunk_at(row, value, pg_count, |pg| walk.is_for(pg))?;
+        let Some((pg, chunk)) = found else { return Ok(None) };
         let mut member = self.lock(pg);
         let found = walk.consider(&mut member.pg, (row, &chunk), &self.index)?;
         Ok(found.map(|refill| (pg, *refill)))
     }
 
-    /// Makes copies, a few at a time.
-    async fn copy_all(self: &Arc<Self>, refills: Vec<(PgId, Refill)>, budget: &mut Budget) {
+    /// Makes copies, as many at a time as the budget lets begin; returns how many were made.
+    async fn copy_all(self: &Arc<Self>, refills: Vec<(PgId, Refill)>) -> u64 {
         let mut under_way = JoinSet::new();
         for (pg, refill) in refills {
-            budget.wait_for(u64::from(refill.chunk.len)).await;
-            while under_way.len() >= REBUILD_COPIES_MAX {
-                under_way.join_next().await;
-            }
+            let is_single = refill.from.count() <= 1;
+            let work = if is_single { Work::RebuildSingle } else { Work::Rebuild };
+            let piece = self.background.begin(work, u64::from(refill.chunk.len)).await;
             let meta = self.clone();
             under_way.spawn(async move {
-                let Some(cluster) = meta.cluster() else { return };
-                let is_copied = cluster.copy(&refill).await;
+                let Some(cluster) = meta.cluster() else { return false };
+                let is_copied = cluster.copy(&refill, &meta.background).await;
+                drop(piece);
                 meta.rebuild.count(&refill, is_copied);
                 let Refill { row, grant, .. } = refill;
                 let event = Event::Refilled { row, grant, is_copied };
                 meta.step(&mut meta.lock(pg), event);
+                is_copied
             });
         }
-        while under_way.join_next().await.is_some() {}
+        let mut made = 0;
+        while let Some(copied) = under_way.join_next().await {
+            made += u64::from(matches!(copied, Ok(true)));
+        }
+        made
     }
 }

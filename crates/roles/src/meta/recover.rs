@@ -331,9 +331,11 @@ impl Recovered {
     pub(super) fn assemble(self, buckets: Buckets, neighbours: Neighbours) -> (Meta, Writer) {
         let pg_count = self.pgs.len();
         let meta = Meta {
+            background: super::Background::new(),
             rebuild: super::RebuildCounters::default(),
+            scrub: super::Scrubbing::default(),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
-            index: IndexPort { kv: self.kv, buckets },
+            index: IndexPort::new(self.kv, buckets),
             neighbours,
             log: self.log,
             to_apply: PgQueue::new(pg_count),
@@ -353,7 +355,7 @@ pub(super) type TakeRow<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), IndexError> 
 /// Visits every row that names space or streams.
 pub(super) fn for_each_row(kv: &dyn KvReader, visit: &mut TakeRow<'_>) -> Result<(), OpenError> {
     let mut error = None;
-    for table in [b'K', b'O', b'P', b'U', b'V'] {
+    for table in rows::SPACE_TABLES {
         kv.scan(&[table], Some(&[table + 1]), &mut |row, value| match visit(row, value) {
             Ok(()) => ControlFlow::Continue(()),
             Err(found) => {

@@ -1,6 +1,6 @@
 //! What a meta server of a cluster answers: proxies' calls, other members' messages, the manager's orders.
-//! It runs on the connections' tasks: machines are stepped here, and what reads the index for a proxy goes to
-//! the blocking pool.
+//! It runs on the connections' tasks: machines are stepped here, and what reads more of the index for a proxy
+//! than a row of one that lies in memory goes to the blocking pool.
 //!
 //! # Invariants
 //!
@@ -15,7 +15,7 @@ use larder_kv::KvReader;
 use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
 use larder_protocol::pg::Role;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
-use larder_types::codec::decode;
+use larder_types::codec::{decode, encode};
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, SUM_BYTES};
 use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
 use parking_lot::MutexGuard;
@@ -54,6 +54,9 @@ impl Handler<MetaService> for MetaHandler {
             MetaCall::Scan { pgs, map, settled, from, to, count_max } => {
                 let call = ScanCall { pgs, from, to, count_max };
                 meta.serve_scan_under(map, cluster, call, settled, responder);
+            }
+            MetaCall::Progress => {
+                responder.answer(&MetaReply::Progress, encode(&meta.progress()).into());
             }
         }
     }
@@ -113,6 +116,7 @@ impl Meta {
     fn unfit(&self, call: &Call) -> Option<Refusal> {
         let adds_data = match call {
             Call::Put(put) => !matches!(put.content, Content::Stream { .. }),
+            Call::Append(append) => !matches!(append.content, Content::Stream { .. }),
             Call::CreateUpload { .. } => true,
             _ => false,
         };
@@ -147,48 +151,63 @@ impl Meta {
         };
         if member.pg.rests(bucket, &key) {
             drop(member);
+            if self.index.is_in_memory() {
+                // To hand it over would cost more than the read.
+                return self.answer_from_index((pg, view), &(bucket, key), responder);
+            }
             return self.find_in_index(cluster, (pg, view), (bucket, key), responder);
         }
         let call = Call::Read { bucket, key: key.clone() };
         self.ask_machine(&mut member, Wants::Version(bucket, key, responder), call);
     }
 
-    /// Reads the key's version on the blocking pool. Whatever the index shows then was so after the question
-    /// came, if the lease still holds afterwards.
+    /// Reads the key's version on the blocking pool. May be called under the PG's lock.
     fn find_in_index(
         &self,
         cluster: &Cluster,
-        (pg, view): (PgId, View),
-        (bucket, key): (BucketId, ObjectKey),
+        at: (PgId, View),
+        key: (BucketId, ObjectKey),
         responder: Responder<MetaService>,
     ) {
         let Some(meta) = cluster.meta() else { return };
-        cluster.runtime.spawn_blocking(move || {
-            let row = meta.index.kv.get(&rows::version(bucket, &key, rows::NULL_VERSION));
-            let found = row.map_err(|error| error.to_string()).and_then(|row| {
-                let version = row.map(|row| decode::<VersionRow>("version row", &row));
-                version.transpose().map_err(|error| error.to_string())
-            });
-            if !meta.lock(pg).tells(view) {
-                return refuse(responder, Refusal::NotPrimary);
-            }
-            match found {
-                Ok(found) => {
-                    responder.answer(&MetaReply::Found(found.map(Box::new)), Bytes::new());
-                }
-                Err(error) => {
-                    tracing::error!(%pg, %error, "a row of the index cannot be used");
-                    refuse(responder, Refusal::IndexDamaged);
-                }
-            }
+        cluster.runtime.spawn_blocking(move || meta.answer_from_index(at, &key, responder));
+    }
+
+    /// Whatever the index shows now was so after the question came, if the lease still holds afterwards. Takes the
+    /// PG's lock.
+    fn answer_from_index(
+        &self,
+        (pg, view): (PgId, View),
+        (bucket, key): &(BucketId, ObjectKey),
+        responder: Responder<MetaService>,
+    ) {
+        let row = self.index.kv.get(&rows::version(*bucket, key, rows::NULL_VERSION));
+        let found = row.map_err(|error| error.to_string()).and_then(|row| {
+            let version = row.map(|row| decode::<VersionRow>("version row", &row));
+            version.transpose().map_err(|error| error.to_string())
         });
+        if !self.lock(pg).tells(view) {
+            return refuse(responder, Refusal::NotPrimary);
+        }
+        match found {
+            Ok(found) => {
+                responder.answer(&MetaReply::Found(found.map(Box::new)), Bytes::new());
+            }
+            Err(error) => {
+                tracing::error!(%pg, %error, "a row of the index cannot be used");
+                refuse(responder, Refusal::IndexDamaged);
+            }
+        }
     }
 
     /// Hands a machine's answer to another process.
     pub(super) fn reply_apart(&self, member: &Member, asker: Asker, answer: Answer) {
         let tells = !matches!(
             answer,
-            Answer::Granted { .. } | Answer::Persisted { .. } | Answer::Done { .. }
+            Answer::Granted { .. }
+                | Answer::Persisted { .. }
+                | Answer::Done { .. }
+                | Answer::Appended(_)
         );
         let answer = if tells && !member.is_leased() {
             Answer::Refused(Refusal::NotPrimary)
@@ -260,14 +279,30 @@ impl Meta {
     }
 }
 
-/// Whether what a put holds is as long as it says, and as it may be: machines take that for granted.
+/// Whether what a put or an append holds is as long as it says, and as it may be: machines take that for granted.
 fn is_sound(call: &Call) -> bool {
-    let Call::Put(put) = call else { return true };
-    match &put.content {
-        Content::Inline(bytes) => bytes.len() <= INLINE_BYTES_MAX as usize,
-        Content::Data { len, sums, .. } => {
-            (1..=CHUNK_BYTES_MAX).contains(len) && sums.len() == len.div_ceil(SUM_BYTES) as usize
-        }
-        Content::Stream { .. } => true,
+    match call {
+        Call::Put(put) => match &put.content {
+            Content::Inline(bytes) => bytes.len() <= INLINE_BYTES_MAX as usize,
+            Content::Data { len, sums, .. } => {
+                (1..=CHUNK_BYTES_MAX).contains(len)
+                    && sums.len() == len.div_ceil(SUM_BYTES) as usize
+            }
+            Content::Stream { .. } => true,
+        },
+        Call::Append(append) => match &append.content {
+            Content::Inline(bytes) => {
+                bytes.len() <= INLINE_BYTES_MAX as usize
+                    && append.description.size == bytes.len() as u64
+                    && !bytes.is_empty()
+            }
+            Content::Data { .. } => false,
+            Content::Stream { chunks, chunk_bytes, .. } => {
+                let full = u64::from(*chunk_bytes);
+                let before = u64::from(chunks.saturating_sub(1)) * full;
+                (1..=full).contains(&append.description.size.saturating_sub(before))
+            }
+        },
+        _ => true,
     }
 }

@@ -15,7 +15,7 @@ use super::adopt::Adoption;
 use super::cluster::Cluster;
 use super::index::{Buckets, LiveBuckets};
 use super::recover::recover;
-use super::{Meta, MetaConfig, MetaHandler, Neighbours, OpenError, Threads, rebuild};
+use super::{BackgroundConfig, Meta, MetaConfig, MetaHandler, Neighbours, OpenError, Threads};
 use crate::managers::Managers;
 use crate::peers::Peers;
 
@@ -28,8 +28,8 @@ pub struct ServerConfig {
     pub boot: BootId,
     /// Where it listens, `host:port`, as the map is to say.
     pub addresses: Vec<String>,
-    /// Bytes a second that copies may take which this server has made where some are missing.
-    pub rebuild_bytes_per_s: u64,
+    /// Its background work.
+    pub background: BackgroundConfig,
 }
 
 /// A meta server of a cluster.
@@ -59,7 +59,8 @@ impl MetaServer {
         if map.founded.is_none() {
             return Err(OpenError::NoMap);
         }
-        let recovered = recover(disk, root, map.settings().pg_count as usize, &config.meta)?;
+        let recovered =
+            recover(disk.clone(), root, map.settings().pg_count as usize, &config.meta)?;
         if recovered.created && recovered.pgs.iter().any(|pg| pg.applied() != OpId::default()) {
             let reason = "there is an index, but its log is gone: restore log/, or remove kv/ as well to have \
                           both copied from the other servers";
@@ -93,7 +94,7 @@ impl MetaServer {
                 server.adopt_loop(cluster);
             }
         });
-        Handle::current().spawn(rebuild::run(Arc::downgrade(&meta), config.rebuild_bytes_per_s));
+        meta.start_background(disk, &config.background);
         Ok(Self { meta, threads })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_kv::KvReader;
+use larder_kv::{KvError, KvReader};
 use larder_objects::ObjectError;
 use larder_protocol::{Call, PutCall};
 use larder_types::{
@@ -13,7 +13,7 @@ use larder_types::{
     VersionRow, rows,
 };
 
-use super::reach::{Data, Ended, Lost, Onward, Reach, Scan};
+use super::reach::{Data, Ended, FoundRow, Lost, Onward, Reach, Scan};
 use super::{decoded, refused, unavailable, unexpected};
 use crate::clock::now_ms;
 use crate::data::{DataServer, PutWrite, ReadFailure};
@@ -157,6 +157,10 @@ impl Reach for Here {
         self.manage(move |manager| manager.end_deletion(&marked, empty)).await
     }
 
+    fn copies(&self) -> u8 {
+        1
+    }
+
     fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId {
         self.meta.pg_of(bucket, key)
     }
@@ -265,6 +269,22 @@ impl Reach for Here {
         self.get(row)
     }
 
+    async fn rows_from(
+        &self,
+        _: PgId,
+        from: Vec<u8>,
+        to: &[u8],
+        count: usize,
+    ) -> Result<Vec<FoundRow>, ObjectError> {
+        let mut rows = Vec::new();
+        let scanned = self.meta.kv().scan(&from, Some(to), &mut |row, value| {
+            rows.push((row.to_vec(), Bytes::copy_from_slice(value)));
+            if rows.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        scanned.map_err(unscannable)?;
+        Ok(rows)
+    }
+
     async fn settled_row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
         self.settle(pg).await?;
         self.get(row)
@@ -307,13 +327,15 @@ impl Reach for Here {
                     }
                     Onward::Stop => ControlFlow::Break(()),
                 });
-            scanned.map_err(|error| {
-                tracing::error!(%error, "the index cannot be scanned");
-                unavailable("the index cannot be scanned: see the log")
-            })?;
+            scanned.map_err(unscannable)?;
         }
         Ok(())
     }
+}
+
+fn unscannable(error: KvError) -> ObjectError {
+    tracing::error!(%error, "the index cannot be scanned");
+    unavailable("the index cannot be scanned: see the log")
 }
 
 fn managing_failed(error: ManagerError) -> ObjectError {

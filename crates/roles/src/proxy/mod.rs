@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `put.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
+//! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
 //! | `reach.rs` | what it asks of the other roles |
 //! | `here.rs` | the other roles in this process: direct calls |
 //! | `away/` | the other roles in other processes, over the net |
@@ -14,6 +14,7 @@
 //! 2. A put whose caller goes away is abandoned, never forgotten: its primary resolves it.
 //! 3. No byte leaves that was not verified against the checksum of its 64 KiB.
 
+mod append;
 mod away;
 mod buckets;
 mod here;
@@ -28,11 +29,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_objects::{
-    CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart, ObjectError, Objects, Opened,
-    PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
+    AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart,
+    ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
 };
-use larder_protocol::{Call, Refusal};
+use larder_protocol::{AppendRefusal, Call, Refusal};
 use larder_types::codec::decode;
+use larder_types::limits::OBJECT_BYTES_MAX;
 use larder_types::{
     BucketId, BucketName, BucketRecord, Condition, Epoch, ObjectKey, PgId, SessionId, StreamId,
     UploadId, UploadRow,
@@ -43,6 +45,7 @@ use crate::manager::Manager;
 use crate::meta::Meta;
 use crate::requests::Requests;
 use crate::ticket::Settled;
+pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 pub use here::Here;
 use reach::Reach;
@@ -62,6 +65,7 @@ pub struct Proxy<R = Here> {
     requests: Arc<Requests>,
     streams: AtomicU64,
     alarms: Alarms,
+    appends: AppendCounters,
 }
 
 /// A proxy whose other roles run in other processes.
@@ -95,14 +99,21 @@ impl ClusterProxy {
 
 impl<R> Proxy<R> {
     fn with(reach: R, requests: Arc<Requests>) -> Self {
-        let (streams, alarms) = (AtomicU64::new(1), Alarms::default());
-        Self { reach: Arc::new(reach), requests, streams, alarms }
+        let streams = AtomicU64::new(1);
+        let (alarms, appends) = (Alarms::default(), AppendCounters::default());
+        Self { reach: Arc::new(reach), requests, streams, alarms, appends }
     }
 
     /// What it saw that should never be.
     #[must_use]
     pub fn alarms(&self) -> &Alarms {
         &self.alarms
+    }
+
+    /// Appends that it has acknowledged.
+    #[must_use]
+    pub fn appends(&self) -> &AppendCounters {
+        &self.appends
     }
 }
 
@@ -120,6 +131,16 @@ impl<R: Reach> Proxy<R> {
     ) -> Result<(BucketId, Epoch, PgId), ObjectError> {
         let (id, epoch) = self.live(bucket)?;
         Ok((id, epoch, self.reach.pg_of(id, key)))
+    }
+
+    /// How many replicas must have a put's data before its client is answered; 0: all of the volume.
+    fn enough(&self, bucket: &BucketName) -> u8 {
+        let copies = self.reach.copies();
+        if copies <= 1 {
+            return 0;
+        }
+        let policy = self.reach.bucket(bucket, |record| record.write_policy);
+        policy.unwrap_or_default().enough(copies)
     }
 
     /// Tells a bucket that is gone from one whose record changed on the way, such as one that was
@@ -150,8 +171,26 @@ fn refused(refusal: Refusal) -> ObjectError {
         Refusal::NotPrimary => unavailable("the key's placement group has no primary"),
         Refusal::StreamIncomplete => unavailable("a chunk of the object was not stored"),
         Refusal::Finished | Refusal::Revoked => unavailable("the put was revoked"),
+        Refusal::TooFewCopies => unavailable(
+            "fewer data servers are within reach than the bucket's write policy asks for",
+        ),
         Refusal::DiskFailed => unavailable("the data disk failed: replace it"),
         Refusal::IndexDamaged => unavailable("the key's placement group has stopped: see the log"),
+        Refusal::Append(refusal) => append_refused(refusal),
+    }
+}
+
+fn append_refused(refusal: AppendRefusal) -> ObjectError {
+    match refusal {
+        AppendRefusal::Offset { size } => ObjectError::WriteOffset { size },
+        AppendRefusal::TooManyPieces => ObjectError::TooManyPieces,
+        AppendRefusal::TooLarge => {
+            ObjectError::TooLarge { what: "the object", limit_bytes: OBJECT_BYTES_MAX }
+        }
+        AppendRefusal::Attributes => ObjectError::AppendAttributes,
+        AppendRefusal::PlaceForgotten => {
+            unavailable("the append was done, and its object was replaced or deleted since")
+        }
     }
 }
 
@@ -198,6 +237,21 @@ impl<R: Reach> Objects for Proxy<R> {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         let done = self.put_object(bucket, key, options, body).await;
+        done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+    }
+
+    fn takes_appends(&self) -> bool {
+        true
+    }
+
+    async fn append<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: AppendOptions,
+        body: B,
+    ) -> Result<AppendDone, ObjectError> {
+        let done = self.append_object(bucket, key, options, body).await;
         done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 

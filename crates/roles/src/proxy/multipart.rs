@@ -11,7 +11,6 @@ use larder_types::{
     UploadId, UploadRow, rows,
 };
 
-use super::put::Wanted;
 use super::reach::{Onward, Reach, Scan};
 use super::{Proxy, decoded, unavailable, unexpected};
 use crate::ticket::Settled;
@@ -47,16 +46,9 @@ impl<R: Reach> Proxy<R> {
         if !(1..=PART_NUMBER_MAX).contains(&number) {
             return Err(ObjectError::InvalidPartOrder);
         }
-        let (id, epoch, pg) = self.place(bucket, key)?;
-        let wanted = Wanted {
-            bucket: id,
-            epoch,
-            pg,
-            key: key.clone(),
-            target: Target::Part { upload, number },
-            attributes: Attributes::default(),
-            condition: Condition::default(),
-        };
+        let (attributes, condition) = (Attributes::default(), Condition::default());
+        let mut wanted = self.wanted(bucket, key, attributes, condition)?;
+        wanted.target = Target::Part { upload, number };
         self.store(wanted, body).await
     }
 

@@ -27,17 +27,19 @@ pub(super) struct Wanted {
     pub(super) target: Target,
     pub(super) attributes: Attributes,
     pub(super) condition: Condition,
+    /// How many replicas must have the data before the client is answered; 0: all of the volume.
+    pub(super) enough: u8,
 }
 
 /// Bytes of a body on their way into chunks.
 #[derive(Clone, Default)]
-struct Pieces {
+pub(super) struct Pieces {
     pieces: Vec<Bytes>,
-    len: usize,
+    pub(super) len: usize,
 }
 
 impl Pieces {
-    fn push(&mut self, piece: Bytes) {
+    pub(super) fn push(&mut self, piece: Bytes) {
         self.len += piece.len();
         if !piece.is_empty() {
             self.pieces.push(piece);
@@ -65,7 +67,7 @@ impl Pieces {
         taken
     }
 
-    fn into_bytes(self) -> Bytes {
+    pub(super) fn into_bytes(self) -> Bytes {
         let mut pieces = self.pieces;
         match pieces.len() {
             0 => Bytes::new(),
@@ -79,13 +81,39 @@ impl Pieces {
     }
 }
 
+/// How long a body may be, and what it is called where that is too little.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    pub(super) what: &'static str,
+    pub(super) bytes: u64,
+}
+
+const OF_PUTS: Limit = Limit { what: "the object", bytes: PUT_BYTES_MAX };
+
 /// Frees the chunks of a stream that gets no parent.
-struct StreamGuard<'a, R: Reach> {
+pub(super) struct StreamGuard<'a, R: Reach> {
     reach: &'a R,
     pg: PgId,
     bucket: BucketId,
     stream: StreamId,
     armed: bool,
+}
+
+impl<R: Reach> StreamGuard<'_, R> {
+    /// A parent has claimed the chunks.
+    pub(super) fn claimed(mut self) {
+        self.armed = false;
+    }
+}
+
+/// The chunks of a body, committed and without a parent yet.
+pub(super) struct Chunks<'a, R: Reach> {
+    pub(super) guard: StreamGuard<'a, R>,
+    /// How the parent names them.
+    pub(super) content: Content,
+    /// Bytes of them all.
+    pub(super) size: u64,
+    pub(super) digest: BodyDigest,
 }
 
 impl<R: Reach> Drop for StreamGuard<'_, R> {
@@ -105,17 +133,22 @@ impl<R: Reach> Proxy<R> {
         options: PutOptions,
         body: B,
     ) -> Result<PutDone, ObjectError> {
-        let (id, epoch, pg) = self.place(bucket, key)?;
-        let wanted = Wanted {
-            bucket: id,
-            epoch,
-            pg,
-            key: key.clone(),
-            target: Target::Version,
-            attributes: options.attributes,
-            condition: options.condition,
-        };
+        let PutOptions { attributes, condition, .. } = options;
+        let wanted = self.wanted(bucket, key, attributes, condition)?;
         self.store(wanted, body).await
+    }
+
+    /// A version of a key, of which only the bytes are missing.
+    pub(super) fn wanted(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        attributes: Attributes,
+        condition: Condition,
+    ) -> Result<Wanted, ObjectError> {
+        let (id, epoch, pg) = self.place(bucket, key)?;
+        let (key, target, enough) = (key.clone(), Target::Version, self.enough(bucket));
+        Ok(Wanted { bucket: id, epoch, pg, key, target, attributes, condition, enough })
     }
 
     /// Stores a body as whatever is wanted.
@@ -125,8 +158,8 @@ impl<R: Reach> Proxy<R> {
         mut body: B,
     ) -> Result<PutDone, ObjectError> {
         self.reach.admit_data()?;
-        if body.len().is_some_and(|len| len > PUT_BYTES_MAX) {
-            return Err(too_large());
+        if body.len().is_some_and(|len| len > OF_PUTS.bytes) {
+            return Err(OF_PUTS.exceeded());
         }
         let mut pieces = Pieces::default();
         while pieces.len <= CHUNK_BYTES_MAX as usize {
@@ -138,7 +171,8 @@ impl<R: Reach> Proxy<R> {
                 }
             }
         }
-        self.store_stream(wanted, pieces, body).await
+        let chunks = self.store_chunks(&wanted, pieces, &mut body, OF_PUTS).await?;
+        self.store_parent(wanted, chunks).await
     }
 
     async fn store_small(
@@ -208,19 +242,21 @@ impl<R: Reach> Proxy<R> {
             description: description.clone(),
             content,
             condition: wanted.condition.clone(),
+            enough: wanted.enough,
         };
         self.reach.put(wanted.pg, call, data).await
     }
 
-    /// Stores chunks while the body comes in, then the parent that names them.
-    async fn store_stream<B: PutBody>(
+    /// Stores chunks while the body comes in.
+    pub(super) async fn store_chunks<B: PutBody>(
         &self,
-        wanted: Wanted,
+        wanted: &Wanted,
         mut pieces: Pieces,
-        mut body: B,
-    ) -> Result<PutDone, ObjectError> {
+        body: &mut B,
+        limit: Limit,
+    ) -> Result<Chunks<'_, R>, ObjectError> {
         let stream = self.new_stream();
-        let mut guard = StreamGuard {
+        let guard = StreamGuard {
             reach: &*self.reach,
             pg: wanted.pg,
             bucket: wanted.bucket,
@@ -235,7 +271,7 @@ impl<R: Reach> Proxy<R> {
             while pieces.len >= CHUNK_BYTES_MAX as usize || (ended && pieces.len > 0) {
                 let take = pieces.len.min(CHUNK_BYTES_MAX as usize);
                 under_way.push(self.store_part_of_stream(
-                    &wanted,
+                    wanted,
                     stream,
                     chunks,
                     pieces.take(take),
@@ -262,8 +298,8 @@ impl<R: Reach> Proxy<R> {
                 None => ended = true,
             }
             size = u64::from(chunks) * u64::from(CHUNK_BYTES_MAX) + pieces.len as u64;
-            if size > PUT_BYTES_MAX {
-                return Err(too_large());
+            if size > limit.bytes {
+                return Err(limit.exceeded());
             }
         }
         while let Some(stored) = under_way.next().await {
@@ -271,10 +307,8 @@ impl<R: Reach> Proxy<R> {
         }
         drop(under_way);
         let digest = body.finish()?;
-        let result = self.store_parent(wanted, stream, chunks, size, digest).await;
-        // Chunks that a parent has claimed after all are not dropped.
-        guard.armed = result.is_err();
-        result
+        let content = Content::Stream { stream, chunks, chunk_bytes: CHUNK_BYTES_MAX };
+        Ok(Chunks { guard, content, size, digest })
     }
 
     async fn store_part_of_stream(
@@ -304,11 +338,9 @@ impl<R: Reach> Proxy<R> {
     async fn store_parent(
         &self,
         wanted: Wanted,
-        stream: StreamId,
-        chunks: u32,
-        size: u64,
-        digest: BodyDigest,
+        chunks: Chunks<'_, R>,
     ) -> Result<PutDone, ObjectError> {
+        let Chunks { guard, content, size, digest } = chunks;
         let request = self.requests.begin();
         let (etag, checksum) = (ETag::Md5(digest.md5), digest.checksum);
         let description = Description {
@@ -324,11 +356,15 @@ impl<R: Reach> Proxy<R> {
             key: wanted.key,
             target: wanted.target,
             description,
-            content: Content::Stream { stream, chunks, chunk_bytes: CHUNK_BYTES_MAX },
+            content,
             condition: wanted.condition,
+            enough: wanted.enough,
         };
         match self.reach.put(wanted.pg, call, None).await? {
-            Ended::Done(clock) => Ok(PutDone { etag, checksum, clock, size }),
+            Ended::Done(clock) => {
+                guard.claimed();
+                Ok(PutDone { etag, checksum, clock, size })
+            }
             Ended::Lost(_) => unreachable!("it has no data of its own"),
         }
     }
@@ -344,6 +380,8 @@ fn doubting(in_doubt: bool, error: ObjectError) -> ObjectError {
     }
 }
 
-fn too_large() -> ObjectError {
-    ObjectError::TooLarge { what: "the object", limit_bytes: PUT_BYTES_MAX }
+impl Limit {
+    pub(super) fn exceeded(self) -> ObjectError {
+        ObjectError::TooLarge { what: self.what, limit_bytes: self.bytes }
+    }
 }

@@ -23,7 +23,7 @@ use crate::ticket::Settled;
 pub enum Ended {
     /// It is committed, with this clock.
     Done(HybridClock),
-    /// Its data did not come to lie on every replica, and it was given up.
+    /// Its data did not come to lie on as many replicas as it has to, and it was given up.
     Lost(Lost),
 }
 
@@ -38,6 +38,9 @@ pub struct Lost {
 
 /// A put's data: pieces, and their bytes together.
 pub type Data = (Vec<Bytes>, u32);
+
+/// A row of the index and its value.
+pub type FoundRow = (Vec<u8>, Bytes);
 
 /// What a scan looks at.
 pub struct Scan<'a> {
@@ -80,6 +83,9 @@ pub trait Reach: Send + Sync + 'static {
         marked: BucketRecord,
         empty: bool,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// Copies of data that are wanted.
+    fn copies(&self) -> u8;
 
     /// The PG of a key.
     fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId;
@@ -131,7 +137,16 @@ pub trait Reach: Send + Sync + 'static {
         row: &[u8],
     ) -> impl Future<Output = Result<Option<Bytes>, ObjectError>> + Send + Sync;
 
-    /// The same, after everything that the PG has taken shows in the index.
+    /// The first rows from one on, of a family of a PG's rows of which at least one is there: at most `count`.
+    fn rows_from(
+        &self,
+        pg: PgId,
+        from: Vec<u8>,
+        to: &[u8],
+        count: usize,
+    ) -> impl Future<Output = Result<Vec<FoundRow>, ObjectError>> + Send + Sync;
+
+    /// The same as [`Reach::row`], after everything that the PG has taken shows in the index.
     fn settled_row(
         &self,
         pg: PgId,

@@ -9,14 +9,14 @@ use bytes::Bytes;
 use larder_objects::{ListedPart, ObjectError, Opened, ReadBody};
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, PgId, StreamId, UploadId,
-    VersionRow, rows,
+    Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, PgId, PieceRow, PiecesId,
+    StreamId, UploadId, VersionRow, rows,
 };
 
 use super::reach::Reach;
 use super::{Proxy, decoded, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::READ_PIECE_BYTES;
+use crate::limits::{READ_PIECE_BYTES, READ_PIECES_AHEAD};
 
 /// Bytes still to be given out, not yet looked up.
 enum Span {
@@ -24,6 +24,7 @@ enum Span {
     Chunk(Box<Chunk>, Range<u32>),
     ChunkRow { stream: StreamId, number: u32, range: Range<u32> },
     PartRow { upload: UploadId, number: u16, range: Range<u64> },
+    Pieces { pieces: PiecesId, range: Range<u64> },
 }
 
 /// A read under way.
@@ -61,7 +62,8 @@ impl<R: Reach> Proxy<R> {
         if range.start >= range.end {
             return Ok(ReadBody::Whole(Bytes::new()));
         }
-        let names_rows = matches!(object.body, Body::Stream { .. } | Body::Parts { .. });
+        let names_rows =
+            matches!(object.body, Body::Stream { .. } | Body::Parts { .. } | Body::Pieces { .. });
         let mut reading = Reading {
             reach: self.reach.clone(),
             bucket: object.bucket,
@@ -168,6 +170,7 @@ impl<R: Reach> Reading<R> {
                     start = end;
                 }
             }
+            Body::Pieces { pieces, .. } => spans.push(Span::Pieces { pieces: *pieces, range }),
         }
         for span in spans.into_iter().rev() {
             self.spans.push_front(span);
@@ -196,8 +199,46 @@ impl<R: Reach> Reading<R> {
                         return Err(ReadFailure::Unreadable);
                     }
                 }
+                Span::Pieces { pieces, range } => self.look_up_pieces(pieces, range).await?,
             }
         }
+    }
+
+    /// Queues the pieces at the beginning of a range, and what is left of it behind them.
+    async fn look_up_pieces(
+        &mut self,
+        pieces: PiecesId,
+        range: Range<u64>,
+    ) -> Result<(), ReadFailure> {
+        let pg = self.rows_in.expect("a body that names rows was given its PG");
+        let from = rows::piece(self.bucket, pieces, range.start + 1);
+        let to = rows::prefix_end(&rows::pieces(self.bucket, pieces));
+        let to = to.ok_or(ReadFailure::Unreadable)?;
+        let found = self.reach.rows_from(pg, from, &to, READ_PIECES_AHEAD).await;
+        let mut at = range.start;
+        let mut covered = Vec::new();
+        for (row, value) in found.map_err(|_error| ReadFailure::Unreadable)? {
+            let (_, _, end) = rows::parse_piece(&row).ok_or(ReadFailure::Unreadable)?;
+            let piece: PieceRow =
+                decode("piece row", &value).map_err(|_error| ReadFailure::Unreadable)?;
+            if at >= range.end || piece.start > at {
+                break;
+            }
+            let until = range.end.min(end);
+            covered.push((piece.body, at - piece.start..until - piece.start));
+            at = until;
+        }
+        if covered.is_empty() {
+            // As with a row that is not there: the object was replaced.
+            return Err(ReadFailure::Mismatch);
+        }
+        if at < range.end {
+            self.spans.push_front(Span::Pieces { pieces, range: at..range.end });
+        }
+        for (body, inside) in covered.into_iter().rev() {
+            self.push_body(&body, inside).map_err(|_error| ReadFailure::Unreadable)?;
+        }
+        Ok(())
     }
 
     /// A row that the object names; without it the object was replaced.

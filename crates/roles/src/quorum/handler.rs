@@ -166,7 +166,7 @@ fn answer_map(
 mod tests {
     use larder_net::Roles;
     use larder_protocol::placement::Weight;
-    use larder_types::{BucketName, ClusterId, Epoch};
+    use larder_types::{BucketName, ClusterId, Epoch, WritePolicy};
 
     use super::*;
 
@@ -186,6 +186,7 @@ mod tests {
         let operators = [
             Command::RemoveServer(ServerId(4)),
             Command::SetDraining(ServerId(4), true),
+            Command::SetWritePolicy(BucketName::new("abc").unwrap(), WritePolicy::Majority),
             Command::RevokeToken(larder_protocol::manager::state::TokenId(1)),
         ];
         assert!(may_propose(&of(4, Role::Data), &disk(4)));

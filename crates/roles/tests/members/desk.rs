@@ -22,7 +22,9 @@ use larder_protocol::manager::state::{
 use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
 use larder_protocol::{DataAnswer, DataRequest};
 use larder_roles::managers::{Managers, NotProposed};
-use larder_roles::wire::{DataCall, DataMessage, DataReply, DataService, MetaMessage, MetaService};
+use larder_roles::wire::{
+    CopyState, DataCall, DataMessage, DataReply, DataService, MetaMessage, MetaService,
+};
 use larder_types::{BootId, BucketName, RegionId, ServerId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, watch};
@@ -236,7 +238,7 @@ impl Managers for AtDesk {
     }
 }
 
-/// A data server whose copies always verify.
+/// A data server whose copies always verify when a primary asks, and never when a scrub does.
 struct Agreeable;
 
 impl Handler<DataService> for Agreeable {
@@ -247,7 +249,14 @@ impl Handler<DataService> for Agreeable {
         _: Bytes,
         responder: Responder<DataService>,
     ) {
-        let DataCall::Pg { request, .. } = request else { return };
+        let request = match request {
+            DataCall::Pg { request, .. } => request,
+            DataCall::Verify(_) => {
+                let reply = DataReply::Verified(CopyState::Damaged);
+                return responder.answer(&reply, Bytes::new());
+            }
+            _ => return,
+        };
         let answer = match request {
             DataRequest::Open { floor, .. } | DataRequest::RaiseFloor { floor } => {
                 DataAnswer::Floor(floor)

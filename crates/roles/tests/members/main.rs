@@ -7,6 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::StreamExt;
 use larder_kv::KvReader;
@@ -57,6 +58,25 @@ async fn what_was_put_is_on_all_members_and_the_next_primary_has_it() {
     cluster.begin(primary).await;
     until("it is a member again", async || cluster.members(PG).1.len() == 3).await;
     cluster.shows(primary, &["late".to_owned()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_copy_is_told_by_the_primary_that_had_it_verified() {
+    let cluster = Cluster::start_with(1, Some(Duration::from_secs(4))).await;
+    cluster.put_data(PG, put(request(1), "data", data())).await;
+    cluster.call(PG, put(request(2), "inline", inline())).await;
+    let (_, primary) = cluster.leads(PG);
+    until("a round is over", async || {
+        cluster.progress(primary).await.scrub.is_some_and(|scrub| scrub.rounds > 0 && scrub.bad > 0)
+    })
+    .await;
+    let told = cluster.progress(primary).await;
+    let scrub = told.scrub.unwrap();
+    assert_eq!((scrub.bad, scrub.right, scrub.unanswered), (1, 0, 0), "what is inline has no copy");
+    assert_eq!(told.floors.volumes, 1);
+    let backup = (0..3).map(ServerId).find(|id| *id != primary).unwrap();
+    let told = cluster.progress(backup).await;
+    assert_eq!((told.scrub.unwrap().bad, told.floors.volumes), (0, 0), "it leads nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]

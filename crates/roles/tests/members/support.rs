@@ -12,8 +12,9 @@ use larder_net::{Authority, Credentials, Endpoint, Listener, Peer, Role, Roles, 
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
 use larder_roles::meta::ServerConfig;
+use larder_roles::progress::Progress;
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
-use larder_roles::{Meta, MetaConfig, MetaServer};
+use larder_roles::{BackgroundConfig, Meta, MetaConfig, MetaServer};
 use larder_types::codec::decode;
 use larder_types::{
     Attributes, BootId, BucketId, ClusterId, Condition, ETag, Epoch, Grant, Holders, ObjectKey,
@@ -60,10 +61,16 @@ pub struct Cluster {
     running: BTreeMap<ServerId, Running>,
     proxy: Arc<Endpoint>,
     runs: u64,
+    scrub_period: Option<Duration>,
 }
 
 impl Cluster {
     pub async fn start(pg_count: u32) -> Self {
+        Self::start_with(pg_count, None).await
+    }
+
+    /// As [`Cluster::start`]; its servers verify every copy within this time.
+    pub async fn start_with(pg_count: u32, scrub_period: Option<Duration>) -> Self {
         let authority = Authority::create(ClusterId(7)).unwrap();
         let mut cluster = Self {
             desk: Desk::open(&authority, pg_count).await,
@@ -72,6 +79,7 @@ impl Cluster {
             proxy: endpoint(&authority, PROXY, Role::Proxy),
             authority,
             runs: 0,
+            scrub_period,
         };
         for id in 0..3 {
             cluster.begin(ServerId(id)).await;
@@ -97,7 +105,7 @@ impl Cluster {
             meta: MetaConfig { me: id, log },
             boot: BootId(self.runs),
             addresses: vec![address.clone()],
-            rebuild_bytes_per_s: 1 << 30,
+            background: BackgroundConfig { bytes_per_s: 1 << 30, scrub_period: self.scrub_period },
         };
         let managers = Arc::new(AtDesk { me: id, desk: self.desk.clone() });
         let server = MetaServer::open(disk, root, &endpoint, managers, &config).unwrap();
@@ -197,6 +205,14 @@ impl Cluster {
             Some((MetaReply::Answered(Answer::Persisted { grant }), _)) => Ok(grant),
             Some((MetaReply::Refused(refusal), _)) => Err(refusal),
             other => panic!("one that awaits is answered by {other:?}"),
+        }
+    }
+
+    /// How far a server's background work is.
+    pub async fn progress(&self, of: ServerId) -> Progress {
+        match self.ask(of, MetaCall::Progress).await {
+            Some((MetaReply::Progress, payload)) => decode("progress", &payload).unwrap(),
+            other => panic!("a server tells how far it is, not {other:?}"),
         }
     }
 
@@ -314,6 +330,7 @@ pub fn put_to(request: Request, key: &str, target: Target, content: Content) -> 
         },
         content,
         condition: Condition::default(),
+        enough: 0,
     }))
 }
 

@@ -5,6 +5,7 @@
 mod client;
 mod memory;
 
+mod appends;
 mod auth;
 mod buckets;
 mod copies;

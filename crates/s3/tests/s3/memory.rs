@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use larder_objects::{
-    BodyDigest, CompleteOptions, ListItem, ListPage, ListRequest, ListedObject, ListedPart,
-    ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
-    assemble,
+    AppendAt, AppendDone, AppendOptions, BodyDigest, CompleteOptions, ListItem, ListPage,
+    ListRequest, ListedObject, ListedPart, ObjectError, Objects, Opened, PartsPage, PutBody,
+    PutDone, PutOptions, ReadBody, UploadOptions, assemble,
 };
+use larder_types::limits::RECORD_BYTES_MAX;
 use larder_types::{
     Attributes, Body, BucketId, BucketName, BucketRecord, BucketState, Condition, ETag, Epoch,
     HybridClock, Metax, ObjectKey, OpId, OpSeq, PgId, RegionId, Unmet, UploadId, UploadRow, View,
@@ -55,6 +56,8 @@ pub struct Memory {
     pub damaged: AtomicBool,
     /// Whether it links.
     pub links: AtomicBool,
+    /// Whether it takes no appends.
+    pub no_appends: AtomicBool,
 }
 
 impl Memory {
@@ -88,6 +91,17 @@ fn metax(size: u64, digest: BodyDigest, attributes: Attributes) -> Metax {
         expires_ms: None,
         encryption: None,
         retention: None,
+    }
+}
+
+fn grown(old: &Metax, piece: &Metax) -> Metax {
+    let both = old.checksum.as_ref().zip(piece.checksum.as_ref());
+    Metax {
+        size: old.size + piece.size,
+        clock: piece.clock,
+        etag: old.etag.followed_by(&piece.etag),
+        checksum: both.and_then(|(old, next)| old.followed_by(next, piece.size)),
+        ..old.clone()
     }
 }
 
@@ -171,6 +185,7 @@ impl Objects for Memory {
             state: BucketState::Live,
             created_ms: now().ms(),
             location,
+            write_policy: larder_types::WritePolicy::All,
         };
         let bucket = Bucket {
             record: record.clone(),
@@ -219,6 +234,46 @@ impl Objects for Memory {
             let done = done(&metax);
             bucket.objects.insert(key.clone(), Stored { op, metax, bytes, parts: Vec::new() });
             Ok(done)
+        })
+    }
+
+    fn takes_appends(&self) -> bool {
+        !self.no_appends.load(Ordering::Relaxed)
+    }
+
+    async fn append<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: AppendOptions,
+        body: B,
+    ) -> Result<AppendDone, ObjectError> {
+        let (bytes, digest) = collect(body).await?;
+        if bytes.is_empty() {
+            return Err(ObjectError::EmptyAppend);
+        }
+        if options.at == AppendAt::End && bytes.len() as u64 > RECORD_BYTES_MAX {
+            return Err(ObjectError::TooLarge {
+                what: "the record",
+                limit_bytes: RECORD_BYTES_MAX,
+            });
+        }
+        let op = self.op();
+        let piece = metax(bytes.len() as u64, digest, options.attributes);
+        self.with(bucket, |bucket| {
+            let old = bucket.objects.get(key);
+            check(&options.condition, old)?;
+            let offset = old.map_or(0, |old| old.metax.size);
+            if matches!(options.at, AppendAt::Offset(wanted) if wanted != offset) {
+                return Err(ObjectError::WriteOffset { size: offset });
+            }
+            let (metax, bytes) = match old {
+                None => (piece, bytes),
+                Some(old) => (grown(&old.metax, &piece), [&old.bytes[..], &bytes].concat().into()),
+            };
+            let object = done(&metax);
+            bucket.objects.insert(key.clone(), Stored { op, metax, bytes, parts: Vec::new() });
+            Ok(AppendDone { offset, object })
         })
     }
 

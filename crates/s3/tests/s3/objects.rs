@@ -238,7 +238,6 @@ async fn what_larder_does_not_have_is_refused() {
         ("x-amz-object-lock-mode", "GOVERNANCE"),
         ("x-amz-acl", "public-read"),
         ("x-amz-grant-read", "id=1"),
-        ("x-amz-write-offset-bytes", "5"),
     ] {
         let put = server.ask("PUT", "/bkt/k").header(name, value).body("x").send().await;
         put.refused(501, "NotImplemented");

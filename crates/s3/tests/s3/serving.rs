@@ -47,6 +47,18 @@ async fn a_refusal_in_place_of_100_continue_closes_the_connection() {
     assert!(body.contains("NoSuchBucket"), "{body}");
 }
 
+/// The same for a body without bytes, for which the server sends no `100 Continue` though the put is done.
+#[tokio::test]
+async fn an_answer_to_an_empty_put_that_waits_for_100_continue_closes_the_connection() {
+    let server = Server::bucket().await;
+    let ask = server.ask("PUT", "/bkt/empty");
+    let mut stream = send_head(&server, ask, "content-length: 0\r\nexpect: 100-continue\r\n").await;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
+}
+
 #[derive(Default)]
 struct Hooks {
     ready: AtomicBool,

@@ -14,7 +14,7 @@ const fn put(value: u64) -> Asked {
 }
 
 fn shows(value: u64) -> Answered {
-    Answered::Shows(Some(Shown { value, tags: 0 }))
+    Answered::Shows(Some(Shown::put(value)))
 }
 
 const NOTHING: Answered = Answered::Shows(None);
@@ -104,7 +104,7 @@ fn a_failed_condition_needs_a_reason() {
 
 #[test]
 fn tags_belong_to_their_version() {
-    let tagged = |value, tags| Answered::Shows(Some(Shown { value, tags }));
+    let tagged = |value, tags| Answered::Shows(Some(Shown { tags, ..Shown::put(value) }));
     let calls = [(put(1), 1, 2, Done), (SetTags(5), 3, 4, Done), (Get, 5, 6, tagged(1, 5))];
     assert_eq!(check(&calls), Ok(()));
     let mut overwritten = calls.to_vec();
@@ -126,4 +126,73 @@ fn a_long_history_with_many_open_calls_is_decided_quickly() {
         calls.push((Get, n * 10 + 5, n * 10 + 6, shows(n + 1)));
     }
     assert_eq!(check(&calls), Ok(()));
+}
+
+const fn record(value: u64) -> Asked {
+    Asked::Append(value, None, If::Always)
+}
+
+const fn append_at(value: u64, at: u64) -> Asked {
+    Asked::Append(value, Some(at), If::Always)
+}
+
+/// An object of a value and those appended to it.
+fn grown_by(first: u64, next: &[u64]) -> Answered {
+    let whole = next.iter().fold(Shown::put(first), |shown, value| shown.with(*value));
+    Answered::Shows(Some(whole))
+}
+
+use Answered::{Ends, Grown};
+
+#[test]
+fn appends_follow_each_other() {
+    let calls = [
+        (record(5), 1, 2, Grown(0)),
+        (record(7), 3, 6, Grown(5)),
+        (append_at(9, 12), 4, 7, Grown(12)),
+        (append_at(3, 12), 8, 9, Ends(21)),
+        (Get, 10, 11, grown_by(5, &[7, 9])),
+        (put(4), 12, 13, Done),
+        (record(2), 14, 15, Grown(4)),
+        (Get, 16, 17, grown_by(4, &[2])),
+    ];
+    assert_eq!(check(&calls), Ok(()));
+}
+
+#[test]
+fn a_record_that_is_lost_or_there_twice_is_found() {
+    let appended = [(record(5), 1, 2, Grown(0)), (record(7), 3, 4, Grown(5))];
+    let then = |shown| check(&[appended[0], appended[1], (Get, 5, 6, shown)]);
+    assert_eq!(then(grown_by(5, &[7])), Ok(()));
+    assert!(then(shows(5)).is_err(), "the second is lost");
+    assert!(then(grown_by(5, &[7, 7])).is_err(), "it is there twice");
+    assert!(then(grown_by(7, &[5])).is_err(), "another order than the offsets say");
+}
+
+#[test]
+fn a_hole_or_an_overlap_is_found() {
+    assert!(check(&[(record(5), 1, 2, Grown(0)), (record(7), 3, 4, Grown(6))]).is_err());
+    assert!(check(&[(record(5), 1, 2, Grown(0)), (record(7), 3, 4, Grown(0))]).is_err());
+    let late = [(record(5), 1, 2, Grown(0)), (put(9), 3, 4, Done), (record(7), 5, 6, Grown(5))];
+    assert!(check(&late).is_err(), "the object was another by then");
+}
+
+#[test]
+fn an_append_without_an_answer_may_be_there_once_or_never() {
+    let unknown = (record(6), 1, NEVER, Unknown);
+    assert_eq!(check(&[unknown, (record(5), 2, 3, Grown(0)), (Get, 4, 5, shows(5))]), Ok(()));
+    let late = [unknown, (record(5), 2, 3, Grown(0)), (Get, 4, 5, grown_by(5, &[6]))];
+    assert_eq!(check(&late), Ok(()));
+    let before = [unknown, (record(5), 2, 3, Grown(6)), (put(1), 4, 5, Done)];
+    assert_eq!(check(&before), Ok(()), "seen by the offset alone");
+    let twice = [unknown, (record(5), 2, 3, Grown(6)), (record(4), 4, 5, Grown(17))];
+    assert!(check(&twice).is_err());
+}
+
+#[test]
+fn of_two_appends_at_one_offset_one_is_done() {
+    let both = [(append_at(5, 0), 1, 3, Grown(0)), (append_at(6, 0), 2, 4, Grown(0))];
+    assert!(check(&both).is_err());
+    let one = [(append_at(5, 0), 1, 3, Grown(0)), (append_at(6, 0), 2, 4, Ends(5))];
+    assert_eq!(check(&one), Ok(()));
 }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use larder_protocol::pg::{Refill, Walk, chunk_in, owner};
+use larder_protocol::pg::{Refill, Walk, chunk_at};
 use larder_protocol::{Event, IndexError};
-use larder_types::PgId;
+use larder_types::{PgId, rows};
 use larder_volume::verify_range;
 
 use super::Node;
@@ -83,12 +83,10 @@ impl Node {
         let (kv, pg_count) = (self.kv.clone(), self.setup.pgs);
         let port = Port(&kv);
         let mut refills = Vec::new();
-        for table in [b"K", b"P", b"V"] {
-            for (row, value) in port.collect(table)? {
-                let Some(pg) = owner(&row, &value, pg_count)?.filter(|pg| walk.is_for(*pg)) else {
-                    continue;
-                };
-                let Some(chunk) = chunk_in(&row, &value)? else { continue };
+        for table in rows::SPACE_TABLES {
+            for (row, value) in port.collect(&[table])? {
+                let found = chunk_at(&row, &value, pg_count, |pg| walk.is_for(pg))?;
+                let Some((pg, chunk)) = found else { continue };
                 let found = walk.consider(&mut self.member(pg).pg, (&row, &chunk), &port)?;
                 refills.extend(found.map(|refill| (pg, *refill)));
             }

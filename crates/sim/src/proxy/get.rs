@@ -4,8 +4,8 @@ use bytes::Bytes;
 use larder_types::{Chunk, ObjectKey};
 use larder_volume::verify_range;
 
-use super::{PATIENCE_US, REPEAT_US, value_of};
-use crate::content::{matches, tags_number};
+use super::{PATIENCE_US, REPEAT_US};
+use crate::content::{digest_of, matches, tags_number};
 use crate::desk::Desk;
 use crate::happening::{Ask, Heard, Located, Piece};
 use crate::history::Shown;
@@ -36,8 +36,8 @@ impl Desk {
             let shown = shown(&located);
             match self.read(&located).await {
                 Read::Whole(pieces) => {
-                    if !matches(shown.value, located.size, &pieces) {
-                        let text = format!("{key:?}: value {} at {:?}", shown.value, located.op);
+                    if !matches(&located.etag, located.size, &pieces) {
+                        let text = format!("{key:?}: {:?} at {:?}", located.etag, located.op);
                         self.find(Finding::WrongBytes(text));
                     }
                     return Some(Some(shown));
@@ -108,8 +108,8 @@ impl Desk {
             let Heard::Listed(found) = self.exchange(pg, Ask::List(BUCKET)).await? else {
                 return None;
             };
-            listed.extend(found.into_iter().map(|(key, etag, tags)| {
-                (key, Shown { value: value_of(&etag), tags: tags_number(&tags) })
+            listed.extend(found.into_iter().map(|(key, etag, tags, size)| {
+                (key, Shown { value: digest_of(&etag), tags: tags_number(&tags), size })
             }));
         }
         Some(listed)
@@ -117,5 +117,6 @@ impl Desk {
 }
 
 fn shown(located: &Located) -> Shown {
-    Shown { value: value_of(&located.etag), tags: tags_number(&located.tags) }
+    let (value, tags) = (digest_of(&located.etag), tags_number(&located.tags));
+    Shown { value, tags, size: located.size }
 }

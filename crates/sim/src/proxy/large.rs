@@ -54,6 +54,20 @@ impl Desk {
         chunk_bytes: usize,
         dropped: bool,
     ) -> Result<OpId, Answered> {
+        let content = self.store_chunks(&wanted, stream, bytes, chunk_bytes, dropped).await?;
+        let size = bytes.len() as u64;
+        self.put(wanted, Payload::Stream { content, size }).await
+    }
+
+    /// Stores the chunks of a stream.
+    pub(crate) async fn store_chunks(
+        &self,
+        wanted: &Wanted,
+        stream: StreamId,
+        bytes: &Bytes,
+        chunk_bytes: usize,
+        dropped: bool,
+    ) -> Result<Content, Answered> {
         let chunks = bytes.len().div_ceil(chunk_bytes) as u32;
         let last = self.below(u64::from(chunks)) as u32;
         for number in 0..chunks {
@@ -70,9 +84,7 @@ impl Desk {
             // A chunk that was refused leaves no doubt: the parent was never asked for.
             self.put(of_chunk, Payload::Bytes(chunk)).await.map_err(|_| Answered::Refused)?;
         }
-        let content = Content::Stream { stream, chunks, chunk_bytes: chunk_bytes as u32 };
-        let size = bytes.len() as u64;
-        self.put(wanted, Payload::Stream { content, size }).await
+        Ok(Content::Stream { stream, chunks, chunk_bytes: chunk_bytes as u32 })
     }
 
     /// Uploads in parts.

@@ -1,5 +1,6 @@
 //! A proxy: runs its clients' calls as tasks, each of them the proxy's half of DESIGN §5 and §6.
 
+pub(crate) mod append;
 pub(crate) mod get;
 pub(crate) mod large;
 pub(crate) mod put;
@@ -8,9 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-use larder_protocol::{Answer, Call, Refusal};
-use larder_types::{BootId, Condition, ETag, EtagList, PgId, View};
+use larder_protocol::{Answer, AppendRefusal, Call, Refusal};
+use larder_types::{BootId, Condition, EtagList, PgId, View};
 
+use crate::content::etag_of;
 use crate::desk::{Desk, Rotten, Task};
 use crate::happening::{Ask, FromManagers, Heard, NodeIn, ProxyIn};
 use crate::history::{Answered, If};
@@ -209,19 +211,6 @@ pub(crate) fn condition_of(on: If) -> Condition {
     condition
 }
 
-/// The etag of a value names it.
-pub(crate) fn etag_of(value: u64) -> ETag {
-    let mut digest = [0; 16];
-    digest[..8].copy_from_slice(&value.to_be_bytes());
-    ETag::Md5(digest)
-}
-
-/// The value that an etag names.
-pub(crate) fn value_of(etag: &ETag) -> u64 {
-    let (ETag::Md5(digest) | ETag::Parts(digest, _)) = etag;
-    u64::from_be_bytes(digest[..8].try_into().unwrap_or_default())
-}
-
 /// What a refusal tells the client. Only what is sure counts as not done.
 pub(crate) fn refused(refusal: Refusal) -> Answered {
     match refusal {
@@ -237,7 +226,11 @@ pub(crate) fn refused(refusal: Refusal) -> Answered {
         | Refusal::NotPrimary
         | Refusal::Finished
         | Refusal::DiskFailed
-        | Refusal::IndexDamaged => Answered::Unknown,
+        | Refusal::TooFewCopies
+        | Refusal::IndexDamaged
+        | Refusal::Append(AppendRefusal::PlaceForgotten) => Answered::Unknown,
+        Refusal::Append(AppendRefusal::Offset { size }) => Answered::Ends(size),
+        Refusal::Append(_) => Answered::Refused,
     }
 }
 

@@ -55,8 +55,12 @@ struct Flight<'a> {
     end_us: u64,
     granted: Option<Grant>,
     persisted: Option<Grant>,
+    /// Replicas that must have the data; 0: all.
+    enough: u8,
     replicas: Holders,
     holders: Holders,
+    /// Replicas that have not taken the data.
+    without: Holders,
     failed: bool,
 }
 
@@ -101,7 +105,10 @@ impl Desk {
             },
             content,
             condition: wanted.condition,
+            // As write policies of buckets are.
+            enough: if data.is_some() && self.one_in(3) { 1 + self.below(2) as u8 } else { 0 },
         };
+        let enough = call.enough;
         // Some writers are slow, and some of them patient: their data arrives about when the primary
         // ends their grant for its age.
         let (slow_us, patience_us) = if self.is_stubborn() {
@@ -120,8 +127,10 @@ impl Desk {
             end_us: self.now_us() + patience_us,
             granted: None,
             persisted: None,
+            enough,
             replicas: Holders::default(),
             holders: Holders::default(),
+            without: Holders::default(),
             failed: false,
         };
         flight.run(Call::Put(Box::new(call)), wanted.drop_at).await
@@ -158,10 +167,12 @@ impl Flight<'_> {
                     }
                 }
                 Some(Heard::Written { replica, grant, good }) => {
-                    self.failed |= !good;
                     if good && Some(grant) == self.granted {
                         self.holders = self.holders.with(replica);
+                    } else if !good {
+                        self.without = self.without.with(replica);
                     }
+                    self.failed |= self.replicas.without(self.without).count() < self.needed();
                 }
                 Some(_) => {}
             }
@@ -184,11 +195,17 @@ impl Flight<'_> {
                 // What another view knew nothing of was done anew.
                 let data = self.data.clone()?;
                 self.granted = Some(grant);
-                self.holders = Holders::default();
+                (self.holders, self.without) = (Holders::default(), Holders::default());
                 self.replicas = replicas;
                 let place = (grant, lv, &extents[..]);
+                // Where not all are needed, some may be out of this proxy's reach.
+                let reached = if self.enough > 0 && self.desk.one_in(2) {
+                    replicas.iter().take(self.needed()).fold(Holders::default(), Holders::with)
+                } else {
+                    replicas
+                };
                 // A map that lacks one of them is older than the grant.
-                self.failed |= !self.line.write(place, replicas, &data, self.slow_us);
+                self.failed |= !self.line.write(place, reached, &data, self.slow_us);
                 None
             }
             Answer::Persisted { grant } => {
@@ -208,7 +225,7 @@ impl Flight<'_> {
     /// With METAX persisted and all data of the same grant durable the put is committed.
     fn committed(&self, dropped: bool) -> Option<Result<OpId, Answered>> {
         let grant = self.persisted?;
-        if self.granted != Some(grant) || !self.replicas.without(self.holders).is_empty() {
+        if self.granted != Some(grant) || self.holders.count() < self.needed() {
             return None;
         }
         if dropped {
@@ -216,8 +233,20 @@ impl Flight<'_> {
             return Some(Err(Answered::Unknown));
         }
         let (op, attempt, holders) = (grant.op, grant.attempt, self.holders);
+        if self.enough > 0 && self.desk.one_in(4) {
+            // It has answered its client, waits for the last copies, and is never heard of again.
+            if self.desk.one_in(2) {
+                self.abandon();
+            }
+            return Some(Ok(op));
+        }
         self.desk.tell(self.pg, Call::Commit { op, attempt, holders });
         Some(Ok(op))
+    }
+
+    /// How many replicas must have the data.
+    fn needed(&self) -> usize {
+        if self.enough == 0 { self.replicas.count() } else { usize::from(self.enough) }
     }
 
     fn abandon(&self) {

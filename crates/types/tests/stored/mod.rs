@@ -3,11 +3,12 @@
 
 use bytes::Bytes;
 use larder_types::{
-    Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState, ChecksumAlgorithm,
-    ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant, Holders, HoldersChange,
-    HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef,
-    PartRow, PgId, Put, RegionId, Remembered, Request, Retention, ServerId, SessionId,
-    SessionMemory, SnapshotRow, StreamId, Target, UploadId, UploadRow, VersionRow, View, rows,
+    Append, Appended, Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState,
+    ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant,
+    Holders, HoldersChange, HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq,
+    Outcome, PartRef, PartRow, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request,
+    Retention, ServerId, SessionId, SessionMemory, SnapshotRow, StreamId, Target, UploadId,
+    UploadRow, VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -26,6 +27,8 @@ pub const KINDS: &[&str] = &[
     "SnapshotSession",
     "SnapshotEnd",
     "Holders",
+    "PutEnough",
+    "Append",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -46,6 +49,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Body::Chunk(_) => "Body::Chunk",
         Body::Stream { .. } => "Body::Stream",
         Body::Parts { .. } => "Body::Parts",
+        Body::Pieces { .. } => "Body::Pieces",
     };
     let etag_of = |metax: &Metax| match metax.etag {
         ETag::Md5(_) => "ETag::Md5",
@@ -53,13 +57,14 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
     };
     match op {
         Op::ViewStart { .. } => vec!["ViewStart"],
-        Op::Put(put) => {
+        Op::Put(put) | Op::PutEnough { put, .. } => {
             let target = match put.target {
                 Target::Version => "Target::Version",
                 Target::Chunk { .. } => "Target::Chunk",
                 Target::Part { .. } => "Target::Part",
             };
-            vec!["Put", target, body_of(&put.body), etag_of(&put.metax)]
+            let kind = if op.enough() == 0 { "Put" } else { "PutEnough" };
+            vec![kind, target, body_of(&put.body), etag_of(&put.metax)]
         }
         Op::Regrant { body, .. } => vec!["Regrant", body_of(body)],
         Op::Outcome { outcome, .. } => match outcome {
@@ -76,6 +81,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::SnapshotSession(_) => vec!["SnapshotSession"],
         Op::SnapshotEnd { .. } => vec!["SnapshotEnd"],
         Op::Holders { .. } => vec!["Holders"],
+        Op::Append(append) => vec!["Append", body_of(&append.body)],
     }
 }
 
@@ -232,6 +238,7 @@ pub fn live_bucket() -> BucketRecord {
         state: BucketState::Live,
         created_ms: 1_795_000_000_000,
         location: None,
+        write_policy: WritePolicy::All,
     }
 }
 
@@ -240,14 +247,44 @@ pub fn deleting_bucket() -> BucketRecord {
     BucketRecord { epoch, state, location: Some("eu-north-1".into()), ..live_bucket() }
 }
 
+pub fn lax_bucket() -> BucketRecord {
+    let (location, write_policy) = (Some("eu-north-1".into()), WritePolicy::AtLeast(2));
+    BucketRecord { location, write_policy, ..live_bucket() }
+}
+
 fn put(target: Target, metax: Metax, body: Body) -> Op {
-    Op::Put(Box::new(Put {
+    Op::Put(Box::new(put_of(target, metax, body)))
+}
+
+fn put_of(target: Target, metax: Metax, body: Body) -> Put {
+    Put { request: request(), bucket: BucketId(300), key: key(), target, metax, body }
+}
+
+pub fn pieces() -> PiecesId {
+    PiecesId { pg: PgId(201), op: OpId { view: View(4), seq: OpSeq(131) } }
+}
+
+pub fn piece() -> PieceRow {
+    let Metax { etag, checksum, .. } = full_metax();
+    PieceRow { op: op_id(), start: 70_001, body: stream_body(), etag, checksum }
+}
+
+pub fn appended_version() -> VersionRow {
+    let body = Body::Pieces { pieces: pieces(), rows: 300 };
+    VersionRow { op: op_id(), metax: bare_metax(), body }
+}
+
+fn append(onto: Option<OpId>, body: Body, attributes: Option<Box<Attributes>>) -> Op {
+    let Metax { size, etag, checksum, clock, .. } = full_metax();
+    Op::Append(Box::new(Append {
         request: request(),
         bucket: BucketId(300),
         key: key(),
-        target,
-        metax,
+        onto,
+        made: Appended { offset: 129, size, etag, checksum },
+        clock,
         body,
+        attributes,
     }))
 }
 
@@ -281,6 +318,13 @@ pub fn ops() -> Vec<(&'static str, Op)> {
         (
             "put, parts",
             put(Target::Version, full_metax(), Body::Parts { upload: upload(), parts: parts() }),
+        ),
+        (
+            "put, two copies are enough",
+            Op::PutEnough {
+                put: Box::new(put_of(Target::Version, bare_metax(), Body::Chunk(chunk()))),
+                enough: 2,
+            },
         ),
         ("regrant", Op::Regrant { put: put_at, body: Body::Chunk(chunk()) }),
         (
@@ -324,5 +368,14 @@ pub fn ops() -> Vec<(&'static str, Op)> {
             Op::SetTags { request, bucket, key, tags: vec![("colour".into(), "red".into())] },
         ),
         ("drop stream", Op::DropStream { bucket, stream: stream() }),
+        ("append, stream", append(Some(op_id()), stream_body(), None)),
+        (
+            "append, inline, that makes the object",
+            append(
+                None,
+                Body::Inline(Bytes::from_static(b"hello")),
+                Some(Box::new(full_attributes())),
+            ),
+        ),
     ]
 }

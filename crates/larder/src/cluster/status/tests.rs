@@ -36,12 +36,12 @@ fn placement_groups_are_sorted_by_what_they_lack() {
     map.pgs[1] = whole.clone();
     map.pgs[2] = PgRecord { members: vec![two], learners: [one].into(), ..whole.clone() };
     map.pgs[3] = PgRecord { members: vec![two], ..whole };
-    let pgs = status(&map).pgs;
+    let pgs = status(&map, Vec::new()).pgs;
     assert_eq!((pgs.total, pgs.clean, pgs.degraded, pgs.recovering, pgs.inactive), (4, 1, 1, 1, 1));
     let states: Vec<_> = pgs.unclean.iter().map(|pg| (pg.id, pg.state)).collect();
     assert_eq!(states, [(0, "inactive"), (2, "recovering"), (3, "degraded")]);
     let mut text = Vec::new();
-    text::people(&mut text, &status(&map)).expect("memory takes it");
+    text::people(&mut text, &status(&map, Vec::new())).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("cluster 00000000000000ab"), "{text}");
     assert!(text.contains("4, of these 1 clean, 1 degraded, 1 recovering, 1 inactive"), "{text}");
@@ -98,7 +98,7 @@ fn copies_are_told_by_what_they_hold_and_where_they_are() {
         lv(&[(0, current), (1, rebuilding), (2, current)]),
         lv(&[(1, ReplicaState::Gone), (0, current)]),
     ];
-    let status = status(&map);
+    let status = status(&map, Vec::new());
     let told: Vec<_> = status
         .volumes
         .unclean

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::{Pgs, Server, Status, Volumes};
+use super::{Pgs, Server, Status, Volumes, background};
 
 /// PGs and volumes that are shown one by one, at most; the others are counted.
 const SHOWN_MAX: usize = 20;
@@ -18,7 +18,8 @@ pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<(
     }
     pgs(out, &status.pgs)?;
     volumes(out, &status.volumes)?;
-    writeln!(out, "buckets: {}", status.buckets)
+    writeln!(out, "buckets: {}", status.buckets)?;
+    background::people(out, &status.background)
 }
 
 fn servers<'a>(
@@ -121,7 +122,7 @@ fn more(out: &mut impl Write, all: usize) -> std::io::Result<()> {
 }
 
 /// A share as a bar. What is not all is never shown as 100 %.
-fn bar(done: usize, all: usize) -> String {
+pub(super) fn bar(done: usize, all: usize) -> String {
     let (filled, percent) = match all {
         0 => (BAR, 100),
         all => (done * BAR / all, done * 100 / all),

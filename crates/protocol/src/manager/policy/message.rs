@@ -41,6 +41,8 @@ pub enum ServerMessage {
     SessionBegun(BootId, SessionId),
     /// A primary: it does not hear these members, though it should.
     Unheard(BootId, PgId, View, Vec<ServerId>),
+    /// A data server: this disk of it has no room for another LV. Repeated as long as that is so.
+    NoRoom(BootId, DiskId),
 }
 
 impl ServerMessage {
@@ -54,7 +56,8 @@ impl ServerMessage {
             | Self::Told(boot, ..)
             | Self::Active(boot, ..)
             | Self::SessionBegun(boot, _)
-            | Self::Unheard(boot, ..) => Some(*boot),
+            | Self::Unheard(boot, ..)
+            | Self::NoRoom(boot, _) => Some(*boot),
             Self::CaughtUp(..)
             | Self::NeedLv(..)
             | Self::Created(..)

@@ -26,7 +26,7 @@ mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_types::{LvId, PgId, ServerId, SessionId, View};
+use larder_types::{DiskId, LvId, PgId, ServerId, SessionId, View};
 
 use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX};
 use crate::manager::quorum::Ticket;
@@ -102,6 +102,8 @@ struct Leading {
     created: BTreeMap<LvId, BTreeSet<u8>>,
     /// Replicas that are to be vacated, each since this map.
     vacates: BTreeMap<(LvId, u8), MapVersion>,
+    /// Disks without room for another LV, and when that was said last.
+    no_room: BTreeMap<DiskId, u64>,
     planned_lvs_ms: u64,
     parted: Parted,
 }
@@ -154,6 +156,7 @@ impl Policy {
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
                     vacates: BTreeMap::new(),
+                    no_room: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
                     parted: Parted::default(),
                 });
@@ -289,6 +292,11 @@ impl Turn<'_> {
             ServerMessage::SessionBegun(boot, session) => {
                 let command = Command::OpenSession(session, server, boot);
                 self.propose(Subject::Session(session), command);
+            }
+            ServerMessage::NoRoom(boot, disk) => {
+                if boot == known && record.disks.contains_key(&disk) {
+                    self.leading.no_room.insert(disk, self.now_ms);
+                }
             }
             ServerMessage::Unheard(boot, pg, view, members) => {
                 if boot == known && self.leads(server, pg, view) {

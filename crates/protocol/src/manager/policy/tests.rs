@@ -9,7 +9,7 @@ use super::*;
 use crate::limits::{LEASE_DRIFT_MS, LEASE_MS, LOST_MS, PROBATION_MS, SERVER_BEAT_MS, SILENT_MS};
 use crate::manager::chance::Rng;
 use crate::manager::quorum::LogIndex;
-use crate::manager::state::{ClusterId, NewServer, PgRecord, Settings};
+use crate::manager::state::{ClusterId, NewServer, PgRecord, ReplicaState, Settings};
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
 
 enum Happening {
@@ -347,8 +347,7 @@ impl World {
                     for (index, replica) in record.present() {
                         let there =
                             self.servers[&replica.server.0].pvs.contains(&(lv, index as u8));
-                        let rebuilding =
-                            replica.state == crate::manager::state::ReplicaState::Rebuilding;
+                        let rebuilding = replica.state == ReplicaState::Rebuilding;
                         if there && rebuilding {
                             self.say(id, ServerMessage::Rebuilt(lv, index as u8, replica.disk));
                         }
@@ -668,6 +667,62 @@ fn narrow_lvs_are_made_while_a_host_is_away_and_widened_when_it_is_back() {
     assert!(lv.present().all(|(_, r)| r.server != ServerId(0)), "{lv:?}");
     assert!(lv.present().any(|(_, r)| r.server == ServerId(new)));
     assert_eq!(world.vacated.len(), 1);
+}
+
+#[test]
+fn a_replica_that_was_emptied_goes_though_its_drain_was_undone() {
+    let mut world = World::new(12, 3);
+    world.calm_down();
+    let pg = world.pg(0).clone();
+    let (primary, view) = (pg.members[0].0, pg.view);
+    for _ in 0..5 {
+        world.say(primary, ServerMessage::NeedLv(PgId(0), view, 0));
+        world.run_for(1000);
+    }
+    let current = |world: &World| {
+        let lv = world.map.lv(LvId(0)).unwrap();
+        lv.present().filter(|(_, replica)| replica.state == ReplicaState::Current).count()
+    };
+    assert_eq!(current(&world), 3);
+    // Of the order for it nobody knows any more.
+    let mut fewest = 3;
+    for said in 0..600 {
+        if said < 50 {
+            world.say(primary, ServerMessage::Vacated(LvId(0), 1, view, MapVersion(1)));
+        }
+        world.run_for(100);
+        fewest = fewest.min(current(&world));
+    }
+    assert!(world.vacated.contains(&(LvId(0), 1)), "it is ordered anew");
+    assert_eq!(fewest, 2, "the emptied one is dropped");
+    assert_eq!(current(&world), 3, "another is filled in its place");
+}
+
+#[test]
+fn lvs_are_narrow_while_a_disk_has_no_room_and_no_longer() {
+    let mut world = World::new(9, 3);
+    world.calm_down();
+    let boot = world.map.servers[&ServerId(2)].boot;
+    let full = |world: &mut World, disks: &[u32], ms| {
+        for _ in 0..ms / SERVER_BEAT_MS {
+            disks.iter().for_each(|disk| world.say(2, ServerMessage::NoRoom(boot, DiskId(*disk))));
+            world.run_for(SERVER_BEAT_MS);
+        }
+    };
+    full(&mut world, &[0, 2], 2000);
+    let pg = world.pg(0).clone();
+    world.say(pg.members[0].0, ServerMessage::NeedLv(PgId(0), pg.view, 0));
+    full(&mut world, &[0, 2], 2000);
+    let on = |world: &World| {
+        let lv = world.map.lv(LvId(0)).unwrap();
+        lv.present().map(|(_, replica)| replica.disk).collect::<Vec<_>>()
+    };
+    assert_eq!(on(&world).len(), 2, "{:?}", on(&world));
+    assert!(on(&world).contains(&DiskId(0)), "a server speaks for its own disks");
+    full(&mut world, &[2], 20_000);
+    assert_eq!(on(&world).len(), 2, "nothing is copied to a disk without room");
+    world.run_for(60_000);
+    assert_eq!(on(&world).len(), 3, "what is narrow is widened when there is room again");
 }
 
 #[test]

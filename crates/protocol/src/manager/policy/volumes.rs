@@ -6,7 +6,7 @@ use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::message::ManagerMessage;
 use super::{Subject, Turn};
-use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS};
+use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS};
 use crate::manager::state::{
     Command, DiskState, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState, ServerRole,
 };
@@ -35,12 +35,21 @@ impl Turn<'_> {
                 pv_count: disk.pv_count,
                 pv_free: disk.pv_free(),
                 standing: match disk.state {
+                    DiskState::In if of_server == Standing::In && !self.has_room(*id) => {
+                        Standing::Away
+                    }
                     DiskState::In => of_server,
                     _ => Standing::Out,
                 },
             })
         })
         .collect()
+    }
+
+    /// Whether a disk's server has not said lately that there is no room for another LV.
+    fn has_room(&self, disk: DiskId) -> bool {
+        let said_ms = self.leading.no_room.get(&disk);
+        said_ms.is_none_or(|said_ms| self.now_ms >= said_ms + NO_ROOM_MS)
     }
 
     pub(super) fn need_lv(&mut self, pg: PgId, primary: ServerId, has: u32) {
@@ -147,10 +156,21 @@ impl Turn<'_> {
             return;
         }
         // Another replica may have that index by now; and what was said in a view does not bind the next.
-        if self.leading.vacates.get(&(id, index)) == Some(&order) {
-            self.propose(Subject::Lv(id), Command::DropVacated(id, index, view));
-        } else {
-            self.tell_volumes(pg);
+        match self.leading.vacates.get(&(id, index)) {
+            Some(known) if *known == order => {
+                self.propose(Subject::Lv(id), Command::DropVacated(id, index, view));
+            }
+            None if self
+                .map
+                .lv(id)
+                .is_some_and(|lv| lv.present().any(|(at, _)| at == usize::from(index))) =>
+            {
+                // The order was taken back when the replica had been emptied: it goes all the same, under another.
+                let order = self.map.version;
+                self.leading.vacates.insert((id, index), order);
+                self.tell(server, ManagerMessage::Vacate(id, index, order));
+            }
+            _ => self.tell_volumes(pg),
         }
     }
 

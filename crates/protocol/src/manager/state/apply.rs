@@ -88,6 +88,7 @@ impl Topology {
             Command::AddToken(hash, expires_ms) => self.add_token(hash, expires_ms),
             Command::RevokeToken(token) => self.revoke_token(token),
             Command::DropVacated(lv, replica, view) => self.drop_vacated(lv, replica, view),
+            Command::SetWritePolicy(name, policy) => self.set_write_policy(&name, policy),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use larder_types::{
     BootId, BucketId, BucketName, BucketRecord, DiskId, Epoch, LvId, PgId, ServerId, SessionId,
-    View,
+    View, WritePolicy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -91,6 +91,8 @@ pub enum Command {
     /// No METAX names a replica any more, as the primary of this view said: it has no effect in another, whose
     /// primary may have heard nothing of it.
     DropVacated(LvId, u8, View),
+    /// Set how many copies a bucket's puts wait for.
+    SetWritePolicy(BucketName, WritePolicy),
 }
 
 /// What a command did.
@@ -199,6 +201,9 @@ pub enum Refusal {
     /// Bring other managers up first.
     #[error("the managers that stay would have no majority that is up")]
     NoMajority,
+    /// Fix the request: no volume has as many copies.
+    #[error("the cluster keeps fewer copies than that")]
+    TooManyCopies,
 }
 
 /// What a command left behind.

@@ -1,6 +1,6 @@
 //! Commands about sessions, buckets and join tokens.
 
-use larder_types::bucket::{BucketRecord, BucketState};
+use larder_types::bucket::{BucketRecord, BucketState, WritePolicy};
 use larder_types::limits::BUCKETS_MAX;
 use larder_types::{BootId, BucketId, BucketName, Epoch, ServerId, SessionId};
 
@@ -64,9 +64,24 @@ impl Topology {
         let id = BucketId(self.next.bucket.0 + 1);
         self.next.bucket = id;
         let (epoch, state) = (Epoch(1), BucketState::Live);
-        let record = BucketRecord { id, name: name.clone(), epoch, state, created_ms, location };
+        let write_policy = WritePolicy::default();
+        let name_of = name.clone();
+        let record =
+            BucketRecord { id, name: name_of, epoch, state, created_ms, location, write_policy };
         self.buckets.insert(name, record.clone());
         Ok(Outcome::Bucket(Box::new(record)))
+    }
+
+    /// Its epoch stays: each put carries what it goes by.
+    pub(super) fn set_write_policy(&mut self, name: &BucketName, policy: WritePolicy) -> Applied {
+        if policy.enough(self.settings().copies) > self.settings().copies {
+            return Err(Refusal::TooManyCopies);
+        }
+        let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        if std::mem::replace(&mut record.write_policy, policy) == policy {
+            return Ok(Outcome::Already);
+        }
+        Ok(Outcome::Bucket(Box::new(record.clone())))
     }
 
     pub(super) fn begin_deletion(&mut self, name: &BucketName) -> Applied {

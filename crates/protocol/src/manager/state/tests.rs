@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use larder_types::codec::{decode, encode};
 use larder_types::{
     BootId, BucketName, DiskId, Epoch, LvId, PgId, PvId, RegionId, ServerId, SessionId, View,
+    WritePolicy,
 };
 use proptest::prelude::*;
 
@@ -285,6 +286,24 @@ fn a_deletion_that_was_overtaken_is_refused() {
     assert_eq!((record.id.0, record.epoch), (2, Epoch(1)));
 }
 
+#[test]
+fn a_write_policy_asks_for_no_more_copies_than_there_are_and_leaves_the_epoch() {
+    let mut log = Log::cluster(1);
+    let name = BucketName::new("photos").unwrap();
+    let set = |policy| Command::SetWritePolicy(BucketName::new("photos").unwrap(), policy);
+    assert_eq!(log.apply(set(WritePolicy::Majority)), Err(Refusal::NoSuchBucket));
+    log.done(Command::CreateBucket(name.clone(), None, 5));
+    let copies = log.0.settings().copies;
+    let too_many = set(WritePolicy::AtLeast(copies + 1));
+    assert_eq!(log.apply(too_many), Err(Refusal::TooManyCopies));
+    let policy = WritePolicy::AtLeast(copies);
+    let Outcome::Bucket(record) = log.done(set(policy)) else { panic!() };
+    assert_eq!((record.write_policy, record.epoch), (policy, Epoch(1)));
+    assert_eq!(log.done(set(policy)), Outcome::Already);
+    let encoded = encode(&log.0);
+    assert_eq!(decode::<Topology>("map", &encoded).as_ref(), Ok(&log.0));
+}
+
 /// A command about a small cluster; most are wrong in some way.
 fn any_command() -> impl Strategy<Value = Command> {
     let server = || (0..7u32).prop_map(ServerId);
@@ -325,6 +344,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         session().prop_map(Command::CloseSession),
         name().prop_map(|name| Command::CreateBucket(name, None, 1)),
         name().prop_map(Command::BeginDeletion),
+        name().prop_map(|n| Command::SetWritePolicy(n, WritePolicy::Majority)),
         (name(), 1..5u64, any::<bool>()).prop_map(|(n, e, b)| Command::EndDeletion(n, Epoch(e), b)),
         Just(Command::RevokeToken(TokenId(1))),
     ]
@@ -425,10 +445,11 @@ fn commands_are_encoded_as_ever() {
         Command::CloseSession(SessionId(6)),
         Command::CreateBucket(name.clone(), Some("eu".to_owned()), 11),
         Command::BeginDeletion(name.clone()),
-        Command::EndDeletion(name, Epoch(2), true),
+        Command::EndDeletion(name.clone(), Epoch(2), true),
         Command::AddToken([2; 32], 12),
         Command::RevokeToken(TokenId(1)),
         Command::DropVacated(lv, 1, View(9)),
+        Command::SetWritePolicy(name, WritePolicy::AtLeast(2)),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

@@ -437,5 +437,6 @@ pub fn put(request: Request, name: &str, content: Content, condition: Condition)
         },
         content,
         condition,
+        enough: 0,
     }))
 }

@@ -91,6 +91,7 @@ impl<'a> Calling<'a> {
             Answer::Version(row) => Ok(Settled::Version(row)),
             Answer::AskIndex => Ok(Settled::AskIndex),
             Answer::Passed => Ok(Settled::Passed),
+            Answer::Appended(done) => Ok(Settled::Appended(done)),
             Answer::Refused(refusal) => Err(refused(refusal)),
             other @ (Answer::Granted { .. } | Answer::Persisted { .. }) => Err(unfitting(&other)),
         }
@@ -122,6 +123,7 @@ impl<'a> Calling<'a> {
 fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut Epoch)> {
     match call {
         Call::Put(put) => Some((&mut put.request, put.bucket, &mut put.epoch)),
+        Call::Append(append) => Some((&mut append.request, append.bucket, &mut append.epoch)),
         Call::Delete { request, bucket, epoch, .. }
         | Call::CreateUpload { request, bucket, epoch, .. }
         | Call::CompleteUpload { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),

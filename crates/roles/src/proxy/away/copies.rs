@@ -100,7 +100,7 @@ fn holders(away: &Away, map: &Topology, chunk: &Chunk, turn: usize) -> Vec<Serve
     let Some(record) = map.lvs.get(chunk.lv.0 as usize) else { return Vec::new() };
     let place = |server| map.servers.get(&server).map(|record| record.domains);
     let (here, now) = (place(away.me), Instant::now());
-    let mut detectors = away.detectors.lock();
+    let mut detectors = away.replicas.detectors.lock();
     detectors.read_begins();
     let present = record.present().filter(|(index, _)| chunk.holders.has(*index));
     let candidates = present.map(|(_, replica)| {
@@ -133,7 +133,7 @@ async fn either<F: Future<Output = Result<Bytes, Failed>>>(
         Either::Right((Err(failed), first)) => (first.await.map_err(|it| it.max(failed)), false),
         Either::Left((answered, _)) => (answered, false),
         Either::Right((answered, _)) => {
-            away.detectors.lock().outrun(&asked, Instant::now());
+            away.replicas.detectors.lock().outrun(&asked, Instant::now());
             (answered, true)
         }
     };
@@ -145,12 +145,12 @@ async fn either<F: Future<Output = Result<Bytes, Failed>>>(
 
 /// Whether another replica is asked beside one that takes long.
 fn may_hedge(away: &Away, other: ServerId) -> bool {
-    away.detectors.lock().may_hedge(other, Instant::now())
+    away.replicas.detectors.lock().may_hedge(other, Instant::now())
 }
 
 /// A server is about to be asked.
 fn asked(away: &Away, server: ServerId) -> Asked {
-    let asked = away.detectors.lock().asked(server, Instant::now());
+    let asked = away.replicas.detectors.lock().asked(server, Instant::now());
     if asked.is_probe {
         count(&away.counters().probes);
     }
@@ -164,7 +164,7 @@ async fn read_at(
     asked: Asked,
     wanted: &Wanted<'_>,
 ) -> Result<Bytes, Failed> {
-    let read = match away.data.of(map, asked.server) {
+    let read = match away.replicas.data.of(map, asked.server) {
         Some(peer) => read_from(away, &peer, asked, wanted).await,
         None => Err(Failed::Silent),
     };
@@ -196,12 +196,12 @@ async fn read_from(
             tracing::debug!(%server, %error, "a replica did not answer a read");
             // One that has too much to do is up.
             if !matches!(error, CallError::Busy(_)) {
-                away.detectors.lock().failed(server, Instant::now());
+                away.replicas.detectors.lock().failed(server, Instant::now());
             }
             return Err(Failed::Silent);
         }
     };
-    away.detectors.lock().answered_read(&asked, Instant::now());
+    away.replicas.detectors.lock().answered_read(&asked, Instant::now());
     if reply != DataReply::Bytes {
         return Err(Failed::Unreadable);
     }

@@ -17,6 +17,10 @@ pub struct ProxyCounters {
     pub reads_hedged: AtomicU64,
     /// Of those, answered by the other replica.
     pub hedges_won: AtomicU64,
+    /// Puts answered before every replica had the data, as their bucket's write policy has it.
+    pub answered_early: AtomicU64,
+    /// Of those, the ones whose last copies were left to the rebuild.
+    pub late_writes: AtomicU64,
     /// Puts begun anew because a replica had not taken the data.
     pub begun_anew: AtomicU64,
     /// Requests sent to a data server that was down, to see whether it still is.

@@ -51,10 +51,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::reach::{Data, Ended, Lost, Onward, Reach, Scan};
+use super::reach::{Data, Ended, FoundRow, Lost, Onward, Reach, Scan};
 use super::{refused, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::{ORPHANS_MAX, PROXY_PATIENCE_MS};
+use crate::limits::{ORPHANS_MAX, PROXY_PATIENCE_MS, STRAGGLERS_KIB_MAX};
 use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
@@ -78,13 +78,21 @@ pub struct ClusterConfig {
     pub boot: BootId,
 }
 
+/// The data servers, and what is known of them.
+struct Replicas {
+    managers: Arc<dyn Managers>,
+    data: Peers<DataService>,
+    detectors: Mutex<Detectors>,
+}
+
 /// The roles of other processes.
 pub struct Away {
     managers: Arc<dyn Managers>,
     primaries: Arc<Primaries>,
-    data: Peers<DataService>,
+    replicas: Arc<Replicas>,
     me: ServerId,
-    detectors: Mutex<Detectors>,
+    /// Room for data, in KiB, whose client was answered before every replica had it.
+    stragglers: Arc<Semaphore>,
     /// Turns of the replicas.
     turn: AtomicUsize,
     /// Whether the managers know the session.
@@ -102,10 +110,11 @@ impl Away {
         let peers = Peers::new(&endpoint);
         let primaries = Arc::new(Primaries::new(managers.clone(), peers, requests.clone()));
         let is_open = Arc::new(AtomicBool::new(true));
+        let (data, detectors) = (Peers::new(&endpoint), Mutex::default());
         Self {
-            data: Peers::new(&endpoint),
+            replicas: Arc::new(Replicas { managers: managers.clone(), data, detectors }),
             me,
-            detectors: Mutex::default(),
+            stragglers: Arc::new(Semaphore::new(STRAGGLERS_KIB_MAX)),
             turn: AtomicUsize::new(0),
             orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
             runtime: Handle::current(),
@@ -185,6 +194,10 @@ impl Reach for Away {
     }
 
     /// The managers opened a session: so the cluster is founded, and has PGs.
+    fn copies(&self) -> u8 {
+        self.managers.map().settings().copies
+    }
+
     fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId {
         pg_of(bucket, key, self.managers.map().pgs.len() as u32)
     }
@@ -246,6 +259,16 @@ impl Reach for Away {
             MetaReply::Refused(refusal) => Err(refused(refusal)),
             other => Err(unfitting(&other)),
         }
+    }
+
+    async fn rows_from(
+        &self,
+        pg: PgId,
+        from: Vec<u8>,
+        to: &[u8],
+        count: usize,
+    ) -> Result<Vec<FoundRow>, ObjectError> {
+        scan::rows_from(&self.primaries, pg, (from, to), count).await
     }
 
     async fn settled_row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {

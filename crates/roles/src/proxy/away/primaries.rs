@@ -109,7 +109,7 @@ impl Primaries {
     ) -> Result<Said, Trouble> {
         let peer = self.peers.of(&self.managers.map(), at.server).ok_or(Trouble::NoPrimary)?;
         let asked = pin!(peer.call(call, Bytes::new(), deadline));
-        let passed = pin!(view_passed(&*self.managers, pg, at, deadline));
+        let passed = pin!(view_passed(&*self.managers, pg, at));
         let (reply, payload) = match select(asked, passed).await {
             Either::Left((answered, _)) => answered?,
             Either::Right(((), _)) => return Err(Trouble::ViewPassed),
@@ -139,6 +139,10 @@ fn set_view(call: &mut MetaCall, now: View) {
         | MetaCall::Await { view, .. }
         | MetaCall::Find { view, .. }
         | MetaCall::GetRow { view, .. } => *view = now,
-        MetaCall::Scan { .. } => unreachable!("a scan is of many PGs"),
+        MetaCall::Scan { pgs, .. } => {
+            let [(_, view)] = &mut pgs[..] else { unreachable!("a primary is asked for one PG") };
+            *view = now;
+        }
+        MetaCall::Progress => unreachable!("not of one PG: {call:?}"),
     }
 }

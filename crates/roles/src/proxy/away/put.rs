@@ -2,26 +2,29 @@
 //!
 //! # Invariants
 //!
-//! 1. What is committed is one grant: its METAX is persisted, and every replica that it names has acknowledged its
-//!    data.
+//! 1. What is committed is one grant: its METAX is persisted, and as many replicas as the bucket's write policy asks
+//!    for have acknowledged its data. Its outcome names those that have.
 //! 2. A newer grant of the request takes the place of an older one, and nothing of the older one's data counts.
 //! 3. A put that ends in any other way is abandoned, if a grant of it is known.
 
+use std::future::Future;
 use std::pin::pin;
 
 use bytes::{Bytes, BytesMut};
 use futures::future::{Either, select};
 use larder_objects::ObjectError;
 use larder_protocol::{Answer, Call, PutCall, Refusal};
-use larder_types::{Grant, Holders, OpId, PgId};
+use larder_types::{Grant, OpId, PgId};
 
 use super::super::reach::{Data, Ended, Lost};
 use super::super::{refused, unavailable};
 use super::calling::Calling;
 use super::counters::count;
+use super::primaries::Primaries;
 use super::retry::{Tries, Trouble, pause};
 use super::route::{Primary, newer};
-use super::{Away, patience, unfitting, write};
+use super::write::{self, Seen, Written};
+use super::{Away, patience, unfitting};
 use crate::limits::{DISK_FULL_TRIES_MAX, LOST_TRIES_MAX};
 use crate::ticket::Granted;
 use crate::wire::{MetaCall, MetaReply};
@@ -31,6 +34,8 @@ struct Flight<'a> {
     away: &'a Away,
     pg: PgId,
     calling: Calling<'a>,
+    /// Replicas that must have the data; 0: all.
+    enough: u8,
     stage: Stage,
 }
 
@@ -62,9 +67,9 @@ impl Drop for Flight<'_> {
 
 /// What came of a grant.
 enum Carried {
-    /// METAX is persisted and these have the data.
-    Durable(Holders),
-    /// A replica has not taken it.
+    /// METAX is persisted and enough replicas have the data.
+    Durable(Written),
+    /// Too few replicas have taken it.
     Lost(Lost),
     /// The primary answers something else by now.
     Answered(Answer, Primary),
@@ -77,9 +82,10 @@ pub(super) async fn put(
     data: Option<Data>,
 ) -> Result<Ended, ObjectError> {
     let data = data.map(|(pieces, len)| joined(pieces, len));
+    let enough = call.enough;
     let calling = Calling::new(&away.primaries, pg, Call::Put(Box::new(call)), patience());
     let stage = if data.is_some() { Stage::Asked } else { Stage::Over };
-    Flight { away, pg, calling, stage }.fly(data.as_ref()).await
+    Flight { away, pg, calling, enough, stage }.fly(data.as_ref()).await
 }
 
 impl Flight<'_> {
@@ -112,11 +118,11 @@ impl Flight<'_> {
             let Some(data) = data else { return Err(unfitting(&granted)) };
             let op = granted.grant.op;
             self.stage = Stage::Granted { op, disk_full: false };
-            match carry(self.away, &mut self.calling, self.pg, &granted, at, data).await? {
-                Carried::Durable(holders) => {
-                    let attempt = granted.grant.attempt;
-                    self.away.primaries.tell(self.pg, Call::Commit { op, attempt, holders });
+            let written = write::write(self.away, &granted, data, self.enough);
+            match carry(&mut self.calling, self.pg, granted.grant, at, written).await? {
+                Carried::Durable(written) => {
                     self.stage = Stage::Over;
+                    commit(self.away, self.pg, granted.grant, written);
                     return Ok(Ended::Done(granted.clock));
                 }
                 Carried::Lost(lost) => {
@@ -171,26 +177,55 @@ pub(super) async fn again(away: &Away, tries: u32, lost: Lost) -> Result<(), Obj
     Ok(())
 }
 
+/// Tells the primary what became of a put that is committed: who has it is told with that, so what is on its way to
+/// others is waited for a little.
+fn commit(away: &Away, pg: PgId, grant: Grant, written: Written) {
+    let Written { mut seen, rest } = written;
+    let Some(rest) = rest else { return tell_committed(&away.primaries, pg, grant, &seen) };
+    let primaries = away.primaries.clone();
+    away.runtime.spawn(async move {
+        rest.join(&mut seen, primaries.counters()).await;
+        tell_committed(&primaries, pg, grant, &seen);
+    });
+}
+
+fn tell_committed(primaries: &Primaries, pg: PgId, grant: Grant, seen: &Seen) {
+    let (op, attempt, holders) = (grant.op, grant.attempt, seen.holders);
+    if seen.disk_full {
+        primaries.tell(pg, Call::NoRoom { op });
+    }
+    primaries.tell(pg, Call::Commit { op, attempt, holders });
+}
+
 /// Has the data written while the primary makes METAX durable.
 async fn carry(
-    away: &Away,
     calling: &mut Calling<'_>,
     pg: PgId,
-    granted: &Granted,
+    grant: Grant,
     at: Primary,
-    data: &Bytes,
+    written: impl Future<Output = Result<Written, Lost>>,
 ) -> Result<Carried, ObjectError> {
-    let written = pin!(write::write(away, granted, data));
-    let persisted = pin!(persisted(calling, pg, granted.grant, at));
+    let written = pin!(written);
+    #[cfg(feature = "ablation")]
+    if crate::ablation::writes_are_ordered() {
+        return match persisted(calling, pg, grant, at).await? {
+            None => match written.await {
+                Ok(written) => Ok(Carried::Durable(written)),
+                Err(lost) => Ok(Carried::Lost(lost)),
+            },
+            Some((answer, by)) => Ok(Carried::Answered(answer, by)),
+        };
+    }
+    let persisted = pin!(persisted(calling, pg, grant, at));
     Ok(match select(written, persisted).await {
         Either::Left((Err(lost), _)) => Carried::Lost(lost),
-        Either::Left((Ok(holders), persisted)) => match persisted.await? {
-            None => Carried::Durable(holders),
+        Either::Left((Ok(written), persisted)) => match persisted.await? {
+            None => Carried::Durable(written),
             Some((answer, by)) => Carried::Answered(answer, by),
         },
         Either::Right((persisted, written)) => match persisted? {
             None => match written.await {
-                Ok(holders) => Carried::Durable(holders),
+                Ok(written) => Carried::Durable(written),
                 Err(lost) => Carried::Lost(lost),
             },
             Some((answer, by)) => Carried::Answered(answer, by),

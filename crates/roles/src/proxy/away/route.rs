@@ -64,10 +64,14 @@ pub(super) async fn newer(managers: &dyn Managers, than: MapVersion, pause: Dura
     let _either_way = found(managers, deadline, |map| (map.version > than).then_some(())).await;
 }
 
-/// Returns when the PG is in another view.
-pub(super) async fn view_passed(managers: &dyn Managers, pg: PgId, at: Primary, deadline: Instant) {
-    let passed = |map: &Topology| (primary(map, pg) != Some(at)).then_some(());
-    if found(managers, deadline, passed).await.is_none() {
-        pending().await
+/// Returns when the PG is in another view. For the side of a wait that has a deadline of its own: a timer for each
+/// question would cost more than looking at the map.
+pub(super) async fn view_passed(managers: &dyn Managers, pg: PgId, at: Primary) {
+    let mut versions = managers.versions();
+    while primary(&managers.map(), pg) == Some(at) {
+        if versions.changed().await.is_err() {
+            // No map comes any more.
+            return pending().await;
+        }
     }
 }

@@ -8,18 +8,18 @@ use futures::stream::FuturesUnordered;
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::Topology;
 use larder_protocol::{Answer, Refusal};
-use larder_types::PgId;
-use larder_types::codec::decode;
+use larder_types::codec::{CodecError, decode};
+use larder_types::{PgId, View};
 use tokio::time::Instant;
 
-use super::super::reach::{Onward, Scan};
+use super::super::reach::{FoundRow, Onward, Scan};
 use super::super::{refused, unavailable};
 use super::counters::count;
 use super::merge::{Merge, Source};
 use super::primaries::Primaries;
 use super::retry::{Tries, Trouble};
 use super::route::{newer, primary};
-use super::unfitting;
+use super::{patience, unfitting};
 use crate::limits::{LIST_WAIT_MS_MAX, ROWS_MAX, SHARE_SLACK_ROWS};
 use crate::wire::{MetaCall, MetaReply, Rows};
 
@@ -62,6 +62,44 @@ where
             return Ok(());
         }
     }
+}
+
+/// The first rows of a PG between two places, without waiting for what is under way; at least one is there.
+pub(super) async fn rows_from(
+    primaries: &Primaries,
+    pg: PgId,
+    (from, to): (Vec<u8>, &[u8]),
+    count: usize,
+) -> Result<Vec<FoundRow>, ObjectError> {
+    let mut call = MetaCall::Scan {
+        pgs: vec![(pg, View(0))],
+        map: primaries.managers().map().version,
+        settled: false,
+        from: from.clone(),
+        to: Some(to.to_vec()),
+        count_max: count as u32,
+    };
+    let said = primaries.ask(pg, &mut call, patience()).await?;
+    let mut found: Vec<FoundRow> = match said.reply {
+        MetaReply::Rows(_) => {
+            let rows = decode::<Rows>("rows of a scan", &said.payload).map_err(unusable)?;
+            rows.into_iter().map(|(row, value)| (row, value.into())).collect()
+        }
+        MetaReply::Refused(refusal) | MetaReply::Answered(Answer::Refused(refusal)) => {
+            return Err(refused(refusal));
+        }
+        other => return Err(unfitting(&other)),
+    };
+    if found.is_empty() {
+        // A new primary's index may not show yet what the one before has shown.
+        let settled = Scan { pg: Some(pg), settle: true, from, to: Some(to), wanted: count };
+        let scanned = scan(primaries, settled, |row, value| {
+            found.push((row.to_vec(), Bytes::copy_from_slice(value)));
+            if found.len() < count { Onward::Next } else { Onward::Stop }
+        });
+        scanned.await?;
+    }
+    Ok(found)
 }
 
 /// Asks every source that has nothing, all at once, until each has said something.
@@ -137,10 +175,7 @@ async fn ask(
     match reply {
         MetaReply::Rows(next) => match decode("rows of a scan", &payload) {
             Ok(rows) => Ok((rows, next)),
-            Err(error) => {
-                tracing::error!(%server, %error, "rows of a scan cannot be used");
-                Err(Failed::For(unavailable("a meta server sent rows that cannot be used")))
-            }
+            Err(error) => Err(Failed::For(unusable(error))),
         },
         MetaReply::Refused(refusal) | MetaReply::Answered(Answer::Refused(refusal)) => {
             Err(match refusal {
@@ -152,6 +187,11 @@ async fn ask(
         }
         other => Err(Failed::For(unfitting(&other))),
     }
+}
+
+fn unusable(error: CodecError) -> ObjectError {
+    tracing::error!(%error, "rows of a scan cannot be used");
+    unavailable("a meta server sent rows that cannot be used")
 }
 
 #[cfg(test)]

@@ -1,85 +1,157 @@
 //! A put's data, on its way to every replica.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use larder_net::CallError;
 use larder_protocol::manager::state::Topology;
 use larder_types::{Holders, ServerId};
-use tokio::time::{Instant, sleep};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::reach::Lost;
-use super::Away;
-use super::counters::count;
+use super::counters::{ProxyCounters, count};
 use super::retry::pause;
 use super::route::{found, replicas};
-use crate::limits::WRITE_PATIENCE_MS;
+use super::{Away, Replicas};
+use crate::limits::{STRAGGLER_MAX, STRAGGLERS_KIB_MAX, WRITE_PATIENCE_MS};
 use crate::peers::down;
 use crate::ticket::{Granted, WriteOutcome};
 use crate::wire::{DataCall, DataReply};
 
-/// Writes the data to every replica that the grant names; returns those that have it, which are all.
-pub(super) async fn write(away: &Away, granted: &Granted, data: &Bytes) -> Result<Holders, Lost> {
+/// A write to one replica: its index, and what came of it.
+type Write = BoxFuture<'static, (usize, WriteOutcome)>;
+
+/// What replicas have said to a put's data.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Those that have it.
+    pub(super) holders: Holders,
+    /// One had no room for it.
+    pub(super) disk_full: bool,
+    has_failed: bool,
+}
+
+impl Seen {
+    fn note(&mut self, replica: usize, outcome: WriteOutcome, counters: &ProxyCounters) {
+        match outcome {
+            WriteOutcome::Durable => self.holders = self.holders.with(replica),
+            WriteOutcome::Full => self.disk_full = true,
+            WriteOutcome::Failed => self.has_failed = true,
+        }
+        if outcome != WriteOutcome::Durable {
+            count(&counters.failed_writes);
+        }
+    }
+}
+
+/// A put's data is on enough replicas.
+pub(super) struct Written {
+    /// What was said so far.
+    pub(super) seen: Seen,
+    /// Replicas that are still being given it.
+    pub(super) rest: Option<Stragglers>,
+}
+
+/// Writes that go on after a put's client was answered. They hold its data, within a bound for all of them.
+pub(super) struct Stragglers {
+    writes: FuturesUnordered<Write>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Stragglers {
+    /// Waits for the rest, but not for long: readers of the object may be waiting.
+    pub(super) async fn join(mut self, seen: &mut Seen, counters: &ProxyCounters) {
+        let all = async {
+            while let Some((replica, outcome)) = self.writes.next().await {
+                seen.note(replica, outcome, counters);
+            }
+        };
+        if timeout(STRAGGLER_MAX, all).await.is_err() {
+            count(&counters.late_writes);
+        }
+    }
+}
+
+/// Writes the data to every replica that the grant names, and returns once `enough` have it; 0: all of them.
+pub(super) async fn write(
+    away: &Away,
+    granted: &Granted,
+    data: &Bytes,
+    enough: u8,
+) -> Result<Written, Lost> {
     let deadline = Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS);
     let place = |map: &Topology| replicas(map, granted.lv, granted.replicas);
     let Some(replicas) = found(&*away.managers, deadline, place).await else {
         tracing::warn!(lv = %granted.lv, "the map does not name the replicas of a grant's volume");
         return Err(Lost { disk_full: false, in_doubt: false });
     };
-    let call = DataCall::Write {
+    let enough = if enough == 0 { replicas.len() } else { usize::from(enough) };
+    let call = Arc::new(DataCall::Write {
         lv: granted.lv,
         grant: granted.grant,
         extents: granted.extents.clone(),
         len: data.len() as u32,
+    });
+    let one = |(replica, server)| -> Write {
+        let (to, call, data) = (away.replicas.clone(), call.clone(), data.clone());
+        Box::pin(async move { (replica, write_to(&to, server, &call, &data, deadline).await) })
     };
-    let one =
-        async |(replica, server)| (replica, write_to(away, server, &call, data, deadline).await);
-    let mut writes: FuturesUnordered<_> = replicas.iter().copied().map(one).collect();
-    let (mut holders, mut full) = (Holders::default(), 0);
-    while let Some((replica, outcome)) = writes.next().await {
-        match outcome {
-            WriteOutcome::Durable => holders = holders.with(replica),
-            WriteOutcome::Full => {
-                count(&away.counters().failed_writes);
-                full += 1;
-            }
-            WriteOutcome::Failed => {
-                count(&away.counters().failed_writes);
-                return Err(Lost { disk_full: full > 0, in_doubt: true });
-            }
+    let mut writes: FuturesUnordered<Write> = replicas.iter().copied().map(one).collect();
+    let mut seen = Seen::default();
+    while seen.holders.count() < enough
+        && let Some((replica, outcome)) = writes.next().await
+    {
+        seen.note(replica, outcome, away.counters());
+        if seen.has_failed && seen.holders.count() + writes.len() < enough {
+            return Err(Lost { disk_full: seen.disk_full, in_doubt: true });
         }
     }
-    if full > 0 {
+    if seen.holders.count() < enough {
         // One that has no room wrote nothing.
-        return Err(Lost { disk_full: true, in_doubt: holders.count() > 0 });
+        return Err(Lost { disk_full: seen.disk_full, in_doubt: seen.holders.count() > 0 });
     }
-    Ok(holders)
+    let rest = if writes.is_empty() { None } else { stragglers(away, writes, data.len()) };
+    Ok(Written { seen, rest })
+}
+
+/// Has what is left of a put's writes go on, if there is room for its data.
+fn stragglers(away: &Away, writes: FuturesUnordered<Write>, bytes: usize) -> Option<Stragglers> {
+    count(&away.counters().answered_early);
+    let kib = bytes.div_ceil(1024).min(STRAGGLERS_KIB_MAX) as u32;
+    let room = away.stragglers.clone().try_acquire_many_owned(kib).ok();
+    if room.is_none() {
+        count(&away.counters().late_writes);
+    }
+    Some(Stragglers { writes, _room: room? })
 }
 
 /// Writes the data to one replica, slower where there is too much to do.
 async fn write_to(
-    away: &Away,
+    to: &Replicas,
     server: ServerId,
     call: &DataCall,
     data: &Bytes,
     deadline: Instant,
 ) -> WriteOutcome {
-    let Some(peer) = away.data.of(&away.managers.map(), server) else {
+    let Some(peer) = to.data.of(&to.managers.map(), server) else {
         return WriteOutcome::Failed;
     };
     for tries in 1.. {
         let answered = tokio::select! {
             biased;
             answered = peer.call(call, data.clone(), deadline) => answered,
-            () = down(&*away.managers, server) => {
+            () = down(&*to.managers, server) => {
                 tracing::debug!(%server, "a replica went down during a write");
                 return WriteOutcome::Failed;
             }
         };
         if answered.is_ok() {
-            away.detectors.lock().answered(server);
+            to.detectors.lock().answered(server);
         }
         match answered {
             Ok((DataReply::Written, _)) => return WriteOutcome::Durable,
@@ -91,7 +163,7 @@ async fn write_to(
             Err(CallError::Busy(_)) if Instant::now() < deadline => sleep(pause(tries)).await,
             Err(error) => {
                 tracing::debug!(%server, %error, "a replica did not answer a write");
-                away.detectors.lock().failed(server, Instant::now());
+                to.detectors.lock().failed(server, Instant::now());
                 return WriteOutcome::Failed;
             }
         }

@@ -27,6 +27,8 @@ pub(super) enum Fault {
     Silent,
     /// Does not answer reads before [`Disk::release`].
     Hangs,
+    /// Never answers writes.
+    HangsWrites,
 }
 
 #[derive(Default)]
@@ -58,6 +60,9 @@ impl FakeData {
         let reply = match (request, *fault) {
             // The responder is dropped.
             (_, Fault::Silent) => return,
+            (request @ DataCall::Write { .. }, Fault::HangsWrites) => {
+                return self.0.held.lock().push((request, responder));
+            }
             (request @ DataCall::Read { .. }, Fault::Hangs) => {
                 *self.0.reads.lock() += 1;
                 return self.0.held.lock().push((request, responder));
@@ -90,7 +95,9 @@ impl FakeData {
                     None => DataReply::Unreadable,
                 }
             }
-            (DataCall::Pg { .. }, _) => unreachable!("no PG asks"),
+            (DataCall::Pg { .. } | DataCall::Verify(_) | DataCall::Load, _) => {
+                unreachable!("no meta server asks")
+            }
         };
         drop(fault);
         responder.answer(&reply, bytes);

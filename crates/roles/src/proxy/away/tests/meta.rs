@@ -48,6 +48,8 @@ pub(super) struct World {
     pub(super) floors: watch::Sender<u32>,
     /// Counts puts that were abandoned.
     pub(super) abandoned: watch::Sender<u32>,
+    /// Counts puts of which a replica had no room for a copy that was not needed.
+    pub(super) without_room: watch::Sender<u32>,
 }
 
 impl World {
@@ -62,6 +64,7 @@ impl World {
             holding: watch::Sender::new(0),
             floors: watch::Sender::new(0),
             abandoned: watch::Sender::new(0),
+            without_room: watch::Sender::new(0),
         })
     }
 
@@ -224,6 +227,7 @@ impl FakeMeta {
                 payload = encode(&taken).into();
                 MetaReply::Rows(next)
             }
+            MetaCall::Progress => unreachable!("no proxy asks"),
         };
         (reply, payload)
     }
@@ -236,6 +240,7 @@ impl FakeMeta {
             | MetaCall::Find { pg, view, .. }
             | MetaCall::GetRow { pg, view, .. } => leads(*pg, *view),
             MetaCall::Scan { pgs, .. } => pgs.iter().all(|(pg, view)| leads(*pg, *view)),
+            MetaCall::Progress => true,
         }
     }
 }
@@ -293,6 +298,10 @@ impl Handler<MetaService> for FakeMeta {
                 assert!(index.open.remove(&op.seq).is_some(), "it was under way");
                 assert!(index.abandoned.insert(op.seq), "once");
                 self.world.abandoned.send_modify(|count| *count += 1);
+            }
+            MetaMessage::Call { call: Call::NoRoom { op }, .. } => {
+                assert!(index.open.contains_key(&op.seq), "said before its outcome");
+                self.world.without_room.send_modify(|count| *count += 1);
             }
             MetaMessage::Floor { .. } => self.world.floors.send_modify(|count| *count += 1),
             other => unreachable!("no test says this: {other:?}"),

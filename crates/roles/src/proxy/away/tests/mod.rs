@@ -4,6 +4,7 @@ mod data;
 mod hedges;
 mod managers;
 mod meta;
+mod policies;
 
 use std::net::SocketAddr;
 use std::ops::Range;

@@ -1,0 +1,289 @@
+//! The rounds: a cluster for each of the delays, and what each variant did in it.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::cases::{ABLATED, ALONE, DELAYS, Delays, SIZES, TOGETHER, Variant, Work};
+use crate::BenchError;
+use crate::args::{EndpointArgs, LoadArgs, OrderedArgs};
+use crate::compare::launch::{self, LaunchError, READY_MAX};
+use crate::compare::machine;
+use crate::compare::process::{Interrupts, Server};
+use crate::compare::results::{Machine, lines};
+use crate::compare::rounds::{draw_keys, shuffled};
+use crate::compare::systems::Keys;
+use crate::compare::works::{BUCKET, TIMEOUT};
+use crate::report::Report;
+use crate::scenario::{self, run_number};
+use crate::sign::Credentials;
+use crate::units::ByteSize;
+use crate::workload::{Operation, Random};
+
+/// Nodes of a cluster.
+const NODES: &str = "3";
+/// The node whose proxy writes in order; the first does not.
+const ORDERED_NODE: usize = 2;
+
+/// All that was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Results {
+    pub(super) about: About,
+    pub(super) rows: Vec<Row>,
+}
+
+/// How and where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct About {
+    /// Day of its begin (UTC).
+    pub(super) date: String,
+    /// Commit of the sources it was started among.
+    pub(super) commit: String,
+    /// The command line.
+    pub(super) command: String,
+    /// What it ran on.
+    pub(super) machine: Machine,
+    /// Rounds.
+    pub(super) rounds: u64,
+    /// Measured milliseconds of each work.
+    pub(super) measured_ms: u64,
+}
+
+/// What one variant did in one work of one round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) round: u64,
+    pub(super) delays: Delays,
+    pub(super) variant: Variant,
+    pub(super) work: Work,
+    pub(super) ops_s: f64,
+    pub(super) p50_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+    pub(super) server_cpu_us_per_op: Option<f64>,
+    pub(super) errors: u64,
+}
+
+impl Results {
+    /// Reads them from a file.
+    ///
+    /// # Errors
+    /// [`BenchError::File`] or [`BenchError::Document`].
+    pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| BenchError::File { path: path.to_owned(), source })?;
+        serde_json::from_str(&text).map_err(|error| BenchError::Document {
+            path: path.to_owned(),
+            reason: format!("it is not what `larder bench ordered` writes: {error}"),
+        })
+    }
+
+    /// As text, with a line for each row.
+    pub(super) fn json(&self) -> String {
+        let about = serde_json::to_string_pretty(&self.about);
+        let about = about.expect("numbers and text always encode").replace('\n', "\n  ");
+        format!("{{\n  \"about\": {about},\n  \"rows\": {}\n}}\n", lines(&self.rows))
+    }
+
+    /// Rows in which something went wrong.
+    pub(super) fn faults(&self) -> u64 {
+        self.rows.iter().filter(|row| row.errors > 0).count() as u64
+    }
+}
+
+/// A cluster that is to be measured.
+#[derive(Debug, Clone, Copy)]
+struct Setup {
+    delays: Delays,
+    /// What its first node does; of a parallel one the second is measured too, and writes in order.
+    variant: Variant,
+}
+
+impl Setup {
+    fn all() -> Vec<Self> {
+        let pairs = DELAYS.map(|delays| Self { delays, variant: Variant::Parallel });
+        let others = [Variant::SeparateMetax, Variant::PlainFiles]
+            .into_iter()
+            .flat_map(|variant| ABLATED.map(|delays| Self { delays, variant }));
+        pairs.into_iter().chain(others).collect()
+    }
+
+    /// The section `ablation` of its processes.
+    fn section(self) -> String {
+        let Delays { network_us, sync_us } = self.delays;
+        let switch = match self.variant {
+            Variant::Parallel | Variant::Ordered => "",
+            Variant::SeparateMetax => "separate_metax = true\n",
+            Variant::PlainFiles => "plain_files = true\n",
+        };
+        format!("network_us = {network_us}\nsync_us = {sync_us}\n{switch}")
+    }
+
+    /// What is measured in it, by node.
+    fn measured(self) -> Vec<(Variant, usize)> {
+        match self.variant {
+            Variant::Parallel => vec![(Variant::Parallel, 1), (Variant::Ordered, ORDERED_NODE)],
+            variant => vec![(variant, 1)],
+        }
+    }
+}
+
+struct Plan<'a> {
+    args: &'a OrderedArgs,
+    scratch: &'a Path,
+    keys: Keys,
+    credentials: Credentials,
+    interrupts: Arc<Interrupts>,
+}
+
+pub(super) fn run(args: &OrderedArgs) -> Result<Results, BenchError> {
+    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let keys = draw_keys();
+    let credentials = Credentials::new(&keys.access, &keys.secret, "us-east-1")?;
+    let about = About {
+        date: machine::date(),
+        commit: machine::commit(),
+        command: format!(
+            "larder bench ordered --rounds {} --duration {}ms",
+            args.rounds,
+            args.duration.as_millis()
+        ),
+        machine: machine::machine(&scratch),
+        rounds: args.rounds,
+        measured_ms: args.duration.as_millis() as u64,
+    };
+    let interrupts = Interrupts::watch()?;
+    let plan = Plan { args, scratch: &scratch, keys, credentials, interrupts };
+    let mut results = Results { about, rows: Vec::new() };
+    let mut random = Random((run_number() % u128::from(u64::MAX)) as u64);
+    let setups = Setup::all();
+    for round in 1..=args.rounds {
+        for index in shuffled(setups.len(), &mut random) {
+            plan.measure(round, setups[index], &mut random, &mut results.rows)?;
+        }
+    }
+    Ok(results)
+}
+
+impl Plan<'_> {
+    /// One cluster in one round.
+    fn measure(
+        &self,
+        round: u64,
+        setup: Setup,
+        random: &mut Random,
+        rows: &mut Vec<Row>,
+    ) -> Result<(), BenchError> {
+        let directory = tempfile::Builder::new().prefix("larder-ordered-").tempdir_in(self.scratch);
+        let directory = directory.map_err(BenchError::System)?;
+        let (server, endpoints) = self.start(setup, directory.path())?;
+        let pids = server.pids().map_err(BenchError::System)?;
+        // Volumes are drawn and connections made at the first puts, whoever makes them.
+        for (_, node) in setup.measured() {
+            let size = SIZES[0];
+            self.put(&endpoints[node - 1], &pids, Work { size, connections: TOGETHER })?;
+            self.interrupts.check()?;
+        }
+        for connections in [ALONE, TOGETHER] {
+            for size in SIZES {
+                let work = Work { size, connections };
+                let measured = setup.measured();
+                for index in shuffled(measured.len(), random) {
+                    let (variant, node) = measured[index];
+                    let report = self.put(&endpoints[node - 1], &pids, work)?;
+                    self.interrupts.check()?;
+                    rows.push(row(round, setup.delays, variant, work, &report));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&self, setup: Setup, directory: &Path) -> Result<(Server, Vec<String>), BenchError> {
+        let ready = directory.join("ready");
+        let log = directory.join("log");
+        let mut command = Command::new(std::env::current_exe().map_err(BenchError::System)?);
+        command
+            .arg("dev-cluster")
+            .arg(directory.join("cluster"))
+            .args(["--nodes", NODES, "--json", "--no-restart"])
+            .args(["--ablation", &setup.section()])
+            .args(["--ordered-node", &ORDERED_NODE.to_string()])
+            .env("LARDER_ROOT_ACCESS_KEY", &self.keys.access)
+            .env("LARDER_ROOT_SECRET_KEY", &self.keys.secret);
+        let out = File::create(&ready).map_err(BenchError::System)?;
+        let server = Server::start_with_output(command, out, &log, &self.interrupts);
+        let server = server.map_err(BenchError::System)?;
+        let deadline = Instant::now() + READY_MAX;
+        let begun = launch::announced(&ready, &server, deadline).and_then(|endpoints| {
+            for endpoint in &endpoints {
+                launch::ask_until_ready(endpoint, false, &self.credentials, &server, deadline)?;
+            }
+            Ok(endpoints)
+        });
+        self.interrupts.check()?;
+        match begun {
+            Ok(endpoints) if endpoints.len() >= ORDERED_NODE => Ok((server, endpoints)),
+            Ok(_) => Err(BenchError::usage("dev-cluster", "it announces too few nodes")),
+            Err(LaunchError::Bench(error)) => Err(error),
+            Err(error) => {
+                let tail = server.log_tail();
+                let reason = format!("{error}\n{tail}\n{FEATURE_NOTE}");
+                Err(BenchError::usage("dev-cluster", reason))
+            }
+        }
+    }
+
+    fn put(&self, endpoint: &str, pids: &[u32], work: Work) -> Result<Report, BenchError> {
+        let endpoint = EndpointArgs {
+            endpoint: endpoint.to_owned(),
+            bucket: BUCKET.to_owned(),
+            pids: pids.to_vec(),
+            concurrency: work.connections,
+            threads: Some(1),
+            timeout: TIMEOUT,
+            unsigned_payload: false,
+            json: false,
+        };
+        let load = LoadArgs {
+            endpoint,
+            size: ByteSize(work.size),
+            rate: None,
+            duration: self.args.duration,
+            warmup: self.args.warmup,
+            floor: false,
+        };
+        scenario::load(Operation::Put, &load, None, self.credentials.clone())
+    }
+}
+
+/// Below what a cluster said that did not start.
+const FEATURE_NOTE: &str = "A program that knows no --ablation was built without the feature for it: \
+    cargo build --release --features ablation";
+
+fn row(round: u64, delays: Delays, variant: Variant, work: Work, report: &Report) -> Row {
+    eprintln!(
+        "round {round}, {}, {}, {} over {}: p50 {:.0} us, {:.0} puts/s, {} errors",
+        delays.title(),
+        variant.title(),
+        ByteSize(work.size),
+        work.connections,
+        report.p50_us.unwrap_or_default(),
+        report.ops_s,
+        report.errors
+    );
+    Row {
+        round,
+        delays,
+        variant,
+        work,
+        ops_s: report.ops_s,
+        p50_us: report.p50_us,
+        p99_us: report.p99_us,
+        server_cpu_us_per_op: report.server_cpu_us_per_op,
+        errors: report.errors,
+    }
+}

@@ -1,0 +1,53 @@
+//! `larder bench ordered`: what it gains to write metadata and data in parallel, and what the other parts of the
+//! design gain, each against a cluster without it.
+//!
+//! It runs clusters of this program, `dev-cluster` on this machine, whose network and disks are slowed down in their
+//! ports; for that the program has to be built with the feature `ablation`.
+//!
+//! # Invariants
+//!
+//! - Parallel and ordered puts are measured in one cluster, one after the other, each pair in an order drawn anew: they
+//!   differ in nothing but the proxy that takes them. What disturbs the machine disturbs both.
+//! - Ratios are those of one round; what is shown is their median.
+//!
+//! | module | what it answers |
+//! |---|---|
+//! | [`cases`] | which delays, which variants, and the least time that each can take |
+//! | [`measure`] | what came of it |
+//! | [`show`] | tables and plots |
+
+mod cases;
+mod measure;
+mod show;
+
+use super::document::{self, Part};
+use super::{DOCUMENT, write};
+use crate::BenchError;
+use crate::args::OrderedArgs;
+use measure::Results;
+
+/// The part of the documents that is written.
+const PART: &str = "ordered";
+
+/// Measures, writes the documents and gives the number of rows with an error.
+///
+/// # Errors
+/// [`BenchError`] if there is no result.
+pub fn run(args: &OrderedArgs) -> Result<u64, BenchError> {
+    let part = Part::of_command("ordered", PART);
+    let page = args.docs.join(DOCUMENT);
+    document::with_part(&page, &part, "")?;
+    let results = match &args.from {
+        Some(file) => Results::read(file)?,
+        None => measure::run(args)?,
+    };
+    write(&args.docs.join(part.rows()), &results.json())?;
+    let plots = show::plots(&results);
+    for plot in &plots {
+        write(&args.docs.join(part.plots()).join(plot.file), &plot.svg)?;
+    }
+    let text = show::page(&results, &plots, &part);
+    write(&page, &document::with_part(&page, &part, &text)?)?;
+    println!("{text}");
+    Ok(results.faults())
+}

@@ -1,0 +1,57 @@
+//! `larder bucket policy`: how many copies a bucket's puts wait for.
+
+use std::process::ExitCode;
+
+use larder_protocol::manager::state::{Command, Outcome, Refusal, Topology};
+use larder_roles::managers::Managers;
+use larder_types::{BucketName, WritePolicy};
+
+use super::RoleError;
+use super::config::RoleConfig;
+use super::operate::{agreed, finish, managers, runtime};
+use crate::args::BucketCommand;
+
+/// Shows or sets something of a bucket.
+pub(crate) fn run(command: &BucketCommand) -> ExitCode {
+    let BucketCommand::Policy { config, name, policy } = command;
+    finish(shown_or_set(config, name, *policy))
+}
+
+fn shown_or_set(
+    config: &std::path::Path,
+    name: &str,
+    policy: Option<WritePolicy>,
+) -> Result<Vec<String>, RoleError> {
+    let config = RoleConfig::load(config)?;
+    let no_such = || RoleError::Named(format!("there is no bucket {name:?}"));
+    let bucket = BucketName::new(name).map_err(|_not_a_name| no_such())?;
+    runtime()?.block_on(async {
+        let managers = managers(&config).await?;
+        let map = managers.map();
+        let record = map.buckets.get(&bucket).ok_or_else(no_such)?;
+        let Some(policy) = policy else {
+            return Ok(vec![told(&map, name, record.write_policy)]);
+        };
+        match agreed(&managers, Command::SetWritePolicy(bucket, policy)).await? {
+            Ok(Outcome::Already) => {
+                Ok(vec![format!("nothing to do: {}", told(&map, name, policy))])
+            }
+            Ok(_) => Ok(vec![told(&map, name, policy)]),
+            Err(Refusal::NoSuchBucket) => Err(no_such()),
+            Err(Refusal::TooManyCopies) => Err(RoleError::Named(format!(
+                "{name} is as it was: the cluster keeps {} copies, so no put can wait for {policy}",
+                map.settings().copies
+            ))),
+            Err(refusal) => Err(RoleError::NotDone(format!("{name} is as it was: {refusal}"))),
+        }
+    })
+}
+
+/// What a policy means in this cluster.
+fn told(map: &Topology, name: &str, policy: WritePolicy) -> String {
+    let copies = map.settings().copies;
+    match policy.enough(copies) {
+        0 => format!("puts to {name} wait for all copies within reach ({policy})"),
+        enough => format!("puts to {name} wait for {enough} of {copies} copies ({policy})"),
+    }
+}

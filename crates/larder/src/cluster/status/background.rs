@@ -1,0 +1,203 @@
+//! What meta servers do in the background, as they say themselves: rebuild, scrub, floors.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_net::Endpoint;
+use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
+use larder_roles::peers::Peers;
+use larder_roles::progress::{BackgroundNow, FloorsNow, Progress, RebuildNow, ScrubNow};
+use larder_roles::wire::{MetaCall, MetaReply, MetaService};
+use larder_types::ServerId;
+use larder_types::codec::decode;
+use serde::Serialize;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::text::bar;
+
+/// How long a meta server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Thousandths of a round.
+const WHOLE: usize = 1000;
+
+/// What a meta server says of itself.
+#[derive(Debug, Serialize)]
+pub(super) struct Background {
+    pub(super) server: u32,
+    pub(super) name: String,
+    /// `None` if it did not answer.
+    pub(super) progress: Option<Progress>,
+}
+
+/// Asks all meta servers that are up, side by side; by server.
+pub(super) async fn ask(endpoint: &Arc<Endpoint>, map: &Topology) -> Vec<Background> {
+    let (peers, mut asked) = (Peers::<MetaService>::new(endpoint), JoinSet::new());
+    for (&id, record) in &map.servers {
+        if record.state != ServerState::Up || !record.roles.contains(&ServerRole::Meta) {
+            continue;
+        }
+        let (peer, name) = (peers.of(map, id), record.name.clone());
+        asked.spawn(async move {
+            let deadline = Instant::now() + PATIENCE;
+            let progress = match peer {
+                Some(peer) => {
+                    let answered = peer.call(&MetaCall::Progress, Bytes::new(), deadline).await;
+                    answered.ok().and_then(|(reply, payload)| told(id, &reply, &payload))
+                }
+                None => None,
+            };
+            Background { server: id.0, name, progress }
+        });
+    }
+    let mut all = asked.join_all().await;
+    all.sort_by_key(|it| it.server);
+    all
+}
+
+fn told(server: ServerId, reply: &MetaReply, payload: &[u8]) -> Option<Progress> {
+    let progress = match reply {
+        MetaReply::Progress => decode("progress", payload).map_err(|error| error.to_string()),
+        other => Err(format!("{other:?}")),
+    };
+    progress
+        .inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood"))
+        .ok()
+}
+
+pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Result<()> {
+    if all.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nbackground work of meta servers")?;
+    for Background { name, progress, .. } in all {
+        let Some(Progress { background, rebuild, scrub, floors }) = progress else {
+            writeln!(out, "  {name}: does not answer")?;
+            continue;
+        };
+        writeln!(out, "  {name}: {}", rate(background))?;
+        if let Some(line) = missing(rebuild) {
+            writeln!(out, "    rebuild  {line}")?;
+        }
+        writeln!(out, "    scrub    {}", verified(scrub.as_ref()))?;
+        if let Some(bad) = scrub.map(|scrub| scrub.bad).filter(|bad| *bad > 0) {
+            writeln!(out, "    {bad} DAMAGED copies were found: see its log for their disks")?;
+        }
+        writeln!(out, "    floors   {}", behind(floors))?;
+    }
+    Ok(())
+}
+
+fn rate(now: &BackgroundNow) -> String {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1024 * 1024);
+    let (per_s, allowed, most) =
+        (mib(now.bytes_per_s), mib(now.bytes_per_s_allowed), mib(now.bytes_per_s_max));
+    let yields = if allowed < most { ": it yields to clients" } else { "" };
+    format!("{per_s:.1} MiB/s, allowed {allowed:.0} of {most:.0}{yields}")
+}
+
+/// Of copies that are missing, if any are.
+fn missing(now: &RebuildNow) -> Option<String> {
+    let RebuildNow { chunks, left, lost, single, failed, .. } = *now;
+    (chunks > 0).then(|| {
+        let bar = bar(chunks.saturating_sub(left) as usize, chunks as usize);
+        format!(
+            "{bar}  {left} of {chunks} chunks lack a copy; at the last walk {single} had one, {lost} none; {failed} tries failed"
+        )
+    })
+}
+
+fn verified(now: Option<&ScrubNow>) -> String {
+    let Some(now) = now else { return "off".to_owned() };
+    let (oldest, period) = (time(now.oldest_ms), time(now.period_ms));
+    let late = if now.oldest_ms > now.period_ms { ", LATE" } else { "" };
+    let round = match now.share {
+        Some(share) => format!("{}  round {}", bar(share as usize, WHOLE), now.rounds + 1),
+        None => format!("{} rounds done, none under way", now.rounds),
+    };
+    let known = match now.never {
+        0 => format!("every copy verified within {oldest}"),
+        never => format!("{never} groups have not been verified since this is kept, for {oldest}"),
+    };
+    format!("{round}; {known} (wanted: {period}{late})")
+}
+
+fn behind(now: &FloorsNow) -> String {
+    let FloorsNow { volumes, closed, lag_ops_max, waiting_bytes, .. } = now;
+    let mib = waiting_bytes / (1024 * 1024);
+    format!(
+        "of {volumes} volumes, {closed} not open; at most {lag_ops_max} ops behind; {mib} MiB wait for them"
+    )
+}
+
+/// A time in the largest unit of which there is more than one.
+fn time(ms: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min")];
+    let unit = UNITS.into_iter().find(|(unit, _)| ms >= 2 * unit);
+    unit.map_or_else(|| format!("{} s", ms / 1000), |(unit, name)| format!("{} {name}", ms / unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(all: &[Background]) -> String {
+        let mut out = Vec::new();
+        people(&mut out, all).expect("memory takes it");
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn rebuild_scrub_and_floors_are_told_with_bars() {
+        const MIB: u64 = 1024 * 1024;
+        let background = BackgroundNow {
+            bytes_per_s_max: 64 * MIB,
+            bytes_per_s_allowed: 8 * MIB,
+            bytes_per_s: 3 * MIB / 2,
+            ..BackgroundNow::default()
+        };
+        let rebuild = RebuildNow { chunks: 8, left: 2, single: 1, ..RebuildNow::default() };
+        let scrub = ScrubNow {
+            period_ms: 14 * 86_400_000,
+            oldest_ms: 15 * 86_400_000,
+            share: Some(999),
+            rounds: 2,
+            bad: 3,
+            ..ScrubNow::default()
+        };
+        let floors = FloorsNow { volumes: 4, lag_ops_max: 17, ..FloorsNow::default() };
+        let progress = Some(Progress { background, rebuild, scrub: Some(scrub), floors });
+        let text = shown(&[
+            Background { server: 1, name: "meta-1".to_owned(), progress },
+            Background { server: 2, name: "meta-2".to_owned(), progress: None },
+        ]);
+        for line in [
+            "meta-1: 1.5 MiB/s, allowed 8 of 64: it yields to clients",
+            "[###############-----]  75 %  2 of 8 chunks lack a copy",
+            "[###################-]  99 %  round 3; every copy verified within 15 d (wanted: 14 d, LATE)",
+            "3 DAMAGED copies",
+            "at most 17 ops behind",
+            "meta-2: does not answer",
+        ] {
+            assert!(text.contains(line), "{line:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn where_all_is_well_little_is_said() {
+        let progress = Some(Progress {
+            background: BackgroundNow::default(),
+            rebuild: RebuildNow::default(),
+            scrub: None,
+            floors: FloorsNow::default(),
+        });
+        let new = ScrubNow { period_ms: 7_200_000, never: 3, ..ScrubNow::default() };
+        let told = verified(Some(&new));
+        assert!(told.contains("3 groups have not been verified"), "nothing is claimed: {told}");
+        let text = shown(&[Background { server: 1, name: "meta-1".to_owned(), progress }]);
+        assert!(text.contains("scrub    off") && !text.contains("rebuild"), "{text}");
+        assert_eq!((time(3_000), time(7_200_000)), ("3 s".to_owned(), "2 h".to_owned()));
+    }
+}

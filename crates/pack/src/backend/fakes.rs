@@ -1,0 +1,252 @@
+//! Google's and Azure's stores, as far as packing asks them, in memory: what stands in requests is theirs, from their
+//! documentation. That shows that ours are understood, not that theirs are as documented.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use http_body_util::BodyExt;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+};
+use parking_lot::Mutex;
+
+use super::url::open_cloud;
+use super::{Asked, Backend, Unread};
+use crate::class::Requests;
+
+/// A cloud in memory.
+#[derive(Debug, Clone, Default)]
+struct Fake {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    objects: BTreeMap<String, Bytes>,
+    parts: BTreeMap<String, Bytes>,
+    tokens: u32,
+    /// Conditions that requests had, as the cloud words them.
+    conditions: Vec<String>,
+}
+
+impl HttpConnector for Fake {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl HttpService for Fake {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let (status, headers, answer) = self.state.lock().answer(&head, body);
+        let mut response = http::Response::builder()
+            .status(status)
+            .header("etag", "\"e\"")
+            .header("last-modified", "Thu, 01 Jan 2026 00:00:00 GMT");
+        for (name, value) in headers {
+            response = response.header(name, value);
+        }
+        Ok(response.body(HttpResponseBody::from(answer)).unwrap())
+    }
+}
+
+type Answer = (u16, Vec<(&'static str, String)>, Bytes);
+
+fn plain(status: u16, answer: impl Into<Bytes>) -> Answer {
+    (status, Vec::new(), answer.into())
+}
+
+impl State {
+    fn answer(&mut self, head: &http::request::Parts, body: Bytes) -> Answer {
+        let uri = &head.uri;
+        if matches!(uri.host(), Some("metadata.google.internal" | "169.254.169.254")) {
+            self.tokens += 1;
+            let token = r#"{"access_token":"t","expires_in":3600,"expires_on":"4102444800","token_type":"Bearer"}"#;
+            return plain(200, token);
+        }
+        assert!(head.headers.contains_key("authorization"), "{uri} is signed");
+        let path = decoded(uri.path().trim_start_matches('/'));
+        let query: BTreeMap<String, String> = uri
+            .query()
+            .unwrap_or("")
+            .split('&')
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+            .map(|(name, value)| (name.to_owned(), decoded(value)))
+            .collect();
+        let says = |name: &str| query.get(name).map(String::as_str);
+        match head.method {
+            Method::PUT if says("partNumber").is_some() || says("comp") == Some("block") => {
+                let number = says("partNumber").or(says("blockid")).unwrap();
+                self.parts.insert(number.to_owned(), body);
+                plain(201, "")
+            }
+            Method::POST if query.contains_key("uploads") => {
+                plain(200, "<R><UploadId>u</UploadId></R>")
+            }
+            Method::POST if says("uploadId").is_some() => {
+                self.assemble(path, &body, "PartNumber");
+                plain(200, "<R><ETag>\"e\"</ETag></R>")
+            }
+            Method::PUT if says("comp") == Some("blocklist") => {
+                self.assemble(path, &body, "Uncommitted");
+                plain(201, "")
+            }
+            Method::PUT => self.put(path, &head.headers, body),
+            Method::GET if says("list-type").is_some() => {
+                plain(200, self.listed(&query, google_row))
+            }
+            Method::GET if says("comp") == Some("list") => {
+                plain(200, self.listed(&query, azure_row))
+            }
+            Method::GET | Method::HEAD => self.read(&path, head),
+            Method::DELETE => match self.objects.remove(&path) {
+                Some(_) => plain(204, ""),
+                None => plain(404, ""),
+            },
+            _ => panic!("{} {uri}", head.method),
+        }
+    }
+
+    fn put(&mut self, path: String, headers: &HeaderMap, body: Bytes) -> Answer {
+        let conditions = [("if-none-match", "*"), ("x-goog-if-generation-match", "0")];
+        for (name, value) in conditions {
+            if headers.get(name).is_some_and(|found| found == value) {
+                self.conditions.push(format!("{name}: {value}"));
+                if self.objects.contains_key(&path) {
+                    return plain(if name == "if-none-match" { 409 } else { 412 }, "");
+                }
+            }
+        }
+        self.objects.insert(path, body);
+        plain(201, "")
+    }
+
+    /// Makes an object of the parts that a list names, in its order.
+    fn assemble(&mut self, path: String, list: &[u8], named: &str) {
+        let list = std::str::from_utf8(list).unwrap();
+        let begin = format!("<{named}>");
+        let names = list.split(&begin).skip(1);
+        let names = names.map(|rest| rest.split_once('<').unwrap().0);
+        let parts = names.map(|name| self.parts.remove(name).unwrap()).collect::<Vec<_>>();
+        self.objects.insert(path, parts.concat().into());
+    }
+
+    fn read(&self, path: &str, head: &http::request::Parts) -> Answer {
+        let Some(bytes) = self.objects.get(path) else { return plain(404, "") };
+        let range = head.headers.get("range").map(|range| range.to_str().unwrap());
+        let Some(range) = range else {
+            let length = ("content-length", bytes.len().to_string());
+            let body = if head.method == Method::HEAD { Bytes::new() } else { bytes.clone() };
+            return (200, vec![length], body);
+        };
+        let (from, to) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+        let (from, to): (usize, usize) = (from.parse().unwrap(), to.parse().unwrap());
+        let piece = bytes.slice(from..=to);
+        let said = format!("bytes {from}-{to}/{}", bytes.len());
+        let length = ("content-length", piece.len().to_string());
+        (206, vec![("content-range", said), length], piece)
+    }
+
+    fn listed(&self, query: &BTreeMap<String, String>, row: fn(&str, usize) -> String) -> String {
+        let prefix = query.get("prefix").map_or("", String::as_str);
+        let mut rows = String::new();
+        for (path, bytes) in &self.objects {
+            let (_, name) = path.split_once('/').unwrap();
+            if name.starts_with(prefix) {
+                rows.push_str(&row(name, bytes.len()));
+            }
+        }
+        match query.contains_key("comp") {
+            true => format!("<EnumerationResults><Blobs>{rows}</Blobs></EnumerationResults>"),
+            false => format!("<ListBucketResult>{rows}</ListBucketResult>"),
+        }
+    }
+}
+
+/// What stands behind percent signs, as its bytes.
+fn decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut decoded = parts.next().unwrap_or("").to_owned();
+    for part in parts {
+        let (byte, rest) = part.split_at(2);
+        decoded.push(char::from(u8::from_str_radix(byte, 16).unwrap()));
+        decoded.push_str(rest);
+    }
+    decoded
+}
+
+fn google_row(name: &str, size: usize) -> String {
+    format!(
+        "<Contents><Key>{name}</Key><Size>{size}</Size>\
+         <LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
+    )
+}
+
+fn azure_row(name: &str, size: usize) -> String {
+    format!(
+        "<Blob><Name>{name}</Name><Properties>\
+         <Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified>\
+         <Content-Length>{size}</Content-Length><Content-Type>x</Content-Type>\
+         </Properties></Blob>"
+    )
+}
+
+fn backend(url: &str) -> (Backend, Fake) {
+    let (fake, asked) = (Fake::default(), Asked::new());
+    let store = open_cloud(url, fake.clone(), &asked.gate).unwrap();
+    (Backend { store, asked: Asked { over_http: true, ..asked } }, fake)
+}
+
+/// All that packing asks of a backend, but for removing.
+async fn is_used(backend: &Backend) {
+    assert!(backend.put_new("claims/1", Bytes::from_static(b"mine")).await.unwrap());
+    assert!(!backend.put_new("claims/1", Bytes::from_static(b"other")).await.unwrap());
+    assert_eq!(backend.read("claims/1", 0..4).await.unwrap(), "mine");
+    backend.put("blobs/a", Bytes::from_static(b"0123456789")).await.unwrap();
+    assert_eq!(backend.read("blobs/a", 3..6).await.unwrap(), "345");
+    assert_eq!(backend.size("blobs/a").await.unwrap(), Some(10));
+    assert_eq!(backend.size("blobs/none").await.unwrap(), None);
+    assert!(matches!(backend.read("blobs/none", 0..1).await, Err(Unread::Missing)));
+    let mut upload = backend.begin("blobs/b").await.unwrap();
+    upload.add(vec![Bytes::from_static(b"first ")], 2).await.unwrap();
+    upload.add(vec![Bytes::from_static(b"second")], 2).await.unwrap();
+    upload.finish().await.unwrap();
+    assert_eq!(backend.read("blobs/b", 0..12).await.unwrap(), "first second");
+    let names = backend.names("blobs").await.unwrap();
+    assert_eq!(names, [("a".to_owned(), 10), ("b".to_owned(), 12)]);
+}
+
+#[tokio::test]
+async fn google_is_asked_in_its_words() {
+    let (backend, fake) = backend("gs://bucket/some/prefix");
+    is_used(&backend).await;
+    backend.remove("blobs/a").await.unwrap();
+    assert_eq!(backend.size("blobs/a").await.unwrap(), None);
+    let state = fake.state.lock();
+    let absent = "x-goog-if-generation-match: 0";
+    assert_eq!(state.conditions, [absent, absent], "a claim is made only if there is none");
+    assert!(state.objects.contains_key("bucket/some/prefix/claims/1"));
+    assert!(state.tokens > 0);
+    // Keys are not on the bill. An upload's beginning and end are puts.
+    let bill = Requests { put: 5, part: 2, get: 4, head: 3, list: 1, delete: 1 };
+    assert_eq!(backend.counters().requests.load(), bill);
+}
+
+#[tokio::test]
+async fn azure_is_asked_in_its_words() {
+    let (backend, fake) = backend("az://container/prefix?account=me&endpoint=https://azure.test");
+    is_used(&backend).await;
+    let state = fake.state.lock();
+    assert_eq!(state.conditions, ["if-none-match: *", "if-none-match: *"]);
+    assert!(state.objects.contains_key("container/prefix/claims/1"));
+    assert!(state.tokens > 0);
+    // An upload begins with its first block.
+    let bill = Requests { put: 4, part: 2, get: 4, head: 2, list: 1, delete: 0 };
+    assert_eq!(backend.counters().requests.load(), bill);
+}

@@ -1,0 +1,315 @@
+//! The gate that every request to the backend passes: readers first, at the pace that the backend and the budgets
+//! allow, and counted.
+//!
+//! # Invariants
+//!
+//! 1. A request that passed is counted once, and is under way until its [`Pass`] is gone.
+//! 2. Readers go first, but of [`READS_BEFORE_WRITE`] requests one is an upload's where any waits.
+//! 3. Those that wait are bounded, and so is how long a reader waits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::pace::{Answer, Pace, Side, Verdict};
+use super::purse::Purse;
+use crate::class::{Prices, RequestClass};
+use crate::counters::{Counters, count};
+use crate::limits::{GATE_WAIT_MAX, GATE_WAITING_MAX, READS_BEFORE_WRITE};
+
+/// Why a request was not made: ask again later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotMade {
+    #[error("too many requests wait for the backend")]
+    TooMany,
+    #[error("the backend is asked as fast as it may be, and this request waited too long")]
+    TooLong,
+}
+
+/// The gate of one backend.
+pub(super) struct Gate {
+    start: Instant,
+    counters: Arc<Counters>,
+    state: Mutex<State>,
+}
+
+struct State {
+    pace: Pace,
+    purse: Purse,
+    reads: VecDeque<oneshot::Sender<Pass>>,
+    writes: VecDeque<oneshot::Sender<Pass>>,
+    reads_in_a_row: u32,
+}
+
+/// A request that is under way.
+pub(super) struct Pass {
+    gate: Arc<Gate>,
+    side: Side,
+    began: Duration,
+    answer: Answer,
+    ended: bool,
+}
+
+impl Gate {
+    pub(super) fn new(counters: Arc<Counters>) -> Self {
+        let state = State {
+            pace: Pace::new(),
+            purse: Purse::new(Prices::default(), None, Duration::ZERO),
+            reads: VecDeque::new(),
+            writes: VecDeque::new(),
+            reads_in_a_row: 0,
+        };
+        Self { start: Instant::now(), counters, state: Mutex::new(state) }
+    }
+
+    /// Sets the budgets: requests a second, and money a day at these prices.
+    pub(super) fn set_budgets(&self, per_second: Option<f64>, prices: Prices, day: Option<f64>) {
+        let now = self.start.elapsed();
+        let mut state = self.state.lock();
+        state.pace.set_rate(per_second, now);
+        state.purse = Purse::new(prices, day, now);
+    }
+
+    /// Requests that may be under way now.
+    pub(super) fn limit(&self) -> u32 {
+        self.state.lock().pace.limit()
+    }
+
+    /// Whether a request of this kind would wait for money.
+    pub(super) fn is_spent(&self, class: RequestClass) -> bool {
+        self.state.lock().purse.waits(class, self.start.elapsed()).is_some()
+    }
+
+    /// Waits until the budget of money has something for a request of this kind. Before the request is signed: it
+    /// may take hours.
+    pub(super) async fn afford(&self, class: RequestClass) {
+        loop {
+            let wait = self.state.lock().purse.waits(class, self.start.elapsed());
+            let Some(wait) = wait else { return };
+            count(&self.counters.budget_waits);
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Counts requests beside one that passed.
+    pub(super) fn count(&self, class: RequestClass, much: u64) {
+        self.counters.requests.count(class, much);
+        self.state.lock().purse.pay(class, much, self.start.elapsed());
+    }
+
+    /// Waits until a request may begin, and counts it.
+    pub(super) async fn enter(self: &Arc<Self>, class: RequestClass) -> Result<Pass, NotMade> {
+        let side = if class.is_read() { Side::Read } else { Side::Write };
+        let pass = tokio::time::timeout(GATE_WAIT_MAX, self.wait(side)).await;
+        let pass = pass.map_err(|_| NotMade::TooLong)??;
+        self.count(class, 1);
+        Ok(pass)
+    }
+
+    async fn wait(self: &Arc<Self>, side: Side) -> Result<Pass, NotMade> {
+        let (told, mut passes) = oneshot::channel();
+        {
+            let mut state = self.state.lock();
+            let waiting = state.queue(side);
+            waiting.retain(|waits| !waits.is_closed());
+            if waiting.len() >= GATE_WAITING_MAX {
+                return Err(NotMade::TooMany);
+            }
+            waiting.push_back(told);
+        }
+        loop {
+            let at = self.let_through();
+            let opens = async {
+                match at {
+                    Some(at) => tokio::time::sleep_until((self.start + at).into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                pass = &mut passes => return pass.map_err(|_| NotMade::TooMany),
+                () = opens => {}
+            }
+        }
+    }
+
+    /// Lets those begin that may; when the next may, if time alone is in the way.
+    fn let_through(self: &Arc<Self>) -> Option<Duration> {
+        let mut state = self.state.lock();
+        let mut opens = None;
+        loop {
+            let now = self.start.elapsed();
+            let Some(side) = state.next_side(now, &mut opens) else { return opens };
+            let Some(waits) = state.queue(side).pop_front() else { return opens };
+            let pass = Pass {
+                gate: self.clone(),
+                side,
+                began: now,
+                answer: Answer::Unknown,
+                ended: false,
+            };
+            if let Err(mut unwanted) = waits.send(pass) {
+                // Whoever waited has gone away, and nothing began.
+                unwanted.ended = true;
+                continue;
+            }
+            state.pace.begin(side);
+            state.reads_in_a_row = match side {
+                Side::Read => state.reads_in_a_row + 1,
+                Side::Write => 0,
+            };
+        }
+    }
+}
+
+impl State {
+    fn queue(&mut self, side: Side) -> &mut VecDeque<oneshot::Sender<Pass>> {
+        match side {
+            Side::Read => &mut self.reads,
+            Side::Write => &mut self.writes,
+        }
+    }
+
+    /// Who begins next, of those that wait and may.
+    fn next_side(&mut self, now: Duration, opens: &mut Option<Duration>) -> Option<Side> {
+        let order = match self.reads_in_a_row >= READS_BEFORE_WRITE {
+            true => [Side::Write, Side::Read],
+            false => [Side::Read, Side::Write],
+        };
+        for side in order {
+            if self.queue(side).is_empty() {
+                continue;
+            }
+            match self.pace.admits(side, now) {
+                Verdict::Now => return Some(side),
+                Verdict::At(at) => *opens = Some(opens.map_or(at, |opens| opens.min(at))),
+                Verdict::WhenOneEnds => {}
+            }
+        }
+        None
+    }
+}
+
+impl Pass {
+    /// The answer has begun.
+    pub(super) fn answered(mut self, answer: Answer) {
+        if let Answer::Throttled(_) = answer {
+            count(&self.gate.counters.throttled);
+        }
+        self.answer = answer;
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let now = self.gate.start.elapsed();
+        self.gate.state.lock().pace.end(self.side, self.began, self.answer, now);
+        // Whoever waits is told; whom time alone keeps back wakes up by itself.
+        let _opens = self.gate.let_through();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::BACKEND_REQUESTS_START;
+
+    fn gate() -> Arc<Gate> {
+        Arc::new(Gate::new(Arc::default()))
+    }
+
+    /// Fills the gate; the passes.
+    async fn fill(gate: &Arc<Gate>) -> Vec<Pass> {
+        let mut passes = Vec::new();
+        for _ in 0..BACKEND_REQUESTS_START {
+            passes.push(gate.enter(RequestClass::Get).await.unwrap());
+        }
+        passes
+    }
+
+    /// Begins to wait: the future was polled once and is not done.
+    async fn waiting(
+        gate: &Arc<Gate>,
+        class: RequestClass,
+    ) -> tokio::task::JoinHandle<Result<Pass, NotMade>> {
+        let side = if class.is_read() { Side::Read } else { Side::Write };
+        let before = gate.state.lock().queue(side).len();
+        let entering = gate.clone();
+        let task = tokio::spawn(async move { entering.enter(class).await });
+        while gate.state.lock().queue(side).len() == before {
+            tokio::task::yield_now().await;
+        }
+        task
+    }
+
+    #[tokio::test]
+    async fn readers_go_first_and_an_upload_gets_its_turn() {
+        let gate = gate();
+        let mut passes = fill(&gate).await;
+        let upload = waiting(&gate, RequestClass::Part).await;
+        let mut readers = Vec::new();
+        for _ in 0..READS_BEFORE_WRITE {
+            readers.push(waiting(&gate, RequestClass::Get).await);
+        }
+        gate.state.lock().reads_in_a_row = 0;
+        for reader in readers {
+            assert!(!upload.is_finished());
+            passes.pop().unwrap().answered(Answer::Unknown);
+            passes.push(reader.await.unwrap().unwrap());
+        }
+        let late = waiting(&gate, RequestClass::Get).await;
+        passes.pop().unwrap().answered(Answer::Unknown);
+        let _upload = upload.await.unwrap().unwrap();
+        assert!(!late.is_finished());
+        assert_eq!(gate.counters.requests.load().part, 1);
+    }
+
+    #[tokio::test]
+    async fn whoever_goes_away_while_waiting_takes_no_place() {
+        let gate = gate();
+        let mut passes = fill(&gate).await;
+        let gone = waiting(&gate, RequestClass::Get).await;
+        let stays = waiting(&gate, RequestClass::Get).await;
+        gone.abort();
+        let _cancelled = gone.await;
+        passes.pop();
+        let pass = stays.await.unwrap().unwrap();
+        drop((pass, passes));
+        // All places are free again.
+        let _all = fill(&gate).await;
+    }
+
+    #[tokio::test]
+    async fn those_that_wait_are_bounded() {
+        let gate = gate();
+        let _passes = fill(&gate).await;
+        let mut readers = Vec::new();
+        for _ in 0..GATE_WAITING_MAX {
+            readers.push(waiting(&gate, RequestClass::Get).await);
+        }
+        let refused = gate.enter(RequestClass::Get).await.err().unwrap();
+        assert_eq!(refused, NotMade::TooMany);
+        for reader in readers {
+            reader.abort();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_spent_budget_holds_uploads_and_not_reads() {
+        let gate = gate();
+        gate.set_budgets(None, Prices::default(), Some(0.01));
+        gate.count(RequestClass::Put, 1_000_000);
+        assert!(gate.is_spent(RequestClass::Put) && !gate.is_spent(RequestClass::Get));
+        gate.afford(RequestClass::Get).await;
+        let _reads = gate.enter(RequestClass::Get).await.unwrap();
+        let upload = tokio::time::timeout(Duration::ZERO, gate.afford(RequestClass::Put)).await;
+        assert!(upload.is_err(), "it waits");
+        assert_eq!(gate.counters.budget_waits.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,246 @@
+//! What goes to a backend over HTTP: every request passes the gate, and one that the backend is too busy for is made
+//! again, after the pause that it asks for, or one that doubles.
+//!
+//! Lost connections and errors of the server are the business of the library above, which makes such a request again
+//! through here.
+//!
+//! # Invariants
+//!
+//! 1. A request counts as often as it is made.
+//! 2. One is made again for a bounded time; then its answer is given as it is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use http::{HeaderMap, Method, StatusCode, header};
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+};
+
+use super::gate::Gate;
+use super::pace::Answer;
+use crate::class::RequestClass;
+use crate::limits::{BACKEND_RETRY_MAX, RETRY_AFTER_MAX, THROTTLED_PAUSE, THROTTLED_PAUSE_MAX};
+
+/// Beginnings of the hosts that give out keys; asking them is not asking the backend.
+const KEY_HOSTS: [&str; 7] = [
+    "169.254.",
+    "metadata.google.internal",
+    "oauth2.googleapis.com",
+    "iamcredentials.googleapis.com",
+    "sts.",
+    "login.",
+    "localhost:50342",
+];
+
+/// Connects through a gate.
+pub(super) struct GatedConnector<C> {
+    pub(super) inner: C,
+    pub(super) gate: Arc<Gate>,
+}
+
+/// A client behind the gate.
+struct Gated {
+    inner: HttpClient,
+    gate: Arc<Gate>,
+}
+
+impl<C> std::fmt::Debug for GatedConnector<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GatedConnector")
+    }
+}
+
+impl std::fmt::Debug for Gated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gated")
+    }
+}
+
+impl<C: HttpConnector> HttpConnector for GatedConnector<C> {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let inner = self.inner.connect(options)?;
+        Ok(HttpClient::new(Gated { inner, gate: self.gate.clone() }))
+    }
+}
+
+#[async_trait]
+impl HttpService for Gated {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let Some(class) = classify(&request) else { return self.inner.execute(request).await };
+        let (head, body) = request.into_parts();
+        let (mut pause, mut asked_since) = (THROTTLED_PAUSE, None);
+        loop {
+            let entered = self.gate.enter(class).await;
+            let pass = entered.map_err(|not| HttpError::new(HttpErrorKind::Unknown, not))?;
+            let since = *asked_since.get_or_insert_with(Instant::now);
+            let again = HttpRequest::from_parts(head.clone(), body.clone());
+            let answer = self.inner.execute(again).await;
+            let Ok(response) = &answer else {
+                pass.answered(Answer::Unknown);
+                return answer;
+            };
+            if !is_throttled(response.status()) {
+                pass.answered(Answer::Good);
+                return answer;
+            }
+            let asked = retry_after(response.headers());
+            pass.answered(Answer::Throttled(asked));
+            let wait = jittered(pause).max(asked.unwrap_or_default());
+            if since.elapsed() + wait > BACKEND_RETRY_MAX {
+                return answer;
+            }
+            tokio::time::sleep(wait).await;
+            pause = (pause * 2).min(THROTTLED_PAUSE_MAX);
+        }
+    }
+}
+
+fn is_throttled(status: StatusCode) -> bool {
+    matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
+}
+
+/// The pause that a backend asks for, in seconds. A date is taken as none: our own pause does then.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    let seconds = text.trim().parse::<u64>().ok()?;
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}
+
+/// Between half of it and all of it, so that those who were refused together do not come back together.
+pub(crate) fn jittered(pause: Duration) -> Duration {
+    let half = pause / 2;
+    let chance = (larder_env::rng::unique_u64() % 1024) as u32;
+    half + half * chance / 1024
+}
+
+/// What a request is; `None` if it does not go to the backend. S3, Google and Azure differ only in the names of
+/// what stands behind the question mark.
+fn classify(request: &HttpRequest) -> Option<RequestClass> {
+    let host = request.uri().authority().map_or("", |authority| authority.as_str());
+    if KEY_HOSTS.iter().any(|keys| host.starts_with(keys)) {
+        return None;
+    }
+    let query = request.uri().query().unwrap_or("");
+    let has = |name: &str| query.split('&').any(|pair| pair.split('=').next() == Some(name));
+    let says = |pair: &str| query.split('&').any(|found| found == pair);
+    Some(match *request.method() {
+        Method::PUT if has("partNumber") || says("comp=block") => RequestClass::Part,
+        Method::POST if has("delete") || says("comp=batch") => RequestClass::Delete,
+        Method::HEAD => RequestClass::Head,
+        Method::DELETE => RequestClass::Delete,
+        Method::GET if has("list-type") || says("comp=list") => RequestClass::List,
+        Method::GET => RequestClass::Get,
+        _ => RequestClass::Put,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use object_store::client::HttpResponseBody;
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::class::Requests;
+    use crate::counters::Counters;
+
+    /// Gives these answers, one after the other, and at the end the last one again.
+    #[derive(Debug)]
+    struct Scripted(Mutex<Vec<(u16, Option<&'static str>)>>);
+
+    #[async_trait]
+    impl HttpService for Scripted {
+        async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let mut answers = self.0.lock();
+            let (status, after) = if answers.len() > 1 { answers.remove(0) } else { answers[0] };
+            let mut response = http::Response::builder().status(status);
+            if let Some(after) = after {
+                response = response.header(header::RETRY_AFTER, after);
+            }
+            Ok(response.body(HttpResponseBody::from(bytes::Bytes::new())).unwrap())
+        }
+    }
+
+    fn gated(answers: &[(u16, Option<&'static str>)]) -> (Gated, Arc<Counters>) {
+        let counters = Arc::<Counters>::default();
+        let inner = HttpClient::new(Scripted(Mutex::new(answers.to_vec())));
+        (Gated { inner, gate: Arc::new(Gate::new(counters.clone())) }, counters)
+    }
+
+    fn request(method: Method, uri: &str) -> HttpRequest {
+        let body = object_store::client::HttpRequestBody::empty();
+        http::Request::builder().method(method).uri(uri).body(body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_request_refused_for_now_is_made_again_and_each_time_counted() {
+        let (gated, counters) = gated(&[(503, None), (429, None), (200, None)]);
+        let start = Instant::now();
+        let answer = gated.call(request(Method::PUT, "http://h/b/k")).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let least = THROTTLED_PAUSE / 2 + THROTTLED_PAUSE;
+        assert!(start.elapsed() >= least, "half of a pause and half of its double at least");
+        assert_eq!(counters.requests.load(), Requests { put: 3, ..Requests::default() });
+        assert_eq!(counters.throttled.load(Ordering::Relaxed), 2);
+        assert_eq!(gated.gate.limit(), crate::limits::BACKEND_REQUESTS_START / 4);
+    }
+
+    #[tokio::test]
+    async fn the_pause_that_the_backend_asks_for_is_made() {
+        let (gated, _) = gated(&[(503, Some("1")), (200, None)]);
+        let start = Instant::now();
+        gated.call(request(Method::GET, "http://h/b/k")).await.unwrap();
+        assert!(start.elapsed() >= Duration::from_secs(1));
+    }
+
+    #[tokio::test]
+    async fn a_pause_that_is_too_long_ends_in_the_refusal() {
+        let (gated, counters) = gated(&[(503, Some("3600"))]);
+        let answer = gated.call(request(Method::GET, "http://h/b/k")).await.unwrap();
+        assert_eq!(answer.status(), 503);
+        assert_eq!(counters.requests.load().total(), 1);
+    }
+
+    #[tokio::test]
+    async fn other_refusals_are_given_as_they_are() {
+        for status in [404, 412, 500, 403] {
+            let (gated, counters) = gated(&[(status, None)]);
+            let answer = gated.call(request(Method::GET, "http://h/b/k")).await.unwrap();
+            assert_eq!(answer.status(), status);
+            assert_eq!(counters.requests.load().total(), 1);
+        }
+    }
+
+    #[test]
+    fn requests_are_what_the_bill_calls_them() {
+        use RequestClass::{Delete, Get, Head, List, Part, Put};
+        for (method, uri, class) in [
+            (Method::PUT, "http://h/b/k", Put),
+            (Method::PUT, "http://h/b/k?partNumber=1&uploadId=x", Part),
+            (Method::POST, "http://h/b/k?uploads", Put),
+            (Method::POST, "http://h/b/k?uploadId=x", Put),
+            (Method::POST, "http://h/b?delete", Delete),
+            (Method::DELETE, "http://h/b/k?uploadId=x", Delete),
+            (Method::GET, "http://h/b?list-type=2&prefix=x", List),
+            (Method::GET, "http://h/b/k", Get),
+            (Method::HEAD, "http://h/b/k", Head),
+            (Method::PUT, "https://a.blob.core.windows.net/c/k?comp=block&blockid=x", Part),
+            (Method::PUT, "https://a.blob.core.windows.net/c/k?comp=blocklist", Put),
+            (Method::GET, "https://a.blob.core.windows.net/c?restype=container&comp=list", List),
+            (
+                Method::POST,
+                "https://a.blob.core.windows.net/c?restype=container&comp=batch",
+                Delete,
+            ),
+        ] {
+            assert_eq!(classify(&request(method, uri)), Some(class), "{uri}");
+        }
+        for uri in ["http://169.254.169.254/latest/x", "https://oauth2.googleapis.com/token"] {
+            assert_eq!(classify(&request(Method::POST, uri)), None, "{uri}");
+        }
+    }
+}

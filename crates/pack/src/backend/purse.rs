@@ -1,0 +1,109 @@
+//! A budget of money: what requests cost, against what may be spent. Pure; times are those since the gate was made.
+//!
+//! # Invariants
+//!
+//! 1. What is spent over a long time is the budget, but for reads: they are never kept waiting for money, and what
+//!    they take is missing to uploads.
+//! 2. What is not spent gathers for [`BUDGET_SAVED`]; what readers owe is owed no longer than that.
+
+use std::time::Duration;
+
+use crate::class::{Prices, RequestClass};
+use crate::limits::BUDGET_SAVED;
+
+const DAY_SECONDS: f64 = 24.0 * 3600.0;
+
+/// What may be spent, and is left of it.
+#[derive(Debug)]
+pub(super) struct Purse {
+    prices: Prices,
+    per_second: Option<f64>,
+    left: f64,
+    at: Duration,
+}
+
+impl Purse {
+    /// One that starts with all that can gather.
+    pub(super) fn new(prices: Prices, per_day: Option<f64>, now: Duration) -> Self {
+        let per_second = per_day.map(|per_day| per_day / DAY_SECONDS);
+        let left = per_second.unwrap_or(0.0) * BUDGET_SAVED.as_secs_f64();
+        Self { prices, per_second, left, at: now }
+    }
+
+    /// How long a request has to wait for money; `None` if it need not.
+    pub(super) fn waits(&mut self, class: RequestClass, now: Duration) -> Option<Duration> {
+        let per_second = self.gather(now)?;
+        if class.is_read() || self.prices.of(class) == 0.0 || self.left > 0.0 {
+            return None;
+        }
+        // So that there is something in it then, also where a float is not exact.
+        let missing = -self.left + self.prices.of(class);
+        Some(Duration::from_secs_f64((missing / per_second).min(BUDGET_SAVED.as_secs_f64())))
+    }
+
+    /// A request is made.
+    pub(super) fn pay(&mut self, class: RequestClass, times: u64, now: Duration) {
+        let Some(per_second) = self.gather(now) else { return };
+        let most = per_second * BUDGET_SAVED.as_secs_f64();
+        self.left = (self.left - self.prices.of(class) * times as f64).max(-most);
+    }
+
+    fn gather(&mut self, now: Duration) -> Option<f64> {
+        let per_second = self.per_second?;
+        let since = now.saturating_sub(self.at).as_secs_f64();
+        let most = per_second * BUDGET_SAVED.as_secs_f64();
+        self.left = (self.left + since * per_second).min(most);
+        self.at = self.at.max(now);
+        Some(per_second)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A put costs 5 millionths; 2.4 a day are 20 puts a second, and 0.1 to begin with.
+    fn purse() -> Purse {
+        let per_day = 0.005 / 1000.0 * 20.0 * DAY_SECONDS;
+        Purse::new(Prices::default(), Some(per_day), Duration::ZERO)
+    }
+
+    #[test]
+    fn uploads_wait_when_the_budget_is_used_up_and_go_on_as_it_fills() {
+        let mut purse = purse();
+        let (mut made, mut now) = (0, Duration::ZERO);
+        while now < 10 * BUDGET_SAVED {
+            match purse.waits(RequestClass::Part, now) {
+                None => {
+                    purse.pay(RequestClass::Part, 1, now);
+                    made += 1;
+                }
+                Some(wait) => now += wait,
+            }
+        }
+        let most = 11 * BUDGET_SAVED.as_secs() * 20;
+        assert!(made <= most + 2 && made > most * 99 / 100, "{made} of {most}");
+    }
+
+    #[test]
+    fn reads_never_wait_and_owe_no_more_than_can_gather() {
+        let mut purse = purse();
+        purse.pay(RequestClass::Get, 1_000_000_000, SECOND);
+        for free in [RequestClass::Get, RequestClass::Head, RequestClass::Delete] {
+            assert_eq!(purse.waits(free, SECOND), None, "{free:?}");
+        }
+        for paid in [RequestClass::Put, RequestClass::Part, RequestClass::List] {
+            assert_eq!(purse.waits(paid, SECOND), Some(BUDGET_SAVED), "{paid:?}");
+        }
+        assert_eq!(purse.waits(RequestClass::Put, 2 * SECOND + BUDGET_SAVED), None);
+    }
+
+    #[test]
+    fn without_a_budget_nothing_waits() {
+        let mut purse = Purse::new(Prices::default(), None, Duration::ZERO);
+        purse.pay(RequestClass::Put, 1_000_000_000, SECOND);
+        assert_eq!(purse.waits(RequestClass::Put, SECOND), None);
+    }
+}

@@ -1,0 +1,279 @@
+//! Background work of a meta server under one budget: which piece begins next, and how much of disks and network all
+//! of it may take while clients are served (DESIGN §12).
+//!
+//! ```text
+//!  driver of a kind ── wants ─▶ may_begin ─▶ the piece is done ─▶ ended
+//!  the data servers' queues ── heard ─▶ rate: halved while clients queue, an eighth of the budget more while they do not
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. Pieces begin no faster than the rate, which is never above the budget and never below its least part: work that
+//!    yields goes on.
+//! 2. No more than so many pieces are under way.
+//! 3. The most urgent kind that waits begins first, but for every so often: none waits for ever.
+
+use crate::limits::{
+    BACKGROUND_LEAST_PART, BACKGROUND_PASSED_OVER_MAX, BACKGROUND_PIECES_MAX, CLIENTS_QUEUE,
+};
+
+/// A kind of work, the most urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// Copies of chunks of which a single one can be read.
+    RebuildSingle,
+    /// Other copies that are missing.
+    Rebuild,
+    /// Verifying copies.
+    Scrub,
+}
+
+/// All kinds, the most urgent first.
+pub const WORKS: [Work; 3] = [Work::RebuildSingle, Work::Rebuild, Work::Scrub];
+
+/// Whether a piece may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It has begun.
+    Begins,
+    /// Not before this time, in microseconds of the driver's clock.
+    NotBefore(u64),
+    /// When another piece begins or ends.
+    Later,
+}
+
+/// Bytes and pieces of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Taken {
+    /// Pieces begun.
+    pub pieces: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Budget {
+    /// Bytes a second when nobody else wants anything.
+    bytes_per_s: u64,
+    /// Bytes a second now.
+    rate: u64,
+    /// The next piece begins no earlier.
+    next_us: u64,
+    under_way: usize,
+    /// Those who wait, by kind.
+    waiting: [u32; WORKS.len()],
+    /// Pieces that began, one after the other, before a less urgent one that waits.
+    passed_over: u32,
+    taken: [Taken; WORKS.len()],
+    yields: u64,
+}
+
+impl Budget {
+    /// A budget of so many bytes a second, one at least.
+    #[must_use]
+    pub fn new(bytes_per_s: u64) -> Self {
+        let bytes_per_s = bytes_per_s.max(1);
+        Self {
+            bytes_per_s,
+            rate: bytes_per_s,
+            next_us: 0,
+            under_way: 0,
+            waiting: [0; WORKS.len()],
+            passed_over: 0,
+            taken: [Taken::default(); WORKS.len()],
+            yields: 0,
+        }
+    }
+
+    /// Somebody waits to begin a piece: until it begins, or [`Budget::wants_no_more`].
+    pub fn wants(&mut self, work: Work) {
+        self.waiting[work as usize] += 1;
+    }
+
+    /// Who waited does so no more.
+    ///
+    /// # Panics
+    /// If nobody waited.
+    pub fn wants_no_more(&mut self, work: Work) {
+        let waiting = &mut self.waiting[work as usize];
+        *waiting = waiting.checked_sub(1).expect("whoever waits no more has waited");
+    }
+
+    /// Begins a piece of so many bytes for one who waits, if it is its turn.
+    ///
+    /// # Panics
+    /// If nobody waits for it.
+    pub fn may_begin(&mut self, now_us: u64, work: Work, bytes: u64) -> Turn {
+        assert!(self.waiting[work as usize] > 0, "{work:?} begins without having waited");
+        if self.under_way >= BACKGROUND_PIECES_MAX || self.favoured() != Some(work) {
+            return Turn::Later;
+        }
+        if now_us < self.next_us {
+            return Turn::NotBefore(self.next_us);
+        }
+        self.wants_no_more(work);
+        let passes_over = self.waiting[work as usize + 1..].iter().any(|waiting| *waiting > 0);
+        self.passed_over = if passes_over { self.passed_over + 1 } else { 0 };
+        self.under_way += 1;
+        self.next_us = now_us + bytes.saturating_mul(1_000_000) / self.rate;
+        let taken = &mut self.taken[work as usize];
+        *taken = Taken { pieces: taken.pieces + 1, bytes: taken.bytes + bytes };
+        Turn::Begins
+    }
+
+    /// The kind whose turn it is.
+    fn favoured(&self) -> Option<Work> {
+        let waits = |work: &Work| self.waiting[*work as usize] > 0;
+        match self.passed_over >= BACKGROUND_PASSED_OVER_MAX {
+            true => WORKS.into_iter().rev().find(waits),
+            false => WORKS.into_iter().find(waits),
+        }
+    }
+
+    /// A piece is over.
+    ///
+    /// # Panics
+    /// If none was under way.
+    pub fn ended(&mut self) {
+        self.under_way = self.under_way.checked_sub(1).expect("what ends has begun");
+    }
+
+    /// So many requests of clients are under way at the data server that has the most: said every so often while
+    /// there is work.
+    pub fn heard(&mut self, clients: u32) {
+        if clients >= CLIENTS_QUEUE {
+            self.yields += 1;
+            self.rate = (self.rate / 2).max(self.least());
+        } else {
+            let step = (self.bytes_per_s / BACKGROUND_LEAST_PART).max(1);
+            self.rate = (self.rate + step).min(self.bytes_per_s);
+        }
+    }
+
+    fn least(&self) -> u64 {
+        (self.bytes_per_s / BACKGROUND_LEAST_PART).max(1)
+    }
+
+    /// Bytes a second at most.
+    #[must_use]
+    pub fn bytes_per_s(&self) -> u64 {
+        self.bytes_per_s
+    }
+
+    /// Bytes a second that are allowed now.
+    #[must_use]
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// Pieces under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// How often it has yielded.
+    #[must_use]
+    pub fn yields(&self) -> u64 {
+        self.yields
+    }
+
+    /// What a kind has taken.
+    #[must_use]
+    pub fn taken(&self, work: Work) -> Taken {
+        self.taken[work as usize]
+    }
+
+    /// Whether anything is under way or waits.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.under_way > 0 || self.waiting.iter().any(|waiting| *waiting > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    fn begin(budget: &mut Budget, now_us: u64, work: Work, bytes: u64) -> Turn {
+        budget.wants(work);
+        budget.may_begin(now_us, work, bytes)
+    }
+
+    #[test]
+    fn pieces_begin_no_faster_than_the_rate() {
+        let mut budget = Budget::new(MIB);
+        assert_eq!(begin(&mut budget, 0, Work::Scrub, MIB / 2), Turn::Begins);
+        assert_eq!(begin(&mut budget, 100, Work::Scrub, MIB), Turn::NotBefore(500_000));
+        assert_eq!(budget.may_begin(500_000, Work::Scrub, MIB), Turn::Begins);
+        assert_eq!(budget.taken(Work::Scrub), Taken { pieces: 2, bytes: MIB + MIB / 2 });
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_under_way() {
+        let mut budget = Budget::new(u64::MAX);
+        for _ in 0..BACKGROUND_PIECES_MAX {
+            assert_eq!(begin(&mut budget, 0, Work::Rebuild, 1), Turn::Begins);
+        }
+        assert_eq!(begin(&mut budget, 0, Work::Rebuild, 1), Turn::Later);
+        budget.ended();
+        assert_eq!(budget.may_begin(0, Work::Rebuild, 1), Turn::Begins);
+        assert_eq!(budget.under_way(), BACKGROUND_PIECES_MAX);
+    }
+
+    #[test]
+    fn the_most_urgent_begins_first() {
+        let mut budget = Budget::new(u64::MAX);
+        budget.wants(Work::Scrub);
+        budget.wants(Work::RebuildSingle);
+        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Turn::Later);
+        assert_eq!(budget.may_begin(0, Work::RebuildSingle, 1), Turn::Begins);
+        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Turn::Begins);
+        budget.wants(Work::Rebuild);
+        budget.wants(Work::Scrub);
+        budget.wants_no_more(Work::Rebuild);
+        assert_eq!(
+            budget.may_begin(0, Work::Scrub, 1),
+            Turn::Begins,
+            "who went away waits no more"
+        );
+    }
+
+    #[test]
+    fn nothing_that_waits_is_passed_over_for_ever() {
+        let mut budget = Budget::new(u64::MAX);
+        budget.wants(Work::Scrub);
+        let mut copies = 0;
+        while begin(&mut budget, 0, Work::Rebuild, 1) == Turn::Begins {
+            budget.ended();
+            copies += 1;
+            assert!(copies <= BACKGROUND_PASSED_OVER_MAX, "the scrub starves");
+        }
+        assert_eq!(copies, BACKGROUND_PASSED_OVER_MAX, "the more urgent comes first by far");
+        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Turn::Begins);
+        assert_eq!(budget.may_begin(0, Work::Rebuild, 1), Turn::Begins, "and then it goes on");
+    }
+
+    #[test]
+    fn it_yields_while_clients_queue_but_never_stops() {
+        let mut budget = Budget::new(64 * MIB);
+        budget.heard(CLIENTS_QUEUE - 1);
+        assert_eq!((budget.rate(), budget.yields()), (64 * MIB, 0));
+        budget.heard(CLIENTS_QUEUE);
+        assert_eq!((budget.rate(), budget.yields()), (32 * MIB, 1));
+        for _ in 0..100 {
+            budget.heard(1000);
+        }
+        let least = 64 * MIB / BACKGROUND_LEAST_PART;
+        assert_eq!(budget.rate(), least);
+        assert_eq!(begin(&mut budget, 0, Work::Scrub, least), Turn::Begins);
+        assert_eq!(begin(&mut budget, 0, Work::Scrub, least), Turn::NotBefore(1_000_000));
+        for _ in 0..BACKGROUND_LEAST_PART {
+            budget.heard(0);
+        }
+        assert_eq!(budget.rate(), 64 * MIB, "all of it again when the clients are gone");
+    }
+}

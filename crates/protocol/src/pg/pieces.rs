@@ -1,0 +1,351 @@
+//! Appends: the key's version grows by a piece, or begins with one (ADR 15).
+//!
+//! ```text
+//!  chunks of the piece: puts of a stream, each with a grant ──outcomes──┐
+//!                                                                       ▼ in the log before
+//!  Call::Append ──▶ append_to ──Op::Append: onto, offset──▶ log ──▶ commit point ──▶ apply: a row, the version's row
+//!                                                                                      └──▶ Appended
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. The offset is that of the op's place in the log: the size that the version has once every op before is applied.
+//!    What is cut off the log is cut with all that stands behind it, so nothing that stays has a hole before it.
+//! 2. An append never stands behind a put whose outcome the index does not show yet: a later outcome would decide
+//!    which version it goes on.
+//! 3. The data of an append is committed by ops before its own.
+//! 4. Nobody is answered before the index shows the append, so that reads need not wait for it.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use larder_types::codec::{decode, encode};
+use larder_types::limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX, PIECES_MAX};
+use larder_types::{
+    Append, Appended, Body, BucketId, ETag, Metax, ObjectChecksum, Op, OpId, Outcome, PgId,
+    PieceRow, PiecesId, RegionId, Remembered, StreamId, Target, VersionRow, rows,
+};
+
+use super::apply::Batch;
+use super::calls::{Step, current, epoch_holds};
+use super::slots::Slot;
+use super::{Pg, ReplyKind};
+use crate::append::{AppendCall, AppendDone, AppendRefusal};
+use crate::index::{Index, IndexError};
+use crate::message::{Answer, Content, Outbox, Refusal, Token};
+
+/// What an append goes on: the version as it will be when every op so far is applied.
+struct Head {
+    op: OpId,
+    size: u64,
+    etag: ETag,
+    checksum: Option<ObjectChecksum>,
+}
+
+impl Head {
+    fn of_row(row: VersionRow) -> Self {
+        let VersionRow { op, metax: Metax { size, etag, checksum, .. }, .. } = row;
+        Self { op, size, etag, checksum }
+    }
+
+    fn of_append(op: OpId, append: &Append) -> Self {
+        let Appended { size, etag, checksum, .. } = append.made.clone();
+        Self { op, size, etag, checksum }
+    }
+}
+
+impl Pg {
+    pub(super) fn append_to(
+        &mut self,
+        token: Token,
+        call: &AppendCall,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<Step, IndexError> {
+        if !epoch_holds(index, call.bucket, call.epoch) {
+            return Ok(Step::Refuse(Refusal::StaleBucket));
+        }
+        if let Some(step) = self.unmet(call.bucket, &call.key, &call.condition, index)? {
+            return Ok(step);
+        }
+        let body = match &call.content {
+            Content::Inline(bytes) => {
+                assert!(bytes.len() <= INLINE_BYTES_MAX as usize, "larger pieces are chunks");
+                Body::Inline(bytes.clone())
+            }
+            &Content::Stream { stream, chunks, chunk_bytes } => {
+                if let Some(step) = self.stream_unready(call.bucket, stream, chunks, index)? {
+                    return Ok(step);
+                }
+                Body::Stream { stream, chunks, chunk_bytes }
+            }
+            Content::Data { .. } => unreachable!("the chunks of an append are put before it"),
+        };
+        let slot = Slot::Version(call.bucket, call.key.clone());
+        let head = match self.head(slot.clone(), call, index)? {
+            Ok(head) => head,
+            Err(step) => return Ok(step),
+        };
+        let made = match made(head.as_ref(), call) {
+            Ok(made) => made,
+            // A refusal tells of the appends that it goes by: it leaves when the index shows them.
+            Err(_) if !self.slots.at_rest(&slot) => return Ok(Step::Wait(slot)),
+            Err(refusal) => return Ok(Step::Refuse(Refusal::Append(refusal))),
+        };
+        let attributes = head.is_none().then(|| Box::new(call.description.attributes.clone()));
+        let op = Op::Append(Box::new(Append {
+            request: call.request,
+            bucket: call.bucket,
+            key: call.key.clone(),
+            onto: head.map(|head| head.op),
+            made,
+            clock: self.tick_clock(),
+            body,
+            attributes,
+        }));
+        self.append_op(op, Some((token, ReplyKind::Applied)), out);
+        Ok(Step::Done)
+    }
+
+    /// The version that the next append goes on. Appends that the index does not show yet say what it will be; for
+    /// any other op on the key the call waits.
+    fn head(
+        &self,
+        slot: Slot,
+        call: &AppendCall,
+        index: &dyn Index,
+    ) -> Result<Result<Option<Head>, Step>, IndexError> {
+        for &seq in self.slots.entries(&slot).iter().rev() {
+            if self.planted.appends_past_pending() && self.open.contains_key(&seq) {
+                continue;
+            }
+            let last = self.tail_at(seq).map(|tail| &tail.entry);
+            return Ok(match last.map(|entry| (entry.id, &*entry.op)) {
+                Some((op, Op::Append(append))) => Ok(Some(Head::of_append(op, append))),
+                _ => Err(Step::Wait(slot)),
+            });
+        }
+        Ok(Ok(current(call.bucket, &call.key, index)?.map(Head::of_row)))
+    }
+
+    /// Whether all chunks of a stream are committed, by rows or by outcomes that are in the log; `Some` if not.
+    fn stream_unready(
+        &self,
+        bucket: BucketId,
+        stream: StreamId,
+        chunks: u32,
+        index: &dyn Index,
+    ) -> Result<Option<Step>, IndexError> {
+        let slot = Slot::Stream(stream);
+        let mut there = BTreeSet::new();
+        for seq in self.slots.entries(&slot) {
+            let open = self.open.get(seq);
+            match open.and_then(|open| Some((open.outcome?, &open.put().target))) {
+                Some((Outcome::Committed { .. }, Target::Chunk { number, .. })) => {
+                    there.insert(*number);
+                }
+                Some((Outcome::Revoked, _)) => {}
+                _ => return Ok(Some(Step::Wait(slot))),
+            }
+        }
+        let is_applied = there.is_empty();
+        index.scan_prefix(&rows::stream(bucket, stream), &mut |row, _| {
+            there.extend(rows::chunk_number(row));
+            ControlFlow::Continue(())
+        })?;
+        let is_whole = there.iter().copied().eq(0..chunks);
+        // A stream without this row has a parent already.
+        let is_free = !is_applied || index.get(&rows::open_stream(bucket, stream))?.is_some();
+        let incomplete = Step::Refuse(Refusal::StreamIncomplete);
+        Ok((!is_whole || !is_free).then_some(incomplete))
+    }
+}
+
+/// What an append makes of a version, or of nothing.
+fn made(head: Option<&Head>, call: &AppendCall) -> Result<Appended, AppendRefusal> {
+    let piece = &call.description;
+    assert!(piece.size > 0, "an append has at least a byte");
+    let offset = head.map_or(0, |head| head.size);
+    if call.offset.is_some_and(|wanted| wanted != offset) {
+        return Err(AppendRefusal::Offset { size: offset });
+    }
+    let size = offset.saturating_add(piece.size);
+    if size > OBJECT_BYTES_MAX {
+        return Err(AppendRefusal::TooLarge);
+    }
+    let Some(head) = head else {
+        let (etag, checksum) = (piece.etag.clone(), piece.checksum.clone());
+        return Ok(Appended { offset, size, etag, checksum });
+    };
+    let says_more = !piece.attributes.user.is_empty() || !piece.attributes.tags.is_empty();
+    if call.offset.is_some() && says_more {
+        return Err(AppendRefusal::Attributes);
+    }
+    if head.etag.parts() >= PIECES_MAX {
+        return Err(AppendRefusal::TooManyPieces);
+    }
+    let both = head.checksum.as_ref().zip(piece.checksum.as_ref());
+    let checksum = both.and_then(|(head, next)| head.followed_by(next, piece.size));
+    Ok(Appended { offset, size, etag: head.etag.followed_by(&piece.etag), checksum })
+}
+
+/// The answer to a repeat of an append that the index shows, or has shown.
+pub(super) fn appended_before(
+    call: &AppendCall,
+    known: Remembered,
+    index: &dyn Index,
+) -> Result<Answer, IndexError> {
+    let forgotten = Answer::Refused(Refusal::Append(AppendRefusal::PlaceForgotten));
+    let Some(row) = current(call.bucket, &call.key, index)? else { return Ok(forgotten) };
+    let made = match row.body {
+        Body::Pieces { pieces, .. } => {
+            find_piece(call.bucket, pieces, row.metax.size, known.op, index)?
+        }
+        _ if row.op == known.op => {
+            let size = row.metax.size;
+            Some(PieceRow::first(row).made(size))
+        }
+        _ => None,
+    };
+    let (op, clock) = (known.op, known.clock);
+    let done = |made| Answer::Appended(Box::new(AppendDone { op, clock, made }));
+    Ok(made.map_or(forgotten, done))
+}
+
+/// What the append `op` has made, if one of the pieces is its: they are in the order of their ops.
+fn find_piece(
+    bucket: BucketId,
+    pieces: PiecesId,
+    size: u64,
+    op: OpId,
+    index: &dyn Index,
+) -> Result<Option<Appended>, IndexError> {
+    let (mut low, mut high) = (0, size);
+    while low < high {
+        let (end, piece) = piece_at(bucket, pieces, low + (high - low) / 2, index)?;
+        match piece.op.cmp(&op) {
+            std::cmp::Ordering::Equal => return Ok(Some(piece.made(end))),
+            std::cmp::Ordering::Less => low = end,
+            std::cmp::Ordering::Greater => high = piece.start,
+        }
+    }
+    Ok(None)
+}
+
+/// The piece that has a byte, and where it ends.
+fn piece_at(
+    bucket: BucketId,
+    pieces: PiecesId,
+    at: u64,
+    index: &dyn Index,
+) -> Result<(u64, PieceRow), IndexError> {
+    let from = rows::piece(bucket, pieces, at + 1);
+    let to = rows::prefix_end(&rows::pieces(bucket, pieces));
+    let mut found = None;
+    index.scan(&from, to.as_deref(), &mut |row, value| {
+        found = Some((rows::parse_piece(row), decode::<PieceRow>("piece row", value)));
+        ControlFlow::Break(())
+    })?;
+    let missing = || IndexError(format!("pieces {pieces} lack byte {at}"));
+    let (row, piece) = found.ok_or_else(missing)?;
+    let (_, _, end) = row.ok_or_else(missing)?;
+    Ok((end, piece?))
+}
+
+impl Batch<'_> {
+    /// An append takes effect.
+    pub(super) fn append(&mut self, pg: PgId, append: &Append, id: OpId) -> Result<(), IndexError> {
+        let row = rows::version(append.bucket, &append.key, rows::NULL_VERSION);
+        let old = self.changes.get(self.index, &row)?;
+        let old = old.map(|old| decode::<VersionRow>("version row", &old)).transpose()?;
+        let found = old.as_ref().map(|old| (old.op, old.metax.size));
+        if found != append.onto.map(|op| (op, append.made.offset)) {
+            return Err(IndexError(format!(
+                "op {id:?} appends to {:?} at {}, and there is {found:?}",
+                append.onto, append.made.offset
+            )));
+        }
+        if let Body::Stream { stream, .. } = &append.body {
+            self.changes.remove(rows::open_stream(append.bucket, *stream));
+        }
+        let version = match old {
+            None => begun(append, id),
+            Some(old) => self.grown(pg, old, append, id)?,
+        };
+        self.changes.put(row, encode(&version));
+        Ok(())
+    }
+
+    /// A version that grows by a piece.
+    fn grown(
+        &mut self,
+        pg: PgId,
+        old: VersionRow,
+        append: &Append,
+        id: OpId,
+    ) -> Result<VersionRow, IndexError> {
+        let bucket = append.bucket;
+        let Appended { offset, size, etag, checksum } = append.made.clone();
+        let metax = Metax { size, clock: append.clock, etag, checksum, ..old.metax.clone() };
+        let (pieces, rows) = match old.body {
+            Body::Pieces { pieces, rows } => (pieces, rows),
+            _ => {
+                let pieces = PiecesId { pg, op: id };
+                (pieces, self.begin_pieces(bucket, pieces, old, id)?)
+            }
+        };
+        let (etag, checksum) = (metax.etag.clone(), metax.checksum.clone());
+        let piece = PieceRow { op: id, start: offset, body: append.body.clone(), etag, checksum };
+        self.changes.put(rows::piece(bucket, pieces, size), encode(&piece));
+        Ok(VersionRow { op: id, metax, body: Body::Pieces { pieces, rows: rows + 1 } })
+    }
+
+    /// What a version was becomes its first piece, unless it had no bytes. Returns the number of pieces.
+    fn begin_pieces(
+        &mut self,
+        bucket: BucketId,
+        pieces: PiecesId,
+        old: VersionRow,
+        now: OpId,
+    ) -> Result<u32, IndexError> {
+        let size = old.metax.size;
+        if size == 0 {
+            self.free_body(bucket, &old.body, now)?;
+            return Ok(0);
+        }
+        self.changes.put(rows::piece(bucket, pieces, size), encode(&PieceRow::first(old)));
+        Ok(1)
+    }
+
+    /// Removes the pieces of a version.
+    pub(super) fn drop_pieces(
+        &mut self,
+        bucket: BucketId,
+        pieces: PiecesId,
+        now: OpId,
+    ) -> Result<(), IndexError> {
+        for (row, value) in self.changes.scan(self.index, &rows::pieces(bucket, pieces))? {
+            let piece: PieceRow = decode("piece row", &value)?;
+            self.changes.remove(row);
+            self.free_body(bucket, &piece.body, now)?;
+        }
+        Ok(())
+    }
+}
+
+/// A version that an append makes.
+fn begun(append: &Append, id: OpId) -> VersionRow {
+    let Appended { size, etag, checksum, .. } = append.made.clone();
+    let metax = Metax {
+        size,
+        clock: append.clock,
+        region: RegionId(0),
+        etag,
+        checksum,
+        attributes: append.attributes.as_deref().cloned().unwrap_or_default(),
+        expires_ms: None,
+        encryption: None,
+        retention: None,
+    };
+    VersionRow { op: id, metax, body: append.body.clone() }
+}

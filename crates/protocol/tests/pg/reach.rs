@@ -1,0 +1,92 @@
+//! Replicas that have no room, or are out of reach for a while.
+
+use larder_protocol::limits::LV_REOPEN_MS;
+use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Effect, Event, LvInfo};
+use larder_types::{BootId, LvId, OpSeq};
+
+use crate::support::{LV, Member, info, key};
+
+#[test]
+fn a_put_goes_to_another_volume_when_a_disk_has_no_room() {
+    let mut member = Member::alone(2);
+    let refused = member.put_data("new", 20);
+    let grant = member.granted(refused);
+    member.call(Call::Abandon { op: grant.op, disk_full: true });
+    member.effects.clear();
+    let again = member.put_data("new", 20);
+    assert!(member.effects.contains(&Effect::NeedLv));
+    assert_eq!(member.answers(again), []);
+    let lv = LvId(LV.0 + 1);
+    member.step(Event::Lv(LvInfo { lv, ..info(1) }));
+    member.step(Event::Data { lv, replica: 0, answer: DataAnswer::Floor(key(1, 0)) });
+    assert!(matches!(member.answers(again)[..], [Answer::Granted { lv: of, .. }] if of == lv));
+}
+
+/// A member with an LV of which the second replica has failed.
+fn closed() -> Member {
+    let mut member = Member::alone(2);
+    member.store("k", 1, 2);
+    member.settle();
+    member.answer(1, DataAnswer::Failed);
+    member.effects.clear();
+    let put = member.put_data("new", 1);
+    assert!(member.effects.contains(&Effect::NeedLv), "the volume gives nothing");
+    member.step(Event::PoolEmpty);
+    member.refusal(put);
+    member.effects.clear();
+    member
+}
+
+#[test]
+fn a_replica_that_was_out_of_reach_is_asked_again_and_its_volume_gives_space_again() {
+    let mut member = closed();
+    assert!(member.pg.wants_tick());
+    member.now_ms += LV_REOPEN_MS;
+    member.step(Event::Tick);
+    let above = member.pg.applied().seq.next();
+    let [(1, DataRequest::Open { view, floor, .. })] = member.requests()[..] else {
+        panic!("the one that failed is asked to open, once")
+    };
+    assert_eq!((view, floor), (member.pg.view(), key(1, above.0)));
+    member.now_ms += LV_REOPEN_MS - 1;
+    member.step(Event::Tick);
+    assert_eq!(member.requests(), [], "not so soon");
+    member.answer(1, DataAnswer::Floor(floor));
+    let put = member.put_data("new", 1);
+    member.granted(put);
+}
+
+#[test]
+fn a_replica_that_fails_again_stays_closed() {
+    let mut member = closed();
+    member.now_ms += LV_REOPEN_MS;
+    member.step(Event::Tick);
+    member.answer(1, DataAnswer::Failed);
+    member.put_data("new", 1);
+    assert!(member.effects.contains(&Effect::NeedLv));
+    member.now_ms += LV_REOPEN_MS;
+    member.effects.clear();
+    member.step(Event::Tick);
+    assert!(matches!(member.requests()[..], [(1, DataRequest::Open { .. })]), "asked again");
+}
+
+#[test]
+fn a_data_server_that_starts_again_is_opened_at_once_above_all_that_is_applied() {
+    let mut member = closed();
+    let mut restarted = info(2);
+    restarted.replicas[1].boot = BootId(77);
+    let above = member.pg.applied().seq.next();
+    member.step(Event::Lv(LvInfo {
+        as_of: larder_protocol::manager::state::MapVersion(9),
+        ..restarted
+    }));
+    let [(1, DataRequest::Open { floor, boot, .. })] = member.requests()[..] else {
+        panic!("the new run is asked to open")
+    };
+    assert_eq!((floor, boot), (key(1, above.0), BootId(77)));
+    assert!(above > OpSeq(0));
+    let put = member.put_data("new", 1);
+    assert_eq!(member.answers(put), [], "it waits until the new run is open");
+    member.answer(1, DataAnswer::Floor(floor));
+    member.granted(put);
+}

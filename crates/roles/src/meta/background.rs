@@ -1,0 +1,255 @@
+//! The budget of background work, and its driver: whoever has a piece to do waits here for its turn. Data servers with
+//! work under way are asked how many clients' requests they have, and the budget heeds it.
+//!
+//! # Invariants
+//!
+//! 1. Who gives up waiting takes no turn, and a piece is over whatever became of it.
+//! 2. The budget's lock is not held while anything waits.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use larder_protocol::background::{Budget, Turn, WORKS, Work};
+use larder_protocol::limits::CLIENTS_QUEUE;
+use larder_types::ServerId;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::cluster::Cluster;
+use super::{Meta, Neighbours};
+use crate::limits::{LOAD_LOOK, LOAD_PATIENCE, RATE_SECONDS};
+use crate::progress::BackgroundNow;
+use crate::wire::{DataCall, DataReply};
+
+/// How a server's background work is done.
+#[derive(Debug, Clone, Copy)]
+pub struct BackgroundConfig {
+    /// Bytes a second that all of it may take while no clients queue.
+    pub bytes_per_s: u64,
+    /// Within which time every copy is verified; `None`: they are not.
+    pub scrub_period: Option<Duration>,
+}
+
+/// See the module's head.
+pub(super) struct Background {
+    budget: Mutex<Budget>,
+    /// A piece has begun or ended, or the rate has changed.
+    changed: Notify,
+    began: Instant,
+    /// Data servers that were given work since they were asked last.
+    worked: Mutex<BTreeSet<ServerId>>,
+    rate: Mutex<Rate>,
+}
+
+/// Bytes a second of late.
+#[derive(Default)]
+struct Rate {
+    bytes: u64,
+    per_s: f64,
+}
+
+/// A piece under way; it is over when this is dropped.
+pub(super) struct Piece(Arc<Background>);
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.0.budget.lock().ended();
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// One who waits for a turn, until it comes.
+struct Waiting<'a> {
+    of: &'a Background,
+    work: Work,
+    is_over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.of.budget.lock().wants_no_more(self.work);
+            self.of.changed.notify_waiters();
+        }
+    }
+}
+
+impl Background {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            // Nothing begins before the configured one is set.
+            budget: Mutex::new(Budget::new(1)),
+            changed: Notify::new(),
+            began: Instant::now(),
+            worked: Mutex::default(),
+            rate: Mutex::default(),
+        })
+    }
+
+    pub(super) fn set_budget(&self, bytes_per_s: u64) {
+        *self.budget.lock() = Budget::new(bytes_per_s);
+    }
+
+    fn at(&self, us: u64) -> Instant {
+        self.began + Duration::from_micros(us)
+    }
+
+    /// Waits until a piece of so many bytes may begin.
+    pub(super) async fn begin(self: &Arc<Self>, work: Work, bytes: u64) -> Piece {
+        self.budget.lock().wants(work);
+        let mut waiting = Waiting { of: self, work, is_over: false };
+        loop {
+            // Whatever changes from here on wakes this.
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let now_us = self.began.elapsed().as_micros() as u64;
+            let turn = self.budget.lock().may_begin(now_us, work, bytes);
+            match turn {
+                Turn::Begins => {
+                    waiting.is_over = true;
+                    self.changed.notify_waiters();
+                    return Piece(self.clone());
+                }
+                Turn::Later => changed.await,
+                Turn::NotBefore(us) => tokio::select! {
+                    () = sleep_until(self.at(us)) => {}
+                    () = changed => {}
+                },
+            }
+        }
+    }
+
+    /// A data server is given work.
+    pub(super) fn works_at(&self, server: ServerId) {
+        self.worked.lock().insert(server);
+    }
+
+    fn note_rate(&self, seconds: f64) {
+        let budget = self.budget.lock();
+        let bytes: u64 = WORKS.into_iter().map(|work| budget.taken(work).bytes).sum();
+        drop(budget);
+        let mut rate = self.rate.lock();
+        let now = bytes.saturating_sub(std::mem::replace(&mut rate.bytes, bytes)) as f64 / seconds;
+        rate.per_s += (now - rate.per_s) * (seconds / RATE_SECONDS).min(1.0);
+    }
+
+    pub(super) fn now(&self) -> BackgroundNow {
+        let (budget, per_s) = (self.budget.lock(), self.rate.lock().per_s);
+        let bytes = |work| budget.taken(work).bytes;
+        BackgroundNow {
+            bytes_per_s_max: budget.bytes_per_s(),
+            bytes_per_s_allowed: budget.rate(),
+            bytes_per_s: per_s as u64,
+            under_way: budget.under_way() as u64,
+            yields: budget.yields(),
+            rebuild_bytes: bytes(Work::RebuildSingle) + bytes(Work::Rebuild),
+            scrub_bytes: bytes(Work::Scrub),
+        }
+    }
+}
+
+/// Has the budget heed how many clients wait, until the server is gone.
+pub(super) async fn watch(meta: Weak<Meta>, background: Arc<Background>) {
+    let mut looked = Instant::now();
+    loop {
+        sleep_until(looked + LOAD_LOOK).await;
+        let seconds = looked.elapsed().as_secs_f64();
+        looked = Instant::now();
+        background.note_rate(seconds);
+        let Some(meta) = meta.upgrade() else { return };
+        if meta.is_stopping() {
+            return;
+        }
+        let is_at_rest = {
+            let budget = background.budget.lock();
+            !budget.is_busy() && budget.rate() == budget.bytes_per_s()
+        };
+        if is_at_rest {
+            continue;
+        }
+        let clients = meta.clients(&background).await;
+        background.budget.lock().heard(clients);
+        background.changed.notify_waiters();
+    }
+}
+
+impl Meta {
+    /// Requests of clients under way where there are most, of the servers that work was given to.
+    async fn clients(&self, background: &Background) -> u32 {
+        if self.log_is_busy() {
+            return u32::MAX;
+        }
+        match &self.neighbours {
+            Neighbours::Here(here) => here.data.clients(),
+            Neighbours::Apart(cluster) => {
+                let servers = std::mem::take(&mut *background.worked.lock());
+                let loads = servers.into_iter().map(|server| cluster.load(server));
+                join_all(loads).await.into_iter().max().unwrap_or(0)
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// Requests of clients at a data server. One that does not answer has too many, or none to be spared.
+    async fn load(&self, server: ServerId) -> u32 {
+        let Some(peer) = self.data.of(&self.managers.map(), server) else { return 0 };
+        let asked = peer.call(&DataCall::Load, Bytes::new(), Instant::now() + LOAD_PATIENCE);
+        match timeout(LOAD_PATIENCE, asked).await {
+            Ok(Ok((DataReply::Load(clients), _))) => clients,
+            answer => {
+                tracing::debug!(%server, ?answer, "a data server does not say what it has to do");
+                CLIENTS_QUEUE
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A piece for which the budget of the tests takes 50 ms.
+    const PIECE: u64 = 1024 * 1024;
+    const PIECE_TAKES: Duration = Duration::from_millis(50);
+
+    fn background() -> Arc<Background> {
+        let background = Background::new();
+        background.set_budget(20 * PIECE);
+        background
+    }
+
+    #[tokio::test]
+    async fn turns_come_at_the_rate_and_the_more_urgent_first() {
+        let background = background();
+        let begun = Instant::now();
+        drop(background.begin(Work::Scrub, PIECE).await);
+        let order = Mutex::new(Vec::new());
+        let one = |work| {
+            let (background, order) = (background.clone(), &order);
+            async move {
+                let _piece = background.begin(work, PIECE).await;
+                order.lock().push(work);
+            }
+        };
+        tokio::join!(one(Work::Scrub), one(Work::Rebuild), one(Work::RebuildSingle));
+        assert_eq!(*order.lock(), [Work::RebuildSingle, Work::Rebuild, Work::Scrub]);
+        assert!(begun.elapsed() >= 3 * PIECE_TAKES, "{:?}", begun.elapsed());
+        assert_eq!((background.now().under_way, background.now().scrub_bytes), (0, 2 * PIECE));
+    }
+
+    #[tokio::test]
+    async fn who_goes_away_while_it_waits_does_not_keep_others_waiting() {
+        let background = background();
+        drop(background.begin(Work::Rebuild, 100 * PIECE).await);
+        let given_up = timeout(PIECE_TAKES, background.begin(Work::Rebuild, PIECE));
+        assert!(given_up.await.is_err(), "its turn would come after five seconds");
+        background.budget.lock().wants(Work::Scrub);
+        let favoured = background.budget.lock().may_begin(1 << 40, Work::Scrub, PIECE);
+        assert_eq!(favoured, Turn::Begins);
+    }
+}

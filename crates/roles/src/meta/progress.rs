@@ -1,0 +1,79 @@
+//! How far a server's background work is, and how it is begun.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_env::Disk;
+use larder_types::limits::BLOCK_BYTES;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::background::{self, BackgroundConfig};
+use super::scrub::Scrubber;
+use super::{Meta, rebuild};
+use crate::limits::FLOORS_TOLD_MAX;
+use crate::progress::{BackgroundNow, FloorNow, FloorsNow, Progress};
+
+impl Meta {
+    /// Begins background work on the runtime of the caller; it ends with the server.
+    pub(crate) fn start_background(
+        self: &Arc<Self>,
+        disk: Arc<dyn Disk>,
+        config: &BackgroundConfig,
+    ) {
+        let (runtime, background) = (Handle::current(), self.background.clone());
+        background.set_budget(config.bytes_per_s);
+        let meta = || Arc::downgrade(self);
+        runtime.spawn(background::watch(meta(), background.clone()));
+        if self.cluster().is_some() {
+            runtime.spawn(rebuild::run(meta()));
+        }
+        if let Some(period) = config.scrub_period.filter(|period| *period > Duration::ZERO) {
+            let now = Instant::now();
+            let scrubber =
+                Scrubber { meta: meta(), background, disk, period, next: now, saved: now };
+            runtime.spawn(scrubber.run());
+        }
+    }
+
+    /// The budget of background work.
+    #[must_use]
+    pub fn background_now(&self) -> BackgroundNow {
+        self.background.now()
+    }
+
+    /// How far all of it is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        Progress {
+            background: self.background_now(),
+            rebuild: self.rebuild.now(),
+            scrub: self.scrub_now(),
+            floors: self.floors_now(),
+        }
+    }
+
+    /// Floors of the volumes of groups that are served here.
+    #[must_use]
+    pub fn floors_now(&self) -> FloorsNow {
+        let mut all = Vec::new();
+        for pg in self.pg_ids() {
+            let member = self.lock(pg);
+            all.extend(member.pg.floors().map(|floor| FloorNow {
+                volume: floor.lv.0,
+                pg: pg.0,
+                floor: floor.lowest.map(|lowest| lowest.0),
+                lag_ops: floor.lag_ops,
+                waiting_bytes: u64::from(floor.waiting_blocks) * u64::from(BLOCK_BYTES),
+            }));
+        }
+        all.sort_by_key(|floor| std::cmp::Reverse((floor.floor.is_none(), floor.lag_ops)));
+        FloorsNow {
+            volumes: all.len() as u64,
+            closed: all.iter().filter(|floor| floor.floor.is_none()).count() as u64,
+            lag_ops_max: all.iter().map(|floor| floor.lag_ops).max().unwrap_or(0),
+            waiting_bytes: all.iter().map(|floor| floor.waiting_bytes).sum(),
+            furthest: all.into_iter().take(FLOORS_TOLD_MAX).collect(),
+        }
+    }
+}

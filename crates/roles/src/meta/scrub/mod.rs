@@ -1,0 +1,464 @@
+//! Scrub: rounds over the index, in which every copy of every chunk is verified where it lies, by the data server that
+//! has it, and none of its bytes travel.
+//!
+//! ```text
+//!  due ─▶ rows, piece by piece ─▶ each copy: pace, budget ─▶ DataCall::Verify ─┬─▶ right
+//!           │                                                                 ├─▶ damaged, and still named: Call::Suspect
+//!           └── where it is: a file, every so often                           └─▶ no answer: the group stays due
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. A copy is called damaged after the index has shown its chunk again (`Pg::is_damaged`).
+//! 2. What is damaged is told and, where there is another copy, mended by the rebuild; nothing is ever removed here.
+//! 3. What is in memory is bounded by a piece; while the scrub waits for its turn it does not hold the server.
+
+mod v1;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_env::disk::{read_file, replace_file};
+use larder_env::{Disk, DiskError};
+use larder_kv::KvReader;
+use larder_protocol::background::Work;
+use larder_protocol::pg::{Role, chunk_at};
+use larder_protocol::scrub::{Scrub, Tally};
+use larder_protocol::{Call, Event, IndexError};
+use larder_types::codec::CodecError;
+use larder_types::{Chunk, PgId, ServerId};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::background::Background;
+use super::callers::NOBODY;
+use super::cluster::Cluster;
+use super::index::index_error;
+use super::{Meta, Neighbours};
+use crate::clock::now_ms;
+use crate::limits::{
+    DATA_ANSWER_MAX, SCRUB_LED_PATIENCE, SCRUB_LOGGED_MAX, SCRUB_LOOK, SCRUB_PIECE_BYTES,
+    SCRUB_PIECE_COPIES_MAX, SCRUB_ROWS_MAX, SCRUB_SAVE,
+};
+use crate::peers::down;
+use crate::progress::ScrubNow;
+use crate::wire::{CopyState, DataCall, DataReply};
+
+/// The file, in the server's directory.
+pub const SCRUB_FILE: &str = "scrub";
+
+/// Parts of the period for which a group is waited for that is to be led here.
+const LED_PART: u32 = 16;
+
+/// What the scrub of a server has found since its start, and where it is.
+#[derive(Debug, Default)]
+pub(super) struct Scrubbing {
+    /// Where it is, and its period in milliseconds; `None` where nothing is verified.
+    state: Mutex<Option<(Scrub, u64)>>,
+    right: AtomicU64,
+    bad: AtomicU64,
+    unanswered: AtomicU64,
+}
+
+/// A copy to be verified.
+#[derive(Clone)]
+struct Copy {
+    pg: PgId,
+    row: Bytes,
+    chunk: Arc<Chunk>,
+    replica: usize,
+    server: ServerId,
+}
+
+/// What a go over some rows has found.
+#[derive(Default)]
+struct Piece {
+    copies: Vec<Copy>,
+    /// PGs of which it met a row and which this server does not lead now.
+    missed: BTreeSet<PgId>,
+    /// After which row it goes on; `None` at the end.
+    after: Option<Vec<u8>>,
+}
+
+/// Reads where the scrub was.
+///
+/// # Errors
+/// As the disk says, and [`CodecError`] if the file cannot be used.
+pub(crate) fn load(disk: &dyn Disk) -> Result<Option<Result<Scrub, CodecError>>, DiskError> {
+    match read_file(disk, SCRUB_FILE) {
+        Ok(bytes) => Ok(Some(v1::decode_file(&bytes))),
+        Err(DiskError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The driver of a server's scrub.
+pub(super) struct Scrubber {
+    pub(super) meta: Weak<Meta>,
+    pub(super) background: Arc<Background>,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) period: Duration,
+    /// The next copy is not verified before.
+    pub(super) next: Instant,
+    /// When it was last written where it is.
+    pub(super) saved: Instant,
+}
+
+impl Scrubber {
+    /// Verifies until the server is gone.
+    pub(super) async fn run(mut self) {
+        if self.begin().await.is_none() {
+            return;
+        }
+        let mut looked = Instant::now();
+        loop {
+            sleep_until(looked + SCRUB_LOOK).await;
+            looked = Instant::now();
+            let Some(meta) = self.meta.upgrade().filter(|meta| !meta.is_stopping()) else { return };
+            meta.begin_round();
+            let is_under_way = meta.scrub.with(|scrub| scrub.round().is_some());
+            drop(meta);
+            if is_under_way == Some(true) && self.round().await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Goes on where the run before has ended. Here and below: `None` once the server is gone.
+    async fn begin(&mut self) -> Option<()> {
+        let disk = self.disk.clone();
+        let loaded = tokio::task::spawn_blocking(move || load(&*disk)).await.ok()?;
+        let scrub = match loaded {
+            Ok(Some(Ok(scrub))) => scrub,
+            Ok(Some(Err(error))) => {
+                tracing::warn!(%error, "the scrub begins anew");
+                Scrub::new(now_ms())
+            }
+            Ok(None) => Scrub::new(now_ms()),
+            Err(error) => {
+                tracing::warn!(%error, "where the scrub was cannot be read: it begins anew");
+                Scrub::new(now_ms())
+            }
+        };
+        let state = (scrub, self.period.as_millis() as u64);
+        *self.meta.upgrade()?.scrub.state.lock() = Some(state);
+        self.save().await
+    }
+
+    /// The round under way, to its end.
+    async fn round(&mut self) -> Option<()> {
+        self.save().await?;
+        loop {
+            self.wait_to_lead().await?;
+            let meta = self.meta.upgrade()?;
+            let server = meta.clone();
+            let looked = tokio::task::spawn_blocking(move || server.copies_to_verify());
+            let piece = match looked.await.ok()? {
+                Ok(piece) => piece,
+                Err(error) => {
+                    tracing::error!(%error, "the index cannot be read: a round of the scrub is given up");
+                    meta.give_up_round();
+                    return self.save().await;
+                }
+            };
+            drop(meta);
+            self.verify(piece.copies).await?;
+            let is_over = piece.after.is_none();
+            self.meta.upgrade()?.scrub.with(|scrub| {
+                piece.missed.iter().for_each(|pg| scrub.missed(*pg));
+                scrub.found(Tally::default(), piece.after);
+                if is_over {
+                    scrub.end(now_ms());
+                }
+            });
+            if is_over || self.saved.elapsed() >= SCRUB_SAVE {
+                self.save().await?;
+            }
+            if is_over {
+                return Some(());
+            }
+        }
+    }
+
+    /// Waits a while for the groups of the round that are not led here: after a restart none is at first. Those that
+    /// do not come are another server's by now.
+    async fn wait_to_lead(&mut self) -> Option<()> {
+        let until = Instant::now() + (self.period / LED_PART).min(SCRUB_LED_PATIENCE);
+        loop {
+            let meta = self.meta.upgrade().filter(|meta| !meta.is_stopping())?;
+            let led = meta.led();
+            let apart: Vec<PgId> = meta
+                .scrub
+                .with(|scrub| scrub.round().map(|it| it.pgs.difference(&led).copied().collect()))?
+                .unwrap_or_default();
+            if apart.is_empty() {
+                return Some(());
+            }
+            if Instant::now() >= until {
+                meta.scrub.with(|scrub| apart.into_iter().for_each(|pg| scrub.missed(pg)));
+                return Some(());
+            }
+            drop(meta);
+            sleep_until(until.min(Instant::now() + SCRUB_LOOK)).await;
+        }
+    }
+
+    /// Has copies verified, as many at a time as the budget lets begin.
+    async fn verify(&mut self, copies: Vec<Copy>) -> Option<()> {
+        let mut under_way = JoinSet::new();
+        for copy in copies {
+            let bytes = u64::from(copy.chunk.len);
+            self.keep_pace(bytes).await?;
+            let piece = self.background.begin(Work::Scrub, bytes).await;
+            let meta = self.meta.upgrade().filter(|meta| !meta.is_stopping())?;
+            under_way.spawn(async move {
+                let state = meta.state_of(&copy).await;
+                drop(piece);
+                meta.judge(&copy, state);
+            });
+        }
+        while under_way.join_next().await.is_some() {}
+        Some(())
+    }
+
+    /// Waits as long as the pace of the round wants it.
+    async fn keep_pace(&mut self, bytes: u64) -> Option<()> {
+        let meta = self.meta.upgrade()?;
+        let (now_ms, period_ms) = (now_ms(), self.period.as_millis() as u64);
+        let per_s = meta.scrub.with(|scrub| scrub.pace(now_ms, period_ms))?;
+        drop(meta);
+        let begins = self.next.max(Instant::now());
+        self.next = begins + Duration::from_secs_f64(bytes as f64 / per_s as f64);
+        sleep_until(begins).await;
+        Some(())
+    }
+
+    /// Writes down where it is: a restart goes on there.
+    async fn save(&mut self) -> Option<()> {
+        let bytes = self.meta.upgrade()?.scrub.with(|scrub| v1::encode_file(scrub))?;
+        let disk = self.disk.clone();
+        let saving = move || replace_file(&*disk, "", SCRUB_FILE, &bytes);
+        if let Err(error) = tokio::task::spawn_blocking(saving).await.ok()? {
+            tracing::warn!(%error, "where the scrub is was not written: a restart verifies more than it needs to");
+        }
+        self.saved = Instant::now();
+        Some(())
+    }
+}
+
+impl Scrubbing {
+    fn with<T>(&self, look: impl FnOnce(&mut Scrub) -> T) -> Option<T> {
+        self.state.lock().as_mut().map(|(scrub, _)| look(scrub))
+    }
+
+    fn note(&self, tally: Tally) {
+        self.right.fetch_add(tally.right, Ordering::Relaxed);
+        self.bad.fetch_add(tally.bad, Ordering::Relaxed);
+        self.unanswered.fetch_add(tally.unanswered, Ordering::Relaxed);
+        self.with(|scrub| scrub.found(tally, None));
+    }
+}
+
+impl Meta {
+    /// PGs that are served here.
+    fn led(&self) -> BTreeSet<PgId> {
+        self.pg_ids().filter(|pg| self.lock(*pg).pg.role() == Role::Serving).collect()
+    }
+
+    /// Begins a round if one is due.
+    fn begin_round(&self) {
+        let (now_ms, led) = (now_ms(), self.led());
+        let Some((due, number)) = self.scrub.state.lock().as_mut().map(|(scrub, period_ms)| {
+            scrub.heed_clock(now_ms);
+            (scrub.due(now_ms, *period_ms, &led), scrub.rounds() + 1)
+        }) else {
+            return;
+        };
+        if due.is_empty() {
+            return;
+        }
+        let bytes = due.iter().map(|pg| self.lock(*pg).pg.copied_bytes()).sum();
+        tracing::info!(round = number, groups = due.len(), bytes, "a round of the scrub begins");
+        self.scrub.with(|scrub| scrub.begin(now_ms, due, bytes));
+    }
+
+    fn give_up_round(&self) {
+        self.scrub.with(|scrub| {
+            let pgs = scrub.round().map(|round| round.pgs.clone()).unwrap_or_default();
+            pgs.into_iter().for_each(|pg| scrub.missed(pg));
+            scrub.end(now_ms());
+        });
+    }
+
+    /// The copies of the next rows of the round.
+    fn copies_to_verify(&self) -> Result<Piece, IndexError> {
+        let round =
+            self.scrub.with(|scrub| scrub.round().map(|it| (it.after.clone(), it.pgs.clone())));
+        let Some((mut from, pgs)) = round.flatten() else { return Ok(Piece::default()) };
+        from.push(0);
+        let (mut piece, mut rows, mut bytes, mut failed) = (Piece::default(), 0, 0, None);
+        let mut visit = |row: &[u8], value: &[u8]| {
+            rows += 1;
+            match self.note_copies(&mut piece, &pgs, row, value) {
+                Ok(found) => bytes += found,
+                Err(error) => {
+                    failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+            }
+            let is_enough = rows >= SCRUB_ROWS_MAX
+                || bytes >= SCRUB_PIECE_BYTES
+                || piece.copies.len() >= SCRUB_PIECE_COPIES_MAX;
+            if !is_enough {
+                return ControlFlow::Continue(());
+            }
+            piece.after = Some(row.to_vec());
+            ControlFlow::Break(())
+        };
+        self.index.kv.scan(&from, None, &mut visit).map_err(index_error)?;
+        failed.map_or(Ok(piece), Err)
+    }
+
+    /// Notes the copies that a row names; returns their bytes.
+    fn note_copies(
+        &self,
+        piece: &mut Piece,
+        pgs: &BTreeSet<PgId>,
+        row: &[u8],
+        value: &[u8],
+    ) -> Result<u64, IndexError> {
+        let pg_count = self.pgs.len() as u32;
+        let found =
+            chunk_at(row, value, pg_count, |pg| pgs.contains(&pg) && !piece.missed.contains(&pg))?;
+        let Some((pg, chunk)) = found else { return Ok(0) };
+        let Some(copies) = self.lock(pg).pg.copies_of(row, &chunk) else {
+            piece.missed.insert(pg);
+            return Ok(0);
+        };
+        let (row, chunk) = (Bytes::copy_from_slice(row), Arc::new(chunk));
+        let bytes = u64::from(chunk.len) * copies.len() as u64;
+        piece.copies.extend(copies.into_iter().map(|(replica, server)| Copy {
+            pg,
+            row: row.clone(),
+            chunk: chunk.clone(),
+            replica,
+            server,
+        }));
+        Ok(bytes)
+    }
+
+    /// What the data server says of a copy; `None` if it does not.
+    async fn state_of(&self, copy: &Copy) -> Option<CopyState> {
+        match &self.neighbours {
+            Neighbours::Here(here) => {
+                let (data, chunk) = (here.data.clone(), copy.chunk.clone());
+                tokio::task::spawn_blocking(move || data.verify_copy(&chunk)).await.ok()
+            }
+            Neighbours::Apart(cluster) => {
+                self.background.works_at(copy.server);
+                cluster.verify(copy.server, &copy.chunk).await
+            }
+        }
+    }
+
+    /// Counts a copy, and has one mended that is damaged.
+    fn judge(&self, copy: &Copy, state: Option<CopyState>) {
+        let looked_at = Tally { bytes: u64::from(copy.chunk.len), ..Tally::default() };
+        let tally = match state {
+            Some(CopyState::Right) => Tally { right: 1, ..looked_at },
+            Some(CopyState::Damaged | CopyState::Unreadable) => {
+                match self.lock(copy.pg).pg.is_damaged(
+                    &copy.row,
+                    &copy.chunk,
+                    copy.replica,
+                    &self.index,
+                ) {
+                    Ok(Some(true)) => Tally { bad: 1, ..looked_at },
+                    // It was deleted, moved or mended meanwhile.
+                    Ok(Some(false)) => looked_at,
+                    // Another leads now, who will look.
+                    Ok(None) => Tally { unanswered: 1, ..looked_at },
+                    Err(error) => {
+                        tracing::error!(%error, "a row of the index cannot be read");
+                        Tally { unanswered: 1, ..looked_at }
+                    }
+                }
+            }
+            None => Tally { unanswered: 1, ..looked_at },
+        };
+        self.scrub.note(tally);
+        if tally.unanswered > 0 {
+            self.scrub.with(|scrub| scrub.missed(copy.pg));
+        }
+        if tally.bad > 0 {
+            self.tell_of_damage(copy);
+        }
+    }
+
+    fn tell_of_damage(&self, copy: &Copy) {
+        let Copy { pg, row, chunk, server, .. } = copy;
+        let has_others = self.cluster().is_some() && chunk.holders.count() > 1;
+        if self.scrub.with(|scrub| scrub.round().map_or(0, |it| it.tally.bad))
+            <= Some(SCRUB_LOGGED_MAX)
+        {
+            tracing::error!(
+                %pg, lv = %chunk.lv, %server, extents = ?chunk.extents, row = %row.escape_ascii(), has_others,
+                "a copy is damaged: the disk that has it is going"
+            );
+        }
+        if self.cluster().is_some() {
+            let call = Call::Suspect { grant: chunk.grant, server: *server };
+            let mut member = self.lock(*pg);
+            self.step(&mut member, Event::Call { token: NOBODY, call });
+            // There are too many of them to be remembered: another round comes soon.
+            if !member.pg.is_suspected(chunk.grant, *server) {
+                self.scrub.with(|scrub| scrub.missed(*pg));
+            }
+        }
+    }
+
+    /// How far the scrub is; `None` where nothing is verified.
+    #[must_use]
+    pub fn scrub_now(&self) -> Option<ScrubNow> {
+        let led = self.led();
+        let state = self.scrub.state.lock();
+        let (scrub, period_ms) = state.as_ref()?;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Some(ScrubNow {
+            period_ms: *period_ms,
+            oldest_ms: scrub.oldest_ms(now_ms(), &led),
+            share: scrub.share(),
+            rounds: scrub.rounds(),
+            bad: scrub.bad(),
+            right: load(&self.scrub.right),
+            bad_since_start: load(&self.scrub.bad),
+            unanswered: load(&self.scrub.unanswered),
+            never: led.iter().filter(|pg| !scrub.is_on_record(**pg)).count() as u64,
+        })
+    }
+}
+
+impl Cluster {
+    /// Has a data server verify its copy of a chunk.
+    async fn verify(&self, server: ServerId, chunk: &Chunk) -> Option<CopyState> {
+        let peer = self.data.of(&self.managers.map(), server)?;
+        let call = DataCall::Verify(Box::new(chunk.clone()));
+        let answered = tokio::select! {
+            biased;
+            answered = peer.call(&call, Bytes::new(), Instant::now() + DATA_ANSWER_MAX) => answered,
+            () = down(&*self.managers, server) => return None,
+        };
+        match answered {
+            Ok((DataReply::Verified(state), _)) => Some(state),
+            answer => {
+                tracing::debug!(%server, ?answer, "a data server does not verify a copy");
+                None
+            }
+        }
+    }
+}
