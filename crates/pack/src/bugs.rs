@@ -15,6 +15,8 @@ pub(crate) enum Bug {
     HorizonNotKept,
     /// Deletes are told anew only for blobs, not for backups that are older.
     BackupsNotCounted,
+    /// A second start after a rebuild takes blobs that were uploaded, but not logged as such, for ones that wait.
+    RebuiltForgotten,
 }
 
 #[cfg(test)]

@@ -193,10 +193,10 @@ impl Committer {
                 let _nobody_waits = reply.send(Snapshot { rows, at: self.at });
                 Ok(())
             }
-            Some(Request::IsUnwanted { own, reply }) => {
+            Some(Request::UnwantedSince { own, reply }) => {
                 let holders = self.parts.index.holders(Within::Own(own), 0, 1)?;
-                let _nobody_waits =
-                    reply.send(holders.is_empty() && !self.parts.under_way.has(own));
+                let is_unwanted = holders.is_empty() && !self.parts.under_way.has(own);
+                let _nobody_waits = reply.send(is_unwanted.then_some(self.at.blob));
                 Ok(())
             }
             Some(Request::Seal { reply }) => {

@@ -246,8 +246,8 @@ fn rows_and_files_are_written_as_ever() {
     );
     check_value("part", &PackedPart { op, metax: metax(9), place: own() });
     check_value("blob row", &BlobRow { created_ms: 1, footer_offset: 9, bytes: 500 });
-    let applied = Applied { lsn: 4096, seq: OpSeq(9), clock: HybridClock(10), blob: 2 };
-    check_value("applied", &applied);
+    let applied = Applied { lsn: 4096, seq: OpSeq(9), clock: HybridClock(10), blob: 2, rebuilt: 1 };
+    check_value("applied with rebuilt", &applied);
     check("key of a blob", &rows::blob(BLOB));
     check("key of a bucket", &rows::bucket(BucketId(0x0506)));
     check_value("layout", &rows::LAYOUT);

@@ -350,6 +350,7 @@ impl Shared {
                 pace: pace(),
                 unwanted: BTreeMap::new(),
                 unasked: 0,
+                vouched: 0,
             },
             backups: BackupWriter {
                 backend: self.backend.clone(),

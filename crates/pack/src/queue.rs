@@ -26,8 +26,8 @@ pub(crate) enum Request {
     Forget { blob: BlobId, reply: oneshot::Sender<()> },
     /// All rows of one state, for a backup.
     Snapshot { reply: oneshot::Sender<Snapshot> },
-    /// Whether nobody has, or is about to have, what lies within an object of its own.
-    IsUnwanted { own: OwnId, reply: oneshot::Sender<bool> },
+    /// If nobody has, or is about to have, what lies within an object of its own: the last blob with any change.
+    UnwantedSince { own: OwnId, reply: oneshot::Sender<Option<u64>> },
     /// To close the open blob; answered with the number of the last one.
     Seal { reply: oneshot::Sender<u64> },
 }

@@ -12,6 +12,7 @@ use larder_metalog::{LogConfig, Lsn, Recovered};
 use larder_types::BucketName;
 use larder_types::codec::decode;
 
+use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
@@ -56,7 +57,10 @@ pub(crate) async fn recover(
         worker,
         at: applied,
         shown: Lsn(applied.lsn),
-        rebuilt: if applied.lsn == 0 { applied.blob } else { 0 },
+        rebuilt: match applied.lsn > 0 && bugs::planted(Bug::RebuiltForgotten) {
+            true => 0,
+            false => applied.rebuilt,
+        },
         failed: None,
     };
     let (appender, writer, recovery) =
@@ -88,7 +92,7 @@ struct Replay<'a> {
     at: Applied,
     /// The index shows everything that ends here or before.
     shown: Lsn,
-    /// Of a rebuilt index: it shows every change of this worker's blobs up to this one.
+    /// Of an index that was rebuilt: it shows every change of this worker's blobs up to this one. Their files are gone.
     rebuilt: u64,
     failed: Option<PackError>,
 }

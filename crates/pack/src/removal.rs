@@ -2,11 +2,13 @@
 //!
 //! # Invariants
 //!
-//! 1. A retired blob goes only when the blob that says so is in the backend, a grace time has passed since, and nobody
-//!    reads who began before.
-//! 2. An object of its own goes only when the committer says that no version has it and no request is about to name
-//!    it, after it was seen like that for a grace time.
-//! 3. Only the owner removes anything, and asks before every few objects whether it still is.
+//! 1. Nothing goes before the backend has all that says that it may: of a retired blob the one that retires it, of an
+//!    object the one with the change since which nothing names it. Else a lost directory would bring back its names.
+//! 2. A grace time has passed since, and nobody reads who began before.
+//! 3. An object of its own goes only when the committer says that nothing has it and no request is about to name it.
+//!    Then nothing ever will: its name is given once.
+//! 4. Only the owner removes anything. It asks whether it still is before every few removals, and after the upload
+//!    that a removal goes by: an heir that came before that upload does not know of it.
 //!
 //! What a crash leaves behind in between is found again: retired blobs by their rows, objects by listing them.
 
@@ -50,6 +52,8 @@ pub(crate) struct Remover {
     pub(crate) unwanted: BTreeMap<Within, Unwanted>,
     /// Removals since the owner was asked for.
     pub(crate) unasked: u64,
+    /// The last blob that was uploaded before that.
+    pub(crate) vouched: u64,
 }
 
 /// When something was first seen that nothing needs.
@@ -57,6 +61,8 @@ pub(crate) struct Remover {
 pub(crate) struct Unwanted {
     since: Instant,
     mark: Mark,
+    /// The blob that says so, or a later one.
+    told: u64,
 }
 
 impl Remover {
@@ -64,17 +70,15 @@ impl Remover {
     pub(crate) async fn blobs(&mut self, now_ms: u64) -> Result<u64, PackError> {
         let mut removed = 0;
         for (id, retired) in self.index.retired()? {
-            let seen = self.see(Within::Blob(id));
-            let is_told = retired.by.worker != self.worker
-                || *self.spool.uploaded().borrow() >= retired.by.seq
-                || bugs::planted(Bug::RemoveBeforeUpload);
+            let is_own = retired.by.worker == self.worker;
+            let seen = self.see(Within::Blob(id), if is_own { retired.by.seq } else { 0 });
             let is_old = now_ms.saturating_sub(retired.retired_ms) >= self.grace.as_millis() as u64;
-            if !is_told || !is_old || !self.readers.are_done(seen.mark) {
+            if !is_old || !self.is_settled(seen) {
                 continue;
             }
             // A blob that a rebuild has only heard of has no row: it is gone.
             if let Some(row) = self.index.blob(id)? {
-                self.remove(&row.name(id).path()).await?;
+                self.remove(&row.name(id).path(), seen.told).await?;
                 add(&self.counters.freed_bytes, row.bytes);
                 count(&self.counters.removed_blobs);
                 removed += 1;
@@ -102,11 +106,16 @@ impl Remover {
                 continue;
             };
             let within = Within::Own(own);
-            if !self.index.holders(within, 0, 1)?.is_empty() {
-                self.unwanted.remove(&within);
-                wanted += 1;
-            } else if self.is_due(within) && self.is_unwanted(own).await {
-                self.remove(&own.path()).await?;
+            if !self.unwanted.contains_key(&within) {
+                if !self.index.holders(within, 0, 1)?.is_empty() {
+                    wanted += 1;
+                    continue;
+                }
+                let Some(told) = self.unwanted_since(own).await else { continue };
+                self.notice(within, told);
+            }
+            if let Some(seen) = self.due(within) {
+                self.remove(&own.path(), seen.told).await?;
                 add(&self.counters.freed_bytes, bytes);
                 count(&self.counters.removed_objects);
                 self.unwanted.remove(&within);
@@ -127,11 +136,14 @@ impl Remover {
             let is_past = name.id.worker < self.worker
                 || name.id.worker == self.worker && name.id.seq <= uploaded;
             let within = Within::Blob(name.id);
-            if !is_past || self.is_known(name)? || !self.is_due(within) {
+            if !is_past || self.is_known(name)? {
                 continue;
             }
+            // It was void, or removed once: who says so is in the backend.
+            self.notice(within, 0);
+            let Some(seen) = self.due(within) else { continue };
             tracing::info!(blob = %name.id, "a blob that was retired or void is removed");
-            self.remove(&name.path()).await?;
+            self.remove(&name.path(), seen.told).await?;
             add(&self.counters.freed_bytes, bytes);
             count(&self.counters.removed_objects);
             self.unwanted.remove(&within);
@@ -154,32 +166,46 @@ impl Remover {
         self.backend.names(prefix).await
     }
 
-    fn see(&mut self, within: Within) -> Unwanted {
+    /// When it was first seen; that is now, if it was not. `told` says through which blob it may go.
+    fn see(&mut self, within: Within, told: u64) -> Unwanted {
         let mark = self.readers.mark();
-        *self.unwanted.entry(within).or_insert(Unwanted { since: Instant::now(), mark })
+        let now = Unwanted { since: Instant::now(), mark, told };
+        *self.unwanted.entry(within).or_insert(now)
     }
 
-    /// Whether it was seen as not needed for long enough.
-    fn is_due(&mut self, within: Within) -> bool {
-        // More wait for the next look, so that what is remembered is bounded.
-        if self.unwanted.len() >= UNWANTED_MAX && !self.unwanted.contains_key(&within) {
-            return false;
+    /// Remembers that nothing needs it. More wait for the next look, so that what is remembered is bounded.
+    fn notice(&mut self, within: Within, told: u64) {
+        if self.unwanted.len() < UNWANTED_MAX {
+            self.see(within, told);
         }
-        let seen = self.see(within);
-        seen.since.elapsed() >= self.grace && self.readers.are_done(seen.mark)
     }
 
-    async fn is_unwanted(&self, own: OwnId) -> bool {
+    /// When it was first seen, if that is long enough ago to remove it.
+    fn due(&self, within: Within) -> Option<Unwanted> {
+        let seen = *self.unwanted.get(&within)?;
+        (seen.since.elapsed() >= self.grace && self.is_settled(seen)).then_some(seen)
+    }
+
+    /// Whether the backend has what says that it may go, and all are done that began to read before.
+    fn is_settled(&self, seen: Unwanted) -> bool {
+        let uploaded = *self.spool.uploaded().borrow();
+        let is_told = uploaded >= seen.told || bugs::planted(Bug::RemoveBeforeUpload);
+        is_told && self.readers.are_done(seen.mark)
+    }
+
+    /// The last blob that there is, if nothing has the object and nothing will; the change that said so is in it or
+    /// before.
+    async fn unwanted_since(&self, own: OwnId) -> Option<u64> {
         let (reply, answer) = oneshot::channel();
-        match self.queue.push(Request::IsUnwanted { own, reply }) {
-            Ok(()) => answer.await.unwrap_or(false),
-            Err(_) => false,
-        }
+        self.queue.push(Request::UnwantedSince { own, reply }).ok()?;
+        answer.await.ok()?
     }
 
-    async fn remove(&mut self, name: &str) -> Result<(), PackError> {
-        if self.unasked == 0 {
+    async fn remove(&mut self, name: &str, told: u64) -> Result<(), PackError> {
+        if self.unasked == 0 || told > self.vouched {
+            let uploaded = *self.spool.uploaded().borrow();
             check_owner(&self.backend, self.worker).await?;
+            (self.unasked, self.vouched) = (0, uploaded);
         }
         self.unasked = (self.unasked + 1) % REMOVED_UNASKED_MAX;
         self.pace.spend(0).await;

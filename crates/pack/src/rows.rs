@@ -101,6 +101,9 @@ pub(crate) struct Applied {
     pub(crate) clock: HybridClock,
     /// The worker's blobs up to this one are older than any that may be begun.
     pub(crate) blob: u64,
+    /// The worker's blobs up to this one were in the backend when the index was rebuilt from there: whatever the log
+    /// says of them, they do not wait.
+    pub(crate) rebuilt: u64,
 }
 
 pub(crate) fn applied() -> Vec<u8> {

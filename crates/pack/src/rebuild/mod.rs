@@ -205,12 +205,10 @@ impl Rebuild<'_> {
         // Also of blobs that were retired: their numbers are not given again.
         let own = listed.iter().map(|blob| blob.name.id).filter(|id| id.worker == self.worker);
         applied.blob = own.map(|id| id.seq).max().unwrap_or(0).max(retired.last(self.worker));
-        match backup {
-            Some(head) if head.id.worker == self.worker => {
-                Applied { blob: applied.blob.max(head.blob), ..applied }
-            }
-            _ => applied,
+        if let Some(head) = backup.filter(|head| head.id.worker == self.worker) {
+            applied.blob = applied.blob.max(head.blob);
         }
+        Applied { rebuilt: applied.blob, ..applied }
     }
 }
 

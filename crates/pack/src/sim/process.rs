@@ -254,6 +254,7 @@ fn housekeeping(
             pace: pace(),
             unwanted: BTreeMap::new(),
             unasked: 0,
+            vouched: 0,
         },
         backups: BackupWriter {
             backend: backend.clone(),

@@ -74,6 +74,11 @@ fn a_horizon_that_is_not_kept_is_found() {
 }
 
 #[test]
+fn a_rebuild_that_is_forgotten_is_found() {
+    is_found(Bug::RebuiltForgotten);
+}
+
+#[test]
 fn backups_that_are_not_counted_are_found() {
     is_found(Bug::BackupsNotCounted);
 }
