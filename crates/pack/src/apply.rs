@@ -101,7 +101,7 @@ impl Applying<'_> {
                 self.ledger.batch.delete(&keys::upload(*bucket, key, *upload));
                 self.remove_parts(*bucket, *upload, |_| true)
             }
-            Change::Retired(run) => self.retire(run),
+            Change::Retired { run, .. } => self.retire(run),
         }
     }
 

@@ -11,7 +11,7 @@ use larder_objects::ObjectError;
 use larder_types::{BucketId, BucketName, ObjectKey, OpId, UploadId};
 
 use crate::bugs::{self, Bug};
-use crate::entry::{BlobId, Change, Content, Entry, Place, Run, Within};
+use crate::entry::{BackupId, BlobId, Change, Content, Entry, Place, Run, Within};
 use crate::index::Index;
 use crate::plan::{Body, Done, Planned, Scope, Slot, Target, place, unread};
 use crate::sums::BodySums;
@@ -41,7 +41,7 @@ pub(crate) enum Carry {
     /// That something was removed: always true.
     Removal(Change),
     /// That a blob is not needed any more, if nothing has bytes in it.
-    Retire { blob: BlobId, run: Run },
+    Retire { blob: BlobId, run: Run, backups: Vec<BackupId> },
 }
 
 impl Carry {
@@ -110,14 +110,14 @@ pub(crate) fn plan(
             Change::UploadBegun { bucket, row: row.ok_or(ObjectError::Changed)? }
         }
         Carry::Removal(change) => change,
-        Carry::Retire { blob, run } => {
+        Carry::Retire { blob, run, backups } => {
             let held = index.holders(Within::Blob(blob), 0, 1).map_err(unread)?;
             let live = index.blob_content(blob).map_err(unread)?.map_or(0, |content| content.live);
             assert_eq!(live == 0, held.is_empty(), "blob {blob} has what its versions have");
             if !held.is_empty() {
                 return Err(ObjectError::Changed);
             }
-            Change::Retired(run)
+            Change::Retired { run, backups }
         }
     };
     let entry = Entry { seq: slot.seq, clock: slot.clock, change };

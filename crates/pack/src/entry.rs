@@ -220,7 +220,23 @@ pub enum Change {
     },
     /// Blobs of which nothing is needed any more: whatever they have that is still true, other blobs tell. They may
     /// be missing, and are not read if they are not.
-    Retired(Run),
+    Retired {
+        /// The blobs.
+        run: Run,
+        /// The backups for which that holds too, of those made before: others may need what was not carried on.
+        backups: Vec<BackupId>,
+    },
+}
+
+/// A backup of the index: who made it, and which of its backups it is.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct BackupId {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Grows from backup to backup, about as the milliseconds since 1970 do. No two tries have the same.
+    pub number: u64,
 }
 
 /// Blobs of a worker that follow each other.
@@ -232,8 +248,6 @@ pub struct Run {
     pub first: u64,
     /// The number of the last.
     pub last: u64,
-    /// Backups that are not as far as this may need what was not carried on from these blobs.
-    pub backups_from: OpId,
 }
 
 /// A change with its place in the order of its worker's changes.
@@ -260,7 +274,7 @@ impl Change {
     #[must_use]
     pub fn bucket(&self) -> Option<BucketId> {
         Some(match self {
-            Self::Retired(_) => return None,
+            Self::Retired { .. } => return None,
             Self::BucketMade(record) => record.id,
             Self::BucketRemoved(bucket)
             | Self::Put { bucket, .. }
@@ -286,7 +300,7 @@ impl Change {
                 | Self::PartMoved { .. }
                 | Self::UploadGone { .. }
                 | Self::BucketGone { .. }
-                | Self::Retired(_)
+                | Self::Retired { .. }
         )
     }
 

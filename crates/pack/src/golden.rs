@@ -13,9 +13,9 @@ use larder_types::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::backup::{BackupId, Head, Segment, read_segment};
+use crate::backup::{Head, Segment, read_segment};
 use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
-use crate::entry::{BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
+use crate::entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 use crate::horizon::Inheritance;
 use crate::identity::{Claim, Identity};
 use crate::log::LogRecord;
@@ -144,14 +144,15 @@ fn entries_of_version_2() -> Vec<Entry> {
     let op = |seq| OpId { view: View(3), seq: OpSeq(seq) };
     let content = Content::Run(place(0, b"hello"));
     let (upload, metax) = (upload(), metax(5));
-    let run = Run { worker: WorkerId(3), first: 7, last: 9, backups_from: op(290) };
+    let run = Run { worker: WorkerId(3), first: 7, last: 9 };
+    let backups = vec![BackupId { worker: WorkerId(3), number: 290 }];
     let changes = [
         Change::Gone { bucket, key: key.clone(), since: op(300), upto: op(305) },
         Change::Moved { bucket, key: key.clone(), op: op(301), metax: metax.clone(), content },
         Change::PartMoved { bucket, upload, number: 2, op: op(303), metax, place: own() },
         Change::UploadGone { bucket, key, upload, upto: op(304) },
         Change::BucketGone { bucket, upto: op(306) },
-        Change::Retired(run),
+        Change::Retired { run, backups },
     ];
     let entry = |(at, change)| {
         let at = at as u64;

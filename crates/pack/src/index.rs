@@ -332,3 +332,26 @@ fn row<T: DeserializeOwned>(
         None => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_kv::SimKv;
+
+    #[test]
+    fn an_index_of_another_layout_is_none() {
+        let index = |layout: Option<u32>| {
+            let kv = SimKv::default();
+            let mut batch = Batch::new();
+            if let Some(layout) = layout {
+                batch.put(&rows::layout(), &encode(&layout));
+            }
+            batch.position(&rows::applied(), &encode(&Applied::default()));
+            kv.apply(&batch).unwrap();
+            Index::over(Box::new(kv)).unwrap().1
+        };
+        assert_eq!(index(Some(rows::LAYOUT)), Some(Applied::default()));
+        assert_eq!(index(Some(rows::LAYOUT + 1)), None);
+        assert_eq!(index(None), None, "the first releases wrote none");
+    }
+}

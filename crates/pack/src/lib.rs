@@ -81,7 +81,7 @@ pub use class::{PerClass, Prices, RequestClass, Requests};
 pub use config::{Acknowledge, PackConfig};
 pub use counters::Counters;
 pub use embed::{EmbedError, KeyPage, PackedBucket};
-pub use entry::{BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
+pub use entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 pub use error::PackError;
 pub use housekeeping::Kept;
 pub use packer::Packer;

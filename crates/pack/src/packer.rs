@@ -129,7 +129,7 @@ impl Packer {
         let start =
             recover(disk.clone(), open_index(&config.dir.join(INDEX_DIR))?, &rebuild).await?;
         let cache = Self::open_cache(&*disk, &config, &backend)?;
-        Self::start(config, backend, (&backups, horizon), (worker, disk, cache), start, lock)
+        Self::start(config, backend, horizon, (worker, disk, cache), start, lock)
     }
 
     fn open_cache(
@@ -148,12 +148,12 @@ impl Packer {
     fn start(
         config: PackConfig,
         backend: Backend,
-        (backups, horizon): (&[Head], Horizon),
+        horizon: Horizon,
         (worker, disk, cache): (WorkerId, Arc<dyn Disk>, Option<Arc<Cache>>),
         start: Start,
         lock: larder_env::FileLock,
     ) -> Result<Self, PackError> {
-        let Start { index, log, spool, at } = start;
+        let Start { index, log, spool, at, backups } = start;
         let (index, spool, queue) = (Arc::new(index), Arc::new(spool), Arc::<Queue>::default());
         let (under_way, readers) = (Arc::<OwnsUnderWay>::default(), Arc::<Readers>::default());
         let marks = Arc::new(Marks::default());
@@ -215,7 +215,7 @@ impl Packer {
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
-        let housekeeping = shared.housekeeping(backups, horizon);
+        let housekeeping = shared.housekeeping(&backups, horizon);
         let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
         let period = shared.config.housekeeping_period;
         let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period, fatal));
@@ -363,6 +363,7 @@ impl Shared {
                 interval: self.config.backup_interval,
                 last: tokio::time::Instant::now(),
                 through: own.map_or(0, |head| head.blob),
+                tried: 0,
             },
             looked: None,
         }

@@ -12,13 +12,14 @@ use larder_metalog::{LogConfig, Lsn, Recovered};
 use larder_types::BucketName;
 use larder_types::codec::decode;
 
+use crate::backup::Head;
 use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
 use crate::log::{self, LogRecord, PackLog};
-use crate::rebuild::Rebuild;
+use crate::rebuild::{Rebuild, Rebuilt};
 use crate::rows::Applied;
 use crate::spool::Spool;
 
@@ -28,6 +29,8 @@ pub(crate) struct Start {
     pub(crate) log: PackLog,
     pub(crate) spool: Spool,
     pub(crate) at: Applied,
+    /// Backups that a rebuild may use.
+    pub(crate) backups: Vec<Head>,
 }
 
 /// Opens everything that lies in a directory.
@@ -37,13 +40,13 @@ pub(crate) async fn recover(
     rebuild: &Rebuild<'_>,
 ) -> Result<Start, PackError> {
     let worker = rebuild.worker;
-    let (index, applied) = match index {
-        (index, Some(applied)) => (index, applied),
+    let (index, Rebuilt { applied, backups }) = match index {
+        (index, Some(applied)) => (index, Rebuilt { applied, backups: rebuild.backups.to_vec() }),
         (index, None) => {
-            let applied = rebuild.run(&index).await?;
-            index.set_applied(&applied)?;
+            let rebuilt = rebuild.run(&index).await?;
+            index.set_applied(&rebuilt.applied)?;
             index.flush()?;
-            (index, applied)
+            (index, rebuilt)
         }
     };
     let spool = Spool::new(disk.clone(), worker)?;
@@ -81,7 +84,7 @@ pub(crate) async fn recover(
         "the log was read; blobs that wait go up"
     );
     let log = PackLog::new(appender, writer, worker, at.seq);
-    Ok(Start { index, log, spool, at })
+    Ok(Start { index, log, spool, at, backups })
 }
 
 /// Takes records one by one.

@@ -12,7 +12,7 @@
 //!
 //! What a crash leaves behind in between is found again: retired blobs by their rows, objects by listing them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,15 +97,16 @@ impl Remover {
     /// Looks through the backend for what nothing needs, and removes what was seen like that for the grace time: objects
     /// of their own that no version has, and blobs that came back after they were removed, or too late. How many.
     pub(crate) async fn strays(&mut self) -> Result<u64, PackError> {
-        let mut removed = self.stray_blobs().await?;
-        let listed = self.list(own::PREFIX).await?;
+        let mut there = BTreeSet::new();
+        let mut removed = self.stray_blobs(&mut there).await?;
         let mut wanted = 0;
-        for (name, bytes) in listed {
+        for (name, bytes) in self.list(own::PREFIX).await? {
             let Some(own) = OwnId::parse(&name) else {
                 tracing::warn!(name, "an object that is not Larder's lies among its own");
                 continue;
             };
             let within = Within::Own(own);
+            there.insert(within);
             if !self.unwanted.contains_key(&within) {
                 if !self.index.holders(within, 0, 1)?.is_empty() {
                     wanted += 1;
@@ -122,12 +123,14 @@ impl Remover {
                 removed += 1;
             }
         }
+        // What went by itself, as a removal that failed had come through, is not remembered for ever.
+        self.unwanted.retain(|within, _| there.contains(within));
         tracing::debug!(wanted, removed, "looked for objects that nothing names");
         Ok(removed)
     }
 
     /// Blobs that the index does not have, though it is past them: none that a rebuild would read.
-    async fn stray_blobs(&mut self) -> Result<u64, PackError> {
+    async fn stray_blobs(&mut self, there: &mut BTreeSet<Within>) -> Result<u64, PackError> {
         // Before the list: what is uploaded after it is not in it.
         let uploaded = *self.spool.uploaded().borrow();
         let mut removed = 0;
@@ -136,6 +139,7 @@ impl Remover {
             let is_past = name.id.worker < self.worker
                 || name.id.worker == self.worker && name.id.seq <= uploaded;
             let within = Within::Blob(name.id);
+            there.insert(within);
             if !is_past || self.is_known(name)? {
                 continue;
             }

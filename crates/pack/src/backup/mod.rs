@@ -7,8 +7,8 @@
 //! 1. The head is written last, once every blob of which the backup shows anything is in the backend, and only by the
 //!    owner. A backup without a head is none.
 //! 2. As long as a backup may be used, what was removed since and what it still has is told by some blob: repacking
-//!    counts [known](Backups::known) backups as it counts blobs. One that is not known any more is not used, even if
-//!    it is there: whoever retires a blob says from where on backups know enough.
+//!    counts [known](Backups::known) backups as it counts blobs. One that it does not know, as its head came late or was
+//!    removed, is not used, even if it is there: whoever retires a blob names those that were counted.
 //! 3. Of those kept the newest is used; what does not verify is passed over.
 
 mod read;
@@ -17,9 +17,8 @@ mod write;
 
 use larder_types::OpId;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
-use crate::entry::{BlobId, WorkerId};
+use crate::entry::{BackupId, BlobId, WorkerId};
 use crate::repack::needs::BackupAt;
 use crate::rows;
 
@@ -33,13 +32,6 @@ pub(crate) use write::BackupWriter;
 const HEADS: &str = "backups";
 /// Prefix of the segments' names.
 const SEGMENTS: &str = "index";
-
-/// A backup: who made it, and which of its backups it is. The first is 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(crate) struct BackupId {
-    pub(crate) worker: WorkerId,
-    pub(crate) number: u64,
-}
 
 impl BackupId {
     pub(crate) fn head_path(&self) -> String {
@@ -79,7 +71,7 @@ impl Head {
 
 /// Backups that a rebuild may use.
 #[derive(Debug, Default)]
-pub(crate) struct Backups(Mutex<Vec<(BackupId, BackupAt)>>);
+pub(crate) struct Backups(Mutex<Vec<BackupAt>>);
 
 impl Backups {
     pub(crate) fn of(heads: &[Head]) -> Self {
@@ -90,26 +82,23 @@ impl Backups {
         backups
     }
 
-    /// How far each is.
+    /// How far each is, oldest first.
     pub(crate) fn known(&self) -> Vec<BackupAt> {
-        if crate::bugs::planted(crate::bugs::Bug::BackupsNotCounted) {
-            return Vec::new();
-        }
-        self.0.lock().iter().map(|(_, at)| *at).collect()
+        self.0.lock().clone()
     }
 
     fn ids(&self) -> Vec<BackupId> {
-        self.0.lock().iter().map(|(id, _)| *id).collect()
+        self.0.lock().iter().map(|backup| backup.id).collect()
     }
 
     fn add(&self, head: &Head) {
         let mut all = self.0.lock();
-        all.push((head.id, BackupAt { op: head.op(), clock: head.clock }));
-        all.sort_by_key(|(id, _)| *id);
+        all.push(BackupAt { id: head.id, op: head.op(), clock: head.clock });
+        all.sort_by_key(|backup| backup.id);
     }
 
     fn forget(&self, gone: BackupId) {
-        self.0.lock().retain(|(id, _)| *id != gone);
+        self.0.lock().retain(|backup| backup.id != gone);
     }
 }
 

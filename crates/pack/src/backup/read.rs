@@ -3,8 +3,9 @@
 use larder_kv::Progress;
 
 use super::v1::read_segment;
-use super::{BackupId, HEADS, Head};
+use super::{HEADS, Head};
 use crate::backend::{Backend, Unread};
+use crate::entry::BackupId;
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::index::Index;
@@ -39,10 +40,15 @@ async fn read_head(backend: &Backend, id: BackupId, bytes: u64) -> Result<Head, 
 }
 
 async fn read(backend: &Backend, name: &str, bytes: u64) -> Result<bytes::Bytes, PackError> {
-    backend.read(name, 0..bytes).await.map_err(|unread| match unread {
-        Unread::Missing => PackError::damaged(name, "it is not there"),
-        Unread::Failed(error) => error,
-    })
+    match backend.read(name, 0..bytes).await {
+        Ok(read) => Ok(read),
+        Err(Unread::Missing) => Err(PackError::damaged(name, "it is not there")),
+        // One that is too short cannot be read to its end, however often.
+        Err(Unread::Failed(error)) => match backend.size(name).await? {
+            Some(size) if size == bytes => Err(error),
+            _ => Err(PackError::damaged(name, "it is not as long as it should be")),
+        },
+    }
 }
 
 /// Fills an empty index from a backup. False if the backup is damaged: then the index is empty again.

@@ -6,7 +6,7 @@ use larder_types::{HybridClock, OpSeq};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::BackupId;
+use crate::entry::BackupId;
 use crate::error::PackError;
 
 /// Version of segments.

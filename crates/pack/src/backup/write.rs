@@ -10,12 +10,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::v1::{Head, Segment};
-use super::{BackupId, Backups, HEADS, SEGMENTS};
+use super::{Backups, HEADS, SEGMENTS};
 use crate::backend::Backend;
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::counters::{Counters, count};
-use crate::entry::WorkerId;
+use crate::entry::{BackupId, WorkerId};
 use crate::error::PackError;
 use crate::identity::check_owner;
 use crate::limits::{BACKUPS_KEPT, SEGMENT_BYTES};
@@ -38,6 +38,8 @@ pub(crate) struct BackupWriter {
     pub(crate) last: Instant,
     /// Through which blob the last one shows everything.
     pub(crate) through: u64,
+    /// The number of the last one that was begun; 0 if none was.
+    pub(crate) tried: u64,
 }
 
 impl BackupWriter {
@@ -56,8 +58,10 @@ impl BackupWriter {
     pub(crate) async fn make(&mut self, now_ms: u64) -> Result<(), PackError> {
         let begun = Instant::now();
         let Snapshot { rows, at } = self.snapshot().await?;
-        let numbers = self.numbers().await?;
-        let id = BackupId { worker: self.worker, number: numbers + 1 };
+        // Of the clock, so that no try has the names of one before, of which anything may still arrive.
+        let number = now_ms.max(self.greatest().await? + 1);
+        let id = BackupId { worker: self.worker, number };
+        self.tried = number;
         let mut head = Head {
             id,
             made_ms: now_ms,
@@ -90,8 +94,8 @@ impl BackupWriter {
     }
 
     /// The greatest number of a backup of this worker, whole or not.
-    async fn numbers(&mut self) -> Result<u64, PackError> {
-        let mut greatest = 0;
+    async fn greatest(&mut self) -> Result<u64, PackError> {
+        let mut greatest = self.tried;
         for prefix in [HEADS, SEGMENTS] {
             self.pace.spend(0).await;
             for (name, _) in self.backend.names(prefix).await? {

@@ -171,7 +171,7 @@ impl BlobFile {
                 | Change::UploadBegun { .. }
                 | Change::UploadAborted { .. }
                 | Change::UploadGone { .. }
-                | Change::Retired(_) => {}
+                | Change::Retired { .. } => {}
             }
         }
         Ok((keys, parts))

@@ -21,30 +21,30 @@ pub(super) struct Loss {
     pub(super) error: PackError,
 }
 
-/// Removes parts that belong to nothing, and verifies that the rest is there. `known` is the blob up to which a backup
-/// knew all changes.
+/// Removes parts that belong to nothing, and verifies that the rest is in one of the blobs `there`. `known` is the blob
+/// up to which a backup knew all changes.
 ///
 /// # Errors
 /// The first loss, if it may not go on without it.
 pub(super) fn check(
     rebuild: &Rebuild<'_>,
     index: &Index,
+    there: &BTreeSet<BlobId>,
     mut losses: Vec<Loss>,
     known: Option<BlobId>,
 ) -> Result<(), PackError> {
     remove_orphans(index)?;
     losses.sort_by_key(|loss| loss.blob);
-    let Some(path) = rebuild.accept_loss else {
-        return match losses.into_iter().next() {
-            Some(loss) => Err(loss.error),
-            None => whole(index),
-        };
-    };
-    if losses.is_empty() {
-        return whole(index);
+    if losses.is_empty() && lost(index, there, &mut |_| Ok(()))? == 0 {
+        return Ok(());
     }
+    let Some(path) = rebuild.accept_loss else {
+        let unknown = "objects or parts lie in blobs that nothing tells of; --accept-loss goes on without them";
+        let first = losses.into_iter().next().map(|loss| loss.error);
+        return Err(first.unwrap_or_else(|| PackError::damaged("the backend", unknown)));
+    };
     let mut report = BufWriter::new(std::fs::File::create(path)?);
-    let lost = write_report(index, &losses, known, &mut report)?;
+    let lost = write_report(index, there, &losses, known, &mut report)?;
     report.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
     tracing::error!(
         blobs = losses.len(),
@@ -55,30 +55,17 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whoever has bytes in a blob has them in one that is there.
-fn whole(index: &Index) -> Result<(), PackError> {
-    let lost = lost(index, &BTreeSet::new(), &mut |_| Ok(()))?;
-    match lost {
-        0 => Ok(()),
-        lost => {
-            let reason = format!("{lost} objects or parts lie in blobs that nothing tells of");
-            Err(PackError::damaged("the backend", reason))
-        }
-    }
-}
-
-/// Calls `tell` for all that has bytes in one of these blobs, or in one that the index does not have; how many.
+/// Calls `tell` for all that has bytes in a blob that is none of those that are `sound`; how many.
 fn lost(
     index: &Index,
-    losses: &BTreeSet<BlobId>,
+    sound: &BTreeSet<BlobId>,
     tell: &mut dyn FnMut(Named) -> Result<(), PackError>,
 ) -> Result<u64, PackError> {
-    let there: BTreeSet<_> = index.uploaded()?.into_iter().map(|(id, _)| id).collect();
     let blob_of = |place: &Place| match place.within {
         Within::Blob(id) if place.len > 0 => Some(id),
         _ => None,
     };
-    let is_lost = |id: &BlobId| losses.contains(id) || !there.contains(id);
+    let is_lost = |id: &BlobId| !sound.contains(id);
     let mut count = 0;
     index.visit(b"V", &mut |row, value| {
         let version = decode::<PackedVersion>("a version's row", value)?;
@@ -116,6 +103,7 @@ struct Named {
 /// Writes down what the losses concern; gives how many objects and parts have lost bytes.
 fn write_report(
     index: &Index,
+    there: &BTreeSet<BlobId>,
     losses: &[Loss],
     known: Option<BlobId>,
     out: &mut dyn Write,
@@ -127,8 +115,9 @@ fn write_report(
     for Loss { blob, error } in losses {
         writeln!(out, "blob {blob}: {error}")?;
     }
-    let blobs = losses.iter().map(|loss| loss.blob).collect();
-    let lost = lost(index, &blobs, &mut |named| {
+    let damaged: BTreeSet<_> = losses.iter().map(|loss| loss.blob).collect();
+    let sound = there.difference(&damaged).copied().collect();
+    let lost = lost(index, &sound, &mut |named| {
         let Named { bucket, key, part, blob } = named;
         let what = match (key, part) {
             (Some(key), _) => format!("{}/{}", name(bucket), key.as_str()),

@@ -11,6 +11,8 @@
 //! 1. A blob that is missing or damaged and was not retired stops it, since what it deleted would come back; unless
 //!    it was told to go on, and then it writes down what that concerns.
 //! 2. What comes out depends on what is in the backend alone: not on whether a backup was used.
+//! 3. A backup that is passed over is removed: the index knows of no key since when the backup may have had it, which
+//!    deletes have to say.
 
 mod check;
 mod footers;
@@ -24,7 +26,7 @@ use larder_types::{HybridClock, OpId};
 use crate::backend::Backend;
 use crate::backup::{self, Head};
 use crate::blob::{BlobName, FooterReader};
-use crate::entry::{BlobId, Change, Run, WorkerId};
+use crate::entry::{BackupId, BlobId, Change, Run, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::index::Index;
@@ -43,49 +45,76 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) accept_loss: Option<&'a Path>,
 }
 
+/// What a rebuild gives.
+pub(crate) struct Rebuilt {
+    /// How far the index is, as the worker counts: with the numbers of its own blobs and the greatest clock of all.
+    pub(crate) applied: Applied,
+    /// Backups that may be used again.
+    pub(crate) backups: Vec<Head>,
+}
+
 /// What footers say was retired.
 #[derive(Debug, Default)]
 struct Retirements {
-    told: Vec<(Run, RetiredRow)>,
+    told: Vec<Retirement>,
+}
+
+/// What one change says was retired.
+#[derive(Debug)]
+struct Retirement {
+    run: Run,
+    row: RetiredRow,
+    /// The change.
+    op: OpId,
+    /// Backups made before it that may be used all the same.
+    backups: Vec<BackupId>,
 }
 
 impl Retirements {
     fn of(&self, blob: BlobId) -> Option<&RetiredRow> {
-        self.told.iter().find(|(run, _)| run.has(blob)).map(|(_, row)| row)
+        self.told.iter().find(|told| told.run.has(blob)).map(|told| &told.row)
     }
 
     /// The greatest number of a worker that is known to have been a blob's.
     fn last(&self, worker: WorkerId) -> u64 {
-        let of = self.told.iter().filter(|(run, _)| run.worker == worker);
-        of.map(|(run, _)| run.last).max().unwrap_or(0)
+        let of = self.told.iter().filter(|told| told.run.worker == worker);
+        of.map(|told| told.run.last).max().unwrap_or(0)
+    }
+
+    /// Whether a backup has all that was not carried on when these were retired.
+    fn allow(&self, head: &Head) -> bool {
+        let later = self.told.iter().filter(|told| told.op > head.op());
+        later.map(|told| &told.backups).all(|backups| backups.contains(&head.id))
     }
 }
 
 impl Rebuild<'_> {
-    /// Fills an empty index. Gives how far it is then, as the worker counts: with the numbers of its own blobs and
-    /// the greatest clock of all.
-    pub(crate) async fn run(&self, index: &Index) -> Result<Applied, PackError> {
+    /// Fills an empty index.
+    pub(crate) async fn run(&self, index: &Index) -> Result<Rebuilt, PackError> {
+        let mut backups = self.backups.to_vec();
         let listed = footers::list(self.backend, self.horizon).await?;
-        for head in self.backups.iter().rev() {
+        while let Some(head) = backups.last() {
             let later = listed.iter().filter(|blob| blob.name.id >= head.blob()).copied();
             let mut footers = Footers::new(self.backend, later.collect());
             let retired = self.retired(&mut footers).await?;
-            // Whoever retired those blobs left out what such an old backup would need.
-            let is_usable = retired.told.iter().all(|(run, _)| run.backups_from <= head.op());
-            if is_usable && backup::restore(self.backend, index, head).await? {
+            if retired.allow(head) && backup::restore(self.backend, index, head).await? {
                 let number = head.id.number;
                 tracing::info!(
                     backup = number,
                     blobs = footers.len(),
                     "the index is rebuilt from a backup"
                 );
-                return self.replay(index, &listed, footers, &retired, Some(head)).await;
+                let applied = self.replay(index, &listed, footers, &retired, Some(head)).await?;
+                return Ok(Rebuilt { applied, backups });
             }
+            self.backend.remove(&head.id.head_path()).await?;
+            backups.pop();
         }
         tracing::info!(blobs = listed.len(), "the index is rebuilt from all blobs");
         let mut footers = Footers::new(self.backend, listed.clone());
         let retired = self.retired(&mut footers).await?;
-        self.replay(index, &listed, footers, &retired, None).await
+        let applied = self.replay(index, &listed, footers, &retired, None).await?;
+        Ok(Rebuilt { applied, backups })
     }
 
     async fn retired(&self, footers: &mut Footers<'_>) -> Result<Retirements, PackError> {
@@ -94,9 +123,10 @@ impl Rebuild<'_> {
             let Ok(tail) = tail else { continue };
             for entry in FooterReader::new(&blob.name.path(), &tail)? {
                 let entry = entry?;
-                if let Change::Retired(run) = entry.change {
+                let op = entry.op(blob.name.id.worker);
+                if let Change::Retired { run, backups } = entry.change {
                     let row = RetiredRow { retired_ms: entry.clock.ms(), by: blob.name.id };
-                    retired.told.push((run, row));
+                    retired.told.push(Retirement { run, row, op, backups });
                 }
             }
         }
@@ -132,10 +162,11 @@ impl Rebuild<'_> {
         for blob in listed {
             self.show(index, blob, retired.of(blob.name.id))?;
         }
-        for blob in self.missing(index, listed, retired, backup)? {
+        let there: BTreeSet<_> = listed.iter().map(|blob| blob.name.id).collect();
+        for blob in self.missing(index, &there, retired, backup)? {
             losses.push(Loss { blob, error: PackError::Missing { blob } });
         }
-        check::check(self, index, losses, backup.map(Head::blob))?;
+        check::check(self, index, &there, losses, backup.map(Head::blob))?;
         Ok(self.applied(&taking, listed, retired, backup))
     }
 
@@ -162,11 +193,10 @@ impl Rebuild<'_> {
     fn missing(
         &self,
         index: &Index,
-        listed: &[Listed],
+        there: &BTreeSet<BlobId>,
         retired: &Retirements,
         backup: Option<&Head>,
     ) -> Result<BTreeSet<BlobId>, PackError> {
-        let there: BTreeSet<_> = listed.iter().map(|blob| blob.name.id).collect();
         let standing = index.standing()?.into_iter().map(|(id, _)| id);
         let mut missing: BTreeSet<_> = standing.filter(|id| !there.contains(id)).collect();
         let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
@@ -174,7 +204,7 @@ impl Rebuild<'_> {
             let inherited = self.horizon.last(worker).unwrap_or(0);
             last.insert(worker, inherited.max(retired.last(worker)));
         }
-        for id in &there {
+        for id in there {
             let seq = last.entry(id.worker).or_default();
             *seq = id.seq.max(*seq);
         }

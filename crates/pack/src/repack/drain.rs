@@ -12,7 +12,8 @@
 //! 2. A blob is retired after all of that, in the order of changes. So whoever reads of the retirement reads of
 //!    the rest too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -20,14 +21,14 @@ use larder_objects::ObjectError;
 use larder_types::{BucketId, BucketName, OpId, View};
 
 use super::Repacker;
-use super::needs::Needs;
+use super::needs::{BackupAt, Needs};
 use crate::backend::Unread;
 use crate::blob::FooterReader;
 use crate::bugs::{self, Bug};
 use crate::carry::{Carry, To};
 use crate::committer::ask;
 use crate::counters::add;
-use crate::entry::{BlobId, Change, Content, Entry, Place, Run, Within};
+use crate::entry::{BackupId, BlobId, Change, Content, Entry, Place, Run, Within, WorkerId};
 use crate::error::PackError;
 use crate::limits::{CARRIED_MAX, CARRY_PAUSE, CARRY_TRIES_MAX, DRAIN_PASSES_MAX, MOVED_BYTES_MAX};
 use crate::plan::{Done, Wish};
@@ -46,11 +47,21 @@ pub(super) struct Drain<'a> {
     pub(super) id: BlobId,
     pub(super) row: BlobRow,
     pub(super) needs: Needs,
-    /// Blobs that stand, oldest first.
-    pub(super) standing: Vec<BlobId>,
-    /// Backups that are not as far may need what is left out here.
-    pub(super) backups_from: OpId,
+    /// Blobs that are not retired.
+    pub(super) kept: BTreeSet<BlobId>,
+    /// Backups that were counted in what is needed.
+    pub(super) backups: Vec<BackupAt>,
 }
+
+/// Retired blobs that are told of, and the backups for which they are.
+#[derive(Debug, Clone)]
+struct Retirement {
+    run: Run,
+    backups: BTreeSet<BackupId>,
+}
+
+/// Retirements by worker and first blob.
+type Retirements = BTreeMap<(WorkerId, u64), Retirement>;
 
 /// What is to be told, and the name of the bucket that it is about.
 type Told = (Option<BucketName>, Carry);
@@ -68,11 +79,14 @@ impl Drain<'_> {
         let name = self.row.name(self.id).path();
         let footer = FooterReader::new(&name, &tail)?;
         let names: BTreeMap<_, _> = footer.head.buckets.iter().cloned().collect();
-        let (mut telling, mut runs) = (Vec::new(), BTreeMap::new());
+        let (mut telling, mut runs) = (Vec::new(), Retirements::new());
         for entry in footer {
             let entry = entry?;
-            if let Change::Retired(run) = &entry.change {
-                self.merge(*run, &mut runs);
+            if let Change::Retired { run, backups } = &entry.change {
+                let op = entry.op(self.id.worker);
+                let knows = |backup: &&BackupAt| backup.op > op || backups.contains(&backup.id);
+                let backups = self.backups.iter().filter(knows).map(|backup| backup.id);
+                self.merge(Retirement { run: *run, backups: backups.collect() }, &mut runs);
             }
             if let Some(told) = self.needed(entry, &names)? {
                 telling.push(told);
@@ -273,7 +287,7 @@ impl Drain<'_> {
                 let change = Change::UploadGone { bucket, key, upload, upto };
                 self.gone(change, upload.op, upto)
             }
-            Change::Retired(_) => None,
+            Change::Retired { .. } => None,
         };
         let name = live_name.or_else(|| names.get(&bucket).cloned());
         Ok(carry.map(|carry| (name, carry)))
@@ -338,39 +352,45 @@ impl Drain<'_> {
         is_needed.then_some(Carry::Removal(Change::BucketGone { bucket, upto }))
     }
 
-    /// The run of retired blobs around one that this blob tells of; those of one run are told once.
-    fn merge(&self, run: Run, runs: &mut BTreeMap<(u64, u64), Run>) {
+    /// The run of retired blobs around some that this blob tells of; those of one run are told once, for the backups
+    /// for which all of them are.
+    fn merge(&self, retired: Retirement, runs: &mut Retirements) {
+        let Retirement { run, backups } = retired;
         let around = self.around(BlobId { worker: run.worker, seq: run.first }, run.last);
-        let known = runs.entry((around.worker.0, around.first)).or_insert(around);
-        known.backups_from = known.backups_from.max(run.backups_from);
-        known.last = known.last.max(around.last);
+        let new = || Retirement { run: around, backups: backups.clone() };
+        let known = runs.entry((around.worker, around.first)).or_insert_with(new);
+        known.run.last = known.run.last.max(around.last);
+        known.backups.retain(|backup| backups.contains(backup));
     }
 
-    /// Blobs from `first` to `last`, and those next to them that do not stand any more.
+    /// Blobs from `first` to `last`, and those next to them that are retired too.
     fn around(&self, first: BlobId, last: u64) -> Run {
-        let stand = |seq: &u64| *seq != self.id.seq || first.worker != self.id.worker;
-        let of_worker = self.standing.iter().filter(|id| id.worker == first.worker);
-        let seqs: Vec<u64> = of_worker.map(|id| id.seq).filter(stand).collect();
-        let before = seqs.iter().rev().find(|seq| **seq < first.seq);
-        let behind = seqs.iter().find(|seq| **seq > last);
+        let worker = first.worker;
+        let id = |seq| BlobId { worker, seq };
+        let others = |range: (Bound<BlobId>, Bound<BlobId>)| {
+            self.kept.range(range).filter(|kept| **kept != self.id).map(|kept| kept.seq)
+        };
+        let before = others((Bound::Included(id(0)), Bound::Excluded(first))).next_back();
+        let behind = others((Bound::Excluded(id(last)), Bound::Included(id(u64::MAX)))).next();
         Run {
-            worker: first.worker,
+            worker,
             first: before.map_or(1, |seq| seq + 1),
             last: behind.map_or(last, |seq| seq - 1),
-            backups_from: OpId::default(),
         }
     }
 
     /// Says that the blob is not needed any more, after all else.
-    async fn retire(&mut self, mut runs: BTreeMap<(u64, u64), Run>) -> Result<bool, PackError> {
-        let own = Run { backups_from: self.backups_from, ..self.around(self.id, self.id.seq) };
-        self.merge(own, &mut runs);
+    async fn retire(&mut self, mut runs: Retirements) -> Result<bool, PackError> {
+        let run = self.around(self.id, self.id.seq);
+        let backups = self.backups.iter().map(|backup| backup.id).collect();
+        self.merge(Retirement { run, backups }, &mut runs);
         let mut is_retired = false;
         // One run has this blob. The others tell of blobs that are retired already.
-        for run in runs.into_values() {
+        for Retirement { run, backups } in runs.into_values() {
+            let backups = backups.into_iter().collect();
             let carry = match run.has(self.id) {
-                true => Carry::Retire { blob: self.id, run },
-                false => Carry::Removal(Change::Retired(run)),
+                true => Carry::Retire { blob: self.id, run, backups },
+                false => Carry::Removal(Change::Retired { run, backups }),
             };
             let told = self.ask((None, carry)).await?;
             is_retired |= run.has(self.id) && told.is_some();

@@ -6,12 +6,13 @@
 
 use larder_types::{BucketId, HybridClock, OpId};
 
-use crate::entry::BlobId;
+use crate::entry::{BackupId, BlobId};
 use crate::rows::{self, BlobContent};
 
 /// How far a backup is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BackupAt {
+    pub(crate) id: BackupId,
     pub(crate) op: OpId,
     pub(crate) clock: HybridClock,
 }
@@ -73,7 +74,10 @@ mod tests {
             (BlobId { worker: WorkerId(1), seq }, content)
         };
         let all = [blob(1, 1, 10), blob(2, 11, 20), blob(4, 31, 40)];
-        let at = |seq| BackupAt { op: op(seq), clock: HybridClock(seq * 10) };
+        let at = |seq| {
+            let id = BackupId { worker: WorkerId(1), number: seq };
+            BackupAt { id, op: op(seq), clock: HybridClock(seq * 10) }
+        };
         let gone = BlobId { worker: WorkerId(1), seq: 2 };
         Needs::without(gone, &all, backups.iter().map(|seq| at(*seq)).collect())
     }

@@ -110,7 +110,8 @@ impl Process {
         if applied.is_none() {
             index.clear()?;
         }
-        let Start { index, log, spool, at } = recover(disk, (index, applied), &rebuild).await?;
+        let start = recover(disk, (index, applied), &rebuild).await?;
+        let Start { index, log, spool, at, backups: heads } = start;
         let (index, spool, queue) = (Arc::new(index), Arc::new(spool), Arc::<Queue>::default());
         let (marks, under_way) = (Arc::<Marks>::default(), Arc::<OwnsUnderWay>::default());
         marks.applied.store(at.lsn, Ordering::Relaxed);
@@ -267,6 +268,7 @@ fn housekeeping(
             interval: Duration::from_secs(600),
             last: tokio::time::Instant::now(),
             through: 0,
+            tried: 0,
         },
         looked: None,
     }

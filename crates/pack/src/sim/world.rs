@@ -436,7 +436,7 @@ impl World {
         self.compare().await;
         self.check_rest().await;
         self.rebuild("from the last backup").await;
-        for name in self.store.names("backups").await {
+        for name in self.store.names("backups").await.into_iter().rev() {
             self.store.remove(&name).await;
             self.rebuild("from a backup before, or from footers").await;
         }

@@ -55,8 +55,10 @@ async fn a_rebuild_begins_from_the_last_backup_and_shows_what_came_later() {
         bytes[20] ^= 1;
         backend.inner.put(&Name::from(name), bytes.into()).await.unwrap();
     }
+    assert_eq!(backend.names("backups").await.len(), 1);
     let (_new, store) = rebuilt(&backend).await;
     assert_eq!(seen(&store).await, before, "from footers, as the backup is damaged");
+    assert_eq!(backend.names("backups").await.len(), 0, "a backup that was passed over is removed");
 }
 
 #[tokio::test]
@@ -83,22 +85,22 @@ async fn old_backups_are_removed_and_so_is_what_a_crash_left_of_one() {
     let (_dir, backend, store) = eager_store().await;
     let left = "index/0000000000000001-0000000000000001-00000000";
     backend.inner.put(&Name::from(left), content(1, 10).into()).await.unwrap();
+    let mut made: Vec<String> = Vec::new();
     for round in 0..4 {
         put(&store, "k", content(round, 1000)).await.unwrap();
         assert!(store.flush().await);
         assert_eq!(store.keep_house().await.unwrap().backups, 1);
+        made.extend(backend.names("backups").await.pop().map(|(name, _)| name));
     }
+    assert!(made.is_sorted_by(|a, b| a < b), "the last one is the newest: {made:?}");
     let heads: Vec<_> = backend.names("backups").await.into_iter().map(|(name, _)| name).collect();
-    assert_eq!(
-        heads,
-        ["backups/0000000000000001-0000000000000004", "backups/0000000000000001-0000000000000005"]
-    );
+    assert_eq!(heads, made[2..]);
     assert_eq!(backend.names("index").await.len(), 2);
 }
 
-/// A backup from before a delete, whose blob, and that of the object, are both gone since.
-#[tokio::test]
-async fn a_backup_that_still_has_a_deleted_object_does_not_bring_it_back() {
+/// Makes a backup, then deletes an object that it has; then another worker takes over, and removes the blobs with the
+/// object and with its delete. To that worker the backup is known or, if its requests are `late`, not.
+async fn delete_what_a_backup_has(late: bool) {
     let (_dir, backend, store) = eager_store().await;
     put(&store, "gone", content(1, 50_000)).await.unwrap();
     put(&store, "dead", content(2, 500_000)).await.unwrap();
@@ -113,6 +115,14 @@ async fn a_backup_that_still_has_a_deleted_object_does_not_bring_it_back() {
     put(&store, "kept", content(4, 1000)).await.unwrap();
     assert!(store.flush().await);
     drop(store);
+    let mut under_way = Vec::new();
+    if late {
+        for (name, _) in [backend.names("index").await, backend.names("backups").await].concat() {
+            under_way.push((Name::from(name.clone()), backend.bytes(&name).await));
+            backend.inner.delete(&Name::from(name)).await.unwrap();
+        }
+        assert!(under_way.len() > 1);
+    }
     let dir = tempfile::tempdir().unwrap();
     let no_backups = Duration::ZERO;
     let takes = PackConfig { take_over: true, backup_interval: no_backups, ..eager(dir.path()) };
@@ -124,10 +134,23 @@ async fn a_backup_that_still_has_a_deleted_object_does_not_bring_it_back() {
     assert_eq!(backend.names("blobs").await.len(), 1, "all that was before is gone");
     let before = seen(&store).await;
     drop((dir, store));
+    for (name, bytes) in under_way {
+        backend.inner.put(&name, bytes.into()).await.unwrap();
+    }
     let (_new, store) = rebuilt(&backend).await;
     assert_eq!(seen(&store).await, before);
     assert_eq!(get(&store, "gone").await, Err(ObjectError::NoSuchKey));
     assert_eq!(get(&store, "kept").await.unwrap(), content(4, 1000));
+}
+
+#[tokio::test]
+async fn a_backup_that_still_has_a_deleted_object_does_not_bring_it_back() {
+    delete_what_a_backup_has(false).await;
+}
+
+#[tokio::test]
+async fn a_backup_that_comes_late_is_not_used_once_blobs_were_removed_without_it() {
+    delete_what_a_backup_has(true).await;
 }
 
 #[tokio::test]
