@@ -163,6 +163,8 @@ mod tests {
             (with(|c| c.blob_bytes = 1), "the size of blobs"),
             (with(|c| c.packed_bytes = u64::MAX), "the size of packed objects"),
             (with(|c| c.spool_bytes = c.blob_bytes), "the size of the spool"),
+            (with(|c| c.repack_below_percent = 100), "below which blobs are repacked"),
+            (with(|c| c.background_bytes_per_s = 0), "the pace of work in the background"),
             (with(|c| c.cache_bytes = 1), "the size of the cache"),
             (with(|c| c.cache_bytes = 0), "what is read ahead"),
             (with(|c| c.ahead_bytes = u64::MAX), "what is read ahead"),

@@ -85,7 +85,7 @@ fn described(blob: &BlobFile, entry: &Entry) -> Value {
         Change::UploadGone { key, upload, .. } => {
             ("upload_gone", json!({ "key": key.as_str(), "upload": upload.to_string() }))
         }
-        Change::Retired(run) => (
+        Change::Retired { run, .. } => (
             "retired",
             json!({ "worker": run.worker.0, "first_blob": run.first, "last_blob": run.last }),
         ),

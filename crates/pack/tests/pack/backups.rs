@@ -186,6 +186,26 @@ async fn a_rebuild_goes_on_without_a_blob_only_when_told_to_and_names_what_is_lo
     assert_eq!(lines[1], "lost first/copy: its bytes are in blob 1/2");
     assert_eq!(lines[3..], ["perhaps first/k0"]);
     drop(store);
-    // With its index the store goes on by itself.
-    try_open(eager(dir.path()), &backend).await.unwrap();
+    // With its index the store goes on by itself. What lies around the lost blob goes; that one is not forgotten.
+    let store = try_open(eager(dir.path()), &backend).await.unwrap();
+    for seed in [0, 2] {
+        put(&store, &format!("k{seed}"), content(seed + 10, 1000)).await.unwrap();
+    }
+    assert!(store.flush().await);
+    while store.keep_house().await.unwrap().removed < 2 {
+        assert!(store.flush().await);
+    }
+    drop(store);
+    for (head, _) in backend.names("backups").await {
+        backend.inner.delete(&Name::from(head)).await.unwrap();
+    }
+    let new = tempfile::tempdir().unwrap();
+    let takes = PackConfig { take_over: true, ..eager(new.path()) };
+    let refused = try_open(takes.clone(), &backend).await.err().unwrap().to_string();
+    assert!(refused.contains("blob 1/2 ") && refused.contains("--accept-loss"), "{refused}");
+    let store = try_open(PackConfig { accept_loss: true, ..takes }, &backend).await.unwrap();
+    assert_eq!(get(&store, "copy").await, Err(ObjectError::Damaged));
+    for seed in [0, 2] {
+        assert_eq!(get(&store, &format!("k{seed}")).await.unwrap(), content(seed + 10, 1000));
+    }
 }
