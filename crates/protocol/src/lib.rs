@@ -9,6 +9,7 @@
 pub mod append;
 pub mod background;
 pub mod index;
+pub mod ledger;
 pub mod limits;
 pub mod manager;
 pub mod message;

@@ -25,6 +25,8 @@ pub const LV_FAILURES_MAX: u32 = 4;
 /// Milliseconds after which replicas that were out of reach are asked again to open: longer than a driver tries to
 /// reach one, so that questions do not pile up.
 pub const LV_REOPEN_MS: u64 = 5_000;
+/// Changes of one PG's ledger that wait while the index is walked for it: a few megabytes.
+pub const LEDGER_CHANGES_MAX: usize = 16_384;
 /// Copies of one PG's chunks that are being made at a time.
 pub const REFILLS_MAX: usize = 32;
 /// Copies of one PG's chunks that readers found damaged, and that wait to be made anew; more are found again.

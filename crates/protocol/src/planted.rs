@@ -52,6 +52,9 @@ pub enum Planted {
     /// An append does not wait for puts whose outcome is open.
     #[cfg(feature = "planted-bugs")]
     AppendPastPending,
+    /// What a walk for the ledger has seen already is taken again.
+    #[cfg(feature = "planted-bugs")]
+    LedgerTakesTwice,
     /// An append that is repeated is made again.
     #[cfg(feature = "planted-bugs")]
     AppendRepeated,
@@ -90,5 +93,6 @@ asks! {
     vacates_with_open_puts => VacatedWithOpenPuts,
     takes_policies_for_all => PolicyTakenForAll,
     appends_past_pending => AppendPastPending,
+    takes_changes_twice => LedgerTakesTwice,
     repeats_appends => AppendRepeated,
 }

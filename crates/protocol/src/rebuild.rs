@@ -31,6 +31,12 @@ pub enum SpaceFault {
         /// The later claim.
         extent: Extent,
     },
+    /// A chunk is freed or held otherwise that no row had with such holders.
+    #[error("LV {lv}: a chunk changes that was not there")]
+    Uncounted {
+        /// The LV.
+        lv: LvId,
+    },
     /// An object lies in an LV that the map does not have.
     #[error("LV {lv} is named by an object and is not in the map")]
     UnknownLv {

@@ -64,7 +64,7 @@ impl LvInfo {
 }
 
 /// Free runs of one LV.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FreeRuns {
     by_start: BTreeMap<u32, u32>,
     by_len: BTreeSet<(u32, u32)>,

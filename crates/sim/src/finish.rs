@@ -104,6 +104,9 @@ impl World {
                 return Err(format!("meta server {at} is down"));
             }
             for pg in node.pgs() {
+                if pg.is_whole() && pg.ledger().is_none() {
+                    return Err(format!("meta server {at} reads what pg {} names", pg.id()));
+                }
                 let Some(members) = agreed.whole(pg.id()) else {
                     let record = agreed.map.pg(pg.id());
                     return Err(format!("pg {} lacks members: {record:?}", pg.id()));
@@ -140,6 +143,9 @@ impl World {
     fn check(&mut self) -> Result<(), Finding> {
         self.check_replicas()?;
         self.check_space()?;
+        for node in &self.nodes {
+            node.check_ledgers().map_err(contradiction)?;
+        }
         self.read_all()?;
         self.check_copies()?;
         self.clients.history.check().map_err(Finding::History)

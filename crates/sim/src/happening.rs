@@ -111,6 +111,7 @@ pub(crate) enum NodeIn {
     Managers(FromManagers),
     Floor { session: SessionId, floor: u64 },
     FlushFor { run: BootId, pg: PgId, flush: u64 },
+    ReadIndex { run: BootId, step: u8 },
     TakeBatch { run: BootId },
     CommitBatch { run: BootId },
     Apply { run: BootId, pg: PgId },
@@ -260,6 +261,7 @@ impl NodeIn {
             NodeIn::Floor { .. } => 21,
             NodeIn::FlushFor { .. } => 22,
             NodeIn::Copy { .. } => 23,
+            NodeIn::ReadIndex { .. } => 24,
         }
     }
 

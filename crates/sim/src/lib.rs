@@ -38,7 +38,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use setup::Options;
+pub use setup::{MACHINES_MAX, Options};
 pub use verdict::{Finding, Report};
 
 use world::World;

@@ -12,7 +12,7 @@ use clap::Parser;
 use larder_sim::planted::Bugs;
 use larder_sim::trace::Text;
 use larder_sim::verdict::Covered;
-use larder_sim::{Options, Report, run};
+use larder_sim::{MACHINES_MAX, Options, Report, run};
 
 /// Runs the store under a seeded scheduler and checks what its clients saw.
 #[derive(Debug, Parser)]
@@ -27,6 +27,9 @@ struct Args {
     /// Members of each placement group, 1 or 3; alternates if not given.
     #[arg(long)]
     members: Option<usize>,
+    /// Machines of each cluster of several members, up to 15; drawn if not given, and most have few.
+    #[arg(long)]
+    machines: Option<usize>,
     /// Calls of clients in each run.
     #[arg(long, default_value_t = 500)]
     ops: u32,
@@ -73,6 +76,11 @@ struct Total {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let machines_min = args.members.unwrap_or(3);
+    if args.machines.is_some_and(|machines| machines < machines_min || machines > MACHINES_MAX) {
+        eprintln!("--machines must be from {machines_min} to {MACHINES_MAX}");
+        return ExitCode::from(2);
+    }
     if args.members.is_some_and(|members| members != 1 && members != 3) {
         eprintln!("--members must be 1 or 3");
         return ExitCode::from(2);
@@ -157,6 +165,7 @@ fn run_seed(args: &Args, bugs: Bugs, seed: u64) -> Result<Report, Vec<String>> {
     let text = if args.trace { Text::Live } else { Text::None };
     let options = Options {
         members,
+        machines: args.machines,
         ops: args.ops,
         heavy_log: args.heavy_log,
         restless: args.restless,

@@ -7,6 +7,7 @@
 //! 3. What tells a proxy about a key's present state leaves only under a lease, which is looked at after the
 //!    index was read.
 
+mod ledger;
 mod managed;
 mod refill;
 mod start;
@@ -18,7 +19,7 @@ use larder_env::SimDisk;
 use larder_kv::{Kv, KvError, KvReader, SimKv};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::MapVersion;
-use larder_protocol::pg::{owner, read_piece};
+use larder_protocol::pg::{LedgerWalk, owner, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
     Answer, Call, Content, Effect, Event, IndexError, LvInfo, Outbox, PeerMessage, Pg, Refusal,
@@ -79,6 +80,8 @@ struct Life {
     /// Snapshots that followers take, each at its op.
     snapshots: BTreeMap<(PgId, ServerId), (OpId, Box<dyn KvReader>)>,
     walking: Option<refill::Walking>,
+    /// The walk under way for the ledgers of the members that were whole at the start.
+    reading: Option<LedgerWalk>,
     /// The bound of the next walk.
     good_max: usize,
 }
@@ -179,6 +182,10 @@ impl Node {
             }
             NodeIn::CommitBatch { run: meant } if meant == run => self.commit_batch(net),
             NodeIn::Apply { run: meant, pg } if meant == run => self.apply(pg, net).map(|_| ()),
+            NodeIn::ReadIndex { run: meant, step } if meant == run => {
+                self.read_index(step, net);
+                Ok(())
+            }
             NodeIn::Tick { run: meant } if meant == run => self.tick(net),
             NodeIn::Flush { run: meant } if meant == run => self.flush(net),
             _ => Ok(()),
@@ -207,6 +214,7 @@ impl Node {
         let kv = self.kv.clone();
         let mut out = Outbox::new();
         let applied = self.member(pg).pg.apply(now_ms, &Port(&kv), &mut out);
+        self.check_ledger(pg, net);
         self.carry_out(pg, out, net)?;
         if applied == larder_protocol::limits::APPLY_OPS_MAX {
             net.soon((self.id, NodeIn::Apply { run: self.run, pg }));

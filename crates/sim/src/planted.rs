@@ -90,6 +90,7 @@ bugs! {
     "vacated-with-open-puts" => protocol: larder_protocol::Planted::VacatedWithOpenPuts,
     "policy-taken-for-all" => protocol: larder_protocol::Planted::PolicyTakenForAll,
     "append-past-pending" => protocol: larder_protocol::Planted::AppendPastPending,
+    "ledger-takes-twice" => protocol: larder_protocol::Planted::LedgerTakesTwice,
     "append-repeated" => protocol: larder_protocol::Planted::AppendRepeated,
     "copy-counted-unwritten" => driver: Driver::CountsCopyUnwritten,
     "lost-member-leads" => driver: Driver::ClaimsAll,

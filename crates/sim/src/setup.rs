@@ -13,6 +13,8 @@ use crate::trace::Text;
 pub struct Options {
     /// Members of each placement group: 1 or 3.
     pub members: usize,
+    /// Machines of a cluster, from `members` to [`MACHINES_MAX`]; drawn if not given.
+    pub machines: Option<usize>,
     /// Calls of clients.
     pub ops: u32,
     /// Large ops, so that batches cross from one segment of the log into the next. One in
@@ -31,6 +33,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             members: 1,
+            machines: None,
             ops: 500,
             heavy_log: false,
             restless: false,
@@ -95,6 +98,10 @@ pub(crate) struct Setup {
     pub(crate) epoch_ms: u64,
 }
 
+/// Most machines of a cluster.
+pub const MACHINES_MAX: usize = 15;
+/// One in so many seeds of several members has a wide cluster, of up to [`MACHINES_MAX`] machines.
+pub const WIDE_ONE_IN: u64 = 16;
 /// One in so many seeds has large ops.
 pub const HEAVY_ONE_IN: u64 = 40;
 /// One in so many seeds of several members has members that often go and come.
@@ -121,6 +128,14 @@ const FAULTS_MIN: u64 = 5;
 /// Faults of a run beyond the least.
 const FAULTS_MORE: u64 = 8;
 
+/// Machines of a wide cluster, if the seed is to have one. Of draws of its own, so that other seeds stay what they are.
+fn draw_wide(seed: u64, options: Options) -> Option<usize> {
+    let mut rng = SeededRng::new(seed ^ 0x51DE);
+    let (is_wide, more) = (rng.one_in(WIDE_ONE_IN), (MACHINES_MAX - options.members) as u64);
+    let drawn = options.members + rng.below(more + 1) as usize;
+    options.machines.or(is_wide.then_some(drawn))
+}
+
 impl Setup {
     pub(crate) fn draw(seed: u64, options: Options) -> Self {
         let mut rng = SeededRng::new(seed ^ 0x5E7D);
@@ -140,8 +155,12 @@ impl Setup {
             late: 10 + rng.below(50),
             very_late: 100 + rng.below(400),
         };
-        let pgs = 1 << rng.below(3);
-        let machines = if single { 1 } else { options.members + rng.below(3) as usize };
+        let few_pgs = 1 << rng.below(3);
+        let few = if single { 1 } else { options.members + rng.below(3) as usize };
+        let wide = if single { None } else { draw_wide(seed, options) };
+        let machines = wide.unwrap_or(few);
+        // A PG for most machines, so that they have something to do.
+        let pgs = if wide.is_some() { 4 * few_pgs } else { few_pgs };
         let patient = rng.one_in(PATIENT_ONE_IN);
         let mut setup = Self {
             seed,
@@ -164,7 +183,10 @@ impl Setup {
             epoch_ms: 1_800_000_000_000 + rng.below(1_000_000),
         };
         setup.clocks = (0..setup.servers()).map(|_| Clock::draw(&mut rng)).collect();
-        let count = FAULTS_MIN + if patient { 0 } else { rng.below(FAULTS_MORE) };
+        let mut count = FAULTS_MIN + if patient { 0 } else { rng.below(FAULTS_MORE) };
+        if wide.is_some() {
+            count += machines as u64;
+        }
         for _ in 0..count {
             let at_op = rng.below(u64::from(options.ops)) as u32;
             let kind = FaultKind::draw(&mut rng, &setup);

@@ -83,7 +83,7 @@ impl ETag {
 }
 
 /// Replicas of an LV, by index, as a set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, PartialOrd, Ord)]
 pub struct Holders(pub u16);
 
 impl Holders {

@@ -25,6 +25,7 @@ impl RoleMetrics for MetaMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (log, rebuild) = (self.meta.log_counters(), self.meta.rebuild());
+        let adoptions = self.meta.adoptions();
         let of = |had: &dyn Fn(usize) -> bool| -> f64 {
             rebuild.made().filter(|(good, _)| had(*good)).map(|(_, made)| made as f64).sum()
         };
@@ -33,6 +34,16 @@ impl RoleMetrics for MetaMetrics {
             ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
             ("log_ops", "Ops written to the log", log.ops as f64),
             ("log_bytes", "Bytes of log that are synced", log.synced as f64),
+            (
+                "views_served",
+                "Views of placement groups in which the server began to serve",
+                adoptions.views_served as f64,
+            ),
+            (
+                "ledger_reads",
+                "Walks over the index for the blocks that it names",
+                adoptions.ledger_reads as f64,
+            ),
             ("rebuild_walks", "Walks for copies that are missing", rebuild.walks() as f64),
             (
                 "rebuild_copies_of_single",

@@ -10,8 +10,8 @@
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, BucketId, Chunk, Extent, HoldersChange, LvId, ObjectKey, Op, OpId, OpSeq, Outcome,
-    PartRef, PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
+    Body, BucketId, Chunk, HoldersChange, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef, PartRow,
+    Put, StreamId, Target, UploadId, VersionRow, rows,
 };
 
 use super::append::answer_of;
@@ -19,6 +19,7 @@ use super::calls::slot_of_call;
 use super::slots::Slot;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
+use crate::ledger::Change;
 use crate::limits::APPLY_OPS_MAX;
 use crate::message::{Call, Effect, LogEntry, Outbox};
 
@@ -26,8 +27,10 @@ use crate::message::{Call, Effect, LogEntry, Outbox};
 pub(super) struct Batch<'a> {
     pub(super) index: &'a dyn Index,
     pub(super) changes: Changes,
-    /// Extents freed, each by an op of the batch.
-    freed: Vec<(LvId, Vec<Extent>, OpId)>,
+    /// What ops of the batch did to the blocks that rows name, in order.
+    blocks: Vec<(OpId, Change)>,
+    /// Whether anybody wants to know of more than what is freed.
+    keeps_ledger: bool,
 }
 
 impl Pg {
@@ -41,7 +44,9 @@ impl Pg {
         if count == 0 {
             return Ok(0);
         }
-        let mut batch = Batch { index, changes: Changes::default(), freed: Vec::new() };
+        let keeps_ledger = self.ledger.is_kept();
+        let (changes, blocks) = (Changes::default(), Vec::new());
+        let mut batch = Batch { index, changes, blocks, keeps_ledger };
         let mut closed = Vec::new();
         for at in 0..count {
             let entry = self.tail[at].entry.clone();
@@ -49,12 +54,14 @@ impl Pg {
         }
         let last = self.tail[count - 1].entry.id;
         batch.changes.set_position(rows::applied(self.id), encode(&last));
+        self.is_bare = false;
         index.write(batch.changes)?;
         self.applied = last;
-        if let Some(space) = self.space.as_mut() {
-            for (lv, extents, freed_by) in batch.freed {
-                space.free(lv, &extents, freed_by, self.planted);
+        for (op, change) in batch.blocks {
+            if let (Change::Freed(blocks), Some(space)) = (&change, self.space.as_mut()) {
+                space.free(blocks.lv, &blocks.extents, op, self.planted);
             }
+            self.ledger.take(op, change);
         }
         self.leave_slots(count, closed, index, out)?;
         self.pass_barriers(out);
@@ -115,7 +122,7 @@ impl Pg {
             Op::Append(append) => batch.append(self.id, append, id)?,
             Op::Holders { changes } => {
                 for change in changes {
-                    batch.change_holders(change)?;
+                    batch.change_holders(change, id)?;
                 }
             }
             Op::DropStream { bucket, stream } => batch.drop_orphans(*bucket, *stream, id)?,
@@ -135,14 +142,17 @@ impl Pg {
     ) -> Result<(), IndexError> {
         let outcome = open.outcome.expect("an outcome that is applied was noted when it was taken");
         let mut chunk = open.chunk.clone();
+        if let Outcome::Committed { holders, .. } = outcome {
+            chunk.holders = holders;
+        }
+        batch.name_chunk(&chunk, outcome_op);
         match outcome {
-            Outcome::Committed { attempt, holders } if !open.superseded => {
+            Outcome::Committed { attempt, .. } if !open.superseded => {
                 assert_eq!(
                     attempt, chunk.grant.attempt,
                     "pg {}: op {put}: attempts mixed",
                     self.id
                 );
-                chunk.holders = holders;
                 self.note_holders(&chunk);
                 self.supersede_older(open);
                 batch.commit_put(open.put(), Body::Chunk(chunk), open.id, outcome_op)
@@ -358,11 +368,15 @@ impl Batch<'_> {
     }
 
     /// Copies of a chunk were made or given up, if the row still has it.
-    fn change_holders(&mut self, change: &HoldersChange) -> Result<(), IndexError> {
+    fn change_holders(&mut self, change: &HoldersChange, now: OpId) -> Result<(), IndexError> {
         let Some(value) = self.changes.get(self.index, &change.row)? else { return Ok(()) };
+        let blocks = &mut self.blocks;
         let new = refill::with_chunk(&change.row, &value, &mut |chunk| {
             if chunk.grant == change.grant {
-                chunk.holders = chunk.holders.union(change.gained).without(change.lost);
+                let before = chunk.holders;
+                chunk.holders = before.union(change.gained).without(change.lost);
+                let (lv, after) = (chunk.lv, chunk.holders);
+                blocks.push((now, Change::Held { lv, before, after }));
             }
         })?;
         if let Some(new) = new.filter(|new| *new != *value) {
@@ -371,8 +385,15 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// The blocks of an open put are the index's from its outcome on, if only for a moment.
+    fn name_chunk(&mut self, chunk: &Chunk, now: OpId) {
+        if self.keeps_ledger {
+            self.blocks.push((now, Change::Named(chunk.into())));
+        }
+    }
+
     fn free_chunk(&mut self, chunk: &Chunk, now: OpId) {
-        self.freed.push((chunk.lv, chunk.extents.clone(), now));
+        self.blocks.push((now, Change::Freed(chunk.into())));
     }
 
     /// Removes the chunks of a stream that no parent has claimed.

@@ -21,6 +21,7 @@ mod append;
 mod apply;
 mod calls;
 mod commit;
+mod ledger;
 mod pieces;
 mod quiet;
 mod read;
@@ -41,14 +42,16 @@ use larder_types::{
 };
 
 use crate::index::{Index, IndexError};
+use crate::ledger::Ledger;
 use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
+pub use ledger::LedgerWalk;
 use refill::Refills;
 pub use refill::{Considered, Refill, chunk_in};
-use replicate::Follower;
 pub use replicate::Report;
+use replicate::{EarlyReports, Follower};
 use resolve::Resolution;
 use slots::{Slot, Slots};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
@@ -173,6 +176,7 @@ pub struct Pg {
     followers: BTreeMap<ServerId, Follower>,
     /// What each other member has at the view's start.
     reports: BTreeMap<ServerId, Report>,
+    early: EarlyReports,
     /// Whether every member has reported and this primary has the longest log of them.
     levelled: bool,
     /// Whether this view's primary has spoken to this follower lately, and ticks since.
@@ -188,6 +192,10 @@ pub struct Pg {
     now_ms: u64,
 
     space: Option<VolumeGroup>,
+    /// The index never had a row of this PG.
+    is_bare: bool,
+    /// Blocks that the index names, at every member.
+    ledger: Ledger,
     /// Copies that are being made or given up.
     refills: Refills,
     lv_asked: bool,

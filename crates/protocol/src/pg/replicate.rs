@@ -12,6 +12,7 @@
 //! 4. A follower is sent what follows an op that both logs have, or a snapshot: a log never has a gap.
 //! 5. A member whose rows are not whole leads no view.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
@@ -20,7 +21,9 @@ use serde::{Deserialize, Serialize};
 use super::refill::Refills;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
-use crate::limits::{HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
+use crate::limits::{
+    HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, PG_MEMBERS_MAX, SILENT_TICKS_MAX,
+};
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
 
 /// What a member or learner has when it meets a primary.
@@ -34,6 +37,33 @@ pub struct Report {
     pub prev: OpId,
     /// Its ops above that.
     pub entries: Vec<LogEntry>,
+}
+
+/// Reports to the primary of a view of which this member has not been told yet: others were told first, and would
+/// repeat them at a tick.
+#[derive(Debug, Default)]
+pub(super) struct EarlyReports {
+    view: View,
+    reports: BTreeMap<ServerId, Report>,
+}
+
+impl EarlyReports {
+    /// Keeps those of the latest view.
+    fn keep(&mut self, from: ServerId, message: PeerMessage) {
+        let PeerMessage::Report { view, report } = message else { return };
+        if view > self.view {
+            *self = Self { view, reports: BTreeMap::new() };
+        }
+        if view == self.view && self.reports.len() < PG_MEMBERS_MAX {
+            self.reports.insert(from, report);
+        }
+    }
+
+    fn of_members(self, view: View, members: &[ServerId]) -> BTreeMap<ServerId, Report> {
+        let Self { view: of, mut reports } = self;
+        reports.retain(|from, _| of == view && members.contains(from));
+        reports
+    }
 }
 
 /// What a primary knows of one that follows it.
@@ -73,8 +103,10 @@ impl Pg {
         self.view = view;
         self.boot = boot;
         self.members = members;
+        let early = std::mem::take(&mut self.early);
         if leads {
             self.role = Role::Levelling;
+            self.reports = early.of_members(view, &self.members[1..]);
             self.level_if_reported(out);
         } else {
             self.role = Role::Backup;
@@ -134,7 +166,11 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
-        if message.view() != self.view {
+        if message.view() > self.view {
+            self.early.keep(from, message);
+            return Ok(());
+        }
+        if message.view() < self.view {
             return Ok(());
         }
         if self.follows(from) {

@@ -18,7 +18,8 @@
 //!    it is void, and without a `SnapshotEnd` after it this member has nothing.
 //! 2. `SnapshotEnd` is appended only after the rows are durable; nothing is acknowledged before it is
 //!    durable too.
-//! 3. A piece replaces every row of the PG from the end of the piece before it to its own end.
+//! 3. A piece replaces every row of the PG from the end of the piece before it to its own end. Only where the index
+//!    never had a row of the PG there are none to look for.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -74,6 +75,8 @@ pub(super) struct Copy {
     phase: Phase,
     /// Last row taken.
     after: Option<Vec<u8>>,
+    /// The index had no row of the PG when this began: there is nothing to replace.
+    is_first: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,8 +182,10 @@ impl Pg {
         }
         self.forget_all();
         self.is_whole = false;
+        self.ledger.begin_empty();
         self.append_own(header.at, Op::SnapshotBegin, out);
-        self.copy = Some(Copy { header, phase: Phase::Begin, after: None });
+        let (phase, is_first) = (Phase::Begin, self.is_bare);
+        self.copy = Some(Copy { header, phase, after: None, is_first });
     }
 
     /// Forgets rows, log and sessions.
@@ -257,17 +262,19 @@ impl Pg {
         }
         let end = (!piece.is_last).then(|| first_after(last.as_deref()));
         let own = (self.id, self.pg_count);
-        if !self.planted.keeps_old_rows() {
+        if !copy.is_first && !self.planted.keeps_old_rows() {
             remove_rows(index, own, (&first_after(after), end.as_deref()), at)?;
         }
         let mut changes = Changes::default();
         changes.put(rows::snapshot(self.id), encode(&SnapshotRow { at, is_whole: piece.is_last }));
         for (row, value) in &piece.rows {
+            self.ledger.note(row, value)?;
             changes.put(row.clone(), value.clone());
         }
         if piece.is_last {
             changes.set_position(rows::applied(self.id), encode(&at));
         }
+        self.is_bare = false;
         index.write(changes)?;
         if piece.is_last {
             self.flushes += 1;

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow};
 
 use super::refill::Refills;
+use super::replicate::EarlyReports;
 use super::slots::{Slot, Slots};
 use super::{Pg, Role};
+use crate::ledger::Ledger;
 use crate::message::LogEntry;
 use crate::planted::Planted;
 use crate::sessions::Sessions;
@@ -101,6 +103,7 @@ impl Recovering {
                 flushes: 0,
                 followers: BTreeMap::new(),
                 reports: BTreeMap::new(),
+                early: EarlyReports::default(),
                 levelled: false,
                 heard: false,
                 silent_ticks: 0,
@@ -111,6 +114,8 @@ impl Recovering {
                 clock: HybridClock::default(),
                 now_ms: 0,
                 space: None,
+                is_bare: applied == OpId::default() && snapshot.is_none(),
+                ledger: Ledger::default(),
                 refills: Refills::default(),
                 lv_asked: false,
                 pool_empty_ms: None,

@@ -97,6 +97,26 @@ fn what_was_lost_on_the_way_is_sent_again() {
 }
 
 #[test]
+fn a_primary_that_hears_of_its_view_last_has_the_others_reports() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    for (id, view) in [(3, 2), (3, 3), (2, 3)] {
+        cluster.at(id).begin(view, &[1, 2, 3]);
+        cluster.deliver(id, &[1]);
+    }
+    cluster.at(1).begin(3, &[1, 2, 3]);
+    assert_eq!(log_of(cluster.at(1)).last(), Some(&(3, 2)), "the view's start, without a tick");
+
+    // Reports for another view, or of those that are no members, do not count.
+    cluster.settle();
+    cluster.at(2).begin(4, &[1, 2, 3]);
+    cluster.at(3).begin(4, &[1, 2, 3]);
+    cluster.deliver(2, &[1]);
+    cluster.deliver(3, &[1]);
+    cluster.at(1).begin(5, &[1, 2]);
+    assert_eq!(log_of(cluster.at(1)).last(), Some(&(3, 2)));
+}
+
+#[test]
 fn logs_that_diverged_in_two_views_level_to_the_longest_by_view_then_position() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     // View 1: the primary alone has three more ops.

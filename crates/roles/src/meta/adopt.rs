@@ -1,17 +1,21 @@
-//! How a primary begins to serve in a view: it derives the PG's space from METAX, and drops the streams of
-//! sessions that are over. One thread does it for all PGs that wait at the time, in one walk over the index.
+//! How a primary begins to serve in a view: it takes the PG's space from its ledger, and drops the streams of
+//! sessions that are over. One thread does it for all PGs that wait at the time. It walks over the index when the
+//! server starts, so that every member's ledger is known by the time that it comes to lead; and again for what is not
+//! known then.
 //!
 //! # Invariants
 //!
-//! 1. Between the derivation of a PG's space and its adoption nothing is appended to its log: it leads in an
+//! 1. Between the taking of a PG's space and its adoption nothing is appended to its log: it leads in an
 //!    active view and serves nothing, and everything in its log is applied.
 //! 2. A PG whose METAX contradicts itself is not served; the others are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use larder_kv::{Kv, KvReader};
-use larder_protocol::pg::{Role, owner};
-use larder_protocol::rebuild::{Derived, SpaceScan};
+use larder_protocol::pg::{LedgerWalk, Role};
 use larder_protocol::{Call, Event};
 use larder_types::codec::decode;
 use larder_types::{BucketId, PgId, SessionId, StreamId, View, rows};
@@ -28,6 +32,17 @@ use super::{Member, Meta};
 pub(super) struct Adoption {
     waiting: Mutex<Waiting>,
     ready: Condvar,
+    views_served: AtomicU64,
+    ledger_reads: AtomicU64,
+}
+
+/// How PGs began to be served here, since the server started.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AdoptionCounters {
+    /// Views of PGs in which the server began to serve.
+    pub views_served: u64,
+    /// Walks over the index for what it names.
+    pub ledger_reads: u64,
 }
 
 #[derive(Default)]
@@ -55,6 +70,13 @@ impl Adoption {
         self.ready.notify_one();
     }
 
+    pub(super) fn counters(&self) -> AdoptionCounters {
+        AdoptionCounters {
+            views_served: self.views_served.load(Ordering::Relaxed),
+            ledger_reads: self.ledger_reads.load(Ordering::Relaxed),
+        }
+    }
+
     /// All that waits, once there is something; `None` when stopped.
     fn take(&self) -> Option<(BTreeSet<PgId>, BTreeSet<SessionId>)> {
         let mut waiting = self.waiting.lock();
@@ -71,44 +93,76 @@ impl Adoption {
     }
 }
 
-/// A PG whose space is being derived.
+/// A PG that is about to serve.
 struct Adopting {
-    view: View,
-    sessions: BTreeSet<SessionId>,
-    scan: SpaceScan,
+    pg: PgId,
+    volumes: Volumes,
 }
+
+/// Streams that the index shows to be open.
+type OpenStreams = BTreeMap<PgId, BTreeSet<(BucketId, StreamId)>>;
 
 impl Meta {
     /// The adopt thread.
     pub(super) fn adopt_loop(&self, cluster: &Cluster) {
-        while let Some((pgs, ended)) = cluster.adoption.take() {
-            let done = self.end_sessions(&ended).and_then(|()| self.adopt_all(cluster, &pgs));
-            if let Err(error) = done {
-                return self.fail(format!("the space cannot be derived: {error}"));
-            }
+        let mut done = self.know_ledgers(cluster, self.pg_ids());
+        while done.is_ok()
+            && let Some((pgs, ended)) = cluster.adoption.take()
+        {
+            done = self.end_sessions(&ended).and_then(|()| self.adopt_all(cluster, &pgs));
+        }
+        if let Err(error) = done {
+            self.fail(format!("the space cannot be derived: {error}"));
         }
     }
 
-    fn adopt_all(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
-        let mut adopting: BTreeMap<PgId, Adopting> = BTreeMap::new();
-        for &pg in pgs {
-            adopting.extend(self.begin_adoption(cluster, pg).map(|begun| (pg, begun)));
+    /// Walks over the index for those of these PGs whose ledger is not known, if there are any.
+    fn know_ledgers(
+        &self,
+        cluster: &Cluster,
+        pgs: impl Iterator<Item = PgId>,
+    ) -> Result<(), OpenError> {
+        let mut walk = LedgerWalk::new(self.pgs.len() as u32);
+        for pg in pgs {
+            let mut member = self.lock(pg);
+            if let Some(fault) = member.pg.ledger_fault() {
+                tracing::error!(%pg, %fault, "what was known of the pg's blocks is void: the index is read again");
+            }
+            walk.add(&mut member.pg);
         }
+        let pgs: Vec<PgId> = walk.pgs().collect();
+        if pgs.is_empty() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let reader = self.index.kv.snapshot()?;
+        for &pg in &pgs {
+            if let Some(row) = reader.get(&rows::applied(pg))? {
+                walk.shows(pg, decode("applied position", &row)?);
+            }
+        }
+        for_each_row(&*reader, &mut |row, value| walk.note(row, value))?;
+        drop(reader);
+        for &pg in &pgs {
+            walk.end(&mut self.lock(pg).pg);
+        }
+        cluster.adoption.ledger_reads.fetch_add(1, Ordering::Relaxed);
+        let ms = begun.elapsed().as_millis() as u64;
+        tracing::info!(pgs = pgs.len(), ms, "the index was read for what it names");
+        Ok(())
+    }
+
+    fn adopt_all(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
+        let begin = |&pg| self.begin_adoption(cluster, pg);
+        let adopting: Vec<Adopting> = pgs.iter().filter_map(begin).collect();
         if adopting.is_empty() {
             return Ok(());
         }
-        let reader = self.index.kv.snapshot()?;
-        let pg_count = self.pgs.len() as u32;
-        for_each_row(&*reader, &mut |row, value| {
-            let of = owner(row, value, pg_count)?;
-            match of.and_then(|of| adopting.get_mut(&of)) {
-                Some(adopting) => adopting.scan.note(row, value),
-                None => Ok(()),
-            }
-        })?;
-        drop(reader);
-        for (pg, adopting) in adopting {
-            self.end_adoption(cluster, pg, adopting);
+        self.know_ledgers(cluster, adopting.iter().map(|adopting| adopting.pg))?;
+        let mut streams = self.open_streams()?;
+        for adopting in adopting {
+            let streams = streams.remove(&adopting.pg).unwrap_or_default();
+            self.end_adoption(cluster, adopting, streams);
         }
         Ok(())
     }
@@ -122,9 +176,8 @@ impl Meta {
             self.heed_volumes(cluster, &mut member, volumes);
             return None;
         }
-        let Volumes { view, lvs, sessions } = volumes;
         self.apply_all(&mut member);
-        if !member.is_active_in(view) {
+        if !member.is_active_in(volumes.view) {
             return None;
         }
         assert_eq!(
@@ -132,28 +185,39 @@ impl Meta {
             member.pg.last(),
             "pg {pg}: a view begins with its last op"
         );
-        Some(Adopting { view, sessions, scan: SpaceScan::new(lvs.into_iter()) })
+        Some(Adopting { pg, volumes })
     }
 
-    fn end_adoption(&self, cluster: &Cluster, pg: PgId, adopting: Adopting) {
-        let Adopting { view, sessions, mut scan } = adopting;
+    fn end_adoption(
+        &self,
+        cluster: &Cluster,
+        adopting: Adopting,
+        mut streams: BTreeSet<(BucketId, StreamId)>,
+    ) {
+        let Adopting { pg, volumes: Volumes { view, lvs, sessions } } = adopting;
         let mut member = self.lock(pg);
         if !member.is_active_in(view) {
             return;
         }
-        member.pg.open_chunks().for_each(|chunk| scan.claim(chunk));
-        let Derived { space, faults, open_streams, .. } = scan.finish();
-        if let Some(fault) = faults.first() {
-            tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served");
-            member.duties.contradicts = true;
-            return;
-        }
+        let known = member.pg.known_space(lvs.into_iter());
+        let fault = || member.pg.ledger_fault().map_or(Ok(None), Err);
+        let space = match known.map_or_else(fault, |known| known.map(Some)) {
+            Ok(Some(space)) => space,
+            // It was sent a snapshot since, or has lost its rows: it does not lead any more.
+            Ok(None) => return,
+            Err(fault) => {
+                tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served");
+                member.duties.contradicts = true;
+                return;
+            }
+        };
         for (info, _) in &space.lvs {
             member.duties.note_lv(info);
         }
         let Member { pg: machine, out, .. } = &mut *member;
         machine.adopt_space(space, out);
         self.carry_out(&mut member);
+        cluster.adoption.views_served.fetch_add(1, Ordering::Relaxed);
         cluster.renew_soon();
         tracing::info!(%pg, %view, "the pg is served");
         let map = cluster.managers.map();
@@ -161,8 +225,7 @@ impl Meta {
         let is_over = |session: &SessionId| {
             !sessions.contains(session) || map.closed.iter().any(|(_, it)| it == session)
         };
-        let mut streams: BTreeSet<(BucketId, StreamId)> = member.pg.pending_streams().collect();
-        streams.extend(open_streams.into_iter().map(|(bucket, stream, _)| (bucket, stream)));
+        streams.extend(member.pg.pending_streams());
         streams.retain(|(_, stream)| is_over(&stream.session));
         self.drop_streams(&mut member, streams);
     }
@@ -174,12 +237,31 @@ impl Meta {
         }
     }
 
+    /// Streams without a parent, of all PGs.
+    fn open_streams(&self) -> Result<OpenStreams, OpenError> {
+        let mut streams = OpenStreams::new();
+        let mut unreadable = None;
+        self.index.kv.scan(b"O", rows::prefix_end(b"O").as_deref(), &mut |row, value| {
+            match decode::<PgId>("open stream row", value)
+                .map(|of| (of, rows::parse_open_stream(row)))
+            {
+                Ok((of, Some(stream))) => {
+                    streams.entry(of).or_default().insert(stream);
+                }
+                Ok((_, None)) => {}
+                Err(error) => unreadable = Some(error),
+            }
+            ControlFlow::Continue(())
+        })?;
+        unreadable.map_or(Ok(streams), |error| Err(error.into()))
+    }
+
     /// Refuses what still comes of these sessions, then drops the streams that they left.
     fn end_sessions(&self, ended: &BTreeSet<SessionId>) -> Result<(), OpenError> {
         if ended.is_empty() {
             return Ok(());
         }
-        let mut streams: BTreeMap<PgId, BTreeSet<(BucketId, StreamId)>> = BTreeMap::new();
+        let mut streams = OpenStreams::new();
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
             for &session in ended {
@@ -188,13 +270,9 @@ impl Meta {
             // Before the index is read: what is not pending any more is there.
             streams.entry(pg).or_default().extend(member.pg.pending_streams());
         }
-        self.index.kv.scan(b"O", rows::prefix_end(b"O").as_deref(), &mut |row, value| {
-            let of = decode::<PgId>("open stream row", value).ok();
-            if let (Some(of), Some(stream)) = (of, rows::parse_open_stream(row)) {
-                streams.entry(of).or_default().insert(stream);
-            }
-            std::ops::ControlFlow::Continue(())
-        })?;
+        for (of, open) in self.open_streams()? {
+            streams.entry(of).or_default().extend(open);
+        }
         for (pg, mut streams) in streams {
             streams.retain(|(_, stream)| ended.contains(&stream.session));
             if let Some(mut member) = self.member(pg)

@@ -74,6 +74,7 @@ use crate::data::DataServer;
 use crate::manager::Manager;
 use crate::requests::Requests;
 use crate::ticket::Ticket;
+pub use adopt::AdoptionCounters;
 use background::Background;
 pub use background::BackgroundConfig;
 use callers::{Caller, Callers, NOBODY};
@@ -198,6 +199,12 @@ impl Meta {
     #[must_use]
     pub fn rebuild(&self) -> &RebuildCounters {
         &self.rebuild
+    }
+
+    /// How PGs began to be served; a single node serves its own from the start, and counts nothing.
+    #[must_use]
+    pub fn adoptions(&self) -> AdoptionCounters {
+        self.cluster().map(|cluster| cluster.adoption.counters()).unwrap_or_default()
     }
 
     /// Numbers of one PG, for metrics.

@@ -17,6 +17,7 @@ use larder_protocol::pg::Role;
 use larder_protocol::{Call, Event, LvInfo, Outbox};
 use larder_types::{BootId, LvId, PgId, ServerId, SessionId, View};
 
+use super::ledger::is_same;
 use super::{NOBODY, Node, scan};
 use crate::fate::Fate;
 use crate::happening::{FromManagers, NodeIn};
@@ -221,7 +222,7 @@ impl Node {
         }
         let view = member.pg.view();
         (member.lvs, member.wants_lv) = (BTreeSet::new(), None);
-        let derived = match scan(&Port(&kv), pg_count, lvs.into_iter(), &[&member.pg]) {
+        let derived = match scan(&Port(&kv), pg_count, lvs.iter().cloned(), &[&member.pg]) {
             Ok(derived) => derived,
             Err(error) => {
                 net.find(Finding::Contradiction(error.0));
@@ -235,8 +236,21 @@ impl Node {
         for (info, _) in &derived.space.lvs {
             self.learn(pg, info);
         }
+        let space = match self.known_space(pg, lvs) {
+            Ok(space) if is_same(&space, &derived.space) => space,
+            Ok(space) => {
+                let rows = derived.space;
+                let text = format!("pg {pg} in view {view}: known {space:?}, rows {rows:?}");
+                net.find(Finding::Contradiction(text));
+                return Ok(());
+            }
+            Err(error) => {
+                net.find(Finding::Contradiction(format!("pg {pg} in view {view}: {error}")));
+                return Ok(());
+            }
+        };
         let mut out = Outbox::new();
-        self.member(pg).pg.adopt_space(derived.space, &mut out);
+        self.member(pg).pg.adopt_space(space, &mut out);
         self.carry_out(pg, out, net)?;
         // A session may have begun since this was said.
         let life = self.life();

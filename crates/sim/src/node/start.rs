@@ -83,11 +83,13 @@ impl Node {
             closed: BTreeSet::new(),
             snapshots: BTreeMap::new(),
             walking: None,
+            reading: None,
             good_max: 1,
         });
         let (node, run) = (self.id, self.run);
         let jitter = net.rng.below(5 * MS);
         net.after(50 + jitter, (node, NodeIn::Beat { run }));
+        net.soon((node, NodeIn::ReadIndex { run, step: 0 }));
         net.after(100 * MS, (node, NodeIn::Tick { run }));
         net.after(60 * MS, (node, NodeIn::Flush { run }));
         Ok(())

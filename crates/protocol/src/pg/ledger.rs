@@ -1,0 +1,110 @@
+//! How a member learns what its index names: from one walk over a snapshot of it, for as many PGs as want to know.
+
+use std::collections::BTreeMap;
+
+use larder_types::{OpId, PgId};
+
+use super::Pg;
+use super::walk::chunk_at;
+use crate::index::IndexError;
+use crate::ledger::NamedBlocks;
+use crate::rebuild::{Space, SpaceFault};
+use crate::space::LvInfo;
+
+/// What one walk finds of a PG.
+#[derive(Debug)]
+struct Found {
+    /// The number under which the PG waits for it.
+    walk: u64,
+    /// The last op that the snapshot shows.
+    at: OpId,
+    named: Result<NamedBlocks, SpaceFault>,
+}
+
+/// A walk over an index for the ledgers of some PGs: add the PGs, take a snapshot of the index, say how far it shows
+/// each of them, feed it the snapshot's rows, and end it at each.
+#[derive(Debug)]
+pub struct LedgerWalk {
+    pg_count: u32,
+    found: BTreeMap<PgId, Found>,
+}
+
+impl LedgerWalk {
+    /// A walk in a cluster of so many PGs.
+    #[must_use]
+    pub fn new(pg_count: u32) -> Self {
+        Self { pg_count, found: BTreeMap::new() }
+    }
+
+    /// Adds a PG, unless its ledger is known already or its rows are yet to come ([`Pg::is_whole`]).
+    pub fn add(&mut self, pg: &mut Pg) {
+        if pg.is_whole && pg.ledger.known().is_none() {
+            let (walk, named) = (pg.ledger.begin_walk(), Ok(NamedBlocks::default()));
+            self.found.insert(pg.id, Found { walk, at: OpId::default(), named });
+        }
+    }
+
+    /// PGs that were added.
+    pub fn pgs(&self) -> impl Iterator<Item = PgId> {
+        self.found.keys().copied()
+    }
+
+    /// The last op that the snapshot shows of a PG.
+    pub fn shows(&mut self, pg: PgId, at: OpId) {
+        if let Some(found) = self.found.get_mut(&pg) {
+            found.at = at;
+        }
+    }
+
+    /// Takes a row of the snapshot; rows that name no blocks, or are of other PGs, are passed over.
+    ///
+    /// # Errors
+    /// [`IndexError`] if the row cannot be read.
+    pub fn note(&mut self, row: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        let is_for = |pg| self.found.contains_key(&pg);
+        let Some((pg, chunk)) = chunk_at(row, value, self.pg_count, is_for)? else { return Ok(()) };
+        if let Some(Found { named, .. }) = self.found.get_mut(&pg)
+            && let Ok(blocks) = named
+            && let Err(fault) = blocks.note(&chunk)
+        {
+            *named = Err(fault);
+        }
+        Ok(())
+    }
+
+    /// Tells a PG what was found, if it still waits for it.
+    pub fn end(&mut self, pg: &mut Pg) {
+        if let Some(Found { walk, at, named }) = self.found.remove(&pg.id) {
+            let at = if pg.planted.takes_changes_twice() { OpId::default() } else { at };
+            pg.ledger.end_walk(walk, named, at);
+        }
+    }
+}
+
+impl Pg {
+    /// What the index's rows name, if it is known.
+    #[must_use]
+    pub fn ledger(&self) -> Option<&NamedBlocks> {
+        self.ledger.known()
+    }
+
+    /// Why the ledger is void: rows name what they cannot, or an op freed it.
+    #[must_use]
+    pub fn ledger_fault(&self) -> Option<SpaceFault> {
+        self.ledger.fault()
+    }
+
+    /// What the group may allocate from in these LVs once everything in its log is applied; `None` if the ledger does
+    /// not know.
+    ///
+    /// # Errors
+    /// [`SpaceFault`] if METAX contradicts itself or the map: nothing may be served then.
+    #[must_use]
+    pub fn known_space(
+        &self,
+        lvs: impl Iterator<Item = LvInfo>,
+    ) -> Option<Result<Space, SpaceFault>> {
+        let named = self.ledger.known()?;
+        Some(named.space(lvs, self.open_chunks()))
+    }
+}

@@ -1,0 +1,105 @@
+//! The walk over the index that a meta server makes when it starts, while its members go on; and what must be true
+//! of what they know.
+
+use larder_protocol::ledger::NamedBlocks;
+use larder_protocol::pg::LedgerWalk;
+use larder_protocol::rebuild::{Space, SpaceFault};
+use larder_protocol::{IndexError, LvInfo};
+use larder_types::codec::decode;
+use larder_types::{OpId, PgId, rows};
+
+use super::Node;
+use crate::happening::NodeIn;
+use crate::index::Port;
+use crate::net::{MS, Net};
+use crate::verdict::Finding;
+
+/// Microseconds between two steps of the walk, at most.
+const STEP_US: u64 = 120 * MS;
+
+impl Node {
+    /// Begins the walk, takes the snapshot, ends the walk: anything may come between.
+    pub(super) fn read_index(&mut self, step: u8, net: &mut Net) {
+        let pgs = self.setup.pgs;
+        let life = self.life();
+        match step {
+            0 => {
+                let mut walk = LedgerWalk::new(pgs);
+                life.members.iter_mut().for_each(|member| walk.add(&mut member.pg));
+                life.reading = Some(walk);
+            }
+            1 => {
+                let Some(mut walk) = life.reading.take() else { return };
+                if let Err(error) = self.read_for(&mut walk) {
+                    net.find(Finding::Contradiction(error.0));
+                }
+                self.life().reading = Some(walk);
+            }
+            _ => {
+                let Some(mut walk) = life.reading.take() else { return };
+                life.members.iter_mut().for_each(|member| walk.end(&mut member.pg));
+                return;
+            }
+        }
+        let pause = net.rng.below(STEP_US);
+        net.after(pause, (self.id, NodeIn::ReadIndex { run: self.run, step: step + 1 }));
+    }
+
+    fn read_for(&self, walk: &mut LedgerWalk) -> Result<(), IndexError> {
+        let port = Port(&self.kv);
+        for pg in walk.pgs().collect::<Vec<_>>() {
+            let at = larder_protocol::Index::get(&port, &rows::applied(pg))?;
+            let at = at.map(|row| decode::<OpId>("applied position", &row)).transpose()?;
+            walk.shows(pg, at.unwrap_or_default());
+        }
+        for table in rows::SPACE_TABLES {
+            for (row, value) in port.collect(&[table])? {
+                walk.note(&row, &value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a PG may allocate from, by its ledger; it learns what the index names if that is not known.
+    pub(super) fn known_space(&mut self, pg: PgId, lvs: Vec<LvInfo>) -> Result<Space, IndexError> {
+        let mut walk = LedgerWalk::new(self.setup.pgs);
+        walk.add(&mut self.member(pg).pg);
+        if walk.pgs().next().is_some() {
+            self.read_for(&mut walk)?;
+            walk.end(&mut self.member(pg).pg);
+        }
+        let space = self.member(pg).pg.known_space(lvs.into_iter());
+        let fault = |fault: SpaceFault| IndexError(fault.to_string());
+        space.ok_or_else(|| IndexError("nothing is known".to_owned()))?.map_err(fault)
+    }
+
+    /// What is known was never contradicted.
+    pub(super) fn check_ledger(&mut self, pg: PgId, net: &mut Net) {
+        if let Some(fault) = self.member(pg).pg.ledger_fault() {
+            net.find(Finding::Contradiction(format!("the ledger of pg {pg}: {fault}")));
+        }
+    }
+
+    /// What every member knows of a PG is what its rows say.
+    pub(crate) fn check_ledgers(&self) -> Result<(), IndexError> {
+        let chunks = Port(&self.kv).chunks()?;
+        for pg in self.pgs().filter(|pg| pg.is_whole()) {
+            let mut named = NamedBlocks::default();
+            for chunk in chunks.iter().filter(|chunk| chunk.grant.pg == pg.id()) {
+                named.note(chunk).map_err(|fault| IndexError(fault.to_string()))?;
+            }
+            if pg.ledger() != Some(&named) {
+                let (id, known) = (pg.id(), pg.ledger());
+                return Err(IndexError(format!(
+                    "pg {id}: rows name {named:?}, known is {known:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two say the same of a PG's space.
+pub(super) fn is_same(one: &Space, other: &Space) -> bool {
+    one.lvs == other.lvs && one.is_as_wanted == other.is_as_wanted
+}
