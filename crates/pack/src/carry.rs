@@ -39,7 +39,7 @@ pub(crate) enum Carry {
     /// An open upload, if it is still open.
     Upload { bucket: BucketId, key: ObjectKey, upload: UploadId },
     /// That something was removed: always true.
-    Removal(Change),
+    Removal(Box<Change>),
     /// That a blob is not needed any more, if nothing has bytes in it.
     Retire { blob: BlobId, run: Run, backups: Vec<BackupId> },
 }
@@ -109,7 +109,7 @@ pub(crate) fn plan(
             let row = index.upload(bucket, &key, upload).map_err(unread)?;
             Change::UploadBegun { bucket, row: row.ok_or(ObjectError::Changed)? }
         }
-        Carry::Removal(change) => change,
+        Carry::Removal(change) => *change,
         Carry::Retire { blob, run, backups } => {
             let held = index.holders(Within::Blob(blob), 0, 1).map_err(unread)?;
             let live = index.blob_content(blob).map_err(unread)?.map_or(0, |content| content.live);

@@ -25,6 +25,9 @@ use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
 
+/// What is done with each row: whether to go on.
+type Visiting<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, PackError> + 'a;
+
 /// The index of a packed store.
 pub(crate) struct Index {
     pub(crate) kv: Box<dyn Kv>,
@@ -62,11 +65,7 @@ impl Index {
     }
 
     /// Visits the rows that begin with `prefix`, of one state; the first error ends it.
-    pub(crate) fn visit(
-        &self,
-        prefix: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, PackError>,
-    ) -> Result<(), PackError> {
+    pub(crate) fn visit(&self, prefix: &[u8], visit: &mut Visiting<'_>) -> Result<(), PackError> {
         let mut failed = None;
         self.kv.scan(prefix, keys::prefix_end(prefix).as_deref(), &mut |row, value| {
             visit(row, value).unwrap_or_else(|error| {

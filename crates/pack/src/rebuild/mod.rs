@@ -164,6 +164,8 @@ impl Rebuild<'_> {
         }
         let there: BTreeSet<_> = listed.iter().map(|blob| blob.name.id).collect();
         for blob in self.missing(index, &there, retired, backup)? {
+            // Known likewise, under a name that no blob has.
+            index.add_blob(blob, &BlobRow { created_ms: 0, footer_offset: 0, bytes: 0 }, None)?;
             losses.push(Loss { blob, error: PackError::Missing { blob } });
         }
         check::check(self, index, &there, losses, backup.map(Head::blob))?;

@@ -344,12 +344,12 @@ impl Drain<'_> {
 
     fn gone(&self, change: Change, since: OpId, upto: OpId) -> Option<Carry> {
         let is_needed = self.needs.removal(since, upto) && !bugs::planted(Bug::DeletesNotCarried);
-        is_needed.then_some(Carry::Removal(change))
+        is_needed.then(|| Carry::Removal(Box::new(change)))
     }
 
     fn bucket_gone(&self, bucket: BucketId, upto: OpId) -> Option<Carry> {
         let is_needed = self.needs.bucket_removal(bucket, upto);
-        is_needed.then_some(Carry::Removal(Change::BucketGone { bucket, upto }))
+        is_needed.then(|| Carry::Removal(Box::new(Change::BucketGone { bucket, upto })))
     }
 
     /// The run of retired blobs around some that this blob tells of; those of one run are told once, for the backups
@@ -390,7 +390,7 @@ impl Drain<'_> {
             let backups = backups.into_iter().collect();
             let carry = match run.has(self.id) {
                 true => Carry::Retire { blob: self.id, run, backups },
-                false => Carry::Removal(Change::Retired { run, backups }),
+                false => Carry::Removal(Box::new(Change::Retired { run, backups })),
             };
             let told = self.ask((None, carry)).await?;
             is_retired |= run.has(self.id) && told.is_some();
