@@ -156,9 +156,10 @@ class PackServer(Server):
     def __init__(self, binary, directory, blobs, extra=(), log=None, backend=None):
         super().__init__(binary, directory, extra, log)
         self.blobs, self.backend = pathlib.Path(blobs), backend
+        self.prefix = self.blobs.name
 
     def command(self):
-        url = f"s3://blobs/packed?endpoint={self.backend.endpoint}" if self.backend else f"file://{self.blobs}"
+        url = f"s3://blobs/{self.prefix}?endpoint={self.backend.endpoint}" if self.backend else f"file://{self.blobs}"
         return ["pack", self.directory, "--backend", url, *self.SIZES]
 
     def environment(self):
@@ -168,7 +169,7 @@ class PackServer(Server):
         """Brings the blobs of a bucket here, to be looked at."""
         s3, here = self.backend.boto3(), self.blobs / "blobs"
         here.mkdir(parents=True)
-        for page in s3.get_paginator("list_objects_v2").paginate(Bucket="blobs", Prefix="packed/blobs/"):
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket="blobs", Prefix=f"{self.prefix}/blobs/"):
             for blob in page.get("Contents", []):
                 s3.download_file("blobs", blob["Key"], str(here / blob["Key"].rsplit("/")[-1]))
 

@@ -226,6 +226,24 @@ pub(crate) struct PackServeArgs {
     /// MiB of objects that may wait in DIR; beyond it puts are answered 503. At least two blobs.
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pub(crate) spool_mib: u32,
+    /// Percent of a blob's objects that are live below which it is repacked; 0 for never. At 80, blobs take at most
+    /// 1.25 times what is live, and a byte that is freed costs at most four that are copied.
+    #[arg(long, value_name = "PERCENT", default_value_t = 80)]
+    pub(crate) repack_below: u8,
+    /// Seconds for which blobs and objects that nothing needs any more stay in the backend. Restored copies of DIR that
+    /// are older than this may name what is gone.
+    #[arg(long, value_name = "N", default_value_t = 86400)]
+    pub(crate) grace_s: u64,
+    /// MiB per second that repacking reads, and backups write.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub(crate) background_mib_s: u32,
+    /// Seconds from one backup of the index to the next; 0 for none.
+    #[arg(long, value_name = "N", default_value_t = 3600)]
+    pub(crate) backup_s: u64,
+    /// Rebuild the index without blobs that are missing or damaged. Which keys are lost, or may be, is written to
+    /// DIR/lost.txt.
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
     /// Requests a second that the backend is asked at most; readers go first. Default: as many as it takes.
     #[arg(long, value_name = "N")]
     pub(crate) requests_per_second: Option<f64>,

@@ -47,12 +47,13 @@ pub(crate) async fn take<B: PutBody>(
     if shared.backend.is_spent() {
         return Err(ObjectError::SlowDown);
     }
-    let mut own = OwnBody::begin(&shared.backend, shared.own_id(), shared.seed()).await?;
+    let under_way = shared.under_way.enter(shared.own_id());
+    let mut own = OwnBody::begin(&shared.backend, under_way, shared.seed()).await?;
     for piece in pieces {
         own.add(piece).await?;
     }
-    let (place, digest) = own.take(&mut body).await?;
-    Ok((Body::There(place), digest))
+    let (place, _under_way, digest) = own.take(&mut body).await?;
+    Ok((Body::There { place, _under_way }, digest))
 }
 
 /// A body was taken and then refused: what of it went to the backend is removed again.
@@ -67,7 +68,7 @@ pub(crate) async fn drop_refused(shared: &Shared, within: Option<Within>) {
 /// What of a body is in the backend already.
 pub(crate) fn there(body: &Body) -> Option<Within> {
     match body {
-        Body::There(place) => Some(place.within),
+        Body::There { place, .. } => Some(place.within),
         Body::Packed { .. } => None,
     }
 }

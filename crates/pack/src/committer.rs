@@ -20,15 +20,16 @@ use larder_objects::ObjectError;
 use tokio::sync::{oneshot, watch};
 
 use crate::counters::{Counters, add, count};
-use crate::entry::{BlobId, WorkerId};
+use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::{
     FOOTER_BYTES_MAX, FOOTERS_BYTES_MAX, GROUP_BYTES_MAX, GROUP_CHANGES_MAX, LOG_BYTES_KEPT,
 };
 use crate::log::{LogRecord, PackLog};
+use crate::own::OwnsUnderWay;
 use crate::plan::{Done, Planned, Scope, Slot, Wish, plan, unavailable};
-use crate::queue::{Answer, Queue, Request, Woken};
+use crate::queue::{Answer, Queue, Request, Snapshot, Woken};
 use crate::rows::{Applied, BlobRow};
 use crate::spool::Spool;
 
@@ -40,9 +41,12 @@ pub(crate) struct Parts {
     pub(crate) queue: Arc<Queue>,
     pub(crate) index: Arc<Index>,
     pub(crate) spool: Arc<Spool>,
+    pub(crate) under_way: Arc<OwnsUnderWay>,
     pub(crate) marks: Arc<Marks>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) fatal: watch::Sender<Option<String>>,
+    /// Milliseconds since 1970.
+    pub(crate) now_ms: fn() -> u64,
 }
 
 /// How far the index is, in positions of the log.
@@ -97,12 +101,12 @@ struct Group {
 }
 
 impl Group {
-    fn takes(&self, scope: &Scope, body_bytes: u64) -> bool {
+    fn takes(&self, scopes: &[Scope], body_bytes: u64) -> bool {
         self.members.is_empty()
             || self.members.len() < GROUP_CHANGES_MAX
                 && self.bytes + body_bytes <= GROUP_BYTES_MAX
-                && *scope != Scope::Everything
-                && !self.scopes.contains(scope)
+                && !scopes.contains(&Scope::Everything)
+                && !scopes.iter().any(|scope| self.scopes.contains(scope))
                 && !self.scopes.contains(&Scope::Everything)
     }
 }
@@ -131,23 +135,28 @@ impl Committer {
     }
 
     fn serve(&mut self) -> Result<(), PackError> {
-        loop {
-            let due = self.due();
-            match self.parts.queue.take(&mut self.waiting, due) {
-                Woken::Asked => self.next()?,
-                Woken::Due => self.idle()?,
-                Woken::Stopped => {
-                    self.log.vouch()?;
-                    return Ok(());
-                }
+        while self.turn(self.due())? {}
+        Ok(())
+    }
+
+    /// Does what waits first, or waits for it until `due`. False once it is stopped and nothing waits.
+    pub(crate) fn turn(&mut self, due: Option<Instant>) -> Result<bool, PackError> {
+        match self.parts.queue.take(&mut self.waiting, due) {
+            Woken::Asked => self.next()?,
+            Woken::Due => self.idle()?,
+            Woken::Stopped => {
+                self.log.vouch()?;
+                return Ok(false);
             }
-            self.seal_if_due();
         }
+        self.seal_if_due();
+        Ok(true)
     }
 
     /// When there is something to do though nobody asks.
     fn due(&self) -> Option<Instant> {
-        let seal = self.parts.spool.open().map(|open| open.since + self.limits.flush_timeout);
+        let since = self.parts.spool.open().and_then(|open| open.since);
+        let seal = since.map(|since| since + self.limits.flush_timeout);
         let vouch = self.log.is_unvouched().then(|| Instant::now() + VOUCH_AFTER);
         [seal, vouch].into_iter().flatten().min()
     }
@@ -161,7 +170,7 @@ impl Committer {
 
     fn seal_if_due(&self) {
         let due = |since: Instant| since.elapsed() >= self.limits.flush_timeout;
-        if self.parts.spool.open().is_some_and(|open| due(open.since)) {
+        if self.parts.spool.open().and_then(|open| open.since).is_some_and(due) {
             self.parts.spool.seal();
         }
     }
@@ -173,6 +182,22 @@ impl Committer {
                 self.uploaded(seq, row)?;
                 drop(reply);
                 self.free_log()
+            }
+            Some(Request::Forget { blob, reply }) => {
+                self.parts.index.forget_blob(blob)?;
+                drop(reply);
+                Ok(())
+            }
+            Some(Request::Snapshot { reply }) => {
+                let rows = self.parts.index.snapshot()?;
+                let _nobody_waits = reply.send(Snapshot { rows, at: self.at });
+                Ok(())
+            }
+            Some(Request::UnwantedSince { own, reply }) => {
+                let holders = self.parts.index.holders(Within::Own(own), 0, 1)?;
+                let is_unwanted = holders.is_empty() && !self.parts.under_way.has(own);
+                let _nobody_waits = reply.send(is_unwanted.then_some(self.at.blob));
+                Ok(())
             }
             Some(Request::Seal { reply }) => {
                 let _nobody_waits = reply.send(self.parts.spool.seal());
@@ -201,11 +226,11 @@ impl Committer {
                 self.waiting.push_front(request);
                 break;
             };
-            let (scope, body_bytes) = (wish.scope(), wish.body_bytes());
+            let (scopes, body_bytes) = (wish.scopes(), wish.body_bytes());
             let used = blob.map_or(0, |open| open.body_bytes) + group.bytes;
             let fits = used == 0 || used + body_bytes <= self.limits.blob_bytes;
             let full = !fits || blob.is_some_and(|open| open.footer_bytes >= FOOTER_BYTES_MAX);
-            if !group.takes(&scope, body_bytes) || full && !group.members.is_empty() {
+            if !group.takes(&scopes, body_bytes) || full && !group.members.is_empty() {
                 self.waiting.push_front(Request::Change { wish, reply });
                 break;
             }
@@ -218,7 +243,7 @@ impl Committer {
             match self.decide(*wish, seq, offset, group.bytes) {
                 Ok(planned) => {
                     group.bytes += body_bytes;
-                    group.scopes.insert(scope);
+                    group.scopes.extend(scopes);
                     group.members.push(Member { planned, reply, end: None });
                 }
                 Err(refusal) => {
@@ -240,7 +265,7 @@ impl Committer {
         let slot = Slot {
             worker: self.worker,
             seq: self.at.seq.next(),
-            clock: self.at.clock.advance(now_ms()),
+            clock: self.at.clock.advance((self.parts.now_ms)()),
             blob: BlobId { worker: self.worker, seq: blob },
             offset,
         };
@@ -255,6 +280,11 @@ impl Committer {
         let bodies = bodies + group_bytes + wish.body_bytes();
         if footers >= FOOTERS_BYTES_MAX {
             return Err(ObjectError::SlowDown);
+        }
+        if let Wish::Carry { .. } = wish {
+            // What clients put goes before what only moves.
+            let is_crowded = bodies > self.limits.spool_bytes / 2 || self.log.is_full();
+            return if is_crowded { Err(ObjectError::SlowDown) } else { Ok(()) };
         }
         match wish.only_ends() {
             // Deletes free nothing here; the log's last room is for blobs that go up, which does.
@@ -288,8 +318,9 @@ impl Committer {
             self.at.lsn = end.0;
             count(&self.parts.counters.changes);
             // The blob has it before the index shows it, so that readers find the body.
-            self.parts.spool.add(blob, &bucket, &entry, first, file.as_ref());
-            self.parts.index.apply(self.worker, &entry, Some(&self.at))?;
+            self.parts.spool.add(blob, bucket.as_ref(), &entry, first, file.as_ref());
+            let here = BlobId { worker: self.worker, seq: blob };
+            self.parts.index.apply(here, &entry, Some(&self.at))?;
             let _nobody_waits = reply.send(Ok((done, blob)));
         }
         self.parts.marks.applied.store(self.at.lsn, Ordering::Relaxed);
@@ -332,9 +363,12 @@ impl Committer {
     fn append(&mut self, group: &mut Group, blob: u64) -> Result<(), PackError> {
         for member in &mut group.members {
             let Planned { bucket, entry, .. } = &member.planned;
-            let (bucket, entry) = (bucket.clone(), Box::new(entry.clone()));
-            let seq = entry.seq;
-            match self.log.append(seq, &LogRecord::Changed { blob, bucket, entry }) {
+            let (seq, entry) = (entry.seq, Box::new(entry.clone()));
+            let record = match bucket.clone() {
+                Some(bucket) => LogRecord::Changed { blob, bucket, entry },
+                None => LogRecord::Noted { blob, entry },
+            };
+            match self.log.append(seq, &record) {
                 Ok(end) => member.end = Some(end),
                 Err(LogError::Full { .. } | LogError::Busy) => {
                     let (told, _) = oneshot::channel();

@@ -6,9 +6,10 @@ use std::time::Duration;
 use crate::class::Prices;
 use crate::error::PackError;
 use crate::limits::{
-    AHEAD_BYTES_DEFAULT, AHEAD_BYTES_MAX, BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN,
-    CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, FLUSH_TIMEOUT_DEFAULT, PACKED_BYTES_MAX, RATE_MIN,
-    SPOOL_BYTES_DEFAULT,
+    AHEAD_BYTES_DEFAULT, AHEAD_BYTES_MAX, BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT,
+    BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN,
+    FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT, PACKED_BYTES_MAX, RATE_MIN,
+    REPACK_BELOW_PERCENT_DEFAULT, SPOOL_BYTES_DEFAULT,
 };
 
 /// When a change is answered.
@@ -35,6 +36,18 @@ pub struct PackConfig {
     pub spool_bytes: u64,
     /// When a change is answered.
     pub acknowledge: Acknowledge,
+    /// Percent of a blob's bodies that are live below which it is repacked; 0 for never.
+    pub repack_below_percent: u8,
+    /// How long what nothing needs any more stays in the backend.
+    pub grace: Duration,
+    /// Bytes per second that work in the background reads or writes.
+    pub background_bytes_per_s: u64,
+    /// Time from one look whether there is work in the background to the next.
+    pub housekeeping_period: Duration,
+    /// Time from one backup of the index to the next; zero for none.
+    pub backup_interval: Duration,
+    /// Whether the index may be rebuilt without blobs that are missing or damaged.
+    pub accept_loss: bool,
     /// Whether a new directory may take a backend over from the worker that has it.
     pub take_over: bool,
     /// Requests a second that the backend is asked at most; `None` for as many as it takes.
@@ -60,6 +73,12 @@ impl PackConfig {
             packed_bytes: PACKED_BYTES_MAX,
             spool_bytes: SPOOL_BYTES_DEFAULT,
             acknowledge: Acknowledge::Local,
+            repack_below_percent: REPACK_BELOW_PERCENT_DEFAULT,
+            grace: GRACE_DEFAULT,
+            background_bytes_per_s: BACKGROUND_BYTES_PER_S_DEFAULT,
+            housekeeping_period: HOUSEKEEPING_PERIOD_DEFAULT,
+            backup_interval: BACKUP_INTERVAL_DEFAULT,
+            accept_loss: false,
             take_over: false,
             requests_per_second: None,
             spend_per_day: None,
@@ -85,6 +104,15 @@ impl PackConfig {
         if self.spool_bytes < 2 * self.blob_bytes {
             let remedy = format!("twice the size of a blob, {}, at least", 2 * self.blob_bytes);
             return refuse("the size of the spool", self.spool_bytes, remedy);
+        }
+        if self.repack_below_percent >= 100 {
+            let (what, found) =
+                ("the share below which blobs are repacked", self.repack_below_percent);
+            let remedy = "0 to 99: full blobs would be repacked for ever".to_owned();
+            return Err(PackError::Config { what, found: format!("{found} %"), remedy });
+        }
+        if self.background_bytes_per_s == 0 {
+            return refuse("the pace of work in the background", 0, "more than that".to_owned());
         }
         if self.cache_bytes != 0 && self.cache_bytes < CACHE_BYTES_MIN {
             let remedy = format!("0 for none, or at least {CACHE_BYTES_MIN}");
@@ -135,6 +163,8 @@ mod tests {
             (with(|c| c.blob_bytes = 1), "the size of blobs"),
             (with(|c| c.packed_bytes = u64::MAX), "the size of packed objects"),
             (with(|c| c.spool_bytes = c.blob_bytes), "the size of the spool"),
+            (with(|c| c.repack_below_percent = 100), "below which blobs are repacked"),
+            (with(|c| c.background_bytes_per_s = 0), "the pace of work in the background"),
             (with(|c| c.cache_bytes = 1), "the size of the cache"),
             (with(|c| c.cache_bytes = 0), "what is read ahead"),
             (with(|c| c.ahead_bytes = u64::MAX), "what is read ahead"),

@@ -19,6 +19,18 @@ pub struct Counters {
     pub failed_uploads: AtomicU64,
     /// Bytes of blobs and objects of their own uploaded.
     pub uploaded_bytes: AtomicU64,
+    /// Blobs repacked: everything live in them was moved.
+    pub repacked_blobs: AtomicU64,
+    /// Bytes of bodies moved by repacking.
+    pub repacked_bytes: AtomicU64,
+    /// Retired blobs removed from the backend.
+    pub removed_blobs: AtomicU64,
+    /// Objects of their own, and blobs that no index has, removed from the backend.
+    pub removed_objects: AtomicU64,
+    /// Bytes removed from the backend.
+    pub freed_bytes: AtomicU64,
+    /// Backups of the index made.
+    pub backups: AtomicU64,
     /// Requests to the backend, as often as they were made.
     pub requests: PerClass<AtomicU64>,
     /// Requests that the backend refused for now: they are among the others.

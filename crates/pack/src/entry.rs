@@ -54,7 +54,7 @@ pub struct OwnId {
 }
 
 /// What bytes lie within.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Within {
     /// A blob.
     Blob(BlobId),
@@ -160,6 +160,94 @@ pub enum Change {
         /// Its parts, in ascending order of number.
         parts: Vec<PartRef>,
     },
+    /// A key has no version any more of those up to `upto`. Later ones stay: it may come late, when the blob in
+    /// which it first stood was repacked.
+    Gone {
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+        /// The first change that made the key what it deletes: no blob with older ones needs it.
+        since: OpId,
+        /// The delete.
+        upto: OpId,
+    },
+    /// A version that is there already, told anew: its bytes lie elsewhere, or the blob that told of it goes.
+    Moved {
+        /// Bucket.
+        bucket: BucketId,
+        /// Key.
+        key: ObjectKey,
+        /// The change that put it.
+        op: OpId,
+        /// What it is.
+        metax: Metax,
+        /// Where it is now.
+        content: Content,
+    },
+    /// A part that is there already, told anew.
+    PartMoved {
+        /// Bucket.
+        bucket: BucketId,
+        /// Its upload.
+        upload: UploadId,
+        /// Part number.
+        number: u16,
+        /// The change that put it.
+        op: OpId,
+        /// Size, etag, checksum and clock.
+        metax: Metax,
+        /// Where it is now.
+        place: Place,
+    },
+    /// An upload that ended, and of which nothing is left, told anew.
+    UploadGone {
+        /// Bucket.
+        bucket: BucketId,
+        /// Key of the object that it would have become.
+        key: ObjectKey,
+        /// The upload.
+        upload: UploadId,
+        /// The change that ended it.
+        upto: OpId,
+    },
+    /// The removal of a bucket, told anew.
+    BucketGone {
+        /// Bucket.
+        bucket: BucketId,
+        /// The change that removed it.
+        upto: OpId,
+    },
+    /// Blobs of which nothing is needed any more: whatever they have that is still true, other blobs tell. They may
+    /// be missing, and are not read if they are not.
+    Retired {
+        /// The blobs.
+        run: Run,
+        /// The backups for which that holds too, of those made before: others may need what was not carried on.
+        backups: Vec<BackupId>,
+    },
+}
+
+/// A backup of the index: who made it, and which of its backups it is.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct BackupId {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Grows from backup to backup, about as the milliseconds since 1970 do. No two tries have the same.
+    pub number: u64,
+}
+
+/// Blobs of a worker that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Run {
+    /// The worker.
+    pub worker: WorkerId,
+    /// The number of the first.
+    pub first: u64,
+    /// The number of the last.
+    pub last: u64,
 }
 
 /// A change with its place in the order of its worker's changes.
@@ -182,10 +270,11 @@ impl Entry {
 }
 
 impl Change {
-    /// The bucket it is about.
+    /// The bucket it is about, if it is about one.
     #[must_use]
-    pub fn bucket(&self) -> BucketId {
-        match self {
+    pub fn bucket(&self) -> Option<BucketId> {
+        Some(match self {
+            Self::Retired { .. } => return None,
             Self::BucketMade(record) => record.id,
             Self::BucketRemoved(bucket)
             | Self::Put { bucket, .. }
@@ -193,19 +282,46 @@ impl Change {
             | Self::UploadBegun { bucket, .. }
             | Self::PartPut { bucket, .. }
             | Self::UploadAborted { bucket, .. }
-            | Self::UploadCompleted { bucket, .. } => *bucket,
-        }
+            | Self::UploadCompleted { bucket, .. }
+            | Self::Gone { bucket, .. }
+            | Self::Moved { bucket, .. }
+            | Self::PartMoved { bucket, .. }
+            | Self::UploadGone { bucket, .. }
+            | Self::BucketGone { bucket, .. } => *bucket,
+        })
+    }
+
+    /// Whether it only tells what was told before, as a blob with it is to go.
+    #[must_use]
+    pub fn is_told_anew(&self) -> bool {
+        matches!(
+            self,
+            Self::Moved { .. }
+                | Self::PartMoved { .. }
+                | Self::UploadGone { .. }
+                | Self::BucketGone { .. }
+                | Self::Retired { .. }
+        )
     }
 
     /// The run of bytes that it names, if it names one.
     #[must_use]
     pub fn place(&self) -> Option<&Place> {
         match self {
-            Self::Put { content: Content::Run(place), .. } | Self::PartPut { place, .. } => {
-                Some(place)
-            }
+            Self::Put { content: Content::Run(place), .. }
+            | Self::Moved { content: Content::Run(place), .. }
+            | Self::PartPut { place, .. }
+            | Self::PartMoved { place, .. } => Some(place),
             _ => None,
         }
+    }
+}
+
+impl Run {
+    /// Whether a blob is one of them.
+    #[must_use]
+    pub fn has(&self, blob: BlobId) -> bool {
+        self.worker == blob.worker && (self.first..=self.last).contains(&blob.seq)
     }
 }
 

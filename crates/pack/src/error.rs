@@ -66,10 +66,19 @@ pub enum PackError {
         reason: String,
     },
     /// The backend does not have what it had.
-    #[error("blob {blob} is not in the backend, though later ones are: restore it")]
+    #[error(
+        "blob {blob} is not in the backend, though it is needed: restore it. Only if it is lost, start with \
+         --accept-loss: the store goes on without it, and writes down which keys that concerns"
+    )]
     Missing {
         /// The blob.
         blob: BlobId,
+    },
+    /// Work in the background was put off: it is begun again by itself.
+    #[error("put off: {reason}")]
+    Deferred {
+        /// Why.
+        reason: String,
     },
     /// Restore the blob or file named from a copy.
     #[error("{name} is damaged: {reason}")]
@@ -80,7 +89,7 @@ pub enum PackError {
         reason: String,
     },
     /// Use a newer release.
-    #[error("{name} has format version {found}, this release knows up to 1: use a newer release")]
+    #[error("{name} has format version {found}, this release knows up to 2: use a newer release")]
     Version {
         /// The file or object.
         name: String,

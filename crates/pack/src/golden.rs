@@ -13,20 +13,26 @@ use larder_types::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::backup::{Head, Segment, read_segment};
 use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
-use crate::entry::{BlobId, Change, Content, Entry, OwnId, Place, Within, WorkerId};
+use crate::entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
+use crate::horizon::Inheritance;
 use crate::identity::{Claim, Identity};
 use crate::log::LogRecord;
-use crate::rows::{self, Applied, BlobRow, PackedPart, PackedVersion};
+use crate::rows::{
+    self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
+};
 use crate::sums::BodySums;
 
-const GOLDEN: &str = include_str!("../tests/golden/pack.hex");
+/// The file, read when a test runs.
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pack.hex");
 const BLOB: BlobId = BlobId { worker: WorkerId(3), seq: 0x0102 };
 
 /// The bytes of a name: `[name]`, then lines in hexadecimal.
 fn golden(name: &str) -> Option<Vec<u8>> {
     let head = format!("[{name}]\n");
-    let text = &GOLDEN[GOLDEN.find(&head)? + head.len()..];
+    let all = std::fs::read_to_string(GOLDEN).unwrap();
+    let text = &all[all.find(&head)? + head.len()..];
     let text = &text[..text.find('[').unwrap_or(text.len())];
     Some(text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect())
 }
@@ -132,38 +138,73 @@ fn entries() -> Vec<Entry> {
     changes.into_iter().enumerate().map(entry).collect()
 }
 
+/// One of each kind that came later.
+fn entries_of_version_2() -> Vec<Entry> {
+    let (bucket, key) = (BucketId(0x0506), ObjectKey::new("a/ü").unwrap());
+    let op = |seq| OpId { view: View(3), seq: OpSeq(seq) };
+    let content = Content::Run(place(0, b"hello"));
+    let (upload, metax) = (upload(), metax(5));
+    let run = Run { worker: WorkerId(3), first: 7, last: 9 };
+    let backups = vec![BackupId { worker: WorkerId(3), number: 290 }];
+    let changes = [
+        Change::Gone { bucket, key: key.clone(), since: op(300), upto: op(305) },
+        Change::Moved { bucket, key: key.clone(), op: op(301), metax: metax.clone(), content },
+        Change::PartMoved { bucket, upload, number: 2, op: op(303), metax, place: own() },
+        Change::UploadGone { bucket, key, upload, upto: op(304) },
+        Change::BucketGone { bucket, upto: op(306) },
+        Change::Retired { run, backups },
+    ];
+    let entry = |(at, change)| {
+        let at = at as u64;
+        Entry { seq: OpSeq(400 + at), clock: HybridClock(2_000_000 + at), change }
+    };
+    changes.into_iter().enumerate().map(entry).collect()
+}
+
 fn name() -> BucketName {
     BucketName::new("first").unwrap()
 }
 
 #[test]
 fn a_blob_is_written_as_ever_and_read_back() {
-    let entries = entries();
-    let head = FooterHead {
-        created_ms: 1_700_000_000_000,
-        entries: entries.len() as u64,
-        buckets: vec![(BucketId(0x0506), name())],
-    };
+    let entries = [entries(), entries_of_version_2()].concat();
+    let head = head(&entries);
     let mut encoded = Vec::new();
     for entry in &entries {
         encoded = postcard::to_extend(entry, encoded).unwrap();
     }
     let tail = encode_footer(BLOB, 9, &head, &encoded);
-    check("blob", &[&b"hellopart"[..], &tail].concat());
-
-    let blob = golden("blob").unwrap();
-    let footer = FooterReader::new("golden", &blob[9..]).unwrap();
-    assert_eq!((footer.trailer.id, footer.head.clone()), (BLOB, head));
-    assert_eq!(footer.trailer.blob_bytes(), blob.len() as u64);
-    let read: Vec<_> = footer.map(Result::unwrap).collect();
-    assert_eq!(read, entries);
+    check("blob of version 2", &[&b"hellopart"[..], &tail].concat());
+    assert_eq!(read_back("blob of version 2"), (head, entries));
     let named = BlobName { id: BLOB, created_ms: 1_700_000_000_000, footer_offset: 9 };
     assert_eq!(named.path(), "blobs/0000000000000003-0000000000000102-018bcfe56800-0000000009");
 }
 
 #[test]
+fn a_blob_of_version_1_is_read() {
+    let entries = entries();
+    assert_eq!(read_back("blob"), (head(&entries), entries));
+}
+
+fn head(entries: &[Entry]) -> FooterHead {
+    FooterHead {
+        created_ms: 1_700_000_000_000,
+        entries: entries.len() as u64,
+        buckets: vec![(BucketId(0x0506), name())],
+    }
+}
+
+fn read_back(name: &str) -> (FooterHead, Vec<Entry>) {
+    let blob = golden(name).unwrap();
+    let footer = FooterReader::new("golden", &blob[9..]).unwrap();
+    assert_eq!(footer.trailer.id, BLOB);
+    assert_eq!(footer.trailer.blob_bytes(), blob.len() as u64);
+    (footer.head.clone(), footer.map(Result::unwrap).collect())
+}
+
+#[test]
 fn a_footer_with_any_byte_changed_is_refused() {
-    let blob = golden("blob").unwrap();
+    let blob = golden("blob of version 2").unwrap();
     let tail = &blob[9..];
     for at in 0..tail.len() {
         let mut changed = tail.to_vec();
@@ -189,22 +230,75 @@ fn records_of_the_log_are_written_as_ever() {
     }
     let row = BlobRow { created_ms: 1_700_000_000_000, footer_offset: 9, bytes: 500 };
     check_value("log uploaded", &LogRecord::Uploaded { blob: 0x0102, row });
+    let entry = entries_of_version_2().pop().unwrap();
+    check_value("log noted", &LogRecord::Noted { blob: 0x0102, entry: Box::new(entry) });
 }
 
 #[test]
 fn rows_and_files_are_written_as_ever() {
     let op = OpId { view: View(3), seq: OpSeq(301) };
     let content = Content::Run(place(0, b"hello"));
-    check_value("version", &PackedVersion { op, metax: metax(5), content });
+    let since = OpId { view: View(2), seq: OpSeq(7) };
+    check_value("version with since", &PackedVersion { op, metax: metax(5), content, since });
     let content = Content::Parts { upload: upload(), parts: vec![PartRef { number: 1, len: 9 }] };
-    check_value("version in parts", &PackedVersion { op, metax: metax(9), content });
+    check_value(
+        "version in parts with since",
+        &PackedVersion { op, metax: metax(9), content, since },
+    );
     check_value("part", &PackedPart { op, metax: metax(9), place: own() });
     check_value("blob row", &BlobRow { created_ms: 1, footer_offset: 9, bytes: 500 });
-    let applied = Applied { lsn: 4096, seq: OpSeq(9), clock: HybridClock(10), blob: 2 };
-    check_value("applied", &applied);
+    let applied = Applied { lsn: 4096, seq: OpSeq(9), clock: HybridClock(10), blob: 2, rebuilt: 1 };
+    check_value("applied with rebuilt", &applied);
     check("key of a blob", &rows::blob(BLOB));
     check("key of a bucket", &rows::bucket(BucketId(0x0506)));
+    check_value("layout", &rows::LAYOUT);
+    let (first, last, clock) = (OpSeq(301), OpSeq(309), HybridClock(1_000_009));
+    check_value("content of a blob", &BlobContent { first, last, clock, end: 9, live: 5 });
+    check_value("retired blob", &RetiredRow { retired_ms: 1_700_000_000_000, by: BLOB });
+    check("key of a blob's content", &rows::content(BLOB));
+    check("key of a retired blob", &rows::retired(BLOB));
+    let bucket = BucketId(0x0506);
+    let holder = Holder::Key(bucket, ObjectKey::new("a/ü").unwrap());
+    check("key of a version's bytes", &rows::held(&place(5, b"part"), &holder));
+    check("key of a part's bytes", &rows::held(&own(), &Holder::Part(bucket, upload(), 2)));
     let identity = Identity { worker: WorkerId(3), nonce: 0xAABB, claimed: true };
     check_value("worker", &identity);
     check_value("claim", &Claim { nonce: 0xAABB, claimed_ms: 1_700_000_000_000 });
+    let last = BlobId { worker: WorkerId(2), seq: 0x0103 };
+    check_value("horizon", &Inheritance { last: vec![last] });
+}
+
+#[test]
+fn backups_are_written_as_ever_and_read_back() {
+    let mut segment = Segment::default();
+    segment.push(b"key", b"value");
+    segment.push(b"empty", b"");
+    let (bytes, sum) = segment.finish();
+    check("segment of a backup", &bytes);
+    let mut rows = Vec::new();
+    read_segment("golden", &bytes, sum, usize::MAX, &mut |batch| {
+        rows.push(batch.len());
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(rows, [2]);
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        let read = read_segment("changed", &changed, sum, usize::MAX, &mut |_| Ok(()));
+        assert!(read.is_err(), "byte {at}");
+    }
+    let id = BackupId { worker: WorkerId(3), number: 4 };
+    let (seq, clock) = (OpSeq(309), HybridClock(1_000_009));
+    let made_ms = 1_700_000_000_000;
+    let head = Head { id, made_ms, seq, clock, blob: 0x0102, segments: vec![sum] };
+    let bytes = head.encode();
+    check("head of a backup", &bytes);
+    assert_eq!(Head::decode(id, &bytes).unwrap(), head);
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        assert!(Head::decode(id, &changed).is_err(), "byte {at}");
+    }
+    assert!(Head::decode(BackupId { number: 5, ..id }, &bytes).is_err());
 }

@@ -1,11 +1,13 @@
-//! What there is: buckets, versions, uploads, parts, blobs. One place where changes are applied.
+//! What there is: buckets, versions, uploads, parts, blobs, and who has which bytes. Changes are applied in one place,
+//! `apply.rs`.
 //!
 //! # Invariants
 //!
 //! 1. A change is applied wholly or not at all, together with how far the index is then.
 //! 2. A part's row is there while its upload is open or its completed object is its key's version.
+//! 3. Half an index is none: only one that says how far it is, in the layout of this release, is used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -16,42 +18,62 @@ use larder_types::{BucketId, BucketName, BucketRecord, ObjectKey, UploadId, Uplo
 use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 
-use crate::entry::{BlobId, Change, Content, Entry, WorkerId};
+use crate::entry::{BlobId, Within};
 use crate::error::PackError;
 use crate::limits::REMOVED_ROWS_MAX;
-use crate::rows::{self, Applied, BlobRow, PackedPart, PackedVersion};
+use crate::rows::{
+    self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
+};
+
+/// What is done with each row: whether to go on.
+type Visiting<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, PackError> + 'a;
 
 /// The index of a packed store.
 pub(crate) struct Index {
-    kv: LsmKv,
-    buckets: RwLock<BTreeMap<BucketName, BucketRecord>>,
+    pub(crate) kv: Box<dyn Kv>,
+    pub(crate) buckets: RwLock<BTreeMap<BucketName, BucketRecord>>,
 }
 
 impl Index {
     /// Opens the index in a directory, or makes an empty one; and how far it is.
     pub(crate) fn open(path: &Path) -> Result<(Self, Option<Applied>), PackError> {
-        let kv = LsmKv::open(path, larder_kv::limits::CACHE_BYTES)?;
-        let applied = row(&kv, "how far the index is", &rows::applied())?;
-        let mut buckets = BTreeMap::new();
-        let mut damaged = None;
-        kv.scan(
-            b"N",
-            keys::prefix_end(b"N").as_deref(),
-            &mut |_, value| match decode::<BucketRecord>("a bucket's row", value) {
-                Ok(record) => {
-                    buckets.insert(record.name.clone(), record);
-                    ControlFlow::Continue(())
-                }
-                Err(error) => {
-                    damaged = Some(error);
-                    ControlFlow::Break(())
-                }
-            },
-        )?;
-        match damaged {
-            Some(error) => Err(error.into()),
-            None => Ok((Self { kv, buckets: RwLock::new(buckets) }, applied)),
+        Self::over(Box::new(LsmKv::open(path, larder_kv::limits::CACHE_BYTES)?))
+    }
+
+    /// As [`Index::open`], over a store of rows that is at hand.
+    pub(crate) fn over(kv: Box<dyn Kv>) -> Result<(Self, Option<Applied>), PackError> {
+        let layout = row::<u32>(&*kv, "the layout of the index", &rows::layout())?;
+        if layout != Some(rows::LAYOUT) {
+            return Ok((Self { kv, buckets: RwLock::default() }, None));
         }
+        let applied = row(&*kv, "how far the index is", &rows::applied())?;
+        let index = Self { kv, buckets: RwLock::default() };
+        index.read_buckets()?;
+        Ok((index, applied))
+    }
+
+    /// Reads what it keeps in memory from its rows.
+    pub(crate) fn read_buckets(&self) -> Result<(), PackError> {
+        let mut buckets = BTreeMap::new();
+        self.visit(b"N", &mut |_, value| {
+            let record = decode::<BucketRecord>("a bucket's row", value)?;
+            buckets.insert(record.name.clone(), record);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        *self.buckets.write() = buckets;
+        Ok(())
+    }
+
+    /// Visits the rows that begin with `prefix`, of one state; the first error ends it.
+    pub(crate) fn visit(&self, prefix: &[u8], visit: &mut Visiting<'_>) -> Result<(), PackError> {
+        let mut failed = None;
+        self.kv.scan(prefix, keys::prefix_end(prefix).as_deref(), &mut |row, value| {
+            visit(row, value).unwrap_or_else(|error| {
+                failed = Some(error);
+                ControlFlow::Break(())
+            })
+        })?;
+        failed.map_or(Ok(()), Err)
     }
 
     pub(crate) fn bucket(&self, name: &BucketName) -> Option<BucketRecord> {
@@ -60,6 +82,10 @@ impl Index {
 
     pub(crate) fn bucket_id(&self, name: &BucketName) -> Option<BucketId> {
         self.buckets.read().get(name).map(|record| record.id)
+    }
+
+    pub(crate) fn bucket_by_id(&self, id: BucketId) -> Option<BucketRecord> {
+        self.buckets.read().values().find(|record| record.id == id).cloned()
     }
 
     pub(crate) fn buckets(&self) -> Vec<BucketRecord> {
@@ -71,7 +97,7 @@ impl Index {
         bucket: BucketId,
         key: &ObjectKey,
     ) -> Result<Option<PackedVersion>, PackError> {
-        row(&self.kv, "a version's row", &keys::version(bucket, key, NULL_VERSION))
+        row(&*self.kv, "a version's row", &keys::version(bucket, key, NULL_VERSION))
     }
 
     pub(crate) fn upload(
@@ -80,7 +106,7 @@ impl Index {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<Option<UploadRow>, PackError> {
-        row(&self.kv, "an upload's row", &keys::upload(bucket, key, upload))
+        row(&*self.kv, "an upload's row", &keys::upload(bucket, key, upload))
     }
 
     pub(crate) fn part(
@@ -89,7 +115,7 @@ impl Index {
         upload: UploadId,
         number: u16,
     ) -> Result<Option<PackedPart>, PackError> {
-        row(&self.kv, "a part's row", &keys::part(bucket, upload, number))
+        row(&*self.kv, "a part's row", &keys::part(bucket, upload, number))
     }
 
     /// Parts with numbers above `after`, in ascending order.
@@ -121,7 +147,70 @@ impl Index {
     }
 
     pub(crate) fn blob(&self, id: BlobId) -> Result<Option<BlobRow>, PackError> {
-        row(&self.kv, "a blob's row", &rows::blob(id))
+        row(&*self.kv, "a blob's row", &rows::blob(id))
+    }
+
+    pub(crate) fn blob_content(&self, id: BlobId) -> Result<Option<BlobContent>, PackError> {
+        row(&*self.kv, "what a blob has", &rows::content(id))
+    }
+
+    /// Blobs that count: their contents, oldest first. A rebuild reads these and no others.
+    pub(crate) fn standing(&self) -> Result<Vec<(BlobId, BlobContent)>, PackError> {
+        let retired: BTreeSet<_> = self.retired()?.into_iter().map(|(id, _)| id).collect();
+        let mut blobs = self.of_blobs::<BlobContent>(b"C", "what a blob has")?;
+        blobs.retain(|(id, _)| !retired.contains(id));
+        Ok(blobs)
+    }
+
+    /// Blobs that were retired and are not known to be gone.
+    pub(crate) fn retired(&self) -> Result<Vec<(BlobId, RetiredRow)>, PackError> {
+        self.of_blobs(b"G", "a retired blob's row")
+    }
+
+    /// Blobs that were uploaded and are not known to be gone.
+    pub(crate) fn uploaded(&self) -> Result<Vec<(BlobId, BlobRow)>, PackError> {
+        self.of_blobs(b"B", "a blob's row")
+    }
+
+    fn of_blobs<T: DeserializeOwned>(
+        &self,
+        table: &[u8],
+        what: &'static str,
+    ) -> Result<Vec<(BlobId, T)>, PackError> {
+        let mut blobs = Vec::new();
+        self.visit(table, &mut |row, value| {
+            let id = rows::parse_blob(row);
+            let id = id.ok_or_else(|| PackError::damaged(what, "its key names no blob"))?;
+            blobs.push((id, decode(what, value)?));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(blobs)
+    }
+
+    /// Up to `max` of those that have bytes within, from `offset` on, in the order of offsets.
+    pub(crate) fn holders(
+        &self,
+        within: Within,
+        offset: u64,
+        max: usize,
+    ) -> Result<Vec<(u64, Holder)>, PackError> {
+        let prefix = rows::held_within(within);
+        let from = rows::held_at(within, offset);
+        let (mut holders, mut is_damaged) = (Vec::new(), false);
+        self.kv.scan(&from, keys::prefix_end(&prefix).as_deref(), &mut |row, _| {
+            if holders.len() >= max {
+                return ControlFlow::Break(());
+            }
+            match rows::parse_held(&row[prefix.len()..]) {
+                Some(holder) => holders.push(holder),
+                None => is_damaged = true,
+            }
+            if is_damaged { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        match is_damaged {
+            true => Err(PackError::damaged("the index", "a row names no holder of bytes")),
+            false => Ok(holders),
+        }
     }
 
     pub(crate) fn has_objects(&self, bucket: BucketId) -> Result<bool, PackError> {
@@ -144,60 +233,6 @@ impl Index {
         Ok(self.kv.scan(from, to, visit)?)
     }
 
-    /// Applies a change of `worker`; then the index is as far as `applied` says. While it is rebuilt it says
-    /// nothing of that: half an index is none.
-    pub(crate) fn apply(
-        &self,
-        worker: WorkerId,
-        entry: &Entry,
-        applied: Option<&Applied>,
-    ) -> Result<(), PackError> {
-        let mut batch = Batch::new();
-        let op = entry.op(worker);
-        match &entry.change {
-            Change::BucketMade(record) => {
-                batch.put(&rows::bucket(record.id), &encode(record));
-                self.buckets.write().insert(record.name.clone(), record.clone());
-            }
-            Change::BucketRemoved(bucket) => self.remove_bucket(*bucket, &mut batch)?,
-            Change::Put { bucket, key, metax, content } => {
-                let keep = match content {
-                    Content::Parts { upload, .. } => Some(*upload),
-                    Content::Run(_) => None,
-                };
-                self.end_version(*bucket, key, keep, &mut batch)?;
-                let row = PackedVersion { op, metax: metax.clone(), content: content.clone() };
-                batch.put(&keys::version(*bucket, key, NULL_VERSION), &encode(&row));
-            }
-            Change::Deleted { bucket, key } => {
-                self.end_version(*bucket, key, None, &mut batch)?;
-                batch.delete(&keys::version(*bucket, key, NULL_VERSION));
-            }
-            Change::UploadBegun { bucket, row } => {
-                batch.put(&keys::upload(*bucket, &row.key, row.upload), &encode(row));
-            }
-            Change::PartPut { bucket, upload, number, metax, place } => {
-                let row = PackedPart { op, metax: metax.clone(), place: place.clone() };
-                batch.put(&keys::part(*bucket, *upload, *number), &encode(&row));
-            }
-            Change::UploadAborted { bucket, key, upload } => {
-                batch.delete(&keys::upload(*bucket, key, *upload));
-                self.remove_parts(*bucket, *upload, |_| true, &mut batch)?;
-            }
-            Change::UploadCompleted { bucket, key, upload, metax, parts } => {
-                self.end_version(*bucket, key, Some(*upload), &mut batch)?;
-                let unnamed =
-                    |number| parts.binary_search_by_key(&number, |part| part.number).is_err();
-                self.remove_parts(*bucket, *upload, unnamed, &mut batch)?;
-                batch.delete(&keys::upload(*bucket, key, *upload));
-                let content = Content::Parts { upload: *upload, parts: parts.clone() };
-                let row = PackedVersion { op, metax: metax.clone(), content };
-                batch.put(&keys::version(*bucket, key, NULL_VERSION), &encode(&row));
-            }
-        }
-        self.commit(batch, applied)
-    }
-
     /// A blob is in the backend.
     pub(crate) fn add_blob(
         &self,
@@ -208,6 +243,37 @@ impl Index {
         let mut batch = Batch::new();
         batch.put(&rows::blob(id), &encode(row));
         self.commit(batch, applied)
+    }
+
+    /// A blob that a rebuild finds in the backend was retired.
+    pub(crate) fn add_retired(&self, id: BlobId, row: &RetiredRow) -> Result<(), PackError> {
+        let mut batch = Batch::new();
+        batch.put(&rows::retired(id), &encode(row));
+        self.commit(batch, None)
+    }
+
+    /// Removes every row.
+    pub(crate) fn clear(&self) -> Result<(), PackError> {
+        loop {
+            let mut batch = Batch::new();
+            self.kv.scan(&[], None, &mut |row, _| {
+                batch.delete(row);
+                match batch.len() < REMOVED_ROWS_MAX {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            })?;
+            if batch.is_empty() {
+                self.buckets.write().clear();
+                return Ok(());
+            }
+            self.kv.apply(&batch)?;
+        }
+    }
+
+    /// A reader of the rows as they are now.
+    pub(crate) fn snapshot(&self) -> Result<Box<dyn KvReader>, PackError> {
+        Ok(self.kv.snapshot()?)
     }
 
     /// Makes everything applied before the call durable.
@@ -227,86 +293,64 @@ impl Index {
         self.kv.disk_bytes()
     }
 
-    /// The index is as far as this, whatever it shows.
-    pub(crate) fn set_applied(&self, applied: &Applied) -> Result<(), PackError> {
-        self.commit(Batch::new(), Some(applied))
+    /// A retired blob is in the backend no longer.
+    pub(crate) fn forget_blob(&self, id: BlobId) -> Result<(), PackError> {
+        let mut batch = Batch::new();
+        for row in [rows::blob(id), rows::content(id), rows::retired(id)] {
+            batch.delete(&row);
+        }
+        self.commit(batch, None)
     }
 
-    fn commit(&self, mut batch: Batch, applied: Option<&Applied>) -> Result<(), PackError> {
+    /// The index is whole, and as far as this.
+    pub(crate) fn set_applied(&self, applied: &Applied) -> Result<(), PackError> {
+        let mut batch = Batch::new();
+        batch.put(&rows::layout(), &encode(&rows::LAYOUT));
+        self.commit(batch, Some(applied))
+    }
+
+    pub(crate) fn commit(
+        &self,
+        mut batch: Batch,
+        applied: Option<&Applied>,
+    ) -> Result<(), PackError> {
         if let Some(applied) = applied {
             batch.position(&rows::applied(), &encode(applied));
         }
         Ok(self.kv.apply(&batch)?)
     }
-
-    /// Removes the parts of a version that is replaced, unless what replaces it has the same.
-    fn end_version(
-        &self,
-        bucket: BucketId,
-        key: &ObjectKey,
-        keep: Option<UploadId>,
-        batch: &mut Batch,
-    ) -> Result<(), PackError> {
-        match self.version(bucket, key)?.map(|version| version.content) {
-            Some(Content::Parts { upload, .. }) if keep != Some(upload) => {
-                self.remove_parts(bucket, upload, |_| true, batch)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn remove_parts(
-        &self,
-        bucket: BucketId,
-        upload: UploadId,
-        which: impl Fn(u16) -> bool,
-        batch: &mut Batch,
-    ) -> Result<(), PackError> {
-        let from = keys::parts(bucket, upload);
-        let end = keys::prefix_end(&from);
-        self.kv.scan(&from, end.as_deref(), &mut |row, _| {
-            if keys::part_number(row).is_some_and(&which) {
-                batch.delete(row);
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(())
-    }
-
-    /// Removes a bucket's record with `batch`, its uploads and parts before: it has nothing else. Cut off in
-    /// between, it is done again, as the index is not as far.
-    fn remove_bucket(&self, bucket: BucketId, batch: &mut Batch) -> Result<(), PackError> {
-        self.buckets.write().retain(|_, record| record.id != bucket);
-        for table in [b'U', b'P', b'V'] {
-            let from = keys::bucket(table, bucket);
-            let end = keys::prefix_end(&from);
-            loop {
-                let mut removed = Batch::new();
-                self.kv.scan(&from, end.as_deref(), &mut |row, _| {
-                    removed.delete(row);
-                    match removed.len() < REMOVED_ROWS_MAX {
-                        true => ControlFlow::Continue(()),
-                        false => ControlFlow::Break(()),
-                    }
-                })?;
-                if removed.is_empty() {
-                    break;
-                }
-                self.kv.apply(&removed)?;
-            }
-        }
-        batch.delete(&rows::bucket(bucket));
-        Ok(())
-    }
 }
 
 fn row<T: DeserializeOwned>(
-    kv: &LsmKv,
+    kv: &dyn Kv,
     what: &'static str,
     key: &[u8],
 ) -> Result<Option<T>, PackError> {
     match kv.get(key)? {
         Some(value) => Ok(Some(decode(what, &value)?)),
         None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_kv::SimKv;
+
+    #[test]
+    fn an_index_of_another_layout_is_none() {
+        let index = |layout: Option<u32>| {
+            let kv = SimKv::default();
+            let mut batch = Batch::new();
+            if let Some(layout) = layout {
+                batch.put(&rows::layout(), &encode(&layout));
+            }
+            batch.position(&rows::applied(), &encode(&Applied::default()));
+            kv.apply(&batch).unwrap();
+            Index::over(Box::new(kv)).unwrap().1
+        };
+        assert_eq!(index(Some(rows::LAYOUT)), Some(Applied::default()));
+        assert_eq!(index(Some(rows::LAYOUT + 1)), None);
+        assert_eq!(index(None), None, "the first releases wrote none");
     }
 }

@@ -19,17 +19,24 @@
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
 //! 7. One worker owns a backend at a time; whoever was superseded stops at its next upload.
+//! 8. A blob is removed only when others tell all that it told and is still true, and nobody reads it: see
+//!    `repack/mod.rs` and `removal.rs`.
 //!
 //! # Not here
 //!
-//! HTTP and S3 (the face does that), repacking, several workers at once.
+//! HTTP and S3 (the face does that), several workers at once.
 
 #![deny(unsafe_code)]
 
+mod apply;
 pub mod backend;
+mod backup;
 pub mod blob;
+mod blocking;
 mod body;
+mod bugs;
 mod cache;
+mod carry;
 mod class;
 mod committer;
 mod config;
@@ -40,6 +47,9 @@ mod error;
 mod fetch;
 #[cfg(test)]
 mod golden;
+mod holds;
+mod horizon;
+mod housekeeping;
 mod identity;
 mod index;
 pub mod limits;
@@ -52,10 +62,15 @@ mod packer;
 mod plan;
 mod queue;
 mod read;
+mod readers;
 mod rebuild;
 mod recover;
+mod removal;
+mod repack;
 mod rows;
 mod sequences;
+#[cfg(test)]
+mod sim;
 mod spool;
 mod status;
 mod sums;
@@ -66,7 +81,8 @@ pub use class::{PerClass, Prices, RequestClass, Requests};
 pub use config::{Acknowledge, PackConfig};
 pub use counters::Counters;
 pub use embed::{EmbedError, KeyPage, PackedBucket};
-pub use entry::{BlobId, Change, Content, Entry, OwnId, Place, Within, WorkerId};
+pub use entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 pub use error::PackError;
+pub use housekeeping::Kept;
 pub use packer::Packer;
 pub use status::{Moment, Status, Totals};

@@ -41,8 +41,6 @@ pub const LOG_BYTES_KEPT: u64 = 128 * 1024 * 1024;
 pub const LOG_SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 /// Rows that one batch of a bucket's removal has.
 pub const REMOVED_ROWS_MAX: usize = 10_000;
-/// Changes that one batch has while the index is rebuilt.
-pub const REBUILD_CHANGES_MAX: usize = 1000;
 /// Footers that are fetched ahead while the index is rebuilt.
 pub const FOOTERS_AHEAD: usize = 2;
 /// Pause after a blob could not be uploaded; doubles up to [`UPLOAD_PAUSE_MAX`].
@@ -118,7 +116,58 @@ pub const STATUS_PERIOD: Duration = Duration::from_secs(1);
 pub const STATUS_WRITTEN_AT_LEAST: Duration = Duration::from_secs(10);
 /// Bytes that list or claim objects have at most; more is not a claim of ours.
 pub const CLAIM_BYTES_MAX: u64 = 4096;
+/// Bytes of a horizon at most: some for each worker that ever was.
+pub const HORIZON_BYTES_MAX: u64 = 1024 * 1024;
+/// Percent of a blob's bodies that are live below which it is repacked. All blobs together then take at most 100 / 80 =
+/// 1.25 times what is live, and a byte that is freed costs at most four that are copied.
+pub const REPACK_BELOW_PERCENT_DEFAULT: u8 = 80;
+/// How long a retired blob, or an object that no version has, stays: an older index may name it, that was restored or
+/// is still being read.
+pub const GRACE_DEFAULT: Duration = Duration::from_secs(24 * 3600);
+/// Bytes per second that work in the background reads from the backend.
+pub const BACKGROUND_BYTES_PER_S_DEFAULT: u64 = 32 * 1024 * 1024;
+/// Requests per second that each kind of work in the background makes.
+pub const BACKGROUND_REQUESTS_PER_S: u64 = 50;
+/// How often it is looked whether there is work in the background.
+pub const HOUSEKEEPING_PERIOD_DEFAULT: Duration = Duration::from_secs(1);
+/// Time from one look through the backend for what nothing needs to the next.
+pub const STRAYS_PERIOD: Duration = Duration::from_secs(3600);
+/// A blob is small if it has less than one in so many of the bytes of a full one.
+pub const SMALL_BLOB_SHARE: u64 = 16;
+/// Small blobs of about one size at which they are made one.
+pub const SMALL_BLOBS_MAX: usize = 32;
+/// Changes that are told anew at once.
+pub const CARRIED_MAX: usize = 256;
+/// Bytes of bodies that are read at once to be moved; a single one may be larger.
+pub const MOVED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Times that a blob is gone through for bodies that somebody has in it.
+pub const DRAIN_PASSES_MAX: usize = 3;
+/// Pause while clients want more than there is room for.
+pub const CARRY_PAUSE: Duration = Duration::from_millis(100);
+/// Pauses after which repacking is put off.
+pub const CARRY_TRIES_MAX: u32 = 600;
+/// Removals between two looks whether this worker still owns the backend.
+pub const REMOVED_UNASKED_MAX: u64 = 32;
+/// Things remembered that nothing needs; more wait until some of these are removed.
+pub const UNWANTED_MAX: usize = 100_000;
+/// Time from one backup of the index to the next, if anything was uploaded.
+pub const BACKUP_INTERVAL_DEFAULT: Duration = Duration::from_secs(3600);
+/// Backups that are kept: one more than is needed, in case it is damaged.
+pub const BACKUPS_KEPT: usize = 2;
+/// Bytes of rows at which a segment of a backup is full.
+pub const SEGMENT_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes of a backup's head at most: some for each segment.
+pub const BACKUP_HEAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Bytes of rows that are restored at once.
+pub const BACKUP_BATCH_BYTES: usize = 1024 * 1024;
 
+const _: () = assert!(CARRIED_MAX < QUEUE_MAX, "work in the background leaves room for clients");
+const _: () = assert!(
+    MOVED_BYTES_MAX >= PACKED_BYTES_MAX,
+    "bodies that are moved take no more memory than one of the largest"
+);
+const _: () =
+    assert!(BACKUP_BATCH_BYTES < larder_kv::limits::BATCH_BYTES_MAX / 2, "it fits a batch");
 const _: () = assert!(PACKED_BYTES_MAX <= GROUP_BYTES_MAX, "a group has room for every body");
 const _: () = assert!(FOOTERS_BYTES_MAX >= 2 * FOOTER_BYTES_MAX, "a blob fills while one goes up");
 const _: () = assert!(FOOTER_BYTES_MAX > OP_BYTES_MAX, "a footer has room for every change");

@@ -28,6 +28,8 @@ pub(crate) enum LogRecord {
     },
     /// A blob is in the backend.
     Uploaded { blob: u64, row: BlobRow },
+    /// As `Changed`, about no bucket.
+    Noted { blob: u64, entry: Box<Entry> },
 }
 
 /// The log, of which one thread has both halves.

@@ -21,7 +21,7 @@ use crate::limits::FOOTERS_BYTES_MAX;
 use crate::list;
 use crate::multipart::unexpected;
 use crate::packer::Packer;
-use crate::plan::{Description, Done, Target, Wish, unavailable, unread};
+use crate::plan::{Description, Done, Source, Target, Wish, unavailable, unread};
 use crate::read;
 use crate::rows::PackedVersion;
 
@@ -140,11 +140,14 @@ impl Objects for Packer {
 
     async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {
         assert!(range.start < range.end && range.end <= object.metax.size, "the range lies inside");
+        // Before the place of the bytes is looked up: they stay until this reader is done.
+        let reader = self.shared.readers.enter();
         let version = self.shared.index.version(object.bucket, &object.key).map_err(unread)?;
         let version = version.filter(|version| version.op == object.op);
         let content = version.ok_or(ObjectError::Changed)?.content;
         let of = (object.bucket, &object.key);
-        read::read(self.shared.clone(), of, content, range).await
+        let body = read::read(self.shared.clone(), of, content, range).await?;
+        Ok(reader.reading(body))
     }
 
     async fn part(&self, object: &Opened, number: u16) -> Result<ListedPart, ObjectError> {
@@ -173,10 +176,15 @@ impl Objects for Packer {
         if let Content::Parts { .. } = version.content {
             return Ok(None);
         }
+        let Some(record) = self.shared.index.bucket_by_id(source.bucket) else {
+            return Err(ObjectError::Changed);
+        };
         let (etag, checksum) = (version.metax.etag, version.metax.checksum);
         let PutOptions { attributes, condition } = options;
         let description = Description { etag, checksum, attributes };
-        let (target, source) = (target(bucket, key), version.content);
+        let named = target(&record.name, &source.key);
+        let source = Source { bucket: source.bucket, target: named, op: source.op };
+        let target = target(bucket, key);
         match self.change(Wish::Link { target, description, condition, source }).await? {
             Done::Put(done) => Ok(Some(done)),
             other => Err(unexpected(&other)),

@@ -1,15 +1,21 @@
 //! Bodies too large to be packed: each is an object of its own in the backend, written while it arrives.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use larder_objects::{ObjectError, PutBody};
 use larder_types::limits::PUT_BYTES_MAX;
+use parking_lot::Mutex;
 
 use crate::backend::{Backend, BackendUpload};
-use crate::entry::{OwnId, Place, Within};
+use crate::entry::{OwnId, Place, Within, WorkerId};
 use crate::error::PackError;
 use crate::limits::{OWN_SUM_BYTES, PART_BYTES};
 use crate::sums::Summing;
 
+/// Prefix of their names.
+pub(crate) const PREFIX: &str = "objects";
 /// Parts of one body under way beside the one being filled: together what a request has reserved.
 const UNDER_WAY_MAX: usize = 1;
 
@@ -17,13 +23,54 @@ impl OwnId {
     /// Its name in the backend.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("objects/{:016x}-{:016x}-{:016x}", self.worker.0, self.run, self.number)
+        format!("{PREFIX}/{:016x}-{:016x}-{:016x}", self.worker.0, self.run, self.number)
+    }
+
+    /// Reads what [`OwnId::path`] wrote, without the prefix; `None` for anything else.
+    #[must_use]
+    pub fn parse(file: &str) -> Option<Self> {
+        let mut fields = file.split('-').map(|text| match text.len() {
+            16 => u64::from_str_radix(text, 16).ok(),
+            _ => None,
+        });
+        let mut field = || fields.next().flatten();
+        let id = Self { worker: WorkerId(field()?), run: field()?, number: field()? };
+        (fields.next().is_none() && id.path()[PREFIX.len() + 1..] == *file).then_some(id)
+    }
+}
+
+/// Objects that are being written, or were and are not yet named by the index.
+#[derive(Debug, Default)]
+pub(crate) struct OwnsUnderWay(Mutex<BTreeSet<OwnId>>);
+
+/// One of them; it is not any more once this is dropped.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    all: Arc<OwnsUnderWay>,
+    id: OwnId,
+}
+
+impl OwnsUnderWay {
+    pub(crate) fn enter(self: &Arc<Self>, id: OwnId) -> UnderWay {
+        self.0.lock().insert(id);
+        UnderWay { all: self.clone(), id }
+    }
+
+    pub(crate) fn has(&self, id: OwnId) -> bool {
+        self.0.lock().contains(&id)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.all.0.lock().remove(&self.id);
     }
 }
 
 /// A body on its way to the backend.
 pub(crate) struct OwnBody {
     id: OwnId,
+    under_way: UnderWay,
     upload: BackendUpload,
     summing: Summing,
     filling: Vec<Bytes>,
@@ -33,12 +80,13 @@ pub(crate) struct OwnBody {
 impl OwnBody {
     pub(crate) async fn begin(
         backend: &Backend,
-        id: OwnId,
+        under_way: UnderWay,
         seed: u64,
     ) -> Result<Self, ObjectError> {
+        let id = under_way.id;
         let upload = backend.begin(&id.path()).await.map_err(unreached)?;
         let summing = Summing::new(seed, OWN_SUM_BYTES);
-        Ok(Self { id, upload, summing, filling: Vec::new(), filled: 0 })
+        Ok(Self { id, under_way, upload, summing, filling: Vec::new(), filled: 0 })
     }
 
     /// Takes the next bytes; waits while the backend is behind.
@@ -69,7 +117,7 @@ impl OwnBody {
     pub(crate) async fn take<B: PutBody>(
         mut self,
         body: &mut B,
-    ) -> Result<(Place, larder_objects::BodyDigest), ObjectError> {
+    ) -> Result<(Place, UnderWay, larder_objects::BodyDigest), ObjectError> {
         while let Some(piece) = body.next().await {
             self.add(piece?).await?;
         }
@@ -79,7 +127,8 @@ impl OwnBody {
             self.send().await?;
         }
         self.upload.finish().await.map_err(unreached)?;
-        Ok((self.summing.finish().placed(Within::Own(self.id), 0), digest))
+        let place = self.summing.finish().placed(Within::Own(self.id), 0);
+        Ok((place, self.under_way, digest))
     }
 }
 

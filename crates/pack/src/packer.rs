@@ -1,5 +1,7 @@
 //! A packed store: its threads, and what its face shares with them.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -11,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
 
 use crate::backend::Backend;
+use crate::backup::{self, BackupWriter, Backups, Head};
 use crate::cache::Cache;
 use crate::committer::{BlobLimits, Committer, Marks, Parts, now_ms};
 use crate::config::PackConfig;
@@ -18,15 +21,28 @@ use crate::counters::Counters;
 use crate::entry::{OwnId, WorkerId};
 use crate::error::PackError;
 use crate::fetch::Fetcher;
+use crate::horizon::Horizon;
+use crate::housekeeping::{self, Housekeeping, Kept};
 use crate::identity;
 use crate::index::Index;
-use crate::limits::STATUS_PERIOD;
+use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
+use crate::own::OwnsUnderWay;
 use crate::queue::{Queue, Request as Asked};
+use crate::readers::Readers;
+use crate::rebuild::Rebuild;
 use crate::recover::{Start, recover};
+use crate::removal::Remover;
+use crate::repack::Repacker;
+use crate::repack::pace::Pace;
+use crate::rows::Applied;
 use crate::spool::Spool;
 use crate::status::{Moment, Status, Teller};
 use crate::uploader::Uploader;
 
+/// Directory of the index.
+const INDEX_DIR: &str = "kv";
+/// File in which a rebuild that goes on without blobs writes down what that concerns.
+const LOSS_FILE: &str = "lost.txt";
 /// File that a running store holds locked.
 const LOCK_FILE: &str = "lock";
 
@@ -35,6 +51,8 @@ pub struct Packer {
     pub(crate) shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     uploader: tokio::task::JoinHandle<()>,
+    housekeeper: tokio::task::JoinHandle<()>,
+    housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     telling: tokio::task::JoinHandle<()>,
     _lock: larder_env::FileLock,
 }
@@ -46,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) index: Arc<Index>,
     pub(crate) spool: Arc<Spool>,
     pub(crate) queue: Arc<Queue>,
+    pub(crate) under_way: Arc<OwnsUnderWay>,
+    pub(crate) readers: Arc<Readers>,
     pub(crate) worker: WorkerId,
     pub(crate) fetcher: Arc<Fetcher>,
     teller: Teller,
@@ -96,9 +116,20 @@ impl Packer {
         backend.set_budgets(config.requests_per_second, prices, config.spend_per_day);
         let identity = identity::establish(&*disk, &backend, now_ms(), config.take_over).await?;
         let worker = identity.worker;
-        let start = recover(disk.clone(), &config.dir, &backend, worker).await?;
+        let horizon = Horizon::establish(&backend, worker).await?;
+        let backups = backup::known(&backend, &horizon).await?;
+        let report = config.dir.join(LOSS_FILE);
+        let rebuild = Rebuild {
+            backend: &backend,
+            worker,
+            horizon: &horizon,
+            backups: &backups,
+            accept_loss: config.accept_loss.then_some(report.as_path()),
+        };
+        let start =
+            recover(disk.clone(), open_index(&config.dir.join(INDEX_DIR))?, &rebuild).await?;
         let cache = Self::open_cache(&*disk, &config, &backend)?;
-        Self::start(config, backend, (worker, disk, cache), start, lock)
+        Self::start(config, backend, horizon, (worker, disk, cache), start, lock)
     }
 
     fn open_cache(
@@ -117,12 +148,14 @@ impl Packer {
     fn start(
         config: PackConfig,
         backend: Backend,
+        horizon: Horizon,
         (worker, disk, cache): (WorkerId, Arc<dyn Disk>, Option<Arc<Cache>>),
         start: Start,
         lock: larder_env::FileLock,
     ) -> Result<Self, PackError> {
-        let Start { index, log, spool, at } = start;
+        let Start { index, log, spool, at, backups } = start;
         let (index, spool, queue) = (Arc::new(index), Arc::new(spool), Arc::<Queue>::default());
+        let (under_way, readers) = (Arc::<OwnsUnderWay>::default(), Arc::<Readers>::default());
         let marks = Arc::new(Marks::default());
         marks.applied.store(at.lsn, Ordering::Relaxed);
         let fatal = watch::Sender::new(None);
@@ -130,9 +163,11 @@ impl Packer {
             queue: queue.clone(),
             index: index.clone(),
             spool: spool.clone(),
+            under_way: under_way.clone(),
             marks: marks.clone(),
             counters: backend.counters().clone(),
             fatal: fatal.clone(),
+            now_ms,
         };
         let limits = BlobLimits {
             blob_bytes: config.blob_bytes,
@@ -158,7 +193,7 @@ impl Packer {
             spool: spool.clone(),
             queue: queue.clone(),
             worker,
-            fatal,
+            fatal: fatal.clone(),
         };
         let fetcher = Fetcher::new(backend.clone(), index.clone(), cache, config.ahead_bytes);
         let counters = backend.counters().clone();
@@ -171,6 +206,8 @@ impl Packer {
             index,
             spool,
             queue,
+            under_way,
+            readers,
             worker,
             fatal: heard,
             flusher,
@@ -178,8 +215,29 @@ impl Packer {
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
+        let housekeeping = shared.housekeeping(&backups, horizon);
+        let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
+        let period = shared.config.housekeeping_period;
+        let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period, fatal));
         let telling = tokio::spawn(tell(shared.clone()));
-        Ok(Self { shared, threads: Mutex::new(threads), uploader, telling, _lock: lock })
+        let threads = Mutex::new(threads);
+        Ok(Self { shared, threads, uploader, housekeeper, housekeeping, telling, _lock: lock })
+    }
+
+    /// Does now what is due in the background, without waiting for its turn: repacks, removes, backs up.
+    ///
+    /// # Errors
+    /// [`PackError::Backend`] or [`PackError::Deferred`]: what is left is done at the next turn.
+    pub async fn keep_house(&self) -> Result<Kept, PackError> {
+        self.housekeeping.lock().await.turn(now_ms()).await
+    }
+
+    /// Bytes of bodies in the blobs of the backend, without those that are retired, and how many of them are live.
+    ///
+    /// # Errors
+    /// [`PackError::Index`].
+    pub fn blob_use(&self) -> Result<(u64, u64), PackError> {
+        Repacker::use_of(&self.shared.index)
     }
 
     /// Closes the open blob and waits until everything taken before is in the backend. False if the store stopped
@@ -228,6 +286,7 @@ impl Packer {
     /// start. Blocks.
     pub fn close(&self) {
         self.uploader.abort();
+        self.housekeeper.abort();
         self.telling.abort();
         self.shared.queue.stop();
         self.shared.flusher.stop();
@@ -261,6 +320,55 @@ impl Drop for Packer {
 }
 
 impl Shared {
+    fn housekeeping(&self, heads: &[Head], horizon: Horizon) -> Housekeeping {
+        let backups = Arc::new(Backups::of(heads));
+        let pace = || Pace::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
+        let counters = self.backend.counters();
+        let own = heads.iter().rev().find(|head| head.id.worker == self.worker);
+        Housekeeping {
+            repacker: Repacker {
+                backend: self.backend.clone(),
+                index: self.index.clone(),
+                queue: self.queue.clone(),
+                counters: counters.clone(),
+                backups: backups.clone(),
+                pace: pace(),
+                below_percent: self.config.repack_below_percent,
+                blob_bytes: self.config.blob_bytes,
+                set_aside: BTreeSet::new(),
+            },
+            remover: Remover {
+                backend: self.backend.clone(),
+                index: self.index.clone(),
+                spool: self.spool.clone(),
+                queue: self.queue.clone(),
+                readers: self.readers.clone(),
+                counters: counters.clone(),
+                worker: self.worker,
+                horizon,
+                grace: self.config.grace,
+                pace: pace(),
+                unwanted: BTreeMap::new(),
+                unasked: 0,
+                vouched: 0,
+            },
+            backups: BackupWriter {
+                backend: self.backend.clone(),
+                spool: self.spool.clone(),
+                queue: self.queue.clone(),
+                counters: counters.clone(),
+                backups,
+                worker: self.worker,
+                pace: pace(),
+                interval: self.config.backup_interval,
+                last: tokio::time::Instant::now(),
+                through: own.map_or(0, |head| head.blob),
+                tried: 0,
+            },
+            looked: None,
+        }
+    }
+
     /// A seed that no other body has.
     pub(crate) fn seed(&self) -> u64 {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
@@ -338,6 +446,15 @@ impl Flusher {
         *self.stopped.lock() = true;
         self.wake.notify_all();
     }
+}
+
+/// The index in a directory, and how far it is. Half an index is removed: an empty one says nothing wrong.
+fn open_index(dir: &Path) -> Result<(Index, Option<Applied>), PackError> {
+    if let (index, Some(applied)) = Index::open(dir)? {
+        return Ok((index, Some(applied)));
+    }
+    std::fs::remove_dir_all(dir)?;
+    Index::open(dir)
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, PackError> {

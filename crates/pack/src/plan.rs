@@ -6,13 +6,16 @@ use larder_objects::{CompleteOptions, ListedPart, ObjectError, PutDone, UploadOp
 use larder_types::limits::{BUCKETS_MAX, PART_NUMBER_MAX};
 use larder_types::{
     Attributes, BucketId, BucketName, BucketRecord, BucketState, Condition, ETag, Epoch,
-    HybridClock, Metax, ObjectChecksum, ObjectKey, OpSeq, PgId, RegionId, Unmet, UploadId,
+    HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, OpSeq, PgId, RegionId, Unmet, UploadId,
     UploadRow,
 };
 
+use crate::carry::{self, Carry};
 use crate::entry::{BlobId, Change, Content, Entry, Place, Within, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
+use crate::own::UnderWay;
+use crate::rows;
 use crate::sums::BodySums;
 
 /// The bytes of a put.
@@ -20,8 +23,18 @@ use crate::sums::BodySums;
 pub(crate) enum Body {
     /// To be packed.
     Packed { pieces: Vec<Bytes>, sums: BodySums },
-    /// In the backend already.
-    There(Place),
+    /// In the backend already. It is not taken for one that nobody wants while this is held.
+    There { place: Place, _under_way: UnderWay },
+}
+
+/// What a version is to be made of: the bytes of another.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    pub(crate) bucket: BucketId,
+    /// Its name and key.
+    pub(crate) target: Target,
+    /// The version: if it is another by now, nothing is done.
+    pub(crate) op: OpId,
 }
 
 /// What a body is.
@@ -53,7 +66,7 @@ pub(crate) enum Wish {
         target: Target,
         description: Description,
         condition: Condition,
-        source: Content,
+        source: Source,
     },
     Tag {
         target: Target,
@@ -83,6 +96,12 @@ pub(crate) enum Wish {
         target: Target,
         upload: UploadId,
     },
+    /// What a blob that is to go has told, told anew.
+    Carry {
+        /// Name of its bucket, if it is about one.
+        bucket: Option<BucketName>,
+        carry: Carry,
+    },
 }
 
 /// A key of a bucket.
@@ -99,6 +118,8 @@ pub(crate) enum Done {
     Bucket(BucketRecord),
     Put(PutDone),
     Upload(UploadId),
+    /// Told anew; where the bytes are now.
+    Carried(Option<Place>),
 }
 
 /// What a wish looks at in the index beside bucket records. Wishes that share one are not decided side by side.
@@ -124,22 +145,26 @@ pub(crate) struct Slot {
 
 /// A change about to be made.
 pub(crate) struct Planned {
-    pub(crate) bucket: BucketName,
+    /// Name of the bucket that it is about.
+    pub(crate) bucket: Option<BucketName>,
     pub(crate) entry: Entry,
     pub(crate) pieces: Vec<Bytes>,
     pub(crate) done: Done,
 }
 
 impl Wish {
-    pub(crate) fn scope(&self) -> Scope {
+    pub(crate) fn scopes(&self) -> Vec<Scope> {
         match self {
             Self::Put { target, .. }
-            | Self::Link { target, .. }
             | Self::Tag { target, .. }
             | Self::Delete { target, .. }
-            | Self::BeginUpload { target, .. } => Scope::Key(target.clone()),
-            Self::PutPart { upload, number, .. } => Scope::Part(*upload, *number),
-            _ => Scope::Everything,
+            | Self::BeginUpload { target, .. } => vec![Scope::Key(target.clone())],
+            Self::Link { target, source, .. } => {
+                vec![Scope::Key(target.clone()), Scope::Key(source.target.clone())]
+            }
+            Self::PutPart { upload, number, .. } => vec![Scope::Part(*upload, *number)],
+            Self::Carry { bucket, carry } => carry.scopes(bucket.as_ref()),
+            _ => vec![Scope::Everything],
         }
     }
 
@@ -148,6 +173,7 @@ impl Wish {
         match self {
             Self::Put { body: Body::Packed { sums, .. }, .. }
             | Self::PutPart { body: Body::Packed { sums, .. }, .. } => sums.len,
+            Self::Carry { carry, .. } => carry.body_bytes(),
             _ => 0,
         }
     }
@@ -179,12 +205,16 @@ pub(crate) fn plan(wish: Wish, index: &Index, slot: &Slot) -> Result<Planned, Ob
         Wish::Link { target, description, condition, source } => {
             let id = live(index, &target.bucket)?;
             check(index, id, &target.key, &condition)?;
-            let Content::Run(place) = &source else {
+            // Bytes that nobody has may be gone before long: the source must have them still.
+            let found = index.version(source.bucket, &source.target.key).map_err(unread)?;
+            let found = found.filter(|version| version.op == source.op);
+            let content = found.ok_or(ObjectError::Changed)?.content;
+            let Content::Run(place) = &content else {
                 return Err(unavailable("parts belong to one object"));
             };
             let metax = metax(place.len, description, slot);
             let done = Done::Put(put_done(&metax));
-            let change = Change::Put { bucket: id, key: target.key, metax, content: source };
+            let change = Change::Put { bucket: id, key: target.key, metax, content };
             Ok(planned(target.bucket, change, done, slot))
         }
         Wish::Tag { target, tags } => {
@@ -199,7 +229,10 @@ pub(crate) fn plan(wish: Wish, index: &Index, slot: &Slot) -> Result<Planned, Ob
         Wish::Delete { target, condition } => {
             let id = live(index, &target.bucket)?;
             check(index, id, &target.key, &condition)?;
-            let change = Change::Deleted { bucket: id, key: target.key };
+            let version = index.version(id, &target.key).map_err(unread)?;
+            let upto = slot_op(slot);
+            let since = version.map_or(upto, |version| version.since);
+            let change = Change::Gone { bucket: id, key: target.key, since, upto };
             Ok(planned(target.bucket, change, Done::Nothing, slot))
         }
         Wish::BeginUpload { target, options } => {
@@ -229,6 +262,7 @@ pub(crate) fn plan(wish: Wish, index: &Index, slot: &Slot) -> Result<Planned, Ob
             let change = Change::UploadAborted { bucket: id, key: target.key, upload };
             Ok(planned(target.bucket, change, Done::Nothing, slot))
         }
+        Wish::Carry { bucket, carry } => carry::plan(bucket, carry, index, slot),
     }
 }
 
@@ -294,22 +328,22 @@ fn complete(
 
 fn planned(bucket: BucketName, change: Change, done: Done, slot: &Slot) -> Planned {
     let entry = Entry { seq: slot.seq, clock: slot.clock, change };
-    Planned { bucket, entry, pieces: Vec::new(), done }
+    Planned { bucket: Some(bucket), entry, pieces: Vec::new(), done }
 }
 
-fn place(body: Body, slot: &Slot) -> (Place, Vec<Bytes>) {
+pub(crate) fn place(body: Body, slot: &Slot) -> (Place, Vec<Bytes>) {
     match body {
         Body::Packed { pieces, sums } => {
             // No bytes lie nowhere: their place needs no file.
             let offset = if sums.len == 0 { 0 } else { slot.offset };
             (sums.placed(Within::Blob(slot.blob), offset), pieces)
         }
-        Body::There(place) => (place, Vec::new()),
+        Body::There { place, .. } => (place, Vec::new()),
     }
 }
 
-fn slot_op(slot: &Slot) -> larder_types::OpId {
-    larder_types::OpId { view: larder_types::View(slot.worker.0), seq: slot.seq }
+fn slot_op(slot: &Slot) -> OpId {
+    rows::op(slot.worker, slot.seq)
 }
 
 fn metax(size: u64, description: Description, slot: &Slot) -> Metax {

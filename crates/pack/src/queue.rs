@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use larder_kv::KvReader;
 use larder_objects::ObjectError;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use crate::entry::{BlobId, OwnId};
 use crate::limits::QUEUE_MAX;
 use crate::plan::{Done, Wish};
-use crate::rows::BlobRow;
+use crate::rows::{Applied, BlobRow};
 
 /// What became of a wish: what it made, and the number of the blob that it is in.
 pub(crate) type Answer = Result<(Done, u64), ObjectError>;
@@ -20,8 +22,20 @@ pub(crate) enum Request {
     Change { wish: Box<Wish>, reply: oneshot::Sender<Answer> },
     /// To take down that a blob is in the backend. Answered by dropping `reply` when that is durable.
     Uploaded { seq: u64, row: BlobRow, reply: oneshot::Sender<()> },
+    /// To take down that a retired blob is in the backend no longer. Answered by dropping `reply`.
+    Forget { blob: BlobId, reply: oneshot::Sender<()> },
+    /// All rows of one state, for a backup.
+    Snapshot { reply: oneshot::Sender<Snapshot> },
+    /// If nobody has, or is about to have, what lies within an object of its own: the last blob with any change.
+    UnwantedSince { own: OwnId, reply: oneshot::Sender<Option<u64>> },
     /// To close the open blob; answered with the number of the last one.
     Seal { reply: oneshot::Sender<u64> },
+}
+
+/// All rows of the index, and how far that is.
+pub(crate) struct Snapshot {
+    pub(crate) rows: Box<dyn KvReader>,
+    pub(crate) at: Applied,
 }
 
 /// Why the committer woke up.

@@ -1,29 +1,27 @@
 //! A start: index and log first, and what is missing of the index from the backend.
 //!
-//! 1. Open the index. If it does not say how far it is, it is none: remove it and [rebuild](crate::rebuild) it.
+//! 1. Open the index. If it does not say how far it is, it is none: [rebuild](crate::rebuild) it.
 //! 2. Read the log. Changes behind the index are applied; those of blobs that are not in the backend become those
 //!    blobs again, sealed.
 //! 3. Remove files of the spool that no record names.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use larder_env::Disk;
 use larder_metalog::{LogConfig, Lsn, Recovered};
+use larder_types::BucketName;
 use larder_types::codec::decode;
 
-use crate::backend::Backend;
-use crate::entry::{BlobId, WorkerId};
+use crate::backup::Head;
+use crate::bugs::{self, Bug};
+use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
 use crate::log::{self, LogRecord, PackLog};
-use crate::rebuild::rebuild;
+use crate::rebuild::{Rebuild, Rebuilt};
 use crate::rows::Applied;
 use crate::spool::Spool;
-
-/// Directory of the index.
-const INDEX_DIR: &str = "kv";
 
 /// What a start found.
 pub(crate) struct Start {
@@ -31,16 +29,26 @@ pub(crate) struct Start {
     pub(crate) log: PackLog,
     pub(crate) spool: Spool,
     pub(crate) at: Applied,
+    /// Backups that a rebuild may use.
+    pub(crate) backups: Vec<Head>,
 }
 
 /// Opens everything that lies in a directory.
 pub(crate) async fn recover(
     disk: Arc<dyn Disk>,
-    dir: &Path,
-    backend: &Backend,
-    worker: WorkerId,
+    index: (Index, Option<Applied>),
+    rebuild: &Rebuild<'_>,
 ) -> Result<Start, PackError> {
-    let (index, applied) = open_index(&dir.join(INDEX_DIR), backend, worker).await?;
+    let worker = rebuild.worker;
+    let (index, Rebuilt { applied, backups }) = match index {
+        (index, Some(applied)) => (index, Rebuilt { applied, backups: rebuild.backups.to_vec() }),
+        (index, None) => {
+            let rebuilt = rebuild.run(&index).await?;
+            index.set_applied(&rebuilt.applied)?;
+            index.flush()?;
+            (index, rebuilt)
+        }
+    };
     let spool = Spool::new(disk.clone(), worker)?;
     let config = LogConfig {
         segment_bytes: LOG_SEGMENT_BYTES,
@@ -52,7 +60,10 @@ pub(crate) async fn recover(
         worker,
         at: applied,
         shown: Lsn(applied.lsn),
-        rebuilt: if applied.lsn == 0 { applied.blob } else { 0 },
+        rebuilt: match applied.lsn > 0 && bugs::planted(Bug::RebuiltForgotten) {
+            true => 0,
+            false => applied.rebuilt,
+        },
         failed: None,
     };
     let (appender, writer, recovery) =
@@ -73,24 +84,7 @@ pub(crate) async fn recover(
         "the log was read; blobs that wait go up"
     );
     let log = PackLog::new(appender, writer, worker, at.seq);
-    Ok(Start { index, log, spool, at })
-}
-
-async fn open_index(
-    dir: &Path,
-    backend: &Backend,
-    worker: WorkerId,
-) -> Result<(Index, Applied), PackError> {
-    if let (index, Some(applied)) = Index::open(dir)? {
-        return Ok((index, applied));
-    }
-    // Half an index would mislead the changes that are applied to it.
-    std::fs::remove_dir_all(dir)?;
-    let (index, _) = Index::open(dir)?;
-    let applied = rebuild(backend, &index, worker).await?;
-    index.set_applied(&applied)?;
-    index.flush()?;
-    Ok((index, applied))
+    Ok(Start { index, log, spool, at, backups })
 }
 
 /// Takes records one by one.
@@ -101,7 +95,7 @@ struct Replay<'a> {
     at: Applied,
     /// The index shows everything that ends here or before.
     shown: Lsn,
-    /// Of a rebuilt index: it shows every change of this worker's blobs up to this one.
+    /// Of an index that was rebuilt: it shows every change of this worker's blobs up to this one. Their files are gone.
     rebuilt: u64,
     failed: Option<PackError>,
 }
@@ -116,29 +110,45 @@ impl Replay<'_> {
     fn replay(&mut self, recovered: &Recovered<'_>) -> Result<(), PackError> {
         let record = decode::<LogRecord>("a record of the log", recovered.record.payload)?;
         self.at.seq = self.at.seq.max(recovered.record.seq);
-        let shown = recovered.end <= self.shown;
         match record {
             LogRecord::Changed { blob, bucket, entry } => {
-                self.at.blob = self.at.blob.max(blob);
-                self.at.clock = self.at.clock.max(entry.clock);
-                if blob <= self.rebuilt {
-                    return Ok(());
-                }
-                self.spool.add(blob, &bucket, &entry, recovered.start, None);
-                if !shown {
-                    self.at.lsn = recovered.end.0;
-                    self.index.apply(self.worker, &entry, Some(&self.at))?;
-                }
+                self.change(recovered, blob, Some(&bucket), &entry)
             }
+            LogRecord::Noted { blob, entry } => self.change(recovered, blob, None, &entry),
             LogRecord::Uploaded { blob, row } => {
                 self.spool.forget(blob);
-                if !shown && blob > self.rebuilt {
+                if !self.is_shown(recovered) && blob > self.rebuilt {
                     self.at.lsn = recovered.end.0;
                     let id = BlobId { worker: self.worker, seq: blob };
                     self.index.add_blob(id, &row, Some(&self.at))?;
                 }
+                Ok(())
             }
         }
+    }
+
+    fn change(
+        &mut self,
+        recovered: &Recovered<'_>,
+        blob: u64,
+        bucket: Option<&BucketName>,
+        entry: &Entry,
+    ) -> Result<(), PackError> {
+        self.at.blob = self.at.blob.max(blob);
+        self.at.clock = self.at.clock.max(entry.clock);
+        if blob <= self.rebuilt {
+            return Ok(());
+        }
+        self.spool.add(blob, bucket, entry, recovered.start, None);
+        if !self.is_shown(recovered) {
+            self.at.lsn = recovered.end.0;
+            let here = BlobId { worker: self.worker, seq: blob };
+            self.index.apply(here, entry, Some(&self.at))?;
+        }
         Ok(())
+    }
+
+    fn is_shown(&self, recovered: &Recovered<'_>) -> bool {
+        recovered.end <= self.shown
     }
 }

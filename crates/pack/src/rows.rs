@@ -4,15 +4,26 @@
 //! ```text
 //! 'A' 0(4)                          how far the index is: Applied
 //! 'B' worker(8) seq(8)              a blob that was uploaded: BlobRow
+//! 'C' worker(8) seq(8)              what a blob has, also one that waits: BlobContent
+//! 'G' worker(8) seq(8)              a blob that was retired and is still in the backend: RetiredRow
+//! 'L'                               the layout of all these rows: a number
 //! 'N' bucket(8)                     a bucket: BucketRecord
 //! 'P' 'U' 'V'                       a part: PackedPart; an upload: UploadRow; a version: PackedVersion
+//! 'R' within* offset(8) holder*     a version or part that has its bytes there; without a value
 //! ```
+//! `within*` is 0 worker(8) seq(8) for a blob, 1 worker(8) run(8) number(8) for an object of its own; `holder*` is
+//! 0 bucket(8) key for a version, 1 bucket(8) pg(4) view(8) seq(8) number(2) for a part.
 
-use larder_types::{BucketId, HybridClock, Metax, OpId, OpSeq, PgId, UploadId, rows};
+use larder_types::{
+    BucketId, HybridClock, Metax, ObjectKey, OpId, OpSeq, PgId, UploadId, View, rows,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobName;
-use crate::entry::{BlobId, Content, Place};
+use crate::entry::{BlobId, Content, Place, Within, WorkerId};
+
+/// The layout that this release writes. An index of another is rebuilt.
+pub(crate) const LAYOUT: u32 = 2;
 
 /// A key's version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +32,8 @@ pub(crate) struct PackedVersion {
     pub(crate) op: OpId,
     pub(crate) metax: Metax,
     pub(crate) content: Content,
+    /// The first change of this key since it was last deleted, of those that blobs still have.
+    pub(crate) since: OpId,
 }
 
 /// A part of an open or completed upload.
@@ -46,6 +59,37 @@ impl BlobRow {
     }
 }
 
+/// What a blob has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BlobContent {
+    /// Its first change.
+    pub(crate) first: OpSeq,
+    /// Its last change.
+    pub(crate) last: OpSeq,
+    /// The clock of its last change.
+    pub(crate) clock: HybridClock,
+    /// Where the last of its bodies ends.
+    pub(crate) end: u64,
+    /// Bytes of bodies that versions and parts have; those that several have count once.
+    pub(crate) live: u64,
+}
+
+/// A blob that nothing needs any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RetiredRow {
+    /// When it was retired, in milliseconds since 1970.
+    pub(crate) retired_ms: u64,
+    /// The blob that says so.
+    pub(crate) by: BlobId,
+}
+
+/// Who has a run of bytes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Holder {
+    Key(BucketId, ObjectKey),
+    Part(BucketId, UploadId, u16),
+}
+
 /// How far the index is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Applied {
@@ -57,6 +101,9 @@ pub(crate) struct Applied {
     pub(crate) clock: HybridClock,
     /// The worker's blobs up to this one are older than any that may be begun.
     pub(crate) blob: u64,
+    /// The worker's blobs up to this one were in the backend when the index was rebuilt from there: whatever the log
+    /// says of them, they do not wait.
+    pub(crate) rebuilt: u64,
 }
 
 pub(crate) fn applied() -> Vec<u8> {
@@ -64,10 +111,117 @@ pub(crate) fn applied() -> Vec<u8> {
 }
 
 pub(crate) fn blob(id: BlobId) -> Vec<u8> {
-    let mut row = vec![b'B'];
+    of_blob(b'B', id)
+}
+
+pub(crate) fn content(id: BlobId) -> Vec<u8> {
+    of_blob(b'C', id)
+}
+
+pub(crate) fn retired(id: BlobId) -> Vec<u8> {
+    of_blob(b'G', id)
+}
+
+pub(crate) fn layout() -> Vec<u8> {
+    vec![b'L']
+}
+
+fn of_blob(table: u8, id: BlobId) -> Vec<u8> {
+    let mut row = vec![table];
     row.extend(id.worker.0.to_be_bytes());
     row.extend(id.seq.to_be_bytes());
     row
+}
+
+/// The blob that a row of table `B`, `C` or `G` is about.
+pub(crate) fn parse_blob(row: &[u8]) -> Option<BlobId> {
+    let (_table, rest) = row.split_first()?;
+    let (worker, rest) = take_u64(rest)?;
+    let (seq, rest) = take_u64(rest)?;
+    rest.is_empty().then_some(BlobId { worker: WorkerId(worker), seq })
+}
+
+/// The common beginning of the rows of all that lies within.
+pub(crate) fn held_within(within: Within) -> Vec<u8> {
+    let mut row = vec![b'R'];
+    match within {
+        Within::Blob(id) => {
+            row.push(0);
+            row.extend(id.worker.0.to_be_bytes());
+            row.extend(id.seq.to_be_bytes());
+        }
+        Within::Own(id) => {
+            row.push(1);
+            row.extend(id.worker.0.to_be_bytes());
+            row.extend(id.run.to_be_bytes());
+            row.extend(id.number.to_be_bytes());
+        }
+    }
+    row
+}
+
+/// The common beginning of the rows of all that have the bytes from here on.
+pub(crate) fn held_at(within: Within, offset: u64) -> Vec<u8> {
+    let mut row = held_within(within);
+    row.extend(offset.to_be_bytes());
+    row
+}
+
+pub(crate) fn held(place: &Place, holder: &Holder) -> Vec<u8> {
+    let mut row = held_at(place.within, place.offset);
+    match holder {
+        Holder::Key(bucket, key) => {
+            row.push(0);
+            row.extend(bucket.0.to_be_bytes());
+            row.extend(key.as_bytes());
+        }
+        Holder::Part(bucket, upload, number) => {
+            row.push(1);
+            row.extend(bucket.0.to_be_bytes());
+            row.extend(upload.pg.0.to_be_bytes());
+            row.extend(upload.op.view.0.to_be_bytes());
+            row.extend(upload.op.seq.0.to_be_bytes());
+            row.extend(number.to_be_bytes());
+        }
+    }
+    row
+}
+
+/// Reads what follows [`held_within`] in a row made by [`held`]: the offset and the holder.
+pub(crate) fn parse_held(tail: &[u8]) -> Option<(u64, Holder)> {
+    let (offset, rest) = take_u64(tail)?;
+    let (tag, rest) = rest.split_first()?;
+    let (bucket, rest) = take_u64(rest)?;
+    let bucket = BucketId(bucket);
+    let holder = match tag {
+        0 => {
+            let key = ObjectKey::try_from(bytes::Bytes::copy_from_slice(rest)).ok()?;
+            Holder::Key(bucket, key)
+        }
+        1 => {
+            let (upload, number) = rest.split_last_chunk::<2>()?;
+            let upload = rows::parse_upload_tail(upload)?;
+            Holder::Part(bucket, upload, u16::from_be_bytes(*number))
+        }
+        _ => return None,
+    };
+    Some((offset, holder))
+}
+
+/// The bucket that the row of a part belongs to.
+pub(crate) fn bucket_of_part(row: &[u8]) -> BucketId {
+    let bucket = row.get(1..).and_then(take_u64);
+    BucketId(bucket.expect("the row of a part names its bucket").0)
+}
+
+fn take_u64(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*head), rest))
+}
+
+/// An op of a worker.
+pub(crate) fn op(worker: WorkerId, seq: OpSeq) -> OpId {
+    OpId { view: View(worker.0), seq }
 }
 
 pub(crate) fn bucket(id: BucketId) -> Vec<u8> {

@@ -54,7 +54,8 @@ struct Waiting {
     count: u64,
     buckets: BTreeMap<BucketId, BucketName>,
     created_ms: u64,
-    since: Instant,
+    /// Since when a change of a client waits.
+    since: Option<Instant>,
     /// Where its first record begins, at most.
     first: Lsn,
     sealed: bool,
@@ -75,7 +76,8 @@ pub(crate) struct Open {
     pub(crate) seq: u64,
     pub(crate) body_bytes: u64,
     pub(crate) footer_bytes: usize,
-    pub(crate) since: Instant,
+    /// Since when a change of a client waits. What is only told anew waits for company.
+    pub(crate) since: Option<Instant>,
 }
 
 impl Spool {
@@ -155,7 +157,7 @@ impl Spool {
     pub(crate) fn add(
         &self,
         seq: u64,
-        bucket: &BucketName,
+        bucket: Option<&BucketName>,
         entry: &Entry,
         first: Lsn,
         file: Option<&Arc<dyn DiskFile>>,
@@ -170,7 +172,7 @@ impl Spool {
             count: 0,
             buckets: BTreeMap::new(),
             created_ms: entry.clock.ms(),
-            since: Instant::now(),
+            since: None,
             first,
             sealed: false,
         });
@@ -183,7 +185,12 @@ impl Spool {
         let entries = std::mem::take(&mut blob.entries);
         blob.entries = postcard::to_extend(entry, entries).expect("plain data always encodes");
         blob.count += 1;
-        blob.buckets.entry(entry.change.bucket()).or_insert_with(|| bucket.clone());
+        if let (Some(id), Some(name)) = (entry.change.bucket(), bucket) {
+            blob.buckets.entry(id).or_insert_with(|| name.clone());
+        }
+        if !entry.change.is_told_anew() && blob.since.is_none() {
+            blob.since = Some(Instant::now());
+        }
         state.body_bytes += blob.body_bytes - before.0;
         state.footer_bytes += blob.entries.len() - before.1;
     }

@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::backend::{Backend, Unread, jittered};
 use crate::blob::{TRAILER_BYTES, Trailer};
+use crate::blocking;
 use crate::counters::count;
 use crate::entry::WorkerId;
 use crate::error::PackError;
@@ -120,13 +121,13 @@ impl Uploader {
 }
 
 async fn read_spool(file: Arc<dyn DiskFile>, from: u64, to: u64) -> Result<Bytes, PackError> {
-    let read = tokio::task::spawn_blocking(move || {
+    blocking::run(move || {
         let mut bytes = vec![0; (to - from) as usize];
         let read = file.read_at(from, &mut bytes)?;
         match read == bytes.len() {
             true => Ok(Bytes::from(bytes)),
             false => Err(PackError::damaged("a file of the spool", "it is too short")),
         }
-    });
-    read.await.map_err(|stopped| PackError::System(std::io::Error::other(stopped)))?
+    })
+    .await?
 }

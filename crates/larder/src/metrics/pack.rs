@@ -45,6 +45,24 @@ impl RoleMetrics for PackMetrics {
                 "Requests to the backend that write a part",
                 load(&counters.requests.part),
             ),
+            ("pack_repacked_blobs", "Blobs repacked", load(&counters.repacked_blobs)),
+            (
+                "pack_repacked_bytes",
+                "Bytes of objects moved by repacking",
+                load(&counters.repacked_bytes),
+            ),
+            (
+                "pack_removed_blobs",
+                "Repacked blobs removed from the backend",
+                load(&counters.removed_blobs),
+            ),
+            (
+                "pack_removed_objects",
+                "Objects of their own, and blobs that no index has, removed from the backend",
+                load(&counters.removed_objects),
+            ),
+            ("pack_freed_bytes", "Bytes removed from the backend", load(&counters.freed_bytes)),
+            ("pack_backups", "Backups of the index made", load(&counters.backups)),
             (
                 "backend_get_requests",
                 "Requests to the backend that read",
@@ -114,7 +132,15 @@ impl RoleMetrics for PackMetrics {
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (waiting, now) = (self.0.waiting(), self.0.status().now);
+        // Whoever cannot read the index learns that elsewhere.
+        let (blob_bytes, live_bytes) = self.0.blob_use().unwrap_or((0, 0));
         vec![
+            (
+                "pack_blob_bytes",
+                "Bytes of objects in blobs of the backend, without retired blobs",
+                blob_bytes as f64,
+            ),
+            ("pack_live_bytes", "Bytes of them that are live", live_bytes as f64),
             ("pack_waiting_blobs", "Blobs that are not uploaded", waiting.blobs as f64),
             ("pack_waiting_bytes", "Bytes of objects not uploaded", waiting.body_bytes as f64),
             (

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use larder_pack::blob::BlobFile;
 use larder_pack::{Change, Content, Entry, PackError, Place, Within};
+use larder_types::{Metax, ObjectKey, UploadId};
 use serde_json::{Value, json};
 
 use crate::exit;
@@ -77,28 +78,26 @@ fn described(blob: &BlobFile, entry: &Entry) -> Value {
     let (kind, more) = match &entry.change {
         Change::BucketMade(_) => ("bucket_made", json!({})),
         Change::BucketRemoved(_) => ("bucket_removed", json!({})),
-        Change::Put { key, metax, content, .. } => {
-            let mut more = json!({
-                "key": key.as_str(), "bytes": metax.size, "etag": metax.etag.text(),
-                "content_type": metax.attributes.content_type,
-            });
-            match content {
-                Content::Run(place) => add_place(&mut more, place),
-                Content::Parts { parts, .. } => more["parts"] = json!(parts.len()),
-            }
-            ("put", more)
+        Change::Put { key, metax, content, .. } => ("put", version(key, metax, content)),
+        Change::Moved { key, metax, content, .. } => ("moved", version(key, metax, content)),
+        Change::Gone { key, .. } => ("gone", json!({ "key": key.as_str() })),
+        Change::BucketGone { .. } => ("bucket_gone", json!({})),
+        Change::UploadGone { key, upload, .. } => {
+            ("upload_gone", json!({ "key": key.as_str(), "upload": upload.to_string() }))
         }
+        Change::Retired { run, .. } => (
+            "retired",
+            json!({ "worker": run.worker.0, "first_blob": run.first, "last_blob": run.last }),
+        ),
         Change::Deleted { key, .. } => ("deleted", json!({ "key": key.as_str() })),
         Change::UploadBegun { row, .. } => {
             ("upload_begun", json!({ "key": row.key.as_str(), "upload": row.upload.to_string() }))
         }
         Change::PartPut { upload, number, metax, place, .. } => {
-            let mut more = json!({
-                "upload": upload.to_string(), "part": number, "bytes": metax.size,
-                "etag": metax.etag.text(),
-            });
-            add_place(&mut more, place);
-            ("part_put", more)
+            ("part_put", part(*upload, *number, metax, place))
+        }
+        Change::PartMoved { upload, number, metax, place, .. } => {
+            ("part_moved", part(*upload, *number, metax, place))
         }
         Change::UploadAborted { key, upload, .. } => {
             ("upload_aborted", json!({ "key": key.as_str(), "upload": upload.to_string() }))
@@ -111,13 +110,35 @@ fn described(blob: &BlobFile, entry: &Entry) -> Value {
             }),
         ),
     };
+    let bucket = entry.change.bucket();
     let mut line = json!({
         "seq": entry.seq.0, "clock_ms": entry.clock.ms(), "change": kind,
-        "bucket": blob.bucket_name(entry.change.bucket()),
+        "bucket": bucket.map(|bucket| blob.bucket_name(bucket)),
     });
     if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
         line.extend(more);
     }
+    line
+}
+
+fn version(key: &ObjectKey, metax: &Metax, content: &Content) -> Value {
+    let mut line = json!({
+        "key": key.as_str(), "bytes": metax.size, "etag": metax.etag.text(),
+        "content_type": metax.attributes.content_type,
+    });
+    match content {
+        Content::Run(place) => add_place(&mut line, place),
+        Content::Parts { parts, .. } => line["parts"] = json!(parts.len()),
+    }
+    line
+}
+
+fn part(upload: UploadId, number: u16, metax: &Metax, place: &Place) -> Value {
+    let mut line = json!({
+        "upload": upload.to_string(), "part": number, "bytes": metax.size,
+        "etag": metax.etag.text(),
+    });
+    add_place(&mut line, place);
     line
 }
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use larder_types::{BucketId, ObjectKey, PartRef, UploadId};
+use larder_types::{BucketId, ObjectKey, OpId, PartRef, UploadId};
 
 use super::v1::{FooterHead, FooterReader, TRAILER_BYTES, Trailer};
 use crate::entry::{Change, Content, Entry, Place, Within};
@@ -33,7 +33,7 @@ pub struct Extracted {
 }
 
 /// The last state of each key that the blob knows of.
-type Keys = BTreeMap<(BucketId, ObjectKey), Content>;
+type Keys = BTreeMap<(BucketId, ObjectKey), (OpId, Content)>;
 /// Where each part lies that it knows of.
 type Parts = BTreeMap<(UploadId, u16), Place>;
 
@@ -117,7 +117,7 @@ impl BlobFile {
     pub fn extract(&self, wanted: &[String], dir: &Path) -> Result<Vec<Extracted>, PackError> {
         let (keys, parts) = self.latest()?;
         let mut done = Vec::new();
-        for ((bucket, key), content) in &keys {
+        for ((bucket, key), (_, content)) in &keys {
             let name = format!("{}/{}", self.bucket_name(*bucket), key.as_str());
             if wanted.is_empty() || wanted.contains(&name) {
                 let outcome = self.write_one(content, &parts, &name, dir);
@@ -138,23 +138,40 @@ impl BlobFile {
     fn latest(&self) -> Result<(Keys, Parts), PackError> {
         let (mut keys, mut parts) = (Keys::new(), Parts::new());
         for entry in FooterReader::new(&self.name, &self.tail)? {
-            match entry?.change {
+            let entry = entry?;
+            let put = entry.op(self.trailer.id.worker);
+            match entry.change {
                 Change::Put { bucket, key, content, .. } => {
-                    keys.insert((bucket, key), content);
+                    keys.insert((bucket, key), (put, content));
+                }
+                Change::Moved { bucket, key, op, content, .. } => {
+                    keys.insert((bucket, key), (op, content));
                 }
                 Change::Deleted { bucket, key } => {
                     keys.remove(&(bucket, key));
                 }
-                Change::PartPut { upload, number, place, .. } => {
+                // It may be an old delete, told anew behind a new version.
+                Change::Gone { bucket, key, upto, .. } => {
+                    let at = (bucket, key);
+                    if keys.get(&at).is_some_and(|(op, _)| *op <= upto) {
+                        keys.remove(&at);
+                    }
+                }
+                Change::PartPut { upload, number, place, .. }
+                | Change::PartMoved { upload, number, place, .. } => {
                     parts.insert((upload, number), place);
                 }
                 Change::UploadCompleted { bucket, key, upload, parts, .. } => {
-                    keys.insert((bucket, key), Content::Parts { upload, parts });
+                    keys.insert((bucket, key), (put, Content::Parts { upload, parts }));
                 }
-                Change::BucketRemoved(bucket) => keys.retain(|(of, _), _| *of != bucket),
+                Change::BucketRemoved(bucket) | Change::BucketGone { bucket, .. } => {
+                    keys.retain(|(of, _), _| *of != bucket);
+                }
                 Change::BucketMade(_)
                 | Change::UploadBegun { .. }
-                | Change::UploadAborted { .. } => {}
+                | Change::UploadAborted { .. }
+                | Change::UploadGone { .. }
+                | Change::Retired { .. } => {}
             }
         }
         Ok((keys, parts))

@@ -1,4 +1,5 @@
-//! Version 1 of the blob: `docs/formats/blob.md` gives it byte by byte.
+//! Versions 1 and 2 of the blob: `docs/formats/blob.md` gives them byte by byte. They differ in the changes that a
+//! footer may have; 2 is written.
 
 use larder_types::{BucketId, BucketName};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,9 @@ use crate::limits::FOOTER_BYTES_MAX;
 /// Bytes of the trailer, the last of every blob.
 pub const TRAILER_BYTES: usize = 64;
 const MAGIC: [u8; 8] = *b"LARDRPAK";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The oldest version that is read.
+const VERSION_MIN: u32 = 1;
 
 /// The last bytes of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +68,7 @@ impl Trailer {
             return Err(PackError::damaged(name, "its trailer does not verify"));
         }
         let found = u32::from_le_bytes(std::array::from_fn(|i| bytes[8 + i]));
-        if found != VERSION {
+        if !(VERSION_MIN..=VERSION).contains(&found) {
             return Err(PackError::Version { name: name.to_owned(), found });
         }
         Ok(Self {

@@ -16,14 +16,14 @@ use crate::support::{
 
 /// Everything that a client can see.
 #[derive(Debug, PartialEq)]
-struct Seen {
+pub struct Seen {
     buckets: Vec<BucketRecord>,
     objects: Vec<ListedObject>,
     bytes: BTreeMap<String, Bytes>,
     uploads: usize,
 }
 
-async fn seen(store: &Packer) -> Seen {
+pub async fn seen(store: &Packer) -> Seen {
     let mut objects = Vec::new();
     let buckets = store.buckets().unwrap();
     for record in &buckets {
@@ -40,7 +40,7 @@ async fn seen(store: &Packer) -> Seen {
 }
 
 /// Something of everything, in several blobs.
-async fn fill(store: &Packer) {
+pub async fn fill(store: &Packer) {
     for seed in 0..40 {
         put(store, &format!("k{seed:02}"), content(seed, 20_000 + seed as usize)).await.unwrap();
     }

@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod backends;
+mod backups;
 mod crashes;
 mod embed;
 mod objects;
 mod reads;
+mod repacking;
 mod support;
 mod uploads;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -32,6 +32,9 @@ pub const MIB: usize = 1024 * 1024;
 pub struct Faulty {
     pub inner: InMemory,
     pub refuses: AtomicBool,
+    /// Reads wait while somebody has this for writing.
+    pub gate: tokio::sync::RwLock<()>,
+    reads_waiting: AtomicUsize,
 }
 
 impl Faulty {
@@ -40,6 +43,11 @@ impl Faulty {
             return Err(Error::Generic { store: "test", source: "503 Slow Down".into() });
         }
         Ok(())
+    }
+
+    /// Reads that wait at the gate.
+    pub fn waiting(&self) -> usize {
+        self.reads_waiting.load(Ordering::Relaxed)
     }
 
     /// Names below a prefix, with sizes, sorted.
@@ -87,6 +95,9 @@ impl ObjectStore for Faulty {
     }
 
     async fn get_opts(&self, name: &Name, options: GetOptions) -> Result<GetResult> {
+        self.reads_waiting.fetch_add(1, Ordering::Relaxed);
+        drop(self.gate.read().await);
+        self.reads_waiting.fetch_sub(1, Ordering::Relaxed);
         self.inner.get_opts(name, options).await
     }
 
@@ -117,6 +128,7 @@ pub fn config(dir: &Path) -> PackConfig {
         packed_bytes: MIB as u64,
         spool_bytes: 64 * MIB as u64,
         flush_timeout: Duration::from_secs(3600),
+        housekeeping_period: Duration::from_secs(3600),
         cache_bytes: 0,
         ahead_bytes: 0,
         ..PackConfig::new(dir)

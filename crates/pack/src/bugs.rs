@@ -1,0 +1,43 @@
+//! Faults planted on purpose, to prove that the simulation finds such. Only tests can plant any.
+
+/// A fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// What was read is moved, whatever has become of the key meanwhile.
+    SwapWithoutCompare,
+    /// A blob is removed before the backend has what is told anew of it.
+    RemoveBeforeUpload,
+    /// Deletes of a blob that goes are not told anew.
+    DeletesNotCarried,
+    /// A backup is completed before the backend has the blobs that it names.
+    BackupAheadOfBlobs,
+    /// A rebuild reads blobs of a worker that it uploaded after it was superseded.
+    HorizonNotKept,
+    /// Deletes are told anew only for blobs, not for backups that are older.
+    BackupsNotCounted,
+    /// A second start after a rebuild takes blobs that were uploaded, but not logged as such, for ones that wait.
+    RebuiltForgotten,
+}
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a fault in all that runs on this thread, or removes it.
+#[cfg(test)]
+pub(crate) fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+/// Whether this fault is planted.
+#[cfg(test)]
+pub(crate) fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether this fault is planted.
+#[cfg(not(test))]
+pub(crate) const fn planted(_bug: Bug) -> bool {
+    false
+}

@@ -1,0 +1,139 @@
+//! Telling anew what only a blob that is to go tells, and moving what only it has.
+//!
+//! # Invariants
+//!
+//! 1. A version or part is moved only if it is still the one, with its bytes at the place, that was read: what was
+//!    overwritten or deleted meanwhile does not come back.
+//! 2. A blob is retired only when nothing has bytes in it, in the order of all changes: no change after that names it.
+
+use bytes::Bytes;
+use larder_objects::ObjectError;
+use larder_types::{BucketId, BucketName, ObjectKey, OpId, UploadId};
+
+use crate::bugs::{self, Bug};
+use crate::entry::{BackupId, BlobId, Change, Content, Entry, Place, Run, Within};
+use crate::index::Index;
+use crate::plan::{Body, Done, Planned, Scope, Slot, Target, place, unread};
+use crate::sums::BodySums;
+
+/// Where bytes are to be.
+#[derive(Debug, Clone)]
+pub(crate) enum To {
+    /// Where they are.
+    Same,
+    /// Where another version has them by now.
+    There(Place),
+    /// In the blob of the change.
+    Packed { pieces: Vec<Bytes>, sums: BodySums },
+}
+
+/// What is to be told anew.
+#[derive(Debug, Clone)]
+pub(crate) enum Carry {
+    /// A version, if it is still this one.
+    Version { bucket: BucketId, key: ObjectKey, op: OpId, from: Content, to: To },
+    /// A part, if it is still this one.
+    Part { bucket: BucketId, upload: UploadId, number: u16, op: OpId, from: Place, to: To },
+    /// A bucket, if it is there.
+    Bucket(BucketId),
+    /// An open upload, if it is still open.
+    Upload { bucket: BucketId, key: ObjectKey, upload: UploadId },
+    /// That something was removed: always true.
+    Removal(Box<Change>),
+    /// That a blob is not needed any more, if nothing has bytes in it.
+    Retire { blob: BlobId, run: Run, backups: Vec<BackupId> },
+}
+
+impl Carry {
+    pub(crate) fn scopes(&self, name: Option<&BucketName>) -> Vec<Scope> {
+        match (self, name) {
+            (Self::Version { key, .. }, Some(name)) => {
+                vec![Scope::Key(Target { bucket: name.clone(), key: key.clone() })]
+            }
+            (Self::Part { upload, number, .. }, _) => vec![Scope::Part(*upload, *number)],
+            // Buckets and uploads change in groups of their own; a removal looks at nothing.
+            (Self::Bucket(_) | Self::Upload { .. } | Self::Removal(_), _) => Vec::new(),
+            _ => vec![Scope::Everything],
+        }
+    }
+
+    pub(crate) fn body_bytes(&self) -> u64 {
+        match self {
+            Self::Version { to: To::Packed { sums, .. }, .. }
+            | Self::Part { to: To::Packed { sums, .. }, .. } => sums.len,
+            _ => 0,
+        }
+    }
+}
+
+/// Decides what is told.
+///
+/// # Errors
+/// [`ObjectError::Changed`] if it is not so any more, [`ObjectError::Unavailable`].
+pub(crate) fn plan(
+    name: Option<BucketName>,
+    carry: Carry,
+    index: &Index,
+    slot: &Slot,
+) -> Result<Planned, ObjectError> {
+    let (mut moved, mut pieces) = (None, Vec::new());
+    let change = match carry {
+        Carry::Version { bucket, key, op, from, to } => {
+            let version = index.version(bucket, &key).map_err(unread)?;
+            let version = version.ok_or(ObjectError::Changed)?;
+            let is_same = version.op == op && version.content == from;
+            if !is_same && !bugs::planted(Bug::SwapWithoutCompare) {
+                return Err(ObjectError::Changed);
+            }
+            let content = match (from, to) {
+                (content, To::Same) => content,
+                (_, to) => Content::Run(settle(to, slot, &mut moved, &mut pieces)),
+            };
+            let op = if is_same { op } else { version.op };
+            Change::Moved { bucket, key, op, metax: version.metax, content }
+        }
+        Carry::Part { bucket, upload, number, op, from, to } => {
+            let part = index.part(bucket, upload, number).map_err(unread)?;
+            let part = part.filter(|part| part.op == op && part.place == from);
+            let metax = part.ok_or(ObjectError::Changed)?.metax;
+            let place = match to {
+                To::Same => from,
+                to => settle(to, slot, &mut moved, &mut pieces),
+            };
+            Change::PartMoved { bucket, upload, number, op, metax, place }
+        }
+        Carry::Bucket(id) => {
+            Change::BucketMade(index.bucket_by_id(id).ok_or(ObjectError::Changed)?)
+        }
+        Carry::Upload { bucket, key, upload } => {
+            let row = index.upload(bucket, &key, upload).map_err(unread)?;
+            Change::UploadBegun { bucket, row: row.ok_or(ObjectError::Changed)? }
+        }
+        Carry::Removal(change) => *change,
+        Carry::Retire { blob, run, backups } => {
+            let held = index.holders(Within::Blob(blob), 0, 1).map_err(unread)?;
+            let live = index.blob_content(blob).map_err(unread)?.map_or(0, |content| content.live);
+            assert_eq!(live == 0, held.is_empty(), "blob {blob} has what its versions have");
+            if !held.is_empty() {
+                return Err(ObjectError::Changed);
+            }
+            Change::Retired { run, backups }
+        }
+    };
+    let entry = Entry { seq: slot.seq, clock: slot.clock, change };
+    Ok(Planned { bucket: name, entry, pieces, done: Done::Carried(moved) })
+}
+
+fn settle(to: To, slot: &Slot, moved: &mut Option<Place>, pieces: &mut Vec<Bytes>) -> Place {
+    let there = match to {
+        To::Packed { pieces: body, sums } => {
+            let (there, body) = place(Body::Packed { pieces: body, sums }, slot);
+            *pieces = body;
+            there
+        }
+        To::There(there) => there,
+        To::Same => unreachable!("what stays is not settled"),
+    };
+    *moved = Some(there.clone());
+    there
+}

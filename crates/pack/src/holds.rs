@@ -1,0 +1,138 @@
+//! Who has which bytes, kept row by row as changes are applied: what repacking and deleting go by.
+//!
+//! # Invariants
+//!
+//! 1. There is a row in `R` for every version and part with bytes, and for nothing else.
+//! 2. What a blob's row in `C` counts as live is the sum of the runs in it that have such a row; a run that several
+//!    have counts once.
+//!
+//! Both change in the batch that changes the version or part: they survive a crash with it, and whatever changes are
+//! applied, in a rebuild too, gives the rows that fit the result.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use larder_kv::{Batch, Kv};
+use larder_types::codec::{decode, encode};
+use larder_types::rows::prefix_end;
+use larder_types::{HybridClock, OpSeq};
+
+use crate::entry::{BlobId, Place, Within};
+use crate::error::PackError;
+use crate::rows::{self, BlobContent, Holder};
+
+/// The changes of one batch.
+pub(crate) struct Ledger<'a> {
+    kv: &'a dyn Kv,
+    pub(crate) batch: Batch,
+    blobs: BTreeMap<BlobId, Option<BlobContent>>,
+    /// Rows of `R` that the batch puts, or removes.
+    held: BTreeMap<Vec<u8>, bool>,
+}
+
+impl<'a> Ledger<'a> {
+    pub(crate) fn new(kv: &'a dyn Kv) -> Self {
+        Self { kv, batch: Batch::new(), blobs: BTreeMap::new(), held: BTreeMap::new() }
+    }
+
+    /// Takes down that a blob has a change.
+    pub(crate) fn note(
+        &mut self,
+        blob: BlobId,
+        seq: OpSeq,
+        clock: HybridClock,
+    ) -> Result<(), PackError> {
+        let content = self.blob(blob)?;
+        let content =
+            content.get_or_insert(BlobContent { first: seq, last: seq, clock, end: 0, live: 0 });
+        (content.last, content.clock) = (content.last.max(seq), content.clock.max(clock));
+        Ok(())
+    }
+
+    /// `holder` has these bytes from now on. `here` is the blob of the change that says so.
+    pub(crate) fn hold(
+        &mut self,
+        place: &Place,
+        holder: &Holder,
+        here: BlobId,
+    ) -> Result<(), PackError> {
+        if place.len == 0 {
+            return Ok(());
+        }
+        let row = rows::held(place, holder);
+        if let Within::Blob(id) = place.within {
+            // Behind all that this blob had: nobody else can have it yet.
+            let is_new = id == here && self.blob(id)?.is_some_and(|c| place.offset >= c.end);
+            let is_shared = !is_new && self.is_held(place)?;
+            if let Some(content) = self.blob(id)? {
+                content.end = content.end.max(place.offset + place.len);
+                content.live += if is_shared { 0 } else { place.len };
+            }
+        }
+        self.batch.put(&row, &[]);
+        self.held.insert(row, true);
+        Ok(())
+    }
+
+    /// `holder` has these bytes no longer.
+    pub(crate) fn release(&mut self, place: &Place, holder: &Holder) -> Result<(), PackError> {
+        if place.len == 0 {
+            return Ok(());
+        }
+        let row = rows::held(place, holder);
+        self.batch.delete(&row);
+        self.held.insert(row, false);
+        if let Within::Blob(id) = place.within
+            && !self.is_held(place)?
+            && let Some(content) = self.blob(id)?
+        {
+            let left = content.live.checked_sub(place.len);
+            content.live = left.ok_or_else(|| {
+                PackError::damaged("the index", format!("blob {id} has less than its objects"))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether anybody has these bytes, as of now and the batch.
+    fn is_held(&self, place: &Place) -> Result<bool, PackError> {
+        let from = rows::held_at(place.within, place.offset);
+        let end = prefix_end(&from);
+        let added = self.held.range(from.clone()..).take_while(|(row, _)| row.starts_with(&from));
+        if added.into_iter().any(|(_, is_put)| *is_put) {
+            return Ok(true);
+        }
+        let mut found = false;
+        self.kv.scan(&from, end.as_deref(), &mut |row, _| {
+            found = self.held.get(row) != Some(&false);
+            if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(found)
+    }
+
+    /// What a blob has; `None` of one that there is not: its row went with it.
+    fn blob(&mut self, id: BlobId) -> Result<&mut Option<BlobContent>, PackError> {
+        use std::collections::btree_map::Entry;
+        match self.blobs.entry(id) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => {
+                let row = self.kv.get(&rows::content(id))?;
+                let content = match row {
+                    Some(value) => Some(decode("what a blob has", &value)?),
+                    None => None,
+                };
+                Ok(new.insert(content))
+            }
+        }
+    }
+
+    /// The batch, with the rows of all blobs that it touched.
+    pub(crate) fn finish(mut self) -> Batch {
+        for (id, content) in &self.blobs {
+            if let Some(content) = content {
+                self.batch.put(&rows::content(*id), &encode(content));
+            }
+        }
+        self.batch
+    }
+}

@@ -1,0 +1,110 @@
+//! Where a worker took over: which blobs of those before it there are for it, and for all after it.
+//!
+//! A worker that was superseded learns so at its next upload, and may have one under way. Its successor has built its
+//! index by then. So the successor writes down, before it does anything else, through which blob it knows each of
+//! those before it: later ones are void. A rebuild does not read them, and they are removed.
+//!
+//! # Invariants
+//!
+//! 1. An heir's horizon is written once, before its index, and never changed or removed.
+//! 2. A blob is void if any horizon says so; horizons of later heirs leave out what is void.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use larder_types::codec::{decode, encode};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Backend, Unread};
+use crate::blob::{self, BlobName};
+use crate::bugs::{self, Bug};
+use crate::entry::{BlobId, WorkerId};
+use crate::error::PackError;
+use crate::limits::HORIZON_BYTES_MAX;
+
+/// Prefix of their names.
+const PREFIX: &str = "horizons";
+
+/// Through which blob an heir knows each worker before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Inheritance {
+    pub(crate) last: Vec<BlobId>,
+}
+
+/// All of them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Horizon(BTreeMap<WorkerId, Inheritance>);
+
+impl Horizon {
+    /// Reads those of all workers, and makes that of `worker` if it is missing.
+    pub(crate) async fn establish(backend: &Backend, worker: WorkerId) -> Result<Self, PackError> {
+        let mut horizon = Self::default();
+        for (name, bytes) in backend.names(PREFIX).await? {
+            let heir = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
+            let path = format!("{PREFIX}/{name}");
+            let heir = heir.ok_or_else(|| PackError::damaged(&path, "it is no horizon"))?;
+            horizon.0.insert(WorkerId(heir), read(backend, &path, bytes).await?);
+        }
+        if worker > WorkerId(1) && !horizon.0.contains_key(&worker) {
+            horizon.inherit(backend, worker).await?;
+        }
+        Ok(horizon)
+    }
+
+    /// Takes down what there is of earlier workers.
+    async fn inherit(&mut self, backend: &Backend, heir: WorkerId) -> Result<(), PackError> {
+        let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
+        let names = backend.names(blob::PREFIX).await?;
+        let there = names.iter().filter_map(|(name, _)| BlobName::parse(name)).map(|name| name.id);
+        // Of some that earlier heirs knew there is no blob left.
+        let known = self.0.values().flat_map(|inheritance| inheritance.last.clone());
+        for id in there.chain(known) {
+            if id.worker < heir && self.has(id) {
+                let seq = last.entry(id.worker).or_default();
+                *seq = id.seq.max(*seq);
+            }
+        }
+        let last = last.into_iter().map(|(worker, seq)| BlobId { worker, seq }).collect();
+        let inheritance = Inheritance { last };
+        let path = format!("{PREFIX}/{:016x}", heir.0);
+        let bytes = Bytes::from(encode(&inheritance));
+        let inheritance = match backend.put_new(&path, bytes.clone()).await? {
+            true => inheritance,
+            // A try before came through: that one counts.
+            false => {
+                let bytes = backend.size(&path).await?.unwrap_or(0);
+                read(backend, &path, bytes).await?
+            }
+        };
+        self.0.insert(heir, inheritance);
+        Ok(())
+    }
+
+    /// Whether a blob is there for all that came after its worker.
+    pub(crate) fn has(&self, blob: BlobId) -> bool {
+        if bugs::planted(Bug::HorizonNotKept) {
+            return true;
+        }
+        self.0.iter().filter(|(heir, _)| **heir > blob.worker).all(|(_, inheritance)| {
+            inheritance.last.iter().any(|last| last.worker == blob.worker && blob.seq <= last.seq)
+        })
+    }
+
+    /// The last blob of a worker that its successors know; `None` if it has none, or no heir.
+    pub(crate) fn last(&self, worker: WorkerId) -> Option<u64> {
+        let heirs = self.0.iter().filter(|(heir, _)| **heir > worker);
+        let last = heirs.flat_map(|(_, inheritance)| &inheritance.last);
+        last.filter(|last| last.worker == worker).map(|last| last.seq).min()
+    }
+}
+
+async fn read(backend: &Backend, path: &str, bytes: u64) -> Result<Inheritance, PackError> {
+    if bytes > HORIZON_BYTES_MAX {
+        return Err(PackError::damaged(path, "it is too long for a horizon"));
+    }
+    match backend.read(path, 0..bytes).await {
+        Ok(bytes) => Ok(decode("a horizon", &bytes)?),
+        Err(Unread::Missing) => Err(PackError::damaged(path, "it was listed and is not there")),
+        Err(Unread::Failed(error)) => Err(error),
+    }
+}

@@ -1,0 +1,285 @@
+//! The index from the backend alone: the newest backup, then the footers of later blobs in the order of their names; or
+//! all footers, if there is no backup that can be used.
+//!
+//! 1. List: blobs that are not [void](crate::horizon), backups.
+//! 2. Read the footers, for what they say was [retired](Change::Retired): such blobs may be missing, and are not read.
+//! 3. Replay the others.
+//! 4. [Check](check) that everything that is named is there.
+//!
+//! # Invariants
+//!
+//! 1. A blob that is missing or damaged and was not retired stops it, since what it deleted would come back; unless
+//!    it was told to go on, and then it writes down what that concerns.
+//! 2. What comes out depends on what is in the backend alone: not on whether a backup was used.
+//! 3. A backup that is passed over is removed: the index knows of no key since when the backup may have had it, which
+//!    deletes have to say.
+
+mod check;
+mod footers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use larder_kv::Progress;
+use larder_types::{HybridClock, OpId};
+
+use crate::backend::Backend;
+use crate::backup::{self, Head};
+use crate::blob::{BlobName, FooterReader};
+use crate::entry::{BackupId, BlobId, Change, Run, WorkerId};
+use crate::error::PackError;
+use crate::horizon::Horizon;
+use crate::index::Index;
+use crate::rows::{Applied, BlobRow, RetiredRow};
+use check::Loss;
+use footers::{Footers, Listed};
+
+/// What a rebuild works with.
+pub(crate) struct Rebuild<'a> {
+    pub(crate) backend: &'a Backend,
+    pub(crate) worker: WorkerId,
+    pub(crate) horizon: &'a Horizon,
+    /// Backups whose heads verify, oldest first.
+    pub(crate) backups: &'a [Head],
+    /// The file in which it writes down what is lost, if it may go on without.
+    pub(crate) accept_loss: Option<&'a Path>,
+}
+
+/// What a rebuild gives.
+pub(crate) struct Rebuilt {
+    /// How far the index is, as the worker counts: with the numbers of its own blobs and the greatest clock of all.
+    pub(crate) applied: Applied,
+    /// Backups that may be used again.
+    pub(crate) backups: Vec<Head>,
+}
+
+/// What footers say was retired.
+#[derive(Debug, Default)]
+struct Retirements {
+    told: Vec<Retirement>,
+}
+
+/// What one change says was retired.
+#[derive(Debug)]
+struct Retirement {
+    run: Run,
+    row: RetiredRow,
+    /// The change.
+    op: OpId,
+    /// Backups made before it that may be used all the same.
+    backups: Vec<BackupId>,
+}
+
+impl Retirements {
+    fn of(&self, blob: BlobId) -> Option<&RetiredRow> {
+        self.told.iter().find(|told| told.run.has(blob)).map(|told| &told.row)
+    }
+
+    /// The greatest number of a worker that is known to have been a blob's.
+    fn last(&self, worker: WorkerId) -> u64 {
+        let of = self.told.iter().filter(|told| told.run.worker == worker);
+        of.map(|told| told.run.last).max().unwrap_or(0)
+    }
+
+    /// Whether a backup has all that was not carried on when these were retired.
+    fn allow(&self, head: &Head) -> bool {
+        let later = self.told.iter().filter(|told| told.op > head.op());
+        later.map(|told| &told.backups).all(|backups| backups.contains(&head.id))
+    }
+}
+
+impl Rebuild<'_> {
+    /// Fills an empty index.
+    pub(crate) async fn run(&self, index: &Index) -> Result<Rebuilt, PackError> {
+        let mut backups = self.backups.to_vec();
+        let listed = footers::list(self.backend, self.horizon).await?;
+        while let Some(head) = backups.last() {
+            let later = listed.iter().filter(|blob| blob.name.id >= head.blob()).copied();
+            let mut footers = Footers::new(self.backend, later.collect());
+            let retired = self.retired(&mut footers).await?;
+            if retired.allow(head) && backup::restore(self.backend, index, head).await? {
+                let number = head.id.number;
+                tracing::info!(
+                    backup = number,
+                    blobs = footers.len(),
+                    "the index is rebuilt from a backup"
+                );
+                let applied = self.replay(index, &listed, footers, &retired, Some(head)).await?;
+                return Ok(Rebuilt { applied, backups });
+            }
+            self.backend.remove(&head.id.head_path()).await?;
+            backups.pop();
+        }
+        tracing::info!(blobs = listed.len(), "the index is rebuilt from all blobs");
+        let mut footers = Footers::new(self.backend, listed.clone());
+        let retired = self.retired(&mut footers).await?;
+        let applied = self.replay(index, &listed, footers, &retired, None).await?;
+        Ok(Rebuilt { applied, backups })
+    }
+
+    async fn retired(&self, footers: &mut Footers<'_>) -> Result<Retirements, PackError> {
+        let mut retired = Retirements::default();
+        while let Some((blob, tail)) = footers.next().await? {
+            let Ok(tail) = tail else { continue };
+            for entry in FooterReader::new(&blob.name.path(), &tail)? {
+                let entry = entry?;
+                let op = entry.op(blob.name.id.worker);
+                if let Change::Retired { run, backups } = entry.change {
+                    let row = RetiredRow { retired_ms: entry.clock.ms(), by: blob.name.id };
+                    retired.told.push(Retirement { run, row, op, backups });
+                }
+            }
+        }
+        footers.again();
+        Ok(retired)
+    }
+
+    async fn replay(
+        &self,
+        index: &Index,
+        listed: &[Listed],
+        mut footers: Footers<'_>,
+        retired: &Retirements,
+        backup: Option<&Head>,
+    ) -> Result<Applied, PackError> {
+        let from = backup.map_or(OpId::default(), Head::op);
+        let clock = backup.map_or(HybridClock(0), |head| head.clock);
+        let mut taking = Taking { index, from, last: from, clock };
+        let mut losses = Vec::new();
+        while let Some((blob, tail)) = footers.next().await? {
+            if retired.of(blob.name.id).is_some() {
+                continue;
+            }
+            match tail {
+                Ok(tail) => taking.take(blob, &tail)?,
+                Err(error) => {
+                    // Known, so that it is not taken for one that nothing needs.
+                    index.add_blob(blob.name.id, &blob.row(), None)?;
+                    losses.push(Loss { blob: blob.name.id, error });
+                }
+            }
+        }
+        for blob in listed {
+            self.show(index, blob, retired.of(blob.name.id))?;
+        }
+        let there: BTreeSet<_> = listed.iter().map(|blob| blob.name.id).collect();
+        for blob in self.missing(index, &there, retired, backup)? {
+            // Known likewise, under a name that no blob has.
+            index.add_blob(blob, &BlobRow { created_ms: 0, footer_offset: 0, bytes: 0 }, None)?;
+            losses.push(Loss { blob, error: PackError::Missing { blob } });
+        }
+        check::check(self, index, &there, losses, backup.map(Head::blob))?;
+        Ok(self.applied(&taking, listed, retired, backup))
+    }
+
+    /// The rows of a blob that is in the backend, also of one that was retired: it is to be removed.
+    fn show(
+        &self,
+        index: &Index,
+        blob: &Listed,
+        retired: Option<&RetiredRow>,
+    ) -> Result<(), PackError> {
+        let id = blob.name.id;
+        match retired {
+            Some(row) => {
+                index.add_blob(id, &blob.row(), None)?;
+                index.add_retired(id, row)
+            }
+            // A backup may have seen the end of one that came back since.
+            None if index.blob_content(id)?.is_some() => index.add_blob(id, &blob.row(), None),
+            None => Ok(()),
+        }
+    }
+
+    /// Blobs that should be there and are not.
+    fn missing(
+        &self,
+        index: &Index,
+        there: &BTreeSet<BlobId>,
+        retired: &Retirements,
+        backup: Option<&Head>,
+    ) -> Result<BTreeSet<BlobId>, PackError> {
+        let standing = index.standing()?.into_iter().map(|(id, _)| id);
+        let mut missing: BTreeSet<_> = standing.filter(|id| !there.contains(id)).collect();
+        let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
+        for worker in (1..=self.worker.0).map(WorkerId) {
+            let inherited = self.horizon.last(worker).unwrap_or(0);
+            last.insert(worker, inherited.max(retired.last(worker)));
+        }
+        for id in there {
+            let seq = last.entry(id.worker).or_default();
+            *seq = id.seq.max(*seq);
+        }
+        for (worker, last) in last {
+            // What a backup does not have of those before it was gone before it.
+            let first = match backup.map(Head::blob) {
+                Some(blob) if worker < blob.worker => continue,
+                Some(blob) if worker == blob.worker => blob.seq + 1,
+                _ => 1,
+            };
+            let ids = (first..=last).map(|seq| BlobId { worker, seq });
+            missing.extend(ids.filter(|id| !there.contains(id) && retired.of(*id).is_none()));
+        }
+        Ok(missing)
+    }
+
+    fn applied(
+        &self,
+        taking: &Taking<'_>,
+        listed: &[Listed],
+        retired: &Retirements,
+        backup: Option<&Head>,
+    ) -> Applied {
+        let mut applied = Applied { clock: taking.clock, ..Applied::default() };
+        if taking.last.view.0 == self.worker.0 {
+            applied.seq = taking.last.seq;
+        }
+        // Also of blobs that were retired: their numbers are not given again.
+        let own = listed.iter().map(|blob| blob.name.id).filter(|id| id.worker == self.worker);
+        applied.blob = own.map(|id| id.seq).max().unwrap_or(0).max(retired.last(self.worker));
+        if let Some(head) = backup.filter(|head| head.id.worker == self.worker) {
+            applied.blob = applied.blob.max(head.blob);
+        }
+        Applied { rebuilt: applied.blob, ..applied }
+    }
+}
+
+/// Footers on their way into the index.
+struct Taking<'a> {
+    index: &'a Index,
+    /// The index has everything up to this.
+    from: OpId,
+    last: OpId,
+    clock: HybridClock,
+}
+
+impl Taking<'_> {
+    fn take(&mut self, blob: Listed, tail: &[u8]) -> Result<(), PackError> {
+        let (id, path) = (blob.name.id, blob.name.path());
+        for entry in FooterReader::new(&path, tail)? {
+            let entry = entry?;
+            let op = entry.op(id.worker);
+            if op <= self.from {
+                continue;
+            }
+            if op <= self.last {
+                return Err(PackError::damaged(path, "its changes are older than those before"));
+            }
+            self.last = op;
+            self.clock = self.clock.max(entry.clock);
+            self.index.apply(id, &entry, None)?;
+        }
+        if self.index.unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES {
+            self.index.flush()?;
+            while self.index.maintain()? == Progress::Worked {}
+        }
+        Ok(())
+    }
+}
+
+impl Listed {
+    fn row(&self) -> BlobRow {
+        let BlobName { created_ms, footer_offset, .. } = self.name;
+        BlobRow { created_ms, footer_offset, bytes: self.bytes }
+    }
+}

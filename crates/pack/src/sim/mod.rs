@@ -1,0 +1,37 @@
+//! A packed store under one seed: the production plan, index, log, spool, upload, repacking, removal, backup and rebuild,
+//! over a simulated disk and a backend that fails, with the processes killed at any step.
+//!
+//! In place of threads and tasks one seed chooses what goes on next: the committer takes a group, the uploader or the
+//! housekeeper goes on until its next request, a client asks, a request of long ago takes effect, the process is
+//! killed, the machine loses power, the index or the whole directory is lost. What every client was told is
+//! [kept](model) and compared at every start; so is the index with itself, and in the end what is rebuilt from a
+//! backup with what is rebuilt from footers alone.
+//!
+//! Not here: listeners, reads that are under way while something is removed, uploads of blobs in parts.
+
+mod check;
+mod model;
+mod process;
+mod store;
+mod tests;
+mod world;
+
+use std::cell::Cell;
+
+pub(crate) use store::SimStore;
+
+thread_local! {
+    static RUNNING: Cell<bool> = const { Cell::new(false) };
+    static NOW_MS: Cell<u64> = const { Cell::new(1_700_000_000_000) };
+}
+
+/// Whether a simulation runs on this thread: then nothing runs on another.
+pub(crate) fn is_running() -> bool {
+    RUNNING.get()
+}
+
+/// The simulated time.
+fn now_ms() -> u64 {
+    NOW_MS.set(NOW_MS.get() + 1);
+    NOW_MS.get()
+}

@@ -1,0 +1,284 @@
+//! One run of a worker: the production parts, stepped by hand in place of threads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use larder_env::{Disk, SimDisk};
+use larder_kv::{Batch, FlushReport, Kv, KvError, KvReader, Progress, SimKv, Visit};
+use tokio::sync::watch;
+
+use super::now_ms;
+use crate::backend::Backend;
+use crate::backup::{self, BackupWriter, Backups, Head};
+use crate::committer::{BlobLimits, Committer, Marks, Parts};
+use crate::entry::{Place, Within, WorkerId};
+use crate::error::PackError;
+use crate::horizon::Horizon;
+use crate::housekeeping::{Housekeeping, Kept};
+use crate::index::Index;
+use crate::own::OwnsUnderWay;
+use crate::queue::Queue;
+use crate::readers::Readers;
+use crate::rebuild::Rebuild;
+use crate::recover::{Start, recover};
+use crate::removal::Remover;
+use crate::repack::Repacker;
+use crate::repack::pace::Pace;
+use crate::spool::Spool;
+use crate::sums::verifies;
+use crate::uploader::Uploader;
+
+/// Bytes of bodies at which a blob is full.
+pub(crate) const BLOB_BYTES: u64 = 4000;
+
+/// The rows of an index, which outlive the process.
+pub(crate) struct Rows(pub(crate) Arc<SimKv>);
+
+impl KvReader for Rows {
+    fn get(&self, key: &[u8]) -> Result<Option<bytes::Bytes>, KvError> {
+        self.0.get(key)
+    }
+
+    fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: &mut Visit<'_>) -> Result<(), KvError> {
+        self.0.scan(from, to, visit)
+    }
+}
+
+impl Kv for Rows {
+    fn snapshot(&self) -> Result<Box<dyn KvReader>, KvError> {
+        self.0.snapshot()
+    }
+
+    fn apply(&self, batch: &Batch) -> Result<(), KvError> {
+        self.0.apply(batch)
+    }
+
+    fn flush(&self) -> Result<FlushReport, KvError> {
+        self.0.flush()
+    }
+
+    fn unflushed_bytes(&self) -> u64 {
+        self.0.unflushed_bytes()
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.0.disk_bytes()
+    }
+
+    fn maintain(&self) -> Result<Progress, KvError> {
+        self.0.maintain()
+    }
+}
+
+type Turning = Pin<Box<dyn Future<Output = Result<Kept, PackError>>>>;
+
+/// A process that runs.
+pub(crate) struct Process {
+    pub(crate) worker: WorkerId,
+    pub(crate) index: Arc<Index>,
+    pub(crate) spool: Arc<Spool>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) under_way: Arc<OwnsUnderWay>,
+    pub(crate) committer: Committer,
+    pub(crate) horizon: Horizon,
+    pub(crate) backend: Backend,
+    marks: Arc<Marks>,
+    uploader: Pin<Box<dyn Future<Output = ()>>>,
+    housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
+    turning: Option<Turning>,
+}
+
+impl Process {
+    /// Starts as [`crate::Packer::open`] does, but for who it is.
+    pub(crate) async fn start(
+        worker: WorkerId,
+        disk: Arc<SimDisk>,
+        rows: Arc<SimKv>,
+        backend: Backend,
+    ) -> Result<Self, PackError> {
+        let horizon = Horizon::establish(&backend, worker).await?;
+        let heads = backup::known(&backend, &horizon).await?;
+        let (backups, accept_loss) = (&heads[..], None);
+        let rebuild =
+            Rebuild { backend: &backend, worker, horizon: &horizon, backups, accept_loss };
+        let disk: Arc<dyn Disk> = disk;
+        let (index, applied) = Index::over(Box::new(Rows(rows)))?;
+        if applied.is_none() {
+            index.clear()?;
+        }
+        let start = recover(disk, (index, applied), &rebuild).await?;
+        let Start { index, log, spool, at, backups: heads } = start;
+        let (index, spool, queue) = (Arc::new(index), Arc::new(spool), Arc::<Queue>::default());
+        let (marks, under_way) = (Arc::<Marks>::default(), Arc::<OwnsUnderWay>::default());
+        marks.applied.store(at.lsn, Ordering::Relaxed);
+        let fatal = watch::Sender::new(None);
+        let parts = Parts {
+            queue: queue.clone(),
+            index: index.clone(),
+            spool: spool.clone(),
+            under_way: under_way.clone(),
+            marks: marks.clone(),
+            counters: backend.counters().clone(),
+            fatal: fatal.clone(),
+            now_ms,
+        };
+        let limits = BlobLimits {
+            blob_bytes: BLOB_BYTES,
+            spool_bytes: 8 * BLOB_BYTES,
+            flush_timeout: Duration::from_secs(1 << 30),
+        };
+        let committer = Committer::new(parts, limits, worker, log, at);
+        let uploader = Uploader {
+            backend: backend.clone(),
+            spool: spool.clone(),
+            queue: queue.clone(),
+            worker,
+            fatal,
+        };
+        let housekeeping = housekeeping(&backend, &index, &spool, &queue, worker, &heads, &horizon);
+        Ok(Self {
+            worker,
+            index,
+            spool,
+            queue,
+            under_way,
+            committer,
+            horizon,
+            backend,
+            marks,
+            uploader: Box::pin(uploader.run()),
+            housekeeping: Arc::new(tokio::sync::Mutex::new(housekeeping)),
+            turning: None,
+        })
+    }
+
+    /// What waits first for the committer is done.
+    pub(crate) fn commit(&mut self) -> Result<(), PackError> {
+        self.committer.turn(Some(Instant::now())).map(drop)
+    }
+
+    pub(crate) fn upload(&mut self) {
+        poll(self.uploader.as_mut());
+    }
+
+    /// A step of what is done in the background; what was done, when that ends.
+    pub(crate) fn keep_house(&mut self) -> Option<Result<Kept, PackError>> {
+        let housekeeping = &self.housekeeping;
+        let turning = self.turning.get_or_insert_with(|| {
+            let housekeeping = housekeeping.clone();
+            Box::pin(async move { housekeeping.lock().await.turn(now_ms()).await })
+        });
+        let done = poll(turning.as_mut())?;
+        self.turning = None;
+        Some(done)
+    }
+
+    /// The index becomes durable, and the log behind it may go.
+    pub(crate) fn flush_index(&self) {
+        let applied = self.marks.applied.load(Ordering::Relaxed);
+        self.index.flush().unwrap();
+        self.marks.flushed.store(applied, Ordering::Relaxed);
+    }
+
+    /// The bytes at a place, verified; why not, if not.
+    pub(crate) async fn read(
+        &self,
+        place: &Place,
+        store: &super::SimStore,
+    ) -> Result<Vec<u8>, String> {
+        let (from, to) = (place.offset as usize, (place.offset + place.len) as usize);
+        let bytes = match place.within {
+            _ if place.len == 0 => Vec::new(),
+            Within::Own(own) => store.get(&own.path()).await.ok_or("gone")?[from..to].to_vec(),
+            Within::Blob(id) => {
+                match self.spool.file(id.seq).filter(|_| id.worker == self.worker) {
+                    Some(file) => {
+                        let mut bytes = vec![0; place.len as usize];
+                        file.read_at(place.offset, &mut bytes)
+                            .map_err(|error| error.to_string())?;
+                        bytes
+                    }
+                    None => {
+                        let row =
+                            self.index.blob(id).unwrap().ok_or("the index has no such blob")?;
+                        let blob = store.get(&row.name(id).path()).await;
+                        blob.ok_or_else(|| format!("blob {id} is not there"))?[from..to].to_vec()
+                    }
+                }
+            }
+        };
+        let mut pieces = bytes.chunks(place.sum_bytes.max(1) as usize).enumerate();
+        match pieces.all(|(index, piece)| verifies(place, index as u64, piece)) {
+            true => Ok(bytes),
+            false => Err("its bytes do not verify".to_owned()),
+        }
+    }
+}
+
+fn housekeeping(
+    backend: &Backend,
+    index: &Arc<Index>,
+    spool: &Arc<Spool>,
+    queue: &Arc<Queue>,
+    worker: WorkerId,
+    heads: &[Head],
+    horizon: &Horizon,
+) -> Housekeeping {
+    let (backups, pace) = (Arc::new(Backups::of(heads)), || Pace::new(1 << 30, 1 << 40));
+    let counters = backend.counters();
+    Housekeeping {
+        repacker: Repacker {
+            backend: backend.clone(),
+            index: index.clone(),
+            queue: queue.clone(),
+            counters: counters.clone(),
+            backups: backups.clone(),
+            pace: pace(),
+            below_percent: 80,
+            blob_bytes: BLOB_BYTES,
+            set_aside: BTreeSet::new(),
+        },
+        remover: Remover {
+            backend: backend.clone(),
+            index: index.clone(),
+            spool: spool.clone(),
+            queue: queue.clone(),
+            readers: Arc::<Readers>::default(),
+            counters: counters.clone(),
+            worker,
+            horizon: horizon.clone(),
+            grace: Duration::ZERO,
+            pace: pace(),
+            unwanted: BTreeMap::new(),
+            unasked: 0,
+            vouched: 0,
+        },
+        backups: BackupWriter {
+            backend: backend.clone(),
+            spool: spool.clone(),
+            queue: queue.clone(),
+            counters: counters.clone(),
+            backups,
+            worker,
+            pace: pace(),
+            interval: Duration::from_secs(600),
+            last: tokio::time::Instant::now(),
+            through: 0,
+            tried: 0,
+        },
+        looked: None,
+    }
+}
+
+/// A step of a future. Whoever steps it comes back by itself: there is nobody to wake.
+fn poll<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
+    let waker = std::task::Waker::noop();
+    match future.poll(&mut std::task::Context::from_waker(waker)) {
+        std::task::Poll::Ready(done) => Some(done),
+        std::task::Poll::Pending => None,
+    }
+}

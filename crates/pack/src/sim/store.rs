@@ -1,0 +1,243 @@
+//! A backend that fails as one does: requests that take effect and are answered with an error, or later, or twice;
+//! lists that do not show what is new.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use larder_env::SeededRng;
+use object_store::memory::InMemory;
+use object_store::path::Path as Name;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result,
+};
+use parking_lot::Mutex;
+
+/// The backend of a simulation. What is in it outlives every process.
+#[derive(Debug)]
+pub(crate) struct SimStore {
+    inner: InMemory,
+    state: Mutex<State>,
+}
+
+struct State {
+    rng: SeededRng,
+    /// Nothing fails and everything is seen.
+    is_calm: bool,
+    /// Requests that were answered with an error and have not taken effect yet.
+    late: Vec<Late>,
+    /// Objects that lists do not show yet.
+    unlisted: Vec<Name>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("late", &self.late.len()).finish_non_exhaustive()
+    }
+}
+
+/// An object that is still on its way.
+#[derive(Debug, Clone)]
+struct Late {
+    name: Name,
+    bytes: Bytes,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Done,
+    /// And again later.
+    Twice,
+    Failed,
+    FailedAndDone,
+    FailedAndLate,
+}
+
+impl SimStore {
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        let (late, unlisted) = (Vec::new(), Vec::new());
+        let state = State { rng: SeededRng::new(seed), is_calm: false, late, unlisted };
+        Arc::new(Self { inner: InMemory::new(), state: Mutex::new(state) })
+    }
+
+    pub(crate) fn set_calm(&self, is_calm: bool) {
+        self.state.lock().is_calm = is_calm;
+    }
+
+    /// Lets a request take effect that was answered long ago; false if there is none.
+    pub(crate) async fn let_one_come_late(&self) -> bool {
+        let Late { name, bytes } = {
+            let mut state = self.state.lock();
+            let number = state.late.len() as u64;
+            if number == 0 {
+                return false;
+            }
+            let at = state.rng.below(number) as usize;
+            state.late.swap_remove(at)
+        };
+        self.set(name.as_ref(), bytes).await;
+        true
+    }
+
+    /// Lists show everything from now on.
+    pub(crate) fn catch_up(&self) {
+        self.state.lock().unlisted.clear();
+    }
+
+    pub(crate) async fn names(&self, prefix: &str) -> Vec<String> {
+        let found = self.inner.list(Some(&Name::from(prefix)));
+        let mut names: Vec<_> =
+            found.map_ok(|object| object.location.to_string()).try_collect().await.unwrap();
+        names.sort();
+        names
+    }
+
+    pub(crate) async fn get(&self, name: &str) -> Option<Bytes> {
+        self.inner.get(&Name::from(name)).await.ok()?.bytes().await.ok()
+    }
+
+    pub(crate) async fn set(&self, name: &str, bytes: Bytes) {
+        self.inner.put(&Name::from(name), bytes.into()).await.unwrap();
+    }
+
+    pub(crate) async fn remove(&self, name: &str) {
+        self.inner.delete(&Name::from(name)).await.unwrap();
+    }
+
+    fn fate(&self) -> Fate {
+        let mut state = self.state.lock();
+        if state.is_calm {
+            return Fate::Done;
+        }
+        match state.rng.below(20) {
+            0 => Fate::Failed,
+            1 => Fate::FailedAndDone,
+            2 => Fate::FailedAndLate,
+            3 => Fate::Twice,
+            _ => Fate::Done,
+        }
+    }
+
+    /// The request is on its way: others go on meanwhile.
+    async fn travel(&self) {
+        let steps = {
+            let mut state = self.state.lock();
+            if state.is_calm { 0 } else { state.rng.below(3) }
+        };
+        for _ in 0..steps {
+            let mut is_first = true;
+            std::future::poll_fn(|_| match std::mem::take(&mut is_first) {
+                true => std::task::Poll::Pending,
+                false => std::task::Poll::Ready(()),
+            })
+            .await;
+        }
+    }
+
+    async fn write(&self, name: &Name, bytes: Bytes) -> Result<()> {
+        self.travel().await;
+        let fate = self.fate();
+        if matches!(fate, Fate::Done | Fate::Twice | Fate::FailedAndDone) {
+            {
+                let mut state = self.state.lock();
+                if !state.is_calm && state.rng.one_in(3) {
+                    state.unlisted.push(name.clone());
+                }
+            }
+            self.set(name.as_ref(), bytes.clone()).await;
+        }
+        if matches!(fate, Fate::Twice | Fate::FailedAndLate) {
+            self.state.lock().late.push(Late { name: name.clone(), bytes });
+        }
+        match fate {
+            Fate::Done | Fate::Twice => Ok(()),
+            _ => Err(Error::Generic { store: "sim", source: "timed out".into() }),
+        }
+    }
+}
+
+impl fmt::Display for SimStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a simulated store")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for SimStore {
+    async fn put_opts(
+        &self,
+        name: &Name,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        if options.mode == PutMode::Create {
+            return self.inner.put_opts(name, payload, options).await;
+        }
+        let bytes = Bytes::from(payload);
+        self.write(name, bytes).await?;
+        Ok(PutResult { e_tag: None, version: None, extensions: Default::default() })
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        _name: &Name,
+        _options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        panic!("blobs of a simulation are small")
+    }
+
+    async fn get_opts(&self, name: &Name, options: GetOptions) -> Result<GetResult> {
+        self.travel().await;
+        if matches!(self.fate(), Fate::Failed) {
+            return Err(Error::Generic { store: "sim", source: "timed out".into() });
+        }
+        self.inner.get_opts(name, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        names: BoxStream<'static, Result<Name>>,
+    ) -> BoxStream<'static, Result<Name>> {
+        // A stream outlives the borrow of this store: its fate is decided at once.
+        let fate = self.fate();
+        let inner = self.inner.delete_stream(names);
+        match fate {
+            Fate::Failed | Fate::FailedAndLate => {
+                let error = Error::Generic { store: "sim", source: "timed out".into() };
+                stream::once(async { Err(error) }).boxed()
+            }
+            Fate::FailedAndDone => inner
+                .map(|_| Err(Error::Generic { store: "sim", source: "timed out".into() }))
+                .boxed(),
+            Fate::Done | Fate::Twice => inner,
+        }
+    }
+
+    fn list(&self, prefix: Option<&Name>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let unlisted = {
+            let state = self.state.lock();
+            if state.is_calm { Vec::new() } else { state.unlisted.clone() }
+        };
+        let listed = self.inner.list(prefix);
+        listed
+            .try_filter(move |object| {
+                let is_seen = !unlisted.contains(&object.location);
+                async move { is_seen }
+            })
+            .boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Name>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Name, to: &Name, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}

@@ -1,0 +1,84 @@
+//! Seeds that must pass, and planted faults that must be found.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::world::World;
+use super::{NOW_MS, RUNNING};
+use crate::bugs::{Bug, plant};
+
+/// Steps of one run.
+const STEPS: u64 = 1500;
+/// Seeds of every run of the tests; `LARDER_PACK_SEEDS` has more run by hand.
+const SEEDS: u64 = 40;
+/// Seeds within which each planted fault must be found.
+const SEEDS_OF_BUGS: u64 = 400;
+
+/// Runs one seed; gives how often the index was rebuilt from the backend.
+fn run(seed: u64) -> u64 {
+    RUNNING.set(true);
+    NOW_MS.set(1_700_000_000_000);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let rebuilds = runtime.unwrap().block_on(async {
+        let mut world = World::new(seed).await;
+        world.run(STEPS).await;
+        world.rebuilds
+    });
+    RUNNING.set(false);
+    rebuilds
+}
+
+#[test]
+fn whatever_fails_what_was_answered_is_there_and_nothing_comes_back() {
+    let more = std::env::var("LARDER_PACK_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    let mut rebuilds = 0;
+    for seed in 0..more.unwrap_or(SEEDS) {
+        let ran = catch_unwind(AssertUnwindSafe(|| run(seed)));
+        rebuilds += ran.unwrap_or_else(|_| panic!("seed {seed} failed"));
+    }
+    assert!(rebuilds > SEEDS, "runs that lose nothing show nothing");
+}
+
+fn is_found(bug: Bug) {
+    plant(Some(bug));
+    let found =
+        (0..SEEDS_OF_BUGS).find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err());
+    plant(None);
+    RUNNING.set(false);
+    assert!(found.is_some(), "{bug:?} was not found in {SEEDS_OF_BUGS} seeds");
+}
+
+#[test]
+fn a_swap_without_compare_is_found() {
+    is_found(Bug::SwapWithoutCompare);
+}
+
+#[test]
+fn a_removal_before_the_upload_is_found() {
+    is_found(Bug::RemoveBeforeUpload);
+}
+
+#[test]
+fn deletes_that_are_not_carried_are_found() {
+    is_found(Bug::DeletesNotCarried);
+}
+
+#[test]
+fn a_backup_ahead_of_its_blobs_is_found() {
+    is_found(Bug::BackupAheadOfBlobs);
+}
+
+#[test]
+fn a_horizon_that_is_not_kept_is_found() {
+    is_found(Bug::HorizonNotKept);
+}
+
+#[test]
+fn a_rebuild_that_is_forgotten_is_found() {
+    is_found(Bug::RebuiltForgotten);
+}
+
+#[test]
+fn backups_that_are_not_counted_are_found() {
+    is_found(Bug::BackupsNotCounted);
+}

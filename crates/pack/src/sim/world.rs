@@ -1,0 +1,489 @@
+//! What happens, and what is compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_env::{SeededRng, SimDisk};
+use larder_kv::SimKv;
+use larder_objects::{CompleteOptions, NamedPart, UploadOptions};
+use larder_types::limits::SUM_BYTES;
+use larder_types::{Attributes, BucketName, Condition, ETag, ObjectKey, UploadId};
+use tokio::sync::oneshot;
+
+use super::check::{check_counts, found, places};
+use super::model::{Effect, History, Open, State};
+use super::process::{Process, Rows};
+use super::store::SimStore;
+use crate::backend::Backend;
+use crate::backup;
+use crate::entry::{BlobId, Content, OwnId, Within, WorkerId};
+use crate::error::PackError;
+use crate::housekeeping::Kept;
+use crate::index::Index;
+use crate::plan::{Body, Description, Done, Source, Target, Wish};
+use crate::queue::{Answer, Request};
+use crate::rebuild::Rebuild;
+use crate::sums::BodySums;
+
+/// Keys that clients use.
+const KEYS: u64 = 7;
+/// Bytes of the largest value.
+const VALUE_BYTES_MAX: u64 = 700;
+
+/// A wish that was not answered yet, and what it does.
+struct Pending {
+    answer: oneshot::Receiver<Answer>,
+    effect: Effect,
+}
+
+/// Everything there is.
+pub(super) struct World {
+    rng: SeededRng,
+    store: Arc<SimStore>,
+    disk: Arc<SimDisk>,
+    rows: Arc<SimKv>,
+    process: Option<Process>,
+    worker: WorkerId,
+    history: History,
+    pending: Vec<Pending>,
+    /// Of a process that ended: whether they were taken is not known.
+    in_doubt: Vec<Effect>,
+    values: u64,
+    owns: u64,
+    pub(super) rebuilds: u64,
+}
+
+pub(super) fn bucket() -> BucketName {
+    BucketName::new("first").unwrap()
+}
+
+fn target(key: &str) -> Target {
+    Target { bucket: bucket(), key: ObjectKey::new(key).unwrap() }
+}
+
+/// The bytes of a value: no two have the same.
+pub(super) fn bytes_of(value: u64) -> Vec<u8> {
+    let mut rng = SeededRng::new(value);
+    let len = 1 + rng.below(VALUE_BYTES_MAX) as usize;
+    let mut bytes = value.to_le_bytes().to_vec();
+    bytes.resize(8 + len, value as u8);
+    bytes
+}
+
+fn etag(value: u64) -> ETag {
+    ETag::Md5((u128::from(value) << 64 | 7).to_le_bytes())
+}
+
+fn description(value: u64) -> Description {
+    Description { etag: etag(value), checksum: None, attributes: Attributes::default() }
+}
+
+impl World {
+    pub(super) async fn new(seed: u64) -> Self {
+        let mut rng = SeededRng::new(seed);
+        let (store, disk) = (SimStore::new(rng.next_u64()), SimDisk::new(rng.next_u64(), 1 << 30));
+        let (rows, worker) = (Arc::<SimKv>::default(), WorkerId(0));
+        let (history, pending, in_doubt) = (History::default(), Vec::new(), Vec::new());
+        let mut world = Self {
+            rng,
+            store,
+            disk,
+            rows,
+            process: None,
+            worker,
+            history,
+            pending,
+            in_doubt,
+            values: 0,
+            owns: 0,
+            rebuilds: 0,
+        };
+        world.claim().await;
+        world.start().await;
+        world.push(Wish::MakeBucket { name: bucket(), location: None }, None);
+        world.commit().await;
+        // The first blob has the bucket: without it there is nothing to come back to.
+        world.seal();
+        world.store.set_calm(true);
+        world.until_uploaded().await;
+        world.store.set_calm(false);
+        world
+    }
+
+    pub(super) async fn run(&mut self, steps: u64) {
+        for _ in 0..steps {
+            self.step().await;
+            // Longer than any pause between two tries.
+            tokio::time::advance(Duration::from_secs(31)).await;
+        }
+        self.heal().await;
+    }
+
+    async fn step(&mut self) {
+        match self.rng.below(200) {
+            0..60 => self.ask().await,
+            60..110 => self.commit().await,
+            110..140 => self.process().upload(),
+            140..180 => {
+                if let Some(Err(PackError::Superseded { .. })) = self.process().keep_house() {
+                    panic!("the owner is superseded by nobody");
+                }
+            }
+            180..186 => self.seal(),
+            186..190 => {
+                self.store.let_one_come_late().await;
+            }
+            190..192 => self.store.catch_up(),
+            192..194 => self.process().flush_index(),
+            194 => self.disk.power_off_after(1 + self.rng.below(20)),
+            195 => self.end(|disk| disk.kill()).await,
+            196 => self.end(|disk| disk.crash()).await,
+            197 if self.rng.one_in(2) => {
+                self.stop(|disk| disk.crash());
+                self.rows = Arc::default();
+                self.start().await;
+            }
+            198 if self.rng.one_in(2) => self.lose_directory().await,
+            _ => {}
+        }
+    }
+
+    fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("a process runs")
+    }
+
+    fn value(&mut self) -> u64 {
+        self.values += 1;
+        self.values
+    }
+
+    /// A client wants something.
+    async fn ask(&mut self) {
+        let key = format!("k{}", self.rng.below(KEYS));
+        let (now, condition) = (&self.history.now, Condition::default());
+        let uploads: Vec<_> =
+            now.uploads.iter().map(|(upload, open)| (*upload, open.clone())).collect();
+        let upload = match uploads.len() as u64 {
+            0 => None,
+            some => Some(uploads[self.rng.below(some) as usize].clone()),
+        };
+        let (wish, effect) = match (self.rng.below(20), upload) {
+            (0..8, _) => {
+                let value = self.value();
+                let (target, body) = (target(&key), packed(value));
+                let description = description(value);
+                let effect = Effect::Set { key, values: vec![value] };
+                (Wish::Put { target, description, condition, body }, effect)
+            }
+            (8, _) => {
+                let value = self.value();
+                let body = self.own(value).await;
+                let (target, description) = (target(&key), description(value));
+                let effect = Effect::Set { key, values: vec![value] };
+                (Wish::Put { target, description, condition, body }, effect)
+            }
+            (9..13, _) => {
+                let target = target(&key);
+                (Wish::Delete { target, condition }, Effect::Remove { key })
+            }
+            (13 | 14, _) => match self.link(&key) {
+                Some(linked) => linked,
+                None => return,
+            },
+            (15, _) => {
+                let options = UploadOptions::default();
+                let wish = Wish::BeginUpload { target: target(&key), options };
+                (wish, Effect::Begin { upload: None, key })
+            }
+            (16 | 17, Some((upload, open))) => {
+                let (number, value) = (1 + self.rng.below(3) as u16, self.value());
+                let body = if self.rng.one_in(4) { self.own(value).await } else { packed(value) };
+                let (target, description) = (target(&open.key), description(value));
+                let wish = Wish::PutPart { target, upload, number, description, body };
+                (wish, Effect::Part { upload, number, value })
+            }
+            (18, Some((upload, open))) => match self.complete(upload, &open) {
+                Some(completed) => completed,
+                None => return,
+            },
+            (19, Some((upload, open))) => {
+                let wish = Wish::Abort { target: target(&open.key), upload };
+                (wish, Effect::Abort { upload })
+            }
+            _ => return,
+        };
+        self.push(wish, Some(effect));
+    }
+
+    fn link(&mut self, to: &str) -> Option<(Wish, Effect)> {
+        let from = format!("k{}", self.rng.below(KEYS));
+        let values = self.history.now.objects.get(&from)?.clone();
+        let source = target(&from);
+        let index = &self.process.as_ref()?.index;
+        let id = index.bucket_id(&bucket())?;
+        let version = index.version(id, &source.key).unwrap()?;
+        let [value] = values[..] else { return None };
+        if matches!(version.content, Content::Parts { .. }) || from == to {
+            return None;
+        }
+        let source = Source { bucket: id, target: source, op: version.op };
+        let (description, condition) = (description(value), Condition::default());
+        let wish = Wish::Link { target: target(to), description, condition, source };
+        Some((wish, Effect::Set { key: to.to_owned(), values }))
+    }
+
+    fn complete(&mut self, upload: UploadId, open: &Open) -> Option<(Wish, Effect)> {
+        // One of them: all but the last would have to be large.
+        let chosen = self.rng.below(open.parts.len().max(1) as u64) as usize;
+        let (number, value) = open.parts.iter().nth(chosen)?;
+        let part = NamedPart { number: *number, etag: etag(*value).text(), checksum: None };
+        let (values, parts) = (vec![*value], vec![part]);
+        let options = CompleteOptions { parts, ..CompleteOptions::default() };
+        let wish = Wish::Complete { target: target(&open.key), upload, options };
+        Some((wish, Effect::Complete { upload, key: open.key.clone(), values }))
+    }
+
+    /// A body that is an object of its own already.
+    async fn own(&mut self, value: u64) -> Body {
+        self.owns += 1;
+        let id = OwnId { worker: self.worker, run: 1, number: self.owns };
+        let under_way = self.process().under_way.enter(id);
+        let bytes = Bytes::from(bytes_of(value));
+        let sums = BodySums::of(value, SUM_BYTES, std::slice::from_ref(&bytes));
+        self.store.set(&id.path(), bytes).await;
+        Body::There { place: sums.placed(Within::Own(id), 0), _under_way: under_way }
+    }
+
+    fn push(&mut self, wish: Wish, effect: Option<Effect>) {
+        let (reply, answer) = oneshot::channel();
+        self.process().queue.push(Request::Change { wish: Box::new(wish), reply }).unwrap();
+        self.pending.extend(effect.map(|effect| Pending { answer, effect }));
+    }
+
+    fn seal(&mut self) {
+        let (reply, _nobody_waits) = oneshot::channel();
+        self.process().queue.push(Request::Seal { reply }).unwrap();
+    }
+
+    /// The committer does what waits first; clients hear of it.
+    async fn commit(&mut self) {
+        let committed = self.process().commit();
+        self.hear();
+        if committed.is_err() {
+            // The power went.
+            self.end(|_| {}).await;
+        }
+    }
+
+    fn hear(&mut self) {
+        let worker = self.worker;
+        let history = &mut self.history;
+        self.pending.retain_mut(|pending| match pending.answer.try_recv() {
+            Ok(Ok((done, seq))) => {
+                if let (Effect::Begin { upload, .. }, Done::Upload(id)) =
+                    (&mut pending.effect, done)
+                {
+                    *upload = Some(id);
+                }
+                history.push(BlobId { worker, seq }, pending.effect.clone());
+                false
+            }
+            Ok(Err(_refused)) => false,
+            Err(oneshot::error::TryRecvError::Empty) => true,
+            // A process that cannot go on: what it was about to do is in doubt.
+            Err(oneshot::error::TryRecvError::Closed) => true,
+        });
+    }
+
+    /// The process ends, and another one starts.
+    async fn end(&mut self, how: impl Fn(&SimDisk)) {
+        self.stop(how);
+        self.start().await;
+    }
+
+    fn stop(&mut self, how: impl Fn(&SimDisk)) {
+        how(&self.disk);
+        self.process = None;
+        self.hear();
+        self.in_doubt.extend(self.pending.drain(..).map(|pending| pending.effect));
+        self.disk = self.disk.reopen();
+        self.rows.crash();
+    }
+
+    async fn start(&mut self) {
+        self.store.set_calm(true);
+        let backend = Backend::over(self.store.clone());
+        let (disk, rows) = (self.disk.clone(), self.rows.clone());
+        let started = Process::start(self.worker, disk, rows, backend).await;
+        self.process = Some(started.unwrap_or_else(|error| panic!("no start: {error}")));
+        self.settle().await;
+        self.compare().await;
+        self.store.set_calm(false);
+    }
+
+    async fn claim(&mut self) {
+        self.worker = WorkerId(self.worker.0 + 1);
+        self.store.set(&format!("claims/{:016x}", self.worker.0), Bytes::from_static(b"x")).await;
+    }
+
+    /// Everything but the backend is gone, and another worker takes over.
+    async fn lose_directory(&mut self) {
+        self.stop(|disk| disk.crash());
+        self.in_doubt.clear();
+        let old = self.worker;
+        self.claim().await;
+        (self.disk, self.rows) = (SimDisk::new(self.rng.next_u64(), 1 << 30), Arc::default());
+        let names = self.store.names("blobs").await;
+        let parse = |name: &String| crate::blob::BlobName::parse(name.strip_prefix("blobs/")?);
+        let ids = names.iter().filter_map(parse).map(|name| name.id);
+        let last = ids.filter(|id| id.worker == old).map(|id| id.seq).max();
+        self.history.cut_after(BlobId { worker: old, seq: last.unwrap_or(0) });
+        self.rebuilds += 1;
+        self.start().await;
+    }
+
+    /// Finds out which of the changes in doubt were taken: they are in the last blob.
+    async fn settle(&mut self) {
+        let found = self.found().await;
+        let standing = self.process().index.standing().unwrap();
+        let last = standing.last().map_or(BlobId::default(), |(id, _)| *id);
+        for mut effect in std::mem::take(&mut self.in_doubt) {
+            let now = &self.history.now;
+            let is_taken = match &mut effect {
+                Effect::Set { key, values } => found.objects.get(key) == Some(values),
+                Effect::Remove { key } => !found.objects.contains_key(key),
+                Effect::Begin { upload, key } => {
+                    let new = found
+                        .uploads
+                        .iter()
+                        .find(|(id, open)| !now.uploads.contains_key(id) && open.key == *key);
+                    *upload = new.map(|(id, _)| *id);
+                    upload.is_some()
+                }
+                Effect::Part { upload, number, value } => {
+                    let open = found.uploads.get(upload);
+                    open.is_some_and(|open| open.parts.get(number) == Some(value))
+                }
+                Effect::Complete { upload, key, values } => {
+                    !found.uploads.contains_key(upload) && found.objects.get(key) == Some(values)
+                }
+                Effect::Abort { upload } => !found.uploads.contains_key(upload),
+            };
+            let is_possible = match &effect {
+                Effect::Part { upload, .. }
+                | Effect::Complete { upload, .. }
+                | Effect::Abort { upload } => now.uploads.contains_key(upload),
+                _ => true,
+            };
+            if is_taken && is_possible {
+                self.history.push(last, effect);
+            }
+        }
+    }
+
+    /// What there is equals what clients were told.
+    async fn compare(&mut self) {
+        let found = self.found().await;
+        assert_eq!(found, self.history.now, "worker {}", self.worker);
+        let process = self.process();
+        check_counts(&process.index);
+    }
+
+    async fn found(&self) -> State {
+        let process = self.process.as_ref().expect("a process runs");
+        found(process, &process.index, &self.store).await
+    }
+
+    async fn until_uploaded(&mut self) {
+        for _ in 0..1000 {
+            self.commit().await;
+            self.process().upload();
+            tokio::time::advance(Duration::from_secs(31)).await;
+            if self.process().spool.waiting() == 0 {
+                return;
+            }
+        }
+        panic!("blobs wait for ever");
+    }
+
+    /// Nothing fails any more: everything must come to rest, and be the same however it is rebuilt.
+    async fn heal(&mut self) {
+        self.end(|disk| disk.kill()).await;
+        self.store.set_calm(true);
+        while self.store.let_one_come_late().await {}
+        self.store.catch_up();
+        let mut idle = 0;
+        for step in 0..3000 {
+            if step % 50 == 0 {
+                self.seal();
+            }
+            self.commit().await;
+            self.process().upload();
+            match self.process().keep_house() {
+                Some(Ok(kept)) if kept == Kept::default() => idle += 1,
+                Some(Ok(_)) => idle = 0,
+                Some(Err(error)) => panic!("housekeeping fails though nothing else does: {error}"),
+                None => {}
+            }
+            tokio::time::advance(Duration::from_secs(31)).await;
+            if idle > 3 && self.process().spool.waiting() == 0 {
+                break;
+            }
+        }
+        assert!(idle > 3, "housekeeping does not come to rest");
+        self.compare().await;
+        self.check_rest().await;
+        self.rebuild("from the last backup").await;
+        for name in self.store.names("backups").await.into_iter().rev() {
+            self.store.remove(&name).await;
+            self.rebuild("from a backup before, or from footers").await;
+        }
+        self.rebuilds += 1;
+    }
+
+    /// The backend has what is needed and nothing else.
+    async fn check_rest(&mut self) {
+        let index = self.process().index.clone();
+        let standing: BTreeSet<_> =
+            index.standing().unwrap().into_iter().map(|(id, _)| id).collect();
+        let there = self.store.names("blobs").await.len();
+        assert_eq!(there, standing.len(), "blobs that nothing needs are gone");
+        let mut owns = BTreeSet::new();
+        for place in places(&index).into_keys() {
+            if let Within::Own(own) = place.0 {
+                owns.insert(own.path());
+            }
+        }
+        let there: BTreeSet<_> = self.store.names("objects").await.into_iter().collect();
+        assert_eq!(there, owns, "objects that nothing names are gone");
+        for (id, content) in index.standing().unwrap() {
+            assert!(content.live * 100 >= content.end * 80, "blob {id} was not repacked");
+        }
+    }
+
+    /// An index that is made from what the backend has equals that of the process.
+    async fn rebuild(&mut self, how: &str) {
+        let process = self.process.as_ref().expect("a process runs");
+        let (backend, horizon) = (&process.backend, &process.horizon);
+        let heads = backup::known(backend, horizon).await.unwrap();
+        let rebuild =
+            Rebuild { backend, worker: self.worker, horizon, backups: &heads, accept_loss: None };
+        let (index, _) = Index::over(Box::new(Rows(Arc::default()))).unwrap();
+        rebuild.run(&index).await.unwrap_or_else(|error| panic!("no rebuild {how}: {error}"));
+        assert_eq!(found(process, &index, &self.store).await, self.history.now, "rebuilt {how}");
+        check_counts(&index);
+        let live = |index: &Index| -> BTreeMap<_, _> {
+            let all = index.standing().unwrap().into_iter();
+            all.map(|(id, content)| (id, content.live)).collect()
+        };
+        assert_eq!(live(&index), live(&process.index), "live shares, rebuilt {how}");
+    }
+}
+
+fn packed(value: u64) -> Body {
+    let pieces = vec![Bytes::from(bytes_of(value))];
+    let sums = BodySums::of(value, SUM_BYTES, &pieces);
+    Body::Packed { pieces, sums }
+}
