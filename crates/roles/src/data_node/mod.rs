@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_protocol::limits::SERVER_BEAT_MS;
+use larder_protocol::limits::{NO_ROOM_MS, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::Topology;
 use larder_types::{BootId, DiskId, ServerId};
@@ -107,26 +107,31 @@ impl DataNode {
     pub async fn watch_space(&self) {
         let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut since_said_ms = None;
+        let (mut is_told, mut silent_ms, mut room_ms) = (false, 0, 0);
         loop {
             ticks.tick().await;
             self.server.measure_free_space();
             if !self.server.lacks_room() {
-                since_said_ms = None;
+                room_ms += TICK_MS;
+                // Near the bound a single write or delete tips it: that is not told each time.
+                if is_told && room_ms >= NO_ROOM_MS {
+                    is_told = false;
+                    tracing::info!(disk = self.name, "the disk has room again");
+                }
                 continue;
             }
-            if since_said_ms.is_none() {
+            if !is_told {
                 tracing::warn!(
                     disk = self.name,
                     "the disk has no room for more: puts go elsewhere"
                 );
             }
-            let silent_ms = since_said_ms.unwrap_or(SERVER_BEAT_MS) + TICK_MS;
-            since_said_ms = Some(silent_ms);
-            if silent_ms >= SERVER_BEAT_MS {
-                since_said_ms = Some(0);
+            if !is_told || silent_ms >= SERVER_BEAT_MS {
+                silent_ms = 0;
                 self.managers.say(ServerMessage::NoRoom(self.boot(), self.disk));
             }
+            (is_told, room_ms) = (true, 0);
+            silent_ms += TICK_MS;
         }
     }
 
