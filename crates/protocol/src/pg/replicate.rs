@@ -324,10 +324,10 @@ impl Pg {
         self.message(to, message, out);
     }
 
-    /// Whether all other members follow by the log, and nobody else does.
+    /// Whether all other members follow by the log. One that was let go as a learner follows too, until the view ends.
     pub(super) fn all_follow(&self) -> bool {
-        let follows = |it: &Follower| it.counts && it.copies.is_none();
-        self.followers.len() + 1 == self.members.len() && self.followers.values().all(follows)
+        let follows = |it: &&Follower| it.counts && it.copies.is_none();
+        self.followers.values().filter(follows).count() + 1 == self.members.len()
     }
 
     /// Repeats what may have been lost on the way.
