@@ -28,7 +28,7 @@ use super::{ROLES, RootKeys, node_of, roles_at, server_name};
 use crate::identity::roles_of;
 use crate::limits::{ADMIT_MAX, PEER_NAME_BYTES_MAX, PEERS_MAX};
 use crate::managers::{Managers, ManagersClient};
-use crate::quorum::{Manager, Seat, admission_of};
+use crate::quorum::{Manager, Published, Seat, admission_of};
 
 /// A meta server's share of the PGs: machines are equal.
 const WEIGHT: Weight = Weight(100);
@@ -51,6 +51,7 @@ impl Admission {
         Self::Here(Box::new(Admitter {
             authority: manager.authority().clone(),
             managers: manager.managers().clone(),
+            maps: manager.maps(),
             seat: manager.seat(),
             root,
             certificate_life,
@@ -114,6 +115,8 @@ fn log(address: SocketAddr, node: &str, answer: &Answer) {
 pub struct Admitter {
     authority: AuthorityCell,
     managers: Arc<ManagersClient>,
+    /// Not the client's, which may be older: a machine whose servers were just removed is let in.
+    maps: watch::Receiver<Arc<Published>>,
     seat: watch::Receiver<Seat>,
     root: RootKeys,
     certificate_life: Duration,
@@ -141,7 +144,8 @@ impl Admitter {
         let Some(authority) = self.authority.get() else {
             return Err(not_now("the leading manager has not the authority's key yet"));
         };
-        let places = places_in(&self.managers.map(), knock)?;
+        let now = self.maps.borrow().clone();
+        let places = places_in(&now.map, knock)?;
         let mut servers = places.known;
         servers.extend(self.agree_on(places.new).await?);
         let mut signed = Vec::new();
@@ -152,7 +156,7 @@ impl Admitter {
             let certificate = certificate.map_err(|error| not_now(&error.to_string()))?;
             signed.push(Place { role, server, certificate });
         }
-        let managers = managers_in(&self.managers.map());
+        let managers = managers_in(&self.maps.borrow().map);
         let (authority, root) = (authority.certificate().to_vec(), self.root.clone());
         Ok(Welcome { authority, servers: signed, managers, root })
     }
@@ -183,12 +187,11 @@ impl Admitter {
             };
             agreed.push((role, id));
         }
-        let mut versions = self.managers.versions();
-        let shown = |map: &Topology| agreed.iter().all(|(_, id)| map.servers.contains_key(id));
-        while !shown(&self.managers.map()) {
-            let changed = versions.changed().await;
-            changed.map_err(|_gone| not_now("this manager stops"))?;
-        }
+        let shown = |it: &Arc<Published>| {
+            agreed.iter().all(|(_, server)| it.map.servers.contains_key(server))
+        };
+        let mut maps = self.maps.clone();
+        maps.wait_for(shown).await.map_err(|_gone| not_now("this manager stops"))?;
         Ok(agreed)
     }
 

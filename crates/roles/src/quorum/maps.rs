@@ -8,8 +8,8 @@ use larder_types::codec::encode;
 
 /// One version of the map.
 #[derive(Debug, Default)]
-pub(super) struct Published {
-    pub(super) map: Topology,
+pub(crate) struct Published {
+    pub(crate) map: Topology,
     encoded: OnceLock<Bytes>,
 }
 

@@ -68,7 +68,7 @@ use authority::{Asking, Keeper};
 use disk::QuorumDisk;
 use driver::{Driver, Outlets};
 use handler::Desk;
-use maps::Published;
+pub(crate) use maps::Published;
 use member::Member;
 use membership::named_in;
 use tokens::{Admitted, Issuer, TokenBook};
@@ -213,6 +213,11 @@ impl Manager {
     #[must_use]
     pub fn seat(&self) -> watch::Receiver<Seat> {
         self.seat.clone()
+    }
+
+    /// The map as this manager has applied it: where it leads, whatever was answered is in it.
+    pub(crate) fn maps(&self) -> watch::Receiver<Arc<Published>> {
+        self.issuer.maps.clone()
     }
 
     /// The authority, once it is here.
