@@ -108,8 +108,6 @@ fn how(flags: i32) -> How {
     let access = OpenFlags(flags).acc_mode();
     let writes = access != OpenAccMode::O_RDONLY;
     How {
-        // The kernel reads the rest of a page of which a program writes a part.
-        reads: true,
         writes,
         empties: writes && flags & libc::O_TRUNC != 0,
         is_new: flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0,

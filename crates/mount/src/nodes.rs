@@ -35,6 +35,8 @@ struct Node<F> {
     version: Option<HybridClock>,
     /// What is open of it, and how often.
     open: Option<(F, usize)>,
+    /// Another client replaced it: what is written to it from then on has no place, and must not be lost in silence.
+    superseded: bool,
 }
 
 /// The nodes. `F` is what is kept of an open file, shared by all that opened it.
@@ -55,7 +57,7 @@ impl<F: Clone> Default for Nodes<F> {
 impl<F: Clone> Nodes<F> {
     fn with_room_for(max: usize) -> Self {
         let path = Some(TreePath::root());
-        let root = Node { path, lookups: 1, version: None, open: None };
+        let root = Node { path, lookups: 1, version: None, open: None, superseded: false };
         Self {
             nodes: HashMap::from([(ROOT, root)]),
             paths: BTreeMap::from([(TreePath::root(), ROOT)]),
@@ -137,7 +139,7 @@ impl<F: Clone> Nodes<F> {
                 node.lookups += 1;
                 return Ok(ino);
             }
-            self.detach(ino);
+            self.supersede(path);
         }
         self.make(path, version)
     }
@@ -155,7 +157,8 @@ impl<F: Clone> Nodes<F> {
         }
         let ino = Ino(self.next);
         self.next += 1;
-        let node = Node { path: Some(path.clone()), lookups: 1, version, open: None };
+        let node =
+            Node { path: Some(path.clone()), lookups: 1, version, open: None, superseded: false };
         self.nodes.insert(ino, node);
         let before = self.paths.insert(path.clone(), ino);
         assert!(before.is_none(), "a path has one node");
@@ -200,7 +203,21 @@ impl<F: Clone> Nodes<F> {
         }
     }
 
-    /// What was at the path is deleted or replaced.
+    /// What this mount knew at the path is not there: another client deleted or replaced it.
+    pub fn supersede(&mut self, path: &TreePath) {
+        if let Some(ino) = self.at(path) {
+            self.nodes.get_mut(&ino).expect("a path's node is there").superseded = true;
+            self.detach(ino);
+        }
+    }
+
+    /// Whether another client replaced it.
+    #[must_use]
+    pub fn is_superseded(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.superseded)
+    }
+
+    /// This mount deleted or replaced what was at the path.
     pub fn gone(&mut self, path: &TreePath) {
         if let Some(ino) = self.at(path) {
             self.detach(ino);
@@ -283,6 +300,7 @@ mod tests {
         let new = nodes.tell(&path("a"), V2).unwrap();
         assert_ne!(old, new);
         assert_eq!((nodes.path(old), nodes.at(&path("a"))), (Err(Refusal::Stale), Some(new)));
+        assert!(nodes.is_superseded(old) && !nodes.is_superseded(new));
         assert!(nodes.open_of(old).is_some(), "who has it open keeps it");
         nodes.put_as(new, HybridClock(3));
         assert_eq!(nodes.tell(&path("a"), Some(HybridClock(3))), Ok(new), "our own version");

@@ -75,7 +75,7 @@ impl<O: Objects> Tree<O> {
         }
         if let Some(size) = changes.size {
             match by_handle {
-                Some(handle) => self.resize(&*self.file_of(handle)?.1, size).await?,
+                Some(handle) => self.resize(&self.file_of(handle)?.1, size).await?,
                 None => self.truncate(ino, size).await?,
             }
         }
@@ -105,6 +105,9 @@ impl<O: Objects> Tree<O> {
         let open = self.nodes.lock().open_of(ino);
         let Some(file) = open else { return self.restamp_stored(ino, changes, None).await };
         let mut content = file.content.lock().await;
+        if self.nodes.lock().is_superseded(ino) {
+            return Err(Refusal::Stale);
+        }
         // Put with the rest, or, of a file that was deleted, never.
         let with_the_rest = content.is_unsaved || self.nodes.lock().path(ino).is_err();
         if with_the_rest {

@@ -45,7 +45,7 @@ use open::OpenFile;
 /// What is open under a number.
 #[derive(Clone)]
 enum Handle {
-    File { ino: Ino, file: Arc<OpenFile>, reads: bool, writes: bool },
+    File { ino: Ino, file: Arc<OpenFile>, writes: bool },
     Directory { ino: Ino, listing: Arc<tokio::sync::Mutex<Listing>> },
 }
 

@@ -20,8 +20,6 @@ use crate::stamp::{Kind, Stat};
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct How {
-    /// To be read.
-    pub reads: bool,
     /// To be written.
     pub writes: bool,
     /// Emptied first.
@@ -145,22 +143,22 @@ impl<O: Objects> Tree<O> {
 
     /// Counts the file as opened once more; the caller gives it a handle, or closes it.
     async fn open_file(&self, ino: Ino) -> Result<Arc<OpenFile>, Refusal> {
-        let shared = || unreachable!("something is open of it");
-        {
+        let path = {
             let mut nodes = self.nodes.lock();
-            if nodes.open_of(ino).is_some() {
-                return nodes.open(ino, shared);
+            let open = nodes.open_of(ino);
+            // The store lacks what is being written, and what was deleted.
+            if open.is_some_and(|file| file.unsaved().is_some() || nodes.path(ino).is_err()) {
+                return nodes.open(ino, || unreachable!("something is open of it"));
             }
-        }
-        let path = self.nodes.lock().path(ino)?;
+            nodes.path(ino)?
+        };
         let opened = match self.find(&path).await? {
             Found::File(opened) => *opened,
             Found::Directory(_) => return Err(Refusal::IsADirectory),
         };
         let mut nodes = self.nodes.lock();
-        // While it was looked for it may have been opened, written or replaced.
-        let same = nodes.open_of(ino).is_some() || nodes.version(ino) == Some(opened.metax.clock);
-        if !same {
+        // The kernel looks the name up again.
+        if nodes.version(ino) != Some(opened.metax.clock) {
             return Err(Refusal::Stale);
         }
         nodes.open(ino, || OpenFile::new(Content::of(opened)))
@@ -183,8 +181,8 @@ impl<O: Objects> Tree<O> {
     }
 
     fn handle(&self, ino: Ino, file: &Arc<OpenFile>, how: How) -> Result<u64, Refusal> {
-        let How { reads, writes, .. } = how;
-        self.handles.lock().add(Handle::File { ino, file: file.clone(), reads, writes })
+        let writes = how.writes;
+        self.handles.lock().add(Handle::File { ino, file: file.clone(), writes })
     }
 
     /// Makes a file, or opens the one that is there by now.
@@ -231,15 +229,13 @@ impl<O: Objects> Tree<O> {
         let made = OpenFile::new(Content::made(stat, draft, how.is_new));
         let (ino, file) = {
             let mut nodes = self.nodes.lock();
-            if how.is_new && nodes.open_at(path).is_some() {
+            // The kernel makes one name of a directory at a time: nobody else can have made it meanwhile.
+            if nodes.open_at(path).is_some_and(|(_, file)| file.unsaved().is_some()) {
                 return Err(Refusal::Exists);
             }
             // A node that the kernel knew there is of what is gone since.
-            if nodes.open_at(path).is_none() {
-                nodes.gone(path);
-            }
-            let version = nodes.at(path).and_then(|ino| nodes.version(ino));
-            let ino = nodes.tell(path, version)?;
+            nodes.supersede(path);
+            let ino = nodes.tell(path, None)?;
             (ino, nodes.open(ino, || made)?)
         };
         match self.handle(ino, &file, how) {
@@ -267,7 +263,8 @@ impl<O: Objects> Tree<O> {
     /// Puts what was written, for a close or a sync: it is durable when this returns.
     ///
     /// # Errors
-    /// [`Refusal::Exists`] if another client made what was to be new; what the store answers. What was written stays, and is put
+    /// [`Refusal::Exists`] if another client made what was to be new; [`Refusal::Stale`] if another client replaced the file, and
+    /// programs here have seen that before this was written; what the store answers. What was written stays, and is put
     /// by the next call.
     pub async fn save(&self, handle: u64) -> Result<(), Refusal> {
         let (ino, file) = self.file_of(handle)?;
@@ -282,7 +279,8 @@ impl<O: Objects> Tree<O> {
         let mut content = file.content.lock().await;
         let path = self.nodes.lock().path(ino);
         match path {
-            // It was deleted or replaced: nobody is to see it.
+            Err(stale) if self.nodes.lock().is_superseded(ino) => Err(stale),
+            // It was deleted or replaced here: nobody is to see it.
             Err(_gone) => Ok(()),
             Ok(path) if content.is_unsaved => {
                 let condition = if content.must_be_new { if_new() } else { Condition::default() };

@@ -24,10 +24,7 @@ impl<O: Objects> Tree<O> {
     /// [`Refusal::Stale`] if another client replaced or deleted the file since it was opened, unless it was written to;
     /// [`Refusal::BadHandle`]; what the store answers.
     pub async fn read(&self, handle: u64, offset: u64, len: usize) -> Result<Bytes, Refusal> {
-        let file = match self.handles.lock().get(handle)? {
-            Handle::File { file, reads: true, .. } => file,
-            _ => return Err(Refusal::BadHandle),
-        };
+        let (_, file) = self.file_of(handle)?;
         for _ in 0..READ_TRIES {
             let (draft, stored) = {
                 let content = file.content.lock().await;

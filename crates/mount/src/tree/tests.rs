@@ -16,7 +16,7 @@ use crate::nodes::{Ino, ROOT};
 use crate::refusal::Refusal;
 use crate::stamp::{Kind, Stat};
 
-const READ: How = How { reads: true, writes: false, empties: false, is_new: false };
+const READ: How = How { writes: false, empties: false, is_new: false };
 const WRITE: How = How { writes: true, ..READ };
 const EMPTY: How = How { empties: true, ..WRITE };
 const NEW: How = How { is_new: true, ..WRITE };
@@ -382,5 +382,44 @@ fn a_file_that_another_client_deleted_is_stale_or_gone() {
         bench.s3_delete("a").await;
         assert_eq!(bench.walk("a").await, Err(Refusal::NotFound));
         assert_eq!(bench.delete("a").await, Err(Refusal::NotFound));
+    });
+}
+
+#[test]
+fn what_is_written_to_a_file_that_another_client_replaced_is_not_lost_in_silence() {
+    run(async {
+        let bench = Bench::new().await;
+        let (ino, handle) = bench.create("a", NEW).await.unwrap();
+        bench.tree.write(handle, 0, Bytes::from_static(b"ours")).await.unwrap();
+        bench.tree.save(handle).await.unwrap();
+        bench.s3_put("a", "theirs").await;
+        bench.tree.write(handle, 4, Bytes::from_static(b", again")).await.unwrap();
+        bench.tree.save(handle).await.unwrap();
+        assert_eq!(bench.s3_get("a").await.as_deref(), Some("ours, again"), "the last wins");
+        bench.s3_put("a", "theirs").await;
+        assert_eq!(bench.read("a").await.as_deref(), Ok("theirs"));
+        bench.tree.write(handle, 4, Bytes::from_static(b", late")).await.unwrap();
+        assert_eq!(bench.tree.save(handle).await, Err(Refusal::Stale));
+        let mode = Changes { mode: Some(0o700), ..Changes::default() };
+        assert_eq!(bench.tree.change(ino, mode, Some(handle)).await, Err(Refusal::Stale));
+        bench.tree.release(handle).await;
+        assert_eq!(bench.tree.counters.lost.load(std::sync::atomic::Ordering::Relaxed), 1);
+        assert_eq!(bench.s3_get("a").await.as_deref(), Some("theirs"));
+    });
+}
+
+#[test]
+fn a_file_that_another_client_deleted_is_made_anew_though_it_is_open() {
+    run(async {
+        let bench = Bench::new().await;
+        bench.write("a", "old").await;
+        let (ino, _) = bench.walk("a").await.unwrap();
+        let reader = bench.tree.open(ino, READ).await.unwrap();
+        bench.s3_delete("a").await;
+        bench.write("a", "new").await;
+        assert_eq!(bench.s3_get("a").await.as_deref(), Some("new"));
+        assert_eq!(bench.read("a").await.as_deref(), Ok("new"));
+        assert_eq!(bench.read_open(reader).await, Err(Refusal::Stale));
+        bench.tree.release(reader).await;
     });
 }
