@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use larder_protocol::manager::state::ServerRole;
-use larder_types::WritePolicy;
+use larder_types::{BucketName, WritePolicy};
 
 use crate::exit;
 
@@ -189,6 +189,13 @@ pub(crate) enum PackTool {
     },
 }
 
+/// A bucket, and the directory that shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct MountArg {
+    pub(crate) bucket: BucketName,
+    pub(crate) path: PathBuf,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct PackServeArgs {
     /// Directory of the worker: log, spool and index; made if it is missing.
@@ -199,9 +206,12 @@ pub(crate) struct PackServeArgs {
     /// AZURE_STORAGE_ACCOUNT_KEY, and others that those stores' own tools know.
     #[arg(long, value_name = "URL")]
     pub(crate) backend: String,
-    /// Address for S3, such as 127.0.0.1:9000 (the default). Port 0 lets the system choose.
+    /// Address for S3, such as 127.0.0.1:9000 (the default). Port 0 lets the system choose. "off" for none, with --mount.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
+    /// Show the bucket's objects as files in the directory PATH, which must be empty. Linux, as root or with fusermount3.
+    #[arg(long, value_name = "BUCKET:PATH", value_parser = MountArg::parse)]
+    pub(crate) mount: Option<MountArg>,
     /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001, or any free port if
     /// that is taken.
     #[arg(long, value_name = "ADDR")]

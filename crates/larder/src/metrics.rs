@@ -2,6 +2,7 @@
 
 mod background;
 mod meta;
+mod mount;
 mod pack;
 mod proxy;
 mod store;
@@ -27,6 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 pub(crate) use meta::MetaMetrics;
+pub(crate) use mount::MountMetrics;
 pub(crate) use pack::PackMetrics;
 pub(crate) use proxy::ProxyMetrics;
 pub(crate) use store::StoreMetrics;

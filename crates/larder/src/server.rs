@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_mount::MountError;
 use larder_pack::PackError;
 use larder_roles::{Store, StoreConfig, StoreError};
 use larder_s3::{Credentials, FaceOptions, OptionsError, S3Service, ServerOptions, serve};
@@ -38,6 +39,10 @@ pub(crate) enum ServerError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Pack(#[from] PackError),
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error("with --listen off there must be a --mount")]
+    NothingToServe,
     #[error("{what} {addr:?} cannot be used: {source}; give another with {flag}")]
     Listen { what: &'static str, addr: String, flag: &'static str, source: std::io::Error },
     #[error("the directory {dir} cannot be made: {source}")]
@@ -63,7 +68,7 @@ impl ServerError {
             Self::Store(StoreError::Config { .. }) | Self::Pack(PackError::Config { .. }) => {
                 exit::USAGE
             }
-            Self::WithoutPeers(_) => exit::USAGE,
+            Self::WithoutPeers(_) | Self::NothingToServe => exit::USAGE,
             Self::Node(error) => error.code(),
             Self::Fatal(_) => exit::CANNOT_GO_ON,
             _ => exit::CANNOT_START,
@@ -164,26 +169,41 @@ pub(crate) async fn serve_until_told(
     listener: TcpListener,
     service: S3Service,
     metrics: Arc<Metrics>,
-    mut fatal: watch::Receiver<Option<String>>,
+    fatal: watch::Receiver<Option<String>>,
 ) -> Result<(), ServerError> {
-    let mut died = fatal.clone();
+    let shutdown = told_to_stop(fatal.clone())?;
+    let options = ServerOptions { drain_max: DRAIN_MAX, ..ServerOptions::default() };
+    let serving = serve(listener, service, metrics, options, shutdown);
+    unless_fatal(serving, fatal).await
+}
+
+/// Ends when a signal comes or the store cannot go on.
+pub(crate) fn told_to_stop(
+    mut fatal: watch::Receiver<Option<String>>,
+) -> Result<impl Future<Output = ()> + Send, ServerError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::System)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::System)?;
-    let shutdown = async move {
+    Ok(async move {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: requests may finish"),
             _ = interrupt.recv() => tracing::info!("SIGINT: requests may finish"),
             _ = fatal.wait_for(Option::is_some) => {}
         }
-    };
-    let options = ServerOptions { drain_max: DRAIN_MAX, ..ServerOptions::default() };
-    let serving = serve(listener, service, metrics, options, shutdown);
+    })
+}
+
+/// Waits for `serving`, unless the store cannot go on.
+pub(crate) async fn unless_fatal<T>(
+    serving: impl Future<Output = T>,
+    mut died: watch::Receiver<Option<String>>,
+) -> Result<(), ServerError> {
     tokio::select! {
-        _drained = serving => Ok(()),
+        biased;
         reason = died.wait_for(Option::is_some) => {
             let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
             Err(ServerError::Fatal(reason))
         }
+        _drained = serving => Ok(()),
     }
 }
 

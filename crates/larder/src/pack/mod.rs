@@ -1,22 +1,28 @@
 //! `larder pack`: a packed store and its listeners; what it says of itself; and what can be done with a blob alone.
 
 mod blobs;
+mod files;
 mod status;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_mount::Mounted;
 use larder_pack::{Acknowledge, Backend, PackConfig, Packer, Prices};
 use larder_s3::{FaceOptions, S3Service};
 use serde::Deserialize;
 
 use crate::args::{AckArg, PackArgs, PackServeArgs, PackTool};
 use crate::config::{self, Config, LogFormat};
-use crate::metrics::{Metrics, PackMetrics, serve_metrics};
-use crate::server::{ServerError, announce, bind, metrics_listener, serve_until_told};
+use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
+use crate::server::{
+    ServerError, announce, bind, metrics_listener, serve_until_told, told_to_stop, unless_fatal,
+};
 use crate::{credentials, exit, logging};
 
+/// Stands in place of an address for no listener.
+const NO_LISTENER: &str = "off";
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 /// KiB that are read ahead where there is a cache.
@@ -105,6 +111,9 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     if args.metrics_listen.is_some() {
         settings.metrics_listen.clone_from(&args.metrics_listen);
     }
+    if settings.listen == NO_LISTENER && args.mount.is_none() {
+        return Err(ServerError::NothingToServe);
+    }
     logging::start(settings.log_format);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -112,7 +121,15 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
         .map_err(ServerError::System)?;
     let packer =
         Arc::new(runtime.block_on(open(args, std::mem::take(&mut settings.prices).into()))?);
-    let outcome = runtime.block_on(listen_and_serve(&packer, args, &settings));
+    let outcome = files::start(&packer, args, runtime.handle()).and_then(|mounted| {
+        let outcome =
+            runtime.block_on(listen_and_serve(&packer, mounted.as_ref(), args, &settings));
+        // Closing files still puts what was written.
+        if let Some(mounted) = mounted {
+            mounted.close();
+        }
+        outcome
+    });
     // Whatever a cut-off request still does, it does before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
     packer.close();
@@ -150,16 +167,14 @@ async fn open(args: &PackServeArgs, prices: Prices) -> Result<Packer, ServerErro
 
 async fn listen_and_serve(
     packer: &Arc<Packer>,
+    mounted: Option<&Mounted<Packer>>,
     args: &PackServeArgs,
     settings: &Settings,
 ) -> Result<(), ServerError> {
-    let (root, drawn) = credentials::load(&args.dir.join(credentials::FILE))?;
-    let listener = bind("the S3 address", &settings.listen, "--listen").await?;
-    let addr = listener.local_addr().map_err(ServerError::System)?;
     let metrics = Arc::new(Metrics::new(PackMetrics::new(packer.clone())));
-    let options =
-        FaceOptions { region: settings.region.clone(), domains: settings.domains.clone() };
-    let service = S3Service::new(packer.clone(), root.clone(), options)?;
+    if let Some(mounted) = mounted {
+        metrics.add(Some(Box::new(MountMetrics::new(mounted.tree.clone()))), None);
+    }
     let metrics_addr = match metrics_listener(settings.metrics_listen.as_deref()).await? {
         Some(listener) => {
             let addr = listener.local_addr().map_err(ServerError::System)?;
@@ -168,6 +183,15 @@ async fn listen_and_serve(
         }
         None => None,
     };
+    if settings.listen == NO_LISTENER {
+        return unless_fatal(told_to_stop(packer.fatal())?, packer.fatal()).await;
+    }
+    let (root, drawn) = credentials::load(&args.dir.join(credentials::FILE))?;
+    let listener = bind("the S3 address", &settings.listen, "--listen").await?;
+    let addr = listener.local_addr().map_err(ServerError::System)?;
+    let options =
+        FaceOptions { region: settings.region.clone(), domains: settings.domains.clone() };
+    let service = S3Service::new(packer.clone(), root.clone(), options)?;
     announce(addr, metrics_addr, &root, drawn, &settings.region, &args.dir);
     serve_until_told(listener, service, metrics, packer.fatal()).await
 }

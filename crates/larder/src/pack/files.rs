@@ -1,0 +1,55 @@
+//! `larder pack --mount`: a bucket of the packed store as files.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use larder_mount::{MountConfig, Mounted, mount};
+use larder_pack::Packer;
+use larder_types::BucketName;
+use tokio::runtime::Handle;
+
+use crate::args::{MountArg, PackServeArgs};
+use crate::server::ServerError;
+
+/// Where files that are being written wait, below the worker's directory.
+const DRAFTS: &str = "drafts";
+
+impl MountArg {
+    /// `BUCKET:PATH`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (bucket, path) = text.split_once(':').ok_or("write BUCKET:PATH")?;
+        if path.is_empty() {
+            return Err("name the directory behind the colon: BUCKET:PATH".into());
+        }
+        let bucket = BucketName::new(bucket).map_err(|error| error.to_string())?;
+        Ok(Self { bucket, path: PathBuf::from(path) })
+    }
+}
+
+/// Mounts what `--mount` says.
+pub(super) fn start(
+    packer: &Arc<Packer>,
+    args: &PackServeArgs,
+    runtime: &Handle,
+) -> Result<Option<Mounted<Packer>>, ServerError> {
+    let Some(MountArg { bucket, path }) = args.mount.clone() else { return Ok(None) };
+    let told = format!("The bucket {bucket} is mounted on {}", path.display());
+    let config = MountConfig { bucket, path, drafts: args.dir.join(DRAFTS) };
+    let mounted = mount(packer.clone(), config, runtime.clone())?;
+    eprintln!("{told}");
+    Ok(Some(mounted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_a_bucket_and_a_path() {
+        let mount = MountArg::parse("files:/mnt/a:b").unwrap();
+        assert_eq!((mount.bucket.as_str(), mount.path), ("files", PathBuf::from("/mnt/a:b")));
+        for wrong in ["files", "files:", ":/mnt", "Files:/mnt"] {
+            assert!(MountArg::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
