@@ -17,7 +17,8 @@ use larder_types::{
     Chunk, Extent, Grant, Holders, LvId, ObjectKey, PgId, Request, SessionId, StreamId, View,
 };
 
-use crate::happening::{Ask, Asker, Caller, Heard, NodeIn, ProxyIn, StoreIn};
+use crate::faults::FaultKind;
+use crate::happening::{Ask, Asker, Caller, Happening, Heard, NodeIn, ProxyIn, StoreIn};
 use crate::index::BUCKET;
 use crate::net::Net;
 use crate::servers::{Server, place, primary_of};
@@ -34,6 +35,7 @@ enum Out {
     Ask { node: usize, input: NodeIn },
     Store { store: usize, input: StoreIn, slow_us: u64 },
     Wake { task: u64, at_us: u64 },
+    Strikes(FaultKind),
     Found(Finding),
 }
 
@@ -224,6 +226,7 @@ impl Desk {
                     let delay = at_us.saturating_sub(net.now_us());
                     net.after(delay, (proxy, ProxyIn::Wake { session, task }));
                 }
+                Out::Strikes(fault) => net.soon(Happening::Strikes(fault)),
                 Out::Found(finding) => net.find(finding),
             }
         }
@@ -296,6 +299,14 @@ impl Line {
             state.out.push(Out::Store { store, input, slow_us });
         }
         true
+    }
+
+    /// The server of a replica goes away for a while, at once.
+    pub(crate) fn lose(&self, lv: LvId, replica: usize) {
+        let mut state = self.desk.0.borrow_mut();
+        if let Some((store, _)) = place(&state.setup, &state.map, lv, replica) {
+            state.out.push(Out::Strikes(FaultKind::StoreAway(store)));
+        }
     }
 
     pub(crate) fn read(&self, chunk: &Chunk, replica: usize) {

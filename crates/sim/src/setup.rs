@@ -127,6 +127,8 @@ const _: () = assert!(
 );
 /// Least faults of a run.
 const FAULTS_MIN: u64 = 5;
+/// Calls of clients in a run for each of its least faults, if there are many.
+const OPS_PER_FAULT: u64 = 100;
 /// Faults of a run beyond the least.
 const FAULTS_MORE: u64 = 8;
 
@@ -185,7 +187,8 @@ impl Setup {
             epoch_ms: 1_800_000_000_000 + rng.below(1_000_000),
         };
         setup.clocks = (0..setup.servers()).map(|_| Clock::draw(&mut rng)).collect();
-        let mut count = FAULTS_MIN + if patient { 0 } else { rng.below(FAULTS_MORE) };
+        let least = FAULTS_MIN.max(u64::from(options.ops) / OPS_PER_FAULT);
+        let mut count = least + if patient { 0 } else { rng.below(FAULTS_MORE) };
         if wide.is_some() {
             count += machines as u64;
         }

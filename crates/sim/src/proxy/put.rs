@@ -6,7 +6,7 @@ use larder_protocol::{Answer, Call, Content, Description, PutCall};
 use larder_types::checksum::{seed_of, sum_blocks};
 use larder_types::limits::INLINE_BYTES_MAX;
 use larder_types::{
-    Attributes, Condition, ETag, Grant, Holders, ObjectKey, OpId, PgId, Target, View,
+    Attributes, Condition, ETag, Grant, Holders, LvId, ObjectKey, OpId, PgId, Target, View,
 };
 
 use super::{PATIENCE_US, REPEAT_US, refused};
@@ -54,6 +54,7 @@ struct Flight<'a> {
     slow_us: u64,
     end_us: u64,
     granted: Option<Grant>,
+    lv: Option<LvId>,
     persisted: Option<Grant>,
     /// Replicas that must have the data; 0: all.
     enough: u8,
@@ -126,6 +127,7 @@ impl Desk {
             slow_us,
             end_us: self.now_us() + patience_us,
             granted: None,
+            lv: None,
             persisted: None,
             enough,
             replicas: Holders::default(),
@@ -194,7 +196,7 @@ impl Flight<'_> {
             {
                 // What another view knew nothing of was done anew.
                 let data = self.data.clone()?;
-                self.granted = Some(grant);
+                (self.granted, self.lv) = (Some(grant), Some(lv));
                 (self.holders, self.without) = (Holders::default(), Holders::default());
                 self.replicas = replicas;
                 let place = (grant, lv, &extents[..]);
@@ -238,10 +240,21 @@ impl Flight<'_> {
             if self.desk.one_in(2) {
                 self.abandon();
             }
+            self.lose_only_holder();
             return Some(Ok(op));
         }
         self.desk.tell(self.pg, Call::Commit { op, attempt, holders });
         Some(Ok(op))
+    }
+
+    /// Where one replica alone has what a client was told of, its server is gone at times before anybody looks.
+    fn lose_only_holder(&self) {
+        let (Some(lv), [only]) = (self.lv, &self.holders.iter().collect::<Vec<_>>()[..]) else {
+            return;
+        };
+        if self.replicas.count() > 1 && self.desk.one_in(4) {
+            self.line.lose(lv, *only);
+        }
     }
 
     /// How many replicas must have the data.
