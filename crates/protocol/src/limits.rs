@@ -53,7 +53,7 @@ pub const SNAPSHOT_REMOVALS_MAX: usize = 1024;
 pub const SILENT_TICKS_MAX: u32 = 20;
 /// Ticks without a word from another member after which its primary says so to the managers: more than they need to
 /// find a server down, so that they hear of those alone that they hear and the primary does not.
-pub const UNHEARD_TICKS_MAX: u32 = 35;
+pub const UNHEARD_TICKS_MAX: u32 = 25;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
 
@@ -147,9 +147,9 @@ const _: () =
 /// Milliseconds between two messages of a server to the leading manager.
 pub const SERVER_BEAT_MS: u64 = 500;
 /// Milliseconds for which nothing is heard of a server before it is taken for down.
-pub const SILENT_MS: u64 = 3000;
+pub const SILENT_MS: u64 = 2000;
 /// Milliseconds for which a primary may answer reads alone after it sent its renewal.
-pub const LEASE_MS: u64 = 2000;
+pub const LEASE_MS: u64 = 1500;
 /// Milliseconds that clocks may drift apart during a lease, generously.
 pub const LEASE_DRIFT_MS: u64 = 200;
 /// Milliseconds that a server has to be up before it is trusted after its second flap; doubled with each further.
