@@ -27,8 +27,9 @@ class Proxy:
 class Cluster:
     """A cluster of processes on this machine."""
 
-    def __init__(self, binary, directory, nodes):
+    def __init__(self, binary, directory, nodes, options=()):
         self.binary, self.directory, self.nodes = binary, pathlib.Path(directory), nodes
+        self.options = options
         self.supervisor, self.proxies = None, []
 
     def start(self):
@@ -40,7 +41,7 @@ class Cluster:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{self.directory}.log", "ab") as log:
             self.supervisor = subprocess.Popen(
-                [self.binary, "dev-cluster", self.directory, "--nodes", str(self.nodes), "--json"],
+                [self.binary, "dev-cluster", self.directory, "--nodes", str(self.nodes), "--json", *self.options],
                 env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             )
         line = self.supervisor.stdout.readline()

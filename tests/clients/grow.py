@@ -3,7 +3,10 @@
 Objects are put. A data server joins: it gets new volumes, and no byte of an object moves. A meta server joins: it becomes a member of a
 quarter of the placement groups, and clients go on meanwhile. Every put is read again at once and at the end.
 
-    python3 tests/clients/grow.py [--objects N] [--small N] [--seed N] [--binary PATH]
+With `--without-groups`, of a program built for measurement, it shows what that saves: the volumes of a placement group then lie on
+the machines of its members, and data moves along with metadata.
+
+    python3 tests/clients/grow.py [--objects N] [--small N] [--seed N] [--binary PATH] [--without-groups]
 """
 
 import argparse
@@ -25,6 +28,8 @@ WRITERS = 4
 PAUSE_SECONDS = 0.05
 CALM_SECONDS = 3
 JOINED_SECONDS = 60
+MOVED_SECONDS = 300
+INLINE_BYTES = 2048
 # Of any put, while members move: the goal for any failure.
 LONGEST_SECONDS = 3
 SIZES = [800, 8_000, 70_000]
@@ -88,8 +93,24 @@ class Late:
         self.process.wait(30)
 
 
+# The server that joins has metadata and, where groups are left out, data.
+MACHINE = 99
+
+
 def moved_bytes(status):
     return sum(it["progress"]["background"]["rebuild_bytes"] for it in status["background"])
+
+
+def rests(cluster):
+    """Whether no byte has moved since it was asked last, a few seconds ago."""
+    seen = []
+
+    def look():
+        time.sleep(CALM_SECONDS)
+        seen.append(moved_bytes(cluster.status()))
+        return len(seen) > 3 and len(set(seen[-3:])) == 1 or seen[-1]
+
+    return look
 
 
 def fill(cluster, objects, small, seed):
@@ -112,12 +133,12 @@ def fill(cluster, objects, small, seed):
     return bodies
 
 
-def grow(cluster, scratch, writers, clock):
-    """Returns what it saw of puts in each phase, and the late server's share."""
+def grow(cluster, scratch, writers, clock, has_groups):
+    """Returns what it saw of puts in each phase, the late server's share, and the bytes that moved."""
     began = time.monotonic()
     time.sleep(CALM_SECONDS)
     calm, before = time.monotonic(), moved_bytes(cluster.status())
-    data = Spare(cluster, scratch, "late-data", 98)
+    data = Spare(cluster, scratch, "late-data", 98 if has_groups else MACHINE)
     late = None
     try:
         named = lambda name: {server["name"]: server for server in cluster.status()["servers"]}[name]
@@ -140,12 +161,18 @@ def grow(cluster, scratch, writers, clock):
         until(JOINED_SECONDS, "the placement groups are clean", is_settled)
         time.sleep(CALM_SECONDS)
         grown, status = time.monotonic(), cluster.status()
+        if not has_groups:
+            until(MOVED_SECONDS, "no volume moves any more", rests(cluster))
+            status = cluster.status()
+        moved = moved_bytes(status) - before
+        if has_groups and moved != 0:
+            raise Failed(f"a meta server joined, and {moved} bytes of objects moved")
         share, slots = named("late-meta")["member_of"], 3 * status["pgs"]["total"]
         if not slots / 8 < share < 3 * slots / 8:
             raise Failed(f"the fourth meta server is one of {share} of {slots} members")
         writers.stop()
         phases = {"before": (began, calm), "a data server joins": (calm, joined), "a meta server joins": (grows, grown)}
-        return {name: writers.between(*phase) for name, phase in phases.items()}, share, slots
+        return {name: writers.between(*phase) for name, phase in phases.items()}, share, slots, moved
     finally:
         data.stop()
         if late:
@@ -160,7 +187,7 @@ def run(cluster, arguments, scratch):
     clock.tell("filled")
     writers = Writers(cluster.proxies, arguments.seed)
     try:
-        seen = grow(cluster, scratch, writers, clock)
+        seen = grow(cluster, scratch, writers, clock, not arguments.without_groups)
     finally:
         with contextlib.suppress(Failed):
             writers.stop()
@@ -182,16 +209,18 @@ def main():
     parser.add_argument("--objects", type=int, default=150, help="objects with data that are put first")
     parser.add_argument("--small", type=int, default=0, help="as many more that lie in METAX alone")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--without-groups", action="store_true", help="volumes follow the members of their group; of a program built with the feature ablation")
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
     arguments = parser.parse_args()
     print(f"grow: seed {arguments.seed}", flush=True)
     with scratch_folder(arguments.keep) as scratch:
-        cluster = Cluster(arguments.binary, scratch / "cluster", 3)
+        options = ["--ablation", "without_groups = true"] if arguments.without_groups else []
+        cluster = Cluster(arguments.binary, scratch / "cluster", 3, options)
         try:
-            (phases, share, slots), bodies = run(cluster, arguments, scratch)
+            (phases, share, slots, moved), bodies = run(cluster, arguments, scratch)
             verify(cluster, bodies, Clock())
             longest = max(longest for _, _, longest in phases.values())
-            if longest > LONGEST_SECONDS:
+            if longest > LONGEST_SECONDS and not arguments.without_groups:
                 raise Failed(f"a put took {longest:.1f} s: {phases}")
         except (Failed, AssertionError) as failure:
             print(f"FAIL grow: {failure}\n{cluster.log_tail()}\n0 passed, 1 failed")
@@ -200,7 +229,9 @@ def main():
             cluster.kill_all()
     told = "; ".join(f"{name}: {puts} puts, median {median * 1000:.0f} ms, longest {longest * 1000:.0f} ms"
                      for name, (puts, median, longest) in phases.items())
-    print(f"grow: {len(bodies)} objects, none lost, no byte moved; {share} of {slots} members moved; {told}")
+    held = sum(len(body) for body in bodies.values() if len(body) > INLINE_BYTES)
+    told_of_bytes = f"{moved / 1e6:.1f} MB of {held / 1e6:.1f} MB of objects moved" if moved else "no byte moved"
+    print(f"grow: {len(bodies)} objects, none lost, {told_of_bytes}; {share} of {slots} members moved; {told}")
     print("1 passed, 0 failed")
     return 0
 

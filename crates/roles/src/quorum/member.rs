@@ -128,7 +128,7 @@ impl<A> Member<A> {
             now_ms,
             began_with: quorum.last().index,
             quorum,
-            policy: Policy::default(),
+            policy: policy(),
             map: Topology::default(),
             disk,
             unwritten: None,
@@ -357,4 +357,14 @@ impl<A> Member<A> {
             }
         }
     }
+}
+
+#[cfg(not(feature = "ablation"))]
+fn policy() -> Policy {
+    Policy::default()
+}
+
+#[cfg(feature = "ablation")]
+fn policy() -> Policy {
+    Policy::without_groups(crate::ablation::groups_are_left_out())
 }

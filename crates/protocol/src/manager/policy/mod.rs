@@ -23,6 +23,8 @@ mod leases;
 mod message;
 mod parted;
 mod volumes;
+#[cfg(feature = "ablation")]
+mod without_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,6 +116,8 @@ pub struct Policy {
     leading: Option<Leading>,
     tickets: u64,
     planted: Planted,
+    #[cfg(feature = "ablation")]
+    without_groups: bool,
 }
 
 /// One step's surroundings.
@@ -123,6 +127,8 @@ struct Turn<'a> {
     leading: &'a mut Leading,
     tickets: &'a mut u64,
     planted: Planted,
+    #[cfg(feature = "ablation")]
+    without_groups: bool,
     out: &'a mut Vec<PolicyEffect>,
 }
 
@@ -131,6 +137,13 @@ impl Policy {
     #[must_use]
     pub fn planted(planted: Planted) -> Self {
         Self { planted, ..Self::default() }
+    }
+
+    /// One under which a PG that moves takes its objects along, for measurement.
+    #[cfg(feature = "ablation")]
+    #[must_use]
+    pub fn without_groups(without_groups: bool) -> Self {
+        Self { without_groups, ..Self::default() }
     }
 
     /// Takes one event, with the map as this manager has applied it.
@@ -172,7 +185,16 @@ impl Policy {
         if map.founded.is_none() {
             return;
         }
-        let mut turn = Turn { now_ms, map, leading, tickets, planted: self.planted, out };
+        let mut turn = Turn {
+            now_ms,
+            map,
+            leading,
+            tickets,
+            planted: self.planted,
+            #[cfg(feature = "ablation")]
+            without_groups: self.without_groups,
+            out,
+        };
         match event {
             PolicyEvent::From(server, message) => turn.hear(server, message),
             PolicyEvent::Decided(ticket, applied) => turn.decided(ticket, applied),

@@ -1,6 +1,9 @@
 //! The leading manager over a cluster of simple servers, with messages that are late, doubled and lost, servers
 //! that stop and start, and leaders that do not know that they are none any more.
 
+#[cfg(feature = "ablation")]
+mod ablation;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{BootId, DiskId, LvId, RegionId, SessionId};

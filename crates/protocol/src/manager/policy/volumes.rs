@@ -13,7 +13,7 @@ use crate::manager::state::{
 use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Standing, place_lv, plan_moves};
 
 impl Turn<'_> {
-    fn copy_rules(&self) -> CopyRules {
+    pub(super) fn copy_rules(&self) -> CopyRules {
         let settings = self.map.settings();
         CopyRules {
             copies: usize::from(settings.copies),
@@ -22,7 +22,7 @@ impl Turn<'_> {
     }
 
     /// Disks that are not gone.
-    fn disks(&self) -> Vec<DiskInfo> {
+    pub(super) fn disks(&self) -> Vec<DiskInfo> {
         let data = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Data));
         data.flat_map(|(server, record)| {
             let of_server = self.standing(*server);
@@ -46,6 +46,23 @@ impl Turn<'_> {
         .collect()
     }
 
+    /// Disks as far as a new LV of a PG may lie on them.
+    fn disks_for(&self, _pg: PgId) -> Vec<DiskInfo> {
+        #[cfg(feature = "ablation")]
+        if self.without_groups {
+            return self.disks_beside(_pg);
+        }
+        self.disks()
+    }
+
+    fn moves(&self, lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo], limit: usize) -> Vec<LvMove> {
+        #[cfg(feature = "ablation")]
+        if self.without_groups {
+            return self.moves_beside(lvs, limit);
+        }
+        plan_moves(lvs, disks, self.copy_rules(), limit)
+    }
+
     /// Whether a disk's server has not said lately that there is no room for another LV.
     fn has_room(&self, disk: DiskId) -> bool {
         let said_ms = self.leading.no_room.get(&disk);
@@ -66,7 +83,7 @@ impl Turn<'_> {
         if is_coming || self.is_under_way(Subject::NewLv(pg)) {
             return;
         }
-        let disks = self.disks();
+        let disks = self.disks_for(pg);
         let placed = place_lv(LvId(self.map.lvs.len() as u32), &disks, self.copy_rules());
         let Some(placed) = placed else {
             self.leading.wants_lv.remove(&pg);
@@ -259,8 +276,7 @@ impl Turn<'_> {
             self.tell_volumes(pg);
         }
         let disks = self.disks();
-        let limit = LV_MOVES_MAX.saturating_sub(filling);
-        let moves = plan_moves(&lvs, &disks, self.copy_rules(), limit);
+        let moves = self.moves(&lvs, &disks, LV_MOVES_MAX.saturating_sub(filling));
         self.leading
             .vacates
             .retain(|(lv, replica), _| moves.contains(&LvMove::Drop(*lv, usize::from(*replica))));
