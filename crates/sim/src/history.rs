@@ -285,6 +285,15 @@ fn after(entry: &Entry, state: Option<Shown>) -> Option<Option<Shown>> {
     }
 }
 
+/// How long an answer says that the object was when the call was made.
+fn size_seen(entry: &Entry) -> Option<u64> {
+    match entry.answered {
+        Answered::Shows(Some(shown)) => Some(shown.size),
+        Answered::Grown(size) | Answered::Ends(size) => Some(size),
+        _ => None,
+    }
+}
+
 /// A search for an order of one key's calls.
 ///
 /// Calls without an answer are placed only where they make the next answered call possible: placed
@@ -314,8 +323,10 @@ struct Place {
     taken: Vec<usize>,
 }
 
-/// Most calls without an answer that are placed before one call with it.
+/// Most calls without an answer, of any kind, that are placed before one call with it.
 const CHAIN_MAX: usize = 3;
+/// Most of them if all but the first are appends, each of which leaves its part to be seen.
+const APPENDS_MAX: usize = 8;
 
 impl<'a> Search<'a> {
     fn new(entries: &'a [Entry]) -> Self {
@@ -399,7 +410,7 @@ impl<'a> Search<'a> {
         for at in answered {
             let keeps_state = matches!(self.entries[at].asked, Asked::SetTags(_));
             let mut found = Vec::new();
-            for length in 0..=CHAIN_MAX {
+            for length in 0..=APPENDS_MAX {
                 self.chains(length, &open, state, &mut Vec::new(), at, &mut found);
                 if !found.is_empty() && !keeps_state {
                     break;
@@ -431,8 +442,19 @@ impl<'a> Search<'a> {
             }
             return;
         }
-        for &at in open.iter().filter(|at| !chain.contains(at)).collect::<Vec<_>>() {
+        let of_appends = chain.len() + length > CHAIN_MAX;
+        let size_seen = size_seen(&self.entries[last]);
+        let fits = |at: &usize| {
+            !of_appends
+                || size_seen.is_some() && (chain.is_empty() || is_append(&self.entries[*at]))
+        };
+        let may_come = |at: &&usize| !chain.contains(at) && fits(at);
+        for &at in open.iter().filter(may_come).collect::<Vec<_>>() {
             if let Some(next) = after(&self.entries[at], state) {
+                let size = next.map_or(0, |shown| shown.size);
+                if of_appends && size_seen.is_some_and(|seen| size > seen) {
+                    continue;
+                }
                 chain.push(at);
                 self.chains(length - 1, open, next, chain, last, found);
                 chain.pop();

@@ -196,3 +196,17 @@ fn of_two_appends_at_one_offset_one_is_done() {
     let one = [(append_at(5, 0), 1, 3, Grown(0)), (append_at(6, 0), 2, 4, Ends(5))];
     assert_eq!(check(&one), Ok(()));
 }
+
+#[test]
+fn many_appends_without_an_answer_may_all_be_seen_at_once() {
+    let values = [3, 4, 6, 7, 8, 9];
+    let mut calls = vec![(put(5), 1, 2, Done), (put(2), 3, NEVER, Unknown)];
+    calls.extend(values.iter().zip(4..).map(|(value, at)| (record(*value), at, NEVER, Unknown)));
+    let seen = |order: &[u64]| {
+        let last = (Get, 20, 21, grown_by(2, order));
+        check(&calls.iter().copied().chain([last]).collect::<Vec<_>>())
+    };
+    assert_eq!(seen(&[9, 3, 4, 8, 6]), Ok(()));
+    assert_eq!(seen(&[3, 4, 6, 7, 8, 9]), Ok(()));
+    assert!(seen(&[9, 3, 4, 8, 3]).is_err(), "one is there twice");
+}
