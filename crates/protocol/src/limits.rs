@@ -17,6 +17,11 @@ pub const WAITING_CALLS_MAX: usize = 4096;
 pub const TAIL_OPS_MAX: usize = 16_384;
 /// Ops applied to the index in one batch.
 pub const APPLY_OPS_MAX: usize = 256;
+/// Milliseconds for which space is given on most replicas of an LV before another is asked for: longer than the
+/// managers need to find a server down, so that they draw none with it, and a restart draws none at all.
+pub const NARROW_MS: u64 = 2 * SILENT_MS;
+/// Milliseconds after which another is asked for again: the one that was drawn may not have been within reach either.
+pub const NARROW_AGAIN_MS: u64 = 60_000;
 /// Milliseconds after which an open grant is resolved although its proxy has said nothing.
 pub const GRANT_MS_MAX: u64 = 60_000;
 /// Replicas that may fail between two ticks before calls that wait for space are turned away: another

@@ -5,10 +5,13 @@
 //! 1. A block is free, withheld, used or waiting, never two of these.
 //! 2. A freed extent becomes free only when *every* replica's floor is above the op that freed it
 //!    (DESIGN §8): until then a late write may still be under way.
-//! 3. An LV gives no space before every replica has answered its `Open` in the current view.
+//! 3. An LV gives no space before every replica has answered its `Open` in the current view, or is out of reach.
 //! 4. All of this is derived from METAX: nothing here is ever stored as the truth.
-//! 5. A replica whose copies are to be given up, or of which one cannot be reached, gets no new ones: its LV gives
-//!    no space.
+//! 5. A replica whose copies are to be given up gets no new ones: its LV gives no space.
+//! 6. A replica out of reach gets no new ones either. Its LV gives space on the others only if these are most of it, and
+//!    the grant names these alone. What is given was free on *every* replica when the view began, or by 2; a late write
+//!    of an earlier view may still reach the one that is away, where nothing of this grant lies, and is over before
+//!    that one answers its next `Open` and is given a copy.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -264,11 +267,21 @@ impl Lv {
     }
 
     fn takes_objects(&self) -> bool {
+        self.gone.is_empty() && self.leaving.is_empty() && self.floor().is_some() && !self.is_full()
+    }
+
+    fn is_full(&self) -> bool {
         let used = self.info.blocks - self.runs.blocks() - self.withheld_blocks();
-        self.gone.is_empty()
-            && self.leaving.is_empty()
-            && self.floor().is_some()
-            && u64::from(used) * 100 < u64::from(self.info.blocks) * LV_FULL_PERCENT
+        u64::from(used) * 100 >= u64::from(self.info.blocks) * LV_FULL_PERCENT
+    }
+
+    /// The replicas within reach of an LV as wide as the widest, if they are most of it and can take objects.
+    fn most(&self, widest: usize) -> Option<Holders> {
+        let within = self.present.without(self.gone);
+        let is_open = within.iter().all(|replica| self.floors[replica].is_some());
+        let is_most = self.present.count() == widest && 2 * within.count() > widest;
+        let takes = !self.gone.is_empty() && self.leaving.is_empty() && !self.is_full();
+        (takes && is_open && is_most).then_some(within)
     }
 }
 
@@ -365,19 +378,21 @@ impl VolumeGroup {
         self.lvs.get(&lv).map(|lv| &lv.info)
     }
 
-    /// A replica answered `Open` or a raise with its floor.
-    pub fn floor_acknowledged(&mut self, lv: LvId, replica: usize, floor: GrantKey) {
-        let Some(lv) = self.lvs.get_mut(&lv) else { return };
+    /// A replica answered `Open` or a raise with its floor. Returns whether it was out of reach before.
+    pub fn floor_acknowledged(&mut self, lv: LvId, replica: usize, floor: GrantKey) -> bool {
+        let Some(lv) = self.lvs.get_mut(&lv) else { return false };
         if floor.view != self.view || !lv.present.has(replica) {
-            return;
+            return false;
         }
         lv.floors[replica] = lv.floors[replica].max(Some(floor));
-        if lv.gone.has(replica) && !lv.lost().has(replica) {
+        let is_back = lv.gone.has(replica) && !lv.lost().has(replica);
+        if is_back {
             // It is within reach again, and open in this view; what was asked of it meanwhile is asked again.
             lv.gone = lv.gone.without(Holders::default().with(replica));
             lv.asked = lv.asked.min(floor);
         }
         lv.release_below_floor();
+        is_back
     }
 
     /// A replica of the LV is broken or out of reach: the LV gives no space until it answers an `Open` again. Returns
@@ -444,6 +459,32 @@ impl VolumeGroup {
         } else {
             NoSpace::NeedLv
         })
+    }
+
+    /// Blocks for `bytes` of data on the replicas within reach of an LV of which others are not, at least so many: for
+    /// when no LV has all of its own.
+    pub fn allocate_on_most(
+        &mut self,
+        bytes: u32,
+        replicas_min: usize,
+    ) -> Option<(LvId, Vec<Extent>, Holders)> {
+        let (need, widest) = (bytes.div_ceil(BLOCK_BYTES).max(1), self.widest());
+        self.lvs.iter_mut().find_map(|(&id, lv)| {
+            let within = lv.most(widest).filter(|within| within.count() >= replicas_min)?;
+            Some((id, lv.runs.allocate(need)?, within))
+        })
+    }
+
+    /// Whether it has space on most replicas of an LV of which others are out of reach.
+    #[must_use]
+    pub fn has_most(&self) -> bool {
+        let widest = self.widest();
+        self.lvs.values().any(|lv| lv.most(widest).is_some())
+    }
+
+    /// Fewer replicas are an LV that was drawn while servers were away: most of those may be too few.
+    fn widest(&self) -> usize {
+        self.lvs.values().map(|lv| lv.present.count()).max().unwrap_or(0)
     }
 
     /// A replica's disk had no room for data at these extents: from the last of them on the LV gives

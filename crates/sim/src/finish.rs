@@ -43,6 +43,9 @@ impl World {
             }
         }
         self.closing = true;
+        let on_most = |pg: &larder_protocol::Pg| pg.gauges().grants_on_most;
+        let on_most = self.nodes.iter().flat_map(|node| node.pgs().map(on_most)).sum();
+        self.net.faults.add("grants on most replicas of a volume", on_most);
         self.heal();
         let end_us = self.net.now_us() + REST_US;
         let mut calm_looks = 0;

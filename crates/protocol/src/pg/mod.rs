@@ -141,6 +141,8 @@ pub struct PgGauges {
     pub waiting_calls: usize,
     /// Copies under way, and changes of holders that have no op yet.
     pub refills: usize,
+    /// Grants on most replicas of an LV of which others were out of reach, since this member began.
+    pub grants_on_most: u64,
     /// Space.
     pub space: SpaceUse,
 }
@@ -205,6 +207,10 @@ pub struct Pg {
     lv_asked: bool,
     /// When it was said last that there is none; `None` if one came since.
     pool_empty_ms: Option<u64>,
+    /// When an LV with all replicas within reach is asked for, while space is given on most replicas of one.
+    wider_due_ms: Option<u64>,
+    /// Grants on most replicas of an LV, since this member began.
+    grants_on_most: u64,
     /// Replicas that failed since the last tick.
     lv_failures: u32,
     /// When replicas out of reach were asked last to open again.
@@ -285,6 +291,7 @@ impl Pg {
             in_doubt: self.open.values().filter(|open| open.resolution.is_some()).count(),
             waiting_calls: self.waiting_calls(),
             refills: self.refills.len(),
+            grants_on_most: self.grants_on_most,
             space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
         }
     }
@@ -298,6 +305,12 @@ impl Pg {
             || !self.open.is_empty()
             || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
             || self.refills.has_changes()
+    }
+
+    /// Whether it has space on most replicas of an LV of which others are out of reach.
+    #[must_use]
+    pub fn has_most(&self) -> bool {
+        self.space.as_ref().is_some_and(VolumeGroup::has_most)
     }
 
     /// Takes one event.

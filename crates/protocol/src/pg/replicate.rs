@@ -156,6 +156,7 @@ impl Pg {
         self.refills = Refills::default();
         self.lv_asked = false;
         self.pool_empty_ms = None;
+        self.wider_due_ms = None;
         self.reports.clear();
         self.levelled = false;
         self.heard = false;

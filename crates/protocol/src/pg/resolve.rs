@@ -85,8 +85,11 @@ impl Pg {
     ) -> Result<(), IndexError> {
         match answer {
             DataAnswer::Floor(floor) => {
-                if let Some(space) = self.space_mut() {
-                    space.floor_acknowledged(lv, replica, floor);
+                if let Some(space) = self.space_mut()
+                    && space.floor_acknowledged(lv, replica, floor)
+                {
+                    // What was put meanwhile has no copy there.
+                    self.refills.want_walk();
                 }
                 self.feed_starved(index, out)?;
                 self.resolve_older_views(index, out)

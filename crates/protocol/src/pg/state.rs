@@ -121,6 +121,8 @@ impl Recovering {
                 refills: Refills::default(),
                 lv_asked: false,
                 pool_empty_ms: None,
+                wider_due_ms: None,
+                grants_on_most: 0,
                 reopened_ms: 0,
                 lv_failures: 0,
                 starved: VecDeque::new(),

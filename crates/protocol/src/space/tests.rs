@@ -36,6 +36,60 @@ fn space_is_given_only_after_every_replica_opened() {
 }
 
 #[test]
+fn most_replicas_give_space_while_one_is_away_and_what_was_freed_there_waits_for_it() {
+    let three = |lv: u32| {
+        let mut info = LvInfo { lv: LvId(lv), ..info() };
+        info.replicas.push(Replica { server: ServerId(3), disk: DiskId(3), ..info.replicas[0] });
+        info
+    };
+    let mut group = VolumeGroup::new(View(3));
+    group.add(three(1), FreeRuns::whole(100));
+    (0..3).for_each(|replica| {
+        group.floor_acknowledged(LvId(1), replica, floor(0));
+    });
+    assert!(!group.has_most(), "it has all");
+    let (_, freed) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
+    group.close(LvId(1), 2);
+    assert_eq!(group.allocate(1, 0), Err(NoSpace::NeedLv), "none has all");
+    group.free(LvId(1), &freed, floor(7), Planted::None);
+    assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
+    (0..2).for_each(|replica| {
+        group.floor_acknowledged(LvId(1), replica, floor(8));
+    });
+    let two = Holders::default().with(0).with(1);
+    let given = group.allocate_on_most(40 * BLOCK_BYTES, 2).unwrap();
+    assert_eq!(given, (LvId(1), vec![Extent { first: 40, blocks: 40 }], two), "not what was freed");
+    assert_eq!(group.allocate_on_most(BLOCK_BYTES, 3), None, "the policy wants three");
+    group.close(LvId(1), 1);
+    assert!(!group.has_most(), "one of three is not most");
+    assert!(group.floor_acknowledged(LvId(1), 1, floor(8)), "it is back");
+    assert!(!group.floor_acknowledged(LvId(1), 1, floor(8)), "it was");
+    assert!(group.has_most());
+    // A narrow LV of the same group: two of two would be all, one would be less than any LV may have.
+    group.add(LvInfo { lv: LvId(2), ..info() }, FreeRuns::whole(100));
+    group.floor_acknowledged(LvId(2), 0, floor(0));
+    group.close(LvId(2), 1);
+    let (lv, ..) = group.allocate_on_most(BLOCK_BYTES, 0).unwrap();
+    assert_eq!(lv, LvId(1));
+    group.floor_acknowledged(LvId(1), 2, floor(8));
+    assert!(!group.has_most());
+    assert_eq!(group.allocate(BLOCK_BYTES, 0).unwrap().0, LvId(1), "it has all again");
+}
+
+#[test]
+fn most_replicas_give_nothing_before_they_opened() {
+    let mut group = VolumeGroup::new(View(3));
+    let mut three = info();
+    three.replicas.push(Replica { server: ServerId(3), disk: DiskId(3), ..three.replicas[0] });
+    group.add(three, FreeRuns::whole(100));
+    group.close(LvId(1), 2);
+    group.floor_acknowledged(LvId(1), 0, floor(0));
+    assert!(!group.has_most(), "an older write may still reach the second");
+    group.floor_acknowledged(LvId(1), 1, floor(0));
+    assert!(group.has_most());
+}
+
+#[test]
 fn freed_space_waits_for_the_lowest_floor() {
     let mut group = VolumeGroup::new(View(3));
     group.add(info(), FreeRuns::whole(100));
@@ -60,7 +114,9 @@ fn freed_space_waits_for_the_lowest_floor() {
 fn a_replica_that_is_back_is_asked_again_for_the_floor_that_it_missed() {
     let mut group = VolumeGroup::new(View(3));
     group.add(info(), FreeRuns::whole(100));
-    (0..2).for_each(|replica| group.floor_acknowledged(LvId(1), replica, floor(0)));
+    (0..2).for_each(|replica| {
+        group.floor_acknowledged(LvId(1), replica, floor(0));
+    });
     let (lv, extents) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
     group.free(lv, &extents, floor(7), Planted::None);
     assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);

@@ -1,8 +1,8 @@
 //! Replicas that have no room, or are out of reach for a while.
 
-use larder_protocol::limits::LV_REOPEN_MS;
+use larder_protocol::limits::{LV_REOPEN_MS, NARROW_MS};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Effect, Event, LvInfo};
-use larder_types::{BootId, LvId, OpSeq};
+use larder_types::{Body, BootId, Holders, LvId, OpSeq};
 
 use crate::support::{LV, Member, info, key};
 
@@ -89,4 +89,48 @@ fn a_data_server_that_starts_again_is_opened_at_once_above_all_that_is_applied()
     assert_eq!(member.answers(put), [], "it waits until the new run is open");
     member.answer(1, DataAnswer::Floor(floor));
     member.granted(put);
+}
+
+#[test]
+fn while_one_of_three_replicas_is_away_puts_go_to_the_others_and_it_gets_copies_later() {
+    let mut member = Member::alone(3);
+    member.store("old", 1, 3);
+    member.settle();
+    member.answer(2, DataAnswer::Failed);
+    member.effects.clear();
+    let token = member.put_data("new", 1);
+    let [Answer::Granted { grant, replicas, .. }] = member.answers(token)[..] else {
+        panic!("it is granted at once")
+    };
+    assert_eq!(replicas, Holders::default().with(0).with(1));
+    assert!(!member.effects.contains(&Effect::NeedLv), "a restart draws no volume");
+    assert!(member.pg.has_most());
+    member.settle();
+    member.commit(grant, 2);
+    member.settle();
+    let Body::Chunk(chunk) = member.row("new").expect("it is there").body else { panic!() };
+    assert_eq!(chunk.holders, replicas);
+    member.now_ms += NARROW_MS;
+    member.put_data("newer", 1);
+    assert!(member.effects.contains(&Effect::NeedLv), "one with all its replicas would be better");
+    member.effects.clear();
+    member.step(Event::PoolEmpty);
+    let token = member.put_data("newest", 1);
+    member.granted(token);
+    assert!(!member.effects.contains(&Effect::NeedLv), "it was just asked for");
+    assert_eq!(member.pg.gauges().grants_on_most, 3);
+    member.now_ms += LV_REOPEN_MS;
+    member.effects.clear();
+    member.step(Event::Tick);
+    let walks = member.pg.wants_walk();
+    let opens = member.requests();
+    let floor = opens.iter().find_map(|(replica, request)| match request {
+        DataRequest::Open { floor, .. } if *replica == 2 => Some(*floor),
+        _ => None,
+    });
+    member.answer(2, DataAnswer::Floor(floor.expect("it is asked to open")));
+    assert_ne!(member.pg.wants_walk(), walks, "what it lacks is looked for");
+    let token = member.put_data("last", 1);
+    let [Answer::Granted { replicas, .. }] = member.answers(token)[..] else { panic!() };
+    assert_eq!(replicas.count(), 3);
 }

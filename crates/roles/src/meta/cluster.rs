@@ -81,8 +81,8 @@ impl Cluster {
     }
 
     pub(super) fn say_needs_lv(&self, member: &Member) {
-        let has = member.duties.places.len() as u32;
-        self.managers.say(ServerMessage::NeedLv(member.pg.id(), member.pg.view(), has));
+        let (pg, has) = (&member.pg, member.duties.places.len());
+        self.managers.say(ServerMessage::need_lv(pg.id(), pg.view(), has, pg.has_most()));
     }
 
     /// This member's rows are not those of the others.

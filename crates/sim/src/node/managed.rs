@@ -106,7 +106,8 @@ impl Node {
                 life.managers.say(ServerMessage::Active(run, pg, view), net);
             }
             if member.wants_lv == Some(view) {
-                let message = ServerMessage::NeedLv(pg, view, member.lvs.len() as u32);
+                let (has, has_most) = (member.lvs.len(), member.pg.has_most());
+                let message = ServerMessage::need_lv(pg, view, has, has_most);
                 life.managers.say(message, net);
             }
             if member.pg.is_odd() {
@@ -136,9 +137,9 @@ impl Node {
 
     pub(super) fn need_lv(&mut self, pg: PgId, net: &mut Net) {
         let member = self.member(pg);
-        let (view, knows) = (member.pg.view(), member.lvs.len() as u32);
+        let (view, has, has_most) = (member.pg.view(), member.lvs.len(), member.pg.has_most());
         member.wants_lv = Some(view);
-        self.life().managers.say(ServerMessage::NeedLv(pg, view, knows), net);
+        self.life().managers.say(ServerMessage::need_lv(pg, view, has, has_most), net);
     }
 
     fn new_view(

@@ -4,7 +4,13 @@
 use larder_types::{BootId, DiskId, LvId, MapVersion, PgId, PvId, ServerId, SessionId, View};
 use serde::{Deserialize, Serialize};
 
+use crate::limits::LVS_MAX;
 use crate::manager::state::LvRecord;
+
+/// Beside how many LVs a primary knows, in [`ServerMessage::NeedLv`].
+pub const HAS_MOST: u32 = 1 << 31;
+
+const _: () = assert!(LVS_MAX < HAS_MOST as usize, "a number of LVs leaves the bit free");
 
 /// From a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +35,8 @@ pub enum ServerMessage {
     Active(BootId, PgId, View),
     /// A primary: this learner has everything below the commit point and follows.
     CaughtUp(PgId, View, ServerId),
-    /// A primary: its LVs, of which it knows so many, are full.
+    /// A primary: its LVs, of which it knows so many, are full. With [`HAS_MOST`] it has space on most replicas of one, so
+    /// that another with as few is no use.
     NeedLv(PgId, View, u32),
     /// A data server: the PV of this replica is there, and this is where.
     Created(LvId, u8, DiskId, PvId),
@@ -48,6 +55,13 @@ pub enum ServerMessage {
 }
 
 impl ServerMessage {
+    /// A primary that knows so many LVs needs another, though it may have space on most replicas of one.
+    #[must_use]
+    pub fn need_lv(pg: PgId, view: View, has: usize, has_most: bool) -> Self {
+        let has = u32::try_from(has).unwrap_or(u32::MAX) & !HAS_MOST;
+        Self::NeedLv(pg, view, if has_most { has | HAS_MOST } else { has })
+    }
+
     /// The run that says it, where it matters.
     #[must_use]
     pub fn boot(&self) -> Option<BootId> {

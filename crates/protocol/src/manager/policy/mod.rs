@@ -39,7 +39,7 @@ use crate::placement::{MetaServer, Standing};
 use crate::planted::Planted;
 use health::Healths;
 use leases::Leases;
-pub use message::{ManagerMessage, ServerMessage};
+pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
 use parted::Parted;
 
 /// What happened.

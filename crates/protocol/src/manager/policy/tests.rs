@@ -656,7 +656,11 @@ fn narrow_lvs_are_made_while_a_host_is_away_and_widened_when_it_is_back() {
     world.stop(2);
     world.run_for(20_000);
     let pg = world.pg(0).clone();
-    world.say(pg.members[0].0, ServerMessage::NeedLv(PgId(0), pg.view, 0));
+    let empty = world.pool_empty;
+    world.say(pg.members[0].0, ServerMessage::need_lv(PgId(0), pg.view, 0, true));
+    world.run_for(2000);
+    assert_eq!((world.map.lvs.len(), world.pool_empty), (0, empty + 1), "it has as wide a one");
+    world.say(pg.members[0].0, ServerMessage::need_lv(PgId(0), pg.view, 0, false));
     world.run_for(2000);
     assert_eq!(world.map.lv(LvId(0)).unwrap().replicas.len(), 2);
     world.calm_down();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
-use super::message::ManagerMessage;
+use super::message::{HAS_MOST, ManagerMessage};
 use super::{Subject, Turn};
 use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS};
 use crate::manager::state::{
@@ -70,6 +70,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn need_lv(&mut self, pg: PgId, primary: ServerId, has: u32) {
+        let (has, has_most) = (has & !HAS_MOST, has & HAS_MOST != 0);
         let there = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating).count();
         if there > has as usize {
             self.tell_volumes(pg);
@@ -85,7 +86,8 @@ impl Turn<'_> {
         }
         let disks = self.disks_for(pg);
         let placed = place_lv(LvId(self.map.lvs.len() as u32), &disks, self.copy_rules());
-        let Some(placed) = placed else {
+        // Else each time that a server is away each group would take volumes from the pool, for ever.
+        let Some(placed) = placed.filter(|placed| !(placed.narrow && has_most)) else {
             self.leading.wants_lv.remove(&pg);
             let Some(boot) = self.map.servers.get(&primary).map(|server| server.boot) else {
                 return;
