@@ -19,10 +19,12 @@ use larder_types::{
 
 use crate::limits::{LV_FULL_PERCENT, WAITING_BLOCKS_BEFORE_RAISE, WITHHELD_MS};
 use crate::manager::state::{MapVersion, ReplicaState};
-use crate::planted::Planted;
+pub use compact::Fragmentation;
+use compact::{Asked, Pace};
 use need::Leaving;
 pub use need::Need;
 
+mod compact;
 mod need;
 
 /// One replica of an LV.
@@ -216,6 +218,7 @@ struct Lv {
     gone: Holders,
     /// Replicas whose copies are to be given up.
     leaving: BTreeMap<usize, Leaving>,
+    pace: Pace,
 }
 
 /// The part of an LV for which a replica's disk had no room. A disk gives an LV its room from the LV's
@@ -231,6 +234,7 @@ struct Withheld {
 
 impl Lv {
     fn release(&mut self, extent: Extent) {
+        self.pace.released += u64::from(extent.blocks);
         let Some(withheld) = &mut self.withheld else { return self.runs.release(extent) };
         let below = extent.blocks.min(withheld.from.saturating_sub(extent.first));
         if below > 0 {
@@ -312,6 +316,7 @@ pub struct FloorRaise {
 pub struct VolumeGroup {
     view: View,
     lvs: BTreeMap<LvId, Lv>,
+    asked: Asked,
 }
 
 /// Why an allocation failed.
@@ -331,7 +336,7 @@ impl VolumeGroup {
     /// An empty group of a view.
     #[must_use]
     pub fn new(view: View) -> Self {
-        Self { view, lvs: BTreeMap::new() }
+        Self { view, ..Self::default() }
     }
 
     /// Adds an LV with the runs that METAX leaves free. It gives no space before it is opened.
@@ -348,6 +353,7 @@ impl VolumeGroup {
             asked,
             gone: Holders::default(),
             leaving: BTreeMap::new(),
+            pace: Pace::default(),
             info,
         };
         let known = self.lvs.insert(lv.info.lv, lv);
@@ -422,6 +428,7 @@ impl VolumeGroup {
         replicas_min: usize,
     ) -> Result<(LvId, Vec<Extent>), NoSpace> {
         let need = bytes.div_ceil(BLOCK_BYTES).max(1);
+        self.asked.note(need);
         let (mut opening, mut narrow) = (false, false);
         for (&id, lv) in &mut self.lvs {
             if replicas_min > 0 && lv.present.count() < replicas_min {
@@ -471,11 +478,11 @@ impl VolumeGroup {
         }
     }
 
-    /// Extents freed by `freed_by`: they wait for the floors.
-    pub fn free(&mut self, lv: LvId, extents: &[Extent], freed_by: OpId, planted: Planted) {
+    /// Extents freed by `freed_by`: they wait for the floors. `at_once` is for bugs that are to be found.
+    pub fn free(&mut self, lv: LvId, extents: &[Extent], freed_by: OpId, at_once: bool) {
         let Some(lv) = self.lvs.get_mut(&lv) else { return };
         for &extent in extents {
-            if planted.reuses_at_once() {
+            if at_once {
                 lv.release(extent);
                 continue;
             }

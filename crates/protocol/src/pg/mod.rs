@@ -23,6 +23,7 @@ mod calls;
 mod commit;
 mod digest;
 mod ledger;
+mod moves;
 mod pieces;
 mod quiet;
 mod read;
@@ -50,6 +51,8 @@ use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
 use digest::Digests;
 pub use ledger::LedgerWalk;
+use moves::Moves;
+pub use moves::{Begun, Move, MoveCounts};
 use refill::Refills;
 pub use refill::{Considered, Refill, chunk_in};
 pub use replicate::Report;
@@ -128,6 +131,17 @@ impl OpenPut {
     }
 }
 
+/// Why the log keeps an op.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Retained {
+    /// It is a put without an outcome.
+    OpenPut,
+    /// It is a request that may be repeated.
+    Request,
+    /// It is the next that the index is to show.
+    NotApplied,
+}
+
 /// Numbers for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PgGauges {
@@ -141,6 +155,8 @@ pub struct PgGauges {
     pub waiting_calls: usize,
     /// Copies under way, and changes of holders that have no op yet.
     pub refills: usize,
+    /// Chunks that are being moved.
+    pub moves: usize,
     /// Space.
     pub space: SpaceUse,
 }
@@ -202,6 +218,9 @@ pub struct Pg {
     ledger: Ledger,
     /// Copies that are being made or given up.
     refills: Refills,
+    /// Chunks that are being moved.
+    moves: Moves,
+    move_counts: MoveCounts,
     lv_asked: bool,
     /// When it was said last that there is none; `None` if one came since.
     pool_empty_ms: Option<u64>,
@@ -246,14 +265,21 @@ impl Pg {
         self.commit
     }
 
-    /// The oldest op whose log record is still needed, for a put that is open or a request that may be
-    /// repeated; everything below may be trimmed once the index is durable through [`Pg::applied`].
+    /// The oldest op whose log record is still needed; everything below may be trimmed once the index is durable
+    /// through [`Pg::applied`].
     #[must_use]
     pub fn retain_from(&self) -> OpSeq {
-        let oldest_open = self.open.keys().next().copied();
-        let oldest_asked = self.sessions.oldest();
-        let needed = oldest_open.into_iter().chain(oldest_asked).min();
-        needed.unwrap_or(OpSeq(u64::MAX)).min(self.applied.seq.next())
+        self.retained().0
+    }
+
+    /// The oldest op whose log record is still needed, and what for.
+    #[must_use]
+    pub fn retained(&self) -> (OpSeq, Retained) {
+        let open = self.open.keys().next().map(|seq| (*seq, Retained::OpenPut));
+        let asked = self.sessions.oldest().map(|seq| (seq, Retained::Request));
+        let not_applied = (self.applied.seq.next(), Retained::NotApplied);
+        let all = std::iter::once(not_applied).chain(open).chain(asked);
+        all.min().unwrap_or(not_applied)
     }
 
     /// Chunks of open puts: used space that the index does not show.
@@ -285,6 +311,7 @@ impl Pg {
             in_doubt: self.open.values().filter(|open| open.resolution.is_some()).count(),
             waiting_calls: self.waiting_calls(),
             refills: self.refills.len(),
+            moves: self.moves.len(),
             space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
         }
     }
@@ -298,6 +325,7 @@ impl Pg {
             || !self.open.is_empty()
             || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
             || self.refills.has_changes()
+            || self.moves.has_copied()
     }
 
     /// Takes one event.
@@ -342,6 +370,10 @@ impl Pg {
             }
             Event::Refilled { row, grant, is_copied } => {
                 self.refilled(row, grant, is_copied, out);
+                Ok(())
+            }
+            Event::Moved { row, grant, is_copied } => {
+                self.moved(row, grant, is_copied, out);
                 Ok(())
             }
             Event::Walked { walk, unmet } => {
@@ -477,6 +509,7 @@ fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         | Op::Regrant { .. }
         | Op::Outcome { .. }
         | Op::Holders { .. }
+        | Op::Moved { .. }
         | Op::Digest
         | Op::SnapshotBegin
         | Op::SnapshotSession(_)
