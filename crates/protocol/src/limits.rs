@@ -66,7 +66,7 @@ pub const MOVES_MAX: usize = 32;
 /// Chunks that one op moves: about 60 KiB.
 pub const MOVES_PER_OP_MAX: usize = 32;
 /// Milliseconds between two walks over the index to compact LVs.
-pub const COMPACT_PAUSE_MS: u64 = 10_000;
+pub const COMPACT_PAUSE_MS: u64 = 5_000;
 /// The pause is so many times as long as the walk before took, if that is longer.
 pub const COMPACT_PAUSE_WALKS: u64 = 8;
 /// Bytes of rows in one piece of a snapshot, but for the last row's.

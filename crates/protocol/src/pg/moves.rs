@@ -162,7 +162,8 @@ impl Pg {
     fn lower(&mut self, row: &[u8], chunk: Chunk) -> Option<Box<Move>> {
         let at = OpId { view: self.view, seq: self.applied.seq.next() };
         let suspected = self.suspected(self.space.as_ref()?, &chunk);
-        let is_pressed = self.moves.len() >= MOVES_MAX || self.tail.len() >= TAIL_OPS_MAX / 2;
+        let is_pressed =
+            self.moves.under_way.len() >= MOVES_MAX || self.tail.len() >= TAIL_OPS_MAX / 2;
         let space = self.space.as_mut()?;
         if !space.need(&chunk, suspected).is_met() || space.present(chunk.lv).is_empty() {
             return None;

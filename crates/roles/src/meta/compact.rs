@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use larder_protocol::background::Work;
-use larder_protocol::limits::{COMPACT_PAUSE_MS, COMPACT_PAUSE_WALKS};
+use larder_protocol::limits::{COMPACT_PAUSE_MS, COMPACT_PAUSE_WALKS, MOVES_MAX};
 use larder_protocol::pg::{Begun, Move, chunk_at};
 use larder_protocol::space::Fragmentation;
 use larder_protocol::{Event, IndexError};
@@ -147,7 +147,9 @@ impl Meta {
         while let Some(row) = after.take() {
             let (meta, pgs) = (self.clone(), pgs.clone());
             let looked = tokio::task::spawn_blocking(move || {
-                meta.rows_after(&row, |row, value| meta.consider_move(&pgs, row, value))
+                let look = |row: &[u8], value: &[u8]| meta.consider_move(&pgs, row, value);
+                // One PG may have all of them.
+                meta.rows_after(&row, MOVES_MAX, look)
             });
             let (moves, more) = looked.await.map_err(|error| IndexError(error.to_string()))??;
             self.move_all(moves).await;

@@ -213,16 +213,17 @@ impl Meta {
 
     /// Looks at the rows after one, until there is enough to do.
     fn consider_rows(&self, mut walk: Walk, after: &[u8]) -> Result<Piece, IndexError> {
-        let (refills, after) =
-            self.rows_after(after, |row, value| self.consider_row(&mut walk, row, value))?;
+        let look = |row: &[u8], value: &[u8]| self.consider_row(&mut walk, row, value);
+        let (refills, after) = self.rows_after(after, REBUILD_PIECE_COPIES_MAX, look)?;
         Ok(Piece { walk, refills, after })
     }
 
-    /// Looks at the rows after one, until enough were looked at or enough was found to do; returns that, and after
+    /// Looks at the rows after one, until enough were looked at or so much was found to do; returns that, and after
     /// which row to go on, if there are more.
     pub(super) fn rows_after<T>(
         &self,
         after: &[u8],
+        found_max: usize,
         mut look: impl FnMut(&[u8], &[u8]) -> Result<Option<T>, IndexError>,
     ) -> Result<(Vec<T>, Option<Vec<u8>>), IndexError> {
         let (mut found, mut rows) = (Vec::new(), 0);
@@ -238,7 +239,7 @@ impl Meta {
                     return ControlFlow::Break(());
                 }
             }
-            if rows < REBUILD_ROWS_MAX && found.len() < REBUILD_PIECE_COPIES_MAX {
+            if rows < REBUILD_ROWS_MAX && found.len() < found_max {
                 return ControlFlow::Continue(());
             }
             last = Some(row.to_vec());
