@@ -234,7 +234,7 @@ struct Withheld {
 
 impl Lv {
     fn release(&mut self, extent: Extent) {
-        self.pace.released += u64::from(extent.blocks);
+        self.pace.released += i64::from(extent.blocks);
         let Some(withheld) = &mut self.withheld else { return self.runs.release(extent) };
         let below = extent.blocks.min(withheld.from.saturating_sub(extent.first));
         if below > 0 {

@@ -30,7 +30,7 @@ pub(super) fn counters(meta: &Meta) -> Vec<Metric> {
         (
             "log_trimmed_bytes",
             "Bytes of the log given up since the start",
-            meta.log_now().trimmed_bytes as f64,
+            meta.log_counters().trimmed_bytes as f64,
         ),
     ]);
     if let Some(scrub) = meta.scrub_now() {
@@ -96,7 +96,7 @@ pub(super) fn gauges(meta: &Meta) -> Vec<Metric> {
         (
             "log_untrimmed_bytes",
             "Bytes of the log that are kept, or not trimmed yet",
-            meta.log_now().untrimmed_bytes as f64,
+            meta.log_counters().untrimmed_bytes as f64,
         ),
     ];
     if let Some(scrub) = meta.scrub_now() {

@@ -199,7 +199,7 @@ impl Pg {
             self.moves.copied.push(ChunkMove { row, grant: chunk, lv, extents, holders: replicas });
         } else {
             // No op was logged. The next to be applied is not below the copies' grant, which is what counts.
-            space.free(lv, &extents, now, self.planted.reuses_moves_at_once());
+            space.give_back(lv, &extents, now, self.planted.reuses_moves_at_once());
         }
         if self.moves.copied.len() >= MOVES_PER_OP_MAX {
             self.flush_moves(out);

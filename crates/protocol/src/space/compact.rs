@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_types::{Chunk, Extent, LvId};
+use larder_types::{Chunk, Extent, LvId, OpId};
 
 use super::{FreeRuns, Lv, VolumeGroup};
 use crate::limits::{
@@ -69,10 +69,10 @@ impl Asked {
 /// When an LV was compacted last, by the blocks that became free in it since it joined its group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
-    /// Blocks that became free.
-    pub(super) released: u64,
+    /// Blocks that became free, less those that were given back and wait: what nobody used was not freed.
+    pub(super) released: i64,
     /// How many had, when it was compacted last.
-    compacted: Option<u64>,
+    compacted: Option<i64>,
 }
 
 impl FreeRuns {
@@ -169,7 +169,7 @@ impl Lv {
 
     /// Whether enough became free in it since it was compacted last: what could not be moved then cannot be now either.
     fn is_due(&self) -> bool {
-        let enough = u64::from(self.info.blocks / COMPACT_AGAIN_PART);
+        let enough = i64::from(self.info.blocks / COMPACT_AGAIN_PART);
         self.pace.compacted.is_none_or(|before| self.pace.released - before >= enough)
     }
 }
@@ -205,6 +205,15 @@ impl VolumeGroup {
     pub(crate) fn lies_high(&self, chunk: &Chunk) -> bool {
         let end = chunk.extents.iter().map(Extent::end).max().unwrap_or(0);
         self.lvs.get(&chunk.lv).is_some_and(|lv| end > lv.live_blocks())
+    }
+
+    /// A chunk did not move: the blocks that it was to have wait for the floors, as if this op had freed them.
+    pub(crate) fn give_back(&mut self, lv: LvId, extents: &[Extent], at: OpId, at_once: bool) {
+        if let Some(lv) = self.lvs.get_mut(&lv) {
+            let blocks = extents.iter().map(|extent| i64::from(extent.blocks));
+            lv.pace.released -= blocks.sum::<i64>();
+        }
+        self.free(lv, extents, at, at_once);
     }
 
     /// Takes blocks for a chunk that lies high, below the live blocks of its LV.

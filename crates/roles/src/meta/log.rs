@@ -30,6 +30,10 @@ pub struct LogCounters {
     pub buffered_bytes: u64,
     /// Bytes of the log on disk.
     pub disk_bytes: u64,
+    /// Bytes from the beginning of its oldest segment to its end.
+    pub untrimmed_bytes: u64,
+    /// Bytes trimmed since the start.
+    pub trimmed_bytes: u64,
 }
 
 /// The log as the PGs see it.
@@ -76,6 +80,11 @@ struct Segment {
 }
 
 impl LogState {
+    fn untrimmed_bytes(&self) -> u64 {
+        let end = self.appender.end();
+        self.segments.first().map_or(0, |oldest| end.0 - oldest.start.0)
+    }
+
     /// A record of `pg` at `seq` ends at `end`: the segment it lies in needs it.
     fn note(&mut self, pg: PgId, seq: OpSeq, end: Lsn, segment_bytes: u64) {
         let start = Lsn((end.0 - 1) / segment_bytes * segment_bytes);
@@ -218,8 +227,7 @@ impl Log {
     /// How far it is trimmed; each PG needs what it retains now.
     pub(super) fn now(&self, retained: &[(OpSeq, Retained)]) -> LogNow {
         let state = self.state.lock();
-        let end = state.appender.end();
-        let untrimmed_bytes = state.segments.first().map_or(0, |oldest| end.0 - oldest.start.0);
+        let untrimmed_bytes = state.untrimmed_bytes();
         let kept = kept(&state.segments, retained);
         drop(state);
         let rates = self.rates.lock();
@@ -257,13 +265,16 @@ impl Log {
 
     pub(super) fn counters(&self) -> LogCounters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let state = self.state.lock();
         LogCounters {
             groups: load(&self.groups),
             ops: load(&self.ops),
             synced: load(&self.synced),
             sync_ns: load(&self.sync_ns),
             disk_bytes: load(&self.disk_bytes),
-            buffered_bytes: self.state.lock().appender.buffered_bytes(),
+            trimmed_bytes: load(&self.trimmed),
+            untrimmed_bytes: state.untrimmed_bytes(),
+            buffered_bytes: state.appender.buffered_bytes(),
         }
     }
 }

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use larder_objects::Objects;
+use larder_objects::{Objects, Opened};
 use larder_roles::{BackgroundConfig, Proxy, Store, StoreConfig};
 use larder_types::limits::CHUNK_BYTES_MAX;
-use larder_types::{Body, Chunk, Condition};
+use larder_types::{Body, Chunk, Condition, Extent};
 
-use super::{assert_sound, bucket, config, content, get, key, put};
+use super::{assert_sound, bucket, config, content, get, key, put, read};
 
 /// Bytes of a small object: eight blocks.
 const SMALL: usize = 32 * 1024;
@@ -52,6 +52,14 @@ async fn scatter(proxy: &Proxy) -> Vec<u64> {
     stay
 }
 
+async fn open_all(proxy: &Proxy, stay: &[u64]) -> Vec<(u64, Opened)> {
+    let mut opened = Vec::new();
+    for &at in stay {
+        opened.push((at, proxy.open(&bucket(), &key(&name(at))).await.unwrap()));
+    }
+    opened
+}
+
 async fn assert_readable(proxy: &Proxy, stay: &[u64]) {
     for &at in stay {
         assert_eq!(get(proxy, &name(at)).await.unwrap(), content(at, SMALL), "{}", name(at));
@@ -74,6 +82,7 @@ async fn a_fragmented_volume_is_compacted_while_it_is_read() {
     put(&proxy, "large/before", &large).await;
     assert_ne!(chunk(&proxy, "large/before").await.lv, volume, "it would take too many pieces");
 
+    let opened = open_all(&proxy, &stay).await;
     let background = BackgroundConfig { bytes_per_s: 1 << 30, scrub_period: None };
     store.start_background(&background);
     let is_over = Arc::new(AtomicBool::new(false));
@@ -108,6 +117,16 @@ async fn a_fragmented_volume_is_compacted_while_it_is_read() {
     let after = chunk(&proxy, "large/after").await;
     assert_eq!((after.lv, after.extents.len()), (volume, 1), "there is room for it in one piece");
     assert_readable(&proxy, &stay).await;
+    // Who found an object before it moved reads it where it lies now: another lies in its former place.
+    let (mut followed, overwritten) = (0, after.extents[0]);
+    for (at, object) in opened {
+        let Body::Chunk(before) = &object.body else { panic!("no chunk: {object:?}") };
+        let is_in = |it: &Extent| (overwritten.first..overwritten.end()).contains(&it.first);
+        followed += u32::from(before.lv == volume && before.extents.iter().any(is_in));
+        let size = object.metax.size;
+        assert_eq!(read(&proxy, &object, 0..size).await, content(at, SMALL), "{}", name(at));
+    }
+    assert!(followed > 0, "nothing was overwritten");
     drop(proxy);
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
 

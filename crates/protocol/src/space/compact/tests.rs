@@ -150,8 +150,19 @@ fn what_could_not_be_moved_is_tried_again_only_when_space_became_free() {
     assert!(group.begin_compaction(from).is_empty());
     group.compact_again(LV);
     assert_eq!(group.begin_compaction(from).len(), 1, "for want of a moment");
+    let place = group.place_below(&chunk(&[(4088, 1)])).expect("room for it");
+    group.give_back(LV, &place, floor(1), true);
     for at in 0..256 / 8 {
         group.free(LV, &[Extent { first: at * 8, blocks: 1 }], floor(1), true);
     }
     assert!(group.begin_compaction(from).is_empty(), "32 blocks are little");
+    for at in 0..300 {
+        let place = group.place_below(&chunk(&[(4088, 1)])).expect("room for it");
+        group.give_back(LV, &place, floor(at), true);
+    }
+    assert!(group.begin_compaction(from).is_empty(), "what did not move was not freed");
+    for at in 0..224 {
+        group.free(LV, &[Extent { first: (32 + 2 * at) * 8, blocks: 1 }], floor(1), true);
+    }
+    assert_eq!(group.begin_compaction(from).len(), 1, "a sixteenth is enough");
 }
