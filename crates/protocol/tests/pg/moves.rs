@@ -135,15 +135,15 @@ fn a_chunk_that_lies_high_moves_below_the_live_blocks() {
 fn no_floor_passes_a_copy_under_way_and_a_failed_one_gives_its_place_back() {
     let mut pg = Member::scattered();
     let to = pg.begin_move();
-    assert_eq!(pg.unused(), (39, 0));
+    assert_eq!(pg.unused(), (49, 0));
     pg.delete("x");
     pg.settle();
-    let token = pg.put_data("big", 45);
+    let token = pg.put_data("big", 50);
     assert_eq!(pg.raise(), None, "it would void the copy, and frees nothing");
     pg.moved(&to, false);
-    assert_eq!(pg.unused(), (39, 31 + 10), "a late write of the copy is waited for");
+    assert_eq!(pg.unused(), (49, 31 + 10), "a late write of the copy is waited for");
     pg.step(Event::Tick);
-    pg.put_data("bigger", 46);
+    pg.put_data("bigger", 51);
     let floor = pg.raise().expect("a floor");
     assert!(floor > to.grant.op.seq, "a late copy is void");
     assert_eq!(pg.granted(token).op.view, to.grant.op.view);
@@ -222,7 +222,7 @@ fn nothing_moves_while_copies_are_to_be_made_or_given_up() {
     pg.step(Event::Vacate { lv, replica: 1, order, is_lost: false });
     assert_eq!(pg.pg.wants_walk(), None, "the copy under way is for it as well");
     pg.moved(&to, true);
-    assert_eq!(pg.unused(), (49 - 10, 10), "it is not to be named any more");
+    assert_eq!(pg.unused(), (49, 10), "it is not to be named any more");
     pg.step(Event::Tick);
     pg.settle();
     assert_eq!(pg.chunk("b").extents, [HIGH]);
@@ -246,7 +246,7 @@ fn a_walk_counts_for_nothing_while_a_chunk_moves() {
     let told = |effect: &Effect| matches!(effect, Effect::Rebuilt { .. });
     assert!(!pg.effects.iter().any(told), "it lacks what moves");
     pg.moved(&to, true);
-    assert_eq!(pg.unused(), (39, 10), "one replica has no copy there");
+    assert_eq!(pg.unused(), (49, 10), "one replica has no copy there");
     assert!(pg.pg.wants_walk().is_some());
     assert_eq!(u64::from(to.chunk.len), 10 * u64::from(BLOCK));
 }
