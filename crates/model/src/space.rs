@@ -12,7 +12,7 @@
 //! | `Commit` | `protocol/pg/commit.rs`, `advance` |
 //! | `Acknowledge` | `roles/proxy/put.rs` |
 //! | `Revoke`, `Delete` | `protocol/pg/calls.rs`, `commit_put`, `mutate`; `pg/apply.rs`, `free` |
-//! | `Repair`, `CloseRepair` | not built yet |
+//! | `Repair`, `CloseRepair` | `protocol/pg/refill.rs`, `refill`, `refilled` and `pg/moves.rs`, `lower`, `moved`, with a grant further down (ADR 13) |
 //! | `RaiseFloor`, `TakeFloor` | `protocol/pg/resolve.rs`, `raise_floors`; `volume/pv.rs`, `raise_floor` |
 //! | `Open` | `protocol/pg/resolve.rs`, `open_lv`; `volume/pv.rs`, `open` |
 //! | `Answer` | `volume/execute.rs`, `commit`; `protocol/space.rs`, `floor_acknowledged` |

@@ -28,10 +28,13 @@ pub enum Work {
     Scrub,
     /// Summing rows, to compare them with those of others.
     Digest,
+    /// Moving chunks within fragmented volumes: nobody was promised when.
+    Compact,
 }
 
 /// All kinds, the most urgent first.
-pub const WORKS: [Work; 4] = [Work::RebuildSingle, Work::Rebuild, Work::Scrub, Work::Digest];
+pub const WORKS: [Work; 5] =
+    [Work::RebuildSingle, Work::Rebuild, Work::Scrub, Work::Digest, Work::Compact];
 
 /// Whether a piece may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The protocol's limits, with their units.
 
+use larder_types::limits::{CHUNK_EXTENTS_MAX, KEY_BYTES_MAX, OP_BYTES_MAX};
+
 /// An LV that is fuller than this takes no new objects until deletes have made room (DESIGN §3.4).
 pub const LV_FULL_PERCENT: u64 = 85;
 /// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room: as often
@@ -50,6 +52,28 @@ pub const HISTORY_OPS_MIN: usize = 256;
 /// Applied ops that a primary remembers while a follower takes a snapshot; one that takes longer
 /// begins anew. About 8 MiB.
 pub const HISTORY_OPS_MAX: usize = 16_384;
+/// Percent of an LV that are free, at least, where it is compacted: for a block that is won no more than three are
+/// copied.
+pub const FRAGMENTED_FREE_PERCENT: u64 = 25;
+/// Percent of what is free that lie in pieces too short, at least: most of it.
+pub const FRAGMENTED_SCATTERED_PERCENT: u64 = 50;
+/// Pieces of free space that the largest chunk asked for of late may take: with more the disk seeks longer than it
+/// writes, and eight of 1 MiB make the largest chunk there is.
+pub const FRAGMENTED_PIECES: u32 = 8;
+/// Chunks asked for after which the largest of them is forgotten, once another so many were.
+pub const ASKED_WINDOW: u32 = 1024;
+/// An LV that was compacted is again only when one part in so many of it became free since.
+pub const COMPACT_AGAIN_PART: u32 = 16;
+/// Extents that a chunk may get by moving, if it had fewer.
+pub const MOVE_EXTENTS_MAX: usize = 4;
+/// Chunks of one PG that are being moved at a time.
+pub const MOVES_MAX: usize = 32;
+/// Chunks that one op moves: about 60 KiB.
+pub const MOVES_PER_OP_MAX: usize = 32;
+/// Milliseconds between two walks over the index to compact LVs.
+pub const COMPACT_PAUSE_MS: u64 = 5_000;
+/// The pause is so many times as long as the walk before took, if that is longer.
+pub const COMPACT_PAUSE_WALKS: u64 = 8;
 /// Bytes of rows in one piece of a snapshot, but for the last row's.
 pub const SNAPSHOT_PIECE_BYTES: usize = 512 * 1024;
 /// Old rows removed at once when a snapshot takes their place.
@@ -92,6 +116,19 @@ const _: () = assert!(
     "a damaged copy is remembered until its replica is replaced"
 );
 const _: () = assert!(BACKGROUND_PIECES_MAX <= REFILLS_MAX, "one PG may have all the pieces");
+const _: () = assert!(BACKGROUND_PIECES_MAX <= MOVES_MAX, "one PG may have all the pieces");
+const _: () = assert!(
+    FRAGMENTED_FREE_PERCENT > 100 - LV_FULL_PERCENT,
+    "what is compacted takes objects, so that its space is of use"
+);
+const _: () = assert!(
+    MOVE_EXTENTS_MAX < FRAGMENTED_PIECES as usize,
+    "a chunk that moves is in fewer pieces than a put that finds none better"
+);
+const _: () = assert!(
+    MOVES_PER_OP_MAX * (KEY_BYTES_MAX * 2 + CHUNK_EXTENTS_MAX * 10 + 64) < OP_BYTES_MAX,
+    "moved chunks fit an op"
+);
 const _: () =
     assert!(SILENT_TICKS_MAX < LEARNER_TICKS_MAX, "a follower speaks up before it is let go");
 const _: () =

@@ -409,6 +409,15 @@ pub enum Event {
         /// Whether it is durable there.
         is_copied: bool,
     },
+    /// The copies that [`crate::Pg::consider_move`] asked for are durable on all replicas, or are not.
+    Moved {
+        /// The chunk's row.
+        row: Bytes,
+        /// Grant of the copies.
+        grant: Grant,
+        /// Whether all are durable.
+        is_copied: bool,
+    },
     /// Every chunk that the index showed of the PG was considered since [`crate::Pg::wants_walk`] gave this number.
     Walked {
         /// The number.

@@ -67,6 +67,12 @@ pub enum Planted {
     /// A member whose rows are odd keeps them when it follows anew.
     #[cfg(feature = "planted-bugs")]
     OddOneFollows,
+    /// A chunk is given its new place though its row has another by then.
+    #[cfg(feature = "planted-bugs")]
+    MovedUnchecked,
+    /// What a chunk leaves by moving, or was to have, is free at once.
+    #[cfg(feature = "planted-bugs")]
+    MovedReusedAtOnce,
 }
 
 macro_rules! asks {
@@ -107,4 +113,6 @@ asks! {
     sums_after_batch => DigestAfterBatch,
     takes_primary_for_right => PrimaryIsRight,
     follows_though_odd => OddOneFollows,
+    moves_unchecked => MovedUnchecked,
+    reuses_moves_at_once => MovedReusedAtOnce,
 }

@@ -9,9 +9,7 @@
 //! 4. All of this is derived from METAX: nothing here is ever stored as the truth.
 //! 5. A replica whose copies are to be given up gets no new ones: its LV gives no space.
 //! 6. A replica out of reach gets no new ones either. Its LV gives space on the others only if these are most of it, and
-//!    the grant names these alone. What is given was free on *every* replica when the view began, or by 2; a late write
-//!    of an earlier view may still reach the one that is away, where nothing of this grant lies, and is over before
-//!    that one answers its next `Open` and is given a copy.
+//!    the grant names these alone (`most.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,10 +20,13 @@ use larder_types::{
 
 use crate::limits::{LV_FULL_PERCENT, WAITING_BLOCKS_BEFORE_RAISE, WITHHELD_MS};
 use crate::manager::state::{MapVersion, ReplicaState};
-use crate::planted::Planted;
+pub use compact::Fragmentation;
+use compact::{Asked, Pace};
 use need::Leaving;
 pub use need::Need;
 
+mod compact;
+mod most;
 mod need;
 
 /// One replica of an LV.
@@ -219,6 +220,7 @@ struct Lv {
     gone: Holders,
     /// Replicas whose copies are to be given up.
     leaving: BTreeMap<usize, Leaving>,
+    pace: Pace,
 }
 
 /// The part of an LV for which a replica's disk had no room. A disk gives an LV its room from the LV's
@@ -234,6 +236,7 @@ struct Withheld {
 
 impl Lv {
     fn release(&mut self, extent: Extent) {
+        self.pace.released += i64::from(extent.blocks);
         let Some(withheld) = &mut self.withheld else { return self.runs.release(extent) };
         let below = extent.blocks.min(withheld.from.saturating_sub(extent.first));
         if below > 0 {
@@ -273,15 +276,6 @@ impl Lv {
     fn is_full(&self) -> bool {
         let used = self.info.blocks - self.runs.blocks() - self.withheld_blocks();
         u64::from(used) * 100 >= u64::from(self.info.blocks) * LV_FULL_PERCENT
-    }
-
-    /// The replicas within reach of an LV as wide as the widest, if they are most of it and can take objects.
-    fn most(&self, widest: usize) -> Option<Holders> {
-        let within = self.present.without(self.gone);
-        let is_open = within.iter().all(|replica| self.floors[replica].is_some());
-        let is_most = self.present.count() == widest && 2 * within.count() > widest;
-        let takes = !self.gone.is_empty() && self.leaving.is_empty() && !self.is_full();
-        (takes && is_open && is_most).then_some(within)
     }
 }
 
@@ -325,6 +319,7 @@ pub struct FloorRaise {
 pub struct VolumeGroup {
     view: View,
     lvs: BTreeMap<LvId, Lv>,
+    asked: Asked,
 }
 
 /// Why an allocation failed.
@@ -344,7 +339,7 @@ impl VolumeGroup {
     /// An empty group of a view.
     #[must_use]
     pub fn new(view: View) -> Self {
-        Self { view, lvs: BTreeMap::new() }
+        Self { view, ..Self::default() }
     }
 
     /// Adds an LV with the runs that METAX leaves free. It gives no space before it is opened.
@@ -361,6 +356,7 @@ impl VolumeGroup {
             asked,
             gone: Holders::default(),
             leaving: BTreeMap::new(),
+            pace: Pace::default(),
             info,
         };
         let known = self.lvs.insert(lv.info.lv, lv);
@@ -437,6 +433,7 @@ impl VolumeGroup {
         replicas_min: usize,
     ) -> Result<(LvId, Vec<Extent>), NoSpace> {
         let need = bytes.div_ceil(BLOCK_BYTES).max(1);
+        self.asked.note(need);
         let (mut opening, mut narrow) = (false, false);
         for (&id, lv) in &mut self.lvs {
             if replicas_min > 0 && lv.present.count() < replicas_min {
@@ -459,32 +456,6 @@ impl VolumeGroup {
         } else {
             NoSpace::NeedLv
         })
-    }
-
-    /// Blocks for `bytes` of data on the replicas within reach of an LV of which others are not, at least so many: for
-    /// when no LV has all of its own.
-    pub fn allocate_on_most(
-        &mut self,
-        bytes: u32,
-        replicas_min: usize,
-    ) -> Option<(LvId, Vec<Extent>, Holders)> {
-        let (need, widest) = (bytes.div_ceil(BLOCK_BYTES).max(1), self.widest());
-        self.lvs.iter_mut().find_map(|(&id, lv)| {
-            let within = lv.most(widest).filter(|within| within.count() >= replicas_min)?;
-            Some((id, lv.runs.allocate(need)?, within))
-        })
-    }
-
-    /// Whether it has space on most replicas of an LV of which others are out of reach.
-    #[must_use]
-    pub fn has_most(&self) -> bool {
-        let widest = self.widest();
-        self.lvs.values().any(|lv| lv.most(widest).is_some())
-    }
-
-    /// Fewer replicas are an LV that was drawn while servers were away: most of those may be too few.
-    fn widest(&self) -> usize {
-        self.lvs.values().map(|lv| lv.present.count()).max().unwrap_or(0)
     }
 
     /// A replica's disk had no room for data at these extents: from the last of them on the LV gives
@@ -512,11 +483,11 @@ impl VolumeGroup {
         }
     }
 
-    /// Extents freed by `freed_by`: they wait for the floors.
-    pub fn free(&mut self, lv: LvId, extents: &[Extent], freed_by: OpId, planted: Planted) {
+    /// Extents freed by `freed_by`: they wait for the floors. `at_once` is for bugs that are to be found.
+    pub fn free(&mut self, lv: LvId, extents: &[Extent], freed_by: OpId, at_once: bool) {
         let Some(lv) = self.lvs.get_mut(&lv) else { return };
         for &extent in extents {
-            if planted.reuses_at_once() {
+            if at_once {
                 lv.release(extent);
                 continue;
             }

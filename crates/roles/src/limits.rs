@@ -125,6 +125,9 @@ pub const DATA_REACH_MAX: Duration = Duration::from_secs(4);
 pub const DATA_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of ops in one message to a member, or one op.
 pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How often a read follows a chunk that moved while a piece of it was read, before it says that the data cannot be read
+/// now: between two moves of one chunk lies a walk over the index.
+pub const MOVES_FOLLOWED_MAX: u32 = 4;
 /// Rows that a walk looks at in one go.
 pub const REBUILD_ROWS_MAX: u32 = 8192;
 /// Copies that one go asks for.

@@ -15,6 +15,10 @@ pub struct Progress {
     pub floors: FloorsNow,
     /// Members' indexes that are compared; `None` where that is switched off.
     pub digests: Option<DigestsNow>,
+    /// Volumes that are badly fragmented.
+    pub compaction: CompactionNow,
+    /// The metadata log.
+    pub log: LogNow,
 }
 
 /// The budget, and its use.
@@ -136,4 +140,73 @@ pub struct DigestsNow {
     pub differing: u64,
     /// Some of them.
     pub differing_groups: Vec<u32>,
+}
+
+/// Volumes that are badly fragmented: chunks move within them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CompactionNow {
+    /// Volumes that were, at the last look.
+    pub fragmented: u64,
+    /// Those that are being compacted.
+    pub under_way: u64,
+    /// Bytes that are to be moved in them, about.
+    pub bytes_wanted: u64,
+    /// Bytes of that for which there are copies at their new place.
+    pub bytes_made: u64,
+    /// Walks over the index since the start.
+    pub walks: u64,
+    /// Chunks copied to a new place since the start.
+    pub chunks: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Chunks that could not be copied.
+    pub failed: u64,
+}
+
+/// The metadata log: it is trimmed behind what the index shows durably.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LogNow {
+    /// Bytes that its segments take, with those that are kept for later use.
+    pub disk_bytes: u64,
+    /// Bytes from the beginning of its oldest segment to its end.
+    pub untrimmed_bytes: u64,
+    /// Bytes trimmed since the start.
+    pub trimmed_bytes: u64,
+    /// Bytes written a second of late.
+    pub written_per_s: u64,
+    /// Bytes trimmed a second of late.
+    pub trimmed_per_s: u64,
+    /// Why its oldest segment is kept.
+    pub kept: LogKept,
+}
+
+/// Why the oldest segment of a log is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum LogKept {
+    /// It is the one that is being written.
+    #[default]
+    BeingWritten,
+    /// Nobody needs it once the index is flushed.
+    ToBeFlushed,
+    /// It has a put without an outcome.
+    OpenPut {
+        /// The put's group.
+        pg: u32,
+        /// Its op.
+        op: u64,
+    },
+    /// It has a request that its proxy may repeat.
+    Request {
+        /// The request's group.
+        pg: u32,
+        /// Its op.
+        op: u64,
+    },
+    /// It has ops that the index does not show yet.
+    NotApplied {
+        /// Their group.
+        pg: u32,
+        /// The first of them.
+        op: u64,
+    },
 }

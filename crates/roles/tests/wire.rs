@@ -9,7 +9,8 @@ use larder_protocol::{
     Description, PeerMessage, PutCall, Refusal,
 };
 use larder_roles::progress::{
-    BackgroundNow, DigestsNow, FloorNow, FloorsNow, Progress, RebuildNow, ScrubNow,
+    BackgroundNow, CompactionNow, DigestsNow, FloorNow, FloorsNow, LogKept, LogNow, Progress,
+    RebuildNow, ScrubNow,
 };
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply,
@@ -79,6 +80,24 @@ fn progress() -> Progress {
             differing: 43,
             differing_groups: vec![44, 45],
         }),
+        compaction: CompactionNow {
+            fragmented: 46,
+            under_way: 47,
+            bytes_wanted: 48,
+            bytes_made: 49,
+            walks: 50,
+            chunks: 51,
+            bytes: 52,
+            failed: 53,
+        },
+        log: LogNow {
+            disk_bytes: 54,
+            untrimmed_bytes: 55,
+            trimmed_bytes: 56,
+            written_per_s: 57,
+            trimmed_per_s: 58,
+            kept: LogKept::OpenPut { pg: 59, op: 60 },
+        },
     }
 }
 

@@ -126,7 +126,7 @@ impl World {
                     || gauges.tail_ops > 0
                     || gauges.open_puts > 0
                     || gauges.waiting_calls > 0
-                    || gauges.refills > 0
+                    || gauges.refills + gauges.moves > 0
                     || primary && pg.wants_walk().is_some() && !self.has_lost(pg.id())
                 {
                     let role = pg.role();

@@ -10,6 +10,7 @@
 mod digest;
 mod ledger;
 mod managed;
+mod moves;
 mod refill;
 mod start;
 
@@ -83,6 +84,7 @@ struct Life {
     /// The index as it was at a digest, until it is summed.
     digests: BTreeMap<PgId, (OpId, Box<dyn KvReader>)>,
     walking: Option<refill::Walking>,
+    compacting: Option<moves::Compacting>,
     /// The walk under way for the ledgers of the members that were whole at the start.
     reading: Option<LedgerWalk>,
     /// The bound of the next walk.
@@ -169,6 +171,9 @@ impl Node {
             }
             NodeIn::Managers(what) => self.hear_managers(what, net),
             NodeIn::Copy { run: meant, copy, heard } if meant == run => {
+                if self.move_heard(copy, &heard, net)? {
+                    return Ok(());
+                }
                 self.copy_heard(copy, heard, net)
             }
             NodeIn::Beat { run: meant } if meant == run => {
@@ -217,7 +222,9 @@ impl Node {
         let now_ms = self.now_ms(net);
         let kv = self.kv.clone();
         let mut out = Outbox::new();
+        let moved = self.member(pg).pg.move_counts();
         let applied = self.member(pg).pg.apply(now_ms, &Port(&kv), &mut out);
+        self.note_moves(pg, moved, net);
         self.check_ledger(pg, net);
         self.carry_out(pg, out, net)?;
         let pg_now = &self.member(pg).pg;
@@ -407,6 +414,7 @@ impl Node {
             }
         }
         self.walk_on(net)?;
+        self.compact_on(net)?;
         self.compare_indexes(net)?;
         let pause = 150 * MS + net.rng.below(100 * MS);
         net.after(pause, (id, NodeIn::Tick { run }));

@@ -28,6 +28,9 @@ pub(crate) enum Driver {
     /// A meta server counts a copy when it has sent it.
     #[cfg(feature = "planted-bugs")]
     CountsCopyUnwritten,
+    /// A meta server counts a chunk as copied to its new place when it has sent it there.
+    #[cfg(feature = "planted-bugs")]
+    CountsMoveUnwritten,
 }
 
 macro_rules! asks {
@@ -52,6 +55,7 @@ asks! {
     claims_all => ClaimsAll,
     counts_lease_from_arrival => LeaseFromArrival,
     counts_copy_unwritten => CountsCopyUnwritten,
+    counts_move_unwritten => CountsMoveUnwritten,
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -95,6 +99,9 @@ bugs! {
     "digest-after-batch" => protocol: larder_protocol::Planted::DigestAfterBatch,
     "primary-is-right" => protocol: larder_protocol::Planted::PrimaryIsRight,
     "odd-one-follows" => protocol: larder_protocol::Planted::OddOneFollows,
+    "moved-unchecked" => protocol: larder_protocol::Planted::MovedUnchecked,
+    "moved-reused-at-once" => protocol: larder_protocol::Planted::MovedReusedAtOnce,
+    "move-counted-unwritten" => driver: Driver::CountsMoveUnwritten,
     "copy-counted-unwritten" => driver: Driver::CountsCopyUnwritten,
     "lost-member-leads" => driver: Driver::ClaimsAll,
     "lease-from-arrival" => driver: Driver::LeaseFromArrival,

@@ -2,6 +2,7 @@
 
 use larder_env::SeededRng;
 use larder_protocol::limits::{LEASE_DRIFT_MS, LEASE_MS};
+use larder_protocol::space::Fragmentation;
 
 use crate::faults::{Fault, FaultKind};
 use crate::net::MS;
@@ -93,6 +94,8 @@ pub(crate) struct Setup {
     /// One in so many puts outlives the age at which its grant is ended.
     pub(crate) stubborn_one_in: u64,
     pub(crate) weather: Weather,
+    /// When LVs are compacted.
+    pub(crate) fragmentation: Fragmentation,
     pub(crate) faults: Vec<Fault>,
     /// Milliseconds since 1970 at the start.
     pub(crate) epoch_ms: u64,
@@ -140,6 +143,14 @@ fn draw_wide(seed: u64, options: Options) -> Option<usize> {
     options.machines.or(is_wide.then_some(drawn))
 }
 
+/// In half of all seeds whatever is free is worth compacting as soon as the largest chunk of late does not fit a piece of
+/// it. Of draws of its own, as above.
+fn draw_fragmentation(seed: u64) -> Fragmentation {
+    let is_eager = SeededRng::new(seed ^ 0xC04A).one_in(2);
+    let eager = Fragmentation { free_percent: 1, scattered_percent: 1, pieces: 1 };
+    if is_eager { eager } else { Fragmentation::default() }
+}
+
 impl Setup {
     pub(crate) fn draw(seed: u64, options: Options) -> Self {
         let mut rng = SeededRng::new(seed ^ 0x5E7D);
@@ -183,6 +194,7 @@ impl Setup {
             ballast,
             stubborn_one_in: if patient { 30 } else { 1000 },
             weather,
+            fragmentation: draw_fragmentation(seed),
             faults: Vec::new(),
             epoch_ms: 1_800_000_000_000 + rng.below(1_000_000),
         };

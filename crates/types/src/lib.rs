@@ -33,4 +33,4 @@ pub use metax::{
     UploadRow, VersionRow,
 };
 pub use name::{BucketName, NameError, ObjectKey};
-pub use op::{HoldersChange, Op, Outcome, Put, Remembered, SessionMemory, Target};
+pub use op::{ChunkMove, HoldersChange, Op, Outcome, Put, Remembered, SessionMemory, Target};

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::append::Append;
 use crate::ids::{
-    BootId, BucketId, Grant, OpId, OpSeq, Request, ServerId, SessionId, StreamId, UploadId,
+    BootId, BucketId, Grant, LvId, OpId, OpSeq, Request, ServerId, SessionId, StreamId, UploadId,
 };
-use crate::metax::{Body, Holders, HybridClock, Metax, PartRef, UploadRow};
+use crate::metax::{Body, Extent, Holders, HybridClock, Metax, PartRef, UploadRow};
 use crate::name::ObjectKey;
 
 /// What a put makes when it is committed.
@@ -183,6 +183,12 @@ pub enum Op {
     Append(Box<Append>),
     /// Changes nothing: here every member sums the PG's rows, to be compared.
     Digest,
+    /// Chunks lie elsewhere from here on. Each has the grant of this op from then on, with its place in the list for
+    /// an attempt: no other chunk ever had it.
+    Moved {
+        /// The chunks.
+        moves: Vec<ChunkMove>,
+    },
 }
 
 impl Op {
@@ -221,6 +227,22 @@ pub struct HoldersChange {
     pub gained: Holders,
     /// Replicas of which the copy is given up.
     pub lost: Holders,
+}
+
+/// A chunk's new place, where its copies are durable. If the row has another chunk by then, nothing changes, and the
+/// new place is free.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkMove {
+    /// Row of the index that has the chunk.
+    pub row: Bytes,
+    /// The chunk's grant, which says where it lies as well: each place has one of its own.
+    pub grant: Grant,
+    /// LV of the new place.
+    pub lv: LvId,
+    /// Runs of blocks of the new place, in the order of the data.
+    pub extents: Vec<Extent>,
+    /// Replicas that acknowledged a copy there: all that it was written to.
+    pub holders: Holders,
 }
 
 /// What is remembered of a proxy's session so that its repeats get the same answer.

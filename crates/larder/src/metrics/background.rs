@@ -13,6 +13,26 @@ pub(super) fn counters(meta: &Meta) -> Vec<Metric> {
         ("background_rebuild_bytes", "Bytes of copies given to be made", now.rebuild_bytes as f64),
         ("background_digest_bytes", "Bytes of rows read to be summed", now.digest_bytes as f64),
     ];
+    let compaction = meta.compaction_now();
+    all.extend([
+        ("compaction_walks", "Walks over the index to compact volumes", compaction.walks as f64),
+        (
+            "compaction_moved_chunks",
+            "Chunks copied to another place in their volume",
+            compaction.chunks as f64,
+        ),
+        ("compaction_moved_bytes", "Bytes of such chunks", compaction.bytes as f64),
+        (
+            "compaction_failed_chunks",
+            "Chunks that could not be copied to another place",
+            compaction.failed as f64,
+        ),
+        (
+            "log_trimmed_bytes",
+            "Bytes of the log given up since the start",
+            meta.log_counters().trimmed_bytes as f64,
+        ),
+    ]);
     if let Some(scrub) = meta.scrub_now() {
         all.extend([
             ("scrub_rounds", "Rounds of the scrub that are over, ever", scrub.rounds as f64),
@@ -68,6 +88,16 @@ pub(super) fn gauges(meta: &Meta) -> Vec<Metric> {
             now.bytes_per_s as f64,
         ),
         ("background_pieces", "Pieces of background work under way", now.under_way as f64),
+        (
+            "compaction_fragmented_volumes",
+            "Badly fragmented volumes at the last look",
+            meta.compaction_now().fragmented as f64,
+        ),
+        (
+            "log_untrimmed_bytes",
+            "Bytes of the log that are kept, or not trimmed yet",
+            meta.log_counters().untrimmed_bytes as f64,
+        ),
     ];
     if let Some(scrub) = meta.scrub_now() {
         all.extend([

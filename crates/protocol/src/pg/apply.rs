@@ -10,16 +10,17 @@
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, BucketId, Chunk, HoldersChange, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef, PartRow,
-    Put, StreamId, Target, UploadId, VersionRow, rows,
+    Body, BucketId, Chunk, Grant, HoldersChange, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef,
+    PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
 };
 
 use super::append::answer_of;
 use super::calls::slot_of_call;
+use super::moves::MoveCounts;
 use super::slots::Slot;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
-use crate::ledger::Change;
+use crate::ledger::{Blocks, Change};
 use crate::limits::APPLY_OPS_MAX;
 use crate::message::{Call, Effect, LogEntry, Outbox};
 
@@ -31,6 +32,8 @@ pub(super) struct Batch<'a> {
     blocks: Vec<(OpId, Change)>,
     /// Whether anybody wants to know of more than what is freed.
     keeps_ledger: bool,
+    /// What became of chunks that were to move.
+    pub(super) moves: MoveCounts,
 }
 
 impl Pg {
@@ -46,7 +49,8 @@ impl Pg {
         }
         let keeps_ledger = self.ledger.is_kept();
         let (changes, blocks) = (Changes::default(), Vec::new());
-        let mut batch = Batch { index, changes, blocks, keeps_ledger };
+        let moves = MoveCounts::default();
+        let mut batch = Batch { index, changes, blocks, keeps_ledger, moves };
         let mut closed = Vec::new();
         for at in 0..count {
             let entry = self.tail[at].entry.clone();
@@ -58,12 +62,15 @@ impl Pg {
         self.is_bare = false;
         index.write(batch.changes)?;
         self.applied = last;
+        let early = self.reused_at_once(count);
         for (op, change) in batch.blocks {
             if let (Change::Freed(blocks), Some(space)) = (&change, self.space.as_mut()) {
-                space.free(blocks.lv, &blocks.extents, op, self.planted);
+                let at_once = self.planted.reuses_at_once() || early.contains(&op);
+                space.free(blocks.lv, &blocks.extents, op, at_once);
             }
             self.ledger.take(op, change);
         }
+        self.count_moves(batch.moves);
         self.leave_slots(count, closed, index, out)?;
         self.pass_barriers(out);
         if let Some(at) = digest {
@@ -127,6 +134,13 @@ impl Pg {
             Op::Holders { changes } => {
                 for change in changes {
                     batch.change_holders(change, id)?;
+                }
+            }
+            Op::Moved { moves } => {
+                let is_unchecked = self.planted.moves_unchecked();
+                for (to, attempt) in moves.iter().zip(0..) {
+                    let grant = Grant { pg: self.id, op: id, attempt };
+                    batch.move_chunk(to, grant, is_unchecked)?;
                 }
             }
             Op::DropStream { bucket, stream } => batch.drop_orphans(*bucket, *stream, id)?,
@@ -391,13 +405,21 @@ impl Batch<'_> {
 
     /// The blocks of an open put are the index's from its outcome on, if only for a moment.
     fn name_chunk(&mut self, chunk: &Chunk, now: OpId) {
+        self.name(chunk.into(), now);
+    }
+
+    pub(super) fn free_chunk(&mut self, chunk: &Chunk, now: OpId) {
+        self.free(chunk.into(), now);
+    }
+
+    pub(super) fn name(&mut self, blocks: Blocks, now: OpId) {
         if self.keeps_ledger {
-            self.blocks.push((now, Change::Named(chunk.into())));
+            self.blocks.push((now, Change::Named(blocks)));
         }
     }
 
-    fn free_chunk(&mut self, chunk: &Chunk, now: OpId) {
-        self.blocks.push((now, Change::Freed(chunk.into())));
+    pub(super) fn free(&mut self, blocks: Blocks, now: OpId) {
+        self.blocks.push((now, Change::Freed(blocks)));
     }
 
     /// Removes the chunks of a stream that no parent has claimed.

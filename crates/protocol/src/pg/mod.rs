@@ -22,7 +22,9 @@ mod apply;
 mod calls;
 mod commit;
 mod digest;
+mod grant;
 mod ledger;
+mod moves;
 mod pieces;
 mod quiet;
 mod read;
@@ -50,6 +52,8 @@ use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
 use digest::Digests;
 pub use ledger::LedgerWalk;
+use moves::Moves;
+pub use moves::{Begun, Move, MoveCounts};
 use refill::Refills;
 pub use refill::{Considered, Refill, chunk_in};
 pub use replicate::Report;
@@ -128,6 +132,17 @@ impl OpenPut {
     }
 }
 
+/// Why the log keeps an op.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Retained {
+    /// It is a put without an outcome.
+    OpenPut,
+    /// It is a request that may be repeated.
+    Request,
+    /// It is the next that the index is to show.
+    NotApplied,
+}
+
 /// Numbers for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PgGauges {
@@ -143,6 +158,8 @@ pub struct PgGauges {
     pub refills: usize,
     /// Grants on most replicas of an LV of which others were out of reach, since this member began.
     pub grants_on_most: u64,
+    /// Chunks that are being moved.
+    pub moves: usize,
     /// Space.
     pub space: SpaceUse,
 }
@@ -204,6 +221,9 @@ pub struct Pg {
     ledger: Ledger,
     /// Copies that are being made or given up.
     refills: Refills,
+    /// Chunks that are being moved.
+    moves: Moves,
+    move_counts: MoveCounts,
     lv_asked: bool,
     /// When it was said last that there is none; `None` if one came since.
     pool_empty_ms: Option<u64>,
@@ -252,14 +272,21 @@ impl Pg {
         self.commit
     }
 
-    /// The oldest op whose log record is still needed, for a put that is open or a request that may be
-    /// repeated; everything below may be trimmed once the index is durable through [`Pg::applied`].
+    /// The oldest op whose log record is still needed; everything below may be trimmed once the index is durable
+    /// through [`Pg::applied`].
     #[must_use]
     pub fn retain_from(&self) -> OpSeq {
-        let oldest_open = self.open.keys().next().copied();
-        let oldest_asked = self.sessions.oldest();
-        let needed = oldest_open.into_iter().chain(oldest_asked).min();
-        needed.unwrap_or(OpSeq(u64::MAX)).min(self.applied.seq.next())
+        self.retained().0
+    }
+
+    /// The oldest op whose log record is still needed, and what for.
+    #[must_use]
+    pub fn retained(&self) -> (OpSeq, Retained) {
+        let open = self.open.keys().next().map(|seq| (*seq, Retained::OpenPut));
+        let asked = self.sessions.oldest().map(|seq| (seq, Retained::Request));
+        let not_applied = (self.applied.seq.next(), Retained::NotApplied);
+        let all = std::iter::once(not_applied).chain(open).chain(asked);
+        all.min().unwrap_or(not_applied)
     }
 
     /// Chunks of open puts: used space that the index does not show.
@@ -292,6 +319,7 @@ impl Pg {
             waiting_calls: self.waiting_calls(),
             refills: self.refills.len(),
             grants_on_most: self.grants_on_most,
+            moves: self.moves.len(),
             space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
         }
     }
@@ -305,6 +333,7 @@ impl Pg {
             || !self.open.is_empty()
             || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
             || self.refills.has_changes()
+            || self.moves.has_copied()
     }
 
     /// Whether it has space on most replicas of an LV of which others are out of reach.
@@ -355,6 +384,10 @@ impl Pg {
             }
             Event::Refilled { row, grant, is_copied } => {
                 self.refilled(row, grant, is_copied, out);
+                Ok(())
+            }
+            Event::Moved { row, grant, is_copied } => {
+                self.moved(row, grant, is_copied, out);
                 Ok(())
             }
             Event::Walked { walk, unmet } => {
@@ -490,6 +523,7 @@ fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         | Op::Regrant { .. }
         | Op::Outcome { .. }
         | Op::Holders { .. }
+        | Op::Moved { .. }
         | Op::Digest
         | Op::SnapshotBegin
         | Op::SnapshotSession(_)

@@ -145,16 +145,21 @@ impl Pg {
     /// A number for the walk to be begun over all that the index shows from now on; `None` if none is needed.
     #[must_use]
     pub fn wants_walk(&self) -> Option<u64> {
-        let space = self.space.as_ref().filter(|_| self.serves())?;
-        let is_wanted = self.refills.settled < self.refills.reasons
-            || space.filling().next().is_some()
-            || space.orders().next().is_some();
         let is_held = |op: &Op| matches!(op, Op::Holders { .. });
         // What was decided last shows in the index first.
         let is_ready = !self.refills.has_changes()
             && self.refills.under_way.is_empty()
-            && !self.tail.iter().any(|tail| is_held(&tail.entry.op));
-        (is_wanted && is_ready).then_some(self.refills.reasons)
+            && !self.tail.iter().any(|tail| is_held(&tail.entry.op))
+            && !self.is_moving();
+        (self.has_copies_to_make() && is_ready).then_some(self.refills.reasons)
+    }
+
+    /// Whether copies may be missing, or are to be given up.
+    pub(super) fn has_copies_to_make(&self) -> bool {
+        let Some(space) = self.space.as_ref().filter(|_| self.serves()) else { return false };
+        self.refills.settled < self.refills.reasons
+            || space.filling().next().is_some()
+            || space.orders().next().is_some()
     }
 
     /// Looks at a chunk that a walk found in a row. A copy is asked for only if no more than `good_max` can be read:
@@ -199,6 +204,11 @@ impl Pg {
         Ok(considered)
     }
 
+    /// Whether a copy is being made of a row's chunk.
+    pub(super) fn is_refilled_anywhere(&self, row: &[u8]) -> bool {
+        self.refills.under_way.contains_key(row)
+    }
+
     /// Whether a copy is being made of a row's chunk for this replica.
     pub(super) fn is_refilled(&self, row: &[u8], replica: usize) -> bool {
         self.refills.under_way.get(row).is_some_and(|under_way| under_way.to == replica)
@@ -216,7 +226,7 @@ impl Pg {
     }
 
     /// Replicas of a chunk whose copies readers found damaged.
-    fn suspected(&self, space: &VolumeGroup, chunk: &Chunk) -> Holders {
+    pub(super) fn suspected(&self, space: &VolumeGroup, chunk: &Chunk) -> Holders {
         let suspects = &self.refills.suspects;
         let Some(info) = space.info(chunk.lv).filter(|_| !suspects.is_empty()) else {
             return Holders::default();
@@ -315,9 +325,9 @@ impl Pg {
             suspect.tries += u32::from(is_met);
             suspect.reason > walk || (is_met && suspect.tries < SUSPECT_TRIES_MAX)
         });
-        let Some(space) = self.space.as_ref().filter(|_| walk == self.refills.reasons) else {
-            return;
-        };
+        // What moves is named by no row yet, and may be where nothing is to be named any more.
+        let counts = walk == self.refills.reasons && !self.is_moving();
+        let Some(space) = self.space.as_ref().filter(|_| counts) else { return };
         if unmet.is_empty() {
             self.refills.settled = walk;
         }

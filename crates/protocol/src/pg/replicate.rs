@@ -19,6 +19,7 @@ use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digests;
+use super::moves::Moves;
 use super::refill::Refills;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
@@ -154,6 +155,7 @@ impl Pg {
         self.copy = None;
         self.space = None;
         self.refills = Refills::default();
+        self.moves = Moves::default();
         self.lv_asked = false;
         self.pool_empty_ms = None;
         self.wider_due_ms = None;

@@ -376,8 +376,9 @@ impl Pg {
 
     /// Raises floors over what is not open any more, so that freed space can be used again.
     pub(super) fn raise_floors(&mut self, short: bool, out: &mut Outbox) {
-        let open = self.open.keys().next().copied().into_iter().chain(self.refills.oldest());
-        let oldest_open = open.min().unwrap_or_else(|| self.last().seq.next());
+        let copies = self.refills.oldest().into_iter().chain(self.moves.oldest());
+        let oldest_open = self.open.keys().next().copied().into_iter().chain(copies).min();
+        let oldest_open = oldest_open.unwrap_or_else(|| self.last().seq.next());
         let Some(space) = self.space_mut() else { return };
         for raise in space.raises_due(oldest_open, short) {
             for replica in space.present(raise.lv).iter() {
@@ -403,6 +404,7 @@ impl Pg {
             space.forget_orders(now_ms);
         }
         self.flush_holders(out);
+        self.flush_moves(out);
         let mut again = Vec::new();
         for open in self.open.values_mut() {
             let failed = open.resolution.is_some_and(|resolution| resolution.failed);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow};
 
 use super::digest::Digests;
+use super::moves::{MoveCounts, Moves};
 use super::refill::Refills;
 use super::replicate::EarlyReports;
 use super::slots::{Slot, Slots};
@@ -119,6 +120,8 @@ impl Recovering {
                 is_bare: applied == OpId::default() && snapshot.is_none(),
                 ledger: Ledger::default(),
                 refills: Refills::default(),
+                moves: Moves::default(),
+                move_counts: MoveCounts::default(),
                 lv_asked: false,
                 pool_empty_ms: None,
                 wider_due_ms: None,

@@ -116,6 +116,12 @@ impl VolumeGroup {
         self.lvs.get(&chunk.lv).map(|lv| lv.need(chunk, suspected)).unwrap_or_default()
     }
 
+    /// Whether these are an LV's replicas, and all of them stay.
+    #[must_use]
+    pub fn is_held_by(&self, lv: LvId, replicas: Holders) -> bool {
+        self.lvs.get(&lv).is_some_and(|lv| lv.present == replicas && lv.leaving.is_empty())
+    }
+
     /// Whether a floor above `at` was asked for: a write granted there may be refused.
     #[must_use]
     pub fn is_raised_above(&self, lv: LvId, at: GrantKey) -> bool {

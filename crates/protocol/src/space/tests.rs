@@ -51,7 +51,7 @@ fn most_replicas_give_space_while_one_is_away_and_what_was_freed_there_waits_for
     let (_, freed) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
     group.close(LvId(1), 2);
     assert_eq!(group.allocate(1, 0), Err(NoSpace::NeedLv), "none has all");
-    group.free(LvId(1), &freed, floor(7), Planted::None);
+    group.free(LvId(1), &freed, floor(7), false);
     assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
     (0..2).for_each(|replica| {
         group.floor_acknowledged(LvId(1), replica, floor(8));
@@ -96,7 +96,7 @@ fn freed_space_waits_for_the_lowest_floor() {
     group.floor_acknowledged(LvId(1), 0, floor(0));
     group.floor_acknowledged(LvId(1), 1, floor(0));
     let (lv, extents) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
-    group.free(lv, &extents, floor(7), Planted::None);
+    group.free(lv, &extents, floor(7), false);
     assert!(group.raises_due(OpSeq(7), true).is_empty(), "a floor at the op itself frees nothing");
     assert!(!group.regains());
     assert_eq!(group.raises_due(OpSeq(8), true), vec![FloorRaise { lv, floor: floor(8) }]);
@@ -118,7 +118,7 @@ fn a_replica_that_is_back_is_asked_again_for_the_floor_that_it_missed() {
         group.floor_acknowledged(LvId(1), replica, floor(0));
     });
     let (lv, extents) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
-    group.free(lv, &extents, floor(7), Planted::None);
+    group.free(lv, &extents, floor(7), false);
     assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
     group.floor_acknowledged(lv, 0, floor(8));
     assert!(group.close(lv, 1));
@@ -143,8 +143,8 @@ fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     assert_eq!(group.usage(), SpaceUse { total: 100, free: 0, waiting: 0, withheld: 40 });
     assert_eq!(group.allocate(1, 0), Err(NoSpace::DiskFull), "another LV would be as full");
     // Space that was written to is given again; that of the refused put is not.
-    group.free(lv, &refused, floor(6), Planted::None);
-    group.free(lv, &written, floor(7), Planted::None);
+    group.free(lv, &refused, floor(6), false);
+    group.free(lv, &written, floor(7), false);
     assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
     group.floor_acknowledged(lv, 0, floor(8));
     group.floor_acknowledged(lv, 1, floor(8));

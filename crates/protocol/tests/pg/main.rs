@@ -3,6 +3,7 @@
 mod appends;
 mod digest;
 mod doubt;
+mod moves;
 mod puts;
 mod reach;
 mod refill;

@@ -20,8 +20,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cluster::Cluster;
+use super::rate::Rate;
 use super::{Meta, Neighbours};
-use crate::limits::{LOAD_LOOK, LOAD_PATIENCE, RATE_SECONDS};
+use crate::limits::{LOAD_LOOK, LOAD_PATIENCE};
 use crate::progress::BackgroundNow;
 use crate::wire::{DataCall, DataReply};
 
@@ -44,13 +45,6 @@ pub(super) struct Background {
     /// Data servers that were given work since they were asked last.
     worked: Mutex<BTreeSet<ServerId>>,
     rate: Mutex<Rate>,
-}
-
-/// Bytes a second of late.
-#[derive(Default)]
-struct Rate {
-    bytes: u64,
-    per_s: f64,
 }
 
 /// A piece under way; it is over when this is dropped.
@@ -133,18 +127,16 @@ impl Background {
         let budget = self.budget.lock();
         let bytes: u64 = WORKS.into_iter().map(|work| budget.taken(work).bytes).sum();
         drop(budget);
-        let mut rate = self.rate.lock();
-        let now = bytes.saturating_sub(std::mem::replace(&mut rate.bytes, bytes)) as f64 / seconds;
-        rate.per_s += (now - rate.per_s) * (seconds / RATE_SECONDS).min(1.0);
+        self.rate.lock().note(bytes, seconds);
     }
 
     pub(super) fn now(&self) -> BackgroundNow {
-        let (budget, per_s) = (self.budget.lock(), self.rate.lock().per_s);
+        let (budget, per_s) = (self.budget.lock(), self.rate.lock().per_s());
         let bytes = |work| budget.taken(work).bytes;
         BackgroundNow {
             bytes_per_s_max: budget.bytes_per_s(),
             bytes_per_s_allowed: budget.rate(),
-            bytes_per_s: per_s as u64,
+            bytes_per_s: per_s,
             under_way: budget.under_way() as u64,
             yields: budget.yields(),
             rebuild_bytes: bytes(Work::RebuildSingle) + bytes(Work::Rebuild),
@@ -166,6 +158,7 @@ pub(super) async fn watch(meta: Weak<Meta>, background: Arc<Background>) {
         if meta.is_stopping() {
             return;
         }
+        meta.log.note_rates(seconds);
         let is_at_rest = {
             let budget = background.budget.lock();
             !budget.is_busy() && budget.rate() == budget.bytes_per_s()

@@ -1,5 +1,5 @@
-//! One copy of a chunk: read from whichever holders have it right, 64 KiB by 64 KiB if need be, and written to the
-//! replica that lacks it.
+//! Copies of a chunk: read from whichever holders have it right, 64 KiB by 64 KiB if need be, and written to the
+//! replica that lacks one, or to all of them at a new place.
 //!
 //! # Invariants
 //!
@@ -9,11 +9,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures::future::join_all;
 use larder_net::Peer;
 use larder_protocol::manager::state::Topology;
-use larder_protocol::pg::Refill;
+use larder_protocol::pg::{Move, Refill};
 use larder_types::limits::SUM_BYTES;
-use larder_types::{Chunk, Holders, LvId, ServerId};
+use larder_types::{Chunk, Extent, Grant, Holders, LvId, ServerId};
 use larder_volume::{verify_range, whole_sums};
 use tokio::time::Instant;
 
@@ -37,9 +38,37 @@ impl Cluster {
             tracing::warn!(lv = %chunk.lv, grant = ?chunk.grant, "no holder gives a chunk that is to be copied");
             return false;
         };
-        let Some((server, peer)) = self.replica(&map, chunk.lv, refill.to) else { return false };
-        let (grant, extents) = (refill.grant, chunk.extents.clone());
-        let call = DataCall::Write { lv: chunk.lv, grant, extents, len: chunk.len };
+        let (lv, to) = (chunk.lv, refill.to);
+        self.write_copy(&map, (lv, to), refill.grant, &chunk.extents, bytes).await
+    }
+
+    /// Makes copies of a chunk at its new place; whether they are durable on all replicas.
+    pub(super) async fn copy_to_new_place(&self, to: &Move, background: &Background) -> bool {
+        let (map, chunk) = (self.managers.map(), &to.chunk);
+        for replica in to.replicas.iter() {
+            if let Some((server, _)) = self.replica(&map, chunk.lv, replica) {
+                background.works_at(server);
+            }
+        }
+        let Some(bytes) = self.read_whole(&map, chunk, to.replicas).await else { return false };
+        let writes = to.replicas.iter().map(|replica| {
+            self.write_copy(&map, (chunk.lv, replica), to.grant, &to.extents, bytes.clone())
+        });
+        join_all(writes).await.into_iter().all(|is_written| is_written)
+    }
+
+    /// Writes a copy to a replica; whether it is durable there.
+    async fn write_copy(
+        &self,
+        map: &Topology,
+        (lv, replica): (LvId, usize),
+        grant: Grant,
+        extents: &[Extent],
+        bytes: Bytes,
+    ) -> bool {
+        let Some((server, peer)) = self.replica(map, lv, replica) else { return false };
+        let call =
+            DataCall::Write { lv, grant, extents: extents.to_vec(), len: bytes.len() as u32 };
         let deadline = Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS);
         let answered = tokio::select! {
             biased;

@@ -4,13 +4,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use larder_metalog::{Appender, Batch, LogError, Lsn, Record, Writer};
+use larder_protocol::pg::Retained;
 use larder_protocol::{Event, LogEntry};
 use larder_types::codec::encode_into;
 use larder_types::{Op, OpId, OpSeq, PgId};
 use parking_lot::{Condvar, Mutex};
 
 use super::Meta;
+use super::rate::Rate;
 use crate::limits::{LOG_BUFFER_BYTES_MAX, LOG_BUFFER_SEGMENT_PART};
+use crate::progress::{LogKept, LogNow};
 
 /// What the log did, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,6 +30,10 @@ pub struct LogCounters {
     pub buffered_bytes: u64,
     /// Bytes of the log on disk.
     pub disk_bytes: u64,
+    /// Bytes from the beginning of its oldest segment to its end.
+    pub untrimmed_bytes: u64,
+    /// Bytes trimmed since the start.
+    pub trimmed_bytes: u64,
 }
 
 /// The log as the PGs see it.
@@ -41,6 +48,16 @@ pub(super) struct Log {
     disk_bytes: AtomicU64,
     /// Everything below may be freed; set by the flush thread, done by the log thread.
     free_below: AtomicU64,
+    /// Bytes trimmed since the start.
+    trimmed: AtomicU64,
+    rates: Mutex<Rates>,
+}
+
+/// Bytes written and trimmed.
+#[derive(Default)]
+struct Rates {
+    written: Rate,
+    trimmed: Rate,
 }
 
 struct LogState {
@@ -63,6 +80,11 @@ struct Segment {
 }
 
 impl LogState {
+    fn untrimmed_bytes(&self) -> u64 {
+        let end = self.appender.end();
+        self.segments.first().map_or(0, |oldest| end.0 - oldest.start.0)
+    }
+
     /// A record of `pg` at `seq` ends at `end`: the segment it lies in needs it.
     fn note(&mut self, pg: PgId, seq: OpSeq, end: Lsn, segment_bytes: u64) {
         let start = Lsn((end.0 - 1) / segment_bytes * segment_bytes);
@@ -106,6 +128,8 @@ impl Log {
             sync_ns: AtomicU64::new(0),
             disk_bytes: AtomicU64::new(0),
             free_below: AtomicU64::new(0),
+            trimmed: AtomicU64::new(0),
+            rates: Mutex::default(),
         }
     }
 
@@ -185,10 +209,35 @@ impl Log {
         };
         while state.segments.len() > 1 && unneeded(&state.segments[0]) {
             state.segments.remove(0);
+            self.trimmed.fetch_add(self.segment_bytes, Ordering::Relaxed);
         }
         if let Some(oldest) = state.segments.first() {
             self.free_below.fetch_max(oldest.start.0, Ordering::Release);
             self.ready.notify_one();
+        }
+    }
+
+    pub(super) fn note_rates(&self, seconds: f64) {
+        let (written, trimmed) = (self.end().0, self.trimmed.load(Ordering::Relaxed));
+        let mut rates = self.rates.lock();
+        rates.written.note(written, seconds);
+        rates.trimmed.note(trimmed, seconds);
+    }
+
+    /// How far it is trimmed; each PG needs what it retains now.
+    pub(super) fn now(&self, retained: &[(OpSeq, Retained)]) -> LogNow {
+        let state = self.state.lock();
+        let untrimmed_bytes = state.untrimmed_bytes();
+        let kept = kept(&state.segments, retained);
+        drop(state);
+        let rates = self.rates.lock();
+        LogNow {
+            disk_bytes: self.disk_bytes.load(Ordering::Relaxed),
+            untrimmed_bytes,
+            trimmed_bytes: self.trimmed.load(Ordering::Relaxed),
+            written_per_s: rates.written.per_s(),
+            trimmed_per_s: rates.trimmed.per_s(),
+            kept,
         }
     }
 
@@ -216,14 +265,31 @@ impl Log {
 
     pub(super) fn counters(&self) -> LogCounters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let state = self.state.lock();
         LogCounters {
             groups: load(&self.groups),
             ops: load(&self.ops),
             synced: load(&self.synced),
             sync_ns: load(&self.sync_ns),
             disk_bytes: load(&self.disk_bytes),
-            buffered_bytes: self.state.lock().appender.buffered_bytes(),
+            trimmed_bytes: load(&self.trimmed),
+            untrimmed_bytes: state.untrimmed_bytes(),
+            buffered_bytes: state.appender.buffered_bytes(),
         }
+    }
+}
+
+/// Why the oldest segment is kept.
+fn kept(segments: &[Segment], retained: &[(OpSeq, Retained)]) -> LogKept {
+    let [oldest, _, ..] = segments else { return LogKept::BeingWritten };
+    let mut all = (0..).zip(oldest.highest.iter().zip(retained));
+    let needed = all.find(|(_, (highest, (needed, _)))| *highest >= needed);
+    let Some((pg, (_, &(op, why)))) = needed else { return LogKept::ToBeFlushed };
+    let op = op.0;
+    match why {
+        Retained::OpenPut => LogKept::OpenPut { pg, op },
+        Retained::Request => LogKept::Request { pg, op },
+        Retained::NotApplied => LogKept::NotApplied { pg, op },
     }
 }
 
@@ -281,4 +347,28 @@ pub(super) struct Group {
     last: Vec<(PgId, OpId)>,
     /// Below this the log's segments were given up.
     freed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_segment_is_kept_for_whoever_needs_something_of_it() {
+        let segment = |start, highest: [u64; 2]| Segment {
+            start: Lsn(start),
+            highest: highest.map(OpSeq).to_vec(),
+        };
+        let segments = [segment(0, [10, 20]), segment(100, [11, 25])];
+        let kept = |first, second| {
+            kept(
+                &segments,
+                &[(OpSeq(first), Retained::Request), (OpSeq(second), Retained::OpenPut)],
+            )
+        };
+        assert_eq!(kept(11, 20), LogKept::OpenPut { pg: 1, op: 20 });
+        assert_eq!(kept(10, 20), LogKept::Request { pg: 0, op: 10 });
+        assert_eq!(kept(11, 21), LogKept::ToBeFlushed);
+        assert_eq!(super::kept(&segments[..1], &[]), LogKept::BeingWritten);
+    }
 }

@@ -26,8 +26,8 @@
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
 //! | `serve.rs`, `scan.rs` | what it answers proxies |
 //! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
-//! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `scrub/` verifies them, `digest.rs` compares indexes |
-//! | `progress.rs` | how far all that is |
+//! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
+//! | `progress.rs`, `rate.rs` | how far all that is |
 //!
 //! # Invariants
 //!
@@ -43,6 +43,7 @@ mod adopt;
 mod background;
 mod callers;
 mod cluster;
+mod compact;
 mod copy;
 mod digest;
 mod duties;
@@ -52,6 +53,7 @@ mod maintain;
 mod orders;
 mod progress;
 mod queue;
+mod rate;
 mod rebuild;
 mod recover;
 mod scan;
@@ -80,6 +82,7 @@ use background::Background;
 pub use background::BackgroundConfig;
 use callers::{Caller, Callers, NOBODY};
 use cluster::Cluster;
+use compact::Compaction;
 use digest::Digests;
 use duties::Duties;
 use index::IndexPort;
@@ -133,6 +136,7 @@ pub struct Meta {
     requests: OnceLock<Arc<Requests>>,
     background: Arc<Background>,
     rebuild: RebuildCounters,
+    compaction: Compaction,
     scrub: Scrubbing,
     digests: Digests,
 }

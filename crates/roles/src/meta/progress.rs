@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::background::{self, BackgroundConfig};
 use super::scrub::Scrubber;
-use super::{Meta, digest, rebuild};
+use super::{Meta, compact, digest, rebuild};
 use crate::limits::FLOORS_TOLD_MAX;
-use crate::progress::{BackgroundNow, FloorNow, FloorsNow, Progress};
+use crate::progress::{BackgroundNow, CompactionNow, FloorNow, FloorsNow, LogNow, Progress};
 
 impl Meta {
     /// Begins background work on the runtime of the caller; it ends with the server.
@@ -28,6 +28,7 @@ impl Meta {
         if self.cluster().is_some() {
             runtime.spawn(rebuild::run(meta()));
         }
+        runtime.spawn(compact::run(meta()));
         if let Some(period) = config.scrub_period.filter(|period| *period > Duration::ZERO) {
             if self.cluster().is_some() {
                 runtime.spawn(digest::run(meta(), period));
@@ -54,7 +55,22 @@ impl Meta {
             scrub: self.scrub_now(),
             floors: self.floors_now(),
             digests: self.digests_now(),
+            compaction: self.compaction_now(),
+            log: self.log_now(),
         }
+    }
+
+    /// How far the log is trimmed.
+    #[must_use]
+    pub fn log_now(&self) -> LogNow {
+        let retained: Vec<_> = self.pg_ids().map(|pg| self.lock(pg).pg.retained()).collect();
+        self.log.now(&retained)
+    }
+
+    /// How far the compaction of volumes is.
+    #[must_use]
+    pub fn compaction_now(&self) -> CompactionNow {
+        self.compaction.now()
     }
 
     /// Floors of the volumes of groups that are served here.

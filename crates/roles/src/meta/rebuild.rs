@@ -213,27 +213,40 @@ impl Meta {
 
     /// Looks at the rows after one, until there is enough to do.
     fn consider_rows(&self, mut walk: Walk, after: &[u8]) -> Result<Piece, IndexError> {
-        let (mut refills, mut rows) = (Vec::new(), 0);
+        let look = |row: &[u8], value: &[u8]| self.consider_row(&mut walk, row, value);
+        let (refills, after) = self.rows_after(after, REBUILD_PIECE_COPIES_MAX, look)?;
+        Ok(Piece { walk, refills, after })
+    }
+
+    /// Looks at the rows after one, until enough were looked at or so much was found to do; returns that, and after
+    /// which row to go on, if there are more.
+    pub(super) fn rows_after<T>(
+        &self,
+        after: &[u8],
+        found_max: usize,
+        mut look: impl FnMut(&[u8], &[u8]) -> Result<Option<T>, IndexError>,
+    ) -> Result<(Vec<T>, Option<Vec<u8>>), IndexError> {
+        let (mut found, mut rows) = (Vec::new(), 0);
         let (mut last, mut failed) = (None, None);
         let mut from = after.to_vec();
         from.push(0);
         let mut visit = |row: &[u8], value: &[u8]| {
             rows += 1;
-            match self.consider_row(&mut walk, row, value) {
-                Ok(found) => refills.extend(found),
+            match look(row, value) {
+                Ok(one) => found.extend(one),
                 Err(error) => {
                     failed = Some(error);
                     return ControlFlow::Break(());
                 }
             }
-            if rows < REBUILD_ROWS_MAX && refills.len() < REBUILD_PIECE_COPIES_MAX {
+            if rows < REBUILD_ROWS_MAX && found.len() < found_max {
                 return ControlFlow::Continue(());
             }
             last = Some(row.to_vec());
             ControlFlow::Break(())
         };
         self.index.kv.scan(&from, None, &mut visit).map_err(index_error)?;
-        failed.map_or(Ok(Piece { walk, refills, after: last }), Err)
+        failed.map_or(Ok((found, last)), Err)
     }
 
     fn consider_row(

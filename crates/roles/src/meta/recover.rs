@@ -333,6 +333,7 @@ impl Recovered {
         let meta = Meta {
             background: super::Background::new(),
             rebuild: super::RebuildCounters::default(),
+            compaction: super::Compaction::default(),
             scrub: super::Scrubbing::default(),
             digests: super::Digests::default(),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use larder_objects::{ListedPart, ObjectError, Opened, ReadBody};
+use larder_protocol::pg::chunk_in;
 use larder_types::codec::decode;
 use larder_types::{
     Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, PgId, PieceRow, PiecesId,
@@ -16,21 +17,32 @@ use larder_types::{
 use super::reach::Reach;
 use super::{Proxy, decoded, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::{READ_PIECE_BYTES, READ_PIECES_AHEAD};
+use crate::limits::{MOVES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
 
 /// Bytes still to be given out, not yet looked up.
 enum Span {
     Inline(Bytes),
-    Chunk(Box<Chunk>, Range<u32>),
+    Chunk(Box<Chunk>, Named, Range<u32>),
     ChunkRow { stream: StreamId, number: u32, range: Range<u32> },
     PartRow { upload: UploadId, number: u16, range: Range<u64> },
     Pieces { pieces: PiecesId, range: Range<u64> },
+}
+
+/// What names a chunk: it is asked again where the chunk lies, as chunks move.
+enum Named {
+    /// The version that is read.
+    ByVersion,
+    /// This row.
+    ByRow(Vec<u8>),
 }
 
 /// A read under way.
 struct Reading<R> {
     reach: Arc<R>,
     bucket: BucketId,
+    /// The version that is read.
+    key: ObjectKey,
+    op: OpId,
     /// Where the rows lie that the body names, if it names any.
     rows_in: Option<PgId>,
     spans: VecDeque<Span>,
@@ -67,10 +79,12 @@ impl<R: Reach> Proxy<R> {
         let mut reading = Reading {
             reach: self.reach.clone(),
             bucket: object.bucket,
+            key: object.key.clone(),
+            op: object.op,
             rows_in: names_rows.then(|| self.reach.pg_of(object.bucket, &object.key)),
             spans: VecDeque::new(),
         };
-        reading.push_body(&object.body, range)?;
+        reading.push_body(&object.body, Named::ByVersion, range)?;
         // The first piece is read before anything is answered: if the object was replaced since it was
         // found, the caller can still start again.
         let first = match reading.next().await {
@@ -131,8 +145,13 @@ impl<R: Reach> Proxy<R> {
 }
 
 impl<R: Reach> Reading<R> {
-    /// Queues a range of a body, before everything that is queued.
-    fn push_body(&mut self, body: &Body, range: Range<u64>) -> Result<(), ObjectError> {
+    /// Queues a range of a body that something names, before everything that is queued.
+    fn push_body(
+        &mut self,
+        body: &Body,
+        named: Named,
+        range: Range<u64>,
+    ) -> Result<(), ObjectError> {
         let mut spans = Vec::new();
         match body {
             Body::Inline(bytes) => {
@@ -140,7 +159,7 @@ impl<R: Reach> Reading<R> {
             }
             Body::Chunk(chunk) => {
                 let range = range.start as u32..range.end as u32;
-                spans.push(Span::Chunk(Box::new(chunk.clone()), range));
+                spans.push(Span::Chunk(Box::new(chunk.clone()), named, range));
             }
             Body::Stream { stream, chunk_bytes, .. } => {
                 let size = u64::from(*chunk_bytes);
@@ -184,18 +203,22 @@ impl<R: Reach> Reading<R> {
             let Some(span) = self.spans.pop_front() else { return Ok(None) };
             match span {
                 Span::Inline(bytes) => return Ok(Some(bytes)),
-                Span::Chunk(chunk, range) => return self.read_piece(chunk, range).await.map(Some),
+                Span::Chunk(chunk, named, range) => {
+                    return self.read_piece(chunk, named, range).await.map(Some);
+                }
                 Span::ChunkRow { stream, number, range } => {
-                    let row = self.row(&rows::chunk(self.bucket, stream, number)).await?;
+                    let row = rows::chunk(self.bucket, stream, number);
+                    let value = self.row(&row).await?;
                     let chunk: Chunk =
-                        decode("chunk row", &row).map_err(|_error| ReadFailure::Unreadable)?;
-                    self.spans.push_front(Span::Chunk(Box::new(chunk), range));
+                        decode("chunk row", &value).map_err(|_error| ReadFailure::Unreadable)?;
+                    self.spans.push_front(Span::Chunk(Box::new(chunk), Named::ByRow(row), range));
                 }
                 Span::PartRow { upload, number, range } => {
-                    let row = self.row(&rows::part(self.bucket, upload, number)).await?;
+                    let row = rows::part(self.bucket, upload, number);
+                    let value = self.row(&row).await?;
                     let part: PartRow =
-                        decode("part row", &row).map_err(|_error| ReadFailure::Unreadable)?;
-                    if self.push_body(&part.body, range).is_err() {
+                        decode("part row", &value).map_err(|_error| ReadFailure::Unreadable)?;
+                    if self.push_body(&part.body, Named::ByRow(row), range).is_err() {
                         return Err(ReadFailure::Unreadable);
                     }
                 }
@@ -225,7 +248,7 @@ impl<R: Reach> Reading<R> {
                 break;
             }
             let until = range.end.min(end);
-            covered.push((piece.body, at - piece.start..until - piece.start));
+            covered.push((piece.body, row, at - piece.start..until - piece.start));
             at = until;
         }
         if covered.is_empty() {
@@ -235,8 +258,9 @@ impl<R: Reach> Reading<R> {
         if at < range.end {
             self.spans.push_front(Span::Pieces { pieces, range: at..range.end });
         }
-        for (body, inside) in covered.into_iter().rev() {
-            self.push_body(&body, inside).map_err(|_error| ReadFailure::Unreadable)?;
+        for (body, row, inside) in covered.into_iter().rev() {
+            let pushed = self.push_body(&body, Named::ByRow(row), inside);
+            pushed.map_err(|_error| ReadFailure::Unreadable)?;
         }
         Ok(())
     }
@@ -253,18 +277,57 @@ impl<R: Reach> Reading<R> {
 
     async fn read_piece(
         &mut self,
-        chunk: Box<Chunk>,
+        mut chunk: Box<Chunk>,
+        named: Named,
         range: Range<u32>,
     ) -> Result<Bytes, ReadFailure> {
         // Pieces end at multiples of their size, so that no checksummed block is read twice.
         let piece_bytes = READ_PIECE_BYTES as u32;
         let end = range.end.min((range.start / piece_bytes + 1) * piece_bytes);
         let rest = end..range.end;
-        let (chunk, bytes) = self.reach.read(chunk, range.start..end).await?;
-        if !rest.is_empty() {
-            self.spans.push_front(Span::Chunk(chunk, rest));
+        for _ in 0..=MOVES_FOLLOWED_MAX {
+            let (grant, seed) = (chunk.grant, chunk.seed);
+            match self.reach.read(chunk, range.start..end).await {
+                Ok((chunk, bytes)) => {
+                    if !rest.is_empty() {
+                        self.spans.push_front(Span::Chunk(chunk, named, rest));
+                    }
+                    return Ok(bytes);
+                }
+                Err(ReadFailure::Mismatch) => {
+                    let now = self.chunk_now(&named).await?;
+                    let moved = now.filter(|now| now.seed == seed && now.grant != grant);
+                    chunk = Box::new(moved.ok_or(ReadFailure::Mismatch)?);
+                }
+                Err(failure) => return Err(failure),
+            }
         }
-        Ok(bytes)
+        // It lay elsewhere each time: that says nothing about its copies.
+        Err(ReadFailure::Unreadable)
+    }
+
+    /// Where a chunk lies now; `None` if nothing names it any more.
+    async fn chunk_now(&self, named: &Named) -> Result<Option<Chunk>, ReadFailure> {
+        match named {
+            Named::ByVersion => {
+                let pg = self.reach.pg_of(self.bucket, &self.key);
+                let row = rows::version(self.bucket, &self.key, rows::NULL_VERSION);
+                let found = self.reach.row(pg, &row).await;
+                let Some(value) = found.map_err(|_error| ReadFailure::Unreadable)? else {
+                    return Ok(None);
+                };
+                let version: VersionRow =
+                    decode("version row", &value).map_err(|_error| ReadFailure::Unreadable)?;
+                Ok(match version.body {
+                    Body::Chunk(chunk) if version.op == self.op => Some(chunk),
+                    _ => None,
+                })
+            }
+            Named::ByRow(row) => {
+                let value = self.row(row).await?;
+                chunk_in(row, &value).map_err(|_error| ReadFailure::Unreadable)
+            }
+        }
     }
 }
 

@@ -84,6 +84,7 @@ impl Node {
             snapshots: BTreeMap::new(),
             digests: BTreeMap::new(),
             walking: None,
+            compacting: None,
             reading: None,
             good_max: 1,
         });

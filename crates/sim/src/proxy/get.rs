@@ -43,18 +43,18 @@ impl Desk {
                     return Some(Some(shown));
                 }
                 Read::Unreachable => bad_before = None,
-                Read::Bad(chunk) if bad_before == Some(located.op) => {
+                Read::Bad(chunk) if bad_before == Some(chunk.grant) => {
                     self.check_rotten(key, &chunk);
                     return Some(Some(shown));
                 }
-                // The extents may belong to another object by now: the primary knows.
-                Read::Bad(_) => bad_before = Some(located.op),
+                // The extents may belong to another object by now, or it lies elsewhere: the primary knows.
+                Read::Bad(chunk) => bad_before = Some(chunk.grant),
             }
         }
         None
     }
 
-    /// The object stood where it was while its bytes were read twice: they must have been damaged.
+    /// The chunk stood where it was while its bytes were read twice: they must have been damaged.
     fn check_rotten(&self, key: &ObjectKey, chunk: &Chunk) {
         for replica in chunk.holders.iter() {
             if !self.is_rotten(chunk.grant, replica) {

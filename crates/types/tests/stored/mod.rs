@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use larder_types::{
     Append, Appended, Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState,
-    ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Epoch, Extent, Grant,
-    Holders, HoldersChange, HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId, OpSeq,
-    Outcome, PartRef, PartRow, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request,
+    ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ETag, EncryptionEnvelope, Epoch, Extent,
+    Grant, Holders, HoldersChange, HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId,
+    OpSeq, Outcome, PartRef, PartRow, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request,
     Retention, ServerId, SessionId, SessionMemory, SnapshotRow, StreamId, Target, UploadId,
     UploadRow, VersionRow, View, WritePolicy, rows,
 };
@@ -30,6 +30,7 @@ pub const KINDS: &[&str] = &[
     "PutEnough",
     "Append",
     "Digest",
+    "Moved",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -84,6 +85,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::Holders { .. } => vec!["Holders"],
         Op::Append(append) => vec!["Append", body_of(&append.body)],
         Op::Digest => vec!["Digest"],
+        Op::Moved { .. } => vec!["Moved"],
     }
 }
 
@@ -371,6 +373,21 @@ pub fn ops() -> Vec<(&'static str, Op)> {
         ),
         ("drop stream", Op::DropStream { bucket, stream: stream() }),
         ("digest", Op::Digest),
+        (
+            "moved",
+            Op::Moved {
+                moves: vec![ChunkMove {
+                    row: rows::chunk(BucketId(300), stream(), 2).into(),
+                    grant: chunk().grant,
+                    lv: LvId(17),
+                    extents: vec![
+                        Extent { first: 3, blocks: 300 },
+                        Extent { first: 70_000, blocks: 1 },
+                    ],
+                    holders: Holders(0b101),
+                }],
+            },
+        ),
         ("append, stream", append(Some(op_id()), stream_body(), None)),
         (
             "append, inline, that makes the object",

@@ -1,4 +1,5 @@
-//! What meta servers do in the background, as they say themselves: rebuild, scrub, floors, comparisons of indexes.
+//! What meta servers do in the background, as they say themselves: rebuild, scrub, floors, comparisons of indexes,
+//! compaction, and how far their log is trimmed.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use larder_net::Endpoint;
 use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
 use larder_roles::peers::Peers;
 use larder_roles::progress::{
-    BackgroundNow, DigestsNow, FloorsNow, Progress, RebuildNow, ScrubNow,
+    BackgroundNow, CompactionNow, DigestsNow, FloorsNow, LogKept, LogNow, Progress, RebuildNow,
+    ScrubNow,
 };
 use larder_roles::wire::{MetaCall, MetaReply, MetaService};
 use larder_types::ServerId;
@@ -75,10 +77,11 @@ pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Resul
     }
     writeln!(out, "\nbackground work of meta servers")?;
     for Background { name, progress, .. } in all {
-        let Some(Progress { background, rebuild, scrub, floors, digests }) = progress else {
+        let Some(progress) = progress else {
             writeln!(out, "  {name}: does not answer")?;
             continue;
         };
+        let Progress { background, rebuild, scrub, floors, digests, compaction, log } = progress;
         writeln!(out, "  {name}: {}", rate(background))?;
         if let Some(line) = missing(rebuild) {
             writeln!(out, "    rebuild  {line}")?;
@@ -92,12 +95,19 @@ pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Resul
         if let Some(DigestsNow { differing: 1.., differing_groups, .. }) = digests {
             writeln!(out, "    DIFFERING members, of groups {differing_groups:?}: see its log")?;
         }
+        if let Some(line) = fragmented(compaction) {
+            writeln!(out, "    compact  {line}")?;
+        }
+        writeln!(out, "    log      {}", trimmed(log))?;
     }
     Ok(())
 }
 
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1024 * 1024)
+}
+
 fn rate(now: &BackgroundNow) -> String {
-    let mib = |bytes: u64| bytes as f64 / f64::from(1024 * 1024);
     let (per_s, allowed, most) =
         (mib(now.bytes_per_s), mib(now.bytes_per_s_allowed), mib(now.bytes_per_s_max));
     let yields = if allowed < most { ": it yields to clients" } else { "" };
@@ -149,6 +159,51 @@ fn compared(now: Option<&DigestsNow>) -> String {
     };
     format!(
         "of {groups} groups, {equal} found equal; {oldest} since it was last known of all (wanted: {period}{late}){mended}"
+    )
+}
+
+/// Of volumes that are badly fragmented, if any are or were.
+fn fragmented(now: &CompactionNow) -> Option<String> {
+    let CompactionNow { fragmented, under_way, bytes_wanted, bytes_made, walks, .. } = *now;
+    if fragmented == 0 && walks == 0 {
+        return None;
+    }
+    let since = format!("{:.1} MiB moved since the start", mib(now.bytes));
+    let failed = match now.failed {
+        0 => String::new(),
+        failed => format!(", {failed} tries failed"),
+    };
+    if under_way == 0 {
+        return Some(format!(
+            "{fragmented} volumes badly fragmented, none under way; {since}{failed}"
+        ));
+    }
+    // How much there is to be moved is known about.
+    let bar = bar(bytes_made.min(bytes_wanted) as usize, bytes_wanted as usize);
+    let (made, wanted) = (mib(bytes_made), mib(bytes_wanted));
+    Some(format!(
+        "{bar}  of {fragmented} badly fragmented volumes {under_way} under way, {made:.1} of {wanted:.1} MiB; {since}{failed}"
+    ))
+}
+
+fn trimmed(now: &LogNow) -> String {
+    let why = match now.kept {
+        LogKept::BeingWritten => "all else is trimmed".to_owned(),
+        LogKept::ToBeFlushed => "to be trimmed when the index is flushed".to_owned(),
+        LogKept::OpenPut { pg, op } => {
+            format!("kept for a put without an outcome, op {op} of group {pg}")
+        }
+        LogKept::Request { pg, op } => {
+            format!("kept for a request that may be repeated, op {op} of group {pg}")
+        }
+        LogKept::NotApplied { pg, op } => {
+            format!("kept as the index does not show op {op} of group {pg} yet")
+        }
+    };
+    let (disk, untrimmed) = (mib(now.disk_bytes), mib(now.untrimmed_bytes));
+    let (written, freed) = (mib(now.written_per_s), mib(now.trimmed_per_s));
+    format!(
+        "{untrimmed:.1} MiB, in segments of {disk:.0}: {why}; {written:.1} MiB/s written, {freed:.1} trimmed"
     )
 }
 
@@ -205,7 +260,25 @@ mod tests {
             ..DigestsNow::default()
         };
         let digests = Some(digests);
-        let progress = Some(Progress { background, rebuild, scrub: Some(scrub), floors, digests });
+        let compaction = CompactionNow {
+            fragmented: 3,
+            under_way: 2,
+            bytes_wanted: 4 * MIB,
+            bytes_made: MIB,
+            walks: 1,
+            bytes: 9 * MIB,
+            ..CompactionNow::default()
+        };
+        let log = LogNow {
+            disk_bytes: 192 * MIB,
+            untrimmed_bytes: 70 * MIB,
+            written_per_s: 3 * MIB / 2,
+            kept: LogKept::OpenPut { pg: 5, op: 77 },
+            ..LogNow::default()
+        };
+        let scrub = Some(scrub);
+        let progress =
+            Some(Progress { background, rebuild, scrub, floors, digests, compaction, log });
         let all = [
             Background { server: 1, name: "meta-1".to_owned(), progress },
             Background { server: 2, name: "meta-2".to_owned(), progress: None },
@@ -220,6 +293,8 @@ mod tests {
             "at most 17 ops behind",
             "of 9 groups, 7 found equal; 3 d since it was last known of all (wanted: 14 d); 1 had to be taken anew",
             "DIFFERING members, of groups [5]",
+            "compact  [#####---------------]  25 %  of 3 badly fragmented volumes 2 under way, 1.0 of 4.0 MiB; 9.0 MiB moved",
+            "log      70.0 MiB, in segments of 192: kept for a put without an outcome, op 77 of group 5; 1.5 MiB/s written",
             "meta-2: does not answer",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
@@ -234,6 +309,8 @@ mod tests {
             scrub: None,
             floors: FloorsNow::default(),
             digests: None,
+            compaction: CompactionNow::default(),
+            log: LogNow::default(),
         });
         let new = ScrubNow { period_ms: 7_200_000, never: 3, ..ScrubNow::default() };
         let told = verified(Some(&new));
@@ -241,6 +318,7 @@ mod tests {
         let text = shown(&[Background { server: 1, name: "meta-1".to_owned(), progress }]);
         assert!(text.contains("are not compared") && !text.contains("DIFFERING"), "{text}");
         assert!(text.contains("scrub    off") && !text.contains("rebuild"), "{text}");
+        assert!(text.contains("all else is trimmed") && !text.contains("compact"), "{text}");
         assert_eq!((time(3_000), time(7_200_000)), ("3 s".to_owned(), "2 h".to_owned()));
     }
 }

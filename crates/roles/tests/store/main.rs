@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod compaction;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,0 +1,249 @@
+//! Compaction: walks over the index for badly fragmented volumes of the PGs that this server leads, and copies chunks
+//! to where they are to lie in them (ADR 24).
+//!
+//! ```text
+//!  look, every so often ─▶ walk: rows, piece by piece ─▶ chunks of the piece, a few at a time ─▶ next piece
+//!                                                          └── each when the budget lets it begin
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. A walk's copies are all over before it ends.
+//! 2. Copies take no more than the budget of background work, after all other work.
+//! 3. What is read or written here is bounded by a piece: rows, copies, and the bytes of a chunk for each copy.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use larder_protocol::background::Work;
+use larder_protocol::limits::{COMPACT_PAUSE_MS, COMPACT_PAUSE_WALKS, MOVES_MAX};
+use larder_protocol::pg::{Begun, Move, chunk_at};
+use larder_protocol::space::Fragmentation;
+use larder_protocol::{Event, IndexError};
+use larder_types::{Chunk, PgId};
+use larder_volume::{Action, Answer, verify_range, whole_sums};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Here, Meta, Neighbours};
+use crate::data::DataServer;
+use crate::limits::READ_PIECE_BYTES;
+use crate::progress::CompactionNow;
+
+/// What the compaction of a server's volumes has done.
+#[derive(Debug, Default)]
+pub(super) struct Compaction {
+    walks: AtomicU64,
+    chunks: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicU64,
+    /// Badly fragmented volumes at the last look.
+    fragmented: AtomicU64,
+    /// Of the walk under way: volumes, bytes to be moved about, and bytes moved.
+    under_way: AtomicU64,
+    bytes_wanted: AtomicU64,
+    bytes_made: AtomicU64,
+}
+
+impl Compaction {
+    fn begin(&self, begun: Begun) {
+        self.walks.fetch_add(1, Ordering::Relaxed);
+        self.bytes_made.store(0, Ordering::Relaxed);
+        self.bytes_wanted.store(begun.bytes, Ordering::Relaxed);
+        self.under_way.store(begun.lvs as u64, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        for of_walk in [&self.under_way, &self.bytes_wanted, &self.bytes_made] {
+            of_walk.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn count(&self, bytes: u32, is_copied: bool) {
+        if !is_copied {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.chunks.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
+        self.bytes_made.fetch_add(u64::from(bytes), Ordering::Relaxed);
+    }
+
+    pub(super) fn now(&self) -> CompactionNow {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CompactionNow {
+            fragmented: load(&self.fragmented),
+            under_way: load(&self.under_way),
+            bytes_wanted: load(&self.bytes_wanted),
+            bytes_made: load(&self.bytes_made),
+            walks: load(&self.walks),
+            chunks: load(&self.chunks),
+            bytes: load(&self.bytes),
+            failed: load(&self.failed),
+        }
+    }
+}
+
+/// Compacts until the server is gone.
+pub(super) async fn run(meta: Weak<Meta>) {
+    let mut pause = Duration::from_millis(COMPACT_PAUSE_MS);
+    loop {
+        sleep_until(Instant::now() + pause).await;
+        let Some(meta) = meta.upgrade() else { return };
+        if meta.is_stopping() {
+            return;
+        }
+        let began = Instant::now();
+        if let Err(error) = meta.compact().await {
+            return meta.fail(format!("the index cannot be walked over: {error}"));
+        }
+        // A long walk is for little if there is another at once.
+        pause = (began.elapsed() * COMPACT_PAUSE_WALKS as u32)
+            .max(Duration::from_millis(COMPACT_PAUSE_MS));
+    }
+}
+
+impl Meta {
+    /// Walks over the index if some volume is badly fragmented.
+    async fn compact(self: &Arc<Self>) -> Result<(), IndexError> {
+        let (pgs, begun) = self.begin_compaction();
+        if pgs.is_empty() {
+            return Ok(());
+        }
+        self.compaction.begin(begun);
+        let pgs = Arc::new(pgs);
+        let walked = self.compact_all(&pgs).await;
+        for &pg in &*pgs {
+            self.lock(pg).pg.end_compaction();
+        }
+        self.compaction.end();
+        walked
+    }
+
+    /// PGs with volumes that are to be compacted now.
+    fn begin_compaction(&self) -> (BTreeSet<PgId>, Begun) {
+        let from = Fragmentation::default();
+        let (mut pgs, mut fragmented, mut all) = (BTreeSet::new(), 0, Begun::default());
+        for pg in self.pg_ids() {
+            let mut member = self.lock(pg);
+            fragmented += member.pg.fragmented(from);
+            let begun = member.pg.begin_compaction(from);
+            if begun.lvs > 0 {
+                pgs.insert(pg);
+                all = Begun { lvs: all.lvs + begun.lvs, bytes: all.bytes + begun.bytes };
+            }
+        }
+        self.compaction.fragmented.store(fragmented as u64, Ordering::Relaxed);
+        (pgs, all)
+    }
+
+    async fn compact_all(self: &Arc<Self>, pgs: &Arc<BTreeSet<PgId>>) -> Result<(), IndexError> {
+        let mut after = Some(Vec::new());
+        while let Some(row) = after.take() {
+            let (meta, pgs) = (self.clone(), pgs.clone());
+            let looked = tokio::task::spawn_blocking(move || {
+                let look = |row: &[u8], value: &[u8]| meta.consider_move(&pgs, row, value);
+                // One PG may have all of them.
+                meta.rows_after(&row, MOVES_MAX, look)
+            });
+            let (moves, more) = looked.await.map_err(|error| IndexError(error.to_string()))??;
+            self.move_all(moves).await;
+            if self.is_stopping() {
+                break;
+            }
+            after = more;
+        }
+        Ok(())
+    }
+
+    fn consider_move(
+        &self,
+        pgs: &BTreeSet<PgId>,
+        row: &[u8],
+        value: &[u8],
+    ) -> Result<Option<(PgId, Move)>, IndexError> {
+        let found = chunk_at(row, value, self.pgs.len() as u32, |pg| pgs.contains(&pg))?;
+        let Some((pg, chunk)) = found else { return Ok(None) };
+        let found = self.lock(pg).pg.consider_move(row, &chunk, &self.index)?;
+        Ok(found.map(|to| (pg, *to)))
+    }
+
+    /// Makes copies, as many at a time as the budget lets begin.
+    async fn move_all(self: &Arc<Self>, moves: Vec<(PgId, Move)>) {
+        let mut under_way = JoinSet::new();
+        for (pg, to) in moves {
+            let piece = self.background.begin(Work::Compact, u64::from(to.chunk.len)).await;
+            let meta = self.clone();
+            under_way.spawn(async move {
+                let is_copied = match &meta.neighbours {
+                    Neighbours::Here(here) => here.copy_to_new_place(&to).await,
+                    Neighbours::Apart(cluster) => {
+                        cluster.copy_to_new_place(&to, &meta.background).await
+                    }
+                };
+                drop(piece);
+                meta.compaction.count(to.chunk.len, is_copied);
+                let Move { row, grant, .. } = to;
+                meta.step(&mut meta.lock(pg), Event::Moved { row, grant, is_copied });
+            });
+        }
+        while under_way.join_next().await.is_some() {}
+    }
+}
+
+impl Here {
+    /// Makes the copy of a chunk at its new place; whether it is durable.
+    async fn copy_to_new_place(&self, to: &Move) -> bool {
+        let (data, chunk) = (self.data.clone(), to.chunk.clone());
+        let read = tokio::task::spawn_blocking(move || read_whole(&data, &chunk));
+        let Ok(Some(bytes)) = read.await else { return false };
+        let (lv, grant, extents) = (to.chunk.lv, to.grant, to.extents.clone());
+        let action = Action::Write { lv, grant, extents, data: vec![bytes], len: to.chunk.len };
+        let (told, heard) = oneshot::channel();
+        let then = move |result| {
+            // Who waits for it is gone only with the server.
+            let _gone = told.send(result);
+        };
+        self.data.carry_out(action, to.chunk.len as usize, Box::new(then));
+        match heard.await {
+            Ok(Ok(Answer::Written)) => true,
+            outcome => {
+                tracing::debug!(%lv, ?outcome, "the disk did not take a copy");
+                false
+            }
+        }
+    }
+}
+
+/// All bytes of a chunk, verified; blocks.
+fn read_whole(data: &DataServer, chunk: &Chunk) -> Option<Bytes> {
+    let mut whole = BytesMut::with_capacity(chunk.len as usize);
+    let step = READ_PIECE_BYTES as u32;
+    for start in (0..chunk.len).step_by(step as usize) {
+        whole.extend_from_slice(&read_piece(data, chunk, start..chunk.len.min(start + step))?);
+    }
+    Some(whole.freeze())
+}
+
+fn read_piece(data: &DataServer, chunk: &Chunk, range: Range<u32>) -> Option<Bytes> {
+    let sums = whole_sums(chunk, range);
+    let range = sums.from_byte..sums.from_byte + sums.len;
+    let bytes = match data.read_raw(chunk.lv, &chunk.extents, range) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            tracing::warn!(lv = %chunk.lv, %error, "a chunk that is to move cannot be read");
+            return None;
+        }
+    };
+    if let Err(mismatch) = verify_range(chunk, sums.first_sum, &bytes) {
+        // Or it was deleted meanwhile; the scrub tells which.
+        tracing::debug!(lv = %chunk.lv, %mismatch, "a chunk that is to move does not verify");
+        return None;
+    }
+    Some(bytes)
+}
