@@ -27,7 +27,7 @@ use crate::index::Index;
 use crate::limits::{
     FOOTER_BYTES_MAX, FOOTERS_BYTES_MAX, GROUP_BYTES_MAX, GROUP_CHANGES_MAX, LOG_BYTES_KEPT,
 };
-use crate::log::{LogRecord, PackLog};
+use crate::log::{LogRecordRef, PackLog};
 use crate::lot::Lot;
 use crate::own::OwnsUnderWay;
 use crate::plan::{Done, Planned, Scope, Slot, Wish, plan, unavailable};
@@ -429,10 +429,10 @@ impl Committer {
     fn append(&mut self, group: &mut Group, blob: u64) -> Result<(), PackError> {
         for member in &mut group.members {
             let Planned { bucket, entry, .. } = &member.planned;
-            let (seq, entry) = (entry.seq, Box::new(entry.clone()));
-            let record = match bucket.clone() {
-                Some(bucket) => LogRecord::Changed { blob, bucket, entry },
-                None => LogRecord::Noted { blob, entry },
+            let seq = entry.seq;
+            let record = match bucket {
+                Some(bucket) => LogRecordRef::Changed { blob, bucket, entry },
+                None => LogRecordRef::Noted { blob, entry },
             };
             match self.log.append(seq, &record) {
                 Ok(end) => member.end = Some(end),
@@ -450,7 +450,7 @@ impl Committer {
     /// A blob is in the backend: that is made durable before its file goes.
     fn uploaded(&mut self, seq: u64, row: BlobRow) -> Result<(), PackError> {
         self.at.seq = self.at.seq.next();
-        let end = self.log.append(self.at.seq, &LogRecord::Uploaded { blob: seq, row })?;
+        let end = self.log.append(self.at.seq, &LogRecordRef::Uploaded { blob: seq, row })?;
         self.log.commit(self.at.seq)?;
         self.at.lsn = end.0;
         let id = BlobId { worker: self.worker, seq };

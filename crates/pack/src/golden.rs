@@ -18,7 +18,7 @@ use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
 use crate::entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 use crate::horizon::Inheritance;
 use crate::identity::{Claim, Identity};
-use crate::log::LogRecord;
+use crate::log::{LogRecord, LogRecordRef};
 use crate::lot::{BundleContent, Lot};
 use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
@@ -244,16 +244,19 @@ fn records_of_the_log_are_written_as_ever() {
         let name: &'static str =
             ["log bucket_made", "log put", "log upload_begun"].get(at).copied().unwrap_or("");
         if !name.is_empty() {
-            check_value(
-                name,
-                &LogRecord::Changed { blob: 0x0102, bucket: self::name(), entry: Box::new(entry) },
-            );
+            let (blob, bucket) = (0x0102, &self::name());
+            check(name, &encode(&LogRecordRef::Changed { blob, bucket, entry: &entry }));
+            let (bucket, entry) = (self::name(), Box::new(entry));
+            check_value(name, &LogRecord::Changed { blob, bucket, entry });
         }
     }
     let row = BlobRow { created_ms: 1_700_000_000_000, footer_offset: 9, bytes: 500 };
-    check_value("log uploaded", &LogRecord::Uploaded { blob: 0x0102, row });
+    check("log uploaded", &encode(&LogRecordRef::Uploaded { blob: 0x0102, row }));
+    check_value("log uploaded", &LogRecord::<Box<Entry>>::Uploaded { blob: 0x0102, row });
     let entry = entries_of_version_2().pop().unwrap();
-    check_value("log noted", &LogRecord::Noted { blob: 0x0102, entry: Box::new(entry) });
+    check("log noted", &encode(&LogRecordRef::Noted { blob: 0x0102, entry: &entry }));
+    let entry = Box::new(entry);
+    check_value("log noted", &LogRecord::<Box<Entry>>::Noted { blob: 0x0102, entry });
 }
 
 #[test]

@@ -164,6 +164,8 @@ pub const CARRY_PAUSE: Duration = Duration::from_millis(100);
 pub const CARRY_TRIES_MAX: u32 = 600;
 /// Removals between two looks whether this worker still owns the backend.
 pub const REMOVED_UNASKED_MAX: u64 = 32;
+/// Time for which nobody has written to what is left of an upload before it is removed.
+pub const LEFTOVER_AGE: Duration = Duration::from_secs(3600);
 /// Things remembered that nothing needs; more wait until some of these are removed.
 pub const UNWANTED_MAX: usize = 100_000;
 /// Time from one backup of the index to the next, if anything was uploaded.

@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::backend::Backend;
 use crate::backup::{self, BackupWriter, Backups, Head};
+use crate::blocking;
 use crate::cache::Cache;
 use crate::committer::{BlobLimits, Committer, Marks, Parts, now_ms};
 use crate::config::PackConfig;
@@ -120,6 +121,11 @@ impl Packer {
         backend.set_budgets(config.requests_per_second, prices, config.spend_per_day);
         let identity = identity::establish(&*disk, &backend, now_ms(), config.take_over).await?;
         let worker = identity.worker;
+        let leaving = backend.clone();
+        let leftovers = blocking::run(move || leaving.remove_leftovers(worker)).await?;
+        if leftovers > 0 {
+            tracing::info!(leftovers, "what was left of uploads was removed");
+        }
         let horizon = Horizon::establish(&backend, worker).await?;
         let backups = backup::known(&backend, &horizon).await?;
         let report = config.dir.join(LOSS_FILE);
