@@ -7,9 +7,10 @@ Before that, of a store with many small objects three tenths are deleted, two te
 others read: repacking brings the blobs back to at most 1.3 times what is live, and every object is what it was, also after the
 directory is lost. That is 16 MiB of objects; --objects 320000 makes it 2.5 GiB.
 
+With --packing size, or prefix, what goes together is decided by size, or by the beginning of the key, so that blobs have bundles.
 With --s3 the blobs go into a bucket of a `larder server` instead of a directory.
 
-    python3 tests/clients/pack.py [--rounds 50] [--objects 2000] [--seed N] [--binary PATH] [--s3]
+    python3 tests/clients/pack.py [--rounds 50] [--objects 2000] [--seed N] [--binary PATH] [--packing POLICY] [--s3]
 """
 
 import argparse
@@ -154,10 +155,11 @@ class Churn:
     def stored(self):
         """Bytes in the backend, and bytes of the objects that there are."""
         if self.server.backend:
-            pages = self.server.backend.boto3().get_paginator("list_objects_v2").paginate(Bucket="blobs", Prefix=f"{self.server.prefix}/blobs/")
-            stored = sum(blob["Size"] for page in pages for blob in page.get("Contents", []))
+            pages = self.server.backend.boto3().get_paginator("list_objects_v2").paginate(Bucket="blobs", Prefix=f"{self.server.prefix}/")
+            blobs = (blob for page in pages for blob in page.get("Contents", []))
+            stored = sum(blob["Size"] for blob in blobs if blob["Key"].split("/")[1] in ("blobs", "objects"))
         else:
-            stored = sum(size_of(blob) for blob in (self.server.blobs / "blobs").iterdir())
+            stored = sum(size_of(blob) for part in ("blobs", "objects") for blob in self.server.blobs.glob(f"{part}/*"))
         return stored, self.SIZE * sum(None not in values for values in self.allowed.values())
 
     def wait_until_repacked(self):
@@ -251,9 +253,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--objects", type=int, default=2000, help="objects of the store that is repacked; 0 for none")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--packing", default="arrival", choices=["arrival", "prefix", "size"])
     parser.add_argument("--s3", action="store_true", help="blobs in a bucket of a `larder server`")
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
     arguments = parser.parse_args()
+    Churn.FLAGS += ["--packing", arguments.packing]
     print(f"pack: {arguments.objects} objects changed and repacked, {arguments.rounds} kills, seed {arguments.seed}", flush=True)
     with scratch_folder(arguments.keep) as scratch:
         backend = None

@@ -216,7 +216,7 @@ pub(crate) struct PackServeArgs {
     /// that is taken.
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_listen: Option<String>,
-    /// Configuration file (TOML) with listen, metrics_listen, region, domains, log_format, and the table [prices].
+    /// Configuration file (TOML) with listen, metrics_listen, region, domains, log_format, and the tables [prices] and [packing].
     /// The command line goes before it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -233,6 +233,13 @@ pub(crate) struct PackServeArgs {
     /// own. Default: 8192, or a blob.
     #[arg(long, value_name = "N")]
     pub(crate) packed_kib: Option<u32>,
+    /// What goes together: what arrives together, keys with the same beginning, objects of about one size, or what the
+    /// rules of the configuration file say. Default: arrival, or what the file says.
+    #[arg(long, value_enum)]
+    pub(crate) packing: Option<PackingArg>,
+    /// Threads that write objects into DIR at once, each for other groups.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) packing_threads: usize,
     /// MiB of objects that may wait in DIR; beyond it puts are answered 503. At least two blobs.
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pub(crate) spool_mib: u32,
@@ -278,6 +285,16 @@ pub(crate) struct PackServeArgs {
 pub(crate) enum AckArg {
     Local,
     Uploaded,
+}
+
+/// A packing policy, as it is named on the command line and in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PackingArg {
+    Arrival,
+    Prefix,
+    Size,
+    Custom,
 }
 
 #[derive(Debug, Args)]

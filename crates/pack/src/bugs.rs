@@ -17,6 +17,10 @@ pub(crate) enum Bug {
     BackupsNotCounted,
     /// A second start after a rebuild takes blobs that were uploaded, but not logged as such, for ones that wait.
     RebuiltForgotten,
+    /// A blob goes up before its bundles.
+    BundleAfterBlob,
+    /// What is removed from a bundle is not taken off what is live there, so that it is never repacked.
+    BundleNotCounted,
 }
 
 #[cfg(test)]

@@ -8,12 +8,12 @@
 //! 3. Numbers and clocks are given once and grow; a number of a change that came to nothing is not given again.
 //! 4. After a failed sync nothing is answered but that the store is not available.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use larder_env::{DiskError, DiskFile};
 use larder_metalog::{LogError, Lsn};
 use larder_objects::ObjectError;
@@ -22,16 +22,20 @@ use tokio::sync::{oneshot, watch};
 use crate::counters::{Counters, add, count};
 use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
+use crate::groups::Groups;
 use crate::index::Index;
 use crate::limits::{
     FOOTER_BYTES_MAX, FOOTERS_BYTES_MAX, GROUP_BYTES_MAX, GROUP_CHANGES_MAX, LOG_BYTES_KEPT,
 };
-use crate::log::{LogRecord, PackLog};
+use crate::log::{LogRecordRef, PackLog};
+use crate::lot::Lot;
 use crate::own::OwnsUnderWay;
 use crate::plan::{Done, Planned, Scope, Slot, Wish, plan, unavailable};
+use crate::policy::Packing;
 use crate::queue::{Answer, Queue, Request, Snapshot, Woken};
 use crate::rows::{Applied, BlobRow};
-use crate::spool::Spool;
+use crate::spool::{LotBytes, Spool};
+use crate::writers::{LotWrite, write_lots};
 
 /// How long the log is idle before its last record is vouched for.
 const VOUCH_AFTER: Duration = Duration::from_millis(100);
@@ -44,6 +48,8 @@ pub(crate) struct Parts {
     pub(crate) under_way: Arc<OwnsUnderWay>,
     pub(crate) marks: Arc<Marks>,
     pub(crate) counters: Arc<Counters>,
+    /// Groups of the open blob.
+    pub(crate) groups: Arc<AtomicUsize>,
     pub(crate) fatal: watch::Sender<Option<String>>,
     /// Milliseconds since 1970.
     pub(crate) now_ms: fn() -> u64,
@@ -66,12 +72,32 @@ impl Marks {
     }
 }
 
-/// Sizes and times that decide when a blob is full.
-#[derive(Debug, Clone, Copy)]
+/// What decides when a blob is full, and what lies together in it.
+#[derive(Debug, Clone)]
 pub(crate) struct BlobLimits {
     pub(crate) blob_bytes: u64,
     pub(crate) spool_bytes: u64,
     pub(crate) flush_timeout: Duration,
+    pub(crate) packing: Packing,
+    /// Threads that write bodies of one group of changes.
+    pub(crate) packing_threads: usize,
+}
+
+impl BlobLimits {
+    /// Whether a blob with so much takes a body of so many bytes in a lot. It takes one of any size if it has none.
+    fn fits(&self, bodies: &LotBytes, lot: Lot, bytes: u64) -> bool {
+        let fits = |used: u64, most: u64| used == 0 || used + bytes <= most;
+        // With its bundles it is no more than half of the spool: another one fills while it goes up.
+        fits(bodies.of(lot), self.blob_bytes) && fits(bodies.total(), self.spool_bytes / 2)
+    }
+}
+
+/// Why a blob is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    Full,
+    Due,
+    Asked,
 }
 
 /// The thread's state.
@@ -83,12 +109,15 @@ pub(crate) struct Committer {
     /// How far everything is.
     at: Applied,
     waiting: VecDeque<Request>,
+    groups: Groups,
 }
 
 /// A change of a group, with whoever waits for it.
 struct Member {
     planned: Planned,
     reply: oneshot::Sender<Answer>,
+    /// The lot for which it brings a body, if it does.
+    brings: Option<Lot>,
     end: Option<Lsn>,
 }
 
@@ -119,7 +148,8 @@ impl Committer {
         log: PackLog,
         at: Applied,
     ) -> Self {
-        Self { parts, limits, worker, log, at, waiting: VecDeque::new() }
+        let groups = Groups::new(limits.blob_bytes);
+        Self { parts, limits, worker, log, at, waiting: VecDeque::new(), groups }
     }
 
     /// Runs until the queue is stopped and empty, or until nothing can be made durable any more.
@@ -168,11 +198,26 @@ impl Committer {
         Ok(())
     }
 
-    fn seal_if_due(&self) {
+    fn seal_if_due(&mut self) {
         let due = |since: Instant| since.elapsed() >= self.limits.flush_timeout;
         if self.parts.spool.open().and_then(|open| open.since).is_some_and(due) {
-            self.parts.spool.seal();
+            self.seal(Reason::Due);
         }
+    }
+
+    /// Closes the open blob with its bundles, if there is one; gives the number of the last one.
+    fn seal(&mut self, reason: Reason) -> u64 {
+        if self.parts.spool.open().is_some() {
+            let counters = &self.parts.counters;
+            count(match reason {
+                Reason::Full => &counters.sealed_full,
+                Reason::Due => &counters.sealed_due,
+                Reason::Asked => &counters.sealed_asked,
+            });
+        }
+        self.groups.close();
+        self.parts.groups.store(0, Ordering::Relaxed);
+        self.parts.spool.seal()
     }
 
     /// Does what waits first: one request of the store's own, or a group of changes.
@@ -200,7 +245,7 @@ impl Committer {
                 Ok(())
             }
             Some(Request::Seal { reply }) => {
-                let _nobody_waits = reply.send(self.parts.spool.seal());
+                let _nobody_waits = reply.send(self.seal(Reason::Asked));
                 Ok(())
             }
             Some(change @ Request::Change { .. }) => {
@@ -221,30 +266,37 @@ impl Committer {
     fn gather(&mut self) -> Group {
         let mut group = Group::default();
         let mut blob = self.parts.spool.open();
+        let mut bodies = blob.map_or_else(LotBytes::default, |open| open.bodies);
         while let Some(request) = self.waiting.pop_front() {
             let Request::Change { wish, reply } = request else {
                 self.waiting.push_front(request);
                 break;
             };
             let (scopes, body_bytes) = (wish.scopes(), wish.body_bytes());
-            let used = blob.map_or(0, |open| open.body_bytes) + group.bytes;
-            let fits = used == 0 || used + body_bytes <= self.limits.blob_bytes;
-            let full = !fits || blob.is_some_and(|open| open.footer_bytes >= FOOTER_BYTES_MAX);
+            let (mut lot, name) = self.lot_of(&wish);
+            let full = !self.limits.fits(&bodies, lot, body_bytes)
+                || blob.is_some_and(|open| open.footer_bytes >= FOOTER_BYTES_MAX);
             if !group.takes(&scopes, body_bytes) || full && !group.members.is_empty() {
                 self.waiting.push_front(Request::Change { wish, reply });
                 break;
             }
             if full {
-                self.parts.spool.seal();
-                blob = None;
+                self.seal(Reason::Full);
+                (blob, bodies) = (None, LotBytes::default());
+                lot = name.as_deref().map_or(Lot::SHARED, |name| self.groups.lot(name));
             }
             let seq = blob.map_or(self.at.blob + 1, |open| open.seq);
-            let offset = blob.map_or(0, |open| open.body_bytes) + group.bytes;
-            match self.decide(*wish, seq, offset, group.bytes) {
+            let within = lot.within(BlobId { worker: self.worker, seq });
+            match self.decide(*wish, within, bodies.of(lot), group.bytes) {
                 Ok(planned) => {
                     group.bytes += body_bytes;
                     group.scopes.extend(scopes);
-                    group.members.push(Member { planned, reply, end: None });
+                    bodies.add(lot, body_bytes);
+                    if let Some(name) = name {
+                        self.groups.add(&name, lot, body_bytes);
+                    }
+                    let brings = (body_bytes > 0).then_some(lot);
+                    group.members.push(Member { planned, reply, brings, end: None });
                 }
                 Err(refusal) => {
                     let _nobody_waits = reply.send(Err(refusal));
@@ -254,10 +306,21 @@ impl Committer {
         group
     }
 
+    /// The lot for which a wish brings a body, and the group that the body is of, if it is of one.
+    fn lot_of(&self, wish: &Wish) -> (Lot, Option<String>) {
+        let body_bytes = wish.body_bytes();
+        let packed = wish.packed_for().filter(|_| body_bytes > 0);
+        let name = packed.and_then(|(bucket, key)| {
+            self.limits.packing.group(bucket.as_str(), key.as_str(), body_bytes)
+        });
+        let lot = name.as_deref().map_or(Lot::SHARED, |name| self.groups.lot(name));
+        (lot, name.map(Cow::into_owned))
+    }
+
     fn decide(
         &mut self,
         wish: Wish,
-        blob: u64,
+        within: Within,
         offset: u64,
         group_bytes: u64,
     ) -> Result<Planned, ObjectError> {
@@ -266,7 +329,7 @@ impl Committer {
             worker: self.worker,
             seq: self.at.seq.next(),
             clock: self.at.clock.advance((self.parts.now_ms)()),
-            blob: BlobId { worker: self.worker, seq: blob },
+            within,
             offset,
         };
         let planned = plan(wish, &self.parts.index, &slot)?;
@@ -299,62 +362,65 @@ impl Committer {
     fn commit(&mut self, mut group: Group) -> Result<(), PackError> {
         let open = self.parts.spool.open();
         let blob = open.map_or(self.at.blob + 1, |open| open.seq);
-        let offset = open.map_or(0, |open| open.body_bytes);
         let first = self.log.end();
-        let file = match group.bytes {
-            0 => None,
-            _ => self.write_bodies(&mut group, blob, offset)?,
+        let files = match group.bytes {
+            0 => BTreeMap::new(),
+            _ => self.write_bodies(&mut group, blob, open.map(|open| open.bodies))?,
         };
-        if file.is_none() {
+        if files.is_empty() {
             group.bytes = 0;
         }
         self.append(&mut group, blob)?;
         self.log.commit(self.at.seq)?;
         count(&self.parts.counters.groups);
         add(&self.parts.counters.packed_bytes, group.bytes);
-        for Member { planned: Planned { bucket, entry, done, .. }, reply, end } in group.members {
+        for Member { planned: Planned { bucket, entry, done, .. }, reply, brings, end } in
+            group.members
+        {
             let Some(end) = end else { continue };
             self.at.blob = blob;
             self.at.lsn = end.0;
             count(&self.parts.counters.changes);
             // The blob has it before the index shows it, so that readers find the body.
-            self.parts.spool.add(blob, bucket.as_ref(), &entry, first, file.as_ref());
+            let file = brings.and_then(|lot| files.get(&lot));
+            self.parts.spool.add(blob, bucket.as_ref(), &entry, first, file);
             let here = BlobId { worker: self.worker, seq: blob };
             self.parts.index.apply(here, &entry, Some(&self.at))?;
             let _nobody_waits = reply.send(Ok((done, blob)));
         }
         self.parts.marks.applied.store(self.at.lsn, Ordering::Relaxed);
+        self.parts.groups.store(self.groups.len(), Ordering::Relaxed);
         Ok(())
     }
 
-    /// The bodies of a group, one behind the other, in their blob's file. If the disk is full those who brought one
-    /// are told, and none is given.
+    /// The bodies of a group, one behind the other, in the files of their lots. If the disk is full those who brought
+    /// one are told, and no file is given.
     fn write_bodies(
         &mut self,
         group: &mut Group,
         blob: u64,
-        offset: u64,
-    ) -> Result<Option<Arc<dyn DiskFile>>, PackError> {
-        let pieces: Vec<Bytes> = group
-            .members
-            .iter_mut()
-            .flat_map(|member| std::mem::take(&mut member.planned.pieces))
-            .collect();
-        match self.parts.spool.write(blob, offset, &pieces) {
-            Ok(file) => Ok(Some(file)),
+        open: Option<LotBytes>,
+    ) -> Result<BTreeMap<Lot, Arc<dyn DiskFile>>, PackError> {
+        let open = open.unwrap_or_default();
+        let mut lots: BTreeMap<Lot, LotWrite> = BTreeMap::new();
+        for member in &mut group.members {
+            let Some(lot) = member.brings else { continue };
+            let new = || LotWrite { blob, lot, offset: open.of(lot), pieces: Vec::new() };
+            let pieces = std::mem::take(&mut member.planned.pieces);
+            lots.entry(lot).or_insert_with(new).pieces.extend(pieces);
+        }
+        let threads = self.limits.packing_threads;
+        match write_lots(&self.parts.spool, lots.into_values().collect(), threads) {
+            Ok(files) => Ok(files),
             Err(DiskError::Full { .. }) => {
-                let here = BlobId { worker: self.worker, seq: blob };
-                let brought = |member: &Member| {
-                    let end = member.planned.entry.change.place().and_then(|p| p.end_in(here));
-                    end.is_some_and(|end| end > offset)
-                };
+                let members = std::mem::take(&mut group.members).into_iter();
                 let (refused, kept): (Vec<_>, Vec<_>) =
-                    std::mem::take(&mut group.members).into_iter().partition(brought);
+                    members.partition(|member| member.brings.is_some());
                 group.members = kept;
                 for member in refused {
                     let _nobody_waits = member.reply.send(Err(ObjectError::Full));
                 }
-                Ok(None)
+                Ok(BTreeMap::new())
             }
             Err(error) => Err(error.into()),
         }
@@ -363,10 +429,10 @@ impl Committer {
     fn append(&mut self, group: &mut Group, blob: u64) -> Result<(), PackError> {
         for member in &mut group.members {
             let Planned { bucket, entry, .. } = &member.planned;
-            let (seq, entry) = (entry.seq, Box::new(entry.clone()));
-            let record = match bucket.clone() {
-                Some(bucket) => LogRecord::Changed { blob, bucket, entry },
-                None => LogRecord::Noted { blob, entry },
+            let seq = entry.seq;
+            let record = match bucket {
+                Some(bucket) => LogRecordRef::Changed { blob, bucket, entry },
+                None => LogRecordRef::Noted { blob, entry },
             };
             match self.log.append(seq, &record) {
                 Ok(end) => member.end = Some(end),
@@ -384,7 +450,7 @@ impl Committer {
     /// A blob is in the backend: that is made durable before its file goes.
     fn uploaded(&mut self, seq: u64, row: BlobRow) -> Result<(), PackError> {
         self.at.seq = self.at.seq.next();
-        let end = self.log.append(self.at.seq, &LogRecord::Uploaded { blob: seq, row })?;
+        let end = self.log.append(self.at.seq, &LogRecordRef::Uploaded { blob: seq, row })?;
         self.log.commit(self.at.seq)?;
         self.at.lsn = end.0;
         let id = BlobId { worker: self.worker, seq };

@@ -8,9 +8,11 @@ use crate::error::PackError;
 use crate::limits::{
     AHEAD_BYTES_DEFAULT, AHEAD_BYTES_MAX, BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT,
     BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN,
-    FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT, PACKED_BYTES_MAX, RATE_MIN,
-    REPACK_BELOW_PERCENT_DEFAULT, SPOOL_BYTES_DEFAULT,
+    FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT, PACKED_BYTES_MAX,
+    PACKING_THREADS_DEFAULT, PACKING_THREADS_MAX, RATE_MIN, REPACK_BELOW_PERCENT_DEFAULT,
+    SPOOL_BYTES_DEFAULT,
 };
+use crate::policy::Packing;
 
 /// When a change is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,10 @@ pub struct PackConfig {
     pub packed_bytes: u64,
     /// Bytes of bodies that may wait in the directory.
     pub spool_bytes: u64,
+    /// What goes together.
+    pub packing: Packing,
+    /// Threads that write bodies into the directory at once, each for other groups.
+    pub packing_threads: usize,
     /// When a change is answered.
     pub acknowledge: Acknowledge,
     /// Percent of a blob's bodies that are live below which it is repacked; 0 for never.
@@ -72,6 +78,8 @@ impl PackConfig {
             flush_timeout: FLUSH_TIMEOUT_DEFAULT,
             packed_bytes: PACKED_BYTES_MAX,
             spool_bytes: SPOOL_BYTES_DEFAULT,
+            packing: Packing::Arrival,
+            packing_threads: PACKING_THREADS_DEFAULT,
             acknowledge: Acknowledge::Local,
             repack_below_percent: REPACK_BELOW_PERCENT_DEFAULT,
             grace: GRACE_DEFAULT,
@@ -105,6 +113,12 @@ impl PackConfig {
             let remedy = format!("twice the size of a blob, {}, at least", 2 * self.blob_bytes);
             return refuse("the size of the spool", self.spool_bytes, remedy);
         }
+        if !(1..=PACKING_THREADS_MAX).contains(&self.packing_threads) {
+            let (what, found) = ("the number of packing threads", self.packing_threads.to_string());
+            let remedy = format!("1 to {PACKING_THREADS_MAX}");
+            return Err(PackError::Config { what, found, remedy });
+        }
+        self.packing.check()?;
         if self.repack_below_percent >= 100 {
             let (what, found) =
                 ("the share below which blobs are repacked", self.repack_below_percent);
@@ -163,6 +177,8 @@ mod tests {
             (with(|c| c.blob_bytes = 1), "the size of blobs"),
             (with(|c| c.packed_bytes = u64::MAX), "the size of packed objects"),
             (with(|c| c.spool_bytes = c.blob_bytes), "the size of the spool"),
+            (with(|c| c.packing_threads = 0), "packing threads"),
+            (with(|c| c.packing = Packing::Size(Vec::new())), "packing.classes"),
             (with(|c| c.repack_below_percent = 100), "below which blobs are repacked"),
             (with(|c| c.background_bytes_per_s = 0), "the pace of work in the background"),
             (with(|c| c.cache_bytes = 1), "the size of the cache"),

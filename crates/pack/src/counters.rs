@@ -15,6 +15,14 @@ pub struct Counters {
     pub packed_bytes: AtomicU64,
     /// Blobs uploaded.
     pub blobs: AtomicU64,
+    /// Bundles uploaded.
+    pub bundles: AtomicU64,
+    /// Blobs closed as they were full.
+    pub sealed_full: AtomicU64,
+    /// Blobs closed as their oldest change had waited long enough.
+    pub sealed_due: AtomicU64,
+    /// Blobs closed as somebody asked for it: a flush, a backup, repacking.
+    pub sealed_asked: AtomicU64,
     /// Tries to upload a blob that failed.
     pub failed_uploads: AtomicU64,
     /// Bytes of blobs and objects of their own uploaded.

@@ -326,9 +326,9 @@ impl Run {
 }
 
 impl Place {
-    /// Its end, if it lies within this blob.
+    /// Its end, if it lies within this.
     #[must_use]
-    pub fn end_in(&self, blob: BlobId) -> Option<u64> {
-        (self.within == Within::Blob(blob)).then(|| self.offset + self.len)
+    pub fn end_in(&self, within: Within) -> Option<u64> {
+        (self.within == within).then(|| self.offset + self.len)
     }
 }

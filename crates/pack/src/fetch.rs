@@ -1,4 +1,4 @@
-//! Getting pieces of blobs: from the cache, else with one request, shared by all who want the same, and ahead of
+//! Getting pieces of blobs and bundles: from the cache, else with one request, shared by all who want the same, and ahead of
 //! those who read keys in their order.
 //!
 //! # Invariants
@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::backend::{Backend, Unread};
 use crate::cache::{Cache, key as piece_key};
 use crate::counters::{add, count};
-use crate::entry::{BlobId, Content, Place, Within};
+use crate::entry::{BlobId, Content, Place};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::{AHEAD_KEYS_MAX, SEQUENCE_STEP_MAX, SHARED_BYTES_MAX};
@@ -45,8 +45,9 @@ pub(crate) struct Fetcher {
 
 /// What a reader wants.
 pub(crate) struct Wanted<'a> {
+    /// The blob, or what stands for the bundle.
     pub(crate) blob: BlobId,
-    /// The blob's name in the backend.
+    /// Its name in the backend.
     pub(crate) name: &'a str,
     pub(crate) place: &'a Place,
     /// Numbers of the pieces.
@@ -263,7 +264,7 @@ impl Fetcher {
         self.visit_after(bucket, key, |next, content| {
             seen += 1;
             if let Content::Run(place) = content
-                && place.within == Within::Blob(wanted.blob)
+                && place.within == wanted.place.within
                 && (from..from + budget).contains(&place.offset)
                 && place.offset + place.len <= from + budget
                 && !self.cache.as_ref().is_some_and(|cache| cache.has(wanted.blob, &place))
@@ -355,6 +356,7 @@ fn verified(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Within;
 
     fn place(offset: u64, len: u64) -> Place {
         let within = Within::Blob(BlobId::default());

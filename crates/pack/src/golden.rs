@@ -18,7 +18,8 @@ use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
 use crate::entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 use crate::horizon::Inheritance;
 use crate::identity::{Claim, Identity};
-use crate::log::LogRecord;
+use crate::log::{LogRecord, LogRecordRef};
+use crate::lot::{BundleContent, Lot};
 use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
@@ -173,11 +174,32 @@ fn a_blob_is_written_as_ever_and_read_back() {
     for entry in &entries {
         encoded = postcard::to_extend(entry, encoded).unwrap();
     }
-    let tail = encode_footer(BLOB, 9, &head, &encoded);
+    let tail = encode_footer(BLOB, Lot::SHARED, 9, &head, &encoded);
     check("blob of version 2", &[&b"hellopart"[..], &tail].concat());
     assert_eq!(read_back("blob of version 2"), (head, entries));
     let named = BlobName { id: BLOB, created_ms: 1_700_000_000_000, footer_offset: 9 };
     assert_eq!(named.path(), "blobs/0000000000000003-0000000000000102-018bcfe56800-0000000009");
+}
+
+#[test]
+fn a_bundle_is_written_as_ever_and_says_which_it_is() {
+    let lot = Lot::numbered(2).unwrap();
+    let sums = BodySums::of(0x1122_3344, 65_536, &[Bytes::from_static(b"hello")]);
+    let (bucket, key) = (BucketId(0x0506), ObjectKey::new("a/ü").unwrap());
+    let content = Content::Run(sums.placed(lot.within(BLOB), 0));
+    let change = Change::Put { bucket, key, metax: metax(5), content };
+    let entry = Entry { seq: OpSeq(301), clock: HybridClock(1_000_001), change };
+    let head = head(std::slice::from_ref(&entry));
+    let encoded = postcard::to_extend(&entry, Vec::new()).unwrap();
+    let tail = encode_footer(BLOB, lot, 5, &head, &encoded);
+    check("bundle", &[&b"hello"[..], &tail].concat());
+    let footer = FooterReader::new("golden", &tail).unwrap();
+    assert_eq!((footer.trailer.id, footer.trailer.lot), (BLOB, lot));
+    let Within::Own(bundle) = footer.trailer.within() else { panic!("it is a bundle") };
+    assert_eq!(bundle.path(), "objects/0000000000000003-0000000000000000-0000000000010202");
+    check("key of a bundle", &rows::bundle(bundle));
+    assert_eq!(rows::parse_bundle(&rows::bundle(bundle)), Some(bundle));
+    check_value("content of a bundle", &BundleContent { end: 9, live: 5 });
 }
 
 #[test]
@@ -222,16 +244,19 @@ fn records_of_the_log_are_written_as_ever() {
         let name: &'static str =
             ["log bucket_made", "log put", "log upload_begun"].get(at).copied().unwrap_or("");
         if !name.is_empty() {
-            check_value(
-                name,
-                &LogRecord::Changed { blob: 0x0102, bucket: self::name(), entry: Box::new(entry) },
-            );
+            let (blob, bucket) = (0x0102, &self::name());
+            check(name, &encode(&LogRecordRef::Changed { blob, bucket, entry: &entry }));
+            let (bucket, entry) = (self::name(), Box::new(entry));
+            check_value(name, &LogRecord::Changed { blob, bucket, entry });
         }
     }
     let row = BlobRow { created_ms: 1_700_000_000_000, footer_offset: 9, bytes: 500 };
-    check_value("log uploaded", &LogRecord::Uploaded { blob: 0x0102, row });
+    check("log uploaded", &encode(&LogRecordRef::Uploaded { blob: 0x0102, row }));
+    check_value("log uploaded", &LogRecord::<Box<Entry>>::Uploaded { blob: 0x0102, row });
     let entry = entries_of_version_2().pop().unwrap();
-    check_value("log noted", &LogRecord::Noted { blob: 0x0102, entry: Box::new(entry) });
+    check("log noted", &encode(&LogRecordRef::Noted { blob: 0x0102, entry: &entry }));
+    let entry = Box::new(entry);
+    check_value("log noted", &LogRecord::<Box<Entry>>::Noted { blob: 0x0102, entry });
 }
 
 #[test]

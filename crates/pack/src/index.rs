@@ -18,9 +18,10 @@ use larder_types::{BucketId, BucketName, BucketRecord, ObjectKey, UploadId, Uplo
 use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 
-use crate::entry::{BlobId, Within};
+use crate::entry::{BlobId, OwnId, Within};
 use crate::error::PackError;
 use crate::limits::REMOVED_ROWS_MAX;
+use crate::lot::BundleContent;
 use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
@@ -170,6 +171,18 @@ impl Index {
     /// Blobs that were uploaded and are not known to be gone.
     pub(crate) fn uploaded(&self) -> Result<Vec<(BlobId, BlobRow)>, PackError> {
         self.of_blobs(b"B", "a blob's row")
+    }
+
+    /// Bundles of which something is live, in the order of their names.
+    pub(crate) fn bundles(&self) -> Result<Vec<(OwnId, BundleContent)>, PackError> {
+        let mut bundles = Vec::new();
+        self.visit(b"O", &mut |row, value| {
+            let id = rows::parse_bundle(row);
+            let unnamed = || PackError::damaged("a bundle's row", "its key names no bundle");
+            bundles.push((id.ok_or_else(unnamed)?, decode("what a bundle has", value)?));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(bundles)
     }
 
     fn of_blobs<T: DeserializeOwned>(

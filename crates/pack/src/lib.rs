@@ -15,7 +15,8 @@
 //! 2. The index shows durable changes only, in the order of the log.
 //! 3. Blobs go up in the order of their numbers, and only durable changes are in them: whatever was uploaded is a
 //!    prefix of all that was answered.
-//! 4. A blob is never changed once it is named in the index. Uploading it again writes the same bytes.
+//! 4. A blob is never changed once it is named in the index. Uploading it again writes the same bytes. That holds for
+//!    its bundles too (`lot.rs`), the objects with the bodies of one group each, which are in the backend before it.
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
 //! 7. One worker owns a backend at a time; whoever was superseded stops at its next upload.
@@ -47,19 +48,24 @@ mod error;
 mod fetch;
 #[cfg(test)]
 mod golden;
+mod groups;
 mod holds;
 mod horizon;
 mod housekeeping;
 mod identity;
 mod index;
+#[cfg(test)]
+mod index_size;
 pub mod limits;
 mod list;
 mod log;
+mod lot;
 mod multipart;
 mod objects;
 mod own;
 mod packer;
 mod plan;
+mod policy;
 mod queue;
 mod read;
 mod readers;
@@ -75,6 +81,7 @@ mod spool;
 mod status;
 mod sums;
 mod uploader;
+mod writers;
 
 pub use backend::Backend;
 pub use class::{PerClass, Prices, RequestClass, Requests};
@@ -84,5 +91,7 @@ pub use embed::{EmbedError, KeyPage, PackedBucket};
 pub use entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 pub use error::PackError;
 pub use housekeeping::Kept;
+pub use lot::Lot;
 pub use packer::Packer;
+pub use policy::{Packing, PackingRule, SizeClass};
 pub use status::{Moment, Status, Totals};

@@ -10,6 +10,22 @@ pub const BLOB_BYTES_DEFAULT: u64 = 1024 * 1024 * 1024;
 pub const BLOB_BYTES_MIN: u64 = 1024 * 1024;
 /// Most bytes that may be configured for a blob.
 pub const BLOB_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
+/// Bundles of one blob at most: groups that come later share the blob.
+pub const BUNDLES_MAX: u8 = 8;
+/// A group gets a bundle when it has brought one in so many of the bytes of a full blob since the last one was closed.
+pub const BUNDLE_SHARE: u64 = 16;
+/// Groups whose bytes are counted; of more, the lesser half is forgotten.
+pub const GROUPS_COUNTED_MAX: usize = 1024;
+/// Steps of a key that may make a group.
+pub const PREFIX_DEPTH_MAX: usize = 16;
+/// Classes of sizes that may be configured.
+pub const SIZE_CLASSES_MAX: usize = 16;
+/// Rules that may be configured: each put looks at them in their order.
+pub const RULES_MAX: usize = 64;
+/// Threads that write bodies at once, unless the configuration says otherwise.
+pub const PACKING_THREADS_DEFAULT: usize = 4;
+/// Most threads that may be configured for that: more than there are lots have nothing to do.
+pub const PACKING_THREADS_MAX: usize = 1 + BUNDLES_MAX as usize;
 /// Age of the oldest change of a blob at which it goes up, however little is in it.
 pub const FLUSH_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// Bytes of bodies that may wait in the spool; puts beyond are answered `SlowDown`.
@@ -148,6 +164,8 @@ pub const CARRY_PAUSE: Duration = Duration::from_millis(100);
 pub const CARRY_TRIES_MAX: u32 = 600;
 /// Removals between two looks whether this worker still owns the backend.
 pub const REMOVED_UNASKED_MAX: u64 = 32;
+/// Time for which nobody has written to what is left of an upload before it is removed.
+pub const LEFTOVER_AGE: Duration = Duration::from_secs(3600);
 /// Things remembered that nothing needs; more wait until some of these are removed.
 pub const UNWANTED_MAX: usize = 100_000;
 /// Time from one backup of the index to the next, if anything was uploaded.

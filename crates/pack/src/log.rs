@@ -16,21 +16,24 @@ use crate::rows::BlobRow;
 /// Directory of the segments.
 pub(crate) const DIR: &str = "log";
 
-/// What a record says.
+/// What a record says. Written, it only refers to entry and bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum LogRecord {
+pub(crate) enum LogRecord<E = Box<Entry>, B = BucketName> {
     /// A change, which belongs to this blob of the worker.
     Changed {
         blob: u64,
         /// Name of its bucket, for the blob's footer.
-        bucket: BucketName,
-        entry: Box<Entry>,
+        bucket: B,
+        entry: E,
     },
     /// A blob is in the backend.
     Uploaded { blob: u64, row: BlobRow },
     /// As `Changed`, about no bucket.
-    Noted { blob: u64, entry: Box<Entry> },
+    Noted { blob: u64, entry: E },
 }
+
+/// A record as it is written.
+pub(crate) type LogRecordRef<'a> = LogRecord<&'a Entry, &'a BucketName>;
 
 /// The log, of which one thread has both halves.
 pub(crate) struct PackLog {
@@ -60,7 +63,11 @@ impl PackLog {
     ///
     /// # Errors
     /// [`LogError::Full`]: nothing was taken. [`LogError::Broken`].
-    pub(crate) fn append(&mut self, seq: OpSeq, record: &LogRecord) -> Result<Lsn, LogError> {
+    pub(crate) fn append(
+        &mut self,
+        seq: OpSeq,
+        record: &LogRecordRef<'_>,
+    ) -> Result<Lsn, LogError> {
         self.scratch.clear();
         let mut payload = std::mem::take(&mut self.scratch);
         encode_into(record, &mut payload);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use larder_env::{Disk, RealDisk};
@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::backend::Backend;
 use crate::backup::{self, BackupWriter, Backups, Head};
+use crate::blocking;
 use crate::cache::Cache;
 use crate::committer::{BlobLimits, Committer, Marks, Parts, now_ms};
 use crate::config::PackConfig;
@@ -26,6 +27,7 @@ use crate::housekeeping::{self, Housekeeping, Kept};
 use crate::identity;
 use crate::index::Index;
 use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
+use crate::lot;
 use crate::own::OwnsUnderWay;
 use crate::queue::{Queue, Request as Asked};
 use crate::readers::Readers;
@@ -66,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) queue: Arc<Queue>,
     pub(crate) under_way: Arc<OwnsUnderWay>,
     pub(crate) readers: Arc<Readers>,
+    groups: Arc<AtomicUsize>,
     pub(crate) worker: WorkerId,
     pub(crate) fetcher: Arc<Fetcher>,
     teller: Teller,
@@ -96,6 +99,8 @@ pub struct Waiting {
     pub body_bytes: u64,
     /// Bytes of footers in memory.
     pub footer_bytes: usize,
+    /// Groups that bodies of the open blob are of, as far as they are counted.
+    pub groups: usize,
 }
 
 impl Packer {
@@ -116,6 +121,11 @@ impl Packer {
         backend.set_budgets(config.requests_per_second, prices, config.spend_per_day);
         let identity = identity::establish(&*disk, &backend, now_ms(), config.take_over).await?;
         let worker = identity.worker;
+        let leaving = backend.clone();
+        let leftovers = blocking::run(move || leaving.remove_leftovers(worker)).await?;
+        if leftovers > 0 {
+            tracing::info!(leftovers, "what was left of uploads was removed");
+        }
         let horizon = Horizon::establish(&backend, worker).await?;
         let backups = backup::known(&backend, &horizon).await?;
         let report = config.dir.join(LOSS_FILE);
@@ -156,7 +166,7 @@ impl Packer {
         let Start { index, log, spool, at, backups } = start;
         let (index, spool, queue) = (Arc::new(index), Arc::new(spool), Arc::<Queue>::default());
         let (under_way, readers) = (Arc::<OwnsUnderWay>::default(), Arc::<Readers>::default());
-        let marks = Arc::new(Marks::default());
+        let (marks, groups) = (Arc::new(Marks::default()), Arc::<AtomicUsize>::default());
         marks.applied.store(at.lsn, Ordering::Relaxed);
         let fatal = watch::Sender::new(None);
         let parts = Parts {
@@ -166,6 +176,7 @@ impl Packer {
             under_way: under_way.clone(),
             marks: marks.clone(),
             counters: backend.counters().clone(),
+            groups: groups.clone(),
             fatal: fatal.clone(),
             now_ms,
         };
@@ -173,6 +184,8 @@ impl Packer {
             blob_bytes: config.blob_bytes,
             spool_bytes: config.spool_bytes,
             flush_timeout: config.flush_timeout,
+            packing: config.packing.clone(),
+            packing_threads: config.packing_threads,
         };
         let committer = Committer::new(parts, limits, worker, log, at);
         let flusher = Arc::new(Flusher {
@@ -208,10 +221,12 @@ impl Packer {
             queue,
             under_way,
             readers,
+            groups,
             worker,
             fatal: heard,
             flusher,
-            run: larder_env::rng::unique_u64(),
+            // Never that of bundles.
+            run: larder_env::rng::unique_u64().max(lot::BUNDLE_RUN + 1),
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
@@ -267,7 +282,8 @@ impl Packer {
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         let (body_bytes, footer_bytes) = self.shared.spool.waiting_bytes();
-        Waiting { blobs: self.shared.spool.waiting(), body_bytes, footer_bytes }
+        let groups = self.shared.groups.load(Ordering::Relaxed);
+        Waiting { blobs: self.shared.spool.waiting(), body_bytes, footer_bytes, groups }
     }
 
     /// Bytes that the index takes on disk.

@@ -11,7 +11,7 @@ use larder_types::{
 };
 
 use crate::carry::{self, Carry};
-use crate::entry::{BlobId, Change, Content, Entry, Place, Within, WorkerId};
+use crate::entry::{Change, Content, Entry, Place, Within, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::own::UnderWay;
@@ -139,7 +139,8 @@ pub(crate) struct Slot {
     pub(crate) worker: WorkerId,
     pub(crate) seq: OpSeq,
     pub(crate) clock: HybridClock,
-    pub(crate) blob: BlobId,
+    /// What a body lies within, and where.
+    pub(crate) within: Within,
     pub(crate) offset: u64,
 }
 
@@ -175,6 +176,20 @@ impl Wish {
             | Self::PutPart { body: Body::Packed { sums, .. }, .. } => sums.len,
             Self::Carry { carry, .. } => carry.body_bytes(),
             _ => 0,
+        }
+    }
+
+    /// The bucket and key whose bytes are to be packed, as far as that is known.
+    pub(crate) fn packed_for(&self) -> Option<(&BucketName, &ObjectKey)> {
+        match self {
+            Self::Put { target, body: Body::Packed { .. }, .. }
+            | Self::PutPart { target, body: Body::Packed { .. }, .. } => {
+                Some((&target.bucket, &target.key))
+            }
+            Self::Carry { bucket: Some(bucket), carry: Carry::Version { key, .. } } => {
+                Some((bucket, key))
+            }
+            _ => None,
         }
     }
 
@@ -336,7 +351,7 @@ pub(crate) fn place(body: Body, slot: &Slot) -> (Place, Vec<Bytes>) {
         Body::Packed { pieces, sums } => {
             // No bytes lie nowhere: their place needs no file.
             let offset = if sums.len == 0 { 0 } else { slot.offset };
-            (sums.placed(Within::Blob(slot.blob), offset), pieces)
+            (sums.placed(slot.within, offset), pieces)
         }
         Body::There { place, .. } => (place, Vec::new()),
     }

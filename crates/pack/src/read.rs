@@ -28,6 +28,7 @@ use crate::entry::{Content, Place, Within};
 use crate::error::PackError;
 use crate::fetch::Wanted;
 use crate::limits::{SHARED_READ_BYTES_MAX, SPOOL_READ_BYTES};
+use crate::lot::Lot;
 use crate::packer::Shared;
 use crate::plan::unread;
 use crate::sums::verifies;
@@ -212,21 +213,21 @@ impl Verified {
         let step = u64::from(self.place.sum_bytes);
         let end = self.range.end.next_multiple_of(step).min(self.place.len);
         let range = self.place.offset + self.index * step..self.place.offset + end;
-        let (name, blob) = match self.place.within {
-            Within::Own(id) => (id.path(), None),
-            Within::Blob(id) => {
-                let own = id.worker == shared.worker;
-                if let Some(file) = shared.spool.file(id.seq).filter(|_| own) {
-                    return Ok(Source::Spool { file, at: range.start, end: range.end });
-                }
-                match shared.index.blob(id).map_err(unread)? {
-                    Some(row) => (row.name(id).path(), Some(id)),
-                    None => return Err(shared.lost(&self.place, "the index has no such blob")),
-                }
-            }
+        let within = self.place.within;
+        if let Some((id, lot)) = Lot::of(within).filter(|(id, _)| id.worker == shared.worker)
+            && let Some(file) = shared.spool.file(id.seq, lot)
+        {
+            return Ok(Source::Spool { file, at: range.start, end: range.end });
+        }
+        let name = match within {
+            Within::Own(id) => id.path(),
+            Within::Blob(id) => match shared.index.blob(id).map_err(unread)? {
+                Some(row) => row.name(id).path(),
+                None => return Err(shared.lost(&self.place, "the index has no such blob")),
+            },
         };
         let small = range.end - range.start <= SHARED_READ_BYTES_MAX;
-        let source = match blob.filter(|_| small) {
+        let source = match within.packed_id().filter(|_| small) {
             Some(blob) => {
                 let reader = self.reader.as_ref().map(|(bucket, key)| (*bucket, key));
                 let (place, pieces) = (&self.place, self.index..end.div_ceil(step));

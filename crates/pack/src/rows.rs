@@ -8,6 +8,7 @@
 //! 'G' worker(8) seq(8)              a blob that was retired and is still in the backend: RetiredRow
 //! 'L'                               the layout of all these rows: a number
 //! 'N' bucket(8)                     a bucket: BucketRecord
+//! 'O' worker(8) run(8) number(8)    a bundle of which something is live: BundleContent
 //! 'P' 'U' 'V'                       a part: PackedPart; an upload: UploadRow; a version: PackedVersion
 //! 'R' within* offset(8) holder*     a version or part that has its bytes there; without a value
 //! ```
@@ -20,7 +21,7 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobName;
-use crate::entry::{BlobId, Content, Place, Within, WorkerId};
+use crate::entry::{BlobId, Content, OwnId, Place, Within, WorkerId};
 
 /// The layout that this release writes. An index of another is rebuilt.
 pub(crate) const LAYOUT: u32 = 2;
@@ -120,6 +121,23 @@ pub(crate) fn content(id: BlobId) -> Vec<u8> {
 
 pub(crate) fn retired(id: BlobId) -> Vec<u8> {
     of_blob(b'G', id)
+}
+
+pub(crate) fn bundle(id: OwnId) -> Vec<u8> {
+    let mut row = vec![b'O'];
+    for number in [id.worker.0, id.run, id.number] {
+        row.extend(number.to_be_bytes());
+    }
+    row
+}
+
+/// The bundle that a row of table `O` is about.
+pub(crate) fn parse_bundle(row: &[u8]) -> Option<OwnId> {
+    let (_table, rest) = row.split_first()?;
+    let (worker, rest) = take_u64(rest)?;
+    let (run, rest) = take_u64(rest)?;
+    let (number, rest) = take_u64(rest)?;
+    rest.is_empty().then_some(OwnId { worker: WorkerId(worker), run, number })
 }
 
 pub(crate) fn layout() -> Vec<u8> {

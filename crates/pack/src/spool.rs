@@ -1,4 +1,4 @@
-//! Blobs that are not uploaded: their bodies in files, what their footers will say in memory.
+//! Blobs that are not uploaded: their bodies in files, one for each lot, what their footers will say in memory.
 //!
 //! # Invariants
 //!
@@ -21,6 +21,8 @@ use tokio::sync::{Notify, watch};
 use crate::blob::{FooterHead, encode_footer};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
+use crate::limits::BUNDLES_MAX;
+use crate::lot::Lot;
 use crate::rows::BlobRow;
 
 /// Directory of the files.
@@ -48,10 +50,7 @@ struct State {
 
 /// A blob that waits.
 struct Waiting {
-    file: Option<Arc<dyn DiskFile>>,
-    body_bytes: u64,
-    entries: Vec<u8>,
-    count: u64,
+    lots: BTreeMap<Lot, WaitingLot>,
     buckets: BTreeMap<BucketId, BucketName>,
     created_ms: u64,
     /// Since when a change of a client waits.
@@ -61,23 +60,77 @@ struct Waiting {
     sealed: bool,
 }
 
+/// A lot of a blob that waits.
+#[derive(Default)]
+struct WaitingLot {
+    file: Option<Arc<dyn DiskFile>>,
+    body_bytes: u64,
+    /// Entries of its footer: in the blob itself all, in a bundle those that have bodies there.
+    entries: Vec<u8>,
+    count: u64,
+}
+
 /// A blob ready to go up.
 pub(crate) struct Sealed {
     pub(crate) id: BlobId,
-    pub(crate) file: Option<Arc<dyn DiskFile>>,
     pub(crate) row: BlobRow,
+    /// What it is made of, in the order in which that goes up: the blob itself comes last.
+    pub(crate) lots: Vec<SealedLot>,
+}
+
+/// A lot ready to go up.
+pub(crate) struct SealedLot {
+    pub(crate) lot: Lot,
+    pub(crate) file: Option<Arc<dyn DiskFile>>,
+    pub(crate) body_bytes: u64,
     /// Footer and trailer.
     pub(crate) tail: Bytes,
+}
+
+impl SealedLot {
+    /// Bytes of all of it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.body_bytes + self.tail.len() as u64
+    }
 }
 
 /// The blob that takes what comes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Open {
     pub(crate) seq: u64,
-    pub(crate) body_bytes: u64,
+    pub(crate) bodies: LotBytes,
     pub(crate) footer_bytes: usize,
     /// Since when a change of a client waits. What is only told anew waits for company.
     pub(crate) since: Option<Instant>,
+}
+
+/// Bytes of bodies in each lot of a blob.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LotBytes([u64; 1 + BUNDLES_MAX as usize]);
+
+impl LotBytes {
+    pub(crate) fn of(&self, lot: Lot) -> u64 {
+        self.0[usize::from(lot.nth())]
+    }
+
+    pub(crate) fn add(&mut self, lot: Lot, bytes: u64) {
+        self.0[usize::from(lot.nth())] += bytes;
+    }
+
+    /// In all lots together.
+    pub(crate) fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+impl Waiting {
+    fn body_bytes(&self) -> u64 {
+        self.lots.values().map(|lot| lot.body_bytes).sum()
+    }
+
+    fn footer_bytes(&self) -> usize {
+        self.lots.values().map(|lot| lot.entries.len()).sum()
+    }
 }
 
 impl Spool {
@@ -104,27 +157,28 @@ impl Spool {
     pub(crate) fn open(&self) -> Option<Open> {
         let state = self.state.lock();
         let (seq, last) = state.blobs.last_key_value()?;
-        (!last.sealed).then_some(Open {
-            seq: *seq,
-            body_bytes: last.body_bytes,
-            footer_bytes: last.entries.len(),
-            since: last.since,
-        })
+        let mut bodies = LotBytes::default();
+        for (lot, waiting) in &last.lots {
+            bodies.add(*lot, waiting.body_bytes);
+        }
+        let (footer_bytes, since) = (last.footer_bytes(), last.since);
+        (!last.sealed).then_some(Open { seq: *seq, bodies, footer_bytes, since })
     }
 
-    /// Writes bodies of blob `seq` from `offset` on and syncs them.
+    /// Writes bodies of a lot of blob `seq` from `offset` on and syncs them.
     ///
     /// # Errors
     /// [`DiskError::Full`]: nothing of it counts. Any other: it may not be used any more.
     pub(crate) fn write(
         &self,
         seq: u64,
+        lot: Lot,
         offset: u64,
         pieces: &[Bytes],
     ) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let file = match self.file(seq) {
+        let file = match self.file(seq, lot) {
             Some(file) => file,
-            None => self.create(seq)?,
+            None => self.create(seq, lot)?,
         };
         let mut at = offset;
         for some in pieces.chunks(SLICES_MAX) {
@@ -136,13 +190,13 @@ impl Spool {
         Ok(file)
     }
 
-    /// The file of a blob that waits; `None` if it is uploaded, or has no bodies.
-    pub(crate) fn file(&self, seq: u64) -> Option<Arc<dyn DiskFile>> {
-        self.state.lock().blobs.get(&seq).and_then(|blob| blob.file.clone())
+    /// The file of a lot of a blob that waits; `None` if it is uploaded, or has no bodies.
+    pub(crate) fn file(&self, seq: u64, lot: Lot) -> Option<Arc<dyn DiskFile>> {
+        self.state.lock().blobs.get(&seq)?.lots.get(&lot)?.file.clone()
     }
 
-    fn create(&self, seq: u64) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let path = path(seq);
+    fn create(&self, seq: u64, lot: Lot) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let path = path(seq, lot);
         let file = match self.disk.open(&path, OpenMode::CreateNew) {
             // Begun by a write that was never answered.
             Err(DiskError::Exists { .. }) => self.disk.open(&path, OpenMode::ReadWrite)?,
@@ -162,14 +216,16 @@ impl Spool {
         first: Lsn,
         file: Option<&Arc<dyn DiskFile>>,
     ) {
-        let end = entry.change.place().and_then(|place| place.end_in(self.id(seq)));
+        let id = self.id(seq);
+        // Where its body lies, if it lies in this blob or one of its bundles.
+        let placed = entry.change.place().and_then(|place| {
+            let (blob, lot) = Lot::of(place.within)?;
+            (blob == id).then_some((lot, place.offset + place.len))
+        });
         let mut state = self.state.lock();
         let state = &mut *state;
         let blob = state.blobs.entry(seq).or_insert_with(|| Waiting {
-            file: None,
-            body_bytes: 0,
-            entries: Vec::new(),
-            count: 0,
+            lots: BTreeMap::from([(Lot::SHARED, WaitingLot::default())]),
             buckets: BTreeMap::new(),
             created_ms: entry.clock.ms(),
             since: None,
@@ -177,22 +233,29 @@ impl Spool {
             sealed: false,
         });
         assert!(!blob.sealed, "a sealed blob takes nothing more");
-        let before = (blob.body_bytes, blob.entries.len());
-        blob.body_bytes = blob.body_bytes.max(end.unwrap_or(0));
-        if let Some(file) = file {
-            blob.file = Some(file.clone());
+        let before = (blob.body_bytes(), blob.footer_bytes());
+        let (lot, end) = placed.unwrap_or_default();
+        let both = [Lot::SHARED, lot];
+        // The blob tells of everything, a bundle of what it has.
+        for told in if lot == Lot::SHARED { &both[..1] } else { &both[..] } {
+            let of = blob.lots.entry(*told).or_default();
+            let entries = std::mem::take(&mut of.entries);
+            of.entries = postcard::to_extend(entry, entries).expect("plain data always encodes");
+            of.count += 1;
         }
-        let entries = std::mem::take(&mut blob.entries);
-        blob.entries = postcard::to_extend(entry, entries).expect("plain data always encodes");
-        blob.count += 1;
+        let of = blob.lots.entry(lot).or_default();
+        of.body_bytes = of.body_bytes.max(end);
+        if let Some(file) = file {
+            of.file = Some(file.clone());
+        }
         if let (Some(id), Some(name)) = (entry.change.bucket(), bucket) {
             blob.buckets.entry(id).or_insert_with(|| name.clone());
         }
         if !entry.change.is_told_anew() && blob.since.is_none() {
             blob.since = Some(Instant::now());
         }
-        state.body_bytes += blob.body_bytes - before.0;
-        state.footer_bytes += blob.entries.len() - before.1;
+        state.body_bytes += blob.body_bytes() - before.0;
+        state.footer_bytes += blob.footer_bytes() - before.1;
     }
 
     /// Closes the open blob, if there is one; gives the greatest number there is.
@@ -223,18 +286,22 @@ impl Spool {
             return None;
         }
         let id = self.id(*seq);
-        let head = FooterHead {
-            created_ms: blob.created_ms,
-            entries: blob.count,
-            buckets: blob.buckets.iter().map(|(id, name)| (*id, name.clone())).collect(),
+        let buckets: Vec<_> = blob.buckets.iter().map(|(id, name)| (*id, name.clone())).collect();
+        let sealed = |(lot, of): (&Lot, &WaitingLot)| {
+            let (created_ms, buckets) = (blob.created_ms, buckets.clone());
+            let head = FooterHead { created_ms, entries: of.count, buckets };
+            let tail = encode_footer(id, *lot, of.body_bytes, &head, &of.entries).into();
+            SealedLot { lot: *lot, file: of.file.clone(), body_bytes: of.body_bytes, tail }
         };
-        let tail = encode_footer(id, blob.body_bytes, &head, &blob.entries);
+        let lots: Vec<_> = blob.lots.iter().rev().map(sealed).collect();
+        let itself = lots.last().filter(|last| last.lot == Lot::SHARED);
+        let itself = itself.expect("every blob has a lot that is shared, which sorts first");
         let row = BlobRow {
             created_ms: blob.created_ms,
-            footer_offset: blob.body_bytes,
-            bytes: blob.body_bytes + tail.len() as u64,
+            footer_offset: itself.body_bytes,
+            bytes: itself.bytes(),
         };
-        Some(Sealed { id, file: blob.file.clone(), row, tail: tail.into() })
+        Some(Sealed { id, row, lots })
     }
 
     /// The oldest blob is in the backend and the index knows it: its file goes. Whoever reads it goes on.
@@ -243,16 +310,17 @@ impl Spool {
             let mut state = self.state.lock();
             let gone = state.blobs.remove(&seq);
             if let Some(blob) = &gone {
-                state.body_bytes -= blob.body_bytes;
-                state.footer_bytes -= blob.entries.len();
+                state.body_bytes -= blob.body_bytes();
+                state.footer_bytes -= blob.footer_bytes();
             }
             gone
         };
         self.uploaded.send_replace(seq);
-        match gone.and_then(|blob| blob.file) {
-            Some(_) => self.disk.remove(&path(seq)),
-            None => Ok(()),
+        let lots = gone.map(|blob| blob.lots).unwrap_or_default();
+        for lot in lots.iter().filter(|(_, of)| of.file.is_some()).map(|(lot, _)| *lot) {
+            self.disk.remove(&path(seq, lot))?;
         }
+        Ok(())
     }
 
     /// Below it no record of a blob that waits begins.
@@ -280,8 +348,8 @@ impl Spool {
     pub(crate) fn forget(&self, seq: u64) {
         let mut state = self.state.lock();
         if let Some(blob) = state.blobs.remove(&seq) {
-            state.body_bytes -= blob.body_bytes;
-            state.footer_bytes -= blob.entries.len();
+            state.body_bytes -= blob.body_bytes();
+            state.footer_bytes -= blob.footer_bytes();
         }
     }
 
@@ -289,20 +357,25 @@ impl Spool {
     pub(crate) fn open_files(&self) -> Result<(), PackError> {
         let mut state = self.state.lock();
         for name in self.disk.list(DIR)? {
-            let seq = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
-            let waits = |seq| state.blobs.get(&seq).is_some_and(|blob| blob.body_bytes > 0);
-            if !seq.is_some_and(waits) {
+            let waits = |(seq, lot): (u64, Lot)| {
+                let of = state.blobs.get(&seq).and_then(|blob| blob.lots.get(&lot));
+                of.is_some_and(|of| of.body_bytes > 0)
+            };
+            if !parse_name(&name).is_some_and(waits) {
                 self.disk.remove(&format!("{DIR}/{name}"))?;
             }
         }
-        for (seq, blob) in state.blobs.iter_mut().filter(|(_, blob)| blob.body_bytes > 0) {
-            let file = self.disk.open(&path(*seq), OpenMode::ReadWrite)?;
-            let (has, wanted) = (file.len()?, blob.body_bytes);
-            if has < wanted {
-                let reason = format!("it has {has} bytes of {wanted}");
-                return Err(PackError::damaged(path(*seq), reason));
+        for (seq, blob) in &mut state.blobs {
+            for (lot, of) in blob.lots.iter_mut().filter(|(_, of)| of.body_bytes > 0) {
+                let path = path(*seq, *lot);
+                let file = self.disk.open(&path, OpenMode::ReadWrite)?;
+                let (has, wanted) = (file.len()?, of.body_bytes);
+                if has < wanted {
+                    let reason = format!("it has {has} bytes of {wanted}");
+                    return Err(PackError::damaged(path, reason));
+                }
+                of.file = Some(file);
             }
-            blob.file = Some(file);
         }
         Ok(())
     }
@@ -312,6 +385,34 @@ impl Spool {
     }
 }
 
-fn path(seq: u64) -> String {
-    format!("{DIR}/{seq:016x}")
+fn path(seq: u64, lot: Lot) -> String {
+    match lot {
+        Lot::SHARED => format!("{DIR}/{seq:016x}"),
+        lot => format!("{DIR}/{seq:016x}.{}", lot.nth()),
+    }
+}
+
+/// Reads what [`path`] wrote, without the directory; `None` for anything else.
+fn parse_name(name: &str) -> Option<(u64, Lot)> {
+    let (seq, nth) = name.split_once('.').unwrap_or((name, "0"));
+    let found = (u64::from_str_radix(seq, 16).ok()?, Lot::numbered(nth.parse().ok()?)?);
+    (path(found.0, found.1)[DIR.len() + 1..] == *name).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_after_blob_and_lot() {
+        for nth in 0..=BUNDLES_MAX {
+            let lot = Lot::numbered(nth).unwrap();
+            let path = path(0xAB, lot);
+            assert_eq!(parse_name(path.strip_prefix("spool/").unwrap()), Some((0xAB, lot)));
+        }
+        for other in ["ab", "00000000000000ab.0", "00000000000000ab.99", "00000000000000ab.1.2", ""]
+        {
+            assert_eq!(parse_name(other), None, "{other}");
+        }
+    }
 }

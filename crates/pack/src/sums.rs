@@ -81,6 +81,12 @@ pub(crate) struct BodySums {
 
 impl BodySums {
     pub(crate) fn of(seed: u64, sum_bytes: u32, pieces: &[Bytes]) -> Self {
+        // A small body comes in one piece as a rule: its sums need no state.
+        if let [piece] = pieces {
+            let sum = |(index, bytes)| xxh3_64_with_seed(bytes, at(seed, index));
+            let sums = (0..).zip(piece.chunks(sum_bytes as usize)).map(sum).collect();
+            return Self { len: piece.len() as u64, seed, sum_bytes, sums };
+        }
         let mut summing = Summing::new(seed, sum_bytes);
         for piece in pieces {
             summing.add(piece);

@@ -4,7 +4,8 @@
 //!
 //! 1. A blob goes up only while this worker owns the backend.
 //! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs.
-//! 3. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered.
+//! 3. A bundle goes up before the blob that tells of it.
+//! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered.
 
 use std::sync::Arc;
 
@@ -15,13 +16,14 @@ use tokio::sync::{oneshot, watch};
 use crate::backend::{Backend, Unread, jittered};
 use crate::blob::{TRAILER_BYTES, Trailer};
 use crate::blocking;
-use crate::counters::count;
-use crate::entry::WorkerId;
+use crate::bugs::{self, Bug};
+use crate::counters::{add, count};
+use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
 use crate::identity::check_owner;
 use crate::limits::{PART_BYTES, PARTS_UNDER_WAY_MAX, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
 use crate::queue::{Queue, Request};
-use crate::spool::{Sealed, Spool};
+use crate::spool::{Sealed, SealedLot, Spool};
 
 /// What the uploader works with.
 pub(crate) struct Uploader {
@@ -37,8 +39,8 @@ impl Uploader {
     pub(crate) async fn run(self) {
         loop {
             let sealed = self.spool.next_sealed().await;
-            let mut pause = UPLOAD_PAUSE;
-            while let Err(error) = self.upload(&sealed).await {
+            let (mut pause, mut done) = (UPLOAD_PAUSE, 0);
+            while let Err(error) = self.upload(&sealed, &mut done).await {
                 if let PackError::Superseded { .. } = error {
                     tracing::error!(%error, "the store stops");
                     self.queue.stop();
@@ -51,6 +53,7 @@ impl Uploader {
                 pause = (pause * 2).min(UPLOAD_PAUSE_MAX);
             }
             count(&self.backend.counters().blobs);
+            add(&self.backend.counters().bundles, sealed.lots.len() as u64 - 1);
             let (reply, durable) = oneshot::channel();
             let told = Request::Uploaded { seq: sealed.id.seq, row: sealed.row, reply };
             if self.queue.push(told).is_err() {
@@ -61,21 +64,33 @@ impl Uploader {
         }
     }
 
-    async fn upload(&self, sealed: &Sealed) -> Result<(), PackError> {
+    /// Takes up the lots of a blob but for the first `done`, which are there.
+    async fn upload(&self, sealed: &Sealed, done: &mut usize) -> Result<(), PackError> {
         check_owner(&self.backend, self.worker).await?;
-        let name = sealed.row.name(sealed.id).path();
-        match &sealed.file {
-            Some(file) if sealed.row.bytes > PART_BYTES as u64 => {
-                self.upload_parts(&name, file, sealed).await?;
-            }
-            Some(file) => {
-                let body = read_spool(file.clone(), 0, sealed.row.footer_offset).await?;
-                let whole = [body, sealed.tail.clone()].concat();
-                self.backend.put(&name, whole.into()).await?;
-            }
-            None => self.backend.put(&name, sealed.tail.clone()).await?,
+        let mut lots: Vec<_> = sealed.lots.iter().collect();
+        if bugs::planted(Bug::BundleAfterBlob) {
+            lots.reverse();
         }
-        self.verify(&name, sealed).await
+        for lot in lots.into_iter().skip(*done) {
+            let name = match lot.lot.within(sealed.id) {
+                Within::Blob(id) => sealed.row.name(id).path(),
+                Within::Own(bundle) => bundle.path(),
+            };
+            match &lot.file {
+                Some(file) if lot.bytes() > PART_BYTES as u64 => {
+                    self.upload_parts(&name, file, lot).await?;
+                }
+                Some(file) => {
+                    let body = read_spool(file.clone(), 0, lot.body_bytes).await?;
+                    let whole = [body, lot.tail.clone()].concat();
+                    self.backend.put(&name, whole.into()).await?;
+                }
+                None => self.backend.put(&name, lot.tail.clone()).await?,
+            }
+            self.verify(&name, sealed.id, lot).await?;
+            *done += 1;
+        }
+        Ok(())
     }
 
     /// Parts of equal size, as some backends want them.
@@ -83,20 +98,20 @@ impl Uploader {
         &self,
         name: &str,
         file: &Arc<dyn DiskFile>,
-        sealed: &Sealed,
+        lot: &SealedLot,
     ) -> Result<(), PackError> {
         let mut upload = self.backend.begin(name).await?;
-        let (bodies, step) = (sealed.row.footer_offset, PART_BYTES as u64);
+        let (bodies, step) = (lot.body_bytes, PART_BYTES as u64);
         let mut at = 0;
-        while at < sealed.row.bytes {
-            let end = (at + step).min(sealed.row.bytes);
+        while at < lot.bytes() {
+            let end = (at + step).min(lot.bytes());
             let mut pieces = Vec::with_capacity(2);
             if at < bodies {
                 pieces.push(read_spool(file.clone(), at, end.min(bodies)).await?);
             }
             if end > bodies {
                 let from = at.max(bodies) - bodies;
-                pieces.push(sealed.tail.slice(from as usize..(end - bodies) as usize));
+                pieces.push(lot.tail.slice(from as usize..(end - bodies) as usize));
             }
             upload.add(pieces, PARTS_UNDER_WAY_MAX).await?;
             at = end;
@@ -105,15 +120,15 @@ impl Uploader {
     }
 
     /// The backend has all of it: the last bytes are where they belong.
-    async fn verify(&self, name: &str, sealed: &Sealed) -> Result<(), PackError> {
-        let end = sealed.row.bytes;
+    async fn verify(&self, name: &str, id: BlobId, lot: &SealedLot) -> Result<(), PackError> {
+        let end = lot.bytes();
         let last = self.backend.read(name, end - TRAILER_BYTES as u64..end).await;
         let last = last.map_err(|unread| match unread {
             Unread::Missing => PackError::damaged(name, "it was uploaded and is not there"),
             Unread::Failed(error) => error,
         })?;
         let trailer = Trailer::decode(name, &last)?;
-        if trailer.id != sealed.id || trailer.blob_bytes() != end {
+        if (trailer.id, trailer.lot) != (id, lot.lot) || trailer.blob_bytes() != end {
             return Err(PackError::damaged(name, "it came back as another blob"));
         }
         Ok(())

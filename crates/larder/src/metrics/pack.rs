@@ -29,6 +29,18 @@ impl RoleMetrics for PackMetrics {
             ("pack_groups", "Groups of changes that shared a sync", load(&counters.groups)),
             ("pack_bytes", "Bytes of objects packed", load(&counters.packed_bytes)),
             ("pack_blobs", "Blobs uploaded", load(&counters.blobs)),
+            ("pack_bundles", "Bundles of blobs uploaded", load(&counters.bundles)),
+            ("pack_sealed_full", "Blobs closed as they were full", load(&counters.sealed_full)),
+            (
+                "pack_sealed_due",
+                "Blobs closed as their oldest change had waited for the flush timeout",
+                load(&counters.sealed_due),
+            ),
+            (
+                "pack_sealed_asked",
+                "Blobs closed for a flush, a backup, or repacking",
+                load(&counters.sealed_asked),
+            ),
             (
                 "pack_failed_uploads",
                 "Tries to upload a blob that failed",
@@ -141,6 +153,11 @@ impl RoleMetrics for PackMetrics {
                 blob_bytes as f64,
             ),
             ("pack_live_bytes", "Bytes of them that are live", live_bytes as f64),
+            (
+                "pack_open_groups",
+                "Groups that objects of the open blob are of, as far as they are counted",
+                waiting.groups as f64,
+            ),
             ("pack_waiting_blobs", "Blobs that are not uploaded", waiting.blobs as f64),
             ("pack_waiting_bytes", "Bytes of objects not uploaded", waiting.body_bytes as f64),
             (

@@ -54,7 +54,7 @@ fn show(path: &Path, verify: bool) -> Result<u64, PackError> {
     let (trailer, head) = (blob.trailer(), blob.head());
     let mut out = io::BufWriter::new(io::stdout().lock());
     let first = json!({
-        "worker": trailer.id.worker.0, "blob": trailer.id.seq, "created_ms": head.created_ms,
+        "worker": trailer.id.worker.0, "blob": trailer.id.seq, "bundle": trailer.lot.nth(), "created_ms": head.created_ms,
         "body_bytes": trailer.footer_offset, "footer_bytes": trailer.footer_bytes,
         "entries": head.entries,
     });
@@ -62,7 +62,7 @@ fn show(path: &Path, verify: bool) -> Result<u64, PackError> {
     let mut bad = 0;
     for entry in blob.entries()? {
         let mut line = described(&blob, &entry);
-        let here = entry.change.place().filter(|place| place.end_in(trailer.id).is_some());
+        let here = entry.change.place().filter(|place| place.end_in(trailer.within()).is_some());
         if let (true, Some(place)) = (verify, here) {
             let sound = blob.read(place).is_ok();
             bad += u64::from(!sound);

@@ -2,6 +2,7 @@
 
 mod blobs;
 mod files;
+mod packing;
 mod status;
 
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_mount::Mounted;
-use larder_pack::{Acknowledge, Backend, PackConfig, Packer, Prices};
+use larder_pack::{Acknowledge, Backend, PackConfig, Packer, Packing, Prices};
 use larder_s3::{FaceOptions, S3Service};
 use serde::Deserialize;
 
@@ -21,6 +22,8 @@ use crate::server::{
 };
 use crate::{credentials, exit, logging};
 
+use packing::PackingTable;
+
 /// Stands in place of an address for no listener.
 const NO_LISTENER: &str = "off";
 const KIB: u64 = 1024;
@@ -28,7 +31,7 @@ const MIB: u64 = 1024 * KIB;
 /// KiB that are read ahead where there is a cache.
 const AHEAD_KIB_DEFAULT: u32 = (larder_pack::limits::AHEAD_BYTES_DEFAULT / KIB) as u32;
 
-/// Settings of the file. The same words as those of `larder server`, and prices.
+/// Settings of the file. The same words as those of `larder server`, prices, and what goes together.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Settings {
@@ -38,6 +41,7 @@ struct Settings {
     domains: Vec<String>,
     log_format: LogFormat,
     prices: PriceTable,
+    packing: PackingTable,
 }
 
 /// What a thousand requests cost; what is left out is as [`Prices::default`] has it.
@@ -77,8 +81,8 @@ impl From<PriceTable> for Prices {
 impl Default for Settings {
     fn default() -> Self {
         let Config { listen, metrics_listen, region, domains, log_format, .. } = Config::default();
-        let prices = PriceTable::default();
-        Self { listen, metrics_listen, region, domains, log_format, prices }
+        let (prices, packing) = (PriceTable::default(), PackingTable::default());
+        Self { listen, metrics_listen, region, domains, log_format, prices, packing }
     }
 }
 
@@ -119,8 +123,9 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
         .enable_all()
         .build()
         .map_err(ServerError::System)?;
-    let packer =
-        Arc::new(runtime.block_on(open(args, std::mem::take(&mut settings.prices).into()))?);
+    let prices = std::mem::take(&mut settings.prices).into();
+    let packing = std::mem::take(&mut settings.packing).chosen(args.packing)?;
+    let packer = Arc::new(runtime.block_on(open(args, prices, packing))?);
     let outcome = files::start(&packer, args, runtime.handle()).and_then(|mounted| {
         let outcome =
             runtime.block_on(listen_and_serve(&packer, mounted.as_ref(), args, &settings));
@@ -136,7 +141,11 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     outcome
 }
 
-async fn open(args: &PackServeArgs, prices: Prices) -> Result<Packer, ServerError> {
+async fn open(
+    args: &PackServeArgs,
+    prices: Prices,
+    packing: Packing,
+) -> Result<Packer, ServerError> {
     let ahead_default = if args.cache_mib == 0 { 0 } else { AHEAD_KIB_DEFAULT };
     let blob_bytes = u64::from(args.blob_mib) * MIB;
     let packed_default = PackConfig::new(&args.dir).packed_bytes.min(blob_bytes);
@@ -145,6 +154,8 @@ async fn open(args: &PackServeArgs, prices: Prices) -> Result<Packer, ServerErro
         flush_timeout: Duration::from_millis(args.flush_ms),
         packed_bytes: args.packed_kib.map_or(packed_default, |kib| u64::from(kib) * KIB),
         spool_bytes: u64::from(args.spool_mib) * MIB,
+        packing,
+        packing_threads: args.packing_threads,
         acknowledge: match args.ack {
             AckArg::Local => Acknowledge::Local,
             AckArg::Uploaded => Acknowledge::Uploaded,

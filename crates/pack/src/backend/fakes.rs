@@ -200,7 +200,7 @@ fn azure_row(name: &str, size: usize) -> String {
 fn backend(url: &str) -> (Backend, Fake) {
     let (fake, asked) = (Fake::default(), Asked::new());
     let store = open_cloud(url, fake.clone(), &asked.gate).unwrap();
-    (Backend { store, asked: Asked { over_http: true, ..asked } }, fake)
+    (Backend { store, asked: Asked { over_http: true, ..asked }, dir: None }, fake)
 }
 
 /// All that packing asks of a backend, but for removing.

@@ -13,6 +13,7 @@
 mod fakes;
 mod gate;
 mod http;
+mod leftovers;
 mod pace;
 mod purse;
 mod upload;
@@ -20,6 +21,7 @@ mod url;
 
 use std::future::Future;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -37,6 +39,7 @@ use self::gate::{Gate, NotMade};
 use self::pace::Answer;
 use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, add};
+use crate::entry::WorkerId;
 use crate::error::PackError;
 
 /// Names on one page of a list, as S3 has it; only to estimate requests.
@@ -47,6 +50,8 @@ const PAGE_NAMES: u64 = 1000;
 pub struct Backend {
     store: Arc<dyn ObjectStore>,
     asked: Asked,
+    /// Where it is, if it is a directory.
+    dir: Option<PathBuf>,
 }
 
 /// How a store is asked.
@@ -77,20 +82,25 @@ impl Backend {
     /// [`PackError::Config`] if the URL is not one of these, [`PackError::Backend`] if the store cannot be used.
     pub fn open(url: &str) -> Result<Self, PackError> {
         let asked = Asked::new();
-        let (store, over_http) = url::open(url, &asked.gate)?;
-        Ok(Self { store, asked: Asked { over_http, ..asked } })
+        let (store, dir) = url::open(url, &asked.gate)?;
+        Ok(Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, dir })
     }
 
     /// A store that is at hand.
     #[must_use]
     pub fn over(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, asked: Asked::new() }
+        Self { store, asked: Asked::new(), dir: None }
     }
 
     /// What was asked of it, and what else packing counts.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.asked.counters
+    }
+
+    /// Removes what killed processes of workers up to this one have left of uploads, if that can be found. Blocks.
+    pub(crate) fn remove_leftovers(&self, worker: WorkerId) -> u64 {
+        self.dir.as_deref().map_or(0, |dir| leftovers::remove(dir, worker))
     }
 
     /// Sets the budgets: requests a second, and money a day at these prices.

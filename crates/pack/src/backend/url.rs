@@ -1,5 +1,6 @@
 //! URLs of backends.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use object_store::aws::AmazonS3Builder;
@@ -61,14 +62,17 @@ struct CloudUrl<'a> {
     account: Option<&'a str>,
 }
 
-/// The store that a URL names, and whether it is asked over HTTP through the gate.
-pub(super) fn open(url: &str, gate: &Arc<Gate>) -> Result<(Arc<dyn ObjectStore>, bool), PackError> {
+/// The store that a URL names, and where it is if it is a directory; all others are asked over HTTP through the gate.
+pub(super) fn open(
+    url: &str,
+    gate: &Arc<Gate>,
+) -> Result<(Arc<dyn ObjectStore>, Option<PathBuf>), PackError> {
     if let Some(dir) = url.strip_prefix("file://") {
-        return Ok((open_dir(url, dir)?, false));
+        return Ok((open_dir(url, dir)?, Some(dir.into())));
     }
     // Whoever uses TLS in this process uses the same library; the first to say so counts.
     let _already = rustls::crypto::ring::default_provider().install_default();
-    Ok((open_cloud(url, ReqwestConnector::default(), gate)?, true))
+    Ok((open_cloud(url, ReqwestConnector::default(), gate)?, None))
 }
 
 fn open_dir(url: &str, dir: &str) -> Result<Arc<dyn ObjectStore>, PackError> {

@@ -95,7 +95,7 @@ impl BlobFile {
     /// [`PackError::System`], [`PackError::Damaged`].
     pub fn read(&self, place: &Place) -> Result<Vec<u8>, PackError> {
         let damaged = |reason: String| PackError::damaged(&self.name, reason);
-        let end = place.end_in(self.trailer.id).ok_or_else(|| damaged(elsewhere(place)))?;
+        let end = place.end_in(self.trailer.within()).ok_or_else(|| damaged(elsewhere(place)))?;
         if end > self.trailer.footer_offset || place.len > PACKED_BYTES_MAX || place.sum_bytes == 0
         {
             return Err(damaged("an entry names bytes that it does not have".into()));
@@ -194,7 +194,9 @@ impl BlobFile {
                 named.iter().map(find).collect::<Result<_, _>>()?
             }
         };
-        if let Some(place) = places.iter().find(|place| place.end_in(self.trailer.id).is_none()) {
+        if let Some(place) =
+            places.iter().find(|place| place.end_in(self.trailer.within()).is_none())
+        {
             return Err(elsewhere(place));
         }
         let path = file_of(dir, name)?;

@@ -5,9 +5,10 @@ use larder_types::{BucketId, BucketName};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::entry::{BlobId, Entry, WorkerId};
+use crate::entry::{BlobId, Entry, Within, WorkerId};
 use crate::error::PackError;
 use crate::limits::FOOTER_BYTES_MAX;
+use crate::lot::Lot;
 
 /// Bytes of the trailer, the last of every blob.
 pub const TRAILER_BYTES: usize = 64;
@@ -21,6 +22,8 @@ const VERSION_MIN: u32 = 1;
 pub struct Trailer {
     /// The blob.
     pub id: BlobId,
+    /// Which of its lots this is: the blob itself, or a bundle.
+    pub lot: Lot,
     /// Where the footer begins: the bytes of bodies.
     pub footer_offset: u64,
     /// Bytes of the footer.
@@ -30,6 +33,12 @@ pub struct Trailer {
 }
 
 impl Trailer {
+    /// What its bodies lie within.
+    #[must_use]
+    pub fn within(&self) -> Within {
+        self.lot.within(self.id)
+    }
+
     /// Bytes of the whole blob.
     #[must_use]
     pub fn blob_bytes(&self) -> u64 {
@@ -42,6 +51,7 @@ impl Trailer {
         let mut bytes = [0; TRAILER_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12] = self.lot.nth();
         bytes[16..24].copy_from_slice(&self.id.worker.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.id.seq.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.footer_offset.to_le_bytes());
@@ -71,8 +81,10 @@ impl Trailer {
         if !(VERSION_MIN..=VERSION).contains(&found) {
             return Err(PackError::Version { name: name.to_owned(), found });
         }
+        let lot = Lot::numbered(bytes[12]);
         Ok(Self {
             id: BlobId { worker: WorkerId(number(16)), seq: number(24) },
+            lot: lot.ok_or_else(|| PackError::damaged(name, "it is a bundle that no blob has"))?,
             footer_offset: number(32),
             footer_bytes: number(40),
             footer_sum: number(48),
@@ -91,9 +103,10 @@ pub struct FooterHead {
     pub buckets: Vec<(BucketId, BucketName)>,
 }
 
-/// Footer and trailer of a blob with so many bytes of bodies. `entries` are encoded one after the other.
+/// Footer and trailer of a blob's lot with so many bytes of bodies. `entries` are encoded one after the other.
 pub(crate) fn encode_footer(
     id: BlobId,
+    lot: Lot,
     body_bytes: u64,
     head: &FooterHead,
     entries: &[u8],
@@ -103,6 +116,7 @@ pub(crate) fn encode_footer(
     bytes.extend_from_slice(entries);
     let trailer = Trailer {
         id,
+        lot,
         footer_offset: body_bytes,
         footer_bytes: bytes.len() as u64,
         footer_sum: xxh3_64(&bytes),

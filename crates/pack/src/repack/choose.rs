@@ -1,41 +1,43 @@
-//! Which blobs are repacked, and in which order. Pure.
+//! Which blobs and bundles are repacked, and in which order. Pure.
 //!
-//! Two reasons there are: bytes that nobody needs, and blobs so small that requests are all they cost. A blob whose
+//! Two reasons there are: bytes that nobody needs, and blobs or bundles so small that requests are all they cost. A blob whose
 //! bodies are `below` percent live is worth copying; at 80 % all blobs together take at most 1.25 times what is live,
 //! and a byte freed costs four copied at worst. Of small blobs, many of about one size become one.
 
 use std::collections::BTreeMap;
 
-use crate::entry::BlobId;
+use crate::entry::Within;
 use crate::limits::{SMALL_BLOB_SHARE, SMALL_BLOBS_MAX};
-use crate::rows::{BlobContent, BlobRow};
 
-/// A blob that is in the backend and stands.
+/// A blob that is in the backend and stands, or a bundle that is there.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Blob {
-    pub(crate) id: BlobId,
-    pub(crate) row: BlobRow,
-    pub(crate) content: BlobContent,
+pub(crate) struct Candidate {
+    pub(crate) within: Within,
+    /// Bytes of bodies.
+    pub(crate) bodies: u64,
+    /// Of them, those that are live.
+    pub(crate) live: u64,
+    /// Bytes of all of it, about.
+    pub(crate) bytes: u64,
 }
 
 /// What is worth repacking, the most worth first.
-pub(crate) fn choose(blobs: &[Blob], below_percent: u8, blob_bytes: u64) -> Vec<Blob> {
-    let is_dead = |blob: &&Blob| {
-        let (live, all) = (u128::from(blob.content.live), u128::from(blob.row.footer_offset));
-        live * 100 < all * u128::from(below_percent)
+pub(crate) fn choose(all: &[Candidate], below_percent: u8, blob_bytes: u64) -> Vec<Candidate> {
+    let is_dead = |some: &&Candidate| {
+        let (live, bodies) = (u128::from(some.live), u128::from(some.bodies));
+        live * 100 < bodies * u128::from(below_percent)
     };
-    let mut chosen: Vec<Blob> = blobs.iter().filter(is_dead).copied().collect();
+    let mut chosen: Vec<Candidate> = all.iter().filter(is_dead).copied().collect();
     // By the share that is live; a cross product keeps to whole numbers.
     chosen.sort_by(|a, b| {
-        let share =
-            |x: &Blob, y: &Blob| u128::from(x.content.live) * u128::from(y.row.footer_offset);
-        share(a, b).cmp(&share(b, a)).then(a.id.cmp(&b.id))
+        let share = |x: &Candidate, y: &Candidate| u128::from(x.live) * u128::from(y.bodies);
+        share(a, b).cmp(&share(b, a)).then(a.within.cmp(&b.within))
     });
-    let mut sizes: BTreeMap<u32, Vec<Blob>> = BTreeMap::new();
-    for blob in blobs {
-        if blob.row.bytes < blob_bytes / SMALL_BLOB_SHARE && !is_dead(&blob) {
+    let mut sizes: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
+    for some in all {
+        if some.bytes < blob_bytes / SMALL_BLOB_SHARE && !is_dead(&some) {
             // Sixteen times as large is another size, so that what became one is not soon taken up again.
-            sizes.entry(blob.row.bytes.ilog2() / 4).or_default().push(*blob);
+            sizes.entry(some.bytes.ilog2() / 4).or_default().push(*some);
         }
     }
     chosen.extend(sizes.into_values().filter(|some| some.len() >= SMALL_BLOBS_MAX).flatten());
@@ -45,20 +47,26 @@ pub(crate) fn choose(blobs: &[Blob], below_percent: u8, blob_bytes: u64) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::WorkerId;
-    use larder_types::{HybridClock, OpSeq};
+    use crate::entry::{BlobId, OwnId, WorkerId};
 
     const MIB: u64 = 1 << 20;
 
-    fn blob(seq: u64, bodies: u64, live: u64) -> Blob {
-        let op = OpSeq(seq);
-        let content = BlobContent { first: op, last: op, clock: HybridClock(1), end: bodies, live };
-        let row = BlobRow { created_ms: 1, footer_offset: bodies, bytes: bodies + 1000 };
-        Blob { id: BlobId { worker: WorkerId(1), seq }, row, content }
+    fn blob(seq: u64, bodies: u64, live: u64) -> Candidate {
+        let within = Within::Blob(BlobId { worker: WorkerId(1), seq });
+        Candidate { within, bodies, live, bytes: bodies + 1000 }
     }
 
-    fn chosen(blobs: &[Blob]) -> Vec<u64> {
-        choose(blobs, 80, 64 * MIB).iter().map(|blob| blob.id.seq).collect()
+    fn bundle(number: u64, bodies: u64, live: u64) -> Candidate {
+        let within = Within::Own(OwnId { worker: WorkerId(1), run: 0, number });
+        Candidate { within, ..blob(number, bodies, live) }
+    }
+
+    fn chosen(all: &[Candidate]) -> Vec<u64> {
+        let number = |within| match within {
+            Within::Blob(blob) => blob.seq,
+            Within::Own(own) => own.number,
+        };
+        choose(all, 80, 64 * MIB).iter().map(|some| number(some.within)).collect()
     }
 
     #[test]
@@ -69,8 +77,10 @@ mod tests {
             blob(3, 50 * MIB, 40 * MIB),
             blob(4, 40 * MIB, 0),
             blob(5, 64 * MIB, 10 * MIB),
+            bundle(6, 64 * MIB, 20 * MIB),
+            bundle(7, 64 * MIB, 60 * MIB),
         ];
-        assert_eq!(chosen(&some), [4, 5, 2]);
+        assert_eq!(chosen(&some), [4, 5, 6, 2]);
         let left: u64 = [50, 50].iter().sum();
         let live: u64 = [50, 40].iter().sum();
         assert!(left as f64 / live as f64 <= 1.3);

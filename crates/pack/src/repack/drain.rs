@@ -6,44 +6,30 @@
 //!
 //! Cut off anywhere, it is begun again: what was told twice is true twice.
 //!
-//! # Invariants
+//! # Invariant
 //!
-//! 1. Bytes are verified before they are moved: rot is never given new sums.
-//! 2. A blob is retired after all of that, in the order of changes. So whoever reads of the retirement reads of
-//!    the rest too.
+//! A blob is retired after all of that, in the order of changes. So whoever reads of the retirement reads of the rest
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use bytes::Bytes;
 use futures::future::join_all;
-use larder_objects::ObjectError;
 use larder_types::{BucketId, BucketName, OpId, View};
 
-use super::Repacker;
+use super::moving::{Mover, Told};
 use super::needs::{BackupAt, Needs};
-use crate::backend::Unread;
 use crate::blob::FooterReader;
 use crate::bugs::{self, Bug};
 use crate::carry::{Carry, To};
-use crate::committer::ask;
-use crate::counters::add;
 use crate::entry::{BackupId, BlobId, Change, Content, Entry, Place, Run, Within, WorkerId};
 use crate::error::PackError;
-use crate::limits::{CARRIED_MAX, CARRY_PAUSE, CARRY_TRIES_MAX, DRAIN_PASSES_MAX, MOVED_BYTES_MAX};
-use crate::plan::{Done, Wish};
-use crate::rows::{BlobRow, Holder};
-use crate::sums::{BodySums, verifies};
-
-/// A run of bytes to be moved, and those that have it.
-struct Extent {
-    place: Place,
-    holders: Vec<Holder>,
-}
+use crate::limits::CARRIED_MAX;
+use crate::rows::BlobRow;
 
 /// One blob being emptied.
 pub(super) struct Drain<'a> {
-    pub(super) repacker: &'a mut Repacker,
+    pub(super) mover: Mover<'a>,
     pub(super) id: BlobId,
     pub(super) row: BlobRow,
     pub(super) needs: Needs,
@@ -63,20 +49,12 @@ struct Retirement {
 /// Retirements by worker and first blob.
 type Retirements = BTreeMap<(WorkerId, u64), Retirement>;
 
-/// What is to be told, and the name of the bucket that it is about.
-type Told = (Option<BucketName>, Carry);
-
 impl Drain<'_> {
     /// Empties and retires the blob. False if it could not be, as others took up bytes in it meanwhile.
     pub(super) async fn run(mut self) -> Result<bool, PackError> {
-        for _ in 0..DRAIN_PASSES_MAX {
-            if self.repacker.index.holders(self.within(), 0, 1)?.is_empty() {
-                break;
-            }
-            self.move_bodies().await?;
-        }
-        let tail = self.footer().await?;
-        let name = self.row.name(self.id).path();
+        self.mover.run().await?;
+        let tail = self.mover.read(self.row.footer_offset, self.row.bytes).await?;
+        let name = self.mover.name.clone();
         let footer = FooterReader::new(&name, &tail)?;
         let names: BTreeMap<_, _> = footer.head.buckets.iter().cloned().collect();
         let (mut telling, mut runs) = (Vec::new(), Retirements::new());
@@ -103,140 +81,8 @@ impl Drain<'_> {
         Within::Blob(self.id)
     }
 
-    /// Moves what lies in the blob, in the order in which it lies there.
-    async fn move_bodies(&mut self) -> Result<(), PackError> {
-        let mut offset = 0;
-        loop {
-            let holders = self.repacker.index.holders(self.within(), offset, CARRIED_MAX)?;
-            let Some((last, _)) = holders.last() else { return Ok(()) };
-            // Those of the last run may not all be there; a run is never cut.
-            let is_cut = holders.len() == CARRIED_MAX && holders[0].0 != *last;
-            let next = if is_cut { *last } else { last + 1 };
-            let extents = self.extents(holders.into_iter().filter(|(at, _)| *at < next))?;
-            offset = next;
-            let mut from = 0;
-            while from < extents.len() {
-                let begin = extents[from].place.offset;
-                let reach = |extent: &Extent| extent.place.offset + extent.place.len - begin;
-                let rest = extents[from + 1..].iter();
-                let more = rest.take_while(|extent| reach(extent) <= MOVED_BYTES_MAX).count();
-                let to = from + 1 + more;
-                self.move_some(&extents[from..to]).await?;
-                from = to;
-            }
-        }
-    }
-
-    /// What lies there as the index has it now, by offset.
-    fn extents(
-        &self,
-        holders: impl Iterator<Item = (u64, Holder)>,
-    ) -> Result<Vec<Extent>, PackError> {
-        let mut extents: Vec<Extent> = Vec::new();
-        for (offset, holder) in holders {
-            let Some((_, place)) = self.place_of(&holder)? else { continue };
-            if place.within != self.within() || place.offset != offset {
-                continue;
-            }
-            match extents.last_mut() {
-                Some(last) if last.place == place => last.holders.push(holder),
-                _ => extents.push(Extent { place, holders: vec![holder] }),
-            }
-        }
-        Ok(extents)
-    }
-
-    /// The version or part of a holder: its op and its bytes.
-    fn place_of(&self, holder: &Holder) -> Result<Option<(OpId, Place)>, PackError> {
-        let index = &self.repacker.index;
-        Ok(match holder {
-            Holder::Key(bucket, key) => {
-                index.version(*bucket, key)?.and_then(|version| match version.content {
-                    Content::Run(place) => Some((version.op, place)),
-                    Content::Parts { .. } => None,
-                })
-            }
-            Holder::Part(bucket, upload, number) => {
-                index.part(*bucket, *upload, *number)?.map(|part| (part.op, part.place))
-            }
-        })
-    }
-
-    /// Reads runs that lie close to each other with one request, and moves them.
-    async fn move_some(&mut self, extents: &[Extent]) -> Result<(), PackError> {
-        let begin = extents[0].place.offset;
-        let last = &extents[extents.len() - 1].place;
-        let bytes = self.read(begin, last.offset + last.len).await?;
-        let mut moves = Vec::new();
-        for extent in extents {
-            let place = &extent.place;
-            let from = (place.offset - begin) as usize;
-            let body = bytes.slice(from..from + place.len as usize);
-            if !is_sound(place, &body) {
-                let at = place.offset;
-                let reason = format!("bytes at {at} do not verify: the blob is not repacked");
-                return Err(PackError::damaged(self.row.name(self.id).path(), reason));
-            }
-            moves.push(self.move_one(extent, body));
-        }
-        for moved in join_all(moves).await {
-            add(&self.repacker.counters.repacked_bytes, moved?);
-        }
-        Ok(())
-    }
-
-    /// Moves one run for all that have it; it is written once. Gives the bytes written.
-    async fn move_one(&self, extent: &Extent, body: Bytes) -> Result<u64, PackError> {
-        let Place { len, seed, sum_bytes, sums, .. } = extent.place.clone();
-        let sums = BodySums { len, seed, sum_bytes, sums };
-        let mut moved = None;
-        for holder in &extent.holders {
-            let to = match &moved {
-                Some(place) => To::There(Place::clone(place)),
-                None => To::Packed { pieces: vec![body.clone()], sums: sums.clone() },
-            };
-            let Some(told) = self.moving(holder, &extent.place, to)? else { continue };
-            if let Some(Done::Carried(Some(place))) = self.ask(told).await? {
-                moved = Some(place);
-            }
-        }
-        Ok(moved.map_or(0, |place| place.len))
-    }
-
-    fn moving(&self, holder: &Holder, from: &Place, to: To) -> Result<Option<Told>, PackError> {
-        let Some((op, place)) = self.place_of(holder)? else { return Ok(None) };
-        if place != *from && !bugs::planted(Bug::SwapWithoutCompare) {
-            return Ok(None);
-        }
-        let from = from.clone();
-        let (bucket, carry) = match holder.clone() {
-            Holder::Key(bucket, key) => {
-                let from = Content::Run(from);
-                (bucket, Carry::Version { bucket, key, op, from, to })
-            }
-            Holder::Part(bucket, upload, number) => {
-                (bucket, Carry::Part { bucket, upload, number, op, from, to })
-            }
-        };
-        Ok(self.name_of(bucket).map(|name| (Some(name), carry)))
-    }
-
     fn name_of(&self, bucket: BucketId) -> Option<BucketName> {
-        self.repacker.index.bucket_by_id(bucket).map(|record| record.name)
-    }
-
-    async fn footer(&mut self) -> Result<Bytes, PackError> {
-        self.read(self.row.footer_offset, self.row.bytes).await
-    }
-
-    async fn read(&mut self, from: u64, to: u64) -> Result<Bytes, PackError> {
-        self.repacker.pace.spend(to - from).await;
-        let name = self.row.name(self.id).path();
-        let read = self.repacker.backend.read(&name, from..to).await;
-        read.map_err(|unread| match unread {
-            Unread::Missing => PackError::Missing { blob: self.id },
-            Unread::Failed(error) => error,
-        })
+        self.mover.name_of(bucket)
     }
 
     /// What must be told anew of an entry, if anything: all but bytes that lie here, which were moved.
@@ -302,7 +148,7 @@ impl Drain<'_> {
         content: Content,
         told: OpId,
     ) -> Result<Option<Carry>, PackError> {
-        let now = self.repacker.index.version(bucket, &key)?;
+        let now = self.mover.repacker.index.version(bucket, &key)?;
         if now.as_ref().is_some_and(|now| now.op == op && now.content == content) {
             let to = To::Same;
             return Ok(self.is_elsewhere(&content).then_some(Carry::Version {
@@ -392,41 +238,16 @@ impl Drain<'_> {
                 true => Carry::Retire { blob: self.id, run, backups },
                 false => Carry::Removal(Box::new(Change::Retired { run, backups })),
             };
-            let told = self.ask((None, carry)).await?;
+            let told = self.mover.ask((None, carry)).await?;
             is_retired |= run.has(self.id) && told.is_some();
         }
         Ok(is_retired)
     }
 
     async fn tell(&self, telling: Vec<Told>) -> Result<(), PackError> {
-        for told in join_all(telling.into_iter().map(|told| self.ask(told))).await {
+        for told in join_all(telling.into_iter().map(|told| self.mover.ask(told))).await {
             told?;
         }
         Ok(())
     }
-
-    /// Has something told; `None` if it is not so any more. While clients want more than there is room for it waits.
-    async fn ask(&self, (bucket, carry): Told) -> Result<Option<Done>, PackError> {
-        for _ in 0..CARRY_TRIES_MAX {
-            let wish = Wish::Carry { bucket: bucket.clone(), carry: carry.clone() };
-            match ask(&self.repacker.queue, wish).await {
-                Ok((done, _)) => return Ok(Some(done)),
-                Err(ObjectError::Changed) => return Ok(None),
-                Err(ObjectError::SlowDown | ObjectError::Full) => {
-                    tokio::time::sleep(CARRY_PAUSE).await;
-                }
-                Err(error) => return Err(PackError::Deferred { reason: error.to_string() }),
-            }
-        }
-        let waited = CARRY_PAUSE * CARRY_TRIES_MAX;
-        Err(PackError::Deferred { reason: format!("the directory had no room for {waited:?}") })
-    }
-}
-
-fn is_sound(place: &Place, body: &[u8]) -> bool {
-    place.sum_bytes > 0
-        && body
-            .chunks(place.sum_bytes as usize)
-            .enumerate()
-            .all(|(index, piece)| verifies(place, index as u64, piece))
 }

@@ -11,12 +11,14 @@
 //!
 //! # Invariants
 //!
-//! 1. One blob at a time is emptied.
+//! 1. One blob or bundle at a time is emptied. A bundle tells of nothing: when its bodies have moved, nothing names it
+//!    any more, and it is removed as any object of its own is.
 //! 2. Requests and bytes keep to a [pace](pace::Pace). Nothing is begun while uploads wait for money.
 //! 3. A blob that cannot be emptied stays as it is, and is looked at again after the next start.
 
 mod choose;
 mod drain;
+mod moving;
 pub(crate) mod needs;
 pub(crate) mod pace;
 
@@ -29,13 +31,15 @@ use crate::backend::Backend;
 use crate::backup::Backups;
 use crate::bugs::{self, Bug};
 use crate::counters::{Counters, count};
-use crate::entry::BlobId;
+use crate::entry::{BlobId, OwnId, Within};
 use crate::error::PackError;
 use crate::index::Index;
+use crate::lot::BundleContent;
 use crate::queue::{Queue, Request};
-use crate::rows;
-use choose::{Blob, choose};
+use crate::rows::BlobRow;
+use choose::{Candidate, choose};
 use drain::Drain;
+use moving::Mover;
 use needs::Needs;
 use pace::Pace;
 
@@ -49,8 +53,8 @@ pub(crate) struct Repacker {
     pub(crate) pace: Pace,
     pub(crate) below_percent: u8,
     pub(crate) blob_bytes: u64,
-    /// Blobs that could not be emptied.
-    pub(crate) set_aside: BTreeSet<BlobId>,
+    /// Blobs and bundles that could not be emptied.
+    pub(crate) set_aside: BTreeSet<Within>,
 }
 
 impl Repacker {
@@ -59,22 +63,24 @@ impl Repacker {
         if self.below_percent == 0 {
             return Ok(0);
         }
-        let chosen = choose(&self.blobs()?, self.below_percent, self.blob_bytes);
+        let mut all = self.blobs()?;
+        all.extend(self.bundles()?);
+        let chosen = choose(&all, self.below_percent, self.blob_bytes);
         let mut retired = 0;
-        for Blob { id, row, .. } in chosen {
+        for Candidate { within, .. } in chosen {
             // Money is for what clients put.
             if self.backend.is_spent() {
                 break;
             }
-            match self.drain(id, row).await {
+            match self.empty(within).await {
                 Ok(true) => {
                     retired += 1;
                     count(&self.counters.repacked_blobs);
                 }
                 Ok(false) => {}
                 Err(error @ (PackError::Damaged { .. } | PackError::Missing { .. })) => {
-                    tracing::error!(blob = %id, %error, "a blob cannot be repacked; it stays as it is");
-                    self.set_aside.insert(id);
+                    tracing::error!(?within, %error, "a blob cannot be repacked; it stays as it is");
+                    self.set_aside.insert(within);
                 }
                 Err(error) => {
                     self.seal();
@@ -96,13 +102,46 @@ impl Repacker {
     }
 
     /// Blobs that are in the backend and stand.
-    fn blobs(&self) -> Result<Vec<Blob>, PackError> {
+    fn blobs(&self) -> Result<Vec<Candidate>, PackError> {
         let rows: BTreeMap<_, _> = self.index.uploaded()?.into_iter().collect();
         let standing = self.index.standing()?.into_iter();
-        let standing = standing.filter(|(id, _)| !self.set_aside.contains(id));
-        let blobs = standing
-            .filter_map(|(id, content)| rows.get(&id).map(|row| Blob { id, row: *row, content }));
-        Ok(blobs.collect())
+        let blobs = standing.filter_map(|(id, content)| {
+            let BlobRow { footer_offset: bodies, bytes, .. } = *rows.get(&id)?;
+            Some(Candidate { within: Within::Blob(id), bodies, live: content.live, bytes })
+        });
+        Ok(blobs.filter(|blob| !self.set_aside.contains(&blob.within)).collect())
+    }
+
+    /// Bundles that are in the backend.
+    fn bundles(&self) -> Result<Vec<Candidate>, PackError> {
+        let mut bundles = Vec::new();
+        for (id, BundleContent { end, live }) in self.index.bundles()? {
+            let within = Within::Own(id);
+            if Self::is_there(&self.index, id)? && !self.set_aside.contains(&within) {
+                bundles.push(Candidate { within, bodies: end, live, bytes: end });
+            }
+        }
+        Ok(bundles)
+    }
+
+    /// Whether a bundle is in the backend: it is before its blob, and may be there when that is gone.
+    fn is_there(index: &Index, bundle: OwnId) -> Result<bool, PackError> {
+        let Some((blob, _)) = bundle.bundle() else { return Ok(false) };
+        Ok(index.blob(blob)?.is_some() || index.blob_content(blob)?.is_none())
+    }
+
+    /// Moves what is live in a blob or bundle. True if the blob is retired, or nothing has bytes in the bundle.
+    async fn empty(&mut self, within: Within) -> Result<bool, PackError> {
+        match within {
+            Within::Blob(id) => match self.index.blob(id)? {
+                Some(row) => self.drain(id, row).await,
+                None => Ok(false),
+            },
+            Within::Own(bundle) => {
+                let name = bundle.path();
+                Mover { repacker: self, within, name }.run().await
+            }
+        }
     }
 
     /// Blobs that are not retired, in their order: those that stand, and those that are lost. Whoever has bytes in a
@@ -114,7 +153,7 @@ impl Repacker {
         Ok(uploaded.chain(standing).filter(|id| !retired.contains(id)).collect())
     }
 
-    async fn drain(&mut self, id: BlobId, row: rows::BlobRow) -> Result<bool, PackError> {
+    async fn drain(&mut self, id: BlobId, row: BlobRow) -> Result<bool, PackError> {
         let standing = self.index.standing()?;
         if !standing.iter().any(|(of, _)| *of == id) {
             return Ok(false);
@@ -130,16 +169,22 @@ impl Repacker {
             needs: Needs::without(id, &standing, counted),
             kept: self.kept()?,
             backups,
-            repacker: self,
+            mover: Mover { within: Within::Blob(id), name: row.name(id).path(), repacker: self },
         };
         drain.run().await
     }
 
-    /// Bytes of bodies in blobs that stand in the backend, and how many of them are live.
+    /// Bytes of bodies in blobs that stand in the backend, and in bundles, and how many of them are live.
     pub(crate) fn use_of(index: &Index) -> Result<(u64, u64), PackError> {
         let there: BTreeSet<_> = index.uploaded()?.into_iter().map(|(id, _)| id).collect();
         let standing = index.standing()?.into_iter().filter(|(id, _)| there.contains(id));
-        Ok(standing
-            .fold((0, 0), |(all, live), (_, content)| (all + content.end, live + content.live)))
+        let mut used = standing
+            .fold((0, 0), |(all, live), (_, content)| (all + content.end, live + content.live));
+        for (id, content) in index.bundles()? {
+            if Self::is_there(index, id)? {
+                used = (used.0 + content.end, used.1 + content.live);
+            }
+        }
+        Ok(used)
     }
 }

@@ -10,7 +10,7 @@ use larder_types::{BucketId, UploadRow};
 use super::model::{Open, State};
 use super::process::Process;
 use super::store::SimStore;
-use crate::entry::{BlobId, Content, Place, Within};
+use crate::entry::{BlobId, Content, OwnId, Place, Within};
 use crate::index::Index;
 use crate::rows::{self, PackedPart, PackedVersion};
 
@@ -94,12 +94,18 @@ pub(super) fn places(index: &Index) -> BTreeMap<(Within, u64, u64), u64> {
 /// What the index counts as live is what its versions and parts have.
 pub(super) fn check_counts(index: &Index) {
     let mut live: BTreeMap<BlobId, u64> = BTreeMap::new();
+    let mut bundled: BTreeMap<OwnId, u64> = BTreeMap::new();
     let places = places(index);
     for (within, _, len) in places.keys() {
-        if let Within::Blob(id) = within {
-            *live.entry(*id).or_default() += len;
+        match within {
+            Within::Blob(id) => *live.entry(*id).or_default() += len,
+            Within::Own(id) if id.bundle().is_some() => *bundled.entry(*id).or_default() += len,
+            Within::Own(_) => {}
         }
     }
+    let counted = index.bundles().unwrap().into_iter();
+    let counted: BTreeMap<_, _> = counted.map(|(id, content)| (id, content.live)).collect();
+    assert_eq!(counted, bundled, "live bytes of bundles");
     for (id, content) in index.standing().unwrap() {
         assert_eq!(content.live, live.remove(&id).unwrap_or(0), "live bytes of blob {id}");
     }

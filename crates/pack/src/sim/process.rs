@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use larder_env::{Disk, SimDisk};
+use larder_env::{Disk, DiskFile, SimDisk};
 use larder_kv::{Batch, FlushReport, Kv, KvError, KvReader, Progress, SimKv, Visit};
 use tokio::sync::watch;
 
@@ -20,7 +20,9 @@ use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::housekeeping::{Housekeeping, Kept};
 use crate::index::Index;
+use crate::lot::Lot;
 use crate::own::OwnsUnderWay;
+use crate::policy::{Packing, SizeClass};
 use crate::queue::Queue;
 use crate::readers::Readers;
 use crate::rebuild::Rebuild;
@@ -123,6 +125,7 @@ impl Process {
             under_way: under_way.clone(),
             marks: marks.clone(),
             counters: backend.counters().clone(),
+            groups: Arc::default(),
             fatal: fatal.clone(),
             now_ms,
         };
@@ -130,6 +133,9 @@ impl Process {
             blob_bytes: BLOB_BYTES,
             spool_bytes: 8 * BLOB_BYTES,
             flush_timeout: Duration::from_secs(1 << 30),
+            packing: sizes(),
+            // One after the other, so that a seed gives the same run each time.
+            packing_threads: 1,
         };
         let committer = Committer::new(parts, limits, worker, log, at);
         let uploader = Uploader {
@@ -184,6 +190,12 @@ impl Process {
         self.marks.flushed.store(applied, Ordering::Relaxed);
     }
 
+    /// The file with what waits to go up.
+    fn waiting(&self, within: Within) -> Option<Arc<dyn DiskFile>> {
+        let (id, lot) = Lot::of(within).filter(|(id, _)| id.worker == self.worker)?;
+        self.spool.file(id.seq, lot)
+    }
+
     /// The bytes at a place, verified; why not, if not.
     pub(crate) async fn read(
         &self,
@@ -193,23 +205,24 @@ impl Process {
         let (from, to) = (place.offset as usize, (place.offset + place.len) as usize);
         let bytes = match place.within {
             _ if place.len == 0 => Vec::new(),
-            Within::Own(own) => store.get(&own.path()).await.ok_or("gone")?[from..to].to_vec(),
-            Within::Blob(id) => {
-                match self.spool.file(id.seq).filter(|_| id.worker == self.worker) {
-                    Some(file) => {
-                        let mut bytes = vec![0; place.len as usize];
-                        file.read_at(place.offset, &mut bytes)
-                            .map_err(|error| error.to_string())?;
-                        bytes
-                    }
-                    None => {
-                        let row =
-                            self.index.blob(id).unwrap().ok_or("the index has no such blob")?;
-                        let blob = store.get(&row.name(id).path()).await;
-                        blob.ok_or_else(|| format!("blob {id} is not there"))?[from..to].to_vec()
-                    }
+            within => match self.waiting(within) {
+                Some(file) => {
+                    let mut bytes = vec![0; place.len as usize];
+                    file.read_at(place.offset, &mut bytes).map_err(|error| error.to_string())?;
+                    bytes
                 }
-            }
+                None => {
+                    let name = match within {
+                        Within::Own(own) => own.path(),
+                        Within::Blob(id) => {
+                            let row = self.index.blob(id).unwrap();
+                            row.ok_or("the index has no such blob")?.name(id).path()
+                        }
+                    };
+                    let all = store.get(&name).await;
+                    all.ok_or_else(|| format!("{name} is not there"))?[from..to].to_vec()
+                }
+            },
         };
         let mut pieces = bytes.chunks(place.sum_bytes.max(1) as usize).enumerate();
         match pieces.all(|(index, piece)| verifies(place, index as u64, piece)) {
@@ -217,6 +230,12 @@ impl Process {
             false => Err("its bytes do not verify".to_owned()),
         }
     }
+}
+
+/// Groups of which each often has a bundle, and never for long.
+fn sizes() -> Packing {
+    let class = |name: &str, up_to_bytes| SizeClass { name: name.to_owned(), up_to_bytes };
+    Packing::Size(vec![class("small", 200), class("medium", 500)])
 }
 
 fn housekeeping(

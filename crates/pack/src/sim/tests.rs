@@ -82,3 +82,13 @@ fn a_rebuild_that_is_forgotten_is_found() {
 fn backups_that_are_not_counted_are_found() {
     is_found(Bug::BackupsNotCounted);
 }
+
+#[test]
+fn a_bundle_after_its_blob_is_found() {
+    is_found(Bug::BundleAfterBlob);
+}
+
+#[test]
+fn a_bundle_that_is_not_counted_is_found() {
+    is_found(Bug::BundleNotCounted);
+}

@@ -461,6 +461,10 @@ impl World {
         for (id, content) in index.standing().unwrap() {
             assert!(content.live * 100 >= content.end * 80, "blob {id} was not repacked");
         }
+        for (id, content) in index.bundles().unwrap() {
+            let is_repacked = content.live * 100 >= content.end * 80;
+            assert!(is_repacked, "bundle {} was not repacked", id.path());
+        }
     }
 
     /// An index that is made from what the backend has equals that of the process.

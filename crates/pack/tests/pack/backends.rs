@@ -161,3 +161,22 @@ async fn a_directory_serves_as_a_backend() {
     let again = blob.extract(&["first/small".into()], out.path()).unwrap();
     assert!(again[0].outcome.is_err(), "a file that is there is left alone");
 }
+
+#[tokio::test]
+async fn a_start_removes_what_killed_uploads_left_in_a_directory() {
+    let (dir, blobs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let url = format!("file://{}", blobs.path().display());
+    let open = || Packer::open(config(dir.path()), Backend::open(&url).unwrap());
+    let store = open().await.unwrap();
+    store.create_bucket(&bucket("first"), None).await.unwrap();
+    put(&store, "large", content(2, 20 * MIB)).await.unwrap();
+    assert!(store.flush().await);
+    drop(store);
+    let large = std::fs::read_dir(blobs.path().join("objects")).unwrap().next().unwrap().unwrap();
+    let left = format!("{}#1", large.path().display());
+    let file = std::fs::File::create(&left).unwrap();
+    file.set_modified(std::time::SystemTime::now() - Duration::from_secs(7200)).unwrap();
+    let store = open().await.unwrap();
+    assert!(!std::path::Path::new(&left).exists());
+    assert_eq!(get(&store, "large").await.unwrap(), content(2, 20 * MIB));
+}

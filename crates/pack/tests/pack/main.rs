@@ -7,6 +7,7 @@ mod backups;
 mod crashes;
 mod embed;
 mod objects;
+mod policies;
 mod reads;
 mod repacking;
 mod support;

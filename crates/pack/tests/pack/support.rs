@@ -14,7 +14,7 @@ use larder_objects::{
     BodyDigest, BodyError, ListItem, ListRequest, ListedObject, ObjectError, Objects, PutBody,
     PutDone, PutOptions, ReadBody,
 };
-use larder_pack::{Backend, PackConfig, PackError, Packer};
+use larder_pack::{Backend, PackConfig, PackError, Packer, Packing};
 use larder_types::{BucketName, Condition, EtagList, ObjectKey};
 use md5::Digest;
 use object_store::memory::InMemory;
@@ -144,6 +144,11 @@ pub async fn try_open(
 
 pub async fn open(dir: &Path, store: &Arc<Faulty>) -> Packer {
     try_open(config(dir), store).await.unwrap()
+}
+
+/// The same, with what belongs to one beginning of keys together.
+pub fn by_prefix(dir: &Path) -> PackConfig {
+    PackConfig { packing: Packing::Prefix { delimiter: "/".into(), depth: 1 }, ..config(dir) }
 }
 
 /// What a process that dies now would leave behind.

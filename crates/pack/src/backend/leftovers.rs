@@ -1,0 +1,91 @@
+//! What killed processes have left of uploads into a local directory: files that are named like objects, with a hash
+//! and a number behind, which no list shows. Of object stores over HTTP none can be listed through the library: there
+//! the store's own rule for incomplete uploads has to remove them.
+//!
+//! # Invariant
+//!
+//! Only what a worker up to this one began goes, and only when nobody has written to it for [`LEFTOVER_AGE`].
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use crate::entry::WorkerId;
+use crate::limits::LEFTOVER_AGE;
+
+/// Prefixes below which names begin with that of a worker.
+const PREFIXES: [&str; 4] = [crate::blob::PREFIX, crate::own::PREFIX, "index", "backups"];
+/// Digits of a worker in names.
+const WORKER_DIGITS: usize = 16;
+
+/// Removes them; how many. What cannot be removed is told, and left.
+pub(super) fn remove(dir: &Path, worker: WorkerId) -> u64 {
+    let mut removed = 0;
+    for prefix in PREFIXES {
+        let Ok(files) = std::fs::read_dir(dir.join(prefix)) else { continue };
+        for file in files.filter_map(Result::ok) {
+            let name = file.file_name();
+            if !name.to_str().is_some_and(|name| is_leftover(name, worker)) || !is_old(&file) {
+                continue;
+            }
+            match std::fs::remove_file(file.path()) {
+                Ok(()) => removed += 1,
+                Err(error) => {
+                    let file = file.path();
+                    tracing::warn!(?file, %error, "what is left of an upload stays");
+                }
+            }
+        }
+    }
+    removed
+}
+
+fn is_leftover(name: &str, worker: WorkerId) -> bool {
+    let Some((object, number)) = name.split_once('#') else { return false };
+    let begun_by = object.get(..WORKER_DIGITS).and_then(|by| u64::from_str_radix(by, 16).ok());
+    begun_by.is_some_and(|by| by <= worker.0)
+        && !number.is_empty()
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_old(file: &std::fs::DirEntry) -> bool {
+    let modified = file.metadata().and_then(|metadata| metadata.modified());
+    let age = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok());
+    age.is_some_and(|age| age >= LEFTOVER_AGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn old_leftovers_of_workers_up_to_this_one_go_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = SystemTime::now() - 2 * LEFTOVER_AGE;
+        let make = |name: &str, is_old: bool| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let file = fs::File::create(&path).unwrap();
+            if is_old {
+                file.set_modified(old).unwrap();
+            }
+        };
+        let kept = [
+            ("blobs/0000000000000002-0000000000000001-018bcfe56800-0000000009", true),
+            ("blobs/0000000000000002-0000000000000001-018bcfe56800-0000000009#1", false),
+            ("objects/0000000000000003-0000000000000000-0000000000000101#1", true),
+            ("objects/0000000000000002-other#x", true),
+            ("elsewhere/0000000000000002#1", true),
+        ];
+        for (name, is_old) in kept {
+            make(name, is_old);
+        }
+        make("blobs/0000000000000002-0000000000000002-018bcfe56800-0000000009#1", true);
+        make("objects/0000000000000001-0000000000000000-0000000000000101#12", true);
+        assert_eq!(remove(dir.path(), WorkerId(2)), 2);
+        for (name, _) in kept {
+            assert!(dir.path().join(name).exists(), "{name}");
+        }
+        assert_eq!(remove(&dir.path().join("missing"), WorkerId(2)), 0);
+    }
+}
