@@ -17,6 +17,14 @@ pub(crate) enum Bug {
     BackupsNotCounted,
     /// A second start after a rebuild takes blobs that were uploaded, but not logged as such, for ones that wait.
     RebuiltForgotten,
+    /// What another worker replaced is given up before that is in the bucket.
+    GivenUpEarly,
+    /// A delete is forgotten though another worker may still have what it deleted.
+    GraveForgottenEarly,
+    /// What was heard of a worker and never uploaded is kept after another directory has taken it over.
+    LossKept,
+    /// A worker's clock does not follow those of the others.
+    ClockNotFollowed,
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::limits::{
     FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT, PACKED_BYTES_MAX, RATE_MIN,
     REPACK_BELOW_PERCENT_DEFAULT, SPOOL_BYTES_DEFAULT,
 };
+use crate::workers::Sharing;
 
 /// When a change is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub struct PackConfig {
     pub accept_loss: bool,
     /// Whether a new directory may take a backend over from the worker that has it.
     pub take_over: bool,
+    /// How the bucket is shared with other workers; `None` if this worker has it to itself, or has a name already.
+    pub sharing: Option<Sharing>,
     /// Requests a second that the backend is asked at most; `None` for as many as it takes.
     pub requests_per_second: Option<f64>,
     /// What requests may cost in a day, in the currency of the prices; uploads wait for more.
@@ -80,6 +83,7 @@ impl PackConfig {
             backup_interval: BACKUP_INTERVAL_DEFAULT,
             accept_loss: false,
             take_over: false,
+            sharing: None,
             requests_per_second: None,
             spend_per_day: None,
             prices: Prices::default(),
@@ -125,6 +129,9 @@ impl PackConfig {
         if self.ahead_bytes > 0 && self.cache_bytes == 0 {
             let remedy = "0 without a cache, which keeps it".to_owned();
             return refuse("what is read ahead", self.ahead_bytes, remedy);
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing.check(self.grace)?;
         }
         self.check_budgets()
     }

@@ -18,13 +18,14 @@
 //! 4. A blob is never changed once it is named in the index. Uploading it again writes the same bytes.
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
-//! 7. One worker owns a backend at a time; whoever was superseded stops at its next upload.
+//! 7. One worker owns a backend, or its place in one that several share, at a time; whoever was superseded stops at its
+//!    next upload.
 //! 8. A blob is removed only when others tell all that it told and is still true, and nobody reads it: see
 //!    `repack/mod.rs` and `removal.rs`.
 //!
 //! # Not here
 //!
-//! HTTP and S3 (the face does that), several workers at once.
+//! HTTP and S3: the face does that.
 
 #![deny(unsafe_code)]
 
@@ -75,6 +76,7 @@ mod spool;
 mod status;
 mod sums;
 mod uploader;
+mod workers;
 
 pub use backend::Backend;
 pub use class::{PerClass, Prices, RequestClass, Requests};
@@ -86,3 +88,4 @@ pub use error::PackError;
 pub use housekeeping::Kept;
 pub use packer::Packer;
 pub use status::{Moment, Status, Totals};
+pub use workers::{OtherStatus, Sharing, WorkerName, WorkersStatus};

@@ -37,6 +37,17 @@ pub(crate) struct Spool {
     sealed: Notify,
     /// Every blob of the worker up to this number is uploaded.
     uploaded: watch::Sender<u64>,
+    /// Told when there are new changes, or other blobs.
+    grown: watch::Sender<()>,
+}
+
+/// Entries of a blob that waits.
+pub(crate) struct Entries {
+    pub(crate) bytes: Vec<u8>,
+    /// Whether these are the last of it.
+    pub(crate) is_whole: bool,
+    /// Bytes of entries behind these that wait, in this blob and later ones.
+    pub(crate) behind: u64,
 }
 
 #[derive(Default)]
@@ -85,8 +96,8 @@ impl Spool {
     pub(crate) fn new(disk: Arc<dyn Disk>, worker: WorkerId) -> Result<Self, DiskError> {
         disk.create_dir(DIR)?;
         disk.sync_dir("")?;
-        let uploaded = watch::Sender::new(0);
-        Ok(Self { disk, worker, state: Mutex::default(), sealed: Notify::new(), uploaded })
+        let (uploaded, grown) = (watch::Sender::new(0), watch::Sender::new(()));
+        Ok(Self { disk, worker, state: Mutex::default(), sealed: Notify::new(), uploaded, grown })
     }
 
     /// Bytes of bodies and of footers that wait.
@@ -193,6 +204,25 @@ impl Spool {
         }
         state.body_bytes += blob.body_bytes - before.0;
         state.footer_bytes += blob.entries.len() - before.1;
+        self.grown.send_replace(());
+    }
+
+    /// At most `most` bytes of the entries of a blob that waits, from a byte on; `None` if it does not wait,
+    /// or has less.
+    pub(crate) fn entries(&self, seq: u64, from: u64, most: usize) -> Option<Entries> {
+        let state = self.state.lock();
+        let blob = state.blobs.get(&seq)?;
+        let rest = blob.entries.get(usize::try_from(from).ok()?..)?;
+        let bytes = rest[..rest.len().min(most)].to_vec();
+        let later = state.blobs.range(seq + 1..).map(|(_, blob)| blob.entries.len());
+        let behind = (rest.len() - bytes.len() + later.sum::<usize>()) as u64;
+        let is_whole = blob.sealed && bytes.len() == rest.len();
+        Some(Entries { bytes, is_whole, behind })
+    }
+
+    /// Tells when there are new changes, or other blobs.
+    pub(crate) fn grown(&self) -> watch::Receiver<()> {
+        self.grown.subscribe()
     }
 
     /// Closes the open blob, if there is one; gives the greatest number there is.
@@ -203,6 +233,7 @@ impl Spool {
         let seq = *last.key();
         drop(state);
         self.sealed.notify_one();
+        self.grown.send_replace(());
         seq
     }
 
@@ -249,6 +280,7 @@ impl Spool {
             gone
         };
         self.uploaded.send_replace(seq);
+        self.grown.send_replace(());
         match gone.and_then(|blob| blob.file) {
             Some(_) => self.disk.remove(&path(seq)),
             None => Ok(()),

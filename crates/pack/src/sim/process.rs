@@ -31,6 +31,8 @@ use crate::repack::pace::Pace;
 use crate::spool::Spool;
 use crate::sums::verifies;
 use crate::uploader::Uploader;
+use crate::workers::Others;
+use crate::workers::sweep::Sweep;
 
 /// Bytes of bodies at which a blob is full.
 pub(crate) const BLOB_BYTES: u64 = 4000;
@@ -74,7 +76,9 @@ impl Kv for Rows {
     }
 }
 
-type Turning = Pin<Box<dyn Future<Output = Result<Kept, PackError>>>>;
+/// What goes on step by step.
+type Stepped<T> = Pin<Box<dyn Future<Output = Result<T, PackError>>>>;
+type Turning = Stepped<Kept>;
 
 /// A process that runs.
 pub(crate) struct Process {
@@ -86,10 +90,14 @@ pub(crate) struct Process {
     pub(crate) committer: Committer,
     pub(crate) horizon: Horizon,
     pub(crate) backend: Backend,
+    pub(crate) others: Option<Arc<Others>>,
     marks: Arc<Marks>,
     uploader: Pin<Box<dyn Future<Output = ()>>>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     turning: Option<Turning>,
+    sweep: Option<Arc<tokio::sync::Mutex<Sweep>>>,
+    sweeping: Option<Stepped<u64>>,
+    looking: Option<Stepped<()>>,
 }
 
 impl Process {
@@ -99,12 +107,19 @@ impl Process {
         disk: Arc<SimDisk>,
         rows: Arc<SimKv>,
         backend: Backend,
+        others: Option<Arc<Others>>,
     ) -> Result<Self, PackError> {
         let horizon = Horizon::establish(&backend, worker).await?;
         let heads = backup::known(&backend, &horizon).await?;
         let (backups, accept_loss) = (&heads[..], None);
-        let rebuild =
-            Rebuild { backend: &backend, worker, horizon: &horizon, backups, accept_loss };
+        let rebuild = Rebuild {
+            backend: &backend,
+            worker,
+            horizon: &horizon,
+            backups,
+            accept_loss,
+            is_own: true,
+        };
         let disk: Arc<dyn Disk> = disk;
         let (index, applied) = Index::over(Box::new(Rows(rows)))?;
         if applied.is_none() {
@@ -123,6 +138,7 @@ impl Process {
             under_way: under_way.clone(),
             marks: marks.clone(),
             counters: backend.counters().clone(),
+            others: others.clone(),
             fatal: fatal.clone(),
             now_ms,
         };
@@ -131,6 +147,10 @@ impl Process {
             spool_bytes: 8 * BLOB_BYTES,
             flush_timeout: Duration::from_secs(1 << 30),
         };
+        let sweep = others.clone().map(|others| {
+            let sweep = Sweep::new(others, index.clone(), queue.clone(), marks.clone());
+            Arc::new(tokio::sync::Mutex::new(sweep))
+        });
         let committer = Committer::new(parts, limits, worker, log, at);
         let uploader = Uploader {
             backend: backend.clone(),
@@ -149,10 +169,14 @@ impl Process {
             committer,
             horizon,
             backend,
+            others,
             marks,
             uploader: Box::pin(uploader.run()),
             housekeeping: Arc::new(tokio::sync::Mutex::new(housekeeping)),
             turning: None,
+            sweep,
+            sweeping: None,
+            looking: None,
         })
     }
 
@@ -174,6 +198,30 @@ impl Process {
         });
         let done = poll(turning.as_mut())?;
         self.turning = None;
+        Some(done)
+    }
+
+    /// A step of giving up what other workers have newer; how much was, when a round ends.
+    pub(crate) fn sweep(&mut self) -> Option<Result<u64, PackError>> {
+        let sweep = self.sweep.as_ref().expect("the bucket is shared");
+        let sweeping = self.sweeping.get_or_insert_with(|| {
+            let sweep = sweep.clone();
+            Box::pin(async move { sweep.lock().await.round().await })
+        });
+        let done = poll(sweeping.as_mut())?;
+        self.sweeping = None;
+        Some(done)
+    }
+
+    /// A step of a look at what other workers have in the bucket.
+    pub(crate) fn look(&mut self) -> Option<Result<(), PackError>> {
+        let others = self.others.as_ref().expect("the bucket is shared");
+        let looking = self.looking.get_or_insert_with(|| {
+            let others = others.clone();
+            Box::pin(async move { others.look().await })
+        });
+        let done = poll(looking.as_mut())?;
+        self.looking = None;
         Some(done)
     }
 

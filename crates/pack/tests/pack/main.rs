@@ -11,3 +11,4 @@ mod reads;
 mod repacking;
 mod support;
 mod uploads;
+mod workers;
