@@ -173,6 +173,10 @@ pub const LOOK_PERIOD_DEFAULT: Duration = Duration::from_secs(10);
 pub const SUPERSEDED_KEPT_DEFAULT: Duration = Duration::from_secs(30 * 60);
 /// How long ago the last look at the bucket may have begun for requests to be answered.
 pub const UNSEEN_MAX_DEFAULT: Duration = Duration::from_secs(10 * 60);
+/// How often a worker writes down how it stands with the others.
+pub const WORKERS_STATUS_PERIOD: Duration = Duration::from_secs(3);
+/// How far another worker's clock may be ahead before that is told.
+pub const CLOCK_AHEAD_TOLD: Duration = Duration::from_secs(60);
 /// Moments of the past of which a worker knows what another had in the bucket.
 pub const MARKS_MAX: usize = 64;
 /// Looks in a row that miss the same blob before the index of its worker is made anew: a list may be late.

@@ -374,6 +374,9 @@ impl Packer {
                 tracing::error!("a thread of the store had panicked");
             }
         }
+        if let Some(others) = &self.shared.others {
+            others.flush();
+        }
         self.shared.teller.tell(self.shared.moment(), false);
     }
 }
@@ -463,7 +466,7 @@ impl Shared {
     fn tell(&self) {
         self.teller.tell(self.moment(), true);
         if let Some(others) = &self.others {
-            others.status().write(&*self.disk);
+            others.tell(&*self.disk);
         }
     }
 

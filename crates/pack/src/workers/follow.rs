@@ -15,12 +15,13 @@ use crate::backup;
 use crate::blob::{self, BlobName, FooterReader};
 use crate::blocking;
 use crate::bugs::{self, Bug};
+use crate::committer::now_ms;
 use crate::entry::{Entry, WorkerId};
 use crate::error::PackError;
 use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
 use crate::index::Index;
-use crate::limits::GAP_LOOKS_MAX;
+use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX};
 use crate::read::{Bodies, Waits};
 use crate::rebuild::Rebuild;
 use crate::rows::{Applied, BlobRow};
@@ -51,7 +52,12 @@ impl Others {
             }
         };
         peer.no_gap();
-        self.hears(mark.clock.max(known.at().clock));
+        let clock = mark.clock.max(known.at().clock);
+        let ahead_ms = clock.ms().saturating_sub(now_ms());
+        if u128::from(ahead_ms) > CLOCK_AHEAD_TOLD.as_millis() {
+            tracing::warn!(worker = %peer.name, ahead_ms, "another worker's clock is ahead: what is put here gets the times of its clock");
+        }
+        self.hears(clock);
         peer.looked(begun, mark, self.settings().kept / 16);
         Ok(())
     }
@@ -71,11 +77,14 @@ impl Others {
             if bugs::planted(Bug::LossKept) {
                 return Ok(Some(before));
             }
-            self.write_loss(peer, &before, &horizon)?;
+            self.write_loss(peer, (before.worker, before.index()), &horizon)?;
         } else if let Some((index, at)) = self.shelf().open(&peer.name, worker)? {
             let known = Arc::new(Known::new(worker, self.bodies(peer, index), at)?);
             peer.show(known.clone());
             return Ok(Some(known));
+        } else if let Some((claim, index)) = self.shelf().earlier(&peer.name, worker)? {
+            // It was taken over while this worker did not run.
+            self.write_loss(peer, (claim, &index), &horizon)?;
         }
         let Some(known) = self.make(peer, worker).await? else { return Ok(None) };
         peer.show(known.clone());

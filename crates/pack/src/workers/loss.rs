@@ -6,10 +6,12 @@ use std::ops::ControlFlow;
 use larder_types::codec::decode;
 use larder_types::rows::parse_keyed;
 
-use super::peer::{Known, Peer};
+use super::peer::Peer;
 use super::{Others, hidden};
+use crate::entry::WorkerId;
 use crate::error::PackError;
 use crate::horizon::Horizon;
+use crate::index::Index;
 use crate::rows::PackedVersion;
 
 impl Others {
@@ -18,18 +20,17 @@ impl Others {
     pub(super) fn write_loss(
         &self,
         peer: &Peer,
-        before: &Known,
+        (before, index): (WorkerId, &Index),
         horizon: &Horizon,
     ) -> Result<(), PackError> {
-        let last = horizon.last(before.worker).unwrap_or(0);
-        let index = before.index();
+        let last = horizon.last(before).unwrap_or(0);
         let lost = index.standing()?.into_iter();
-        let lost = lost.filter(|(id, _)| id.worker == before.worker && id.seq > last);
+        let lost = lost.filter(|(id, _)| id.worker == before && id.seq > last);
         let Some(first) = lost.map(|(_, content)| content.first).min() else { return Ok(()) };
         let mut lines = Vec::new();
         index.visit(b"V", &mut |row, value| {
             let version = decode::<PackedVersion>("a version's row", value)?;
-            let is_lost = version.op.view.0 == before.worker.0 && version.op.seq >= first;
+            let is_lost = version.op.view.0 == before.0 && version.op.seq >= first;
             if is_lost
                 && let Some((bucket, key, _)) = parse_keyed(row)
                 && let Some(record) = index.bucket_by_id(bucket)
@@ -51,12 +52,7 @@ impl Others {
         }
         let path = self.reads.dir.join(format!("lost-{name}.txt"));
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
-        writeln!(
-            file,
-            "worker {name} ({}) was taken over by {}",
-            before.worker,
-            peer.told().worker
-        )?;
+        writeln!(file, "worker {name} ({}) was taken over by {}", before, peer.told().worker)?;
         for line in lines {
             writeln!(file, "{line}")?;
         }

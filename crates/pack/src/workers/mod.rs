@@ -89,6 +89,8 @@ pub(crate) struct Others {
     listed: Mutex<Instant>,
     /// Another directory has this worker's name by now.
     superseded: AtomicBool,
+    /// When it was last written down how everything stands.
+    told: Mutex<Option<Instant>>,
 }
 
 /// What reads of others' objects share with those of own ones.
@@ -119,6 +121,7 @@ impl Others {
             clock: AtomicU64::new(0),
             listed: Mutex::new(Instant::now()),
             superseded: AtomicBool::new(false),
+            told: Mutex::new(None),
         }
     }
 
@@ -213,6 +216,15 @@ impl Others {
             }
         }
         first.map_or(Ok(()), Err)
+    }
+
+    /// Makes durable what is known of them. What is not is learned again, but for what a lost worker told alone.
+    pub(crate) fn flush(&self) {
+        for known in self.known() {
+            if let Err(error) = known.flush() {
+                tracing::warn!(%error, "the index of another worker was not made durable");
+            }
+        }
     }
 
     /// How long ago the last look began that found everything of all.

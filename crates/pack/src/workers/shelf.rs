@@ -3,7 +3,7 @@
 //! # Invariant
 //!
 //! The index of a worker that is used is the one of its claim with the greatest number that is whole. Others are removed
-//! when one is opened.
+//! when it is opened: until then what they know beyond it was not written down.
 
 use std::path::{Path, PathBuf};
 
@@ -28,6 +28,13 @@ pub(crate) trait Shelf: Send + Sync {
         worker: WorkerId,
     ) -> Result<Option<(Index, Applied)>, PackError>;
 
+    /// The index of an earlier claim, if there is one that is whole.
+    fn earlier(
+        &self,
+        name: &WorkerName,
+        worker: WorkerId,
+    ) -> Result<Option<(WorkerId, Index)>, PackError>;
+
     /// An empty one in its place, which counts once it says how far it is.
     fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Index, PackError>;
 }
@@ -40,30 +47,23 @@ impl Directory {
         Self(dir.join(DIR))
     }
 
-    /// Numbers of the indexes of a claim, and the paths of all others.
-    fn list(
-        &self,
-        name: &WorkerName,
-        worker: WorkerId,
-    ) -> Result<(Vec<u64>, Vec<PathBuf>), PackError> {
+    /// Claims and numbers of all indexes of a worker, in their order.
+    fn list(&self, name: &WorkerName) -> Result<Vec<(WorkerId, u64)>, PackError> {
         let dir = self.0.join(name.as_str());
         std::fs::create_dir_all(&dir)?;
-        let (mut numbers, mut others) = (Vec::new(), Vec::new());
+        let mut found = Vec::new();
         for entry in std::fs::read_dir(&dir)? {
-            let entry = entry?;
-            let file = entry.file_name();
-            let number = file.to_str().and_then(|file| {
+            let file = entry?.file_name();
+            let parsed = file.to_str().and_then(|file| {
                 let (claim, number) = file.split_once('-')?;
-                let is_of = u64::from_str_radix(claim, 16).ok()? == worker.0;
-                number.parse().ok().filter(|_| is_of)
+                let claim = u64::from_str_radix(claim, 16).ok()?;
+                Some((WorkerId(claim), number.parse().ok()?))
             });
-            match number {
-                Some(number) => numbers.push(number),
-                None => others.push(entry.path()),
-            }
+            let unknown = || PackError::damaged(dir.display().to_string(), "it has a strange file");
+            found.push(parsed.ok_or_else(unknown)?);
         }
-        numbers.sort_unstable();
-        Ok((numbers, others))
+        found.sort_unstable();
+        Ok(found)
     }
 
     fn path(&self, name: &WorkerName, worker: WorkerId, number: u64) -> PathBuf {
@@ -77,27 +77,36 @@ impl Shelf for Directory {
         name: &WorkerName,
         worker: WorkerId,
     ) -> Result<Option<(Index, Applied)>, PackError> {
-        let (numbers, mut others) = self.list(name, worker)?;
-        let mut found = None;
-        for number in numbers.into_iter().rev() {
-            let path = self.path(name, worker, number);
-            if found.is_none()
-                && let (index, Some(applied)) = open(&path)?
-            {
-                found = Some((index, applied));
-            } else {
-                others.push(path);
+        let all = self.list(name)?;
+        for (claim, number) in all.iter().rev().filter(|(claim, _)| *claim == worker) {
+            if let (index, Some(applied)) = open(&self.path(name, *claim, *number))? {
+                for (other, of) in all.iter().filter(|at| **at != (*claim, *number)) {
+                    std::fs::remove_dir_all(self.path(name, *other, *of))?;
+                }
+                return Ok(Some((index, applied)));
             }
         }
-        for path in others {
-            std::fs::remove_dir_all(path)?;
+        Ok(None)
+    }
+
+    fn earlier(
+        &self,
+        name: &WorkerName,
+        worker: WorkerId,
+    ) -> Result<Option<(WorkerId, Index)>, PackError> {
+        let all = self.list(name)?.into_iter().rev();
+        for (claim, number) in all.filter(|(claim, _)| *claim < worker) {
+            if let (index, Some(_)) = open(&self.path(name, claim, number))? {
+                return Ok(Some((claim, index)));
+            }
         }
-        Ok(found)
+        Ok(None)
     }
 
     fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Index, PackError> {
-        let (numbers, _) = self.list(name, worker)?;
-        let number = numbers.last().map_or(1, |last| last + 1);
+        let all = self.list(name)?;
+        let last = all.into_iter().rfind(|(claim, _)| *claim == worker);
+        let number = last.map_or(1, |(_, number)| number + 1);
         Ok(open(&self.path(name, worker, number))?.0)
     }
 }

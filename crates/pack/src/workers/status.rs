@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Others;
 use crate::error::PackError;
+use crate::limits::WORKERS_STATUS_PERIOD;
 
 /// Name of the file.
 const FILE: &str = "workers.json";
@@ -69,7 +70,7 @@ impl WorkersStatus {
         serde_json::from_value(status).map(Some).map_err(damaged)
     }
 
-    pub(crate) fn write(&self, disk: &dyn Disk) {
+    fn write(&self, disk: &dyn Disk) {
         let mut text = serde_json::to_vec_pretty(self).expect("plain data always encodes");
         text.push(b'\n');
         if let Err(error) = replace_file(disk, "", FILE, &text) {
@@ -79,6 +80,15 @@ impl WorkersStatus {
 }
 
 impl Others {
+    /// Writes it down, if the last time is long enough ago.
+    pub(crate) fn tell(&self, disk: &dyn Disk) {
+        let mut told = self.told.lock();
+        if told.is_none_or(|told| told.elapsed() >= WORKERS_STATUS_PERIOD) {
+            self.status().write(disk);
+            *told = Some(tokio::time::Instant::now());
+        }
+    }
+
     /// How everything stands with them.
     pub(crate) fn status(&self) -> WorkersStatus {
         let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

@@ -352,11 +352,13 @@ async fn a_worker_that_restarts_goes_on_being_heard() {
 
 #[tokio::test]
 async fn a_lost_worker_is_taken_over_and_what_it_had_not_uploaded_is_written_down() {
-    let (backend, [a, b]) = workers::<2>(answering).await;
+    let (backend, [a, b, c]) = workers::<3>(answering).await;
     put(&a.store, "kept", content(1, 1000)).await.unwrap();
     a.store.flush().await;
     put(&a.store, "lost", content(2, 1000)).await.unwrap();
     until("b hears of it", async || get(&b.store, "lost").await.is_ok()).await;
+    until("c hears of it", async || get(&c.store, "lost").await.is_ok()).await;
+    b.store.close();
     drop(a);
     let dir = tempfile::tempdir().unwrap();
     let refused = try_open(answering(dir.path(), "a"), &backend).await.err().unwrap();
@@ -365,12 +367,20 @@ async fn a_lost_worker_is_taken_over_and_what_it_had_not_uploaded_is_written_dow
     let heir = try_open(config, &backend).await.unwrap();
     assert_eq!(get(&heir, "kept").await.unwrap(), content(1, 1000));
     missing(get(&heir, "lost").await);
-    b.store.look().await.unwrap();
+    c.store.look().await.unwrap();
+    missing(get(&c.store, "lost").await);
+    // One that did not run meanwhile.
+    let dir = b.dir;
+    drop(b.store);
+    let store = try_open(answering(dir.path(), "b"), &backend).await.unwrap();
+    let b = Worker { dir, store };
     missing(get(&b.store, "lost").await);
     assert_eq!(get(&b.store, "kept").await.unwrap(), content(1, 1000));
-    let report = std::fs::read_to_string(b.dir.path().join("lost-a.txt")).unwrap();
-    assert!(report.contains("lost first/lost: 1000 bytes"), "{report}");
-    assert!(!report.contains("first/kept"), "{report}");
+    for dir in [b.dir.path(), c.dir.path()] {
+        let report = std::fs::read_to_string(dir.join("lost-a.txt")).unwrap();
+        assert!(report.contains("lost first/lost: 1000 bytes"), "{report}");
+        assert!(!report.contains("first/kept"), "{report}");
+    }
     // Numbers of blobs begin anew with the heir.
     put(&heir, "new", content(3, 1000)).await.unwrap();
     heir.flush().await;

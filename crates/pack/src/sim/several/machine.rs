@@ -56,6 +56,21 @@ impl Shelf for Shared {
         Ok(applied.map(|applied| (index, applied)))
     }
 
+    fn earlier(
+        &self,
+        name: &WorkerName,
+        worker: WorkerId,
+    ) -> Result<Option<(WorkerId, Index)>, PackError> {
+        let all = self.0.0.lock();
+        let earlier = all.range(..(name.clone(), worker)).next_back();
+        let Some(((of, claim), rows)) = earlier.filter(|((of, _), _)| of == name) else {
+            return Ok(None);
+        };
+        let (index, applied) = Index::over(Box::new(Rows(rows.clone())))?;
+        assert_eq!(of, name);
+        Ok(applied.map(|_| (*claim, index)))
+    }
+
     fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Index, PackError> {
         let rows = Arc::<SimKv>::default();
         self.0.0.lock().insert((name.clone(), worker), rows.clone());
