@@ -323,7 +323,7 @@ fn housekeeping(
 }
 
 /// A step of a future. Whoever steps it comes back by itself: there is nobody to wake.
-fn poll<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
+pub(crate) fn poll<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
     let waker = std::task::Waker::noop();
     match future.poll(&mut std::task::Context::from_waker(waker)) {
         std::task::Poll::Ready(done) => Some(done),

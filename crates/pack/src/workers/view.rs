@@ -15,14 +15,13 @@ use crate::rows::PackedVersion;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     clock: HybridClock,
-    /// Of two that have the same.
-    line: u64,
+    /// Decides between two that have the same.
+    worker: WorkerId,
 }
 
 impl Rank {
     pub(crate) fn of(version: &PackedVersion) -> Self {
-        let worker = WorkerId(version.op.view.0);
-        Self { clock: version.metax.clock, line: worker.line() }
+        Self { clock: version.metax.clock, worker: WorkerId(version.op.view.0) }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::plan::{Body, Description, Done, Target, Wish};
 use crate::queue::{Answer, Request};
 use crate::rows::PackedVersion;
 use crate::sim::check::check_counts;
+use crate::sim::process::poll;
 use crate::sim::world::{bucket, bytes_of};
 use crate::sim::{AHEAD_MS, SimStore};
 use crate::sums::{BodySums, verifies};
@@ -40,7 +41,7 @@ const POLLS: u64 = 8;
 const STEP: Duration = Duration::from_secs(5);
 
 /// What decides which counts: clock and worker.
-type Rank = (HybridClock, u64);
+type Rank = (HybridClock, WorkerId);
 
 /// A put or delete that was answered.
 #[derive(Debug, Clone)]
@@ -142,7 +143,7 @@ impl World {
             105..135 => (0..POLLS).for_each(|_| drop(self.process(at).look())),
             135..150 => (0..POLLS).for_each(|_| drop(self.process(at).sweep())),
             150..160 => (0..POLLS).for_each(|_| drop(self.process(at).keep_house())),
-            160..184 => self.hear_from_another(at).await,
+            160..184 => self.hear_from_another(at),
             184..190 => self.seal(at),
             190..193 => self.process(at).flush_index(),
             193 => drop(self.store.let_one_come_late().await),
@@ -245,7 +246,7 @@ impl World {
     }
 
     /// A worker is told what another has not uploaded; perhaps only a part of it comes.
-    async fn hear_from_another(&mut self, at: usize) {
+    fn hear_from_another(&mut self, at: usize) {
         let from = self.rng.below(MACHINES) as usize;
         let teller = self.machines[from].process.as_ref().expect("a process runs");
         let name = self.machines[from].name.clone();
@@ -265,8 +266,10 @@ impl World {
                 *is_whole = false;
             }
         }
-        // Answers of the store that do not come are no matter: the next look finds the blob.
-        let _again = others.take_heard(&peer, &known, heard).await;
+        // A look that is under way goes before it, and answers of the store that do not come are no matter: it is told
+        // again, or found in the bucket.
+        let mut taking = std::pin::pin!(others.take_heard(&peer, &known, heard));
+        let _again = (0..POLLS).find_map(|_| poll(taking.as_mut()));
     }
 
     async fn end(&mut self, at: usize, how: impl Fn(&SimDisk)) {
@@ -285,7 +288,21 @@ impl World {
                 history.push(found);
             }
         }
+        self.forget_heard(at).await;
         self.check(at);
+    }
+
+    /// What a worker was only told it may have forgotten with its process, until it is told again.
+    async fn forget_heard(&mut self, at: usize) {
+        let names = self.store.names("workers").await;
+        let parse = |name: &String| BlobName::parse(name.rsplit('/').next()?);
+        let there: BTreeSet<_> = names.iter().filter_map(parse).map(|name| name.id).collect();
+        let line = self.machines[at].worker.line();
+        let history = &self.history;
+        self.shown[at].retain(|key, shown| {
+            let told = history[key].iter().find(|told| told.rank == shown.rank);
+            shown.rank.1.line() == line || told.is_some_and(|told| there.contains(&told.blob))
+        });
     }
 
     async fn start(&mut self, at: usize) {
@@ -482,7 +499,7 @@ impl World {
 fn told(version: &PackedVersion, is_grave: bool) -> Answered {
     let ETag::Md5(etag) = version.metax.etag else { panic!("no parts here") };
     let value = (u128::from_le_bytes(etag) >> 64) as u64;
-    let rank = (version.metax.clock, WorkerId(version.op.view.0).line());
+    let rank = (version.metax.clock, WorkerId(version.op.view.0));
     let blob = match &version.content {
         Content::Run(place) => match place.within {
             Within::Blob(blob) => blob,
