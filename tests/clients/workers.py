@@ -8,7 +8,7 @@ what was before. In the end all workers list the same keys, each once, and give 
 Takes about a minute. Wants a program that may be a debug build (`lc build -p larder` of the project's developers, or
 `cargo build`): --binary target/debug/larder.
 
-    python3 tests/clients/workers.py [--seconds 12] [--seed N] [--binary PATH]
+    python3 tests/clients/workers.py [--seconds 8] [--seed N] [--binary PATH]
 """
 
 import argparse
@@ -63,12 +63,7 @@ class Writer(threading.Thread):
         self.rng, self.workers, self.until = random.Random(f"{seed}-{number}"), workers, until
         self.names = [f"w{number}/k{key:03}" for key in range(KEYS)]
         self.keys = {name: keys.setdefault(name, Key()) for name in self.names}
-        self.clients, self.done, self.refused, self.fault = {}, 0, 0, None
-
-    def client(self, worker):
-        if worker.endpoint not in self.clients:
-            self.clients[worker.endpoint] = worker.boto3(read_timeout=30, connect_timeout=2)
-        return self.clients[worker.endpoint]
+        self.done, self.refused, self.fault = 0, 0, None
 
     def run(self):
         try:
@@ -79,7 +74,7 @@ class Writer(threading.Thread):
 
     def one(self):
         worker, name = self.rng.choice(list(self.workers)), self.rng.choice(self.names)
-        key, s3, data = self.keys[name], self.client(worker), None
+        key, s3, data = self.keys[name], worker.client, None
         if self.rng.random() < 0.8:
             size = self.rng.choices([s for _, s in SIZES], [p for p, _ in SIZES])[0]
             data = content(self.rng.random(), self.rng.randrange(1, size))
@@ -91,7 +86,7 @@ class Writer(threading.Thread):
                 s3.put_object(Bucket=BUCKET, Key=name, Body=data)
         except Exception as error:
             self.refused += 1
-            code = getattr(error, "response", {}).get("Error", {}).get("Code")
+            code = (getattr(error, "response", None) or {}).get("Error", {}).get("Code")
             # A worker that was killed: whether it was taken is not known.
             if code is None:
                 key.note(value, worker.name, None)
@@ -106,7 +101,8 @@ class Writer(threading.Thread):
 def worker(args, folder, name, extra=()):
     options = ["--worker", name, "--peer-listen", "127.0.0.1:0", "--look-s", "1", "--kept-s", "30", *extra]
     server = PackServer(args.binary, folder / f"{name}{len(extra)}", folder / "blobs", options)
-    server.name = name
+    # Clients take longer to be made than a request does.
+    server.name, server.client = name, server.boto3(read_timeout=60, connect_timeout=2)
     return server
 
 
@@ -140,7 +136,7 @@ def settled(workers):
     for server in workers:
         server.wait_until_uploaded()
     deadline = time.monotonic() + SETTLED_SECONDS
-    clients = [server.boto3(read_timeout=60) for server in workers]
+    clients = [server.client for server in workers]
     # Every worker has looked after the last upload when it has done so twice.
     while True:
         lists = [listed(s3) for s3 in clients]
@@ -172,7 +168,7 @@ def verify(workers, keys, lost=None, lost_at=None):
 def seen_everywhere(workers):
     deadline = time.monotonic() + SETTLED_SECONDS
     for server in workers:
-        s3 = server.boto3()
+        s3 = server.client
         while BUCKET not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
             if time.monotonic() > deadline:
                 raise Failed(f"{server.name} does not see the bucket")
@@ -183,7 +179,7 @@ def run(args, folder):
     keys = {}
     a, b, c, d = workers = [worker(args, folder, name).start() for name in "abcd"]
     try:
-        a.boto3().create_bucket(Bucket=BUCKET)
+        a.client.create_bucket(Bucket=BUCKET)
         seen_everywhere(workers)
 
         def nothing(_until):
@@ -236,7 +232,7 @@ def losses(server):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=default_binary())
-    parser.add_argument("--seconds", type=float, default=12)
+    parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     args = parser.parse_args()
     print(f"seed {args.seed}")

@@ -159,7 +159,11 @@ impl Process {
             worker,
             fatal,
         };
-        let housekeeping = housekeeping(&backend, &index, &spool, &queue, worker, &heads, &horizon);
+        let mut housekeeping =
+            housekeeping(&backend, &index, &spool, &queue, worker, &heads, &horizon);
+        if let Some(others) = &others {
+            housekeeping.remover.grace = others.settings().kept;
+        }
         Ok(Self {
             worker,
             index,

@@ -46,9 +46,11 @@ impl Others {
             Caught::Gap => {
                 tracing::warn!(worker = %peer.name, "blobs are missing that nothing retired: its index is made anew");
                 let made = self.make(peer, known.worker).await?;
-                let Some(known) = made else { return Ok(()) };
-                peer.show(known.clone());
-                known.mark()
+                // What it told and has not uploaded yet is not forgotten for it.
+                let is_behind = |made: &Arc<Known>| made.at().seq < known.at().seq;
+                let Some(made) = made.filter(|made| !is_behind(made)) else { return Ok(()) };
+                peer.show(made.clone());
+                made.mark()
             }
         };
         peer.no_gap();

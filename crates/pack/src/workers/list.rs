@@ -36,6 +36,9 @@ struct Row {
     value: Bytes,
 }
 
+/// Rows by key, as they are behind their heads.
+type Rows = BTreeMap<Vec<u8>, Row>;
+
 /// Fills a page of a bucket's objects.
 ///
 /// # Errors
@@ -98,8 +101,8 @@ fn merged(
     begin: &[u8],
     to: Option<&[u8]>,
     rows: usize,
-) -> Result<(BTreeMap<Vec<u8>, Row>, Option<Vec<u8>>), PackError> {
-    let mut newest: BTreeMap<Vec<u8>, Row> = BTreeMap::new();
+) -> Result<(Rows, Option<Vec<u8>>), PackError> {
+    let mut newest = Rows::new();
     // Where the first source that has more was left.
     let mut end: Option<Vec<u8>> = None;
     for source in sources {

@@ -24,7 +24,8 @@ fn run(seed: u64) -> [u64; 3] {
         world.run(STEPS).await;
         [world.losses, world.lost, world.heard]
     });
-    (RUNNING.set(false), AHEAD_MS.set(0));
+    RUNNING.set(false);
+    AHEAD_MS.set(0);
     counts
 }
 
@@ -45,7 +46,8 @@ fn is_found(bug: Bug) {
     let found =
         (0..SEEDS_OF_BUGS).find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err());
     plant(None);
-    (RUNNING.set(false), AHEAD_MS.set(0));
+    RUNNING.set(false);
+    AHEAD_MS.set(0);
     assert!(found.is_some(), "{bug:?} was not found in {SEEDS_OF_BUGS} seeds");
 }
 

@@ -37,6 +37,8 @@ const MACHINES: u64 = 3;
 const KEYS: u64 = 5;
 /// Steps of what goes on by itself that follow each other at a time.
 const POLLS: u64 = 8;
+/// Rounds of all machines after which nothing is left to do.
+const ROUNDS_MAX: u64 = 120;
 /// Time from step to step.
 const STEP: Duration = Duration::from_secs(5);
 
@@ -402,7 +404,7 @@ impl World {
         while self.store.let_one_come_late().await {}
         self.store.catch_up();
         let mut left = BTreeSet::new();
-        for round in 0..400 {
+        for round in 0..ROUNDS_MAX {
             for at in 0..self.machines.len() {
                 self.at(at);
                 self.rest(at).await;
@@ -422,13 +424,13 @@ impl World {
 
     /// A machine does all that it has to do.
     async fn rest(&mut self, at: usize) {
-        for _ in 0..200 {
+        for _ in 0..60 {
             if self.process(at).look().is_some() {
                 break;
             }
         }
         let mut swept = false;
-        for _ in 0..200 {
+        for _ in 0..60 {
             self.commit(at).await;
             swept = swept || self.process(at).sweep().is_some();
             drop(self.process(at).keep_house());
