@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use larder_pack::WorkerName;
 use larder_protocol::manager::state::ServerRole;
 use larder_types::{BucketName, WritePolicy};
 
@@ -274,10 +275,31 @@ pub(crate) struct PackServeArgs {
     /// Default: 2048, or 0 without a cache.
     #[arg(long, value_name = "N")]
     pub(crate) ahead_kib: Option<u32>,
-    /// Take the backend over from a worker whose directory is lost. What that worker had not uploaded is lost; if it
-    /// still runs, it stops.
+    /// Take the backend over from a worker whose directory is lost; with --worker, that worker's place in it. What that
+    /// worker had not uploaded is lost; if it still runs, it stops.
     #[arg(long)]
     pub(crate) take_over: bool,
+    /// Share the backend with other workers, under this name: 1 to 32 of a-z, 0-9 and -. DIR keeps it: another is refused.
+    #[arg(long, value_name = "NAME", value_parser = worker_name)]
+    pub(crate) worker: Option<WorkerName>,
+    /// Address at which other workers hear of changes, and read objects, that are not in the backend yet. What it sends is
+    /// not encrypted. Port 0 lets the system choose. Default: none; they learn from the backend alone.
+    #[arg(long, value_name = "ADDR", requires = "worker")]
+    pub(crate) peer_listen: Option<String>,
+    /// Where other workers reach that address, if it is not the same, such as host1:9002.
+    #[arg(long, value_name = "HOST:PORT", requires = "peer_listen")]
+    pub(crate) peer_advertise: Option<String>,
+    /// Seconds from one look in the backend for what other workers changed to the next.
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "worker")]
+    pub(crate) look_s: u64,
+    /// Seconds for which what another worker has replaced or deleted stays. A worker that could not look in the backend for
+    /// a third of it answers 503.
+    #[arg(long, value_name = "N", default_value_t = 1800, requires = "worker")]
+    pub(crate) kept_s: u64,
+}
+
+fn worker_name(text: &str) -> Result<WorkerName, String> {
+    WorkerName::new(text).map_err(|error| error.to_string())
 }
 
 /// When a put is answered, as it is named on the command line.

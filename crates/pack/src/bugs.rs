@@ -21,6 +21,14 @@ pub(crate) enum Bug {
     BundleAfterBlob,
     /// What is removed from a bundle is not taken off what is live there, so that it is never repacked.
     BundleNotCounted,
+    /// What another worker replaced is given up before that is in the bucket.
+    GivenUpEarly,
+    /// A delete is forgotten though another worker may still have what it deleted.
+    GraveForgottenEarly,
+    /// What was heard of a worker and never uploaded is kept after another directory has taken it over.
+    LossKept,
+    /// A worker's clock does not follow those of the others.
+    ClockNotFollowed,
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use larder_env::{DiskError, DiskFile};
 use larder_metalog::{LogError, Lsn};
 use larder_objects::ObjectError;
+use larder_types::HybridClock;
 use tokio::sync::{oneshot, watch};
 
 use crate::counters::{Counters, add, count};
@@ -30,11 +31,12 @@ use crate::limits::{
 use crate::log::{LogRecordRef, PackLog};
 use crate::lot::Lot;
 use crate::own::OwnsUnderWay;
-use crate::plan::{Done, Planned, Scope, Slot, Wish, plan, unavailable};
+use crate::plan::{Done, Known, Planned, Scope, Slot, Wish, plan, unavailable};
 use crate::policy::Packing;
 use crate::queue::{Answer, Queue, Request, Snapshot, Woken};
 use crate::rows::{Applied, BlobRow};
 use crate::spool::{LotBytes, Spool};
+use crate::workers::Others;
 use crate::writers::{LotWrite, write_lots};
 
 /// How long the log is idle before its last record is vouched for.
@@ -50,16 +52,20 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<Counters>,
     /// Groups of the open blob.
     pub(crate) groups: Arc<AtomicUsize>,
+    /// The other workers of the bucket, if it is shared.
+    pub(crate) others: Option<Arc<Others>>,
     pub(crate) fatal: watch::Sender<Option<String>>,
     /// Milliseconds since 1970.
     pub(crate) now_ms: fn() -> u64,
 }
 
-/// How far the index is, in positions of the log.
+/// How far the index is, in positions of the log, and in time.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     pub(crate) applied: AtomicU64,
     pub(crate) flushed: AtomicU64,
+    /// The clock of the last change of this process.
+    pub(crate) clock: AtomicU64,
 }
 
 impl Marks {
@@ -325,14 +331,16 @@ impl Committer {
         group_bytes: u64,
     ) -> Result<Planned, ObjectError> {
         self.admit(&wish, group_bytes)?;
+        let others = self.parts.others.as_deref();
+        let heard = others.map_or(HybridClock(0), Others::clock);
         let slot = Slot {
             worker: self.worker,
             seq: self.at.seq.next(),
-            clock: self.at.clock.advance((self.parts.now_ms)()),
+            clock: self.at.clock.max(heard).advance((self.parts.now_ms)()),
             within,
             offset,
         };
-        let planned = plan(wish, &self.parts.index, &slot)?;
+        let planned = plan(wish, Known { index: &self.parts.index, others }, &slot)?;
         (self.at.seq, self.at.clock) = (slot.seq, slot.clock);
         Ok(planned)
     }
@@ -390,6 +398,7 @@ impl Committer {
         }
         self.parts.marks.applied.store(self.at.lsn, Ordering::Relaxed);
         self.parts.groups.store(self.groups.len(), Ordering::Relaxed);
+        self.parts.marks.clock.store(self.at.clock.0, Ordering::Relaxed);
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use crate::limits::{
     SPOOL_BYTES_DEFAULT,
 };
 use crate::policy::Packing;
+use crate::workers::Sharing;
 
 /// When a change is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct PackConfig {
     pub accept_loss: bool,
     /// Whether a new directory may take a backend over from the worker that has it.
     pub take_over: bool,
+    /// How the bucket is shared with other workers; `None` if this worker has it to itself, or has a name already.
+    pub sharing: Option<Sharing>,
     /// Requests a second that the backend is asked at most; `None` for as many as it takes.
     pub requests_per_second: Option<f64>,
     /// What requests may cost in a day, in the currency of the prices; uploads wait for more.
@@ -88,6 +91,7 @@ impl PackConfig {
             backup_interval: BACKUP_INTERVAL_DEFAULT,
             accept_loss: false,
             take_over: false,
+            sharing: None,
             requests_per_second: None,
             spend_per_day: None,
             prices: Prices::default(),
@@ -140,6 +144,16 @@ impl PackConfig {
             let remedy = "0 without a cache, which keeps it".to_owned();
             return refuse("what is read ahead", self.ahead_bytes, remedy);
         }
+        if let Some(sharing) = &self.sharing {
+            sharing.check(self.grace)?;
+            if self.packing != Packing::Arrival {
+                // The others ask for what waits by its blob, and would not find what waits in a bundle.
+                let (what, found) =
+                    ("packing", "by groups, in a bucket of several workers".to_owned());
+                let remedy = "arrival, or one worker".to_owned();
+                return Err(PackError::Config { what, found, remedy });
+            }
+        }
         self.check_budgets()
     }
 
@@ -191,6 +205,14 @@ mod tests {
         ] {
             assert!(refused.contains(name), "{refused}");
         }
+        let sharing = Some(Sharing::new(crate::WorkerName::new("one").expect("a name")));
+        let shared = PackConfig {
+            sharing,
+            packing: Packing::Prefix { delimiter: "/".to_owned(), depth: 1 },
+            ..good.clone()
+        };
+        let refused = refusal(shared);
+        assert!(refused.contains("packing") && refused.contains("one worker"), "{refused}");
         let none = PackConfig { cache_bytes: 0, ahead_bytes: 0, ..good };
         assert!(none.check().is_ok());
     }

@@ -19,6 +19,23 @@ use serde::{Deserialize, Serialize};
 )]
 pub struct WorkerId(pub u64);
 
+impl WorkerId {
+    /// Bits of a number that tell those apart that took over one from the other.
+    pub(crate) const TAKE_OVER_BITS: u32 = 16;
+    /// These bits.
+    pub(crate) const TAKE_OVERS: u64 = (1 << Self::TAKE_OVER_BITS) - 1;
+
+    /// The first of those that took over one from the other.
+    pub(crate) fn first(self) -> Self {
+        Self((self.0 & !Self::TAKE_OVERS) + 1)
+    }
+
+    /// What all of those share, and nobody else in the bucket.
+    pub(crate) fn line(self) -> u64 {
+        self.0 >> Self::TAKE_OVER_BITS
+    }
+}
+
 impl fmt::Display for WorkerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)

@@ -24,6 +24,10 @@ use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
 use crate::sums::BodySums;
+use crate::workers::WorkerName;
+use crate::workers::announce::{Announcement, Named};
+use crate::workers::feed::Secret;
+use crate::workers::feed::wire::Told;
 
 /// The file, read when a test runs.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pack.hex");
@@ -291,6 +295,25 @@ fn rows_and_files_are_written_as_ever() {
     check_value("claim", &Claim { nonce: 0xAABB, claimed_ms: 1_700_000_000_000 });
     let last = BlobId { worker: WorkerId(2), seq: 0x0103 };
     check_value("horizon", &Inheritance { last: vec![last] });
+}
+
+#[test]
+fn workers_tell_each_other_what_they_ever_did() {
+    let name = WorkerName::new("a").unwrap();
+    let prefix = name.prefix();
+    check_value("name of a worker", &Named { name: name.clone(), prefix: prefix.clone() });
+    let (worker, address) = (WorkerId(0x1_0001), Some("host:9002".to_owned()));
+    let announced_ms = 1_700_000_000_000;
+    let told = Announcement { name, prefix, worker, address, announced_ms };
+    check_value("announcement", &told);
+    let row = BlobRow { created_ms: announced_ms, footer_offset: 9, bytes: 500 };
+    let entries = Told::Entries { blob: 7, from: 300, is_whole: true, behind: 5 };
+    check("told entries", &entries.encode());
+    check("told uploaded", &Told::Uploaded { blob: 7, row }.encode());
+    check("told nothing", &Told::Nothing { blob: 7 }.encode());
+    let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
+    let asked = "/larder/v1/changes?worker=65537&blob=7&from=300";
+    check("proof of a call", secret.prove(asked, announced_ms).as_bytes());
 }
 
 #[test]

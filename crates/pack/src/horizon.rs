@@ -38,15 +38,26 @@ pub(crate) struct Horizon(BTreeMap<WorkerId, Inheritance>);
 impl Horizon {
     /// Reads those of all workers, and makes that of `worker` if it is missing.
     pub(crate) async fn establish(backend: &Backend, worker: WorkerId) -> Result<Self, PackError> {
+        let mut horizon = Self::read(backend).await?;
+        if !horizon.is_of(worker) {
+            horizon.inherit(backend, worker).await?;
+        }
+        Ok(horizon)
+    }
+
+    /// Whether all that `worker` inherited is written down: what it has not, nobody knows yet.
+    pub(crate) fn is_of(&self, worker: WorkerId) -> bool {
+        worker == worker.first() || self.0.contains_key(&worker)
+    }
+
+    /// Reads those of all workers.
+    pub(crate) async fn read(backend: &Backend) -> Result<Self, PackError> {
         let mut horizon = Self::default();
         for (name, bytes) in backend.names(PREFIX).await? {
             let heir = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
             let path = format!("{PREFIX}/{name}");
             let heir = heir.ok_or_else(|| PackError::damaged(&path, "it is no horizon"))?;
             horizon.0.insert(WorkerId(heir), read(backend, &path, bytes).await?);
-        }
-        if worker > WorkerId(1) && !horizon.0.contains_key(&worker) {
-            horizon.inherit(backend, worker).await?;
         }
         Ok(horizon)
     }

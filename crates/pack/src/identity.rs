@@ -18,6 +18,7 @@ use crate::backend::{Backend, Unread};
 use crate::entry::WorkerId;
 use crate::error::PackError;
 use crate::limits::CLAIM_BYTES_MAX;
+use crate::workers::refuse_shared;
 
 /// File of the directory.
 const FILE: &str = "worker";
@@ -45,12 +46,37 @@ fn path(worker: WorkerId) -> String {
     format!("{PREFIX}/{:016x}", worker.0)
 }
 
+/// How a directory claims a backend.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claiming {
+    pub(crate) now_ms: u64,
+    /// Whether it may take the backend over.
+    pub(crate) take_over: bool,
+    /// Before the first number that a claim to this backend has.
+    pub(crate) base: WorkerId,
+    /// Whether the bucket must not be shared.
+    pub(crate) is_alone: bool,
+}
+
+/// Whether the directory ever had an identity.
+pub(crate) fn is_known(disk: &dyn Disk) -> Result<bool, PackError> {
+    match read_file(disk, FILE) {
+        Ok(_) => Ok(true),
+        Err(DiskError::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether anybody ever claimed the backend.
+pub(crate) async fn is_claimed(backend: &Backend) -> Result<bool, PackError> {
+    Ok(!backend.names(PREFIX).await?.is_empty())
+}
+
 /// The directory's identity, made and claimed if the directory is new.
 pub(crate) async fn establish(
     disk: &dyn Disk,
     backend: &Backend,
-    now_ms: u64,
-    take_over: bool,
+    claiming: Claiming,
 ) -> Result<Identity, PackError> {
     let known = match read_file(disk, FILE) {
         Ok(bytes) => Some(decode::<Identity>("the worker's file", &bytes)?),
@@ -63,11 +89,11 @@ pub(crate) async fn establish(
             Ok(identity)
         }
         // A claim was begun: perhaps it came to be.
-        Some(identity) => claim(disk, backend, identity, now_ms, take_over).await,
+        Some(identity) => claim(disk, backend, identity, claiming).await,
         None => {
             let nonce = larder_env::rng::unique_u64();
             let identity = Identity { worker: WorkerId(0), nonce, claimed: false };
-            claim(disk, backend, identity, now_ms, take_over).await
+            claim(disk, backend, identity, claiming).await
         }
     }
 }
@@ -98,31 +124,53 @@ async fn claim(
     disk: &dyn Disk,
     backend: &Backend,
     mut identity: Identity,
-    now_ms: u64,
-    take_over: bool,
+    claiming: Claiming,
 ) -> Result<Identity, PackError> {
+    let Claiming { now_ms, take_over, base, is_alone } = claiming;
     if identity.worker != WorkerId(0)
         && read_claim(backend, identity.worker).await?.is_some_and(|c| c.nonce == identity.nonce)
     {
-        return keep(disk, Identity { claimed: true, ..identity });
+        return claimed(disk, backend, identity, is_alone).await;
+    }
+    // Workers that share it look for claims after they have announced themselves: one of both sees the other.
+    if is_alone {
+        refuse_shared(backend).await?;
     }
     loop {
-        let owner = latest(backend).await?;
-        if owner > WorkerId(0) && !take_over {
+        let owner = latest(backend, base).await?;
+        if owner > base && !take_over {
             return Err(PackError::Owned { owner });
+        }
+        if owner.0 & WorkerId::TAKE_OVERS == WorkerId::TAKE_OVERS {
+            return Err(PackError::damaged(path(owner), "it is the last that a worker may have"));
         }
         identity.worker = WorkerId(owner.0 + 1);
         // First the file, so that a claim always has a directory that knows it.
         keep(disk, identity)?;
         let claim = Claim { nonce: identity.nonce, claimed_ms: now_ms };
         if backend.put_new(&path(identity.worker), Bytes::from(encode(&claim))).await? {
-            return keep(disk, Identity { claimed: true, ..identity });
+            return claimed(disk, backend, identity, is_alone).await;
         }
         // A repeated request may have met its own first try.
         if read_claim(backend, identity.worker).await? == Some(claim) {
-            return keep(disk, Identity { claimed: true, ..identity });
+            return claimed(disk, backend, identity, is_alone).await;
         }
     }
+}
+
+/// There is a claim, which counts from now on.
+async fn claimed(
+    disk: &dyn Disk,
+    backend: &Backend,
+    identity: Identity,
+    is_alone: bool,
+) -> Result<Identity, PackError> {
+    if is_alone && let Err(refused) = refuse_shared(backend).await {
+        // Nobody has used it, and nobody will.
+        backend.remove(&path(identity.worker)).await?;
+        return Err(refused);
+    }
+    keep(disk, Identity { claimed: true, ..identity })
 }
 
 fn keep(disk: &dyn Disk, identity: Identity) -> Result<Identity, PackError> {
@@ -130,13 +178,14 @@ fn keep(disk: &dyn Disk, identity: Identity) -> Result<Identity, PackError> {
     Ok(identity)
 }
 
-async fn latest(backend: &Backend) -> Result<WorkerId, PackError> {
-    let mut latest = WorkerId(0);
+async fn latest(backend: &Backend, base: WorkerId) -> Result<WorkerId, PackError> {
+    let mut latest = base;
     for (name, _) in backend.names(PREFIX).await? {
         let number = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
+        let number = number.map(WorkerId).filter(|number| number.line() == base.line());
         let number = number
             .ok_or_else(|| PackError::damaged(format!("{PREFIX}/{name}"), "it is no claim"))?;
-        latest = latest.max(WorkerId(number));
+        latest = latest.max(number);
     }
     Ok(latest)
 }
@@ -167,6 +216,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disk = RealDisk::open(dir.path()).unwrap();
         (dir, disk)
+    }
+
+    async fn establish(
+        disk: &dyn Disk,
+        backend: &Backend,
+        now_ms: u64,
+        take_over: bool,
+    ) -> Result<Identity, PackError> {
+        let claiming = Claiming { now_ms, take_over, base: WorkerId(0), is_alone: true };
+        super::establish(disk, backend, claiming).await
     }
 
     fn backend() -> Backend {

@@ -19,13 +19,14 @@
 //!    its bundles too (`lot.rs`), the objects with the bodies of one group each, which are in the backend before it.
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
-//! 7. One worker owns a backend at a time; whoever was superseded stops at its next upload.
+//! 7. One worker owns a backend, or its place in one that several share, at a time; whoever was superseded stops at its
+//!    next upload.
 //! 8. A blob is removed only when others tell all that it told and is still true, and nobody reads it: see
 //!    `repack/mod.rs` and `removal.rs`.
 //!
 //! # Not here
 //!
-//! HTTP and S3 (the face does that), several workers at once.
+//! HTTP and S3: the face does that.
 
 #![deny(unsafe_code)]
 
@@ -81,6 +82,7 @@ mod spool;
 mod status;
 mod sums;
 mod uploader;
+mod workers;
 mod writers;
 
 pub use backend::Backend;
@@ -95,3 +97,4 @@ pub use lot::Lot;
 pub use packer::Packer;
 pub use policy::{Packing, PackingRule, SizeClass};
 pub use status::{Moment, Status, Totals};
+pub use workers::{OtherStatus, Sharing, WorkerName, WorkersStatus};

@@ -179,6 +179,60 @@ pub const BACKUP_HEAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Bytes of rows that are restored at once.
 pub const BACKUP_BATCH_BYTES: usize = 1024 * 1024;
 
+/// Workers that share a bucket at most: each keeps an index of every other.
+pub const WORKERS_MAX: usize = 64;
+/// Bytes of an announcement at most.
+pub const ANNOUNCEMENT_BYTES_MAX: u64 = 4096;
+/// Bytes of memory that the index of another worker takes for what was read of it.
+pub const PEER_INDEX_CACHE_BYTES: u64 = 16 * 1024 * 1024;
+/// How often a worker looks in the bucket for what the others changed.
+pub const LOOK_PERIOD_DEFAULT: Duration = Duration::from_secs(10);
+/// How long what another worker replaced or deleted is kept, counted from when that was seen in the bucket.
+pub const SUPERSEDED_KEPT_DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// How long ago the last look at the bucket may have begun for requests to be answered.
+pub const UNSEEN_MAX_DEFAULT: Duration = Duration::from_secs(10 * 60);
+/// How often a worker writes down how it stands with the others.
+pub const WORKERS_STATUS_PERIOD: Duration = Duration::from_secs(3);
+/// How far another worker's clock may be ahead before that is told.
+pub const CLOCK_AHEAD_TOLD: Duration = Duration::from_secs(60);
+/// Moments of the past of which a worker knows what another had in the bucket.
+pub const MARKS_MAX: usize = 64;
+/// Looks in a row that miss the same blob before the index of its worker is made anew: a list may be late.
+pub const GAP_LOOKS_MAX: u32 = 3;
+/// Deletes remembered as not needed any more, to be forgotten a round later; more wait.
+pub const GRAVES_REMEMBERED: usize = 100_000;
+/// Rows that a round looks at before others have their turn.
+pub const ROUND_ROWS: usize = 256;
+/// Rows of each worker that a list takes at a time.
+pub const LIST_ROWS: usize = 1024;
+/// Calls of other workers under way at once; more wait to be accepted.
+pub const FEED_CALLS_MAX: usize = 256;
+/// Bodies for other workers in memory at once.
+pub const FEED_BODIES_MAX: usize = 8;
+/// Bytes of changes that one answer has.
+pub const FEED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How long a call for changes waits if there are none.
+pub const FEED_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Pause after another worker did not answer.
+pub const FEED_PAUSE: Duration = Duration::from_secs(1);
+/// How long a connection to another worker may take.
+pub const CALL_CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How long a call may take, beside what it waits.
+pub const CALL_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long the head of a call may take.
+pub const CALL_HEADERS_MAX: Duration = Duration::from_secs(5);
+/// How old a call may be by the clocks of caller and called: one that was heard on the way is of no use later.
+pub const CALL_AGE_MAX: Duration = Duration::from_secs(15 * 60);
+
+const _: () = assert!(FEED_BYTES_MAX > 2 * OP_BYTES_MAX, "an answer has an entry at least");
+const _: () = assert!(
+    2 * UNSEEN_MAX_DEFAULT.as_secs() <= SUPERSEDED_KEPT_DEFAULT.as_secs(),
+    "whoever answers has seen what replaced a version before that goes"
+);
+const _: () = assert!(
+    SUPERSEDED_KEPT_DEFAULT.as_secs() <= GRACE_DEFAULT.as_secs(),
+    "and finds the bytes where it knows them"
+);
 const _: () = assert!(CARRIED_MAX < QUEUE_MAX, "work in the background leaves room for clients");
 const _: () = assert!(
     MOVED_BYTES_MAX >= PACKED_BYTES_MAX,

@@ -24,10 +24,24 @@ use crate::packer::Packer;
 use crate::plan::{Description, Done, Source, Target, Wish, unavailable, unread};
 use crate::read;
 use crate::rows::PackedVersion;
+use crate::workers::Others;
 
 impl Packer {
     pub(crate) fn live(&self, name: &BucketName) -> Result<BucketId, ObjectError> {
         self.shared.index.bucket_id(name).ok_or(ObjectError::NoSuchBucket)
+    }
+
+    /// The other workers, if the bucket is shared.
+    pub(crate) fn others(&self) -> Option<&Others> {
+        self.shared.others.as_deref()
+    }
+
+    /// A bucket into which this worker can put.
+    async fn usable(&self, name: &BucketName) -> Result<BucketId, ObjectError> {
+        match self.others() {
+            None => self.live(name),
+            Some(others) => self.use_shared_bucket(others, name).await,
+        }
     }
 
     /// Turns bodies away early that would be refused after they were taken.
@@ -74,13 +88,13 @@ impl Packer {
     }
 }
 
-fn target(bucket: &BucketName, key: &ObjectKey) -> Target {
+pub(crate) fn target(bucket: &BucketName, key: &ObjectKey) -> Target {
     Target { bucket: bucket.clone(), key: key.clone() }
 }
 
 /// What the index has, as faces know it. The place of the bytes stays in the index, where a read finds it again
 /// under the same op; an object in parts tells of its parts.
-fn opened(bucket: BucketId, key: &ObjectKey, version: PackedVersion) -> Opened {
+pub(crate) fn opened(bucket: BucketId, key: &ObjectKey, version: PackedVersion) -> Opened {
     let body = match version.content {
         Content::Run(_) => StoredBody::Inline(bytes::Bytes::new()),
         Content::Parts { upload, parts } => StoredBody::Parts { upload, parts },
@@ -94,6 +108,9 @@ impl Objects for Packer {
         name: &BucketName,
         location: Option<String>,
     ) -> Result<BucketRecord, ObjectError> {
+        if let Some(others) = self.others() {
+            return self.make_shared_bucket(others, name, location).await;
+        }
         match self.change(Wish::MakeBucket { name: name.clone(), location }).await? {
             Done::Bucket(record) => Ok(record),
             other => Err(unexpected(&other)),
@@ -101,14 +118,23 @@ impl Objects for Packer {
     }
 
     async fn delete_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
+        if let Some(others) = self.others() {
+            return self.remove_shared_bucket(others, name).await;
+        }
         self.change(Wish::RemoveBucket { name: name.clone() }).await.map(drop)
     }
 
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
+        if let Some(others) = self.others() {
+            return self.shared_bucket(others, name);
+        }
         self.shared.index.bucket(name).ok_or(ObjectError::NoSuchBucket)
     }
 
     fn buckets(&self) -> Result<Vec<BucketRecord>, ObjectError> {
+        if let Some(others) = self.others() {
+            return self.shared_buckets(others);
+        }
         Ok(self.shared.index.buckets())
     }
 
@@ -120,7 +146,7 @@ impl Objects for Packer {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         self.direct(RequestClass::Put);
-        self.live(bucket)?;
+        self.usable(bucket).await?;
         self.admit()?;
         let (body, digest) = body::take(&self.shared, body).await?;
         let PutOptions { attributes, condition } = options;
@@ -133,6 +159,9 @@ impl Objects for Packer {
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
         self.direct(RequestClass::Get);
+        if let Some(others) = self.others() {
+            return self.open_shared(others, bucket, key);
+        }
         let id = self.live(bucket)?;
         let version = self.shared.index.version(id, key).map_err(unread)?;
         Ok(opened(id, key, version.ok_or(ObjectError::NoSuchKey)?))
@@ -142,11 +171,14 @@ impl Objects for Packer {
         assert!(range.start < range.end && range.end <= object.metax.size, "the range lies inside");
         // Before the place of the bytes is looked up: they stay until this reader is done.
         let reader = self.shared.readers.enter();
+        if let Some(others) = self.others() {
+            return Ok(reader.reading(self.read_shared(others, object, range).await?));
+        }
         let version = self.shared.index.version(object.bucket, &object.key).map_err(unread)?;
         let version = version.filter(|version| version.op == object.op);
         let content = version.ok_or(ObjectError::Changed)?.content;
         let of = (object.bucket, &object.key);
-        let body = read::read(self.shared.clone(), of, content, range).await?;
+        let body = read::read(self.shared.bodies.clone(), of, content, range).await?;
         Ok(reader.reading(body))
     }
 
@@ -156,6 +188,9 @@ impl Objects for Packer {
         };
         if !parts.iter().any(|part| part.number == number) {
             return Err(ObjectError::InvalidPart { number });
+        }
+        if let Some(others) = self.others() {
+            return self.part_shared(others, object, (*upload, number));
         }
         let part = self.shared.index.part(object.bucket, *upload, number).map_err(unread)?;
         Ok(ListedPart { number, metax: part.ok_or(ObjectError::Changed)?.metax })
@@ -169,6 +204,11 @@ impl Objects for Packer {
         options: PutOptions,
     ) -> Result<Option<PutDone>, ObjectError> {
         self.direct(RequestClass::Put);
+        // Bytes in another worker's place are its own to move and to remove: they are copied.
+        if !self.is_own(source.op) {
+            return Ok(None);
+        }
+        self.usable(bucket).await?;
         let version = self.shared.index.version(source.bucket, &source.key).map_err(unread)?;
         let version = version.filter(|version| version.op == source.op);
         let version = version.ok_or(ObjectError::Changed)?;
@@ -198,6 +238,9 @@ impl Objects for Packer {
         condition: Condition,
     ) -> Result<(), ObjectError> {
         self.direct(RequestClass::Delete);
+        if let Some(others) = self.others() {
+            return self.delete_shared(others, bucket, key, condition).await;
+        }
         self.change(Wish::Delete { target: target(bucket, key), condition }).await.map(drop)
     }
 
@@ -208,6 +251,9 @@ impl Objects for Packer {
         tags: Vec<(String, String)>,
     ) -> Result<(), ObjectError> {
         self.direct(RequestClass::Put);
+        if let Some(others) = self.others() {
+            return self.tag_shared(others, bucket, key, tags).await;
+        }
         self.change(Wish::Tag { target: target(bucket, key), tags }).await.map(drop)
     }
 
@@ -217,6 +263,9 @@ impl Objects for Packer {
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
         self.direct(RequestClass::List);
+        if let Some(others) = self.others() {
+            return self.list_shared(others, bucket, &request);
+        }
         let page = Page::new(b'V', self.live(bucket)?, &request);
         list::fill(&self.shared.index, page, None, |key, value| {
             let row = decode::<PackedVersion>("a version's row", value).ok()?;
@@ -231,6 +280,7 @@ impl Objects for Packer {
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
         self.direct(RequestClass::Put);
+        self.usable(bucket).await?;
         self.begin_upload(target(bucket, key), options).await
     }
 
@@ -240,6 +290,7 @@ impl Objects for Packer {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<UploadRow, ObjectError> {
+        self.own_upload(upload)?;
         self.find_upload(bucket, key, upload).map(|(_, row)| row)
     }
 
@@ -252,6 +303,7 @@ impl Objects for Packer {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         self.direct(RequestClass::Part);
+        self.own_upload(upload)?;
         self.put_upload_part(target(bucket, key), upload, number, body).await
     }
 
@@ -264,6 +316,7 @@ impl Objects for Packer {
         max: usize,
     ) -> Result<PartsPage, ObjectError> {
         self.direct(RequestClass::List);
+        self.own_upload(upload)?;
         self.list_upload_parts(bucket, key, upload, after, max)
     }
 
@@ -275,6 +328,7 @@ impl Objects for Packer {
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
         self.direct(RequestClass::Put);
+        self.own_upload(upload)?;
         self.finish_upload(target(bucket, key), upload, options).await
     }
 
@@ -285,6 +339,7 @@ impl Objects for Packer {
         upload: UploadId,
     ) -> Result<(), ObjectError> {
         self.direct(RequestClass::Delete);
+        self.own_upload(upload)?;
         self.change(Wish::Abort { target: target(bucket, key), upload }).await.map(drop)
     }
 
@@ -295,7 +350,7 @@ impl Objects for Packer {
         after_upload: Option<UploadId>,
     ) -> Result<ListPage<UploadRow>, ObjectError> {
         self.direct(RequestClass::List);
-        let page = Page::new(b'U', self.live(bucket)?, &request);
+        let page = Page::new(b'U', self.usable(bucket).await?, &request);
         list::fill(&self.shared.index, page, after_upload, |_, value| {
             decode::<UploadRow>("an upload's row", value).ok()
         })

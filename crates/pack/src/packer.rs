@@ -24,12 +24,13 @@ use crate::error::PackError;
 use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
 use crate::housekeeping::{self, Housekeeping, Kept};
-use crate::identity;
+use crate::identity::{self, Claiming};
 use crate::index::Index;
 use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
 use crate::lot;
 use crate::own::OwnsUnderWay;
 use crate::queue::{Queue, Request as Asked};
+use crate::read::{Bodies, Waits};
 use crate::readers::Readers;
 use crate::rebuild::Rebuild;
 use crate::recover::{Start, recover};
@@ -40,6 +41,7 @@ use crate::rows::Applied;
 use crate::spool::Spool;
 use crate::status::{Moment, Status, Teller};
 use crate::uploader::Uploader;
+use crate::workers::{self, Joined, Others, Shares, WorkersStatus};
 
 /// Directory of the index.
 const INDEX_DIR: &str = "kv";
@@ -56,6 +58,7 @@ pub struct Packer {
     housekeeper: tokio::task::JoinHandle<()>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     telling: tokio::task::JoinHandle<()>,
+    sharing: Option<Shares>,
     _lock: larder_env::FileLock,
 }
 
@@ -70,7 +73,11 @@ pub(crate) struct Shared {
     pub(crate) readers: Arc<Readers>,
     groups: Arc<AtomicUsize>,
     pub(crate) worker: WorkerId,
-    pub(crate) fetcher: Arc<Fetcher>,
+    /// What this worker's index names.
+    pub(crate) bodies: Arc<Bodies>,
+    /// The other workers, if the bucket is shared.
+    pub(crate) others: Option<Arc<Others>>,
+    disk: Arc<dyn Disk>,
     teller: Teller,
     fatal: watch::Receiver<Option<String>>,
     flusher: Arc<Flusher>,
@@ -119,8 +126,18 @@ impl Packer {
         let disk: Arc<dyn Disk> = Arc::new(disk);
         let prices = config.prices.clone();
         backend.set_budgets(config.requests_per_second, prices, config.spend_per_day);
-        let identity = identity::establish(&*disk, &backend, now_ms(), config.take_over).await?;
-        let worker = identity.worker;
+        let root = backend;
+        let wanted = config.sharing.as_ref().map(|sharing| &sharing.name);
+        let named = workers::name(&*disk, &root, wanted).await?;
+        let prefix = named.as_ref().map_or("", |named| named.prefix.as_str());
+        let backend = root.below(prefix);
+        let claiming = Claiming {
+            now_ms: now_ms(),
+            take_over: config.take_over,
+            base: workers::base(prefix),
+            is_alone: named.is_none(),
+        };
+        let worker = identity::establish(&*disk, &backend, claiming).await?.worker;
         let leaving = backend.clone();
         let leftovers = blocking::run(move || leaving.remove_leftovers(worker)).await?;
         if leftovers > 0 {
@@ -135,11 +152,23 @@ impl Packer {
             horizon: &horizon,
             backups: &backups,
             accept_loss: config.accept_loss.then_some(report.as_path()),
+            is_own: true,
         };
         let start =
             recover(disk.clone(), open_index(&config.dir.join(INDEX_DIR))?, &rebuild).await?;
         let cache = Self::open_cache(&*disk, &config, &backend)?;
-        Self::start(config, backend, horizon, (worker, disk, cache), start, lock)
+        let joined = match named {
+            Some(named) => Some(Joined::join(&config, named, worker, root, cache.clone()).await?),
+            None => None,
+        };
+        let shares = joined.is_some();
+        let parts = (worker, disk, cache, joined);
+        let packer = Self::start(config, backend, horizon, parts, start, lock)?;
+        if shares {
+            let shared = packer.share_own_buckets().await;
+            shared.map_err(|error| PackError::Deferred { reason: error.to_string() })?;
+        }
+        Ok(packer)
     }
 
     fn open_cache(
@@ -159,7 +188,12 @@ impl Packer {
         config: PackConfig,
         backend: Backend,
         horizon: Horizon,
-        (worker, disk, cache): (WorkerId, Arc<dyn Disk>, Option<Arc<Cache>>),
+        (worker, disk, cache, joined): (
+            WorkerId,
+            Arc<dyn Disk>,
+            Option<Arc<Cache>>,
+            Option<Joined>,
+        ),
         start: Start,
         lock: larder_env::FileLock,
     ) -> Result<Self, PackError> {
@@ -177,6 +211,7 @@ impl Packer {
             marks: marks.clone(),
             counters: backend.counters().clone(),
             groups: groups.clone(),
+            others: joined.as_ref().map(|joined| joined.others.clone()),
             fatal: fatal.clone(),
             now_ms,
         };
@@ -191,7 +226,7 @@ impl Packer {
         let flusher = Arc::new(Flusher {
             stopped: Mutex::new(false),
             wake: Condvar::new(),
-            marks,
+            marks: marks.clone(),
             index: index.clone(),
         });
         let flushing = flusher.clone();
@@ -209,10 +244,20 @@ impl Packer {
             fatal: fatal.clone(),
         };
         let fetcher = Fetcher::new(backend.clone(), index.clone(), cache, config.ahead_bytes);
-        let counters = backend.counters().clone();
-        let teller = Teller::open(disk, counters, config.prices.clone(), worker.0);
-        let shared = Arc::new(Shared {
+        let bodies = Arc::new(Bodies {
+            backend: backend.clone(),
+            index: index.clone(),
             fetcher: Arc::new(fetcher),
+            waiting: Waits::Here { spool: spool.clone(), worker },
+        });
+        let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks));
+        let others = sharing.as_ref().map(|sharing| sharing.others.clone());
+        let counters = backend.counters().clone();
+        let teller = Teller::open(disk.clone(), counters, config.prices.clone(), worker.0);
+        let shared = Arc::new(Shared {
+            bodies,
+            others,
+            disk,
             teller,
             config,
             backend,
@@ -236,15 +281,46 @@ impl Packer {
         let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period, fatal));
         let telling = tokio::spawn(tell(shared.clone()));
         let threads = Mutex::new(threads);
-        Ok(Self { shared, threads, uploader, housekeeper, housekeeping, telling, _lock: lock })
+        Ok(Self {
+            shared,
+            threads,
+            uploader,
+            housekeeper,
+            housekeeping,
+            telling,
+            sharing,
+            _lock: lock,
+        })
     }
 
-    /// Does now what is due in the background, without waiting for its turn: repacks, removes, backs up.
+    /// Does now what is due in the background, without waiting for its turn: gives up what other workers have newer,
+    /// repacks, removes, backs up.
     ///
     /// # Errors
     /// [`PackError::Backend`] or [`PackError::Deferred`]: what is left is done at the next turn.
     pub async fn keep_house(&self) -> Result<Kept, PackError> {
+        if let Some(sharing) = &self.sharing {
+            sharing.sweep.lock().await.round().await?;
+        }
         self.housekeeping.lock().await.turn(now_ms()).await
+    }
+
+    /// Looks now in the bucket for what other workers changed, without waiting for its turn. What was in the bucket
+    /// before the call is seen after it.
+    ///
+    /// # Errors
+    /// [`PackError`], if not all of them could be looked at.
+    pub async fn look(&self) -> Result<(), PackError> {
+        match &self.shared.others {
+            Some(others) => others.look().await,
+            None => Ok(()),
+        }
+    }
+
+    /// How everything stands with the other workers; `None` if the bucket is not shared.
+    #[must_use]
+    pub fn workers(&self) -> Option<WorkersStatus> {
+        self.shared.others.as_ref().map(|others| others.status())
     }
 
     /// Bytes of bodies in the blobs of the backend, without those that are retired, and how many of them are live.
@@ -304,12 +380,18 @@ impl Packer {
         self.uploader.abort();
         self.housekeeper.abort();
         self.telling.abort();
+        if let Some(sharing) = &self.sharing {
+            sharing.tasks.stop();
+        }
         self.shared.queue.stop();
         self.shared.flusher.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store had panicked");
             }
+        }
+        if let Some(others) = &self.shared.others {
+            others.flush();
         }
         self.shared.teller.tell(self.shared.moment(), false);
     }
@@ -322,7 +404,7 @@ async fn tell(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         let telling = shared.clone();
-        let told = tokio::task::spawn_blocking(move || telling.teller.tell(telling.moment(), true));
+        let told = tokio::task::spawn_blocking(move || telling.tell());
         if told.await.is_err() {
             return;
         }
@@ -397,6 +479,13 @@ impl Shared {
         OwnId { worker: self.worker, run: self.run, number }
     }
 
+    fn tell(&self) {
+        self.teller.tell(self.moment(), true);
+        if let Some(others) = &self.others {
+            others.tell(&*self.disk);
+        }
+    }
+
     fn moment(&self) -> Moment {
         let (waiting_bytes, _) = self.spool.waiting_bytes();
         Moment {
@@ -404,7 +493,7 @@ impl Shared {
             waiting_bytes,
             requests_max: self.backend.requests_max(),
             budget_spent: self.backend.is_spent(),
-            cache_bytes: self.fetcher.cache_bytes(),
+            cache_bytes: self.bodies.fetcher.cache_bytes(),
         }
     }
 

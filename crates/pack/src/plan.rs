@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use larder_objects::{CompleteOptions, ListedPart, ObjectError, PutDone, UploadOptions, assemble};
-use larder_types::limits::{BUCKETS_MAX, PART_NUMBER_MAX};
+use larder_types::limits::{BUCKETS_MAX, PART_NUMBER_MAX, SUM_BYTES};
 use larder_types::{
     Attributes, BucketId, BucketName, BucketRecord, BucketState, Condition, ETag, Epoch,
     HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, OpSeq, PgId, RegionId, Unmet, UploadId,
@@ -17,6 +17,7 @@ use crate::index::Index;
 use crate::own::UnderWay;
 use crate::rows;
 use crate::sums::BodySums;
+use crate::workers::Others;
 
 /// The bytes of a put.
 #[derive(Debug)]
@@ -75,6 +76,17 @@ pub(crate) enum Wish {
     Delete {
         target: Target,
         condition: Condition,
+    },
+    /// A delete where several workers share the bucket: a version in the bucket `graves`.
+    Bury {
+        target: Target,
+        graves: BucketName,
+        condition: Condition,
+    },
+    /// What another worker has newer is given up here, if it is this version still.
+    Yield {
+        target: Target,
+        op: OpId,
     },
     BeginUpload {
         target: Target,
@@ -160,6 +172,11 @@ impl Wish {
             | Self::Tag { target, .. }
             | Self::Delete { target, .. }
             | Self::BeginUpload { target, .. } => vec![Scope::Key(target.clone())],
+            Self::Bury { target, graves, .. } => {
+                let grave = Target { bucket: graves.clone(), key: target.key.clone() };
+                vec![Scope::Key(target.clone()), Scope::Key(grave)]
+            }
+            Self::Yield { target, .. } => vec![Scope::Key(target.clone())],
             Self::Link { target, source, .. } => {
                 vec![Scope::Key(target.clone()), Scope::Key(source.target.clone())]
             }
@@ -195,21 +212,37 @@ impl Wish {
 
     /// Whether it only ends something: it is taken when there is room for nothing else.
     pub(crate) fn only_ends(&self) -> bool {
-        matches!(self, Self::Delete { .. } | Self::Abort { .. } | Self::RemoveBucket { .. })
+        matches!(
+            self,
+            Self::Delete { .. }
+                | Self::Bury { .. }
+                | Self::Yield { .. }
+                | Self::Abort { .. }
+                | Self::RemoveBucket { .. }
+        )
     }
+}
+
+/// What a wish is decided against.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) index: &'a Index,
+    /// The other workers of the bucket, if it is shared.
+    pub(crate) others: Option<&'a Others>,
 }
 
 /// Decides a wish.
 ///
 /// # Errors
 /// Why nothing changes.
-pub(crate) fn plan(wish: Wish, index: &Index, slot: &Slot) -> Result<Planned, ObjectError> {
+pub(crate) fn plan(wish: Wish, known: Known<'_>, slot: &Slot) -> Result<Planned, ObjectError> {
+    let index = known.index;
     match wish {
         Wish::MakeBucket { name, location } => make_bucket(name, location, index, slot),
         Wish::RemoveBucket { name } => remove_bucket(name, index, slot),
         Wish::Put { target, description, condition, body } => {
             let id = live(index, &target.bucket)?;
-            check(index, id, &target.key, &condition)?;
+            check(known, id, &target, &condition)?;
             let (place, pieces) = place(body, slot);
             let metax = metax(place.len, description, slot);
             let done = Done::Put(put_done(&metax));
@@ -219,7 +252,7 @@ pub(crate) fn plan(wish: Wish, index: &Index, slot: &Slot) -> Result<Planned, Ob
         }
         Wish::Link { target, description, condition, source } => {
             let id = live(index, &target.bucket)?;
-            check(index, id, &target.key, &condition)?;
+            check(known, id, &target, &condition)?;
             // Bytes that nobody has may be gone before long: the source must have them still.
             let found = index.version(source.bucket, &source.target.key).map_err(unread)?;
             let found = found.filter(|version| version.op == source.op);
@@ -243,10 +276,28 @@ pub(crate) fn plan(wish: Wish, index: &Index, slot: &Slot) -> Result<Planned, Ob
         }
         Wish::Delete { target, condition } => {
             let id = live(index, &target.bucket)?;
-            check(index, id, &target.key, &condition)?;
+            check(known, id, &target, &condition)?;
             let version = index.version(id, &target.key).map_err(unread)?;
             let upto = slot_op(slot);
             let since = version.map_or(upto, |version| version.since);
+            let change = Change::Gone { bucket: id, key: target.key, since, upto };
+            Ok(planned(target.bucket, change, Done::Nothing, slot))
+        }
+        Wish::Bury { target, graves, condition } => {
+            let id = live(index, &graves)?;
+            check(known, id, &target, &condition)?;
+            let (etag, checksum, attributes) = (ETag::Md5([0; 16]), None, Attributes::default());
+            let metax = metax(0, Description { etag, checksum, attributes }, slot);
+            let sums = BodySums::of(0, SUM_BYTES, &[]);
+            let content = Content::Run(sums.placed(slot.within, 0));
+            let change = Change::Put { bucket: id, key: target.key, metax, content };
+            Ok(planned(graves, change, Done::Nothing, slot))
+        }
+        Wish::Yield { target, op } => {
+            let id = live(index, &target.bucket)?;
+            let version = index.version(id, &target.key).map_err(unread)?;
+            let version = version.filter(|version| version.op == op).ok_or(ObjectError::Changed)?;
+            let (since, upto) = (version.since, slot_op(slot));
             let change = Change::Gone { bucket: id, key: target.key, since, upto };
             Ok(planned(target.bucket, change, Done::Nothing, slot))
         }
@@ -269,7 +320,7 @@ pub(crate) fn plan(wish: Wish, index: &Index, slot: &Slot) -> Result<Planned, Ob
             Ok(Planned { pieces, ..planned(target.bucket, change, done, slot) })
         }
         Wish::Complete { target, upload, options } => {
-            complete(target, upload, &options, index, slot)
+            complete(target, upload, &options, known, slot)
         }
         Wish::Abort { target, upload } => {
             let id = live(index, &target.bucket)?;
@@ -319,16 +370,17 @@ fn complete(
     target: Target,
     upload: UploadId,
     options: &CompleteOptions,
-    index: &Index,
+    known: Known<'_>,
     slot: &Slot,
 ) -> Result<Planned, ObjectError> {
+    let index = known.index;
     let id = live(index, &target.bucket)?;
     let row = open_upload(index, id, &target.key, upload)?;
     let stored = index.parts(id, upload, 0, usize::from(PART_NUMBER_MAX)).map_err(unread)?;
     let stored: Vec<_> =
         stored.into_iter().map(|(number, part)| ListedPart { number, metax: part.metax }).collect();
     let assembled = assemble(&row, &stored, options)?;
-    check(index, id, &target.key, &options.condition)?;
+    check(known, id, &target, &options.condition)?;
     let description = Description {
         etag: assembled.etag,
         checksum: assembled.checksum,
@@ -398,16 +450,20 @@ fn open_upload(
 }
 
 fn check(
-    index: &Index,
+    known: Known<'_>,
     bucket: BucketId,
-    key: &ObjectKey,
+    target: &Target,
     condition: &Condition,
 ) -> Result<(), ObjectError> {
     if condition.is_none() {
         return Ok(());
     }
-    let current = index.version(bucket, key).map_err(unread)?;
-    condition.check(current.as_ref().map(|version| &version.metax)).map_err(|unmet| match unmet {
+    let index = known.index;
+    let current = match known.others {
+        None => index.version(bucket, &target.key).map(|found| found.map(|version| version.metax)),
+        Some(others) => others.current(index, &target.bucket, &target.key),
+    };
+    condition.check(current.map_err(unread)?.as_ref()).map_err(|unmet| match unmet {
         Unmet::Failed => ObjectError::PreconditionFailed,
         Unmet::NoSuchKey => ObjectError::NoSuchKey,
     })

@@ -1,5 +1,5 @@
-//! Reading bodies: from the spool while their blob waits, else from the cache, else with one request for exactly the
-//! pieces that are needed (`fetch.rs`). What is large streams past the cache.
+//! Reading bodies: from the spool while their blob waits, or from the worker whose spool has it, else from the cache,
+//! else with one request for exactly the pieces that are needed (`fetch.rs`). What is large streams past the cache.
 //!
 //! # Invariants
 //!
@@ -22,23 +22,41 @@ use larder_objects::{ObjectError, ReadBody};
 use larder_types::{BucketId, ObjectKey, UploadId};
 use parking_lot::Mutex;
 
-use crate::backend::Unread;
+use crate::backend::{Backend, Unread};
 use crate::counters::count;
-use crate::entry::{Content, Place, Within};
+use crate::entry::{Content, Place, Within, WorkerId};
 use crate::error::PackError;
-use crate::fetch::Wanted;
+use crate::fetch::{Fetcher, Wanted};
+use crate::index::Index;
 use crate::limits::{SHARED_READ_BYTES_MAX, SPOOL_READ_BYTES};
 use crate::lot::Lot;
-use crate::packer::Shared;
 use crate::plan::unread;
+use crate::spool::Spool;
 use crate::sums::verifies;
+use crate::workers::{Held, Link};
+
+/// What an index names, and where its bytes come from.
+pub(crate) struct Bodies {
+    pub(crate) backend: Backend,
+    pub(crate) index: Arc<Index>,
+    pub(crate) fetcher: Arc<Fetcher>,
+    pub(crate) waiting: Waits,
+}
+
+/// Who has the bodies of blobs that are not in the backend.
+pub(crate) enum Waits {
+    /// This worker.
+    Here { spool: Arc<Spool>, worker: WorkerId },
+    /// Another one.
+    There(Arc<Link>),
+}
 
 /// Reads `range` of the bytes of a key's object.
 ///
 /// # Errors
 /// [`ObjectError::Damaged`], [`ObjectError::Unavailable`]; [`ObjectError::Changed`] if its parts are gone.
 pub(crate) async fn read(
-    shared: Arc<Shared>,
+    bodies: Arc<Bodies>,
     (bucket, key): (BucketId, &ObjectKey),
     content: Content,
     range: Range<u64>,
@@ -49,7 +67,7 @@ pub(crate) async fn read(
         _ => None,
     };
     let rest = runs(bucket, content, range);
-    let mut pieces = Pieces { rest, reader, current: None, shared };
+    let mut pieces = Pieces { rest, reader, current: None, bodies };
     let first = pieces.next().await?.unwrap_or_default();
     if first.len() as u64 == wanted {
         return Ok(ReadBody::Whole(first));
@@ -99,7 +117,7 @@ fn runs(bucket: BucketId, content: Content, range: Range<u64>) -> VecDeque<Run> 
 
 /// What is still to be read.
 struct Pieces {
-    shared: Arc<Shared>,
+    bodies: Arc<Bodies>,
     rest: VecDeque<Run>,
     /// Whose bytes they are, if they are one run from its beginning.
     reader: Option<(BucketId, ObjectKey)>,
@@ -110,7 +128,7 @@ impl Pieces {
     async fn next(&mut self) -> Result<Option<Bytes>, ObjectError> {
         loop {
             if let Some(current) = &mut self.current {
-                if let Some(piece) = current.next(&self.shared).await? {
+                if let Some(piece) = current.next(&self.bodies).await? {
                     return Ok(Some(piece));
                 }
                 self.current = None;
@@ -119,12 +137,12 @@ impl Pieces {
             let (place, range) = match run {
                 Run::Placed(place, range) => (place, range),
                 Run::Part { bucket, upload, number, range } => {
-                    let part = self.shared.index.part(bucket, upload, number).map_err(unread)?;
+                    let part = self.bodies.index.part(bucket, upload, number).map_err(unread)?;
                     (part.ok_or(ObjectError::Changed)?.place, range)
                 }
             };
             if range.end > place.len || place.sum_bytes == 0 {
-                return Err(self.shared.lost(&place, "the index names more bytes than there are"));
+                return Err(self.bodies.lost(&place, "the index names more bytes than there are"));
             }
             self.current = Some(Verified::new(place, range, self.reader.take()));
         }
@@ -159,7 +177,7 @@ impl Verified {
     }
 
     /// The next verified bytes of the range.
-    async fn next(&mut self, shared: &Shared) -> Result<Option<Bytes>, ObjectError> {
+    async fn next(&mut self, bodies: &Bodies) -> Result<Option<Bytes>, ObjectError> {
         let step = u64::from(self.place.sum_bytes);
         let begin = self.index * step;
         if begin >= self.range.end {
@@ -167,7 +185,7 @@ impl Verified {
         }
         let end = (begin + step).min(self.place.len);
         loop {
-            let piece = self.piece(shared, (end - begin) as usize).await?;
+            let piece = self.piece(bodies, (end - begin) as usize).await?;
             if verifies(&self.place, self.index, &piece) {
                 self.index += 1;
                 self.again = false;
@@ -175,9 +193,9 @@ impl Verified {
                 let to = self.range.end.min(end) - begin;
                 return Ok(Some(piece.slice(from as usize..to as usize)));
             }
-            count(&shared.backend.counters().bad_pieces);
+            count(&bodies.backend.counters().bad_pieces);
             if std::mem::replace(&mut self.again, true) {
-                return Err(shared.lost(&self.place, "its bytes do not verify"));
+                return Err(bodies.lost(&self.place, "its bytes do not verify"));
             }
             self.source = None;
             self.gathered.clear();
@@ -185,7 +203,7 @@ impl Verified {
     }
 
     /// So many bytes from the source, or fewer if it ends.
-    async fn piece(&mut self, shared: &Shared, len: usize) -> Result<Bytes, ObjectError> {
+    async fn piece(&mut self, bodies: &Bodies, len: usize) -> Result<Bytes, ObjectError> {
         while self.gathered.len() < len {
             if let Some(Source::Whole(bytes)) = &mut self.source {
                 return Ok(bytes.split_to(len.min(bytes.len())));
@@ -193,7 +211,7 @@ impl Verified {
             let source = match &mut self.source {
                 Some(source) => source,
                 None => {
-                    let source = self.open(shared).await?;
+                    let source = self.open(bodies).await?;
                     self.source.insert(source)
                 }
             };
@@ -209,21 +227,23 @@ impl Verified {
     }
 
     /// One request for all pieces from the next one to the last that is needed.
-    async fn open(&mut self, shared: &Shared) -> Result<Source, ObjectError> {
+    async fn open(&mut self, bodies: &Bodies) -> Result<Source, ObjectError> {
         let step = u64::from(self.place.sum_bytes);
         let end = self.range.end.next_multiple_of(step).min(self.place.len);
         let range = self.place.offset + self.index * step..self.place.offset + end;
         let within = self.place.within;
-        if let Some((id, lot)) = Lot::of(within).filter(|(id, _)| id.worker == shared.worker)
-            && let Some(file) = shared.spool.file(id.seq, lot)
-        {
+        if let Some(file) = bodies.waiting.file(within) {
             return Ok(Source::Spool { file, at: range.start, end: range.end });
         }
         let name = match within {
             Within::Own(id) => id.path(),
-            Within::Blob(id) => match shared.index.blob(id).map_err(unread)? {
-                Some(row) => row.name(id).path(),
-                None => return Err(shared.lost(&self.place, "the index has no such blob")),
+            Within::Blob(id) => match (bodies.index.blob(id).map_err(unread)?, &bodies.waiting) {
+                (Some(row), _) => row.name(id).path(),
+                (None, Waits::There(link)) => match link.body(id, range.clone()).await? {
+                    Held::Bytes(bytes) => return Ok(Source::Whole(bytes)),
+                    Held::Uploaded(row) => row.name(id).path(),
+                },
+                (None, _) => return Err(bodies.lost(&self.place, "the index has no such blob")),
             },
         };
         let small = range.end - range.start <= SHARED_READ_BYTES_MAX;
@@ -232,14 +252,25 @@ impl Verified {
                 let reader = self.reader.as_ref().map(|(bucket, key)| (*bucket, key));
                 let (place, pieces) = (&self.place, self.index..end.div_ceil(step));
                 let wanted = Wanted { blob, name: &name, place, pieces, reader };
-                shared.fetcher.bytes(&wanted, self.again).await.map(Source::Whole)
+                bodies.fetcher.bytes(&wanted, self.again).await.map(Source::Whole)
             }
-            None => shared.backend.pieces(&name, range).await.map(Source::Backend),
+            None => bodies.backend.pieces(&name, range).await.map(Source::Backend),
         };
         source.map_err(|unread| match unread {
-            Unread::Missing => shared.lost(&self.place, "the backend does not have it"),
+            Unread::Missing => bodies.lost(&self.place, "the backend does not have it"),
             Unread::Failed(error) => unreached(&error),
         })
+    }
+}
+
+impl Waits {
+    /// The file of a blob of this worker that waits, or of a bundle of one.
+    fn file(&self, within: Within) -> Option<Arc<dyn DiskFile>> {
+        let (id, lot) = Lot::of(within)?;
+        match self {
+            Self::Here { spool, worker } if id.worker == *worker => spool.file(id.seq, lot),
+            _ => None,
+        }
     }
 }
 
@@ -287,7 +318,7 @@ fn unreached(error: &PackError) -> ObjectError {
     ObjectError::Unavailable { reason: "the backend cannot be reached".to_owned() }
 }
 
-impl Shared {
+impl Bodies {
     /// Good bytes are nowhere: an alarm.
     fn lost(&self, place: &Place, reason: &str) -> ObjectError {
         count(&self.backend.counters().lost_reads);

@@ -91,7 +91,8 @@ pub(crate) enum Holder {
     Part(BucketId, UploadId, u16),
 }
 
-/// How far the index is.
+/// How far the index is. In that of another worker (`workers/peer.rs`) `lsn` counts bytes of entries, and `rebuilt` is
+/// the last blob that is known to be in the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Applied {
     /// End of the last record of the log that it shows.

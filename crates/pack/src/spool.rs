@@ -39,6 +39,17 @@ pub(crate) struct Spool {
     sealed: Notify,
     /// Every blob of the worker up to this number is uploaded.
     uploaded: watch::Sender<u64>,
+    /// Told when there are new changes, or other blobs.
+    grown: watch::Sender<()>,
+}
+
+/// Entries of a blob that waits.
+pub(crate) struct Entries {
+    pub(crate) bytes: Vec<u8>,
+    /// Whether these are the last of it.
+    pub(crate) is_whole: bool,
+    /// Bytes of entries behind these that wait, in this blob and later ones.
+    pub(crate) behind: u64,
 }
 
 #[derive(Default)]
@@ -124,6 +135,11 @@ impl LotBytes {
 }
 
 impl Waiting {
+    /// Entries of the blob itself, which tells of everything.
+    fn told(&self) -> &[u8] {
+        self.lots.get(&Lot::SHARED).map_or(&[], |lot| &lot.entries)
+    }
+
     fn body_bytes(&self) -> u64 {
         self.lots.values().map(|lot| lot.body_bytes).sum()
     }
@@ -138,8 +154,8 @@ impl Spool {
     pub(crate) fn new(disk: Arc<dyn Disk>, worker: WorkerId) -> Result<Self, DiskError> {
         disk.create_dir(DIR)?;
         disk.sync_dir("")?;
-        let uploaded = watch::Sender::new(0);
-        Ok(Self { disk, worker, state: Mutex::default(), sealed: Notify::new(), uploaded })
+        let (uploaded, grown) = (watch::Sender::new(0), watch::Sender::new(()));
+        Ok(Self { disk, worker, state: Mutex::default(), sealed: Notify::new(), uploaded, grown })
     }
 
     /// Bytes of bodies and of footers that wait.
@@ -256,6 +272,25 @@ impl Spool {
         }
         state.body_bytes += blob.body_bytes() - before.0;
         state.footer_bytes += blob.footer_bytes() - before.1;
+        self.grown.send_replace(());
+    }
+
+    /// At most `most` bytes of the entries of a blob that waits, from a byte on; `None` if it does not wait,
+    /// or has less.
+    pub(crate) fn entries(&self, seq: u64, from: u64, most: usize) -> Option<Entries> {
+        let state = self.state.lock();
+        let blob = state.blobs.get(&seq)?;
+        let rest = blob.told().get(usize::try_from(from).ok()?..)?;
+        let bytes = rest[..rest.len().min(most)].to_vec();
+        let later = state.blobs.range(seq + 1..).map(|(_, blob)| blob.told().len());
+        let behind = (rest.len() - bytes.len() + later.sum::<usize>()) as u64;
+        let is_whole = blob.sealed && bytes.len() == rest.len();
+        Some(Entries { bytes, is_whole, behind })
+    }
+
+    /// Tells when there are new changes, or other blobs.
+    pub(crate) fn grown(&self) -> watch::Receiver<()> {
+        self.grown.subscribe()
     }
 
     /// Closes the open blob, if there is one; gives the greatest number there is.
@@ -266,6 +301,7 @@ impl Spool {
         let seq = *last.key();
         drop(state);
         self.sealed.notify_one();
+        self.grown.send_replace(());
         seq
     }
 
@@ -316,6 +352,7 @@ impl Spool {
             gone
         };
         self.uploaded.send_replace(seq);
+        self.grown.send_replace(());
         let lots = gone.map(|blob| blob.lots).unwrap_or_default();
         for lot in lots.iter().filter(|(_, of)| of.file.is_some()).map(|(lot, _)| *lot) {
             self.disk.remove(&path(seq, lot))?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use larder_pack::Packer;
+use larder_pack::{OtherStatus, Packer, WorkersStatus};
 
 use super::RoleMetrics;
 
@@ -146,7 +146,7 @@ impl RoleMetrics for PackMetrics {
         let (waiting, now) = (self.0.waiting(), self.0.status().now);
         // Whoever cannot read the index learns that elsewhere.
         let (blob_bytes, live_bytes) = self.0.blob_use().unwrap_or((0, 0));
-        vec![
+        let mut gauges = vec![
             (
                 "pack_blob_bytes",
                 "Bytes of objects in blobs of the backend, without retired blobs",
@@ -177,8 +177,42 @@ impl RoleMetrics for PackMetrics {
             ),
             ("pack_cache_bytes", "Bytes that the cache has", now.cache_bytes as f64),
             ("index_disk_bytes", "Bytes that the index takes on disk", self.0.index_bytes() as f64),
-        ]
+        ];
+        if let Some(workers) = self.0.workers() {
+            gauges.extend(shared(&workers));
+        }
+        gauges
     }
+}
+
+/// How a worker stands with those that share its bucket; of each kind the worst of them.
+fn shared(workers: &WorkersStatus) -> [(&'static str, &'static str, f64); 5] {
+    let most = |of: fn(&OtherStatus) -> u64| workers.others.iter().map(of).max().unwrap_or(0);
+    let answering = workers.others.iter().filter(|other| other.address.is_some());
+    let unheard = answering.map(|other| other.unheard_ms.unwrap_or(other.unseen_ms));
+    [
+        ("pack_workers", "Other workers of the bucket", workers.others.len() as f64),
+        (
+            "pack_workers_unseen_seconds",
+            "Time since the last look in the bucket that found all that other workers had there",
+            workers.unseen_ms as f64 / 1000.0,
+        ),
+        (
+            "pack_workers_unheard_seconds",
+            "Time since the worker that was silent for longest answered, of those that have an address",
+            unheard.max().unwrap_or(0) as f64 / 1000.0,
+        ),
+        (
+            "pack_workers_behind_bytes",
+            "Bytes of changes that another worker had and this one did not, when it answered last",
+            most(|other| other.behind_bytes) as f64,
+        ),
+        (
+            "pack_workers_not_uploaded",
+            "Changes that are known of another worker and are not in the bucket, about",
+            most(|other| other.not_uploaded) as f64,
+        ),
+    ]
 }
 
 fn load(counter: &AtomicU64) -> f64 {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_mount::Mounted;
-use larder_pack::{Acknowledge, Backend, PackConfig, Packer, Packing, Prices};
+use larder_pack::{Acknowledge, Backend, PackConfig, Packer, Packing, Prices, Sharing, WorkerName};
 use larder_s3::{FaceOptions, S3Service};
 use serde::Deserialize;
 
@@ -166,6 +166,7 @@ async fn open(
         backup_interval: Duration::from_secs(args.backup_s),
         accept_loss: args.accept_loss,
         take_over: args.take_over,
+        sharing: args.worker.clone().map(|name| sharing(name, args)),
         requests_per_second: args.requests_per_second,
         spend_per_day: args.spend_per_day,
         prices,
@@ -174,6 +175,19 @@ async fn open(
         ..PackConfig::new(&args.dir)
     };
     Ok(Packer::open(config, Backend::open(&args.backend)?).await?)
+}
+
+/// How the backend is shared with other workers.
+fn sharing(name: WorkerName, args: &PackServeArgs) -> Sharing {
+    let kept = Duration::from_secs(args.kept_s);
+    Sharing {
+        listen: args.peer_listen.clone(),
+        advertise: args.peer_advertise.clone(),
+        look_period: Duration::from_secs(args.look_s),
+        unseen_max: kept / 3,
+        kept,
+        ..Sharing::new(name)
+    }
 }
 
 async fn listen_and_serve(

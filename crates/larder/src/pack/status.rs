@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use larder_pack::{RequestClass, Status};
+use larder_pack::{RequestClass, Status, WorkersStatus};
 use serde_json::{Value, json};
 
 use crate::exit;
@@ -21,17 +21,26 @@ pub(crate) fn show(dir: &Path, as_json: bool) -> ExitCode {
             return exit::code(exit::CANNOT_START);
         }
     };
+    let workers = match WorkersStatus::read(dir) {
+        Ok(workers) => workers,
+        Err(error) => {
+            eprintln!("error: what the worker says of the others cannot be read: {error}");
+            None
+        }
+    };
     if as_json {
-        println!("{}", document(&status));
+        println!("{}", document(&status, workers.as_ref()));
     } else {
         print!("{}", text(&status));
+        print!("{}", workers.as_ref().map(of_workers).unwrap_or_default());
     }
     exit::code(if status.is_heard() { exit::OK } else { exit::FAULTS })
 }
 
-fn document(status: &Status) -> Value {
+fn document(status: &Status, workers: Option<&WorkersStatus>) -> Value {
     json!({
         "status": status,
+        "workers": workers,
         "age_ms": status.age_ms(),
         "heard": status.is_heard(),
         "bill": {
@@ -46,6 +55,25 @@ fn text(status: &Status) -> String {
     let mut out = String::new();
     // Writing into a string does not fail.
     let _ok = write_text(status, &mut out);
+    out
+}
+
+/// The other workers of the bucket.
+fn of_workers(workers: &WorkersStatus) -> String {
+    let seconds = |ms: u64| format!("{} s ago", ms / 1000);
+    let mut out = format!(
+        "\n{:16} {:>12} {:>12} {:>14} {:>14}  answers at\n",
+        "other workers", "seen", "heard", "bytes behind", "not uploaded"
+    );
+    for other in &workers.others {
+        let heard = other.unheard_ms.map_or_else(|| "never".to_owned(), seconds);
+        let address = other.address.as_deref().unwrap_or("-");
+        let (seen, behind) = (seconds(other.unseen_ms), other.behind_bytes);
+        let (name, waiting) = (&other.name, other.not_uploaded);
+        // Writing into a string does not fail.
+        let _ok =
+            writeln!(out, "{name:16} {seen:>12} {heard:>12} {behind:>14} {waiting:>14}  {address}");
+    }
     out
 }
 
@@ -88,7 +116,7 @@ fn write_text(status: &Status, out: &mut String) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use larder_pack::{Moment, Prices, Requests, Totals};
+    use larder_pack::{Moment, OtherStatus, Prices, Requests, Totals};
 
     use super::*;
 
@@ -110,6 +138,26 @@ mod tests {
     }
 
     #[test]
+    fn the_other_workers_stand_below_it() {
+        let other = OtherStatus {
+            name: "b".into(),
+            worker: 7,
+            address: Some("host:9002".into()),
+            unseen_ms: 3000,
+            unheard_ms: None,
+            behind_bytes: 12,
+            not_uploaded: 5,
+        };
+        let (name, address) = ("a".into(), None);
+        let workers =
+            WorkersStatus { version: 1, name, address, unseen_ms: 3000, others: vec![other] };
+        let text = of_workers(&workers);
+        let words: Vec<_> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(words, ["b", "3", "s", "ago", "never", "12", "5", "host:9002"]);
+        assert_eq!(document(&sample(), Some(&workers))["workers"]["others"][0]["name"], "b");
+    }
+
+    #[test]
     fn the_bill_stands_beside_that_of_direct_writing() {
         let text = text(&sample());
         let line =
@@ -118,7 +166,7 @@ mod tests {
         assert_eq!(words, ["bill", "130", "0.000650", "131072", "0.655360"]);
         assert!(line("worker").contains("does not run"), "{text}");
         assert!(line("backend").contains("UPLOADS WAIT"), "{text}");
-        let document = document(&sample());
+        let document = document(&sample(), None);
         assert_eq!(document["heard"], false);
         assert_eq!(document["status"]["totals"]["requests"]["part"], 128);
         assert!((document["bill"]["direct_cost"].as_f64().unwrap() - 0.655_36).abs() < 1e-9);

@@ -28,8 +28,10 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
+use object_store::prefix::PrefixStore;
 use object_store::{
-    Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload,
 };
 
 pub(crate) use http::jittered;
@@ -90,6 +92,16 @@ impl Backend {
     #[must_use]
     pub fn over(store: Arc<dyn ObjectStore>) -> Self {
         Self { store, asked: Asked::new(), dir: None }
+    }
+
+    /// What lies below a prefix, as a store of its own. It is asked, and counted, as this one.
+    pub(crate) fn below(&self, prefix: &str) -> Self {
+        if prefix.is_empty() {
+            return self.clone();
+        }
+        let store = Arc::new(PrefixStore::new(self.store.clone(), Path::from(prefix)));
+        let dir = self.dir.as_ref().map(|dir| dir.join(prefix));
+        Self { store, asked: self.asked.clone(), dir }
     }
 
     /// What was asked of it, and what else packing counts.
@@ -167,6 +179,24 @@ impl Backend {
         }
     }
 
+    /// All of a small object, whatever its length is by now; more than `most` bytes are an error.
+    pub(crate) async fn whole(&self, name: &str, most: u64) -> Result<Bytes, Unread> {
+        let path = Path::from(name);
+        let asked = self.store.get_opts(&path, GetOptions::default());
+        match self.asked.ask(RequestClass::Get, asked).await {
+            Ok(got) if got.meta.size > most => {
+                let reason = format!("it has {} bytes, more than {most}", got.meta.size);
+                Err(Unread::Failed(PackError::damaged(name, reason)))
+            }
+            Ok(got) => {
+                let bytes = got.bytes().await;
+                bytes.map_err(|error| Unread::Failed(failed("read", name, &error)))
+            }
+            Err(Error::NotFound { .. }) => Err(Unread::Missing),
+            Err(error) => Err(Unread::Failed(failed("read", name, &error))),
+        }
+    }
+
     /// One request for bytes of an object, which come as they arrive.
     pub(crate) async fn pieces(
         &self,
@@ -199,8 +229,27 @@ impl Backend {
 
     /// Names, without the prefix, and sizes of all objects below a prefix, sorted.
     pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<(String, u64)>, PackError> {
+        self.listed(prefix, self.store.list(Some(&Path::from(prefix)))).await
+    }
+
+    /// As [`Backend::names`], but only those that sort behind `after`, which need not be one's.
+    pub(crate) async fn names_after(
+        &self,
+        prefix: &str,
+        after: &str,
+    ) -> Result<Vec<(String, u64)>, PackError> {
+        let offset = Path::from(format!("{prefix}/{after}"));
+        let found = self.store.list_with_offset(Some(&Path::from(prefix)), &offset);
+        self.listed(prefix, found).await
+    }
+
+    async fn listed(
+        &self,
+        prefix: &str,
+        found: BoxStream<'static, object_store::Result<ObjectMeta>>,
+    ) -> Result<Vec<(String, u64)>, PackError> {
         let path = Path::from(prefix);
-        let found = self.store.list(Some(&path)).try_collect::<Vec<_>>();
+        let found = found.try_collect::<Vec<_>>();
         let found = self.asked.ask(RequestClass::List, found).await;
         let found = found.map_err(|error| failed("list", prefix, &error))?;
         self.asked.count_pages(found.len());

@@ -11,7 +11,7 @@
 //! 1. A blob that is missing or damaged and was not retired stops it, since what it deleted would come back; unless
 //!    it was told to go on, and then it writes down what that concerns.
 //! 2. What comes out depends on what is in the backend alone: not on whether a backup was used.
-//! 3. A backup that is passed over is removed: the index knows of no key since when the backup may have had it, which
+//! 3. A backup that is passed over is removed by its owner: the index knows of no key since when the backup may have had it, which
 //!    deletes have to say.
 
 mod check;
@@ -43,6 +43,8 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) backups: &'a [Head],
     /// The file in which it writes down what is lost, if it may go on without.
     pub(crate) accept_loss: Option<&'a Path>,
+    /// Whether the backend is this worker's own: else nothing is removed from it.
+    pub(crate) is_own: bool,
 }
 
 /// What a rebuild gives.
@@ -107,7 +109,9 @@ impl Rebuild<'_> {
                 let applied = self.replay(index, &listed, footers, &retired, Some(head)).await?;
                 return Ok(Rebuilt { applied, backups });
             }
-            self.backend.remove(&head.id.head_path()).await?;
+            if self.is_own {
+                self.backend.remove(&head.id.head_path()).await?;
+            }
             backups.pop();
         }
         tracing::info!(blobs = listed.len(), "the index is rebuilt from all blobs");
@@ -202,7 +206,7 @@ impl Rebuild<'_> {
         let standing = index.standing()?.into_iter().map(|(id, _)| id);
         let mut missing: BTreeSet<_> = standing.filter(|id| !there.contains(id)).collect();
         let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
-        for worker in (1..=self.worker.0).map(WorkerId) {
+        for worker in (self.worker.first().0..=self.worker.0).map(WorkerId) {
             let inherited = self.horizon.last(worker).unwrap_or(0);
             last.insert(worker, inherited.max(retired.last(worker)));
         }

@@ -7,11 +7,15 @@
 //! [kept](model) and compared at every start; so is the index with itself, and in the end what is rebuilt from a
 //! backup with what is rebuilt from footers alone.
 //!
+//! `several/` has three workers over one bucket, their clocks apart: what each shows never goes back, and in the end all
+//! show what was put last.
+//!
 //! Not here: listeners, reads that are under way while something is removed, uploads of blobs in parts.
 
 mod check;
 mod model;
 mod process;
+mod several;
 mod store;
 mod tests;
 mod world;
@@ -23,6 +27,8 @@ pub(crate) use store::SimStore;
 thread_local! {
     static RUNNING: Cell<bool> = const { Cell::new(false) };
     static NOW_MS: Cell<u64> = const { Cell::new(1_700_000_000_000) };
+    /// How far the clock of the machine is ahead that does something now.
+    static AHEAD_MS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Whether a simulation runs on this thread: then nothing runs on another.
@@ -33,5 +39,5 @@ pub(crate) fn is_running() -> bool {
 /// The simulated time.
 fn now_ms() -> u64 {
     NOW_MS.set(NOW_MS.get() + 1);
-    NOW_MS.get()
+    NOW_MS.get() + AHEAD_MS.get()
 }

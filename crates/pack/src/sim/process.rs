@@ -33,6 +33,8 @@ use crate::repack::pace::Pace;
 use crate::spool::Spool;
 use crate::sums::verifies;
 use crate::uploader::Uploader;
+use crate::workers::Others;
+use crate::workers::sweep::Sweep;
 
 /// Bytes of bodies at which a blob is full.
 pub(crate) const BLOB_BYTES: u64 = 4000;
@@ -76,7 +78,9 @@ impl Kv for Rows {
     }
 }
 
-type Turning = Pin<Box<dyn Future<Output = Result<Kept, PackError>>>>;
+/// What goes on step by step.
+type Stepped<T> = Pin<Box<dyn Future<Output = Result<T, PackError>>>>;
+type Turning = Stepped<Kept>;
 
 /// A process that runs.
 pub(crate) struct Process {
@@ -88,10 +92,14 @@ pub(crate) struct Process {
     pub(crate) committer: Committer,
     pub(crate) horizon: Horizon,
     pub(crate) backend: Backend,
+    pub(crate) others: Option<Arc<Others>>,
     marks: Arc<Marks>,
     uploader: Pin<Box<dyn Future<Output = ()>>>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     turning: Option<Turning>,
+    sweep: Option<Arc<tokio::sync::Mutex<Sweep>>>,
+    sweeping: Option<Stepped<u64>>,
+    looking: Option<Stepped<()>>,
 }
 
 impl Process {
@@ -101,12 +109,19 @@ impl Process {
         disk: Arc<SimDisk>,
         rows: Arc<SimKv>,
         backend: Backend,
+        others: Option<Arc<Others>>,
     ) -> Result<Self, PackError> {
         let horizon = Horizon::establish(&backend, worker).await?;
         let heads = backup::known(&backend, &horizon).await?;
         let (backups, accept_loss) = (&heads[..], None);
-        let rebuild =
-            Rebuild { backend: &backend, worker, horizon: &horizon, backups, accept_loss };
+        let rebuild = Rebuild {
+            backend: &backend,
+            worker,
+            horizon: &horizon,
+            backups,
+            accept_loss,
+            is_own: true,
+        };
         let disk: Arc<dyn Disk> = disk;
         let (index, applied) = Index::over(Box::new(Rows(rows)))?;
         if applied.is_none() {
@@ -126,6 +141,7 @@ impl Process {
             marks: marks.clone(),
             counters: backend.counters().clone(),
             groups: Arc::default(),
+            others: others.clone(),
             fatal: fatal.clone(),
             now_ms,
         };
@@ -133,10 +149,14 @@ impl Process {
             blob_bytes: BLOB_BYTES,
             spool_bytes: 8 * BLOB_BYTES,
             flush_timeout: Duration::from_secs(1 << 30),
-            packing: sizes(),
+            packing: if others.is_some() { Packing::Arrival } else { sizes() },
             // One after the other, so that a seed gives the same run each time.
             packing_threads: 1,
         };
+        let sweep = others.clone().map(|others| {
+            let sweep = Sweep::new(others, index.clone(), queue.clone(), marks.clone());
+            Arc::new(tokio::sync::Mutex::new(sweep))
+        });
         let committer = Committer::new(parts, limits, worker, log, at);
         let uploader = Uploader {
             backend: backend.clone(),
@@ -145,7 +165,11 @@ impl Process {
             worker,
             fatal,
         };
-        let housekeeping = housekeeping(&backend, &index, &spool, &queue, worker, &heads, &horizon);
+        let mut housekeeping =
+            housekeeping(&backend, &index, &spool, &queue, worker, &heads, &horizon);
+        if let Some(others) = &others {
+            housekeeping.remover.grace = others.settings().kept;
+        }
         Ok(Self {
             worker,
             index,
@@ -155,10 +179,14 @@ impl Process {
             committer,
             horizon,
             backend,
+            others,
             marks,
             uploader: Box::pin(uploader.run()),
             housekeeping: Arc::new(tokio::sync::Mutex::new(housekeeping)),
             turning: None,
+            sweep,
+            sweeping: None,
+            looking: None,
         })
     }
 
@@ -180,6 +208,30 @@ impl Process {
         });
         let done = poll(turning.as_mut())?;
         self.turning = None;
+        Some(done)
+    }
+
+    /// A step of giving up what other workers have newer; how much was, when a round ends.
+    pub(crate) fn sweep(&mut self) -> Option<Result<u64, PackError>> {
+        let sweep = self.sweep.as_ref().expect("the bucket is shared");
+        let sweeping = self.sweeping.get_or_insert_with(|| {
+            let sweep = sweep.clone();
+            Box::pin(async move { sweep.lock().await.round().await })
+        });
+        let done = poll(sweeping.as_mut())?;
+        self.sweeping = None;
+        Some(done)
+    }
+
+    /// A step of a look at what other workers have in the bucket.
+    pub(crate) fn look(&mut self) -> Option<Result<(), PackError>> {
+        let others = self.others.as_ref().expect("the bucket is shared");
+        let looking = self.looking.get_or_insert_with(|| {
+            let others = others.clone();
+            Box::pin(async move { others.look().await })
+        });
+        let done = poll(looking.as_mut())?;
+        self.looking = None;
         Some(done)
     }
 
@@ -294,7 +346,7 @@ fn housekeeping(
 }
 
 /// A step of a future. Whoever steps it comes back by itself: there is nobody to wake.
-fn poll<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
+pub(crate) fn poll<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
     let waker = std::task::Waker::noop();
     match future.poll(&mut std::task::Context::from_waker(waker)) {
         std::task::Poll::Ready(done) => Some(done),

@@ -316,7 +316,7 @@ impl World {
         self.store.set_calm(true);
         let backend = Backend::over(self.store.clone());
         let (disk, rows) = (self.disk.clone(), self.rows.clone());
-        let started = Process::start(self.worker, disk, rows, backend).await;
+        let started = Process::start(self.worker, disk, rows, backend, None).await;
         self.process = Some(started.unwrap_or_else(|error| panic!("no start: {error}")));
         self.settle().await;
         self.compare().await;
@@ -472,8 +472,14 @@ impl World {
         let process = self.process.as_ref().expect("a process runs");
         let (backend, horizon) = (&process.backend, &process.horizon);
         let heads = backup::known(backend, horizon).await.unwrap();
-        let rebuild =
-            Rebuild { backend, worker: self.worker, horizon, backups: &heads, accept_loss: None };
+        let rebuild = Rebuild {
+            backend,
+            worker: self.worker,
+            horizon,
+            backups: &heads,
+            accept_loss: None,
+            is_own: true,
+        };
         let (index, _) = Index::over(Box::new(Rows(Arc::default()))).unwrap();
         rebuild.run(&index).await.unwrap_or_else(|error| panic!("no rebuild {how}: {error}"));
         assert_eq!(found(process, &index, &self.store).await, self.history.now, "rebuilt {how}");

@@ -12,3 +12,4 @@ mod reads;
 mod repacking;
 mod support;
 mod uploads;
+mod workers;

@@ -1,0 +1,152 @@
+//! One worker's machine: its disk, its indexes, and the process that runs on it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_env::SimDisk;
+use larder_kv::SimKv;
+use larder_types::codec::encode;
+use parking_lot::Mutex;
+
+use crate::backend::Backend;
+use crate::entry::WorkerId;
+use crate::error::PackError;
+use crate::identity::Claim;
+use crate::index::Index;
+use crate::rows::Applied;
+use crate::sim::SimStore;
+use crate::sim::process::{Process, Rows};
+use crate::workers::announce::Announcement;
+use crate::workers::feed::Caller;
+use crate::workers::shelf::Shelf;
+use crate::workers::{Others, Reads, Sharing, WorkerName, base};
+
+/// How long what is replaced is kept.
+pub(super) const KEPT: Duration = Duration::from_secs(3600);
+
+/// A machine.
+pub(super) struct Machine {
+    pub(super) name: WorkerName,
+    pub(super) worker: WorkerId,
+    pub(super) disk: Arc<SimDisk>,
+    pub(super) rows: Arc<SimKv>,
+    shelf: Arc<Memory>,
+    pub(super) process: Option<Process>,
+    /// How far its clock is ahead.
+    pub(super) ahead_ms: u64,
+}
+
+/// Indexes of other workers, which outlive a process.
+#[derive(Default)]
+pub(super) struct Memory(Mutex<BTreeMap<(WorkerName, WorkerId), Arc<SimKv>>>);
+
+struct Shared(Arc<Memory>);
+
+impl Shelf for Shared {
+    fn open(
+        &self,
+        name: &WorkerName,
+        worker: WorkerId,
+    ) -> Result<Option<(Index, Applied)>, PackError> {
+        let rows = self.0.0.lock().get(&(name.clone(), worker)).cloned();
+        let Some(rows) = rows else { return Ok(None) };
+        let (index, applied) = Index::over(Box::new(Rows(rows)))?;
+        Ok(applied.map(|applied| (index, applied)))
+    }
+
+    fn earlier(
+        &self,
+        name: &WorkerName,
+        worker: WorkerId,
+    ) -> Result<Option<(WorkerId, Index)>, PackError> {
+        let all = self.0.0.lock();
+        let earlier = all.range(..(name.clone(), worker)).next_back();
+        let Some(((of, claim), rows)) = earlier.filter(|((of, _), _)| of == name) else {
+            return Ok(None);
+        };
+        let (index, applied) = Index::over(Box::new(Rows(rows.clone())))?;
+        assert_eq!(of, name);
+        Ok(applied.map(|_| (*claim, index)))
+    }
+
+    fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Index, PackError> {
+        let rows = Arc::<SimKv>::default();
+        self.0.0.lock().insert((name.clone(), worker), rows.clone());
+        Ok(Index::over(Box::new(Rows(rows)))?.0)
+    }
+}
+
+impl Machine {
+    pub(super) fn new(number: u64, seed: u64) -> Self {
+        let name = WorkerName::new(["a", "b", "c"][number as usize]).unwrap();
+        let worker = base(&name.prefix());
+        Self {
+            name,
+            worker,
+            disk: SimDisk::new(seed, 1 << 30),
+            rows: Arc::default(),
+            shelf: Arc::default(),
+            process: None,
+            ahead_ms: number * 60_000,
+        }
+    }
+
+    pub(super) fn prefix(&self) -> String {
+        self.name.prefix()
+    }
+
+    /// Claims its name anew, as a new directory does.
+    pub(super) async fn claim(&mut self, store: &SimStore) {
+        self.worker = WorkerId(self.worker.0 + 1);
+        let claim = Bytes::from(encode(&Claim { nonce: 1, claimed_ms: 1 }));
+        store.set(&format!("{}/claims/{:016x}", self.prefix(), self.worker.0), claim).await;
+    }
+
+    /// Everything of the machine is gone.
+    pub(super) fn lose(&mut self, seed: u64) {
+        self.disk = SimDisk::new(seed, 1 << 30);
+        (self.rows, self.shelf) = (Arc::default(), Arc::default());
+    }
+
+    /// Starts as a worker does that shares a bucket.
+    pub(super) async fn start(&mut self, store: &Arc<SimStore>) {
+        let root = Backend::over(store.clone());
+        let me = Announcement {
+            name: self.name.clone(),
+            prefix: self.prefix(),
+            worker: self.worker,
+            address: None,
+            announced_ms: 1,
+        };
+        let sharing =
+            Sharing { kept: KEPT, unseen_max: KEPT / 3, ..Sharing::new(self.name.clone()) };
+        let reads = Reads { cache: None, ahead_bytes: 0, dir: std::path::PathBuf::new() };
+        let shelf = Box::new(Shared(self.shelf.clone()));
+        let backend = root.below(&self.prefix());
+        let others = Others::new(me, root, sharing, shelf, reads, Caller::default());
+        others.announce().await.expect("nothing fails at a start");
+        others.look().await.expect("nothing fails at a start");
+        let (disk, rows) = (self.disk.clone(), self.rows.clone());
+        let started =
+            Process::start(self.worker, disk, rows, backend, Some(Arc::new(others))).await;
+        self.process = Some(started.unwrap_or_else(|error| panic!("no start: {error}")));
+    }
+
+    /// The process ends; what its disk and its indexes had not synced is gone with it if the power goes.
+    pub(super) fn stop(&mut self, how: impl Fn(&SimDisk)) {
+        how(&self.disk);
+        self.process = None;
+        self.disk = self.disk.reopen();
+        self.rows.crash();
+        for rows in self.shelf.0.lock().values() {
+            rows.crash();
+        }
+    }
+
+    pub(super) fn others(&self) -> Arc<Others> {
+        let process = self.process.as_ref().expect("a process runs");
+        process.others.clone().expect("the bucket is shared")
+    }
+}

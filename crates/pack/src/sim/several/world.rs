@@ -1,0 +1,525 @@
+//! What happens, and what is compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_env::{SeededRng, SimDisk};
+use larder_objects::ObjectError;
+use larder_types::codec::decode;
+use larder_types::limits::SUM_BYTES;
+use larder_types::rows::parse_keyed;
+use larder_types::{Attributes, BucketName, Condition, ETag, HybridClock, ObjectKey};
+use tokio::sync::oneshot;
+
+use super::machine::Machine;
+use crate::blob::BlobName;
+use crate::entry::{BlobId, Content, Within, WorkerId};
+use crate::index::Index;
+use crate::plan::{Body, Description, Done, Target, Wish};
+use crate::queue::{Answer, Request};
+use crate::rows::PackedVersion;
+use crate::sim::check::check_counts;
+use crate::sim::process::poll;
+use crate::sim::world::{bucket, bytes_of};
+use crate::sim::{AHEAD_MS, SimStore};
+use crate::sums::{BodySums, verifies};
+use crate::workers::feed::wire::Told;
+use crate::workers::feed::{Feed, Heard, Secret};
+use crate::workers::hidden;
+use crate::workers::view::{Item, Whose};
+
+/// Workers.
+const MACHINES: u64 = 3;
+/// Keys that clients use.
+const KEYS: u64 = 5;
+/// Steps of what goes on by itself that follow each other at a time.
+const POLLS: u64 = 8;
+/// Rounds of all machines after which nothing is left to do.
+const ROUNDS_MAX: u64 = 120;
+/// Time from step to step.
+const STEP: Duration = Duration::from_secs(5);
+
+/// What decides which counts: clock and worker.
+type Rank = (HybridClock, WorkerId);
+
+/// A put or delete that was answered.
+#[derive(Debug, Clone)]
+struct Answered {
+    rank: Rank,
+    value: Option<u64>,
+    blob: BlobId,
+    is_lost: bool,
+}
+
+/// A wish that was not answered yet.
+struct Pending {
+    machine: usize,
+    answer: oneshot::Receiver<Answer>,
+    key: String,
+    value: Option<u64>,
+}
+
+/// What a worker has shown of a key.
+#[derive(Debug, Clone, Copy)]
+struct Shown {
+    rank: Rank,
+    is_grave: bool,
+}
+
+/// Everything there is.
+pub(super) struct World {
+    rng: SeededRng,
+    store: Arc<SimStore>,
+    machines: Vec<Machine>,
+    history: BTreeMap<String, Vec<Answered>>,
+    pending: Vec<Pending>,
+    shown: Vec<BTreeMap<String, Shown>>,
+    values: u64,
+    /// Directories lost.
+    pub(super) losses: u64,
+    /// Changes that were lost with them.
+    pub(super) lost: u64,
+    /// Changes that were heard before they were in the bucket.
+    pub(super) heard: u64,
+}
+
+impl World {
+    pub(super) async fn new(seed: u64) -> Self {
+        let mut rng = SeededRng::new(seed);
+        let store = SimStore::new(rng.next_u64());
+        store.set_calm(true);
+        let machines = (0..MACHINES).map(|number| Machine::new(number, rng.next_u64())).collect();
+        let mut world = Self {
+            rng,
+            store,
+            machines,
+            history: BTreeMap::new(),
+            pending: Vec::new(),
+            shown: vec![BTreeMap::new(); MACHINES as usize],
+            values: 0,
+            losses: 0,
+            lost: 0,
+            heard: 0,
+        };
+        for at in 0..world.machines.len() {
+            world.at(at);
+            let store = world.store.clone();
+            world.machines[at].claim(&store).await;
+            world.machines[at].start(&store).await;
+            let graves = hidden::graves(&bucket());
+            let of = Some(bucket().as_str().to_owned());
+            for (name, location) in [(hidden::buckets(), None), (bucket(), None), (graves, of)] {
+                world.push(at, Wish::MakeBucket { name, location }, None);
+                world.commit(at).await;
+            }
+            world.until_uploaded(at).await;
+        }
+        world.store.set_calm(false);
+        world
+    }
+
+    pub(super) async fn run(&mut self, steps: u64) {
+        for _ in 0..steps {
+            let at = self.rng.below(MACHINES) as usize;
+            self.at(at);
+            self.step(at).await;
+            self.check(at);
+            tokio::time::advance(STEP).await;
+        }
+        self.heal().await;
+    }
+
+    /// What happens now happens on this machine.
+    fn at(&self, at: usize) {
+        AHEAD_MS.set(self.machines[at].ahead_ms);
+    }
+
+    async fn step(&mut self, at: usize) {
+        match self.rng.below(200) {
+            0..40 => self.ask(at),
+            40..85 => self.commit(at).await,
+            85..105 => self.process(at).upload(),
+            105..135 => (0..POLLS).for_each(|_| drop(self.process(at).look())),
+            135..150 => (0..POLLS).for_each(|_| drop(self.process(at).sweep())),
+            150..160 => (0..POLLS).for_each(|_| drop(self.process(at).keep_house())),
+            160..184 => self.hear_from_another(at),
+            184..190 => self.seal(at),
+            190..193 => self.process(at).flush_index(),
+            193 => drop(self.store.let_one_come_late().await),
+            194 | 195 => self.store.catch_up(),
+            196 => self.end(at, |disk| disk.kill()).await,
+            197 => self.end(at, |disk| disk.crash()).await,
+            198 if self.rng.one_in(3) => self.lose_directory(at).await,
+            _ => {}
+        }
+    }
+
+    fn process(&mut self, at: usize) -> &mut crate::sim::process::Process {
+        self.machines[at].process.as_mut().expect("a process runs")
+    }
+
+    /// A client puts or deletes.
+    fn ask(&mut self, at: usize) {
+        let key = format!("k{}", self.rng.below(KEYS));
+        let target = Target { bucket: bucket(), key: ObjectKey::new(&key).unwrap() };
+        let condition = Condition::default();
+        if self.rng.one_in(3) {
+            let graves = hidden::graves(&bucket());
+            return self.push(at, Wish::Bury { target, graves, condition }, Some((key, None)));
+        }
+        self.values += 1;
+        let value = self.values;
+        let pieces = vec![Bytes::from(bytes_of(value))];
+        let body = Body::Packed { sums: BodySums::of(value, SUM_BYTES, &pieces), pieces };
+        let etag = ETag::Md5((u128::from(value) << 64).to_le_bytes());
+        let description = Description { etag, checksum: None, attributes: Attributes::default() };
+        let wish = Wish::Put { target, description, condition, body };
+        self.push(at, wish, Some((key, Some(value))));
+    }
+
+    fn push(&mut self, machine: usize, wish: Wish, of: Option<(String, Option<u64>)>) {
+        let (reply, answer) = oneshot::channel();
+        let request = Request::Change { wish: Box::new(wish), reply };
+        match self.process(machine).queue.push(request) {
+            Ok(()) => {}
+            Err(ObjectError::SlowDown) => return,
+            Err(error) => panic!("a queue is closed: {error}"),
+        }
+        let pending = of.map(|(key, value)| Pending { machine, answer, key, value });
+        self.pending.extend(pending);
+    }
+
+    fn seal(&mut self, at: usize) {
+        let (reply, _nobody_waits) = oneshot::channel();
+        self.process(at).queue.push(Request::Seal { reply }).unwrap();
+    }
+
+    /// The committer does what waits first; clients hear of it.
+    async fn commit(&mut self, at: usize) {
+        let committed = self.process(at).commit();
+        self.answers(at);
+        if committed.is_err() {
+            self.end(at, |_| {}).await;
+        }
+    }
+
+    fn answers(&mut self, at: usize) {
+        let mut answered = Vec::new();
+        self.pending.retain_mut(|pending| {
+            if pending.machine != at {
+                return true;
+            }
+            match pending.answer.try_recv() {
+                Ok(Ok((done, _))) => {
+                    answered.push((pending.key.clone(), pending.value, done));
+                    false
+                }
+                Ok(Err(_refused)) => false,
+                Err(_) => true,
+            }
+        });
+        for (key, value, done) in answered {
+            let told = self.own(at, &key, value.is_none()).expect("what was answered is there");
+            match (value, done) {
+                (Some(value), Done::Put(done)) => {
+                    assert_eq!((told.value, told.rank.0), (Some(value), done.clock));
+                }
+                (None, Done::Nothing) => {}
+                (_, done) => panic!("answered as {done:?}"),
+            }
+            let shown = Shown { rank: told.rank, is_grave: value.is_none() };
+            if let Some(before) = self.shown[at].insert(key.clone(), shown) {
+                assert!(before.rank < told.rank, "{key} is put below what was shown: {before:?}");
+            }
+            self.history.entry(key).or_default().push(told);
+        }
+    }
+
+    /// What a worker has itself of a key: its version, or its grave.
+    fn own(&self, at: usize, key: &str, is_grave: bool) -> Option<Answered> {
+        let index = &self.machines[at].process.as_ref()?.index;
+        let name = if is_grave { hidden::graves(&bucket()) } else { bucket() };
+        let key = ObjectKey::new(key).unwrap();
+        let version = index.version(index.bucket_id(&name)?, &key).unwrap()?;
+        Some(told(&version, is_grave))
+    }
+
+    /// A worker is told what another has not uploaded; perhaps only a part of it comes.
+    fn hear_from_another(&mut self, at: usize) {
+        let from = self.rng.below(MACHINES) as usize;
+        let teller = self.machines[from].process.as_ref().expect("a process runs");
+        let name = self.machines[from].name.clone();
+        let others = self.machines[at].others();
+        let Some(peer) = others.peers().into_iter().find(|peer| peer.name == name) else { return };
+        let Some(known) = peer.known().filter(|of| of.worker == teller.worker) else { return };
+        let secret = Secret::known(b"simulated");
+        let feed = Feed::new(teller.worker, secret, teller.spool.clone(), teller.index.clone());
+        let (next, begin) = (known.at().blob + 1, known.at().lsn);
+        let (told, bytes) = feed.tell(next, begin).unwrap();
+        let answer = Bytes::from([told.encode(), bytes].concat());
+        let (mut heard, _) = Told::read(&answer).unwrap();
+        if let Heard::Entries { bytes, is_whole, .. } = &mut heard {
+            self.heard += u64::from(!bytes.is_empty());
+            if self.rng.one_in(3) {
+                bytes.truncate(self.rng.below(bytes.len() as u64 + 1) as usize);
+                *is_whole = false;
+            }
+        }
+        // A look that is under way goes before it, and answers of the store that do not come are no matter: it is told
+        // again, or found in the bucket.
+        let mut taking = std::pin::pin!(others.take_heard(&peer, &known, heard));
+        let _again = (0..POLLS).find_map(|_| poll(taking.as_mut()));
+    }
+
+    async fn end(&mut self, at: usize, how: impl Fn(&SimDisk)) {
+        self.machines[at].stop(how);
+        self.answers(at);
+        let (gone, rest): (Vec<_>, Vec<_>) =
+            self.pending.drain(..).partition(|pending| pending.machine == at);
+        self.pending = rest;
+        self.start(at).await;
+        for Pending { key, value, .. } in gone {
+            // Whether it was taken is not known: it was, if it is there.
+            let Some(found) = self.own(at, &key, value.is_none()) else { continue };
+            let history = self.history.entry(key).or_default();
+            let is_new = history.iter().all(|told| told.rank != found.rank);
+            if is_new && found.value == value {
+                history.push(found);
+            }
+        }
+        self.forget_heard(at).await;
+        self.check(at);
+    }
+
+    /// What a worker was only told it may have forgotten with its process, until it is told again.
+    async fn forget_heard(&mut self, at: usize) {
+        let names = self.store.names("workers").await;
+        let parse = |name: &String| BlobName::parse(name.rsplit('/').next()?);
+        let there: BTreeSet<_> = names.iter().filter_map(parse).map(|name| name.id).collect();
+        let line = self.machines[at].worker.line();
+        let history = &self.history;
+        self.shown[at].retain(|key, shown| {
+            let told = history[key].iter().find(|told| told.rank == shown.rank);
+            shown.rank.1.line() == line || told.is_some_and(|told| there.contains(&told.blob))
+        });
+    }
+
+    async fn start(&mut self, at: usize) {
+        let store = self.store.clone();
+        store.set_calm(true);
+        self.machines[at].start(&store).await;
+        store.set_calm(false);
+    }
+
+    /// A machine is gone; a new one takes its worker over.
+    async fn lose_directory(&mut self, at: usize) {
+        self.machines[at].stop(|disk| disk.crash());
+        self.pending.retain(|pending| pending.machine != at);
+        let (old, prefix) = (self.machines[at].worker, self.machines[at].prefix());
+        let names = self.store.names(&format!("{prefix}/blobs")).await;
+        let parse = |name: &String| BlobName::parse(name.rsplit('/').next()?);
+        let ids = names.iter().filter_map(parse).map(|name| name.id);
+        let last = ids.filter(|id| id.worker == old).map(|id| id.seq).max().unwrap_or(0);
+        for told in self.history.values_mut().flatten() {
+            if told.blob.worker == old && told.blob.seq > last {
+                told.is_lost = true;
+                self.lost += 1;
+            }
+        }
+        self.shown[at].clear();
+        let is_lost = |key: &String, shown: &Shown| {
+            self.history[key].iter().any(|told| told.is_lost && told.rank == shown.rank)
+        };
+        for shown in &mut self.shown {
+            shown.retain(|key, shown| !is_lost(key, shown));
+        }
+        let (store, seed) = (self.store.clone(), self.rng.next_u64());
+        self.machines[at].claim(&store).await;
+        self.machines[at].lose(seed);
+        self.losses += 1;
+        self.start(at).await;
+    }
+
+    /// What a worker shows of each key is not older than what it showed before.
+    fn check(&mut self, at: usize) {
+        if self.machines[at].others().fresh().is_err() {
+            return;
+        }
+        for number in 0..KEYS {
+            let key = format!("k{number}");
+            let newest = self.items(at, &key).into_iter().max_by_key(Item::rank);
+            let before = self.shown[at].get(&key).copied();
+            let name = &self.machines[at].name;
+            let Some(item) = newest else {
+                assert!(
+                    before.is_none_or(|shown| shown.is_grave),
+                    "{name} shows {key} no longer, as {before:?}"
+                );
+                continue;
+            };
+            let now = told(&item.version, item.is_grave);
+            let history = self.history.get(&key).into_iter().flatten();
+            let known = history.into_iter().find(|told| told.rank == now.rank);
+            let known = known.unwrap_or_else(|| panic!("{name} shows {key} as nobody put it"));
+            assert_eq!(known.value, now.value);
+            if known.is_lost {
+                continue;
+            }
+            if let Some(before) = before {
+                assert!(before.rank <= now.rank, "{name} shows {key} older than before");
+            }
+            self.shown[at].insert(key, Shown { rank: now.rank, is_grave: item.is_grave });
+        }
+    }
+
+    fn items(&self, at: usize, key: &str) -> Vec<Item> {
+        let process = self.machines[at].process.as_ref().expect("a process runs");
+        let key = ObjectKey::new(key).unwrap();
+        self.machines[at].others().items(&process.index, &bucket(), &key).unwrap()
+    }
+
+    async fn until_uploaded(&mut self, at: usize) {
+        self.seal(at);
+        for _ in 0..1000 {
+            self.commit(at).await;
+            self.process(at).upload();
+            tokio::time::advance(Duration::from_secs(31)).await;
+            if self.process(at).spool.waiting() == 0 {
+                return;
+            }
+        }
+        panic!("blobs wait for ever");
+    }
+
+    /// Nothing fails any more: all must show the same, and nothing else be left.
+    async fn heal(&mut self) {
+        for at in 0..self.machines.len() {
+            self.at(at);
+            self.end(at, |disk| disk.kill()).await;
+        }
+        self.store.set_calm(true);
+        while self.store.let_one_come_late().await {}
+        self.store.catch_up();
+        let mut left = BTreeSet::new();
+        for round in 0..ROUNDS_MAX {
+            for at in 0..self.machines.len() {
+                self.at(at);
+                self.rest(at).await;
+            }
+            left = self.left();
+            if left == self.expected() && round > 3 {
+                break;
+            }
+        }
+        assert_eq!(left, self.expected(), "what is left in the indexes of all");
+        for at in 0..self.machines.len() {
+            self.check(at);
+            self.compare(at).await;
+            check_counts(&self.process(at).index);
+        }
+    }
+
+    /// A machine does all that it has to do.
+    async fn rest(&mut self, at: usize) {
+        for _ in 0..60 {
+            if self.process(at).look().is_some() {
+                break;
+            }
+        }
+        let mut swept = false;
+        for _ in 0..60 {
+            self.commit(at).await;
+            swept = swept || self.process(at).sweep().is_some();
+            drop(self.process(at).keep_house());
+        }
+        self.until_uploaded(at).await;
+        tokio::time::advance(Duration::from_secs(60)).await;
+    }
+
+    /// What counts of each key, that was answered and not lost.
+    fn newest(&self) -> BTreeMap<String, &Answered> {
+        let newest = |history: &'_ Vec<Answered>| -> Option<usize> {
+            let left = history.iter().enumerate().filter(|(_, told)| !told.is_lost);
+            left.max_by_key(|(_, told)| told.rank).map(|(at, _)| at)
+        };
+        let keys = self.history.iter();
+        keys.filter_map(|(key, of)| Some((key.clone(), &of[newest(of)?]))).collect()
+    }
+
+    fn expected(&self) -> BTreeSet<(String, Rank)> {
+        let live = self.newest().into_iter().filter(|(_, told)| told.value.is_some());
+        live.map(|(key, told)| (key, told.rank)).collect()
+    }
+
+    /// Every version and grave of clients in the indexes of all workers.
+    fn left(&self) -> BTreeSet<(String, Rank)> {
+        let mut left = BTreeSet::new();
+        for machine in &self.machines {
+            let index = &machine.process.as_ref().expect("a process runs").index;
+            for name in [bucket(), hidden::graves(&bucket())] {
+                visit(index, &name, &mut |key, version| {
+                    left.insert((key, told(&version, false).rank));
+                });
+            }
+        }
+        left
+    }
+
+    /// A worker shows what counts, every byte of it.
+    async fn compare(&self, at: usize) {
+        let process = self.machines[at].process.as_ref().expect("a process runs");
+        let others = self.machines[at].others();
+        let expected = self.newest();
+        for number in 0..KEYS {
+            let key = format!("k{number}");
+            let at_key = ObjectKey::new(&key).unwrap();
+            let found = others.newest(&process.index, &bucket(), &at_key).unwrap();
+            let value = expected.get(&key).and_then(|told| told.value);
+            let shown = found.as_ref().map(|item| told(&item.version, false));
+            assert_eq!(shown.and_then(|told| told.value), value, "{key} at {}", others.name());
+            let Some(item) = found else { continue };
+            let Content::Run(place) = &item.version.content else { panic!("no parts here") };
+            let Within::Blob(blob) = place.within else { panic!("nothing is large here") };
+            let index: &Index = match &item.whose {
+                Whose::Own => &process.index,
+                Whose::Other(known) => known.index(),
+            };
+            let row = index.blob(blob).unwrap().expect("everything is uploaded");
+            let owner = self.machines.iter().find(|of| of.worker.line() == blob.worker.line());
+            let path = format!("{}/{}", owner.unwrap().prefix(), row.name(blob).path());
+            let bytes = self.store.get(&path).await.unwrap_or_else(|| panic!("{path} is gone"));
+            let bytes = bytes.slice(place.offset as usize..(place.offset + place.len) as usize);
+            assert!(verifies(place, 0, &bytes), "{key} does not verify");
+            assert_eq!(bytes, bytes_of(value.unwrap()), "{key} has its bytes");
+        }
+    }
+}
+
+fn told(version: &PackedVersion, is_grave: bool) -> Answered {
+    let ETag::Md5(etag) = version.metax.etag else { panic!("no parts here") };
+    let value = (u128::from_le_bytes(etag) >> 64) as u64;
+    let rank = (version.metax.clock, WorkerId(version.op.view.0));
+    let blob = match &version.content {
+        Content::Run(place) => match place.within {
+            Within::Blob(blob) => blob,
+            Within::Own(_) => panic!("nothing is large here"),
+        },
+        Content::Parts { .. } => panic!("no parts here"),
+    };
+    Answered { rank, value: (!is_grave).then_some(value), blob, is_lost: false }
+}
+
+fn visit(index: &Index, name: &BucketName, visit: &mut dyn FnMut(String, PackedVersion)) {
+    let Some(id) = index.bucket_id(name) else { return };
+    let rows = larder_types::rows::bucket(b'V', id);
+    index
+        .visit(&rows, &mut |row, value| {
+            let (_, key, _) = parse_keyed(row).expect("rows name keys");
+            visit(key.as_str().to_owned(), decode::<PackedVersion>("a version", value)?);
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+}

@@ -1,0 +1,199 @@
+//! Answers other workers.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use larder_types::codec::encode;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use super::wire::{BODY, CHANGES, DATE, PROOF, Secret, Told};
+use crate::blocking;
+use crate::committer::now_ms;
+use crate::entry::{BlobId, WorkerId};
+use crate::error::PackError;
+use crate::index::Index;
+use crate::limits::{
+    CALL_HEADERS_MAX, FEED_BODIES_MAX, FEED_BYTES_MAX, FEED_CALLS_MAX, FEED_WAIT_MAX,
+    PACKED_BYTES_MAX,
+};
+use crate::lot::Lot;
+use crate::spool::Spool;
+
+/// What it answers from.
+pub(crate) struct Feed {
+    pub(crate) worker: WorkerId,
+    pub(crate) secret: Secret,
+    pub(crate) spool: Arc<Spool>,
+    pub(crate) index: Arc<Index>,
+    /// Bodies in memory at once; more wait.
+    pub(crate) bodies: Semaphore,
+}
+
+/// Why a call gets nothing else.
+type Refusal = (StatusCode, Vec<u8>);
+
+/// Answers until it is dropped.
+pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
+    let places = Arc::new(Semaphore::new(FEED_CALLS_MAX));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a call of another worker could not be accepted");
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        let feed = feed.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            let answer = service_fn(|call| {
+                let feed = feed.clone();
+                async move { Ok::<_, Infallible>(feed.answer(&call).await) }
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(CALL_HEADERS_MAX)
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), answer);
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a call of another worker broke off");
+            }
+        });
+    }
+}
+
+impl Feed {
+    pub(crate) fn new(
+        worker: WorkerId,
+        secret: Secret,
+        spool: Arc<Spool>,
+        index: Arc<Index>,
+    ) -> Self {
+        Self { worker, secret, spool, index, bodies: Semaphore::new(FEED_BODIES_MAX) }
+    }
+
+    async fn answer(&self, call: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let (status, body) = match self.answer_with(call).await {
+            Ok(body) => (StatusCode::OK, body),
+            Err(refusal) => refusal,
+        };
+        let mut response = Response::new(Full::new(Bytes::from(body)));
+        *response.status_mut() = status;
+        response
+    }
+
+    async fn answer_with(&self, call: &Request<Incoming>) -> Result<Vec<u8>, Refusal> {
+        let header = |name| call.headers().get(name).and_then(|value| value.to_str().ok());
+        let date = header(DATE).and_then(|date| date.parse().ok()).unwrap_or(0);
+        let asked = call.uri().path_and_query().map_or("", |asked| asked.as_str());
+        let proof = header(PROOF).unwrap_or_default();
+        if !self.secret.is_proven(asked, (date, now_ms()), proof) {
+            return Err(refuse(StatusCode::FORBIDDEN));
+        }
+        let query = call.uri().query().unwrap_or_default();
+        let number = |name| number_of(query, name).ok_or_else(|| refuse(StatusCode::BAD_REQUEST));
+        if WorkerId(number("worker")?) != self.worker {
+            return Err(refuse(StatusCode::CONFLICT));
+        }
+        match call.uri().path() {
+            CHANGES => self.changes(number("blob")?, number("from")?).await,
+            BODY => self.body(number("blob")?, number("from")?, number("to")?).await,
+            _ => Err(refuse(StatusCode::NOT_FOUND)),
+        }
+    }
+
+    /// What there is of a blob's entries from a byte on; if that is nothing, once there is something.
+    async fn changes(&self, blob: u64, from: u64) -> Result<Vec<u8>, Refusal> {
+        let mut grown = self.spool.grown();
+        let end = tokio::time::Instant::now() + FEED_WAIT_MAX;
+        loop {
+            grown.mark_unchanged();
+            let (told, bytes) = self.tell(blob, from).map_err(|error| failed(&error))?;
+            let waited = match told {
+                Told::Nothing { .. } => tokio::time::timeout_at(end, grown.changed()).await,
+                _ => return Ok([told.encode(), bytes].concat()),
+            };
+            if !matches!(waited, Ok(Ok(()))) {
+                return Ok(told.encode());
+            }
+        }
+    }
+
+    /// What there is now.
+    pub(crate) fn tell(&self, blob: u64, from: u64) -> Result<(Told, Vec<u8>), PackError> {
+        if let Some(some) = self.spool.entries(blob, from, FEED_BYTES_MAX) {
+            let behind = some.behind;
+            if some.bytes.is_empty() && !some.is_whole {
+                return Ok((Told::Nothing { blob }, Vec::new()));
+            }
+            let told = Told::Entries { blob, from, is_whole: some.is_whole, behind };
+            return Ok((told, some.bytes));
+        }
+        let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
+        let told = row.map_or(Told::Nothing { blob }, |row| Told::Uploaded { blob, row });
+        Ok((told, Vec::new()))
+    }
+
+    async fn body(&self, blob: u64, from: u64, to: u64) -> Result<Vec<u8>, Refusal> {
+        if from >= to || to - from > PACKED_BYTES_MAX {
+            return Err(refuse(StatusCode::BAD_REQUEST));
+        }
+        let Some(file) = self.spool.file(blob, Lot::SHARED) else {
+            let row = self.index.blob(BlobId { worker: self.worker, seq: blob });
+            return match row.map_err(|error| failed(&error))? {
+                Some(row) => Err((StatusCode::GONE, encode(&row))),
+                None => Err(refuse(StatusCode::NOT_FOUND)),
+            };
+        };
+        // The semaphore is never closed.
+        let _room = self.bodies.acquire().await;
+        let read = blocking::run(move || {
+            let mut bytes = vec![0; (to - from) as usize];
+            let read = file.read_at(from, &mut bytes)?;
+            Ok::<_, PackError>((read == bytes.len()).then_some(bytes))
+        });
+        match read.await.and_then(|read| read) {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => Err(refuse(StatusCode::RANGE_NOT_SATISFIABLE)),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+fn refuse(status: StatusCode) -> Refusal {
+    (status, Vec::new())
+}
+
+fn failed(error: &PackError) -> Refusal {
+    tracing::error!(%error, "another worker could not be answered");
+    refuse(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+fn number_of(query: &str, name: &str) -> Option<u64> {
+    let values = query.split('&').filter_map(|pair| pair.split_once('='));
+    values.into_iter().find(|(of, _)| *of == name)?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_by_their_names() {
+        let query = "worker=18446744073709551615&blob=7&from=x";
+        assert_eq!(number_of(query, "worker"), Some(u64::MAX));
+        assert_eq!(number_of(query, "blob"), Some(7));
+        assert_eq!(number_of(query, "from"), None);
+        assert_eq!(number_of(query, "lob"), None);
+        assert_eq!(number_of("", "blob"), None);
+    }
+}

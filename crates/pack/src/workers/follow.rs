@@ -1,0 +1,274 @@
+//! Learning what another worker changed: from the footers of its blobs in the bucket, which is what always remains, and
+//! before that from the worker itself (`feed/`). Both give the same entries, and each counts once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::Others;
+use super::feed::{Heard, Link};
+use super::name::WorkerName;
+use super::peer::{Known, Mark, Peer};
+use crate::backend::{Backend, Unread};
+use crate::backup;
+use crate::blob::{self, BlobName, FooterReader};
+use crate::blocking;
+use crate::bugs::{self, Bug};
+use crate::committer::now_ms;
+use crate::entry::{Entry, WorkerId};
+use crate::error::PackError;
+use crate::fetch::Fetcher;
+use crate::horizon::Horizon;
+use crate::index::Index;
+use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX};
+use crate::read::{Bodies, Waits};
+use crate::rebuild::Rebuild;
+use crate::rows::{Applied, BlobRow};
+
+impl Others {
+    /// Looks at what a worker has in the bucket, and takes what is new.
+    pub(super) async fn look_at(&self, peer: &Arc<Peer>) -> Result<(), PackError> {
+        let _following = peer.following.lock().await;
+        let begun = Instant::now();
+        let told = peer.told();
+        let known = match peer.known() {
+            Some(known) if known.worker == told.worker => known,
+            before => match self.begin(peer, told.worker, before).await? {
+                Some(known) => known,
+                // Its heir has not written down what it inherits: nobody knows that yet.
+                None => return Ok(()),
+            },
+        };
+        let mark = match self.catch_up(peer, &known).await? {
+            Caught::Up => known.mark(),
+            Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
+            Caught::Gap => {
+                tracing::warn!(worker = %peer.name, "blobs are missing that nothing retired: its index is made anew");
+                let made = self.make(peer, known.worker).await?;
+                // What it told and has not uploaded yet is not forgotten for it.
+                let is_behind = |made: &Arc<Known>| made.at().seq < known.at().seq;
+                let Some(made) = made.filter(|made| !is_behind(made)) else { return Ok(()) };
+                peer.show(made.clone());
+                made.mark()
+            }
+        };
+        peer.no_gap();
+        let clock = mark.clock.max(known.at().clock);
+        let ahead_ms = clock.ms().saturating_sub(now_ms());
+        if u128::from(ahead_ms) > CLOCK_AHEAD_TOLD.as_millis() {
+            tracing::warn!(worker = %peer.name, ahead_ms, "another worker's clock is ahead: what is put here gets the times of its clock");
+        }
+        self.hears(clock);
+        peer.looked(begun, mark, self.settings().kept / 16);
+        Ok(())
+    }
+
+    /// The index of a worker's claim: the one that is there, or one made of what is in the bucket.
+    async fn begin(
+        &self,
+        peer: &Arc<Peer>,
+        worker: WorkerId,
+        before: Option<Arc<Known>>,
+    ) -> Result<Option<Arc<Known>>, PackError> {
+        let horizon = Horizon::read(&peer.backend).await?;
+        if !horizon.is_of(worker) {
+            return Ok(None);
+        }
+        if let Some(before) = before {
+            if bugs::planted(Bug::LossKept) {
+                return Ok(Some(before));
+            }
+            self.write_loss(peer, (before.worker, before.index()), &horizon)?;
+        } else if let Some((index, at)) = self.shelf().open(&peer.name, worker)? {
+            let known = Arc::new(Known::new(worker, self.bodies(peer, index), at)?);
+            peer.show(known.clone());
+            return Ok(Some(known));
+        } else if let Some((claim, index)) = self.shelf().earlier(&peer.name, worker)? {
+            // It was taken over while this worker did not run.
+            self.write_loss(peer, (claim, &index), &horizon)?;
+        }
+        let Some(known) = self.make(peer, worker).await? else { return Ok(None) };
+        peer.show(known.clone());
+        Ok(Some(known))
+    }
+
+    /// Makes an index of what a worker has in the bucket.
+    async fn make(
+        &self,
+        peer: &Arc<Peer>,
+        worker: WorkerId,
+    ) -> Result<Option<Arc<Known>>, PackError> {
+        let backend = &peer.backend;
+        let horizon = Horizon::read(backend).await?;
+        if !horizon.is_of(worker) {
+            return Ok(None);
+        }
+        let backups = backup::known(backend, &horizon).await?;
+        let index = self.shelf().make(&peer.name, worker)?;
+        let rebuild = Rebuild {
+            backend,
+            worker,
+            horizon: &horizon,
+            backups: &backups,
+            accept_loss: None,
+            is_own: false,
+        };
+        let at = Applied { lsn: 0, ..rebuild.run(&index).await?.applied };
+        index.set_applied(&at)?;
+        index.flush()?;
+        let known = Known::new(worker, self.bodies(peer, index), at)?;
+        Ok(Some(Arc::new(known)))
+    }
+
+    fn bodies(&self, peer: &Arc<Peer>, index: Index) -> Bodies {
+        let (index, backend) = (Arc::new(index), peer.backend.clone());
+        let (cache, ahead) = self.cache();
+        let fetcher = Arc::new(Fetcher::new(backend.clone(), index.clone(), cache, ahead));
+        let link = Arc::new(Link::new(peer.telling(), self.caller()));
+        Bodies { backend, index, fetcher, waiting: Waits::There(link) }
+    }
+
+    /// Takes the blobs of a claim that are new in the bucket, in their order.
+    async fn catch_up(&self, peer: &Peer, known: &Arc<Known>) -> Result<Caught, PackError> {
+        let after = format!("{:016x}-{:016x}-g", known.worker.0, known.at().rebuilt);
+        let mut caught = Caught::Up;
+        for (name, bytes) in peer.backend.names_after(blob::PREFIX, &after).await? {
+            let Some(name) = BlobName::parse(&name) else {
+                let name = format!("{}/{name}", blob::PREFIX);
+                return Err(PackError::damaged(name, "it is not named as a blob is"));
+            };
+            // Another directory's: its announcement says so soon.
+            if name.id.worker != known.worker {
+                break;
+            }
+            if name.id.seq != known.at().rebuilt + 1 {
+                caught = Caught::Gap;
+                break;
+            }
+            let BlobName { created_ms, footer_offset, .. } = name;
+            let row = BlobRow { created_ms, footer_offset, bytes };
+            if name.id.seq > known.at().blob {
+                take_footer(&peer.backend, known, name, &row).await?;
+            }
+            known.uploaded(name.id.seq, &row)?;
+        }
+        known.flush()?;
+        Ok(caught)
+    }
+
+    /// Takes what a worker told of itself.
+    pub(crate) async fn take_heard(
+        &self,
+        peer: &Peer,
+        known: &Arc<Known>,
+        heard: Heard,
+    ) -> Result<(), PackError> {
+        let _following = peer.following.lock().await;
+        let at = known.at();
+        let current = peer.known();
+        let is_current = current.is_some_and(|current| Arc::ptr_eq(&current, known));
+        let is_next = heard.blob() == at.blob + 1;
+        if !is_current || !is_next {
+            return Ok(());
+        }
+        match heard {
+            Heard::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
+                let (taking, name) = (known.clone(), peer.name.clone());
+                blocking::run(move || take_entries(&taking, &name, (blob, from), &bytes, is_whole))
+                    .await??;
+                self.hears(known.at().clock);
+            }
+            Heard::Uploaded { blob, row } => {
+                let id = known.blob(blob);
+                take_footer(&peer.backend, known, row.name(id), &row).await?;
+                self.hears(known.at().clock);
+            }
+            Heard::Entries { .. } | Heard::Nothing { .. } => {}
+        }
+        if known.index().unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES {
+            known.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether everything that is in the bucket was found.
+enum Caught {
+    Up,
+    /// A blob is missing: it is not listed yet, or was removed while this worker was away.
+    Gap,
+}
+
+/// Takes entries of a blob from a byte on.
+fn take_entries(
+    known: &Known,
+    name: &WorkerName,
+    (blob, from): (u64, u64),
+    bytes: &[u8],
+    is_whole: bool,
+) -> Result<(), PackError> {
+    let mut rest = bytes;
+    while let Some((entry, tail)) = next_entry(name, rest, is_whole)? {
+        rest = tail;
+        known.take(blob, &entry, from + (bytes.len() - rest.len()) as u64)?;
+    }
+    if is_whole { known.whole(blob) } else { Ok(()) }
+}
+
+/// The next of some entries; `None` at their end, or where the last of them is cut off.
+fn next_entry<'a>(
+    name: &WorkerName,
+    bytes: &'a [u8],
+    is_whole: bool,
+) -> Result<Option<(Entry, &'a [u8])>, PackError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    match postcard::take_from_bytes::<Entry>(bytes) {
+        Ok(found) => Ok(Some(found)),
+        Err(postcard::Error::DeserializeUnexpectedEnd) if !is_whole => Ok(None),
+        Err(error) => {
+            let told = format!("what worker {name} tells of itself");
+            Err(PackError::damaged(told, error.to_string()))
+        }
+    }
+}
+
+/// Takes all of a blob from its footer.
+async fn take_footer(
+    backend: &Backend,
+    known: &Arc<Known>,
+    name: BlobName,
+    row: &BlobRow,
+) -> Result<(), PackError> {
+    let path = name.path();
+    if row.footer_offset >= row.bytes {
+        return Err(PackError::damaged(path, "it is shorter than its name says"));
+    }
+    let tail: Bytes = match backend.read(&path, row.footer_offset..row.bytes).await {
+        Ok(tail) => tail,
+        Err(Unread::Missing) => return Err(PackError::Missing { blob: name.id }),
+        Err(Unread::Failed(error)) => return Err(error),
+    };
+    let (known, bytes) = (known.clone(), row.bytes);
+    blocking::run(move || {
+        let footer = FooterReader::new(&path, &tail)?;
+        if footer.trailer.id != name.id || footer.trailer.blob_bytes() != bytes {
+            return Err(PackError::damaged(&path, "it is not the blob that its name says"));
+        }
+        let heard = known.at().lsn;
+        for entry in footer {
+            known.take(name.id.seq, &entry?, heard)?;
+        }
+        known.whole(name.id.seq)
+    })
+    .await?
+}
+
+/// Whether what a mark says is past a change of that clock and number.
+pub(super) fn is_past(mark: &Mark, worker: WorkerId, seq: larder_types::OpSeq) -> bool {
+    bugs::planted(Bug::GivenUpEarly)
+        || mark.worker > worker
+        || mark.worker == worker && mark.seq >= seq
+}

@@ -1,0 +1,86 @@
+//! A start of a worker that shares its bucket: it tells the others, learns all that they have, and only then serves.
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+
+use super::announce::{Announcement, Named};
+use super::feed::{Caller, Feed, Secret};
+use super::shelf::Directory;
+use super::sweep::Sweep;
+use super::tasks::{Tasks, open_feed};
+use super::{Others, Reads, Sharing};
+use crate::backend::Backend;
+use crate::cache::Cache;
+use crate::committer::{Marks, now_ms};
+use crate::config::PackConfig;
+use crate::entry::WorkerId;
+use crate::error::PackError;
+use crate::index::Index;
+use crate::queue::Queue;
+use crate::spool::Spool;
+
+/// A worker that knows the others, and does not serve yet.
+pub(crate) struct Joined {
+    pub(crate) others: Arc<Others>,
+    listener: Option<TcpListener>,
+    secret: Secret,
+    worker: WorkerId,
+}
+
+/// What goes on while it serves.
+pub(crate) struct Shares {
+    pub(crate) others: Arc<Others>,
+    pub(crate) sweep: Arc<Mutex<Sweep>>,
+    pub(crate) tasks: Tasks,
+}
+
+impl Joined {
+    /// Joins the others over the bucket `root`, as the owner of its claim.
+    ///
+    /// # Errors
+    /// [`PackError`], also if what one of the others has cannot be read.
+    pub(crate) async fn join(
+        config: &PackConfig,
+        named: Named,
+        worker: WorkerId,
+        root: Backend,
+        cache: Option<Arc<Cache>>,
+    ) -> Result<Self, PackError> {
+        let sharing = config.sharing.clone();
+        let sharing = sharing.unwrap_or_else(|| Sharing::new(named.name.clone()));
+        sharing.check(config.grace)?;
+        let secret = Secret::of(&root).await?;
+        let (listener, address) = open_feed(&sharing).await?;
+        let Named { name, prefix } = named;
+        let me = Announcement { name, prefix, worker, address, announced_ms: now_ms() };
+        let (ahead_bytes, dir) = (config.ahead_bytes, config.dir.clone());
+        let reads = Reads { cache, ahead_bytes, dir };
+        let shelf = Box::new(Directory::of(&config.dir));
+        let caller = Caller { secret: Some(secret.clone()) };
+        let others = Others::new(me, root, sharing, shelf, reads, caller);
+        others.announce().await?;
+        others.look().await?;
+        Ok(Self { others: Arc::new(others), listener, secret, worker })
+    }
+
+    /// Begins what goes on while the worker serves.
+    pub(crate) fn start(
+        self,
+        index: &Arc<Index>,
+        spool: &Arc<Spool>,
+        queue: &Arc<Queue>,
+        marks: &Arc<Marks>,
+    ) -> Shares {
+        let Self { others, listener, secret, worker } = self;
+        let feed = listener.map(|listener| {
+            let feed = Feed::new(worker, secret, spool.clone(), index.clone());
+            (listener, Arc::new(feed))
+        });
+        let sweep = Sweep::new(others.clone(), index.clone(), queue.clone(), marks.clone());
+        let sweep = Arc::new(Mutex::new(sweep));
+        let tasks = Tasks::start(others.clone(), feed, sweep.clone());
+        Shares { others, sweep, tasks }
+    }
+}

@@ -1,0 +1,61 @@
+//! What is lost with a worker's directory, as far as others had heard of it: what it told them and never uploaded.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+
+use larder_types::codec::decode;
+use larder_types::rows::parse_keyed;
+
+use super::peer::Peer;
+use super::{Others, hidden};
+use crate::entry::WorkerId;
+use crate::error::PackError;
+use crate::horizon::Horizon;
+use crate::index::Index;
+use crate::rows::PackedVersion;
+
+impl Others {
+    /// Another directory has taken a worker over: writes down what the one before told and its heir does not have, in
+    /// `lost-NAME.txt` of this worker's directory.
+    pub(super) fn write_loss(
+        &self,
+        peer: &Peer,
+        (before, index): (WorkerId, &Index),
+        horizon: &Horizon,
+    ) -> Result<(), PackError> {
+        let last = horizon.last(before).unwrap_or(0);
+        let lost = index.standing()?.into_iter();
+        let lost = lost.filter(|(id, _)| id.worker == before && id.seq > last);
+        let Some(first) = lost.map(|(_, content)| content.first).min() else { return Ok(()) };
+        let mut lines = Vec::new();
+        index.visit(b"V", &mut |row, value| {
+            let version = decode::<PackedVersion>("a version's row", value)?;
+            let is_lost = version.op.view.0 == before.0 && version.op.seq >= first;
+            if is_lost
+                && let Some((bucket, key, _)) = parse_keyed(row)
+                && let Some(record) = index.bucket_by_id(bucket)
+            {
+                let (ms, size) = (version.metax.clock.ms(), version.metax.size);
+                let (key, name) = (key.as_str(), record.name.as_str());
+                lines.push(match (hidden::is_hidden(&record.name), record.location) {
+                    (false, _) => format!("lost {name}/{key}: {size} bytes, put at {ms}"),
+                    (true, Some(of)) => format!("lost the deletion of {of}/{key}, of {ms}"),
+                    (true, None) => format!("lost bucket {key}, made at {ms}"),
+                });
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let name = &peer.name;
+        tracing::error!(worker = %name, lost = lines.len(), "a worker was taken over; what it told and had not uploaded is lost");
+        if self.reads.dir.as_os_str().is_empty() {
+            return Ok(());
+        }
+        let path = self.reads.dir.join(format!("lost-{name}.txt"));
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
+        writeln!(file, "worker {name} ({}) was taken over by {}", before, peer.told().worker)?;
+        for line in lines {
+            writeln!(file, "{line}")?;
+        }
+        Ok(file.sync_all()?)
+    }
+}

@@ -1,0 +1,258 @@
+//! Several workers over one bucket: each is a whole packed store of its own, in a place of its own of the bucket, and
+//! shows what all of them have.
+//!
+//! ```text
+//!  face ──▶ Packer ──▶ newest of: own index, peer a's, peer b's …     by clock, then worker: the last put or delete counts
+//!              │                            ▲          ▲
+//!     changes  ▼                            │ follow   │
+//!        own log, spool, blobs      footers in the bucket; before that, the worker itself (feed/)
+//! ```
+//!
+//! A worker changes nothing but its own: a put of a key that another has is a newer version here, a delete is a *grave*,
+//! an empty object in a bucket for them ([`hidden`]). What became older than either is given up by its own worker
+//! (`sweep.rs`), which is how its bytes come free. Why so: ADR 25.
+//!
+//! # Invariants
+//!
+//! 1. Nobody writes, removes or repacks what lies in another worker's place. A name's place has one owner at a time
+//!    ([`crate::identity`]).
+//! 2. Of a key, the version or grave with the greatest (clock, worker) counts, at every worker. A worker's clock is past
+//!    all that it knows: what is put or deleted knowing of a version is newer.
+//! 3. What counts less goes only after what counts more has been in the bucket for [`Sharing::kept`]. A worker that has
+//!    not seen the bucket for [`Sharing::unseen_max`] answers nobody. So nobody sees the one gone and not the other.
+//! 4. A grave goes only when no worker has, or can come to have, an older version.
+//! 5. A body that is only in another worker's spool comes from there or not at all: never an older version in its place.
+
+pub(crate) mod announce;
+mod buckets;
+pub(crate) mod feed;
+mod follow;
+pub(crate) mod hidden;
+mod joining;
+mod list;
+mod loss;
+mod name;
+mod objects;
+mod peer;
+mod sharing;
+pub(crate) mod shelf;
+mod status;
+pub(crate) mod sweep;
+mod tasks;
+pub(crate) mod view;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_objects::ObjectError;
+use larder_types::HybridClock;
+use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
+
+use crate::backend::Backend;
+use crate::bugs::{self, Bug};
+use crate::cache::Cache;
+use crate::entry::WorkerId;
+use crate::error::PackError;
+use crate::plan::unavailable;
+
+pub(crate) use announce::{name, refuse_shared};
+pub(crate) use feed::{Held, Link};
+pub(crate) use joining::{Joined, Shares};
+pub use name::WorkerName;
+pub(crate) use name::base;
+pub use sharing::Sharing;
+pub use status::{OtherStatus, WorkersStatus};
+
+use announce::Announcement;
+use feed::Caller;
+use peer::{Known, Peer};
+use shelf::Shelf;
+
+/// The other workers of a bucket.
+pub(crate) struct Others {
+    /// Who this worker is.
+    me: Announcement,
+    /// The whole bucket.
+    root: Backend,
+    settings: Sharing,
+    shelf: Box<dyn Shelf>,
+    reads: Reads,
+    caller: Arc<Caller>,
+    peers: RwLock<BTreeMap<WorkerName, Arc<Peer>>>,
+    /// The greatest clock that was heard of.
+    clock: AtomicU64,
+    /// When the last look at who shares the bucket began.
+    listed: Mutex<Instant>,
+    /// Another directory has this worker's name by now.
+    superseded: AtomicBool,
+    /// When it was last written down how everything stands.
+    told: Mutex<Option<Instant>>,
+}
+
+/// What reads of others' objects share with those of own ones.
+pub(crate) struct Reads {
+    pub(crate) cache: Option<Arc<Cache>>,
+    pub(crate) ahead_bytes: u64,
+    /// Where losses are written down.
+    pub(crate) dir: PathBuf,
+}
+
+impl Others {
+    pub(crate) fn new(
+        me: Announcement,
+        root: Backend,
+        settings: Sharing,
+        shelf: Box<dyn Shelf>,
+        reads: Reads,
+        caller: Caller,
+    ) -> Self {
+        Self {
+            me,
+            root,
+            settings,
+            shelf,
+            reads,
+            caller: Arc::new(caller),
+            peers: RwLock::default(),
+            clock: AtomicU64::new(0),
+            listed: Mutex::new(Instant::now()),
+            superseded: AtomicBool::new(false),
+            told: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &WorkerName {
+        &self.me.name
+    }
+
+    pub(crate) fn settings(&self) -> &Sharing {
+        &self.settings
+    }
+
+    fn shelf(&self) -> &dyn Shelf {
+        &*self.shelf
+    }
+
+    fn cache(&self) -> (Option<Arc<Cache>>, u64) {
+        (self.reads.cache.clone(), self.reads.ahead_bytes)
+    }
+
+    fn caller(&self) -> Arc<Caller> {
+        self.caller.clone()
+    }
+
+    /// All of them, by name.
+    pub(crate) fn peers(&self) -> Vec<Arc<Peer>> {
+        self.peers.read().values().cloned().collect()
+    }
+
+    /// What is known of each.
+    pub(crate) fn known(&self) -> Vec<Arc<Known>> {
+        self.peers.read().values().filter_map(|peer| peer.known()).collect()
+    }
+
+    /// The greatest clock that was heard of.
+    pub(crate) fn clock(&self) -> HybridClock {
+        match bugs::planted(Bug::ClockNotFollowed) {
+            true => HybridClock(0),
+            false => HybridClock(self.clock.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn hears(&self, clock: HybridClock) {
+        self.clock.fetch_max(clock.0, Ordering::Relaxed);
+    }
+
+    /// Tells the others where this worker is, and looks for a worker that does not know of them.
+    pub(crate) async fn announce(&self) -> Result<(), PackError> {
+        self.me.write(&self.root).await?;
+        let all = announce::all(&self.root).await?;
+        let is_at_root = all.iter().any(|told| told.prefix.is_empty());
+        if !is_at_root && crate::identity::is_claimed(&self.root).await? {
+            return Err(PackError::Config {
+                what: "a worker with a name",
+                found: format!("{}, over the bucket of a worker without", self.me.name),
+                remedy: "--worker NAME with that worker's directory first".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Looks in the bucket for what the others changed. One that cannot be looked at does not keep it from the rest.
+    ///
+    /// # Errors
+    /// The first that there was.
+    pub(crate) async fn look(&self) -> Result<(), PackError> {
+        let begun = Instant::now();
+        let all = announce::all(&self.root).await?;
+        for told in all {
+            if told.name == self.me.name {
+                if told.worker > self.me.worker {
+                    self.superseded.store(true, Ordering::Relaxed);
+                }
+                continue;
+            }
+            let mut peers = self.peers.write();
+            match peers.get(&told.name) {
+                Some(peer) => peer.tells(told),
+                None => {
+                    tracing::info!(worker = %told.name, "another worker shares the bucket");
+                    let peer = Arc::new(Peer::new(told, &self.root));
+                    peers.insert(peer.name.clone(), peer);
+                }
+            }
+        }
+        *self.listed.lock() = begun;
+        let mut first = None;
+        for peer in self.peers() {
+            if let Err(error) = self.look_at(&peer).await {
+                let unseen = peer.unseen();
+                tracing::warn!(worker = %peer.name, %error, ?unseen, "another worker's blobs could not be read; it is tried again");
+                first.get_or_insert(error);
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Makes durable what is known of them. What is not is learned again, but for what a lost worker told alone.
+    pub(crate) fn flush(&self) {
+        for known in self.known() {
+            if let Err(error) = known.flush() {
+                tracing::warn!(%error, "the index of another worker was not made durable");
+            }
+        }
+    }
+
+    /// How long ago the last look began that found everything of all.
+    pub(crate) fn unseen(&self) -> Duration {
+        let listed = self.listed.lock().elapsed();
+        self.peers().iter().map(|peer| peer.unseen()).max().unwrap_or_default().max(listed)
+    }
+
+    /// Refuses to answer from what may be too old.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`].
+    pub(crate) fn fresh(&self) -> Result<(), ObjectError> {
+        if self.superseded.load(Ordering::Relaxed) {
+            return Err(unavailable("another directory has taken this worker over"));
+        }
+        let unseen = self.unseen();
+        if unseen <= self.settings.unseen_max && self.peers().iter().all(|p| p.known().is_some()) {
+            return Ok(());
+        }
+        Err(unavailable(&format!(
+            "what other workers changed in the last {} s could not be looked at",
+            unseen.as_secs()
+        )))
+    }
+
+    /// Whether a change is one of this worker, or of one that it took over.
+    fn is_own(&self, worker: WorkerId) -> bool {
+        worker.line() == self.me.worker.line()
+    }
+}

@@ -1,0 +1,269 @@
+//! Another worker as this one knows it: an index of all its changes that were heard of, and how far that is.
+//!
+//! # Invariants
+//!
+//! 1. The index of another worker has a prefix of its changes, in their order, as its own index has them.
+//! 2. How far it is changes with the index, in one batch: a process that is killed goes on where the index is.
+//! 3. An index is made anew when the worker's numbers have a gap that does not close, and when another directory has
+//!    taken it over: what was heard and never uploaded is in none of the new index, and is written down first.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use larder_types::{HybridClock, OpSeq};
+use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
+
+use super::announce::Announcement;
+use super::name::WorkerName;
+use crate::backend::Backend;
+use crate::entry::{BlobId, Change, Entry, WorkerId};
+use crate::error::PackError;
+use crate::index::Index;
+use crate::limits::MARKS_MAX;
+use crate::read::Bodies;
+use crate::rows::{Applied, BlobRow};
+
+/// Another worker.
+pub(crate) struct Peer {
+    pub(crate) name: WorkerName,
+    /// Where its things lie.
+    pub(crate) backend: Backend,
+    known: RwLock<Option<Arc<Known>>>,
+    told: Arc<Mutex<Announcement>>,
+    pace: Mutex<Pace>,
+    gaps: AtomicU32,
+    /// Held by whoever changes the index.
+    pub(super) following: tokio::sync::Mutex<()>,
+}
+
+/// What is known of a worker since the same claim.
+pub(crate) struct Known {
+    pub(crate) worker: WorkerId,
+    pub(crate) bodies: Arc<Bodies>,
+    /// How far its index is. `blob` is the last blob of which everything is known, `lsn` how many bytes of the entries of
+    /// the next one are, and `rebuilt` the last blob that is known to be in the bucket.
+    pub(super) at: Mutex<Applied>,
+    /// The last change that is known to be in the bucket.
+    uploaded: Mutex<Mark>,
+}
+
+/// When it was heard, and what was in the bucket then.
+struct Pace {
+    /// When the last look at the bucket began that found everything.
+    looked: Instant,
+    /// When it answered last itself.
+    heard: Option<Instant>,
+    /// Entries that it had beyond what is known here, when it answered last.
+    behind_bytes: u64,
+    /// What was in the bucket, and since when that is known; oldest first.
+    marks: VecDeque<(Instant, Mark)>,
+}
+
+/// Through which change everything is in the bucket.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) worker: WorkerId,
+    pub(crate) seq: OpSeq,
+    pub(crate) clock: HybridClock,
+}
+
+impl Peer {
+    pub(crate) fn new(told: Announcement, root: &Backend) -> Self {
+        let pace =
+            Pace { looked: Instant::now(), heard: None, behind_bytes: 0, marks: VecDeque::new() };
+        Self {
+            name: told.name.clone(),
+            backend: root.below(&told.prefix),
+            known: RwLock::new(None),
+            told: Arc::new(Mutex::new(told)),
+            gaps: AtomicU32::new(0),
+            pace: Mutex::new(pace),
+            following: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// What is known of it; `None` until it was looked at.
+    pub(crate) fn known(&self) -> Option<Arc<Known>> {
+        self.known.read().clone()
+    }
+
+    pub(super) fn show(&self, known: Arc<Known>) {
+        *self.known.write() = Some(known);
+    }
+
+    /// What it told last of itself.
+    pub(crate) fn told(&self) -> Announcement {
+        self.told.lock().clone()
+    }
+
+    /// The same for whoever goes on asking it.
+    pub(super) fn telling(&self) -> Arc<Mutex<Announcement>> {
+        self.told.clone()
+    }
+
+    /// It tells something new. What one that was superseded says comes too late.
+    pub(super) fn tells(&self, told: Announcement) {
+        let mut last = self.told.lock();
+        if told.worker >= last.worker {
+            *last = told;
+        }
+    }
+
+    /// How many looks in a row found that a blob is missing, with this one.
+    pub(super) fn count_gap(&self) -> u32 {
+        self.gaps.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn no_gap(&self) {
+        self.gaps.store(0, Ordering::Relaxed);
+    }
+
+    /// Everything that was in the bucket at `begun` is known.
+    pub(super) fn looked(&self, begun: Instant, mark: Mark, spacing: Duration) {
+        let mut pace = self.pace.lock();
+        pace.looked = begun;
+        let is_due = pace.marks.back().is_none_or(|(at, last)| {
+            *last != mark && begun.duration_since(*at) >= spacing || last.worker != mark.worker
+        });
+        if is_due {
+            pace.marks.push_back((begun, mark));
+        }
+        while pace.marks.len() > MARKS_MAX {
+            pace.marks.pop_front();
+        }
+    }
+
+    /// What has been in the bucket for as long as `age`, as far as is known.
+    pub(crate) fn aged(&self, age: Duration) -> Mark {
+        let pace = self.pace.lock();
+        let old = pace.marks.iter().rev().find(|(at, _)| at.elapsed() >= age);
+        old.map_or_else(Mark::default, |(_, mark)| *mark)
+    }
+
+    /// How long ago the last look began that found everything.
+    pub(crate) fn unseen(&self) -> Duration {
+        self.pace.lock().looked.elapsed()
+    }
+
+    /// How long ago it answered itself; `None` if it never did.
+    pub(crate) fn unheard(&self) -> Option<Duration> {
+        self.pace.lock().heard.map(|heard| heard.elapsed())
+    }
+
+    pub(super) fn answered(&self, behind_bytes: u64) {
+        let mut pace = self.pace.lock();
+        pace.heard = Some(Instant::now());
+        pace.behind_bytes = behind_bytes;
+    }
+
+    /// Bytes of changes that it had and this worker did not, when it answered last.
+    pub(crate) fn behind_bytes(&self) -> u64 {
+        self.pace.lock().behind_bytes
+    }
+}
+
+impl Known {
+    pub(super) fn new(worker: WorkerId, bodies: Bodies, at: Applied) -> Result<Self, PackError> {
+        let last = BlobId { worker, seq: at.rebuilt };
+        let content = bodies.index.blob_content(last)?;
+        let mark = match content {
+            // Of an index just made everything is in the bucket.
+            _ if at.lsn == 0 && at.blob == at.rebuilt => {
+                Mark { worker, seq: at.seq, clock: at.clock }
+            }
+            Some(content) => Mark { worker, seq: content.last, clock: content.clock },
+            None => Mark { worker, ..Mark::default() },
+        };
+        Ok(Self {
+            worker,
+            bodies: Arc::new(bodies),
+            at: Mutex::new(at),
+            uploaded: Mutex::new(mark),
+        })
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.bodies.index
+    }
+
+    /// How far its index is.
+    pub(crate) fn at(&self) -> Applied {
+        *self.at.lock()
+    }
+
+    /// The last change that is known to be in the bucket.
+    pub(crate) fn mark(&self) -> Mark {
+        *self.uploaded.lock()
+    }
+
+    /// Takes a change of its blob `seq`; one that is known already does nothing. `heard` is how many bytes of the
+    /// blob's entries are known then.
+    pub(super) fn take(&self, seq: u64, entry: &Entry, heard: u64) -> Result<(), PackError> {
+        let mut at = self.at();
+        if entry.seq <= at.seq {
+            return Ok(());
+        }
+        at.seq = entry.seq;
+        at.clock = at.clock.max(entry.clock);
+        at.lsn = heard;
+        let index = self.index();
+        index.apply(self.blob(seq), entry, Some(&at))?;
+        *self.at.lock() = at;
+        if let Change::Retired { run, .. } = &entry.change {
+            // Only the owner needs to know of them until they are gone.
+            let retired = index.retired()?.into_iter().map(|(id, _)| id);
+            for id in retired.filter(|id| run.has(*id)) {
+                index.forget_blob(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything of its blob `seq` is known.
+    pub(super) fn whole(&self, seq: u64) -> Result<(), PackError> {
+        self.step(|at| (at.blob, at.lsn) = (at.blob.max(seq), 0))
+    }
+
+    /// Its blob `seq`, of which everything is known, is in the bucket.
+    pub(super) fn uploaded(&self, seq: u64, row: &BlobRow) -> Result<(), PackError> {
+        let mut at = self.at();
+        assert!(seq <= at.blob, "a blob is shown once all of it is known");
+        at.rebuilt = at.rebuilt.max(seq);
+        match self.index().blob_content(self.blob(seq))? {
+            Some(content) => {
+                self.index().add_blob(self.blob(seq), row, Some(&at))?;
+                let mut mark = self.uploaded.lock();
+                (mark.seq, mark.clock) =
+                    (mark.seq.max(content.last), mark.clock.max(content.clock));
+            }
+            // Retired by a change that was heard before.
+            None => self.index().set_applied(&at)?,
+        }
+        *self.at.lock() = at;
+        Ok(())
+    }
+
+    fn step(&self, change: impl FnOnce(&mut Applied)) -> Result<(), PackError> {
+        let mut at = self.at();
+        change(&mut at);
+        self.index().set_applied(&at)?;
+        *self.at.lock() = at;
+        Ok(())
+    }
+
+    /// Makes durable what was taken.
+    pub(super) fn flush(&self) -> Result<(), PackError> {
+        if self.index().unflushed_bytes() > 0 {
+            self.index().flush()?;
+            while self.index().maintain()? == larder_kv::Progress::Worked {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn blob(&self, seq: u64) -> BlobId {
+        BlobId { worker: self.worker, seq }
+    }
+}

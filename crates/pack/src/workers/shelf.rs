@@ -1,0 +1,116 @@
+//! Where the indexes of other workers lie: `peers/NAME/CLAIM-NUMBER` in the directory.
+//!
+//! # Invariant
+//!
+//! The index of a worker that is used is the one of its claim with the greatest number that is whole. Others are removed
+//! when it is opened: until then what they know beyond it was not written down.
+
+use std::path::{Path, PathBuf};
+
+use larder_kv::LsmKv;
+
+use super::name::WorkerName;
+use crate::entry::WorkerId;
+use crate::error::PackError;
+use crate::index::Index;
+use crate::limits::PEER_INDEX_CACHE_BYTES;
+use crate::rows::Applied;
+
+/// Directory of all of them.
+const DIR: &str = "peers";
+
+/// Where indexes come from: a directory, or the memory of a simulation.
+pub(crate) trait Shelf: Send + Sync {
+    /// The index of a claim that is whole, if there is one. What else there is of the worker goes.
+    fn open(
+        &self,
+        name: &WorkerName,
+        worker: WorkerId,
+    ) -> Result<Option<(Index, Applied)>, PackError>;
+
+    /// The index of an earlier claim, if there is one that is whole.
+    fn earlier(
+        &self,
+        name: &WorkerName,
+        worker: WorkerId,
+    ) -> Result<Option<(WorkerId, Index)>, PackError>;
+
+    /// An empty one in its place, which counts once it says how far it is.
+    fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Index, PackError>;
+}
+
+/// Those of a directory.
+pub(crate) struct Directory(PathBuf);
+
+impl Directory {
+    pub(crate) fn of(dir: &Path) -> Self {
+        Self(dir.join(DIR))
+    }
+
+    /// Claims and numbers of all indexes of a worker, in their order.
+    fn list(&self, name: &WorkerName) -> Result<Vec<(WorkerId, u64)>, PackError> {
+        let dir = self.0.join(name.as_str());
+        std::fs::create_dir_all(&dir)?;
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&dir)? {
+            let file = entry?.file_name();
+            let parsed = file.to_str().and_then(|file| {
+                let (claim, number) = file.split_once('-')?;
+                let claim = u64::from_str_radix(claim, 16).ok()?;
+                Some((WorkerId(claim), number.parse().ok()?))
+            });
+            let unknown = || PackError::damaged(dir.display().to_string(), "it has a strange file");
+            found.push(parsed.ok_or_else(unknown)?);
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    fn path(&self, name: &WorkerName, worker: WorkerId, number: u64) -> PathBuf {
+        self.0.join(name.as_str()).join(format!("{:016x}-{number}", worker.0))
+    }
+}
+
+impl Shelf for Directory {
+    fn open(
+        &self,
+        name: &WorkerName,
+        worker: WorkerId,
+    ) -> Result<Option<(Index, Applied)>, PackError> {
+        let all = self.list(name)?;
+        for (claim, number) in all.iter().rev().filter(|(claim, _)| *claim == worker) {
+            if let (index, Some(applied)) = open(&self.path(name, *claim, *number))? {
+                for (other, of) in all.iter().filter(|at| **at != (*claim, *number)) {
+                    std::fs::remove_dir_all(self.path(name, *other, *of))?;
+                }
+                return Ok(Some((index, applied)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn earlier(
+        &self,
+        name: &WorkerName,
+        worker: WorkerId,
+    ) -> Result<Option<(WorkerId, Index)>, PackError> {
+        let all = self.list(name)?.into_iter().rev();
+        for (claim, number) in all.filter(|(claim, _)| *claim < worker) {
+            if let (index, Some(_)) = open(&self.path(name, claim, number))? {
+                return Ok(Some((claim, index)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Index, PackError> {
+        let all = self.list(name)?;
+        let last = all.into_iter().rfind(|(claim, _)| *claim == worker);
+        let number = last.map_or(1, |(_, number)| number + 1);
+        Ok(open(&self.path(name, worker, number))?.0)
+    }
+}
+
+fn open(path: &Path) -> Result<(Index, Option<Applied>), PackError> {
+    Index::over(Box::new(LsmKv::open(path, PEER_INDEX_CACHE_BYTES)?))
+}
