@@ -62,12 +62,21 @@ impl RoleMetrics for MetaMetrics {
             ),
             ("rebuild_bytes", "Bytes of copies made", rebuild.bytes() as f64),
             (
+                "narrow_grants",
+                "Puts granted on most replicas of a volume while others were away",
+                self.narrow_grants() as f64,
+            ),
+            (
                 "rebuild_failed_copies",
                 "Copies that could not be made, and are tried again",
                 rebuild.failed() as f64,
             ),
         ]);
         counters
+    }
+
+    fn narrow_grants(&self) -> u64 {
+        self.meta.pg_ids().into_iter().map(|pg| self.meta.gauges(pg).grants_on_most).sum()
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
