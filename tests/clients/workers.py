@@ -5,8 +5,7 @@ Each key belongs to one writer, which puts and deletes it through any worker, on
 must be there: what was acknowledged last, or what was in doubt. Of what the lost worker acknowledged in its last seconds, that or
 what was before. In the end all workers list the same keys, each once, and give the same bytes.
 
-Takes about a minute. Wants a program that may be a debug build (`lc build -p larder` of the project's developers, or
-`cargo build`): --binary target/debug/larder.
+Takes about a minute, also with a debug build: --binary target/debug/larder.
 
     python3 tests/clients/workers.py [--seconds 8] [--seed N] [--binary PATH]
 """
