@@ -24,6 +24,8 @@ impl RoleMetrics for MetaMetrics {
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let narrow = |pg| self.meta.gauges(pg).grants_on_most;
+        let narrow: u64 = self.meta.pg_ids().into_iter().map(narrow).sum();
         let (log, rebuild) = (self.meta.log_counters(), self.meta.rebuild());
         let adoptions = self.meta.adoptions();
         let of = |had: &dyn Fn(usize) -> bool| -> f64 {
@@ -64,7 +66,7 @@ impl RoleMetrics for MetaMetrics {
             (
                 "narrow_grants",
                 "Puts granted on most replicas of a volume while others were away",
-                self.narrow_grants() as f64,
+                narrow as f64,
             ),
             (
                 "rebuild_failed_copies",
@@ -73,10 +75,6 @@ impl RoleMetrics for MetaMetrics {
             ),
         ]);
         counters
-    }
-
-    fn narrow_grants(&self) -> u64 {
-        self.meta.pg_ids().into_iter().map(|pg| self.meta.gauges(pg).grants_on_most).sum()
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {

@@ -352,8 +352,10 @@ impl Pg {
         if self.space.as_ref().is_some_and(VolumeGroup::regains) {
             return;
         }
+        // What has most replicas of a volume within reach has space, for puts that do not want more.
+        let why = if self.has_most() { Refusal::TooFewCopies } else { Refusal::Full };
         for (token, call) in std::mem::take(&mut self.starved) {
-            self.refuse_for_good(token, &call, Refusal::Full, out);
+            self.refuse_for_good(token, &call, why, out);
         }
     }
 

@@ -1,10 +1,10 @@
 //! Replicas that have no room, or are out of reach for a while.
 
 use larder_protocol::limits::{LV_REOPEN_MS, NARROW_MS};
-use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Effect, Event, LvInfo};
-use larder_types::{Body, BootId, Holders, LvId, OpSeq};
+use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Effect, Event, LvInfo, Refusal};
+use larder_types::{Body, BootId, Condition, Holders, LvId, OpSeq};
 
-use crate::support::{LV, Member, info, key};
+use crate::support::{LV, Member, data, info, key, put};
 
 #[test]
 fn a_put_goes_to_another_volume_when_a_disk_has_no_room() {
@@ -119,6 +119,14 @@ fn while_one_of_three_replicas_is_away_puts_go_to_the_others_and_it_gets_copies_
     member.granted(token);
     assert!(!member.effects.contains(&Effect::NeedLv), "it was just asked for");
     assert_eq!(member.pg.gauges().grants_on_most, 3);
+    let Call::Put(mut wants_all) = put(member.request(), "all", data(1), Condition::Always) else {
+        panic!()
+    };
+    wants_all.enough = 3;
+    let token = member.call(Call::Put(wants_all));
+    assert!(member.effects.contains(&Effect::NeedLv), "another may have as many");
+    member.step(Event::PoolEmpty);
+    assert_eq!(member.refusal(token), Refusal::TooFewCopies);
     member.now_ms += LV_REOPEN_MS;
     member.effects.clear();
     member.step(Event::Tick);
