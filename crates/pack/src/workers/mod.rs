@@ -85,8 +85,8 @@ pub(crate) struct Others {
     peers: RwLock<BTreeMap<WorkerName, Arc<Peer>>>,
     /// The greatest clock that was heard of.
     clock: AtomicU64,
-    /// When the last look at who shares the bucket began.
-    listed: Mutex<Instant>,
+    /// When the last look at who shares the bucket began; `None` before the first.
+    listed: Mutex<Option<Instant>>,
     /// Another directory has this worker's name by now.
     superseded: AtomicBool,
     /// When it was last written down how everything stands.
@@ -119,7 +119,7 @@ impl Others {
             caller: Arc::new(caller),
             peers: RwLock::default(),
             clock: AtomicU64::new(0),
-            listed: Mutex::new(Instant::now()),
+            listed: Mutex::new(None),
             superseded: AtomicBool::new(false),
             told: Mutex::new(None),
         }
@@ -189,6 +189,7 @@ impl Others {
     pub(crate) async fn look(&self) -> Result<(), PackError> {
         let begun = Instant::now();
         let all = announce::all(&self.root).await?;
+        let before = *self.listed.lock();
         for told in all {
             if told.name == self.me.name {
                 if told.worker > self.me.worker {
@@ -201,12 +202,12 @@ impl Others {
                 Some(peer) => peer.tells(told),
                 None => {
                     tracing::info!(worker = %told.name, "another worker shares the bucket");
-                    let peer = Arc::new(Peer::new(told, &self.root));
+                    let peer = Arc::new(Peer::new(told, &self.root, before));
                     peers.insert(peer.name.clone(), peer);
                 }
             }
         }
-        *self.listed.lock() = begun;
+        *self.listed.lock() = Some(begun);
         let mut first = None;
         for peer in self.peers() {
             if let Err(error) = self.look_at(&peer).await {
@@ -229,7 +230,7 @@ impl Others {
 
     /// How long ago the last look began that found everything of all.
     pub(crate) fn unseen(&self) -> Duration {
-        let listed = self.listed.lock().elapsed();
+        let listed = self.listed.lock().map_or(Duration::MAX, |listed| listed.elapsed());
         self.peers().iter().map(|peer| peer.unseen()).max().unwrap_or_default().max(listed)
     }
 
@@ -242,13 +243,11 @@ impl Others {
             return Err(unavailable("another directory has taken this worker over"));
         }
         let unseen = self.unseen();
-        if unseen <= self.settings.unseen_max && self.peers().iter().all(|p| p.known().is_some()) {
+        if unseen <= self.settings.unseen_max {
             return Ok(());
         }
-        Err(unavailable(&format!(
-            "what other workers changed in the last {} s could not be looked at",
-            unseen.as_secs()
-        )))
+        let max = self.settings.unseen_max;
+        Err(unavailable(&format!("what other workers changed was not looked at for {max:?}")))
     }
 
     /// Whether a change is one of this worker, or of one that it took over.

@@ -52,8 +52,8 @@ pub(crate) struct Known {
 
 /// When it was heard, and what was in the bucket then.
 struct Pace {
-    /// When the last look at the bucket began that found everything.
-    looked: Instant,
+    /// When the last look at the bucket began that found everything; `None` before the first.
+    looked: Option<Instant>,
     /// When it answered last itself.
     heard: Option<Instant>,
     /// Entries that it had beyond what is known here, when it answered last.
@@ -71,9 +71,10 @@ pub(crate) struct Mark {
 }
 
 impl Peer {
-    pub(crate) fn new(told: Announcement, root: &Backend) -> Self {
-        let pace =
-            Pace { looked: Instant::now(), heard: None, behind_bytes: 0, marks: VecDeque::new() };
+    /// `absent` is when the bucket was last seen without it, if it was.
+    pub(crate) fn new(told: Announcement, root: &Backend, absent: Option<Instant>) -> Self {
+        let marks = VecDeque::new();
+        let pace = Pace { looked: absent, heard: None, behind_bytes: 0, marks };
         Self {
             name: told.name.clone(),
             backend: root.below(&told.prefix),
@@ -124,7 +125,7 @@ impl Peer {
     /// Everything that was in the bucket at `begun` is known.
     pub(super) fn looked(&self, begun: Instant, mark: Mark, spacing: Duration) {
         let mut pace = self.pace.lock();
-        pace.looked = begun;
+        pace.looked = Some(begun);
         let is_due = pace.marks.back().is_none_or(|(at, last)| {
             *last != mark && begun.duration_since(*at) >= spacing || last.worker != mark.worker
         });
@@ -143,9 +144,9 @@ impl Peer {
         old.map_or_else(Mark::default, |(_, mark)| *mark)
     }
 
-    /// How long ago the last look began that found everything.
+    /// How long ago the last look began that found everything; longer than ever if none did.
     pub(crate) fn unseen(&self) -> Duration {
-        self.pace.lock().looked.elapsed()
+        self.pace.lock().looked.map_or(Duration::MAX, |looked| looked.elapsed())
     }
 
     /// How long ago it answered itself; `None` if it never did.

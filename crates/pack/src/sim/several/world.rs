@@ -14,7 +14,7 @@ use larder_types::rows::parse_keyed;
 use larder_types::{Attributes, BucketName, Condition, ETag, HybridClock, ObjectKey};
 use tokio::sync::oneshot;
 
-use super::machine::Machine;
+use super::machine::{KEPT, Machine};
 use crate::blob::BlobName;
 use crate::entry::{BlobId, Content, Within, WorkerId};
 use crate::index::Index;
@@ -37,10 +37,17 @@ const MACHINES: u64 = 3;
 const KEYS: u64 = 5;
 /// Steps of what goes on by itself that follow each other at a time.
 const POLLS: u64 = 8;
+/// Steps for which a list may not show what is there.
+const LATE_STEPS_MAX: u64 = 60;
 /// Rounds of all machines after which nothing is left to do.
 const ROUNDS_MAX: u64 = 120;
 /// Time from step to step.
 const STEP: Duration = Duration::from_secs(5);
+
+const _: () = assert!(
+    LATE_STEPS_MAX * STEP.as_secs() < KEPT.as_secs() - KEPT.as_secs() / 3,
+    "a list shows what is there before what it replaced may go"
+);
 
 /// What decides which counts: clock and worker.
 type Rank = (HybridClock, WorkerId);
@@ -122,7 +129,11 @@ impl World {
     }
 
     pub(super) async fn run(&mut self, steps: u64) {
-        for _ in 0..steps {
+        for step in 0..steps {
+            // Later than a worker may be without having seen the bucket no list may be.
+            if step % LATE_STEPS_MAX == 0 {
+                self.store.catch_up();
+            }
             let at = self.rng.below(MACHINES) as usize;
             self.at(at);
             self.step(at).await;
@@ -354,8 +365,14 @@ impl World {
             let before = self.shown[at].get(&key).copied();
             let name = &self.machines[at].name;
             let Some(item) = newest else {
+                // It may have been deleted, and the grave not be needed any more, while this worker answered nobody.
+                let is_deleted = |shown: Shown| {
+                    let history = self.history.get(&key).into_iter().flatten();
+                    let mut later = history.filter(|told| told.rank > shown.rank && !told.is_lost);
+                    shown.is_grave || later.any(|told| told.value.is_none())
+                };
                 assert!(
-                    before.is_none_or(|shown| shown.is_grave),
+                    before.is_none_or(is_deleted),
                     "{name} shows {key} no longer, as {before:?}"
                 );
                 continue;
@@ -409,6 +426,9 @@ impl World {
                 self.at(at);
                 self.rest(at).await;
             }
+            if round > 5 {
+                self.check_lost();
+            }
             left = self.left();
             if left == self.expected() && round > 3 {
                 break;
@@ -419,6 +439,20 @@ impl World {
             self.check(at);
             self.compare(at).await;
             check_counts(&self.process(at).index);
+        }
+    }
+
+    /// Nobody shows what was lost once everybody has looked.
+    fn check_lost(&self) {
+        for at in 0..self.machines.len() {
+            for (key, history) in &self.history {
+                let newest = self.items(at, key).into_iter().max_by_key(Item::rank);
+                let Some(now) = newest.map(|item| told(&item.version, item.is_grave)) else {
+                    continue;
+                };
+                let is_lost = history.iter().any(|told| told.rank == now.rank && told.is_lost);
+                assert!(!is_lost, "{} shows {key} on, which is lost", self.machines[at].name);
+            }
         }
     }
 
