@@ -180,9 +180,9 @@ def main():
         try:
             compact(arguments, pathlib.Path(folder))
         except Failed as failure:
-            print(f"FAILED: {failure}")
+            print(f"FAIL compact: {failure}\n0 passed, 1 failed")
             return 1
-    print("compacted, and nothing lost")
+    print("compact: compacted, and nothing lost\n1 passed, 0 failed")
     return 0
 
 

@@ -119,7 +119,8 @@ fn while_one_of_three_replicas_is_away_puts_go_to_the_others_and_it_gets_copies_
     member.granted(token);
     assert!(!member.effects.contains(&Effect::NeedLv), "it was just asked for");
     assert_eq!(member.pg.gauges().grants_on_most, 3);
-    let Call::Put(mut wants_all) = put(member.request(), "all", data(1), Condition::Always) else {
+    let Call::Put(mut wants_all) = put(member.request(), "all", data(1), Condition::default())
+    else {
         panic!()
     };
     wants_all.enough = 3;
