@@ -239,9 +239,9 @@ def main():
         try:
             run(args, pathlib.Path(folder))
         except Failed as fault:
-            print(f"FAILED (seed {args.seed}): {fault}")
+            print(f"FAIL workers, seed {args.seed}: {fault}\n0 passed, 1 failed")
             return 1
-    print("ok")
+    print("1 passed, 0 failed")
     return 0
 
 
