@@ -90,12 +90,13 @@ impl SimKv {
         let state = &mut *guard;
         let stored = Bytes::from([value, &trailer(key, value)].concat());
         let Some(live) = Arc::make_mut(&mut state.live).get_mut(key) else { return false };
-        *live = stored.clone();
-        if let Some(durable) = state.durable.get_mut(key) {
+        let before = std::mem::replace(live, stored.clone());
+        // What the disk has of an earlier value stays what it was: it belongs to an earlier position.
+        if let Some(durable) = state.durable.get_mut(key).filter(|durable| **durable == before) {
             *durable = stored.clone();
         }
         for (_, later) in state.unflushed.iter_mut().filter(|(row, _)| row == key) {
-            if let Some(later) = later {
+            if let Some(later) = later.as_mut().filter(|later| **later == before) {
                 *later = stored.clone();
             }
         }
