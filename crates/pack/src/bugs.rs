@@ -25,8 +25,6 @@ pub(crate) enum Bug {
     GivenUpEarly,
     /// A delete is forgotten though another worker may still have what it deleted.
     GraveForgottenEarly,
-    /// What was heard of a worker and never uploaded is kept after another directory has taken it over.
-    LossKept,
     /// A worker's clock does not follow those of the others.
     ClockNotFollowed,
 }

@@ -76,9 +76,6 @@ impl Others {
             return Ok(None);
         }
         if let Some(before) = before {
-            if bugs::planted(Bug::LossKept) {
-                return Ok(Some(before));
-            }
             self.write_loss(peer, (before.worker, before.index()), &horizon)?;
         } else if let Some((index, at)) = self.shelf().open(&peer.name, worker)? {
             let known = Arc::new(Known::new(worker, self.bodies(peer, index), at)?);

@@ -13,6 +13,7 @@ use larder_types::limits::SUM_BYTES;
 use larder_types::rows::parse_keyed;
 use larder_types::{Attributes, BucketName, Condition, ETag, HybridClock, ObjectKey};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::machine::{KEPT, Machine};
 use crate::blob::BlobName;
@@ -40,7 +41,7 @@ const POLLS: u64 = 8;
 /// Steps for which a list may not show what is there.
 const LATE_STEPS_MAX: u64 = 60;
 /// Rounds of all machines after which nothing is left to do.
-const ROUNDS_MAX: u64 = 120;
+const ROUNDS_MAX: u64 = 60;
 /// Time from step to step.
 const STEP: Duration = Duration::from_secs(5);
 
@@ -84,6 +85,8 @@ pub(super) struct World {
     history: BTreeMap<String, Vec<Answered>>,
     pending: Vec<Pending>,
     shown: Vec<BTreeMap<String, Shown>>,
+    /// When what was lost was.
+    lost_at: BTreeMap<Rank, Instant>,
     values: u64,
     /// Directories lost.
     pub(super) losses: u64,
@@ -106,6 +109,7 @@ impl World {
             history: BTreeMap::new(),
             pending: Vec::new(),
             shown: vec![BTreeMap::new(); MACHINES as usize],
+            lost_at: BTreeMap::new(),
             values: 0,
             losses: 0,
             lost: 0,
@@ -337,6 +341,7 @@ impl World {
         for told in self.history.values_mut().flatten() {
             if told.blob.worker == old && told.blob.seq > last {
                 told.is_lost = true;
+                self.lost_at.entry(told.rank).or_insert_with(Instant::now);
                 self.lost += 1;
             }
         }
@@ -383,6 +388,8 @@ impl World {
             let known = known.unwrap_or_else(|| panic!("{name} shows {key} as nobody put it"));
             assert_eq!(known.value, now.value);
             if known.is_lost {
+                let ago = self.lost_at[&known.rank].elapsed();
+                assert!(ago < KEPT, "{name} shows {key} on, which was lost {ago:?} ago");
                 continue;
             }
             if let Some(before) = before {
@@ -427,7 +434,7 @@ impl World {
                 self.rest(at).await;
             }
             if round > 5 {
-                self.check_lost();
+                self.check_learned();
             }
             left = self.left();
             if left == self.expected() && round > 3 {
@@ -442,16 +449,16 @@ impl World {
         }
     }
 
-    /// Nobody shows what was lost once everybody has looked.
-    fn check_lost(&self) {
+    /// Everybody shows what counts, once all have looked after everything was uploaded.
+    fn check_learned(&self) {
+        let expected = self.newest();
         for at in 0..self.machines.len() {
-            for (key, history) in &self.history {
+            for key in self.history.keys() {
                 let newest = self.items(at, key).into_iter().max_by_key(Item::rank);
-                let Some(now) = newest.map(|item| told(&item.version, item.is_grave)) else {
-                    continue;
-                };
-                let is_lost = history.iter().any(|told| told.rank == now.rank && told.is_lost);
-                assert!(!is_lost, "{} shows {key} on, which is lost", self.machines[at].name);
+                let now = newest.map(|item| told(&item.version, item.is_grave));
+                let value = expected.get(key).and_then(|told| told.value);
+                let name = &self.machines[at].name;
+                assert_eq!(now.and_then(|told| told.value), value, "{key} as {name} shows it");
             }
         }
     }
