@@ -25,7 +25,7 @@ impl RoleMetrics for MetaMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let narrow = |pg| self.meta.gauges(pg).grants_on_most;
-        let narrow: u64 = self.meta.pg_ids().into_iter().map(narrow).sum();
+        let narrow: u64 = self.meta.pg_ids().map(narrow).sum();
         let (log, rebuild) = (self.meta.log_counters(), self.meta.rebuild());
         let adoptions = self.meta.adoptions();
         let of = |had: &dyn Fn(usize) -> bool| -> f64 {
