@@ -135,6 +135,7 @@ pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
         root: dir.to_owned(),
         data: config.data.clone(),
         pg_count: config.pg_count,
+        lv_bytes: None,
         log_segment_bytes: config.log_segment_mib * 1024 * 1024,
     }
 }

@@ -42,6 +42,8 @@ pub struct StoreConfig {
     /// PGs of a store that is new, a power of two; [`PG_COUNT`] or what the device has room for if
     /// that is left open.
     pub pg_count: Option<u32>,
+    /// Bytes of an LV of a store that is new, a power of two; what goes with the size of the disk if that is left open.
+    pub lv_bytes: Option<u64>,
     /// Bytes of a log segment.
     pub log_segment_bytes: u64,
 }
@@ -194,7 +196,7 @@ fn genesis(disk: &dyn Disk, config: &StoreConfig) -> Result<Genesis, StoreError>
         Err(error) => return Err(error.into()),
     };
     let capacity = device_bytes.map_or_else(|| disk.free_bytes(), Ok)?;
-    let lv_bytes = (capacity / PVS_PER_DISK).next_power_of_two().clamp(LV_BYTES_MIN, LV_BYTES_MAX);
+    let lv_bytes = lv_bytes(capacity, config)?;
     let (pg_count, pv_count) = match device_bytes {
         Some(_) => cut_device(capacity, lv_bytes, config)?,
         // In a file the ranges are sparse, and every PG needs one of its own however small the disk is.
@@ -208,6 +210,25 @@ fn genesis(disk: &dyn Disk, config: &StoreConfig) -> Result<Genesis, StoreError>
         lv_blocks: (lv_bytes / u64::from(BLOCK_BYTES)) as u32,
         pv_count_max: pv_count.min(u64::from(larder_volume::limits::PV_COUNT_MAX)) as u32,
     })
+}
+
+/// Bytes of an LV on a disk of so many bytes.
+fn lv_bytes(capacity: u64, config: &StoreConfig) -> Result<u64, StoreError> {
+    let allowed = LV_BYTES_MIN..=LV_BYTES_MAX;
+    match config.lv_bytes {
+        Some(bytes) if !bytes.is_power_of_two() || !allowed.contains(&bytes) => {
+            Err(StoreError::Config {
+                field: "lv_bytes",
+                found: bytes.to_string(),
+                remedy: format!("a power of two from {LV_BYTES_MIN} to {LV_BYTES_MAX}"),
+            })
+        }
+        Some(bytes) => Ok(bytes),
+        None => {
+            let wanted = (capacity / PVS_PER_DISK).next_power_of_two();
+            Ok(wanted.clamp(LV_BYTES_MIN, LV_BYTES_MAX))
+        }
+    }
 }
 
 /// PGs and PVs of a device, whose ranges are all real.

@@ -58,6 +58,8 @@ fn config(dir: &tempfile::TempDir) -> StoreConfig {
         root: dir.path().to_owned(),
         data: larder_roles::store::DATA_FILE.to_owned(),
         pg_count: Some(4),
+        // Not as large as the disk of whoever runs this makes it.
+        lv_bytes: Some(64 * 1024 * 1024),
         log_segment_bytes: 4 * 1024 * 1024,
     }
 }
@@ -470,6 +472,17 @@ async fn a_second_server_on_the_same_directory_is_refused() {
 }
 
 /// Waits until the scrub of a store says so.
+#[test]
+fn a_store_is_not_made_with_volumes_of_a_size_that_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    for lv_bytes in [0, 32 * 1024 * 1024, 96 * 1024 * 1024] {
+        let wrong = StoreConfig { lv_bytes: Some(lv_bytes), ..config(&dir) };
+        let Err(error) = Store::open(&wrong) else { panic!("made with {lv_bytes}") };
+        let text = error.to_string();
+        assert!(text.starts_with("lv_bytes: ") && text.contains("a power of two"), "{text}");
+    }
+}
+
 async fn until(store: &Store, what: &str, is_so: impl Fn(&ScrubNow) -> bool) {
     let begun = Instant::now();
     while !store.meta().scrub_now().is_some_and(|now| is_so(&now)) {
