@@ -2,10 +2,13 @@
 
 import fcntl
 import os
+import pathlib
 import struct
 import subprocess
 
 COMMIT_SECONDS = 300
+# Where a kernel with cgroups of the first version has what limits a disk.
+BLKIO = pathlib.Path("/sys/fs/cgroup/blkio")
 EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2
 
@@ -32,6 +35,22 @@ class Disk:
     def unmount(self):
         if os.path.ismount(self.mount_point):
             sh("umount", self.mount_point)
+
+    def slow(self, pid, writes_per_second):
+        """The disk takes only so many writes a second from a process; what ends that. Fails where the kernel cannot."""
+        assert BLKIO.is_dir(), f"a slow disk needs {BLKIO}"
+        device = os.stat(self.mount_point).st_dev
+        group = BLKIO / f"larder-test-{os.getpid()}-{os.minor(device)}"
+        group.mkdir()
+        limit = f"{os.major(device)}:{os.minor(device)} {writes_per_second}"
+        (group / "blkio.throttle.write_iops_device").write_text(limit)
+        (group / "cgroup.procs").write_text(str(pid))
+
+        def end():
+            (BLKIO / "cgroup.procs").write_text(str(pid))
+            group.rmdir()
+
+        return end
 
     def copy(self):
         """Copies the backing file as it is now; the copy is mounted from the next `mount` on. Gives the old file."""

@@ -152,6 +152,10 @@ class NetCluster:
             os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
         return ballast.unlink
 
+    def slow_disk(self, node, writes_per_second):
+        """Lets the disk of a node's data server take few writes; what ends that."""
+        return self._disks[node].slow(self._running[node, "data"].pid, writes_per_second)
+
     def check_running(self):
         ended = {self.name(*at): process.returncode for at, process in self._running.items()
                  if process.poll() is not None}

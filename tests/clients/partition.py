@@ -1,6 +1,6 @@
 """A cluster of processes in network namespaces under S3 clients, while its network is cut: around a node, around one role,
 between two roles, both ways or one way; and while a process stands still or runs only now and then, a data server's link is
-slow, or its disk is full.
+slow, or its disk is slow or full.
 
 Nothing that was acknowledged may be lost, nothing may be seen that was never put, and reads and writes of every key must go
 on within 10 seconds of each cut and of its end; after that the cluster must become whole by itself. Clients use proxies that
@@ -32,12 +32,14 @@ WHOLE_SECONDS = 60
 HELD_SECONDS = 5
 CALM_SECONDS = 1
 SLOW_RATE = "10mbit"
+# A disk with moving parts, at its worst.
+SLOW_DISK_WRITES_PER_SECOND = 60
 # Roles that speak to each other, the one that calls first.
 TALKING = [("meta", "meta"), ("meta", "manager"), ("meta", "data"), ("data", "manager"), ("proxy", "meta"),
            ("proxy", "data"), ("proxy", "manager"), ("manager", "manager")]
-KINDS = ("cut", "mute", "deaf", "node", "apart", "toward", "pause", "slow", "stutter", "full")
-# All but those that the store is known not to survive yet: docs/cluster.md names them.
-SURVIVED = tuple(kind for kind in KINDS if kind != "slow")
+KINDS = ("cut", "mute", "deaf", "node", "apart", "toward", "pause", "slow", "stutter", "full", "slow-disk")
+# All but that which puts have to wait for by the write policy `all` (docs/cluster.md), and that which not every kernel can.
+SURVIVED = tuple(kind for kind in KINDS if kind not in ("slow", "slow-disk"))
 # A process that stutters stands still for the first and runs for the second.
 STUTTER_SECONDS = (0.4, 0.02)
 
@@ -65,6 +67,8 @@ class Failure:
             return stutter(cluster, *self.places[0])
         if self.kind == "full":
             return cluster.fill_disk(self.places[0][0])
+        if self.kind == "slow-disk":
+            return cluster.slow_disk(self.places[0][0], SLOW_DISK_WRITES_PER_SECOND)
         if self.kind == "slow":
             return cluster.network.slow(cluster.name(*self.places[0]), SLOW_RATE)
         ends = [cluster.network.drop(source, target) for source, target in self.dropped(cluster.nodes)]
@@ -106,7 +110,7 @@ def failures(nodes, kinds, roles):
     for kind in ("cut", "mute", "deaf", "pause"):
         found += [Failure(kind, [(node, role)], f"{kind} {role}") for role in ROLES for node in all_nodes]
     found += [Failure("node", [(node, "all")], "node") for node in all_nodes]
-    for kind in ("slow", "stutter", "full"):
+    for kind in ("slow", "stutter", "full", "slow-disk"):
         found += [Failure(kind, [(node, "data")], f"{kind} data") for node in all_nodes]
     for kind in ("apart", "toward"):
         for one, other in TALKING:
@@ -231,7 +235,7 @@ def main():
     parser.add_argument("--binary", type=pathlib.Path, default=default_binary())
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--turns", type=int, help="so many failures; every one once if left out")
-    parser.add_argument("--kind", choices=KINDS, action="append", help="only failures of this kind; of all but `slow` if left out")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="only failures of this kind; of all but `slow` and `slow-disk` if left out")
     parser.add_argument("--policy", default="all", help="write policy of the buckets; `slow` needs another than all")
     parser.add_argument("--role", choices=ROLES, action="append", help="only failures that this role has a part in")
     parser.add_argument("--pairs", action="store_true", help="two failures of different roles and nodes at a time")

@@ -24,6 +24,8 @@ const LOGS_ONE_IN: usize = 3;
 #[derive(Debug)]
 enum Left {
     Answer(Answered),
+    /// What a get showed, and the values that it read.
+    Read(Option<Shown>, Vec<u64>),
     List(Option<Vec<(ObjectKey, Shown)>>),
 }
 
@@ -98,6 +100,10 @@ impl Clients {
             Waiting::Call(call, slip) => {
                 let answered = match slip.take() {
                     Some(Left::Answer(answered)) => answered,
+                    Some(Left::Read(shown, values)) => {
+                        self.history.read(&values);
+                        Answered::Shows(shown)
+                    }
                     _ => Answered::Unknown,
                 };
                 self.history.end(call, answered);
@@ -152,8 +158,10 @@ impl Clients {
 
     fn get(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
         let (key, desk) = (self.keys[key].clone(), desk.clone());
-        let (task, slip) =
-            noted(async move { desk.get(&key).await.map_or(Answered::Unknown, Answered::Shows) });
+        let (task, slip) = left(async move {
+            let found = desk.get(&key).await;
+            found.map_or(Left::Answer(Answered::Unknown), |(shown, read)| Left::Read(shown, read))
+        });
         ("get", Asked::Get, task, slip)
     }
 
@@ -310,11 +318,15 @@ fn answered<T>(result: Result<T, Answered>) -> Answered {
 }
 
 fn noted(call: impl Future<Output = Answered> + 'static) -> (Task, Slip) {
+    left(async move { Left::Answer(call.await) })
+}
+
+fn left(call: impl Future<Output = Left> + 'static) -> (Task, Slip) {
     let slip = Slip::default();
-    let left = slip.clone();
+    let to = slip.clone();
     let task = Box::pin(async move {
-        let answered = call.await;
-        *left.borrow_mut() = Some(Left::Answer(answered));
+        let left = call.await;
+        *to.borrow_mut() = Some(left);
     });
     (task, slip)
 }

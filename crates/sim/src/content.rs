@@ -34,17 +34,20 @@ pub(crate) fn content(value: u64, len: usize) -> Bytes {
     bytes.into()
 }
 
-/// Whether the pieces are the bytes of an object of that size and tag: values whole, one after the other, in the order
-/// that the tag says.
-pub(crate) fn matches(etag: &ETag, size: u64, pieces: &[Bytes]) -> bool {
+/// The values that an object of this size and tag is made of, if the pieces are its bytes: values whole, one after the
+/// other, in the order that the tag says.
+pub(crate) fn values_in(etag: &ETag, size: u64, pieces: &[Bytes]) -> Option<Vec<u64>> {
     let bytes = pieces.concat();
-    bytes.len() as u64 == size
-        && tag_of_bytes(&bytes).is_some_and(|found| digest_of(&found) == digest_of(etag))
+    let values = values_of_bytes(&bytes)?;
+    let (first, rest) = values.split_first()?;
+    let follow = |whole: ETag, value: &u64| whole.followed_by(&etag_of(*value));
+    let whole = rest.iter().fold(etag_of(*first), follow);
+    (bytes.len() as u64 == size && digest_of(&whole) == digest_of(etag)).then_some(values)
 }
 
-/// The tag of an object that has these bytes; `None` if they are not those of values.
-fn tag_of_bytes(mut bytes: &[u8]) -> Option<ETag> {
-    let mut whole: Option<ETag> = None;
+/// The values whose bytes these are; `None` if they are not those of values.
+fn values_of_bytes(mut bytes: &[u8]) -> Option<Vec<u64>> {
+    let mut values = Vec::new();
     while !bytes.is_empty() {
         let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
         let len = u64::from_le_bytes(bytes.get(8..16)?.try_into().ok()?);
@@ -52,11 +55,10 @@ fn tag_of_bytes(mut bytes: &[u8]) -> Option<ETag> {
         if head.len() < HEAD_BYTES || head != &content(value, head.len())[..] {
             return None;
         }
-        let tag = etag_of(value);
-        whole = Some(whole.map_or(tag.clone(), |whole| whole.followed_by(&tag)));
+        values.push(value);
         bytes = rest;
     }
-    whole
+    Some(values)
 }
 
 /// The tag that a put of a value has.
@@ -96,15 +98,15 @@ mod tests {
         let (one, two) = (value(1, 100), value(2, 20));
         let bytes = [content(one, 100), content(two, 20)];
         let both = etag_of(one).followed_by(&etag_of(two));
-        assert!(matches(&etag_of(one), 100, &bytes[..1]));
-        assert!(matches(&both, 120, &bytes));
+        assert_eq!(values_in(&etag_of(one), 100, &bytes[..1]), Some(vec![one]));
+        assert_eq!(values_in(&both, 120, &bytes), Some(vec![one, two]));
         assert_eq!(digest_of(&both), grown(digest_of(&etag_of(one)), two));
         let swapped = [bytes[1].clone(), bytes[0].clone()];
-        assert!(!matches(&both, 120, &swapped), "another order");
+        assert_eq!(values_in(&both, 120, &swapped), None, "another order");
         let twice = [bytes[0].clone(), bytes[1].clone(), bytes[1].clone()];
-        assert!(!matches(&both, 140, &twice), "one of them twice");
+        assert_eq!(values_in(&both, 140, &twice), None, "one of them twice");
         let torn = [bytes[0].clone(), bytes[1].slice(..18), bytes[0].slice(18..20)];
-        assert!(!matches(&both, 120, &torn), "a torn one");
-        assert!(!matches(&both, 120, &[bytes[0].clone()]), "one is missing");
+        assert_eq!(values_in(&both, 120, &torn), None, "a torn one");
+        assert_eq!(values_in(&both, 120, &[bytes[0].clone()]), None, "one is missing");
     }
 }

@@ -8,7 +8,7 @@ use larder_protocol::manager::state::{LvRecord, ReplicaState};
 use larder_protocol::pg::{Role, owner};
 use larder_types::{PgId, rows};
 
-use crate::content::{digest_of, matches, tags_number};
+use crate::content::{digest_of, tags_number, values_in};
 use crate::happening::Piece;
 use crate::history::Shown;
 use crate::index::{BUCKET, Port};
@@ -254,9 +254,12 @@ impl World {
                             whole
                         });
                     }
-                    if whole.is_some_and(|pieces| !matches(&located.etag, located.size, &pieces)) {
-                        let text = format!("{key:?}: {:?} at {:?}", located.etag, located.op);
-                        return Err(Finding::WrongBytes(text));
+                    if let Some(pieces) = whole {
+                        let Some(values) = values_in(&located.etag, located.size, &pieces) else {
+                            let text = format!("{key:?}: {:?} at {:?}", located.etag, located.op);
+                            return Err(Finding::WrongBytes(text));
+                        };
+                        self.clients.history.read(&values);
                     }
                     Some(Shown { value, tags, size: located.size })
                 }

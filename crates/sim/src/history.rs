@@ -4,17 +4,18 @@
 //! call that was not answered may take effect at any later time, or never. Lists are reads of every key that there is.
 //!
 //! The check is Wing and Gong's search with a memo of (calls done, state), per key, so that its cost
-//! follows the number of calls under way at once and not the length of the history.
+//! follows the number of calls under way at once and not the length of the history. Whoever reads an object
+//! finds of which values it is made, so the search need not guess in which order they were appended.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
-use larder_env::SeededRng;
-
 use crate::content::{digest_of, etag_of, grown, len_of};
+use made::Made;
+use search::Search;
 
-/// Steps after which a search is given up; that counts as a failure, to be looked at.
-const STEPS_MAX: usize = 2_000_000;
+mod made;
+mod search;
+
 /// Calls shown of a key that is not explained.
 const LINES_SHOWN: usize = 30;
 /// A call that was never answered.
@@ -130,6 +131,7 @@ impl fmt::Display for Entry {
 #[derive(Debug, Default)]
 pub struct History {
     keys: Vec<Vec<Entry>>,
+    made: Made,
     moment: u64,
 }
 
@@ -141,7 +143,7 @@ impl History {
     /// An empty history of so many keys.
     #[must_use]
     pub fn new(keys: usize) -> Self {
-        Self { keys: vec![Vec::new(); keys], moment: 0 }
+        Self { keys: vec![Vec::new(); keys], made: Made::default(), moment: 0 }
     }
 
     /// The present moment: what begins with it came after everything that ended before.
@@ -176,12 +178,18 @@ impl History {
         self.keys[key].push(Entry { asked: Asked::Get, begun: begun.0, ended, answered });
     }
 
+    /// Somebody has read an object that is made of these values.
+    pub fn read(&mut self, values: &[u64]) {
+        self.made.learn(values);
+    }
+
     /// Checks every key.
     ///
     /// # Errors
     /// The last calls before the first moment at which no order explains a key's calls.
     pub fn check(&self) -> Result<(), String> {
         for (key, entries) in self.keys.iter().enumerate() {
+            let explained = |entries: &[Entry]| Search::new(&relevant(entries), &self.made).run();
             if explained(entries) {
                 continue;
             }
@@ -199,10 +207,6 @@ impl History {
         }
         Ok(())
     }
-}
-
-fn explained(entries: &[Entry]) -> bool {
-    Search::new(&relevant(entries)).run()
 }
 
 /// The entries as they were known at a moment.
@@ -282,184 +286,6 @@ fn after(entry: &Entry, state: Option<Shown>) -> Option<Option<Shown>> {
         answered if answered != verdict => None,
         Answered::Done | Answered::Grown(_) => Some(next),
         _ => Some(state),
-    }
-}
-
-/// How long an answer says that the object was when the call was made.
-fn size_seen(entry: &Entry) -> Option<u64> {
-    match entry.answered {
-        Answered::Shows(Some(shown)) => Some(shown.size),
-        Answered::Grown(size) | Answered::Ends(size) => Some(size),
-        _ => None,
-    }
-}
-
-/// A search for an order of one key's calls.
-///
-/// Calls without an answer are placed only where they make the next answered call possible: placed
-/// anywhere else they could as well come later, or never. Of several that nobody has seen and that
-/// do the same, one stands for all.
-struct Search<'a> {
-    entries: &'a [Entry],
-    marks: Vec<u64>,
-    /// Objects of one value that somebody has seen, or named in a condition; `None` if any may have been seen as a
-    /// part of one of several.
-    seen: Option<BTreeSet<u128>>,
-    done: Vec<bool>,
-    done_hash: u64,
-    answered_left: usize,
-    visited: BTreeSet<(u64, u128, u64)>,
-}
-
-/// Calls taken together: some without an answer, then one that has it; and the state after.
-struct Move {
-    calls: Vec<usize>,
-    next: Option<Shown>,
-}
-
-/// One place in the order: what may come there, and what was taken.
-struct Place {
-    moves: Vec<Move>,
-    taken: Vec<usize>,
-}
-
-/// Most calls without an answer, of any kind, that are placed before one call with it.
-const CHAIN_MAX: usize = 3;
-/// Most of them if all but the first are appends, each of which leaves its part to be seen.
-const APPENDS_MAX: usize = 8;
-
-impl<'a> Search<'a> {
-    fn new(entries: &'a [Entry]) -> Self {
-        let mut rng = SeededRng::new(0xC0FF_EE00);
-        let seen = entries.iter().filter_map(|entry| match (entry.answered, entry.asked) {
-            (Answered::Shows(shown), _) => shown.map(|shown| shown.value),
-            (_, Asked::Put(_, If::Value(value)) | Asked::Delete(If::Value(value))) => {
-                Some(Shown::put(value).value)
-            }
-            _ => None,
-        });
-        let seen = (!entries.iter().any(is_append)).then(|| seen.collect());
-        Self {
-            entries,
-            marks: entries.iter().map(|_| rng.next_u64()).collect(),
-            seen,
-            done: vec![false; entries.len()],
-            done_hash: 0,
-            answered_left: entries.iter().filter(|entry| entry.ended != NEVER).count(),
-            visited: BTreeSet::new(),
-        }
-    }
-
-    /// Whether there is one. A search that is given up found none.
-    fn run(&mut self) -> bool {
-        let mut places = vec![Place { moves: self.moves(None), taken: Vec::new() }];
-        for _step in 0..STEPS_MAX {
-            if self.answered_left == 0 {
-                return true;
-            }
-            let Some(place) = places.last_mut() else { return false };
-            for at in std::mem::take(&mut place.taken) {
-                self.mark(at, false);
-            }
-            let Some(Move { calls, next }) = place.moves.pop() else {
-                places.pop();
-                continue;
-            };
-            calls.iter().for_each(|&at| self.mark(at, true));
-            place.taken = calls;
-            let (value, tags) = next.map_or((0, 0), |shown| (shown.value, shown.tags));
-            if self.visited.insert((self.done_hash, value, tags)) {
-                let moves = self.moves(next);
-                places.push(Place { moves, taken: Vec::new() });
-            }
-        }
-        false
-    }
-
-    fn mark(&mut self, at: usize, done: bool) {
-        self.done[at] = done;
-        self.done_hash ^= self.marks[at];
-        if self.entries[at].ended != NEVER {
-            self.answered_left = if done { self.answered_left - 1 } else { self.answered_left + 1 };
-        }
-    }
-
-    /// What may come next: no answered call that is left ended before it began. The last is tried
-    /// first.
-    fn moves(&self, state: Option<Shown>) -> Vec<Move> {
-        let left = || self.entries.iter().enumerate().filter(|(at, _)| !self.done[*at]);
-        let first_end = left().map(|(_, entry)| entry.ended).min().unwrap_or(NEVER);
-        let (mut answered, mut open) = (Vec::new(), Vec::new());
-        let mut kinds = Vec::new();
-        for (at, entry) in left().take_while(|(_, entry)| entry.begun < first_end) {
-            if entry.ended != NEVER {
-                answered.push(at);
-                continue;
-            }
-            let kind = match entry.asked {
-                Asked::Put(value, on) if self.is_unseen(value) => Asked::Put(0, on),
-                asked => asked,
-            };
-            if !kinds.contains(&kind) {
-                kinds.push(kind);
-                open.push(at);
-            }
-        }
-        answered.sort_by_key(|&at| std::cmp::Reverse(self.entries[at].ended));
-        let mut moves = Vec::new();
-        for at in answered {
-            let keeps_state = matches!(self.entries[at].asked, Asked::SetTags(_));
-            let mut found = Vec::new();
-            for length in 0..=APPENDS_MAX {
-                self.chains(length, &open, state, &mut Vec::new(), at, &mut found);
-                if !found.is_empty() && !keeps_state {
-                    break;
-                }
-            }
-            moves.extend(found.into_iter().rev());
-        }
-        moves
-    }
-
-    fn is_unseen(&self, value: u64) -> bool {
-        self.seen.as_ref().is_some_and(|seen| !seen.contains(&Shown::put(value).value))
-    }
-
-    /// Moves of exactly `length` calls without an answer before the call `last`.
-    fn chains(
-        &self,
-        length: usize,
-        open: &[usize],
-        state: Option<Shown>,
-        chain: &mut Vec<usize>,
-        last: usize,
-        found: &mut Vec<Move>,
-    ) {
-        if length == 0 {
-            if let Some(next) = after(&self.entries[last], state) {
-                let calls = chain.iter().copied().chain([last]).collect();
-                found.push(Move { calls, next });
-            }
-            return;
-        }
-        let of_appends = chain.len() + length > CHAIN_MAX;
-        let size_seen = size_seen(&self.entries[last]);
-        let fits = |at: &usize| {
-            !of_appends
-                || size_seen.is_some() && (chain.is_empty() || is_append(&self.entries[*at]))
-        };
-        let may_come = |at: &&usize| !chain.contains(at) && fits(at);
-        for &at in open.iter().filter(may_come).collect::<Vec<_>>() {
-            if let Some(next) = after(&self.entries[at], state) {
-                let size = next.map_or(0, |shown| shown.size);
-                if of_appends && size_seen.is_some_and(|seen| size > seen) {
-                    continue;
-                }
-                chain.push(at);
-                self.chains(length - 1, open, next, chain, last, found);
-                chain.pop();
-            }
-        }
     }
 }
 

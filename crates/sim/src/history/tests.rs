@@ -210,3 +210,41 @@ fn many_appends_without_an_answer_may_all_be_seen_at_once() {
     assert_eq!(seen(&[3, 4, 6, 7, 8, 9]), Ok(()));
     assert!(seen(&[9, 3, 4, 8, 3]).is_err(), "one is there twice");
 }
+
+#[test]
+fn what_was_read_says_in_which_order_it_was_appended() {
+    // In any order they would be more than can be tried.
+    let values: Vec<u64> = (1..=24).map(|number| number << 20 | 100).collect();
+    let mut history = History::new(1);
+    let mut add = |asked, begun, ended, answered| {
+        history.keys[0].push(Entry { asked, begun, ended, answered });
+    };
+    add(put(5), 1, 2, Done);
+    for (&value, at) in values.iter().zip(3..) {
+        add(record(value), at, NEVER, Unknown);
+    }
+    let order: Vec<u64> = values.iter().rev().step_by(3).copied().collect();
+    add(Get, 40, 41, grown_by(5, &order));
+    history.read(&[&[5], &order[..]].concat());
+    assert_eq!(history.check(), Ok(()));
+    history.keys[0].push(Entry { asked: Get, begun: 42, ended: 43, answered: shows(5) });
+    assert!(history.check().is_err(), "they are lost");
+}
+
+#[test]
+fn a_value_that_was_read_at_two_places_is_found() {
+    let mut history = History::new(1);
+    let calls = [
+        (record(5), 1, 2, Grown(0)),
+        (record(7), 3, NEVER, Unknown),
+        (Get, 4, 5, grown_by(5, &[7])),
+        (put(6), 6, 7, Done),
+        (Get, 8, 9, grown_by(6, &[7])),
+    ];
+    for (asked, begun, ended, answered) in calls {
+        history.keys[0].push(Entry { asked, begun, ended, answered });
+    }
+    history.read(&[5, 7]);
+    history.read(&[6, 7]);
+    assert!(history.check().is_err());
+}

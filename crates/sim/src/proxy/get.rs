@@ -5,7 +5,7 @@ use larder_types::{Chunk, ObjectKey};
 use larder_volume::verify_range;
 
 use super::{PATIENCE_US, REPEAT_US};
-use crate::content::{digest_of, matches, tags_number};
+use crate::content::{digest_of, tags_number, values_in};
 use crate::desk::Desk;
 use crate::happening::{Ask, Heard, Located, Piece};
 use crate::history::Shown;
@@ -25,27 +25,28 @@ enum Read {
 }
 
 impl Desk {
-    /// What the key shows; `None` if there was no answer.
-    pub(crate) async fn get(&self, key: &ObjectKey) -> Option<Option<Shown>> {
+    /// What the key shows, and the values that were read; `None` if there was no answer.
+    pub(crate) async fn get(&self, key: &ObjectKey) -> Option<(Option<Shown>, Vec<u64>)> {
         let pg = self.pg_of(key);
         let mut bad_before = None;
         for _ in 0..ROUNDS {
             let asked = self.exchange(pg, Ask::Locate(BUCKET, key.clone())).await?;
             let Heard::Located(found) = asked else { return None };
-            let Some(located) = found else { return Some(None) };
+            let Some(located) = found else { return Some((None, Vec::new())) };
             let shown = shown(&located);
             match self.read(&located).await {
                 Read::Whole(pieces) => {
-                    if !matches(&located.etag, located.size, &pieces) {
+                    let values = values_in(&located.etag, located.size, &pieces);
+                    if values.is_none() {
                         let text = format!("{key:?}: {:?} at {:?}", located.etag, located.op);
                         self.find(Finding::WrongBytes(text));
                     }
-                    return Some(Some(shown));
+                    return Some((Some(shown), values.unwrap_or_default()));
                 }
                 Read::Unreachable => bad_before = None,
                 Read::Bad(chunk) if bad_before == Some(chunk.grant) => {
                     self.check_rotten(key, &chunk);
-                    return Some(Some(shown));
+                    return Some((Some(shown), Vec::new()));
                 }
                 // The extents may belong to another object by now, or it lies elsewhere: the primary knows.
                 Read::Bad(chunk) => bad_before = Some(chunk.grant),
