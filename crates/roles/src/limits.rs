@@ -177,6 +177,9 @@ pub const PAUSE_MS_MAX: u64 = 1_000;
 pub const BUSY_TRIES_MAX: u32 = 6;
 /// Times that a call is made anew because a primary has another record of its bucket than the proxy.
 pub const STALE_TRIES_MAX: u32 = 6;
+/// Milliseconds for which a server is silent on its own way before the leading manager tells it by way of another too:
+/// two beats, and a lease outlasts that by one.
+pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS;
 /// Times that a put is begun because its data did not come to lie on every replica: with their pauses longer than
 /// it takes to find a data server down and to have other volumes.
 pub const LOST_TRIES_MAX: u32 = 14;
@@ -258,6 +261,10 @@ const _: () = assert!(
     "what is gathered fits a frame"
 );
 const _: () = assert!(TICK_MS < SERVER_BEAT_MS, "beats are kept by ticks");
+const _: () = assert!(
+    WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_MS,
+    "the renewal after that is answered in time"
+);
 const _: () = assert!(
     UNHEARD_TICKS_MAX as u64 * TICK_MS > SILENT_MS,
     "the managers find out by themselves that a member is down"

@@ -291,6 +291,8 @@ pub enum ManagerMessageIn {
     Server(ServerMessage),
     /// By a manager that does not lead: what this server said to it. It is not handed on again.
     HandedOn(ServerId, ServerMessage),
+    /// By the manager that leads, which does not hear this server itself: tell it this. It is not handed on again.
+    HandedBack(ServerId, ManagerMessage),
 }
 
 /// What proxies are told; they answer S3 alone.

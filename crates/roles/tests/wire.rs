@@ -179,6 +179,7 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)))),
         hex(&encode(&ManagerMessageIn::Server(created))),
         hex(&encode(&ManagerMessageIn::HandedOn(ServerId(4), ServerMessage::Told(boot, pg, view)))),
+        hex(&encode(&ManagerMessageIn::HandedBack(ServerId(4), ManagerMessage::WhoAreYou))),
         hex(&encode(&ManagerMessageIn::Server(ServerMessage::Unheard(
             boot,
             pg,

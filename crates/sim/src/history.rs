@@ -189,7 +189,8 @@ impl History {
     /// The last calls before the first moment at which no order explains a key's calls.
     pub fn check(&self) -> Result<(), String> {
         for (key, entries) in self.keys.iter().enumerate() {
-            let explained = |entries: &[Entry]| Search::new(&relevant(entries), &self.made).run();
+            let made = self.made.with_listed(entries);
+            let explained = |entries: &[Entry]| Search::new(&relevant(entries), &made).run();
             if explained(entries) {
                 continue;
             }
@@ -252,6 +253,22 @@ fn relevant(entries: &[Entry]) -> Vec<Entry> {
 
 fn is_append(entry: &Entry) -> bool {
     matches!(entry.asked, Asked::Append(..))
+}
+
+/// What a call would put or append.
+fn value_of(entry: &Entry) -> Option<u64> {
+    match entry.asked {
+        Asked::Put(value, _) | Asked::Append(value, ..) => Some(value),
+        _ => None,
+    }
+}
+
+/// What an answer shows.
+fn shown_in(entry: &Entry) -> Option<Shown> {
+    match entry.answered {
+        Answered::Shows(shown) => shown,
+        _ => None,
+    }
 }
 
 /// The state after a call, if it can be answered so in this state.

@@ -35,8 +35,10 @@ pub(super) type Asker = Responder<ManagerService>;
 pub(super) enum Input {
     /// By another manager.
     Peer(ServerId, QuorumMessage),
-    /// By a server; whether by itself, or by a manager that handed it on.
-    Server(ServerId, ServerMessage, bool),
+    /// By a server itself, or by a manager that handed it on.
+    Server(ServerId, ServerMessage, Option<ServerId>),
+    /// By the manager that leads: tell a server this.
+    HandedBack(ServerId, ManagerMessage),
     /// Have this agreed on.
     Propose(Command, Asker),
 }
@@ -85,7 +87,11 @@ impl Driver {
     fn take(&mut self, input: Input) -> Result<(), ManagerError> {
         match input {
             Input::Peer(from, message) => self.member.peer(from, message),
-            Input::Server(from, message, itself) => self.member.hear(from, message, itself),
+            Input::Server(from, message, by) => self.member.hear(from, message, by),
+            Input::HandedBack(to, message) => {
+                self.out.to_server(&self.maps.borrow(), to, message);
+                Ok(())
+            }
             Input::Propose(command, asker) => self.member.propose(&command, asker),
         }
     }
@@ -114,6 +120,10 @@ impl Driver {
                 MemberEffect::HandOn(leader, from, message) => {
                     let message = ManagerMessageIn::HandedOn(from, message);
                     self.out.hand(&map, leader, &message, &Bytes::new());
+                }
+                MemberEffect::HandBack(by, to, message) => {
+                    let message = ManagerMessageIn::HandedBack(to, message);
+                    self.out.hand(&map, by, &message, &Bytes::new());
                 }
                 MemberEffect::Answer(asker, reply) => asker.answer(&reply, Bytes::new()),
             }

@@ -69,9 +69,12 @@ impl Handler<ManagerService> for Desk {
         let subject = from.subject;
         let manager = subject.roles.has(Role::Manager);
         let input = match message {
-            ManagerMessageIn::Server(message) => Input::Server(subject.server, message, true),
+            ManagerMessageIn::Server(message) => Input::Server(subject.server, message, None),
             ManagerMessageIn::HandedOn(server, message) if manager => {
-                Input::Server(server, message, false)
+                Input::Server(server, message, Some(subject.server))
+            }
+            ManagerMessageIn::HandedBack(server, message) if manager => {
+                Input::HandedBack(server, message)
             }
             ManagerMessageIn::Peer if manager => {
                 match decode::<QuorumMessage>("a message of a manager", &payload) {
@@ -82,7 +85,9 @@ impl Handler<ManagerService> for Desk {
                     }
                 }
             }
-            ManagerMessageIn::HandedOn(..) | ManagerMessageIn::Peer => {
+            ManagerMessageIn::HandedOn(..)
+            | ManagerMessageIn::HandedBack(..)
+            | ManagerMessageIn::Peer => {
                 tracing::warn!(%from, "only managers may say this");
                 return;
             }

@@ -32,6 +32,7 @@ use larder_types::codec::{decode, encode};
 use super::disk::{PATH, QuorumDisk};
 use super::error::ManagerError;
 use super::membership::next_change;
+use super::ways::Ways;
 use crate::wire::ManagerReply;
 
 /// What is to be done for a member. `A` is who waits for the end of a proposal.
@@ -43,6 +44,8 @@ pub(super) enum MemberEffect<A> {
     Tell(ServerId, ManagerMessage),
     /// Tell the manager that leads what this server said; may be lost.
     HandOn(ServerId, ServerId, ServerMessage),
+    /// Have another manager tell a server this; may be lost.
+    HandBack(ServerId, ServerId, ManagerMessage),
     /// Answer a proposal.
     Answer(A, ManagerReply),
 }
@@ -72,6 +75,7 @@ pub(super) struct Member<A> {
     now_ms: u64,
     quorum: Quorum,
     policy: Policy,
+    ways: Ways,
     map: Topology,
     /// End of the log when this run began.
     began_with: LogIndex,
@@ -129,6 +133,7 @@ impl<A> Member<A> {
             began_with: quorum.last().index,
             quorum,
             policy: policy(),
+            ways: Ways::default(),
             map: Topology::default(),
             disk,
             unwritten: None,
@@ -184,19 +189,24 @@ impl<A> Member<A> {
         self.take(QuorumEvent::Peer(from, said))
     }
 
-    /// A server says something, or a manager says that it did. Only what came from the server itself is handed on,
-    /// so that nothing goes round between managers that take each other for the leader.
+    /// A server says something, or a manager (`by`) says that it did. Only what came from the server itself is handed
+    /// on, so that nothing goes round between managers that take each other for the leader.
     pub(super) fn hear(
         &mut self,
         from: ServerId,
         said: ServerMessage,
-        itself: bool,
+        by: Option<ServerId>,
     ) -> Result<(), ManagerError> {
         if self.leads() {
+            if self.map.servers.contains_key(&from) {
+                self.ways.heard(from, by, self.now_ms);
+            }
             self.consider(PolicyEvent::From(from, said));
             return self.settle();
         }
-        if itself && let Some(leader) = self.quorum.leader().filter(|leader| *leader != self.me) {
+        if by.is_none()
+            && let Some(leader) = self.quorum.leader().filter(|leader| *leader != self.me)
+        {
             self.out.push(MemberEffect::HandOn(leader, from, said));
         }
         Ok(())
@@ -268,6 +278,7 @@ impl<A> Member<A> {
                 QuorumEffect::TakeSnapshot => self.snapshot_due = true,
                 QuorumEffect::Elected(term) => {
                     tracing::info!(term = term.0, "this manager leads");
+                    self.ways.clear();
                     self.consider(PolicyEvent::Elected);
                 }
                 QuorumEffect::Deposed(term) => {
@@ -308,6 +319,10 @@ impl<A> Member<A> {
                 }
                 PolicyEffect::Confirm(ticket) => QuorumEvent::Confirm(ticket),
                 PolicyEffect::Tell(server, message) => {
+                    if let Some(by) = self.ways.around(server, self.now_ms) {
+                        let message = message.clone();
+                        self.out.push(MemberEffect::HandBack(by, server, message));
+                    }
                     self.out.push(MemberEffect::Tell(server, message));
                     continue;
                 }

@@ -38,6 +38,7 @@ mod member;
 mod membership;
 mod tokens;
 mod v1;
+mod ways;
 
 use std::path::PathBuf;
 use std::sync::Arc;

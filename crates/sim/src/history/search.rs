@@ -1,11 +1,12 @@
 //! The search for an order of one key's calls.
 
-use std::collections::BTreeSet;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_env::SeededRng;
 
 use super::made::Made;
-use super::{Answered, Asked, Entry, If, NEVER, Shown, after, is_append};
+use super::{Answered, Asked, Entry, If, NEVER, Shown, after, is_append, shown_in, value_of};
 use crate::content::len_of;
 
 /// Steps after which a search is given up; that counts as a failure, to be looked at.
@@ -33,6 +34,8 @@ pub(super) struct Search<'a> {
     seen: Option<BTreeSet<u64>>,
     /// Whether it may be seen how long an object was that is otherwise unseen.
     lengths_count: bool,
+    /// With which objects tags were seen, and what those were before.
+    tagged: BTreeMap<u64, BTreeSet<u128>>,
     done: Vec<bool>,
     done_hash: u64,
     answered_left: usize,
@@ -51,10 +54,20 @@ struct Place {
     taken: Vec<usize>,
 }
 
+/// Calls without an answer that may come next.
+struct Open {
+    calls: Vec<usize>,
+    sums: OnceCell<Vec<BTreeSet<u64>>>,
+}
+
 /// Most calls without an answer, of any kind, that are placed before one call with it.
 const CHAIN_MAX: usize = 3;
 /// Most of them if all but the first are appends, each of which leaves its part to be seen.
 const APPENDS_MAX: usize = 8;
+/// Most appends among those that nobody has read.
+const UNREAD_MAX: usize = 4;
+/// Most appends of which it is known how many bytes they may have together.
+const SUMMED_MAX: usize = 4;
 
 impl<'a> Search<'a> {
     pub(super) fn new(entries: &'a [Entry], made: &'a Made) -> Self {
@@ -64,6 +77,7 @@ impl<'a> Search<'a> {
             made,
             marks: entries.iter().map(|_| rng.next_u64()).collect(),
             seen: seen(entries, made),
+            tagged: tagged(entries, made),
             lengths_count: entries.iter().any(is_append),
             done: vec![false; entries.len()],
             done_hash: 0,
@@ -133,13 +147,14 @@ impl<'a> Search<'a> {
             }
         }
         answered.sort_by_key(|&at| std::cmp::Reverse(self.entries[at].ended));
+        let open = Open { calls: open, sums: OnceCell::new() };
         let mut moves = Vec::new();
         for at in answered {
-            let keeps_state = matches!(self.entries[at].asked, Asked::SetTags(_));
-            let mut found = Vec::new();
+            let mut found: Vec<Move> = Vec::new();
             for length in 0..=APPENDS_MAX {
                 self.chains(length, &open, state, &mut Vec::new(), at, &mut found);
-                if !found.is_empty() && !keeps_state {
+                found.retain(|it| self.may_be_tagged(at, it.next));
+                if !found.is_empty() {
                     break;
                 }
             }
@@ -148,32 +163,34 @@ impl<'a> Search<'a> {
         moves
     }
 
-    fn is_unseen(&self, value: u64) -> bool {
-        self.seen.as_ref().is_some_and(|seen| !seen.contains(&value))
+    /// Tags are put to what is there, and stay while it is appended to: who sees them sees an object that began so.
+    fn may_be_tagged(&self, at: usize, next: Option<Shown>) -> bool {
+        let Asked::SetTags(tags) = self.entries[at].asked else { return true };
+        let seen = self.tagged.get(&tags);
+        next.is_none_or(|next| seen.is_none_or(|seen| seen.contains(&next.value)))
     }
 
-    /// Whether it may come wherever another may.
-    fn is_plain_append(&self, at: usize) -> bool {
-        matches!(self.entries[at].asked, Asked::Append(_, None, If::Always))
+    fn is_unseen(&self, value: u64) -> bool {
+        self.seen.as_ref().is_some_and(|seen| !seen.contains(&value))
     }
 
     /// The state after a call, if it may come in this state.
     fn after(&self, at: usize, state: Option<Shown>) -> Option<Option<Shown>> {
         let entry = &self.entries[at];
-        let after = after(entry, state)?;
-        match (entry.asked, entry.answered) {
-            (Asked::Append(value, ..), Answered::Unknown | Answered::Grown(_)) => {
-                self.made.may_follow(value, state).then_some(after)
-            }
-            _ => Some(after),
+        if let Asked::Append(value, ..) = entry.asked
+            && matches!(entry.answered, Answered::Unknown | Answered::Grown(_))
+            && !self.made.may_follow(value, state)
+        {
+            return None;
         }
+        after(entry, state)
     }
 
     /// Moves of exactly `length` calls without an answer before the call `last`.
     fn chains(
         &self,
         length: usize,
-        open: &[usize],
+        open: &Open,
         state: Option<Shown>,
         chain: &mut Vec<usize>,
         last: usize,
@@ -187,40 +204,108 @@ impl<'a> Search<'a> {
             return;
         }
         let of_appends = chain.len() + length > CHAIN_MAX;
-        let size_seen = size_seen(&self.entries[last]);
-        let is_read = matches!(self.entries[last].answered, Answered::Shows(_));
-        let is_unseen =
-            |at: usize| value_of(&self.entries[at]).is_some_and(|it| self.is_unseen(it));
-        let fits = |at: usize| {
-            let is_part = chain.is_empty() || is_append(&self.entries[at]);
-            !of_appends || size_seen.is_some() && is_part && !(is_read && is_unseen(at))
-        };
-        // Of two that nobody has seen either may be the first.
-        let in_order = |at: usize| match chain.last() {
-            Some(&before) if is_unseen(before) && is_unseen(at) => {
-                before < at || !(self.is_plain_append(before) && self.is_plain_append(at))
-            }
-            _ => true,
-        };
-        let may_come = |at: &&usize| !chain.contains(at) && fits(**at) && in_order(**at);
-        for &at in open.iter().filter(may_come).collect::<Vec<_>>() {
-            if let Some(next) = self.after(at, state) {
-                let size = next.map_or(0, |shown| shown.size);
-                if of_appends && size_seen.is_some_and(|seen| size > seen) {
-                    continue;
-                }
+        for &at in &open.calls {
+            let fits = !chain.contains(&at)
+                && self.is_in_order(chain, at)
+                && self.leads_to(last, length, at, state)
+                && (!of_appends || self.is_appended_for(last, length, chain, at, state, open));
+            if fits && let Some(next) = self.after(at, state) {
                 chain.push(at);
                 self.chains(length - 1, open, next, chain, last, found);
                 chain.pop();
             }
         }
     }
+
+    /// Whether a call may come `length` calls before `last`, by what that one tells of the object.
+    fn leads_to(&self, last: usize, length: usize, at: usize, state: Option<Shown>) -> bool {
+        let Some(wanted) = size_seen(&self.entries[last]).filter(|_| length == 1) else {
+            return true;
+        };
+        let is_it = match (self.entries[at].asked, shown_in(&self.entries[last])) {
+            (Asked::Put(value, _), Some(shown)) => Shown::put(value).value == shown.value,
+            _ => true,
+        };
+        is_it && self.size_after(at, state) == wanted
+    }
+
+    /// Whether a call may be in a long chain of appends, `length` calls before `last`.
+    fn is_appended_for(
+        &self,
+        last: usize,
+        length: usize,
+        chain: &[usize],
+        at: usize,
+        state: Option<Shown>,
+        open: &Open,
+    ) -> bool {
+        let last = &self.entries[last];
+        let Some(wanted) = size_seen(last) else { return false };
+        let is_part = chain.is_empty() || is_append(&self.entries[at]);
+        let is_read = matches!(last.answered, Answered::Shows(_));
+        let unread = chain.iter().filter(|it| self.is_unread(**it)).count();
+        let may_be_unread = unread < UNREAD_MAX && !(is_read && self.is_unseen_call(at));
+        let left = wanted.checked_sub(self.size_after(at, state));
+        is_part
+            && (!self.is_unread(at) || may_be_unread)
+            && left.is_some_and(|left| self.may_grow_by(left, length - 1, open))
+    }
+
+    fn size_after(&self, at: usize, state: Option<Shown>) -> u64 {
+        let before = state.map_or(0, |shown| shown.size);
+        match self.entries[at].asked {
+            Asked::Append(value, ..) => before + len_of(value),
+            Asked::Put(value, _) => len_of(value),
+            Asked::Delete(_) => 0,
+            Asked::SetTags(_) | Asked::Get => before,
+        }
+    }
+
+    /// Whether so many appends may have so many bytes.
+    fn may_grow_by(&self, bytes: u64, count: usize, open: &Open) -> bool {
+        let sums = open.sums.get_or_init(|| self.sums_of(&open.calls));
+        sums.get(count).is_none_or(|sums| sums.contains(&bytes))
+    }
+
+    /// By how many there are, the bytes that appends without an answer may have together.
+    fn sums_of(&self, open: &[usize]) -> Vec<BTreeSet<u64>> {
+        let mut sums = vec![BTreeSet::from([0])];
+        sums.resize(SUMMED_MAX + 1, BTreeSet::new());
+        let appends = open.iter().map(|&at| &self.entries[at]).filter(|entry| is_append(entry));
+        for len in appends.filter_map(value_of).map(len_of) {
+            for count in (0..SUMMED_MAX).rev() {
+                let longer: Vec<u64> = sums[count].iter().map(|sum| sum + len).collect();
+                sums[count + 1].extend(longer);
+            }
+        }
+        sums
+    }
+
+    /// Of two appends that nobody has seen either may be the first: the order in which they began stands for both.
+    fn is_in_order(&self, chain: &[usize], at: usize) -> bool {
+        let is_either = |it: usize| {
+            let is_plain = matches!(self.entries[it].asked, Asked::Append(_, None, If::Always));
+            is_plain && self.is_unseen_call(it)
+        };
+        chain.last().is_none_or(|&before| before < at || !is_either(before) || !is_either(at))
+    }
+
+    fn is_unseen_call(&self, at: usize) -> bool {
+        value_of(&self.entries[at]).is_some_and(|value| self.is_unseen(value))
+    }
+
+    /// Whether it is not known where its value was appended.
+    fn is_unread(&self, at: usize) -> bool {
+        is_append(&self.entries[at])
+            && value_of(&self.entries[at]).is_some_and(|value| !self.made.has(value))
+    }
 }
 
 /// Values that were seen, as far as that can be told: a list may show an object that nobody read, made of any of them.
 fn seen(entries: &[Entry], made: &Made) -> Option<BTreeSet<u64>> {
     let values: Vec<u64> = entries.iter().filter_map(value_of).collect();
-    let shown: BTreeSet<u128> = entries.iter().filter_map(object_of).collect();
+    let shown: BTreeSet<u128> =
+        entries.iter().filter_map(shown_in).map(|shown| shown.value).collect();
     let is_alone = |object: u128| values.iter().any(|&value| Shown::put(value).value == object);
     let is_known = |object: u128| made.knows(object) || is_alone(object);
     let named = entries.iter().filter_map(|entry| match entry.asked {
@@ -233,16 +318,11 @@ fn seen(entries: &[Entry], made: &Made) -> Option<BTreeSet<u64>> {
     all_known.then(|| values.iter().copied().filter(is_seen).chain(named).collect())
 }
 
-fn value_of(entry: &Entry) -> Option<u64> {
-    match entry.asked {
-        Asked::Put(value, _) | Asked::Append(value, ..) => Some(value),
-        _ => None,
+/// With which objects tags were seen.
+fn tagged(entries: &[Entry], made: &Made) -> BTreeMap<u64, BTreeSet<u128>> {
+    let mut tagged: BTreeMap<u64, BTreeSet<u128>> = BTreeMap::new();
+    for shown in entries.iter().filter_map(shown_in) {
+        tagged.entry(shown.tags).or_default().extend(made.before(shown.value));
     }
-}
-
-fn object_of(entry: &Entry) -> Option<u128> {
-    match entry.answered {
-        Answered::Shows(shown) => shown.map(|shown| shown.value),
-        _ => None,
-    }
+    tagged
 }

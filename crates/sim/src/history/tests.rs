@@ -204,7 +204,12 @@ fn many_appends_without_an_answer_may_all_be_seen_at_once() {
     calls.extend(values.iter().zip(4..).map(|(value, at)| (record(*value), at, NEVER, Unknown)));
     let seen = |order: &[u64]| {
         let last = (Get, 20, 21, grown_by(2, order));
-        check(&calls.iter().copied().chain([last]).collect::<Vec<_>>())
+        let mut history = History::new(1);
+        for &(asked, begun, ended, answered) in calls.iter().chain([&last]) {
+            history.keys[0].push(Entry { asked, begun, ended, answered });
+        }
+        history.read(&[&[2], order].concat());
+        history.check()
     };
     assert_eq!(seen(&[9, 3, 4, 8, 6]), Ok(()));
     assert_eq!(seen(&[3, 4, 6, 7, 8, 9]), Ok(()));

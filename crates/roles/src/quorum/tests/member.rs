@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use larder_env::SimDisk;
 use larder_protocol::limits::{ELECTION_MS_MIN, MANAGERS_MAX, QUORUM_LOG_ENTRIES_MAX};
-use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::quorum::{MemberChange, Members};
 use larder_protocol::manager::state::{
     Applied, ClusterId, Command, MapVersion, Outcome, Refusal, ServerRole, ServerState, Topology,
@@ -13,6 +13,7 @@ use larder_protocol::manager::state::{
 use larder_types::{BootId, ServerId};
 
 use super::support::{SETTINGS, new_server};
+use crate::limits::WAY_SILENT_MS;
 use crate::quorum::disk::QuorumDisk;
 use crate::quorum::member::{Member, MemberEffect};
 use crate::quorum::membership::next_change;
@@ -112,7 +113,7 @@ fn a_server_that_starts_is_named_and_one_that_falls_silent_is_down() {
     let disk = SimDisk::new(1, 1 << 24);
     let mut member = founded(&disk);
     let started = ServerMessage::Started(BootId(9), vec!["m0:1".to_owned()], Vec::new());
-    member.hear(ME, started, true).unwrap();
+    member.hear(ME, started, None).unwrap();
     member.write().unwrap();
     let state =
         |member: &Member<u32>| (member.map().servers[&ME].state, member.map().servers[&ME].boot);
@@ -124,12 +125,32 @@ fn a_server_that_starts_is_named_and_one_that_falls_silent_is_down() {
 }
 
 #[test]
+fn a_server_that_only_others_hear_is_told_by_way_of_them() {
+    let disk = SimDisk::new(1, 1 << 24);
+    let mut member = founded(&disk);
+    let unknown = ServerMessage::Heartbeat(BootId(9));
+    member.effects();
+    let began_ms = 1_000_000;
+    let mut told = |by, after_ms| {
+        member.set_now(began_ms + after_ms);
+        member.hear(ME, unknown.clone(), by).unwrap();
+        member.effects().collect::<Vec<_>>()
+    };
+    let asked = || MemberEffect::Tell(ME, ManagerMessage::WhoAreYou);
+    assert_eq!(told(None, 0), [asked()]);
+    assert_eq!(told(Some(ServerId(1)), 0), [asked()], "it was heard just now");
+    let back = MemberEffect::HandBack(ServerId(1), ME, ManagerMessage::WhoAreYou);
+    assert_eq!(told(Some(ServerId(1)), WAY_SILENT_MS), [back, asked()]);
+    assert_eq!(told(None, WAY_SILENT_MS), [asked()]);
+}
+
+#[test]
 fn one_that_does_not_lead_hands_nothing_on_that_was_handed_on() {
     let disk = SimDisk::new(1, 1 << 24);
     let mut member: Member<u32> = Member::restore(ME, log(&disk), 1, 0).unwrap();
     let beat = ServerMessage::Heartbeat(BootId(1));
-    member.hear(ServerId(4), beat.clone(), true).unwrap();
-    member.hear(ServerId(4), beat, false).unwrap();
+    member.hear(ServerId(4), beat.clone(), None).unwrap();
+    member.hear(ServerId(4), beat, Some(ServerId(1))).unwrap();
     assert_eq!(member.effects().count(), 0, "nobody is known to lead");
     member.propose(&Command::SetDraining(ME, true), 1).unwrap();
     let answers: Vec<_> = member.effects().collect();
