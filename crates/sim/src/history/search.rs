@@ -34,8 +34,8 @@ pub(super) struct Search<'a> {
     seen: Option<BTreeSet<u64>>,
     /// Whether it may be seen how long an object was that is otherwise unseen.
     lengths_count: bool,
-    /// With which objects tags were seen, and what those were before.
-    tagged: BTreeMap<u64, BTreeSet<u128>>,
+    /// With which objects tags were seen, and what those were before; `None` if that is not known of all.
+    tagged: BTreeMap<u64, Option<BTreeSet<u128>>>,
     done: Vec<bool>,
     done_hash: u64,
     answered_left: usize,
@@ -154,7 +154,7 @@ impl<'a> Search<'a> {
             for length in 0..=APPENDS_MAX {
                 self.chains(length, &open, state, &mut Vec::new(), at, &mut found);
                 found.retain(|it| self.may_be_tagged(at, it.next));
-                if !found.is_empty() {
+                if !found.is_empty() && !self.is_tagged_in_doubt(at) {
                     break;
                 }
             }
@@ -165,9 +165,18 @@ impl<'a> Search<'a> {
 
     /// Tags are put to what is there, and stay while it is appended to: who sees them sees an object that began so.
     fn may_be_tagged(&self, at: usize, next: Option<Shown>) -> bool {
-        let Asked::SetTags(tags) = self.entries[at].asked else { return true };
-        let seen = self.tagged.get(&tags);
+        let seen = self.tagged_by(at).and_then(Option::as_ref);
         next.is_none_or(|next| seen.is_none_or(|seen| seen.contains(&next.value)))
+    }
+
+    /// Whether its tags were seen with an object of which it is not known how it began.
+    fn is_tagged_in_doubt(&self, at: usize) -> bool {
+        self.tagged_by(at).is_some_and(Option::is_none)
+    }
+
+    fn tagged_by(&self, at: usize) -> Option<&Option<BTreeSet<u128>>> {
+        let Asked::SetTags(tags) = self.entries[at].asked else { return None };
+        self.tagged.get(&tags)
     }
 
     fn is_unseen(&self, value: u64) -> bool {
@@ -301,28 +310,37 @@ impl<'a> Search<'a> {
     }
 }
 
+/// Whether it is known of which values an object is made.
+fn is_known(object: u128, entries: &[Entry], made: &Made) -> bool {
+    let is_alone = |value: u64| Shown::put(value).value == object;
+    made.knows(object) || entries.iter().filter_map(value_of).any(is_alone)
+}
+
 /// Values that were seen, as far as that can be told: a list may show an object that nobody read, made of any of them.
 fn seen(entries: &[Entry], made: &Made) -> Option<BTreeSet<u64>> {
     let values: Vec<u64> = entries.iter().filter_map(value_of).collect();
     let shown: BTreeSet<u128> =
         entries.iter().filter_map(shown_in).map(|shown| shown.value).collect();
-    let is_alone = |object: u128| values.iter().any(|&value| Shown::put(value).value == object);
-    let is_known = |object: u128| made.knows(object) || is_alone(object);
     let named = entries.iter().filter_map(|entry| match entry.asked {
         Asked::Put(_, If::Value(value)) | Asked::Delete(If::Value(value)) => Some(value),
         Asked::Append(_, _, If::Value(value)) => Some(value),
         _ => None,
     });
     let is_seen = |value: &u64| made.has(*value) || shown.contains(&Shown::put(*value).value);
-    let all_known = shown.iter().all(|&object| is_known(object));
+    let all_known = shown.iter().all(|&object| is_known(object, entries, made));
     all_known.then(|| values.iter().copied().filter(is_seen).chain(named).collect())
 }
 
 /// With which objects tags were seen.
-fn tagged(entries: &[Entry], made: &Made) -> BTreeMap<u64, BTreeSet<u128>> {
-    let mut tagged: BTreeMap<u64, BTreeSet<u128>> = BTreeMap::new();
+fn tagged(entries: &[Entry], made: &Made) -> BTreeMap<u64, Option<BTreeSet<u128>>> {
+    let mut tagged = BTreeMap::new();
     for shown in entries.iter().filter_map(shown_in) {
-        tagged.entry(shown.tags).or_default().extend(made.before(shown.value));
+        let seen = tagged.entry(shown.tags).or_insert_with(|| Some(BTreeSet::new()));
+        if !is_known(shown.value, entries, made) {
+            *seen = None;
+        } else if let Some(seen) = seen {
+            seen.extend(made.before(shown.value));
+        }
     }
     tagged
 }
