@@ -173,6 +173,12 @@ impl Index {
         self.of_blobs(b"B", "a blob's row")
     }
 
+    /// Whether a blob of which there are or were changes here is in the backend, or was before it was retired: else it
+    /// waits to be uploaded.
+    pub(crate) fn is_uploaded(&self, id: BlobId) -> Result<bool, PackError> {
+        Ok(self.blob(id)?.is_some() || self.blob_content(id)?.is_none())
+    }
+
     /// Bundles of which something is live, in the order of their names.
     pub(crate) fn bundles(&self) -> Result<Vec<(OwnId, BundleContent)>, PackError> {
         let mut bundles = Vec::new();
