@@ -109,6 +109,7 @@ impl Process {
         disk: Arc<SimDisk>,
         rows: Arc<SimKv>,
         backend: Backend,
+        packing: Packing,
         others: Option<Arc<Others>>,
     ) -> Result<Self, PackError> {
         let horizon = Horizon::establish(&backend, worker).await?;
@@ -149,7 +150,7 @@ impl Process {
             blob_bytes: BLOB_BYTES,
             spool_bytes: 8 * BLOB_BYTES,
             flush_timeout: Duration::from_secs(1 << 30),
-            packing: if others.is_some() { Packing::Arrival } else { sizes() },
+            packing,
             // One after the other, so that a seed gives the same run each time.
             packing_threads: 1,
         };
@@ -248,11 +249,12 @@ impl Process {
         self.spool.file(id.seq, lot)
     }
 
-    /// The bytes at a place, verified; why not, if not.
+    /// The bytes at a place of this worker, which lies `below` a prefix of the store, verified; why not, if not.
     pub(crate) async fn read(
         &self,
         place: &Place,
         store: &super::SimStore,
+        below: &str,
     ) -> Result<Vec<u8>, String> {
         let (from, to) = (place.offset as usize, (place.offset + place.len) as usize);
         let bytes = match place.within {
@@ -271,7 +273,7 @@ impl Process {
                             row.ok_or("the index has no such blob")?.name(id).path()
                         }
                     };
-                    let all = store.get(&name).await;
+                    let all = store.get(&format!("{below}{name}")).await;
                     all.ok_or_else(|| format!("{name} is not there"))?[from..to].to_vec()
                 }
             },
@@ -285,7 +287,7 @@ impl Process {
 }
 
 /// Groups of which each often has a bundle, and never for long.
-fn sizes() -> Packing {
+pub(super) fn sizes() -> Packing {
     let class = |name: &str, up_to_bytes| SizeClass { name: name.to_owned(), up_to_bytes };
     Packing::Size(vec![class("small", 200), class("medium", 500)])
 }
