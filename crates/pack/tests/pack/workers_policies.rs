@@ -98,16 +98,17 @@ async fn what_another_worker_deleted_makes_a_bundle_dead_and_the_rest_is_read_wh
     let dir = a.dir;
     drop(a.store);
     let a = try_open(hasty(dir.path(), "a"), &backend).await.unwrap();
-    // Given up once that was in the bucket for long enough, moved, uploaded, removed after the grace time.
+    // Given up once that was in the bucket for long enough, moved, uploaded, removed after the grace time. Who looks more
+    // seldom than that answers nobody: see `unseen_max`.
     until("the bundle of a is removed", async || {
         a.keep_house().await.unwrap();
         assert!(a.flush().await);
+        b.store.look().await.unwrap();
         !backend.names(BUNDLES).await.contains(&before[0])
     })
     .await;
     assert!(backend.names(BUNDLES).await.contains(&before[1]), "the other is live");
     assert!(count(&a.counters().repacked_bytes) >= 5 * OBJECT_BYTES as u64, "they moved");
-    b.store.look().await.unwrap();
     drop(a);
     check(&b.store, &["a"], 0..12).await;
     check(&b.store, &["b"], 0..MANY).await;
