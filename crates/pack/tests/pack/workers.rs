@@ -263,6 +263,23 @@ async fn an_upload_belongs_to_the_worker_that_began_it() {
 }
 
 #[tokio::test]
+async fn a_list_of_uploads_changes_nothing_in_a_bucket_that_only_others_use() {
+    let (_backend, [a, b]) = workers::<2>(shared).await;
+    let first = bucket("first");
+    a.store.create_upload(&first, &key("k"), Default::default()).await.unwrap();
+    let listed = |store| {
+        Packer::list_uploads(store, &first, ListRequest { max: 10, ..ListRequest::default() }, None)
+    };
+    assert_eq!(listed(&a.store).await.unwrap().items.len(), 1);
+    let before = (count(&b.store.counters().changes), b.store.waiting());
+    assert!(listed(&b.store).await.unwrap().items.is_empty());
+    assert_eq!((count(&b.store.counters().changes), b.store.waiting()), before);
+    let request = ListRequest { max: 10, ..ListRequest::default() };
+    let refused = b.store.list_uploads(&bucket("none"), request, None).await.unwrap_err();
+    assert_eq!(refused, ObjectError::NoSuchBucket);
+}
+
+#[tokio::test]
 async fn lists_are_merged_page_by_page_with_groups() {
     let (_backend, all) = workers::<3>(shared).await;
     let name = |number: usize| format!("d{}/k{number:02}", number % 3);
