@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use larder_env::{Disk, DiskFile, SimDisk};
 use larder_kv::{Batch, FlushReport, Kv, KvError, KvReader, Progress, SimKv, Visit};
-use tokio::sync::watch;
 
 use super::now_ms;
 use crate::backend::Backend;
@@ -130,22 +129,10 @@ impl Process {
         }
         let start = recover(disk, (index, applied), &rebuild).await?;
         let Start { index, log, spool, at, backups: heads } = start;
-        let (index, spool, queue) = (Arc::new(index), Arc::new(spool), Arc::<Queue>::default());
-        let (marks, under_way) = (Arc::<Marks>::default(), Arc::<OwnsUnderWay>::default());
-        marks.applied.store(at.lsn, Ordering::Relaxed);
-        let fatal = watch::Sender::new(None);
-        let parts = Parts {
-            queue: queue.clone(),
-            index: index.clone(),
-            spool: spool.clone(),
-            under_way: under_way.clone(),
-            marks: marks.clone(),
-            counters: backend.counters().clone(),
-            groups: Arc::default(),
-            others: others.clone(),
-            fatal: fatal.clone(),
-            now_ms,
-        };
+        let (counters, stored) = (backend.counters().clone(), (Arc::new(index), Arc::new(spool)));
+        let parts = Parts::of(stored, &at, counters, others, now_ms);
+        let committing = parts.clone();
+        let Parts { queue, index, spool, under_way, marks, others, fatal, .. } = parts;
         let limits = BlobLimits {
             blob_bytes: BLOB_BYTES,
             spool_bytes: 8 * BLOB_BYTES,
@@ -158,7 +145,7 @@ impl Process {
             let sweep = Sweep::new(others, index.clone(), queue.clone(), marks.clone());
             Arc::new(tokio::sync::Mutex::new(sweep))
         });
-        let committer = Committer::new(parts, limits, worker, log, at);
+        let committer = Committer::new(committing, limits, worker, log, at);
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),

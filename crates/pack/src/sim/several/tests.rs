@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::world::World;
-use crate::bugs::{Bug, plant};
-use crate::sim::{AHEAD_MS, NOW_MS, RUNNING};
+use crate::bugs::Bug;
+use crate::sim::{AHEAD_MS, NOW_MS, RUNNING, is_found};
 
 /// Steps of one run.
 const STEPS: u64 = 3000;
@@ -45,37 +45,27 @@ fn workers_of_one_bucket_never_go_back_and_end_up_the_same() {
     );
 }
 
-fn is_found(bug: Bug) {
-    plant(Some(bug));
-    let found =
-        (0..SEEDS_OF_BUGS).find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err());
-    plant(None);
-    RUNNING.set(false);
-    AHEAD_MS.set(0);
-    assert!(found.is_some(), "{bug:?} was not found in {SEEDS_OF_BUGS} seeds");
-}
-
 #[test]
 fn giving_up_what_is_not_replaced_for_good_is_found() {
-    is_found(Bug::GivenUpEarly);
+    is_found(Bug::GivenUpEarly, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_bundle_that_is_not_awaited_is_found() {
-    is_found(Bug::BundleNotAwaited);
+    is_found(Bug::BundleNotAwaited, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_bundle_that_is_not_told_from_its_blob_is_found() {
-    is_found(Bug::BundleNotTold);
+    is_found(Bug::BundleNotTold, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_delete_that_is_forgotten_early_is_found() {
-    is_found(Bug::GraveForgottenEarly);
+    is_found(Bug::GraveForgottenEarly, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_clock_that_does_not_follow_is_found() {
-    is_found(Bug::ClockNotFollowed);
+    is_found(Bug::ClockNotFollowed, SEEDS_OF_BUGS, run);
 }
