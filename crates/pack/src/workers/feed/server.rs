@@ -208,7 +208,43 @@ fn number_of(query: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use larder_env::SimDisk;
+    use larder_kv::SimKv;
+
+    use super::super::Held;
     use super::*;
+    use crate::entry::{OwnId, Within};
+    use crate::rows::BlobRow;
+
+    #[tokio::test]
+    async fn a_bundle_is_said_to_be_uploaded_also_when_its_blob_is_gone() {
+        let (worker, row) = (WorkerId(3), BlobRow { created_ms: 1, footer_offset: 5, bytes: 9 });
+        let spool = Spool::new(SimDisk::new(1, 1 << 20), worker).unwrap();
+        spool.start(4);
+        let index = Index::over(Box::new(SimKv::default())).unwrap().0;
+        index.add_blob(BlobId { worker, seq: 4 }, &row, None).unwrap();
+        let feed = Feed::new(worker, Secret::known(b"secret"), Arc::new(spool), Arc::new(index));
+        for (seq, nth, expected) in [
+            (4, 0, Some(Within::Blob(BlobId { worker, seq: 4 }))),
+            (4, 1, Some(Within::Own(OwnId { worker, run: 0, number: 4 << 8 | 1 }))),
+            (3, 2, Some(Within::Own(OwnId { worker, run: 0, number: 3 << 8 | 2 }))),
+            (3, 0, None),
+            (5, 1, None),
+        ] {
+            let (lot, range) = (Lot::numbered(nth).unwrap(), 0..5);
+            let (status, body) = feed.body(seq, lot, range.clone()).await.unwrap_err();
+            let held = Held::read((BlobId { worker, seq }, lot), &range, (status, body.into()));
+            let named = held.ok().map(|held| match held {
+                Held::Uploaded(name) => name,
+                Held::Bytes(_) => panic!("nothing waits"),
+            });
+            let expected = expected.map(|within| match within {
+                Within::Blob(id) => row.name(id).path(),
+                Within::Own(own) => own.path(),
+            });
+            assert_eq!(named, expected, "blob {seq}, lot {nth}");
+        }
+    }
 
     #[test]
     fn numbers_are_found_by_their_names() {
