@@ -3,7 +3,8 @@ machine, a new one joins, and the lost one's name is taken over.
 
 Each key belongs to one writer, which puts and deletes it through any worker, one after the other. So of each key it is known what
 must be there: what was acknowledged last, or what was in doubt. Of what the lost worker acknowledged in its last seconds, that or
-what was before. In the end all workers list the same keys, each once, and give the same bytes.
+what was before. In the end all workers list the same keys, each once, and give the same bytes. Every other worker packs by size, into blobs
+so small, and that wait so long, that it makes bundles.
 
 Takes about a minute, also with a debug build: --binary target/debug/larder.
 
@@ -22,8 +23,10 @@ from harness import PackServer, content, default_binary, md5, scratch_folder
 
 BUCKET = "shared"
 WRITERS, KEYS = 8, 25
+# Workers that pack by size.
+GROUPING = "bd"
 SIZES = [(0.6, 4_000), (0.3, 70_000), (0.1, 2_000_000)]
-# What a worker acknowledged so long before it was lost is in the bucket: blobs wait for half a second.
+# What a worker acknowledged so long before it was lost is in the bucket: blobs wait for a second at most.
 UPLOADED_AFTER = 6.0
 SETTLED_SECONDS = 60
 GONE = None
@@ -99,7 +102,12 @@ class Writer(threading.Thread):
 
 def worker(args, folder, name, extra=()):
     options = ["--worker", name, "--peer-listen", "127.0.0.1:0", "--look-s", "1", "--kept-s", "30", *extra]
+    is_grouping = name in GROUPING
+    if is_grouping:
+        options += ["--packing", "size"]
     server = PackServer(args.binary, folder / f"{name}{len(extra)}", folder / "blobs", options)
+    if is_grouping:
+        server.SIZES = ["--blob-mib", "1", *PackServer.SIZES[2:6], "--flush-ms", "1000"]
     # Clients take longer to be made than a request does.
     server.name, server.client = name, server.boto3(read_timeout=60, connect_timeout=2)
     return server
@@ -186,6 +194,9 @@ def run(args, folder):
 
         done = load(args, workers, keys, args.seconds / 2, nothing)
         print(f"four workers: {done[0]} requests done, {done[1]} refused; {verify(workers, keys)} objects, the same at all")
+        bundles = [server.metric("larder_pack_bundles_total") for server in workers if server.name in GROUPING]
+        if not sum(bundles):
+            raise Failed(f"{bundles} bundles were made: this shows nothing of them")
 
         def kill_and_start(until):
             time.sleep((until - time.monotonic()) * 0.4)

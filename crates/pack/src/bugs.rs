@@ -21,6 +21,10 @@ pub(crate) enum Bug {
     BundleAfterBlob,
     /// What is removed from a bundle is not taken off what is live there, so that it is never repacked.
     BundleNotCounted,
+    /// Bodies in another worker's bundle are looked for in the bucket, also while it waits to be uploaded.
+    BundleNotAwaited,
+    /// A worker gives others bytes of the blob that waits in place of those of its bundle.
+    BundleNotTold,
     /// What another worker replaced is given up before that is in the bucket.
     GivenUpEarly,
     /// A delete is forgotten though another worker may still have what it deleted.

@@ -43,6 +43,7 @@ use crate::writers::{LotWrite, write_lots};
 const VOUCH_AFTER: Duration = Duration::from_millis(100);
 
 /// What the committer shares with the others.
+#[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) queue: Arc<Queue>,
     pub(crate) index: Arc<Index>,
@@ -57,6 +58,32 @@ pub(crate) struct Parts {
     pub(crate) fatal: watch::Sender<Option<String>>,
     /// Milliseconds since 1970.
     pub(crate) now_ms: fn() -> u64,
+}
+
+impl Parts {
+    /// Those of a process that starts, with the index as far as `at`.
+    pub(crate) fn of(
+        (index, spool): (Arc<Index>, Arc<Spool>),
+        at: &Applied,
+        counters: Arc<Counters>,
+        others: Option<Arc<Others>>,
+        now_ms: fn() -> u64,
+    ) -> Self {
+        let marks = Arc::new(Marks::default());
+        marks.applied.store(at.lsn, Ordering::Relaxed);
+        Self {
+            queue: Arc::default(),
+            index,
+            spool,
+            under_way: Arc::default(),
+            marks,
+            counters,
+            groups: Arc::default(),
+            others,
+            fatal: watch::Sender::new(None),
+            now_ms,
+        }
+    }
 }
 
 /// How far the index is, in positions of the log, and in time.

@@ -146,13 +146,6 @@ impl PackConfig {
         }
         if let Some(sharing) = &self.sharing {
             sharing.check(self.grace)?;
-            if self.packing != Packing::Arrival {
-                // The others ask for what waits by its blob, and would not find what waits in a bundle.
-                let (what, found) =
-                    ("packing", "by groups, in a bucket of several workers".to_owned());
-                let remedy = "arrival, or one worker".to_owned();
-                return Err(PackError::Config { what, found, remedy });
-            }
         }
         self.check_budgets()
     }
@@ -205,14 +198,6 @@ mod tests {
         ] {
             assert!(refused.contains(name), "{refused}");
         }
-        let sharing = Some(Sharing::new(crate::WorkerName::new("one").expect("a name")));
-        let shared = PackConfig {
-            sharing,
-            packing: Packing::Prefix { delimiter: "/".to_owned(), depth: 1 },
-            ..good.clone()
-        };
-        let refused = refusal(shared);
-        assert!(refused.contains("packing") && refused.contains("one worker"), "{refused}");
         let none = PackConfig { cache_bytes: 0, ahead_bytes: 0, ..good };
         assert!(none.check().is_ok());
     }

@@ -27,7 +27,7 @@ use crate::sums::BodySums;
 use crate::workers::WorkerName;
 use crate::workers::announce::{Announcement, Named};
 use crate::workers::feed::Secret;
-use crate::workers::feed::wire::Told;
+use crate::workers::feed::wire::{Told, ask_body, ask_changes};
 
 /// The file, read when a test runs.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pack.hex");
@@ -314,6 +314,14 @@ fn workers_tell_each_other_what_they_ever_did() {
     let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
     let asked = "/larder/v1/changes?worker=65537&blob=7&from=300";
     check("proof of a call", secret.prove(asked, announced_ms).as_bytes());
+    let asked = ask_changes(worker, 7, 300);
+    check("call of version 2 for changes", asked.as_bytes());
+    check("proof of a call of version 2", secret.prove(&asked, announced_ms).as_bytes());
+    let (lot, range) = (Lot::numbered(2).unwrap(), 300..500);
+    check(
+        "call of version 2 for a body",
+        ask_body(BlobId { worker, seq: 7 }, lot, &range).as_bytes(),
+    );
 }
 
 #[test]

@@ -173,6 +173,13 @@ impl Index {
         self.of_blobs(b"B", "a blob's row")
     }
 
+    /// Whether a blob of which there are or were changes here is in the backend, or was until it was retired: else it
+    /// waits to be uploaded.
+    pub(crate) fn is_uploaded(&self, id: BlobId) -> Result<bool, PackError> {
+        let is_there = self.blob(id)?.is_some() || self.blob_content(id)?.is_none();
+        Ok(is_there || self.kv.get(&rows::retired(id))?.is_some())
+    }
+
     /// Bundles of which something is live, in the order of their names.
     pub(crate) fn bundles(&self) -> Result<Vec<(OwnId, BundleContent)>, PackError> {
         let mut bundles = Vec::new();
@@ -348,7 +355,32 @@ fn row<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::WorkerId;
     use larder_kv::SimKv;
+    use larder_types::{HybridClock, OpSeq};
+
+    #[test]
+    fn a_blob_waits_while_there_are_changes_of_it_and_nothing_says_where_it_is() {
+        let index = Index::over(Box::new(SimKv::default())).unwrap().0;
+        let id = BlobId { worker: WorkerId(3), seq: 4 };
+        let (seq, clock) = (OpSeq(7), HybridClock(8));
+        let content = BlobContent { first: seq, last: seq, clock, end: 5, live: 5 };
+        let put = |row: Vec<u8>, value: Vec<u8>| {
+            let mut batch = Batch::new();
+            batch.put(&row, &value);
+            index.commit(batch, None).unwrap();
+        };
+        put(rows::content(id), encode(&content));
+        assert!(!index.is_uploaded(id).unwrap());
+        // As a backup has it that was made before the upload, with the footers since.
+        put(rows::retired(id), encode(&RetiredRow { retired_ms: 1, by: id }));
+        assert!(index.is_uploaded(id).unwrap());
+        index.forget_blob(id).unwrap();
+        assert!(index.is_uploaded(id).unwrap(), "it was retired and removed");
+        put(rows::content(id), encode(&content));
+        index.add_blob(id, &BlobRow { created_ms: 1, footer_offset: 5, bytes: 9 }, None).unwrap();
+        assert!(index.is_uploaded(id).unwrap());
+    }
 
     #[test]
     fn an_index_of_another_layout_is_none() {

@@ -350,7 +350,12 @@ impl Objects for Packer {
         after_upload: Option<UploadId>,
     ) -> Result<ListPage<UploadRow>, ObjectError> {
         self.direct(RequestClass::List);
-        let page = Page::new(b'U', self.usable(bucket).await?, &request);
+        let id = match self.others() {
+            None => self.live(bucket)?,
+            // Nobody's, if only others have put anything there: there are no uploads here then.
+            Some(others) => self.shared_bucket(others, bucket)?.id,
+        };
+        let page = Page::new(b'U', id, &request);
         list::fill(&self.shared.index, page, after_upload, |_, value| {
             decode::<UploadRow>("an upload's row", value).ok()
         })

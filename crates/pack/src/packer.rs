@@ -198,23 +198,11 @@ impl Packer {
         lock: larder_env::FileLock,
     ) -> Result<Self, PackError> {
         let Start { index, log, spool, at, backups } = start;
-        let (index, spool, queue) = (Arc::new(index), Arc::new(spool), Arc::<Queue>::default());
-        let (under_way, readers) = (Arc::<OwnsUnderWay>::default(), Arc::<Readers>::default());
-        let (marks, groups) = (Arc::new(Marks::default()), Arc::<AtomicUsize>::default());
-        marks.applied.store(at.lsn, Ordering::Relaxed);
-        let fatal = watch::Sender::new(None);
-        let parts = Parts {
-            queue: queue.clone(),
-            index: index.clone(),
-            spool: spool.clone(),
-            under_way: under_way.clone(),
-            marks: marks.clone(),
-            counters: backend.counters().clone(),
-            groups: groups.clone(),
-            others: joined.as_ref().map(|joined| joined.others.clone()),
-            fatal: fatal.clone(),
-            now_ms,
-        };
+        let (counters, stored) = (backend.counters().clone(), (Arc::new(index), Arc::new(spool)));
+        let others = joined.as_ref().map(|joined| joined.others.clone());
+        let parts = Parts::of(stored, &at, counters.clone(), others, now_ms);
+        let committing = parts.clone();
+        let Parts { queue, index, spool, under_way, marks, groups, others, fatal, .. } = parts;
         let limits = BlobLimits {
             blob_bytes: config.blob_bytes,
             spool_bytes: config.spool_bytes,
@@ -222,7 +210,7 @@ impl Packer {
             packing: config.packing.clone(),
             packing_threads: config.packing_threads,
         };
-        let committer = Committer::new(parts, limits, worker, log, at);
+        let committer = Committer::new(committing, limits, worker, log, at);
         let flusher = Arc::new(Flusher {
             stopped: Mutex::new(false),
             wake: Condvar::new(),
@@ -251,8 +239,6 @@ impl Packer {
             waiting: Waits::Here { spool: spool.clone(), worker },
         });
         let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks));
-        let others = sharing.as_ref().map(|sharing| sharing.others.clone());
-        let counters = backend.counters().clone();
         let teller = Teller::open(disk.clone(), counters, config.prices.clone(), worker.0);
         let shared = Arc::new(Shared {
             bodies,
@@ -265,7 +251,7 @@ impl Packer {
             spool,
             queue,
             under_way,
-            readers,
+            readers: Arc::default(),
             groups,
             worker,
             fatal: heard,

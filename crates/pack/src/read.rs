@@ -23,6 +23,7 @@ use larder_types::{BucketId, ObjectKey, UploadId};
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, Unread};
+use crate::bugs::{self, Bug};
 use crate::counters::count;
 use crate::entry::{Content, Place, Within, WorkerId};
 use crate::error::PackError;
@@ -43,7 +44,7 @@ pub(crate) struct Bodies {
     pub(crate) waiting: Waits,
 }
 
-/// Who has the bodies of blobs that are not in the backend.
+/// Who has the bodies of blobs and bundles that are not in the backend.
 pub(crate) enum Waits {
     /// This worker.
     Here { spool: Arc<Spool>, worker: WorkerId },
@@ -235,16 +236,15 @@ impl Verified {
         if let Some(file) = bodies.waiting.file(within) {
             return Ok(Source::Spool { file, at: range.start, end: range.end });
         }
-        let name = match within {
-            Within::Own(id) => id.path(),
-            Within::Blob(id) => match (bodies.index.blob(id).map_err(unread)?, &bodies.waiting) {
-                (Some(row), _) => row.name(id).path(),
-                (None, Waits::There(link)) => match link.body(id, range.clone()).await? {
-                    Held::Bytes(bytes) => return Ok(Source::Whole(bytes)),
-                    Held::Uploaded(row) => row.name(id).path(),
-                },
-                (None, _) => return Err(bodies.lost(&self.place, "the index has no such blob")),
+        let name = match (bodies.name_of(within).map_err(unread)?, &bodies.waiting) {
+            (Some(name), _) => name,
+            (None, Waits::There(link)) => match link.body(within, range.clone()).await? {
+                Held::Bytes(bytes) => return Ok(Source::Whole(bytes)),
+                Held::Uploaded(name) => name,
             },
+            (None, Waits::Here { .. }) => {
+                return Err(bodies.lost(&self.place, "the index has no such blob"));
+            }
         };
         let small = range.end - range.start <= SHARED_READ_BYTES_MAX;
         let source = match within.packed_id().filter(|_| small) {
@@ -319,6 +319,23 @@ fn unreached(error: &PackError) -> ObjectError {
 }
 
 impl Bodies {
+    /// Its name in the backend; `None` if it is not known to be there. What another worker told of may be in a bundle
+    /// that waits there with its blob.
+    pub(crate) fn name_of(&self, within: Within) -> Result<Option<String>, PackError> {
+        let own = match within {
+            Within::Blob(id) => return Ok(self.index.blob(id)?.map(|row| row.name(id).path())),
+            Within::Own(own) => own,
+        };
+        let is_there = match (own.bundle(), &self.waiting) {
+            (Some((blob, _)), Waits::There(_)) => {
+                self.index.is_uploaded(blob)? || bugs::planted(Bug::BundleNotAwaited)
+            }
+            // A large object is before it is named; an own bundle that waits was found in the spool.
+            _ => true,
+        };
+        Ok(is_there.then(|| own.path()))
+    }
+
     /// Good bytes are nowhere: an alarm.
     fn lost(&self, place: &Place, reason: &str) -> ObjectError {
         count(&self.backend.counters().lost_reads);

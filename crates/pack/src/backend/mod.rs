@@ -227,6 +227,12 @@ impl Backend {
         }
     }
 
+    /// An object as the store has it, past the gate.
+    #[cfg(test)]
+    pub(crate) async fn at_once(&self, name: &str) -> Option<Bytes> {
+        self.store.get(&Path::from(name)).await.ok()?.bytes().await.ok()
+    }
+
     /// Names, without the prefix, and sizes of all objects below a prefix, sorted.
     pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<(String, u64)>, PackError> {
         self.listed(prefix, self.store.list(Some(&Path::from(prefix)))).await

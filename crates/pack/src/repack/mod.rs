@@ -126,8 +126,7 @@ impl Repacker {
 
     /// Whether a bundle is in the backend: it is before its blob, and may be there when that is gone.
     fn is_there(index: &Index, bundle: OwnId) -> Result<bool, PackError> {
-        let Some((blob, _)) = bundle.bundle() else { return Ok(false) };
-        Ok(index.blob(blob)?.is_some() || index.blob_content(blob)?.is_none())
+        bundle.bundle().map_or(Ok(false), |(blob, _)| index.is_uploaded(blob))
     }
 
     /// Moves what is live in a blob or bundle. True if the blob is retired, or nothing has bytes in the bundle.

@@ -58,7 +58,7 @@ pub(super) async fn found(process: &Process, index: &Index, store: &SimStore) ->
 async fn values_of(process: &Process, store: &SimStore, what: &str, places: &[Place]) -> Vec<u64> {
     let mut values = Vec::new();
     for place in places {
-        let bytes = process.read(place, store).await;
+        let bytes = process.read(place, store, "").await;
         let bytes = bytes.unwrap_or_else(|reason| panic!("{what} cannot be read: {reason}"));
         let value = u64::from_le_bytes(bytes[..8].try_into().unwrap());
         assert_eq!(bytes, super::world::bytes_of(value), "{what} has the bytes of one value");

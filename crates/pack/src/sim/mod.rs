@@ -21,6 +21,9 @@ mod tests;
 mod world;
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::bugs::{Bug, plant};
 
 pub(crate) use store::SimStore;
 
@@ -34,6 +37,16 @@ thread_local! {
 /// Whether a simulation runs on this thread: then nothing runs on another.
 pub(crate) fn is_running() -> bool {
     RUNNING.get()
+}
+
+/// A fault that is planted fails one of so many seeds.
+fn is_found<T>(bug: Bug, seeds: u64, run: fn(u64) -> T) {
+    plant(Some(bug));
+    let found = (0..seeds).find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err());
+    plant(None);
+    RUNNING.set(false);
+    AHEAD_MS.set(0);
+    assert!(found.is_some(), "{bug:?} was not found in {seeds} seeds");
 }
 
 /// The simulated time.

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use larder_env::{Disk, DiskFile, SimDisk};
 use larder_kv::{Batch, FlushReport, Kv, KvError, KvReader, Progress, SimKv, Visit};
-use tokio::sync::watch;
 
 use super::now_ms;
 use crate::backend::Backend;
@@ -109,6 +108,7 @@ impl Process {
         disk: Arc<SimDisk>,
         rows: Arc<SimKv>,
         backend: Backend,
+        packing: Packing,
         others: Option<Arc<Others>>,
     ) -> Result<Self, PackError> {
         let horizon = Horizon::establish(&backend, worker).await?;
@@ -129,27 +129,15 @@ impl Process {
         }
         let start = recover(disk, (index, applied), &rebuild).await?;
         let Start { index, log, spool, at, backups: heads } = start;
-        let (index, spool, queue) = (Arc::new(index), Arc::new(spool), Arc::<Queue>::default());
-        let (marks, under_way) = (Arc::<Marks>::default(), Arc::<OwnsUnderWay>::default());
-        marks.applied.store(at.lsn, Ordering::Relaxed);
-        let fatal = watch::Sender::new(None);
-        let parts = Parts {
-            queue: queue.clone(),
-            index: index.clone(),
-            spool: spool.clone(),
-            under_way: under_way.clone(),
-            marks: marks.clone(),
-            counters: backend.counters().clone(),
-            groups: Arc::default(),
-            others: others.clone(),
-            fatal: fatal.clone(),
-            now_ms,
-        };
+        let (counters, stored) = (backend.counters().clone(), (Arc::new(index), Arc::new(spool)));
+        let parts = Parts::of(stored, &at, counters, others, now_ms);
+        let committing = parts.clone();
+        let Parts { queue, index, spool, under_way, marks, others, fatal, .. } = parts;
         let limits = BlobLimits {
             blob_bytes: BLOB_BYTES,
             spool_bytes: 8 * BLOB_BYTES,
             flush_timeout: Duration::from_secs(1 << 30),
-            packing: if others.is_some() { Packing::Arrival } else { sizes() },
+            packing,
             // One after the other, so that a seed gives the same run each time.
             packing_threads: 1,
         };
@@ -157,7 +145,7 @@ impl Process {
             let sweep = Sweep::new(others, index.clone(), queue.clone(), marks.clone());
             Arc::new(tokio::sync::Mutex::new(sweep))
         });
-        let committer = Committer::new(parts, limits, worker, log, at);
+        let committer = Committer::new(committing, limits, worker, log, at);
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),
@@ -248,11 +236,12 @@ impl Process {
         self.spool.file(id.seq, lot)
     }
 
-    /// The bytes at a place, verified; why not, if not.
+    /// The bytes at a place of this worker, which lies `below` a prefix of the store, verified; why not, if not.
     pub(crate) async fn read(
         &self,
         place: &Place,
         store: &super::SimStore,
+        below: &str,
     ) -> Result<Vec<u8>, String> {
         let (from, to) = (place.offset as usize, (place.offset + place.len) as usize);
         let bytes = match place.within {
@@ -271,7 +260,7 @@ impl Process {
                             row.ok_or("the index has no such blob")?.name(id).path()
                         }
                     };
-                    let all = store.get(&name).await;
+                    let all = store.get(&format!("{below}{name}")).await;
                     all.ok_or_else(|| format!("{name} is not there"))?[from..to].to_vec()
                 }
             },
@@ -285,7 +274,7 @@ impl Process {
 }
 
 /// Groups of which each often has a bundle, and never for long.
-fn sizes() -> Packing {
+pub(super) fn sizes() -> Packing {
     let class = |name: &str, up_to_bytes| SizeClass { name: name.to_owned(), up_to_bytes };
     Packing::Size(vec![class("small", 200), class("medium", 500)])
 }

@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::world::World;
-use super::{NOW_MS, RUNNING};
-use crate::bugs::{Bug, plant};
+use super::{NOW_MS, RUNNING, is_found};
+use crate::bugs::Bug;
 
 /// Steps of one run.
 const STEPS: u64 = 1500;
@@ -39,56 +39,47 @@ fn whatever_fails_what_was_answered_is_there_and_nothing_comes_back() {
     assert!(rebuilds > SEEDS, "runs that lose nothing show nothing");
 }
 
-fn is_found(bug: Bug) {
-    plant(Some(bug));
-    let found =
-        (0..SEEDS_OF_BUGS).find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err());
-    plant(None);
-    RUNNING.set(false);
-    assert!(found.is_some(), "{bug:?} was not found in {SEEDS_OF_BUGS} seeds");
-}
-
 #[test]
 fn a_swap_without_compare_is_found() {
-    is_found(Bug::SwapWithoutCompare);
+    is_found(Bug::SwapWithoutCompare, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_removal_before_the_upload_is_found() {
-    is_found(Bug::RemoveBeforeUpload);
+    is_found(Bug::RemoveBeforeUpload, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn deletes_that_are_not_carried_are_found() {
-    is_found(Bug::DeletesNotCarried);
+    is_found(Bug::DeletesNotCarried, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_backup_ahead_of_its_blobs_is_found() {
-    is_found(Bug::BackupAheadOfBlobs);
+    is_found(Bug::BackupAheadOfBlobs, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_horizon_that_is_not_kept_is_found() {
-    is_found(Bug::HorizonNotKept);
+    is_found(Bug::HorizonNotKept, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_rebuild_that_is_forgotten_is_found() {
-    is_found(Bug::RebuiltForgotten);
+    is_found(Bug::RebuiltForgotten, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn backups_that_are_not_counted_are_found() {
-    is_found(Bug::BackupsNotCounted);
+    is_found(Bug::BackupsNotCounted, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_bundle_after_its_blob_is_found() {
-    is_found(Bug::BundleAfterBlob);
+    is_found(Bug::BundleAfterBlob, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_bundle_that_is_not_counted_is_found() {
-    is_found(Bug::BundleNotCounted);
+    is_found(Bug::BundleNotCounted, SEEDS_OF_BUGS, run);
 }

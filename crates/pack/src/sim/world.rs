@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::check::{check_counts, found, places};
 use super::model::{Effect, History, Open, State};
-use super::process::{Process, Rows};
+use super::process::{Process, Rows, sizes};
 use super::store::SimStore;
 use crate::backend::Backend;
 use crate::backup;
@@ -316,7 +316,7 @@ impl World {
         self.store.set_calm(true);
         let backend = Backend::over(self.store.clone());
         let (disk, rows) = (self.disk.clone(), self.rows.clone());
-        let started = Process::start(self.worker, disk, rows, backend, None).await;
+        let started = Process::start(self.worker, disk, rows, backend, sizes(), None).await;
         self.process = Some(started.unwrap_or_else(|error| panic!("no start: {error}")));
         self.settle().await;
         self.compare().await;

@@ -31,7 +31,6 @@ pub(crate) struct Joined {
 
 /// What goes on while it serves.
 pub(crate) struct Shares {
-    pub(crate) others: Arc<Others>,
     pub(crate) sweep: Arc<Mutex<Sweep>>,
     pub(crate) tasks: Tasks,
 }
@@ -80,7 +79,7 @@ impl Joined {
         });
         let sweep = Sweep::new(others.clone(), index.clone(), queue.clone(), marks.clone());
         let sweep = Arc::new(Mutex::new(sweep));
-        let tasks = Tasks::start(others.clone(), feed, sweep.clone());
-        Shares { others, sweep, tasks }
+        let tasks = Tasks::start(others, feed, sweep.clone());
+        Shares { sweep, tasks }
     }
 }

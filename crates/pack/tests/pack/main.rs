@@ -13,3 +13,4 @@ mod repacking;
 mod support;
 mod uploads;
 mod workers;
+mod workers_policies;

@@ -13,9 +13,9 @@ use crate::support::{
 };
 
 /// Bytes of each object.
-const OBJECT_BYTES: usize = 10_000;
+pub const OBJECT_BYTES: usize = 10_000;
 /// Objects that are more than a share of a blob, and less than a blob.
-const MANY: u64 = 40;
+pub const MANY: u64 = 40;
 /// How long something that happens by itself may take.
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -26,7 +26,7 @@ async fn store(config: PackConfig, backend: &Arc<Faulty>) -> Packer {
     store
 }
 
-fn name(group: &str, number: u64) -> String {
+pub fn name(group: &str, number: u64) -> String {
     format!("{group}/{number:03}")
 }
 
@@ -35,7 +35,7 @@ fn seed(group: &str, number: u64) -> u64 {
 }
 
 /// Puts objects of all these groups, in turns.
-async fn put_some(store: &Packer, groups: &[&str], numbers: std::ops::Range<u64>) {
+pub async fn put_some(store: &Packer, groups: &[&str], numbers: std::ops::Range<u64>) {
     for number in numbers {
         for group in groups {
             let bytes = content(seed(group, number), OBJECT_BYTES);
@@ -44,7 +44,7 @@ async fn put_some(store: &Packer, groups: &[&str], numbers: std::ops::Range<u64>
     }
 }
 
-async fn check(store: &Packer, groups: &[&str], numbers: std::ops::Range<u64>) {
+pub async fn check(store: &Packer, groups: &[&str], numbers: std::ops::Range<u64>) {
     for number in numbers {
         for group in groups {
             let bytes = get(store, &name(group, number)).await.unwrap();

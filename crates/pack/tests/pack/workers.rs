@@ -25,15 +25,15 @@ fn shared(dir: &Path, name: &str) -> PackConfig {
 }
 
 /// The same, that answers the others.
-fn answering(dir: &Path, name: &str) -> PackConfig {
+pub fn answering(dir: &Path, name: &str) -> PackConfig {
     let mut config = shared(dir, name);
     config.sharing.as_mut().unwrap().listen = Some("127.0.0.1:0".into());
     config
 }
 
-struct Worker {
-    dir: tempfile::TempDir,
-    store: Packer,
+pub struct Worker {
+    pub dir: tempfile::TempDir,
+    pub store: Packer,
 }
 
 async fn worker(backend: &Arc<Faulty>, make: fn(&Path, &str) -> PackConfig, name: &str) -> Worker {
@@ -43,7 +43,7 @@ async fn worker(backend: &Arc<Faulty>, make: fn(&Path, &str) -> PackConfig, name
 }
 
 /// Workers a, b, … with a bucket that all know.
-async fn workers<const N: usize>(
+pub async fn workers<const N: usize>(
     make: fn(&Path, &str) -> PackConfig,
 ) -> (Arc<Faulty>, [Worker; N]) {
     let backend = Arc::<Faulty>::default();
@@ -75,12 +75,12 @@ async fn keys(store: &Packer) -> Vec<String> {
     list(store, &bucket("first")).await.into_iter().map(|e| e.key.as_str().to_owned()).collect()
 }
 
-fn missing<T: std::fmt::Debug>(got: Result<T, ObjectError>) {
+pub fn missing<T: std::fmt::Debug>(got: Result<T, ObjectError>) {
     assert!(matches!(got, Err(ObjectError::NoSuchKey)), "{got:?}");
 }
 
 /// Waits until it holds.
-async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let end = std::time::Instant::now() + Duration::from_secs(30);
     while !holds().await {
         assert!(std::time::Instant::now() < end, "never: {what}");
@@ -260,6 +260,23 @@ async fn an_upload_belongs_to_the_worker_that_began_it() {
     assert_eq!(get(&b.store, "k").await.unwrap(), content(1, 10));
     let opened = b.store.open(&first, &key("k")).await.unwrap();
     assert_eq!(b.store.part(&opened, 1).await.unwrap().metax.size, 10);
+}
+
+#[tokio::test]
+async fn a_list_of_uploads_changes_nothing_in_a_bucket_that_only_others_use() {
+    let (_backend, [a, b]) = workers::<2>(shared).await;
+    let first = bucket("first");
+    a.store.create_upload(&first, &key("k"), Default::default()).await.unwrap();
+    let listed = |store| {
+        Packer::list_uploads(store, &first, ListRequest { max: 10, ..ListRequest::default() }, None)
+    };
+    assert_eq!(listed(&a.store).await.unwrap().items.len(), 1);
+    let before = (count(&b.store.counters().changes), b.store.waiting());
+    assert!(listed(&b.store).await.unwrap().items.is_empty());
+    assert_eq!((count(&b.store.counters().changes), b.store.waiting()), before);
+    let request = ListRequest { max: 10, ..ListRequest::default() };
+    let refused = b.store.list_uploads(&bucket("none"), request, None).await.unwrap_err();
+    assert_eq!(refused, ObjectError::NoSuchBucket);
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use crate::entry::WorkerId;
 use crate::error::PackError;
 use crate::identity::Claim;
 use crate::index::Index;
+use crate::policy::Packing;
 use crate::rows::Applied;
 use crate::sim::SimStore;
 use crate::sim::process::{Process, Rows};
@@ -111,7 +112,7 @@ impl Machine {
     }
 
     /// Starts as a worker does that shares a bucket.
-    pub(super) async fn start(&mut self, store: &Arc<SimStore>) {
+    pub(super) async fn start(&mut self, store: &Arc<SimStore>, packing: Packing) {
         let root = Backend::over(store.clone());
         let me = Announcement {
             name: self.name.clone(),
@@ -129,8 +130,8 @@ impl Machine {
         others.announce().await.expect("nothing fails at a start");
         others.look().await.expect("nothing fails at a start");
         let (disk, rows) = (self.disk.clone(), self.rows.clone());
-        let started =
-            Process::start(self.worker, disk, rows, backend, Some(Arc::new(others))).await;
+        let others = Some(Arc::new(others));
+        let started = Process::start(self.worker, disk, rows, backend, packing, others).await;
         self.process = Some(started.unwrap_or_else(|error| panic!("no start: {error}")));
     }
 

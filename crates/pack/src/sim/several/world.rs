@@ -17,25 +17,27 @@ use tokio::time::Instant;
 
 use super::machine::{KEPT, Machine};
 use crate::blob::BlobName;
-use crate::entry::{BlobId, Content, Within, WorkerId};
+use crate::entry::{BlobId, Content, WorkerId};
 use crate::index::Index;
+use crate::lot::Lot;
 use crate::plan::{Body, Description, Done, Target, Wish};
+use crate::policy::Packing;
 use crate::queue::{Answer, Request};
 use crate::rows::PackedVersion;
 use crate::sim::check::check_counts;
-use crate::sim::process::poll;
+use crate::sim::process::{poll, sizes};
 use crate::sim::world::{bucket, bytes_of};
 use crate::sim::{AHEAD_MS, SimStore};
-use crate::sums::{BodySums, verifies};
+use crate::sums::BodySums;
 use crate::workers::feed::wire::Told;
 use crate::workers::feed::{Feed, Heard, Secret};
 use crate::workers::hidden;
-use crate::workers::view::{Item, Whose};
+use crate::workers::view::Item;
 
 /// Workers.
 const MACHINES: u64 = 3;
 /// Keys that clients use.
-const KEYS: u64 = 5;
+pub(super) const KEYS: u64 = 5;
 /// Steps of what goes on by itself that follow each other at a time.
 const POLLS: u64 = 8;
 /// Steps for which a list may not show what is there.
@@ -55,9 +57,9 @@ type Rank = (HybridClock, WorkerId);
 
 /// A put or delete that was answered.
 #[derive(Debug, Clone)]
-struct Answered {
+pub(super) struct Answered {
     rank: Rank,
-    value: Option<u64>,
+    pub(super) value: Option<u64>,
     blob: BlobId,
     is_lost: bool,
 }
@@ -79,9 +81,9 @@ struct Shown {
 
 /// Everything there is.
 pub(super) struct World {
-    rng: SeededRng,
-    store: Arc<SimStore>,
-    machines: Vec<Machine>,
+    pub(super) rng: SeededRng,
+    pub(super) store: Arc<SimStore>,
+    pub(super) machines: Vec<Machine>,
     history: BTreeMap<String, Vec<Answered>>,
     pending: Vec<Pending>,
     shown: Vec<BTreeMap<String, Shown>>,
@@ -94,6 +96,8 @@ pub(super) struct World {
     pub(super) lost: u64,
     /// Changes that were heard before they were in the bucket.
     pub(super) heard: u64,
+    /// Reads of bundles that waited at another worker.
+    pub(super) bundled: u64,
 }
 
 impl World {
@@ -114,12 +118,14 @@ impl World {
             losses: 0,
             lost: 0,
             heard: 0,
+            bundled: 0,
         };
         for at in 0..world.machines.len() {
             world.at(at);
             let store = world.store.clone();
             world.machines[at].claim(&store).await;
-            world.machines[at].start(&store).await;
+            let packing = world.policy();
+            world.machines[at].start(&store, packing).await;
             let graves = hidden::graves(&bucket());
             let of = Some(bucket().as_str().to_owned());
             for (name, location) in [(hidden::buckets(), None), (bucket(), None), (graves, of)] {
@@ -142,6 +148,7 @@ impl World {
             self.at(at);
             self.step(at).await;
             self.check(at);
+            self.read(at).await;
             tokio::time::advance(STEP).await;
         }
         self.heal().await;
@@ -325,8 +332,14 @@ impl World {
     async fn start(&mut self, at: usize) {
         let store = self.store.clone();
         store.set_calm(true);
-        self.machines[at].start(&store).await;
+        let packing = self.policy();
+        self.machines[at].start(&store, packing).await;
         store.set_calm(false);
+    }
+
+    /// What goes together at a worker that starts now.
+    fn policy(&mut self) -> Packing {
+        if self.rng.one_in(3) { Packing::Arrival } else { sizes() }
     }
 
     /// A machine is gone; a new one takes its worker over.
@@ -399,7 +412,7 @@ impl World {
         }
     }
 
-    fn items(&self, at: usize, key: &str) -> Vec<Item> {
+    pub(super) fn items(&self, at: usize, key: &str) -> Vec<Item> {
         let process = self.machines[at].process.as_ref().expect("a process runs");
         let key = ObjectKey::new(key).unwrap();
         self.machines[at].others().items(&process.index, &bucket(), &key).unwrap()
@@ -446,6 +459,9 @@ impl World {
             self.check(at);
             self.compare(at).await;
             check_counts(&self.process(at).index);
+            for known in self.machines[at].others().known() {
+                check_counts(known.index());
+            }
         }
     }
 
@@ -510,46 +526,28 @@ impl World {
     }
 
     /// A worker shows what counts, every byte of it.
-    async fn compare(&self, at: usize) {
-        let process = self.machines[at].process.as_ref().expect("a process runs");
-        let others = self.machines[at].others();
+    async fn compare(&mut self, at: usize) {
         let expected = self.newest();
-        for number in 0..KEYS {
+        let expected = |key: &str| expected.get(key).and_then(|told| told.value);
+        let values: Vec<_> = (0..KEYS).map(|number| expected(&format!("k{number}"))).collect();
+        for (number, value) in values.into_iter().enumerate() {
             let key = format!("k{number}");
-            let at_key = ObjectKey::new(&key).unwrap();
-            let found = others.newest(&process.index, &bucket(), &at_key).unwrap();
-            let value = expected.get(&key).and_then(|told| told.value);
-            let shown = found.as_ref().map(|item| told(&item.version, false));
-            assert_eq!(shown.and_then(|told| told.value), value, "{key} at {}", others.name());
+            let name = self.machines[at].name.clone();
+            let found = self.shows(at, &key);
+            let shown = found.as_ref().and_then(|item| told(&item.version, false).value);
+            assert_eq!(shown, value, "{key} at {name}");
             let Some(item) = found else { continue };
-            let Content::Run(place) = &item.version.content else { panic!("no parts here") };
-            let Within::Blob(blob) = place.within else { panic!("nothing is large here") };
-            let index: &Index = match &item.whose {
-                Whose::Own => &process.index,
-                Whose::Other(known) => known.index(),
-            };
-            let row = index.blob(blob).unwrap().expect("everything is uploaded");
-            let owner = self.machines.iter().find(|of| of.worker.line() == blob.worker.line());
-            let path = format!("{}/{}", owner.unwrap().prefix(), row.name(blob).path());
-            let bytes = self.store.get(&path).await.unwrap_or_else(|| panic!("{path} is gone"));
-            let bytes = bytes.slice(place.offset as usize..(place.offset + place.len) as usize);
-            assert!(verifies(place, 0, &bytes), "{key} does not verify");
-            assert_eq!(bytes, bytes_of(value.unwrap()), "{key} has its bytes");
+            assert!(self.read_item(at, &item).await, "{name} reads {key}");
         }
     }
 }
 
-fn told(version: &PackedVersion, is_grave: bool) -> Answered {
+pub(super) fn told(version: &PackedVersion, is_grave: bool) -> Answered {
     let ETag::Md5(etag) = version.metax.etag else { panic!("no parts here") };
     let value = (u128::from_le_bytes(etag) >> 64) as u64;
     let rank = (version.metax.clock, WorkerId(version.op.view.0));
-    let blob = match &version.content {
-        Content::Run(place) => match place.within {
-            Within::Blob(blob) => blob,
-            Within::Own(_) => panic!("nothing is large here"),
-        },
-        Content::Parts { .. } => panic!("no parts here"),
-    };
+    let Content::Run(place) = &version.content else { panic!("no parts here") };
+    let (blob, _) = Lot::of(place.within).expect("nothing is large here");
     Answered { rank, value: (!is_grave).then_some(value), blob, is_lost: false }
 }
 

@@ -13,13 +13,14 @@ use larder_types::codec::decode;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
-use super::wire::{BODY, CHANGES, DATE, Heard, PROOF, Secret, Told};
+use super::wire::{DATE, Heard, PROOF, Secret, Told, ask_body, ask_changes};
 use crate::committer::now_ms;
-use crate::entry::{BlobId, WorkerId};
+use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
 use crate::limits::{
     CALL_CONNECT_MAX, CALL_TIME_MAX, FEED_BYTES_MAX, FEED_WAIT_MAX, PACKED_BYTES_MAX,
 };
+use crate::lot::Lot;
 use crate::rows::BlobRow;
 use crate::workers::announce::Announcement;
 
@@ -35,8 +36,34 @@ pub(crate) struct Caller {
 /// Where bytes of another worker's spool are.
 pub(crate) enum Held {
     Bytes(Bytes),
-    /// In the bucket by now.
-    Uploaded(BlobRow),
+    /// In the bucket by now, in the object of this name.
+    Uploaded(String),
+}
+
+impl Held {
+    /// Reads an answer about bytes of a lot.
+    ///
+    /// # Errors
+    /// Why it says nothing of them.
+    pub(crate) fn read(
+        (id, lot): (BlobId, Lot),
+        range: &Range<u64>,
+        (status, answer): (StatusCode, Bytes),
+    ) -> Result<Self, String> {
+        match (status, lot.within(id)) {
+            (StatusCode::OK, _) if answer.len() as u64 == range.end - range.start => {
+                Ok(Self::Bytes(answer))
+            }
+            (StatusCode::GONE, Within::Own(bundle)) => Ok(Self::Uploaded(bundle.path())),
+            (StatusCode::GONE, Within::Blob(id)) => {
+                match decode::<BlobRow>("a blob's row", &answer) {
+                    Ok(row) => Ok(Self::Uploaded(row.name(id).path())),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            (status, _) => Err(format!("it answers {status}, with {} bytes", answer.len())),
+        }
+    }
 }
 
 /// The way to a worker.
@@ -51,16 +78,18 @@ impl Link {
         Self { told, caller }
     }
 
-    /// Bytes of the bodies of a blob that is not known to be in the bucket.
+    /// Bytes of bodies within a blob, or a bundle, that is not known to be in the bucket.
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`] if the worker does not give them: nobody else has them.
-    pub(crate) async fn body(&self, id: BlobId, range: Range<u64>) -> Result<Held, ObjectError> {
+    pub(crate) async fn body(
+        &self,
+        within: Within,
+        range: Range<u64>,
+    ) -> Result<Held, ObjectError> {
         let told = self.told.lock().clone();
-        let asked = format!(
-            "{BODY}?worker={}&blob={}&from={}&to={}",
-            id.worker.0, id.seq, range.start, range.end
-        );
+        let (id, lot) = Lot::of(within).expect("a large object is there before it is named");
+        let asked = ask_body(id, lot, &range);
         let most = PACKED_BYTES_MAX as usize + HEAD_BYTES_MAX;
         let answer = match &told.address {
             Some(address) if told.worker == id.worker => {
@@ -68,21 +97,12 @@ impl Link {
             }
             _ => Err("it cannot be reached".to_owned()),
         };
-        let reason = match answer {
-            Ok((StatusCode::OK, bytes)) if bytes.len() as u64 == range.end - range.start => {
-                return Ok(Held::Bytes(bytes));
+        answer.and_then(|answer| Held::read((id, lot), &range, answer)).map_err(|reason| {
+            let (name, bundle) = (&told.name, lot.nth());
+            tracing::warn!(worker = %name, blob = %id, bundle, reason, "a body that another worker has not uploaded did not come");
+            ObjectError::Unavailable {
+                reason: format!("worker {name}, which has not uploaded it yet, does not give it"),
             }
-            Ok((StatusCode::GONE, row)) => match decode::<BlobRow>("a blob's row", &row) {
-                Ok(row) => return Ok(Held::Uploaded(row)),
-                Err(error) => error.to_string(),
-            },
-            Ok((status, bytes)) => format!("it answers {status}, with {} bytes", bytes.len()),
-            Err(reason) => reason,
-        };
-        let name = &told.name;
-        tracing::warn!(worker = %name, blob = %id, reason, "a body that another worker has not uploaded did not come");
-        Err(ObjectError::Unavailable {
-            reason: format!("worker {name}, which has not uploaded it yet, does not give it"),
         })
     }
 }
@@ -97,7 +117,7 @@ impl Caller {
         blob: u64,
         from: u64,
     ) -> Result<(Heard, u64), PackError> {
-        let asked = format!("{CHANGES}?worker={}&blob={blob}&from={from}", worker.0);
+        let asked = ask_changes(worker, blob, from);
         let most = FEED_BYTES_MAX + HEAD_BYTES_MAX;
         let within = FEED_WAIT_MAX + CALL_TIME_MAX;
         match self.call(address, &asked, most, within).await {

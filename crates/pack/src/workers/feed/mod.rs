@@ -1,9 +1,10 @@
 //! What a worker tells the others of itself before it is in the bucket: its changes, and bodies that only its spool has.
 //!
 //! ```text
-//!  follower ── GET /larder/v1/changes?worker&blob&from ──▶ the entries of that blob from that byte on, as its footer
-//!                                                          will have them; waits a while for the next
-//!  reader   ── GET /larder/v1/body?worker&blob&from&to ──▶ bytes of the blob's bodies; or that it is uploaded
+//!  follower ── GET /larder/v2/changes?worker&blob&from ──────▶ the entries of that blob from that byte on, as its
+//!                                                              footer will have them; waits a while for the next
+//!  reader   ── GET /larder/v2/body?worker&blob&lot&from&to ──▶ bytes of bodies in the blob, or in one of its bundles;
+//!                                                              or that they are uploaded
 //! ```
 //!
 //! It is served from the [spool](crate::spool), which has both until the blob is in the backend: the feed keeps nothing of

@@ -1,6 +1,7 @@
 //! Answers other workers.
 
 use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::wire::{BODY, CHANGES, DATE, PROOF, Secret, Told};
 use crate::blocking;
+use crate::bugs::{self, Bug};
 use crate::committer::now_ms;
 use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
@@ -37,7 +39,7 @@ pub(crate) struct Feed {
 }
 
 /// Why a call gets nothing else.
-type Refusal = (StatusCode, Vec<u8>);
+pub(crate) type Refusal = (StatusCode, Vec<u8>);
 
 /// Answers until it is dropped.
 pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
@@ -106,7 +108,11 @@ impl Feed {
         }
         match call.uri().path() {
             CHANGES => self.changes(number("blob")?, number("from")?).await,
-            BODY => self.body(number("blob")?, number("from")?, number("to")?).await,
+            BODY => {
+                let lot = u8::try_from(number("lot")?).ok().and_then(Lot::numbered);
+                let lot = lot.ok_or_else(|| refuse(StatusCode::BAD_REQUEST))?;
+                self.body(number("blob")?, lot, number("from")?..number("to")?).await
+            }
             _ => Err(refuse(StatusCode::NOT_FOUND)),
         }
     }
@@ -143,16 +149,20 @@ impl Feed {
         Ok((told, Vec::new()))
     }
 
-    async fn body(&self, blob: u64, from: u64, to: u64) -> Result<Vec<u8>, Refusal> {
+    /// Bytes of the bodies in a blob that waits, or in one of its bundles.
+    pub(crate) async fn body(
+        &self,
+        blob: u64,
+        lot: Lot,
+        range: Range<u64>,
+    ) -> Result<Vec<u8>, Refusal> {
+        let Range { start: from, end: to } = range;
         if from >= to || to - from > PACKED_BYTES_MAX {
             return Err(refuse(StatusCode::BAD_REQUEST));
         }
-        let Some(file) = self.spool.file(blob, Lot::SHARED) else {
-            let row = self.index.blob(BlobId { worker: self.worker, seq: blob });
-            return match row.map_err(|error| failed(&error))? {
-                Some(row) => Err((StatusCode::GONE, encode(&row))),
-                None => Err(refuse(StatusCode::NOT_FOUND)),
-            };
+        let given = if bugs::planted(Bug::BundleNotTold) { Lot::SHARED } else { lot };
+        let Some(file) = self.spool.file(blob, given) else {
+            return Err(self.not_waiting(blob, lot).unwrap_or_else(|error| failed(&error)));
         };
         // The semaphore is never closed.
         let _room = self.bodies.acquire().await;
@@ -166,6 +176,19 @@ impl Feed {
             Ok(None) => Err(refuse(StatusCode::RANGE_NOT_SATISFIABLE)),
             Err(error) => Err(failed(&error)),
         }
+    }
+
+    /// Why there is no file of a lot: it is uploaded, or there never was one.
+    fn not_waiting(&self, blob: u64, lot: Lot) -> Result<Refusal, PackError> {
+        let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
+        // The row of a blob may be gone before its bundles: their names need none.
+        let is_uploaded = row.is_some() || blob <= *self.spool.uploaded().borrow();
+        Ok(match (lot, row) {
+            (Lot::SHARED, Some(row)) => (StatusCode::GONE, encode(&row)),
+            (Lot::SHARED, None) => refuse(StatusCode::NOT_FOUND),
+            (_, _) if is_uploaded => refuse(StatusCode::GONE),
+            (_, _) => refuse(StatusCode::NOT_FOUND),
+        })
     }
 }
 
@@ -185,7 +208,43 @@ fn number_of(query: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use larder_env::SimDisk;
+    use larder_kv::SimKv;
+
+    use super::super::Held;
     use super::*;
+    use crate::entry::{OwnId, Within};
+    use crate::rows::BlobRow;
+
+    #[tokio::test]
+    async fn a_bundle_is_said_to_be_uploaded_also_when_its_blob_is_gone() {
+        let (worker, row) = (WorkerId(3), BlobRow { created_ms: 1, footer_offset: 5, bytes: 9 });
+        let spool = Spool::new(SimDisk::new(1, 1 << 20), worker).unwrap();
+        spool.start(4);
+        let index = Index::over(Box::new(SimKv::default())).unwrap().0;
+        index.add_blob(BlobId { worker, seq: 4 }, &row, None).unwrap();
+        let feed = Feed::new(worker, Secret::known(b"secret"), Arc::new(spool), Arc::new(index));
+        for (seq, nth, expected) in [
+            (4, 0, Some(Within::Blob(BlobId { worker, seq: 4 }))),
+            (4, 1, Some(Within::Own(OwnId { worker, run: 0, number: 4 << 8 | 1 }))),
+            (3, 2, Some(Within::Own(OwnId { worker, run: 0, number: 3 << 8 | 2 }))),
+            (3, 0, None),
+            (5, 1, None),
+        ] {
+            let (lot, range) = (Lot::numbered(nth).unwrap(), 0..5);
+            let (status, body) = feed.body(seq, lot, range.clone()).await.unwrap_err();
+            let held = Held::read((BlobId { worker, seq }, lot), &range, (status, body.into()));
+            let named = held.ok().map(|held| match held {
+                Held::Uploaded(name) => name,
+                Held::Bytes(_) => panic!("nothing waits"),
+            });
+            let expected = expected.map(|within| match within {
+                Within::Blob(id) => row.name(id).path(),
+                Within::Own(own) => own.path(),
+            });
+            assert_eq!(named, expected, "blob {seq}, lot {nth}");
+        }
+    }
 
     #[test]
     fn numbers_are_found_by_their_names() {

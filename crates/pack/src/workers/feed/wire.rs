@@ -1,4 +1,7 @@
-//! Version 1 of what workers say to each other: `docs/formats/workers.md` gives it byte by byte.
+//! Version 2 of what workers say to each other: `docs/formats/workers.md` gives it byte by byte. Version 1 knew no
+//! bundles: it is neither asked nor answered, so that nobody takes bytes of a blob for those of its bundle.
+
+use std::ops::Range;
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
@@ -7,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::backend::{Backend, Unread};
+use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
 use crate::limits::CALL_AGE_MAX;
+use crate::lot::Lot;
 use crate::rows::BlobRow;
 
 /// Header with the time of a call, in milliseconds since 1970.
@@ -16,12 +21,24 @@ pub(super) const DATE: &str = "x-larder-date";
 /// Header with the proof that the caller knows the secret.
 pub(super) const PROOF: &str = "x-larder-proof";
 /// Path of changes.
-pub(super) const CHANGES: &str = "/larder/v1/changes";
+pub(super) const CHANGES: &str = "/larder/v2/changes";
 /// Path of bodies.
-pub(super) const BODY: &str = "/larder/v1/body";
+pub(super) const BODY: &str = "/larder/v2/body";
 /// Name of the secret in the bucket.
 const SECRET: &str = "secret";
 const SECRET_BYTES: usize = 32;
+
+/// How a worker's changes are asked for, from a byte of a blob's entries on.
+pub(crate) fn ask_changes(worker: WorkerId, blob: u64, from: u64) -> String {
+    format!("{CHANGES}?worker={}&blob={blob}&from={from}", worker.0)
+}
+
+/// How bytes of the bodies of a blob's lot are asked for.
+pub(crate) fn ask_body(id: BlobId, lot: Lot, range: &Range<u64>) -> String {
+    let (worker, blob, lot) = (id.worker.0, id.seq, lot.nth());
+    let Range { start, end } = range;
+    format!("{BODY}?worker={worker}&blob={blob}&lot={lot}&from={start}&to={end}")
+}
 
 /// What a worker tells of one of its blobs. Bytes follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,11 +175,11 @@ mod tests {
     fn only_who_knows_the_secret_is_answered_and_only_what_it_asked() {
         let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
         let other = Secret::known(b"0123456789abcdef0123456789abcdeF");
-        let (path, now) = ("/larder/v1/changes?blob=1", 1_700_000_000_000);
+        let (path, now) = ("/larder/v2/changes?blob=1", 1_700_000_000_000);
         let proof = secret.prove(path, now);
         assert!(secret.is_proven(path, (now, now), &proof));
         assert!(secret.is_proven(path, (now, now + 1000), &proof));
-        assert!(!secret.is_proven("/larder/v1/changes?blob=2", (now, now), &proof));
+        assert!(!secret.is_proven("/larder/v2/changes?blob=2", (now, now), &proof));
         assert!(!secret.is_proven(path, (now + 1, now), &proof));
         let late = now + CALL_AGE_MAX.as_millis() as u64 + 1;
         assert!(!secret.is_proven(path, (now, late), &proof), "heard long ago");

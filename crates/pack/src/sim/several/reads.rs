@@ -1,0 +1,86 @@
+//! Reads of what a worker shows.
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::world::{KEYS, World, told};
+use crate::entry::{Content, Place};
+use crate::lot::Lot;
+use crate::read::Bodies;
+use crate::sim::world::bytes_of;
+use crate::sums::verifies;
+use crate::workers::Held;
+use crate::workers::feed::{Feed, Secret};
+use crate::workers::view::{Item, Whose};
+
+impl World {
+    /// A client reads a key: it gets all bytes of what the worker shows, unless only a lost directory had them.
+    pub(super) async fn read(&mut self, at: usize) {
+        let number = self.rng.below(KEYS);
+        if self.machines[at].others().fresh().is_err() {
+            return;
+        }
+        let Some(item) = self.shows(at, &format!("k{number}")) else { return };
+        self.store.set_calm(true);
+        let _lost = self.read_item(at, &item).await;
+        self.store.set_calm(false);
+    }
+
+    /// What a worker shows of a key.
+    pub(super) fn shows(&self, at: usize, key: &str) -> Option<Item> {
+        let newest = self.items(at, key).into_iter().max_by_key(Item::rank);
+        newest.filter(|item| !item.is_grave)
+    }
+
+    /// Whether somebody has the bytes of what a worker shows; then they are those that were put.
+    pub(super) async fn read_item(&mut self, at: usize, item: &Item) -> bool {
+        let Content::Run(place) = &item.version.content else { panic!("no parts here") };
+        let value = told(&item.version, false).value.expect("it is no grave");
+        let bytes = match &item.whose {
+            Whose::Own => {
+                let machine = &self.machines[at];
+                let (process, below) = (machine.process.as_ref(), machine.prefix() + "/");
+                let process = process.expect("a process runs");
+                let read = process.read(place, &self.store, &below).await;
+                Some(read.unwrap_or_else(|reason| panic!("own bytes: {reason}")).into())
+            }
+            Whose::Other(known) => self.read_other(&known.bodies, place).await,
+        };
+        let Some(bytes) = bytes else { return false };
+        assert!(verifies(place, 0, &bytes), "bytes of {value} do not verify: {place:?}");
+        assert_eq!(bytes, bytes_of(value));
+        true
+    }
+
+    /// As [`crate::read`] does it, but for the connection to the other worker.
+    async fn read_other(&mut self, bodies: &Bodies, place: &Place) -> Option<Bytes> {
+        let name = match bodies.name_of(place.within).unwrap() {
+            Some(name) => name,
+            None => match self.held(place).await? {
+                Held::Bytes(bytes) => return Some(bytes),
+                Held::Uploaded(name) => name,
+            },
+        };
+        let all = bodies.backend.at_once(&name).await;
+        let all = all.unwrap_or_else(|| panic!("{name} is not there"));
+        Some(all.slice(place.offset as usize..(place.offset + place.len) as usize))
+    }
+
+    /// Asks the worker that has it; `None` if another directory has its name by now.
+    async fn held(&mut self, place: &Place) -> Option<Held> {
+        let (id, lot) = Lot::of(place.within).expect("nothing is large here");
+        let owner = self.machines.iter().find(|machine| machine.worker == id.worker)?;
+        let process = owner.process.as_ref().expect("a process runs");
+        let (spool, index) = (process.spool.clone(), process.index.clone());
+        let feed = Feed::new(owner.worker, Secret::known(b"simulated"), spool, index);
+        let range = place.offset..place.offset + place.len;
+        let answer = match feed.body(id.seq, lot, range.clone()).await {
+            Ok(bytes) => (StatusCode::OK, Bytes::from(bytes)),
+            Err((status, bytes)) => (status, Bytes::from(bytes)),
+        };
+        let held = Held::read((id, lot), &range, answer);
+        let held = held.unwrap_or_else(|reason| panic!("{place:?}: {reason}"));
+        self.bundled += u64::from(lot != Lot::SHARED && matches!(held, Held::Bytes(_)));
+        Some(held)
+    }
+}
