@@ -103,12 +103,13 @@ impl Others {
         }
         let backups = backup::known(backend, &horizon).await?;
         let index = self.shelf().make(&peer.name, worker)?;
+        let report = self.blobs_report(&peer.name);
         let rebuild = Rebuild {
             backend,
             worker,
             horizon: &horizon,
             backups: &backups,
-            accept_loss: None,
+            accept_loss: report.as_deref(),
             is_own: false,
         };
         let at = Applied { lsn: 0, ..rebuild.run(&index).await?.applied };

@@ -54,8 +54,8 @@ impl Joined {
         let (listener, address) = open_feed(&sharing).await?;
         let Named { name, prefix } = named;
         let me = Announcement { name, prefix, worker, address, announced_ms: now_ms() };
-        let (ahead_bytes, dir) = (config.ahead_bytes, config.dir.clone());
-        let reads = Reads { cache, ahead_bytes, dir };
+        let &PackConfig { ahead_bytes, accept_loss, .. } = config;
+        let reads = Reads { cache, ahead_bytes, dir: config.dir.clone(), accept_loss };
         let shelf = Box::new(Directory::of(&config.dir));
         let caller = Caller { secret: Some(secret.clone()) };
         let others = Others::new(me, root, sharing, shelf, reads, caller);

@@ -2,10 +2,12 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use larder_types::codec::decode;
 use larder_types::rows::parse_keyed;
 
+use super::name::WorkerName;
 use super::peer::Peer;
 use super::{Others, hidden};
 use crate::entry::WorkerId;
@@ -15,6 +17,12 @@ use crate::index::Index;
 use crate::rows::PackedVersion;
 
 impl Others {
+    /// Where it is written down which blobs of another worker an index does without, if that may be:
+    /// `lost-blobs-NAME.txt` of this worker's directory.
+    pub(super) fn blobs_report(&self, name: &WorkerName) -> Option<PathBuf> {
+        self.reads.accept_loss.then(|| self.reads.dir.join(format!("lost-blobs-{name}.txt")))
+    }
+
     /// Another directory has taken a worker over: writes down what the one before told and its heir does not have, in
     /// `lost-NAME.txt` of this worker's directory.
     pub(super) fn write_loss(

@@ -99,6 +99,8 @@ pub(crate) struct Reads {
     pub(crate) ahead_bytes: u64,
     /// Where losses are written down.
     pub(crate) dir: PathBuf,
+    /// Whether an index is made without blobs that another worker has lost.
+    pub(crate) accept_loss: bool,
 }
 
 impl Others {

@@ -13,4 +13,5 @@ mod repacking;
 mod support;
 mod uploads;
 mod workers;
+mod workers_losses;
 mod workers_policies;

@@ -13,7 +13,7 @@ use larder_types::{Condition, EtagList};
 use crate::support::*;
 
 /// A worker of a name that learns of the others only when it is told to.
-fn shared(dir: &Path, name: &str) -> PackConfig {
+pub fn shared(dir: &Path, name: &str) -> PackConfig {
     let sharing = Sharing {
         // Long: looks are made by hand.
         look_period: Duration::from_secs(3600),

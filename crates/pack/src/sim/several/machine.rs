@@ -123,7 +123,8 @@ impl Machine {
         };
         let sharing =
             Sharing { kept: KEPT, unseen_max: KEPT / 3, ..Sharing::new(self.name.clone()) };
-        let reads = Reads { cache: None, ahead_bytes: 0, dir: std::path::PathBuf::new() };
+        let dir = std::path::PathBuf::new();
+        let reads = Reads { cache: None, ahead_bytes: 0, dir, accept_loss: false };
         let shelf = Box::new(Shared(self.shelf.clone()));
         let backend = root.below(&self.prefix());
         let others = Others::new(me, root, sharing, shelf, reads, Caller::default());

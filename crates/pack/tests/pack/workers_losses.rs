@@ -1,0 +1,41 @@
+//! Blobs of one of several workers that are lost.
+
+use larder_pack::PackConfig;
+use object_store::ObjectStoreExt;
+use object_store::path::Path as Name;
+
+use crate::support::*;
+use crate::workers::{missing, shared, workers};
+
+#[tokio::test]
+async fn a_worker_does_without_a_blob_that_another_lost_only_when_told_to() {
+    let (backend, [a]) = workers::<1>(shared).await;
+    for seed in 0..3 {
+        put(&a.store, &format!("k{seed}"), content(seed, 1000)).await.unwrap();
+        assert!(a.store.flush().await);
+    }
+    let blobs = backend.names("workers/a/blobs").await;
+    let (lost, _) = &blobs[blobs.len() - 2];
+    backend.inner.delete(&Name::from(lost.as_str())).await.unwrap();
+
+    let dir = tempfile::tempdir().unwrap();
+    let refused = try_open(shared(dir.path(), "b"), &backend).await.err().unwrap().to_string();
+    assert!(refused.contains("--accept-loss"), "{refused}");
+    let told = PackConfig { accept_loss: true, ..shared(dir.path(), "b") };
+    let b = try_open(told, &backend).await.unwrap();
+    for seed in [0, 2] {
+        assert_eq!(get(&b, &format!("k{seed}")).await.unwrap(), content(seed, 1000));
+    }
+    missing(get(&b, "k1").await);
+    let report = std::fs::read_to_string(dir.path().join("lost-blobs-a.txt")).unwrap();
+    assert!(report.contains("is not in the backend") && report.contains("perhaps first/k0"), "{report}");
+    drop(b);
+
+    // It has its index of the other now.
+    let b = try_open(shared(dir.path(), "b"), &backend).await.unwrap();
+    assert_eq!(get(&b, "k2").await.unwrap(), content(2, 1000));
+    put(&b, "k1", content(7, 1000)).await.unwrap();
+    assert!(b.flush().await);
+    a.store.look().await.unwrap();
+    assert_eq!(get(&a.store, "k1").await.unwrap(), content(7, 1000));
+}
