@@ -99,7 +99,7 @@ pub enum Call {
     Abandon {
         /// The put.
         op: OpId,
-        /// Whether a replica had no room for its data: what lies where it should have lain, and behind,
+        /// Whether its only replica had no room for its data: what lies where it should have lain, and behind,
         /// is not given for a while.
         disk_full: bool,
     },
@@ -196,13 +196,40 @@ pub enum Call {
         /// Where the copy lies.
         server: ServerId,
     },
-    /// A replica had no room for a put's data, of which enough others have it: the same is not given for a while.
+    /// Replicas had no room for a put's data: what lies where it should have lain there, and behind, is not given for a
+    /// while, or only on the others.
     NoRoom {
         /// The put.
         op: OpId,
+        /// Replicas.
+        replicas: Holders,
     },
     /// Append to the key's null version.
     Append(Box<AppendCall>),
+}
+
+impl Call {
+    /// Whether it is a word on what a proxy did or found, true in every view, and may come without anybody who waits for
+    /// an answer.
+    #[must_use]
+    pub fn is_word(&self) -> bool {
+        match self {
+            Self::Commit { .. }
+            | Self::Abandon { .. }
+            | Self::NoRoom { .. }
+            | Self::DropStream { .. }
+            | Self::Suspect { .. } => true,
+            Self::Put(_)
+            | Self::Delete { .. }
+            | Self::SetTags { .. }
+            | Self::CreateUpload { .. }
+            | Self::CompleteUpload { .. }
+            | Self::AbortUpload { .. }
+            | Self::Append(_)
+            | Self::Read { .. }
+            | Self::Barrier => false,
+        }
+    }
 }
 
 /// Why a call was refused, sorted by what the caller should do.

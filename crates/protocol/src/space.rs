@@ -8,8 +8,8 @@
 //! 3. An LV gives no space before every replica has answered its `Open` in the current view, or is out of reach.
 //! 4. All of this is derived from METAX: nothing here is ever stored as the truth.
 //! 5. A replica whose copies are to be given up gets no new ones: its LV gives no space.
-//! 6. A replica out of reach gets no new ones either. Its LV gives space on the others only if these are most of it, and
-//!    the grant names these alone (`most.rs`).
+//! 6. A replica out of reach gets no new ones either, nor one whose disk has no room. Its LV gives space on the others
+//!    only if these are most of it, and the grant names these alone (`most.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -231,6 +231,8 @@ struct Withheld {
     from: u32,
     /// What of it is free.
     runs: FreeRuns,
+    /// Replicas that had no room, as far as that was told: the others may take what is withheld.
+    crowded: Holders,
     since_ms: u64,
 }
 
@@ -458,29 +460,34 @@ impl VolumeGroup {
         })
     }
 
-    /// A replica's disk had no room for data at these extents: from the last of them on the LV gives
-    /// nothing until [`VolumeGroup::offer_again`].
-    pub fn withhold(&mut self, lv: LvId, extents: &[Extent], now_ms: u64) {
+    /// Disks of replicas, `crowded` if it is known of which, had no room for data at these extents: from the last of
+    /// them on the LV gives nothing until [`VolumeGroup::offer_again`], but on the others if they are most of it.
+    pub fn withhold(&mut self, lv: LvId, extents: &[Extent], crowded: Holders, now_ms: u64) {
         let Some(lv) = self.lvs.get_mut(&lv) else { return };
         let Some(from) = extents.iter().map(|extent| extent.first).max() else { return };
         let mut runs = lv.runs.split_off(from);
         let before = lv.withheld.take();
         let from = before.as_ref().map_or(from, |before| before.from.min(from));
+        let mut crowded = crowded.common(lv.present);
         if let Some(before) = before {
             runs.release_all(before.runs);
+            crowded = crowded.union(before.crowded);
         }
-        lv.withheld = Some(Withheld { from, runs, since_ms: now_ms });
+        lv.withheld = Some(Withheld { from, runs, crowded, since_ms: now_ms });
     }
 
-    /// Gives again what was withheld for [`WITHHELD_MS`].
-    pub fn offer_again(&mut self, now_ms: u64) {
+    /// Gives again what was withheld for [`WITHHELD_MS`]. Returns whether replicas that had no room may lack copies.
+    pub fn offer_again(&mut self, now_ms: u64) -> bool {
+        let mut may_lack = false;
         for lv in self.lvs.values_mut() {
             let due =
                 |withheld: &mut Withheld| now_ms.saturating_sub(withheld.since_ms) >= WITHHELD_MS;
             if let Some(withheld) = lv.withheld.take_if(due) {
                 lv.runs.release_all(withheld.runs);
+                may_lack |= !withheld.crowded.is_empty();
             }
         }
+        may_lack
     }
 
     /// Extents freed by `freed_by`: they wait for the floors. `at_once` is for bugs that are to be found.

@@ -202,7 +202,7 @@ fn said() -> Vec<String> {
         hex(&encode(&Answer::Appended(Box::new(AppendDone { op, clock, made: made() })))),
         hex(&encode(&Refusal::Append(AppendRefusal::Offset { size: 307 }))),
         hex(&encode(&Call::Put(Box::new(put())))),
-        hex(&encode(&Call::NoRoom { op })),
+        hex(&encode(&Call::NoRoom { op, replicas: holders })),
         hex(&encode(&Refusal::TooFewCopies)),
         hex(&encode(&ServerMessage::NoRoom(boot, larder_types::DiskId(6)))),
         hex(&encode(&ServerMessage::Lacks(boot, pg, view))),

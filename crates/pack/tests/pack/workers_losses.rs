@@ -28,7 +28,10 @@ async fn a_worker_does_without_a_blob_that_another_lost_only_when_told_to() {
     }
     missing(get(&b, "k1").await);
     let report = std::fs::read_to_string(dir.path().join("lost-blobs-a.txt")).unwrap();
-    assert!(report.contains("is not in the backend") && report.contains("perhaps first/k0"), "{report}");
+    assert!(
+        report.contains("is not in the backend") && report.contains("perhaps first/k0"),
+        "{report}"
+    );
     drop(b);
 
     // It has its index of the other now.

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, Condition, Epoch, Metax, ObjectKey, Op, OpId, Outcome, PartRow, Put, RegionId,
-    Request, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow, rows,
+    Body, BucketId, Condition, Epoch, Holders, Metax, ObjectKey, Op, OpId, Outcome, PartRow, Put,
+    RegionId, Request, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow, rows,
 };
 
 use super::slots::Slot;
@@ -43,12 +43,12 @@ impl Pg {
             }
             Call::Abandon { op, disk_full } => {
                 if disk_full {
-                    self.withhold(op);
+                    self.withhold(op, Holders::default());
                 }
                 self.begin_resolution(op, index, out)
             }
-            Call::NoRoom { op } => {
-                self.withhold(op);
+            Call::NoRoom { op, replicas } => {
+                self.withhold(op, replicas);
                 Ok(())
             }
             Call::Suspect { grant, server } => {

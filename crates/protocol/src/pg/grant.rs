@@ -19,10 +19,18 @@ impl Pg {
     ) -> Result<Chunk, Step> {
         assert!(len > 0 && len <= CHUNK_BYTES_MAX, "a chunk has 1 to {CHUNK_BYTES_MAX} bytes");
         let grant = Grant { pg: self.id, op: self.next_id(), attempt: 0 };
-        match self.allocate(len, usize::from(enough), out) {
-            Ok((lv, extents, holders)) => {
-                Ok(Chunk { grant, seed, lv, extents, len, sums: sums.to_vec(), holders })
-            }
+        let enough = usize::from(enough);
+        let chunk = |lv, extents, holders| Chunk {
+            grant,
+            seed,
+            lv,
+            extents,
+            len,
+            sums: sums.to_vec(),
+            holders,
+        };
+        match self.allocate(len, enough, out) {
+            Ok((lv, extents, holders)) => Ok(chunk(lv, extents, holders)),
             Err(NoSpace::Opening) => Err(Step::Starve),
             Err(NoSpace::TooNarrow) => Err(Step::Refuse(Refusal::TooFewCopies)),
             Err(NoSpace::NeedLv) => {
@@ -34,6 +42,9 @@ impl Pg {
                 self.raise_floors(true, out);
                 if self.space.as_ref().is_some_and(VolumeGroup::regains) {
                     return Err(Step::Starve);
+                }
+                if let Some((lv, extents, holders)) = self.allocate_on_most(len, enough, out) {
+                    return Ok(chunk(lv, extents, holders));
                 }
                 if self.pool_empty_ms.is_some_and(|since| self.now_ms < since + POOL_EMPTY_MS) {
                     return Err(Step::Refuse(Refusal::Full));
@@ -61,18 +72,30 @@ impl Pg {
                 Ok((lv, extents, space.present(lv)))
             }
             Err(NoSpace::NeedLv) => {
-                let narrow = space.allocate_on_most(len, replicas_min).ok_or(NoSpace::NeedLv)?;
-                self.grants_on_most += 1;
-                let now_ms = self.now_ms;
-                let due_ms = self.wider_due_ms.get_or_insert(now_ms.saturating_add(NARROW_MS));
-                if now_ms >= *due_ms {
-                    *due_ms = now_ms.saturating_add(NARROW_AGAIN_MS);
-                    self.need_lv(out);
-                }
-                Ok(narrow)
+                self.allocate_on_most(len, replicas_min, out).ok_or(NoSpace::NeedLv)
             }
             Err(why) => Err(why),
         }
+    }
+
+    /// Blocks in an LV of which most replicas can take data; after a while of that, where another would be wider, it is
+    /// asked for.
+    fn allocate_on_most(
+        &mut self,
+        len: u32,
+        replicas_min: usize,
+        out: &mut Outbox,
+    ) -> Option<(LvId, Vec<Extent>, Holders)> {
+        let space = self.space.as_mut().expect("a serving primary knows its space");
+        let narrow = space.allocate_on_most(len, replicas_min)?;
+        self.grants_on_most += 1;
+        let now_ms = self.now_ms;
+        let due_ms = self.wider_due_ms.get_or_insert(now_ms.saturating_add(NARROW_MS));
+        if now_ms >= *due_ms {
+            *due_ms = now_ms.saturating_add(NARROW_AGAIN_MS);
+            self.need_lv(out);
+        }
+        Some(narrow)
     }
 
     fn need_lv(&mut self, out: &mut Outbox) {

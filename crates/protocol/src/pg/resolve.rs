@@ -366,13 +366,13 @@ impl Pg {
         Ok(())
     }
 
-    /// A replica had no room for a put's data: nothing is given there, and behind it, for a while.
-    pub(super) fn withhold(&mut self, op: OpId) {
+    /// Replicas had no room for a put's data: nothing is given there, and behind it, for a while, or only on the others.
+    pub(super) fn withhold(&mut self, op: OpId, crowded: Holders) {
         let (now_ms, open) = (self.now_ms, self.open.get(&op.seq));
         if let Some(open) = open.filter(|open| open.id == op)
             && let Some(space) = self.space.as_mut()
         {
-            space.withhold(open.chunk.lv, &open.chunk.extents, now_ms);
+            space.withhold(open.chunk.lv, &open.chunk.extents, crowded, now_ms);
         }
     }
 
@@ -402,8 +402,11 @@ impl Pg {
             self.reopen(out);
         }
         if let Some(space) = self.space_mut() {
-            space.offer_again(now_ms);
+            let may_lack = space.offer_again(now_ms);
             space.forget_orders(now_ms);
+            if may_lack {
+                self.refills.want_walk();
+            }
         }
         self.flush_holders(out);
         self.flush_moves(out);

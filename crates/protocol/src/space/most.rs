@@ -1,4 +1,4 @@
-//! Space on most replicas of an LV while others are out of reach.
+//! Space on most replicas of an LV while others are out of reach, or have no room on their disks.
 //!
 //! # Invariants
 //!
@@ -13,19 +13,34 @@ use larder_types::{Extent, Holders, LvId};
 use super::{Lv, VolumeGroup};
 
 impl Lv {
-    /// The replicas within reach of an LV as wide as the widest, if they are most of it and can take objects.
+    /// Replicas whose disks had no room a short while ago.
+    pub(super) fn crowded(&self) -> Holders {
+        self.withheld.as_ref().map_or(Holders::default(), |withheld| withheld.crowded)
+    }
+
+    /// The replicas within reach, and with room, of an LV as wide as the widest, if they are most of it and can take
+    /// objects.
     fn most(&self, widest: usize) -> Option<Holders> {
-        let within = self.present.without(self.gone);
+        let others = self.gone.union(self.crowded());
+        let within = self.present.without(others);
         let is_open = within.iter().all(|replica| self.floors[replica].is_some());
         let is_most = self.present.count() == widest && 2 * within.count() > widest;
-        let takes = !self.gone.is_empty() && self.leaving.is_empty() && !self.is_full();
+        let takes = !others.is_empty() && self.leaving.is_empty() && !self.is_full();
         (takes && is_open && is_most).then_some(within)
     }
 }
 
+impl Lv {
+    /// Blocks for replicas that have room also for what is withheld.
+    fn allocate_on_most(&mut self, need: u32) -> Option<Vec<Extent>> {
+        let withheld = self.withheld.as_mut().filter(|withheld| !withheld.crowded.is_empty());
+        self.runs.allocate(need).or_else(|| withheld?.runs.allocate(need))
+    }
+}
+
 impl VolumeGroup {
-    /// Blocks for `bytes` of data on the replicas within reach of an LV of which others are not, at least so many: for
-    /// when no LV has all of its own.
+    /// Blocks for `bytes` of data on the replicas within reach of an LV, at least so many, of which others are not or
+    /// have no room: for when no LV has all of its own.
     pub fn allocate_on_most(
         &mut self,
         bytes: u32,
@@ -34,11 +49,11 @@ impl VolumeGroup {
         let (need, widest) = (bytes.div_ceil(BLOCK_BYTES).max(1), self.widest());
         self.lvs.iter_mut().find_map(|(&id, lv)| {
             let within = lv.most(widest).filter(|within| within.count() >= replicas_min)?;
-            Some((id, lv.runs.allocate(need)?, within))
+            Some((id, lv.allocate_on_most(need)?, within))
         })
     }
 
-    /// Whether it has space on most replicas of an LV of which others are out of reach.
+    /// Whether it has space on most replicas of an LV of which others are out of reach, or have no room.
     #[must_use]
     pub fn has_most(&self) -> bool {
         let widest = self.widest();

@@ -81,7 +81,7 @@ impl Lv {
         Need {
             good: holders.without(self.gone).without(suspected),
             absent: absent.union(to_mend),
-            missing: absent.union(to_mend).common(open).without(self.gone),
+            missing: absent.union(to_mend).common(open).without(self.gone.union(self.crowded())),
             leaving: holders.common(leaving),
             surplus,
         }

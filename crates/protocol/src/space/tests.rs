@@ -1,3 +1,4 @@
+use larder_types::{Chunk, Grant, PgId};
 use proptest::prelude::*;
 
 use super::*;
@@ -139,7 +140,7 @@ fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     group.floor_acknowledged(LvId(1), 1, floor(0));
     let (lv, written) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
     let (_, refused) = group.allocate(20 * BLOCK_BYTES, 0).unwrap();
-    group.withhold(lv, &refused, 1_000);
+    group.withhold(lv, &refused, Holders::default(), 1_000);
     assert_eq!(group.usage(), SpaceUse { total: 100, free: 0, waiting: 0, withheld: 40 });
     assert_eq!(group.allocate(1, 0), Err(NoSpace::DiskFull), "another LV would be as full");
     // Space that was written to is given again; that of the refused put is not.
@@ -165,12 +166,50 @@ fn a_second_refusal_withholds_from_the_lower_of_both() {
     let mut group = VolumeGroup::new(View(3));
     group.add(info(), FreeRuns::whole(100));
     let extent = |first, blocks| Extent { first, blocks };
-    group.withhold(LvId(1), &[extent(10, 5), extent(60, 5)], 0);
+    group.withhold(LvId(1), &[extent(10, 5), extent(60, 5)], Holders::default(), 0);
     assert_eq!(group.usage().withheld, 40);
-    group.withhold(LvId(1), &[extent(30, 5)], 0);
+    group.withhold(LvId(1), &[extent(30, 5)], Holders::default(), 0);
     assert_eq!(group.usage().withheld, 70);
-    group.withhold(LvId(1), &[extent(80, 5)], 0);
+    group.withhold(LvId(1), &[extent(80, 5)], Holders::default(), 0);
     assert_eq!(group.usage(), SpaceUse { total: 100, free: 30, waiting: 0, withheld: 70 });
+}
+
+#[test]
+fn most_replicas_give_what_is_withheld_because_one_has_no_room_and_it_is_given_no_copies() {
+    let mut group = VolumeGroup::new(View(3));
+    let mut three = info();
+    three.replicas.push(three.replicas[1]);
+    group.add(three, FreeRuns::whole(100));
+    (0..3).for_each(|replica| {
+        group.floor_acknowledged(LvId(1), replica, floor(0));
+    });
+    let (lv, refused) = group.allocate(20 * BLOCK_BYTES, 0).unwrap();
+    let (full, others) = (Holders::default().with(1), Holders::default().with(0).with(2));
+    group.withhold(lv, &refused, full, 0);
+    assert_eq!(group.allocate(30 * BLOCK_BYTES, 0), Err(NoSpace::DiskFull));
+    assert!(group.allocate_on_most(30 * BLOCK_BYTES, 3).is_none(), "it has fewer than are wanted");
+    let (_, extents, holders) = group.allocate_on_most(30 * BLOCK_BYTES, 2).unwrap();
+    assert_eq!((extents[0].first, holders), (20, others));
+    assert!(group.has_most());
+    let chunk = Chunk {
+        grant: Grant { pg: PgId(0), op: floor(9), attempt: 0 },
+        seed: 0,
+        lv,
+        extents,
+        len: 30 * BLOCK_BYTES,
+        sums: Vec::new(),
+        holders,
+    };
+    let need = |group: &VolumeGroup| group.need(&chunk, Holders::default());
+    assert_eq!((need(&group).absent, need(&group).missing), (full, Holders::default()));
+    // Two that have no room are most of it.
+    group.withhold(lv, &refused, others, 1);
+    assert!(group.allocate_on_most(BLOCK_BYTES, 0).is_none());
+    assert!(group.offer_again(1 + WITHHELD_MS));
+    assert_eq!(need(&group).missing, full);
+    assert!(!group.offer_again(2 + 2 * WITHHELD_MS), "nothing is withheld");
+    assert_eq!(group.usage().free, 50, "the refused put has its blocks until it is decided");
+    assert_eq!(group.allocate(30 * BLOCK_BYTES, 3).unwrap().1[0].first, 50);
 }
 
 #[test]

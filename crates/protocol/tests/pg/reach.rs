@@ -1,6 +1,6 @@
 //! Replicas that have no room, or are out of reach for a while.
 
-use larder_protocol::limits::{LV_REOPEN_MS, NARROW_MS};
+use larder_protocol::limits::{LV_REOPEN_MS, NARROW_MS, WITHHELD_MS};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Effect, Event, LvInfo, Refusal};
 use larder_types::{Body, BootId, Condition, Holders, LvId, OpSeq};
 
@@ -20,6 +20,40 @@ fn a_put_goes_to_another_volume_when_a_disk_has_no_room() {
     member.step(Event::Lv(LvInfo { lv, ..info(1) }));
     member.step(Event::Data { lv, replica: 0, answer: DataAnswer::Floor(key(1, 0)) });
     assert!(matches!(member.answers(again)[..], [Answer::Granted { lv: of, .. }] if of == lv));
+}
+
+#[test]
+fn while_one_of_three_disks_is_full_puts_go_to_the_others_and_it_gets_copies_later() {
+    let mut member = Member::alone(3);
+    let token = member.put_data("new", 20);
+    let grant = member.granted(token);
+    let (full, others) = (Holders::default().with(2), Holders::default().with(0).with(1));
+    member.call(Call::NoRoom { op: grant.op, replicas: full });
+    member.call(Call::Abandon { op: grant.op, disk_full: false });
+    member.effects.clear();
+    let token = member.put_data("new", 20);
+    let [Answer::Granted { grant, replicas, .. }] = member.answers(token)[..] else {
+        panic!("it is granted at once")
+    };
+    assert_eq!(replicas, others);
+    assert!(!member.effects.contains(&Effect::NeedLv), "a full disk draws no volume");
+    member.settle();
+    member.commit(grant, 2);
+    member.settle();
+    let walks = member.pg.wants_walk().expect("it has a copy too few");
+    member.now_ms += WITHHELD_MS;
+    member.step(Event::Tick);
+    assert!(member.pg.wants_walk() > Some(walks), "what it lacks is looked for");
+    let token = member.put_data("last", 1);
+    let [Answer::Granted { grant, replicas, .. }] = member.answers(token)[..] else { panic!() };
+    assert_eq!(replicas.count(), 3);
+    // Two that are full leave too few: what there is, is not given to one alone.
+    let both = Holders::default().with(1).with(2);
+    member.call(Call::NoRoom { op: grant.op, replicas: both });
+    member.effects.clear();
+    let token = member.put_data("one", 20);
+    assert!(member.effects.contains(&Effect::NeedLv));
+    assert_eq!(member.answers(token), []);
 }
 
 /// A member with an LV of which the second replica has failed.

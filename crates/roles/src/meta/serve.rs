@@ -250,14 +250,7 @@ impl Meta {
 
     /// A proxy's word on an op that it has, true in every view.
     fn heed_call(&self, pg: PgId, call: Call) {
-        let is_word = matches!(
-            call,
-            Call::Commit { .. }
-                | Call::Abandon { .. }
-                | Call::DropStream { .. }
-                | Call::Suspect { .. }
-        );
-        if !is_word {
+        if !call.is_word() {
             return tracing::warn!(%pg, ?call, "a call that has an answer came as one that has none");
         }
         if let Some(mut member) = self.member(pg)

@@ -9,7 +9,7 @@ use larder_kv::{KvError, KvReader};
 use larder_objects::ObjectError;
 use larder_protocol::{Call, PutCall};
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Chunk, HybridClock, LvId, ObjectKey, OpId, PgId,
+    BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, LvId, ObjectKey, OpId, PgId,
     VersionRow, rows,
 };
 
@@ -229,7 +229,7 @@ impl Reach for Here {
             Settled::Written(..) if ticket.hit_full_disk() => {
                 guard.disk_full = true;
                 // The only replica: nothing was written.
-                Ok(Ended::Lost(Lost { disk_full: true, in_doubt: false }))
+                Ok(Ended::Lost(Lost { full: Holders::default().with(0), in_doubt: false }))
             }
             Settled::Written(..) => Err(unavailable("the disk did not take the data")),
             Settled::Done(_, clock) => {
@@ -245,7 +245,7 @@ impl Reach for Here {
     }
 
     /// Begins anew at once: there may be room in space that was written before.
-    async fn again(&self, tries: u32, _disk_full: Lost) -> Result<(), ObjectError> {
+    async fn again(&self, tries: u32, _lost: Lost) -> Result<(), ObjectError> {
         if tries < DISK_FULL_TRIES_MAX { Ok(()) } else { Err(ObjectError::Full) }
     }
 

@@ -12,7 +12,7 @@ use larder_objects::ObjectError;
 pub use larder_objects::Onward;
 use larder_protocol::{Call, PutCall};
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Chunk, HybridClock, ObjectKey, PgId, VersionRow,
+    BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, ObjectKey, PgId, VersionRow,
 };
 
 use crate::data::ReadFailure;
@@ -30,8 +30,8 @@ pub enum Ended {
 /// Why a put was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
-    /// A replica had no room.
-    pub disk_full: bool,
+    /// Replicas that had no room.
+    pub full: Holders,
     /// Another may have its data: the put may be rolled forward yet.
     pub in_doubt: bool,
 }

@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::{Either, select};
 use larder_objects::ObjectError;
 use larder_protocol::{Answer, Call, PutCall, Refusal};
-use larder_types::{Grant, OpId, PgId};
+use larder_types::{Grant, Holders, OpId, PgId};
 
 use super::super::reach::{Data, Ended, Lost};
 use super::super::{refused, unavailable};
@@ -44,7 +44,7 @@ enum Stage {
     /// Its primary was asked for a grant, and has not answered.
     Asked,
     /// It has this grant's op.
-    Granted { op: OpId, disk_full: bool },
+    Granted { op: OpId },
     /// Nothing has to be done for it any more, or ever: it has no data.
     Over,
 }
@@ -53,8 +53,8 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         match self.stage {
             Stage::Over => {}
-            Stage::Granted { op, disk_full } => {
-                self.away.primaries.tell(self.pg, Call::Abandon { op, disk_full });
+            Stage::Granted { op } => {
+                self.away.primaries.tell(self.pg, Call::Abandon { op, disk_full: false });
             }
             Stage::Asked => {
                 if let Some(put) = self.calling.put() {
@@ -117,7 +117,7 @@ impl Flight<'_> {
             };
             let Some(data) = data else { return Err(unfitting(&granted)) };
             let op = granted.grant.op;
-            self.stage = Stage::Granted { op, disk_full: false };
+            self.stage = Stage::Granted { op };
             let written = write::write(self.away, &granted, data, self.enough);
             match carry(&mut self.calling, self.pg, granted.grant, at, written).await? {
                 Carried::Durable(written) => {
@@ -126,7 +126,7 @@ impl Flight<'_> {
                     return Ok(Ended::Done(granted.clock));
                 }
                 Carried::Lost(lost) => {
-                    self.stage = Stage::Granted { op, disk_full: lost.disk_full };
+                    tell_full(&self.away.primaries, self.pg, op, lost.full);
                     return Ok(Ended::Lost(lost));
                 }
                 Carried::Answered(next, by) => (answer, at) = (next, by),
@@ -149,7 +149,7 @@ impl Flight<'_> {
         match refusal {
             Refusal::Revoked | Refusal::DiskFailed if has_data => {
                 self.stage = Stage::Over;
-                Ok(Ended::Lost(Lost { disk_full: false, in_doubt: false }))
+                Ok(Ended::Lost(Lost { full: Holders::default(), in_doubt: false }))
             }
             // Refused before the primary looked whether it has it.
             Refusal::Busy | Refusal::Full if was_granted => {
@@ -165,11 +165,12 @@ impl Flight<'_> {
 
 /// A put that was given up may begin anew, a little later or by a newer map.
 pub(super) async fn again(away: &Away, tries: u32, lost: Lost) -> Result<(), ObjectError> {
-    let tries_max = if lost.disk_full { DISK_FULL_TRIES_MAX } else { LOST_TRIES_MAX };
+    let has_room = lost.full.is_empty();
+    let tries_max = if has_room { LOST_TRIES_MAX } else { DISK_FULL_TRIES_MAX };
     if tries >= tries_max {
-        return Err(match lost.disk_full {
-            true => ObjectError::Full,
-            false => unavailable("a data server does not take the data"),
+        return Err(match has_room {
+            true => unavailable("a data server does not take the data"),
+            false => ObjectError::Full,
         });
     }
     count(&away.counters().begun_anew);
@@ -189,11 +190,16 @@ fn commit(away: &Away, pg: PgId, grant: Grant, written: Written) {
     });
 }
 
+/// Says which replicas had no room: before the put's outcome, by which its space is forgotten.
+fn tell_full(primaries: &Primaries, pg: PgId, op: OpId, replicas: Holders) {
+    if !replicas.is_empty() {
+        primaries.tell(pg, Call::NoRoom { op, replicas });
+    }
+}
+
 fn tell_committed(primaries: &Primaries, pg: PgId, grant: Grant, seen: &Seen) {
     let (op, attempt, holders) = (grant.op, grant.attempt, seen.holders);
-    if seen.disk_full {
-        primaries.tell(pg, Call::NoRoom { op });
-    }
+    tell_full(primaries, pg, op, seen.full);
     primaries.tell(pg, Call::Commit { op, attempt, holders });
 }
 

@@ -31,8 +31,8 @@ type Write = BoxFuture<'static, (usize, WriteOutcome)>;
 pub(super) struct Seen {
     /// Those that have it.
     pub(super) holders: Holders,
-    /// One had no room for it.
-    pub(super) disk_full: bool,
+    /// Those that had no room for it.
+    pub(super) full: Holders,
     has_failed: bool,
 }
 
@@ -40,7 +40,7 @@ impl Seen {
     fn note(&mut self, replica: usize, outcome: WriteOutcome, counters: &ProxyCounters) {
         match outcome {
             WriteOutcome::Durable => self.holders = self.holders.with(replica),
-            WriteOutcome::Full => self.disk_full = true,
+            WriteOutcome::Full => self.full = self.full.with(replica),
             WriteOutcome::Failed => self.has_failed = true,
         }
         if outcome != WriteOutcome::Durable {
@@ -88,7 +88,7 @@ pub(super) async fn write(
     let place = |map: &Topology| replicas(map, granted.lv, granted.replicas);
     let Some(replicas) = found(&*away.managers, deadline, place).await else {
         tracing::warn!(lv = %granted.lv, "the map does not name the replicas of a grant's volume");
-        return Err(Lost { disk_full: false, in_doubt: false });
+        return Err(Lost { full: Holders::default(), in_doubt: false });
     };
     let enough = if enough == 0 { replicas.len() } else { usize::from(enough) };
     let call = Arc::new(DataCall::Write {
@@ -108,12 +108,12 @@ pub(super) async fn write(
     {
         seen.note(replica, outcome, away.counters());
         if seen.has_failed && seen.holders.count() + writes.len() < enough {
-            return Err(Lost { disk_full: seen.disk_full, in_doubt: true });
+            return Err(Lost { full: seen.full, in_doubt: true });
         }
     }
     if seen.holders.count() < enough {
         // One that has no room wrote nothing.
-        return Err(Lost { disk_full: seen.disk_full, in_doubt: seen.holders.count() > 0 });
+        return Err(Lost { full: seen.full, in_doubt: seen.holders.count() > 0 });
     }
     let rest = if writes.is_empty() { None } else { stragglers(away, writes, data.len()) };
     Ok(Written { seen, rest })

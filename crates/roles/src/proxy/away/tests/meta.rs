@@ -299,7 +299,7 @@ impl Handler<MetaService> for FakeMeta {
                 assert!(index.abandoned.insert(op.seq), "once");
                 self.world.abandoned.send_modify(|count| *count += 1);
             }
-            MetaMessage::Call { call: Call::NoRoom { op }, .. } => {
+            MetaMessage::Call { call: Call::NoRoom { op, .. }, .. } => {
                 assert!(index.open.contains_key(&op.seq), "said before its outcome");
                 self.world.without_room.send_modify(|count| *count += 1);
             }
