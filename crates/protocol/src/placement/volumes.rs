@@ -65,6 +65,8 @@ pub struct LvCopy {
     pub disk: DiskId,
     /// Whether it has everything that the LV holds.
     pub current: bool,
+    /// Whether it was emptied already, for an order that was taken back: it is to go, and counts for nothing.
+    pub emptied: bool,
 }
 
 /// One change of an LV's replicas.
@@ -132,7 +134,10 @@ pub fn plan_moves(
         .map(|disk| (disk.disk, (leaf(disk), disk.pv_free)))
         .collect();
     let good = |copies: &[LvCopy]| {
-        copies.iter().filter(|copy| copy.current && by_id.contains_key(&copy.disk)).count()
+        copies
+            .iter()
+            .filter(|copy| copy.current && !copy.emptied && by_id.contains_key(&copy.disk))
+            .count()
     };
     let mut order: Vec<&(LvId, Vec<LvCopy>)> = lvs.iter().collect();
     order.sort_by_key(|(lv, copies)| (good(copies), *lv));
@@ -165,7 +170,7 @@ fn next_move(
     if let Some(gone) = copies.iter().find(|copy| !disks.contains_key(&copy.disk)) {
         return Some(LvMove::Drop(lv, gone.replica));
     }
-    let lasts = |copy: &&LvCopy| disks[&copy.disk].standing != Standing::Out;
+    let lasts = |copy: &&LvCopy| !copy.emptied && disks[&copy.disk].standing != Standing::Out;
     let lasting: Vec<&LvCopy> = copies.iter().filter(lasts).collect();
     let current = lasting.iter().filter(|copy| copy.current).count();
     if current >= rules.copies {

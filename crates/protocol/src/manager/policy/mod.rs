@@ -104,6 +104,9 @@ struct Leading {
     created: BTreeMap<LvId, BTreeSet<u8>>,
     /// Replicas that are to be vacated, each since this map.
     vacates: BTreeMap<(LvId, u8), MapVersion>,
+    /// Replicas that were emptied in a view for an order that was taken back, and of which the map needs a copy more
+    /// before they go.
+    emptied: BTreeMap<(LvId, u8), View>,
     /// Disks without room for another LV, and when that was said last.
     no_room: BTreeMap<DiskId, u64>,
     planned_lvs_ms: u64,
@@ -169,6 +172,7 @@ impl Policy {
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
                     vacates: BTreeMap::new(),
+                    emptied: BTreeMap::new(),
                     no_room: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
                     parted: Parted::default(),

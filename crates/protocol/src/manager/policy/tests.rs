@@ -706,6 +706,34 @@ fn a_replica_that_was_emptied_goes_though_its_drain_was_undone() {
 }
 
 #[test]
+fn a_replica_that_was_emptied_and_is_needed_is_replaced_before_it_goes() {
+    let mut world = World::new(12, 4);
+    world.calm_down();
+    let pg = world.pg(0).clone();
+    let (primary, view) = (pg.members[0].0, pg.view);
+    world.say(primary, ServerMessage::NeedLv(PgId(0), view, 0));
+    world.run_for(5000);
+    let count = |world: &World| {
+        let lv = world.map.lv(LvId(0)).unwrap();
+        lv.present().filter(|(_, replica)| replica.state == ReplicaState::Current).count()
+    };
+    assert_eq!(count(&world), 3);
+    world.apply(Command::DropReplica(LvId(0), 0)).unwrap();
+    assert_eq!(count(&world), 2, "as few as may be");
+    let mut fewest = 3;
+    for said in 0..600 {
+        if said < 20 {
+            world.say(primary, ServerMessage::Vacated(LvId(0), 1, view, MapVersion(1)));
+        }
+        world.run_for(100);
+        fewest = fewest.min(count(&world));
+    }
+    let lv = world.map.lv(LvId(0)).unwrap();
+    assert!(world.vacated.contains(&(LvId(0), 1)), "it is ordered to go: {lv:?}");
+    assert_eq!((fewest, count(&world)), (2, 3), "never fewer than may be: {lv:?}");
+}
+
+#[test]
 fn lvs_are_narrow_while_a_disk_has_no_room_and_no_longer() {
     let mut world = World::new(9, 3);
     world.calm_down();

@@ -174,6 +174,12 @@ impl Turn<'_> {
         if !self.leads(server, pg, view) {
             return;
         }
+        if self.is_needed(id, index) {
+            // It has no copies in this view, and may not be dropped yet: it is replaced first.
+            self.leading.emptied.insert((id, index), view);
+            self.leading.planned_lvs_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
+            return;
+        }
         // Another replica may have that index by now; and what was said in a view does not bind the next.
         match self.leading.vacates.get(&(id, index)) {
             Some(known) if *known == order => {
@@ -191,6 +197,17 @@ impl Turn<'_> {
             }
             _ => self.tell_volumes(pg),
         }
+    }
+
+    /// Whether without a replica too few would be left.
+    fn is_needed(&self, id: LvId, index: u8) -> bool {
+        let Some(lv) = self.map.lv(id) else { return false };
+        let is_current = |(_, replica): &(usize, &ReplicaRecord)| {
+            replica.state == ReplicaState::Current && self.map.exists(replica)
+        };
+        let current: BTreeSet<usize> = lv.present().filter(is_current).map(|(at, _)| at).collect();
+        let min_copies = usize::from(self.map.settings().min_copies);
+        current.contains(&usize::from(index)) && current.len() <= min_copies
     }
 
     fn made_all(&mut self, id: LvId) {
@@ -258,17 +275,25 @@ impl Turn<'_> {
 
     /// Proposes the next moves of replicas, within the bound of those that are under way.
     pub(super) fn plan_lvs(&mut self) {
-        let copies = |lv: &LvRecord| {
+        let map = self.map;
+        self.leading.emptied.retain(|(lv, replica), view| {
+            let is_there = |lv: &LvRecord| lv.present().any(|(at, _)| at == usize::from(*replica));
+            let lv = map.lv(*lv).filter(|lv| is_there(lv));
+            // What was said in a view does not bind the next.
+            lv.and_then(|lv| map.pg(lv.pg)).is_some_and(|pg| pg.view == *view)
+        });
+        let copies = |id: LvId, lv: &LvRecord| {
             let copy = |(replica, r): (usize, &ReplicaRecord)| LvCopy {
                 replica,
                 disk: r.disk,
                 current: r.state == ReplicaState::Current,
+                emptied: self.leading.emptied.contains_key(&(id, replica as u8)),
             };
             lv.present().map(copy).collect::<Vec<_>>()
         };
         let made =
             (0..).map(LvId).zip(&self.map.lvs).filter(|(_, lv)| lv.state != LvState::Creating);
-        let lvs: Vec<(LvId, Vec<LvCopy>)> = made.map(|(id, lv)| (id, copies(lv))).collect();
+        let lvs: Vec<(LvId, Vec<LvCopy>)> = made.map(|(id, lv)| (id, copies(id, lv))).collect();
         let filling =
             lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current)).count();
         // What was said may have been lost.
