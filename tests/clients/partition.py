@@ -235,7 +235,8 @@ def main():
     parser.add_argument("--binary", type=pathlib.Path, default=default_binary())
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--turns", type=int, help="so many failures; every one once if left out")
-    parser.add_argument("--kind", choices=KINDS, action="append", help="only failures of this kind; of all but `slow` and `slow-disk` if left out")
+    parser.add_argument("--kind", choices=KINDS, action="append",
+                        help="only failures of this kind; of all but `slow` and `slow-disk` if left out")
     parser.add_argument("--policy", default="all", help="write policy of the buckets; `slow` needs another than all")
     parser.add_argument("--role", choices=ROLES, action="append", help="only failures that this role has a part in")
     parser.add_argument("--pairs", action="store_true", help="two failures of different roles and nodes at a time")

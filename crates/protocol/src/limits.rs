@@ -4,8 +4,8 @@ use larder_types::limits::{CHUNK_EXTENTS_MAX, KEY_BYTES_MAX, OP_BYTES_MAX};
 
 /// An LV that is fuller than this takes no new objects until deletes have made room (DESIGN §3.4).
 pub const LV_FULL_PERCENT: u64 = 85;
-/// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room: as often
-/// one put finds out whether room was made.
+/// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room, or only on the others:
+/// as often one put finds out whether room was made.
 pub const WITHHELD_MS: u64 = 10_000;
 /// Milliseconds for which a PG takes it that there is no other LV, before it asks again on behalf of a put for which a
 /// disk has no room.

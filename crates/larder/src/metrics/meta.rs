@@ -65,7 +65,7 @@ impl RoleMetrics for MetaMetrics {
             ("rebuild_bytes", "Bytes of copies made", rebuild.bytes() as f64),
             (
                 "narrow_grants",
-                "Puts granted on most replicas of a volume while others were away",
+                "Puts granted on most replicas of a volume while others were away or had no room",
                 narrow as f64,
             ),
             (

@@ -44,10 +44,11 @@ impl Ways {
         if by.is_some() != way.is_around {
             way.is_around = by.is_some();
             match by {
+                // Not only where the way is cut: one that does not know who leads speaks to the managers in turn.
                 Some((by, _)) => {
-                    tracing::warn!(%server, %by, "a server is reached by way of another manager only")
+                    tracing::debug!(%server, %by, "a server is told by way of another manager too");
                 }
-                None => tracing::info!(%server, "a server needs no other manager to be reached"),
+                None => tracing::debug!(%server, "a server is told directly alone"),
             }
         }
         by.map(|(manager, _)| manager)

@@ -471,7 +471,6 @@ async fn a_second_server_on_the_same_directory_is_refused() {
     Store::open(&config(&dir)).unwrap().close();
 }
 
-/// Waits until the scrub of a store says so.
 #[test]
 fn a_store_is_not_made_with_volumes_of_a_size_that_is_none() {
     let dir = tempfile::tempdir().unwrap();
@@ -483,6 +482,7 @@ fn a_store_is_not_made_with_volumes_of_a_size_that_is_none() {
     }
 }
 
+/// Waits until the scrub of a store says so.
 async fn until(store: &Store, what: &str, is_so: impl Fn(&ScrubNow) -> bool) {
     let begun = Instant::now();
     while !store.meta().scrub_now().is_some_and(|now| is_so(&now)) {

@@ -170,11 +170,12 @@ impl Turn<'_> {
         view: View,
         order: MapVersion,
     ) {
-        let Some(pg) = self.map.lv(id).map(|lv| lv.pg) else { return };
+        let Some(lv) = self.map.lv(id) else { return };
+        let pg = lv.pg;
         if !self.leads(server, pg, view) {
             return;
         }
-        if self.is_needed(id, index) {
+        if self.map.is_needed(lv, usize::from(index)) {
             // It has no copies in this view, and may not be dropped yet: it is replaced first.
             self.leading.emptied.insert((id, index), view);
             self.leading.planned_lvs_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
@@ -185,11 +186,7 @@ impl Turn<'_> {
             Some(known) if *known == order => {
                 self.propose(Subject::Lv(id), Command::DropVacated(id, index, view));
             }
-            None if self
-                .map
-                .lv(id)
-                .is_some_and(|lv| lv.present().any(|(at, _)| at == usize::from(index))) =>
-            {
+            None if lv.present().any(|(at, _)| at == usize::from(index)) => {
                 // The order was taken back when the replica had been emptied: it goes all the same, under another.
                 let order = self.map.version;
                 self.leading.vacates.insert((id, index), order);
@@ -197,17 +194,6 @@ impl Turn<'_> {
             }
             _ => self.tell_volumes(pg),
         }
-    }
-
-    /// Whether without a replica too few would be left.
-    fn is_needed(&self, id: LvId, index: u8) -> bool {
-        let Some(lv) = self.map.lv(id) else { return false };
-        let is_current = |(_, replica): &(usize, &ReplicaRecord)| {
-            replica.state == ReplicaState::Current && self.map.exists(replica)
-        };
-        let current: BTreeSet<usize> = lv.present().filter(is_current).map(|(at, _)| at).collect();
-        let min_copies = usize::from(self.map.settings().min_copies);
-        current.contains(&usize::from(index)) && current.len() <= min_copies
     }
 
     fn made_all(&mut self, id: LvId) {

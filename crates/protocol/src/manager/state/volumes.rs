@@ -174,21 +174,28 @@ impl Topology {
     }
 
     pub(super) fn drop_replica(&mut self, id: LvId, index: u8) -> Applied {
-        let min_copies = usize::from(self.settings().min_copies);
         let lv = self.lv(id).ok_or(Refusal::NoSuchLv)?;
         let at = usize::from(index);
         let replica = *lv.replicas.get(at).ok_or(Refusal::NoSuchLv)?;
         if replica.state == ReplicaState::Gone || lv.state == LvState::Creating {
             return Err(Refusal::NoSuchLv);
         }
-        let holds = |r: &ReplicaRecord| r.state == ReplicaState::Current && self.exists(r);
-        let others = lv.present().filter(|(other, r)| *other != at && holds(r)).count();
-        if others == 0 || holds(&replica) && others < min_copies {
+        if self.is_needed(lv, at) {
             return Err(Refusal::LastCopy);
         }
         self.lv_mut(id)?.replicas[at].state = ReplicaState::Gone;
         self.return_pv(replica);
         Ok(Outcome::Done)
+    }
+
+    /// Whether without a replica that is there too few would be left.
+    pub(in crate::manager) fn is_needed(&self, lv: &LvRecord, replica: usize) -> bool {
+        let holds = |r: &ReplicaRecord| r.state == ReplicaState::Current && self.exists(r);
+        let is_current = |at: usize| lv.replicas.get(at).is_some_and(holds);
+        let is_there = lv.present().any(|(at, _)| at == replica);
+        let others = lv.present().filter(|(at, r)| *at != replica && holds(r)).count();
+        let min_copies = usize::from(self.settings().min_copies);
+        is_there && (others == 0 || is_current(replica) && others < min_copies)
     }
 
     pub(super) fn drop_vacated(&mut self, lv: LvId, index: u8, view: View) -> Applied {
