@@ -24,7 +24,8 @@ const LAG_US_MORE: u64 = 2_500 * MS;
 struct Entry {
     at_us: u64,
     serial: u64,
-    what: Happening,
+    /// Apart: the queue moves its entries about.
+    what: Box<Happening>,
 }
 
 impl PartialEq for Entry {
@@ -104,7 +105,7 @@ impl Net {
     /// Something happens after so many microseconds.
     pub(crate) fn after(&mut self, delay_us: u64, what: impl Into<Happening>) {
         self.serial += 1;
-        let what = what.into();
+        let what = Box::new(what.into());
         self.queue.push(Entry { at_us: self.now_us + delay_us, serial: self.serial, what });
     }
 
@@ -189,7 +190,7 @@ impl Net {
         let entry = self.queue.pop()?;
         self.now_us = entry.at_us;
         self.trace.note(&[entry.at_us, entry.serial, entry.what.mark()]);
-        Some(entry.what)
+        Some(*entry.what)
     }
 }
 

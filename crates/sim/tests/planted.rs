@@ -4,6 +4,9 @@
 use larder_sim::planted::{Bugs, NAMES};
 use larder_sim::{Options, run};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Seeds in which a bug must be found.
 const SEEDS: u64 = 400;
 
