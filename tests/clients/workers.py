@@ -1,5 +1,5 @@
 """Four `larder pack` workers over one bucket: load through all of them; one is killed and starts again, another is lost with its
-machine, a new one joins, and the lost one's name is taken over.
+machine, a new one joins, and the lost one's name is taken over. Before that, uploads in parts whose requests go to all of them.
 
 Each key belongs to one writer, which puts and deletes it through any worker, one after the other. So of each key it is known what
 must be there: what was acknowledged last, or what was in doubt. Of what the lost worker acknowledged in its last seconds, that or
@@ -12,6 +12,8 @@ Takes about a minute, also with a debug build: --binary target/debug/larder.
 """
 
 import argparse
+import base64
+import hashlib
 import pathlib
 import random
 import shutil
@@ -19,6 +21,7 @@ import sys
 import threading
 import time
 
+from botocore.exceptions import ClientError
 from harness import PackServer, content, default_binary, md5, scratch_folder
 
 BUCKET = "shared"
@@ -182,6 +185,63 @@ def seen_everywhere(workers):
             time.sleep(0.05)
 
 
+def refusal(call, **named):
+    """The code with which a call is refused."""
+    try:
+        call(Bucket=BUCKET, **named)
+    except ClientError as error:
+        return error.response["Error"]["Code"]
+    raise Failed(f"{call.__name__} of {named} was not refused")
+
+
+def expect(what, found, wanted):
+    if found != wanted:
+        raise Failed(f"{what}: {found}, not {wanted}")
+
+
+def in_parts(workers):
+    """Uploads whose parts, lists and ends go through other workers than the one that began them."""
+    first, second, third, fourth = (server.client for server in workers)
+    parts = [content(number, size) for number, size in enumerate([6 << 20, 5 << 20, 70_000])]
+    key = {"Key": "in-parts"}
+    upload = {**key, "UploadId": first.create_multipart_upload(Bucket=BUCKET, **key)["UploadId"]}
+    named = []
+    for number, (s3, data) in enumerate(zip((second, third, fourth), parts), 1):
+        done = s3.upload_part(Bucket=BUCKET, **upload, PartNumber=number, Body=data)
+        expect("etag of a part", done["ETag"].strip('"'), md5(data))
+        named.append({"PartNumber": number, "ETag": done["ETag"]})
+    wrong = {"PartNumber": 3, "Body": parts[2], "ContentMD5": base64.b64encode(hashlib.md5(b"").digest()).decode()}
+    expect("a part with another digest", refusal(second.upload_part, **upload, **wrong), "BadDigest")
+    for s3 in (first, second, third, fourth):
+        listed = s3.list_parts(Bucket=BUCKET, **upload)["Parts"]
+        expect("sizes of parts", [part["Size"] for part in listed], [len(data) for data in parts])
+    begun = {"UploadId": second.create_multipart_upload(Bucket=BUCKET, Key="given-up")["UploadId"], "Key": "given-up"}
+    wanted, deadline = {upload["UploadId"], begun["UploadId"]}, time.monotonic() + SETTLED_SECONDS
+    for s3 in (first, second, third, fourth):
+        while {of["UploadId"] for of in s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])} != wanted:
+            if time.monotonic() > deadline:
+                raise Failed("not all workers list the uploads of all")
+            time.sleep(0.05)
+    third.abort_multipart_upload(Bucket=BUCKET, **begun)
+    for s3 in (first, second, third):
+        expect("a part of an aborted upload", refusal(s3.upload_part, **begun, PartNumber=1, Body=b"x"), "NoSuchUpload")
+    third.complete_multipart_upload(Bucket=BUCKET, **upload, MultipartUpload={"Parts": named})
+    # At once, through the worker that handed the completion on.
+    if third.get_object(Bucket=BUCKET, **key)["Body"].read() != b"".join(parts):
+        raise Failed("an object in parts has other bytes than its parts")
+    third.delete_object(Bucket=BUCKET, **key)
+    handed = [server.metric("larder_pack_handed_on_requests_total") for server in workers]
+    expect("requests handed on", handed, [1, 3, 5, 2])
+    # Nobody else has its parts.
+    owner = workers[1]
+    begun = {"UploadId": second.create_multipart_upload(Bucket=BUCKET, **key)["UploadId"], **key}
+    owner.kill()
+    refused = refusal(first.upload_part, **begun, PartNumber=1, Body=b"x")
+    expect("a part while its worker is away", refused, "ServiceUnavailable")
+    owner.start()
+    second.abort_multipart_upload(Bucket=BUCKET, **begun)
+
+
 def run(args, folder):
     keys = {}
     a, b, c, d = workers = [worker(args, folder, name).start() for name in "abcd"]
@@ -197,6 +257,8 @@ def run(args, folder):
         bundles = [server.metric("larder_pack_bundles_total") for server in workers if server.name in GROUPING]
         if not sum(bundles):
             raise Failed(f"{bundles} bundles were made: this shows nothing of them")
+        in_parts(workers)
+        print("uploads in parts: through all of them, whoever began one")
 
         def kill_and_start(until):
             time.sleep((until - time.monotonic()) * 0.4)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use larder_mount::MountError;
 use larder_pack::PackError;
 use larder_roles::{Store, StoreConfig, StoreError};
-use larder_s3::{Credentials, FaceOptions, OptionsError, S3Service, ServerOptions, serve};
+use larder_s3::{Credentials, FaceOptions, OptionsError, S3Service, Server, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -162,20 +162,23 @@ async fn listen_and_serve(
     };
     store.start_background(&background(config.background_mib_per_s, config.scrub_within));
     announce(addr, metrics_addr, &root, drawn, &config.region, dir);
-    serve_until_told(listener, service, metrics, store.meta().fatal()).await
+    serve_until_told(listener, server_of(service, metrics), store.meta().fatal()).await
+}
+
+/// The server of a service, which does not listen yet.
+pub(crate) fn server_of(service: S3Service, metrics: Arc<Metrics>) -> Server<Metrics> {
+    let options = ServerOptions { drain_max: DRAIN_MAX, ..ServerOptions::default() };
+    Server::new(service, metrics, options)
 }
 
 /// Serves until a signal comes or the store cannot go on.
 pub(crate) async fn serve_until_told(
     listener: TcpListener,
-    service: S3Service,
-    metrics: Arc<Metrics>,
+    server: Server<Metrics>,
     fatal: watch::Receiver<Option<String>>,
 ) -> Result<(), ServerError> {
     let shutdown = told_to_stop(fatal.clone())?;
-    let options = ServerOptions { drain_max: DRAIN_MAX, ..ServerOptions::default() };
-    let serving = serve(listener, service, metrics, options, shutdown);
-    unless_fatal(serving, fatal).await
+    unless_fatal(server.serve(listener, shutdown), fatal).await
 }
 
 /// Ends when a signal comes or the store cannot go on.

@@ -97,4 +97,5 @@ pub use lot::Lot;
 pub use packer::Packer;
 pub use policy::{Packing, PackingRule, SizeClass};
 pub use status::{Moment, Status, Totals};
+pub use workers::uploads::{Answering, BodyBroken, HandedBody};
 pub use workers::{OtherStatus, Sharing, WorkerName, WorkersStatus};

@@ -215,6 +215,12 @@ pub const FEED_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const FEED_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Pause after another worker did not answer.
 pub const FEED_PAUSE: Duration = Duration::from_secs(1);
+/// Requests of uploads that others have handed on, under way at once; one more is refused.
+pub const HANDED_ON_MAX: usize = FEED_CALLS_MAX / 2;
+/// How long a request that was handed on may go without a byte of its body taken, or an answer.
+pub const HANDED_ON_SILENCE_MAX: Duration = Duration::from_secs(5 * 60);
+/// How long the answer to a completion waits until what was completed elsewhere is heard of.
+pub const HEARD_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a connection to another worker may take.
 pub const CALL_CONNECT_MAX: Duration = Duration::from_secs(2);
 /// How long a call may take, beside what it waits.

@@ -350,12 +350,10 @@ impl Objects for Packer {
         after_upload: Option<UploadId>,
     ) -> Result<ListPage<UploadRow>, ObjectError> {
         self.direct(RequestClass::List);
-        let id = match self.others() {
-            None => self.live(bucket)?,
-            // Nobody's, if only others have put anything there: there are no uploads here then.
-            Some(others) => self.shared_bucket(others, bucket)?.id,
-        };
-        let page = Page::new(b'U', id, &request);
+        if let Some(others) = self.others() {
+            return self.list_uploads_shared(others, bucket, &request, after_upload);
+        }
+        let page = Page::new(b'U', self.live(bucket)?, &request);
         list::fill(&self.shared.index, page, after_upload, |_, value| {
             decode::<UploadRow>("an upload's row", value).ok()
         })

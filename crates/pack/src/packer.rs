@@ -41,6 +41,7 @@ use crate::rows::Applied;
 use crate::spool::Spool;
 use crate::status::{Moment, Status, Teller};
 use crate::uploader::Uploader;
+use crate::workers::uploads::Handed;
 use crate::workers::{self, Joined, Others, Shares, WorkersStatus};
 
 /// Directory of the index.
@@ -277,6 +278,11 @@ impl Packer {
             sharing,
             _lock: lock,
         })
+    }
+
+    /// What this worker does with requests that others hand on to it; `None` if it shares its bucket with nobody.
+    pub(crate) fn handed(&self) -> Option<&Handed> {
+        self.sharing.as_ref().map(|sharing| &*sharing.handed)
     }
 
     /// Does now what is due in the background, without waiting for its turn: gives up what other workers have newer,

@@ -10,6 +10,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use larder_objects::BodyError;
+use larder_types::UploadId;
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Admitted};
@@ -17,8 +18,9 @@ use crate::digested::{DigestedBody, Expectation, Mismatch};
 use crate::guard::{ChunkGuard, Verdict};
 use crate::ids::{RequestId, RequestIds};
 use crate::limits::BODY_SHARE_BYTES_MAX;
+use crate::neighbours::{self, Neighbours, Whence};
 use crate::repairs::{self, Asked};
-use crate::reply::{ReplyBody, Tally, Working};
+use crate::reply::{Pulse, ReplyBody, Tally, Working};
 use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
 use crate::shape::Shape;
@@ -50,12 +52,30 @@ impl<H: ServerHooks> Exchange<H> {
         request: Request<Incoming>,
         working: Working,
     ) -> Result<Response<ReplyBody<H>>, Infallible> {
+        Ok(self.answer_from(Whence::Client, request, &working).await)
+    }
+
+    /// Answers what another server has handed on; how long its client may be silent is that server's to watch.
+    pub(crate) async fn answer_neighbour(
+        &self,
+        request: Request<Incoming>,
+    ) -> Response<ReplyBody<H>> {
+        let working = Working::begin(&Arc::new(Pulse::default()));
+        self.answer_from(Whence::Neighbour, request, &working).await
+    }
+
+    async fn answer_from(
+        &self,
+        whence: Whence,
+        request: Request<Incoming>,
+        working: &Working,
+    ) -> Response<ReplyBody<H>> {
         let shape = Shape::of(&request, &self.service.domains);
         if let Some(status) = self.probe(&request, &shape) {
             let body = s3s::Body::from(format!("{}\n", status.canonical_reason().unwrap_or("")));
-            let mut response = Response::new(ReplyBody::uncounted(body, &working));
+            let mut response = Response::new(ReplyBody::uncounted(body, working));
             *response.status_mut() = status;
-            return Ok(response);
+            return response;
         }
         let id = self.ids.next();
         let uri = request.uri().clone();
@@ -71,7 +91,7 @@ impl<H: ServerHooks> Exchange<H> {
             bytes_in: shape.body_bytes,
             bytes_out: 0,
         };
-        let (mut response, admitted) = match self.run(request, &shape).await {
+        let (mut response, admitted) = match self.run(whence, request, &shape).await {
             Ok((response, admitted)) => (response, Some(admitted)),
             Err(refused) => (errors::response(refused), None),
         };
@@ -88,10 +108,11 @@ impl<H: ServerHooks> Exchange<H> {
             // reads no other answer rightly on a connection on which one came in place of a 100.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        headers.insert(X_AMZ_REQUEST_ID, id.header());
-        headers.insert(X_AMZ_ID_2, self.host_id.clone());
+        // Who answered it has given it its own.
+        headers.entry(X_AMZ_REQUEST_ID).or_insert_with(|| id.header());
+        headers.entry(X_AMZ_ID_2).or_insert_with(|| self.host_id.clone());
         tracing::debug!(request = %id, op = shape.op, status = tally.status, "answered");
-        Ok(response.map(|body| ReplyBody::new(body, tally, admitted, &working)))
+        response.map(|body| ReplyBody::new(body, tally, admitted, working))
     }
 
     /// Larder's own paths. A bucket of such a name cannot exist, but below a bucket's own domain
@@ -110,6 +131,7 @@ impl<H: ServerHooks> Exchange<H> {
 
     async fn run(
         &self,
+        whence: Whence,
         request: Request<Incoming>,
         shape: &Shape,
     ) -> Result<(Response<s3s::Body>, Admitted), S3Error> {
@@ -117,6 +139,10 @@ impl<H: ServerHooks> Exchange<H> {
         signed::check_digests(request.headers())?;
         let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
         let admitted = self.admission.admit(share).await.map_err(|_| errors::slow_down())?;
+        if let Some((others, upload)) = self.elsewhere(whence, shape.op, request.uri().query()) {
+            let answer = others.hand_on(upload, request).await.map_err(errors::from_store)?;
+            return Ok((neighbours::passed_on(answer), admitted));
+        }
         let expectation = match shape.xml {
             true => Expectation::of(request.headers(), shape.op)?,
             false => None,
@@ -136,6 +162,18 @@ impl<H: ServerHooks> Exchange<H> {
             return Err(errors::from_body(BodyError::BadDigest));
         }
         Ok((response, admitted))
+    }
+
+    /// Who has the upload that a request is about, if this server does not.
+    fn elsewhere(
+        &self,
+        whence: Whence,
+        op: &str,
+        query: Option<&str>,
+    ) -> Option<(&dyn Neighbours, UploadId)> {
+        let others = self.service.neighbours.as_deref().filter(|_| whence == Whence::Client)?;
+        let upload = neighbours::upload_of(op, query)?;
+        others.have(upload).then_some((others, upload))
     }
 
     fn guarded(&self, request: Request<Incoming>) -> Request<s3s::Body> {

@@ -49,6 +49,7 @@ mod lanes;
 pub mod limits;
 mod list;
 mod names;
+mod neighbours;
 mod probes;
 mod put;
 mod range;
@@ -64,5 +65,6 @@ mod unread_range;
 mod upload;
 mod upload_lists;
 
-pub use server::{ServerHooks, ServerOptions, listen, serve};
+pub use neighbours::Neighbours;
+pub use server::{Server, ServerHooks, ServerOptions, listen, serve};
 pub use service::{Credentials, FaceOptions, OptionsError, S3Service};

@@ -6,6 +6,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -91,10 +95,7 @@ pub async fn listen(address: &str) -> io::Result<TcpListener> {
     Err(failed)
 }
 
-/// Serves S3 on `listener` until `shutdown` completes, then lets requests finish, at most for
-/// [`ServerOptions::drain_max`]. Returns whether all of them did.
-///
-/// `GET /healthz` and `GET /readyz` are answered without credentials.
+/// Serves S3 on `listener` with a [`Server`] that has nothing else to do; see [`Server::serve`].
 pub async fn serve<H: ServerHooks>(
     listener: TcpListener,
     service: S3Service,
@@ -102,7 +103,51 @@ pub async fn serve<H: ServerHooks>(
     options: ServerOptions,
     shutdown: impl Future<Output = ()>,
 ) -> bool {
-    let exchange = Arc::new(Exchange::new(service, hooks, &options));
+    Server::new(service, hooks, options).serve(listener, shutdown).await
+}
+
+/// A server's requests, whichever way they come. Cheap to clone.
+pub struct Server<H: ServerHooks> {
+    exchange: Arc<Exchange<H>>,
+    options: ServerOptions,
+}
+
+impl<H: ServerHooks> Clone for Server<H> {
+    fn clone(&self) -> Self {
+        Self { exchange: Arc::clone(&self.exchange), options: self.options.clone() }
+    }
+}
+
+impl<H: ServerHooks> Server<H> {
+    /// A server that does not listen yet.
+    #[must_use]
+    pub fn new(service: S3Service, hooks: Arc<H>, options: ServerOptions) -> Self {
+        Self { exchange: Arc::new(Exchange::new(service, hooks, &options)), options }
+    }
+
+    /// Answers a request that another server has handed on: within the same limits, and here.
+    pub async fn answer_neighbour(
+        &self,
+        request: Request<Incoming>,
+    ) -> Response<impl Body<Data = Bytes, Error = s3s::StdError> + Send + use<H>> {
+        self.exchange.answer_neighbour(request).await
+    }
+
+    /// Serves S3 on `listener` until `shutdown` completes, then lets requests finish, at most for
+    /// [`ServerOptions::drain_max`]. Returns whether all of them did.
+    ///
+    /// `GET /healthz` and `GET /readyz` are answered without credentials.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> bool {
+        accept_all(listener, self.exchange, self.options, shutdown).await
+    }
+}
+
+async fn accept_all<H: ServerHooks>(
+    listener: TcpListener,
+    exchange: Arc<Exchange<H>>,
+    options: ServerOptions,
+    shutdown: impl Future<Output = ()>,
+) -> bool {
     let places = Arc::new(Semaphore::new(options.connections_max));
     let (stop, stopping) = watch::channel(());
     let mut shutdown = pin!(shutdown);

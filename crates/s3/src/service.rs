@@ -14,6 +14,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use crate::face::Face;
 use crate::limits::{CLOCK_SKEW_MAX_S, FORM_FIELDS_BYTES_MAX, FORM_FILE_BYTES_MAX, XML_BYTES_MAX};
+use crate::neighbours::Neighbours;
 use crate::unread_range::UnreadRange;
 
 /// The root user's keys.
@@ -68,6 +69,7 @@ pub enum OptionsError {
 pub struct S3Service {
     pub(crate) library: s3s::service::S3Service,
     pub(crate) domains: Domains,
+    pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
 }
 
 impl S3Service {
@@ -90,7 +92,14 @@ impl S3Service {
         let mut checked = library(face, &domains);
         checked.set_auth(RootAuth(root));
         checked.set_route(UnreadRange::new(unchecked));
-        Ok(Self { library: checked.build(), domains })
+        Ok(Self { library: checked.build(), domains, neighbours: None })
+    }
+
+    /// Has requests of uploads that others have begun handed on to them.
+    #[must_use]
+    pub fn beside(mut self, neighbours: Arc<dyn Neighbours>) -> Self {
+        self.neighbours = Some(neighbours);
+        self
     }
 }
 

@@ -24,7 +24,13 @@ impl RoleMetrics for PackMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (counters, status) = (self.0.counters(), self.0.status());
+        let handed_on = self.0.workers().map_or(0, |workers| workers.handed_on);
         vec![
+            (
+                "pack_handed_on_requests",
+                "Requests of uploads that were handed on to the workers that began them",
+                handed_on as f64,
+            ),
             ("pack_changes", "Changes made durable in the directory", load(&counters.changes)),
             ("pack_groups", "Groups of changes that shared a sync", load(&counters.groups)),
             ("pack_bytes", "Bytes of objects packed", load(&counters.packed_bytes)),

@@ -4,6 +4,7 @@ mod blobs;
 mod files;
 mod packing;
 mod status;
+mod workers;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::args::{AckArg, PackArgs, PackServeArgs, PackTool};
 use crate::config::{self, Config, LogFormat};
 use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
 use crate::server::{
-    ServerError, announce, bind, metrics_listener, serve_until_told, told_to_stop, unless_fatal,
+    ServerError, announce, bind, metrics_listener, serve_until_told, server_of, told_to_stop,
+    unless_fatal,
 };
 use crate::{credentials, exit, logging};
 
@@ -216,7 +218,10 @@ async fn listen_and_serve(
     let addr = listener.local_addr().map_err(ServerError::System)?;
     let options =
         FaceOptions { region: settings.region.clone(), domains: settings.domains.clone() };
-    let service = S3Service::new(packer.clone(), root.clone(), options)?;
+    let service = S3Service::new(packer.clone(), root.clone(), options)?
+        .beside(Arc::new(workers::OtherWorkers(packer.clone())));
+    let server = server_of(service, metrics);
+    workers::answer_them(packer, server.clone());
     announce(addr, metrics_addr, &root, drawn, &settings.region, &args.dir);
-    serve_until_told(listener, service, metrics, packer.fatal()).await
+    serve_until_told(listener, server, packer.fatal()).await
 }

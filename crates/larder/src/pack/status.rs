@@ -149,8 +149,14 @@ mod tests {
             not_uploaded: 5,
         };
         let (name, address) = ("a".into(), None);
-        let workers =
-            WorkersStatus { version: 1, name, address, unseen_ms: 3000, others: vec![other] };
+        let workers = WorkersStatus {
+            version: 1,
+            name,
+            address,
+            unseen_ms: 3000,
+            handed_on: 0,
+            others: vec![other],
+        };
         let text = of_workers(&workers);
         let words: Vec<_> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(words, ["b", "3", "s", "ago", "never", "12", "5", "host:9002"]);

@@ -33,7 +33,9 @@ use crate::spool::Spool;
 use crate::sums::verifies;
 use crate::uploader::Uploader;
 use crate::workers::Others;
+use crate::workers::feed::{Feed, Secret};
 use crate::workers::sweep::Sweep;
+use crate::workers::uploads::Handed;
 
 /// Bytes of bodies at which a blob is full.
 pub(crate) const BLOB_BYTES: u64 = 4000;
@@ -102,6 +104,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// What tells others of it.
+    pub(crate) fn feed(&self) -> Feed {
+        let (spool, index) = (self.spool.clone(), self.index.clone());
+        let handed = Arc::new(Handed::new(self.marks.clone()));
+        Feed::new(self.worker, Secret::known(b"simulated"), spool, index, handed)
+    }
+
     /// Starts as [`crate::Packer::open`] does, but for who it is.
     pub(crate) async fn start(
         worker: WorkerId,

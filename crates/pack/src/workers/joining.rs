@@ -10,6 +10,7 @@ use super::feed::{Caller, Feed, Secret};
 use super::shelf::Directory;
 use super::sweep::Sweep;
 use super::tasks::{Tasks, open_feed};
+use super::uploads::Handed;
 use super::{Others, Reads, Sharing};
 use crate::backend::Backend;
 use crate::cache::Cache;
@@ -33,6 +34,7 @@ pub(crate) struct Joined {
 pub(crate) struct Shares {
     pub(crate) sweep: Arc<Mutex<Sweep>>,
     pub(crate) tasks: Tasks,
+    pub(crate) handed: Arc<Handed>,
 }
 
 impl Joined {
@@ -73,13 +75,14 @@ impl Joined {
         marks: &Arc<Marks>,
     ) -> Shares {
         let Self { others, listener, secret, worker } = self;
+        let handed = Arc::new(Handed::new(marks.clone()));
         let feed = listener.map(|listener| {
-            let feed = Feed::new(worker, secret, spool.clone(), index.clone());
+            let feed = Feed::new(worker, secret, spool.clone(), index.clone(), handed.clone());
             (listener, Arc::new(feed))
         });
         let sweep = Sweep::new(others.clone(), index.clone(), queue.clone(), marks.clone());
         let sweep = Arc::new(Mutex::new(sweep));
         let tasks = Tasks::start(others, feed, sweep.clone());
-        Shares { sweep, tasks }
+        Shares { sweep, tasks, handed }
     }
 }

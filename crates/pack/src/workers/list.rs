@@ -1,12 +1,13 @@
-//! Lists of what all workers have: their rows side by side, of each key the newest.
+//! Lists of what all workers have: their rows side by side, of each key the newest; and of each upload, which one worker has.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_objects::{ListPage, ListRequest, ListedObject, ObjectError, Onward, Page};
-use larder_types::codec::decode;
-use larder_types::{BucketId, BucketName, rows as keys};
+use larder_types::codec::{CodecError, decode};
+use larder_types::{BucketId, BucketName, ObjectKey, UploadId, UploadRow, rows as keys};
 
 use super::peer::Known;
 use super::view::Rank;
@@ -21,6 +22,23 @@ use crate::rows::PackedVersion;
 const LISTED: BucketId = BucketId(0);
 /// Bytes before a row's key: table and bucket.
 const HEAD: usize = 9;
+
+/// What is listed.
+struct Table {
+    letter: u8,
+    /// What decides which of two rows counts that several workers have of the same.
+    rank: fn(&[u8]) -> Result<Rank, CodecError>,
+}
+
+static VERSIONS: Table = Table {
+    letter: b'V',
+    rank: |value| decode("a version's row", value).map(|version| Rank::of(&version)),
+};
+
+static UPLOADS: Table = Table {
+    letter: b'U',
+    rank: |value| decode("an upload's row", value).map(|upload| Rank::of_upload(&upload)),
+};
 
 /// Rows of a bucket in one worker's index.
 struct Source<'a> {
@@ -49,32 +67,70 @@ pub(super) fn fill(
     bucket: &BucketName,
     request: &ListRequest,
 ) -> Result<ListPage<ListedObject>, ObjectError> {
-    let known = others.known();
-    let indexes = known.iter().map(|known: &std::sync::Arc<Known>| known.index());
-    let graves = hidden::graves(bucket);
-    let sources: Vec<_> = std::iter::once(own)
-        .chain(indexes)
+    let (known, graves) = (others.known(), hidden::graves(bucket));
+    let sources: Vec<_> = indexes(own, &known)
         .flat_map(|index| [(index, bucket, false), (index, &graves, true)])
         .filter_map(|(index, name, is_grave)| {
             let bucket = index.bucket_id(name)?;
             Some(Source { index, bucket, is_grave })
         })
         .collect();
-    let mut page = Page::new(b'V', LISTED, request);
+    let page = Page::new(VERSIONS.letter, LISTED, request);
+    let begin = page.from(None);
+    fill_page(&VERSIONS, &sources, page, &begin, |key, value| {
+        let version = decode::<PackedVersion>("a version's row", value).ok()?;
+        Some(ListedObject { key, metax: version.metax })
+    })
+}
+
+/// Fills a page of the uploads into a bucket that have begun at any worker.
+///
+/// # Errors
+/// [`ObjectError::Unavailable`] if an index cannot be read.
+pub(super) fn fill_uploads(
+    others: &Others,
+    own: &Index,
+    bucket: &BucketName,
+    request: &ListRequest,
+    after_upload: Option<UploadId>,
+) -> Result<ListPage<UploadRow>, ObjectError> {
+    let known = others.known();
+    let sources: Vec<_> = indexes(own, &known)
+        .filter_map(|index| {
+            let bucket = index.bucket_id(bucket)?;
+            Some(Source { index, bucket, is_grave: false })
+        })
+        .collect();
+    let page = Page::new(UPLOADS.letter, LISTED, request);
+    let begin = page.from(after_upload);
+    fill_page(&UPLOADS, &sources, page, &begin, |_, value| decode("an upload's row", value).ok())
+}
+
+/// The indexes of all workers.
+fn indexes<'a>(own: &'a Index, known: &'a [Arc<Known>]) -> impl Iterator<Item = &'a Index> {
+    std::iter::once(own).chain(known.iter().map(|known| known.index()))
+}
+
+fn fill_page<T>(
+    table: &Table,
+    sources: &[Source<'_>],
+    mut page: Page<'_, T>,
+    begin: &[u8],
+    make: impl Fn(ObjectKey, &[u8]) -> Option<T>,
+) -> Result<ListPage<T>, ObjectError> {
+    let head = keys::bucket(table.letter, LISTED);
+    // A row without its head; `None` if it is of another bucket: behind the last of this one.
+    let behind_head = |row: &[u8]| row.strip_prefix(&head[..]).map(<[u8]>::to_vec);
     let to = page.to().and_then(|to| behind_head(&to));
-    let mut from = behind_head(&page.from(None)).filter(|_| page.wanted() > 0);
+    let mut from = behind_head(begin).filter(|_| page.wanted() > 0);
     // As many as may do, if few of them are hidden.
     let rows = LIST_ROWS.min(2 * page.wanted() + 16);
     while let Some(begin) = from {
-        let (found, end) = merged(&sources, &begin, to.as_deref(), rows).map_err(unread)?;
+        let (found, end) = merged(table, sources, &begin, to.as_deref(), rows).map_err(unread)?;
         from = end;
         for (tail, row) in found.into_iter().filter(|(_, row)| !row.is_grave) {
-            let at = [keys::bucket(b'V', LISTED), tail].concat();
-            let onward = page.add(&at, &row.value, |key, value| {
-                let row = decode::<PackedVersion>("a version's row", value).ok()?;
-                Some(ListedObject { key, metax: row.metax })
-            });
-            match onward {
+            let at = [&head[..], &tail].concat();
+            match page.add(&at, &row.value, &make) {
                 Onward::Next => {}
                 Onward::Seek(to) => {
                     from = behind_head(&to);
@@ -90,13 +146,9 @@ pub(super) fn fill(
     page.finish().ok_or_else(|| unavailable("an index holds a row that cannot be used"))
 }
 
-/// A row without its head; `None` if it is of another bucket: behind the last of this one.
-fn behind_head(row: &[u8]) -> Option<Vec<u8>> {
-    row.strip_prefix(&keys::bucket(b'V', LISTED)[..]).map(<[u8]>::to_vec)
-}
-
 /// The newest of each key from `begin` on, as far as all sources were read; and where the rest begins.
 fn merged(
+    table: &Table,
     sources: &[Source<'_>],
     begin: &[u8],
     to: Option<&[u8]>,
@@ -107,7 +159,7 @@ fn merged(
     let mut end: Option<Vec<u8>> = None;
     for source in sources {
         let mut left = rows;
-        source.scan(begin, to, &mut |tail, row| {
+        source.scan(table, begin, to, &mut |tail, row| {
             if left == 0 {
                 if end.as_ref().is_none_or(|end| tail < &end[..]) {
                     end = Some(tail.to_vec());
@@ -130,23 +182,20 @@ fn merged(
 impl Source<'_> {
     fn scan(
         &self,
+        table: &Table,
         begin: &[u8],
         to: Option<&[u8]>,
         visit: &mut dyn FnMut(&[u8], Row) -> ControlFlow<()>,
     ) -> Result<(), PackError> {
-        let head = keys::bucket(b'V', self.bucket);
+        let head = keys::bucket(table.letter, self.bucket);
         let from = [&head[..], begin].concat();
         let to = match to {
             Some(to) => Some([&head[..], to].concat()),
             None => keys::prefix_end(&head),
         };
         let mut damaged = None;
-        self.index.scan(&from, to.as_deref(), &mut |row, value| match decode::<PackedVersion>(
-            "a version's row",
-            value,
-        ) {
-            Ok(version) => {
-                let rank = Rank::of(&version);
+        self.index.scan(&from, to.as_deref(), &mut |row, value| match (table.rank)(value) {
+            Ok(rank) => {
                 let value = Bytes::copy_from_slice(value);
                 visit(&row[HEAD..], Row { rank, is_grave: self.is_grave, value })
             }

@@ -39,6 +39,7 @@ pub(crate) mod shelf;
 mod status;
 pub(crate) mod sweep;
 mod tasks;
+pub(crate) mod uploads;
 pub(crate) mod view;
 
 use std::collections::BTreeMap;
@@ -91,6 +92,7 @@ pub(crate) struct Others {
     superseded: AtomicBool,
     /// When it was last written down how everything stands.
     told: Mutex<Option<Instant>>,
+    handed_on: AtomicU64,
 }
 
 /// What reads of others' objects share with those of own ones.
@@ -124,6 +126,7 @@ impl Others {
             listed: Mutex::new(None),
             superseded: AtomicBool::new(false),
             told: Mutex::new(None),
+            handed_on: AtomicU64::new(0),
         }
     }
 
@@ -145,6 +148,15 @@ impl Others {
 
     fn caller(&self) -> Arc<Caller> {
         self.caller.clone()
+    }
+
+    /// Requests of uploads that were handed on to the workers that began them.
+    pub(crate) fn handed_on(&self) -> u64 {
+        self.handed_on.load(Ordering::Relaxed)
+    }
+
+    fn count_handed_on(&self) {
+        self.handed_on.fetch_add(1, Ordering::Relaxed);
     }
 
     /// All of them, by name.

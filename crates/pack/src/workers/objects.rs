@@ -9,7 +9,7 @@ use larder_objects::{
     BodyDigest, BodyError, ListPage, ListRequest, ListedObject, ListedPart, ObjectError, Opened,
     PutBody, ReadBody,
 };
-use larder_types::{BucketName, Condition, ETag, EtagList, ObjectKey, OpId, UploadId};
+use larder_types::{BucketName, Condition, ETag, EtagList, ObjectKey, OpId, UploadId, UploadRow};
 
 use super::view::{Item, Whose};
 use super::{Others, list};
@@ -17,7 +17,7 @@ use crate::body;
 use crate::entry::WorkerId;
 use crate::objects::{opened, target};
 use crate::packer::Packer;
-use crate::plan::{Description, Wish, unavailable, unread};
+use crate::plan::{Description, Wish, unread};
 use crate::read::{self, Bodies};
 
 impl Packer {
@@ -137,19 +137,15 @@ impl Packer {
         list::fill(others, &self.shared.index, bucket, request)
     }
 
-    /// Refuses an upload of another worker, which alone has its parts.
-    pub(crate) fn own_upload(&self, upload: UploadId) -> Result<(), ObjectError> {
-        let Some(others) = &self.shared.others else { return Ok(()) };
-        let worker = WorkerId(upload.op.view.0);
-        let known = others.peers().into_iter();
-        let mut of = known.filter(|peer| peer.told().worker.line() == worker.line());
-        match of.next() {
-            Some(peer) if !others.is_own(worker) => Err(unavailable(&format!(
-                "the upload belongs to worker {}: its requests must go there",
-                peer.name
-            ))),
-            _ => Ok(()),
-        }
+    pub(crate) fn list_uploads_shared(
+        &self,
+        others: &Others,
+        bucket: &BucketName,
+        request: &ListRequest,
+        after_upload: Option<UploadId>,
+    ) -> Result<ListPage<UploadRow>, ObjectError> {
+        self.shared_bucket(others, bucket)?;
+        list::fill_uploads(others, &self.shared.index, bucket, request, after_upload)
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use larder_types::{HybridClock, OpSeq};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::announce::Announcement;
@@ -48,6 +49,8 @@ pub(crate) struct Known {
     pub(super) at: Mutex<Applied>,
     /// The last change that is known to be in the bucket.
     uploaded: Mutex<Mark>,
+    /// The clock of the last change that is known.
+    reached: watch::Sender<HybridClock>,
 }
 
 /// When it was heard, and what was in the bucket then.
@@ -181,6 +184,7 @@ impl Known {
         Ok(Self {
             worker,
             bodies: Arc::new(bodies),
+            reached: watch::Sender::new(at.clock),
             at: Mutex::new(at),
             uploaded: Mutex::new(mark),
         })
@@ -213,6 +217,7 @@ impl Known {
         let index = self.index();
         index.apply(self.blob(seq), entry, Some(&at))?;
         *self.at.lock() = at;
+        self.reached.send_replace(at.clock);
         if let Change::Retired { run, .. } = &entry.change {
             // Only the owner needs to know of them until they are gone.
             let retired = index.retired()?.into_iter().map(|(id, _)| id);
@@ -221,6 +226,13 @@ impl Known {
             }
         }
         Ok(())
+    }
+
+    /// Waits until every change up to a clock is known.
+    pub(super) async fn reaches(&self, clock: HybridClock) {
+        let mut reached = self.reached.subscribe();
+        // The sender lives as long as this.
+        let _reached = reached.wait_for(|reached| *reached >= clock).await;
     }
 
     /// Everything of its blob `seq` is known.

@@ -26,6 +26,9 @@ pub struct WorkersStatus {
     pub address: Option<String>,
     /// Milliseconds since the last look in the bucket began that found everything of all.
     pub unseen_ms: u64,
+    /// Requests of uploads that were handed on to the workers that began them, since the start.
+    #[serde(default)]
+    pub handed_on: u64,
     /// The others, by name.
     pub others: Vec<OtherStatus>,
 }
@@ -111,6 +114,7 @@ impl Others {
             name: self.name().to_string(),
             address: self.me.address.clone(),
             unseen_ms: ms(self.unseen()),
+            handed_on: self.handed_on(),
             others: others.collect(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_types::{BucketId, BucketName, HybridClock, Metax, ObjectKey};
+use larder_types::{BucketId, BucketName, HybridClock, Metax, ObjectKey, UploadRow};
 
 use super::peer::Known;
 use super::{Others, hidden};
@@ -22,6 +22,10 @@ pub(crate) struct Rank {
 impl Rank {
     pub(crate) fn of(version: &PackedVersion) -> Self {
         Self { clock: version.metax.clock, worker: WorkerId(version.op.view.0) }
+    }
+
+    pub(crate) fn of_upload(upload: &UploadRow) -> Self {
+        Self { clock: upload.clock, worker: WorkerId(upload.upload.op.view.0) }
     }
 }
 

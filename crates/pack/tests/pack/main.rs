@@ -15,3 +15,4 @@ mod uploads;
 mod workers;
 mod workers_losses;
 mod workers_policies;
+mod workers_uploads;

@@ -10,7 +10,6 @@ use crate::read::Bodies;
 use crate::sim::world::bytes_of;
 use crate::sums::verifies;
 use crate::workers::Held;
-use crate::workers::feed::{Feed, Secret};
 use crate::workers::view::{Item, Whose};
 
 impl World {
@@ -71,8 +70,7 @@ impl World {
         let (id, lot) = Lot::of(place.within).expect("nothing is large here");
         let owner = self.machines.iter().find(|machine| machine.worker == id.worker)?;
         let process = owner.process.as_ref().expect("a process runs");
-        let (spool, index) = (process.spool.clone(), process.index.clone());
-        let feed = Feed::new(owner.worker, Secret::known(b"simulated"), spool, index);
+        let feed = process.feed();
         let range = place.offset..place.offset + place.len;
         let answer = match feed.body(id.seq, lot, range.clone()).await {
             Ok(bytes) => (StatusCode::OK, Bytes::from(bytes)),

@@ -29,8 +29,8 @@ use crate::sim::process::{poll, sizes};
 use crate::sim::world::{bucket, bytes_of};
 use crate::sim::{AHEAD_MS, SimStore};
 use crate::sums::BodySums;
+use crate::workers::feed::Heard;
 use crate::workers::feed::wire::Told;
-use crate::workers::feed::{Feed, Heard, Secret};
 use crate::workers::hidden;
 use crate::workers::view::Item;
 
@@ -277,8 +277,7 @@ impl World {
         let others = self.machines[at].others();
         let Some(peer) = others.peers().into_iter().find(|peer| peer.name == name) else { return };
         let Some(known) = peer.known().filter(|of| of.worker == teller.worker) else { return };
-        let secret = Secret::known(b"simulated");
-        let feed = Feed::new(teller.worker, secret, teller.spool.clone(), teller.index.clone());
+        let feed = teller.feed();
         let (next, begin) = (known.at().blob + 1, known.at().lsn);
         let (told, bytes) = feed.tell(next, begin).unwrap();
         let answer = Bytes::from([told.encode(), bytes].concat());

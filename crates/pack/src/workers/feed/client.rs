@@ -1,28 +1,36 @@
 //! Asks other workers.
 
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::header::{CONNECTION, TRANSFER_ENCODING};
+use http::uri::InvalidUri;
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
 use larder_objects::ObjectError;
 use larder_types::codec::decode;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
-use super::wire::{DATE, Heard, PROOF, Secret, Told, ask_body, ask_changes};
+use super::wire::{DATE, HANDED_ON, Heard, PROOF, Secret, Told, ask_body, ask_changes};
 use crate::committer::now_ms;
 use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
 use crate::limits::{
-    CALL_CONNECT_MAX, CALL_TIME_MAX, FEED_BYTES_MAX, FEED_WAIT_MAX, PACKED_BYTES_MAX,
+    CALL_CONNECT_MAX, CALL_TIME_MAX, FEED_BYTES_MAX, FEED_WAIT_MAX, HANDED_ON_SILENCE_MAX,
+    PACKED_BYTES_MAX,
 };
 use crate::lot::Lot;
 use crate::rows::BlobRow;
 use crate::workers::announce::Announcement;
+use crate::workers::uploads::BodyBroken;
 
 /// Bytes of an answer beside what it is asked for.
 const HEAD_BYTES_MAX: usize = 4096;
@@ -127,6 +135,48 @@ impl Caller {
         }
     }
 
+    /// Hands a client's request on, as it came.
+    pub(crate) async fn hand_on<B>(
+        &self,
+        address: &str,
+        request: Request<B>,
+    ) -> Result<Response<Incoming>, String>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BodyBroken>,
+    {
+        let Some(secret) = &self.secret else { return Err("there is no way to it".to_owned()) };
+        let (mut parts, body) = request.into_parts();
+        let asked = parts.uri.path_and_query().map_or("", |asked| asked.as_str()).to_owned();
+        let date = now_ms();
+        parts.version = Version::HTTP_11;
+        parts.uri = asked.parse().map_err(|error: InvalidUri| error.to_string())?;
+        for framing in [CONNECTION, TRANSFER_ENCODING] {
+            parts.headers.remove(framing);
+        }
+        parts.headers.insert(HANDED_ON, HeaderValue::from_static("1"));
+        parts.headers.insert(DATE, date.into());
+        let proof = HeaderValue::from_str(&secret.prove(&asked, date));
+        parts.headers.insert(PROOF, proof.map_err(|error| error.to_string())?);
+        let steps = Arc::new(AtomicU64::new(0));
+        let body = Stepping { inner: Box::pin(body), steps: steps.clone() };
+        let stream = connect(address).await?;
+        let handshake = hyper::client::conn::http1::handshake(stream).await;
+        let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
+        // Ends with the answer's last byte, or when nobody wants it any more.
+        tokio::spawn(connection);
+        let answer = sender.send_request(Request::from_parts(parts, body));
+        tokio::pin!(answer);
+        loop {
+            let before = steps.load(Ordering::Relaxed);
+            match tokio::time::timeout(HANDED_ON_SILENCE_MAX, &mut answer).await {
+                Ok(answer) => return answer.map_err(|error| error.to_string()),
+                Err(_) if steps.load(Ordering::Relaxed) != before => {}
+                Err(_) => return Err("it does not answer in time".to_owned()),
+            }
+        }
+    }
+
     /// One call on a connection of its own.
     async fn call(
         &self,
@@ -143,9 +193,7 @@ impl Caller {
             .header(PROOF, secret.prove(asked, date))
             .body(Empty::<Bytes>::new());
         let call = call.map_err(|error| error.to_string())?;
-        let stream = tokio::time::timeout(CALL_CONNECT_MAX, TcpStream::connect(address)).await;
-        let stream = stream.map_err(|_| "it does not answer".to_owned())?;
-        let stream = TokioIo::new(stream.map_err(|error| error.to_string())?);
+        let stream = connect(address).await?;
         let answered = tokio::time::timeout(within, async {
             let (mut sender, connection) =
                 hyper::client::conn::http1::handshake(stream).await.map_err(|e| e.to_string())?;
@@ -168,5 +216,38 @@ impl Caller {
             }
         });
         answered.await.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
+    }
+}
+
+async fn connect(address: &str) -> Result<TokioIo<TcpStream>, String> {
+    let stream = tokio::time::timeout(CALL_CONNECT_MAX, TcpStream::connect(address)).await;
+    let stream = stream.map_err(|_| "it does not answer".to_owned())?;
+    Ok(TokioIo::new(stream.map_err(|error| error.to_string())?))
+}
+
+/// A body that counts its pieces as they are taken.
+struct Stepping<B> {
+    inner: Pin<Box<B>>,
+    steps: Arc<AtomicU64>,
+}
+
+impl<B: Body<Data = Bytes>> Body for Stepping<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.inner.as_mut().poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
     }
 }

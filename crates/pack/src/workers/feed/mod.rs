@@ -5,6 +5,7 @@
 //!                                                              footer will have them; waits a while for the next
 //!  reader   ── GET /larder/v2/body?worker&blob&lot&from&to ──▶ bytes of bodies in the blob, or in one of its bundles;
 //!                                                              or that they are uploaded
+//!  any      ── a client's request of an upload, as it came ──▶ the face's answer (`uploads.rs`)
 //! ```
 //!
 //! It is served from the [spool](crate::spool), which has both until the blob is in the backend: the feed keeps nothing of

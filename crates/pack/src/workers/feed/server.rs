@@ -4,9 +4,8 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,7 +13,7 @@ use larder_types::codec::encode;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use super::wire::{BODY, CHANGES, DATE, PROOF, Secret, Told};
+use super::wire::{BODY, CHANGES, DATE, HANDED_ON, PROOF, Secret, Told};
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::committer::now_ms;
@@ -27,6 +26,7 @@ use crate::limits::{
 };
 use crate::lot::Lot;
 use crate::spool::Spool;
+use crate::workers::uploads::{Handed, HandedBody};
 
 /// What it answers from.
 pub(crate) struct Feed {
@@ -36,6 +36,8 @@ pub(crate) struct Feed {
     pub(crate) index: Arc<Index>,
     /// Bodies in memory at once; more wait.
     pub(crate) bodies: Semaphore,
+    /// Who answers what others hand on.
+    pub(crate) handed: Arc<Handed>,
 }
 
 /// Why a call gets nothing else.
@@ -59,7 +61,7 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
             let _place = place;
             let answer = service_fn(|call| {
                 let feed = feed.clone();
-                async move { Ok::<_, Infallible>(feed.answer(&call).await) }
+                async move { Ok::<_, Infallible>(feed.answer(call).await) }
             });
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -79,28 +81,40 @@ impl Feed {
         secret: Secret,
         spool: Arc<Spool>,
         index: Arc<Index>,
+        handed: Arc<Handed>,
     ) -> Self {
-        Self { worker, secret, spool, index, bodies: Semaphore::new(FEED_BODIES_MAX) }
+        let bodies = Semaphore::new(FEED_BODIES_MAX);
+        Self { worker, secret, spool, index, bodies, handed }
     }
 
-    async fn answer(&self, call: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let (status, body) = match self.answer_with(call).await {
-            Ok(body) => (StatusCode::OK, body),
-            Err(refusal) => refusal,
+    async fn answer(&self, mut call: Request<Incoming>) -> Response<HandedBody> {
+        let (status, body) = match self.is_proven(&call) {
+            false => refuse(StatusCode::FORBIDDEN),
+            true if call.headers().contains_key(HANDED_ON) => {
+                for ours in [HANDED_ON, DATE, PROOF] {
+                    call.headers_mut().remove(ours);
+                }
+                return self.handed.answer(call).await;
+            }
+            true => match self.answer_with(&call).await {
+                Ok(body) => (StatusCode::OK, body),
+                Err(refusal) => refusal,
+            },
         };
-        let mut response = Response::new(Full::new(Bytes::from(body)));
+        let body = Full::from(body).map_err(|never| match never {});
+        let mut response = Response::new(HandedBody::new(body));
         *response.status_mut() = status;
         response
     }
 
-    async fn answer_with(&self, call: &Request<Incoming>) -> Result<Vec<u8>, Refusal> {
+    fn is_proven(&self, call: &Request<Incoming>) -> bool {
         let header = |name| call.headers().get(name).and_then(|value| value.to_str().ok());
         let date = header(DATE).and_then(|date| date.parse().ok()).unwrap_or(0);
         let asked = call.uri().path_and_query().map_or("", |asked| asked.as_str());
-        let proof = header(PROOF).unwrap_or_default();
-        if !self.secret.is_proven(asked, (date, now_ms()), proof) {
-            return Err(refuse(StatusCode::FORBIDDEN));
-        }
+        self.secret.is_proven(asked, (date, now_ms()), header(PROOF).unwrap_or_default())
+    }
+
+    async fn answer_with(&self, call: &Request<Incoming>) -> Result<Vec<u8>, Refusal> {
         let query = call.uri().query().unwrap_or_default();
         let number = |name| number_of(query, name).ok_or_else(|| refuse(StatusCode::BAD_REQUEST));
         if WorkerId(number("worker")?) != self.worker {
@@ -223,7 +237,9 @@ mod tests {
         spool.start(4);
         let index = Index::over(Box::new(SimKv::default())).unwrap().0;
         index.add_blob(BlobId { worker, seq: 4 }, &row, None).unwrap();
-        let feed = Feed::new(worker, Secret::known(b"secret"), Arc::new(spool), Arc::new(index));
+        let handed = Arc::new(Handed::new(Arc::default()));
+        let secret = Secret::known(b"secret");
+        let feed = Feed::new(worker, secret, Arc::new(spool), Arc::new(index), handed);
         for (seq, nth, expected) in [
             (4, 0, Some(Within::Blob(BlobId { worker, seq: 4 }))),
             (4, 1, Some(Within::Own(OwnId { worker, run: 0, number: 4 << 8 | 1 }))),

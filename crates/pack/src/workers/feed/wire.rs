@@ -20,6 +20,8 @@ use crate::rows::BlobRow;
 pub(super) const DATE: &str = "x-larder-date";
 /// Header with the proof that the caller knows the secret.
 pub(super) const PROOF: &str = "x-larder-proof";
+/// Header of a request of a client that a worker hands on to the one that began the upload; with it the path is S3's.
+pub(super) const HANDED_ON: &str = "x-larder-handed-on";
 /// Path of changes.
 pub(super) const CHANGES: &str = "/larder/v2/changes";
 /// Path of bodies.

@@ -1,0 +1,107 @@
+//! Requests of uploads that another worker has begun.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use larder_objects::{ObjectError, Objects, UploadOptions};
+use larder_pack::{HandedBody, Packer};
+use larder_types::UploadId;
+
+use crate::support::*;
+use crate::workers::{answering, shared, workers};
+
+async fn begin(store: &Packer) -> UploadId {
+    store.create_upload(&bucket("first"), &key("k"), UploadOptions::default()).await.unwrap()
+}
+
+fn request(method: Method, body: &'static str) -> Request<Full<Bytes>> {
+    let request = Request::builder().method(method).uri("/first/k?partNumber=1&uploadId=x");
+    request.header("host", "a.example").body(Full::from(body)).unwrap()
+}
+
+fn text(text: String) -> HandedBody {
+    HandedBody::new(Full::from(text).map_err(|never| match never {}))
+}
+
+#[tokio::test]
+async fn a_request_comes_to_the_worker_that_began_the_upload_as_it_was() {
+    let (_backend, [a, b]) = workers::<2>(answering).await;
+    let upload = begin(&a.store).await;
+    assert!(b.store.is_of_another(upload) && !a.store.is_of_another(upload));
+    let own = a.store.hand_on(upload, request(Method::PUT, "part")).await;
+    assert!(matches!(own, Err(ObjectError::NoSuchUpload)), "{own:?}");
+    let early = b.store.hand_on(upload, request(Method::PUT, "part")).await;
+    assert!(matches!(early, Err(ObjectError::Unavailable { .. })), "it has no face yet: {early:?}");
+
+    a.store.answer_handed_on(Box::new(|request| {
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            let names = parts.headers.keys().filter(|name| name.as_str().starts_with("x-larder"));
+            let (extra, host) = (names.count(), &parts.headers["host"]);
+            Response::new(text(format!("{} {} {host:?} {extra} {body:?}", parts.method, parts.uri)))
+        }
+        .boxed()
+    }));
+    let answer = b.store.hand_on(upload, request(Method::PUT, "part")).await.unwrap();
+    let answer = answer.into_body().collect().await.unwrap().to_bytes();
+    let seen = r#"PUT /first/k?partNumber=1&uploadId=x "a.example" 0 b"part""#;
+    assert_eq!(answer, seen);
+    assert_eq!(b.store.workers().unwrap().handed_on, 1);
+}
+
+#[tokio::test]
+async fn what_was_completed_through_a_worker_is_there_with_the_answer() {
+    let (_backend, [a, b]) = workers::<2>(answering).await;
+    let upload = begin(&a.store).await;
+    let a = Arc::new(a.store);
+    let store: Weak<Packer> = Arc::downgrade(&a);
+    a.answer_handed_on(Box::new(move |_request| {
+        let store = store.upgrade().unwrap();
+        async move {
+            put(&store, "k", content(1, 5000)).await.unwrap();
+            Response::new(text(String::new()))
+        }
+        .boxed()
+    }));
+    for _ in 0..20 {
+        b.store.hand_on(upload, request(Method::POST, "")).await.unwrap();
+        let (at_a, at_b) = (open_version(&a).await, open_version(&b.store).await);
+        assert_eq!(at_a, at_b);
+    }
+}
+
+async fn open_version(store: &Packer) -> larder_types::OpId {
+    store.open(&bucket("first"), &key("k")).await.unwrap().op
+}
+
+#[tokio::test]
+async fn a_worker_that_answers_nobody_is_named() {
+    let (_backend, [a, b]) = workers::<2>(shared).await;
+    let upload = begin(&a.store).await;
+    let refused = b.store.hand_on(upload, request(Method::PUT, "part")).await;
+    let Err(ObjectError::Unavailable { reason }) = refused else { panic!("{refused:?}") };
+    assert!(reason.contains("worker a"), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_proof_is_not_answered() {
+    let (_backend, [a]) = workers::<1>(answering).await;
+    a.store.answer_handed_on(Box::new(|_| panic!("nobody has proved anything")));
+    let address = a.store.workers().unwrap().address.unwrap();
+    for proof in ["", "x-larder-date: 1\r\nx-larder-proof: 00\r\n"] {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        let head = format!(
+            "PUT /first/k?uploadId=x HTTP/1.1\r\nhost: a\r\nx-larder-handed-on: 1\r\n{proof}content-length: 0\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    }
+}

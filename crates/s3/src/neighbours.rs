@@ -1,0 +1,81 @@
+//! Servers that show the same objects, each with uploads of its own: a request of an upload that another has begun is
+//! handed on to it, and its answer is returned as it comes.
+//!
+//! # Invariants
+//!
+//! 1. A request is handed on once: one that was is answered where it arrives, whatever it names.
+//! 2. Nothing of it is taken off or changed on the way: its signature, digests and conditions are verified by who
+//!    answers it.
+
+use futures::future::BoxFuture;
+use http::header::{CONNECTION, TRANSFER_ENCODING};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use larder_objects::ObjectError;
+use larder_types::UploadId;
+
+/// The others.
+pub trait Neighbours: Send + Sync + 'static {
+    /// Whether one of them, and not this server, has the parts of an upload.
+    fn have(&self, upload: UploadId) -> bool;
+
+    /// Hands a request to the one that has the upload, and returns its answer.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] if it does not answer.
+    fn hand_on(
+        &self,
+        upload: UploadId,
+        request: Request<Incoming>,
+    ) -> BoxFuture<'_, Result<Response<Incoming>, ObjectError>>;
+}
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whence {
+    Client,
+    /// Another server has handed it on.
+    Neighbour,
+}
+
+/// Operations on one upload that has begun.
+const OF_UPLOADS: [&str; 5] = [
+    "AbortMultipartUpload",
+    "CompleteMultipartUpload",
+    "ListParts",
+    "UploadPart",
+    "UploadPartCopy",
+];
+
+/// The upload that a request is about.
+pub(crate) fn upload_of(op: &str, query: Option<&str>) -> Option<UploadId> {
+    let query = query.filter(|_| OF_UPLOADS.contains(&op))?;
+    let id = query.split('&').find_map(|parameter| parameter.strip_prefix("uploadId="))?;
+    UploadId::parse(id)
+}
+
+/// Another's answer as it goes on to the client. How it was framed on the way is not part of it.
+pub(crate) fn passed_on(mut answer: Response<Incoming>) -> Response<s3s::Body> {
+    for framing in [CONNECTION, TRANSFER_ENCODING] {
+        answer.headers_mut().remove(framing);
+    }
+    answer.map(s3s::Body::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{OpId, OpSeq, PgId, View};
+
+    use super::*;
+
+    #[test]
+    fn only_requests_of_an_upload_that_has_begun_name_one() {
+        let id = UploadId { pg: PgId(0), op: OpId { view: View(7), seq: OpSeq(9) } };
+        let query = format!("partNumber=1&uploadId={id}");
+        assert_eq!(upload_of("UploadPart", Some(&query)), Some(id));
+        assert_eq!(upload_of("ListParts", Some(&format!("uploadId={id}&max-parts=1"))), Some(id));
+        assert_eq!(upload_of("PutObject", Some(&query)), None);
+        assert_eq!(upload_of("UploadPart", Some("partNumber=1&uploadId=x")), None);
+        assert_eq!(upload_of("UploadPart", None), None);
+    }
+}
