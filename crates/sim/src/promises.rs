@@ -93,8 +93,9 @@ impl Promises {
         // What was given elsewhere under a newer map, though nobody was answered, is promised no more.
         self.0.retain(|lv, promise| {
             promise.place.is_none_or(|(pv, map)| {
+                // The PV to another LV, or another PV to the LV.
                 let is_another =
-                    found.pvs.iter().any(|it| it.pv == pv && it.lv != *lv && it.given > map);
+                    found.pvs.iter().any(|it| (it.pv == pv) != (it.lv == *lv) && it.given > map);
                 let is_let_go = found.let_go.iter().any(|(it, newest)| *it == pv && *newest > map);
                 !is_another && !is_let_go
             })
@@ -127,5 +128,53 @@ impl Promise {
         }
         self.floor = floor;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::DiskId;
+    use larder_volume::PvDescription;
+
+    use super::*;
+
+    /// What is found of LV 4, which was promised view 15 in PV 2 under map 161.
+    fn check(pv: u32, lv: u32, view: u64, given: u64) -> Result<(), String> {
+        let place = Some((PvId(2), MapVersion(161)));
+        let promise = Promise { view: View(15), place, ..Promise::default() };
+        let found = PvDescription {
+            pv: PvId(pv),
+            lv: LvId(lv),
+            replica: 0,
+            view: View(view),
+            floor: GrantKey::default(),
+            voids: Vec::new(),
+            provisioned_bytes: 0,
+            generation: 1,
+            given: MapVersion(given),
+        };
+        let description = Description {
+            cluster: 1,
+            disk: DiskId(1),
+            pv_bytes: 1,
+            pv_count_max: 4,
+            data_start: 0,
+            superblock_copies: 2,
+            pvs: vec![found],
+            let_go: Vec::new(),
+            damaged: Vec::new(),
+        };
+        Promises(BTreeMap::from([(LvId(4), promise)])).check(&description)
+    }
+
+    #[test]
+    fn only_what_a_newer_map_gave_away_is_promised_no_more() {
+        assert_eq!(check(2, 4, 15, 161), Ok(()));
+        assert!(check(2, 4, 14, 161).is_err(), "its view is forgotten");
+        assert!(check(2, 4, 14, 302).is_err(), "the same PV once more is no other one");
+        assert_eq!(check(2, 5, 0, 302), Ok(()), "the PV went to another LV");
+        assert_eq!(check(0, 4, 0, 302), Ok(()), "the LV has another PV, though nobody was told");
+        assert!(check(0, 4, 0, 160).is_err(), "that is older");
+        assert!(check(2, 5, 0, 161).is_err(), "under no newer map");
     }
 }
