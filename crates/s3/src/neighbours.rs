@@ -4,8 +4,8 @@
 //! # Invariants
 //!
 //! 1. A request is handed on once: one that was is answered where it arrives, whatever it names.
-//! 2. Nothing of it is taken off or changed on the way: its signature, digests and conditions are verified by who
-//!    answers it.
+//! 2. Nothing of it is changed on the way but how it is framed: its signature, digests and conditions are verified by
+//!    who answers it.
 
 use futures::future::BoxFuture;
 use http::header::{CONNECTION, TRANSFER_ENCODING};

@@ -3,6 +3,7 @@
 //! Each subject is run with two counts; the difference is what the calls cost, without what it costs to
 //! begin. The same tree gives the same figures to within a few thousandths on any machine.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::{Failure, cargo, root, sh};
@@ -13,25 +14,27 @@ const MANY: u64 = 2048;
 /// Prints a table.
 pub(crate) fn print() -> Result<(), Failure> {
     sh(&cargo(), &["build", "--release", "--locked", "--quiet", "--package", "larder-micro"], &[])?;
-    let subjects = output("target/release/larder-micro", &[])?.0;
+    let micro = target().join("release/larder-micro").display().to_string();
+    let subjects = output(&micro, &[])?.0;
     println!("| what | instructions | |\n|---|---:|---|");
     for line in subjects.lines() {
         let (name, about) = line.split_once('\t').unwrap_or((line, ""));
-        let each = (collected(name, MANY)? - collected(name, FEW)?) / (MANY - FEW) as f64;
+        let each =
+            (collected(&micro, name, MANY)? - collected(&micro, name, FEW)?) / (MANY - FEW) as f64;
         println!("| {name} | {each:.0} | {about} |");
     }
     Ok(())
 }
 
+/// Where cargo puts what it builds.
+fn target() -> PathBuf {
+    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
 /// Instructions of one run.
-fn collected(name: &str, count: u64) -> Result<f64, Failure> {
-    let arguments = [
-        "--tool=callgrind",
-        "--callgrind-out-file=/dev/null",
-        "target/release/larder-micro",
-        name,
-        &count.to_string(),
-    ];
+fn collected(micro: &str, name: &str, count: u64) -> Result<f64, Failure> {
+    let arguments =
+        ["--tool=callgrind", "--callgrind-out-file=/dev/null", micro, name, &count.to_string()];
     let said = output("valgrind", &arguments)?.1;
     let found = said.lines().find_map(|line| line.split_once("Collected :"));
     found.and_then(|(_, number)| number.trim().parse().ok()).ok_or_else(|| Failure::Command {

@@ -30,7 +30,7 @@ impl Neighbours for OtherWorkers {
     }
 }
 
-/// Has the worker's server answer what the others hand on.
+/// Has the worker's server answer what the others hand on. The two hold each other from then on, until the process ends.
 pub(super) fn answer_them(packer: &Packer, server: Server<Metrics>) {
     packer.answer_handed_on(Box::new(move |request| {
         let server = server.clone();

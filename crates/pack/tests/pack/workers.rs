@@ -64,7 +64,7 @@ async fn everybody_looks(all: &[Worker]) {
     }
 }
 
-async fn everybody_uploads(all: &[Worker]) {
+pub async fn everybody_uploads(all: &[Worker]) {
     for worker in all {
         assert!(worker.store.flush().await);
     }

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use futures::FutureExt;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use larder_objects::{ObjectError, Objects, UploadOptions};
+use larder_objects::{ListItem, ListRequest, ObjectError, Objects, UploadOptions};
 use larder_pack::{HandedBody, Packer};
 use larder_types::UploadId;
 
 use crate::support::*;
-use crate::workers::{answering, shared, workers};
+use crate::workers::{answering, everybody_uploads, shared, workers};
 
 async fn begin(store: &Packer) -> UploadId {
     store.create_upload(&bucket("first"), &key("k"), UploadOptions::default()).await.unwrap()
@@ -78,6 +78,30 @@ async fn what_was_completed_through_a_worker_is_there_with_the_answer() {
 
 async fn open_version(store: &Packer) -> larder_types::OpId {
     store.open(&bucket("first"), &key("k")).await.unwrap().op
+}
+
+#[tokio::test]
+async fn uploads_of_all_workers_are_listed_once_page_by_page() {
+    let (_backend, all) = workers::<2>(shared).await;
+    let [a, b] = &all;
+    let mut begun = [begin(&a.store).await, begin(&b.store).await];
+    begun.sort();
+    let over = begin(&a.store).await;
+    everybody_uploads(&all).await;
+    a.store.abort_upload(&bucket("first"), &key("k"), over).await.unwrap();
+    everybody_uploads(&all).await;
+    for worker in &all {
+        let mut found: Vec<UploadId> = Vec::new();
+        loop {
+            let last = found.last().copied();
+            let after = last.map(|_| "k".to_owned());
+            let request = ListRequest { max: 1, after, ..ListRequest::default() };
+            let page = worker.store.list_uploads(&bucket("first"), request, last).await.unwrap();
+            let Some(ListItem::Entry(row)) = page.items.into_iter().next() else { break };
+            found.push(row.upload);
+        }
+        assert_eq!(found, begun);
+    }
 }
 
 #[tokio::test]
