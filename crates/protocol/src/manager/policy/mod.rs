@@ -102,6 +102,8 @@ struct Leading {
     wants_lv: BTreeMap<PgId, ServerId>,
     /// Replicas that are being made, by index, of which the PV is there.
     created: BTreeMap<LvId, BTreeSet<u8>>,
+    /// Replicas that were added while this manager leads, whose PV is not there yet: nobody was told of them.
+    unmade: BTreeSet<(LvId, u8)>,
     /// Replicas that are to be vacated, each since this map.
     vacates: BTreeMap<(LvId, u8), MapVersion>,
     /// Replicas that were emptied in a view for an order that was taken back, and of which the map needs a copy more
@@ -171,6 +173,7 @@ impl Policy {
                     targets_for: Vec::new(),
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
+                    unmade: BTreeSet::new(),
                     vacates: BTreeMap::new(),
                     emptied: BTreeMap::new(),
                     no_room: BTreeMap::new(),
@@ -246,7 +249,12 @@ impl Turn<'_> {
                 self.decide_group(pg);
             }
             (_, Some(Ok(Outcome::Lv(lv)))) => self.make_pvs(lv),
-            (Subject::Lv(lv), Some(Ok(_))) => self.lv_changed(lv),
+            (Subject::Lv(lv), Some(Ok(outcome))) => {
+                if let Outcome::Replica(_, index) = outcome {
+                    self.leading.unmade.insert((lv, index));
+                }
+                self.lv_changed(lv);
+            }
             (Subject::Session(session), Some(Ok(_)))
                 if !self.map.sessions.contains_key(&session) =>
             {

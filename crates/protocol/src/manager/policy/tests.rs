@@ -66,6 +66,11 @@ struct World {
     vacated: BTreeSet<(LvId, u8)>,
     /// Servers that do not hear each other, though the managers hear both.
     parted: BTreeSet<(u32, u32)>,
+    /// Whether primaries fill what is to be filled.
+    fills: bool,
+    /// Replicas to be filled of which primaries were told that they are there, and then that they are not.
+    told: BTreeSet<(LvId, u8)>,
+    called_gone: BTreeSet<(LvId, u8)>,
 }
 
 const SETTINGS: Settings =
@@ -94,6 +99,9 @@ impl World {
             pool_empty: 0,
             vacated: BTreeSet::new(),
             parted: BTreeSet::new(),
+            fills: true,
+            told: BTreeSet::new(),
+            called_gone: BTreeSet::new(),
         };
         world.apply(Command::Found(ClusterId(1), settings)).unwrap();
         world.apply(Command::AddToken([1; 32], u64::MAX)).unwrap();
@@ -347,11 +355,21 @@ impl World {
                     known.lvs = lvs.len() as u32;
                 }
                 for (lv, record) in lvs {
+                    for index in 0..record.replicas.len() as u8 {
+                        let state = record.replicas[usize::from(index)].state;
+                        match state {
+                            ReplicaState::Rebuilding => drop(self.told.insert((lv, index))),
+                            ReplicaState::Gone if self.told.contains(&(lv, index)) => {
+                                self.called_gone.insert((lv, index));
+                            }
+                            _ => {}
+                        }
+                    }
                     for (index, replica) in record.present() {
                         let there =
                             self.servers[&replica.server.0].pvs.contains(&(lv, index as u8));
                         let rebuilding = replica.state == ReplicaState::Rebuilding;
-                        if there && rebuilding {
+                        if there && rebuilding && self.fills {
                             self.say(id, ServerMessage::Rebuilt(lv, index as u8, replica.disk));
                         }
                     }
@@ -731,6 +749,33 @@ fn a_replica_that_was_emptied_and_is_needed_is_replaced_before_it_goes() {
     let lv = world.map.lv(LvId(0)).unwrap();
     assert!(world.vacated.contains(&(LvId(0), 1)), "it is ordered to go: {lv:?}");
     assert_eq!((fewest, count(&world)), (2, 3), "never fewer than may be: {lv:?}");
+}
+
+#[test]
+fn a_new_leader_calls_no_replica_gone_of_which_the_primary_was_told() {
+    let mut world = World::new(12, 5);
+    world.calm_down();
+    let pg = world.pg(0).clone();
+    let (primary, view) = (pg.members[0].0, pg.view);
+    world.say(primary, ServerMessage::NeedLv(PgId(0), view, 0));
+    world.run_for(5000);
+    world.fills = false;
+    world.apply(Command::DropReplica(LvId(0), 0)).unwrap();
+    world.run_for(10_000);
+    let filling = |world: &World| {
+        let lv = world.map.lv(LvId(0)).unwrap();
+        let it = lv.present().find(|(_, it)| it.state == ReplicaState::Rebuilding);
+        it.map(|(index, it)| ((LvId(0), index as u8), it.server.0))
+    };
+    let (replica, server) = filling(&world).expect("another is to be filled");
+    assert!(world.told.contains(&replica), "the primary may put data there");
+    world.called_gone.clear();
+    // Nobody can ask it whether it was made.
+    world.servers.get_mut(&server).unwrap().cut = true;
+    world.change_leader();
+    world.run_for(20_000);
+    assert_eq!(filling(&world).map(|(at, _)| at), Some(replica));
+    assert!(!world.called_gone.contains(&replica), "its data count");
 }
 
 #[test]

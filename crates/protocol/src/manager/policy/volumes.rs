@@ -140,6 +140,7 @@ impl Turn<'_> {
         let is_it = |replica: &ReplicaRecord| (replica.server, replica.disk, replica.pv) == place;
         if lv.present().any(|(at, replica)| at == usize::from(index) && is_it(replica)) {
             let fresh = self.leading.created.entry(id).or_default().insert(index);
+            self.leading.unmade.remove(&(id, index));
             self.made_all(id);
             if fresh && lv.state != LvState::Creating {
                 self.tell_volumes(lv.pg);
@@ -214,6 +215,7 @@ impl Turn<'_> {
         if let Some(created) = self.leading.created.get_mut(&id) {
             created.retain(|index| made.contains(index));
         }
+        self.leading.unmade.retain(|(of, index)| *of != id || made.contains(index));
         self.leading.wants_lv.remove(&lv.pg);
         let is_there = |replica: u8| lv.present().any(|(at, _)| at == usize::from(replica));
         self.leading.vacates.retain(|(of, replica), _| *of != id || is_there(*replica));
@@ -246,13 +248,15 @@ impl Turn<'_> {
         self.tell(primary, message);
     }
 
-    /// An LV as its primary is to know it: what is to be filled is there once its PV is.
+    /// An LV as its primary is to know it: what is to be filled is there once its PV is. Of what was added before this
+    /// manager led the primary may have been told: it may have the only copy of a put that a client was told of, and
+    /// is never called gone.
     fn with_pvs(&self, id: LvId, lv: &LvRecord) -> LvRecord {
         let mut lv = lv.clone();
-        let created = self.leading.created.get(&id);
         for (index, replica) in (0u8..).zip(&mut lv.replicas) {
-            let is_made = created.is_some_and(|created| created.contains(&index));
-            if replica.state == ReplicaState::Rebuilding && !is_made {
+            if replica.state == ReplicaState::Rebuilding
+                && self.leading.unmade.contains(&(id, index))
+            {
                 replica.state = ReplicaState::Gone;
             }
         }
