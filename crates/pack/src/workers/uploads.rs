@@ -13,13 +13,13 @@
 //! 2. An object that was completed by way of this worker is shown by it when the answer leaves, unless nothing is heard of
 //!    the other for [`HEARD_WAIT_MAX`].
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Empty};
 use hyper::body::{Body, Incoming};
 use larder_objects::ObjectError;
 use larder_types::{HybridClock, UploadId};
@@ -57,25 +57,14 @@ impl Handed {
         Self { answering: OnceLock::new(), places: Semaphore::new(HANDED_ON_MAX), marks }
     }
 
-    /// Answers a request; whoever handed it on is known to share the bucket.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<HandedBody> {
-        let (Some(answering), Ok(_place)) = (self.answering.get(), self.places.try_acquire())
-        else {
-            return plain(StatusCode::SERVICE_UNAVAILABLE);
-        };
+    /// Answers a request, if there is a face and a place; whoever handed it on is known to share the bucket.
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Option<Response<HandedBody>> {
+        let (answering, _place) = (self.answering.get()?, self.places.try_acquire().ok()?);
         let mut answer = answering(request).await;
-        let clock = self.marks.clock.load(std::sync::atomic::Ordering::Relaxed);
+        let clock = self.marks.clock.load(Ordering::Relaxed);
         answer.headers_mut().insert(CLOCK, clock.into());
-        answer
+        Some(answer)
     }
-}
-
-/// An answer that is a status alone.
-fn plain(status: StatusCode) -> Response<HandedBody> {
-    let empty = Empty::new().map_err(|never| match never {});
-    let mut answer = Response::new(UnsyncBoxBody::new(empty));
-    *answer.status_mut() = status;
-    answer
 }
 
 impl Packer {

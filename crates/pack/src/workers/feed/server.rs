@@ -94,7 +94,10 @@ impl Feed {
                 for ours in [HANDED_ON, DATE, PROOF] {
                     call.headers_mut().remove(ours);
                 }
-                return self.handed.answer(call).await;
+                match self.handed.answer(call).await {
+                    Some(answer) => return answer,
+                    None => refuse(StatusCode::SERVICE_UNAVAILABLE),
+                }
             }
             true => match self.answer_with(&call).await {
                 Ok(body) => (StatusCode::OK, body),

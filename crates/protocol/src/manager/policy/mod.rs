@@ -250,7 +250,12 @@ impl Turn<'_> {
             }
             (_, Some(Ok(Outcome::Lv(lv)))) => self.make_pvs(lv),
             (Subject::Lv(lv), Some(Ok(outcome))) => {
-                if let Outcome::Replica(_, index) = outcome {
+                let is_made = |index: &u8| {
+                    self.leading.created.get(&lv).is_some_and(|created| created.contains(index))
+                };
+                if let Outcome::Replica(_, index) = outcome
+                    && !is_made(&index)
+                {
                     self.leading.unmade.insert((lv, index));
                 }
                 self.lv_changed(lv);
