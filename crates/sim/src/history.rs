@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::content::{digest_of, etag_of, grown, len_of};
 use made::Made;
-use search::Search;
+use search::{Search, Verdict};
 
 mod made;
 mod search;
@@ -186,14 +186,18 @@ impl History {
     /// Checks every key.
     ///
     /// # Errors
-    /// The last calls before the first moment at which no order explains a key's calls.
+    /// The last calls before the first moment at which no order explains a key's calls, or was not found in the time that
+    /// a search has.
     pub fn check(&self) -> Result<(), String> {
         for (key, entries) in self.keys.iter().enumerate() {
             let made = self.made.with_listed(entries);
-            let explained = |entries: &[Entry]| Search::new(&relevant(entries), &made).run();
-            if explained(entries) {
-                continue;
-            }
+            let verdict = |entries: &[Entry]| Search::new(&relevant(entries), &made).run();
+            let explained = |entries: &[Entry]| verdict(entries) == Verdict::Explained;
+            let found = match verdict(entries) {
+                Verdict::Explained => continue,
+                Verdict::Unexplained => "no order explains",
+                Verdict::GivenUp => "the search was given up for an order that explains",
+            };
             let mut ends: Vec<u64> = entries.iter().map(|entry| entry.ended).collect();
             ends.sort_unstable();
             let first_bad = ends.partition_point(|end| explained(&until(entries, *end)));
@@ -202,9 +206,7 @@ impl History {
                 until(entries, end).iter().map(|entry| format!("  {entry}")).collect();
             let shown = lines.split_off(lines.len().saturating_sub(LINES_SHOWN));
             let calls = shown.join("\n");
-            return Err(format!(
-                "key {key}: no order explains what was answered by {end}:\n{calls}"
-            ));
+            return Err(format!("key {key}: {found} what was answered by {end}:\n{calls}"));
         }
         Ok(())
     }

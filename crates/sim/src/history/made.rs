@@ -1,13 +1,15 @@
 //! What was read tells of which values an object is made, and so on what each of them was appended: a value is in at most
 //! one object, at one place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Entry, Shown, is_append, shown_in, value_of};
+use super::{Answered, Asked, Entry, Shown, is_append, shown_in, value_of};
 use crate::content::len_of;
 
 /// Most appends, from what was read, to what was only listed, that are looked for.
-const LISTED_APPENDS_MAX: usize = 3;
+const LISTED_APPENDS_MAX: usize = 6;
+/// Most of them of which it is known how many bytes they may have together.
+const SUMMED_MAX: usize = 4;
 
 /// What is known of objects that were read.
 #[derive(Debug, Default, Clone)]
@@ -37,22 +39,29 @@ impl Made {
     pub(super) fn with_listed(&self, entries: &[Entry]) -> Self {
         let mut made = self.clone();
         let values: Vec<u64> = entries.iter().filter_map(value_of).collect();
-        for shown in entries.iter().filter_map(shown_in) {
-            if made.knows(shown.value) {
+        for listed in entries {
+            let Some(shown) = shown_in(listed).filter(|shown| !made.knows(shown.value)) else {
                 continue;
-            }
-            let of_appends = entries.iter().filter(|entry| is_append(entry)).filter_map(value_of);
-            let appends: Vec<u64> = of_appends.filter(|value| !made.has(*value)).collect();
+            };
+            let is_open = |entry: &&Entry| {
+                is_append(entry)
+                    && entry.begun < listed.ended
+                    && value_of(entry).is_some_and(|value| !made.has(value))
+            };
+            let appends = Appends::of(entries.iter().filter(is_open));
             let grown = values.iter().filter(|value| made.has(**value));
             let grown = grown.filter_map(|value| Some((made.object_of(*value)?, vec![])));
             let alone = values.iter().map(|value| (Shown::put(*value), vec![*value]));
-            let found = grown.chain(alone).find_map(|(from, known)| {
-                let mut path = Vec::new();
-                find(from, shown, &appends, &mut path).then_some((from, known, path))
+            let bases: Vec<_> = grown.chain(alone).collect();
+            let found = (0..=LISTED_APPENDS_MAX).find_map(|count| {
+                bases.iter().find_map(|(from, known)| {
+                    let mut path = Vec::new();
+                    appends.lead(*from, shown, count, &mut path).then_some((from, known, path))
+                })
             });
             if let Some((from, alone, path)) = found {
-                made.learn(&alone);
-                path.into_iter().fold(from, |before, value| made.learn_one(value, Some(before)));
+                made.learn(alone);
+                path.into_iter().fold(*from, |before, value| made.learn_one(value, Some(before)));
             }
         }
         made
@@ -88,22 +97,59 @@ impl Made {
     }
 }
 
-/// Whether a few of these appends make one object of another; then `path` has them.
-fn find(from: Shown, wanted: Shown, appends: &[u64], path: &mut Vec<u64>) -> bool {
-    if from.value == wanted.value || path.len() == LISTED_APPENDS_MAX {
-        return from.value == wanted.value;
+/// Appends that may be in an object that nobody read.
+struct Appends {
+    /// Their values, and where each begins if that is known.
+    values: Vec<(u64, Option<u64>)>,
+    /// By how many there are, the bytes that they may have together.
+    sums: Vec<BTreeSet<u64>>,
+}
+
+impl Appends {
+    fn of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Self {
+        let values: Vec<(u64, Option<u64>)> = entries
+            .filter_map(|entry| match (entry.asked, entry.answered) {
+                (Asked::Append(value, ..), Answered::Grown(at)) => Some((value, Some(at))),
+                (Asked::Append(value, at, _), Answered::Unknown) => Some((value, at)),
+                _ => None,
+            })
+            .collect();
+        let sums = sums_of(values.iter().map(|(value, _)| len_of(*value)), SUMMED_MAX);
+        Self { values, sums }
     }
-    for &value in appends {
-        let left = wanted.size.checked_sub(from.size + len_of(value));
-        let is_last = path.len() + 1 == LISTED_APPENDS_MAX;
-        if path.contains(&value) || left.is_none_or(|left| is_last && left > 0) {
-            continue;
+
+    /// Whether so many of them make one object of another; then `path` has them.
+    fn lead(&self, from: Shown, wanted: Shown, count: usize, path: &mut Vec<u64>) -> bool {
+        if count == 0 {
+            return from.value == wanted.value;
         }
-        path.push(value);
-        if find(from.with(value), wanted, appends, path) {
-            return true;
+        for &(value, at) in &self.values {
+            let left = wanted.size.checked_sub(from.size + len_of(value));
+            let sums = self.sums.get(count - 1);
+            let fits = left.is_some_and(|left| sums.is_none_or(|sums| sums.contains(&left)));
+            let is_there = at.is_none_or(|at| at == from.size);
+            if !fits || !is_there || path.contains(&value) {
+                continue;
+            }
+            path.push(value);
+            if self.lead(from.with(value), wanted, count - 1, path) {
+                return true;
+            }
+            path.pop();
         }
-        path.pop();
+        false
     }
-    false
+}
+
+/// By how many there are, up to `count_max`, what some of these lengths may be together.
+pub(super) fn sums_of(lens: impl Iterator<Item = u64>, count_max: usize) -> Vec<BTreeSet<u64>> {
+    let mut sums = vec![BTreeSet::from([0])];
+    sums.resize(count_max + 1, BTreeSet::new());
+    for len in lens {
+        for count in (0..count_max).rev() {
+            let longer: Vec<u64> = sums[count].iter().map(|sum| sum + len).collect();
+            sums[count + 1].extend(longer);
+        }
+    }
+    sums
 }

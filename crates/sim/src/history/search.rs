@@ -1,16 +1,29 @@
 //! The search for an order of one key's calls.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_env::SeededRng;
 
-use super::made::Made;
+use super::made::{Made, sums_of};
 use super::{Answered, Asked, Entry, If, NEVER, Shown, after, is_append, shown_in, value_of};
 use crate::content::len_of;
 
 /// Steps after which a search is given up; that counts as a failure, to be looked at.
 const STEPS_MAX: usize = 2_000_000;
+/// Calls tried in chains without an answer, after which likewise: some seconds.
+const TRIED_MAX: u64 = 20_000_000;
+
+/// What a search found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// An order explains the calls.
+    Explained,
+    /// None does.
+    Unexplained,
+    /// It was not found out.
+    GivenUp,
+}
 
 /// How long an answer says that the object was when the call was made.
 fn size_seen(entry: &Entry) -> Option<u64> {
@@ -40,6 +53,8 @@ pub(super) struct Search<'a> {
     done_hash: u64,
     answered_left: usize,
     visited: BTreeSet<(u64, u128, u64)>,
+    /// Calls that were tried in chains.
+    tried: Cell<u64>,
 }
 
 /// Calls taken together: some without an answer, then one that has it; and the state after.
@@ -83,17 +98,21 @@ impl<'a> Search<'a> {
             done_hash: 0,
             answered_left: entries.iter().filter(|entry| entry.ended != NEVER).count(),
             visited: BTreeSet::new(),
+            tried: Cell::new(0),
         }
     }
 
-    /// Whether there is one. A search that is given up found none.
-    pub(super) fn run(&mut self) -> bool {
+    /// Whether there is one.
+    pub(super) fn run(&mut self) -> Verdict {
         let mut places = vec![Place { moves: self.moves(None), taken: Vec::new() }];
         for _step in 0..STEPS_MAX {
             if self.answered_left == 0 {
-                return true;
+                return Verdict::Explained;
             }
-            let Some(place) = places.last_mut() else { return false };
+            if self.is_given_up() {
+                return Verdict::GivenUp;
+            }
+            let Some(place) = places.last_mut() else { return Verdict::Unexplained };
             for at in std::mem::take(&mut place.taken) {
                 self.mark(at, false);
             }
@@ -109,7 +128,11 @@ impl<'a> Search<'a> {
                 places.push(Place { moves, taken: Vec::new() });
             }
         }
-        false
+        Verdict::GivenUp
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.tried.get() >= TRIED_MAX
     }
 
     fn mark(&mut self, at: usize, done: bool) {
@@ -214,6 +237,10 @@ impl<'a> Search<'a> {
         }
         let of_appends = chain.len() + length > CHAIN_MAX;
         for &at in &open.calls {
+            if self.is_given_up() {
+                return;
+            }
+            self.tried.set(self.tried.get() + 1);
             let fits = !chain.contains(&at)
                 && self.is_in_order(chain, at)
                 && self.leads_to(last, length, at, state)
@@ -278,16 +305,8 @@ impl<'a> Search<'a> {
 
     /// By how many there are, the bytes that appends without an answer may have together.
     fn sums_of(&self, open: &[usize]) -> Vec<BTreeSet<u64>> {
-        let mut sums = vec![BTreeSet::from([0])];
-        sums.resize(SUMMED_MAX + 1, BTreeSet::new());
         let appends = open.iter().map(|&at| &self.entries[at]).filter(|entry| is_append(entry));
-        for len in appends.filter_map(value_of).map(len_of) {
-            for count in (0..SUMMED_MAX).rev() {
-                let longer: Vec<u64> = sums[count].iter().map(|sum| sum + len).collect();
-                sums[count + 1].extend(longer);
-            }
-        }
-        sums
+        sums_of(appends.filter_map(value_of).map(len_of), SUMMED_MAX)
     }
 
     /// Of two appends that nobody has seen either may be the first: the order in which they began stands for both.

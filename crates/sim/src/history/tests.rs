@@ -253,3 +253,37 @@ fn a_value_that_was_read_at_two_places_is_found() {
     history.read(&[6, 7]);
     assert!(history.check().is_err());
 }
+
+#[test]
+fn of_an_object_that_was_only_listed_it_is_found_of_which_appends_it_is_made() {
+    // Not knowing that, the search would have to try nearly all orders of all of them.
+    let values: Vec<u64> =
+        (1..=40u64).map(|number| number << 20 | number * 32_749 % 65_521).collect();
+    let mut calls = vec![(put(5), 1, 2, Done)];
+    let unanswered = values.iter().zip(3..);
+    calls.extend(unanswered.map(|(&value, at)| match value >> 20 {
+        // Where two of them begin was named.
+        20 => (append_at(value, 5 + len_of(values[2])), at, NEVER, Unknown),
+        21 => (append_at(value, 1), at, NEVER, Unknown),
+        _ => (record(value), at, NEVER, Unknown),
+    }));
+    let listed = |order: &[usize]| {
+        let order: Vec<u64> = order.iter().map(|&at| values[at]).collect();
+        (Get, 100, 101, grown_by(5, &order))
+    };
+    let entries = |order: &[usize]| -> Vec<Entry> {
+        let calls = calls.iter().copied().chain([listed(order)]);
+        let entry = |(asked, begun, ended, answered)| Entry { asked, begun, ended, answered };
+        calls.map(entry).collect()
+    };
+    let knows = |order: &[usize]| {
+        let entries = entries(order);
+        let object = entries.last().and_then(shown_in).unwrap().value;
+        Made::default().with_listed(&entries).knows(object)
+    };
+    assert!(knows(&[2, 19, 30, 11, 4]));
+    assert!(!knows(&[2, 20, 30, 11, 4]), "one was to begin elsewhere");
+    let five = [listed(&[2, 19, 30, 11, 4]), (Get, 102, 103, NOTHING)];
+    let deleted = (Delete(If::Always), 50, NEVER, Unknown);
+    assert_eq!(check(&[&calls[..], &[deleted], &five].concat()), Ok(()));
+}
