@@ -34,10 +34,16 @@ impl Others {
         let told = peer.told();
         let known = match peer.known() {
             Some(known) if known.worker == told.worker => known,
-            before => match self.begin(peer, told.worker, before).await? {
-                Some(known) => known,
+            before => match self.begin(peer, told.worker, before).await {
+                Ok(Some(known)) => known,
                 // Its heir has not written down what it inherits: nobody knows that yet.
-                None => return Ok(()),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    if is_gap(&error) {
+                        peer.count_gap();
+                    }
+                    return Err(error);
+                }
             },
         };
         let mark = match self.catch_up(peer, &known).await? {
@@ -103,7 +109,9 @@ impl Others {
         }
         let backups = backup::known(backend, &horizon).await?;
         let index = self.shelf().make(&peer.name, worker)?;
-        let report = self.blobs_report(&peer.name);
+        // A blob that a list was late with is no loss: an index without it would never learn what is in it.
+        let is_lost = peer.gaps() + 1 >= GAP_LOOKS_MAX;
+        let report = self.blobs_report(&peer.name).filter(|_| is_lost);
         let rebuild = Rebuild {
             backend,
             worker,
@@ -196,6 +204,11 @@ enum Caught {
     Up,
     /// A blob is missing: it is not listed yet, or was removed while this worker was away.
     Gap,
+}
+
+/// Whether a blob was not found where the others said that it is: it may be lost, or the list was late.
+pub(super) fn is_gap(error: &PackError) -> bool {
+    matches!(error, PackError::Missing { .. } | PackError::Damaged { .. })
 }
 
 /// Takes entries of a blob from a byte on.

@@ -62,7 +62,7 @@ impl Joined {
         let caller = Caller { secret: Some(secret.clone()) };
         let others = Others::new(me, root, sharing, shelf, reads, caller);
         others.announce().await?;
-        others.look().await?;
+        others.look_first().await?;
         Ok(Self { others: Arc::new(others), listener, secret, worker })
     }
 

@@ -58,6 +58,7 @@ use crate::bugs::{self, Bug};
 use crate::cache::Cache;
 use crate::entry::WorkerId;
 use crate::error::PackError;
+use crate::limits::{GAP_LOOKS_MAX, LOOK_AGAIN_PAUSE};
 use crate::plan::unavailable;
 
 pub(crate) use announce::{name, refuse_shared};
@@ -70,6 +71,7 @@ pub use status::{OtherStatus, WorkersStatus};
 
 use announce::Announcement;
 use feed::Caller;
+use follow::is_gap;
 use peer::{Known, Peer};
 use shelf::Shelf;
 
@@ -194,6 +196,21 @@ impl Others {
             });
         }
         Ok(())
+    }
+
+    /// The first look, before this worker serves. What is missing counts as lost only when so many looks in a row missed it
+    /// as for [`Others::look`]: the others go on meanwhile, and a list is not of one moment.
+    ///
+    /// # Errors
+    /// As for [`Others::look`].
+    pub(crate) async fn look_first(&self) -> Result<(), PackError> {
+        for _ in 1..GAP_LOOKS_MAX {
+            match self.look().await {
+                Err(error) if is_gap(&error) => tokio::time::sleep(LOOK_AGAIN_PAUSE).await,
+                looked => return looked,
+            }
+        }
+        self.look().await
     }
 
     /// Looks in the bucket for what the others changed. One that cannot be looked at does not keep it from the rest.

@@ -116,7 +116,12 @@ impl Peer {
         }
     }
 
-    /// How many looks in a row found that a blob is missing, with this one.
+    /// How many looks in a row found that a blob is missing.
+    pub(super) fn gaps(&self) -> u32 {
+        self.gaps.load(Ordering::Relaxed)
+    }
+
+    /// The same, with this one.
     pub(super) fn count_gap(&self) -> u32 {
         self.gaps.fetch_add(1, Ordering::Relaxed) + 1
     }

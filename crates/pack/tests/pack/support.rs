@@ -24,6 +24,7 @@ use object_store::{
     ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions as StoreOptions, PutPayload,
     PutResult, Result,
 };
+use parking_lot::Mutex;
 
 pub const MIB: usize = 1024 * 1024;
 
@@ -35,6 +36,8 @@ pub struct Faulty {
     /// Reads wait while somebody has this for writing.
     pub gate: tokio::sync::RwLock<()>,
     reads_waiting: AtomicUsize,
+    /// A name that the next lists leave out, and how many.
+    pub late: Mutex<(String, usize)>,
 }
 
 impl Faulty {
@@ -109,7 +112,20 @@ impl ObjectStore for Faulty {
     }
 
     fn list(&self, prefix: Option<&Name>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
+        let mut late = self.late.lock();
+        let (name, left) = &mut *late;
+        let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let is_it = prefix.is_some_and(|prefix| prefix.as_ref() == folder);
+        if !is_it || *left == 0 {
+            return self.inner.list(prefix);
+        }
+        *left -= 1;
+        let name = name.clone();
+        let shown = move |object: &Result<ObjectMeta>| {
+            let is_late = object.as_ref().is_ok_and(|object| object.location.as_ref() == name);
+            std::future::ready(!is_late)
+        };
+        self.inner.list(prefix).filter(shown).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Name>) -> Result<ListResult> {

@@ -42,3 +42,25 @@ async fn a_worker_does_without_a_blob_that_another_lost_only_when_told_to() {
     a.store.look().await.unwrap();
     assert_eq!(get(&a.store, "k1").await.unwrap(), content(7, 1000));
 }
+
+#[tokio::test]
+async fn a_blob_that_a_list_is_late_with_is_not_lost() {
+    let (backend, [a]) = workers::<1>(shared).await;
+    for seed in 0..3 {
+        put(&a.store, &format!("k{seed}"), content(seed, 1000)).await.unwrap();
+        assert!(a.store.flush().await);
+    }
+    let blobs = backend.names("workers/a/blobs").await;
+    let (late, _) = blobs[blobs.len() - 2].clone();
+    for accept_loss in [false, true] {
+        *backend.late.lock() = (late.clone(), 2);
+        let dir = tempfile::tempdir().unwrap();
+        let config = PackConfig { accept_loss, ..shared(dir.path(), &format!("b{accept_loss}")) };
+        let b = try_open(config, &backend).await.unwrap();
+        assert_eq!(backend.late.lock().1, 0, "lists left it out");
+        for seed in 0..3 {
+            assert_eq!(get(&b, &format!("k{seed}")).await.unwrap(), content(seed, 1000));
+        }
+        assert!(!dir.path().join("lost-blobs-a.txt").exists());
+    }
+}
