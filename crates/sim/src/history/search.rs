@@ -11,8 +11,8 @@ use crate::content::len_of;
 
 /// Steps after which a search is given up; that counts as a failure, to be looked at.
 const STEPS_MAX: usize = 2_000_000;
-/// Calls tried in chains without an answer, after which likewise: some seconds.
-const TRIED_MAX: u64 = 20_000_000;
+/// Calls tried in chains without an answer, after which likewise: some tens of seconds.
+const TRIED_MAX: u64 = 2_000_000_000;
 
 /// What a search found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
