@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from devcluster import Cluster, is_ready
+from devcluster import Cluster, inspect_of, is_ready, unsound
 from harness import default_binary, scratch_folder
 from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
 
@@ -176,29 +176,21 @@ def remove(cluster):
 
 def inspect_all(cluster):
     """Every stopped server that keeps something is sound, and said not to be when a bit of it is not."""
-    for node in range(cluster.nodes):
-        for role in ("manager", "meta", "data"):
-            directory = cluster.config(node, role).parent
-            code, report = inspect(cluster, directory)
-            if code != 0 or "\nsound: " not in report:
-                raise Failed(f"the {role} of node {node + 1} is not sound: {code}\n{report}")
-    code, report = inspect(cluster, cluster.config(0, "proxy").parent)
+    faults = unsound(cluster)
+    if faults:
+        raise Failed(f"not sound: {faults[0]}")
+    code, report = inspect_of(cluster.binary, cluster.folder(0, "proxy"))
     if code != 3 or "keeps nothing" not in report:
         raise Failed(f"a proxy's directory: {code}, {report}")
-    data = cluster.config(0, "data").parent / "data0"
+    data = cluster.folder(0, "data") / "data0"
     with data.open("r+b") as file:
         file.seek(4096 + 40)
         byte = file.read(1)
         file.seek(4096 + 40)
         file.write(bytes([byte[0] ^ 1]))
-    code, report = inspect(cluster, data.parent)
+    code, report = inspect_of(cluster.binary, data.parent)
     if code != 1 or "FAULT: a copy of the superblock is damaged" not in report:
         raise Failed(f"a damaged superblock: {code}, {report}")
-
-
-def inspect(cluster, directory):
-    ended = subprocess.run([cluster.binary, "inspect", directory], capture_output=True, text=True, timeout=WHOLE_SECONDS)
-    return ended.returncode, ended.stdout + ended.stderr
 
 
 def run(cluster, arguments, scratch):
@@ -229,7 +221,7 @@ def run(cluster, arguments, scratch):
     cluster.kill_all()
     cluster.start()
     verify(cluster.proxies[0], journal, uploads, whole=True)
-    code, report = inspect(cluster, cluster.config(0, "meta").parent)
+    code, report = inspect_of(cluster.binary, cluster.folder(0, "meta"))
     if code != 3 or "in use" not in report:
         raise Failed(f"a directory that is in use: {code}, {report}")
     if cluster.stop() != 0:

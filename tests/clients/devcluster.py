@@ -13,6 +13,7 @@ from harness import ACCESS, COMMAND_SECONDS, SECRET, Server
 
 READY_SECONDS = 120
 STOP_SECONDS = 30
+INSPECT_SECONDS = 120
 
 
 class Proxy:
@@ -106,7 +107,11 @@ class Cluster:
 
     def config(self, node, role):
         """The configuration of a server, in its directory."""
-        return self.directory / f"node-{node + 1}" / role / "role.toml"
+        return self.folder(node, role) / "role.toml"
+
+    def folder(self, node, role):
+        """Where a server keeps what it has."""
+        return self.directory / f"node-{node + 1}" / role
 
     def log_tail(self, lines=8):
         return log_tails([pathlib.Path(f"{self.directory}.log"), *self.directory.glob("node-*/*/process.log")], lines)
@@ -129,6 +134,23 @@ def set_policy_of(binary, config, bucket, policy):
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
     )
     assert done.returncode == 0 and f"({policy})" in done.stdout, f"{done.returncode}: {done.stdout}{done.stderr}"
+
+
+def inspect_of(binary, directory):
+    """`larder inspect` of a server's directory: exit code, and what it printed."""
+    ended = subprocess.run([binary, "inspect", directory], capture_output=True, text=True, timeout=INSPECT_SECONDS)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def unsound(cluster):
+    """What `larder inspect` says of each stopped server that keeps something and is not sound."""
+    faults = []
+    for node in range(cluster.nodes):
+        for role in ("manager", "meta", "data"):
+            code, report = inspect_of(cluster.binary, cluster.folder(node, role))
+            if code != 0 or "\nsound: " not in report:
+                faults.append(f"the {role} of node {node + 1}: {code}\n{report}")
+    return faults
 
 
 def log_tails(paths, lines):

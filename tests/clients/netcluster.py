@@ -63,6 +63,10 @@ class NetCluster:
     def config(self, node, role):
         return self.directory / self.name(node, role) / "role.toml"
 
+    def folder(self, node, role):
+        """Where a server keeps what it has."""
+        return self._disks[node].mount_point / "data" if role == "data" else self.config(node, role).parent
+
     def make(self):
         """Founds the cluster and has everybody join."""
         self.write(0, "manager", f'[found]\nname = "manager-1"\ncopies = {min(3, self.nodes)}\n'
@@ -76,8 +80,7 @@ class NetCluster:
 
     def write(self, node, role, lines):
         """A role's configuration. Of the managers it names all, as one may be down at a start."""
-        folder = self._disks[node].mount_point / "data" if role == "data" else self.config(node, role).parent
-        settings = [f'dir = "{folder}"', f'listen = "{address(node, role)}:{PORT}"']
+        settings = [f'dir = "{self.folder(node, role)}"', f'listen = "{address(node, role)}:{PORT}"']
         if role == "proxy":
             settings.append(f's3_listen = "{address(node, role)}:{S3_PORT}"')
             settings.append(f'metrics_listen = "{address(node, role)}:{S3_PORT + 1}"')

@@ -4,7 +4,7 @@ slow, or its disk is slow or full.
 
 Nothing that was acknowledged may be lost, nothing may be seen that was never put, and reads and writes of every key must go
 on within 10 seconds of each cut and of its end; after that the cluster must become whole by itself. Clients use proxies that
-are not cut off themselves. At the end it is killed as a whole, and must start again with all of it.
+are not cut off themselves. At the end it is killed as a whole, and must start again with all of it; `larder inspect` must find every server sound.
 
 Needs root, and a kernel with network namespaces and veth: it fails where they are missing.
 
@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 
-from devcluster import is_ready
+from devcluster import is_ready, unsound
 from harness import default_binary, scratch_folder
 from netcluster import CLIENTS_ADDRESS, ROLES, NetCluster, address, node_network
 from netspace import EVERYWHERE, Impossible, Network
@@ -227,6 +227,9 @@ def run(cluster, arguments):
     bad = cluster.stop()
     if bad:
         raise Failed(f"the last stop was not clean: {bad}")
+    faults = unsound(cluster)
+    if faults:
+        raise Failed(f"not sound: {faults[0]}")
     return journal.acknowledged, slowest
 
 
@@ -260,7 +263,7 @@ def main():
             if cluster:
                 cluster.kill_all()
                 cluster.unmount()
-    print(f"partition: {acknowledged} acknowledged operations, none lost; all keys again after:")
+    print(f"partition: {acknowledged} acknowledged operations, none lost, every server sound; all keys again after:")
     for what, (begun, ended) in sorted(slowest.items()):
         print(f"  {what}: {begun:.1f} s, after its end {ended:.1f} s")
     print("1 passed, 0 failed")
