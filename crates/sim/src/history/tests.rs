@@ -258,7 +258,7 @@ fn a_value_that_was_read_at_two_places_is_found() {
 fn of_an_object_that_was_only_listed_it_is_found_of_which_appends_it_is_made() {
     // Not knowing that, the search would have to try nearly all orders of all of them.
     let values: Vec<u64> =
-        (1..=40u64).map(|number| number << 20 | number * 32_749 % 65_521).collect();
+        (1..=40u64).map(|number| (number << 20) | (number * 32_749 % 65_521)).collect();
     let mut calls = vec![(put(5), 1, 2, Done)];
     let unanswered = values.iter().zip(3..);
     calls.extend(unanswered.map(|(&value, at)| match value >> 20 {
