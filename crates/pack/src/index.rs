@@ -67,8 +67,18 @@ impl Index {
 
     /// Visits the rows that begin with `prefix`, of one state; the first error ends it.
     pub(crate) fn visit(&self, prefix: &[u8], visit: &mut Visiting<'_>) -> Result<(), PackError> {
+        self.visit_between(prefix, keys::prefix_end(prefix).as_deref(), visit)
+    }
+
+    /// The same with those from one row to another, or to the last.
+    pub(crate) fn visit_between(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        visit: &mut Visiting<'_>,
+    ) -> Result<(), PackError> {
         let mut failed = None;
-        self.kv.scan(prefix, keys::prefix_end(prefix).as_deref(), &mut |row, value| {
+        self.kv.scan(from, to, &mut |row, value| {
             visit(row, value).unwrap_or_else(|error| {
                 failed = Some(error);
                 ControlFlow::Break(())

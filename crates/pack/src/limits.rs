@@ -199,6 +199,10 @@ pub const CLOCK_AHEAD_TOLD: Duration = Duration::from_secs(60);
 pub const MARKS_MAX: usize = 64;
 /// Looks in a row that miss the same blob before the index of its worker is made anew: a list may be late.
 pub const GAP_LOOKS_MAX: u32 = 3;
+/// Uploads that a rebuild remembers at once, to find parts that belong to none: some 40 MiB.
+pub const UPLOADS_AT_ONCE: usize = 1_000_000;
+/// Such parts that are removed at once.
+pub const ORPHANS_AT_ONCE: usize = 10_000;
 /// Time between two such looks of a worker that starts.
 pub const LOOK_AGAIN_PAUSE: Duration = Duration::from_millis(500);
 /// Deletes remembered as not needed any more, to be forgotten a round later; more wait.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Listing};
 use crate::blob::BlobName;
 use crate::bugs::{self, Bug};
 use crate::counters::{Counters, add, count};
@@ -99,34 +99,48 @@ impl Remover {
     pub(crate) async fn strays(&mut self) -> Result<u64, PackError> {
         let mut there = BTreeSet::new();
         let mut removed = self.stray_blobs(&mut there).await?;
-        let mut wanted = 0;
-        for (name, bytes) in self.list(own::PREFIX).await? {
-            let Some(own) = OwnId::parse(&name) else {
-                tracing::warn!(name, "an object that is not Larder's lies among its own");
-                continue;
-            };
-            let within = Within::Own(own);
-            there.insert(within);
-            if !self.unwanted.contains_key(&within) {
-                if !self.index.holders(within, 0, 1)?.is_empty() {
-                    wanted += 1;
+        let mut listing = self.list(own::PREFIX).await;
+        while let Some(some) = listing.next().await? {
+            for (name, bytes) in some {
+                let Some(own) = OwnId::parse(&name) else {
+                    tracing::warn!(name, "an object that is not Larder's lies among its own");
                     continue;
-                }
-                let Some(told) = self.unwanted_since(own).await else { continue };
-                self.notice(within, told);
-            }
-            if let Some(seen) = self.due(within) {
-                self.remove(&own.path(), seen.told).await?;
-                add(&self.counters.freed_bytes, bytes);
-                count(&self.counters.removed_objects);
-                self.unwanted.remove(&within);
-                removed += 1;
+                };
+                removed += self.stray(own, bytes, &mut there).await?;
             }
         }
         // What went by itself, as a removal that failed had come through, is not remembered for ever.
         self.unwanted.retain(|within, _| there.contains(within));
-        tracing::debug!(wanted, removed, "looked for objects that nothing names");
+        tracing::debug!(removed, "looked for objects that nothing names");
         Ok(removed)
+    }
+
+    /// Looks at one object of its own; 1 if it is removed. Whatever is remembered and is there goes into `there`.
+    async fn stray(
+        &mut self,
+        own: OwnId,
+        bytes: u64,
+        there: &mut BTreeSet<Within>,
+    ) -> Result<u64, PackError> {
+        let within = Within::Own(own);
+        if !self.unwanted.contains_key(&within) {
+            if !self.index.holders(within, 0, 1)?.is_empty() {
+                return Ok(0);
+            }
+            let Some(told) = self.unwanted_since(own).await else { return Ok(0) };
+            self.notice(within, told);
+        }
+        let Some(seen) = self.due(within) else {
+            if self.unwanted.contains_key(&within) {
+                there.insert(within);
+            }
+            return Ok(0);
+        };
+        self.remove(&own.path(), seen.told).await?;
+        add(&self.counters.freed_bytes, bytes);
+        count(&self.counters.removed_objects);
+        self.unwanted.remove(&within);
+        Ok(1)
     }
 
     /// Blobs that the index does not have, though it is past them: none that a rebuild would read.
@@ -134,7 +148,8 @@ impl Remover {
         // Before the list: what is uploaded after it is not in it.
         let uploaded = *self.spool.uploaded().borrow();
         let mut removed = 0;
-        for (name, bytes) in self.list(crate::blob::PREFIX).await? {
+        self.pace.spend(0).await;
+        for (name, bytes) in self.backend.names(crate::blob::PREFIX).await? {
             let Some(name) = BlobName::parse(&name) else { continue };
             let is_past = name.id.worker < self.worker
                 || name.id.worker == self.worker && name.id.seq <= uploaded;
@@ -165,9 +180,9 @@ impl Remover {
         Ok(self.index.blob_content(name.id)?.is_some() && self.horizon.has(name.id))
     }
 
-    async fn list(&mut self, prefix: &str) -> Result<Vec<(String, u64)>, PackError> {
+    async fn list(&mut self, prefix: &str) -> Listing {
         self.pace.spend(0).await;
-        self.backend.names(prefix).await
+        self.backend.list(prefix)
     }
 
     /// When it was first seen; that is now, if it was not. `told` says through which blob it may go.

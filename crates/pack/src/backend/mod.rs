@@ -14,6 +14,7 @@ mod fakes;
 mod gate;
 mod http;
 mod leftovers;
+mod listing;
 mod pace;
 mod purse;
 mod upload;
@@ -30,11 +31,11 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
-    PutPayload,
+    Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 };
 
 pub(crate) use http::jittered;
+pub(crate) use listing::Listing;
 pub(crate) use upload::BackendUpload;
 
 use self::gate::{Gate, NotMade};
@@ -43,9 +44,6 @@ use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, add};
 use crate::entry::WorkerId;
 use crate::error::PackError;
-
-/// Names on one page of a list, as S3 has it; only to estimate requests.
-const PAGE_NAMES: u64 = 1000;
 
 /// Somebody else's object store, or a part of it under a prefix. Cheap to clone.
 #[derive(Clone)]
@@ -233,9 +231,15 @@ impl Backend {
         self.store.get(&Path::from(name)).await.ok()?.bytes().await.ok()
     }
 
+    /// Objects below a prefix, some at a time.
+    pub(crate) fn list(&self, prefix: &str) -> Listing {
+        let found = self.store.list(Some(&Path::from(prefix)));
+        Listing::new(self.asked.clone(), prefix, found)
+    }
+
     /// Names, without the prefix, and sizes of all objects below a prefix, sorted.
     pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<(String, u64)>, PackError> {
-        self.listed(prefix, self.store.list(Some(&Path::from(prefix)))).await
+        sorted(self.list(prefix)).await
     }
 
     /// As [`Backend::names`], but only those that sort behind `after`, which need not be one's.
@@ -246,29 +250,7 @@ impl Backend {
     ) -> Result<Vec<(String, u64)>, PackError> {
         let offset = Path::from(format!("{prefix}/{after}"));
         let found = self.store.list_with_offset(Some(&Path::from(prefix)), &offset);
-        self.listed(prefix, found).await
-    }
-
-    async fn listed(
-        &self,
-        prefix: &str,
-        found: BoxStream<'static, object_store::Result<ObjectMeta>>,
-    ) -> Result<Vec<(String, u64)>, PackError> {
-        let path = Path::from(prefix);
-        let found = found.try_collect::<Vec<_>>();
-        let found = self.asked.ask(RequestClass::List, found).await;
-        let found = found.map_err(|error| failed("list", prefix, &error))?;
-        self.asked.count_pages(found.len());
-        let mut names = Vec::with_capacity(found.len());
-        for object in found {
-            let location = object.location.as_ref();
-            let below = location.strip_prefix(path.as_ref());
-            if let Some(name) = below.and_then(|name| name.strip_prefix('/')) {
-                names.push((name.to_owned(), object.size));
-            }
-        }
-        names.sort_unstable();
-        Ok(names)
+        sorted(Listing::new(self.asked.clone(), prefix, found)).await
     }
 
     /// Removes an object; no error if it is not there.
@@ -302,13 +284,15 @@ impl Asked {
         pass.answered(if answer.is_ok() { Answer::Good } else { Answer::Unknown });
         answer
     }
+}
 
-    /// A list was asked for as a whole; that is a request for each page of it.
-    fn count_pages(&self, names: usize) {
-        if !self.over_http {
-            self.gate.count(RequestClass::List, names as u64 / PAGE_NAMES);
-        }
+async fn sorted(mut listing: Listing) -> Result<Vec<(String, u64)>, PackError> {
+    let mut names = Vec::new();
+    while let Some(some) = listing.next().await? {
+        names.extend(some);
     }
+    names.sort_unstable();
+    Ok(names)
 }
 
 fn not_made(reason: NotMade) -> Error {

@@ -6,14 +6,13 @@ use std::ops::ControlFlow;
 
 use larder_types::codec::decode;
 use larder_types::rows::parse_keyed;
-use larder_types::{BucketId, ObjectKey, OpId, UploadId, UploadRow};
+use larder_types::{BucketId, ObjectKey, OpId, UploadId};
 
-use super::Rebuild;
+use super::{Rebuild, orphans};
 use crate::entry::{BlobId, Content, Place, Within};
 use crate::error::PackError;
-use crate::holds::Ledger;
 use crate::index::Index;
-use crate::rows::{self, Holder, PackedPart, PackedVersion};
+use crate::rows::{self, PackedPart, PackedVersion};
 
 /// A blob that a rebuild has to do without.
 pub(super) struct Loss {
@@ -33,7 +32,7 @@ pub(super) fn check(
     mut losses: Vec<Loss>,
     known: Option<BlobId>,
 ) -> Result<(), PackError> {
-    remove_orphans(index)?;
+    orphans::remove(index)?;
     losses.sort_by_key(|loss| loss.blob);
     if losses.is_empty() && lost(index, there, &mut |_| Ok(()))? == 0 {
         return Ok(());
@@ -147,36 +146,4 @@ fn write_report(
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(lost)
-}
-
-/// Parts whose upload is neither open nor any version's: what ended it stood in a blob that was retired, when no
-/// blob had the upload any more; a part that was moved later may have outlived it.
-fn remove_orphans(index: &Index) -> Result<(), PackError> {
-    let mut uploads = BTreeSet::new();
-    index.visit(b"U", &mut |_, value| {
-        uploads.insert(decode::<UploadRow>("an upload's row", value)?.upload);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    index.visit(b"V", &mut |_, value| {
-        let version = decode::<PackedVersion>("a version's row", value)?;
-        uploads.extend(version.content.upload());
-        Ok(ControlFlow::Continue(()))
-    })?;
-    let mut orphans = Vec::new();
-    index.visit(b"P", &mut |row, value| {
-        if let Some((upload, number)) = rows::upload_of_part(row)
-            && !uploads.contains(&upload)
-        {
-            let place = decode::<PackedPart>("a part's row", value)?.place;
-            let holder = Holder::Part(rows::bucket_of_part(row), upload, number);
-            orphans.push((row.to_vec(), place, holder));
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    let mut ledger = Ledger::new(&*index.kv);
-    for (row, place, holder) in orphans {
-        ledger.release(&place, &holder)?;
-        ledger.batch.delete(&row);
-    }
-    index.commit(ledger.finish(), None)
 }

@@ -16,6 +16,7 @@
 
 mod check;
 mod footers;
+mod orphans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
