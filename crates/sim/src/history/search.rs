@@ -77,7 +77,7 @@ struct Open {
 
 /// Most calls without an answer, of any kind, that are placed before one call with it.
 const CHAIN_MAX: usize = 3;
-/// Most of them if all but the first are appends, each of which leaves its part to be seen.
+/// Most of them if all but the first are appends, each of which leaves its part to be seen, and one that sets the tags.
 const APPENDS_MAX: usize = 8;
 /// Most appends among those that nobody has read.
 const UNREAD_MAX: usize = 4;
@@ -277,14 +277,25 @@ impl<'a> Search<'a> {
     ) -> bool {
         let last = &self.entries[last];
         let Some(wanted) = size_seen(last) else { return false };
-        let is_part = chain.is_empty() || is_append(&self.entries[at]);
+        let sets_tags = |it: usize| self.sets_tags_of(it, last);
+        let is_part = chain.is_empty() || is_append(&self.entries[at]) || sets_tags(at);
         let is_read = matches!(last.answered, Answered::Shows(_));
         let unread = chain.iter().filter(|it| self.is_unread(**it)).count();
         let may_be_unread = unread < UNREAD_MAX && !(is_read && self.is_unseen_call(at));
+        // Of those to come all are appends, or all but one.
+        let is_tagged = chain.iter().chain([&at]).any(|&it| sets_tags(it));
+        let may_be_tagged = !is_tagged && open.calls.iter().any(|&it| sets_tags(it));
+        let appends = length.saturating_sub(1 + usize::from(may_be_tagged))..length;
         let left = wanted.checked_sub(self.size_after(at, state));
         is_part
             && (!self.is_unread(at) || may_be_unread)
-            && left.is_some_and(|left| self.may_grow_by(left, length - 1, open))
+            && left.is_some_and(|left| appends.into_iter().any(|n| self.may_grow_by(left, n, open)))
+    }
+
+    /// Whether a call sets the tags that an answer shows.
+    fn sets_tags_of(&self, at: usize, last: &Entry) -> bool {
+        let tags = shown_in(last).map(|shown| shown.tags);
+        matches!(self.entries[at].asked, Asked::SetTags(set) if Some(set) == tags)
     }
 
     fn size_after(&self, at: usize, state: Option<Shown>) -> u64 {

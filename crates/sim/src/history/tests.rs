@@ -287,3 +287,22 @@ fn of_an_object_that_was_only_listed_it_is_found_of_which_appends_it_is_made() {
     let deleted = (Delete(If::Always), 50, NEVER, Unknown);
     assert_eq!(check(&[&calls[..], &[deleted], &five].concat()), Ok(()));
 }
+
+#[test]
+fn what_was_put_and_appended_to_without_an_answer_may_have_been_tagged_too() {
+    let seen = |tags| match grown_by(2, &[3, 4, 6]) {
+        Answered::Shows(Some(shown)) => Answered::Shows(Some(Shown { tags, ..shown })),
+        other => other,
+    };
+    let check = |tags| {
+        let mut calls = vec![(put(5), 1, 2, Done), (put(2), 3, NEVER, Unknown)];
+        calls.extend([(4, 4), (3, 5), (6, 6)].map(|(n, at)| (record(n), at, NEVER, Unknown)));
+        calls.push((SetTags(9), 7, NEVER, Unknown));
+        calls.push((SetTags(8), 8, NEVER, Unknown));
+        calls.push((Get, 9, 10, seen(tags)));
+        check(&calls)
+    };
+    assert_eq!(check(9), Ok(()));
+    assert_eq!(check(0), Ok(()));
+    assert!(check(7).is_err(), "nobody set these");
+}
