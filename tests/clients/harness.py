@@ -26,6 +26,8 @@ READY_SECONDS = 60
 STOP_SECONDS = 15
 CHECK_SECONDS = 300
 COMMAND_SECONDS = 240
+# Below those of /proc/sys/net/ipv4/ip_local_port_range.
+SERVER_PORTS = 10_000, 32_000
 
 
 def default_binary():
@@ -33,9 +35,14 @@ def default_binary():
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens at, and that the system does not give to connections: a server that starts on it later, or
+    again, would find it taken by one."""
+    while True:
+        port = random.SystemRandom().randrange(*SERVER_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def content(seed, size):
@@ -92,7 +99,7 @@ class Server:
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log_tail()}")
+                raise AssertionError(f"the server ended with {self.process.returncode}, {self.log_tail(1)}\n{self.log_tail()}")
             with contextlib.suppress(OSError):
                 with urllib.request.urlopen(f"{self.endpoint}/readyz", timeout=5) as answer:
                     if answer.status == 200:
