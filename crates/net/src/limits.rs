@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use larder_types::limits::{CHUNK_BYTES_MAX, OP_BYTES_MAX, REPLICAS_MAX};
 
-/// Oldest version of the protocol that this release speaks. Version 1 has the same frames, and other calls between
-/// proxies and meta servers in them, which must not be taken for these.
-pub const PROTOCOL_MIN: u8 = 2;
+/// Oldest version of the protocol that this release speaks. Versions 1 and 2 have the same frames, and other calls and
+/// answers between proxies and meta servers in them, which must not be taken for these.
+pub const PROTOCOL_MIN: u8 = 3;
 /// Newest version of the protocol that this release speaks.
-pub const PROTOCOL_MAX: u8 = 2;
+pub const PROTOCOL_MAX: u8 = 3;
 
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 40;

@@ -282,6 +282,8 @@ pub enum Answer {
         replicas: Holders,
         /// The version's clock.
         clock: HybridClock,
+        /// The map that names the replicas: by an older one a number may mean another server's, which has been given up.
+        as_of: MapVersion,
     },
     /// METAX of the put is below the commit point.
     Persisted {

@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, AppendDone, Refusal};
 use larder_types::{Extent, Grant, Holders, HybridClock, LvId, OpId, VersionRow};
 use parking_lot::Mutex;
@@ -23,6 +24,8 @@ pub struct Granted {
     pub replicas: Holders,
     /// The version's clock.
     pub clock: HybridClock,
+    /// The map that names the replicas.
+    pub as_of: MapVersion,
 }
 
 /// What came of a call.
@@ -78,11 +81,11 @@ impl Ticket {
     /// Takes a PG's answer. Returns the op to abandon if a grant came and nobody waits for it.
     pub(crate) fn answered(&self, answer: Answer) -> Option<OpId> {
         let mut state = self.state.lock();
-        if let Answer::Granted { grant, lv, extents, replicas, clock } = answer {
+        if let Answer::Granted { grant, lv, extents, replicas, clock, as_of } = answer {
             if state.orphaned {
                 return Some(grant.op);
             }
-            state.granted = Some(Granted { grant, lv, extents, replicas, clock });
+            state.granted = Some(Granted { grant, lv, extents, replicas, clock, as_of });
             wake(&mut state, true);
             return None;
         }

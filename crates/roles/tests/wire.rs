@@ -121,7 +121,14 @@ fn said() -> Vec<String> {
         holders,
     };
     let (clock, version) = (HybridClock::at_ms(5), MapVersion(12));
-    let granted = Answer::Granted { grant, lv, extents: extents.clone(), replicas: holders, clock };
+    let granted = Answer::Granted {
+        grant,
+        lv,
+        extents: extents.clone(),
+        replicas: holders,
+        clock,
+        as_of: version,
+    };
     let (boots, sessions) = (Vec::new(), Vec::new());
     let volumes = ManagerMessage::Volumes { pg, view, boot, version, lvs, boots, sessions };
     let create = ManagerMessage::CreatePv {

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use larder_env::SeededRng;
-use larder_protocol::manager::state::Topology;
+use larder_protocol::manager::state::{MapVersion, Topology};
 use larder_protocol::placement::pg_of;
 use larder_types::{
     Chunk, Extent, Grant, Holders, LvId, ObjectKey, PgId, Request, SessionId, StreamId, View,
@@ -277,12 +277,12 @@ impl Line {
         self.desk.0.borrow_mut().ask(pg, Some(self.token), ask);
     }
 
-    /// Writes a put's data to every replica; returns how many there are, or `None` if the LV is not
-    /// known yet.
+    /// Writes a put's data to every replica; returns whether they are known: a map older than `as_of` may name those
+    /// that were given up.
     pub(crate) fn write(
         &self,
         (grant, lv, extents): (Grant, LvId, &[Extent]),
-        replicas: Holders,
+        (replicas, as_of): (Holders, MapVersion),
         data: &Bytes,
         slow_us: u64,
     ) -> bool {
@@ -292,6 +292,9 @@ impl Line {
         let Some(places) = replicas.iter().map(place).collect::<Option<Vec<_>>>() else {
             return false;
         };
+        if state.map.version < as_of {
+            return false;
+        }
         for (replica, store) in places {
             let (extents, data) = (extents.to_vec(), data.clone());
             let input = StoreIn::Write { caller, lv, grant, extents, data, replica };

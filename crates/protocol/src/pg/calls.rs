@@ -245,6 +245,7 @@ impl Pg {
                 extents: chunk.extents.clone(),
                 replicas: chunk.holders,
                 clock,
+                as_of: self.as_of(chunk.lv),
             }),
             _ => None,
         };

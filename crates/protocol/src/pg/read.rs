@@ -55,7 +55,8 @@ impl Pg {
             let (chunk, clock) = (&open.chunk, open.put().metax.clock);
             let (grant, lv, extents) = (chunk.grant, chunk.lv, chunk.extents.clone());
             let replicas = self.given(chunk);
-            let answer = Answer::Granted { grant, lv, extents, replicas, clock };
+            let as_of = self.as_of(lv);
+            let answer = Answer::Granted { grant, lv, extents, replicas, clock, as_of };
             out.push(Effect::Reply { token, answer });
             if seq <= self.commit {
                 out.push(Effect::Reply { token, answer: Answer::Persisted { grant } });

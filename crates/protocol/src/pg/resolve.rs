@@ -15,6 +15,7 @@ use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 use super::{Pg, Role};
 use crate::index::{Index, IndexError};
 use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS};
+use crate::manager::state::MapVersion;
 use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
 use crate::rebuild::Space;
 use crate::space::{FreeRuns, LvInfo, VolumeGroup};
@@ -234,6 +235,12 @@ impl Pg {
     /// Replicas that are to be given an open put's data.
     pub(super) fn given(&self, chunk: &Chunk) -> Holders {
         self.space.as_ref().map_or(chunk.holders, |space| given(space, chunk))
+    }
+
+    /// The map that names the replicas of an LV as this primary knows them.
+    pub(super) fn as_of(&self, lv: LvId) -> MapVersion {
+        let info = self.space.as_ref().and_then(|space| space.info(lv));
+        info.map_or(MapVersion(0), |info| info.as_of)
     }
 
     /// How many replicas must have had an open put's data for its client to have been told.

@@ -1,8 +1,9 @@
 //! Replicas that have no room, or are out of reach for a while.
 
 use larder_protocol::limits::{LV_REOPEN_MS, NARROW_MS, WITHHELD_MS};
+use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Effect, Event, LvInfo, Refusal};
-use larder_types::{Body, BootId, Condition, Holders, LvId, OpSeq};
+use larder_types::{Body, BootId, Condition, Holders, LvId, OpSeq, ServerId};
 
 use crate::support::{LV, Member, data, info, key, put};
 
@@ -20,6 +21,31 @@ fn a_put_goes_to_another_volume_when_a_disk_has_no_room() {
     member.step(Event::Lv(LvInfo { lv, ..info(1) }));
     member.step(Event::Data { lv, replica: 0, answer: DataAnswer::Floor(key(1, 0)) });
     assert!(matches!(member.answers(again)[..], [Answer::Granted { lv: of, .. }] if of == lv));
+}
+
+#[test]
+fn a_grant_names_the_map_that_names_its_replicas() {
+    let mut member = Member::alone(2);
+    let granted = |member: &mut Member, name: &str| {
+        let token = member.put_data(name, 1);
+        let [Answer::Granted { grant, replicas, as_of, .. }] = member.answers(token)[..] else {
+            panic!("it is granted at once")
+        };
+        member.settle();
+        member.commit(grant, replicas.count());
+        member.settle();
+        as_of
+    };
+    assert_eq!(granted(&mut member, "a"), MapVersion(1));
+    member.step(Event::Lv(LvInfo { as_of: MapVersion(5), ..info(2) }));
+    assert_eq!(granted(&mut member, "b"), MapVersion(1), "they are the same");
+    // Another server's volume has the second's place.
+    let mut moved = LvInfo { as_of: MapVersion(9), ..info(2) };
+    (moved.replicas[1].server, moved.replicas[1].boot) = (ServerId(77), BootId(77));
+    let above = member.pg.applied().seq.next();
+    member.step(Event::Lv(moved));
+    member.answer(1, DataAnswer::Floor(key(1, above.0)));
+    assert_eq!(granted(&mut member, "c"), MapVersion(9));
 }
 
 #[test]
@@ -110,10 +136,7 @@ fn a_data_server_that_starts_again_is_opened_at_once_above_all_that_is_applied()
     let mut restarted = info(2);
     restarted.replicas[1].boot = BootId(77);
     let above = member.pg.applied().seq.next();
-    member.step(Event::Lv(LvInfo {
-        as_of: larder_protocol::manager::state::MapVersion(9),
-        ..restarted
-    }));
+    member.step(Event::Lv(LvInfo { as_of: MapVersion(9), ..restarted }));
     let [(1, DataRequest::Open { floor, boot, .. })] = member.requests()[..] else {
         panic!("the new run is asked to open")
     };

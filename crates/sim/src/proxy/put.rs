@@ -191,7 +191,7 @@ impl Flight<'_> {
     /// Takes an answer of the primary; `Some` if the put is over.
     fn answered(&mut self, answer: Answer) -> Option<Result<OpId, Answered>> {
         match answer {
-            Answer::Granted { grant, lv, extents, replicas, .. }
+            Answer::Granted { grant, lv, extents, replicas, as_of, .. }
                 if self.granted.is_none_or(|known| known.op < grant.op) =>
             {
                 // What another view knew nothing of was done anew.
@@ -206,8 +206,7 @@ impl Flight<'_> {
                 } else {
                     replicas
                 };
-                // A map that lacks one of them is older than the grant.
-                self.failed |= !self.line.write(place, reached, &data, self.slow_us);
+                self.failed |= !self.line.write(place, (reached, as_of), &data, self.slow_us);
                 None
             }
             Answer::Persisted { grant } => {

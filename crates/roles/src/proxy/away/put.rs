@@ -102,8 +102,8 @@ impl Flight<'_> {
                     return Ok(Ended::Done(clock));
                 }
                 Answer::Refused(refusal) => return self.refused(refusal, data.is_some()),
-                Answer::Granted { grant, lv, extents, replicas, clock } => {
-                    Granted { grant, lv, extents, replicas, clock }
+                Answer::Granted { grant, lv, extents, replicas, clock, as_of } => {
+                    Granted { grant, lv, extents, replicas, clock, as_of }
                 }
                 // What comes of it was decided without this proxy: the index shows it soon.
                 Answer::Persisted { .. } => {

@@ -85,7 +85,11 @@ pub(super) async fn write(
     enough: u8,
 ) -> Result<Written, Lost> {
     let deadline = Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS);
-    let place = |map: &Topology| replicas(map, granted.lv, granted.replicas);
+    // A server that has been given up takes writes until it hears of that: nobody copies what it has.
+    let place = |map: &Topology| {
+        let is_new = map.version >= granted.as_of;
+        is_new.then(|| replicas(map, granted.lv, granted.replicas)).flatten()
+    };
     let Some(replicas) = found(&*away.managers, deadline, place).await else {
         tracing::warn!(lv = %granted.lv, "the map does not name the replicas of a grant's volume");
         return Err(Lost { full: Holders::default(), in_doubt: false });

@@ -42,6 +42,11 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    /// How many chunks it has.
+    pub(super) fn chunks(&self) -> usize {
+        self.extents.lock().len()
+    }
+
     /// Nothing is wrong any more, and what hangs is answered.
     pub(super) fn release(self: &Arc<Self>) {
         *self.fault.lock() = Fault::None;

@@ -99,6 +99,11 @@ impl FakeManagers {
         self.versions.send_replace(version);
     }
 
+    /// The map that is agreed on.
+    pub(super) fn version(&self) -> MapVersion {
+        self.agreed.lock().version
+    }
+
     /// The epoch of a bucket as the managers know it.
     pub(super) fn epoch(&self, bucket: BucketId) -> Option<Epoch> {
         let agreed = self.agreed.lock();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder};
+use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{
@@ -27,6 +28,8 @@ pub(super) struct Index {
     answered: BTreeMap<(SessionId, u64), Answer>,
     seq: u64,
     block: u32,
+    /// The map by which is granted.
+    pub(super) as_of: MapVersion,
     abandoned: BTreeSet<OpSeq>,
     /// Scans that were answered, by server.
     pub(super) scans: BTreeMap<ServerId, u32>,
@@ -117,6 +120,11 @@ impl World {
 }
 
 impl Index {
+    /// Puts that were granted and have no outcome.
+    pub(super) fn granted(&self) -> usize {
+        self.open.len()
+    }
+
     fn next_op(&mut self, view: View) -> OpId {
         self.seq += 1;
         OpId { view, seq: OpSeq(self.seq) }
@@ -135,7 +143,8 @@ impl Index {
                 self.block += extents[0].blocks;
                 let (lv, grant) = (LvId(pg.0), Grant { pg, op, attempt: 0 });
                 let (to, replicas) = (extents.clone(), Holders(0b11));
-                let answer = Answer::Granted { grant, lv, extents: to, replicas, clock };
+                let as_of = self.as_of;
+                let answer = Answer::Granted { grant, lv, extents: to, replicas, clock, as_of };
                 let (seed, len, sums) = (*seed, *len, sums.clone());
                 let holders = Holders::default();
                 let chunk = Chunk { grant, seed, lv, extents, len, sums, holders };

@@ -226,6 +226,35 @@ async fn a_grant_that_a_new_primary_does_not_know_is_replaced() {
 }
 
 #[tokio::test]
+async fn nothing_is_written_by_an_older_map_than_it_was_granted_by() {
+    let cluster = Cluster::begin().await;
+    let bytes = content(50_000, 4);
+    cluster.put("before", &bytes).await.unwrap();
+    let managers = &cluster.world.managers;
+    // The replicas of its volume may be others by the map that nobody sees yet.
+    managers.change_primary(PgId((cluster.pg("late").0 + 1) % PGS));
+    cluster.world.index.lock().as_of = managers.version();
+    let (stored, ()) = tokio::join!(cluster.put("late", &bytes), async {
+        soon(async {
+            while cluster.world.index.lock().granted() == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        // While it was granted and not written others come and go.
+        for _ in 0..5 {
+            assert!(cluster.has("before", &bytes).await);
+        }
+        assert!(cluster.disks.iter().all(|disk| disk.chunks() == 1), "it waits for the map");
+        managers.publish();
+    });
+    stored.unwrap();
+    assert!(cluster.disks.iter().all(|disk| disk.chunks() == 2));
+    assert!(cluster.has("late", &bytes).await);
+    assert_eq!(cluster.proxy.counters().begun_anew.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
 async fn data_that_a_replica_does_not_take_is_put_elsewhere() {
     for fault in [Fault::NextWrite, Fault::NextWriteFull, Fault::Silent] {
         let cluster = Cluster::begin().await;
