@@ -214,8 +214,8 @@ pub const POLICY_PROPOSALS_MAX: usize = 512;
 pub const GRANTS_WAITING_MAX: usize = 4096;
 /// PGs of which the target changes in one command.
 pub const RETARGET_MAX: usize = 1024;
-/// PGs that have a learner at a time.
-pub const PG_MOVES_MAX: usize = 8;
+/// PGs that have a learner at a time: each may have its primary remember [`HISTORY_OPS_MAX`] ops.
+pub const PG_MOVES_MAX: usize = 64;
 /// PGs that get another primary for balance at a time.
 pub const LEADS_MAX: usize = 8;
 /// LVs of which a replica is filled at a time.

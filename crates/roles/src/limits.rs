@@ -123,6 +123,12 @@ pub const DATA_ANSWER_MAX: Duration = Duration::from_secs(30);
 pub const DATA_REACH_MAX: Duration = Duration::from_secs(4);
 /// Pause between two tries.
 pub const DATA_PAUSE: Duration = Duration::from_millis(100);
+/// Groups whose rows one walk over the index reads, each for a follower: with three pieces each in memory.
+pub const WALK_LANES_MAX: usize = 128;
+/// Bytes of rows in a piece of such a walk, but for the last row's.
+pub const WALK_PIECE_BYTES: usize = 128 * 1024;
+/// How long such a walk waits for a follower that takes nothing: one that is there asks ten times a second.
+pub const LANE_STALL_MAX: Duration = Duration::from_secs(2);
 /// Bytes of ops in one message to a member, or one op.
 pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How often a read follows a chunk that moved while a piece of it was read, before it says that the data cannot be read

@@ -27,7 +27,7 @@ impl RoleMetrics for MetaMetrics {
         let narrow = |pg| self.meta.gauges(pg).grants_on_most;
         let narrow: u64 = self.meta.pg_ids().map(narrow).sum();
         let (log, rebuild) = (self.meta.log_counters(), self.meta.rebuild());
-        let adoptions = self.meta.adoptions();
+        let (adoptions, snapshots) = (self.meta.adoptions(), self.meta.snapshots());
         let of = |had: &dyn Fn(usize) -> bool| -> f64 {
             rebuild.made().filter(|(good, _)| had(*good)).map(|(_, made)| made as f64).sum()
         };
@@ -45,6 +45,21 @@ impl RoleMetrics for MetaMetrics {
                 "ledger_reads",
                 "Walks over the index for the blocks that it names",
                 adoptions.ledger_reads as f64,
+            ),
+            (
+                "snapshots_begun",
+                "Snapshots of placement groups that others began to take",
+                snapshots.begun as f64,
+            ),
+            (
+                "snapshot_walks",
+                "Walks over the index that such snapshots shared",
+                snapshots.walks as f64,
+            ),
+            (
+                "snapshot_pieces_alone",
+                "Pieces of such snapshots read for one alone",
+                snapshots.read_alone as f64,
             ),
             ("rebuild_walks", "Walks for copies that are missing", rebuild.walks() as f64),
             (

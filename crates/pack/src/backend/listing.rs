@@ -30,6 +30,9 @@ impl Listing {
 
     /// Some of the names, without the prefix, with sizes, in the order in which the store gives them, which may be none;
     /// `None` after the last.
+    ///
+    /// # Errors
+    /// What the store says. Names of the page that failed may be passed over by then: a list that failed is begun anew.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<(String, u64)>>, PackError> {
         if self.is_done {
             return Ok(None);

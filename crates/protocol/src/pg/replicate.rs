@@ -289,10 +289,8 @@ impl Pg {
             // There is nothing to copy yet; it asks again.
             return;
         }
-        // The header may have been lost; a snapshot from which this log does not go on is of no use.
-        let goes_on =
-            |header: &Arc<SnapshotHeader>| self.known_id(header.at.seq) == Some(header.at);
-        let header = copies.filter(goes_on).unwrap_or_else(|| {
+        // The header may have been lost.
+        let header = copies.filter(|header| self.goes_on(header)).unwrap_or_else(|| {
             out.push(Effect::Snapshot { to: from, at: self.applied });
             Arc::new(self.snapshot_header())
         });
@@ -300,6 +298,25 @@ impl Pg {
         placed.copies = Some(header.clone());
         self.followers.insert(from, placed);
         self.message(from, PeerMessage::Snapshot { view: self.view, header }, out);
+    }
+
+    /// Whether a learner's message makes this primary begin a snapshot. A driver may hold it for a while, so that it reads
+    /// its index once for several: a learner reports on and on until it is heard.
+    #[must_use]
+    pub fn begins_snapshot(&self, from: ServerId, message: &PeerMessage) -> bool {
+        let PeerMessage::Report { view, report } = message else { return false };
+        let copies = self.followers.get(&from).and_then(|follower| follower.copies.as_ref());
+        *view == self.view
+            && self.leads()
+            && !self.members.contains(&from)
+            && self.applied.seq > OpSeq(0)
+            && self.last_shared(report).is_none()
+            && !copies.is_some_and(|header| self.goes_on(header))
+    }
+
+    /// Whether this log goes on from a snapshot: others are of no use.
+    fn goes_on(&self, header: &SnapshotHeader) -> bool {
+        self.known_id(header.at.seq) == Some(header.at)
     }
 
     /// The last op that another's log shares with this one: logs that have an op in common have all

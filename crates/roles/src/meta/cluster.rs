@@ -11,20 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
-use larder_kv::Kv;
 use larder_net::{CallError, Peer, SendError};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{MapVersion, ServerState};
-use larder_protocol::pg::read_piece;
 use larder_protocol::{DataAnswer, DataRequest, Effect, Event, PeerMessage};
 use larder_types::codec::encode;
-use larder_types::{BootId, LvId, OpId, PgId, ServerId, View};
+use larder_types::{BootId, LvId, PgId, ServerId, View};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::adopt::Adoption;
-use super::duties::Kept;
-use super::index::index_error;
 use super::{Member, Meta, Neighbours};
 use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, PEER_BYTES_MAX};
 use crate::managers::Managers;
@@ -100,7 +96,7 @@ impl Cluster {
     }
 
     /// Sends to another member; what is lost on the way is repeated by the machines.
-    fn send(&self, pg: PgId, to: ServerId, message: PeerMessage) {
+    pub(super) fn send(&self, pg: PgId, to: ServerId, message: PeerMessage) {
         let Some(peer) = self.metas.of(&self.managers.map(), to) else { return };
         for payload in in_parts(message, PEER_BYTES_MAX) {
             match peer.send(&MetaMessage::Peer(pg), payload.into()) {
@@ -131,34 +127,6 @@ impl Cluster {
             };
             if let Some(meta) = meta.upgrade() {
                 meta.data_answered_in(view, pg, lv, replica, answer);
-            }
-        });
-    }
-
-    /// Reads the next rows of a follower's snapshot, and sends them.
-    fn send_rows(&self, member: &mut Member, to: ServerId, at: OpId, after: Option<Vec<u8>>) {
-        let (pg, view) = (member.pg.id(), member.pg.view());
-        let Some(kept) = member.duties.snapshots.get_mut(&to) else { return };
-        if kept.at != at || std::mem::replace(&mut kept.is_read, true) {
-            return;
-        }
-        let (reader, Some(meta)) = (kept.reader.clone(), self.meta()) else { return };
-        self.runtime.spawn_blocking(move || {
-            let scan = |from: &[u8], visit: &mut larder_protocol::index::Visit<'_>| {
-                reader.scan(from, None, visit).map_err(index_error)
-            };
-            let pg_count = meta.pgs.len() as u32;
-            let piece = read_piece(&scan, (pg, pg_count), after.as_deref());
-            let kept = |kept: &&mut Kept| kept.at == at;
-            if let Some(kept) = meta.lock(pg).duties.snapshots.get_mut(&to).filter(kept) {
-                kept.is_read = false;
-            }
-            match (piece, meta.cluster()) {
-                (Ok(piece), Some(cluster)) => {
-                    cluster.send(pg, to, PeerMessage::SnapshotRows { view, at, after, piece });
-                }
-                (Ok(_), None) => {}
-                (Err(error), _) => meta.fail(format!("pg {pg}: rows cannot be read: {error}")),
             }
         });
     }
@@ -200,15 +168,10 @@ impl Meta {
             Effect::CaughtUp { view, learner } => {
                 cluster.managers.say(ServerMessage::CaughtUp(pg, view, learner));
             }
-            Effect::Snapshot { to, at } => match self.index.kv.snapshot() {
-                Ok(reader) => {
-                    tracing::info!(%pg, follower = %to, "a follower takes a snapshot");
-                    let kept = Kept { at, reader: reader.into(), is_read: false };
-                    member.duties.snapshots.insert(to, kept);
-                }
-                Err(error) => self.fail(format!("pg {pg}: no snapshot can be taken: {error}")),
-            },
-            Effect::SnapshotRows { to, at, after } => cluster.send_rows(member, to, at, after),
+            Effect::Snapshot { to, at } => self.keep_snapshot(member, to, at),
+            Effect::SnapshotRows { to, at, after } => {
+                self.send_rows(cluster, member, to, (at, after))
+            }
             Effect::SnapshotOver { to } => {
                 member.duties.snapshots.remove(&to);
             }
@@ -275,7 +238,7 @@ fn in_parts(message: PeerMessage, bytes_max: usize) -> Vec<Vec<u8>> {
 mod tests {
     use larder_protocol::LogEntry;
     use larder_types::codec::decode;
-    use larder_types::{BucketId, Op, OpSeq, SessionId, StreamId};
+    use larder_types::{BucketId, Op, OpId, OpSeq, SessionId, StreamId};
 
     use super::*;
 

@@ -1,12 +1,10 @@
 //! What the driver of a member among several keeps beside its machine. All of it belongs to one view.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use larder_env::clock::uptime_ms;
-use larder_kv::KvReader;
 use larder_net::Responder;
 use larder_protocol::manager::state::{LvRecord, MapVersion, ReplicaRecord};
 use larder_protocol::pg::Role;
@@ -15,6 +13,7 @@ use larder_types::{BootId, LvId, OpId, OpSeq, ServerId, SessionId, View};
 
 use super::Member;
 use super::callers::Wants;
+use super::snapshots::Kept;
 use crate::limits::CALL_MAX;
 use crate::wire::{MetaReply, MetaService};
 
@@ -36,14 +35,6 @@ pub(super) struct Duties {
     pub(super) needs_lv: bool,
     /// METAX contradicts itself: the PG is not served in this view.
     pub(super) contradicts: bool,
-}
-
-/// A snapshot that a follower takes.
-pub(super) struct Kept {
-    pub(super) at: OpId,
-    pub(super) reader: Arc<dyn KvReader>,
-    /// A piece is being read: it is not read twice at a time.
-    pub(super) is_read: bool,
 }
 
 /// The manager's word on a PG's LVs and on who has a session, for a view.

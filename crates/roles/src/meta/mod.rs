@@ -14,7 +14,7 @@
 //!
 //! ```text
 //!  connections:     proxies' calls, other members, the manager ─ lock PG ─ step
-//!  blocking pool:   what reads the index for proxies, and pieces of snapshots
+//!  blocking pool:   what reads the index for proxies, and walks over it for followers
 //!  adopt thread:    derive the space of PGs that this server leads anew; end sessions
 //! ```
 //!
@@ -25,6 +25,7 @@
 //! | `callers.rs`, `queue.rs` | calls in flight, PGs that wait for a thread |
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
 //! | `serve.rs`, `scan.rs` | what it answers proxies |
+//! | `snapshots/` | what followers are sent who take a group anew |
 //! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
 //! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
 //! | `progress.rs`, `rate.rs` | how far all that is |
@@ -60,6 +61,7 @@ mod scan;
 mod scrub;
 mod serve;
 mod server;
+mod snapshots;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -97,6 +99,8 @@ use scrub::Scrubbing;
 pub(crate) use scrub::load as load_scrub;
 pub use serve::MetaHandler;
 pub use server::{MetaServer, ServerConfig};
+pub use snapshots::SnapshotCounters;
+use snapshots::Snapshots;
 
 /// A PG with what its driver keeps beside it.
 struct Member {
@@ -139,6 +143,7 @@ pub struct Meta {
     compaction: Compaction,
     scrub: Scrubbing,
     digests: Digests,
+    snapshots: Snapshots,
 }
 
 impl Meta {
@@ -246,6 +251,7 @@ impl Meta {
         self.flush.stop();
         if let Some(cluster) = self.cluster() {
             cluster.stop();
+            self.snapshots.stop();
         }
     }
 

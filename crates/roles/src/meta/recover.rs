@@ -336,6 +336,7 @@ impl Recovered {
             compaction: super::Compaction::default(),
             scrub: super::Scrubbing::default(),
             digests: super::Digests::default(),
+            snapshots: super::Snapshots::default(),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
             index: IndexPort::new(self.kv, buckets),
             neighbours,

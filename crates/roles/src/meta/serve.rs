@@ -243,8 +243,12 @@ impl Meta {
                 return tracing::warn!(%pg, %from, %error, "a member's message is not understood");
             }
         };
-        if let Some(mut member) = self.member(pg) {
-            self.step(&mut member, Event::Peer { from, message });
+        let Some(mut member) = self.member(pg) else { return };
+        match self.cluster() {
+            Some(cluster) if member.pg.begins_snapshot(from, &message) => {
+                self.hold_report(cluster, pg, from, message);
+            }
+            _ => self.step(&mut member, Event::Peer { from, message }),
         }
     }
 

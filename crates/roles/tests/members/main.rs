@@ -182,6 +182,38 @@ async fn one_that_lost_everything_takes_a_snapshot_and_follows() {
     assert!(snapshot.is_some(), "its rows came with a snapshot");
 }
 
+/// Groups that a server takes anew share walks over the index of each that leads them.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_lost_everything_takes_all_its_groups_by_few_walks() {
+    const PGS: u32 = 8;
+    let mut cluster = Cluster::start(PGS).await;
+    // So many that no group is followed by the ops that its primary remembers.
+    let count = PGS as usize * (larder_protocol::limits::HISTORY_OPS_MIN + 100);
+    let keys: Vec<String> = (0..count).map(|number| format!("key {number}")).collect();
+    let puts = futures::stream::iter(&keys).enumerate().map(|(number, key)| {
+        let pg = pg_of(BUCKET, &ObjectKey::new(key).unwrap(), PGS);
+        cluster.call(pg, put(request(number as u64 + 1), key, inline()))
+    });
+    let answers: Vec<Answer> = puts.buffer_unordered(32).collect().await;
+    assert!(answers.iter().all(|answer| matches!(answer, Answer::Done { .. })));
+    let away = ServerId(2);
+    cluster.end(away).await;
+    cluster.wipe(away);
+    until("it is let go", async || (0..PGS).map(PgId).all(|pg| cluster.members(pg).1.len() == 2))
+        .await;
+    cluster.begin(away).await;
+    until("it is a member again", async || {
+        (0..PGS).map(PgId).all(|pg| cluster.members(pg).1.contains(&away))
+    })
+    .await;
+    cluster.shows(away, &keys).await;
+    let senders = [0, 1].map(|id| cluster.meta(ServerId(id)).snapshots());
+    let begun: u64 = senders.iter().map(|sender| sender.begun).sum();
+    let walks: u64 = senders.iter().map(|sender| sender.walks).sum();
+    assert!(begun >= u64::from(PGS), "{senders:?}");
+    assert!(walks < begun, "{senders:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_tells_what_is_there_only_under_a_lease() {
     let cluster = Cluster::start(1).await;

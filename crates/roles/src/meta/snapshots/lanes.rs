@@ -1,0 +1,284 @@
+//! One walk over the index that reads the rows of several groups, each for a follower that takes a snapshot.
+//!
+//! ```text
+//!  walk's thread: row ─▶ lane of its group: building ─full─▶ ready ─asked─▶ sent
+//!  asked before it is ready:                           └──────────────────▶ sent
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. The pieces of a lane, one after the other, are all rows of its group in the walk's reader: a piece begins behind
+//!    the last row of the one before it.
+//! 2. A lane holds three pieces at most: the one sent last, one that is ready, and one that is being built. While a
+//!    lane is full the walk waits.
+//! 3. It waits [`LANE_STALL_MAX`] at most for a follower that takes nothing: that one is left behind, and its pieces are
+//!    read for it alone from there on, from the same reader.
+//! 4. Whoever gives its lane up, or stops the walk, ends the waiting at once.
+//! 5. A lane outlives the walk until its follower has all: the last piece may be asked for again.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use larder_kv::KvReader;
+use larder_protocol::pg::{Piece, owner};
+use larder_protocol::{IndexError, PeerMessage};
+use larder_types::{OpId, PgId, ServerId, View};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::super::index::index_error;
+use crate::limits::{LANE_STALL_MAX, WALK_PIECE_BYTES};
+
+/// See the module's head.
+pub(super) struct SharedWalk {
+    /// How long it waits for a follower that takes nothing.
+    patience: Duration,
+    lanes: Mutex<BTreeMap<PgId, Lane>>,
+    /// A piece was taken, or a lane is gone.
+    moved: Condvar,
+}
+
+/// What a follower is sent.
+pub(super) struct Sending {
+    pub(super) pg: PgId,
+    pub(super) to: ServerId,
+    pub(super) message: PeerMessage,
+}
+
+/// What there is for a follower that asks.
+pub(in super::super) enum Taken {
+    /// This.
+    Here(Piece),
+    /// Nothing yet: it is sent when there is.
+    Later,
+    /// Nothing of what it asks for: it is to be read for it alone.
+    Elsewhere,
+}
+
+/// A follower's part in a walk; without it the walk goes on without the follower.
+pub(in super::super) struct LaneOf {
+    walk: Arc<SharedWalk>,
+    pg: PgId,
+}
+
+/// For whom the rows of a group are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Follower {
+    pub(super) to: ServerId,
+    pub(super) view: View,
+    /// Last op that the rows show.
+    pub(super) at: OpId,
+}
+
+struct Lane {
+    follower: Follower,
+    sent: Option<Part>,
+    ready: Option<Part>,
+    /// Since when something is ready.
+    ready_since: Instant,
+    building: Part,
+    building_bytes: usize,
+    /// What comes behind `sent` is waited for.
+    is_asked: bool,
+}
+
+/// A piece, and the row behind which it begins.
+#[derive(Clone)]
+struct Part {
+    after: Option<Vec<u8>>,
+    piece: Piece,
+}
+
+impl Default for SharedWalk {
+    fn default() -> Self {
+        Self::new(LANE_STALL_MAX)
+    }
+}
+
+impl SharedWalk {
+    fn new(patience: Duration) -> Self {
+        Self { patience, lanes: Mutex::default(), moved: Condvar::new() }
+    }
+
+    /// A follower that wants the rows of a group from the first on: one for each group.
+    pub(super) fn join(self: &Arc<Self>, pg: PgId, follower: Follower) -> LaneOf {
+        let before = self.lanes.lock().insert(pg, Lane::new(follower));
+        assert!(before.is_none(), "pg {pg} has one lane in a walk");
+        LaneOf { walk: self.clone(), pg }
+    }
+
+    /// The groups that are read.
+    pub(super) fn groups(&self) -> Vec<PgId> {
+        self.lanes.lock().keys().copied().collect()
+    }
+
+    /// Lets all go.
+    pub(super) fn stop(&self) {
+        self.lanes.lock().clear();
+        self.moved.notify_all();
+    }
+
+    /// Reads all rows, and has them sent to those who ask, until each has what it wants or is left behind.
+    ///
+    /// # Errors
+    /// What the index says; nobody is sent a last piece then.
+    pub(super) fn run(
+        &self,
+        reader: &dyn KvReader,
+        pg_count: u32,
+        send: &dyn Fn(Sending),
+    ) -> Result<(), IndexError> {
+        let mut failed = None;
+        let read = reader.scan(&[], None, &mut |row, value| match owner(row, value, pg_count) {
+            Ok(Some(pg)) => self.note(pg, row, value, send),
+            Ok(None) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        });
+        let read = read.map_err(index_error).and_then(|()| failed.map_or(Ok(()), Err));
+        match &read {
+            Ok(()) => self.finish(send),
+            Err(_) => self.stop(),
+        }
+        read
+    }
+
+    fn note(&self, pg: PgId, row: &[u8], value: &[u8], send: &dyn Fn(Sending)) -> ControlFlow<()> {
+        let mut lanes = self.lanes.lock();
+        let is_full = lanes.get(&pg).is_some_and(|lane| lane.building_bytes >= WALK_PIECE_BYTES);
+        if is_full {
+            self.wait_for_room(&mut lanes, pg);
+        }
+        if lanes.is_empty() {
+            return ControlFlow::Break(());
+        }
+        let Some(lane) = lanes.get_mut(&pg) else { return ControlFlow::Continue(()) };
+        let sending = is_full.then(|| lane.close(pg, false)).flatten();
+        lane.building_bytes += row.len() + value.len();
+        lane.building.piece.rows.push((row.to_vec(), value.to_vec()));
+        drop(lanes);
+        sending.into_iter().for_each(send);
+        ControlFlow::Continue(())
+    }
+
+    /// There are no more rows: the last pieces go out.
+    fn finish(&self, send: &dyn Fn(Sending)) {
+        for pg in self.groups() {
+            let mut lanes = self.lanes.lock();
+            self.wait_for_room(&mut lanes, pg);
+            let sending = lanes.get_mut(&pg).and_then(|lane| lane.close(pg, true));
+            drop(lanes);
+            sending.into_iter().for_each(send);
+        }
+        for pg in self.groups() {
+            self.wait_for_room(&mut self.lanes.lock(), pg);
+        }
+    }
+
+    /// Waits until nothing is ready in a lane, or the lane is gone.
+    fn wait_for_room(&self, lanes: &mut MutexGuard<'_, BTreeMap<PgId, Lane>>, pg: PgId) {
+        while let Some(waits) = lanes.get(&pg).filter(|lane| lane.ready.is_some()) {
+            let waited = waits.ready_since.elapsed();
+            if waited < self.patience {
+                self.moved.wait_for(lanes, self.patience - waited);
+            } else {
+                // All who take nothing, at once: a server that is gone follows in many groups.
+                lanes.retain(|pg, lane| {
+                    let stays = lane.ready.is_none() || lane.ready_since.elapsed() < self.patience;
+                    if !stays {
+                        tracing::debug!(%pg, follower = %lane.follower.to, "a follower is left behind");
+                    }
+                    stays
+                });
+            }
+        }
+    }
+}
+
+impl Lane {
+    fn new(follower: Follower) -> Self {
+        Self {
+            follower,
+            sent: None,
+            ready: None,
+            ready_since: Instant::now(),
+            building: Part::behind(None),
+            building_bytes: 0,
+            is_asked: false,
+        }
+    }
+
+    /// What was built is a piece: goes to who asked for it, or is ready.
+    fn close(&mut self, pg: PgId, is_last: bool) -> Option<Sending> {
+        assert!(self.ready.is_none(), "pg {pg}: a piece is taken before the next is ready");
+        let last = self.building.piece.rows.last().map(|(row, _)| row.clone());
+        let mut part = std::mem::replace(&mut self.building, Part::behind(last));
+        self.building_bytes = 0;
+        part.piece.is_last = is_last;
+        if !std::mem::take(&mut self.is_asked) {
+            (self.ready, self.ready_since) = (Some(part), Instant::now());
+            return None;
+        }
+        let Follower { to, view, at } = self.follower;
+        let after = part.after.clone();
+        let piece = self.send(part);
+        Some(Sending { pg, to, message: PeerMessage::SnapshotRows { view, at, after, piece } })
+    }
+
+    fn take(&mut self, after: Option<&[u8]>) -> Taken {
+        if let Some(sent) = self.sent.as_ref().filter(|sent| sent.after.as_deref() == after) {
+            return Taken::Here(sent.piece.clone());
+        }
+        let next = self.ready.as_ref().unwrap_or(&self.building);
+        if next.after.as_deref() != after {
+            return Taken::Elsewhere;
+        }
+        match self.ready.take() {
+            Some(part) => Taken::Here(self.send(part)),
+            None => {
+                self.is_asked = true;
+                Taken::Later
+            }
+        }
+    }
+
+    /// Keeps what is sent: it may be asked for again.
+    fn send(&mut self, part: Part) -> Piece {
+        self.sent.insert(part).piece.clone()
+    }
+}
+
+impl Part {
+    fn behind(after: Option<Vec<u8>>) -> Self {
+        Self { after, piece: Piece { rows: Vec::new(), is_last: false } }
+    }
+}
+
+impl LaneOf {
+    /// What comes behind a row. Does not wait.
+    pub(in super::super) fn take(&self, after: Option<&[u8]>) -> Taken {
+        let mut lanes = self.walk.lanes.lock();
+        let taken = lanes.get_mut(&self.pg).map_or(Taken::Elsewhere, |lane| lane.take(after));
+        drop(lanes);
+        self.walk.moved.notify_all();
+        taken
+    }
+
+    /// Whether it is one of this walk.
+    pub(super) fn is_in(&self, walk: &Arc<SharedWalk>) -> bool {
+        Arc::ptr_eq(&self.walk, walk)
+    }
+}
+
+impl Drop for LaneOf {
+    fn drop(&mut self) {
+        self.walk.lanes.lock().remove(&self.pg);
+        self.walk.moved.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests;
