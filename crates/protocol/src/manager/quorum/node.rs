@@ -311,7 +311,9 @@ impl Quorum {
                     self.heard_leader_ms = self.now_ms;
                     self.pre_voting = None;
                 }
-                self.replying = round;
+                // A leader of several terms counts its rounds anew in each: one of an earlier term, late on its way, is
+                // answered in this term and says nothing of it.
+                self.replying = if term >= self.term() { round } else { 0 };
                 let first = entries.after.index.0 + 1;
                 let items = (first..).map(LogIndex).zip(entries.items);
                 self.incoming = items

@@ -464,6 +464,29 @@ fn a_minority_commits_nothing_and_confirms_nothing() {
     assert!(!world.confirmed.contains(&question));
 }
 
+/// Seed 3002611 of the simulator: two servers answered reads alone.
+#[test]
+fn a_round_of_an_earlier_term_confirms_nothing() {
+    let mut world = World::new(5, 3, 3);
+    world.run_for(5000);
+    let leader = world.leader().unwrap();
+    let late = QuorumMessage::Append {
+        term: Term(0),
+        round: 1_000_000,
+        commit: LogIndex(0),
+        entries: Entries { after: Position::default(), items: Vec::new() },
+    };
+    for follower in (0..3).filter(|at| *at != leader) {
+        world.step(follower, QuorumEvent::Peer(id(leader), late.clone()));
+    }
+    // Their answers come in the leader's term.
+    world.run_for(1000);
+    world.cut_off(leader);
+    let question = world.confirm(leader);
+    world.run_for(100);
+    assert!(!world.confirmed.contains(&question), "nobody has heard the question");
+}
+
 #[test]
 fn one_that_was_cut_off_does_not_depose_the_leader_when_it_is_back() {
     let mut world = World::new(4, 3, 3);
