@@ -65,7 +65,8 @@ class Signer:
 
     def _signature(self, method, path, query, headers, payload):
         names = sorted(name.lower() for name in headers)
-        lower = {name.lower(): " ".join(str(value).split()) for name, value in headers.items()}
+        joined = {name.lower(): ",".join(value) if isinstance(value, list) else str(value) for name, value in headers.items()}
+        lower = {name: " ".join(value.split()) for name, value in joined.items()}
         pairs = sorted((quote(k), quote(v)) for k, v in query)
         canonical = "\n".join(
             [
@@ -138,7 +139,7 @@ class Raw:
         return Signer(self.access, self.secret, now=now)
 
     def send(self, method, path, query=(), headers=None, body=b"", host=None):
-        """Sends as told, unsigned. `path` is sent as it is."""
+        """Sends as told, unsigned. `path` is sent as it is; a header whose value is a list goes out in as many lines."""
         target = path + ("?" + "&".join(f"{quote(k)}={quote(v)}" for k, v in query) if query else "")
         headers = {"host": host or self.host, **(headers or {})}
         connection = http.client.HTTPConnection(self.host, timeout=30)
@@ -148,8 +149,9 @@ class Raw:
             if body is not None and not {"content-length", "transfer-encoding"} & lower:
                 headers["content-length"] = str(len(body))
             for name, value in headers.items():
-                if value is not None:
-                    connection.putheader(name, value)
+                for line in value if isinstance(value, list) else [value]:
+                    if line is not None:
+                        connection.putheader(name, line)
             connection.endheaders(body or None)
             response = connection.getresponse()
             return Answer(response.status, response.headers, response.read())

@@ -5,7 +5,8 @@
 //! 1. A group is spooled and synced, then logged and synced, then shown by the index, then answered; the next one
 //!    begins only after that. So whatever is decided is decided against all that was answered.
 //! 2. No two wishes of a group look at the same thing ([`Scope`]).
-//! 3. Numbers and clocks are given once and grow; a number of a change that came to nothing is not given again.
+//! 3. Numbers and clocks are given once and grow; a number of a change that came to nothing is not given again by this
+//!    process, but by one after it: what outlives the process names none that no durable record has.
 //! 4. After a failed sync nothing is answered but that the store is not available.
 
 use std::borrow::Cow;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use larder_env::{DiskError, DiskFile};
 use larder_metalog::{LogError, Lsn};
 use larder_objects::ObjectError;
-use larder_types::HybridClock;
+use larder_types::{HybridClock, OpSeq};
 use tokio::sync::{oneshot, watch};
 
 use crate::counters::{Counters, add, count};
@@ -139,8 +140,10 @@ pub(crate) struct Committer {
     limits: BlobLimits,
     worker: WorkerId,
     log: PackLog,
-    /// How far everything is.
+    /// How far everything is; its number is the last that was given.
     at: Applied,
+    /// The last number that a durable record has.
+    recorded: OpSeq,
     waiting: VecDeque<Request>,
     groups: Groups,
 }
@@ -182,7 +185,8 @@ impl Committer {
         at: Applied,
     ) -> Self {
         let groups = Groups::new(limits.blob_bytes);
-        Self { parts, limits, worker, log, at, waiting: VecDeque::new(), groups }
+        let recorded = at.seq;
+        Self { parts, limits, worker, log, at, recorded, waiting: VecDeque::new(), groups }
     }
 
     /// Runs until the queue is stopped and empty, or until nothing can be made durable any more.
@@ -268,7 +272,8 @@ impl Committer {
             }
             Some(Request::Snapshot { reply }) => {
                 let rows = self.parts.index.snapshot()?;
-                let _nobody_waits = reply.send(Snapshot { rows, at: self.at });
+                let at = Applied { seq: self.recorded, ..self.at };
+                let _nobody_waits = reply.send(Snapshot { rows, at });
                 Ok(())
             }
             Some(Request::UnwantedSince { own, reply }) => {
@@ -359,7 +364,9 @@ impl Committer {
     ) -> Result<Planned, ObjectError> {
         self.admit(&wish, group_bytes)?;
         let others = self.parts.others.as_deref();
-        let heard = others.map_or(HybridClock(0), Others::clock);
+        // Held until it is planned.
+        let deciding = others.map(|others| others.telling().decide());
+        let heard = deciding.as_ref().map_or(HybridClock(0), |deciding| deciding.clock);
         let slot = Slot {
             worker: self.worker,
             seq: self.at.seq.next(),
@@ -407,6 +414,8 @@ impl Committer {
         }
         self.append(&mut group, blob)?;
         self.log.commit(self.at.seq)?;
+        let last = group.members.iter().rfind(|member| member.end.is_some());
+        self.recorded = last.map_or(self.recorded, |member| member.planned.entry.seq);
         count(&self.parts.counters.groups);
         add(&self.parts.counters.packed_bytes, group.bytes);
         for Member { planned: Planned { bucket, entry, done, .. }, reply, brings, end } in
@@ -488,6 +497,7 @@ impl Committer {
         self.at.seq = self.at.seq.next();
         let end = self.log.append(self.at.seq, &LogRecordRef::Uploaded { blob: seq, row })?;
         self.log.commit(self.at.seq)?;
+        self.recorded = self.at.seq;
         self.at.lsn = end.0;
         let id = BlobId { worker: self.worker, seq };
         self.parts.index.add_blob(id, &row, Some(&self.at))?;

@@ -14,6 +14,7 @@ use larder_types::UploadId;
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Admitted};
+use crate::cdata::{Found, WithoutCdata};
 use crate::digested::{DigestedBody, Expectation, Mismatch};
 use crate::guard::{ChunkGuard, Verdict};
 use crate::ids::{RequestId, RequestIds};
@@ -24,7 +25,7 @@ use crate::reply::{Pulse, ReplyBody, Tally, Working};
 use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
 use crate::shape::Shape;
-use crate::{errors, signed};
+use crate::{errors, headers, signed, subresources};
 
 const X_AMZ_ID_2: &str = "x-amz-id-2";
 const X_AMZ_REQUEST_ID: &str = "x-amz-request-id";
@@ -137,30 +138,28 @@ impl<H: ServerHooks> Exchange<H> {
     ) -> Result<(Response<s3s::Body>, Admitted), S3Error> {
         signed::check(request.headers(), request.uri().query())?;
         signed::check_digests(request.headers())?;
+        subresources::check(request.method(), shape.level, request.uri().query())?;
         let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
         let admitted = self.admission.admit(share).await.map_err(|_| errors::slow_down())?;
         if let Some((others, upload)) = self.elsewhere(whence, shape.op, request.uri().query()) {
             let answer = others.hand_on(upload, request).await.map_err(errors::from_store)?;
             return Ok((neighbours::passed_on(answer), admitted));
         }
-        let expectation = match shape.xml {
-            true => Expectation::of(request.headers(), shape.op)?,
-            false => None,
+        let (mut parts, body) = request.into_parts();
+        headers::gather(&mut parts.headers, parts.uri.query())?;
+        let request = Request::from_parts(parts, body);
+        let faults = (shape.xml && !shape.aws_chunked).then(XmlFaults::default);
+        let request = match &faults {
+            Some(faults) => faults.watched(request, shape.op)?,
+            None if shape.aws_chunked => self.guarded(request),
+            None => request.map(s3s::Body::from),
         };
-        let mismatch = expectation.is_some().then(Mismatch::default);
-        let request = match (expectation, &mismatch) {
-            _ if shape.aws_chunked => self.guarded(request),
-            (Some(expectation), Some(mismatch)) => digested(request, expectation, mismatch),
-            _ => request.map(s3s::Body::from),
-        };
-        let response = self.service.library.call(request).await.unwrap_or_else(|error| {
+        let response = self.service.library(&request).call(request).await.unwrap_or_else(|error| {
             let error = s3s::StdError::from(error);
             let message = format!("the answer could not be written: {error}");
             errors::response(errors::error(S3ErrorCode::InternalError, message))
         });
-        if mismatch.is_some_and(|mismatch| mismatch.load(Ordering::Relaxed)) {
-            return Err(errors::from_body(BodyError::BadDigest));
-        }
+        faults.map_or(Ok(()), |faults| faults.none())?;
         Ok((response, admitted))
     }
 
@@ -185,6 +184,40 @@ impl<H: ServerHooks> Exchange<H> {
     }
 }
 
+/// What may be wrong with XML that the protocol library reads by itself.
+#[derive(Default)]
+struct XmlFaults {
+    mismatch: Mismatch,
+    cdata: Found,
+}
+
+impl XmlFaults {
+    fn watched(&self, request: Request<Incoming>, op: &str) -> Result<Request<s3s::Body>, S3Error> {
+        let expectation = Expectation::of(request.headers(), op)?;
+        Ok(request.map(|body| {
+            let body = WithoutCdata::new(body, Arc::clone(&self.cdata));
+            match expectation {
+                None => s3s::Body::http_body(body),
+                Some(expectation) => {
+                    let mismatch = Arc::clone(&self.mismatch);
+                    s3s::Body::http_body(DigestedBody::new(body, expectation, mismatch))
+                }
+            }
+        }))
+    }
+
+    fn none(&self) -> Result<(), S3Error> {
+        if self.mismatch.load(Ordering::Relaxed) {
+            return Err(errors::from_body(BodyError::BadDigest));
+        }
+        if self.cdata.load(Ordering::Relaxed) {
+            let message = "CDATA sections are not taken: escape the text instead.";
+            return Err(errors::error(S3ErrorCode::MalformedXML, message));
+        }
+        Ok(())
+    }
+}
+
 /// Failures of the server's own; those of clients are theirs to know.
 fn log_failure(op: &'static str, status: StatusCode, id: RequestId, detail: &str) {
     let number = status.as_u16();
@@ -198,16 +231,6 @@ fn log_failure(op: &'static str, status: StatusCode, id: RequestId, detail: &str
         }
         _ => {}
     }
-}
-
-fn digested(
-    request: Request<Incoming>,
-    expectation: Expectation,
-    mismatch: &Mismatch,
-) -> Request<s3s::Body> {
-    request.map(|body| {
-        s3s::Body::http_body(DigestedBody::new(body, expectation, Arc::clone(mismatch)))
-    })
 }
 
 /// The length that a request announces for its body; what comes without one counts as the largest

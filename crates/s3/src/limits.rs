@@ -45,6 +45,8 @@ pub const LANE_BYTES_MIN: usize = 2048;
 pub const LANE_BYTES_MAX: usize = 64 * 1024;
 /// Seconds by which a request's date may be off.
 pub const CLOCK_SKEW_MAX_S: u32 = 900;
+/// Seconds that the signing of an HTML form may lie back, whatever its policy says: as for a presigned request.
+pub const FORM_AGE_S_MAX: u32 = PRESIGNED_S_MAX as u32;
 /// Tags of an object (S3).
 pub const TAGS_MAX: usize = 10;
 /// Characters of a tag's key (S3).

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{Method, Request};
 use larder_objects::Objects;
 use larder_types::BucketName;
 use s3s::auth::{S3Auth, SecretKey};
@@ -13,7 +15,9 @@ use s3s::validation::NameValidation;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use crate::face::Face;
-use crate::limits::{CLOCK_SKEW_MAX_S, FORM_FIELDS_BYTES_MAX, FORM_FILE_BYTES_MAX, XML_BYTES_MAX};
+use crate::limits::{
+    CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX, FORM_FIELDS_BYTES_MAX, FORM_FILE_BYTES_MAX, XML_BYTES_MAX,
+};
 use crate::neighbours::Neighbours;
 use crate::unread_range::UnreadRange;
 
@@ -67,7 +71,9 @@ pub enum OptionsError {
 /// The S3 service: answers requests from a store. Cheap to clone.
 #[derive(Clone)]
 pub struct S3Service {
-    pub(crate) library: s3s::service::S3Service,
+    library: s3s::service::S3Service,
+    /// For HTML forms, whose age the policy bounds that they carry: their date only says with which day's key it is signed.
+    forms: s3s::service::S3Service,
     pub(crate) domains: Domains,
     pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
 }
@@ -88,11 +94,19 @@ impl S3Service {
         }
         let domains = Domains::new(options.domains)?;
         let face = Face::new(store, options.region);
-        let unchecked = library(face.clone(), &domains).build();
-        let mut checked = library(face, &domains);
+        let unchecked = library(face.clone(), &domains, CLOCK_SKEW_MAX_S).build();
+        let mut forms = library(face.clone(), &domains, FORM_AGE_S_MAX);
+        forms.set_auth(RootAuth(root.clone()));
+        let mut checked = library(face, &domains, CLOCK_SKEW_MAX_S);
         checked.set_auth(RootAuth(root));
         checked.set_route(UnreadRange::new(unchecked));
-        Ok(Self { library: checked.build(), domains, neighbours: None })
+        let (library, forms) = (checked.build(), forms.build());
+        Ok(Self { library, forms, domains, neighbours: None })
+    }
+
+    /// The protocol library, as it is to take this request.
+    pub(crate) fn library<B>(&self, request: &Request<B>) -> &s3s::service::S3Service {
+        if is_form(request) { &self.forms } else { &self.library }
     }
 
     /// Has requests of uploads that others have begun handed on to them.
@@ -104,9 +118,9 @@ impl S3Service {
 }
 
 /// The protocol library over a face, with all but authentication.
-fn library<O: Objects>(face: Face<O>, domains: &Domains) -> S3ServiceBuilder {
+fn library<O: Objects>(face: Face<O>, domains: &Domains, skew_s_max: u32) -> S3ServiceBuilder {
     let mut builder = S3ServiceBuilder::new(face);
-    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(library_config()))));
+    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(library_config(skew_s_max)))));
     builder.set_validation(BucketNames);
     if !domains.0.is_empty() {
         builder.set_host(domains.clone());
@@ -126,13 +140,24 @@ fn check_credentials(root: &Credentials) -> Result<(), OptionsError> {
     Ok(())
 }
 
-fn library_config() -> S3Config {
+/// Whether only a form's own fields may sign a request.
+fn is_form<B>(request: &Request<B>) -> bool {
+    let headers = request.headers();
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
+    let form = "multipart/form-data";
+    request.method() == Method::POST
+        && kind.get(..form.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(form))
+        && !headers.contains_key(AUTHORIZATION)
+        && !request.uri().query().is_some_and(|query| query.contains("Signature="))
+}
+
+fn library_config(skew_s_max: u32) -> S3Config {
     let mut config = S3Config::default();
     config.xml_max_body_size = XML_BYTES_MAX;
     config.post_object_max_file_size = FORM_FILE_BYTES_MAX;
     config.form_max_field_size = FORM_FIELDS_BYTES_MAX;
     config.form_max_fields_size = FORM_FIELDS_BYTES_MAX;
-    config.presigned_url_max_skew_time_secs = CLOCK_SKEW_MAX_S;
+    config.presigned_url_max_skew_time_secs = skew_s_max;
     config
 }
 
@@ -245,6 +270,21 @@ mod tests {
         for (name, valid) in [("a.b-c", true), ("a-.b", false), ("a.-b", false), ("a..b", false)] {
             assert_eq!(BucketNames.validate_bucket_name(name), valid, "{name}");
         }
+    }
+
+    #[test]
+    fn a_form_is_signed_by_its_fields_alone() {
+        let is = |method: &str, uri: &str, kind: &str| {
+            let request = Request::builder().method(method).uri(uri).header(CONTENT_TYPE, kind);
+            is_form(&request.body(()).unwrap())
+        };
+        assert!(is("POST", "/b", "multipart/form-data; boundary=x"));
+        assert!(is("POST", "/b?x-id=1", "Multipart/Form-Data"));
+        assert!(!is("PUT", "/b/k", "multipart/form-data; boundary=x"));
+        assert!(!is("POST", "/b?delete", "application/xml"));
+        assert!(!is("POST", "/b?delete&X-Amz-Signature=0", "multipart/form-data"));
+        let signed = Request::builder().method("POST").uri("/b").header(AUTHORIZATION, "AWS4-");
+        assert!(!is_form(&signed.header(CONTENT_TYPE, "multipart/form-data").body(()).unwrap()));
     }
 
     #[test]

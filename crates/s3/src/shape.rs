@@ -14,6 +14,8 @@ use crate::service::Domains;
 pub(crate) struct Shape {
     /// S3's name of the operation.
     pub(crate) op: &'static str,
+    /// How deep its address goes.
+    pub(crate) level: Level,
     /// Whether the host names a bucket.
     pub(crate) virtual_host: bool,
     /// Bytes that the client announces to send.
@@ -26,7 +28,7 @@ pub(crate) struct Shape {
 
 /// How deep a request's address goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
+pub(crate) enum Level {
     Service,
     Bucket,
     Object,
@@ -43,6 +45,7 @@ impl Shape {
         let body_bytes = announced_bytes(headers);
         Self {
             op,
+            level,
             virtual_host,
             body_bytes,
             xml: body_bytes > 0 && !matches!(op, "PutObject" | "UploadPart" | "PostObject"),
@@ -140,7 +143,9 @@ fn bucket_operation(method: &Method, query: &str) -> &'static str {
 }
 
 fn object_operation(method: &Method, query: &str, headers: &HeaderMap) -> &'static str {
-    let copies = headers.contains_key("x-amz-copy-source");
+    let source = "x-amz-copy-source";
+    // Of a presigned URL it may be a parameter.
+    let copies = headers.contains_key(source) || has(query, &[source]).is_some();
     let names = ["tagging", "acl", "attributes", "retention", "legal-hold", "uploadId", "uploads"];
     match (method.as_str(), has(query, &names)) {
         ("GET", Some("tagging")) => "GetObjectTagging",

@@ -214,8 +214,13 @@ impl PackedBucket {
         if packer.link(&object, name, target, options.clone()).await?.is_some() {
             return Ok(());
         }
-        let body = packer.read(&object, 0..object.metax.size).await?;
-        let body = Given::read(body, object.metax.size);
+        let size = object.metax.size;
+        if size == 0 {
+            let body = Given::whole(Vec::new());
+            return packer.put(name, target, options, body).await.map(drop);
+        }
+        let body = packer.read(&object, 0..size).await?;
+        let body = Given::read(body, size);
         packer.put(name, target, options, body).await.map(drop)
     }
 

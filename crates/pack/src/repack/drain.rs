@@ -66,14 +66,14 @@ impl Drain<'_> {
                 let backups = self.backups.iter().filter(knows).map(|backup| backup.id);
                 self.merge(Retirement { run: *run, backups: backups.collect() }, &mut runs);
             }
-            if let Some(told) = self.needed(entry, &names)? {
-                telling.push(told);
+            if let Some(told) = self.needed(entry.clone(), &names)? {
+                telling.push((entry, told));
             }
             if telling.len() >= CARRIED_MAX {
-                self.tell(std::mem::take(&mut telling)).await?;
+                self.tell(std::mem::take(&mut telling), &names).await?;
             }
         }
-        self.tell(telling).await?;
+        self.tell(telling, &names).await?;
         self.retire(runs).await
     }
 
@@ -244,9 +244,23 @@ impl Drain<'_> {
         Ok(is_retired)
     }
 
-    async fn tell(&self, telling: Vec<Told>) -> Result<(), PackError> {
-        for told in join_all(telling.into_iter().map(|told| self.mover.ask(told))).await {
-            told?;
+    /// Has each told. A version that was replaced meanwhile is looked at again: that its upload ended is still to be told.
+    async fn tell(
+        &self,
+        mut telling: Vec<(Entry, Told)>,
+        names: &BTreeMap<BucketId, BucketName>,
+    ) -> Result<(), PackError> {
+        while !telling.is_empty() {
+            let asked = telling.iter().map(|(_, told)| self.mover.ask(told.clone()));
+            let answers = join_all(asked).await;
+            let mut again = Vec::new();
+            for ((entry, (_, carry)), answer) in telling.into_iter().zip(answers) {
+                let is_replaced = answer?.is_none() && matches!(carry, Carry::Version { .. });
+                if is_replaced && let Some(told) = self.needed(entry.clone(), names)? {
+                    again.push((entry, told));
+                }
+            }
+            telling = again;
         }
         Ok(())
     }

@@ -39,6 +39,19 @@ fn whatever_fails_what_was_answered_is_there_and_nothing_comes_back() {
     assert!(rebuilds > SEEDS, "runs that lose nothing show nothing");
 }
 
+/// Otherwise an index that is made of the backup would pass over what the next process tells.
+#[test]
+fn a_backup_names_no_number_that_is_given_again() {
+    RUNNING.set(true);
+    NOW_MS.set(1_700_000_000_000);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let (named, known) =
+        runtime.unwrap().block_on(async { World::new(1).await.numbers_after_a_full_disk().await });
+    RUNNING.set(false);
+    assert_eq!(named, known);
+}
+
 #[test]
 fn a_swap_without_compare_is_found() {
     is_found(Bug::SwapWithoutCompare, SEEDS_OF_BUGS, run);

@@ -9,7 +9,7 @@ use larder_env::{SeededRng, SimDisk};
 use larder_kv::SimKv;
 use larder_objects::{CompleteOptions, NamedPart, UploadOptions};
 use larder_types::limits::SUM_BYTES;
-use larder_types::{Attributes, BucketName, Condition, ETag, ObjectKey, UploadId};
+use larder_types::{Attributes, BucketName, Condition, ETag, ObjectKey, OpSeq, UploadId};
 use tokio::sync::oneshot;
 
 use super::check::{check_counts, found, places};
@@ -295,6 +295,30 @@ impl World {
             // A process that cannot go on: what it was about to do is in doubt.
             Err(oneshot::error::TryRecvError::Closed) => true,
         });
+    }
+
+    /// The last number of a change that an index backup would name after a put for which the disk has no room, and
+    /// the last that a process knows which starts then.
+    pub(super) async fn numbers_after_a_full_disk(&mut self) -> (OpSeq, OpSeq) {
+        let value = self.value();
+        let (target, description) = (target("k0"), description(value));
+        let wish =
+            Wish::Put { target, description, condition: Condition::default(), body: packed(value) };
+        self.disk.set_capacity(0);
+        self.push(wish, Some(Effect::Set { key: "k0".to_owned(), values: vec![value] }));
+        self.commit().await;
+        assert!(self.pending.is_empty() && self.history.now.objects.is_empty(), "it is refused");
+        self.disk.set_capacity(1 << 30);
+        let named = self.number();
+        self.end(|disk| disk.crash()).await;
+        (named, self.number())
+    }
+
+    fn number(&mut self) -> OpSeq {
+        let (reply, mut answer) = oneshot::channel();
+        self.process().queue.push(Request::Snapshot { reply }).unwrap();
+        self.process().commit().unwrap();
+        answer.try_recv().unwrap().at.seq
     }
 
     /// The process ends, and another one starts.

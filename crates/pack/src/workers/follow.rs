@@ -55,7 +55,7 @@ impl Others {
                 // What it told and has not uploaded yet is not forgotten for it.
                 let is_behind = |made: &Arc<Known>| made.at().seq < known.at().seq;
                 let Some(made) = made.filter(|made| !is_behind(made)) else { return Ok(()) };
-                peer.show(made.clone());
+                self.show(peer, &made);
                 made.mark()
             }
         };
@@ -65,9 +65,13 @@ impl Others {
         if u128::from(ahead_ms) > CLOCK_AHEAD_TOLD.as_millis() {
             tracing::warn!(worker = %peer.name, ahead_ms, "another worker's clock is ahead: what is put here gets the times of its clock");
         }
-        self.hears(clock);
+        self.telling.hears(clock);
         peer.looked(begun, mark, self.settings().kept / 16);
         Ok(())
+    }
+
+    fn show(&self, peer: &Peer, known: &Arc<Known>) {
+        self.telling.show(known.at().clock, || peer.show(known.clone()));
     }
 
     /// The index of a worker's claim: the one that is there, or one made of what is in the bucket.
@@ -84,15 +88,16 @@ impl Others {
         if let Some(before) = before {
             self.write_loss(peer, (before.worker, before.index()), &horizon)?;
         } else if let Some((index, at)) = self.shelf().open(&peer.name, worker)? {
-            let known = Arc::new(Known::new(worker, self.bodies(peer, index), at)?);
-            peer.show(known.clone());
+            let known =
+                Arc::new(Known::new(worker, self.bodies(peer, index), at, self.telling.clone())?);
+            self.show(peer, &known);
             return Ok(Some(known));
         } else if let Some((claim, index)) = self.shelf().earlier(&peer.name, worker)? {
             // It was taken over while this worker did not run.
             self.write_loss(peer, (claim, &index), &horizon)?;
         }
         let Some(known) = self.make(peer, worker).await? else { return Ok(None) };
-        peer.show(known.clone());
+        self.show(peer, &known);
         Ok(Some(known))
     }
 
@@ -123,7 +128,7 @@ impl Others {
         let at = Applied { lsn: 0, ..rebuild.run(&index).await?.applied };
         index.set_applied(&at)?;
         index.flush()?;
-        let known = Known::new(worker, self.bodies(peer, index), at)?;
+        let known = Known::new(worker, self.bodies(peer, index), at, self.telling.clone())?;
         Ok(Some(Arc::new(known)))
     }
 
@@ -183,12 +188,10 @@ impl Others {
                 let (taking, name) = (known.clone(), peer.name.clone());
                 blocking::run(move || take_entries(&taking, &name, (blob, from), &bytes, is_whole))
                     .await??;
-                self.hears(known.at().clock);
             }
             Heard::Uploaded { blob, row } => {
                 let id = known.blob(blob);
                 take_footer(&peer.backend, known, row.name(id), &row).await?;
-                self.hears(known.at().clock);
             }
             Heard::Entries { .. } | Heard::Nothing { .. } => {}
         }

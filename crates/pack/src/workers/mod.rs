@@ -39,6 +39,7 @@ pub(crate) mod shelf;
 mod status;
 pub(crate) mod sweep;
 mod tasks;
+mod telling;
 pub(crate) mod uploads;
 pub(crate) mod view;
 
@@ -49,12 +50,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_objects::ObjectError;
-use larder_types::HybridClock;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::backend::Backend;
-use crate::bugs::{self, Bug};
 use crate::cache::Cache;
 use crate::entry::WorkerId;
 use crate::error::PackError;
@@ -74,6 +73,7 @@ use feed::Caller;
 use follow::is_gap;
 use peer::{Known, Peer};
 use shelf::Shelf;
+use telling::Telling;
 
 /// The other workers of a bucket.
 pub(crate) struct Others {
@@ -86,8 +86,7 @@ pub(crate) struct Others {
     reads: Reads,
     caller: Arc<Caller>,
     peers: RwLock<BTreeMap<WorkerName, Arc<Peer>>>,
-    /// The greatest clock that was heard of.
-    clock: AtomicU64,
+    telling: Arc<Telling>,
     /// When the last look at who shares the bucket began; `None` before the first.
     listed: Mutex<Option<Instant>>,
     /// Another directory has this worker's name by now.
@@ -124,7 +123,7 @@ impl Others {
             reads,
             caller: Arc::new(caller),
             peers: RwLock::default(),
-            clock: AtomicU64::new(0),
+            telling: Arc::default(),
             listed: Mutex::new(None),
             superseded: AtomicBool::new(false),
             told: Mutex::new(None),
@@ -171,16 +170,9 @@ impl Others {
         self.peers.read().values().filter_map(|peer| peer.known()).collect()
     }
 
-    /// The greatest clock that was heard of.
-    pub(crate) fn clock(&self) -> HybridClock {
-        match bugs::planted(Bug::ClockNotFollowed) {
-            true => HybridClock(0),
-            false => HybridClock(self.clock.load(Ordering::Relaxed)),
-        }
-    }
-
-    fn hears(&self, clock: HybridClock) {
-        self.clock.fetch_max(clock.0, Ordering::Relaxed);
+    /// What the others told, of which something is to be decided.
+    pub(crate) fn telling(&self) -> &Telling {
+        &self.telling
     }
 
     /// Tells the others where this worker is, and looks for a worker that does not know of them.

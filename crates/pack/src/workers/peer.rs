@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::announce::Announcement;
 use super::name::WorkerName;
+use super::telling::Telling;
 use crate::backend::Backend;
 use crate::entry::{BlobId, Change, Entry, WorkerId};
 use crate::error::PackError;
@@ -44,6 +45,7 @@ pub(crate) struct Peer {
 pub(crate) struct Known {
     pub(crate) worker: WorkerId,
     pub(crate) bodies: Arc<Bodies>,
+    telling: Arc<Telling>,
     /// How far its index is. `blob` is the last blob of which everything is known, `lsn` how many bytes of the entries of
     /// the next one are, and `rebuilt` the last blob that is known to be in the bucket.
     pub(super) at: Mutex<Applied>,
@@ -175,7 +177,12 @@ impl Peer {
 }
 
 impl Known {
-    pub(super) fn new(worker: WorkerId, bodies: Bodies, at: Applied) -> Result<Self, PackError> {
+    pub(super) fn new(
+        worker: WorkerId,
+        bodies: Bodies,
+        at: Applied,
+        telling: Arc<Telling>,
+    ) -> Result<Self, PackError> {
         let last = BlobId { worker, seq: at.rebuilt };
         let content = bodies.index.blob_content(last)?;
         let mark = match content {
@@ -189,6 +196,7 @@ impl Known {
         Ok(Self {
             worker,
             bodies: Arc::new(bodies),
+            telling,
             reached: watch::Sender::new(at.clock),
             at: Mutex::new(at),
             uploaded: Mutex::new(mark),
@@ -220,7 +228,7 @@ impl Known {
         at.clock = at.clock.max(entry.clock);
         at.lsn = heard;
         let index = self.index();
-        index.apply(self.blob(seq), entry, Some(&at))?;
+        self.telling.show(entry.clock, || index.apply(self.blob(seq), entry, Some(&at)))?;
         *self.at.lock() = at;
         self.reached.send_replace(at.clock);
         if let Change::Retired { run, .. } = &entry.change {

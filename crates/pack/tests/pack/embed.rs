@@ -88,3 +88,15 @@ async fn what_came_in_parts_is_copied_and_read_in_ranges() {
     given_up.abort().await.unwrap();
     assert!(given_up.complete().await.is_err());
 }
+
+#[tokio::test]
+async fn what_came_in_one_empty_part_is_copied() {
+    let (_dir, _backend, _packer, bucket) = opened().await;
+    let bucket: &dyn ObjectStore = &bucket;
+    let (from, to) = (Name::from("empty"), Name::from("copy"));
+    let mut upload = bucket.put_multipart(&from).await.unwrap();
+    upload.put_part(PutPayload::new()).await.unwrap();
+    upload.complete().await.unwrap();
+    bucket.copy(&from, &to).await.unwrap();
+    assert_eq!(bucket.get(&to).await.unwrap().bytes().await.unwrap().len(), 0);
+}
