@@ -175,7 +175,9 @@ impl Pv {
             return Err(Refusal::WrongView { current: self.header.view });
         }
         self.is_open = true;
-        self.first_view.get_or_insert(view);
+        // In a view that an earlier run was opened in, that one may have written.
+        let first = if view > self.header.view { view } else { View(self.header.view.0 + 1) };
+        self.first_view.get_or_insert(first);
         if view > self.header.view {
             self.header.view = view;
             self.change(true);

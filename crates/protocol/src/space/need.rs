@@ -74,10 +74,11 @@ impl Lv {
         if !holders.without(self.lost()).is_empty() {
             surplus = holders.common(self.lost());
         }
-        if absent.is_empty() && !holders.common(stay).is_empty() {
+        let to_mend = holders.common(stay).common(suspected);
+        // Until what stays can be trusted, what leaves is read from.
+        if absent.is_empty() && to_mend.is_empty() && !holders.common(stay).is_empty() {
             surplus = holders.common(leaving);
         }
-        let to_mend = holders.common(stay).common(suspected);
         Need {
             good: holders.without(self.gone).without(suspected),
             absent: absent.union(to_mend),
@@ -135,18 +136,20 @@ impl VolumeGroup {
         lv.present = lv.info.present();
         let (was, is) = (before.present(), lv.present);
         lv.floors.resize(lv.info.replicas.len(), None);
-        let place = |info: &LvInfo, index: usize| {
-            info.replicas.get(index).map(|it| (it.server, it.boot, it.disk, it.pv))
-        };
-        let changed = |index: &usize| place(&before, *index) != place(&lv.info, *index);
+        let place =
+            |info: &LvInfo, at: usize| info.replicas.get(at).map(|it| (it.server, it.disk, it.pv));
+        let run = |info: &LvInfo, at: usize| info.replicas.get(at).map(|it| it.boot);
+        let another = |at: usize| !was.has(at) || place(&before, at) != place(&lv.info, at);
         let fresh: Vec<usize> =
-            is.iter().filter(|index| !was.has(*index) || changed(index)).collect();
+            is.iter().filter(|&at| another(at) || run(&before, at) != run(&lv.info, at)).collect();
         let over = was.without(is);
+        // One that has restarted leaves as before: that it was vacated may be on its way to be decided.
+        lv.leaving.retain(|&at, _| !over.has(at) && !another(at));
         for index in fresh.iter().copied().chain(over.iter()) {
             lv.floors[index] = None;
             lv.gone = lv.gone.without(Holders::default().with(index));
-            lv.leaving.remove(&index);
         }
+        lv.gone = lv.gone.union(lv.lost());
         if !fresh.is_empty() {
             // Every replica is asked for the next floor, also for one that the others have.
             lv.asked = GrantKey { view: self.view, ..GrantKey::default() };

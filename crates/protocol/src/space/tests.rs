@@ -91,6 +91,39 @@ fn most_replicas_give_nothing_before_they_opened() {
 }
 
 #[test]
+fn what_leaves_is_given_up_only_when_what_stays_can_be_trusted() {
+    let mut group = VolumeGroup::new(View(3));
+    group.add(info(), FreeRuns::whole(100));
+    group.vacate((LvId(1), 0), MapVersion(5), false, 0);
+    let grant = Grant { pg: PgId(0), op: OpId::default(), attempt: 0 };
+    let both = Holders::default().with(0).with(1);
+    let chunk = Chunk {
+        grant,
+        lv: LvId(1),
+        extents: vec![Extent { first: 0, blocks: 1 }],
+        seed: 0,
+        len: 1,
+        sums: vec![0],
+        holders: both,
+    };
+    let (first, second) = (Holders::default().with(0), Holders::default().with(1));
+    assert_eq!(group.need(&chunk, Holders::default()).surplus, first);
+    let doubted = group.need(&chunk, second);
+    assert_eq!((doubted.surplus, doubted.good), (Holders::default(), first), "it is read from");
+}
+
+#[test]
+fn a_lost_replica_stays_lost_when_its_server_restarts() {
+    let mut group = VolumeGroup::new(View(3));
+    group.add(info(), FreeRuns::whole(100));
+    group.vacate((LvId(1), 0), MapVersion(5), true, 0);
+    let mut restarted = info();
+    restarted.replicas[0].boot = BootId(9);
+    assert_eq!(group.update(restarted), [0]);
+    assert_eq!(group.lost(LvId(1)), Holders::default().with(0));
+}
+
+#[test]
 fn freed_space_waits_for_the_lowest_floor() {
     let mut group = VolumeGroup::new(View(3));
     group.add(info(), FreeRuns::whole(100));

@@ -6,7 +6,7 @@ use larder_protocol::limits::SUSPECT_TRIES_MAX;
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{Refill, Rhythm, Walk, chunk_at};
 use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
-use larder_types::{DiskId, Grant, Holders, Op, ServerId};
+use larder_types::{BootId, DiskId, Grant, Holders, Op, ServerId};
 
 use crate::support::{LV, Member, info, key, mismatch};
 
@@ -253,6 +253,39 @@ fn a_drained_replica_is_vacated_once_all_others_have_a_copy() {
     pg.put_data("large", 99);
     let asked: BTreeSet<usize> = pg.requests().iter().map(|(replica, _)| *replica).collect();
     assert_eq!(asked, BTreeSet::from([1, 2]));
+}
+
+/// That it was vacated may be on its way to be decided: what is put meanwhile must not name it.
+#[test]
+fn a_drained_replica_that_restarts_leaves_as_before() {
+    let mut pg = Member::alone(3);
+    let order = MapVersion(5);
+    pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false });
+    let (_, walk) = pg.walk(1);
+    pg.end(&walk);
+    assert_eq!(pg.said(), [Effect::Vacated { lv: LV, replica: 0, order }]);
+    let opened = |pg: &mut Member| {
+        let opens = pg.requests().into_iter().filter_map(|(replica, request)| match request {
+            DataRequest::Open { floor, .. } => Some((replica, floor)),
+            _ => None,
+        });
+        let [(0, floor)] = opens.collect::<Vec<_>>()[..] else { panic!("it is opened") };
+        for replica in 0..3 {
+            pg.answer(replica, DataAnswer::Floor(floor));
+        }
+    };
+    let mut restarted = LvInfo { as_of: MapVersion(6), ..info(3) };
+    restarted.replicas[0].boot = BootId(77);
+    pg.step(Event::Lv(restarted.clone()));
+    opened(&mut pg);
+    let token = pg.put_data("a", 1);
+    assert_eq!(pg.answers(token), [], "no space is given while one of the replicas leaves");
+    // Another server's in its place stays.
+    let mut another = LvInfo { as_of: MapVersion(7), ..restarted };
+    another.replicas[0].server = ServerId(99);
+    pg.step(Event::Lv(another));
+    opened(&mut pg);
+    pg.granted(token);
 }
 
 #[test]

@@ -183,7 +183,8 @@ impl Meta {
                 let is_copied = match &meta.neighbours {
                     Neighbours::Here(here) => here.copy_to_new_place(&to).await,
                     Neighbours::Apart(cluster) => {
-                        cluster.copy_to_new_place(&to, &meta.background).await
+                        let places = meta.lock(pg).duties.places_of(to.chunk.lv);
+                        cluster.copy_to_new_place(&to, &places, &meta.background).await
                     }
                 };
                 drop(piece);

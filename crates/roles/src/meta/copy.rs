@@ -4,6 +4,8 @@
 //! # Invariants
 //!
 //! 1. Nothing is written that was not verified, and the write is durable when it is answered.
+//! 2. A replica is the server that the PG's machine means by its number, and not that of some map: a map that is older
+//!    may name one that was given up, and the row would name a copy that is not there (ADR 28).
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,7 +13,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::future::join_all;
 use larder_net::Peer;
-use larder_protocol::manager::state::Topology;
 use larder_protocol::pg::{Move, Refill};
 use larder_types::limits::SUM_BYTES;
 use larder_types::{Chunk, Extent, Grant, Holders, LvId, ServerId};
@@ -24,35 +25,47 @@ use crate::limits::{READ_PATIENCE_MS, READ_PIECE_BYTES, WRITE_PATIENCE_MS};
 use crate::peers::down;
 use crate::wire::{DataCall, DataReply, DataService};
 
+/// The data servers of an LV's replicas, by number, as a PG knows them.
+pub(super) type Places = Vec<ServerId>;
+
 impl Cluster {
     /// Makes a copy; whether it is durable where it was wanted.
-    pub(super) async fn copy(&self, refill: &Refill, background: &Background) -> bool {
-        let map = self.managers.map();
+    pub(super) async fn copy(
+        &self,
+        refill: &Refill,
+        places: &Places,
+        background: &Background,
+    ) -> bool {
         let chunk = &refill.chunk;
         for replica in refill.from.with(refill.to).iter() {
-            if let Some((server, _)) = self.replica(&map, chunk.lv, replica) {
+            if let Some((server, _)) = self.replica(places, replica) {
                 background.works_at(server);
             }
         }
-        let Some(bytes) = self.read_whole(&map, chunk, refill.from).await else {
+        let Some(bytes) = self.read_whole(places, chunk, refill.from).await else {
             tracing::warn!(lv = %chunk.lv, grant = ?chunk.grant, "no holder gives a chunk that is to be copied");
             return false;
         };
         let (lv, to) = (chunk.lv, refill.to);
-        self.write_copy(&map, (lv, to), refill.grant, &chunk.extents, bytes).await
+        self.write_copy(places, (lv, to), refill.grant, &chunk.extents, bytes).await
     }
 
     /// Makes copies of a chunk at its new place; whether they are durable on all replicas.
-    pub(super) async fn copy_to_new_place(&self, to: &Move, background: &Background) -> bool {
-        let (map, chunk) = (self.managers.map(), &to.chunk);
+    pub(super) async fn copy_to_new_place(
+        &self,
+        to: &Move,
+        places: &Places,
+        background: &Background,
+    ) -> bool {
+        let chunk = &to.chunk;
         for replica in to.replicas.iter() {
-            if let Some((server, _)) = self.replica(&map, chunk.lv, replica) {
+            if let Some((server, _)) = self.replica(places, replica) {
                 background.works_at(server);
             }
         }
-        let Some(bytes) = self.read_whole(&map, chunk, to.replicas).await else { return false };
+        let Some(bytes) = self.read_whole(places, chunk, to.replicas).await else { return false };
         let writes = to.replicas.iter().map(|replica| {
-            self.write_copy(&map, (chunk.lv, replica), to.grant, &to.extents, bytes.clone())
+            self.write_copy(places, (chunk.lv, replica), to.grant, &to.extents, bytes.clone())
         });
         join_all(writes).await.into_iter().all(|is_written| is_written)
     }
@@ -60,13 +73,13 @@ impl Cluster {
     /// Writes a copy to a replica; whether it is durable there.
     async fn write_copy(
         &self,
-        map: &Topology,
+        places: &Places,
         (lv, replica): (LvId, usize),
         grant: Grant,
         extents: &[Extent],
         bytes: Bytes,
     ) -> bool {
-        let Some((server, peer)) = self.replica(map, lv, replica) else { return false };
+        let Some((server, peer)) = self.replica(places, replica) else { return false };
         let call =
             DataCall::Write { lv, grant, extents: extents.to_vec(), len: bytes.len() as u32 };
         let deadline = Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS);
@@ -89,18 +102,18 @@ impl Cluster {
     }
 
     /// All bytes of a chunk, verified.
-    async fn read_whole(&self, map: &Topology, chunk: &Chunk, from: Holders) -> Option<Bytes> {
+    async fn read_whole(&self, places: &Places, chunk: &Chunk, from: Holders) -> Option<Bytes> {
         let mut whole = BytesMut::with_capacity(chunk.len as usize);
         let step = READ_PIECE_BYTES as u32;
         for start in (0..chunk.len).step_by(step as usize) {
             let range = start..chunk.len.min(start + step);
-            if let Some(bytes) = self.read_piece(map, chunk, from, range.clone()).await {
+            if let Some(bytes) = self.read_piece(places, chunk, from, range.clone()).await {
                 whole.extend_from_slice(&bytes);
                 continue;
             }
             for start in range.clone().step_by(SUM_BYTES as usize) {
                 let range = start..range.end.min(start + SUM_BYTES);
-                whole.extend_from_slice(&self.read_piece(map, chunk, from, range).await?);
+                whole.extend_from_slice(&self.read_piece(places, chunk, from, range).await?);
             }
         }
         Some(whole.freeze())
@@ -109,7 +122,7 @@ impl Cluster {
     /// A piece of whole checksummed blocks from a holder that has all of it right.
     async fn read_piece(
         &self,
-        map: &Topology,
+        places: &Places,
         chunk: &Chunk,
         from: Holders,
         range: Range<u32>,
@@ -118,7 +131,7 @@ impl Cluster {
         let (lv, extents) = (chunk.lv, chunk.extents.clone());
         let call = DataCall::Read { lv, extents, from: sums.from_byte, len: sums.len };
         for replica in from.iter() {
-            let Some((server, peer)) = self.replica(map, lv, replica) else { continue };
+            let Some((server, peer)) = self.replica(places, replica) else { continue };
             let deadline = Instant::now() + Duration::from_millis(READ_PATIENCE_MS);
             let answered = tokio::select! {
                 biased;
@@ -139,15 +152,9 @@ impl Cluster {
         None
     }
 
-    /// The data server of a replica, as the map knows it.
-    fn replica(
-        &self,
-        map: &Topology,
-        lv: LvId,
-        replica: usize,
-    ) -> Option<(ServerId, Peer<DataService>)> {
-        let record = map.lv(lv)?;
-        let (_, replica) = record.present().find(|(index, _)| *index == replica)?;
-        Some((replica.server, self.data.of(map, replica.server)?))
+    /// The data server of a replica.
+    fn replica(&self, places: &Places, replica: usize) -> Option<(ServerId, Peer<DataService>)> {
+        let server = *places.get(replica)?;
+        Some((server, self.data.of(&self.managers.map(), server)?))
     }
 }

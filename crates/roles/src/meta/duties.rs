@@ -79,6 +79,11 @@ impl Duties {
         known.is_none()
     }
 
+    /// The data servers of an LV's replicas, by number.
+    pub(super) fn places_of(&self, lv: LvId) -> Vec<ServerId> {
+        self.places.get(&lv).map(|(_, at)| at.clone()).unwrap_or_default()
+    }
+
     /// The data server of a replica.
     pub(super) fn place(&self, lv: LvId, replica: usize) -> Option<ServerId> {
         self.places.get(&lv).and_then(|(_, at)| at.get(replica)).copied()

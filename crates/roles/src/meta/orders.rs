@@ -133,6 +133,10 @@ impl Meta {
     /// A replica's copies are to be given up. That its disk is gone for good says the map.
     fn heed_vacate(&self, cluster: &Cluster, lv: LvId, replica: usize, order: MapVersion) {
         let map = cluster.managers.map();
+        if map.version < order {
+            // By an older map the number may be another's. The manager repeats its order.
+            return;
+        }
         let Some(record) = map.lv(lv) else { return };
         let Some(of) = record.replicas.get(replica) else { return };
         let is_lost = !map.exists(of);

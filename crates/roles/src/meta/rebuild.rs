@@ -273,7 +273,8 @@ impl Meta {
             let meta = self.clone();
             under_way.spawn(async move {
                 let Some(cluster) = meta.cluster() else { return false };
-                let is_copied = cluster.copy(&refill, &meta.background).await;
+                let places = meta.lock(pg).duties.places_of(refill.chunk.lv);
+                let is_copied = cluster.copy(&refill, &places, &meta.background).await;
                 drop(piece);
                 meta.rebuild.count(&refill, is_copied);
                 let Refill { row, grant, .. } = refill;

@@ -129,11 +129,21 @@ fn a_grant_was_never_written_only_if_this_run_saw_all_of_it() {
     open(&mut pv, 4, key(4, 0)).unwrap();
     assert!(pv.never_wrote(&late), "a view that follows fences it, in the same run");
     let restarted = {
-        let mut pv = Pv::restored(pv.header, 0, false);
+        let mut pv = Pv::restored(pv.header.clone(), 0, false);
         open(&mut pv, 5, key(5, 0)).unwrap();
         pv
     };
     assert!(!restarted.never_wrote(&late), "an earlier run may have acknowledged it");
+    let again = {
+        let mut pv = Pv::restored(pv.header, 0, false);
+        open(&mut pv, 4, key(4, 0)).unwrap();
+        let new = grant(4, 7);
+        void(&mut pv, new);
+        assert!(!pv.never_wrote(&new), "the run before was open in this view, too");
+        open(&mut pv, 5, key(5, 0)).unwrap();
+        pv
+    };
+    assert!(!again.never_wrote(&grant(4, 7)), "and is not forgotten in the next");
 }
 
 #[test]
