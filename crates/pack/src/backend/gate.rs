@@ -6,13 +6,14 @@
 //! 1. A request that passed is counted once, and is under way until its [`Pass`] is gone.
 //! 2. Readers go first, but of [`READS_BEFORE_WRITE`] requests one is an upload's where any waits.
 //! 3. Those that wait are bounded, and so is how long a reader waits.
+//! 4. Where time alone keeps back whoever waits, one of those that wait has a timer. Who leaves wakes another, to take it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::pace::{Answer, Pace, Side, Verdict};
 use super::purse::Purse;
@@ -34,7 +35,12 @@ pub(super) struct Gate {
     start: Instant,
     counters: Arc<Counters>,
     state: Mutex<State>,
+    /// Wakes one of those that wait, to look when it may begin.
+    looks: Notify,
 }
+
+/// Whoever waits, until it leaves.
+struct Waiter<'a>(&'a Notify);
 
 struct State {
     pace: Pace,
@@ -62,7 +68,7 @@ impl Gate {
             writes: VecDeque::new(),
             reads_in_a_row: 0,
         };
-        Self { start: Instant::now(), counters, state: Mutex::new(state) }
+        Self { start: Instant::now(), counters, state: Mutex::new(state), looks: Notify::new() }
     }
 
     /// Sets the budgets: requests a second, and money a day at these prices.
@@ -120,6 +126,7 @@ impl Gate {
             }
             waiting.push_back(told);
         }
+        let _leaves = Waiter(&self.looks);
         loop {
             let at = self.let_through();
             let opens = async {
@@ -132,6 +139,7 @@ impl Gate {
                 biased;
                 pass = &mut passes => return pass.map_err(|_| NotMade::TooMany),
                 () = opens => {}
+                () = self.looks.notified() => {}
             }
         }
     }
@@ -210,8 +218,16 @@ impl Drop for Pass {
         }
         let now = self.gate.start.elapsed();
         self.gate.state.lock().pace.end(self.side, self.began, self.answer, now);
-        // Whoever waits is told; whom time alone keeps back wakes up by itself.
-        let _opens = self.gate.let_through();
+        // Those that may begin are told.
+        if self.gate.let_through().is_some() {
+            self.gate.looks.notify_one();
+        }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.notify_one();
     }
 }
 
@@ -283,6 +299,21 @@ mod tests {
         drop((pass, passes));
         // All places are free again.
         let _all = fill(&gate).await;
+    }
+
+    #[tokio::test]
+    async fn those_that_time_alone_keeps_back_do_not_wait_for_another_request() {
+        let gate = gate();
+        let passes = fill(&gate).await;
+        // None has a timer: a place is what they wait for.
+        let first = waiting(&gate, RequestClass::Get).await;
+        let last = waiting(&gate, RequestClass::Get).await;
+        let pause = Duration::from_millis(50);
+        for pass in passes {
+            pass.answered(Answer::Throttled(Some(pause)));
+        }
+        let both = async { (first.await.unwrap().unwrap(), last.await.unwrap().unwrap()) };
+        let _both = tokio::time::timeout(GATE_WAIT_MAX / 4, both).await.unwrap();
     }
 
     #[tokio::test]
