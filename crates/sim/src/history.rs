@@ -22,7 +22,7 @@ const LINES_SHOWN: usize = 30;
 const NEVER: u64 = u64::MAX;
 
 /// What a key's object is: the value that was put, with those that were appended since, and its tags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shown {
     /// Names the values, and their order.
     pub value: u128,

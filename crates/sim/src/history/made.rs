@@ -16,8 +16,8 @@ const SUMMED_MAX: usize = 4;
 pub(super) struct Made {
     /// What each value follows; nothing, if an object begins with it.
     follows: BTreeMap<u64, Option<u128>>,
-    /// Objects, by what names their values; with what each was before its last.
-    objects: BTreeMap<u128, (Shown, Option<u128>)>,
+    /// Objects, by what names their values; with what each was before its last, and that.
+    objects: BTreeMap<u128, (Shown, Option<u128>, u64)>,
 }
 
 impl Made {
@@ -31,7 +31,7 @@ impl Made {
     fn learn_one(&mut self, value: u64, before: Option<Shown>) -> Shown {
         self.follows.entry(value).or_insert(before.map(|before| before.value));
         let made = before.map_or_else(|| Shown::put(value), |before| before.with(value));
-        self.objects.insert(made.value, (made, before.map(|before| before.value)));
+        self.objects.insert(made.value, (made, before.map(|before| before.value), value));
         made
     }
 
@@ -71,14 +71,24 @@ impl Made {
     fn object_of(&self, value: u64) -> Option<Shown> {
         match self.follows.get(&value)? {
             None => Some(Shown::put(value)),
-            Some(before) => self.objects.get(before).map(|(before, _)| before.with(value)),
+            Some(before) => self.objects.get(before).map(|(before, ..)| before.with(value)),
         }
     }
 
     /// An object and all that it was before, as far as that is known.
     pub(super) fn before(&self, object: u128) -> impl Iterator<Item = u128> {
-        let before = |object: &u128| self.objects.get(object).and_then(|(_, before)| *before);
+        let before = |object: &u128| self.objects.get(object).and_then(|(_, before, _)| *before);
         std::iter::successors(Some(object), before)
+    }
+
+    /// The last value of an object, if it is known of which it is made.
+    pub(super) fn last_of(&self, object: u128) -> Option<u64> {
+        self.objects.get(&object).map(|(.., last)| *last)
+    }
+
+    /// What a value was appended to, if an object with it was read; in it nothing, if that began with it.
+    pub(super) fn before_of(&self, value: u64) -> Option<Option<u128>> {
+        self.follows.get(&value).copied()
     }
 
     /// Whether it is known of which values the object is made.

@@ -11,8 +11,10 @@ use crate::content::len_of;
 
 /// Steps after which a search is given up; that counts as a failure, to be looked at.
 const STEPS_MAX: usize = 2_000_000;
-/// Calls tried in chains without an answer, after which likewise: some tens of seconds.
+/// Calls tried in chains without an answer, after which likewise: a quarter of an hour.
 const TRIED_MAX: u64 = 2_000_000_000;
+/// Tries from which on it is kept what a call was found to take: this also bounds what is kept.
+const KEPT_TRIES_MIN: u64 = 1_000;
 
 /// What a search found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,11 +55,16 @@ pub(super) struct Search<'a> {
     done_hash: u64,
     answered_left: usize,
     visited: BTreeSet<(u64, u128, u64)>,
+    /// Which call puts or appends a value.
+    of_value: BTreeMap<u64, usize>,
     /// Calls that were tried in chains.
     tried: Cell<u64>,
+    /// What was found before a call, by what may be found: the call, the state, and which calls are open.
+    kept: BTreeMap<(usize, Option<Shown>, u64), Vec<Move>>,
 }
 
 /// Calls taken together: some without an answer, then one that has it; and the state after.
+#[derive(Clone)]
 struct Move {
     calls: Vec<usize>,
     next: Option<Shown>,
@@ -98,7 +105,9 @@ impl<'a> Search<'a> {
             done_hash: 0,
             answered_left: entries.iter().filter(|entry| entry.ended != NEVER).count(),
             visited: BTreeSet::new(),
+            of_value: of_value(entries),
             tried: Cell::new(0),
+            kept: BTreeMap::new(),
         }
     }
 
@@ -131,6 +140,11 @@ impl<'a> Search<'a> {
         Verdict::GivenUp
     }
 
+    #[cfg(test)]
+    pub(super) fn tried(&self) -> u64 {
+        self.tried.get()
+    }
+
     fn is_given_up(&self) -> bool {
         self.tried.get() >= TRIED_MAX
     }
@@ -145,7 +159,7 @@ impl<'a> Search<'a> {
 
     /// What may come next: no answered call that is left ended before it began. The last is tried
     /// first.
-    fn moves(&self, state: Option<Shown>) -> Vec<Move> {
+    fn moves(&mut self, state: Option<Shown>) -> Vec<Move> {
         let left = || self.entries.iter().enumerate().filter(|(at, _)| !self.done[*at]);
         let first_end = left().map(|(_, entry)| entry.ended).min().unwrap_or(NEVER);
         let (mut answered, mut open) = (Vec::new(), Vec::new());
@@ -171,19 +185,58 @@ impl<'a> Search<'a> {
         }
         answered.sort_by_key(|&at| std::cmp::Reverse(self.entries[at].ended));
         let open = Open { calls: open, sums: OnceCell::new() };
-        let mut moves = Vec::new();
-        for at in answered {
-            let mut found: Vec<Move> = Vec::new();
-            for length in 0..=APPENDS_MAX {
-                self.chains(length, &open, state, &mut Vec::new(), at, &mut found);
-                found.retain(|it| self.may_be_tagged(at, it.next));
-                if !found.is_empty() && !self.is_tagged_in_doubt(at) {
-                    break;
-                }
-            }
-            moves.extend(found.into_iter().rev());
+        answered.into_iter().flat_map(|at| self.moves_to(at, &open, state)).collect()
+    }
+
+    /// The moves that end with an answered call, of which the last is tried first. Searches come back to the same state
+    /// with the same calls open, only other answered ones taken: that changes nothing here.
+    fn moves_to(&mut self, at: usize, open: &Open, state: Option<Shown>) -> Vec<Move> {
+        let marks = open.calls.iter().fold(0, |marks, &call| marks ^ self.marks[call]);
+        if let Some(kept) = self.kept.get(&(at, state, marks)) {
+            return kept.clone();
         }
-        moves
+        if !self.may_come_after(at, open, state) {
+            return Vec::new();
+        }
+        let tried_before = self.tried.get();
+        let mut found: Vec<Move> = Vec::new();
+        for length in 0..=APPENDS_MAX {
+            self.chains(length, open, state, &mut Vec::new(), at, &mut found);
+            found.retain(|it| self.may_be_tagged(at, it.next));
+            if !found.is_empty() && !self.is_tagged_in_doubt(at) {
+                break;
+            }
+        }
+        found.reverse();
+        if self.tried.get() - tried_before >= KEPT_TRIES_MIN {
+            self.kept.insert((at, state, marks), found.clone());
+        }
+        found
+    }
+
+    /// Whether open calls may lead from the state to the object that the call found, as far as that is known: each of its
+    /// values from its last on is to be put or appended by one of them, back to where it is the state.
+    fn may_come_after(&self, at: usize, open: &Open, state: Option<Shown>) -> bool {
+        let Some(found) = self.found_by(&self.entries[at]) else { return true };
+        for object in self.made.before(found) {
+            if state.is_some_and(|state| state.value == object) {
+                return true;
+            }
+            let maker = self.made.last_of(object).and_then(|value| self.of_value.get(&value));
+            if maker.is_some_and(|maker| !open.calls.contains(maker)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The object that a call found there, if it is told which.
+    fn found_by(&self, entry: &Entry) -> Option<u128> {
+        match (entry.asked, entry.answered) {
+            (_, Answered::Shows(shown)) => shown.map(|shown| shown.value),
+            (Asked::Append(value, ..), Answered::Grown(_)) => self.made.before_of(value).flatten(),
+            _ => None,
+        }
     }
 
     /// Tags are put to what is there, and stay while it is appended to: who sees them sees an object that began so.
@@ -338,6 +391,12 @@ impl<'a> Search<'a> {
         is_append(&self.entries[at])
             && value_of(&self.entries[at]).is_some_and(|value| !self.made.has(value))
     }
+}
+
+/// Which call puts or appends a value.
+fn of_value(entries: &[Entry]) -> BTreeMap<u64, usize> {
+    let values = entries.iter().enumerate().map(|(at, entry)| (value_of(entry), at));
+    values.filter_map(|(value, at)| Some((value?, at))).collect()
 }
 
 /// Whether it is known of which values an object is made.

@@ -237,6 +237,27 @@ fn what_was_read_says_in_which_order_it_was_appended() {
 }
 
 #[test]
+fn what_only_an_answered_call_can_have_made_is_not_looked_for_among_the_others() {
+    let mut made = Made::default();
+    made.learn(&[5]);
+    made.learn(&[6, 7]);
+    let mut calls = vec![(Delete(If::Always), 1, NEVER, Unknown)];
+    calls.extend((1..=40u64).map(|n| (record(n << 20 | n * 1_637), n + 1, NEVER, Unknown)));
+    calls.extend([
+        (Get, 50, 90, shows(5)),
+        (put(5), 51, 60, Done),
+        (Get, 52, 80, grown_by(6, &[7])),
+        (put(6), 53, 70, Done),
+        (record(7), 71, NEVER, Unknown),
+    ]);
+    let entry = |(asked, begun, ended, answered)| Entry { asked, begun, ended, answered };
+    let entries: Vec<Entry> = calls.into_iter().map(entry).collect();
+    let mut search = Search::new(&entries, &made);
+    assert_eq!(search.run(), Verdict::Explained);
+    assert!(search.tried() < 10_000, "{} calls tried", search.tried());
+}
+
+#[test]
 fn a_value_that_was_read_at_two_places_is_found() {
     let mut history = History::new(1);
     let calls = [
