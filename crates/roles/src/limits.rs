@@ -67,6 +67,8 @@ pub const START_PATIENCE_MS: u64 = 30_000;
 pub const MAP_WAIT_MS: u64 = 5_000;
 /// Milliseconds beyond that after which a manager that has not answered is taken for gone.
 pub const MAP_ANSWER_MS: u64 = 2_000;
+/// Milliseconds that a map may take to come once somebody told of it; after that the next manager is asked.
+pub const MAP_TOLD_MS: u64 = 200;
 /// Milliseconds for which a manager that did not answer is passed over while others do.
 pub const MANAGER_AVOIDED_MS: u64 = 30_000;
 /// Milliseconds of the first pause after no manager answered; doubled with each further.
@@ -114,7 +116,7 @@ pub const QUORUM_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const ROWS_VISITED_MAX: usize = 64 * 1024;
 /// How long a call of another process may be under way in a PG; whoever made it has given up before.
 pub const CALL_MAX: Duration = Duration::from_secs(90);
-/// How long a scan waits for a map that its asker has and the meta server has not.
+/// How long a meta server waits for a map that it has not, and by which it was asked for a scan or told to serve.
 pub const MAP_LAG_MAX: Duration = Duration::from_secs(2);
 /// How long a data server may take to answer a primary: it syncs, and drains what waits before it.
 pub const DATA_ANSWER_MAX: Duration = Duration::from_secs(30);

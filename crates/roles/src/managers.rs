@@ -23,6 +23,10 @@ pub trait Managers: Send + Sync + 'static {
     /// Changes with each map that comes.
     fn versions(&self) -> watch::Receiver<MapVersion>;
 
+    /// Something was said by a map of this version. If that does not come here within a moment, another manager is asked
+    /// for it.
+    fn told_of(&self, version: MapVersion);
+
     /// Has the managers agree on a command. The map that it made may come here later.
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>>;
 

@@ -90,6 +90,8 @@ impl Managers for Map {
         self.versions.subscribe()
     }
 
+    fn told_of(&self, _: MapVersion) {}
+
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         let mut map = self.map.lock();
         let index = LogIndex(map.applied.0 + 1);

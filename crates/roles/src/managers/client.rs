@@ -6,8 +6,10 @@
 //! 2. A manager that is cut off from the others keeps no server with its old map: after each wait without news
 //!    another manager is asked.
 //! 3. A proposal is repeated only if it was certainly not taken.
+//! 4. A manager that stands still keeps nobody from a map of which others have told.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
@@ -28,8 +30,8 @@ use tokio::time::{Instant, sleep};
 use super::{Contacts, Managers, NotProposed};
 use crate::clock::since_1970_ms;
 use crate::limits::{
-    MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_WAIT_MS,
-    PROPOSE_WAIT_MS, SAID_TO_MANAGERS,
+    MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_TOLD_MS,
+    MAP_WAIT_MS, PROPOSE_WAIT_MS, SAID_TO_MANAGERS,
 };
 use crate::quorum::NotIssued;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply};
@@ -45,6 +47,8 @@ struct Known {
     contacts: Arc<Contacts>,
     map: RwLock<Arc<Topology>>,
     version: watch::Sender<MapVersion>,
+    /// The latest that somebody told of.
+    told: watch::Sender<MapVersion>,
     /// Who led when last it mattered.
     leader: Mutex<Option<ServerId>>,
     /// Messages said so far.
@@ -68,6 +72,7 @@ impl ManagersClient {
             contacts,
             map: RwLock::default(),
             version: watch::Sender::new(MapVersion(0)),
+            told: watch::Sender::new(MapVersion(0)),
             leader: Mutex::new(None),
             said: AtomicUsize::new(0),
         });
@@ -146,6 +151,14 @@ impl Managers for ManagersClient {
         self.known.version.subscribe()
     }
 
+    fn told_of(&self, version: MapVersion) {
+        self.known.told.send_if_modified(|told| {
+            let is_later = version > *told;
+            *told = (*told).max(version);
+            is_later
+        });
+    }
+
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         self.known.propose(ManagerCall::Propose(command)).boxed()
     }
@@ -187,6 +200,14 @@ impl Known {
             drop(shown);
             self.version.send_replace(version);
         }
+    }
+
+    /// Returns when a map later than this one was told of, and could have come since.
+    async fn overdue(&self, known: MapVersion) {
+        if self.told.subscribe().wait_for(|told| *told > known).await.is_err() {
+            return pending().await;
+        }
+        sleep(Duration::from_millis(MAP_TOLD_MS)).await;
     }
 
     async fn propose(&self, call: ManagerCall) -> Result<Applied, NotProposed> {
@@ -257,7 +278,10 @@ async fn follow(known: Arc<Known>) {
         let in_turn = (0..all.len()).map(|at| all[(turn + at) % all.len()]);
         let manager = in_turn.clone().find(|it| !avoided.contains_key(it)).or(in_turn.min());
         let answer = match manager {
-            Some(manager) => ask_map(&known, &map, manager).await,
+            Some(manager) => tokio::select! {
+                answer = ask_map(&known, &map, manager) => answer,
+                () = known.overdue(map.version) => Ok(false),
+            },
             None => Err("no manager is known".to_owned()),
         };
         match answer {

@@ -194,7 +194,7 @@ impl Meta {
         adopting: Adopting,
         mut streams: BTreeSet<(BucketId, StreamId)>,
     ) {
-        let Adopting { pg, volumes: Volumes { view, lvs, sessions } } = adopting;
+        let Adopting { pg, volumes: Volumes { view, lvs, sessions, .. } } = adopting;
         let mut member = self.lock(pg);
         if !member.is_active_in(view) {
             return;

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 
 use super::adopt::Adoption;
 use super::{Member, Meta, Neighbours};
-use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, PEER_BYTES_MAX};
+use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, MAP_LAG_MAX, PEER_BYTES_MAX};
 use crate::managers::Managers;
 use crate::peers::{Peers, down};
 use crate::wire::{DataCall, DataReply, DataService, MetaMessage, MetaService};
@@ -52,6 +52,25 @@ impl Cluster {
     /// This server, unless it is being taken down.
     pub(super) fn meta(&self) -> Option<Arc<Meta>> {
         self.meta.get().and_then(Weak::upgrade)
+    }
+
+    /// Has a PG served once this map is known here. The managers say at each beat by which map they want it served, so that
+    /// few wait at once.
+    pub(super) fn adopt_under(&self, map: MapVersion, pg: PgId) {
+        if self.managers.map().version >= map {
+            return self.adoption.adopt(pg);
+        }
+        self.managers.told_of(map);
+        let (mut versions, meta) = (self.managers.versions(), self.meta.get().cloned());
+        self.runtime.spawn(async move {
+            let known = versions.wait_for(|known| *known >= map);
+            if let Ok(Ok(_)) = tokio::time::timeout(MAP_LAG_MAX, known).await
+                && let Some(meta) = meta.and_then(|meta| meta.upgrade())
+                && let Some(cluster) = meta.cluster()
+            {
+                cluster.adoption.adopt(pg);
+            }
+        });
     }
 
     pub(super) fn stop(&self) {

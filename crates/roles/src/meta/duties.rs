@@ -40,6 +40,8 @@ pub(super) struct Duties {
 /// The manager's word on a PG's LVs and on who has a session, for a view.
 pub(super) struct Volumes {
     pub(super) view: View,
+    /// The map that says so.
+    pub(super) as_of: MapVersion,
     pub(super) lvs: Vec<LvInfo>,
     pub(super) sessions: BTreeSet<SessionId>,
 }
@@ -64,7 +66,7 @@ impl Volumes {
             LvInfo { lv, blocks: record.blocks, replicas, as_of }
         };
         let lvs = lvs.into_iter().map(info).collect();
-        Self { view, lvs, sessions: sessions.into_iter().collect() }
+        Self { view, as_of, lvs, sessions: sessions.into_iter().collect() }
     }
 }
 

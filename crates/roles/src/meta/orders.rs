@@ -4,6 +4,8 @@
 //!
 //! 1. What is meant for another run of the server, or another view of a PG, changes nothing.
 //! 2. A lease runs from the sending of its renewal.
+//! 3. A primary serves a view by no older map than that by which the managers told it of the PG's volumes: a bucket that the
+//!    primary before found empty, marked for deletion, takes no puts from the next.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -115,8 +117,9 @@ impl Meta {
         }
         match member.pg.role() {
             Role::Active if !member.duties.contradicts => {
+                let as_of = volumes.as_of;
                 member.duties.volumes = Some(volumes);
-                cluster.adoption.adopt(member.pg.id());
+                cluster.adopt_under(as_of, member.pg.id());
             }
             Role::Serving => {
                 for info in volumes.lvs {

@@ -50,6 +50,10 @@ pub struct Desk {
     inbox: mpsc::Sender<Said>,
     /// Leases do not arrive.
     pub keeps_leases: AtomicBool,
+    /// The map that servers have meanwhile, if newer ones do not arrive.
+    held: Mutex<Option<Arc<Topology>>>,
+    /// The latest map of which a server was told that it did not have.
+    pub told_of: watch::Sender<MapVersion>,
 }
 
 struct Leading {
@@ -87,6 +91,8 @@ impl Desk {
             leading: Mutex::new(leading),
             inbox,
             keeps_leases: AtomicBool::new(false),
+            held: Mutex::new(None),
+            told_of: watch::Sender::new(MapVersion(0)),
         });
         desk.found(pg_count);
         desk.step(PolicyEvent::Elected);
@@ -134,6 +140,17 @@ impl Desk {
         self.map.read().clone()
     }
 
+    /// From now on no newer map arrives at the servers.
+    pub fn hold_map(&self) {
+        *self.held.lock() = Some(self.map());
+    }
+
+    /// They have the newest again.
+    pub fn show_map(&self) {
+        *self.held.lock() = None;
+        self.versions.send_replace(self.map().version);
+    }
+
     fn say(&self, server: ServerId, message: ServerMessage) {
         drop(self.inbox.try_send((server, message)));
     }
@@ -150,7 +167,9 @@ impl Desk {
         let applied = map.apply(LogIndex(leading.applied), command);
         let version = map.version;
         *self.map.write() = Arc::new(map);
-        self.versions.send_replace(version);
+        if self.held.lock().is_none() {
+            self.versions.send_replace(version);
+        }
         applied
     }
 
@@ -222,11 +241,16 @@ pub struct AtDesk {
 
 impl Managers for AtDesk {
     fn map(&self) -> Arc<Topology> {
-        self.desk.map()
+        let held = self.desk.held.lock().clone();
+        held.unwrap_or_else(|| self.desk.map())
     }
 
     fn versions(&self) -> watch::Receiver<MapVersion> {
         self.desk.versions.subscribe()
+    }
+
+    fn told_of(&self, version: MapVersion) {
+        self.desk.told_of.send_replace(version);
     }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {

@@ -143,6 +143,30 @@ async fn a_put_to_a_bucket_that_is_being_deleted_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_next_primary_takes_no_put_to_a_bucket_that_the_one_before_found_empty() {
+    let mut cluster = Cluster::start(1).await;
+    let (view, primary) = cluster.leads(PG);
+    let desk = cluster.desk.clone();
+    // The others do not hear of the mark, under which the primary looks whether the bucket is empty.
+    desk.hold_map();
+    desk.apply(Command::BeginDeletion(desk::bucket())).unwrap();
+    let marked = desk.map().version;
+    cluster.end(primary).await;
+    until("the next primary is told by which map it is to serve", async || {
+        *desk.told_of.borrow() >= marked
+    })
+    .await;
+    let (next_view, next) = cluster.leads(PG);
+    assert!(next_view > view && next != primary);
+    let early = cluster.call_in(PG, next_view, next, put(request(1), "early", inline())).await;
+    assert!(matches!(early, Answer::Refused(_)), "it does not serve yet: {early:?}");
+    desk.show_map();
+    cluster.serving(PG, next_view).await;
+    let late = cluster.call(PG, put(request(2), "late", inline())).await;
+    assert_eq!(late, Answer::Refused(Refusal::StaleBucket));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_gives_no_orders() {
     let cluster = Cluster::start(1).await;
     let (view, primary) = cluster.leads(PG);

@@ -1,21 +1,24 @@
 //! Managers over real connections.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_net::Peer;
+use larder_net::limits::CONNECT_TIME_MAX;
+use larder_net::{Credentials, Endpoint, Peer};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{Command, Outcome, Refusal, ServerRole, ServerState};
 use larder_types::{BootId, BucketName, ServerId};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::support::{
     Idle, config, contact, found_with, is, join_and_start, new_server, start, until, until_seen,
 };
-use crate::managers::{Managers, NotProposed};
+use crate::identity::identity_in;
+use crate::managers::{Contacts, Managers, ManagersClient, NotProposed};
 use crate::quorum::{Founding, Manager, ManagerError, found};
 use crate::wire::{ManagerMessageIn, ManagerService};
 
@@ -154,6 +157,30 @@ async fn bind_again(address: &str) -> TcpListener {
             Err(_in_use) => tokio::task::yield_now().await,
         }
     }
+}
+
+#[tokio::test]
+async fn a_manager_that_stands_still_keeps_nobody_from_a_map_that_was_told_of() {
+    let (dir, tokens) = found_with(vec![new_server("d0", ServerRole::Data)]);
+    let founder = start(dir.path(), Vec::new()).await;
+    let data = tempfile::tempdir().unwrap();
+    let identity = identity_in(data.path(), &[contact(&founder).1], Some(&tokens[0].1)).await;
+    let endpoint = Endpoint::new(Credentials::new(&identity.unwrap()).unwrap());
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let managers = vec![contact(&founder), (ServerId(77), address)];
+    let client = ManagersClient::start(Arc::new(Contacts::new(&endpoint, managers)));
+    // The other has had no news for long enough; now this one is asked, which says nothing for seconds.
+    let asked = timeout(Duration::from_secs(60), silent.accept()).await.expect("in time").unwrap();
+    create_bucket(&founder, "told").await;
+    until_bucket(&founder, "told").await;
+    let begun = Instant::now();
+    client.told_of(founder.managers().map().version);
+    let told = BucketName::new("told").unwrap();
+    until(&client, "the other's map", |map| map.buckets.contains_key(&told)).await;
+    let took = begun.elapsed();
+    assert!(took < CONNECT_TIME_MAX / 2, "{took:?}");
+    drop(asked);
 }
 
 #[tokio::test]

@@ -145,6 +145,8 @@ impl Managers for FakeManagers {
         self.versions.subscribe()
     }
 
+    fn told_of(&self, _: MapVersion) {}
+
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         Box::pin(async move {
             let applied = self.apply(command);
