@@ -49,6 +49,16 @@ pub enum PackError {
         /// The one that took over.
         by: WorkerId,
     },
+    /// The directory was put back from a copy: find the newer one, or say that it is lost.
+    #[error(
+        "the directory is an older copy of this worker's: it does not know {name}, which is in the backend. Start with the \
+         newer directory; only if that is lost, start with an empty one and --take-over: everything uploaded is \
+         found again, and all that is in this copy was"
+    )]
+    OlderCopy {
+        /// What it does not know.
+        name: String,
+    },
     /// Name the backend that the directory was made with.
     #[error("the directory was made with another backend: {reason}")]
     OtherBackend {

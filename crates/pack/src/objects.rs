@@ -290,7 +290,7 @@ impl Objects for Packer {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<UploadRow, ObjectError> {
-        self.own_upload(upload)?;
+        self.own_upload(bucket, upload)?;
         self.find_upload(bucket, key, upload).map(|(_, row)| row)
     }
 
@@ -303,7 +303,7 @@ impl Objects for Packer {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         self.direct(RequestClass::Part);
-        self.own_upload(upload)?;
+        self.own_upload(bucket, upload)?;
         self.put_upload_part(target(bucket, key), upload, number, body).await
     }
 
@@ -316,7 +316,7 @@ impl Objects for Packer {
         max: usize,
     ) -> Result<PartsPage, ObjectError> {
         self.direct(RequestClass::List);
-        self.own_upload(upload)?;
+        self.own_upload(bucket, upload)?;
         self.list_upload_parts(bucket, key, upload, after, max)
     }
 
@@ -328,7 +328,7 @@ impl Objects for Packer {
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
         self.direct(RequestClass::Put);
-        self.own_upload(upload)?;
+        self.own_upload(bucket, upload)?;
         self.finish_upload(target(bucket, key), upload, options).await
     }
 
@@ -339,7 +339,7 @@ impl Objects for Packer {
         upload: UploadId,
     ) -> Result<(), ObjectError> {
         self.direct(RequestClass::Delete);
-        self.own_upload(upload)?;
+        self.begun_here(upload)?;
         self.change(Wish::Abort { target: target(bucket, key), upload }).await.map(drop)
     }
 

@@ -4,6 +4,8 @@
 //! 2. Read the log. Changes behind the index are applied; those of blobs that are not in the backend become those
 //!    blobs again, sealed.
 //! 3. Remove files of the spool that no record names.
+//! 4. Look in the backend for later blobs of this worker. If there are any, the directory is an older copy: it would
+//!    give their numbers again, and does not know what is in them.
 
 use std::sync::Arc;
 
@@ -12,7 +14,9 @@ use larder_metalog::{LogConfig, Lsn, Recovered};
 use larder_types::BucketName;
 use larder_types::codec::decode;
 
+use crate::backend::Backend;
 use crate::backup::Head;
+use crate::blob::{self, BlobName};
 use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
@@ -40,6 +44,7 @@ pub(crate) async fn recover(
     rebuild: &Rebuild<'_>,
 ) -> Result<Start, PackError> {
     let worker = rebuild.worker;
+    let is_known = index.1.is_some();
     let (index, Rebuilt { applied, backups }) = match index {
         (index, Some(applied)) => (index, Rebuilt { applied, backups: rebuild.backups.to_vec() }),
         (index, None) => {
@@ -76,6 +81,10 @@ pub(crate) async fn recover(
         return Err(PackError::damaged(log::DIR, "it ends before what the index shows"));
     }
     spool.start(at.blob);
+    // An index that was made just now has all that is there.
+    if is_known {
+        refuse_older_copy(rebuild.backend, &spool, worker).await?;
+    }
     spool.open_files()?;
     tracing::info!(
         records = recovery.records,
@@ -85,6 +94,30 @@ pub(crate) async fn recover(
     );
     let log = PackLog::new(appender, writer, worker, at.seq);
     Ok(Start { index, log, spool, at, backups })
+}
+
+/// Refuses a directory that is an older copy of the worker's: the backend has a blob beyond those that the directory knows to
+/// be there, and it is not one that waits here. One that waits may have gone up before a crash: then it is the same
+/// to the byte.
+async fn refuse_older_copy(
+    backend: &Backend,
+    spool: &Spool,
+    worker: WorkerId,
+) -> Result<(), PackError> {
+    let seq = *spool.uploaded().borrow();
+    let after = BlobName::behind(BlobId { worker, seq });
+    for (file, bytes) in backend.names_after(blob::PREFIX, &after).await? {
+        let Some(name) = BlobName::parse(&file).filter(|name| name.id.worker == worker) else {
+            continue;
+        };
+        let is_same = spool
+            .row(name.id.seq)
+            .is_some_and(|row| row.name(name.id) == name && row.bytes == bytes);
+        if !is_same {
+            return Err(PackError::OlderCopy { name: name.path() });
+        }
+    }
+    Ok(())
 }
 
 /// Takes records one by one.

@@ -147,6 +147,26 @@ impl Waiting {
     fn footer_bytes(&self) -> usize {
         self.lots.values().map(|lot| lot.entries.len()).sum()
     }
+
+    /// What goes up, if nothing more comes.
+    fn seal(&self, id: BlobId) -> Sealed {
+        let buckets: Vec<_> = self.buckets.iter().map(|(id, name)| (*id, name.clone())).collect();
+        let sealed = |(lot, of): (&Lot, &WaitingLot)| {
+            let (created_ms, buckets) = (self.created_ms, buckets.clone());
+            let head = FooterHead { created_ms, entries: of.count, buckets };
+            let tail = encode_footer(id, *lot, of.body_bytes, &head, &of.entries).into();
+            SealedLot { lot: *lot, file: of.file.clone(), body_bytes: of.body_bytes, tail }
+        };
+        let lots: Vec<_> = self.lots.iter().rev().map(sealed).collect();
+        let itself = lots.last().filter(|last| last.lot == Lot::SHARED);
+        let itself = itself.expect("every blob has a lot that is shared, which sorts first");
+        let row = BlobRow {
+            created_ms: self.created_ms,
+            footer_offset: itself.body_bytes,
+            bytes: itself.bytes(),
+        };
+        Sealed { id, row, lots }
+    }
 }
 
 impl Spool {
@@ -318,26 +338,13 @@ impl Spool {
     fn oldest_sealed(&self) -> Option<Sealed> {
         let state = self.state.lock();
         let (seq, blob) = state.blobs.first_key_value()?;
-        if !blob.sealed {
-            return None;
-        }
-        let id = self.id(*seq);
-        let buckets: Vec<_> = blob.buckets.iter().map(|(id, name)| (*id, name.clone())).collect();
-        let sealed = |(lot, of): (&Lot, &WaitingLot)| {
-            let (created_ms, buckets) = (blob.created_ms, buckets.clone());
-            let head = FooterHead { created_ms, entries: of.count, buckets };
-            let tail = encode_footer(id, *lot, of.body_bytes, &head, &of.entries).into();
-            SealedLot { lot: *lot, file: of.file.clone(), body_bytes: of.body_bytes, tail }
-        };
-        let lots: Vec<_> = blob.lots.iter().rev().map(sealed).collect();
-        let itself = lots.last().filter(|last| last.lot == Lot::SHARED);
-        let itself = itself.expect("every blob has a lot that is shared, which sorts first");
-        let row = BlobRow {
-            created_ms: blob.created_ms,
-            footer_offset: itself.body_bytes,
-            bytes: itself.bytes(),
-        };
-        Some(Sealed { id, row, lots })
+        blob.sealed.then(|| blob.seal(self.id(*seq)))
+    }
+
+    /// What a blob that waits is in the backend once it went up as it is.
+    pub(crate) fn row(&self, seq: u64) -> Option<BlobRow> {
+        let state = self.state.lock();
+        state.blobs.get(&seq).map(|blob| blob.seal(self.id(seq)).row)
     }
 
     /// The oldest blob is in the backend and the index knows it: its file goes. Whoever reads it goes on.

@@ -27,6 +27,11 @@ impl BlobName {
         )
     }
 
+    /// What sorts behind all names of a blob and before those of the next, without the prefix.
+    pub(crate) fn behind(id: BlobId) -> String {
+        format!("{:016x}-{:016x}-g", id.worker.0, id.seq)
+    }
+
     /// Reads what [`BlobName::path`] wrote, without the prefix; `None` for anything else.
     #[must_use]
     pub fn parse(file: &str) -> Option<Self> {
@@ -62,6 +67,8 @@ mod tests {
         for other in ["", "x", "0-0-0-0", "000000000000000g-0000000000000001-0-0"] {
             assert_eq!(BlobName::parse(other), None, "{other}");
         }
+        let behind = format!("{PREFIX}/{}", BlobName::behind(names[0].id));
+        assert!(names[0].path() < behind && behind < names[1].path());
         let longer = format!("{}-0", &names[0].path()[6..]);
         assert_eq!(BlobName::parse(&longer), None);
     }

@@ -16,7 +16,7 @@ use crate::blob::{self, BlobName, FooterReader};
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::committer::now_ms;
-use crate::entry::{Entry, WorkerId};
+use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
@@ -142,7 +142,8 @@ impl Others {
 
     /// Takes the blobs of a claim that are new in the bucket, in their order.
     async fn catch_up(&self, peer: &Peer, known: &Arc<Known>) -> Result<Caught, PackError> {
-        let after = format!("{:016x}-{:016x}-g", known.worker.0, known.at().rebuilt);
+        let last = BlobId { worker: known.worker, seq: known.at().rebuilt };
+        let after = BlobName::behind(last);
         let mut caught = Caught::Up;
         for (name, bytes) in peer.backend.names_after(blob::PREFIX, &after).await? {
             let Some(name) = BlobName::parse(&name) else {

@@ -211,15 +211,13 @@ impl Others {
     /// The first that there was.
     pub(crate) async fn look(&self) -> Result<(), PackError> {
         let begun = Instant::now();
-        let all = announce::all(&self.root).await?;
+        let (own, all): (Vec<_>, Vec<_>) = announce::all(&self.root)
+            .await?
+            .into_iter()
+            .partition(|told| told.name == self.me.name);
+        self.stand_by_own(own.first()).await?;
         let before = *self.listed.lock();
         for told in all {
-            if told.name == self.me.name {
-                if told.worker > self.me.worker {
-                    self.superseded.store(true, Ordering::Relaxed);
-                }
-                continue;
-            }
             let mut peers = self.peers.write();
             match peers.get(&told.name) {
                 Some(peer) => peer.tells(told),
@@ -240,6 +238,24 @@ impl Others {
             }
         }
         first.map_or(Ok(()), Err)
+    }
+
+    /// Looks whether what the bucket says of this worker is what it told. A request of an earlier run may have come late,
+    /// and taken the place of what this one told.
+    async fn stand_by_own(&self, told: Option<&Announcement>) -> Result<(), PackError> {
+        match told {
+            Some(told) if told.worker > self.me.worker => {
+                self.superseded.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(told) if *told == self.me => Ok(()),
+            _ => {
+                tracing::warn!(
+                    "what the bucket says of this worker is not what it told; it is told again"
+                );
+                self.me.write(&self.root).await
+            }
+        }
     }
 
     /// Makes durable what is known of them. What is not is learned again, but for what a lost worker told alone.

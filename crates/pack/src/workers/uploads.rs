@@ -22,7 +22,7 @@ use http::{Method, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Incoming};
 use larder_objects::ObjectError;
-use larder_types::{HybridClock, UploadId};
+use larder_types::{BucketName, HybridClock, UploadId};
 use tokio::sync::Semaphore;
 
 use super::Others;
@@ -120,8 +120,22 @@ impl Packer {
         }
     }
 
+    /// Refuses an upload of another worker, and one to a bucket that another worker has removed: this one's record of that
+    /// stays, and what is completed in it would bring it back.
+    pub(crate) fn own_upload(
+        &self,
+        bucket: &BucketName,
+        upload: UploadId,
+    ) -> Result<(), ObjectError> {
+        self.begun_here(upload)?;
+        match &self.shared.others {
+            Some(others) => self.shared_bucket(others, bucket).map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses an upload of another worker.
-    pub(crate) fn own_upload(&self, upload: UploadId) -> Result<(), ObjectError> {
+    pub(crate) fn begun_here(&self, upload: UploadId) -> Result<(), ObjectError> {
         self.owner_of(upload).map_or(Ok(()), |(_, peer)| Err(unreachable(&peer)))
     }
 

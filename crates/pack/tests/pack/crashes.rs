@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use larder_objects::{ListRequest, ListedObject, ObjectError, Objects, PutOptions, UploadOptions};
-use larder_pack::{PackConfig, Packer};
+use larder_pack::{PackConfig, PackError, Packer};
 use larder_types::BucketRecord;
 
 use crate::support::{
@@ -150,6 +150,38 @@ async fn a_blob_that_goes_up_again_after_a_crash_is_the_same() {
     for ((name, _), bytes) in before.0.iter().zip(bytes) {
         assert_eq!(backend.bytes(name).await, bytes, "{name}");
     }
+}
+
+/// Whether a directory is refused as an older copy.
+async fn is_too_old(dir: &std::path::Path, backend: &Arc<Faulty>) -> bool {
+    match try_open(config(dir), backend).await {
+        Ok(_) => false,
+        Err(PackError::OlderCopy { .. }) => true,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn an_older_copy_of_the_directory_is_refused_once_the_backend_has_more() {
+    let (dir, backend, store) = made().await;
+    fill(&store).await;
+    assert!(store.flush().await);
+    let same = snapshot(dir.path());
+    delete(&store, "k20").await;
+    // A blob of it is open here, and goes up with another delete: its name says nothing of that, its length does.
+    let open_blob = snapshot(dir.path());
+    delete(&store, "k21").await;
+    assert!(store.flush().await);
+    let (blobs, before) = (backend.names("blobs").await, seen(&store).await);
+    drop(store);
+    assert!(is_too_old(same.path(), &backend).await, "it does not know the last blob");
+    assert!(is_too_old(open_blob.path(), &backend).await, "it has less of the last blob");
+    assert_eq!(backend.names("blobs").await, blobs, "nothing was written");
+    assert!(!is_too_old(dir.path(), &backend).await);
+    let new = tempfile::tempdir().unwrap();
+    let takes = PackConfig { take_over: true, ..config(new.path()) };
+    let store = try_open(takes, &backend).await.unwrap();
+    assert_eq!(seen(&store).await, before, "the remedy");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use larder_objects::{ListRequest, ObjectError, Objects, PutOptions};
 use larder_pack::{PackConfig, PackError, Packer, Sharing, WorkerName};
 use larder_types::{Condition, EtagList};
+use object_store::ObjectStoreExt;
 
 use crate::support::*;
 
@@ -365,6 +366,28 @@ async fn a_worker_that_restarts_goes_on_being_heard() {
     b.store.look().await.unwrap();
     until("b hears of it again", async || get(&b.store, "l").await.is_ok()).await;
     assert_eq!(get(&b.store, "k").await.unwrap(), content(1, 1000));
+}
+
+#[tokio::test]
+async fn what_a_worker_tells_of_itself_stands_whatever_comes_late() {
+    let (backend, [a, b]) = workers::<2>(answering).await;
+    let earlier = backend.bytes("announced/a").await;
+    let Worker { dir, store } = a;
+    store.close();
+    drop(store);
+    let store = try_open(answering(dir.path(), "a"), &backend).await.unwrap();
+    let told = backend.bytes("announced/a").await;
+    assert_ne!(told, earlier, "another port");
+    backend.inner.put(&"announced/a".into(), earlier.into()).await.unwrap();
+    b.store.look().await.unwrap();
+    store.look().await.unwrap();
+    assert_eq!(backend.bytes("announced/a").await, told);
+    backend.inner.delete(&"announced/a".into()).await.unwrap();
+    store.look().await.unwrap();
+    assert_eq!(backend.bytes("announced/a").await, told);
+    b.store.look().await.unwrap();
+    put(&store, "k", content(1, 1000)).await.unwrap();
+    until("it is heard of", async || get(&b.store, "k").await.is_ok()).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use futures::FutureExt;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use larder_objects::{ListItem, ListRequest, ObjectError, Objects, UploadOptions};
+use larder_objects::{
+    CompleteOptions, ListItem, ListRequest, NamedPart, ObjectError, Objects, UploadOptions,
+};
 use larder_pack::{HandedBody, Packer};
 use larder_types::UploadId;
 
@@ -102,6 +104,31 @@ async fn uploads_of_all_workers_are_listed_once_page_by_page() {
         }
         assert_eq!(found, begun);
     }
+}
+
+#[tokio::test]
+async fn an_upload_ends_with_its_bucket_whoever_removed_that() {
+    let (_backend, all) = workers::<2>(shared).await;
+    let [a, b] = &all;
+    let (first, k) = (bucket("first"), key("k"));
+    let upload = begin(&b.store).await;
+    let part = |seed| Sent::whole(content(seed, 1000));
+    let sent = b.store.put_part(&first, &k, upload, 1, part(1)).await.unwrap();
+    a.store.delete_bucket(&first).await.unwrap();
+    everybody_uploads(&all).await;
+    let refused = b.store.put_part(&first, &k, upload, 2, part(2)).await;
+    assert_eq!(refused.unwrap_err(), ObjectError::NoSuchBucket);
+    let named = NamedPart { number: 1, etag: sent.etag.text(), checksum: None };
+    let options = CompleteOptions { parts: vec![named], ..CompleteOptions::default() };
+    let refused = b.store.complete_upload(&first, &k, upload, options).await;
+    assert_eq!(refused.unwrap_err(), ObjectError::NoSuchBucket);
+    let refused = b.store.list_parts(&first, &k, upload, 0, 10).await;
+    assert_eq!(refused.unwrap_err(), ObjectError::NoSuchBucket);
+    everybody_uploads(&all).await;
+    for worker in &all {
+        assert!(worker.store.bucket(&first).is_err(), "it did not come back");
+    }
+    b.store.abort_upload(&first, &k, upload).await.unwrap();
 }
 
 #[tokio::test]
