@@ -242,7 +242,7 @@ fn what_only_an_answered_call_can_have_made_is_not_looked_for_among_the_others()
     made.learn(&[5]);
     made.learn(&[6, 7]);
     let mut calls = vec![(Delete(If::Always), 1, NEVER, Unknown)];
-    calls.extend((1..=40u64).map(|n| (record(n << 20 | n * 1_637), n + 1, NEVER, Unknown)));
+    calls.extend((1..=40u64).map(|n| (record((n << 20) | (n * 1_637)), n + 1, NEVER, Unknown)));
     calls.extend([
         (Get, 50, 90, shows(5)),
         (put(5), 51, 60, Done),
