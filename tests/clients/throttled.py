@@ -248,6 +248,7 @@ def plot(direct, packed, path):
         out.append(f'<rect x="{x}" y="{height - 18}" width="12" height="4" fill="{colour}"/>')
         out.append(f'<text x="{x + 18}" y="{height - 12}">{name}</text>')
     out.append("</svg>\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(out))
 
 
