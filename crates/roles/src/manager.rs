@@ -294,26 +294,22 @@ impl Manager {
         Ok(())
     }
 
-    /// Draws another LV for a PG from the pool; `None` if the disk has no PV left.
+    /// Draws another LV for each of some PGs from the pool, in their order, by one change of the map: those
+    /// that there are. The last get none if the disk has no PV left.
     ///
     /// # Errors
     /// [`ManagerError::Disk`].
-    pub fn draw_lv(&self, pg: PgId) -> Result<Option<LvRecord>, ManagerError> {
-        let mut drawn = None;
+    pub fn draw_lvs(&self, pgs: &[PgId]) -> Result<Vec<LvRecord>, ManagerError> {
+        let mut drawn = Vec::new();
         self.change(|map| {
             let next = map.lvs.len() as u32;
-            if next >= map.pv_count_max {
-                return Ok(());
+            for (&pg, number) in pgs.iter().zip(next..map.pv_count_max) {
+                let server = map.pgs[pg.0 as usize].members[0];
+                let place = ReplicaPlace { server, disk: DiskId(0), pv: PvId(number) };
+                let (lv, blocks) = (LvId(number), map.lv_blocks);
+                drawn.push(LvRecord { lv, pg, blocks, replicas: vec![place] });
             }
-            let server = map.pgs[pg.0 as usize].members[0];
-            let record = LvRecord {
-                lv: LvId(next),
-                pg,
-                blocks: map.lv_blocks,
-                replicas: vec![ReplicaPlace { server, disk: DiskId(0), pv: PvId(next) }],
-            };
-            map.lvs.push(record.clone());
-            drawn = Some(record);
+            map.lvs.extend_from_slice(&drawn);
             Ok(())
         })?;
         Ok(drawn)

@@ -4,9 +4,10 @@
 //!  commands ─▶ judged and queued, in order ─▶ pwritev per run ─▶ dirty headers ─▶ sync ─▶ completions
 //! ```
 //!
-//! A `Verify` and the giving of a PV cut a group in two, each part with its own sync: the one has to read
-//! what came before it from the device, of the other the first header must be durable before its twin is
-//! written. The completions of a part are right as soon as its sync returned.
+//! A `Verify` cuts a group in two, each part with its own sync: it has to read what came before it from the
+//! device. So does the giving of a PV that has an owner, or to an LV that has another. The completions of a part
+//! are right as soon as its sync returned. PVs that are given for the first time share a sync between the first and
+//! the second slots of their headers, however many they are.
 
 use larder_env::DiskError;
 use larder_types::{GrantKey, LvId};
@@ -113,6 +114,11 @@ impl Volume {
     pub(crate) fn commit(&mut self, part: &mut Part<'_, '_>) -> Result<(), DiskError> {
         // The completions of those whom a full disk concerns are in the part already.
         self.write_run(part)?;
+        if std::mem::take(&mut self.twins_wait) {
+            // A header's first slot is durable before the second is touched, so that a crash in between can
+            // be told from the loss of a header that was answered for.
+            self.sync()?;
+        }
         let mut dirty = std::mem::take(&mut self.dirty);
         for lv in dirty.drain(..) {
             let pv = self.pvs.get_mut(&lv).expect("a dirty PV is there");
@@ -121,12 +127,17 @@ impl Volume {
             self.unsynced = true;
         }
         self.dirty = dirty;
+        self.sync()?;
+        part.first = part.done.len();
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), DiskError> {
         if self.unsynced && !self.planted.acks_before_sync() {
             self.file.sync()?;
             self.counters.syncs += 1;
             self.unsynced = false;
         }
-        part.first = part.done.len();
         Ok(())
     }
 }

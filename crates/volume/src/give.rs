@@ -62,8 +62,11 @@ impl Volume {
         map: MapVersion,
         part: &mut Part<'_, '_>,
     ) -> Result<(), DiskError> {
-        // Headers are written by their LVs' names: those that wait belong to the owners until now.
-        self.commit(part)?;
+        let is_first = self.owners[id.0 as usize] == Owner::Nobody && !self.pvs.contains_key(&lv);
+        if !is_first {
+            // Headers are written by their LVs' names: those that wait belong to the owners until now.
+            self.commit(part)?;
+        }
         self.let_go(lv, map)?;
         let remains = match self.owners[id.0 as usize] {
             Owner::Nobody | Owner::Damaged => Remains::default(),
@@ -73,10 +76,11 @@ impl Volume {
         let mut pv = Pv::new(id, (lv, replica), map, self.superblock.pv_offset(id));
         pv.succeed(remains);
         pv.forget_up_to(self.let_go.get(&lv).copied());
-        // The first slot is durable before the second is touched, so that a crash in between can be
-        // told from the loss of a header that was answered for.
         self.write_header_of(&mut pv)?;
-        self.commit(part)?;
+        self.twins_wait = true;
+        if !is_first {
+            self.commit(part)?;
+        }
         (pv.is_alone, pv.dirty) = (true, true);
         self.dirty.push(lv);
         self.owners[id.0 as usize] = Owner::Lv(lv);

@@ -32,6 +32,8 @@ pub struct Volume {
     pub(crate) dirty: Vec<LvId>,
     /// Whether anything was written since the last sync.
     pub(crate) unsynced: bool,
+    /// Whether there are dirty PVs of whose header the first slot is not durable yet.
+    pub(crate) twins_wait: bool,
     /// The failure after which this disk is out.
     pub(crate) broken: Option<DiskError>,
     pub(crate) counters: Counters,
@@ -118,6 +120,7 @@ impl Volume {
             let_go: BTreeMap::new(),
             dirty: Vec::new(),
             unsynced: false,
+            twins_wait: false,
             broken: None,
             counters: Counters::default(),
             growth_bytes: u64::MAX,

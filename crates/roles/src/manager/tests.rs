@@ -128,7 +128,22 @@ fn a_deletion_does_not_outlive_its_server() {
 #[test]
 fn the_pool_ends() {
     let (manager, _) = manager();
-    let drawn: Vec<_> = (0..3).map(|_| manager.draw_lv(PgId(1)).unwrap()).collect();
-    assert!(drawn[0].is_some() && drawn[1].is_some());
-    assert_eq!(drawn[2], None);
+    assert_eq!(manager.draw_lvs(&[PgId(1)]).unwrap().len(), 1);
+    let before = manager.map().map.version;
+    let drawn = manager.draw_lvs(&[PgId(1), PgId(0)]).unwrap();
+    assert_eq!(drawn.len(), 1, "one was left");
+    assert_eq!(drawn[0].pg, PgId(1));
+    assert_eq!(manager.draw_lvs(&[PgId(0)]).unwrap(), []);
+    assert_eq!(manager.map().map.version, before + 1, "nothing was drawn by the last");
+}
+
+#[test]
+fn lvs_for_many_groups_are_drawn_by_one_change() {
+    let (manager, _) = manager();
+    let before = manager.map().map.version;
+    let drawn = manager.draw_lvs(&[PgId(1), PgId(0)]).unwrap();
+    let given: Vec<_> = drawn.iter().map(|record| (record.lv, record.pg)).collect();
+    assert_eq!(given, [(LvId(0), PgId(1)), (LvId(1), PgId(0))]);
+    let map = manager.map();
+    assert_eq!((map.map.version, &map.map.lvs), (before + 1, &drawn));
 }

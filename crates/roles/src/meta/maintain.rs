@@ -102,7 +102,7 @@ impl Meta {
             self.need_lv.wait_until(due);
             self.need_lv.take_now(&mut wanting);
             if let Neighbours::Here(here) = &self.neighbours {
-                wanting.drain(..).for_each(|pg| self.draw_lv(here, pg));
+                self.draw_lvs(here, &mut wanting);
             }
             if Instant::now() < due {
                 due -= Duration::from_millis(TICK_MS);
@@ -134,21 +134,31 @@ impl Meta {
         }
     }
 
-    /// Gives a PG another LV: in the map first, then on the disk, then to the PG.
-    fn draw_lv(&self, here: &Here, pg: PgId) {
-        let drawn = if here.data.lacks_room() { Ok(None) } else { here.manager.draw_lv(pg) };
-        let event = match drawn {
-            Ok(Some(record)) => {
-                here.data.create(&record);
-                Event::Lv(record.info(here.data.boot()))
-            }
-            Ok(None) => Event::PoolEmpty,
-            Err(error) => {
-                tracing::error!(%pg, %error, "no LV can be drawn");
-                Event::PoolEmpty
-            }
+    /// Gives each PG another LV: in the map first, then on the disk, then to the PG. A new store is asked for one by
+    /// all of its PGs at once: the map is written once for them.
+    fn draw_lvs(&self, here: &Here, wanting: &mut Vec<PgId>) {
+        if wanting.is_empty() {
+            return;
+        }
+        let drawn = match here.data.lacks_room() {
+            true => Ok(Vec::new()),
+            false => here.manager.draw_lvs(wanting),
         };
-        self.step(&mut self.lock(pg), event);
+        let drawn = drawn.unwrap_or_else(|error| {
+            tracing::error!(%error, pgs = wanting.len(), "no LV can be drawn");
+            Vec::new()
+        });
+        let mut drawn = drawn.into_iter();
+        for pg in wanting.drain(..) {
+            let event = match drawn.next() {
+                Some(record) => {
+                    here.data.create(&record);
+                    Event::Lv(record.info(here.data.boot()))
+                }
+                None => Event::PoolEmpty,
+            };
+            self.step(&mut self.lock(pg), event);
+        }
     }
 
     /// The flush thread: makes the index durable, frees the log behind it, compacts.

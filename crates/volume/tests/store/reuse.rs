@@ -245,3 +245,47 @@ fn a_creation_whose_second_header_was_lost_is_answered_with_both() {
         }
     }
 }
+
+/// The first PVs of several LVs, and a write into one of them, in one group.
+fn first_gives() -> Vec<Action> {
+    let mut group: Vec<Action> = (1..4).map(|pv| create(pv, LvId(50 + pv))).collect();
+    let (lv, floor) = (LvId(51), key(1, 0));
+    group.push(Action::Open { lv, view: floor.view, floor, boot: BootId(1) });
+    group.push(write(&Chunk { lv, ..chunk_at(grant(1, 1), 0, 5000) }));
+    group
+}
+
+#[test]
+fn first_gives_share_their_syncs() {
+    let (_disk, mut volume) = opened(1);
+    let before = volume.counters();
+    let answers = all(&mut volume, first_gives());
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let after = volume.counters();
+    assert_eq!(after.syncs - before.syncs, 2, "one for the first slots, one for all else");
+    assert_eq!(after.headers_written - before.headers_written, 6);
+}
+
+#[test]
+fn a_loss_of_power_among_first_gives_damages_none() {
+    for seed in 0..20 {
+        for operation in 1.. {
+            let (mut disk, mut volume) = opened(seed);
+            disk.power_off_after(operation);
+            let answers = all(&mut volume, first_gives());
+            let (is_up, answered) = (disk.is_up(), answers.iter().all(Result::is_ok));
+            drop(volume);
+            let volume = restart(&mut disk, 2);
+            assert_eq!(volume.damaged_pvs().count(), 0, "seed {seed}, operation {operation}");
+            if answered {
+                let given = (1..4).map(|pv| (LvId(50 + pv), PvId(pv)));
+                let expected: Vec<_> = std::iter::once((LV, PvId(0))).chain(given).collect();
+                assert_eq!(owners(&volume), expected);
+            }
+            drop(volume);
+            if is_up {
+                break;
+            }
+        }
+    }
+}
