@@ -34,7 +34,8 @@ pub struct Shown {
 
 impl Shown {
     /// What a put makes.
-    pub(crate) fn put(value: u64) -> Self {
+    #[must_use]
+    pub fn put(value: u64) -> Self {
         Self { value: digest_of(&etag_of(value)), tags: 0, size: len_of(value) }
     }
 

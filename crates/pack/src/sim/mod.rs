@@ -5,13 +5,15 @@
 //! housekeeper goes on until its next request, a client asks, a request of long ago takes effect, the process is
 //! killed, the machine loses power, the index or the whole directory is lost. What every client was told is
 //! [kept](model) and compared at every start; so is the index with itself, and in the end what is rebuilt from a
-//! backup with what is rebuilt from footers alone.
+//! backup with what is rebuilt from footers alone. What clients see meanwhile goes to the history checker of the
+//! store's own simulator ([calls]).
 //!
 //! `several/` has three workers over one bucket, their clocks apart: what each shows never goes back, and in the end all
 //! show what was put last.
 //!
 //! Not here: listeners, reads that are under way while something is removed, uploads of blobs in parts.
 
+mod calls;
 mod check;
 mod model;
 mod process;

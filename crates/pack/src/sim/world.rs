@@ -8,10 +8,12 @@ use bytes::Bytes;
 use larder_env::{SeededRng, SimDisk};
 use larder_kv::SimKv;
 use larder_objects::{CompleteOptions, NamedPart, UploadOptions};
+use larder_sim::history::CallId;
 use larder_types::limits::SUM_BYTES;
 use larder_types::{Attributes, BucketName, Condition, ETag, ObjectKey, OpSeq, UploadId};
 use tokio::sync::oneshot;
 
+use super::calls::{Calls, key_of};
 use super::check::{check_counts, found, places};
 use super::model::{Effect, History, Open, State};
 use super::process::{Process, Rows, sizes};
@@ -32,10 +34,14 @@ const KEYS: u64 = 7;
 /// Bytes of the largest value.
 const VALUE_BYTES_MAX: u64 = 700;
 
+/// Steps from one look at everything to the next.
+const STEPS_TO_LOOK: u64 = 16;
+
 /// A wish that was not answered yet, and what it does.
 struct Pending {
     answer: oneshot::Receiver<Answer>,
     effect: Effect,
+    call: Option<CallId>,
 }
 
 /// Everything there is.
@@ -47,6 +53,8 @@ pub(super) struct World {
     process: Option<Process>,
     worker: WorkerId,
     history: History,
+    /// Since the directory was new.
+    calls: Calls,
     pending: Vec<Pending>,
     /// Of a process that ended: whether they were taken is not known.
     in_doubt: Vec<Effect>,
@@ -93,6 +101,7 @@ impl World {
             rows,
             process: None,
             worker,
+            calls: Calls::of(&history.now, KEYS),
             history,
             pending,
             in_doubt,
@@ -113,8 +122,11 @@ impl World {
     }
 
     pub(super) async fn run(&mut self, steps: u64) {
-        for _ in 0..steps {
+        for step in 0..steps {
             self.step().await;
+            if step % STEPS_TO_LOOK == 0 {
+                self.look().await;
+            }
             // Longer than any pause between two tries.
             tokio::time::advance(Duration::from_secs(31)).await;
         }
@@ -161,7 +173,7 @@ impl World {
 
     /// A client wants something.
     async fn ask(&mut self) {
-        let key = format!("k{}", self.rng.below(KEYS));
+        let key = key_of(self.rng.below(KEYS));
         let (now, condition) = (&self.history.now, Condition::default());
         let uploads: Vec<_> =
             now.uploads.iter().map(|(upload, open)| (*upload, open.clone())).collect();
@@ -218,7 +230,7 @@ impl World {
     }
 
     fn link(&mut self, to: &str) -> Option<(Wish, Effect)> {
-        let from = format!("k{}", self.rng.below(KEYS));
+        let from = key_of(self.rng.below(KEYS));
         let values = self.history.now.objects.get(&from)?.clone();
         let source = target(&from);
         let index = &self.process.as_ref()?.index;
@@ -259,7 +271,9 @@ impl World {
     fn push(&mut self, wish: Wish, effect: Option<Effect>) {
         let (reply, answer) = oneshot::channel();
         self.process().queue.push(Request::Change { wish: Box::new(wish), reply }).unwrap();
-        self.pending.extend(effect.map(|effect| Pending { answer, effect }));
+        let Some(effect) = effect else { return };
+        let call = self.calls.begin(&effect);
+        self.pending.push(Pending { answer, effect, call });
     }
 
     fn seal(&mut self) {
@@ -279,7 +293,7 @@ impl World {
 
     fn hear(&mut self) {
         let worker = self.worker;
-        let history = &mut self.history;
+        let (history, calls) = (&mut self.history, &mut self.calls);
         self.pending.retain_mut(|pending| match pending.answer.try_recv() {
             Ok(Ok((done, seq))) => {
                 if let (Effect::Begin { upload, .. }, Done::Upload(id)) =
@@ -288,9 +302,13 @@ impl World {
                     *upload = Some(id);
                 }
                 history.push(BlobId { worker, seq }, pending.effect.clone());
+                calls.end(pending.call, true);
                 false
             }
-            Ok(Err(_refused)) => false,
+            Ok(Err(_refused)) => {
+                calls.end(pending.call, false);
+                false
+            }
             Err(oneshot::error::TryRecvError::Empty) => true,
             // A process that cannot go on: what it was about to do is in doubt.
             Err(oneshot::error::TryRecvError::Closed) => true,
@@ -365,6 +383,8 @@ impl World {
         let last = ids.filter(|id| id.worker == old).map(|id| id.seq).max();
         self.history.cut_after(BlobId { worker: old, seq: last.unwrap_or(0) });
         self.rebuilds += 1;
+        self.calls.check();
+        self.calls = Calls::of(&self.history.now, KEYS);
         self.start().await;
     }
 
@@ -411,8 +431,17 @@ impl World {
     async fn compare(&mut self) {
         let found = self.found().await;
         assert_eq!(found, self.history.now, "worker {}", self.worker);
+        self.calls.saw(&found, KEYS);
         let process = self.process();
         check_counts(&process.index);
+    }
+
+    /// A client looks at everything, while others wait for answers.
+    async fn look(&mut self) {
+        self.store.set_calm(true);
+        let found = self.found().await;
+        self.store.set_calm(false);
+        self.calls.saw(&found, KEYS);
     }
 
     async fn found(&self) -> State {
@@ -458,6 +487,7 @@ impl World {
         }
         assert!(idle > 3, "housekeeping does not come to rest");
         self.compare().await;
+        self.calls.check();
         self.check_rest().await;
         self.rebuild("from the last backup").await;
         for name in self.store.names("backups").await.into_iter().rev() {
