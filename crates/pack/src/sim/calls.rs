@@ -1,6 +1,8 @@
 //! What clients asked and were answered, for the history checker of the store's own simulator: whether any order of the
 //! calls explains all that was shown. [`super::model`] says more, of one order that it knows; this one believes nobody.
 
+use std::collections::BTreeSet;
+
 use larder_sim::history::{Answered, Asked, CallId, History, If, Shown};
 
 use super::model::{Effect, State};
@@ -8,29 +10,46 @@ use super::model::{Effect, State};
 /// The calls of one directory's life.
 pub(super) struct Calls {
     history: History,
+    /// Keys and the values that were put there.
+    put: BTreeSet<(usize, u64)>,
+    /// Keys of which nothing more is told: the checker wants to know by a value which call put it, and a copy, or an
+    /// upload that is completed twice, has put one there again.
+    repeated: BTreeSet<usize>,
 }
 
 impl Calls {
     /// Of a store that shows this, and has so many keys.
     pub(super) fn of(state: &State, keys: u64) -> Self {
-        let mut calls = Self { history: History::new(keys as usize) };
+        let history = History::new(keys as usize);
+        let mut calls = Self { history, put: BTreeSet::new(), repeated: BTreeSet::new() };
         for (key, values) in &state.objects {
-            let put = calls.history.begin(number_of(key), Asked::Put(only(values), If::Always));
-            calls.history.end(put, Answered::Done);
+            let call = calls.begin_put(number_of(key), only(values));
+            calls.end(call, true);
         }
         calls
     }
 
     /// A change begins, if it is one of an object.
     pub(super) fn begin(&mut self, effect: &Effect) -> Option<CallId> {
-        let (key, asked) = match effect {
+        match effect {
             Effect::Set { key, values } | Effect::Complete { key, values, .. } => {
-                (key, Asked::Put(only(values), If::Always))
+                self.begin_put(number_of(key), only(values))
             }
-            Effect::Remove { key } => (key, Asked::Delete(If::Always)),
-            Effect::Begin { .. } | Effect::Part { .. } | Effect::Abort { .. } => return None,
-        };
-        Some(self.history.begin(number_of(key), asked))
+            Effect::Remove { key } => {
+                let key = number_of(key);
+                let is_told = !self.repeated.contains(&key);
+                is_told.then(|| self.history.begin(key, Asked::Delete(If::Always)))
+            }
+            Effect::Begin { .. } | Effect::Part { .. } | Effect::Abort { .. } => None,
+        }
+    }
+
+    fn begin_put(&mut self, key: usize, value: u64) -> Option<CallId> {
+        if !self.put.insert((key, value)) {
+            self.repeated.insert(key);
+        }
+        let is_told = !self.repeated.contains(&key);
+        is_told.then(|| self.history.begin(key, Asked::Put(value, If::Always)))
     }
 
     /// It was answered. One that never is may take effect at any time, or never.
@@ -43,7 +62,7 @@ impl Calls {
     /// Everything was looked at.
     pub(super) fn saw(&mut self, state: &State, keys: u64) {
         let begun = self.history.now();
-        for number in 0..keys {
+        for number in (0..keys).filter(|number| !self.repeated.contains(&(*number as usize))) {
             let values = state.objects.get(&key_of(number));
             let shown = values.map(|values| Shown::put(only(values)));
             self.history.saw(number as usize, begun, shown);
@@ -93,6 +112,16 @@ mod tests {
         let _unanswered = calls.begin(&set(3));
         calls.saw(&showing(2), 1);
         calls.saw(&showing(3), 1);
+        calls.check();
+    }
+
+    #[test]
+    fn of_a_key_that_gets_a_value_again_nothing_more_is_told() {
+        let mut calls = Calls::of(&showing(1), 1);
+        let second = calls.begin(&set(2));
+        calls.end(second, true);
+        assert!(calls.begin(&set(1)).is_none());
+        calls.saw(&showing(1), 1);
         calls.check();
     }
 
