@@ -92,7 +92,8 @@ impl Parts {
 pub(crate) struct Marks {
     pub(crate) applied: AtomicU64,
     pub(crate) flushed: AtomicU64,
-    /// The clock of the last change of this process.
+    /// The clock of the last change of this process that is shown. Whoever is answered finds that of its change, or a later
+    /// one: how others learn what to wait for.
     pub(crate) clock: AtomicU64,
 }
 
@@ -430,11 +431,11 @@ impl Committer {
             self.parts.spool.add(blob, bucket.as_ref(), &entry, first, file);
             let here = BlobId { worker: self.worker, seq: blob };
             self.parts.index.apply(here, &entry, Some(&self.at))?;
+            self.parts.marks.clock.store(entry.clock.0, Ordering::Relaxed);
             let _nobody_waits = reply.send(Ok((done, blob)));
         }
         self.parts.marks.applied.store(self.at.lsn, Ordering::Relaxed);
         self.parts.groups.store(self.groups.len(), Ordering::Relaxed);
-        self.parts.marks.clock.store(self.at.clock.0, Ordering::Relaxed);
         Ok(())
     }
 

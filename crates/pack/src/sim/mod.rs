@@ -13,6 +13,7 @@
 //!
 //! Not here: listeners, reads that are under way while something is removed, uploads of blobs in parts.
 
+mod answers;
 mod calls;
 mod check;
 mod model;

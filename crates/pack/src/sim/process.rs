@@ -94,7 +94,7 @@ pub(crate) struct Process {
     pub(crate) horizon: Horizon,
     pub(crate) backend: Backend,
     pub(crate) others: Option<Arc<Others>>,
-    marks: Arc<Marks>,
+    pub(crate) marks: Arc<Marks>,
     uploader: Pin<Box<dyn Future<Output = ()>>>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     turning: Option<Turning>,
