@@ -35,8 +35,8 @@ The result goes to stdout, everything else to stderr. Exit codes:
 
 /// Below the options of `compare`.
 const COMPARE_NOTES: &str = "\
-Peers are looked for in --peers, then in PATH: weed (SeaweedFS), minio (MinIO), garage (Garage). One that
-is not there is left out, and how to install it is said.
+Peers are looked for in --peers, then in PATH: weed (SeaweedFS), minio (MinIO), garage (Garage), rustfs
+(RustFS). One that is not there is left out, and how to install it is said.
 
 Works are named OPERATION-SIZE-CONNECTIONS, and OPERATION-SIZE-CONNECTIONS@RATE in an open loop, as in
 put-8KiB-20 and put-8KiB-64@1000. Further there are replay, which needs --trace, and list-million, which is

@@ -125,7 +125,11 @@ fn without_aws_chunked(encoding: String) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-fn http_date(date: &Timestamp) -> S3Result<String> {
+/// A date as a header has it.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn http_date(date: &Timestamp) -> S3Result<String> {
     let mut text = Vec::new();
     date.format(TimestampFormat::HttpDate, &mut text)
         .map_err(|_| error(S3ErrorCode::InvalidArgument, "Expires is not a date"))?;

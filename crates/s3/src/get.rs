@@ -14,7 +14,7 @@ use s3s::dto::{
 use s3s::stream::{ByteStream, RemainingLength};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, StdError};
 
-use crate::attributes::DEFAULT_CONTENT_TYPE;
+use crate::attributes::{DEFAULT_CONTENT_TYPE, http_date};
 use crate::checksums::{kind_name, show_checksum};
 use crate::conditions::{ReadConditions, Unmet};
 use crate::encryption::refuse_reading;
@@ -114,16 +114,38 @@ pub(crate) async fn head<O: Objects>(
     let mut input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let wanted = wanted!(input, &request.headers);
+    let replaced = replaced(&mut input)?;
     let found = find(face, &bucket, &key(input.key)?, &wanted).await?;
     let mut output = HeadObjectOutput::default();
     describe!(output, found);
-    let mut response = S3Response::new(output);
+    let mut response = S3Response::with_headers(output, replaced);
     let tags = found.opened.metax.attributes.tags.len();
     if tags > 0 {
         // The library has no field for it here.
         response.headers.insert("x-amz-tagging-count", HeaderValue::from(tags));
     }
     Ok(response)
+}
+
+/// What the request wants shown in place of what the object has. Of a Get the library sees to it.
+fn replaced(input: &mut HeadObjectInput) -> S3Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for (name, wanted) in [
+        (header::CACHE_CONTROL, input.response_cache_control.take()),
+        (header::CONTENT_DISPOSITION, input.response_content_disposition.take()),
+        (header::CONTENT_ENCODING, input.response_content_encoding.take()),
+        (header::CONTENT_LANGUAGE, input.response_content_language.take()),
+        (header::CONTENT_TYPE, input.response_content_type.take()),
+        (header::EXPIRES, input.response_expires.as_ref().map(http_date).transpose()?),
+    ] {
+        let Some(wanted) = wanted else { continue };
+        let value = HeaderValue::try_from(wanted).map_err(|_| {
+            let reason = format!("response-{name} is not what a header may have.");
+            error(S3ErrorCode::InvalidArgument, reason)
+        })?;
+        headers.insert(name, value);
+    }
+    Ok(headers)
 }
 
 /// When an object was made, as shown to clients.

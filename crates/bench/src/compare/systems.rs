@@ -85,6 +85,15 @@ pub(super) const GARAGE: Peer = Peer {
     ],
 };
 
+const RUSTFS: Peer = Peer {
+    program: "rustfs",
+    version: &["--version"],
+    install: "build rustfs of https://github.com/rustfs/rustfs at a tag, or take a release",
+    admission: &[],
+};
+
+const RUSTFS_ARGUMENTS: &[&str] = &["server", "--address", "127.0.0.1:{s3}", "{data}"];
+
 /// Garage's configuration; `$sync` says whether metadata and content are synced.
 macro_rules! garage_config {
     ($sync:literal) => {
@@ -108,7 +117,7 @@ pub(super) const LARDER: &str = "larder";
 pub(super) const FLOOR: &str = "floor";
 
 /// All of them, in the order of the tables.
-pub(super) static KINDS: [Kind; 8] = [
+pub(super) static KINDS: [Kind; 10] = [
     Kind {
         name: LARDER,
         setting: "default",
@@ -217,6 +226,31 @@ pub(super) static KINDS: [Kind; 8] = [
         arguments: &["-c", "{config}", "server"],
         environment: &[],
         config: garage_config!("true"),
+        script: "",
+        floor: false,
+    },
+    Kind {
+        name: "RustFS",
+        setting: "default",
+        durability: "content synced, metadata not (1.0.0-rc.2); nothing (1.0.0-beta.8 and before)",
+        peer: Some(&RUSTFS),
+        arguments: RUSTFS_ARGUMENTS,
+        environment: &[],
+        config: "",
+        script: "",
+        floor: false,
+    },
+    Kind {
+        name: "RustFS",
+        setting: "durable",
+        durability: "content, metadata and directory entries synced (1.0.0-beta.9 and later)",
+        peer: Some(&RUSTFS),
+        arguments: RUSTFS_ARGUMENTS,
+        environment: &[
+            ("RUSTFS_DURABILITY_MODE", "strict"),
+            ("RUSTFS_NEW_BUCKET_DURABILITY_MODE", "inherit"),
+        ],
+        config: "",
         script: "",
         floor: false,
     },
@@ -397,6 +431,10 @@ impl System {
             .env("MINIO_ROOT_PASSWORD", &keys.secret)
             .env("MINIO_BROWSER", "off")
             .env("MINIO_UPDATE", "off")
+            .env("RUSTFS_ACCESS_KEY", &keys.access)
+            .env("RUSTFS_SECRET_KEY", &keys.secret)
+            .env("RUSTFS_CONSOLE_ENABLE", "false")
+            .env("RUSTFS_REGION", "us-east-1")
             .envs(self.kind.environment.iter().copied());
         command
     }

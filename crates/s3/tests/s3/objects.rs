@@ -5,6 +5,38 @@ use std::sync::atomic::Ordering;
 use crate::client::{Server, Sign};
 
 #[tokio::test]
+async fn a_read_may_ask_for_other_headers_than_the_object_has() {
+    let server = Server::bucket().await;
+    server
+        .ask("PUT", "/bkt/k")
+        .header("cache-control", "no-store")
+        .body("hello")
+        .send()
+        .await
+        .expect(200);
+    let asked = "response-cache-control=private&response-content-disposition=inline\
+        &response-content-encoding=x&response-content-language=de&response-content-type=text%2Fx\
+        &response-expires=Wed%2C%2021%20Oct%202015%2007%3A28%3A00%20GMT";
+    for method in ["GET", "HEAD"] {
+        let shown = server.ask(method, &format!("/bkt/k?{asked}")).send().await.expect(200);
+        for (name, value) in [
+            ("cache-control", "private"),
+            ("content-disposition", "inline"),
+            ("content-encoding", "x"),
+            ("content-language", "de"),
+            ("content-type", "text/x"),
+            ("expires", "Wed, 21 Oct 2015 07:28:00 GMT"),
+            ("content-length", "5"),
+        ] {
+            assert_eq!(shown.header(name), value, "{method}: {name}");
+        }
+        let refused = server.ask(method, "/bkt/k?response-content-type=a%0Ab").send().await;
+        assert_eq!(refused.status, 400, "{method}");
+    }
+    assert_eq!(server.head("/bkt/k").await.header("cache-control"), "no-store", "as it was put");
+}
+
+#[tokio::test]
 async fn what_is_put_is_got_with_all_its_headers() {
     let server = Server::bucket().await;
     let headers = [
