@@ -26,12 +26,14 @@ READY_SECONDS = 60
 STOP_SECONDS = 15
 CHECK_SECONDS = 300
 COMMAND_SECONDS = 240
-# Below those of /proc/sys/net/ipv4/ip_local_port_range.
-SERVER_PORTS = 10_000, 32_000
+# Below those of /proc/sys/net/ipv4/ip_local_port_range. Runs beside each other are given ranges that do not meet.
+SERVER_PORTS = tuple(map(int, os.environ.get("LARDER_TEST_PORTS", "10000-32000").split("-")))
 
 
 def default_binary():
-    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "larder"
+    """The program of LARDER_TEST_BINARY; that of the release build if it is not set."""
+    built = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "larder"
+    return pathlib.Path(os.environ.get("LARDER_TEST_BINARY", built)).absolute()
 
 
 def free_port():

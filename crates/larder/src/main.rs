@@ -31,6 +31,7 @@ use larder_protocol::manager::state::ServerRole;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    end_at_panics();
     let program = Program::parse();
     match program.command {
         Command::Server(args) => server::run(&args),
@@ -50,4 +51,13 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench { command } => larder_bench::run(command),
     }
+}
+
+/// A broken invariant ends the process in every build, not only the thread or task that met it.
+fn end_at_panics() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }

@@ -7,6 +7,7 @@ mod layers;
 mod licences;
 mod metadata;
 mod rules;
+mod soak;
 mod tidy;
 mod tree;
 
@@ -69,7 +70,7 @@ impl Failure {
 type Run = fn(&[String]) -> Result<(), Failure>;
 
 /// Name, what it does, how.
-const TASKS: [(&str, &str, Run); 18] = [
+const TASKS: [(&str, &str, Run); 12] = [
     ("check", "formatting, clippy, layers, licences, tidy; writes nothing", check),
     ("fix", "formats, and applies what clippy can mend", fix),
     ("layers", "which crate may depend on which", |_| layers()),
@@ -77,20 +78,12 @@ const TASKS: [(&str, &str, Run); 18] = [
     ("tidy", "file lengths, names, module heads, unfinished work, whitespace", |_| tidy()),
     ("test", "all tests of the workspace; arguments go to cargo test", test),
     ("sim", "the simulator; --help tells what it takes", sim),
-    ("clients", "real S3 clients against a server of their own", |rest| blackbox("run.py", rest)),
-    ("crash", "kills the server under load: no acknowledged put lost", |rest| {
-        blackbox("crash.py", rest)
-    }),
-    ("powercut", "loses all unsynced writes under load; needs root", |rest| {
-        blackbox("powercut.py", rest)
-    }),
-    ("fulldisk", "fills a disk; needs root", |rest| blackbox("fulldisk.py", rest)),
-    ("corrupt", "plants corruptions, each to be found", |rest| blackbox("corrupt.py", rest)),
-    ("large", "a large object in bounded memory, a stop under load", |rest| {
-        blackbox("large.py", rest)
-    }),
-    ("overload", "twice the load that the server can take", |rest| blackbox("overload.py", rest)),
-    ("device", "a store on a block device; needs root", |rest| blackbox("device.py", rest)),
+    (
+        "blackbox",
+        "SCRIPT: one black-box test, arguments go to it; --list and --set of all of them",
+        blackbox,
+    ),
+    ("soak", "what CI runs in short, at length: hours; as root", |_| soak::run()),
     ("counts", "instructions of the hot structures; needs valgrind", |_| counts::print()),
     ("s3-tests", "--suite PATH: writes docs/s3-compatibility.md", conformance),
     ("ci", "all that CI does, clients included", |_| sh("bash", &[".ci/run"], &[])),
@@ -158,11 +151,17 @@ fn sim(rest: &[String]) -> Result<(), Failure> {
     sh(&cargo(), &["run", "--release", "--locked", "--package", "larder-sim", "--"], rest)
 }
 
-/// Runs one of the black-box tests with the clients they are made for.
-fn blackbox(script: &str, rest: &[String]) -> Result<(), Failure> {
+/// Runs one of the black-box tests, or all scenarios, with the clients they are made for.
+pub(crate) fn blackbox(rest: &[String]) -> Result<(), Failure> {
     sh(&cargo(), &["build", "--release", "--locked"], &[])?;
     sh("bash", &["tests/clients/install.sh"], &[])?;
-    sh("target/clients/bin/python", &[&format!("tests/clients/{script}")], rest)
+    match rest.split_first() {
+        Some((script, arguments)) if !script.starts_with('-') => {
+            let script = format!("tests/clients/{}.py", script.trim_end_matches(".py"));
+            sh("target/clients/bin/python", &[&script], arguments)
+        }
+        _ => sh("python3", &["tests/clients/scenarios.py"], rest),
+    }
 }
 
 fn conformance(rest: &[String]) -> Result<(), Failure> {

@@ -1,0 +1,34 @@
+//! What CI runs in short, at length: hours, by hand.
+
+use crate::{Failure, blackbox, cargo, counts, sh};
+
+/// Arguments of cargo, a line each.
+const LINES: [&str; 10] = [
+    "run --release --locked --quiet -p larder-sim -- --seeds 20000",
+    "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
+    "run --release --locked --quiet -p larder-model -- log --views 5 --ops 2 --restarts 0 --damages 0 --patient --pairs",
+    "run --release --locked --quiet -p larder-model -- put --replicas 2 --policy 2 --attempts 2 --restarts 2 --losses 1 --views 2",
+    "run --release --locked --quiet -p larder-model -- put --replicas 3 --policy 2 --attempts 1 --restarts 2 --losses 1 --views 2",
+    "run --release --locked --quiet -p larder-model -- space --replicas 2",
+    "run --release --locked --quiet -p larder-model -- space --replicas 1 --views 3 --restarts 2 --repairs 1",
+    "test --release --locked --quiet -p larder-sim --features planted-bugs --test planted",
+    "test --release --locked --quiet -p larder-pack --lib sim::",
+    "test --locked --quiet -p larder-env -p larder-net -p larder-protocol -p larder-roles -p larder \
+     --features larder/ablation --lib --bins ablation",
+];
+
+/// Seeds of the simulation of packing.
+const PACK_SEEDS: &str = "LARDER_PACK_SEEDS=2000";
+
+/// Runs all parts, also after one that failed; the first failure is what is told.
+pub(crate) fn run() -> Result<(), Failure> {
+    let parts = LINES.map(|line| {
+        println!("\n== cargo {line}");
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let cargo = cargo();
+        sh("env", &[&[PACK_SEEDS, &cargo], &arguments[..]].concat(), &[])
+    });
+    let counts = counts::print();
+    let scenarios = blackbox(&["--set".to_owned(), "soak".to_owned()]);
+    parts.into_iter().chain([counts, scenarios]).collect()
+}
