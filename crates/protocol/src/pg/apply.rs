@@ -314,7 +314,12 @@ impl Batch<'_> {
                 let Body::Chunk(chunk) = body else {
                     return Err(IndexError(format!("op {put_op:?}: a stream's chunk has no data")));
                 };
-                self.changes.put(rows::chunk(put.bucket, *stream, *number), encode(&chunk));
+                let row = rows::chunk(put.bucket, *stream, *number);
+                if let Some(old) = self.changes.get(self.index, &row)? {
+                    // Both puts were of the same bytes: the row names one, and the other's blocks are freed.
+                    self.free_chunk(&decode("chunk row", &old)?, now);
+                }
+                self.changes.put(row, encode(&chunk));
                 self.changes.put(rows::open_stream(put.bucket, *stream), encode(&chunk.grant.pg));
                 Ok(())
             }
