@@ -21,7 +21,7 @@ use super::slots::Slot;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
 use crate::ledger::{Blocks, Change};
-use crate::limits::APPLY_OPS_MAX;
+use crate::limits::{APPLY_BYTES_MAX, APPLY_OPS_MAX};
 use crate::message::{Call, Effect, LogEntry, Outbox};
 
 /// A batch of ops on its way into the index.
@@ -52,10 +52,13 @@ impl Pg {
         let moves = MoveCounts::default();
         let mut batch = Batch { index, changes, blocks, keeps_ledger, moves };
         let mut closed = Vec::new();
-        for at in 0..count {
-            let entry = self.tail[at].entry.clone();
+        let mut taken = 0;
+        while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
+            let entry = self.tail[taken].entry.clone();
             self.apply_op(&entry, &mut batch, &mut closed)?;
+            taken += 1;
         }
+        let count = taken;
         let digest = self.digest_within(count);
         let last = self.tail[count - 1].entry.id;
         batch.changes.set_position(rows::applied(self.id), encode(&last));

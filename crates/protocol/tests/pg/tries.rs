@@ -1,9 +1,13 @@
 //! Puts that are tried more than once: one of the tries counts, and what the others took is freed.
 
-use larder_protocol::Call;
-use larder_types::{Condition, Grant, SessionId, StreamId, Target};
+use larder_protocol::limits::APPLY_BYTES_MAX;
+use larder_protocol::{Call, Changes, Index};
+use larder_types::codec::encode;
+use larder_types::{
+    Chunk, Condition, Extent, Grant, Holders, OpId, OpSeq, SessionId, StreamId, Target, View, rows,
+};
 
-use crate::support::{BUCKET, Member, data, put};
+use crate::support::{BUCKET, LV, Member, PG, data, put};
 
 const STREAM: StreamId = StreamId { session: SessionId(1), number: 9 };
 
@@ -32,4 +36,45 @@ fn the_blocks_of_a_chunk_that_another_try_replaces_are_freed() {
     member.call(Call::DropStream { bucket: BUCKET, stream });
     member.settle();
     assert_eq!(member.pg.gauges().space.waiting, 6, "each is freed once");
+}
+
+#[test]
+fn ops_that_change_many_rows_share_no_batch() {
+    let mut member = Member::alone(1);
+    let chunk = Chunk {
+        grant: Grant { pg: PG, op: OpId { view: View(1), seq: OpSeq(1) }, attempt: 0 },
+        seed: 1,
+        lv: LV,
+        extents: Vec::<Extent>::new(),
+        len: 1,
+        sums: Vec::new(),
+        holders: Holders::default(),
+    };
+    let stream = |number| StreamId { session: SessionId(1), number };
+    let row_bytes = rows::chunk(BUCKET, stream(0), 0).len();
+    let chunks = (APPLY_BYTES_MAX / row_bytes * 2 / 3) as u32;
+    let mut changes = Changes::default();
+    for of in 0..3 {
+        changes.put(rows::open_stream(BUCKET, stream(of)), encode(&PG));
+        for number in 0..chunks {
+            changes.put(rows::chunk(BUCKET, stream(of), number), encode(&chunk));
+        }
+    }
+    member.table.write(changes).unwrap();
+    for of in 0..3 {
+        member.call(Call::DropStream { bucket: BUCKET, stream: stream(of) });
+    }
+    member.sync();
+    let now_ms = member.now_ms;
+    let mut batches = Vec::new();
+    loop {
+        let applied = member.pg.apply(now_ms, &member.table, &mut member.effects);
+        if applied == 0 {
+            break;
+        }
+        batches.push(applied);
+    }
+    assert_eq!(batches, [2, 1], "the second op fills the batch");
+    let left = member.table.get(&rows::chunk(BUCKET, stream(2), chunks - 1)).unwrap();
+    assert_eq!(left, None);
 }
