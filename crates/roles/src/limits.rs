@@ -191,6 +191,8 @@ pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS;
 /// Times that a put is begun because its data did not come to lie on every replica: with their pauses longer than
 /// it takes to find a data server down and to have other volumes.
 pub const LOST_TRIES_MAX: u32 = 14;
+/// Times that a primary is told that a put is taken back before it is told so as an earlier release understands.
+pub const WITHDRAWALS_MAX: u32 = 3;
 /// Milliseconds for which a proxy waits for a replica's write.
 pub const WRITE_PATIENCE_MS: u64 = 10_000;
 /// Milliseconds for which it waits for a replica's bytes before it asks another.

@@ -1,10 +1,11 @@
 //! Puts that are tried more than once: one of the tries counts, and what the others took is freed.
 
 use larder_protocol::limits::APPLY_BYTES_MAX;
-use larder_protocol::{Call, Changes, Index};
+use larder_protocol::{Answer, Call, Changes, DataAnswer, Index, Refusal};
 use larder_types::codec::encode;
 use larder_types::{
-    Chunk, Condition, Extent, Grant, Holders, OpId, OpSeq, SessionId, StreamId, Target, View, rows,
+    Chunk, Condition, Extent, Grant, Holders, OpId, OpSeq, Request, SessionId, StreamId, Target,
+    View, rows,
 };
 
 use crate::support::{BUCKET, LV, Member, PG, data, put};
@@ -19,6 +20,21 @@ fn put_chunk(member: &mut Member, number: u32, blocks: u32) -> Grant {
     }
     let token = member.call(call);
     member.granted(token)
+}
+
+/// A put whose METAX is durable, and how it was asked for.
+fn begun(member: &mut Member) -> (Request, Grant) {
+    let request = member.request();
+    let token = member.call(put(request, "k", data(2), Condition::default()));
+    let grant = member.granted(token);
+    member.settle();
+    member.effects.clear();
+    (request, grant)
+}
+
+fn repeated(member: &mut Member, request: Request) -> Vec<Answer> {
+    let token = member.call(put(request, "k", data(2), Condition::default()));
+    member.answers(token)
 }
 
 #[test]
@@ -36,6 +52,62 @@ fn the_blocks_of_a_chunk_that_another_try_replaces_are_freed() {
     member.call(Call::DropStream { bucket: BUCKET, stream });
     member.settle();
     assert_eq!(member.pg.gauges().space.waiting, 6, "each is freed once");
+}
+
+#[test]
+fn a_put_that_is_taken_back_is_revoked_whatever_its_replicas_have() {
+    let mut member = Member::alone(2);
+    let (request, grant) = begun(&mut member);
+    member.call(Call::Withdraw { op: grant.op, disk_full: false });
+    assert_eq!(member.requests(), [], "no replica is asked, none remembers a void");
+    let answers = repeated(&mut member, request);
+    assert!(
+        !answers.contains(&Answer::Refused(Refusal::Revoked)),
+        "the outcome is not durable, and may be lost: {answers:?}"
+    );
+    member.settle();
+    assert_eq!(repeated(&mut member, request), [Answer::Refused(Refusal::Revoked)]);
+    assert_eq!((member.row("k"), member.pg.gauges().open_puts), (None, 0));
+    assert_eq!(member.pg.gauges().space.waiting, 2, "its blocks are freed");
+}
+
+#[test]
+fn a_put_that_was_rolled_forward_is_not_taken_back() {
+    let mut member = Member::alone(1);
+    let (request, grant) = begun(&mut member);
+    member.call(Call::Abandon { op: grant.op, disk_full: false });
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(0, DataAnswer::Verified(grant));
+    member.call(Call::Withdraw { op: grant.op, disk_full: false });
+    member.settle();
+    assert!(
+        matches!(repeated(&mut member, request)[..], [Answer::Done { op, .. }] if op == grant.op)
+    );
+    assert!(member.row("k").is_some());
+}
+
+#[test]
+fn what_is_taken_back_is_not_committed_by_a_word_that_comes_late() {
+    let mut member = Member::alone(1);
+    let (_, grant) = begun(&mut member);
+    member.call(Call::Withdraw { op: grant.op, disk_full: false });
+    member.commit(grant, 1);
+    member.settle();
+    assert_eq!(member.row("k"), None);
+    assert_eq!(member.pg.gauges().space.waiting, 2);
+}
+
+#[test]
+fn an_answer_about_copies_of_a_put_that_was_taken_back_changes_nothing() {
+    let mut member = Member::alone(1);
+    let (request, grant) = begun(&mut member);
+    member.call(Call::Abandon { op: grant.op, disk_full: false });
+    member.answer(0, DataAnswer::Voided(grant));
+    member.call(Call::Withdraw { op: grant.op, disk_full: false });
+    member.answer(0, DataAnswer::Verified(grant));
+    member.settle();
+    assert_eq!(repeated(&mut member, request), [Answer::Refused(Refusal::Revoked)]);
+    assert_eq!(member.row("k"), None);
 }
 
 #[test]

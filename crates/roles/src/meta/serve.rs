@@ -99,8 +99,8 @@ impl Meta {
         let Some(mut member) = self.member_in(pg, view) else {
             return refuse(responder, Refusal::NotPrimary);
         };
-        if matches!(call, Call::Commit { .. } | Call::Abandon { .. }) {
-            // Neither has an answer: the caller hears so.
+        if matches!(call, Call::Commit { .. } | Call::Abandon { .. } | Call::Withdraw { .. }) {
+            // None of them has an answer: the caller hears so.
             return self.step(&mut member, Event::Call { token: NOBODY, call });
         }
         self.ask_machine(&mut member, Wants::Answer(responder), call);
@@ -122,7 +122,11 @@ impl Meta {
         };
         let becomes_op = !matches!(
             call,
-            Call::Commit { .. } | Call::Abandon { .. } | Call::Read { .. } | Call::Barrier
+            Call::Commit { .. }
+                | Call::Abandon { .. }
+                | Call::Withdraw { .. }
+                | Call::Read { .. }
+                | Call::Barrier
         );
         if adds_data && self.log_is_full() {
             return Some(Refusal::Full);
