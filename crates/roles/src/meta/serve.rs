@@ -252,7 +252,26 @@ impl Meta {
             Some(cluster) if member.pg.begins_snapshot(from, &message) => {
                 self.hold_report(cluster, pg, from, message);
             }
-            _ => self.step(&mut member, Event::Peer { from, message }),
+            _ => {
+                if let Some(message) = self.bounded(&member, message) {
+                    self.step(&mut member, Event::Peer { from, message });
+                }
+            }
+        }
+    }
+
+    /// What is taken of a message while the log is behind: no ops. Their sender repeats them until they are
+    /// acknowledged, and waits with more.
+    fn bounded(&self, member: &Member, message: PeerMessage) -> Option<PeerMessage> {
+        match message {
+            PeerMessage::Append { view, prev, entries, commit }
+                if !entries.is_empty() && self.log_is_busy() =>
+            {
+                // Without what it follows, it would only be asked for.
+                let follows = prev.seq <= member.pg.last().seq;
+                follows.then(|| PeerMessage::Append { view, prev, entries: Vec::new(), commit })
+            }
+            message => Some(message),
         }
     }
 
