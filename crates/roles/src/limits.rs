@@ -208,6 +208,8 @@ pub const HEDGED_PART: u32 = 20;
 pub const HEDGES_SAVED_MAX: u32 = 16;
 /// Times that all replicas are asked for bytes, as long as some do not answer.
 pub const READ_ROUNDS_MAX: u32 = 3;
+/// How long a reader whose every replica has other bytes waits for a newer map, by which others may have them.
+pub const MAP_LATE_MAX: Duration = Duration::from_millis(50);
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
 pub const DOWN_FAILURES: u32 = 3;
 /// Milliseconds for which one that is down is not asked.

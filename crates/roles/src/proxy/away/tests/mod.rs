@@ -354,6 +354,27 @@ async fn a_damaged_copy_is_never_given_out() {
 }
 
 #[tokio::test]
+async fn bytes_that_are_damaged_by_an_older_map_are_read_again_by_a_newer_one() {
+    let cluster = Cluster::begin().await;
+    let bytes = content(50_000, 9);
+    cluster.put("moved", &bytes).await.unwrap();
+    (0..2).for_each(|disk| cluster.fail(disk, Fault::Corrupt));
+    cluster.world.managers.change_primary(PgId((cluster.pg("moved").0 + 1) % PGS));
+    let mismatches = &cluster.proxy.counters().mismatches;
+    let (read, ()) = tokio::join!(cluster.read("moved", 0..50_000), async {
+        soon(async {
+            while mismatches.load(Ordering::Relaxed) < 2 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        cluster.fail(0, Fault::None);
+        cluster.world.managers.publish();
+    });
+    assert!(read.is_ok_and(|read| read[..] == bytes[..]), "the map was older than the replicas");
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_answer_is_left_alone() {
     let cluster = Cluster::begin().await;
     let bytes = content(10_000, 6);
