@@ -19,7 +19,8 @@
 //! | `Resolve` | `protocol/pg/resolve.rs`, `begin_resolution` |
 //! | `Fence` | `DataRequest::Void`; `volume/pv.rs`, `void`; an `Open` of a later view does the same |
 //! | `Verify` | `volume/verify.rs`; `volume/pv.rs`, `never_wrote` |
-//! | `RollForward`, `Revoke` | `protocol/pg/resolve.rs`, `decide` |
+//! | `Withdraw` | `roles/proxy/away/put.rs`, `take_back` |
+//! | `RollForward`, `Revoke` | `protocol/pg/resolve.rs`, `decide`; `Revoke` of a put that was taken back: `Call::Withdraw` |
 //! | `Lose` | `protocol/pg/replicate.rs`, `begin_view`, `cut` |
 //! | `Restart`, `Rot`, `Remove` | faults |
 //!
@@ -91,6 +92,8 @@ pub struct State {
     current: usize,
     /// What the proxy answered: the attempt and its holders.
     answered: Option<(usize, Servers)>,
+    /// The proxy has taken the put back: it answers no client any more.
+    withdrawn: bool,
     outcome: Option<Outcome>,
     /// The outcome is below the commit point.
     hard: bool,
@@ -119,6 +122,8 @@ pub enum Action {
     Sync(usize, usize),
     /// The proxy answers its client.
     Answer(usize, Servers),
+    /// The proxy takes the put back.
+    Withdraw,
     /// The primary hears of it.
     Tell,
     /// The outcome is below the commit point.
@@ -191,6 +196,11 @@ impl Put {
         if state.answered.is_some() {
             return;
         }
+        if !state.withdrawn {
+            out.push(Action::Withdraw);
+        } else if self.variant != Variant::AnswerAfterWithdrawal {
+            return;
+        }
         let latest = state.issued - 1;
         for attempt in 0..state.issued {
             if attempt != latest && self.variant != Variant::EarlierAttemptCounts {
@@ -255,6 +265,9 @@ impl Put {
                     && state.attempts[attempt].persisted
                 {
                     out.push(Action::Tell);
+                }
+                if state.withdrawn {
+                    out.push(Action::Revoke);
                 }
                 match &state.resolution {
                     None => out.push(Action::Resolve),
@@ -434,6 +447,7 @@ impl Model for Put {
             issued: 1,
             current: 0,
             answered: None,
+            withdrawn: false,
             outcome: None,
             hard: false,
             seen: false,
@@ -479,6 +493,7 @@ impl Model for Put {
                 attempt.remembers = attempt.remembers.with(at);
             }
             Action::Answer(attempt, holders) => state.answered = Some((attempt, holders)),
+            Action::Withdraw => state.withdrawn = true,
             Action::Tell => {
                 if let Some((attempt, holders)) = state.answered {
                     state.outcome = Some(Outcome::Committed { attempt, holders, told: true });

@@ -57,6 +57,9 @@ pub trait Index {
     fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch>;
 }
 
+/// Bytes that an index may keep beside a value, such as its checksum.
+const ROW_OVERHEAD_BYTES: usize = 16;
+
 /// Rows and their new values; `None` removes.
 pub type RowChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
@@ -64,18 +67,28 @@ pub type RowChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     rows: RowChanges,
+    /// Bytes of keys and values set, a row that was set twice counted twice.
+    bytes: usize,
     position: Option<Row>,
 }
 
 impl Changes {
     /// Sets a row.
     pub fn put(&mut self, row: Vec<u8>, value: Vec<u8>) {
+        self.bytes += row.len() + value.len() + ROW_OVERHEAD_BYTES;
         self.rows.insert(row, Some(value));
     }
 
     /// Removes a row.
     pub fn remove(&mut self, row: Vec<u8>) {
+        self.bytes += row.len();
         self.rows.insert(row, None);
+    }
+
+    /// About how many bytes these changes take in a batch of the index.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Sets the row that says through which op the index shows this PG: durable with these changes,

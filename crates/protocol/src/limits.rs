@@ -19,6 +19,9 @@ pub const WAITING_CALLS_MAX: usize = 4096;
 pub const TAIL_OPS_MAX: usize = 16_384;
 /// Ops applied to the index in one batch.
 pub const APPLY_OPS_MAX: usize = 256;
+/// Bytes of changes above which a batch takes no further op: far below what the index takes at once, as one op may
+/// remove all rows of the largest object.
+pub const APPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Milliseconds for which space is given on most replicas of an LV before another is asked for: longer than the
 /// managers need to find a server down, so that they draw none with it, and a restart draws none at all.
 pub const NARROW_MS: u64 = 2 * SILENT_MS;

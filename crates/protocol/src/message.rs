@@ -206,6 +206,14 @@ pub enum Call {
     },
     /// Append to the key's null version.
     Append(Box<AppendCall>),
+    /// The proxy takes a put back: it has told no client that it is done, and never will. It is revoked whatever its
+    /// replicas have, if its outcome is not decided yet. [`Call::Abandon`] promises nothing of that kind.
+    Withdraw {
+        /// The put.
+        op: OpId,
+        /// As in [`Call::Abandon`].
+        disk_full: bool,
+    },
 }
 
 impl Call {
@@ -216,6 +224,7 @@ impl Call {
         match self {
             Self::Commit { .. }
             | Self::Abandon { .. }
+            | Self::Withdraw { .. }
             | Self::NoRoom { .. }
             | Self::DropStream { .. }
             | Self::Suspect { .. } => true,

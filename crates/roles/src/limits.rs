@@ -191,6 +191,8 @@ pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS;
 /// Times that a put is begun because its data did not come to lie on every replica: with their pauses longer than
 /// it takes to find a data server down and to have other volumes.
 pub const LOST_TRIES_MAX: u32 = 14;
+/// Times that a primary is told that a put is taken back before it is told so as an earlier release understands.
+pub const WITHDRAWALS_MAX: u32 = 3;
 /// Milliseconds for which a proxy waits for a replica's write.
 pub const WRITE_PATIENCE_MS: u64 = 10_000;
 /// Milliseconds for which it waits for a replica's bytes before it asks another.
@@ -206,6 +208,8 @@ pub const HEDGED_PART: u32 = 20;
 pub const HEDGES_SAVED_MAX: u32 = 16;
 /// Times that all replicas are asked for bytes, as long as some do not answer.
 pub const READ_ROUNDS_MAX: u32 = 3;
+/// How long a reader whose every replica has other bytes waits for a newer map, by which others may have them.
+pub const MAP_LATE_MAX: Duration = Duration::from_millis(50);
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
 pub const DOWN_FAILURES: u32 = 3;
 /// Milliseconds for which one that is down is not asked.

@@ -221,6 +221,7 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerCall::Authority)),
         hex(&encode(&ManagerReply::NoAuthority)),
         hex(&encode(&ManagerReply::Authority)),
+        hex(&encode(&Call::Withdraw { op, disk_full: true })),
     ]
 }
 

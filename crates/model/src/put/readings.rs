@@ -59,6 +59,8 @@ pub enum Variant {
     RegrantWhileResolving,
     /// A new view counts attempts on from the last that it knows: an attempt's number is issued twice.
     AttemptsNumberedAnew,
+    /// The proxy answers its client though it has taken the put back.
+    AnswerAfterWithdrawal,
     /// A put whose METAX is above the commit point is rolled forward.
     RollForwardUnpersisted,
     /// Readers are shown a version that was rolled forward before its outcome is below the commit point.

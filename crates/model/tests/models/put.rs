@@ -36,7 +36,8 @@ const WEAKER: &[(Variant, Bounds, Property, usize)] = {
             AcknowledgedIsReadable,
             11,
         ),
-        (Variant::ReadBeforeOutcomeCommitted, ONE_ATTEMPT, SeenStays, 13),
+        (Variant::AnswerAfterWithdrawal, ANY_ONE, AcknowledgedIsNotRevoked, 7),
+        (Variant::ReadBeforeOutcomeCommitted, ONE_ATTEMPT, SeenStays, 11),
         (Variant::ReadPending, ONE_ATTEMPT, SeenStays, 4),
     ]
 };

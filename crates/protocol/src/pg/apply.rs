@@ -21,7 +21,7 @@ use super::slots::Slot;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
 use crate::ledger::{Blocks, Change};
-use crate::limits::APPLY_OPS_MAX;
+use crate::limits::{APPLY_BYTES_MAX, APPLY_OPS_MAX};
 use crate::message::{Call, Effect, LogEntry, Outbox};
 
 /// A batch of ops on its way into the index.
@@ -52,10 +52,13 @@ impl Pg {
         let moves = MoveCounts::default();
         let mut batch = Batch { index, changes, blocks, keeps_ledger, moves };
         let mut closed = Vec::new();
-        for at in 0..count {
-            let entry = self.tail[at].entry.clone();
+        let mut taken = 0;
+        while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
+            let entry = self.tail[taken].entry.clone();
             self.apply_op(&entry, &mut batch, &mut closed)?;
+            taken += 1;
         }
+        let count = taken;
         let digest = self.digest_within(count);
         let last = self.tail[count - 1].entry.id;
         batch.changes.set_position(rows::applied(self.id), encode(&last));
@@ -314,7 +317,12 @@ impl Batch<'_> {
                 let Body::Chunk(chunk) = body else {
                     return Err(IndexError(format!("op {put_op:?}: a stream's chunk has no data")));
                 };
-                self.changes.put(rows::chunk(put.bucket, *stream, *number), encode(&chunk));
+                let row = rows::chunk(put.bucket, *stream, *number);
+                if let Some(old) = self.changes.get(self.index, &row)? {
+                    // Both puts were of the same bytes: the row names one, and the other's blocks are freed.
+                    self.free_chunk(&decode("chunk row", &old)?, now);
+                }
+                self.changes.put(row, encode(&chunk));
                 self.changes.put(rows::open_stream(put.bucket, *stream), encode(&chunk.grant.pg));
                 Ok(())
             }

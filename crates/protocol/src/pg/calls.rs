@@ -47,6 +47,17 @@ impl Pg {
                 }
                 self.begin_resolution(op, index, out)
             }
+            Call::Withdraw { op, disk_full } => {
+                if disk_full {
+                    self.withhold(op, Holders::default());
+                }
+                // No copy is looked at, so that none is voided: floors refuse what comes late before the blocks are
+                // given again.
+                self.commit_put(op, Outcome::Revoked, false, index, out)?;
+                // Its proxy waits until the outcome can be lost no more.
+                out.push(Effect::SyncSoon);
+                Ok(())
+            }
             Call::NoRoom { op, replicas } => {
                 self.withhold(op, replicas);
                 Ok(())
@@ -192,6 +203,7 @@ impl Pg {
             }
             Call::Commit { .. }
             | Call::Abandon { .. }
+            | Call::Withdraw { .. }
             | Call::NoRoom { .. }
             | Call::Suspect { .. }
             | Call::Barrier

@@ -10,4 +10,5 @@ mod refill;
 mod scrub;
 mod snapshots;
 mod support;
+mod tries;
 mod views;

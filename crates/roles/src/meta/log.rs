@@ -1,5 +1,12 @@
 //! The log's driver: appends under the PGs' locks, one thread that writes and syncs groups.
+//!
+//! # Invariants
+//!
+//! 1. An op that a machine has taken gets its place: one that the appender has no room for waits here, in order, and
+//!    every later one behind it. A slow disk never ends the process.
+//! 2. What waits is bounded by those who bring it: calls and other members' ops are turned away while the log is busy.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -60,8 +67,19 @@ struct Rates {
     trimmed: Rate,
 }
 
+/// An op that waits for room in the appender.
+struct Deferred {
+    pg: PgId,
+    id: OpId,
+    commit: OpSeq,
+    payload: Vec<u8>,
+}
+
 struct LogState {
     appender: Appender,
+    deferred: VecDeque<Deferred>,
+    deferred_bytes: u64,
+    segment_bytes: u64,
     /// Last op of each PG in the buffer, and which PGs have one.
     last: Vec<OpId>,
     touched: Vec<PgId>,
@@ -83,6 +101,45 @@ impl LogState {
     fn untrimmed_bytes(&self) -> u64 {
         let end = self.appender.end();
         self.segments.first().map_or(0, |oldest| end.0 - oldest.start.0)
+    }
+
+    fn waiting_bytes(&self) -> u64 {
+        self.appender.buffered_bytes() + self.deferred_bytes
+    }
+
+    /// Gives an op its place.
+    fn place(&mut self, id: OpId, record: &Record<'_>) -> Result<(), LogError> {
+        let (pg, end) = (record.pg, self.appender.append(record)?);
+        self.vouched = false;
+        self.note(pg, id.seq, end, self.segment_bytes);
+        let before = std::mem::replace(&mut self.last[pg.0 as usize], id);
+        if before == OpId::default() {
+            self.touched.push(pg);
+        }
+        Ok(())
+    }
+
+    fn defer(&mut self, id: OpId, record: &Record<'_>) {
+        let (pg, commit, payload) = (record.pg, record.commit, record.payload.to_vec());
+        self.deferred_bytes += payload.len() as u64;
+        self.deferred.push_back(Deferred { pg, id, commit, payload });
+    }
+
+    /// Gives ops that wait their places, as far as there is room.
+    fn place_deferred(&mut self) -> Result<(), LogError> {
+        while let Some(Deferred { pg, id, commit, payload }) = self.deferred.pop_front() {
+            let (view, seq) = (id.view, id.seq);
+            let record = Record { pg, view, seq, commit, payload: &payload };
+            match self.place(id, &record) {
+                Ok(()) => self.deferred_bytes -= payload.len() as u64,
+                Err(LogError::Busy) => {
+                    self.deferred.push_front(Deferred { pg, id, commit, payload });
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// A record of `pg` at `seq` ends at `end`: the segment it lies in needs it.
@@ -108,6 +165,9 @@ impl Log {
     ) -> Self {
         let mut state = LogState {
             appender,
+            deferred: VecDeque::new(),
+            deferred_bytes: 0,
+            segment_bytes,
             last: vec![OpId::default(); pg_count],
             touched: Vec::new(),
             urgent: false,
@@ -146,12 +206,13 @@ impl Log {
         let record =
             Record { pg, view: entry.id.view, seq: entry.id.seq, commit, payload: scratch };
         let mut state = self.state.lock();
-        let end = state.appender.append(&record)?;
-        state.vouched = false;
-        state.note(pg, entry.id.seq, end, self.segment_bytes);
-        let before = std::mem::replace(&mut state.last[pg.0 as usize], entry.id);
-        if before == OpId::default() {
-            state.touched.push(pg);
+        if state.deferred.is_empty() {
+            match state.place(entry.id, &record) {
+                Err(LogError::Busy) => state.defer(entry.id, &record),
+                placed => placed?,
+            }
+        } else {
+            state.defer(entry.id, &record);
         }
         self.ops.fetch_add(1, Ordering::Relaxed);
         if !matches!(*entry.op, Op::Outcome { .. }) && !std::mem::replace(&mut state.urgent, true) {
@@ -173,10 +234,14 @@ impl Log {
     pub(super) fn tick(&self) -> Result<(), LogError> {
         let mut state = self.state.lock();
         if state.touched.is_empty() {
-            if state.vouched || state.appender.buffered_bytes() > 0 {
+            if state.vouched || state.waiting_bytes() > 0 {
                 return Ok(());
             }
-            state.appender.mark()?;
+            match state.appender.mark() {
+                // No segment is ready: at another tick.
+                Err(LogError::Busy) => return Ok(()),
+                marked => marked?,
+            };
             state.vouched = true;
         }
         if !std::mem::replace(&mut state.urgent, true) {
@@ -188,7 +253,7 @@ impl Log {
     /// Whether calls must be turned away until the log has caught up.
     pub(super) fn is_busy(&self) -> bool {
         let busy = LOG_BUFFER_BYTES_MAX.min(self.segment_bytes / LOG_BUFFER_SEGMENT_PART);
-        self.state.lock().appender.buffered_bytes() > busy
+        self.state.lock().waiting_bytes() > busy
     }
 
     /// Whether what is left of the log's space is kept for ops that free space.
@@ -241,8 +306,9 @@ impl Log {
         }
     }
 
-    /// Waits for something to do and takes what is buffered; returns whether the log is stopping.
-    fn take_group(&self, group: &mut Group) -> bool {
+    /// Waits for something to do and takes what is buffered; returns whether the log is stopping and nothing else is
+    /// left.
+    fn take_group(&self, group: &mut Group) -> Result<bool, LogError> {
         let mut state = self.state.lock();
         while !state.urgent
             && !state.stopped
@@ -255,7 +321,10 @@ impl Log {
         let touched = touched.drain(..);
         group.last.extend(touched.map(|pg| (pg, std::mem::take(&mut last[pg.0 as usize]))));
         appender.take_batch(&mut group.batch);
-        state.stopped
+        state.place_deferred()?;
+        // What was placed now, and what still waits, is for the next turn.
+        state.urgent = !state.touched.is_empty() || !state.deferred.is_empty();
+        Ok(state.stopped && !state.urgent)
     }
 
     pub(super) fn stop(&self) {
@@ -274,7 +343,7 @@ impl Log {
             disk_bytes: load(&self.disk_bytes),
             trimmed_bytes: load(&self.trimmed),
             untrimmed_bytes: state.untrimmed_bytes(),
-            buffered_bytes: state.appender.buffered_bytes(),
+            buffered_bytes: state.waiting_bytes(),
         }
     }
 }
@@ -313,7 +382,7 @@ impl Meta {
         group: &mut Group,
     ) -> Result<bool, LogError> {
         let log = &self.log;
-        let stopped = log.take_group(group);
+        let stopped = log.take_group(group)?;
         if !group.batch.is_empty() {
             let started = Instant::now();
             let progress = writer.commit(&mut group.batch)?;
@@ -351,7 +420,69 @@ pub(super) struct Group {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use larder_env::{Disk, RealDisk};
+    use larder_metalog::{LogConfig, recover};
+    use larder_types::View;
+
     use super::*;
+
+    #[test]
+    fn ops_that_come_while_the_disk_stalls_wait_and_keep_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.path()).unwrap());
+        let config = LogConfig::new(7);
+        let (appender, mut writer, _) = recover(disk.clone(), "log", &config, &mut |_| {}).unwrap();
+        let log = Log::new(appender, config.segment_bytes, 2, &[]);
+        let mut scratch = Vec::new();
+        let tags = vec![("a".repeat(100), "b".repeat(2800))];
+        let mut sent = [0, 0];
+        // 9 MiB while nothing is taken: more than the appender's buffer has room for.
+        while sent[0] + sent[1] < 9 * 1024 * 1024 / 2900 {
+            let pg = (sent[0] + sent[1]) % 2;
+            sent[pg] += 1;
+            let (session, number) = (larder_types::SessionId(1), sent[pg] as u64);
+            let op = Op::SetTags {
+                request: larder_types::Request { session, number, floor: 0 },
+                bucket: larder_types::BucketId(1),
+                key: larder_types::ObjectKey::new("k").unwrap(),
+                tags: tags.clone(),
+            };
+            let id = OpId { view: View(1), seq: OpSeq(number) };
+            let entry = LogEntry { id, op: Arc::new(op) };
+            log.append(PgId(pg as u32), &entry, OpSeq(0), &mut scratch).unwrap();
+        }
+        assert!(log.is_busy(), "whoever brings more is turned away");
+        log.stop();
+        let mut last = [OpId::default(); 2];
+        loop {
+            let mut group = Group::default();
+            let stopped = log.take_group(&mut group).unwrap();
+            for (pg, id) in group.last.drain(..) {
+                last[pg.0 as usize] = id;
+            }
+            if !group.batch.is_empty() {
+                let progress = writer.commit(&mut group.batch).unwrap();
+                log.state.lock().appender.note(progress);
+            } else if stopped {
+                break;
+            }
+            let progress = writer.prepare().unwrap();
+            log.state.lock().appender.note(progress);
+        }
+        assert!(!log.is_busy());
+        assert_eq!(last.map(|id| id.seq.0 as usize), sent, "all are said to be durable");
+        drop((log, writer));
+        let mut found = [0, 0];
+        recover(disk, "log", &config, &mut |recovered| {
+            let at = &mut found[recovered.record.pg.0 as usize];
+            *at += 1;
+            assert_eq!(recovered.record.seq.0 as usize, *at, "in order");
+        })
+        .unwrap();
+        assert_eq!(found, sent);
+    }
 
     #[test]
     fn the_oldest_segment_is_kept_for_whoever_needs_something_of_it() {

@@ -303,13 +303,13 @@ impl Meta {
         }
         member.out = effects;
         for op in orphans {
-            let call = Call::Abandon { op, disk_full: false };
+            let call = Call::Withdraw { op, disk_full: false };
             self.step(member, Event::Call { token: NOBODY, call });
         }
         member.answer_awaited();
     }
 
-    /// Hands an answer to whoever called. Returns the op to abandon if a grant came and nobody waits for it.
+    /// Hands an answer to whoever called. Returns the op to take back if a grant came and nobody waits for it.
     fn reply(&self, member: &mut Member, token: Token, answer: Answer) -> Option<OpId> {
         match member.callers.get(token)? {
             Caller::Here(ticket) => {

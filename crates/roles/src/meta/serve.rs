@@ -99,8 +99,8 @@ impl Meta {
         let Some(mut member) = self.member_in(pg, view) else {
             return refuse(responder, Refusal::NotPrimary);
         };
-        if matches!(call, Call::Commit { .. } | Call::Abandon { .. }) {
-            // Neither has an answer: the caller hears so.
+        if matches!(call, Call::Commit { .. } | Call::Abandon { .. } | Call::Withdraw { .. }) {
+            // None of them has an answer: the caller hears so.
             return self.step(&mut member, Event::Call { token: NOBODY, call });
         }
         self.ask_machine(&mut member, Wants::Answer(responder), call);
@@ -122,7 +122,11 @@ impl Meta {
         };
         let becomes_op = !matches!(
             call,
-            Call::Commit { .. } | Call::Abandon { .. } | Call::Read { .. } | Call::Barrier
+            Call::Commit { .. }
+                | Call::Abandon { .. }
+                | Call::Withdraw { .. }
+                | Call::Read { .. }
+                | Call::Barrier
         );
         if adds_data && self.log_is_full() {
             return Some(Refusal::Full);
@@ -248,7 +252,26 @@ impl Meta {
             Some(cluster) if member.pg.begins_snapshot(from, &message) => {
                 self.hold_report(cluster, pg, from, message);
             }
-            _ => self.step(&mut member, Event::Peer { from, message }),
+            _ => {
+                if let Some(message) = self.bounded(&member, message) {
+                    self.step(&mut member, Event::Peer { from, message });
+                }
+            }
+        }
+    }
+
+    /// What is taken of a message while the log is behind: no ops. Their sender repeats them until they are
+    /// acknowledged, and waits with more.
+    fn bounded(&self, member: &Member, message: PeerMessage) -> Option<PeerMessage> {
+        match message {
+            PeerMessage::Append { view, prev, entries, commit }
+                if !entries.is_empty() && self.log_is_busy() =>
+            {
+                // Without what it follows, it would only be asked for.
+                let follows = prev.seq <= member.pg.last().seq;
+                follows.then(|| PeerMessage::Append { view, prev, entries: Vec::new(), commit })
+            }
+            message => Some(message),
         }
     }
 

@@ -109,7 +109,8 @@ impl Here {
     }
 }
 
-/// Abandons a put whose caller goes away.
+/// Takes a put back whose caller goes away, or that is tried again: whatever is put after that comes after its outcome
+/// in the log, so that both are lost or neither.
 struct PutGuard<'a> {
     meta: &'a Meta,
     pg: PgId,
@@ -125,7 +126,7 @@ impl Drop for PutGuard<'_> {
             return;
         }
         if let Some(op) = self.ticket.orphan().or(self.op) {
-            self.meta.tell(self.pg, Call::Abandon { op, disk_full: self.disk_full });
+            self.meta.tell(self.pg, Call::Withdraw { op, disk_full: self.disk_full });
         }
     }
 }
@@ -229,7 +230,7 @@ impl Reach for Here {
             Settled::Written(..) if ticket.hit_full_disk() => {
                 guard.disk_full = true;
                 // The only replica: nothing was written.
-                Ok(Ended::Lost(Lost { full: Holders::default().with(0), in_doubt: false }))
+                Ok(Ended::Lost(Lost { full: Holders::default().with(0) }))
             }
             Settled::Written(..) => Err(unavailable("the disk did not take the data")),
             Settled::Done(_, clock) => {

@@ -11,7 +11,7 @@
 //!
 //! 1. A put is answered only when its METAX is persisted and every replica has the data of the same
 //!    grant; its primary is told at once.
-//! 2. A put whose caller goes away is abandoned, never forgotten: its primary resolves it.
+//! 2. A put whose caller goes away is taken back, never forgotten: its primary revokes it.
 //! 3. No byte leaves that was not verified against the checksum of its 64 KiB.
 
 mod append;

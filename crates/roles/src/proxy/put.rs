@@ -14,8 +14,8 @@ use larder_types::{
     StreamId, Target,
 };
 
+use super::Proxy;
 use super::reach::{Ended, Reach};
-use super::{Proxy, unavailable};
 use crate::limits::PUT_WINDOW_CHUNKS;
 
 /// Everything about a put but its bytes.
@@ -193,7 +193,7 @@ impl<R: Reach> Proxy<R> {
     }
 
     /// Stores at most one chunk's bytes under one op: another one if the data of the first did not come to lie
-    /// where it should have.
+    /// where it should have. The first is revoked by then, so that one put takes effect once.
     async fn store_chunk(
         &self,
         wanted: &Wanted,
@@ -201,17 +201,15 @@ impl<R: Reach> Proxy<R> {
         description: Description,
         pieces: Pieces,
     ) -> Result<HybridClock, ObjectError> {
-        let (mut tries, mut in_doubt) = (0, false);
+        let mut tries = 0;
         loop {
-            let ended = self.try_chunk(wanted, &target, &description, pieces.clone()).await;
-            let lost = match ended {
-                Ok(Ended::Done(clock)) => return Ok(clock),
-                Ok(Ended::Lost(lost)) => lost,
-                Err(error) => return Err(doubting(in_doubt, error)),
-            };
-            tries += 1;
-            in_doubt |= lost.in_doubt;
-            self.reach.again(tries, lost).await.map_err(|error| doubting(in_doubt, error))?;
+            match self.try_chunk(wanted, &target, &description, pieces.clone()).await? {
+                Ended::Done(clock) => return Ok(clock),
+                Ended::Lost(lost) => {
+                    tries += 1;
+                    self.reach.again(tries, lost).await?;
+                }
+            }
         }
     }
 
@@ -367,16 +365,6 @@ impl<R: Reach> Proxy<R> {
             }
             Ended::Lost(_) => unreachable!("it has no data of its own"),
         }
-    }
-}
-
-/// What a put says that had been given up before: if that one may be stored after all, nobody knows what came
-/// of both.
-fn doubting(in_doubt: bool, error: ObjectError) -> ObjectError {
-    match error {
-        error @ (ObjectError::Unavailable { .. } | ObjectError::SlowDown) => error,
-        _ if in_doubt => unavailable("an earlier try of the put may have been stored"),
-        error => error,
     }
 }
 

@@ -23,17 +23,15 @@ use crate::ticket::Settled;
 pub enum Ended {
     /// It is committed, with this clock.
     Done(HybridClock),
-    /// Its data did not come to lie on as many replicas as it has to, and it was given up.
+    /// Its data did not come to lie on as many replicas as it has to, and it was revoked: it will never take effect.
     Lost(Lost),
 }
 
 /// Why a put was given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lost {
     /// Replicas that had no room.
     pub full: Holders,
-    /// Another may have its data: the put may be rolled forward yet.
-    pub in_doubt: bool,
 }
 
 /// A put's data: pieces, and their bytes together.
@@ -107,7 +105,7 @@ pub trait Reach: Send + Sync + 'static {
     fn tell(&self, pg: PgId, call: Call);
 
     /// The put of DESIGN §5: METAX and data in parallel, committed when both are durable. If the future is
-    /// dropped the put is abandoned.
+    /// dropped the put is taken back.
     fn put(
         &self,
         pg: PgId,

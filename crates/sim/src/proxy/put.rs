@@ -45,6 +45,16 @@ pub(crate) enum Payload {
     Stream { content: Content, size: u64 },
 }
 
+/// How often a put is begun.
+const TRIES_MAX: u32 = 3;
+
+/// How a try ended that did not store the put.
+enum Ended {
+    Answered(Answered),
+    /// It is revoked.
+    Lost,
+}
+
 /// A put under way.
 struct Flight<'a> {
     desk: &'a Desk,
@@ -73,8 +83,30 @@ impl Desk {
         }
     }
 
-    /// Stores one put. `Ok` is what a client may be told is done.
+    /// Takes a put back; at times that is lost on the way.
+    fn withdraw(&self, pg: PgId, op: OpId) {
+        if !self.one_in(10) {
+            self.tell(pg, Call::Withdraw { op, disk_full: false });
+        }
+    }
+
+    /// Stores one put: begun anew if it is revoked because its data did not come to lie where it should have. `Ok`
+    /// is what a client may be told is done.
     pub(crate) async fn put(&self, wanted: Wanted, payload: Payload) -> Result<OpId, Answered> {
+        for _ in 1..TRIES_MAX {
+            match self.try_put(wanted.clone(), payload.clone()).await {
+                Err(Ended::Lost) => {}
+                Err(Ended::Answered(answered)) => return Err(answered),
+                Ok(op) => return Ok(op),
+            }
+        }
+        self.try_put(wanted, payload).await.map_err(|ended| match ended {
+            Ended::Lost => Answered::Refused,
+            Ended::Answered(answered) => answered,
+        })
+    }
+
+    async fn try_put(&self, wanted: Wanted, payload: Payload) -> Result<OpId, Ended> {
         let pg = self.pg_of(&wanted.key);
         let open = self.begin_request();
         let (size, content, data) = match payload {
@@ -119,7 +151,7 @@ impl Desk {
         } else {
             (0, PATIENCE_US)
         };
-        let flight = Flight {
+        let mut flight = Flight {
             desk: self,
             line: self.open_line(),
             pg,
@@ -135,30 +167,38 @@ impl Desk {
             without: Holders::default(),
             failed: false,
         };
-        flight.run(Call::Put(Box::new(call)), wanted.drop_at).await
+        let ended = flight.run(Call::Put(Box::new(call)), wanted.drop_at).await;
+        ended.map_err(|answered| match answered {
+            Answered::Refused if flight.failed => Ended::Lost,
+            answered => Ended::Answered(answered),
+        })
     }
 }
 
 impl Flight<'_> {
-    async fn run(mut self, call: Call, drop_at: Option<DropAt>) -> Result<OpId, Answered> {
+    async fn run(&mut self, call: Call, drop_at: Option<DropAt>) -> Result<OpId, Answered> {
         let end_us = self.end_us;
         let (mut repeat_us, mut asked) = (0, View(0));
         loop {
-            let now_us = self.desk.now_us();
-            let asks = self.persisted.is_none() && now_us >= repeat_us;
+            let (now_us, had_failed) = (self.desk.now_us(), self.failed);
+            let asks = (self.persisted.is_none() || self.failed) && now_us >= repeat_us;
             if now_us >= end_us {
                 self.abandon();
                 return Err(Answered::Unknown);
             }
             if asks {
                 asked = asked.max(self.desk.view(self.pg));
+                if self.failed {
+                    self.withdraw();
+                }
                 self.line.ask(self.pg, Ask::Call(call.clone()));
-                repeat_us = now_us + REPEAT_US;
+                repeat_us = now_us + if self.failed { REPEAT_US / 10 } else { REPEAT_US };
                 if drop_at == Some(DropAt::Sent) {
                     return Err(Answered::Unknown);
                 }
             }
-            let until_us = if self.persisted.is_some() { end_us } else { repeat_us.min(end_us) };
+            let waits = self.persisted.is_some() && !self.failed;
+            let until_us = if waits { end_us } else { repeat_us.min(end_us) };
             match self.line.hear(until_us).await {
                 None => self.desk.refresh(self.pg),
                 // A view in which it was asked later may have done it after all.
@@ -178,9 +218,14 @@ impl Flight<'_> {
                 }
                 Some(_) => {}
             }
-            if drop_at == Some(DropAt::Granted) && self.granted.is_some() || self.failed {
+            if drop_at == Some(DropAt::Granted) && self.granted.is_some() {
                 self.abandon();
                 return Err(Answered::Unknown);
+            }
+            if self.failed && !had_failed {
+                // It is not committed by this proxy any more: its primary says what comes of it.
+                self.withdraw();
+                repeat_us = self.desk.now_us() + MS;
             }
             if let Some(op) = self.committed(drop_at == Some(DropAt::Durable)) {
                 return op;
@@ -196,6 +241,7 @@ impl Flight<'_> {
             {
                 // What another view knew nothing of was done anew.
                 let data = self.data.clone()?;
+                self.failed = false;
                 (self.granted, self.lv) = (Some(grant), Some(lv));
                 (self.holders, self.without) = (Holders::default(), Holders::default());
                 self.replicas = replicas;
@@ -225,7 +271,7 @@ impl Flight<'_> {
 
     /// With METAX persisted and all data of the same grant durable the put is committed.
     fn committed(&self, dropped: bool) -> Option<Result<OpId, Answered>> {
-        let grant = self.persisted?;
+        let grant = self.persisted.filter(|_| !self.failed)?;
         if self.granted != Some(grant) || self.holders.count() < self.needed() {
             return None;
         }
@@ -259,6 +305,13 @@ impl Flight<'_> {
     /// How many replicas must have the data.
     fn needed(&self) -> usize {
         if self.enough == 0 { self.replicas.count() } else { usize::from(self.enough) }
+    }
+
+    /// No client was told of the put, and none will be.
+    fn withdraw(&self) {
+        if let Some(grant) = self.granted {
+            self.desk.withdraw(self.pg, grant.op);
+        }
     }
 
     fn abandon(&self) {

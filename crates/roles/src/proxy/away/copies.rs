@@ -20,7 +20,7 @@ use super::detector::{Asked, Standing};
 use super::retry::pause;
 use super::route::newer;
 use crate::data::{ReadFailure, verified};
-use crate::limits::{READ_PATIENCE_MS, READ_ROUNDS_MAX};
+use crate::limits::{MAP_LATE_MAX, READ_PATIENCE_MS, READ_ROUNDS_MAX};
 use crate::peers::down;
 use crate::wire::{DataCall, DataReply, DataService};
 
@@ -52,8 +52,13 @@ pub(super) async fn read(
         let map = away.managers.map();
         match read_once(away, &map, &holders(away, &map, chunk, turn), &wanted).await {
             Ok(bytes) => return Ok(bytes),
-            // It is damaged only if every holder was heard, and none has it.
-            Err(Failed::Mismatch) => return Err(ReadFailure::Mismatch),
+            // It is damaged only if every holder was heard, and none has it. By an older map others are asked.
+            Err(Failed::Mismatch) => {
+                newer(&*away.managers, map.version, MAP_LATE_MAX).await;
+                if round == READ_ROUNDS_MAX || away.managers.map().version == map.version {
+                    return Err(ReadFailure::Mismatch);
+                }
+            }
             Err(Failed::Unreadable) => return Err(ReadFailure::Unreadable),
             Err(Failed::Silent) if round < READ_ROUNDS_MAX => {
                 newer(&*away.managers, map.version, pause(round)).await;

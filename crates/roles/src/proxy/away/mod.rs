@@ -141,7 +141,7 @@ impl Away {
         });
     }
 
-    /// Abandons a put whose caller went away before its grant came: finds out what it is.
+    /// Takes a put back whose caller went away before its grant came: finds out what it is.
     fn abandon_unknown(&self, pg: PgId, call: PutCall) {
         let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
         let primaries = self.primaries.clone();
@@ -150,7 +150,7 @@ impl Away {
             let call = Call::Put(Box::new(call));
             let answer = Calling::of_orphan(&primaries, pg, call, patience()).answer().await;
             if let Ok((Answer::Granted { grant, .. }, _)) = answer {
-                primaries.tell(pg, Call::Abandon { op: grant.op, disk_full: false });
+                primaries.tell(pg, Call::Withdraw { op: grant.op, disk_full: false });
             }
             drop((kept, place));
         });

@@ -5,7 +5,9 @@
 //! 1. What is committed is one grant: its METAX is persisted, and as many replicas as the bucket's write policy asks
 //!    for have acknowledged its data. Its outcome names those that have.
 //! 2. A newer grant of the request takes the place of an older one, and nothing of the older one's data counts.
-//! 3. A put that ends in any other way is abandoned, if a grant of it is known.
+//! 3. A put that ends in any other way is taken back, if a grant of it is known: no client was told of it.
+//! 4. It is begun anew only after its primary has answered that it is revoked, which is not said before that can be
+//!    lost no more. If it was rolled forward first, that is the put's outcome.
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,6 +17,7 @@ use futures::future::{Either, select};
 use larder_objects::ObjectError;
 use larder_protocol::{Answer, Call, PutCall, Refusal};
 use larder_types::{Grant, Holders, OpId, PgId};
+use tokio::time::Instant;
 
 use super::super::reach::{Data, Ended, Lost};
 use super::super::{refused, unavailable};
@@ -25,11 +28,11 @@ use super::retry::{Tries, Trouble, pause};
 use super::route::{Primary, newer};
 use super::write::{self, Seen, Written};
 use super::{Away, patience, unfitting};
-use crate::limits::{DISK_FULL_TRIES_MAX, LOST_TRIES_MAX};
+use crate::limits::{DISK_FULL_TRIES_MAX, LOST_TRIES_MAX, WITHDRAWALS_MAX};
 use crate::ticket::Granted;
 use crate::wire::{MetaCall, MetaReply};
 
-/// A put under way. If it does not end well, or its caller goes away, it is abandoned.
+/// A put under way. If it does not end well, or its caller goes away, it is taken back.
 struct Flight<'a> {
     away: &'a Away,
     pg: PgId,
@@ -54,7 +57,7 @@ impl Drop for Flight<'_> {
         match self.stage {
             Stage::Over => {}
             Stage::Granted { op } => {
-                self.away.primaries.tell(self.pg, Call::Abandon { op, disk_full: false });
+                self.away.primaries.tell(self.pg, Call::Withdraw { op, disk_full: false });
             }
             Stage::Asked => {
                 if let Some(put) = self.calling.put() {
@@ -127,11 +130,41 @@ impl Flight<'_> {
                 }
                 Carried::Lost(lost) => {
                     tell_full(&self.away.primaries, self.pg, op, lost.full);
-                    return Ok(Ended::Lost(lost));
+                    match self.take_back(op).await? {
+                        (Answer::Refused(Refusal::Revoked), _) => {
+                            self.stage = Stage::Over;
+                            return Ok(Ended::Lost(lost));
+                        }
+                        (next, by) => (answer, at) = (next, by),
+                    }
                 }
                 Carried::Answered(next, by) => (answer, at) = (next, by),
             }
         }
+    }
+
+    /// Takes the put back, and waits for what its primary answers then: that it is revoked, that it was rolled
+    /// forward before, or another grant, if a new primary knew nothing of it.
+    async fn take_back(&mut self, op: OpId) -> Result<(Answer, Primary), ObjectError> {
+        for tries in 1.. {
+            let primaries = &self.away.primaries;
+            primaries.tell(self.pg, Call::Withdraw { op, disk_full: false });
+            if tries > WITHDRAWALS_MAX {
+                // One of an earlier release knows of no other way.
+                primaries.tell(self.pg, Call::Abandon { op, disk_full: false });
+            }
+            let version = self.away.managers.map().version;
+            match self.calling.answer().await? {
+                (Answer::Granted { grant, .. } | Answer::Persisted { grant }, _)
+                    if grant.op == op => {}
+                answered => return Ok(answered),
+            }
+            if Instant::now() >= self.calling.deadline() {
+                break;
+            }
+            newer(&*self.away.managers, version, pause(tries)).await;
+        }
+        Err(unavailable("a put that was given up is not revoked yet"))
     }
 
     /// There was no answer to the first question.
@@ -149,7 +182,7 @@ impl Flight<'_> {
         match refusal {
             Refusal::Revoked | Refusal::DiskFailed if has_data => {
                 self.stage = Stage::Over;
-                Ok(Ended::Lost(Lost { full: Holders::default(), in_doubt: false }))
+                Ok(Ended::Lost(Lost::default()))
             }
             // Refused before the primary looked whether it has it.
             Refusal::Busy | Refusal::Full if was_granted => {

@@ -92,7 +92,7 @@ pub(super) async fn write(
     };
     let Some(replicas) = found(&*away.managers, deadline, place).await else {
         tracing::warn!(lv = %granted.lv, "the map does not name the replicas of a grant's volume");
-        return Err(Lost { full: Holders::default(), in_doubt: false });
+        return Err(Lost::default());
     };
     let enough = if enough == 0 { replicas.len() } else { usize::from(enough) };
     let call = Arc::new(DataCall::Write {
@@ -112,12 +112,11 @@ pub(super) async fn write(
     {
         seen.note(replica, outcome, away.counters());
         if seen.has_failed && seen.holders.count() + writes.len() < enough {
-            return Err(Lost { full: seen.full, in_doubt: true });
+            return Err(Lost { full: seen.full });
         }
     }
     if seen.holders.count() < enough {
-        // One that has no room wrote nothing.
-        return Err(Lost { full: seen.full, in_doubt: seen.holders.count() > 0 });
+        return Err(Lost { full: seen.full });
     }
     let rest = if writes.is_empty() { None } else { stragglers(away, writes, data.len()) };
     Ok(Written { seen, rest })

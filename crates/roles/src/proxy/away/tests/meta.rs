@@ -51,6 +51,10 @@ pub(super) struct World {
     pub(super) floors: watch::Sender<u32>,
     /// Counts puts that were abandoned.
     pub(super) abandoned: watch::Sender<u32>,
+    /// Whether the next word on a put that is taken back is lost on the way.
+    pub(super) loses_word: Mutex<bool>,
+    /// Whether a put that is taken back was rolled forward before, with its first copy.
+    pub(super) rolls_forward: Mutex<bool>,
     /// Counts puts of which a replica had no room for a copy that was not needed.
     pub(super) without_room: watch::Sender<u32>,
 }
@@ -67,6 +71,8 @@ impl World {
             holding: watch::Sender::new(0),
             floors: watch::Sender::new(0),
             abandoned: watch::Sender::new(0),
+            loses_word: Mutex::default(),
+            rolls_forward: Mutex::default(),
             without_room: watch::Sender::new(0),
         })
     }
@@ -148,6 +154,14 @@ impl Index {
                 let (seed, len, sums) = (*seed, *len, sums.clone());
                 let holders = Holders::default();
                 let chunk = Chunk { grant, seed, lv, extents, len, sums, holders };
+                let of_another_try = |open: &PutCall| {
+                    (&open.key, &open.target) == (&put.key, &put.target)
+                        && open.request.number != put.request.number
+                };
+                assert!(
+                    !self.open.values().any(|(open, _)| of_another_try(open)),
+                    "the try before may still take effect"
+                );
                 self.open.insert(op.seq, (put, chunk));
                 return answer;
             }
@@ -297,21 +311,42 @@ impl Handler<MetaService> for FakeMeta {
     fn message(&self, _: &PeerIdentity, message: MetaMessage, _: Bytes) {
         let mut index = self.world.index.lock();
         match message {
+            MetaMessage::Call { call: Call::Withdraw { .. }, .. }
+                if std::mem::take(&mut *self.world.loses_word.lock()) => {}
+            MetaMessage::Call { pg, call: Call::Withdraw { op, .. }, .. }
+                if *self.world.rolls_forward.lock() =>
+            {
+                if let Some((put, chunk)) = index.open.remove(&op.seq) {
+                    let request = (put.request.session, put.request.number);
+                    let done = Answer::Done { op, clock: HybridClock(op.seq.0) };
+                    index.answered.insert(request, done);
+                    let holders = Holders::default().with(0);
+                    index.close(pg, op, put, Body::Chunk(Chunk { holders, ..chunk }));
+                }
+            }
             MetaMessage::Call { pg, call: Call::Commit { op, holders, .. }, .. } => {
                 if let Some((put, chunk)) = index.open.remove(&op.seq) {
                     let body = Body::Chunk(Chunk { holders, ..chunk });
                     index.close(pg, op, put, body);
                 }
             }
-            MetaMessage::Call { call: Call::Abandon { op, .. }, .. } => {
-                assert!(index.open.remove(&op.seq).is_some(), "it was under way");
-                assert!(index.abandoned.insert(op.seq), "once");
-                self.world.abandoned.send_modify(|count| *count += 1);
+            MetaMessage::Call {
+                call: Call::Abandon { op, .. } | Call::Withdraw { op, .. },
+                ..
+            } => {
+                // It may be said again, until its proxy hears what came of it.
+                if index.abandoned.insert(op.seq) {
+                    let (put, _) = index.open.remove(&op.seq).expect("it was under way");
+                    let refused = Answer::Refused(Refusal::Revoked);
+                    index.answered.insert((put.request.session, put.request.number), refused);
+                    self.world.abandoned.send_modify(|count| *count += 1);
+                }
             }
             MetaMessage::Call { call: Call::NoRoom { op, .. }, .. } => {
                 assert!(index.open.contains_key(&op.seq), "said before its outcome");
                 self.world.without_room.send_modify(|count| *count += 1);
             }
+            MetaMessage::Call { call: Call::Suspect { .. }, .. } => {}
             MetaMessage::Floor { .. } => self.world.floors.send_modify(|count| *count += 1),
             other => unreachable!("no test says this: {other:?}"),
         }

@@ -281,6 +281,29 @@ async fn data_that_a_replica_does_not_take_is_put_elsewhere() {
 }
 
 #[tokio::test]
+async fn a_put_is_begun_anew_only_after_it_is_known_to_be_revoked() {
+    let cluster = Cluster::begin().await;
+    cluster.fail(1, Fault::NextWrite);
+    *cluster.world.loses_word.lock() = true;
+    let bytes = content(70_000, 3);
+    cluster.put("retried", &bytes).await.unwrap();
+    assert!(cluster.has("retried", &bytes).await);
+    assert_eq!(*cluster.world.abandoned.borrow(), 1, "its primary was told again");
+    assert_eq!(cluster.proxy.counters().begun_anew.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_put_that_is_rolled_forward_is_done_and_not_begun_anew() {
+    let cluster = Cluster::begin().await;
+    cluster.fail(1, Fault::NextWrite);
+    *cluster.world.rolls_forward.lock() = true;
+    let bytes = content(70_000, 3);
+    cluster.put("once", &bytes).await.unwrap();
+    assert!(cluster.has("once", &bytes).await);
+    assert_eq!(cluster.proxy.counters().begun_anew.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
 async fn a_put_whose_client_goes_away_is_abandoned() {
     let cluster = Cluster::begin().await;
     let bytes = content(70_000, 12);
@@ -305,9 +328,8 @@ async fn a_put_whose_client_goes_away_is_abandoned() {
 async fn a_put_without_room_ends() {
     let cluster = Cluster::begin().await;
     cluster.fail(0, Fault::Full);
-    let error = cluster.put("large", &content(70_000, 4)).await.unwrap_err();
-    // The other replica may have its data.
-    assert!(matches!(error, ObjectError::Unavailable { .. }), "{error}");
+    let full = Err(ObjectError::Full);
+    assert_eq!(cluster.put("large", &content(70_000, 4)).await, full, "each try is revoked");
     assert_eq!(cluster.read("large", 0..1).await, Err(ObjectError::NoSuchKey));
     cluster.fail(1, Fault::Full);
     assert_eq!(cluster.put("large", &content(70_000, 4)).await, Err(ObjectError::Full));
@@ -329,6 +351,27 @@ async fn a_damaged_copy_is_never_given_out() {
     cluster.fail(1, Fault::Silent);
     let error = cluster.read("damaged", 0..10).await.unwrap_err();
     assert!(matches!(error, ObjectError::Unavailable { .. }), "one copy may be good: {error}");
+}
+
+#[tokio::test]
+async fn bytes_that_are_damaged_by_an_older_map_are_read_again_by_a_newer_one() {
+    let cluster = Cluster::begin().await;
+    let bytes = content(50_000, 9);
+    cluster.put("moved", &bytes).await.unwrap();
+    (0..2).for_each(|disk| cluster.fail(disk, Fault::Corrupt));
+    cluster.world.managers.change_primary(PgId((cluster.pg("moved").0 + 1) % PGS));
+    let mismatches = &cluster.proxy.counters().mismatches;
+    let (read, ()) = tokio::join!(cluster.read("moved", 0..50_000), async {
+        soon(async {
+            while mismatches.load(Ordering::Relaxed) < 2 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        cluster.fail(0, Fault::None);
+        cluster.world.managers.publish();
+    });
+    assert!(read.is_ok_and(|read| read[..] == bytes[..]), "the map was older than the replicas");
 }
 
 #[tokio::test]
