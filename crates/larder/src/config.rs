@@ -175,6 +175,8 @@ pub(crate) enum ConfigError {
     Read { path: String, source: std::io::Error },
     #[error("the configuration file {path} is wrong: {source}")]
     Parse { path: String, source: Box<toml::de::Error> },
+    #[error(transparent)]
+    Kind(#[from] crate::kind::KindError),
     #[error("{dir} is not the directory of a machine of a cluster: {reason}")]
     Directory { dir: String, reason: String },
     #[error("{field} = {found:?} in the configuration is not allowed; use {remedy}")]

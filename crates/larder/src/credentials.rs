@@ -25,6 +25,18 @@ struct Kept {
     secret_key: String,
 }
 
+/// Stands first in a file whose keys no start has shown yet.
+const UNSEEN: &str = "# Not shown yet: the next start that succeeds shows them on a terminal.\n";
+
+/// The root credentials of a start.
+pub(crate) struct Root {
+    pub(crate) keys: Credentials,
+    /// They lie in the directory's file, not in the environment.
+    pub(crate) from_file: bool,
+    /// They were drawn, and no start has succeeded since.
+    pub(crate) unseen: bool,
+}
+
 /// Why there are no credentials.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CredentialsError {
@@ -38,11 +50,14 @@ pub(crate) enum CredentialsError {
     Half { set: &'static str, missing: &'static str },
 }
 
-/// The root credentials, of the environment or else of this file, and whether they were drawn just now.
-pub(crate) fn load(file: &Path) -> Result<(Credentials, bool), CredentialsError> {
+/// The root credentials, of the environment or else of this file, which is made if it is missing.
+pub(crate) fn load(file: &Path) -> Result<Root, CredentialsError> {
     let given = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     match (given(ACCESS_VARIABLE), given(SECRET_VARIABLE)) {
-        (Some(access_key), Some(secret_key)) => Ok((Credentials { access_key, secret_key }, false)),
+        (Some(access_key), Some(secret_key)) => {
+            let keys = Credentials { access_key, secret_key };
+            Ok(Root { keys, from_file: false, unseen: false })
+        }
         (Some(_), None) => {
             Err(CredentialsError::Half { set: ACCESS_VARIABLE, missing: SECRET_VARIABLE })
         }
@@ -54,7 +69,7 @@ pub(crate) fn load(file: &Path) -> Result<(Credentials, bool), CredentialsError>
 }
 
 /// The credentials in a file, drawn just now if it was missing.
-pub(crate) fn load_file(path: &Path) -> Result<(Credentials, bool), CredentialsError> {
+pub(crate) fn load_file(path: &Path) -> Result<Root, CredentialsError> {
     let name = path.display().to_string();
     let fail = |source| CredentialsError::File { path: name.clone(), source };
     match fs::read_to_string(path) {
@@ -65,15 +80,16 @@ pub(crate) fn load_file(path: &Path) -> Result<(Credentials, bool), CredentialsE
                 reason: "it must have access_key and secret_key".to_owned(),
             })?;
             let Kept { access_key, secret_key } = kept;
-            Ok((Credentials { access_key, secret_key }, false))
+            let keys = Credentials { access_key, secret_key };
+            Ok(Root { keys, from_file: true, unseen: text.starts_with(UNSEEN) })
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let drawn = Credentials {
                 access_key: draw(20, ACCESS_CHARS),
                 secret_key: draw(40, SECRET_CHARS),
             };
-            keep(path, &drawn).map_err(fail)?;
-            Ok((drawn, true))
+            private::write(path, &format!("{UNSEEN}{}", text(&drawn))).map_err(fail)?;
+            Ok(Root { keys: drawn, from_file: true, unseen: true })
         }
         Err(error) => Err(fail(error)),
     }
@@ -81,8 +97,20 @@ pub(crate) fn load_file(path: &Path) -> Result<(Credentials, bool), CredentialsE
 
 /// Keeps these in a file.
 pub(crate) fn keep(path: &Path, root: &Credentials) -> std::io::Result<()> {
+    private::write(path, &text(root))
+}
+
+/// Notes that these were shown, unless the file has changed since.
+pub(crate) fn mark_seen(path: &Path, root: &Credentials) -> std::io::Result<()> {
+    match fs::read_to_string(path)?.strip_prefix(UNSEEN) {
+        Some(rest) if rest == text(root) => keep(path, root),
+        _ => Ok(()),
+    }
+}
+
+fn text(root: &Credentials) -> String {
     let (access, secret) = (&root.access_key, &root.secret_key);
-    private::write(path, &format!("access_key = \"{access}\"\nsecret_key = \"{secret}\"\n"))
+    format!("access_key = \"{access}\"\nsecret_key = \"{secret}\"\n")
 }
 
 fn draw(len: usize, alphabet: &[u8]) -> String {
@@ -99,14 +127,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn drawn_keys_are_shown_until_a_start_succeeds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        assert!(load_file(&path).unwrap().unseen);
+        let after_failure = load_file(&path).unwrap();
+        assert!(after_failure.unseen, "no start has succeeded");
+        mark_seen(&path, &after_failure.keys).unwrap();
+        let later = load_file(&path).unwrap();
+        assert!(!later.unseen && later.keys.secret_key == after_failure.keys.secret_key);
+    }
+
+    #[test]
     fn keys_are_drawn_once_and_kept_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
-        let (first, drawn) = load_file(&path).unwrap();
-        assert!(drawn);
+        let first = load_file(&path).unwrap().keys;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let (second, drawn) = load_file(&path).unwrap();
-        assert!(!drawn);
+        let second = load_file(&path).unwrap().keys;
         assert_eq!((first.access_key, first.secret_key), (second.access_key, second.secret_key));
     }
 
@@ -115,7 +153,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         fs::write(&path, "secret_key = \"hush").unwrap();
-        let error = load_file(&path).unwrap_err().to_string();
+        let error = load_file(&path).err().unwrap().to_string();
         assert!(error.contains(FILE) && !error.contains("hush"), "{error}");
     }
 }

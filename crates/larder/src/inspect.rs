@@ -10,6 +10,7 @@ use larder_roles::store::DATA_FILE;
 use crate::args::InspectArgs;
 use crate::cluster::RoleConfig;
 use crate::config::{Config, ConfigError, LogFormat};
+use crate::kind::{self, Kind};
 use crate::node::RECORD;
 use crate::{exit, logging, server};
 
@@ -20,6 +21,10 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
         eprintln!(
             "error: {dir} is a machine of a cluster: inspect {dir}/manager, {dir}/meta and {dir}/data, each by itself"
         );
+        return exit::code(exit::USAGE);
+    }
+    if let Err(error) = kind::allow(&args.dir, |kind| kind == Kind::Store || kind.is_role()) {
+        eprintln!("error: {error}");
         return exit::code(exit::USAGE);
     }
     let looked = if args.dir.join(IDENTITY_FILE).exists() { role(args) } else { store(args) };

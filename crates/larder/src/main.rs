@@ -11,6 +11,7 @@ mod credentials;
 mod dev;
 mod exit;
 mod inspect;
+mod kind;
 mod logging;
 mod metrics;
 mod node;

@@ -1,5 +1,6 @@
 //! `larder server`: all roles of one node, and its listeners.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,14 +10,15 @@ use std::time::Duration;
 use larder_mount::MountError;
 use larder_pack::PackError;
 use larder_roles::{Store, StoreConfig, StoreError};
-use larder_s3::{Credentials, FaceOptions, OptionsError, S3Service, Server, ServerOptions};
+use larder_s3::{FaceOptions, OptionsError, S3Service, Server, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::args::ServerArgs;
 use crate::config::{Config, ConfigError, background};
-use crate::credentials::{self, CredentialsError};
+use crate::credentials::{self, CredentialsError, Root};
+use crate::kind::{self, Kind, KindError};
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
 use crate::{exit, logging, node};
@@ -45,16 +47,12 @@ pub(crate) enum ServerError {
     NothingToServe,
     #[error("{what} {addr:?} cannot be used: {source}; give another with {flag}")]
     Listen { what: &'static str, addr: String, flag: &'static str, source: std::io::Error },
-    #[error("the directory {dir} cannot be made: {source}")]
-    Directory { dir: String, source: std::io::Error },
+    #[error(transparent)]
+    Kind(#[from] KindError),
     #[error("the system does not let the server run: {0}")]
     System(std::io::Error),
     #[error(transparent)]
     Node(Box<NodeError>),
-    #[error(
-        "{dir} is the directory of a machine of a cluster: start it with the list of its --peer, as before"
-    )]
-    OfACluster { dir: String },
     #[error("{0} is of use with --peer alone")]
     WithoutPeers(&'static str),
     #[error("the server cannot go on: {0}")]
@@ -104,22 +102,20 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     if !config.peers.is_empty() {
         return node::start(&args.dir, &config).map_err(|error| ServerError::Node(Box::new(error)));
     }
-    if args.dir.join(node::RECORD).exists() {
-        return Err(ServerError::OfACluster { dir: args.dir.display().to_string() });
-    }
+    kind::check(&args.dir, Kind::Store)?;
     if config.me.is_some() || config.secret_file.is_some() {
         let field = if config.me.is_some() { "--me" } else { "--secret-file" };
         return Err(ServerError::WithoutPeers(field));
     }
-    std::fs::create_dir_all(&args.dir)
-        .map_err(|source| ServerError::Directory { dir: args.dir.display().to_string(), source })?;
-    let store = Store::open(&store_config(&args.dir, &config))?;
-    let (root, drawn) = credentials::load(&args.dir.join(credentials::FILE))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(ServerError::System)?;
-    let outcome = runtime.block_on(listen_and_serve(&store, &config, root, drawn, &args.dir));
+    let bound = runtime.block_on(Bound::open(&config))?;
+    kind::bind(&args.dir, Kind::Store)?;
+    let store = Store::open(&store_config(&args.dir, &config))?;
+    let root = credentials::load(&args.dir.join(credentials::FILE))?;
+    let outcome = runtime.block_on(listen_and_serve(&store, &config, root, bound, &args.dir));
     // Whatever a cut-off request still does, it does before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
     if matches!(outcome, Err(ServerError::Fatal(_))) {
@@ -140,19 +136,33 @@ pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
     }
 }
 
+/// The listeners of a server that has not made anything yet.
+struct Bound {
+    s3: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+impl Bound {
+    async fn open(config: &Config) -> Result<Self, ServerError> {
+        let s3 = bind("the S3 address", &config.listen, "--listen").await?;
+        let metrics = metrics_listener(config.metrics_listen.as_deref()).await?;
+        Ok(Self { s3, metrics })
+    }
+}
+
 async fn listen_and_serve(
     store: &Store,
     config: &Config,
-    root: Credentials,
-    drawn: bool,
+    root: Root,
+    bound: Bound,
     dir: &Path,
 ) -> Result<(), ServerError> {
-    let listener = bind("the S3 address", &config.listen, "--listen").await?;
+    let Bound { s3: listener, metrics: metrics_listener } = bound;
     let addr = listener.local_addr().map_err(ServerError::System)?;
     let metrics = Arc::new(Metrics::new(StoreMetrics::new(store)));
     let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
-    let service = S3Service::new(store.proxy().clone(), root.clone(), options)?;
-    let metrics_addr = match metrics_listener(config.metrics_listen.as_deref()).await? {
+    let service = S3Service::new(store.proxy().clone(), root.keys.clone(), options)?;
+    let metrics_addr = match metrics_listener {
         Some(listener) => {
             let addr = listener.local_addr().map_err(ServerError::System)?;
             tokio::spawn(serve_metrics(listener, metrics.clone()));
@@ -161,7 +171,7 @@ async fn listen_and_serve(
         None => None,
     };
     store.start_background(&background(config.background_mib_per_s, config.scrub_within));
-    announce(addr, metrics_addr, &root, drawn, &config.region, dir);
+    announce(addr, metrics_addr, &root, &config.region, dir);
     serve_until_told(listener, server_of(service, metrics), store.meta().fatal()).await
 }
 
@@ -243,8 +253,7 @@ pub(crate) async fn metrics_listener(
 pub(crate) fn announce(
     addr: SocketAddr,
     metrics: Option<SocketAddr>,
-    root: &Credentials,
-    drawn: bool,
+    root: &Root,
     region: &str,
     dir: &Path,
 ) {
@@ -254,16 +263,26 @@ pub(crate) fn announce(
         None => eprintln!("Metrics are off"),
     }
     let file = dir.join(credentials::FILE);
-    if drawn {
-        eprintln!("Root credentials were drawn and are kept in {}:", file.display());
-        eprintln!("  access key  {}", root.access_key);
-        eprintln!("  secret key  {}", root.secret_key);
+    // What is not a terminal may be a journal that others read.
+    let shows = root.unseen && std::io::stderr().is_terminal();
+    if root.from_file {
+        eprintln!("Root credentials are kept in {}", file.display());
     }
-    let secret = if drawn { root.secret_key.as_str() } else { "YOUR-SECRET-KEY" };
+    if shows {
+        eprintln!("They were drawn now, and are shown this once:");
+        eprintln!("  access key  {}", root.keys.access_key);
+        eprintln!("  secret key  {}", root.keys.secret_key);
+    }
+    let secret = if shows { root.keys.secret_key.as_str() } else { "YOUR-SECRET-KEY" };
     eprintln!("Try:");
     eprintln!(
         "  AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={secret} AWS_DEFAULT_REGION={} aws \
          --endpoint-url http://{addr} s3 mb s3://first",
-        root.access_key, region,
+        root.keys.access_key, region,
     );
+    if root.unseen
+        && let Err(error) = credentials::mark_seen(&file, &root.keys)
+    {
+        tracing::warn!(file = %file.display(), %error, "the keys are shown again at the next start");
+    }
 }

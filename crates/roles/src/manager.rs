@@ -9,7 +9,6 @@
 //! With one server the quorum is one: the map is a file replaced as a whole (`docs/formats/map.md`).
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use larder_env::disk::{read_file, replace_file};
@@ -27,11 +26,6 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Directory of the manager's files.
 pub const MANAGER_DIR: &str = "manager";
 const MAP_FILE: &str = "map";
-
-/// Whether the map of a single node is in this directory.
-pub(crate) fn has_map(dir: &Path) -> bool {
-    dir.join(MANAGER_DIR).join(MAP_FILE).exists()
-}
 const MAP_MAGIC: &[u8; 8] = b"LARDRMAP";
 
 /// Where a replica of an LV lies.

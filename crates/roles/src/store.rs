@@ -95,12 +95,6 @@ pub struct Store {
 }
 
 impl Store {
-    /// Whether there is a store in this directory.
-    #[must_use]
-    pub fn is_in(dir: &Path) -> bool {
-        crate::manager::has_map(dir) || dir.join(crate::meta::LOG_DIR).exists()
-    }
-
     /// Opens the store in a directory, or makes one in an empty or missing directory.
     ///
     /// # Errors

@@ -140,6 +140,7 @@ impl RoleConfig {
         }
         let config: Self = read(path)?;
         config.check()?;
+        crate::kind::allow(&config.dir, crate::kind::Kind::is_role)?;
         Ok(config)
     }
 

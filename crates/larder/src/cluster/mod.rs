@@ -31,6 +31,7 @@ use tokio::net::TcpListener;
 
 use crate::args::RoleArgs;
 use crate::config::ConfigError;
+use crate::kind::{self, KindError};
 use crate::{exit, logging};
 pub(crate) use around::{Around, Greeted, Greeter, Stop};
 pub(crate) use config::RoleConfig;
@@ -44,8 +45,10 @@ const START_PATIENCE: Duration = Duration::from_millis(START_PATIENCE_MS);
 pub(crate) enum RoleError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("{path}: {source}")]
-    File { path: String, source: std::io::Error },
+    #[error(transparent)]
+    Kind(#[from] KindError),
+    #[error("{0} is a directory: name the configuration file of the server with --config")]
+    NoFile(String),
     #[error("join in the configuration is not a join token: {0}")]
     Join(#[from] TokenError),
     #[error("no token was made: {0}")]
@@ -86,7 +89,7 @@ pub(crate) enum RoleError {
 impl RoleError {
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Join(_) | Self::Named(_) => exit::USAGE,
+            Self::Config(_) | Self::NoFile(_) | Self::Join(_) | Self::Named(_) => exit::USAGE,
             Self::NotDone(_) => exit::FAULTS,
             Self::Removed { .. } => exit::REMOVED,
             Self::Fatal(_) => exit::CANNOT_GO_ON,
@@ -121,14 +124,18 @@ pub(crate) async fn serve(
 }
 
 fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
+    if args.config.is_dir() {
+        kind::check(&args.config, role.into())?;
+        return Err(RoleError::NoFile(args.config.display().to_string()));
+    }
     let config = RoleConfig::load(&args.config)?;
+    kind::check(&config.dir, role.into())?;
     logging::start(config.log_format);
     #[cfg(feature = "ablation")]
     if let Some(ablation) = &config.ablation {
         ablation.begin();
     }
-    let dir = config.dir.display().to_string();
-    std::fs::create_dir_all(&config.dir).map_err(|source| RoleError::File { path: dir, source })?;
+    kind::bind(&config.dir, role.into())?;
     let lifeline = args.while_stdin_open.then(lifeline::hold).transpose();
     let lifeline = lifeline.map_err(RoleError::System)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

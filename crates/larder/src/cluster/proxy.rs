@@ -43,9 +43,9 @@ impl Handler<ProxyService> for ProxyFace {
 
 pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
     let own = config.dir.join(credentials::FILE);
-    let (root, drawn) = credentials::load(config.credentials.as_deref().unwrap_or(&own))
+    let root = credentials::load(config.credentials.as_deref().unwrap_or(&own))
         .map_err(|error| RoleError::Proxy(error.to_string()))?;
-    if drawn {
+    if root.unseen {
         tracing::warn!(
             file = %own.display(),
             "root credentials were drawn: all proxies need the same, copy the file or name one with `credentials`"
@@ -76,7 +76,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let metrics = Box::new(ProxyMetrics::new(proxy.clone(), managers.clone()));
     around.show(&config, Some(metrics), member.renewal.standing()).await?;
     let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
-    let service = S3Service::new(proxy, root, options);
+    let service = S3Service::new(proxy, root.keys, options);
     let service = service.map_err(|error| RoleError::Proxy(error.to_string()))?;
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");
     let options = ServerOptions { drain_max: DRAIN_MAX, ..ServerOptions::default() };

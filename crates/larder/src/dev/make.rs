@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::layout::{Layout, PartPlace, PartRole};
 use super::{DevError, ablation, file_error};
 use crate::args::DevClusterArgs;
+use crate::kind::{self, Kind};
 use crate::{credentials, private};
 
 /// File of the layout.
@@ -56,7 +57,7 @@ struct Written<'a> {
 /// Takes up the cluster in a directory, or makes one.
 pub(super) fn open_or_make(args: &DevClusterArgs) -> Result<(Layout, FileLock), DevError> {
     let (root, nodes) = (&args.dir, args.nodes.map(usize::from));
-    fs::create_dir_all(root).map_err(|source| file_error(root, source))?;
+    kind::bind(root, Kind::DevCluster)?;
     let root = &root.canonicalize().map_err(|source| file_error(root, source))?;
     let in_use = |reason: String| DevError::InUse { dir: root.display().to_string(), reason };
     let disk = RealDisk::open(root).map_err(|error| in_use(error.to_string()))?;

@@ -43,6 +43,8 @@ const STOP_MAX: Duration = Duration::from_secs(15);
 /// Why the cluster did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DevError {
+    #[error(transparent)]
+    Kind(#[from] crate::kind::KindError),
     #[error("{path}: {source}")]
     File { path: String, source: std::io::Error },
     #[error("{dir} is in use by another dev-cluster: {reason}")]

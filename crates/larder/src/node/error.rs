@@ -10,6 +10,7 @@ use super::RECORD;
 use crate::cluster::RoleError;
 use crate::credentials::CredentialsError;
 use crate::exit;
+use crate::kind::KindError;
 use crate::server::ServerError;
 
 /// See the module's head.
@@ -34,13 +35,8 @@ pub(crate) enum NodeError {
          out of the cluster with `larder remove` and start {me} with an empty directory"
     )]
     OtherName { name: String, me: String },
-    #[error(
-        "{dir} has the store of a single node: start it without --peer. It does not become a machine of a cluster; \
-         copy its objects over S3"
-    )]
-    SingleNode { dir: String },
-    #[error("{dir} is the directory of one role: start it with `larder manager|meta|data|proxy`")]
-    OneRole { dir: String },
+    #[error(transparent)]
+    Kind(#[from] KindError),
     #[error("{dir} is in use by another process: {reason}")]
     InUse { dir: String, reason: String },
     #[error(

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use larder_env::{FileLock, RealDisk};
-use larder_net::Port;
+use larder_net::{PeerSecret, Port};
 use larder_protocol::manager::state::ServerRole;
 use larder_roles::node::{Entered, NodeConfig, ROLES, RootKeys, enter, role_name};
 use larder_roles::store::LOCK_FILE;
@@ -31,8 +31,9 @@ use crate::cluster::config::Found;
 use crate::cluster::{RoleConfig, Stop, settings};
 use crate::config::{Config, ConfigError};
 use crate::credentials;
+use crate::kind::{self, Kind};
 use crate::metrics::{Metrics, serve_metrics};
-use crate::server::metrics_listener;
+use crate::server::{bind, metrics_listener};
 pub(crate) use error::NodeError;
 pub(crate) use record::RECORD;
 use record::Record;
@@ -51,27 +52,29 @@ const QUORUM_DIR: &str = "quorum";
 
 /// Runs the machine until it is told to stop.
 pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
-    fs::create_dir_all(dir).map_err(|source| NodeError::file(dir, source))?;
-    let dir = &dir.canonicalize().map_err(|source| NodeError::file(dir, source))?;
-    let _lock = take_up(dir)?;
+    kind::check(dir, Kind::Machine)?;
     let record = Record::load(dir)?;
     let name = me::found_out(config, record.as_ref())?;
+    if record.is_none() {
+        drop(secret_of(config)?);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(NodeError::System)?;
-    let outcome = runtime.block_on(serve(dir, config, &name, record));
+    let mut lock = None;
+    let outcome = runtime.block_on(serve(dir, config, &name, record, &mut lock));
     // Whatever a cut-off request still does, it does before the process ends.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    drop(lock);
     outcome
 }
 
-/// Takes the directory for this process, if it is not something else's.
+/// The secret of a machine that has not come in yet.
+fn secret_of(config: &Config) -> Result<PeerSecret, NodeError> {
+    secret::read(config.secret_file.as_ref().ok_or(NodeError::NoSecret)?)
+}
+
+/// Takes the directory for this process.
 fn take_up(dir: &Path) -> Result<FileLock, NodeError> {
-    if larder_roles::Store::is_in(dir) {
-        return Err(NodeError::SingleNode { dir: dir.display().to_string() });
-    }
-    if dir.join(larder_roles::identity::IDENTITY_FILE).exists() {
-        return Err(NodeError::OneRole { dir: dir.display().to_string() });
-    }
     let in_use = |reason: String| NodeError::InUse { dir: dir.display().to_string(), reason };
     let disk = RealDisk::open(dir).map_err(|error| in_use(error.to_string()))?;
     disk.lock(LOCK_FILE).map_err(|error| in_use(error.to_string()))
@@ -82,18 +85,24 @@ async fn serve(
     config: &Config,
     name: &str,
     record: Option<Record>,
+    lock: &mut Option<FileLock>,
 ) -> Result<(), NodeError> {
     let mut stop = Stop::new(None)?;
     let unusable = |source| NodeError::Listen { name: name.to_owned(), source };
     let socket = TcpListener::bind(name).await.map_err(unusable)?;
     let port = Port::open(socket).map_err(NodeError::System)?;
     let metrics = Arc::new(Metrics::of_none());
+    // The proxy binds it later: a first start finds out now whether it can.
+    drop(bind("the S3 address", &config.listen, "--listen").await?);
     if let Some(listener) = metrics_listener(config.metrics_listen.as_deref()).await? {
         if let Ok(addr) = listener.local_addr() {
             eprintln!("Metrics are on http://{addr}/metrics");
         }
         tokio::spawn(serve_metrics(listener, metrics.clone()));
     }
+    kind::bind(dir, Kind::Machine)?;
+    let dir = &dir.canonicalize().map_err(|source| NodeError::file(dir, source))?;
+    *lock = Some(take_up(dir)?);
     let record = match record {
         Some(record) => record,
         None => tokio::select! {
@@ -117,13 +126,12 @@ async fn come_in(
     name: &str,
     port: &Port,
 ) -> Result<Record, NodeError> {
-    let Some(secret_file) = &config.secret_file else { return Err(NodeError::NoSecret) };
-    let secret = secret::read(secret_file)?;
+    let secret = secret_of(config)?;
     clear(dir)?;
     let path = dir.join(credentials::FILE);
     // The keys of a cluster that this machine founds; else it is given others.
     let root = if config.peers.first().is_some_and(|first| first == name) {
-        let (root, _drawn) = credentials::load_file(&path)?;
+        let root = credentials::load_file(&path)?.keys;
         RootKeys { access_key: root.access_key, secret_key: root.secret_key }
     } else {
         RootKeys { access_key: String::new(), secret_key: String::new() }
@@ -189,6 +197,7 @@ fn clear(dir: &Path) -> Result<(), NodeError> {
 
 /// The configuration of a role of the machine in this directory: the manager if it has one, for operators' commands.
 pub(crate) fn role_beside(dir: &Path) -> Result<RoleConfig, ConfigError> {
+    kind::check(dir, Kind::Machine)?;
     let wrong = |reason: String| ConfigError::Directory { dir: dir.display().to_string(), reason };
     match Record::load(dir) {
         Ok(Some(record)) => Ok(record.role_beside(dir)),

@@ -152,7 +152,7 @@ impl Machine<'_> {
         };
         match role {
             ServerRole::Manager => {
-                let (root, _drawn) = credentials::load_file(&self.dir.join(credentials::FILE))?;
+                let root = credentials::load_file(&self.dir.join(credentials::FILE))?.keys;
                 let root = larder_roles::node::RootKeys {
                     access_key: root.access_key,
                     secret_key: root.secret_key,

@@ -6,8 +6,9 @@ use super::*;
 fn a_single_nodes_store_is_told_apart() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("log")).unwrap();
+    fs::write(dir.path().join(LOCK_FILE), "").unwrap();
     let error = start(dir.path(), &Config::default()).unwrap_err();
-    assert!(error.to_string().contains("without --peer"), "{error}");
+    assert!(error.to_string().contains("the store of a single node"), "{error}");
     assert_eq!(error.code(), crate::exit::CANNOT_START);
 }
 

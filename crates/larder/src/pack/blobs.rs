@@ -25,6 +25,10 @@ pub(crate) fn inspect(blob: &Path, verify: bool) -> ExitCode {
 
 /// Writes a blob's objects into files.
 pub(crate) fn extract(blob: &Path, dir: &Path, keys: &[String]) -> ExitCode {
+    if let Err(error) = crate::kind::allow(dir, |_| false) {
+        eprintln!("error: {error}");
+        return exit::code(exit::USAGE);
+    }
     let done = match BlobFile::open(blob).and_then(|blob| blob.extract(keys, dir)) {
         Ok(done) => done,
         Err(error) => return failed(&error),

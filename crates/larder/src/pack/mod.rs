@@ -6,6 +6,7 @@ mod packing;
 mod status;
 mod workers;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,11 @@ use larder_mount::Mounted;
 use larder_pack::{Acknowledge, Backend, PackConfig, Packer, Packing, Prices, Sharing, WorkerName};
 use larder_s3::{FaceOptions, S3Service};
 use serde::Deserialize;
+use tokio::net::TcpListener;
 
 use crate::args::{AckArg, PackArgs, PackServeArgs, PackTool};
 use crate::config::{self, Config, LogFormat};
+use crate::kind::{self, Kind};
 use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
 use crate::server::{
     ServerError, announce, bind, metrics_listener, serve_until_told, server_of, told_to_stop,
@@ -120,17 +123,25 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     if settings.listen == NO_LISTENER && args.mount.is_none() {
         return Err(ServerError::NothingToServe);
     }
+    kind::check(&args.dir, Kind::Worker)?;
+    if let Some(backend) = args.backend.strip_prefix("file://") {
+        kind::allow(Path::new(backend), |_| false)?;
+    }
     logging::start(settings.log_format);
+    let options =
+        FaceOptions { region: settings.region.clone(), domains: settings.domains.clone() };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(ServerError::System)?;
     let prices = std::mem::take(&mut settings.prices).into();
     let packing = std::mem::take(&mut settings.packing).chosen(args.packing)?;
+    let bound = runtime.block_on(Bound::open(&settings))?;
+    kind::bind(&args.dir, Kind::Worker)?;
     let packer = Arc::new(runtime.block_on(open(args, prices, packing))?);
     let outcome = files::start(&packer, args, runtime.handle()).and_then(|mounted| {
-        let outcome =
-            runtime.block_on(listen_and_serve(&packer, mounted.as_ref(), args, &settings));
+        let serving = listen_and_serve(&packer, mounted.as_ref(), args, bound, options);
+        let outcome = runtime.block_on(serving);
         // Closing files still puts what was written.
         if let Some(mounted) = mounted {
             mounted.close();
@@ -141,6 +152,23 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     packer.close();
     outcome
+}
+
+/// The listeners of a worker that has not made anything yet.
+struct Bound {
+    s3: Option<TcpListener>,
+    metrics: Option<TcpListener>,
+}
+
+impl Bound {
+    async fn open(settings: &Settings) -> Result<Self, ServerError> {
+        let s3 = match settings.listen.as_str() {
+            NO_LISTENER => None,
+            listen => Some(bind("the S3 address", listen, "--listen").await?),
+        };
+        let metrics = metrics_listener(settings.metrics_listen.as_deref()).await?;
+        Ok(Self { s3, metrics })
+    }
 }
 
 async fn open(
@@ -196,13 +224,14 @@ async fn listen_and_serve(
     packer: &Arc<Packer>,
     mounted: Option<&Mounted<Packer>>,
     args: &PackServeArgs,
-    settings: &Settings,
+    bound: Bound,
+    options: FaceOptions,
 ) -> Result<(), ServerError> {
     let metrics = Arc::new(Metrics::new(PackMetrics::new(packer.clone())));
     if let Some(mounted) = mounted {
         metrics.add(Some(Box::new(MountMetrics::new(mounted.tree.clone()))), None);
     }
-    let metrics_addr = match metrics_listener(settings.metrics_listen.as_deref()).await? {
+    let metrics_addr = match bound.metrics {
         Some(listener) => {
             let addr = listener.local_addr().map_err(ServerError::System)?;
             tokio::spawn(serve_metrics(listener, metrics.clone()));
@@ -210,18 +239,16 @@ async fn listen_and_serve(
         }
         None => None,
     };
-    if settings.listen == NO_LISTENER {
+    let Some(listener) = bound.s3 else {
         return unless_fatal(told_to_stop(packer.fatal())?, packer.fatal()).await;
-    }
-    let (root, drawn) = credentials::load(&args.dir.join(credentials::FILE))?;
-    let listener = bind("the S3 address", &settings.listen, "--listen").await?;
+    };
+    let root = credentials::load(&args.dir.join(credentials::FILE))?;
     let addr = listener.local_addr().map_err(ServerError::System)?;
-    let options =
-        FaceOptions { region: settings.region.clone(), domains: settings.domains.clone() };
-    let service = S3Service::new(packer.clone(), root.clone(), options)?
+    let region = options.region.clone();
+    let service = S3Service::new(packer.clone(), root.keys.clone(), options)?
         .beside(Arc::new(workers::OtherWorkers(packer.clone())));
     let server = server_of(service, metrics);
     workers::answer_them(packer, server.clone());
-    announce(addr, metrics_addr, &root, drawn, &settings.region, &args.dir);
+    announce(addr, metrics_addr, &root, &region, &args.dir);
     serve_until_told(listener, server, packer.fatal()).await
 }

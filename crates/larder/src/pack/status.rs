@@ -8,11 +8,16 @@ use larder_pack::{RequestClass, Status, WorkersStatus};
 use serde_json::{Value, json};
 
 use crate::exit;
+use crate::kind::{self, Kind};
 
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// Prints it; the exit code says whether the worker runs.
 pub(crate) fn show(dir: &Path, as_json: bool) -> ExitCode {
+    if let Err(error) = kind::check(dir, Kind::Worker) {
+        eprintln!("error: {error}");
+        return exit::code(exit::CANNOT_START);
+    }
     let status = match Status::read(dir) {
         Ok(status) => status,
         Err(error) => {

@@ -11,6 +11,7 @@ use larder_volume::{Action, Refusal};
 
 use super::DataNode;
 use crate::data::{Client, action_of, pg_answer};
+use crate::meta::sound::is_sound_chunk;
 use crate::wire::{DataCall, DataMessage, DataReply, DataService};
 
 /// Answers for a [`DataNode`].
@@ -64,6 +65,10 @@ impl Handler<DataService> for DataFace {
             DataCall::Verify(chunk) => {
                 if !from.subject.roles.has(Role::Meta) {
                     tracing::warn!(from = %from.subject, "only meta servers have copies verified");
+                    return;
+                }
+                if !is_sound_chunk(&chunk) {
+                    tracing::error!(from = %from.subject, ?chunk, "a chunk of another length than its sums");
                     return;
                 }
                 self.verify(chunk, responder);

@@ -16,7 +16,6 @@ use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
 use larder_protocol::pg::Role;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
 use larder_types::codec::{decode, encode};
-use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, SUM_BYTES};
 use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
 use parking_lot::MutexGuard;
 
@@ -24,6 +23,7 @@ use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
+use super::sound::{is_sound_call, is_sound_message};
 use super::{Member, Meta};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
@@ -89,7 +89,7 @@ impl Meta {
     }
 
     fn serve_call(&self, pg: PgId, view: View, call: Call, responder: Responder<MetaService>) {
-        if !is_sound(&call) {
+        if !is_sound_call(&call) {
             // Its caller hears that there is no answer.
             return tracing::error!(%pg, ?call, "a call that no proxy makes: use one release");
         }
@@ -247,6 +247,9 @@ impl Meta {
                 return tracing::warn!(%pg, %from, %error, "a member's message is not understood");
             }
         };
+        if !is_sound_message(&message) {
+            return tracing::error!(%pg, %from, "a member's message has ops with a gap: use one release");
+        }
         let Some(mut member) = self.member(pg) else { return };
         match self.cluster() {
             Some(cluster) if member.pg.begins_snapshot(from, &message) => {
@@ -296,33 +299,5 @@ impl Meta {
         for pg in self.pg_ids() {
             self.step(&mut self.lock(pg), Event::Floor { session, floor });
         }
-    }
-}
-
-/// Whether what a put or an append holds is as long as it says, and as it may be: machines take that for granted.
-fn is_sound(call: &Call) -> bool {
-    match call {
-        Call::Put(put) => match &put.content {
-            Content::Inline(bytes) => bytes.len() <= INLINE_BYTES_MAX as usize,
-            Content::Data { len, sums, .. } => {
-                (1..=CHUNK_BYTES_MAX).contains(len)
-                    && sums.len() == len.div_ceil(SUM_BYTES) as usize
-            }
-            Content::Stream { .. } => true,
-        },
-        Call::Append(append) => match &append.content {
-            Content::Inline(bytes) => {
-                bytes.len() <= INLINE_BYTES_MAX as usize
-                    && append.description.size == bytes.len() as u64
-                    && !bytes.is_empty()
-            }
-            Content::Data { .. } => false,
-            Content::Stream { chunks, chunk_bytes, .. } => {
-                let full = u64::from(*chunk_bytes);
-                let before = u64::from(chunks.saturating_sub(1)) * full;
-                (1..=full).contains(&append.description.size.saturating_sub(before))
-            }
-        },
-        _ => true,
     }
 }

@@ -49,9 +49,11 @@ impl Handler<ManagerService> for Desk {
                 responder.answer(&ManagerReply::NotAllowed, Bytes::new());
             }
             ManagerCall::IssueToken(server, expires_ms) => {
-                if !from.subject.roles.has(Role::Manager) {
-                    tracing::warn!(%from, "only a manager may ask for join tokens");
-                    let why = Bytes::from_static(b"only a manager may ask for join tokens");
+                let manages = from.subject.roles.has(Role::Manager);
+                if !manages || self.was_removed(from.subject.server) {
+                    tracing::warn!(%from, "only a manager of the cluster may ask for join tokens");
+                    let why = b"only a manager of the cluster may ask for join tokens";
+                    let why = Bytes::from_static(why);
                     responder.answer(&ManagerReply::NotIssued, why);
                 } else {
                     let expires = expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms));

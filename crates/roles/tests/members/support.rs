@@ -323,7 +323,7 @@ pub fn put_to(request: Request, key: &str, target: Target, content: Content) -> 
         key: ObjectKey::new(key).unwrap(),
         target,
         description: Description {
-            size: 1,
+            size: size_of(&content),
             etag: ETag::Md5([1; 16]),
             checksum: None,
             attributes: Attributes::default(),
@@ -332,6 +332,13 @@ pub fn put_to(request: Request, key: &str, target: Target, content: Content) -> 
         condition: Condition::default(),
         enough: 0,
     }))
+}
+
+fn size_of(content: &Content) -> u64 {
+    match content {
+        Content::Data { len, .. } => u64::from(*len),
+        _ => 1,
+    }
 }
 
 pub fn inline() -> Content {

@@ -197,6 +197,8 @@ async fn a_removed_manager_leaves_the_quorum() {
     until(removed.managers(), "removed", |map| is(map, ServerId(2), ServerState::Removed)).await;
     let back = removed.managers().propose(Command::SetDraining(ServerId(0), true)).await;
     assert_eq!(back, Err(NotProposed::NotAllowed));
+    let token = removed.managers().issue_token(new_server("d9", ServerRole::Data), None).await;
+    assert!(token.is_err(), "a removed manager lets nobody join: {token:?}");
 }
 
 #[tokio::test]

@@ -1,0 +1,181 @@
+//! Frames that no release sends, and frames with bits turned over.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_protocol::pg::Report;
+use larder_protocol::{AppendCall, Description, PutCall};
+use larder_types::codec::{decode, encode};
+use larder_types::{
+    Attributes, BucketId, Condition, ETag, Epoch, Extent, Grant, Holders, LvId, ObjectKey, Op,
+    OpSeq, PgId, Request, SessionId, StreamId, Target, View,
+};
+
+use super::*;
+
+const REQUEST: Request = Request { session: SessionId(1), number: 2, floor: 1 };
+
+fn description(size: u64) -> Description {
+    let attributes = Attributes::default();
+    Description { size, etag: ETag::Md5([1; 16]), checksum: None, attributes }
+}
+
+fn put(content: Content, size: u64) -> Call {
+    Call::Put(Box::new(PutCall {
+        request: REQUEST,
+        bucket: BucketId(1),
+        epoch: Epoch(1),
+        key: ObjectKey::new("k").unwrap(),
+        target: Target::Version,
+        description: description(size),
+        content,
+        condition: Condition::default(),
+        enough: 0,
+    }))
+}
+
+fn append(content: Content, size: u64) -> Call {
+    Call::Append(Box::new(AppendCall {
+        request: REQUEST,
+        bucket: BucketId(1),
+        epoch: Epoch(1),
+        key: ObjectKey::new("k").unwrap(),
+        offset: None,
+        description: description(size),
+        content,
+        condition: Condition::default(),
+    }))
+}
+
+fn inline(len: usize) -> Content {
+    Content::Inline(Bytes::from(vec![7; len]))
+}
+
+fn stream(chunks: u32, chunk_bytes: u32) -> Content {
+    let stream = StreamId { session: SessionId(1), number: 2 };
+    Content::Stream { stream, chunks, chunk_bytes }
+}
+
+fn data(len: u32, sums: usize) -> Content {
+    Content::Data { len, seed: 3, sums: vec![4; sums] }
+}
+
+#[test]
+fn a_size_that_is_not_that_of_the_content_is_refused() {
+    for (content, size) in [
+        (inline(3), 4),
+        (inline(3), u64::MAX),
+        (inline(INLINE_BYTES_MAX as usize + 1), u64::from(INLINE_BYTES_MAX) + 1),
+        (stream(0, 0), 0),
+        (stream(0, 0), 1),
+        (stream(0, 8), 1),
+        (stream(3, 0), 0),
+        (stream(2, 8), 8),
+        (stream(2, 8), 17),
+        (stream(2, u32::MAX), u64::from(u32::MAX) + 1),
+        (stream(u32::MAX, u32::MAX), u64::MAX),
+        (data(0, 0), 0),
+        (data(7, 1), 8),
+        (data(7, 2), 7),
+        (data(u32::MAX, 1), u64::from(u32::MAX)),
+    ] {
+        assert!(!is_sound_call(&put(content.clone(), size)), "a put of {size}: {content:?}");
+        assert!(!is_sound_call(&append(content.clone(), size)), "an append of {size}: {content:?}");
+    }
+    assert!(!is_sound_call(&append(inline(0), 0)) && !is_sound_call(&append(data(7, 1), 7)));
+}
+
+#[test]
+fn what_proxies_send_is_sound() {
+    for (content, size) in [(inline(0), 0), (inline(3), 3), (data(7, 1), 7), (stream(2, 8), 16)] {
+        assert!(is_sound_call(&put(content, size)));
+    }
+    assert!(is_sound_call(&append(inline(3), 3)) && is_sound_call(&append(stream(1, 8), 1)));
+}
+
+fn id(view: u64, seq: u64) -> OpId {
+    OpId { view: View(view), seq: OpSeq(seq) }
+}
+
+fn entries(ids: &[OpId]) -> Vec<LogEntry> {
+    ids.iter().map(|&id| LogEntry { id, op: Arc::new(Op::Digest) }).collect()
+}
+
+fn append_of(prev: OpId, ids: &[OpId]) -> PeerMessage {
+    PeerMessage::Append { view: View(3), prev, entries: entries(ids), commit: OpSeq(0) }
+}
+
+#[test]
+fn a_log_with_a_gap_is_refused() {
+    for ids in [
+        &[id(2, 7)][..],
+        &[id(2, 6), id(2, 8)],
+        &[id(2, 5)],
+        &[id(1, 6)],
+        &[id(2, 6), id(1, 7)],
+        &[id(4, 6)],
+        &[id(2, u64::MAX)],
+    ] {
+        assert!(!is_sound_message(&append_of(id(2, 5), ids)), "{ids:?}");
+    }
+    assert!(!is_sound_message(&append_of(id(2, u64::MAX), &[id(2, 0)])));
+    assert!(is_sound_message(&append_of(id(2, 5), &[id(2, 6), id(3, 7)])));
+    assert!(is_sound_message(&append_of(id(2, 5), &[])));
+    let report = |last| {
+        let entries = entries(&[id(2, 6), id(2, 7)]);
+        let report = Report { is_whole: true, last, prev: id(2, 5), entries };
+        is_sound_message(&PeerMessage::Report { view: View(3), report })
+    };
+    assert!(report(id(2, 7)) && !report(id(2, 9)));
+}
+
+#[test]
+fn a_chunk_without_its_sums_or_blocks_is_refused() {
+    let chunk = |len, sums: usize, blocks| Chunk {
+        grant: Grant { pg: PgId(0), op: id(1, 1), attempt: 0 },
+        seed: 0,
+        lv: LvId(0),
+        extents: vec![Extent { first: u32::MAX, blocks }],
+        len,
+        sums: vec![0; sums],
+        holders: Holders::default(),
+    };
+    assert!(is_sound_chunk(&chunk(SUM_BYTES + 1, 2, u32::MAX)));
+    for wrong in [chunk(0, 0, 1), chunk(1, 0, 1), chunk(1, 1, 0), chunk(u32::MAX, 1, u32::MAX)] {
+        assert!(!is_sound_chunk(&wrong), "{wrong:?}");
+    }
+}
+
+/// Every decoded frame gets a judgement. The same frames at each run.
+#[test]
+fn turned_bits_are_judged_without_a_panic() {
+    let calls = [put(inline(3), 3), put(stream(2, 8), 16), append(data(7, 1), 7)];
+    let messages = [append_of(id(2, 5), &[id(2, 6), id(3, 7)])];
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut draw = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize % below
+    };
+    let mut judged = 0;
+    for round in 0..20_000 {
+        let is_call = round % 2 == 0;
+        let mut frame = match is_call {
+            true => encode(&calls[draw(calls.len())]),
+            false => encode(&messages[draw(messages.len())]),
+        };
+        for _ in 0..=draw(3) {
+            let at = draw(frame.len());
+            frame[at] ^= 1 << draw(8);
+        }
+        if is_call {
+            judged +=
+                decode::<Call>("call", &frame).map(|call| is_sound_call(&call)).is_ok() as u32;
+        } else {
+            let message = decode::<PeerMessage>("message", &frame);
+            judged += message.map(|message| is_sound_message(&message)).is_ok() as u32;
+        }
+    }
+    assert!(judged > 1_000, "most turned bits still decode: {judged}");
+}
