@@ -11,41 +11,106 @@ use s3s::{S3Error, S3ErrorCode};
 use crate::append::RECORD_HEADER;
 use crate::limits::PRESIGNED_S_MAX;
 
+/// Parameters by which a query carries a signature, of version 4 and of version 2.
+const SIGNED_BY_V4: [&str; 3] = ["X-Amz-Signature", "X-Amz-Algorithm", "X-Amz-Credential"];
+const SIGNED_BY_V2: [&str; 2] = ["Signature", "AWSAccessKeyId"];
+
 /// Refuses requests that the library would take and S3 would not. The signature itself is checked
 /// by the library, after this; a request without any is left to it, too.
+///
+/// The query is read as the library reads it, decoded: a name that is spelled otherwise is the same
+/// name. A request has one kind of signature, so that what is checked here is what the library
+/// verifies.
 ///
 /// # Errors
 /// What S3 answers.
 pub(crate) fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), S3Error> {
+    let query = decoded(query.unwrap_or_default());
+    let has = |names: &[&str]| query.iter().any(|(name, _)| names.contains(&name.as_str()));
+    let (by_v4, by_v2) = (has(&SIGNED_BY_V4), has(&SIGNED_BY_V2));
     if let Some(authorization) = headers.get(AUTHORIZATION) {
-        let authorization = authorization.as_bytes();
-        if authorization.starts_with(b"AWS ") {
+        if by_v4 || by_v2 {
             return Err(S3Error::with_message(
-                S3ErrorCode::InvalidRequest,
-                "The authorization mechanism you have provided is not supported. \
-                 Please use AWS4-HMAC-SHA256.",
+                S3ErrorCode::InvalidArgument,
+                "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query \
+                 string parameter or the Authorization header should be specified",
             ));
         }
-        let Some(list) = between(authorization, b"SignedHeaders=", b',') else { return Ok(()) };
-        return all_signed(headers, list, b";");
+        return check_header(headers, authorization.as_bytes());
     }
-    let parameter = |name: &[u8]| query.and_then(|query| between(query.as_bytes(), name, b'&'));
-    if let Some(seconds) = parameter(b"X-Amz-Expires=") {
+    if by_v4 || by_v2 {
+        names_stand_once(&query)?;
+    }
+    let parameter = |name: &str| query.iter().find(|(known, _)| known == name);
+    if let Some((_, seconds)) = parameter("X-Amz-Expires") {
         presigned_for(seconds)?;
     }
-    let list = parameter(b"X-Amz-SignedHeaders=");
-    match list {
-        Some(list) if list.contains(&b'%') => all_signed(headers, list, b"%3B"),
-        Some(list) => all_signed(headers, list, b";"),
+    match parameter("X-Amz-SignedHeaders") {
+        Some((_, list)) => all_signed(headers, list.as_bytes()),
+        None if by_v4 => Err(S3Error::with_message(
+            S3ErrorCode::AuthorizationQueryParametersError,
+            "Query-string authentication version 4 requires X-Amz-SignedHeaders",
+        )),
+        // Version 2 signs every `x-amz-` header, and no other that is acted upon.
+        None if by_v2 && headers.contains_key(RECORD_HEADER) => Err(not_signed(RECORD_HEADER)),
         None => Ok(()),
     }
 }
 
+fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error> {
+    if authorization.starts_with(b"AWS ") {
+        return Err(S3Error::with_message(
+            S3ErrorCode::InvalidRequest,
+            "The authorization mechanism you have provided is not supported. \
+             Please use AWS4-HMAC-SHA256.",
+        ));
+    }
+    match between(authorization, b"SignedHeaders=", b',') {
+        Some(list) => all_signed(headers, list),
+        None => Ok(()),
+    }
+}
+
+/// Names and values of a query as forms encode them. What is no UTF-8 stays as it came: the library
+/// refuses it.
+fn decoded(query: &str) -> Vec<(String, String)> {
+    let decode = |text: &str| {
+        let spaced = text.replace('+', " ");
+        urlencoding::decode(&spaced).map_or_else(|_| text.to_owned(), Into::into)
+    };
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(name), decode(value))
+        })
+        .collect()
+}
+
+/// A parameter that stands twice could be signed once and acted upon once more.
+fn names_stand_once(query: &[(String, String)]) -> Result<(), S3Error> {
+    let mut names: Vec<&str> = query.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => Err(S3Error::with_message(
+            S3ErrorCode::InvalidArgument,
+            format!("The query parameter {} of a presigned request is given twice", pair[0]),
+        )),
+    }
+}
+
+fn not_signed(name: &str) -> S3Error {
+    S3Error::with_message(
+        S3ErrorCode::AccessDenied,
+        format!("There were headers present in the request which were not signed: {name}"),
+    )
+}
+
 /// A presigned request is good for a week at most.
-fn presigned_for(seconds: &[u8]) -> Result<(), S3Error> {
-    let seconds = std::str::from_utf8(seconds).ok().and_then(|text| text.parse::<u64>().ok());
-    match seconds {
-        Some(1..=PRESIGNED_S_MAX) => Ok(()),
+fn presigned_for(seconds: &str) -> Result<(), S3Error> {
+    match seconds.parse::<u64>() {
+        Ok(1..=PRESIGNED_S_MAX) => Ok(()),
         _ => Err(S3Error::with_message(
             S3ErrorCode::AuthorizationQueryParametersError,
             format!("X-Amz-Expires must be a number of seconds from 1 to {PRESIGNED_S_MAX}"),
@@ -82,38 +147,14 @@ fn between<'t>(text: &'t [u8], start: &[u8], end: u8) -> Option<&'t [u8]> {
     Some(rest[..len].trim_ascii())
 }
 
-fn all_signed(headers: &HeaderMap, list: &[u8], separator: &[u8]) -> Result<(), S3Error> {
-    let signed =
-        |name: &[u8]| split(list, separator).any(|listed| listed.eq_ignore_ascii_case(name));
+fn all_signed(headers: &HeaderMap, list: &[u8]) -> Result<(), S3Error> {
+    let signed = |name: &[u8]| {
+        list.split(|byte| *byte == b';').any(|listed| listed.eq_ignore_ascii_case(name))
+    };
     let must = |name: &str| name == "host" || name.starts_with("x-amz-") || name == RECORD_HEADER;
     let missing =
         headers.keys().find(|name| must(name.as_str()) && !signed(name.as_str().as_bytes()));
-    match missing {
-        None => Ok(()),
-        Some(name) => Err(S3Error::with_message(
-            S3ErrorCode::AccessDenied,
-            format!("There were headers present in the request which were not signed: {name}"),
-        )),
-    }
-}
-
-fn split<'t>(mut text: &'t [u8], separator: &'t [u8]) -> impl Iterator<Item = &'t [u8]> {
-    let mut done = false;
-    std::iter::from_fn(move || {
-        if done {
-            return None;
-        }
-        let at = text.windows(separator.len()).position(|w| w.eq_ignore_ascii_case(separator));
-        let (item, rest) = match at {
-            Some(at) => (&text[..at], &text[at + separator.len()..]),
-            None => {
-                done = true;
-                (text, &[][..])
-            }
-        };
-        text = rest;
-        Some(item)
-    })
+    missing.map_or(Ok(()), |name| Err(not_signed(name.as_str())))
 }
 
 #[cfg(test)]
@@ -159,6 +200,60 @@ mod tests {
             check(&headers, Some("prefix=x")).is_ok(),
             "not signed at all: left to the library"
         );
+    }
+
+    #[test]
+    fn a_request_has_one_kind_of_signature() {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", "h".parse().unwrap());
+        headers.insert("x-amz-copy-source", "/secret/obj".parse().unwrap());
+        headers.insert(AUTHORIZATION, "x".parse().unwrap());
+        for query in [
+            "X-Amz-SignedHeaders=host&X-Amz-Signature=00",
+            "X%2DAmz%2DSignedHeaders=host&X%2DAmz-Signature=00",
+            "AWSAccessKeyId=a&Expires=1&Signature=00",
+        ] {
+            let refused = check(&headers, Some(query)).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{query}");
+        }
+    }
+
+    #[test]
+    fn names_spelled_otherwise_are_the_same_names() {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", "h".parse().unwrap());
+        let query = "X%2DAmz-SignedHeaders=host&X-Amz-Signature=00";
+        assert!(check(&headers, Some(query)).is_ok());
+        headers.insert("x-amz-copy-source", "/secret/obj".parse().unwrap());
+        let refused = check(&headers, Some(query)).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AccessDenied);
+        let refused = check(&headers, Some("X-Amz-Signature=00")).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AuthorizationQueryParametersError);
+    }
+
+    #[test]
+    fn a_presigned_request_names_each_parameter_once() {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", "h".parse().unwrap());
+        for query in [
+            "AWSAccessKeyId=a&Signature=00&tagging&tagging",
+            "X-Amz-SignedHeaders=host&X-Amz-Signature=00&X-Amz-SignedHeader%73=x-amz-acl",
+        ] {
+            let refused = check(&headers, Some(query)).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{query}");
+        }
+        assert!(
+            check(&headers, Some("prefix=a&prefix=b")).is_ok(),
+            "not signed: left to the library"
+        );
+    }
+
+    #[test]
+    fn version_2_signs_no_header_that_makes_a_put_an_append() {
+        let mut headers = HeaderMap::new();
+        headers.insert(RECORD_HEADER, "1".parse().unwrap());
+        let refused = check(&headers, Some("AWSAccessKeyId=a&Signature=00")).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AccessDenied);
     }
 
     #[test]

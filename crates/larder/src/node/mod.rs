@@ -56,7 +56,7 @@ pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
     let record = Record::load(dir)?;
     let name = me::found_out(config, record.as_ref())?;
     if record.is_none() {
-        drop(secret_of(config)?);
+        secret_of(config)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(NodeError::System)?;
