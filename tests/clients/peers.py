@@ -145,7 +145,7 @@ def refusals(binary, machines, scratch):
     other = Machine(binary, scratch / "single", machines[0].secret)
     other.peers = [other.name]
     code, said = other.refusal()
-    if code != 3 or "without --peer" not in said:
+    if code != 3 or "is the store of a single node" not in said:
         raise Failed(f"a single node's directory: {code}, {said}")
 
 

@@ -1,6 +1,8 @@
 """The server as its operator meets it: first start, readiness, one server per directory, a clean stop."""
 
+import contextlib
 import os
+import pty
 import signal
 import stat
 import subprocess
@@ -47,29 +49,55 @@ def an_inspection_of_a_running_store_is_refused(bench):
     assert done.returncode == CANNOT_START, done
 
 
-@checks
-def a_first_start_draws_keys_and_prints_them_once(bench):
-    directory = bench.folder() / "fresh"
+def started(bench, directory, stderr=subprocess.PIPE):
+    """A start without keys in the environment, and a stop: what it printed on both."""
     server = Server(bench.server.binary, directory)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "LARDER_"))}
-    printed = []
-    for _ in range(2):
-        process = subprocess.Popen(
-            [server.binary, "server", directory, *server.flags()], env=environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        try:
-            server.process = process
-            server.wait_until_ready()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            printed.append(process.communicate(timeout=20))
-            server.process = None
+    process = subprocess.Popen(
+        [server.binary, "server", directory, *server.flags()], env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=stderr, text=True)
+    try:
+        server.process = process
+        server.wait_until_ready()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        printed = process.communicate(timeout=20)
+        server.process = None
+    return server, printed
+
+
+def secret_in(directory):
     kept = directory / "credentials.toml"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    secret = tomllib.loads(kept.read_text())["secret_key"]
-    assert secret in printed[0][1] and secret not in printed[1][1], "the secret is printed once, on stderr"
-    assert secret not in printed[0][0], "stdout carries results only"
-    assert server.endpoint in printed[0][0] + printed[0][1] and "aws" in printed[0][0] + printed[0][1]
+    return tomllib.loads(kept.read_text())["secret_key"]
+
+
+@checks
+def a_first_start_draws_keys_and_names_their_file_but_logs_no_secret(bench):
+    directory = bench.folder() / "fresh"
+    for _ in range(2):
+        server, (stdout, stderr) = started(bench, directory)
+        assert secret_in(directory) not in stdout + stderr, "what is no terminal may be a journal"
+        assert str(directory / "credentials.toml") in stdout + stderr, "the file is named"
+        assert server.endpoint in stdout + stderr and "aws" in stdout + stderr
+
+
+@checks
+def a_terminal_is_shown_the_secret_once(bench):
+    directory = bench.folder() / "fresh"
+    shown = []
+    for _ in range(2):
+        ours, theirs = pty.openpty()
+        _, (stdout, _) = started(bench, directory, stderr=theirs)
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 1 << 16):
+                text += piece
+        os.close(ours)
+        shown.append(text.decode())
+        assert secret_in(directory) not in stdout, "stdout carries results only"
+    assert secret_in(directory) in shown[0] and secret_in(directory) not in shown[1]
 
 
 @checks
