@@ -218,6 +218,8 @@ struct Lv {
     asked: GrantKey,
     /// Replicas that broke or are out of reach: no new space is given here.
     gone: Holders,
+    /// Replicas that were asked whether they are within reach, and have not answered.
+    probed: Holders,
     /// Replicas whose copies are to be given up.
     leaving: BTreeMap<usize, Leaving>,
     pace: Pace,
@@ -357,6 +359,7 @@ impl VolumeGroup {
             floors,
             asked,
             gone: Holders::default(),
+            probed: Holders::default(),
             leaving: BTreeMap::new(),
             pace: Pace::default(),
             info,
@@ -383,6 +386,7 @@ impl VolumeGroup {
             return false;
         }
         lv.floors[replica] = lv.floors[replica].max(Some(floor));
+        lv.probed = lv.probed.without(Holders::default().with(replica));
         let is_back = lv.gone.has(replica) && !lv.lost().has(replica);
         if is_back {
             // It is within reach again, and open in this view; what was asked of it meanwhile is asked again.
@@ -399,7 +403,19 @@ impl VolumeGroup {
         let Some(lv) = self.lvs.get_mut(&lv) else { return false };
         let is_news = !lv.gone.has(replica);
         lv.gone = lv.gone.with(replica);
+        lv.probed = lv.probed.without(Holders::default().with(replica));
         is_news
+    }
+
+    /// Replicas of an LV to be asked whether they are within reach: each is told again the floor that it has
+    /// acknowledged, which changes nothing there. One that has not answered yet is not asked again.
+    pub fn probes(&mut self, lv: LvId) -> Vec<(usize, GrantKey)> {
+        let Some(lv) = self.lvs.get_mut(&lv) else { return Vec::new() };
+        let idle = lv.present.without(lv.gone).without(lv.probed);
+        let floors = &lv.floors;
+        let asked: Vec<_> = idle.iter().filter_map(|at| Some((at, floors[at]?))).collect();
+        lv.probed = asked.iter().fold(lv.probed, |probed, &(at, _)| probed.with(at));
+        asked
     }
 
     /// LVs with replicas that are out of reach, but not for good: these are to be opened again.

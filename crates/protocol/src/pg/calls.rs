@@ -53,6 +53,7 @@ impl Pg {
                 }
                 // No copy is looked at, so that none is voided: floors refuse what comes late before the blocks are
                 // given again.
+                self.probe(op, out);
                 self.commit_put(op, Outcome::Revoked, false, index, out)?;
                 // Its proxy waits until the outcome can be lost no more.
                 out.push(Effect::SyncSoon);

@@ -383,6 +383,20 @@ impl Pg {
         }
     }
 
+    /// Finds out which replicas of an open put are within reach: where one is not, nothing more is given that needs it.
+    /// A put is tried again soon after it was taken back, and would be given the same replicas for ever.
+    pub(super) fn probe(&mut self, op: OpId, out: &mut Outbox) {
+        let Some(lv) =
+            self.open.get(&op.seq).filter(|open| open.id == op).map(|open| open.chunk.lv)
+        else {
+            return;
+        };
+        let Some(space) = self.space_mut() else { return };
+        for (replica, floor) in space.probes(lv) {
+            out.push(Effect::Data { lv, replica, request: DataRequest::RaiseFloor { floor } });
+        }
+    }
+
     /// Raises floors over what is not open any more, so that freed space can be used again.
     pub(super) fn raise_floors(&mut self, short: bool, out: &mut Outbox) {
         let copies = self.refills.oldest().into_iter().chain(self.moves.oldest());

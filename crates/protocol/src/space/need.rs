@@ -148,6 +148,7 @@ impl VolumeGroup {
         for index in fresh.iter().copied().chain(over.iter()) {
             lv.floors[index] = None;
             lv.gone = lv.gone.without(Holders::default().with(index));
+            lv.probed = lv.probed.without(Holders::default().with(index));
         }
         lv.gone = lv.gone.union(lv.lost());
         if !fresh.is_empty() {

@@ -1,14 +1,14 @@
 //! Puts that are tried more than once: one of the tries counts, and what the others took is freed.
 
 use larder_protocol::limits::APPLY_BYTES_MAX;
-use larder_protocol::{Answer, Call, Changes, DataAnswer, Index, Refusal};
+use larder_protocol::{Answer, Call, Changes, DataAnswer, DataRequest, Index, Refusal};
 use larder_types::codec::encode;
 use larder_types::{
     Chunk, Condition, Extent, Grant, Holders, OpId, OpSeq, Request, SessionId, StreamId, Target,
     View, rows,
 };
 
-use crate::support::{BUCKET, LV, Member, PG, data, put};
+use crate::support::{BUCKET, LV, Member, PG, data, key, put};
 
 const STREAM: StreamId = StreamId { session: SessionId(1), number: 9 };
 
@@ -59,7 +59,9 @@ fn a_put_that_is_taken_back_is_revoked_whatever_its_replicas_have() {
     let mut member = Member::alone(2);
     let (request, grant) = begun(&mut member);
     member.call(Call::Withdraw { op: grant.op, disk_full: false });
-    assert_eq!(member.requests(), [], "no replica is asked, none remembers a void");
+    let floor = DataRequest::RaiseFloor { floor: key(1, 0) };
+    let probes = [(0, floor.clone()), (1, floor)];
+    assert_eq!(member.requests(), probes, "they are asked whether they are there, none for a void");
     let answers = repeated(&mut member, request);
     assert!(
         !answers.contains(&Answer::Refused(Refusal::Revoked)),
@@ -69,6 +71,24 @@ fn a_put_that_is_taken_back_is_revoked_whatever_its_replicas_have() {
     assert_eq!(repeated(&mut member, request), [Answer::Refused(Refusal::Revoked)]);
     assert_eq!((member.row("k"), member.pg.gauges().open_puts), (None, 0));
     assert_eq!(member.pg.gauges().space.waiting, 2, "its blocks are freed");
+}
+
+#[test]
+fn a_put_that_is_tried_again_goes_where_every_replica_answers() {
+    let mut member = Member::alone(3);
+    let (_, first) = begun(&mut member);
+    let (_, second) = begun(&mut member);
+    member.call(Call::Withdraw { op: first.op, disk_full: false });
+    assert_eq!(member.requests().len(), 3);
+    member.call(Call::Withdraw { op: second.op, disk_full: false });
+    assert_eq!(member.requests(), [], "each was asked, and has not answered");
+    member.answer(2, DataAnswer::Failed);
+    let token = member.put_data("other", 1);
+    let others = Holders::default().with(0).with(1);
+    assert!(
+        matches!(member.answers(token)[..], [Answer::Granted { replicas, .. }] if replicas == others),
+        "one is out of reach"
+    );
 }
 
 #[test]
