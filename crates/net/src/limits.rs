@@ -49,8 +49,12 @@ pub const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Connections of one listener.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Handshakes of one listener that are under way; more wait in the system's queue.
-pub const HANDSHAKES_MAX: usize = 64;
+/// Handshakes of one listener that are under way; a further one evicts another. When a server of a large cluster
+/// starts, all others connect to it at once.
+pub const HANDSHAKES_MAX: usize = 256;
+/// Longest from the connection to the client's first message, which waits for nothing of ours. A lost packet costs one
+/// second.
+pub const HELLO_TIME_MAX: Duration = Duration::from_secs(3);
 /// Longest that a connection may take from its first packet to the last hello. Three round trips and
 /// four signatures are milliseconds; seconds are for a lost packet or two.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);

@@ -9,7 +9,10 @@
 //! 1. The name decides who answers and nothing else: who is there is found out by that server's own handshake. Whoever
 //!    names a server of the cluster that is not here is turned away, since it may come; whoever names none at all is
 //!    refused as at any other port.
-//! 2. Handshakes are bounded in number and time, so that those who never finish one do not use up memory.
+//! 2. Handshakes are bounded in number and time, so that unfinished ones do not use up memory. At the bound the port
+//!    still accepts: the new handshake evicts an older one (see [`under_way`]).
+
+mod under_way;
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,19 +21,20 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::connection::{Broken, Wire};
 use crate::endpoint::{buffered, by_us, in_time};
 use crate::error::Denied;
 use crate::knock::{Doorkeeper, KNOCKING};
-use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX};
+use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
 use crate::listener::House;
 use crate::metrics::{Metrics, Refused};
 use crate::serving::Serving;
 use crate::tls::ENROLMENT;
+use under_way::{Taken, UnderWay};
 
 /// A handshake of which the client has said its first words.
 pub(crate) type Handshake = StartHandshake<BufReader<TcpStream>>;
@@ -163,10 +167,9 @@ impl Street {
     }
 
     pub(crate) async fn accept(self: Arc<Self>, socket: TcpListener) {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let handshakes = Arc::new(UnderWay::default());
         let mut connections = JoinSet::new();
         loop {
-            let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
             let (tcp, address) = match socket.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -181,19 +184,22 @@ impl Street {
                 refused(&self.metrics, address, &by_us(Refused::TooMany, why));
                 continue;
             }
-            connections.spawn(self.clone().serve(tcp, address, permit));
+            let taken = handshakes.enter(address.ip().to_canonical());
+            connections.spawn(self.clone().serve(tcp, address, taken));
         }
     }
 
-    async fn serve(
-        self: Arc<Self>,
-        tcp: TcpStream,
-        address: SocketAddr,
-        permit: OwnedSemaphorePermit,
-    ) {
+    async fn serve(self: Arc<Self>, tcp: TcpStream, address: SocketAddr, mut taken: Taken) {
         let mut met = None;
-        let shaken = in_time(self.shake_hands(tcp, address, &mut met)).await;
-        drop(permit);
+        let shaken = tokio::select! {
+            biased;
+            shaken = in_time(self.shake_hands(tcp, address, &mut met)) => shaken,
+            () = taken.lost() => {
+                let why = format!("there are {HANDSHAKES_MAX} handshakes, most of them its own");
+                Err(Broken::Denied(by_us(Refused::TooMany, why)))
+            }
+        };
+        drop(taken);
         let metrics = met.as_ref().map_or(&self.metrics, |house| house.metrics());
         match shaken {
             Ok(Some((wire, serving))) => {
@@ -222,7 +228,7 @@ impl Street {
         met: &mut Option<Arc<House>>,
     ) -> Result<Option<(Wire, Serving)>, Broken> {
         tcp.set_nodelay(true)?;
-        let begun = match self.begin(tcp).await? {
+        let begun = match self.begun(tcp).await? {
             Begun::Tls(handshake) if asks_for(&handshake, KNOCKING) => match self.doorkeeper() {
                 Some(doorkeeper) => {
                     doorkeeper.answer(*handshake, address, &self.metrics).await?;
@@ -239,6 +245,11 @@ impl Street {
 
     fn doorkeeper(&self) -> Option<Arc<Doorkeeper>> {
         self.doorkeeper.read().clone()
+    }
+
+    async fn begun(&self, tcp: TcpStream) -> Result<Begun, Broken> {
+        let begun = timeout(HELLO_TIME_MAX, self.begin(tcp)).await;
+        begun.unwrap_or_else(|_elapsed| Err(Broken::Io(io::ErrorKind::TimedOut.into())))
     }
 
     async fn begin(&self, tcp: TcpStream) -> Result<Begun, Broken> {

@@ -97,3 +97,26 @@ async fn whoever_joins_finds_the_one_who_lets_servers_join() {
     let by_manager = matches!(refused, Err(crate::JoinError::Refused(Refusal::NotRenewed)));
     assert!(by_manager, "{refused:?}");
 }
+
+/// Opens a connection from this address, and says nothing.
+async fn silent(from: [u8; 4], to: std::net::SocketAddr) -> tokio::net::TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+#[tokio::test]
+async fn silent_connections_keep_no_server_out() {
+    let authority = authority();
+    let (_serving, listener, _heard) = crate::tests::data_server(&authority, 2).await;
+    let mut kept = Vec::new();
+    for _ in 0..2 * crate::limits::HANDSHAKES_MAX {
+        kept.push(silent([127, 0, 0, 2], listener.address()).await);
+    }
+    let ours = caller(&authority);
+    let to = peer(&ours, 2, listener.address());
+    to.call(&"x".into(), Bytes::new(), soon()).await.unwrap();
+    let metrics = listener.metrics();
+    assert_eq!(metrics.refused(Refused::Late), 0, "it waited for none of them to end");
+    assert!(metrics.refused(Refused::TooMany) > 0, "older ones made room");
+}

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use larder_net::limits::CONNECT_TIME_MAX;
 use larder_net::{Credentials, Endpoint, Peer};
 use larder_protocol::manager::policy::ServerMessage;
-use larder_protocol::manager::state::{Command, Outcome, Refusal, ServerRole, ServerState};
+use larder_protocol::manager::state::{
+    Command, Outcome, Refusal, ServerRole, ServerState, Topology,
+};
 use larder_types::{BootId, BucketName, ServerId};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -65,6 +67,9 @@ async fn three() -> Vec<(TempDir, Manager)> {
     for (_, manager) in &managers {
         until_voters(manager, &[0, 1, 2]).await;
     }
+    // A manager votes before the map calls it up; none may be removed until then.
+    let all_up = |map: &Topology| (0..3).all(|id| is(map, ServerId(id), ServerState::Up));
+    until(managers[0].1.managers(), "all up", all_up).await;
     managers
 }
 
