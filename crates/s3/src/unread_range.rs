@@ -6,12 +6,16 @@
 //! checked, takes the header away, and has the request answered by a second instance of the library
 //! that checks no signature. Nothing but this route may reach that instance.
 
+use std::sync::Arc;
+
 use http::header::{AUTHORIZATION, RANGE};
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 use s3s::dto::Range;
 use s3s::route::S3Route;
 use s3s::service::S3Service;
 use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+
+use crate::gate::{Gate, let_in};
 
 /// The route, and the instance that answers for it.
 pub(crate) struct UnreadRange {
@@ -36,10 +40,8 @@ impl S3Route for UnreadRange {
     }
 
     async fn check_access(&self, asked: &mut S3Request<Body>) -> S3Result<()> {
-        match asked.credentials {
-            Some(_) => Ok(()),
-            None => Err(S3Error::with_message(S3ErrorCode::AccessDenied, "Access Denied")),
-        }
+        let gate = asked.extensions.get::<Arc<Gate>>().cloned();
+        let_in(asked.credentials.is_some(), gate.as_deref()).await
     }
 
     async fn call(&self, asked: S3Request<Body>) -> S3Result<S3Response<Body>> {

@@ -4,6 +4,7 @@
 
 mod client;
 mod memory;
+mod wire;
 
 mod appends;
 mod auth;
@@ -11,6 +12,8 @@ mod buckets;
 mod copies;
 mod lists;
 mod objects;
+mod refusals;
 mod serving;
 mod settings;
+mod strangers;
 mod uploads;
