@@ -162,6 +162,11 @@ impl Ask {
         self.at(SystemTime::now() - Duration::from_secs(seconds))
     }
 
+    /// The body as it is sent.
+    pub fn sent(&self) -> &Bytes {
+        &self.body
+    }
+
     /// Frames the body as aws-chunked, signed chunk by chunk from the request's own signature.
     pub fn signed_chunks(mut self, chunk_bytes: usize, tamper: bool) -> Self {
         let data = std::mem::take(&mut self.body);

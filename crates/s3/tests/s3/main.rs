@@ -11,6 +11,7 @@ mod auth;
 mod buckets;
 mod copies;
 mod lists;
+mod mutated;
 mod objects;
 mod refusals;
 mod serving;
