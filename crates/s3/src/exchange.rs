@@ -233,11 +233,13 @@ async fn called(
 /// answer, and the connection goes on; behind more it closes, and lingers so that the client sees the answer.
 fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
     let closes = headers.get(CONNECTION).is_some_and(|value| value == "close");
-    if closes || body.size_hint().exact().is_none_or(|bytes| bytes > UNREAD_BYTES_MAX) {
+    let unread = body.size_hint().exact().filter(|bytes| !closes && *bytes <= UNREAD_BYTES_MAX);
+    let Some(unread) = unread else {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
         working.linger();
         return;
-    }
+    };
+    working.leave_unread(unread);
     // It ends with the connection, which has one at most.
     tokio::spawn(tokio::time::timeout(UNREAD_TIMEOUT, async move {
         let mut body = body;

@@ -40,6 +40,8 @@ pub(crate) struct Pulse {
     /// Milliseconds from `begun` until the connection became idle, or [`BUSY`].
     idle_since: AtomicU64,
     heads: AtomicU64,
+    /// Bytes that may come of a body that nobody reads, before the next head.
+    unread: AtomicU64,
     lingers: AtomicBool,
 }
 
@@ -54,6 +56,7 @@ impl Default for Pulse {
             begun: Instant::now(),
             idle_since: AtomicU64::new(0),
             heads: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
             lingers: AtomicBool::new(false),
         }
     }
@@ -71,6 +74,16 @@ impl Pulse {
     pub(crate) fn idle_for(&self) -> Option<Duration> {
         let since = self.idle_since.load(Ordering::Relaxed);
         (since != BUSY).then(|| self.begun.elapsed().saturating_sub(Duration::from_millis(since)))
+    }
+
+    /// Whether the connection has a request.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.idle_since.load(Ordering::Relaxed) == BUSY
+    }
+
+    /// Bytes of the last request's body that may still come.
+    pub(crate) fn unread(&self) -> u64 {
+        self.unread.load(Ordering::Relaxed)
     }
 
     /// How many heads have been read.
@@ -97,8 +110,14 @@ impl Working {
     pub(crate) fn begin(pulse: &Arc<Pulse>) -> Self {
         pulse.step(true);
         pulse.heads.fetch_add(1, Ordering::Relaxed);
+        pulse.unread.store(0, Ordering::Relaxed);
         pulse.idle_since.store(BUSY, Ordering::Relaxed);
         Self(Arc::clone(pulse))
+    }
+
+    /// Notes how much of the body still comes, though nobody reads it.
+    pub(crate) fn leave_unread(&self, bytes: u64) {
+        self.0.unread.store(bytes, Ordering::Relaxed);
     }
 
     /// Has the connection linger behind the answer.

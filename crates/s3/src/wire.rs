@@ -31,7 +31,7 @@ pub(crate) struct Wire {
 #[derive(Default)]
 struct Head {
     number: u64,
-    bytes: usize,
+    bytes: u64,
 }
 
 struct Lingering {
@@ -49,10 +49,10 @@ impl Wire {
     /// If more has been read than a head may have, and the head is not complete.
     fn check_head(&mut self) -> io::Result<()> {
         let number = self.pulse.heads();
-        if number != self.head.number || self.pulse.idle_for().is_none() {
+        if number != self.head.number || self.pulse.is_busy() {
             self.head = Head { number, bytes: 0 };
         }
-        match self.head.bytes < HEAD_BYTES_MAX {
+        match self.head.bytes < HEAD_BYTES_MAX as u64 + self.pulse.unread() {
             true => Ok(()),
             false => {
                 Err(io::Error::new(io::ErrorKind::InvalidData, "the request's head is too large"))
@@ -70,7 +70,7 @@ impl AsyncRead for Wire {
         self.check_head()?;
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        self.head.bytes += buf.filled().len() - before;
+        self.head.bytes += (buf.filled().len() - before) as u64;
         Poll::Ready(Ok(()))
     }
 }
