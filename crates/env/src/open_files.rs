@@ -10,7 +10,7 @@ pub fn raise() -> u64 {
     allowed()
 }
 
-/// How many it may open now.
+/// The limit as it is now.
 #[must_use]
 pub fn allowed() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)

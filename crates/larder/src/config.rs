@@ -21,9 +21,9 @@ pub(crate) struct Config {
     pub(crate) region: String,
     /// Domains below which bucket names may stand.
     pub(crate) domains: Vec<String>,
-    /// Whether uploads by HTML forms are taken.
+    /// Takes uploads by HTML forms.
     pub(crate) html_forms: bool,
-    /// Whether URLs that are presigned by version 2 are taken.
+    /// Takes URLs that are presigned by version 2.
     pub(crate) presigned_v2: bool,
     /// File in the store's directory, or absolute path of a block device, for the data.
     pub(crate) data: String,
@@ -200,7 +200,7 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 }
 
 impl Config {
-    /// How S3 presents itself.
+    /// Options of S3.
     pub(crate) fn face(&self) -> FaceOptions {
         FaceOptions {
             region: self.region.clone(),

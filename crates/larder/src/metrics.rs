@@ -42,9 +42,9 @@ const RECORDS: &str = "Records that were acknowledged";
 const APPENDED_BYTES: &str = "Bytes of appends and records that were acknowledged";
 /// Connections for scrapes at once; one more takes the place of the oldest.
 const SCRAPES_MAX: usize = 32;
-/// How long a scrape may take to send its head.
+/// Time that a scrape has to send its head.
 const SCRAPE_HEAD_MAX: Duration = Duration::from_secs(5);
-/// How long it may take in all.
+/// Time that it has in all.
 const SCRAPE_MAX: Duration = Duration::from_secs(30);
 /// Pause after a failed `accept`, which fails while the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::reply::Pulse;
 
-/// Who is counted as one client: an address, or what one IPv6 customer has at least, 64 bits.
+/// One client: an address, or the 64 bits that one customer of IPv6 has at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Network(u64, bool);
 
@@ -27,12 +27,12 @@ impl Network {
     }
 }
 
-/// How many connections there may be.
+/// Limits of connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Most {
     pub(crate) open: usize,
     pub(crate) of_network: usize,
-    /// How long a connection must have been idle to be closed for another.
+    /// Time that a connection must have been idle to be closed for another.
     pub(crate) idle: Duration,
 }
 

@@ -87,15 +87,7 @@ impl<H: ServerHooks> Exchange<H> {
         let waits = request.headers().contains_key(EXPECT);
         // Of a body without bytes the client is not told to go on: no 100 is sent for it.
         let waits_in_vain = waits && request.body().is_end_stream();
-        let mut tally = Tally {
-            hooks: Arc::clone(&self.hooks),
-            id,
-            op: shape.op,
-            status: 0,
-            started: Instant::now(),
-            bytes_in: shape.body_bytes,
-            bytes_out: 0,
-        };
+        let mut tally = self.tally(id, &shape);
         let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
         let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, shape.form));
         let announced = request.body().size_hint().exact();
@@ -131,6 +123,19 @@ impl<H: ServerHooks> Exchange<H> {
         headers.entry(X_AMZ_ID_2).or_insert_with(|| self.host_id.clone());
         tracing::debug!(request = %id, op = shape.op, status = tally.status, "answered");
         response.map(|body| ReplyBody::new(body, tally, turn, working))
+    }
+
+    /// The count of a request that begins.
+    fn tally(&self, id: RequestId, shape: &Shape) -> Tally<H> {
+        Tally {
+            hooks: Arc::clone(&self.hooks),
+            id,
+            op: shape.op,
+            status: 0,
+            started: Instant::now(),
+            bytes_in: shape.body_bytes,
+            bytes_out: 0,
+        }
     }
 
     /// Larder's own paths. A bucket of such a name cannot exist, but below a bucket's own domain

@@ -31,7 +31,7 @@ pub(crate) enum Cut {
 }
 
 impl Cut {
-    /// What S3 answers.
+    /// The error that S3 answers.
     pub(crate) fn refusal(self) -> S3Error {
         match self {
             Self::Stalled => errors::error(
@@ -104,7 +104,7 @@ impl Gate {
         self.is_open.load(Ordering::Relaxed)
     }
 
-    /// Whether the head of the body may be read while the gate is shut.
+    /// True if the head of the body may be read while the gate is shut.
     pub(crate) fn is_form(&self) -> bool {
         self.is_form
     }

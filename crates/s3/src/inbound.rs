@@ -27,7 +27,7 @@ pub struct Inbound<B = Incoming> {
     clock: Clock,
 }
 
-/// What a client still has to send of a body that was dropped.
+/// The rest of a body that was dropped, which its client still has to send.
 pub(crate) struct Left<B = Incoming>(Arc<Mutex<Option<B>>>);
 
 impl<B> Left<B> {
@@ -99,11 +99,11 @@ where
     }
 }
 
-/// How long a client has kept the server waiting.
+/// The time for which a client has kept the server waiting.
 struct Clock {
     /// Since when the server waits for the next piece.
     waiting: Option<Instant>,
-    /// How long it waited for those before.
+    /// Time spent waiting for those before.
     waited: Duration,
     received: u64,
     /// Set when it first waits, and set again only when it has run out: a piece costs no timer.

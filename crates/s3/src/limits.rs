@@ -6,7 +6,7 @@ use larder_types::limits::CHUNK_BYTES_MAX;
 
 /// Connections open at once; one more takes the place of the one that is idle longest, or is answered 503.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// How long a connection must have been idle before another may take its place.
+/// Time that a connection must have been idle before another may take its place.
 pub const IDLE_BEFORE_CLOSED: Duration = Duration::from_secs(1);
 /// Most bytes of a request's line and headers.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -32,7 +32,7 @@ pub const XML_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const FORM_FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Most bytes of an HTML form up to where its file begins: what is read before its signature is verified.
 pub const FORM_HEAD_BYTES_MAX: usize = 64 * 1024;
-/// How long a client may take to send them.
+/// Time that a client has to send them.
 pub const FORM_HEAD_TIMEOUT: Duration = Duration::from_secs(20);
 /// HTML forms whose signature is not verified yet, at once; one more is answered `SlowDown`.
 pub const FORMS_UNVERIFIED_MAX: usize = 64;
@@ -44,9 +44,9 @@ pub const FORM_PIECE_BYTES_MAX: usize = 32 * 1024;
 /// How long a client may take to send a request's head or to take the next piece of an answer, and how
 /// long a connection may be idle.
 pub const CLIENT_STALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a client may take to send the next piece of a body.
+/// Time that a client has to send the next piece of a body.
 pub const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a server waits for all pieces of a body together, beside the time that [`BODY_RATE_MIN`] gives.
+/// Time that a server waits for all pieces of a body together, beside the time that [`BODY_RATE_MIN`] gives.
 pub const BODY_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Bytes a second below which a client may not stay for longer than [`BODY_WAIT_MAX`].
 pub const BODY_RATE_MIN: u64 = 4 * 1024;
@@ -54,11 +54,11 @@ pub const BODY_RATE_MIN: u64 = 4 * 1024;
 pub const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Most bytes of a body that nobody reads which are read and dropped, so that its connection can be used again.
 pub const UNREAD_BYTES_MAX: u64 = 256 * 1024;
-/// How long they may take to come.
+/// Time that they have to come.
 pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that are read and dropped of a connection that closes behind an answer, so that the client sees the answer.
 pub const LINGER_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// How long such a connection lingers.
+/// Time for which such a connection lingers.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a read starts again because the object changed between its opening and the read.
 pub const CHANGED_RETRIES_MAX: usize = 8;

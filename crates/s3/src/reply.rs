@@ -76,7 +76,7 @@ impl Pulse {
         (since != BUSY).then(|| self.begun.elapsed().saturating_sub(Duration::from_millis(since)))
     }
 
-    /// Whether the connection has a request.
+    /// True while the connection has a request.
     pub(crate) fn is_busy(&self) -> bool {
         self.idle_since.load(Ordering::Relaxed) == BUSY
     }
@@ -86,12 +86,12 @@ impl Pulse {
         self.unread.load(Ordering::Relaxed)
     }
 
-    /// How many heads have been read.
+    /// The number of heads read so far.
     pub(crate) fn heads(&self) -> u64 {
         self.heads.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection is to linger when it closes: its client may still be sending.
+    /// True if the connection is to linger when it closes: its client may still be sending.
     pub(crate) fn lingers(&self) -> bool {
         self.lingers.load(Ordering::Relaxed)
     }

@@ -51,7 +51,7 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// The same of one client: an address, or the first 64 bits of one of IPv6.
     pub connections_of_client_max: usize,
-    /// How long a connection must have been idle before another may take its place.
+    /// Time that a connection must have been idle before another may take its place.
     pub idle_before_closed: Duration,
     /// Requests worked on at once; more wait.
     pub requests_max: usize,

@@ -43,9 +43,9 @@ pub struct FaceOptions {
     pub region: String,
     /// Domains below which a bucket's name may stand (`bucket.domain`); path style always works.
     pub domains: Vec<String>,
-    /// Whether URLs that are presigned by version 2 are taken, which signs no parameters of lists.
+    /// Takes URLs that are presigned by version 2, which signs no parameters of lists.
     pub version_2: bool,
-    /// Whether uploads by HTML forms are taken.
+    /// Takes uploads by HTML forms.
     pub forms: bool,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Shape {
     pub(crate) body_bytes: u64,
     /// Whether the body is framed as aws-chunked.
     pub(crate) aws_chunked: bool,
-    /// Whether the body is an HTML form, which the protocol library reads before it knows who sends it.
+    /// True for an HTML form, which the protocol library reads before it knows who sends it.
     pub(crate) form: bool,
     /// Whether the protocol library reads the body by itself, before the operation begins.
     pub(crate) xml: bool,
@@ -59,7 +59,7 @@ impl Shape {
     }
 }
 
-/// Whether the protocol library takes a request for a form. Types that only begin like a form's count, too: what it reads
+/// True if the protocol library takes a request for a form. Types that only begin like a form's count, too: what it reads
 /// early must be bounded.
 fn is_form(method: &Method, headers: &HeaderMap) -> bool {
     const FORM: &[u8] = b"multipart/form-data";

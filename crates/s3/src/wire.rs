@@ -27,7 +27,7 @@ pub(crate) struct Wire {
     lingering: Option<Lingering>,
 }
 
-/// How much has been read of a head that is not complete.
+/// The part that was read of a head that is not complete.
 #[derive(Default)]
 struct Head {
     number: u64,

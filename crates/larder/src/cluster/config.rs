@@ -58,10 +58,10 @@ pub(crate) struct RoleConfig {
     /// Domains below which bucket names may stand.
     #[serde(default)]
     pub(crate) domains: Vec<String>,
-    /// Whether a proxy takes uploads by HTML forms.
+    /// Has a proxy take uploads by HTML forms.
     #[serde(default = "yes")]
     pub(crate) html_forms: bool,
-    /// Whether a proxy takes URLs that are presigned by version 2.
+    /// Has a proxy take URLs that are presigned by version 2.
     #[serde(default)]
     pub(crate) presigned_v2: bool,
     /// Log lines as `text` or `json`.
@@ -143,7 +143,7 @@ fn volume_mib() -> u64 {
 }
 
 impl RoleConfig {
-    /// How a proxy's S3 presents itself.
+    /// Options of a proxy's S3.
     pub(crate) fn face(&self) -> FaceOptions {
         FaceOptions {
             region: self.region.clone(),

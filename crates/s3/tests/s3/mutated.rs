@@ -11,11 +11,11 @@ use tokio::net::TcpStream;
 use crate::client::{Form, Server, Sign};
 use crate::wire::head;
 
-/// How long the test takes unless it is told otherwise.
+/// Seconds that the test takes unless it is told otherwise.
 const SPOIL_S: u64 = 4;
 /// Spoiled requests between two good ones.
 const BATCH: usize = 32;
-/// How long a good request may take.
+/// Time that a good request has.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// SplitMix64.
@@ -39,7 +39,7 @@ impl Rng {
     }
 }
 
-/// What parsers trip over.
+/// Pieces of text that parsers trip over.
 const TOKENS: [&[u8]; 24] = [
     b"\r\n",
     b"\r\n\r\n",
