@@ -55,6 +55,17 @@ pub(crate) fn check(
              in boto3: Config(signature_version='s3v4').",
         ));
     }
+    let dates = query.iter().filter_map(|(name, value)| match name.as_str() {
+        "X-Amz-Date" => Some(value.as_bytes()),
+        "X-Amz-Credential" => Some(scope_date(value.as_bytes())),
+        _ => None,
+    });
+    if !dates.into_iter().all(is_readable) {
+        return Err(S3Error::with_message(
+            S3ErrorCode::AuthorizationQueryParametersError,
+            "X-Amz-Date and the date of X-Amz-Credential must be digits, as in 20060102T150405Z",
+        ));
+    }
     let parameter = |name: &str| query.iter().find(|(known, _)| known == name);
     if let Some((_, seconds)) = parameter("X-Amz-Expires") {
         presigned_for(seconds)?;
@@ -79,6 +90,17 @@ fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error
              Please use AWS4-HMAC-SHA256.",
         ));
     }
+    const CREDENTIAL: &[u8] = b"Credential=";
+    let mut scopes = authorization.windows(CREDENTIAL.len()).enumerate();
+    let readable = headers.get_all("x-amz-date").iter().all(|date| is_readable(date.as_bytes()))
+        && scopes
+            .all(|(at, word)| word != CREDENTIAL || is_readable(scope_date(&authorization[at..])));
+    if !readable {
+        return Err(S3Error::with_message(
+            S3ErrorCode::AuthorizationHeaderMalformed,
+            "x-amz-date and the date of the credential's scope must be digits, as in 20060102T150405Z",
+        ));
+    }
     // The library reads such a body before it knows who sends it.
     if between(authorization, b"Credential=", b',')
         .is_some_and(|it| it.ends_with(b"/sts/aws4_request"))
@@ -89,6 +111,17 @@ fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error
         Some(list) => all_signed(headers, list),
         None => Ok(()),
     }
+}
+
+/// The date in a credential's scope: `KEY/DATE/REGION/…`.
+fn scope_date(credential: &[u8]) -> &[u8] {
+    credential.split(|byte| *byte == b'/').nth(1).unwrap_or_default()
+}
+
+/// True if the library can read a date without an overflow: it subtracts `0` from a byte before it looks at it, and builds
+/// that check arithmetic end there.
+fn is_readable(date: &[u8]) -> bool {
+    date.iter().all(u8::is_ascii_alphanumeric)
 }
 
 /// Names and values of a query as forms encode them. What is no UTF-8 stays as it came: the library
@@ -332,6 +365,28 @@ mod tests {
         let value = "AWS4-HMAC-SHA256 Credential=a/20260101/r/sts/aws4_request, SignedHeaders=host, Signature=0";
         headers.insert(AUTHORIZATION, value.parse().unwrap());
         assert_eq!(check(&headers, None).unwrap_err().code(), &S3ErrorCode::NotImplemented);
+    }
+
+    #[test]
+    fn a_date_that_the_library_cannot_read_is_refused() {
+        let malformed = |date: &str, scope: &str| {
+            let mut headers = HeaderMap::new();
+            let value = format!(
+                "AWS4-HMAC-SHA256 Credential=a/{scope}/r/s3/aws4_request, SignedHeaders=x, Signature=0"
+            );
+            headers.insert(AUTHORIZATION, value.parse().unwrap());
+            headers.insert("x-amz-date", date.parse().unwrap());
+            check(&headers, None).unwrap_err().code() == &S3ErrorCode::AuthorizationHeaderMalformed
+        };
+        assert!(!malformed("20060102T150405Z", "20060102"));
+        assert!(
+            malformed("2006-1-2T150405Z", "20060102") && malformed("20060102T150405Z", "2006 102")
+        );
+        let headers = HeaderMap::new();
+        for query in ["X-Amz-Date=2006-1-2T150405Z", "X-Amz-Credential=a%2F2006-1-2%2Fr"] {
+            let refused = check(&headers, Some(query)).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::AuthorizationQueryParametersError, "{query}");
+        }
     }
 
     #[test]
