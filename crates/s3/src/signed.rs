@@ -115,7 +115,8 @@ fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error
 
 /// The date in a credential's scope: `KEY/DATE/REGION/…`.
 fn scope_date(credential: &[u8]) -> &[u8] {
-    credential.split(|byte| *byte == b'/').nth(1).unwrap_or_default()
+    let scope = credential.split(|byte| *byte == b',').next().unwrap_or_default();
+    scope.split(|byte| *byte == b'/').nth(1).unwrap_or_default()
 }
 
 /// True if the library can read a date without an overflow: it subtracts `0` from a byte before it looks at it, and builds
