@@ -67,6 +67,7 @@ mod token;
 mod unread_range;
 mod upload;
 mod upload_lists;
+mod xml;
 
 pub use neighbours::Neighbours;
 pub use server::{Server, ServerHooks, ServerOptions, listen, serve};

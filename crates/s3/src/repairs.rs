@@ -5,12 +5,13 @@
 
 use std::fmt::Write;
 
-use http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use s3s::{Body, S3ErrorCode};
 
 use crate::errors::{error, response};
 use crate::ids::RequestId;
+use crate::xml;
 
 /// The request that is being answered.
 pub(crate) struct Asked<'r> {
@@ -23,7 +24,9 @@ pub(crate) struct Asked<'r> {
 pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<String> {
     let status = answer.status();
     if status.is_client_error() || status.is_server_error() {
-        return Some(repair_failure(asked, answer));
+        let message = repair_failure(asked, answer);
+        xml::escape(answer.body_mut());
+        return Some(message);
     }
     match asked.op {
         // The library knows 206 as an answer to Get only.
@@ -36,6 +39,10 @@ pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<S
             *answer.body_mut() = Body::empty();
         }
         _ => {}
+    }
+    // An object's own bytes are no XML of ours; only they come with a word about ranges.
+    if asked.op != "GetObject" && !answer.headers().contains_key(ACCEPT_RANGES) {
+        xml::escape(answer.body_mut());
     }
     None
 }

@@ -8,6 +8,7 @@ mod memory;
 mod appends;
 mod auth;
 mod buckets;
+mod characters;
 mod copies;
 mod lists;
 mod objects;
