@@ -30,6 +30,7 @@
 mod admission;
 mod append;
 mod attributes;
+mod authorization;
 mod body;
 mod bucket;
 mod cdata;
