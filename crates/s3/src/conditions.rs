@@ -3,7 +3,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use larder_types::{Condition, EtagList, Metax};
+use larder_types::{Condition, EtagList, HybridClock, Metax};
 use s3s::dto::{ETagCondition, Timestamp};
 
 /// The entity tags that a header lists.
@@ -50,9 +50,14 @@ pub(crate) enum Unmet {
     NotModified,
 }
 
-/// When a version was made, in the whole seconds that HTTP's dates have.
-pub(crate) fn modified(metax: &Metax) -> Timestamp {
-    Timestamp::from(UNIX_EPOCH + Duration::from_secs(metax.clock.ms() / 1000))
+/// A time in the whole seconds that HTTP's dates have.
+pub(crate) fn whole_seconds(clock: HybridClock) -> Timestamp {
+    Timestamp::from(UNIX_EPOCH + Duration::from_secs(clock.ms() / 1000))
+}
+
+/// When a version was made.
+fn modified(metax: &Metax) -> Timestamp {
+    whole_seconds(metax.clock)
 }
 
 impl ReadConditions {

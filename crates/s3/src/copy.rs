@@ -27,7 +27,7 @@ use crate::errors::{error, from_store, not_implemented};
 use crate::face::Face;
 use crate::get::last_modified;
 use crate::limits::CHANGED_RETRIES_MAX;
-use crate::names::{key, null_version, upload};
+use crate::names::{key, null_version};
 use crate::range;
 use crate::upload::part_number;
 
@@ -310,7 +310,7 @@ pub(crate) async fn part<O: Objects>(
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let source = source!(face, input);
     let number = part_number(input.part_number)?;
-    let (key, id) = (key(input.key)?, upload(&input.upload_id)?);
+    let (key, id) = (key(input.key)?, face.upload_id(&bucket, &input.upload_id)?);
     let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
     let algorithm = row.checksum.map_or(checksums::DEFAULT, |(algorithm, _)| algorithm);
     for _ in 0..CHANGED_RETRIES_MAX {

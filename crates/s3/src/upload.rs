@@ -20,7 +20,7 @@ use crate::encryption::not_applicable;
 use crate::errors::{error, from_store};
 use crate::face::Face;
 use crate::guard::Verdict;
-use crate::names::{key, upload};
+use crate::names::key;
 use crate::put::{check_length, stream};
 
 /// A part's number.
@@ -115,7 +115,7 @@ pub(crate) async fn part<O: Objects>(
     let named = header("x-amz-sdk-checksum-algorithm")
         .or(input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()));
     let announced = checksums::announced(&given_checksums!(input), named, header("x-amz-trailer"))?;
-    let (key, id) = (key(input.key)?, upload(&input.upload_id)?);
+    let (key, id) = (key(input.key)?, face.upload_id(&bucket, &input.upload_id)?);
     let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
     let announced = agreed(announced, row.checksum.map(|(algorithm, _)| algorithm))?;
     let asked = announced.asked;
@@ -184,7 +184,7 @@ pub(crate) async fn complete<O: Objects>(
         checksum,
         size,
     };
-    let (name, id) = (key(input.key.clone())?, upload(&input.upload_id)?);
+    let (name, id) = (key(input.key.clone())?, face.upload_id(&bucket, &input.upload_id)?);
     if let Some(kind) = &input.checksum_type {
         check_kind(face, &bucket, &name, id, kind.as_str()).await?;
     }
@@ -260,7 +260,13 @@ pub(crate) async fn abort<O: Objects>(
 ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let (key, id) = (key(input.key)?, upload(&input.upload_id)?);
+    let (key, id) = (key(input.key)?, face.upload_id(&bucket, &input.upload_id)?);
+    if let Some(time) = input.if_match_initiated_time {
+        let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
+        if conditions::whole_seconds(row.clock) != time {
+            return Err(from_store(ObjectError::PreconditionFailed));
+        }
+    }
     face.store.abort_upload(&bucket, &key, id).await.map_err(from_store)?;
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }

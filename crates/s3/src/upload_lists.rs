@@ -14,7 +14,7 @@ use crate::errors::{error, from_store};
 use crate::face::Face;
 use crate::get::last_modified;
 use crate::list::{Encoding, Split, given, page_size};
-use crate::names::{initiator, key, owner, upload};
+use crate::names::{initiator, key, owner};
 
 pub(crate) async fn parts<O: Objects>(
     face: &Face<O>,
@@ -22,7 +22,7 @@ pub(crate) async fn parts<O: Objects>(
 ) -> S3Result<S3Response<ListPartsOutput>> {
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let (name_of, id) = (key(input.key.clone())?, upload(&input.upload_id)?);
+    let (name_of, id) = (key(input.key.clone())?, face.upload_id(&bucket, &input.upload_id)?);
     let max = page_size(input.max_parts)?;
     let marker = input.part_number_marker.unwrap_or(0);
     let after = u16::try_from(marker.min(i32::from(u16::MAX))).map_err(|_| {
