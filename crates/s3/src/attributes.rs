@@ -10,6 +10,15 @@ use crate::encryption::Encryption;
 use crate::errors::{error, not_implemented};
 use crate::tags;
 
+/// Storage classes whose objects S3 reads at once, as Larder reads all. They are kept and shown, and change nothing.
+const CLASSES: [&str; 5] = [
+    StorageClass::GLACIER_IR,
+    StorageClass::INTELLIGENT_TIERING,
+    StorageClass::ONEZONE_IA,
+    StorageClass::REDUCED_REDUNDANCY,
+    StorageClass::STANDARD_IA,
+];
+
 /// The content type of objects put without one (S3).
 pub(crate) const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 
@@ -87,7 +96,10 @@ impl Given {
             content_language: self.content_language,
             expires: self.expires.as_ref().map(http_date).transpose()?,
             website_redirect: self.website_redirect,
-            storage_class: None,
+            storage_class: self
+                .storage_class
+                .map(|class| class.as_str().to_owned())
+                .filter(|class| class != StorageClass::STANDARD),
             user: self.metadata.map(user_metadata).transpose()?.unwrap_or_default(),
             tags: self.tagging.as_deref().map(tags::parse_header).transpose()?.unwrap_or_default(),
         };
@@ -105,14 +117,24 @@ impl Given {
         if self.locks {
             return Err(not_implemented("Object lock"));
         }
-        match &self.storage_class {
-            Some(class) if class.as_str() != StorageClass::STANDARD => Err(error(
+        match self.storage_class.as_ref().map(StorageClass::as_str) {
+            None | Some(StorageClass::STANDARD) => Ok(()),
+            Some(class) if CLASSES.contains(&class) => Ok(()),
+            Some(_) => Err(error(
                 S3ErrorCode::InvalidStorageClass,
-                "The storage class you specified is not valid: STANDARD is the only one.",
+                format!(
+                    "The storage class you specified is not valid: there are STANDARD and, which mean the same here, \
+                     {}.",
+                    CLASSES.join(", ")
+                ),
             )),
-            _ => Ok(()),
         }
     }
+}
+
+/// An object's storage class as S3 names it.
+pub(crate) fn class(attributes: &Attributes) -> &str {
+    attributes.storage_class.as_deref().unwrap_or(StorageClass::STANDARD)
 }
 
 /// `aws-chunked` describes the transfer, not the object.
@@ -236,6 +258,10 @@ mod tests {
         assert_eq!(code(refused), S3ErrorCode::NotImplemented);
         let refused = put(|input| input.storage_class = Some("GLACIER".to_owned().into()));
         assert_eq!(code(refused), S3ErrorCode::InvalidStorageClass);
+        for class in CLASSES {
+            let taken = put(|input| input.storage_class = Some(class.to_owned().into())).unwrap();
+            assert_eq!(taken.storage_class.as_deref(), Some(class));
+        }
         let taken = put(|input| {
             input.storage_class = Some("STANDARD".to_owned().into());
             input.acl = Some("private".to_owned().into());

@@ -196,7 +196,7 @@ pub(crate) async fn object<O: Objects>(
         let options = PutOptions { attributes, condition: condition.clone() };
         if keeps_digests(&opened, algorithm) {
             match face.store.link(&opened, &bucket, &key, options.clone()).await {
-                Ok(Some(done)) => return Ok(S3Response::new(shown(&done, named.is_some()))),
+                Ok(Some(done)) => return Ok(S3Response::new(shown(&done))),
                 Ok(None) => {}
                 Err(ObjectError::Changed) => continue,
                 Err(refused) => return Err(from_store(refused)),
@@ -208,7 +208,7 @@ pub(crate) async fn object<O: Objects>(
         };
         let result = face.store.put(&bucket, &key, options, &mut body).await;
         match Attempt::of(result, &mut body) {
-            Attempt::Done(done) => return Ok(S3Response::new(shown(&done, named.is_some()))),
+            Attempt::Done(done) => return Ok(S3Response::new(shown(&done))),
             Attempt::Again => {}
             Attempt::Refused(refused) => return Err(refused),
         }
@@ -227,6 +227,8 @@ struct Taken {
     headers: Option<Attributes>,
     tags: Option<crate::tags::Tags>,
     website_redirect: Option<String>,
+    names_class: bool,
+    storage_class: Option<String>,
 }
 
 impl Taken {
@@ -242,23 +244,31 @@ impl Taken {
         let headers = replaces(directive, "metadata")?;
         let directive = input.tagging_directive.as_ref().map(TaggingDirective::as_str);
         let tags = replaces(directive, "tagging")?;
+        let names_class = input.storage_class.is_some();
         let mut given = given_attributes!(input).into_attributes()?;
         Ok(Self {
             website_redirect: given.website_redirect.take(),
+            names_class,
+            storage_class: given.storage_class.take(),
             tags: tags.then(|| std::mem::take(&mut given.tags)),
             headers: headers.then_some(given),
         })
     }
 
     fn changes_something(&self) -> bool {
-        self.headers.is_some() || self.website_redirect.is_some()
+        self.headers.is_some() || self.website_redirect.is_some() || self.names_class
     }
 
     fn attributes(&self, source: Attributes) -> Attributes {
         let tags = self.tags.clone().unwrap_or_else(|| source.tags.clone());
         let headers = self.headers.clone().unwrap_or(source);
-        // A redirect belongs to the object's name, so it is never copied (S3).
-        Attributes { tags, website_redirect: self.website_redirect.clone(), ..headers }
+        // A redirect belongs to the object's name, and a class to its bytes: neither is ever copied (S3).
+        Attributes {
+            tags,
+            website_redirect: self.website_redirect.clone(),
+            storage_class: self.storage_class.clone(),
+            ..headers
+        }
     }
 }
 
@@ -289,13 +299,13 @@ fn check_source_size(size: u64) -> S3Result<()> {
     ))
 }
 
-fn shown(done: &PutDone, checksum: bool) -> CopyObjectOutput {
+fn shown(done: &PutDone) -> CopyObjectOutput {
     let mut result = CopyObjectResult {
         e_tag: Some(ETag::Strong(done.etag.text())),
         last_modified: Some(last_modified(done.clock)),
         ..Default::default()
     };
-    if let Some(checksum) = done.checksum.as_ref().filter(|_| checksum) {
+    if let Some(checksum) = &done.checksum {
         show_checksum!(result, checksum);
         result.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
     }

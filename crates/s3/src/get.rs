@@ -83,6 +83,7 @@ macro_rules! describe {
             $output.metadata = Some(attributes.user.iter().cloned().collect());
         }
         $output.parts_count = $found.parts_count;
+        $output.storage_class = attributes.storage_class.clone().map(Into::into);
         $output.website_redirect_location = attributes.website_redirect.clone();
         if let Some(checksum) = &$found.checksum {
             show_checksum!($output, checksum);

@@ -34,6 +34,8 @@ pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<S
             *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
         }
         "GetObjectAttributes" => unquote_etag(answer.body_mut()),
+        "CopyObject" => add_namespace(answer.body_mut(), "CopyObjectResult"),
+        "UploadPartCopy" => add_namespace(answer.body_mut(), "CopyPartResult"),
         _ if status == StatusCode::NOT_MODIFIED => {
             answer.headers_mut().remove(CONTENT_TYPE);
             *answer.body_mut() = Body::empty();
@@ -45,6 +47,14 @@ pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<S
         xml::escape(answer.body_mut());
     }
     None
+}
+
+/// The library leaves the namespace out of these answers alone.
+fn add_namespace(body: &mut Body, root: &str) {
+    let Some(bytes) = body.bytes() else { return };
+    let text = String::from_utf8_lossy(&bytes);
+    let with = format!("<{root} xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    *body = Body::from(text.replacen(&format!("<{root}>"), &with, 1));
 }
 
 fn repair_failure(asked: &Asked<'_>, answer: &mut Response<Body>) -> String {
