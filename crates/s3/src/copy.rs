@@ -103,7 +103,7 @@ impl CopyBody {
             0 => ReadBody::Whole(Bytes::new()),
             _ => face.store.read(opened, bytes).await?,
         };
-        let digests = Digests::new(Announced { algorithm, ..Announced::nothing() });
+        let digests = Digests::new(&Announced { algorithm, ..Announced::nothing() });
         Ok(Self { body, len, left: len, digests: Some(digests), failure: None })
     }
 
@@ -140,7 +140,7 @@ impl PutBody for &mut CopyBody {
 
     fn finish(&mut self) -> Result<BodyDigest, BodyError> {
         let digests = self.digests.take().filter(|_| self.left == 0);
-        Ok(digests.ok_or(BodyError::Incomplete)?.finish())
+        Ok(digests.ok_or(BodyError::Incomplete)?.finish().digest)
     }
 }
 

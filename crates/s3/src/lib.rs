@@ -33,7 +33,6 @@ mod attributes;
 mod authorization;
 mod body;
 mod bucket;
-mod cdata;
 mod checksums;
 mod conditions;
 mod copy;
@@ -66,8 +65,10 @@ mod subresources;
 mod tags;
 mod token;
 mod unread_range;
+mod unread_xml;
 mod upload;
 mod upload_lists;
+mod verified;
 mod xml;
 
 pub use neighbours::Neighbours;

@@ -14,6 +14,7 @@ use crate::errors::error;
 use crate::face::Face;
 use crate::guard::Verdict;
 use crate::names::key;
+use crate::verified;
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
@@ -27,7 +28,12 @@ pub(crate) async fn object<O: Objects>(
     let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
     let named = header("x-amz-sdk-checksum-algorithm")
         .or(input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()));
-    let announced = checksums::announced(&given_checksums!(input), named, header("x-amz-trailer"))?;
+    let announced = checksums::announced(
+        &given_checksums!(input),
+        verified::given(&request.headers)?,
+        named,
+        header("x-amz-trailer"),
+    )?;
     let asked = announced.asked;
     let mut body = RequestBody::new(stream(input.body.take()), announced)
         .content_md5(input.content_md5.as_deref())?

@@ -9,8 +9,8 @@ use http::header::AUTHORIZATION;
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::append::RECORD_HEADER;
-use crate::authorization;
 use crate::limits::PRESIGNED_S_MAX;
+use crate::{authorization, checksums};
 
 /// Parameters by which a query carries a signature, of version 4 and of version 2.
 const SIGNED_BY_V4: [&str; 3] = ["X-Amz-Signature", "X-Amz-Algorithm", "X-Amz-Credential"];
@@ -112,24 +112,17 @@ fn presigned_for(seconds: &str) -> Result<(), S3Error> {
     }
 }
 
-/// Refuses digests that are given as nothing, which the library takes for not given.
+/// Refuses digests that nobody verifies, and those that are given as nothing, which the library takes for not given.
 ///
 /// # Errors
 /// What S3 answers.
 pub(crate) fn check_digests(headers: &HeaderMap) -> Result<(), S3Error> {
     for (name, value) in headers {
-        if !value.is_empty() {
-            continue;
-        }
-        if name == "content-md5" {
+        if name == "content-md5" && value.is_empty() {
             let message = "The Content-MD5 you specified is not valid.";
             return Err(S3Error::with_message(S3ErrorCode::InvalidDigest, message));
         }
-        let checksum = name.as_str().strip_prefix("x-amz-checksum-");
-        if checksum.is_some_and(|what| what.starts_with("crc") || what.starts_with("sha")) {
-            let message = format!("Value for {name} header is invalid.");
-            return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
-        }
+        checksums::check_header(name, value)?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod appends;
 mod auth;
 mod buckets;
 mod characters;
+mod checksums;
 mod copies;
 mod lists;
 mod objects;
