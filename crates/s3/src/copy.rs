@@ -18,7 +18,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use crate::attributes::given_attributes;
+use crate::attributes::{Expires, given_attributes};
 use crate::body::Digests;
 use crate::checksums::{self, Announced, kind_name, show_checksum};
 use crate::conditions::{self, ReadConditions};
@@ -173,7 +173,7 @@ pub(crate) async fn object<O: Objects>(
     let named = input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str());
     let named = named.map(checksums::parse_name).transpose()?;
     let condition = target_condition(&request.headers)?;
-    let taken = Taken::of(&mut input)?;
+    let taken = Taken::of(&mut input, Expires::of(&request.headers, &request.extensions))?;
     let key = key(input.key)?;
     if source.bucket == bucket && source.key == key && !taken.changes_something() {
         return Err(error(
@@ -232,7 +232,7 @@ struct Taken {
 }
 
 impl Taken {
-    fn of(input: &mut CopyObjectInput) -> S3Result<Self> {
+    fn of(input: &mut CopyObjectInput, expires: Expires<'_>) -> S3Result<Self> {
         let replaces = |directive: Option<&str>, what| match directive {
             None | Some(MetadataDirective::COPY) => Ok(false),
             Some(MetadataDirective::REPLACE) => Ok(true),
@@ -245,7 +245,7 @@ impl Taken {
         let directive = input.tagging_directive.as_ref().map(TaggingDirective::as_str);
         let tags = replaces(directive, "tagging")?;
         let names_class = input.storage_class.is_some();
-        let mut given = given_attributes!(input).into_attributes()?;
+        let mut given = given_attributes!(input, expires).into_attributes()?;
         Ok(Self {
             website_redirect: given.website_redirect.take(),
             names_class,

@@ -108,6 +108,14 @@ pub(crate) fn is_payload_mismatch(cause: &s3s::StdError) -> bool {
     cause.to_string().ends_with("Sha256Mismatch")
 }
 
+/// What S3 answers to a body that could not be read, of an operation that takes none.
+pub(crate) fn unread_body(cause: &s3s::StdError) -> S3Error {
+    match is_payload_mismatch(cause) {
+        true => payload_mismatch(),
+        false => from_body(BodyError::Incomplete),
+    }
+}
+
 /// The answer to a request that never reached the protocol library.
 pub(crate) fn response(refused: S3Error) -> Response<s3s::Body> {
     refused.to_http_response().unwrap_or_else(|_| {

@@ -64,7 +64,7 @@ mod signed;
 mod subresources;
 mod tags;
 mod token;
-mod unread_range;
+mod unread;
 mod unread_xml;
 mod upload;
 mod upload_lists;

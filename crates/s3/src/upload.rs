@@ -12,7 +12,7 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
-use crate::attributes::given_attributes;
+use crate::attributes::{Expires, given_attributes};
 use crate::body::RequestBody;
 use crate::checksums::{self, Announced, given_checksums, kind_name, name, show_checksum, single};
 use crate::conditions;
@@ -21,7 +21,7 @@ use crate::errors::{error, from_store};
 use crate::face::Face;
 use crate::guard::Verdict;
 use crate::names::key;
-use crate::put::{check_length, stream};
+use crate::put::{check_length, stream, trailers};
 use crate::verified;
 
 /// A part's number.
@@ -48,7 +48,8 @@ pub(crate) async fn create<O: Objects>(
         input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()),
         input.checksum_type.as_ref().map(|kind| kind.as_str()),
     )?;
-    let attributes = given_attributes!(input).into_attributes()?;
+    let expires = Expires::of(&request.headers, &request.extensions);
+    let attributes = given_attributes!(input, expires).into_attributes()?;
     let options = UploadOptions { attributes, checksum };
     let key = key(input.key.clone())?;
     let id = face.store.create_upload(&bucket, &key, options).await.map_err(from_store)?;
@@ -125,9 +126,10 @@ pub(crate) async fn part<O: Objects>(
     let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
     let announced = agreed(announced, row.checksum)?;
     let asked = announced.asked;
+    let verdict = request.extensions.get::<Verdict>().cloned();
     let mut body = RequestBody::new(stream(input.body.take()), announced)
         .content_md5(input.content_md5.as_deref())?
-        .guarded(request.trailing_headers, request.extensions.get::<Verdict>().cloned());
+        .guarded(trailers(request.trailing_headers, &request.extensions), verdict);
     check_length(&body)?;
     let done = match face.store.put_part(&bucket, &key, id, number, &mut body).await {
         Ok(done) => done,

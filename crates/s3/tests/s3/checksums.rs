@@ -169,6 +169,9 @@ async fn xml_that_is_not_what_was_signed_is_refused() {
     mismatch(ask("POST", "/bkt?delete", "<Delete><Object><Key>k</Key></Object></Delete>").await);
     mismatch(ask("PUT", "/new", "<CreateBucketConfiguration/>").await);
     mismatch(ask("PUT", "/bkt?versioning", "<VersioningConfiguration/>").await);
+    mismatch(ask("PUT", "/new", "").await);
+    mismatch(ask("POST", "/bkt/k?uploads", "").await);
+    mismatch(ask("POST", "/bkt/k?uploads", "what is never read").await);
     let id = begin(&server, None, None).await;
     mismatch(ask("POST", &format!("/bkt/k?uploadId={id}"), "<CompleteMultipartUpload/>").await);
     assert!(
@@ -179,4 +182,10 @@ async fn xml_that_is_not_what_was_signed_is_refused() {
     server.head("/bkt/k").await.expect(200);
     let forged = server.ask("PUT", "/bkt/k?tagging").payload(&"0".repeat(64)).body(tags);
     forged.keys("NOBODY", "x").send().await.refused(403, "InvalidAccessKeyId");
+}
+
+#[tokio::test]
+async fn an_upload_may_begin_with_a_body_that_is_what_was_signed() {
+    let server = Server::bucket().await;
+    server.ask("POST", "/bkt/k?uploads").body("never read").send().await.expect(200);
 }

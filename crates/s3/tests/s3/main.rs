@@ -10,6 +10,7 @@ mod auth;
 mod buckets;
 mod characters;
 mod checksums;
+mod conditions;
 mod copies;
 mod lists;
 mod objects;
