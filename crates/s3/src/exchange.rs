@@ -13,6 +13,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Admitted};
 use crate::digested::{DigestedBody, Expectation, Mismatch};
+use crate::form::FormHead;
 use crate::guard::{ChunkGuard, Verdict};
 use crate::ids::{RequestId, RequestIds};
 use crate::limits::BODY_SHARE_BYTES_MAX;
@@ -150,6 +151,7 @@ impl<H: ServerHooks> Exchange<H> {
         let request = match &faults {
             Some(faults) => faults.watched(request, shape.op)?,
             None if shape.aws_chunked => self.guarded(request),
+            None if shape.op == "PostObject" => FormHead::watch(request).map(s3s::Body::http_body),
             None => request.map(s3s::Body::from),
         };
         let response = self.service.library(&request).call(request).await.unwrap_or_else(|error| {

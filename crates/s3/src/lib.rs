@@ -43,6 +43,7 @@ mod encryption;
 mod errors;
 mod exchange;
 mod face;
+mod form;
 mod get;
 mod guard;
 mod headers;

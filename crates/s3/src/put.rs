@@ -15,7 +15,7 @@ use crate::errors::error;
 use crate::face::Face;
 use crate::guard::Verdict;
 use crate::names::key;
-use crate::verified;
+use crate::{form, verified};
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
@@ -24,6 +24,7 @@ pub(crate) async fn object<O: Objects>(
     let mut input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let append = append::wanted(face, &request.headers, input.write_offset_bytes)?;
+    let posted = form::Posted::of(&request.headers, &request.extensions, &mut input)?;
     let expires = Expires::of(&request.headers, &request.extensions);
     let attributes = given_attributes!(input, expires).into_attributes()?;
     let condition = conditions::of_write(input.if_match.as_ref(), input.if_none_match.as_ref());
@@ -62,7 +63,11 @@ pub(crate) async fn object<O: Objects>(
         show_checksum!(output, checksum);
         output.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
     }
-    Ok(S3Response::new(output))
+    let mut response = S3Response::new(output);
+    if let Some(posted) = posted {
+        response.extensions.insert(form::Posted { etag: done.etag.text(), ..posted });
+    }
+    Ok(response)
 }
 
 /// Where a body's trailers appear. A request that was answered anew ([`crate::unread`]) has them among its extensions.

@@ -5,11 +5,12 @@
 
 use std::fmt::Write;
 
-use http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, ETAG, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use s3s::{Body, S3ErrorCode};
 
 use crate::errors::{error, response};
+use crate::form::Posted;
 use crate::ids::RequestId;
 use crate::xml;
 
@@ -36,6 +37,7 @@ pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<S
         "GetObjectAttributes" => unquote_etag(answer.body_mut()),
         "CopyObject" => add_namespace(answer.body_mut(), "CopyObjectResult"),
         "UploadPartCopy" => add_namespace(answer.body_mut(), "CopyPartResult"),
+        "PostObject" => tell_where(answer),
         _ if status == StatusCode::NOT_MODIFIED => {
             answer.headers_mut().remove(CONTENT_TYPE);
             *answer.body_mut() = Body::empty();
@@ -55,6 +57,35 @@ fn add_namespace(body: &mut Body, root: &str) {
     let text = String::from_utf8_lossy(&bytes);
     let with = format!("<{root} xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
     *body = Body::from(text.replacen(&format!("<{root}>"), &with, 1));
+}
+
+/// Of a form's object the library shows neither its address nor its entity tag, except in XML: there the address is a path
+/// and the tag has no quotes.
+fn tell_where(answer: &mut Response<Body>) {
+    let Some(posted) = answer.extensions_mut().remove::<Posted>() else { return };
+    let etag = format!("\"{}\"", posted.etag);
+    if let Ok(value) = HeaderValue::try_from(&etag) {
+        answer.headers_mut().insert(ETAG, value);
+    }
+    if let Ok(value) = HeaderValue::try_from(&posted.location) {
+        // Of a redirect it is where the form's author wants to go on.
+        answer.headers_mut().entry(LOCATION).or_insert(value);
+    }
+    if answer.status() != StatusCode::CREATED {
+        return;
+    }
+    add_namespace(answer.body_mut(), "PostResponse");
+    let Some(bytes) = answer.body().bytes() else { return };
+    let text = String::from_utf8_lossy(&bytes);
+    let with = |text: &str, tag: &str, content: &str| {
+        let old = inside(text, tag).map(|old| format!("<{tag}>{old}</{tag}>"));
+        let mut new = format!("<{tag}>");
+        push_escaped(&mut new, content);
+        let _ = write!(new, "</{tag}>");
+        old.map_or_else(|| text.to_owned(), |old| text.replacen(&old, &new, 1))
+    };
+    let text = with(&with(&text, "Location", &posted.location), "ETag", &etag);
+    *answer.body_mut() = Body::from(text);
 }
 
 fn repair_failure(asked: &Asked<'_>, answer: &mut Response<Body>) -> String {
@@ -123,6 +154,7 @@ fn push_escaped(xml: &mut String, text: &str) {
             '<' => xml.push_str("&lt;"),
             '>' => xml.push_str("&gt;"),
             '&' => xml.push_str("&amp;"),
+            '"' => xml.push_str("&quot;"),
             other => xml.push(other),
         }
     }

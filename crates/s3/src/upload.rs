@@ -264,7 +264,7 @@ fn named_part(part: CompletedPart) -> S3Result<NamedPart> {
 }
 
 /// Where the object can be found: below the host by which the client found us.
-fn location(headers: &HeaderMap, bucket: &str, key: &str) -> String {
+pub(crate) fn location(headers: &HeaderMap, bucket: &str, key: &str) -> String {
     let path = key.split('/').map(urlencoding::encode).collect::<Vec<_>>().join("/");
     match headers.get(HOST).and_then(|host| host.to_str().ok()) {
         Some(host) if host.starts_with(&format!("{bucket}.")) => format!("http://{host}/{path}"),

@@ -12,6 +12,7 @@ mod characters;
 mod checksums;
 mod conditions;
 mod copies;
+mod forms;
 mod lists;
 mod objects;
 mod serving;
