@@ -43,7 +43,7 @@ pub(crate) struct Given {
     pub(crate) locks: bool,
 }
 
-/// Where a request's `Expires` is found as it came.
+/// A request's `Expires` as it came.
 #[derive(Clone, Copy)]
 pub(crate) struct Expires<'r>(Option<&'r str>);
 

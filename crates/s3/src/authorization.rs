@@ -8,7 +8,7 @@ use crate::errors::error;
 const SCHEME: &str = "AWS4-HMAC-SHA256";
 const CREDENTIAL: &str =
     "the Credential is mal-formed; expecting \"<YOUR-AKID>/YYYYMMDD/REGION/s3/aws4_request\".";
-/// What a presigned query has.
+/// Parameters of a presigned query.
 const PARAMETERS: [&str; 6] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",

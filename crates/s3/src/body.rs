@@ -63,11 +63,11 @@ impl Digests {
     }
 }
 
-/// What the digests of a body are.
+/// The digests of a body.
 pub(crate) struct Digested {
-    /// What is stored.
+    /// Those that are stored.
     pub(crate) digest: BodyDigest,
-    /// What is only verified.
+    /// A value that is only verified.
     verified: Option<Vec<u8>>,
 }
 

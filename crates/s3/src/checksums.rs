@@ -8,7 +8,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use crate::errors::error;
 use crate::verified::Verified;
 
-/// How the names of all headers begin that speak of checksums.
+/// The prefix of all headers that speak of checksums.
 pub(crate) const PREFIX: &str = "x-amz-checksum-";
 /// Of these, those that give no value.
 const ABOUT: [&str; 3] = ["algorithm", "mode", "type"];
@@ -219,7 +219,7 @@ pub(crate) struct Announced {
     pub(crate) expected: Expected,
     /// Whether the client named the algorithm and so gets the value back.
     pub(crate) asked: bool,
-    /// What is to be verified and not stored, beside the default.
+    /// A value to verify and not to store, beside the default.
     pub(crate) verified: Option<(Verified, Expected)>,
 }
 
@@ -233,7 +233,7 @@ impl Announced {
         Self { verified: Some((algorithm, expected)), ..Self::nothing() }
     }
 
-    /// What the computed value is compared with, and the algorithm's name.
+    /// The algorithm's name, and the value that the computed one is compared with.
     pub(crate) fn expected(&self) -> (&'static str, &Expected) {
         match &self.verified {
             Some((algorithm, expected)) => (algorithm.name(), expected),

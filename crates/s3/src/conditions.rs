@@ -61,7 +61,7 @@ fn modified(metax: &Metax) -> Timestamp {
     whole_seconds(metax.clock)
 }
 
-/// Whether an `If-Range` names this version: by its entity tag, which is strong, or by exactly its date. What is neither
+/// Tells if an `If-Range` names this version: by its entity tag, which is strong, or by exactly its date. What is neither
 /// names no version.
 pub(crate) fn is_version(if_range: &HeaderValue, metax: &Metax) -> bool {
     let Ok(text) = if_range.to_str().map(str::trim) else { return false };

@@ -20,10 +20,10 @@ use crate::body::{Digests, parse_md5};
 use crate::checksums::{self, Announced, Expected};
 use crate::{errors, verified};
 
-/// How a digested body is not what was announced; the library passes on an error's text only.
+/// The difference between a digested body and its announcement; the library passes on an error's text only.
 pub(crate) type Mismatch = Arc<OnceLock<Differs>>;
 
-/// What differs.
+/// A digest that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Differs {
     /// The hash that is signed.
@@ -35,7 +35,7 @@ pub(crate) enum Differs {
 }
 
 impl Differs {
-    /// What is answered.
+    /// The answer to it.
     pub(crate) fn refusal(self) -> S3Error {
         match self {
             Self::Payload => errors::payload_mismatch(),

@@ -102,13 +102,13 @@ pub(crate) fn payload_mismatch() -> S3Error {
     custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message.to_owned())
 }
 
-/// Whether that is what ended a body. The protocol library's own errors are private types; their texts are part of the
+/// Tells if a body ended because of that. The protocol library's own errors are private types; their texts are part of the
 /// pinned version and are held by tests.
 pub(crate) fn is_payload_mismatch(cause: &s3s::StdError) -> bool {
     cause.to_string().ends_with("Sha256Mismatch")
 }
 
-/// What S3 answers to a body that could not be read, of an operation that takes none.
+/// The answer to a body that could not be read, of an operation that takes none.
 pub(crate) fn unread_body(cause: &s3s::StdError) -> S3Error {
     match is_payload_mismatch(cause) {
         true => payload_mismatch(),

@@ -26,7 +26,7 @@ use crate::upload;
 /// The fields before a form's file, names in lower case; set as soon as the file begins.
 pub(crate) type Fields = Arc<OnceLock<Vec<(String, String)>>>;
 
-/// Where a form's object is, for the answer.
+/// The address and entity tag of a form's object, for the answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Posted {
     pub(crate) location: String,
@@ -83,7 +83,7 @@ fn parse_tags(xml: &str) -> S3Result<Tags> {
 /// A form's body, with the fields before its file read.
 pub(crate) struct FormHead<B> {
     inner: B,
-    /// What came, until the file begins.
+    /// The bytes that came, until the file begins.
     head: Option<Vec<u8>>,
     delimiter: Vec<u8>,
     fields: Fields,

@@ -70,7 +70,7 @@ pub(crate) async fn object<O: Objects>(
     Ok(response)
 }
 
-/// Where a body's trailers appear. A request that was answered anew ([`crate::unread`]) has them among its extensions.
+/// The place where a body's trailers appear: the extensions, of a request that is answered anew ([`crate::unread`]).
 pub(crate) fn trailers(
     own: Option<TrailingHeaders>,
     extensions: &Extensions,

@@ -46,7 +46,7 @@ impl UnreadRequests {
     }
 }
 
-/// What the library makes of a header's value.
+/// The form that the library reads a header's value in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Range,
@@ -74,7 +74,7 @@ impl Kind {
         })
     }
 
-    /// Whether the library reads the value. An empty one it takes for none.
+    /// Tells if the library reads the value. An empty one it takes for none.
     fn is_read(self, value: &HeaderValue) -> bool {
         let text = value.to_str();
         let date = |text: &str| Timestamp::parse(TimestampFormat::HttpDate, text).is_ok();
@@ -127,8 +127,7 @@ fn mend(method: &Method, headers: &mut HeaderMap, extensions: &mut Extensions) {
     }
 }
 
-/// Whether the body is none that the library compares with its hash before an operation runs, and may not be what was
-/// hashed.
+/// Tells if the body may differ from what was hashed, and the library does not compare the two before an operation runs.
 fn is_unhashed(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
     if !matches!(*method, Method::PUT | Method::POST) {
         return false;

@@ -15,7 +15,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use crate::errors::{error, not_implemented};
 
-/// What the library would not read.
+/// A part of XML that the library would not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unread {
     #[error("CDATA sections are not taken")]
@@ -27,7 +27,7 @@ pub(crate) enum Unread {
 }
 
 impl Unread {
-    /// What is answered.
+    /// The answer to it.
     pub(crate) fn refusal(self) -> S3Error {
         match self {
             Self::Cdata => {
@@ -44,16 +44,16 @@ impl Unread {
     }
 }
 
-/// What was found; the library passes on an error's text only.
+/// The part that was found; the library passes on an error's text only.
 pub(crate) type Found = Arc<OnceLock<Unread>>;
 
-/// How something begins, and what it is. No proper end of a beginning is also its beginning.
+/// The first bytes of such a part, and which it is. No proper end of a beginning is also its beginning.
 type Beginning = (&'static [u8], Unread);
 
 const CDATA: Beginning = (b"<![CDATA[", Unread::Cdata);
 const BEGINNINGS_MAX: usize = 4;
 
-/// What is looked for in this operation's XML.
+/// The parts that are looked for in this operation's XML.
 fn beginnings(op: &str) -> &'static [Beginning] {
     match op {
         "CreateBucket" => &[CDATA, (b"<Tags", Unread::BucketTags)],
@@ -71,7 +71,7 @@ fn beginnings(op: &str) -> &'static [Beginning] {
 pub(crate) struct WhollyRead<B> {
     inner: B,
     beginnings: &'static [Beginning],
-    /// How much of each beginning the last bytes are.
+    /// The length of each beginning that the last bytes match.
     matched: [usize; BEGINNINGS_MAX],
     found: Found,
 }
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// What is found in a body that comes in these pieces.
+    /// The part found in a body that comes in these pieces.
     fn found(op: &str, pieces: &[&'static str]) -> Option<Unread> {
         let frames =
             pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))));

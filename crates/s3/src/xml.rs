@@ -22,7 +22,7 @@ pub(crate) fn escape(body: &mut Body) {
     }
 }
 
-/// Whether there may be something to escape. U+FFFE and U+FFFF begin with 0xEF, as other characters do.
+/// Tells if there may be something to escape. U+FFFE and U+FFFF begin with 0xEF, as other characters do.
 fn is_suspicious(bytes: &[u8]) -> bool {
     let byte = |byte: u8| (byte < 0x20) & (byte != b'\t') & (byte != b'\n') | (byte == 0xef);
     bytes.chunks(BLOCK_BYTES).any(|block| block.iter().fold(false, |any, it| any | byte(*it)))

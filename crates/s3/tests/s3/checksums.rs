@@ -6,7 +6,7 @@ use sha2::{Digest, Sha512};
 use crate::client::{Answer, Server};
 
 const DATA: &str = "123456789";
-/// What is verified and not stored.
+/// Checksums that are verified and not stored.
 const VERIFIED: [&str; 5] = [
     "x-amz-checksum-xxhash64",
     "x-amz-checksum-xxhash3",
