@@ -10,13 +10,14 @@
 //! Must not: know what blobs are.
 
 #[cfg(test)]
-mod fakes;
+pub(crate) mod fakes;
 mod gate;
 mod http;
 mod leftovers;
 mod listing;
 mod pace;
 mod purse;
+mod uplink;
 mod upload;
 mod url;
 
@@ -40,6 +41,8 @@ pub(crate) use upload::BackendUpload;
 
 use self::gate::{Gate, NotMade};
 use self::pace::Answer;
+use self::upload::{Numbered, Parts};
+use self::url::Opened;
 use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, add};
 use crate::entry::WorkerId;
@@ -50,6 +53,8 @@ use crate::error::PackError;
 pub struct Backend {
     store: Arc<dyn ObjectStore>,
     asked: Asked,
+    /// How parts are sent by their numbers, if it takes them so.
+    numbered: Option<Numbered>,
     /// Where it is, if it is a directory.
     dir: Option<PathBuf>,
 }
@@ -82,14 +87,18 @@ impl Backend {
     /// [`PackError::Config`] if the URL is not one of these, [`PackError::Backend`] if the store cannot be used.
     pub fn open(url: &str) -> Result<Self, PackError> {
         let asked = Asked::new();
-        let (store, dir) = url::open(url, &asked.gate)?;
-        Ok(Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, dir })
+        Ok(Self::of(url::open(url, &asked.gate)?, asked))
+    }
+
+    fn of(opened: Opened, asked: Asked) -> Self {
+        let Opened { store, numbered, dir } = opened;
+        Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, numbered, dir }
     }
 
     /// A store that is at hand.
     #[must_use]
     pub fn over(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, asked: Asked::new(), dir: None }
+        Self { store, asked: Asked::new(), numbered: None, dir: None }
     }
 
     /// What lies below a prefix, as a store of its own. It is asked, and counted, as this one.
@@ -99,7 +108,8 @@ impl Backend {
         }
         let store = Arc::new(PrefixStore::new(self.store.clone(), Path::from(prefix)));
         let dir = self.dir.as_ref().map(|dir| dir.join(prefix));
-        Self { store, asked: self.asked.clone(), dir }
+        let numbered = self.numbered.as_ref().map(|numbered| numbered.below(prefix));
+        Self { store, asked: self.asked.clone(), numbered, dir }
     }
 
     /// What was asked of it, and what else packing counts.
@@ -121,6 +131,11 @@ impl Backend {
     /// Requests that may be under way now.
     pub(crate) fn requests_max(&self) -> u32 {
         self.asked.gate.limit()
+    }
+
+    /// Requests of uploads that may be under way now, 1 at least.
+    pub(crate) fn uploads_max(&self) -> u32 {
+        self.asked.gate.writes_max()
     }
 
     /// Whether uploads wait for the budget of money.
@@ -153,7 +168,13 @@ impl Backend {
     /// Begins an object that is written part by part.
     pub(crate) async fn begin(&self, name: &str) -> Result<BackendUpload, PackError> {
         let path = Path::from(name);
-        let begun = self.asked.ask(RequestClass::Put, self.store.put_multipart(&path)).await;
+        let begin = async {
+            match &self.numbered {
+                Some(numbered) => numbered.begin(&path).await,
+                None => self.store.put_multipart(&path).await.map(Parts::InOrder),
+            }
+        };
+        let begun = self.asked.ask(RequestClass::Put, begin).await;
         let parts = begun.map_err(|error| failed("begin", name, &error))?;
         Ok(BackendUpload::new(parts, name, self.asked.clone()))
     }
