@@ -557,3 +557,6 @@ fn open_index(dir: &Path) -> Result<(Index, Option<Applied>), PackError> {
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, PackError> {
     Ok(std::thread::Builder::new().name(name.to_owned()).spawn(run)?)
 }
+
+#[cfg(test)]
+mod tests;
