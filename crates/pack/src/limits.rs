@@ -85,6 +85,14 @@ pub const BACKEND_REQUESTS_MAX: u32 = 64;
 pub const RATE_BURST: Duration = Duration::from_millis(100);
 /// Least requests a second that may be configured.
 pub const RATE_MIN: f64 = 0.1;
+/// Looks at an object that the backend must have, before it counts as missing: 404 may be said of what is there.
+pub const MISSING_LOOKS_MAX: u32 = 4;
+/// Pause after the first of them; four times as long after each.
+pub const MISSING_PAUSE: Duration = Duration::from_millis(50);
+/// How long a blob is not repacked that was missing or damaged, the first time; twice as long each time after.
+pub const ASIDE_PAUSE: Duration = Duration::from_secs(10 * 60);
+/// Longest of these.
+pub const ASIDE_PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Pause after the backend said that it is asked too much; doubles up to [`THROTTLED_PAUSE_MAX`].
 pub const THROTTLED_PAUSE: Duration = Duration::from_millis(100);
 /// Longest of these pauses.

@@ -118,7 +118,7 @@ impl Uploader {
     /// The backend has all of it: the last bytes are where they belong.
     async fn verify(&self, name: &str, id: BlobId, lot: &SealedLot) -> Result<(), PackError> {
         let end = lot.bytes();
-        let last = self.backend.read(name, end - TRAILER_BYTES as u64..end).await;
+        let last = self.backend.read_uploaded(name, end - TRAILER_BYTES as u64..end).await;
         let last = last.map_err(|unread| match unread {
             Unread::Missing => PackError::damaged(name, "it was uploaded and is not there"),
             Unread::Failed(error) => error,

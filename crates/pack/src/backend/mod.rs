@@ -47,6 +47,7 @@ use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, add};
 use crate::entry::WorkerId;
 use crate::error::PackError;
+use crate::limits::{MISSING_LOOKS_MAX, MISSING_PAUSE};
 
 /// Somebody else's object store, or a part of it under a prefix. Cheap to clone.
 #[derive(Clone)]
@@ -198,6 +199,16 @@ impl Backend {
         }
     }
 
+    /// As [`Backend::read`], of an object that was uploaded. One that seems to be missing is looked for again, for about
+    /// a second.
+    pub(crate) async fn read_uploaded(
+        &self,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<Bytes, Unread> {
+        looked_for(name, || self.read(name, range.clone())).await
+    }
+
     /// All of a small object, whatever its length is by now; more than `most` bytes are an error.
     pub(crate) async fn whole(&self, name: &str, most: u64) -> Result<Bytes, Unread> {
         let path = Path::from(name);
@@ -234,6 +245,15 @@ impl Backend {
             Err(Error::NotFound { .. }) => Err(Unread::Missing),
             Err(error) => Err(Unread::Failed(failed("read", &name, &error))),
         }
+    }
+
+    /// As [`Backend::pieces`], of an object that was uploaded: see [`Backend::read_uploaded`].
+    pub(crate) async fn pieces_uploaded(
+        &self,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<BoxStream<'static, Result<Bytes, PackError>>, Unread> {
+        looked_for(name, || self.pieces(name, range.clone())).await
     }
 
     /// Bytes of an object, or `None` if there is no such object.
@@ -305,6 +325,29 @@ impl Asked {
         pass.answered(if answer.is_ok() { Answer::Good } else { Answer::Unknown });
         answer
     }
+}
+
+/// Looks again for what seems to be missing: some stores say so for a moment of what is there.
+async fn looked_for<T, F: Future<Output = Result<T, Unread>>>(
+    name: &str,
+    look: impl Fn() -> F,
+) -> Result<T, Unread> {
+    let mut pause = MISSING_PAUSE;
+    for looks in 1..MISSING_LOOKS_MAX {
+        match look().await {
+            Err(Unread::Missing) => {
+                tracing::warn!(
+                    name,
+                    looks,
+                    "the backend says that it does not have an object that was uploaded"
+                );
+                tokio::time::sleep(jittered(pause)).await;
+                pause *= 4;
+            }
+            looked => return looked,
+        }
+    }
+    look().await
 }
 
 async fn sorted(mut listing: Listing) -> Result<Vec<(String, u64)>, PackError> {
