@@ -33,6 +33,7 @@ use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
     Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    UpdateVersion,
 };
 
 pub(crate) use http::jittered;
@@ -163,6 +164,38 @@ impl Backend {
             Ok(_) => Ok(true),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
             Err(error) => Err(failed("write", name, &error)),
+        }
+    }
+
+    /// Replaces a small object that still has these bytes; false if it is another by now, or gone.
+    pub(crate) async fn replace(
+        &self,
+        name: &str,
+        old: &[u8],
+        new: Bytes,
+    ) -> Result<bool, PackError> {
+        let path = Path::from(name);
+        let got = self.store.get_opts(&path, GetOptions::default());
+        let got = match self.asked.ask(RequestClass::Get, got).await {
+            Ok(got) if got.meta.size == old.len() as u64 => got,
+            Ok(_) | Err(Error::NotFound { .. }) => return Ok(false),
+            Err(error) => return Err(failed("read", name, &error)),
+        };
+        let version =
+            UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
+        if got.bytes().await.map_err(|error| failed("read", name, &error))? != old {
+            return Ok(false);
+        }
+        // A directory knows no such condition; nor does a request to it come late.
+        let mode = if self.dir.is_some() { PutMode::Overwrite } else { PutMode::Update(version) };
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let put = self.store.put_opts(&path, PutPayload::from_bytes(new), options);
+        match self.asked.ask(RequestClass::Put, put).await {
+            Ok(_) => Ok(true),
+            Err(
+                Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotFound { .. },
+            ) => Ok(false),
+            Err(error) => Err(failed("replace", name, &error)),
         }
     }
 
