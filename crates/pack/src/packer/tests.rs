@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use larder_kv::Batch;
 use larder_types::codec::encode;
 use object_store::memory::InMemory;
@@ -14,7 +16,7 @@ async fn removed(retired_ms: u64) -> (Kept, Kept) {
     let dir = tempfile::tempdir().unwrap();
     let config = PackConfig {
         grace: GRACE,
-        housekeeping_period: 1000 * GRACE,
+        housekeeping_period: GRACE * 1000,
         backup_interval: Duration::ZERO,
         ..PackConfig::new(dir.path())
     };
