@@ -20,12 +20,13 @@ pub mod pg;
 pub mod placement;
 pub mod planted;
 pub mod rebuild;
+mod refusal;
 pub mod scrub;
 pub mod sessions;
 pub mod space;
 
 pub use append::{AppendCall, AppendDone, AppendRefusal};
-pub use index::{Changes, Index, IndexError};
+pub use index::{Changes, Index, IndexError, RowSpan};
 pub use message::{
     Answer, Call, Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox,
     PeerMessage, PutCall, Refusal, Token,

@@ -27,8 +27,17 @@ pub const APPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const NARROW_MS: u64 = 2 * SILENT_MS;
 /// Milliseconds after which another is asked for again: the one that was drawn may not have been within reach either.
 pub const NARROW_AGAIN_MS: u64 = 60_000;
-/// Milliseconds after which an open grant is resolved although its proxy has said nothing.
+/// Milliseconds after which an open grant is resolved although its proxy is heard and says that the put is under way.
 pub const GRANT_MS_MAX: u64 = 60_000;
+/// Ticks without a word from a proxy after which its open puts are resolved: it says something at each beat.
+pub const SESSION_TICKS_MAX: u64 = 20;
+/// Ticks after which a put is resolved whose proxy says that it is finished with it: what it said of the put is lost, or
+/// would have come by now.
+pub const FORSAKEN_TICKS: u64 = 10;
+/// Milliseconds after which an open put does not hold up lists that can begin before its row.
+pub const SLOW_PUT_MS: u64 = 300;
+/// Ticks for which a call waits for a row of which a put is open; then it is refused, so that such calls do not pile up.
+pub const DOUBT_TICKS_MAX: u64 = 90;
 /// Replicas that may fail between two ticks before calls that wait for space are turned away: another
 /// LV may be out of reach too.
 pub const LV_FAILURES_MAX: u32 = 4;
@@ -225,6 +234,10 @@ pub const LEADS_MAX: usize = 8;
 pub const LV_MOVES_MAX: usize = 128;
 
 const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_MS, "one lost renewal costs no lease");
+const _: () = assert!(
+    FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
+    "a call waits for puts of a proxy that died until they are resolved"
+);
 const _: () =
     assert!(LEASE_MS < SILENT_MS, "a lease has mostly run out when its holder is found down");
 const _: () = assert!(

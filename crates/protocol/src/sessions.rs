@@ -32,6 +32,8 @@ struct Session {
     floor: u64,
     ops: BTreeMap<u64, Remembered>,
     refused: BTreeMap<u64, Refusal>,
+    /// The tick at which its proxy was heard last by this run of this member.
+    heard: Option<u64>,
 }
 
 impl Session {
@@ -66,6 +68,17 @@ impl Sessions {
             None if session.ops.len() + session.refused.len() >= REPEATS_MAX => Known::TooMany,
             None => Known::New,
         }
+    }
+
+    /// The session's proxy says something.
+    pub fn heard(&mut self, session: SessionId, tick: u64) {
+        self.open.entry(session).or_default().heard = Some(tick);
+    }
+
+    /// The tick at which a session's proxy was heard last, if it ever was.
+    #[must_use]
+    pub fn last_heard(&self, session: SessionId) -> Option<u64> {
+        self.open.get(&session)?.heard
     }
 
     /// The request became this op.

@@ -25,7 +25,7 @@ use larder_protocol::pg::{LedgerWalk, owner, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
     Answer, Call, Content, Effect, Event, IndexError, LvInfo, Outbox, PeerMessage, Pg, Refusal,
-    Token,
+    RowSpan, Token,
 };
 use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View, rows};
 
@@ -48,7 +48,7 @@ const NOBODY: Token = Token(u64::MAX);
 enum Wanted {
     Answer,
     Locate(larder_types::BucketId, larder_types::ObjectKey),
-    List(larder_types::BucketId),
+    List(larder_types::BucketId, RowSpan),
     Parts(larder_types::BucketId, larder_types::UploadId),
 }
 
@@ -313,7 +313,11 @@ impl Node {
                 let call = Call::Read { bucket, key: key.clone() };
                 (call, Wanted::Locate(bucket, key))
             }
-            Ask::List(bucket) => (Call::Barrier, Wanted::List(bucket)),
+            Ask::List(bucket, from) => {
+                let to = rows::prefix_end(&rows::bucket(b'V', bucket));
+                let span = RowSpan { from, to };
+                (Call::Settle(span.clone()), Wanted::List(bucket, span))
+            }
             Ask::Parts(bucket, upload) => (Call::Barrier, Wanted::Parts(bucket, upload)),
         };
         let adds_data = match &call {
@@ -381,8 +385,9 @@ impl Node {
             (Wanted::Locate(bucket, key), Answer::AskIndex) => {
                 Heard::Located(port.locate(bucket, &key)?.map(Box::new))
             }
-            (Wanted::List(bucket), Answer::Passed) => {
-                Heard::Listed(port.list(bucket, (pg, self.setup.pgs))?)
+            (Wanted::List(bucket, span), Answer::Settled(before)) => {
+                let span = RowSpan { to: before.clone().or(span.to), ..span };
+                Heard::Listed(port.list(bucket, &span, (pg, self.setup.pgs))?, before)
             }
             (Wanted::Parts(bucket, upload), Answer::Passed) => {
                 Heard::Parts(port.parts(bucket, upload)?)

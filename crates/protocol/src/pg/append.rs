@@ -75,6 +75,7 @@ impl Pg {
                 outcome: None,
                 is_told: false,
                 superseded: false,
+                forsaken: None,
                 resolution: None,
             };
             self.open.insert(entry.id.seq, open);

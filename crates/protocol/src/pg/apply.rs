@@ -280,18 +280,6 @@ impl Pg {
         }
         Ok(())
     }
-
-    fn pass_barriers(&mut self, out: &mut Outbox) {
-        let mut waiting = std::mem::take(&mut self.barriers);
-        waiting.retain(|&(token, through)| {
-            let passed = self.passed(through);
-            if passed {
-                out.push(Effect::Reply { token, answer: crate::Answer::Passed });
-            }
-            !passed
-        });
-        self.barriers = waiting;
-    }
 }
 
 impl Batch<'_> {

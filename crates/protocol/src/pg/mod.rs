@@ -19,9 +19,11 @@
 
 mod append;
 mod apply;
+mod barrier;
 mod calls;
 mod commit;
 mod digest;
+mod doubt;
 mod grant;
 mod ledger;
 mod moves;
@@ -50,7 +52,9 @@ use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
+use barrier::Barrier;
 use digest::Digests;
+pub use doubt::Doubt;
 pub use ledger::LedgerWalk;
 use moves::Moves;
 pub use moves::{Begun, Move, MoveCounts};
@@ -112,6 +116,8 @@ struct OpenPut {
     is_told: bool,
     /// A later op has already replaced or ended what this put would make.
     superseded: bool,
+    /// The tick at which its proxy had said all that it ever will of it.
+    forsaken: Option<u64>,
     resolution: Option<Resolution>,
 }
 
@@ -152,6 +158,8 @@ pub struct PgGauges {
     pub open_puts: usize,
     /// Puts in doubt.
     pub in_doubt: usize,
+    /// Milliseconds for which the oldest of them has been open.
+    pub in_doubt_ms: u64,
     /// Calls that wait.
     pub waiting_calls: usize,
     /// Copies under way, and changes of holders that have no op yet.
@@ -237,8 +245,10 @@ pub struct Pg {
     reopened_ms: u64,
     /// Calls that wait for space.
     starved: VecDeque<(Token, Call)>,
-    /// Barriers: pass when everything through the op is applied and no put up to it is open.
-    barriers: Vec<(Token, OpSeq)>,
+    /// Callers that wait until the index shows what was taken before.
+    barriers: Vec<Barrier>,
+    /// Ticks so far, of those that it wanted.
+    ticks: u64,
 }
 
 impl Pg {
@@ -315,7 +325,8 @@ impl Pg {
         PgGauges {
             tail_ops: self.tail.len(),
             open_puts: self.open.len(),
-            in_doubt: self.open.values().filter(|open| open.resolution.is_some()).count(),
+            in_doubt: self.in_doubt().count(),
+            in_doubt_ms: self.in_doubt().map(|open| self.age_ms(open)).max().unwrap_or(0),
             waiting_calls: self.waiting_calls(),
             refills: self.refills.len(),
             grants_on_most: self.grants_on_most,
@@ -375,6 +386,11 @@ impl Pg {
             }
             Event::Floor { session, floor } => {
                 self.sessions.raise_floor(session, floor);
+                self.forsake(session, floor, &[]);
+                Ok(())
+            }
+            Event::Finished { session, below, open } => {
+                self.forsake(session, below, &open);
                 Ok(())
             }
             Event::Lv(info) => self.take_lv(info, index, out),

@@ -291,6 +291,10 @@ impl Pg {
         }
         self.space = Some(group);
         self.role = Role::Serving;
+        for open in self.open.values_mut().filter(|open| open.since_ms == 0) {
+            // It was taken from the log, before there was a clock.
+            open.since_ms = self.now_ms;
+        }
         if !space.is_as_wanted {
             self.refills.want_walk();
         }
@@ -413,9 +417,13 @@ impl Pg {
 
     pub(super) fn tick(&mut self, index: &dyn Index, out: &mut Outbox) -> Result<(), IndexError> {
         self.repeat_to_peers(out);
+        self.ticks += 1;
+        self.slots.tick(self.ticks);
         if !self.serves() {
             return Ok(());
         }
+        self.refuse_overdue(out);
+        self.pass_barriers(out);
         self.lv_failures = 0;
         let now_ms = self.now_ms;
         if now_ms >= self.reopened_ms.saturating_add(LV_REOPEN_MS) {
@@ -436,7 +444,8 @@ impl Pg {
             let failed = open.resolution.is_some_and(|resolution| resolution.failed);
             let overdue = open.resolution.is_none()
                 && open.outcome.is_none()
-                && now_ms.saturating_sub(open.since_ms) > GRANT_MS_MAX;
+                && (now_ms.saturating_sub(open.since_ms) > GRANT_MS_MAX
+                    || open.is_orphan(self.ticks, &self.sessions));
             if failed || overdue {
                 open.resolution = None;
                 again.push(open.id);

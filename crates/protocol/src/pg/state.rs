@@ -130,6 +130,7 @@ impl Recovering {
                 lv_failures: 0,
                 starved: VecDeque::new(),
                 barriers: Vec::new(),
+                ticks: 0,
             },
             snapshot,
             logged: None,

@@ -70,7 +70,7 @@ use std::sync::{Arc, OnceLock};
 use larder_kv::{Kv, LsmKv};
 use larder_protocol::pg::PgGauges;
 use larder_protocol::placement::pg_of;
-use larder_protocol::{Answer, Call, DataAnswer, Effect, Event, Outbox, Pg, Token};
+use larder_protocol::{Answer, Call, DataAnswer, Effect, Event, Outbox, Pg, RowSpan, Token};
 use larder_types::{BucketId, LvId, ObjectKey, OpId, PgId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -199,9 +199,9 @@ impl Meta {
         self.log.is_full()
     }
 
-    /// Whether the index shows everything that a PG has taken.
-    pub(crate) fn shows_all(&self, pg: PgId) -> bool {
-        self.lock(pg).pg.shows_all()
+    /// Whether the index shows everything of these rows that a PG has taken.
+    pub(crate) fn shows_all(&self, pg: PgId, span: &RowSpan) -> bool {
+        self.lock(pg).pg.shows_all(span)
     }
 
     fn is_stopping(&self) -> bool {

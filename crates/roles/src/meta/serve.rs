@@ -58,6 +58,9 @@ impl Handler<MetaService> for MetaHandler {
             MetaCall::Progress => {
                 responder.answer(&MetaReply::Progress, encode(&meta.progress()).into());
             }
+            MetaCall::Doubts => {
+                responder.answer(&MetaReply::Doubts, encode(&meta.doubts_now(cluster)).into());
+            }
         }
     }
 
@@ -72,7 +75,12 @@ impl Handler<MetaService> for MetaHandler {
                 self.meta.heed_call(pg, call);
             }
             MetaMessage::Floor { session, floor } if roles.has(ServerRole::Proxy) => {
-                self.meta.heed_floor(cluster, server, session, floor);
+                let event = Event::Floor { session, floor };
+                self.meta.heed_session(cluster, server, session, &event);
+            }
+            MetaMessage::Finished { session, below, open } if roles.has(ServerRole::Proxy) => {
+                let event = Event::Finished { session, below, open: open.into() };
+                self.meta.heed_session(cluster, server, session, &event);
             }
             MetaMessage::Manager(message) if roles.has(ServerRole::Manager) => {
                 self.meta.heed_manager(cluster, message);
@@ -126,6 +134,7 @@ impl Meta {
                 | Call::Abandon { .. }
                 | Call::Withdraw { .. }
                 | Call::Read { .. }
+                | Call::Settle(_)
                 | Call::Barrier
         );
         if adds_data && self.log_is_full() {
@@ -232,7 +241,7 @@ impl Meta {
                     self.find_in_index(cluster, at, (bucket, key), responder);
                 }
             }
-            (Wants::Settled(scan), Answer::Passed) => Scan::settled(&scan),
+            (Wants::Settled(scan), Answer::Settled(before)) => Scan::settled(&scan, before),
             (Wants::Version(..) | Wants::Settled(_), answer) => {
                 unreachable!("neither a read nor a barrier is answered by {answer:?}")
             }
@@ -290,14 +299,14 @@ impl Meta {
         }
     }
 
-    /// A proxy's requests below this number are finished, if the session is its own.
-    fn heed_floor(&self, cluster: &Cluster, from: ServerId, session: SessionId, floor: u64) {
+    /// A proxy says which of its requests are finished, if the session is its own.
+    fn heed_session(&self, cluster: &Cluster, from: ServerId, session: SessionId, event: &Event) {
         let map = cluster.managers.map();
         if map.sessions.get(&session).is_none_or(|record| record.server != from) {
-            return tracing::debug!(%from, ?session, "a floor of a session that is not its own");
+            return tracing::debug!(%from, ?session, "a word on a session that is not its own");
         }
         for pg in self.pg_ids() {
-            self.step(&mut self.lock(pg), Event::Floor { session, floor });
+            self.step(&mut self.lock(pg), event.clone());
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod desk;
 mod digests;
+mod lists;
 mod support;
 
 use std::collections::BTreeSet;
