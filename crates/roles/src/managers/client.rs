@@ -7,6 +7,7 @@
 //!    another manager is asked.
 //! 3. A proposal is repeated only if it was certainly not taken.
 //! 4. A manager that stands still keeps nobody from a map of which others have told.
+//! 5. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -196,6 +197,8 @@ impl Known {
         let version = map.version;
         let mut shown = self.map.write();
         if version > shown.version {
+            // Under the lock: the servers refused are those of the newest map.
+            self.contacts.refuse_removed(&map);
             *shown = Arc::new(map);
             drop(shown);
             self.version.send_replace(version);
