@@ -22,6 +22,7 @@ pub mod planted;
 pub mod rebuild;
 pub mod scrub;
 pub mod sessions;
+pub mod sound;
 pub mod space;
 
 pub use append::{AppendCall, AppendDone, AppendRefusal};

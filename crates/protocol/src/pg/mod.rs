@@ -22,6 +22,7 @@ mod apply;
 mod calls;
 mod commit;
 mod digest;
+mod door;
 mod grant;
 mod ledger;
 mod moves;

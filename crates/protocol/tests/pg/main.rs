@@ -1,8 +1,10 @@
-//! One placement group, driven by hand: each test states an event and looks at the effects.
+//! One placement group, driven by hand: each test states an event and looks at the effects. And what
+//! servers of the cluster may do to each other, managers too, if one is in other hands (`hostile`).
 
 mod appends;
 mod digest;
 mod doubt;
+mod hostile;
 mod moves;
 mod puts;
 mod reach;

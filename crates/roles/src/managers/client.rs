@@ -316,7 +316,11 @@ async fn ask_map(known: &Known, map: &Topology, manager: ServerId) -> Result<boo
     let call = ManagerCall::Map(map.version);
     match known.contacts.call(map, manager, &call, deadline).await {
         Ok((ManagerReply::Map, payload)) => {
-            let newer = decode("the topology map", &payload).map_err(|error| error.to_string())?;
+            let newer = decode::<Topology>("the topology map", &payload);
+            let newer = newer.map_err(|error| error.to_string())?;
+            if let Some(why) = newer.contradiction() {
+                return Err(format!("its map contradicts itself: {why}"));
+            }
             known.show(newer);
             Ok(true)
         }

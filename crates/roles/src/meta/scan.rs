@@ -160,7 +160,7 @@ impl Meta {
         let mut visit = |row: &[u8], value: &[u8]| {
             visited += 1;
             let is_wanted = match owner(row, value, self.pgs.len() as u32) {
-                Ok(of) => of.is_some_and(|of| wanted[of.0 as usize]),
+                Ok(of) => of.and_then(|of| wanted.get(of.0 as usize)) == Some(&true),
                 Err(error) => {
                     failed = Some(error);
                     return ControlFlow::Break(());

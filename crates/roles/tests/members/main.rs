@@ -4,6 +4,9 @@
 
 mod desk;
 mod digests;
+mod hostile;
+#[path = "../raw/mod.rs"]
+mod raw;
 mod support;
 
 use std::collections::BTreeSet;

@@ -1,0 +1,80 @@
+//! Meta servers among servers whose certificates are good and whose words are not.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_net::{Peer, Role};
+use larder_protocol::{Answer, Call, PeerMessage};
+use larder_roles::wire::{MetaMessage, MetaService};
+use larder_types::codec::encode;
+use larder_types::{Condition, Epoch, ObjectKey, ServerId, View};
+
+use crate::raw::{InBytes, Raw, corpus, rounds};
+use crate::support::{BUCKET, Cluster, PG, inline, put, request};
+
+/// Requests of one round that wait for their answers together.
+const AT_ONCE: usize = 40;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_from_certified_servers_end_no_meta_server() {
+    let cluster = Cluster::start(1).await;
+    let corpus = corpus();
+    let (_, primary) = cluster.leads(PG);
+    let roles = [Role::Meta, Role::Proxy, Role::Manager];
+    let callers: Vec<_> = (0..3)
+        .flat_map(|to| roles.map(|role| (ServerId(to), role)))
+        .map(|(to, role)| {
+            let from = ServerId((to.0 + 1) % 3);
+            let endpoint =
+                cluster.another(if role == Role::Meta { from } else { ServerId(4) }, role);
+            Peer::<InBytes<MetaService>>::new(&endpoint, to, cluster.address(to))
+        })
+        .collect();
+    let mut number = 1_000;
+    for mut draw in rounds() {
+        let calls = (0..AT_ONCE).map(|_| {
+            let peer = &callers[draw.below(callers.len())];
+            let (body, payload) = (Raw(draw.frame(&corpus)), Bytes::from(draw.frame(&corpus)));
+            if draw.below(2) == 0 {
+                // One that is full may drop it.
+                drop(peer.send(&body, payload));
+                return None;
+            }
+            let deadline = tokio::time::Instant::now() + Duration::from_millis(200);
+            Some(async move { peer.call(&body, payload, deadline).await.map(|_| ()) })
+        });
+        let calls: Vec<_> = calls.collect();
+        drop(futures::future::join_all(calls.into_iter().flatten()).await);
+        for to in (0..3).map(ServerId) {
+            // A message of a member, by the view in which it may do harm.
+            let mut bytes =
+                encode(&PeerMessage::Acked { view: View(1), through: Default::default() });
+            let at = 2 + draw.below(bytes.len() - 2);
+            bytes[at] = draw.next() as u8;
+            let body = encode(&MetaMessage::Peer(PG));
+            let peer = &callers[3 * to.0 as usize];
+            drop(peer.send(&Raw(body[1..].to_vec()), bytes.into()));
+        }
+        number += 1;
+        if number % 50 == 0 {
+            let done = cluster.call(PG, put(request(number), "good", inline())).await;
+            assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
+        }
+    }
+    let done = cluster.call(PG, put(request(1), "good", inline())).await;
+    assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
+    cluster.shows(primary, &["good".to_owned()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_for_a_key_of_another_group_is_not_stepped() {
+    let cluster = Cluster::start(2).await;
+    let keys = ["a", "b", "c", "d", "e"].map(|key| ObjectKey::new(key).unwrap());
+    let of = |key: &ObjectKey| larder_protocol::placement::pg_of(BUCKET, key, 2);
+    let key = keys.into_iter().find(|key| of(key) != PG).unwrap();
+    let (view, to) = cluster.leads(PG);
+    let (epoch, condition) = (Epoch(1), Condition::default());
+    let call = Call::Delete { request: request(1), bucket: BUCKET, epoch, key, condition };
+    let call = larder_roles::wire::MetaCall::Call { pg: PG, view, call };
+    assert!(cluster.ask(to, call).await.is_none(), "it has no answer");
+}
