@@ -3,6 +3,7 @@
 
 mod appends;
 mod digest;
+mod door;
 mod doubt;
 mod hostile;
 mod moves;

@@ -101,6 +101,7 @@ pub struct Manager {
     seat: watch::Receiver<Seat>,
     issuer: Arc<Issuer>,
     renewal: Renewal,
+    endpoint: Arc<Endpoint>,
     stopping: Arc<AtomicBool>,
     ended: Option<oneshot::Receiver<Result<(), ManagerError>>>,
     _asking: Option<Asking>,
@@ -185,6 +186,7 @@ impl Manager {
             seat,
             issuer,
             renewal,
+            endpoint,
             stopping,
             ended,
             _asking: asking,
@@ -232,6 +234,12 @@ impl Manager {
     #[must_use]
     pub fn standing(&self) -> &Arc<Standing> {
         self.renewal.standing()
+    }
+
+    /// What its connections did.
+    #[must_use]
+    pub fn connections(&self) -> &Arc<larder_net::Metrics> {
+        self.endpoint.metrics()
     }
 
     /// Gives a server a place in the map, and a token with which it takes it.
