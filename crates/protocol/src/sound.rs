@@ -18,7 +18,8 @@ use larder_types::{
 
 use crate::digest::Summed;
 use crate::limits::{
-    CLOCK_MAX, DIGEST_TABLES_MAX, OP_DESCRIPTION_BYTES_MAX, OP_SEQ_MAX, PG_MEMBERS_MAX, REPEATS_MAX,
+    CLOCK_MAX, DIGEST_TABLES_MAX, OP_DESCRIPTION_BYTES_MAX, OP_SEQ_MAX, PG_MEMBERS_MAX,
+    REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX,
 };
 use crate::message::{Call, Content, Description, LogEntry, PeerMessage};
 use crate::pg::{OpenEntry, Piece, Report, SnapshotHeader, owner};
@@ -199,7 +200,9 @@ pub fn check_message(message: &PeerMessage) -> Judged {
             check(header.at.view <= *view, "a snapshot is of a later view")?;
             check_header(header)
         }
-        PeerMessage::SnapshotRows { piece, .. } => {
+        PeerMessage::SnapshotNext { after, .. } => check_after(after.as_deref()),
+        PeerMessage::SnapshotRows { after, piece, .. } => {
+            check_after(after.as_deref())?;
             check(piece.is_last || !piece.rows.is_empty(), "a piece of a snapshot is empty")
         }
         PeerMessage::Digest { sum: Summed::Sum(sum), .. } => {
@@ -210,6 +213,18 @@ pub fn check_message(message: &PeerMessage) -> Judged {
         }
         _ => Ok(()),
     }
+}
+
+fn check_after(after: Option<&[u8]>) -> Judged {
+    after.map_or(Ok(()), check_key)
+}
+
+/// Checks the key of a row before the index is asked for it.
+///
+/// # Errors
+/// [`Unsound`].
+pub fn check_key(row: &[u8]) -> Judged {
+    check((1..=ROW_KEY_BYTES_MAX).contains(&row.len()), "a row's key is empty or too long")
 }
 
 fn check_report(report: &Report) -> Judged {
@@ -306,10 +321,12 @@ pub(crate) fn check_op(pg: PgId, id: OpId, op: &Op) -> Judged {
             check(lies_in_rows, "an append lies where no append does")?;
             check_body(&append.body, len)
         }
+        Op::Holders { changes } => changes.iter().try_for_each(|change| check_key(&change.row)),
         Op::Moved { moves } => moves.iter().try_for_each(|to| {
+            check_key(&to.row)?;
             check(blocks_of(&to.extents).is_some_and(|blocks| blocks > 0), "a chunk moves nowhere")
         }),
-        Op::DropStream { .. } | Op::Holders { .. } | Op::Digest => Ok(()),
+        Op::DropStream { .. } | Op::Digest => Ok(()),
         Op::Regrant { .. } => Err(Unsound("a second attempt at a put: no release issues one")),
         Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {
             Err(Unsound("a record that a member makes for itself"))
@@ -371,6 +388,8 @@ pub(crate) fn check_piece(
     for (row, value) in &piece.rows {
         check(before.is_none_or(|before| before < &row[..]), "rows are not in their order")?;
         before = Some(row);
+        check_key(row)?;
+        check(value.len() <= ROW_VALUE_BYTES_MAX, "a row is too long for the index")?;
         let of = owner(row, value, pg_count).map_err(|_| Unsound("a row cannot be read"))?;
         check(of == Some(pg), "a row is of another group")?;
         check_row(at, row, value)?;

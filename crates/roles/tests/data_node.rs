@@ -242,7 +242,7 @@ async fn bytes_from_certified_servers_end_no_data_server() {
     served.opened(&mut hears).await;
     // What it says to managers is of no matter here.
     let heard = tokio::spawn(async move { while hears.recv().await.is_some() {} });
-    let (corpus, address) = (raw::corpus(), served.address.clone());
+    let (corpus, before, address) = (raw::corpus(), raw::panics(), served.address.clone());
     let peers = served.endpoints.iter();
     let peers = peers.map(|it| Peer::<InBytes<DataService>>::new(it, ME, address.clone()));
     let peers: Vec<_> = peers.collect();
@@ -263,6 +263,7 @@ async fn bytes_from_certified_servers_end_no_data_server() {
     assert!(matches!(served.call(DataCall::Load, b"").await.0, DataReply::Load(_)));
     let read = served.call(read(0, 5), b"").await.0;
     assert!(matches!(read, DataReply::Bytes | DataReply::Unreadable), "its disk answers: {read:?}");
+    assert_eq!(raw::panics(), before, "nothing panicked");
     served.node.close();
     heard.abort();
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_net::{Peer, Role};
 use larder_protocol::{Answer, Call, PeerMessage};
-use larder_roles::wire::{MetaMessage, MetaService};
+use larder_roles::wire::{MetaCall, MetaMessage, MetaService};
 use larder_types::codec::encode;
 use larder_types::{Condition, Epoch, ObjectKey, ServerId, View};
 
-use crate::raw::{InBytes, Raw, corpus, rounds};
+use crate::raw::{InBytes, Raw, corpus, panics, rounds};
 use crate::support::{BUCKET, Cluster, PG, inline, put, request};
 
 /// Requests of one round that wait for their answers together.
@@ -18,7 +18,7 @@ const AT_ONCE: usize = 40;
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_from_certified_servers_end_no_meta_server() {
     let cluster = Cluster::start(1).await;
-    let corpus = corpus();
+    let (corpus, before) = (corpus(), panics());
     let (_, primary) = cluster.leads(PG);
     let roles = [Role::Meta, Role::Proxy, Role::Manager];
     let callers: Vec<_> = (0..3)
@@ -64,6 +64,27 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
     let done = cluster.call(PG, put(request(1), "good", inline())).await;
     assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
     cluster.shows(primary, &["good".to_owned()]).await;
+    assert_eq!(panics(), before, "nothing panicked");
+}
+
+/// The index takes no such key, and asserts it: a release ends with the panic.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_whose_key_is_too_long_is_not_looked_for() {
+    let cluster = Cluster::start(1).await;
+    let (view, to) = cluster.leads(PG);
+    let (before, row) = (panics(), vec![b'V'; 70_000]);
+    let get = MetaCall::GetRow { pg: PG, view, row: row.clone() };
+    assert!(cluster.ask(to, get).await.is_none(), "it has no answer");
+    let (pgs, map, settled) = (vec![(PG, view)], cluster.desk.map().version, false);
+    let scan = MetaCall::Scan { pgs, map, settled, from: row.clone(), to: None, count_max: 1 };
+    assert!(cluster.ask(to, scan).await.is_none(), "it has no answer");
+    let peer: Peer<MetaService> =
+        Peer::new(&cluster.another(ServerId((to.0 + 1) % 3), Role::Meta), to, cluster.address(to));
+    let next = PeerMessage::SnapshotNext { view, at: Default::default(), after: Some(row) };
+    peer.send(&MetaMessage::Peer(PG), encode(&next).into()).unwrap();
+    let done = cluster.call(PG, put(request(1), "good", inline())).await;
+    assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
+    assert_eq!(panics(), before, "nothing of it panicked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,6 +96,6 @@ async fn a_call_for_a_key_of_another_group_is_not_stepped() {
     let (view, to) = cluster.leads(PG);
     let (epoch, condition) = (Epoch(1), Condition::default());
     let call = Call::Delete { request: request(1), bucket: BUCKET, epoch, key, condition };
-    let call = larder_roles::wire::MetaCall::Call { pg: PG, view, call };
+    let call = MetaCall::Call { pg: PG, view, call };
     assert!(cluster.ask(to, call).await.is_none(), "it has no answer");
 }

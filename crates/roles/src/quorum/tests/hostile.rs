@@ -12,7 +12,7 @@ use larder_types::{BootId, BucketName, ServerId};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
-use super::raw::{InBytes, Raw, corpus, rounds};
+use super::raw::{InBytes, Raw, corpus, panics, rounds};
 use super::support::{Idle, contact, found_with, is, new_server, start, until};
 use crate::managers::{Managers, NotProposed};
 use crate::quorum::Manager;
@@ -98,7 +98,7 @@ async fn bytes_from_certified_servers_end_no_manager() {
     let (to, address) = contact(&founder);
     let callers = [&data, &meta, &proxy]
         .map(|idle| Peer::<InBytes<ManagerService>>::new(&idle.endpoint, to, address.clone()));
-    let corpus = corpus();
+    let (corpus, before) = (corpus(), panics());
     for mut draw in rounds() {
         let calls = (0..20).map(|_| {
             let peer = &callers[draw.below(callers.len())];
@@ -114,5 +114,6 @@ async fn bytes_from_certified_servers_end_no_manager() {
         drop(futures::future::join_all(calls.into_iter().flatten()).await);
     }
     until_it_agrees(&founder, "good").await;
+    assert_eq!(panics(), before, "nothing panicked");
     assert!(founder.ended.as_mut().unwrap().try_recv().is_err(), "it runs");
 }
