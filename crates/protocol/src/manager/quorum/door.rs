@@ -104,5 +104,7 @@ fn check_members(members: &Members) -> Judged {
     let Members { voters, next_voters, learners } = members;
     let few = |of: &BTreeSet<ServerId>| of.len() <= MANAGERS_MAX;
     check(!voters.is_empty() && few(voters), "there are no voters, or too many")?;
-    check(few(next_voters) && learners.len() <= SERVERS_MAX, "there are too many managers")
+    check(few(next_voters) && learners.len() <= SERVERS_MAX, "there are too many managers")?;
+    let votes = voters.is_disjoint(learners) && next_voters.is_disjoint(learners);
+    check(votes, "a manager votes and learns")
 }

@@ -159,6 +159,24 @@ fn quorum_case(seed: u64, tally: &mut Tally) {
     Quorum::restore(ME, victim.stored, seed, victim.now_ms, &mut out);
 }
 
+/// `noraft` asserts it, at the end of a change of voters.
+#[test]
+fn managers_that_vote_and_learn_at_once_are_refused() {
+    let victim = Victim::new(7);
+    let ids = |ids: &[u32]| ids.iter().copied().map(ServerId).collect::<BTreeSet<_>>();
+    let said = |next: &[u32], learners: &[u32]| {
+        let voters = ids(&[1, 2, 3]);
+        let members = Members { voters, next_voters: ids(next), learners: ids(learners) };
+        let (term, after) = (victim.quorum.term(), victim.quorum.last());
+        let entries = Entries { after, items: vec![(after.term, Item::Members(members))] };
+        let term = Term(term.0 + 1);
+        let said = QuorumMessage::Append { term, round: 1, commit: LogIndex(0), entries };
+        victim.quorum.admits(&said)
+    };
+    said(&[1, 2], &[4]).unwrap();
+    assert!(said(&[], &[3]).is_err() && said(&[1, 4], &[4]).is_err());
+}
+
 #[test]
 fn hostile_managers_end_no_quorum() {
     repeat(4000, quorum_case);
