@@ -221,3 +221,19 @@ fn a_call_for_a_key_of_another_group_is_refused() {
     assert!(keys().any(|key| !is_own(&key)), "some key is of the other group");
     assert!(keys().filter(|key| !is_own(key)).all(|key| pg.admits_call(&delete(key)).is_err()));
 }
+
+/// Rows are replaced by later ops alone, and asserts say so.
+#[test]
+fn a_log_whose_views_go_back_is_not_followed() {
+    let mut member = backup();
+    hear(&mut member, append(vec![entry(1, Op::Digest), entry(2, Op::Digest)]));
+    member.settle();
+    let commit = OpSeq(2);
+    let said = PeerMessage::Append { view: View(3), prev: key(3, 2), entries: vec![], commit };
+    hear(&mut member, said);
+    member.settle();
+    assert_eq!(member.pg.applied(), key(3, 2));
+    let earlier = |seq| LogEntry { id: key(1, seq), op: Arc::new(Op::Digest) };
+    hear(&mut member, append(vec![earlier(1), earlier(2), earlier(3)]));
+    assert_eq!(member.pg.last(), key(3, 2), "it stands before what is applied");
+}
