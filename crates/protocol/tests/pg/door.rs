@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::state::MapVersion;
-use larder_protocol::pg::{Origin, Piece, Recovering, Report, Role, SnapshotHeader};
+use larder_protocol::pg::{OpenEntry, Origin, Piece, Recovering, Report, Role, SnapshotHeader};
 use larder_protocol::{Call, Content, Event, LogEntry, LvInfo, PeerMessage, Pg, PutCall, Replica};
 use larder_types::codec::encode;
 use larder_types::{
@@ -236,4 +236,28 @@ fn a_log_whose_views_go_back_is_not_followed() {
     let earlier = |seq| LogEntry { id: key(1, seq), op: Arc::new(Op::Digest) };
     hear(&mut member, append(vec![earlier(1), earlier(2), earlier(3)]));
     assert_eq!(member.pg.last(), key(3, 2), "it stands before what is applied");
+}
+
+/// Their keys' later ops would come before them.
+#[test]
+fn a_snapshot_with_open_puts_from_behind_it_is_refused() {
+    let mut primary = Member::alone(1);
+    let token = primary.put_data("k", 1);
+    let grant = primary.granted(token);
+    let of = primary.log.iter().find(|(entry, _)| entry.id == grant.op).expect("its op");
+    let Op::Put(of) = (*of.0.op).clone() else { panic!("a put") };
+    let snapshot = |seq| {
+        let id = key(1, seq);
+        let mut put = of.clone();
+        let Body::Chunk(chunk) = &mut put.body else { panic!("with data") };
+        chunk.grant.op = id;
+        put.metax.size = u64::from(chunk.len);
+        let entry = LogEntry { id, op: Arc::new(Op::Put(put)) };
+        let open = vec![OpenEntry { entry, superseded: false }];
+        let header =
+            SnapshotHeader { at: key(3, 9), clock: HybridClock(7), open, sessions: vec![] };
+        PeerMessage::Snapshot { view: View(3), header: Arc::new(header) }
+    };
+    assert!(!is_refused(&backup(), &snapshot(9)));
+    assert!(is_refused(&backup(), &snapshot(10)), "of an earlier view, but behind");
 }
