@@ -23,6 +23,7 @@ pub mod rebuild;
 mod refusal;
 pub mod scrub;
 pub mod sessions;
+pub mod sound;
 pub mod space;
 
 pub use append::{AppendCall, AppendDone, AppendRefusal};

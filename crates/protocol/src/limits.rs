@@ -1,6 +1,9 @@
 //! The protocol's limits, with their units.
 
 use larder_types::limits::{CHUNK_EXTENTS_MAX, KEY_BYTES_MAX, OP_BYTES_MAX};
+use larder_types::{HybridClock, MapVersion, OpSeq};
+
+use crate::manager::quorum::{LogIndex, Term};
 
 /// An LV that is fuller than this takes no new objects until deletes have made room (DESIGN §3.4).
 pub const LV_FULL_PERCENT: u64 = 85;
@@ -121,6 +124,27 @@ pub const DIGEST_ASK_TICKS: u32 = 10;
 /// Ticks after which a comparison is given up: many times what a member takes to read a large index.
 pub const DIGEST_TICKS_MAX: u32 = 6 * 60 * 60 * 10;
 
+/// Most bytes of a row's key: a key of an object, escaped, and what else is in it. The index takes no longer one.
+pub const ROW_KEY_BYTES_MAX: usize = 4096;
+/// Most bytes of a row's value that another member sends: the index takes no longer one.
+pub const ROW_VALUE_BYTES_MAX: usize = 2 * OP_BYTES_MAX;
+/// The highest position of an op: far beyond what a log of a group may come to, and far from where numbers end.
+pub const OP_SEQ_MAX: OpSeq = OpSeq(1 << 62);
+/// The highest clock of an op, thousands of years from now: each version's is above the one before, and there must be
+/// room for that.
+pub const CLOCK_MAX: HybridClock = HybridClock(1 << 63);
+/// Most bytes of attributes, tags and checksum of an op: half of it, and so half again for each of two that one op has.
+pub const OP_DESCRIPTION_BYTES_MAX: usize = OP_BYTES_MAX / 2;
+/// The last place of the quorum's log, and the last term: far from where numbers end.
+pub const QUORUM_INDEX_MAX: LogIndex = LogIndex(1 << 62);
+/// See [`QUORUM_INDEX_MAX`].
+pub const QUORUM_TERM_MAX: Term = Term(1 << 62);
+/// The last version of the map: far from where numbers end.
+pub const MAP_VERSION_MAX: MapVersion = MapVersion(1 << 62);
+/// Most tables of a sum: as many as a table's letter may tell apart.
+pub const DIGEST_TABLES_MAX: usize = 256;
+
+const _: () = assert!(ROW_KEY_BYTES_MAX >= 2 * KEY_BYTES_MAX + 1024, "an escaped key fits");
 const _: () = assert!(DIGEST_ASK_TICKS < DIGEST_TICKS_MAX, "one that says nothing is asked");
 const _: () = assert!(WALK_LOOK_MS < WALK_PAUSE_MS_MAX, "pauses grow");
 const _: () = assert!(

@@ -24,6 +24,7 @@ mod calls;
 mod commit;
 mod digest;
 mod doubt;
+mod door;
 mod grant;
 mod ledger;
 mod moves;

@@ -487,7 +487,7 @@ impl Pg {
     }
 
     /// Makes this log go on after `prev` with `entries`, cutting what differs. `false` if `prev` is not
-    /// in this log.
+    /// in this log, or views would go back in it.
     fn follow(&mut self, prev: OpId, entries: &[LogEntry], out: &mut Outbox) -> bool {
         if prev.seq > self.last().seq {
             return false;
@@ -504,6 +504,9 @@ impl Pg {
                     continue;
                 }
                 self.cut(entry.id.seq);
+            }
+            if entry.id.view < self.last().view {
+                return false;
             }
             self.take(entry.clone(), None, out);
         }

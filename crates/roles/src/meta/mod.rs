@@ -62,7 +62,6 @@ mod scrub;
 mod serve;
 mod server;
 mod snapshots;
-pub(crate) mod sound;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -15,6 +15,7 @@ use larder_kv::KvReader;
 use larder_net::Responder;
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{Role, owner};
+use larder_protocol::sound::check_key;
 use larder_protocol::{Call, IndexError, Refusal, RowSpan};
 use larder_types::codec::encode;
 use larder_types::{PgId, View};
@@ -95,6 +96,11 @@ impl Meta {
         settled: bool,
         responder: Responder<MetaService>,
     ) {
+        let keys = check_key(&call.from).and(call.to.as_deref().map_or(Ok(()), check_key));
+        if let Err(why) = keys {
+            // Its caller hears that there is no answer.
+            return tracing::error!(%why, "a scan that no proxy asks for: use one release");
+        }
         if cluster.managers.map().version >= map {
             return self.serve_scan(cluster, call, settled, responder);
         }
@@ -171,7 +177,7 @@ impl Meta {
         let mut visit = |row: &[u8], value: &[u8]| {
             visited += 1;
             let is_wanted = match owner(row, value, self.pgs.len() as u32) {
-                Ok(of) => of.is_some_and(|of| wanted[of.0 as usize]),
+                Ok(of) => of.and_then(|of| wanted.get(of.0 as usize)) == Some(&true),
                 Err(error) => {
                     failed = Some(error);
                     return ControlFlow::Break(());
@@ -201,6 +207,9 @@ impl Meta {
         row: Vec<u8>,
         responder: Responder<MetaService>,
     ) {
+        if let Err(why) = check_key(&row) {
+            return tracing::error!(%pg, %why, "a row that no proxy asks for: use one release");
+        }
         let serves = |pg| self.member(pg).is_some_and(|it| it.pg.role() == Role::Serving);
         let (true, Some(meta)) = (serves(pg), cluster.meta()) else {
             return refuse(responder, Refusal::NotPrimary);

@@ -6,6 +6,7 @@
 //!
 //! 1. A call is stepped only in the view that it names.
 //! 2. A request gets one answer, or its caller hears that there is none.
+//! 3. What comes over a connection is stepped once the machine has admitted it: machines assert what they admit.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +24,6 @@ use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
-use super::sound::{is_sound_call, is_sound_message};
 use super::{Member, Meta};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
@@ -97,16 +97,16 @@ impl Meta {
     }
 
     fn serve_call(&self, pg: PgId, view: View, call: Call, responder: Responder<MetaService>) {
-        if !is_sound_call(&call) {
-            // Its caller hears that there is no answer.
-            return tracing::error!(%pg, ?call, "a call that no proxy makes: use one release");
-        }
         if let Some(refusal) = self.unfit(&call) {
             return refuse(responder, refusal);
         }
         let Some(mut member) = self.member_in(pg, view) else {
             return refuse(responder, Refusal::NotPrimary);
         };
+        if let Err(why) = member.pg.admits_call(&call) {
+            // Its caller hears that there is no answer.
+            return tracing::error!(%pg, %why, "a call that no proxy makes: use one release");
+        }
         if matches!(call, Call::Commit { .. } | Call::Abandon { .. } | Call::Withdraw { .. }) {
             // None of them has an answer: the caller hears so.
             return self.step(&mut member, Event::Call { token: NOBODY, call });
@@ -256,10 +256,10 @@ impl Meta {
                 return tracing::warn!(%pg, %from, %error, "a member's message is not understood");
             }
         };
-        if !is_sound_message(&message) {
-            return tracing::error!(%pg, %from, "a member's message has ops with a gap: use one release");
-        }
         let Some(mut member) = self.member(pg) else { return };
+        if let Err(why) = member.pg.admits(&message, payload.len()) {
+            return tracing::error!(%pg, %from, %why, "a member's message is refused: use one release");
+        }
         match self.cluster() {
             Some(cluster) if member.pg.begins_snapshot(from, &message) => {
                 self.hold_report(cluster, pg, from, message);

@@ -5,6 +5,9 @@
 mod desk;
 mod digests;
 mod lists;
+mod hostile;
+#[path = "../raw/mod.rs"]
+mod raw;
 mod support;
 
 use std::collections::BTreeSet;

@@ -86,6 +86,8 @@ pub struct Member {
     pub now_ms: u64,
     /// The index as others are to get it.
     snapshots: BTreeMap<ServerId, (OpId, Table)>,
+    /// The snapshot whose rows others send.
+    pub taking: Option<OpId>,
     /// Snapshots that were begun.
     pub snapshots_begun: usize,
     next_token: u64,
@@ -107,6 +109,7 @@ impl Member {
             effects: Vec::new(),
             now_ms: 1000,
             snapshots: BTreeMap::new(),
+            taking: None,
             snapshots_begun: 0,
             next_token: 1,
             next_number: 1,
@@ -210,6 +213,7 @@ impl Member {
             table: self.table,
             now_ms: self.now_ms,
             snapshots: BTreeMap::new(),
+            taking: None,
             snapshots_begun: 0,
             next_token: self.next_token,
             // A proxy in the same process begins another session; numbers may go on.
@@ -232,6 +236,13 @@ impl Member {
     pub fn put_inline(&mut self, name: &str, text: &str) -> Token {
         let request = self.request();
         let content = Content::Inline(Bytes::copy_from_slice(text.as_bytes()));
+        self.call(put(request, name, content, Condition::default()))
+    }
+
+    /// Puts an object as another proxy.
+    pub fn request_of(&mut self, session: SessionId, name: &str) -> Token {
+        let request = Request { session, ..self.request() };
+        let content = Content::Inline(Bytes::from_static(b"x"));
         self.call(put(request, name, content, Condition::default()))
     }
 
