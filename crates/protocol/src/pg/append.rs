@@ -71,6 +71,7 @@ impl Pg {
                 id: entry.id,
                 put: entry.op.clone(),
                 chunk: chunk.clone(),
+                earlier: Vec::new(),
                 since_ms: self.now_ms,
                 outcome: None,
                 is_told: false,
@@ -87,7 +88,8 @@ impl Pg {
             }
             Op::Regrant { put, body: Body::Chunk(chunk) } => {
                 if let Some(open) = self.open.get_mut(put) {
-                    open.chunk = chunk.clone();
+                    let before = std::mem::replace(&mut open.chunk, chunk.clone());
+                    open.earlier.push((entry.id.seq, before));
                 }
             }
             _ => {}

@@ -106,6 +106,8 @@ struct OpenPut {
     put: std::sync::Arc<Op>,
     /// Its place: that of the latest attempt.
     chunk: Chunk,
+    /// Places of earlier attempts, each with the op that gave it another.
+    earlier: Vec<(OpSeq, Chunk)>,
     since_ms: u64,
     outcome: Option<larder_types::Outcome>,
     /// The outcome was told by the proxy, and not found out by looking at the copies.
@@ -120,6 +122,25 @@ impl OpenPut {
         match self.put.put() {
             Some(put) => put,
             None => unreachable!("only puts are open, not {:?}", self.put),
+        }
+    }
+
+    /// Its place as of an op.
+    fn place_at(&self, at: OpSeq) -> &Chunk {
+        let later = self.earlier.iter().find(|(replaced_by, _)| *replaced_by > at);
+        later.map_or(&self.chunk, |(_, chunk)| chunk)
+    }
+
+    /// The op that is cut off the log gave it another place, or an outcome.
+    fn undo(&mut self, cut: &LogEntry) {
+        match &*cut.op {
+            Op::Outcome { .. } => (self.outcome, self.is_told) = (None, false),
+            Op::Regrant { .. } => {
+                if let Some((_, chunk)) = self.earlier.pop_if(|(by, _)| *by == cut.id.seq) {
+                    self.chunk = chunk;
+                }
+            }
+            _ => {}
         }
     }
 

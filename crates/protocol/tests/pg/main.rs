@@ -7,6 +7,7 @@ mod moves;
 mod puts;
 mod reach;
 mod refill;
+mod replays;
 mod scrub;
 mod snapshots;
 mod support;

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use larder_protocol::index::Visit;
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
-use larder_protocol::pg::{Origin, Recovering, Role, read_piece};
+use larder_protocol::pg::{LogGap, Origin, Recovering, Role, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, Index,
@@ -189,6 +189,11 @@ impl Member {
 
     /// The process and its machine start again: only what was synced is left of the log.
     pub fn restart(self) -> Self {
+        self.try_restart().expect("a log that fits")
+    }
+
+    /// As [`Member::restart`], with a log that may not fit the index.
+    pub fn try_restart(self) -> Result<Self, LogGap> {
         let stored = |row: Vec<u8>| self.table.get(&row).expect("a row");
         let applied = stored(rows::applied(PG))
             .map(|row| decode("applied position", &row).expect("a position"));
@@ -201,8 +206,8 @@ impl Member {
         for (entry, commit) in &log {
             recovering.replay(entry.id, (*entry.op).clone(), *commit);
         }
-        Self {
-            pg: recovering.finish().expect("a log that fits"),
+        Ok(Self {
+            pg: recovering.finish()?,
             synced: log.len(),
             log,
             effects: Vec::new(),
@@ -214,7 +219,7 @@ impl Member {
             next_token: self.next_token,
             // A proxy in the same process begins another session; numbers may go on.
             next_number: self.next_number,
-        }
+        })
     }
 
     pub fn call(&mut self, call: Call) -> Token {
