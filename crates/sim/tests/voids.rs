@@ -12,7 +12,7 @@ use larder_protocol::pg::{Origin, Recovering};
 use larder_protocol::rebuild::Space;
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, FreeRuns,
-    Index, IndexError, LvInfo, Outbox, Pg, Planted, PutCall, Replica, Token,
+    Index, IndexError, LvInfo, Now, Outbox, Pg, Planted, PutCall, Replica, Token,
 };
 use larder_types::checksum::sum;
 use larder_types::limits::BLOCK_BYTES;
@@ -24,6 +24,7 @@ use larder_volume::limits::{PV_BYTES_STEP, VOIDS_MAX};
 use larder_volume::{Action, Command, Refusal, Volume, VolumeConfig};
 
 const LV: LvId = LvId(4);
+const NOW: Now = Now { steady_ms: 1000, wall_ms: 1000 };
 const BUCKET: BucketId = BucketId(1);
 const EPOCH: Epoch = Epoch(1);
 const BOOT: BootId = BootId(7);
@@ -113,7 +114,7 @@ impl Store {
 
     fn step(&mut self, event: Event) {
         let mut out = Outbox::new();
-        self.pg.step(1000, event, &self.rows, &mut out);
+        self.pg.step(NOW, event, &self.rows, &mut out);
         self.carry_out(out);
     }
 
@@ -134,9 +135,9 @@ impl Store {
                     Effect::Halt(why) => panic!("{why}"),
                     _ => continue,
                 };
-                self.pg.step(1000, event, &self.rows, &mut out);
+                self.pg.step(NOW, event, &self.rows, &mut out);
             }
-            while self.pg.apply(1000, &self.rows, &mut out) > 0 {}
+            while self.pg.apply(NOW, &self.rows, &mut out) > 0 {}
             effects = out;
         }
     }

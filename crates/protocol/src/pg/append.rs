@@ -15,7 +15,7 @@ impl Pg {
     }
 
     pub(super) fn tick_clock(&mut self) -> HybridClock {
-        self.clock = self.clock.advance(self.now_ms);
+        self.clock = self.clock.advance(self.wall_ms);
         self.clock
     }
 

@@ -47,6 +47,7 @@ use larder_types::{
 use crate::index::{Index, IndexError};
 use crate::ledger::Ledger;
 use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
+use crate::now::Now;
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
@@ -233,7 +234,10 @@ pub struct Pg {
     slots: Slots,
     sessions: Sessions,
     clock: HybridClock,
+    /// By the steady clock.
     now_ms: u64,
+    /// By the wall clock: for `clock` alone.
+    wall_ms: u64,
 
     space: Option<VolumeGroup>,
     /// The index never had a row of this PG.
@@ -363,9 +367,14 @@ impl Pg {
         self.space.as_ref().is_some_and(VolumeGroup::has_most)
     }
 
+    fn set_now(&mut self, now: Now) {
+        self.now_ms = self.now_ms.max(now.steady_ms);
+        self.wall_ms = now.wall_ms;
+    }
+
     /// Takes one event.
-    pub fn step(&mut self, now_ms: u64, event: Event, index: &dyn Index, out: &mut Outbox) {
-        self.now_ms = self.now_ms.max(now_ms);
+    pub fn step(&mut self, now: Now, event: Event, index: &dyn Index, out: &mut Outbox) {
+        self.set_now(now);
         if self.role == Role::Halted {
             if let Event::Call { token, .. } = event {
                 self.refuse(token, crate::Refusal::IndexDamaged, out);
@@ -436,8 +445,8 @@ impl Pg {
     }
 
     /// Applies ops below the commit point to the index, a batch of them; returns how many.
-    pub fn apply(&mut self, now_ms: u64, index: &dyn Index, out: &mut Outbox) -> usize {
-        self.now_ms = self.now_ms.max(now_ms);
+    pub fn apply(&mut self, now: Now, index: &dyn Index, out: &mut Outbox) -> usize {
+        self.set_now(now);
         if self.role == Role::Halted {
             return 0;
         }

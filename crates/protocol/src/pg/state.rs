@@ -139,6 +139,7 @@ impl Recovering {
                 sessions: Sessions::default(),
                 clock: HybridClock::default(),
                 now_ms: 0,
+                wall_ms: 0,
                 space: None,
                 is_bare: applied == OpId::default() && snapshot.is_none(),
                 ledger: Ledger::default(),

@@ -421,3 +421,23 @@ fn a_floor_raised_for_voids_refuses_no_put_that_its_proxy_may_still_write() {
     assert_eq!(member.pg.gauges().open_puts, 0);
     assert!(server.floor > live.op);
 }
+
+#[test]
+fn a_wall_clock_that_is_set_back_puts_nothing_off_and_dates_go_on() {
+    let mut member = Member::alone(1);
+    let before = member.put_inline("a", "one");
+    let put = member.put_data("k", 1);
+    let grant = member.granted(put);
+    member.settle();
+    member.wall_ms -= 900;
+    let after = member.put_inline("a", "two");
+    member.settle();
+    let mut clock_of = |put| match &member.answers(put)[..] {
+        [Answer::Done { clock, .. }] => *clock,
+        other => panic!("{other:?}"),
+    };
+    assert!(clock_of(before) < clock_of(after));
+    member.now_ms += GRANT_MS_MAX + 1;
+    member.step(Event::Tick);
+    assert_eq!(member.requests(), [(0, DataRequest::Void { grant })], "its proxy says nothing");
+}

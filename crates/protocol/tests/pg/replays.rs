@@ -206,7 +206,7 @@ fn a_floor_that_came_with_an_op_that_was_cut_still_holds() {
 fn a_restart_does_not_set_the_clock_back() {
     let (mut member, grant) = with_open_put();
     let before = member.log.last().and_then(|(entry, _)| entry.op.put()).map(|put| put.metax.clock);
-    member.now_ms = 1;
+    member.wall_ms = 1;
     let mut member = serving(member, key(2, 4), second_view(grant));
     let put = member.put_inline("k", "two");
     member.settle();

@@ -11,7 +11,7 @@ use larder_protocol::pg::{LogGap, Origin, Recovering, Role, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, Index,
-    IndexError, LogEntry, LvInfo, Outbox, PeerMessage, Pg, Planted, PutCall, Refusal, Replica,
+    IndexError, LogEntry, LvInfo, Now, Outbox, PeerMessage, Pg, Planted, PutCall, Refusal, Replica,
     Token,
 };
 use larder_types::codec::decode;
@@ -83,7 +83,10 @@ pub struct Member {
     /// How much of it is synced.
     pub synced: usize,
     pub effects: Outbox,
+    /// By the steady clock.
     pub now_ms: u64,
+    /// By the wall clock.
+    pub wall_ms: u64,
     /// The index as others are to get it.
     snapshots: BTreeMap<ServerId, (OpId, Table)>,
     /// Snapshots that were begun.
@@ -106,6 +109,7 @@ impl Member {
             synced: 0,
             effects: Vec::new(),
             now_ms: 1000,
+            wall_ms: 1000,
             snapshots: BTreeMap::new(),
             snapshots_begun: 0,
             next_token: 1,
@@ -125,8 +129,12 @@ impl Member {
         member
     }
 
+    pub fn now(&self) -> Now {
+        Now { steady_ms: self.now_ms, wall_ms: self.wall_ms }
+    }
+
     pub fn step(&mut self, event: Event) {
-        self.pg.step(self.now_ms, event, &self.table, &mut self.effects);
+        self.pg.step(self.now(), event, &self.table, &mut self.effects);
         self.keep_log();
     }
 
@@ -156,7 +164,7 @@ impl Member {
     }
 
     pub fn apply(&mut self) {
-        while self.pg.apply(self.now_ms, &self.table, &mut self.effects) > 0 {}
+        while self.pg.apply(self.now(), &self.table, &mut self.effects) > 0 {}
         self.keep_log();
     }
 
@@ -214,6 +222,7 @@ impl Member {
             me: self.me,
             table: self.table,
             now_ms: self.now_ms,
+            wall_ms: self.wall_ms,
             snapshots: BTreeMap::new(),
             snapshots_begun: 0,
             next_token: self.next_token,
