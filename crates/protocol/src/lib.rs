@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod limits;
 pub mod manager;
 pub mod message;
+mod now;
 mod peer;
 pub mod pg;
 pub mod placement;
@@ -32,6 +33,7 @@ pub use message::{
     Answer, Call, Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox,
     PeerMessage, PutCall, Refusal, Token,
 };
+pub use now::Now;
 pub use pg::Pg;
 pub use planted::Planted;
 pub use space::{Floor, FreeRuns, LvInfo, Replica, SpaceUse, VolumeGroup};

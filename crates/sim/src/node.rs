@@ -24,8 +24,8 @@ use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{LedgerWalk, owner, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
-    Answer, Call, Content, Effect, Event, IndexError, LvInfo, Outbox, PeerMessage, Pg, Refusal,
-    RowSpan, Token,
+    Answer, Call, Content, Effect, Event, IndexError, LvInfo, Now, Outbox, PeerMessage, Pg,
+    Refusal, RowSpan, Token,
 };
 use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View, rows};
 
@@ -129,8 +129,10 @@ impl Node {
         }
     }
 
-    fn now_ms(&self, net: &Net) -> u64 {
-        (self.setup.epoch_ms + net.now_us() / MS).saturating_add_signed(self.skew_ms)
+    fn now(&self, net: &Net) -> Now {
+        let steady_ms = net.now_us() / MS;
+        let wall_ms = (self.setup.epoch_ms + steady_ms).saturating_add_signed(self.skew_ms);
+        Now { steady_ms, wall_ms }
     }
 
     /// Takes what happens to it; what was meant for an earlier run is lost.
@@ -211,19 +213,19 @@ impl Node {
 
     /// Steps a machine and carries out what it wants.
     fn step(&mut self, pg: PgId, event: Event, net: &mut Net) -> Result<(), Fate> {
-        let now_ms = self.now_ms(net);
+        let now = self.now(net);
         let kv = self.kv.clone();
         let mut out = Outbox::new();
-        self.member(pg).pg.step(now_ms, event, &Port(&kv), &mut out);
+        self.member(pg).pg.step(now, event, &Port(&kv), &mut out);
         self.carry_out(pg, out, net)
     }
 
     fn apply(&mut self, pg: PgId, net: &mut Net) -> Result<usize, Fate> {
-        let now_ms = self.now_ms(net);
+        let now = self.now(net);
         let kv = self.kv.clone();
         let mut out = Outbox::new();
         let moved = self.member(pg).pg.move_counts();
-        let applied = self.member(pg).pg.apply(now_ms, &Port(&kv), &mut out);
+        let applied = self.member(pg).pg.apply(now, &Port(&kv), &mut out);
         self.note_moves(pg, moved, net);
         self.check_ledger(pg, net);
         self.carry_out(pg, out, net)?;

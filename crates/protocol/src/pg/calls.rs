@@ -104,6 +104,8 @@ impl Pg {
                 Known::New => {}
                 Known::Op(_)
                     if self.planted.repeats_appends() && matches!(call, Call::Append(_)) => {}
+                // It is not done: a member of an earlier release may have said so.
+                Known::Op(known) if self.is_cut(known.op) => {}
                 Known::Op(known) => {
                     return self.repeat(token, &call, known, index, out);
                 }

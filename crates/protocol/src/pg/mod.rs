@@ -50,6 +50,7 @@ use larder_types::{
 use crate::index::{Index, IndexError};
 use crate::ledger::Ledger;
 use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
+use crate::now::Now;
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
@@ -111,6 +112,8 @@ struct OpenPut {
     put: std::sync::Arc<Op>,
     /// Its place: that of the latest attempt.
     chunk: Chunk,
+    /// Places of earlier attempts, each with the op that gave it another.
+    earlier: Vec<(OpSeq, Chunk)>,
     since_ms: u64,
     outcome: Option<larder_types::Outcome>,
     /// The outcome was told by the proxy, and not found out by looking at the copies.
@@ -127,6 +130,25 @@ impl OpenPut {
         match self.put.put() {
             Some(put) => put,
             None => unreachable!("only puts are open, not {:?}", self.put),
+        }
+    }
+
+    /// Its place as of an op.
+    fn place_at(&self, at: OpSeq) -> &Chunk {
+        let later = self.earlier.iter().find(|(replaced_by, _)| *replaced_by > at);
+        later.map_or(&self.chunk, |(_, chunk)| chunk)
+    }
+
+    /// The op that is cut off the log gave it another place, or an outcome.
+    fn undo(&mut self, cut: &LogEntry) {
+        match &*cut.op {
+            Op::Outcome { .. } => (self.outcome, self.is_told) = (None, false),
+            Op::Regrant { .. } => {
+                if let Some((_, chunk)) = self.earlier.pop_if(|(by, _)| *by == cut.id.seq) {
+                    self.chunk = chunk;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -221,7 +243,10 @@ pub struct Pg {
     slots: Slots,
     sessions: Sessions,
     clock: HybridClock,
+    /// By the steady clock.
     now_ms: u64,
+    /// By the wall clock: for `clock` alone.
+    wall_ms: u64,
 
     space: Option<VolumeGroup>,
     /// The index never had a row of this PG.
@@ -354,9 +379,14 @@ impl Pg {
         self.space.as_ref().is_some_and(VolumeGroup::has_most)
     }
 
+    fn set_now(&mut self, now: Now) {
+        self.now_ms = self.now_ms.max(now.steady_ms);
+        self.wall_ms = now.wall_ms;
+    }
+
     /// Takes one event.
-    pub fn step(&mut self, now_ms: u64, event: Event, index: &dyn Index, out: &mut Outbox) {
-        self.now_ms = self.now_ms.max(now_ms);
+    pub fn step(&mut self, now: Now, event: Event, index: &dyn Index, out: &mut Outbox) {
+        self.set_now(now);
         if self.role == Role::Halted {
             if let Event::Call { token, .. } = event {
                 self.refuse(token, crate::Refusal::IndexDamaged, out);
@@ -432,8 +462,8 @@ impl Pg {
     }
 
     /// Applies ops below the commit point to the index, a batch of them; returns how many.
-    pub fn apply(&mut self, now_ms: u64, index: &dyn Index, out: &mut Outbox) -> usize {
-        self.now_ms = self.now_ms.max(now_ms);
+    pub fn apply(&mut self, now: Now, index: &dyn Index, out: &mut Outbox) -> usize {
+        self.set_now(now);
         if self.role == Role::Halted {
             return 0;
         }

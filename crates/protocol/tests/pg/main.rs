@@ -12,6 +12,7 @@ mod orphans;
 mod puts;
 mod reach;
 mod refill;
+mod replays;
 mod scrub;
 mod snapshots;
 mod support;

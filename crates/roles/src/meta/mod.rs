@@ -74,7 +74,7 @@ use larder_types::{BucketId, LvId, ObjectKey, OpId, PgId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-use crate::clock::now_ms;
+use crate::clock::now;
 use crate::data::DataServer;
 use crate::manager::Manager;
 use crate::requests::Requests;
@@ -273,7 +273,7 @@ impl Meta {
     /// Steps a machine and carries out what it wants.
     fn step(&self, member: &mut Member, event: Event) {
         let Member { pg, out, .. } = member;
-        pg.step(now_ms(), event, &self.index, out);
+        pg.step(now(), event, &self.index, out);
         self.carry_out(member);
     }
 
@@ -353,7 +353,7 @@ impl Meta {
     fn apply_all(&self, member: &mut Member) {
         loop {
             let Member { pg, out, .. } = member;
-            let applied = pg.apply(now_ms(), &self.index, out);
+            let applied = pg.apply(now(), &self.index, out);
             self.carry_out(member);
             if applied == 0 {
                 return;

@@ -24,7 +24,7 @@ use parking_lot::MutexGuard;
 use super::cluster::Cluster;
 use super::duties::Volumes;
 use super::{Member, Meta};
-use crate::clock::now_ms;
+use crate::clock::now;
 use crate::limits::TICK_MS;
 
 /// Ticks between two beats.
@@ -105,7 +105,7 @@ impl Meta {
         };
         let before = member.pg.view();
         let Member { pg: machine, out, .. } = &mut *member;
-        machine.step(now_ms(), event, &self.index, out);
+        machine.step(now(), event, &self.index, out);
         if member.pg.view() != before {
             member.end_view();
         }
