@@ -4,8 +4,8 @@
 
 mod desk;
 mod digests;
-mod lists;
 mod hostile;
+mod lists;
 #[path = "../raw/mod.rs"]
 mod raw;
 mod support;
