@@ -1,3 +1,5 @@
+//! Servers that the map calls removed: refused at the handshake, and cut off.
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
