@@ -5,7 +5,10 @@
 //! 1. A blob goes up only while this worker owns the backend.
 //! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs.
 //! 3. A bundle goes up before the blob that tells of it.
-//! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered.
+//! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
+//!    goes on with what is missing (`uploader/parts.rs`).
+
+mod parts;
 
 use std::sync::Arc;
 
@@ -13,6 +16,7 @@ use bytes::Bytes;
 use larder_env::DiskFile;
 use tokio::sync::{oneshot, watch};
 
+use self::parts::Going;
 use crate::backend::{Backend, Unread, jittered};
 use crate::blob::{TRAILER_BYTES, Trailer};
 use crate::blocking;
@@ -21,7 +25,7 @@ use crate::counters::{add, count};
 use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
 use crate::identity::check_owner;
-use crate::limits::{PART_BYTES, PARTS_UNDER_WAY_MAX, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
+use crate::limits::{PART_BYTES, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
 use crate::queue::{Queue, Request};
 use crate::spool::{Sealed, SealedLot, Spool};
 
@@ -34,13 +38,22 @@ pub(crate) struct Uploader {
     pub(crate) fatal: watch::Sender<Option<String>>,
 }
 
+/// What the backend has of a blob that goes up.
+#[derive(Default)]
+struct Progress {
+    /// Lots that are there.
+    lots: usize,
+    /// The next one.
+    going: Going,
+}
+
 impl Uploader {
     /// Runs until it is dropped, the store stops, or the backend belongs to another.
     pub(crate) async fn run(self) {
         loop {
             let sealed = self.spool.next_sealed().await;
-            let (mut pause, mut done) = (UPLOAD_PAUSE, 0);
-            while let Err(error) = self.upload(&sealed, &mut done).await {
+            let (mut pause, mut progress) = (UPLOAD_PAUSE, Progress::default());
+            while let Err(error) = self.upload(&sealed, &mut progress).await {
                 if let PackError::Superseded { .. } = error {
                     tracing::error!(%error, "the store stops");
                     self.queue.stop();
@@ -64,21 +77,29 @@ impl Uploader {
         }
     }
 
-    /// Takes up the lots of a blob but for the first `done`, which are there.
-    async fn upload(&self, sealed: &Sealed, done: &mut usize) -> Result<(), PackError> {
+    /// Takes up what is missing of a blob.
+    async fn upload(&self, sealed: &Sealed, progress: &mut Progress) -> Result<(), PackError> {
         check_owner(&self.backend, self.worker).await?;
         let mut lots: Vec<_> = sealed.lots.iter().collect();
         if bugs::planted(Bug::BundleAfterBlob) {
             lots.reverse();
         }
-        for lot in lots.into_iter().skip(*done) {
+        for lot in lots.into_iter().skip(progress.lots) {
             let name = match lot.lot.within(sealed.id) {
                 Within::Blob(id) => sealed.row.name(id).path(),
                 Within::Own(bundle) => bundle.path(),
             };
             match &lot.file {
                 Some(file) if lot.bytes() > PART_BYTES as u64 => {
-                    self.upload_parts(&name, file, lot).await?;
+                    let going = &mut progress.going;
+                    if let Err(error) = going.go_on(&self.backend, &name, file, lot).await {
+                        let is_there =
+                            going.is_whole() && self.verify(&name, sealed.id, lot).await.is_ok();
+                        if !is_there {
+                            return Err(error);
+                        }
+                        going.is_there();
+                    }
                 }
                 Some(file) => {
                     let body = read_spool(file.clone(), 0, lot.body_bytes).await?;
@@ -88,41 +109,16 @@ impl Uploader {
                 None => self.backend.put(&name, lot.tail.clone()).await?,
             }
             self.verify(&name, sealed.id, lot).await?;
-            *done += 1;
+            progress.lots += 1;
+            progress.going = Going::default();
         }
         Ok(())
-    }
-
-    /// Parts of equal size, as some backends want them.
-    async fn upload_parts(
-        &self,
-        name: &str,
-        file: &Arc<dyn DiskFile>,
-        lot: &SealedLot,
-    ) -> Result<(), PackError> {
-        let mut upload = self.backend.begin(name).await?;
-        let (bodies, step) = (lot.body_bytes, PART_BYTES as u64);
-        let mut at = 0;
-        while at < lot.bytes() {
-            let end = (at + step).min(lot.bytes());
-            let mut pieces = Vec::with_capacity(2);
-            if at < bodies {
-                pieces.push(read_spool(file.clone(), at, end.min(bodies)).await?);
-            }
-            if end > bodies {
-                let from = at.max(bodies) - bodies;
-                pieces.push(lot.tail.slice(from as usize..(end - bodies) as usize));
-            }
-            upload.add(pieces, PARTS_UNDER_WAY_MAX).await?;
-            at = end;
-        }
-        upload.finish().await
     }
 
     /// The backend has all of it: the last bytes are where they belong.
     async fn verify(&self, name: &str, id: BlobId, lot: &SealedLot) -> Result<(), PackError> {
         let end = lot.bytes();
-        let last = self.backend.read(name, end - TRAILER_BYTES as u64..end).await;
+        let last = self.backend.read_uploaded(name, end - TRAILER_BYTES as u64..end).await;
         let last = last.map_err(|unread| match unread {
             Unread::Missing => PackError::damaged(name, "it was uploaded and is not there"),
             Unread::Failed(error) => error,

@@ -3,20 +3,18 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use larder_objects::BodyError;
 use larder_types::UploadId;
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Overloaded};
-use crate::cdata::{Found, WithoutCdata};
 use crate::digested::{DigestedBody, Expectation, Mismatch};
+use crate::form::FormHead;
 use crate::forms::FormBody;
 use crate::gate::Gate;
 use crate::guard::{ChunkGuard, Verdict};
@@ -29,6 +27,7 @@ use crate::reply::{Pulse, ReplyBody, Tally, Working};
 use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
 use crate::shape::Shape;
+use crate::unread_xml::{Found, WhollyRead};
 use crate::{errors, headers, signed, subresources};
 
 const X_AMZ_ID_2: &str = "x-amz-id-2";
@@ -197,8 +196,8 @@ impl<H: ServerHooks> Exchange<H> {
     ) -> Result<Response<s3s::Body>, S3Error> {
         let library = self.service.forms(Arc::clone(gate))?;
         gate.enter_forms().map_err(|Overloaded| errors::slow_down())?;
-        let form = |body| s3s::Body::http_body(FormBody::new(body, Arc::clone(gate)));
-        Ok(called(&library, request.map(form)).await)
+        let request = request.map(|body| FormBody::new(body, Arc::clone(gate)));
+        Ok(called(&library, FormHead::watch(request).map(s3s::Body::http_body)).await)
     }
 
     /// Who has the upload that a request is about, if this server does not.
@@ -256,14 +255,14 @@ fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
 #[derive(Default)]
 struct XmlFaults {
     mismatch: Mismatch,
-    cdata: Found,
+    unread: Found,
 }
 
 impl XmlFaults {
     fn watched(&self, request: Request<Inbound>, op: &str) -> Result<Request<s3s::Body>, S3Error> {
         let expectation = Expectation::of(request.headers(), op)?;
         Ok(request.map(|body| {
-            let body = WithoutCdata::new(body, Arc::clone(&self.cdata));
+            let body = WhollyRead::new(body, op, Arc::clone(&self.unread));
             match expectation {
                 None => s3s::Body::http_body(body),
                 Some(expectation) => {
@@ -275,14 +274,9 @@ impl XmlFaults {
     }
 
     fn none(&self) -> Result<(), S3Error> {
-        if self.mismatch.load(Ordering::Relaxed) {
-            return Err(errors::from_body(BodyError::BadDigest));
-        }
-        if self.cdata.load(Ordering::Relaxed) {
-            let message = "CDATA sections are not taken: escape the text instead.";
-            return Err(errors::error(S3ErrorCode::MalformedXML, message));
-        }
-        Ok(())
+        let mismatch = self.mismatch.get().map(|differs| differs.refusal());
+        let unread = self.unread.get().map(|unread| unread.refusal());
+        mismatch.or(unread).map_or(Ok(()), Err)
     }
 }
 

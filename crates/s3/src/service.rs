@@ -19,7 +19,7 @@ use crate::limits::{
     CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX, FORM_FILE_BYTES_MAX, FORM_HEAD_BYTES_MAX, XML_BYTES_MAX,
 };
 use crate::neighbours::Neighbours;
-use crate::unread_range::UnreadRange;
+use crate::unread::UnreadRequests;
 
 /// The root user's keys.
 #[derive(Clone)]
@@ -106,7 +106,7 @@ impl S3Service {
         let mut checked = library(face.clone(), &domains, CLOCK_SKEW_MAX_S);
         checked.set_auth(RootAuth { root: root.clone(), gate: None });
         checked.set_access(Gatekeeper);
-        checked.set_route(UnreadRange::new(unchecked));
+        checked.set_route(UnreadRequests::new(unchecked));
         let forms: Option<Arc<FormLibrary>> = match options.forms {
             true => Some(Arc::new(form_library(face, domains.clone(), root))),
             false => None,

@@ -65,7 +65,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let _listener = listener.map_err(RoleError::System)?;
     let cluster = ClusterConfig {
-        endpoint: member.endpoint,
+        endpoint: member.endpoint.clone(),
         managers: managers.clone(),
         me: member.me,
         boot: member.boot,
@@ -75,7 +75,8 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         () = around.stop.told() => return Ok(()),
     };
     let metrics = Box::new(ProxyMetrics::new(proxy.clone(), managers.clone()));
-    around.show(&config, Some(metrics), member.renewal.standing()).await?;
+    let standing = member.renewal.standing();
+    around.show(&config, Some(metrics), (standing, member.endpoint.metrics())).await?;
     let service = S3Service::new(proxy, root.keys, config.face());
     let service = service.map_err(|error| RoleError::Proxy(error.to_string()))?;
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");

@@ -1,9 +1,9 @@
 //! What a worker tells the others of itself before it is in the bucket: its changes, and bodies that only its spool has.
 //!
 //! ```text
-//!  follower ── GET /larder/v2/changes?worker&blob&from ──────▶ the entries of that blob from that byte on, as its
+//!  follower ── GET /larder/v3/changes?worker&blob&from ──────▶ the entries of that blob from that byte on, as its
 //!                                                              footer will have them; waits a while for the next
-//!  reader   ── GET /larder/v2/body?worker&blob&lot&from&to ──▶ bytes of bodies in the blob, or in one of its bundles;
+//!  reader   ── GET /larder/v3/body?worker&blob&lot&from&to ──▶ bytes of bodies in the blob, or in one of its bundles;
 //!                                                              or that they are uploaded
 //!  any      ── a client's request of an upload, as it came ──▶ the face's answer (`uploads.rs`)
 //! ```
@@ -14,13 +14,17 @@
 //! # Invariants
 //!
 //! 1. Only what is durable in the worker's directory is told.
-//! 2. Whoever asks proves that it knows the bucket's secret, and for which request; nothing else is answered.
+//! 2. Whoever asks proves that it knows the bucket's secret, and for which request; nothing else is answered. Whoever
+//!    answers proves the same, and for which answer to which request.
 //! 3. A worker answers for its own claim only: who was superseded is not taken for its heir.
 //!
-//! Bodies and entries travel in the clear. Bodies are verified by their sums, entries are trusted.
+//! All of it travels in the clear. What of a request that was handed on, and of its answer, is a stream, no proof covers
+//! but the client's signature.
 
 mod client;
 mod server;
+#[cfg(test)]
+mod tests;
 pub(crate) mod wire;
 
 pub(crate) use client::{Caller, Held, Link};
