@@ -1,7 +1,7 @@
 //! The form of a signature of version 4, in a header or in a query. The protocol library takes any name for the scheme, and
 //! calls what it cannot read an invalid request; S3 says what is malformed.
 //!
-//! Dates are checked to be digits before the library reads them: it subtracts `0` from a byte before it looks at it, and
+//! Dates, those of forms too, are checked to be digits before the library reads them: it subtracts `0` from a byte before it looks at it, and
 //! builds that check arithmetic end there.
 
 use http::{HeaderMap, HeaderValue};
@@ -98,7 +98,7 @@ pub(crate) fn check_query(query: &[(String, String)]) -> Result<(), S3Error> {
     Ok(())
 }
 
-fn is_credential(text: &str) -> bool {
+pub(crate) fn is_credential(text: &str) -> bool {
     let mut parts = text.split('/');
     let mut next = || parts.next().unwrap_or_default();
     let (key, day, _region, service, end) = (next(), next(), next(), next(), next());
@@ -106,7 +106,7 @@ fn is_credential(text: &str) -> bool {
     whole && !key.is_empty() && is_digits(day, 8)
 }
 
-fn is_date(text: &str) -> bool {
+pub(crate) fn is_date(text: &str) -> bool {
     let parts = text.strip_suffix('Z').and_then(|text| text.split_once('T'));
     parts.is_some_and(|(day, time)| is_digits(day, 8) && is_digits(time, 6))
 }

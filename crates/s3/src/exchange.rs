@@ -14,8 +14,9 @@ use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Overloaded};
 use crate::digested::{DigestedBody, Expectation, Mismatch};
-use crate::form::FormHead;
-use crate::forms::FormBody;
+use crate::form::Fields;
+use crate::form_body::FormBody;
+use crate::form_head::FormHead;
 use crate::gate::Gate;
 use crate::guard::{ChunkGuard, Verdict};
 use crate::ids::{RequestId, RequestIds};
@@ -196,8 +197,11 @@ impl<H: ServerHooks> Exchange<H> {
     ) -> Result<Response<s3s::Body>, S3Error> {
         let library = self.service.forms(Arc::clone(gate))?;
         gate.enter_forms().map_err(|Overloaded| errors::slow_down())?;
-        let request = request.map(|body| FormBody::new(body, Arc::clone(gate)));
-        Ok(called(&library, FormHead::watch(request).map(s3s::Body::http_body)).await)
+        let (mut parts, mut body) = request.into_parts();
+        let head = FormHead::read(&parts.headers, &mut body).await?;
+        parts.extensions.insert(Fields::checked(head.fields)?);
+        let body = FormBody::new(head.written, head.rest, body, Arc::clone(gate));
+        Ok(called(&library, Request::from_parts(parts, s3s::Body::http_body(body))).await)
     }
 
     /// Who has the upload that a request is about, if this server does not.

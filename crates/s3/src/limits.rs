@@ -36,11 +36,9 @@ pub const FORM_HEAD_BYTES_MAX: usize = 64 * 1024;
 pub const FORM_HEAD_TIMEOUT: Duration = Duration::from_secs(20);
 /// HTML forms whose signature is not verified yet, at once; one more is answered `SlowDown`.
 pub const FORMS_UNVERIFIED_MAX: usize = 64;
-/// Bytes of the first piece of a form that the protocol library gets. It reads all again with each piece up to the
-/// file: each of them is as long as all before it, so that it reads no byte more than twice on average.
-pub const FORM_PIECE_BYTES_MIN: usize = 4 * 1024;
-/// Most bytes of a piece of a form; the library takes no more than 64 KiB behind what may be the file's end.
-pub const FORM_PIECE_BYTES_MAX: usize = 32 * 1024;
+/// Bytes of a piece of a form's file as the protocol library gets it, which takes no more than 64 KiB behind what may be
+/// the file's end.
+pub const FORM_PIECE_BYTES: usize = 32 * 1024;
 /// How long a client may take to send a request's head or to take the next piece of an answer, and how
 /// long a connection may be idle.
 pub const CLIENT_STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -95,10 +93,6 @@ const _: () = assert!(BODY_BUDGET_BYTES <= u32::MAX as usize, "shares are counte
 const _: () = assert!(XML_BYTES_MAX <= BODY_SHARE_BYTES_MAX, "an XML body fits its share");
 const _: () =
     assert!(FORM_FILE_BYTES_MAX as usize <= BODY_SHARE_BYTES_MAX, "so does a form's file");
-const _: () = assert!(
-    FORM_PIECE_BYTES_MIN <= FORM_PIECE_BYTES_MAX && FORM_PIECE_BYTES_MAX <= FORM_HEAD_BYTES_MAX,
-    "a form's head is a few pieces"
-);
 const _: () = assert!(
     FORMS_UNVERIFIED_MAX * FORM_HEAD_BYTES_MAX <= BODY_BUDGET_BYTES / 16,
     "strangers' forms are a small part of the memory for bodies"

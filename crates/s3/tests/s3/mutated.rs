@@ -156,16 +156,11 @@ async fn send(server: &Server, rng: &mut Rng, bytes: &[u8]) {
 /// Panics of the process, which would end a server.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts panics, but for one that only builds which check arithmetic meet: the library subtracts `0` from a byte of a form's
-/// date before it looks at it, and throws the difference away.
 fn count_panics() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let place = panic.location().map_or("", |place| place.file());
-        if !place.ends_with("s3s-0.14.1/src/utils/parser.rs") {
-            PANICS.fetch_add(1, Ordering::Relaxed);
-            tell(panic);
-        }
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        tell(panic);
     }));
 }
 
