@@ -3,7 +3,8 @@
 //!
 //! This route steps in between the library's two halves: it is called after the signature was checked, puts the headers
 //! right, and has the request answered by a second instance of the library that checks no signature. Nothing but this
-//! route may reach that instance.
+//! route may reach that instance. The request's gate ([`crate::gate`]) opens before it, once; no byte of the body is read
+//! until then, and the body stays the one that is bounded in time.
 //!
 //! | header | in a form the library refuses |
 //! |---|---|
@@ -193,7 +194,8 @@ impl S3Route for UnreadRequests {
 fn without_signature(uri: &Uri) -> S3Result<Uri> {
     let signs = |parameter: &&str| {
         let name = parameter.split_once('=').map_or(*parameter, |(name, _)| name);
-        name.starts_with("X-Amz-") || matches!(name, "Signature" | "Expires" | "AWSAccessKeyId")
+        let name = urlencoding::decode(name).unwrap_or_default();
+        name.starts_with("X-Amz-") || matches!(&*name, "Signature" | "Expires" | "AWSAccessKeyId")
     };
     let kept: Vec<&str> = uri.query().unwrap_or("").split('&').filter(|p| !signs(p)).collect();
     format!("{}?{}", uri.path(), kept.join("&"))
@@ -217,6 +219,7 @@ mod tests {
     fn only_what_signs_is_taken_off_an_address() {
         let of = |text: &str| without_signature(&text.parse().unwrap()).unwrap().to_string();
         assert_eq!(of("/b/k%20?partNumber=1&X-Amz-Signature=0&x=y"), "/b/k%20?partNumber=1&x=y");
+        assert_eq!(of("/b/k?X%2DAmz-Signatur%65=0&x%2Dy=z"), "/b/k?x%2Dy=z");
         assert_eq!(of("/b/k?Signature=a&Expires=1&AWSAccessKeyId=b"), "/b/k?");
     }
 

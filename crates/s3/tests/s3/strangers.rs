@@ -7,7 +7,7 @@ use larder_s3::{FaceOptions, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{Form, Server, Sign};
+use crate::client::{ACCESS, Form, SECRET, Server, Sign};
 use crate::wire::{head, read_answer};
 
 /// A form that announces 16 MiB, once the server reads it, and falls silent.
@@ -72,8 +72,16 @@ async fn a_body_that_falls_silent_gives_its_share_back() {
     let server = Server::with(options, Arc::new(()), FaceOptions::default()).await;
     server.put("/bkt", "").await.expect(200);
     let list = "<Delete><Object><Key>a</Key></Object></Delete>";
-    for (method, path) in [("PUT", "/bkt/k"), ("PUT", "/bkt/k?tagging"), ("POST", "/bkt?delete")] {
-        let ask = server.ask(method, path).body(list);
+    let (known, anew) = (("x-amz-meta-a", "b"), ("expires", "0"));
+    for (method, path, (name, value)) in [
+        ("PUT", "/bkt/k", known),
+        ("PUT", "/bkt/k", anew),
+        ("PUT", "/bkt/k?tagging", known),
+        ("PUT", "/bkt/k?tagging", anew),
+        ("POST", "/bkt?delete", known),
+        ("POST", "/bkt?delete", anew),
+    ] {
+        let ask = server.ask(method, path).body(list).header(name, value);
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let length = format!("content-length: {}\r\nexpect: 100-continue\r\n", list.len());
         stream.write_all(head(&ask, &length).as_bytes()).await.unwrap();
@@ -117,6 +125,22 @@ async fn a_form_with_a_wrong_signature_or_none_is_denied_before_its_file_is_read
     }
 }
 
+/// The library's arithmetic on such dates ends builds that check it for overflow, before a signature is verified.
+#[tokio::test]
+async fn a_form_with_a_malformed_date_is_refused() {
+    let server = Server::bucket().await;
+    let credential = format!("{ACCESS}/2006 102/us-east-1/s3/aws4_request");
+    for (name, value) in [("x-amz-date", "20060102T1504 5Z"), ("X-Amz-Credential", &credential)] {
+        let form = Form::of(&server, "bkt", "k").without(&name.to_lowercase()).set(name, value);
+        let answer = form.file(b"x").send(&server, "/bkt", 1000).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 400") && answer.contains("InvalidRequest"),
+            "{answer}"
+        );
+        assert!(answer.contains(&name.to_lowercase()), "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn forms_can_be_switched_off() {
     let face = FaceOptions { forms: false, ..FaceOptions::default() };
@@ -157,4 +181,67 @@ async fn a_head_that_is_too_large_is_cut_off() {
     let head = format!("GET /healthz HTTP/1.1\r\nhost: x\r\na: {}\r\n\r\n", "x".repeat(200_000));
     let _ = stream.write_all(head.as_bytes()).await;
     assert_eq!(read_answer(&mut stream).await, None);
+}
+
+/// Requests that are answered anew by a second instance of the library, which checks no signature.
+const ANSWERED_ANEW: [(&str, &str, &str, &str); 9] = [
+    ("GET", "/bkt/k", "range", "lines=0-1"),
+    ("HEAD", "/bkt/k", "if-modified-since", "soon"),
+    ("PUT", "/bkt/k", "expires", "0"),
+    ("PUT", "/bkt/k", "if-match", "a_b"),
+    ("PUT", "/bkt/k?tagging", "expires", "0"),
+    ("POST", "/bkt/k?uploads", "expires", "0"),
+    ("POST", "/bkt?delete", "if-none-match", "a_b"),
+    ("POST", "/bkt", "if-none-match", "a_b"),
+    ("DELETE", "/bkt/k", "if-match", "a_b"),
+];
+
+#[tokio::test]
+async fn a_header_that_the_library_refuses_lets_nobody_in() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "hello").await.expect(200);
+    for (method, path, name, value) in ANSWERED_ANEW {
+        let ask = |sign| server.ask(method, path).sign(sign).header(name, value);
+        let query = Sign::Query { expires_s: 100 };
+        for (refused, code) in [
+            (ask(Sign::Not), "AccessDenied"),
+            (ask(Sign::Header).keys(ACCESS, "another-secret"), "SignatureDoesNotMatch"),
+            (ask(Sign::Header).keys("NOBODY", SECRET), "InvalidAccessKeyId"),
+            (ask(query).keys(ACCESS, "another-secret"), "SignatureDoesNotMatch"),
+            (ask(query).in_past(110), "AccessDenied"),
+        ] {
+            let answer = refused.send().await.expect(403);
+            let told = answer.tag("Code");
+            assert!(method == "HEAD" || told.as_deref() == Some(code), "{method} {path}: {told:?}");
+        }
+    }
+    let unhashed = server.ask("PUT", "/bkt").payload(&"0".repeat(64));
+    unhashed.sign(Sign::Not).send().await.refused(403, "AccessDenied");
+    assert_eq!(server.get("/bkt/k").await.expect(200).text(), "hello");
+    assert!(server.get("/bkt?uploads").await.expect(200).tags("UploadId").is_empty());
+}
+
+/// With one turn and no place to wait, a request that took two would be told to slow down.
+#[tokio::test]
+async fn a_request_that_is_answered_anew_takes_one_turn() {
+    let options = ServerOptions { requests_max: 1, waiting_max: 0, ..ServerOptions::default() };
+    let server = Server::with(options, Arc::new(()), FaceOptions::default()).await;
+    server.put("/bkt", "").await.expect(200);
+    let query = Sign::Query { expires_s: 100 };
+    let ask =
+        |(method, path, name, value), sign| server.ask(method, path).sign(sign).header(name, value);
+    let asks = |sign| ANSWERED_ANEW.map(|odd| ask(odd, sign));
+    let mut busy = put_under_way(&server).await;
+    for ask in asks(Sign::Header).into_iter().chain(asks(query)) {
+        ask.send().await.expect(503);
+    }
+    for ask in asks(Sign::Not) {
+        ask.send().await.expect(403);
+    }
+    busy.write_all(b"hello").await.unwrap();
+    assert!(read_answer(&mut busy).await.unwrap().starts_with("HTTP/1.1 200"));
+    for ask in asks(Sign::Header).into_iter().chain(asks(query)) {
+        let status = ask.send().await.status.as_u16();
+        assert!(status != 503 && status != 403, "{status}");
+    }
 }
