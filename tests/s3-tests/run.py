@@ -132,6 +132,8 @@ def report(results, by_reason, suite_revision):
         " itself.", "",
         "Of what the suite does not look at, [appends.md](appends.md) says how objects are appended to, and [s3.md](s3.md) what Larder",
         "does where clients differ.", "",
+        "Requests and URLs are signed by version 4. URLs presigned by version 2 are refused unless `presigned_v2` switches them",
+        'on: in boto3, presign with `Config(signature_version="s3v4")`. See [security.md](security.md#requests).', "",
         "| tests | why they do not pass |", "|---:|---|",
         *(f"| {len(tests)} | [{title}](#{anchor(title)}) |" for title, tests in by_reason.items()), "",
     ]

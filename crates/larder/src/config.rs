@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use larder_roles::BackgroundConfig;
+use larder_s3::FaceOptions;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -20,6 +21,10 @@ pub(crate) struct Config {
     pub(crate) region: String,
     /// Domains below which bucket names may stand.
     pub(crate) domains: Vec<String>,
+    /// Takes uploads by HTML forms.
+    pub(crate) html_forms: bool,
+    /// Takes URLs that are presigned by version 2.
+    pub(crate) presigned_v2: bool,
     /// File in the store's directory, or absolute path of a block device, for the data.
     pub(crate) data: String,
     /// PGs of a store that is new. More spread load over more locks and, in a cluster, more servers.
@@ -152,6 +157,8 @@ impl Default for Config {
             metrics_listen: None,
             region: "us-east-1".to_owned(),
             domains: Vec::new(),
+            html_forms: true,
+            presigned_v2: false,
             data: larder_roles::store::DATA_FILE.to_owned(),
             pg_count: None,
             log_segment_mib: 64,
@@ -193,6 +200,16 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 }
 
 impl Config {
+    /// Options of S3.
+    pub(crate) fn face(&self) -> FaceOptions {
+        FaceOptions {
+            region: self.region.clone(),
+            domains: self.domains.clone(),
+            version_2: self.presigned_v2,
+            forms: self.html_forms,
+        }
+    }
+
     /// Reads a file, or gives the defaults.
     pub(crate) fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = path else { return Ok(Self::default()) };
@@ -241,6 +258,14 @@ mod tests {
     }
 
     #[test]
+    fn forms_are_taken_and_version_2_is_not_unless_set_otherwise() {
+        let face = |text: &str| parse(text).unwrap().face();
+        assert!(face("").forms && !face("").version_2);
+        let other = face("html_forms = false\npresigned_v2 = true");
+        assert!(!other.forms && other.version_2);
+    }
+
+    #[test]
     fn times_have_a_unit() {
         let within = |text: &str| parse(&format!("scrub_within = {text:?}")).unwrap().scrub_within;
         assert_eq!(within("14d"), Within::TWO_WEEKS);
@@ -264,6 +289,8 @@ mod tests {
             ("copies = 6", "copies"),
             ("volume_mib = 100", "volume_mib"),
             ("region = 7", "region"),
+            ("html_forms = \"off\"", "html_forms"),
+            ("presigned_v2 = 1", "presigned_v2"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(field), "{error}");

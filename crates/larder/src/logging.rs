@@ -1,6 +1,10 @@
 //! Structured logs on stderr. Secrets never reach them: nothing that holds one is ever logged.
 
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{FilterFn, filter_fn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::LogFormat;
 
@@ -19,9 +23,18 @@ pub(crate) fn start(format: LogFormat) {
     });
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let _already_started = match format {
-        LogFormat::Text => builder.with_target(false).try_init(),
-        LogFormat::Json => builder.json().try_init(),
+        LogFormat::Text => builder.with_target(false).finish().with(discreet()).try_init(),
+        LogFormat::Json => builder.json().finish().with(discreet()).try_init(),
     };
+}
+
+/// Keeps what the protocol library says below `info` out of every log: requests with their headers, and the signature that a
+/// request should have had.
+fn discreet() -> FilterFn<impl Fn(&Metadata<'_>) -> bool> {
+    let is_of_library = |target: &str| {
+        target.strip_prefix(LIBRARY).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    filter_fn(move |line| *line.level() <= Level::INFO || !is_of_library(line.target()))
 }
 
 /// The filter asked for, `info` if none is. The protocol library logs every 404 as an error: unless it
@@ -33,7 +46,42 @@ fn filter_of(asked: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::filter_of;
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(line)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn no_level_shows_the_signature_that_a_request_should_have_had() {
+        let log = Log::default();
+        let writer = log.clone();
+        let lines = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(filter_of("trace,s3s=trace")))
+            .with_writer(move || writer.clone())
+            .finish()
+            .with(discreet());
+        tracing::subscriber::with_default(lines, || {
+            tracing::debug!(target: "s3s::ops::signature", signature = "hush", "signature mismatch");
+            tracing::error!(target: "s3s::ops", "an error of the library");
+            tracing::debug!(target: "s3store", "another's");
+        });
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(!text.contains("hush"), "{text}");
+        assert!(text.contains("an error of the library") && text.contains("another's"), "{text}");
+    }
 
     #[test]
     fn the_library_is_silent_unless_asked_for() {

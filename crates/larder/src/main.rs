@@ -33,6 +33,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     end_at_panics();
+    larder_env::open_files::raise();
     let program = Program::parse();
     match program.command {
         Command::Server(args) => server::run(&args),

@@ -7,15 +7,17 @@ mod pack;
 mod proxy;
 mod store;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use larder_net::Refused;
 use larder_roles::renewal::Standing;
 use larder_s3::ServerHooks;
@@ -25,8 +27,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 pub(crate) use meta::MetaMetrics;
 pub(crate) use mount::MountMetrics;
@@ -38,8 +41,14 @@ pub(crate) use store::StoreMetrics;
 const APPENDS: &str = "Appends at an offset that were acknowledged";
 const RECORDS: &str = "Records that were acknowledged";
 const APPENDED_BYTES: &str = "Bytes of appends and records that were acknowledged";
-/// Scrapes answered at once; more wait for a connection.
-const SCRAPES_MAX: usize = 8;
+/// Connections for scrapes at once; one more takes the place of the oldest.
+const SCRAPES_MAX: usize = 32;
+/// Time that a scrape has to send its head.
+const SCRAPE_HEAD_MAX: Duration = Duration::from_secs(5);
+/// Time that it has in all.
+const SCRAPE_MAX: Duration = Duration::from_secs(30);
+/// Pause after a failed `accept`, which fails while the process has no free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -211,31 +220,71 @@ impl ServerHooks for Metrics {
     }
 }
 
-/// Answers scrapes until the process ends.
+/// Answers scrapes until the process ends, each on a connection of its own.
 pub(crate) async fn serve_metrics(listener: TcpListener, metrics: Arc<Metrics>) {
-    let places = Arc::new(Semaphore::new(SCRAPES_MAX));
+    let mut scrapes: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "a scrape could not be accepted");
-                tokio::task::yield_now().await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let metrics = metrics.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            let answer = service_fn(|request| {
-                let response = metrics.answer(&request);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), answer);
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a scrape broke off");
-            }
-        });
+        scrapes.retain(|scrape| !scrape.is_finished());
+        if scrapes.len() >= SCRAPES_MAX
+            && let Some(oldest) = scrapes.pop_front()
+        {
+            oldest.abort();
+        }
+        let scrape = tokio::spawn(timeout(SCRAPE_MAX, scrape(stream, metrics.clone())));
+        scrapes.push_back(scrape.abort_handle());
+    }
+}
+
+async fn scrape(stream: TcpStream, metrics: Arc<Metrics>) {
+    let answer = service_fn(|request| {
+        let response = metrics.answer(&request);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(SCRAPE_HEAD_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), answer);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a scrape broke off");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    async fn scraped(address: std::net::SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn silent_connections_do_not_stop_a_scrape() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve_metrics(listener, Arc::new(Metrics::of_none())));
+        let mut silent = Vec::new();
+        for _ in 0..2 * SCRAPES_MAX {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let answer = timeout(Duration::from_secs(60), scraped(address)).await.expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("# EOF"), "{answer}");
+        let mut end = Vec::new();
+        let _ = silent[0].read_to_end(&mut end).await;
+        assert!(end.is_empty(), "the oldest made room");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use larder_mount::MountError;
 use larder_pack::PackError;
 use larder_roles::{Store, StoreConfig, StoreError};
-use larder_s3::{FaceOptions, OptionsError, S3Service, Server, ServerOptions};
+use larder_s3::{OptionsError, S3Service, Server, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -160,8 +160,7 @@ async fn listen_and_serve(
     let Bound { s3: listener, metrics: metrics_listener } = bound;
     let addr = listener.local_addr().map_err(ServerError::System)?;
     let metrics = Arc::new(Metrics::new(StoreMetrics::new(store)));
-    let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
-    let service = S3Service::new(store.proxy().clone(), root.keys.clone(), options)?;
+    let service = S3Service::new(store.proxy().clone(), root.keys.clone(), config.face())?;
     let metrics_addr = match metrics_listener {
         Some(listener) => {
             let addr = listener.local_addr().map_err(ServerError::System)?;
@@ -177,8 +176,22 @@ async fn listen_and_serve(
 
 /// The server of a service, which does not listen yet.
 pub(crate) fn server_of(service: S3Service, metrics: Arc<Metrics>) -> Server<Metrics> {
-    let options = ServerOptions { drain_max: DRAIN_MAX, ..ServerOptions::default() };
-    Server::new(service, metrics, options)
+    Server::new(service, metrics, server_options(DRAIN_MAX))
+}
+
+/// The limits of a server in this process.
+pub(crate) fn server_options(drain_max: Duration) -> ServerOptions {
+    let files = larder_env::open_files::allowed();
+    let options = ServerOptions { drain_max, ..ServerOptions::within_files(files) };
+    let connections = options.connections_max;
+    if connections < larder_s3::limits::CONNECTIONS_MAX {
+        tracing::warn!(
+            files,
+            connections,
+            "the system's limit of open files limits connections, too"
+        );
+    }
+    options
 }
 
 /// Serves until a signal comes or the store cannot go on.

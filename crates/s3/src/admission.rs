@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Requests worked on never exceed `requests`, bytes of bodies held never exceed `body_bytes`.
+//! 1. Requests worked on never exceed `requests`, bytes of bodies held never exceed `body_bytes`. Both are taken by
+//!    requests whose signature is verified ([`crate::gate`]); HTML forms before that have places of their own.
 //! 2. Requests that wait never exceed `waiting`, and none waits longer than [`WAIT_MAX`]: whoever
 //!    would is told to slow down before a byte of its body is read.
 
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::limits::WAIT_MAX;
+use crate::limits::{FORMS_UNVERIFIED_MAX, WAIT_MAX};
 
 /// The server is at its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +22,21 @@ pub(crate) struct Overloaded;
 /// What a request holds while it is worked on; dropping it lets others in.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    _turn: OwnedSemaphorePermit,
+    turn: OwnedSemaphorePermit,
     _bytes: Option<OwnedSemaphorePermit>,
+}
+
+impl Admitted {
+    /// The turn alone, once the body's memory is no longer needed.
+    pub(crate) fn into_turn(self) -> Turn {
+        Turn { _turn: self.turn }
+    }
+}
+
+/// A request's turn; dropping it lets another in.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _turn: OwnedSemaphorePermit,
 }
 
 /// Turns and body memory of one server.
@@ -30,6 +44,7 @@ pub(crate) struct Admitted {
 pub(crate) struct Admission {
     turns: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
+    forms: Arc<Semaphore>,
     bytes_max: u32,
     waiting: AtomicUsize,
     waiting_max: usize,
@@ -40,6 +55,7 @@ impl Admission {
         Self {
             turns: Arc::new(Semaphore::new(requests)),
             bytes: Arc::new(Semaphore::new(body_bytes)),
+            forms: Arc::new(Semaphore::new(FORMS_UNVERIFIED_MAX)),
             bytes_max: u32::try_from(body_bytes).unwrap_or(u32::MAX),
             waiting: AtomicUsize::new(0),
             waiting_max,
@@ -53,13 +69,18 @@ impl Admission {
             0 => None,
             bytes => Some(self.take(&self.bytes, bytes).await?),
         };
-        Ok(Admitted { _turn: turn, _bytes: bytes })
+        Ok(Admitted { turn, _bytes: bytes })
     }
 
     /// More memory for a request that has its share, if there is any at once: waiting while holding
     /// a share could stop everybody.
     pub(crate) fn more(&self, bytes: u32) -> Result<OwnedSemaphorePermit, Overloaded> {
         Arc::clone(&self.bytes).try_acquire_many_owned(bytes).map_err(|_| Overloaded)
+    }
+
+    /// A place for a form whose signature is not verified yet, if there is one at once.
+    pub(crate) fn form(&self) -> Result<OwnedSemaphorePermit, Overloaded> {
+        Arc::clone(&self.forms).try_acquire_owned().map_err(|_| Overloaded)
     }
 
     async fn take(

@@ -74,7 +74,6 @@ pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
     asked: Asked,
     mut body: RequestBody,
-    headers: &HeaderMap,
 ) -> S3Result<S3Response<PutObjectOutput>> {
     let Asked { bucket, key, options, checksum } = asked;
     let at = options.at;
@@ -99,10 +98,7 @@ pub(crate) async fn object<O: Objects>(
     };
     match done {
         Ok(done) => Ok(answer(&done, at, checksum)),
-        Err(refused) => {
-            body.drain(headers).await;
-            Err(explained(at, &refused).unwrap_or_else(|| body.explain(refused)))
-        }
+        Err(refused) => Err(explained(at, &refused).unwrap_or_else(|| body.explain(refused))),
     }
 }
 

@@ -1,6 +1,10 @@
 //! The form of a signature of version 4, in a header or in a query. The protocol library takes any name for the scheme, and
 //! calls what it cannot read an invalid request; S3 says what is malformed.
+//!
+//! Dates, those of forms too, are checked to be digits before the library reads them: it subtracts `0` from a byte before it looks at it, and
+//! builds that check arithmetic end there.
 
+use http::{HeaderMap, HeaderValue};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::errors::error;
@@ -51,6 +55,20 @@ pub(crate) fn check_header(header: &[u8]) -> Result<(), S3Error> {
     if is_credential(credential) { Ok(()) } else { malformed(CREDENTIAL) }
 }
 
+/// Checks the dates that a signature in a header is made with.
+///
+/// # Errors
+/// `AuthorizationHeaderMalformed`.
+pub(crate) fn check_dates(headers: &HeaderMap) -> Result<(), S3Error> {
+    let is_read = |date: &HeaderValue| date.to_str().is_ok_and(is_date);
+    if headers.get_all("x-amz-date").iter().all(is_read) {
+        return Ok(());
+    }
+    let message = "The authorization header is malformed; x-amz-date must be in the ISO8601 Long Format \
+                   \"yyyyMMdd'T'HHmmss'Z'\"";
+    Err(error(S3ErrorCode::AuthorizationHeaderMalformed, message))
+}
+
 /// Checks the parameters of a query that carries a signature, decoded.
 ///
 /// # Errors
@@ -80,7 +98,7 @@ pub(crate) fn check_query(query: &[(String, String)]) -> Result<(), S3Error> {
     Ok(())
 }
 
-fn is_credential(text: &str) -> bool {
+pub(crate) fn is_credential(text: &str) -> bool {
     let mut parts = text.split('/');
     let mut next = || parts.next().unwrap_or_default();
     let (key, day, _region, service, end) = (next(), next(), next(), next(), next());
@@ -88,7 +106,7 @@ fn is_credential(text: &str) -> bool {
     whole && !key.is_empty() && is_digits(day, 8)
 }
 
-fn is_date(text: &str) -> bool {
+pub(crate) fn is_date(text: &str) -> bool {
     let parts = text.strip_suffix('Z').and_then(|text| text.split_once('T'));
     parts.is_some_and(|(day, time)| is_digits(day, 8) && is_digits(time, 6))
 }
@@ -129,6 +147,23 @@ mod tests {
         assert_eq!(code("AWS key:signature"), Some(S3ErrorCode::InvalidRequest));
         assert_eq!(code("Bearer x"), Some(S3ErrorCode::InvalidArgument));
         assert_eq!(code(""), Some(S3ErrorCode::InvalidArgument));
+    }
+
+    #[test]
+    fn a_date_that_the_library_cannot_read_is_refused() {
+        let check = |dates: &[&'static [u8]]| {
+            let mut headers = HeaderMap::new();
+            for date in dates {
+                headers.append("x-amz-date", HeaderValue::from_bytes(date).unwrap());
+            }
+            check_dates(&headers).map_err(|refused| refused.code().clone())
+        };
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&[b"20060102T150405Z"]), Ok(()));
+        for date in [&b"2006-1-2T150405Z"[..], b"2006 102T150405Z", b"", b"\xff"] {
+            let refused = check(&[b"20060102T150405Z", date]);
+            assert_eq!(refused, Err(S3ErrorCode::AuthorizationHeaderMalformed), "{date:?}");
+        }
     }
 
     #[test]

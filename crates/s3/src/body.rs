@@ -3,20 +3,18 @@
 
 use bytes::Bytes;
 use futures::StreamExt;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use larder_md5::Md5;
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_types::{ChecksumAlgorithm, ChecksumKind, ObjectChecksum};
 use s3s::dto::StreamingBlob;
 use s3s::stream::ByteStream as _;
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
-use tokio::time::timeout;
 
 use crate::checksums::{Announced, Expected, Hasher};
 use crate::errors::{self, custom, error};
 use crate::guard::{GuardError, Verdict};
 use crate::lanes;
-use crate::limits::{BODY_STALL_TIMEOUT, REFUSED_BODY_BYTES_MAX};
 use crate::verified;
 
 /// MD5 and one checksum over the same bytes; seldom one more, which is only verified.
@@ -80,7 +78,7 @@ impl Digested {
 }
 
 /// What arrives from a client. The store gets it by reference, so that the operation can still ask
-/// it what went wrong ([`RequestBody::explain`]) or let the client finish ([`RequestBody::drain`]).
+/// it what went wrong ([`RequestBody::explain`]).
 pub(crate) struct RequestBody {
     stream: StreamingBlob,
     len: Option<u64>,
@@ -155,42 +153,16 @@ impl RequestBody {
         }
     }
 
-    /// Reads and drops what is left of a refused body, if that is little: a client that is still
-    /// sending when the connection closes may never see the answer.
-    pub(crate) async fn drain(&mut self, headers: &HeaderMap) {
-        if self.received == 0 && headers.contains_key(http::header::EXPECT) {
-            return;
-        }
-        let left = self.len.unwrap_or(u64::MAX).saturating_sub(self.received);
-        if left > REFUSED_BODY_BYTES_MAX {
-            return;
-        }
-        while !self.ended {
-            self.pull().await;
-        }
-    }
-
     async fn pull(&mut self) -> Option<Result<Bytes, BodyError>> {
-        let piece = match timeout(BODY_STALL_TIMEOUT, self.stream.next()).await {
-            Ok(Some(Ok(piece))) => piece,
-            Ok(Some(Err(cause))) => {
+        let piece = match self.stream.next().await {
+            Some(Ok(piece)) => piece,
+            Some(Err(cause)) => {
                 self.ended = true;
                 return Some(Err(self.broken(&cause)));
             }
-            Ok(None) => {
+            None => {
                 self.ended = true;
                 return None;
-            }
-            Err(_) => {
-                self.ended = true;
-                return Some(Err(self.fail(
-                    BodyError::Incomplete,
-                    error(
-                        S3ErrorCode::RequestTimeout,
-                        "Your socket connection to the server was not read from or written to \
-                         within the timeout period.",
-                    ),
-                )));
             }
         };
         self.received += piece.len() as u64;

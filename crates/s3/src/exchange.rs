@@ -1,5 +1,5 @@
-//! One request and its answer, around the protocol library: health probes, admission, the body
-//! guard, request ids, counting and logging.
+//! One request and its answer, around the protocol library: health probes, the gate, the body
+//! guard, what is left of the body, request ids, counting and logging.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -7,16 +7,21 @@ use std::time::Instant;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use larder_types::UploadId;
 use s3s::{S3Error, S3ErrorCode};
 
-use crate::admission::{Admission, Admitted};
+use crate::admission::{Admission, Overloaded};
 use crate::digested::{DigestedBody, Expectation, Mismatch};
-use crate::form::FormHead;
+use crate::form::Fields;
+use crate::form_body::FormBody;
+use crate::form_head::FormHead;
+use crate::gate::Gate;
 use crate::guard::{ChunkGuard, Verdict};
 use crate::ids::{RequestId, RequestIds};
-use crate::limits::BODY_SHARE_BYTES_MAX;
+use crate::inbound::Inbound;
+use crate::limits::{BODY_SHARE_BYTES_MAX, UNREAD_BYTES_MAX, UNREAD_TIMEOUT};
 use crate::neighbours::{self, Neighbours, Whence};
 use crate::repairs::{self, Asked};
 use crate::reply::{Pulse, ReplyBody, Tally, Working};
@@ -82,19 +87,20 @@ impl<H: ServerHooks> Exchange<H> {
         let waits = request.headers().contains_key(EXPECT);
         // Of a body without bytes the client is not told to go on: no 100 is sent for it.
         let waits_in_vain = waits && request.body().is_end_stream();
-        let mut tally = Tally {
-            hooks: Arc::clone(&self.hooks),
-            id,
-            op: shape.op,
-            status: 0,
-            started: Instant::now(),
-            bytes_in: shape.body_bytes,
-            bytes_out: 0,
-        };
-        let (mut response, admitted) = match self.run(whence, request, &shape).await {
-            Ok((response, admitted)) => (response, Some(admitted)),
-            Err(refused) => (errors::response(refused), None),
-        };
+        let mut tally = self.tally(id, &shape);
+        let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
+        let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, shape.form));
+        let announced = request.body().size_hint().exact();
+        let (parts, body) = request.into_parts();
+        let (body, left) = Inbound::new(body, Arc::clone(&gate));
+        let request = Request::from_parts(parts, body);
+        let run = self.run(whence, request, &gate, &shape).await;
+        let mut response = run.unwrap_or_else(errors::response);
+        if let Some(cut) = gate.was_cut().filter(|_| !response.status().is_success()) {
+            response = errors::response(cut.refusal());
+        }
+        let turn = gate.finish();
+        let left = left.take().filter(|body| !body.is_end_stream());
         let asked = Asked { op: shape.op, path: uri.path(), id };
         let failure = repairs::repair(&asked, &mut response);
         let status = response.status();
@@ -103,16 +109,33 @@ impl<H: ServerHooks> Exchange<H> {
             log_failure(shape.op, status, id, &detail);
         }
         let headers = response.headers_mut();
+        let untouched = left.as_ref().is_some_and(|body| body.size_hint().exact() == announced);
         if waits_in_vain || waits && !status.is_success() {
             // Whether the body comes after all is the client's choice: nothing else can be read here. And botocore
             // reads no other answer rightly on a connection on which one came in place of a 100.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        if let Some(body) = left.filter(|_| !(waits && untouched)) {
+            clear(body, headers, working);
+        }
         // Who answered it has given it its own.
         headers.entry(X_AMZ_REQUEST_ID).or_insert_with(|| id.header());
         headers.entry(X_AMZ_ID_2).or_insert_with(|| self.host_id.clone());
         tracing::debug!(request = %id, op = shape.op, status = tally.status, "answered");
-        response.map(|body| ReplyBody::new(body, tally, admitted, working))
+        response.map(|body| ReplyBody::new(body, tally, turn, working))
+    }
+
+    /// The count of a request that begins.
+    fn tally(&self, id: RequestId, shape: &Shape) -> Tally<H> {
+        Tally {
+            hooks: Arc::clone(&self.hooks),
+            id,
+            op: shape.op,
+            status: 0,
+            started: Instant::now(),
+            bytes_in: shape.body_bytes,
+            bytes_out: 0,
+        }
     }
 
     /// Larder's own paths. A bucket of such a name cannot exist, but below a bucket's own domain
@@ -132,35 +155,53 @@ impl<H: ServerHooks> Exchange<H> {
     async fn run(
         &self,
         whence: Whence,
-        request: Request<Incoming>,
+        request: Request<Inbound>,
+        gate: &Arc<Gate>,
         shape: &Shape,
-    ) -> Result<(Response<s3s::Body>, Admitted), S3Error> {
-        signed::check(request.headers(), request.uri().query())?;
+    ) -> Result<Response<s3s::Body>, S3Error> {
+        let service = &self.service;
+        signed::check(request.headers(), request.uri().query(), shape.form, service.version_2)?;
         signed::check_digests(request.headers())?;
         subresources::check(request.method(), shape.level, request.uri().query())?;
-        let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
-        let admitted = self.admission.admit(share).await.map_err(|_| errors::slow_down())?;
         if let Some((others, upload)) = self.elsewhere(whence, shape.op, request.uri().query()) {
+            gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
             let answer = others.hand_on(upload, request).await.map_err(errors::from_store)?;
-            return Ok((neighbours::passed_on(answer), admitted));
+            return Ok(neighbours::passed_on(answer));
         }
         let (mut parts, body) = request.into_parts();
         headers::gather(&mut parts.headers, parts.uri.query())?;
+        parts.extensions.insert(Arc::clone(gate));
         let request = Request::from_parts(parts, body);
+        if shape.form {
+            return self.run_form(request, gate).await;
+        }
         let faults = (shape.xml && !shape.aws_chunked).then(XmlFaults::default);
         let request = match &faults {
             Some(faults) => faults.watched(request, shape.op)?,
             None if shape.aws_chunked => self.guarded(request),
-            None if shape.op == "PostObject" => FormHead::watch(request).map(s3s::Body::http_body),
-            None => request.map(s3s::Body::from),
+            // The library does less about a body of which it sees that it is empty.
+            None => request.map(|body| match body.is_end_stream() {
+                true => s3s::Body::empty(),
+                false => s3s::Body::http_body(body),
+            }),
         };
-        let response = self.service.library(&request).call(request).await.unwrap_or_else(|error| {
-            let error = s3s::StdError::from(error);
-            let message = format!("the answer could not be written: {error}");
-            errors::response(errors::error(S3ErrorCode::InternalError, message))
-        });
+        let response = called(&service.library, request).await;
         faults.map_or(Ok(()), |faults| faults.none())?;
-        Ok((response, admitted))
+        Ok(response)
+    }
+
+    async fn run_form(
+        &self,
+        request: Request<Inbound>,
+        gate: &Arc<Gate>,
+    ) -> Result<Response<s3s::Body>, S3Error> {
+        let library = self.service.forms(Arc::clone(gate))?;
+        gate.enter_forms().map_err(|Overloaded| errors::slow_down())?;
+        let (mut parts, mut body) = request.into_parts();
+        let head = FormHead::read(&parts.headers, &mut body).await?;
+        parts.extensions.insert(Fields::checked(head.fields)?);
+        let body = FormBody::new(head.written, head.rest, body, Arc::clone(gate));
+        Ok(called(&library, Request::from_parts(parts, s3s::Body::http_body(body))).await)
     }
 
     /// Who has the upload that a request is about, if this server does not.
@@ -175,13 +216,43 @@ impl<H: ServerHooks> Exchange<H> {
         others.have(upload).then_some((others, upload))
     }
 
-    fn guarded(&self, request: Request<Incoming>) -> Request<s3s::Body> {
+    fn guarded(&self, request: Request<Inbound>) -> Request<s3s::Body> {
         let verdict = Verdict::default();
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(Arc::clone(&verdict));
         let guard = ChunkGuard::new(body, Arc::clone(&self.admission), verdict);
         Request::from_parts(parts, s3s::Body::http_body(guard))
     }
+}
+
+/// The library's answer.
+async fn called(
+    library: &s3s::service::S3Service,
+    request: Request<s3s::Body>,
+) -> Response<s3s::Body> {
+    library.call(request).await.unwrap_or_else(|error| {
+        let error = s3s::StdError::from(error);
+        let message = format!("the answer could not be written: {error}");
+        errors::response(errors::error(S3ErrorCode::InternalError, message))
+    })
+}
+
+/// Clears a connection of a body that nobody reads any more. A little is dropped as it comes, while the client reads the
+/// answer, and the connection goes on; behind more it closes, and lingers so that the client sees the answer.
+fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
+    let closes = headers.get(CONNECTION).is_some_and(|value| value == "close");
+    let unread = body.size_hint().exact().filter(|bytes| !closes && *bytes <= UNREAD_BYTES_MAX);
+    let Some(unread) = unread else {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        working.linger();
+        return;
+    };
+    working.leave_unread(unread);
+    // It ends with the connection, which has one at most.
+    tokio::spawn(tokio::time::timeout(UNREAD_TIMEOUT, async move {
+        let mut body = body;
+        while let Some(Ok(_dropped)) = body.frame().await {}
+    }));
 }
 
 /// What may be wrong with XML that the protocol library reads by itself.
@@ -192,7 +263,7 @@ struct XmlFaults {
 }
 
 impl XmlFaults {
-    fn watched(&self, request: Request<Incoming>, op: &str) -> Result<Request<s3s::Body>, S3Error> {
+    fn watched(&self, request: Request<Inbound>, op: &str) -> Result<Request<s3s::Body>, S3Error> {
         let expectation = Expectation::of(request.headers(), op)?;
         Ok(request.map(|body| {
             let body = WhollyRead::new(body, op, Arc::clone(&self.unread));

@@ -22,6 +22,8 @@
 //! 2. What is not implemented is answered `NotImplemented`; no request is silently half-obeyed.
 //! 3. Memory for bodies is bounded by [`limits::BODY_BUDGET_BYTES`], whatever clients declare.
 //! 4. No secret and no signature is ever logged.
+//! 5. Before its signature is verified, a request holds its connection and a bounded part of its head, and neither a turn
+//!    nor memory for its body.
 //!
 //! This crate parses no signature and no XML itself (`s3s` does), and keeps no state of its own.
 
@@ -35,6 +37,7 @@ mod body;
 mod bucket;
 mod checksums;
 mod conditions;
+mod connections;
 mod copy;
 mod delete;
 mod describe;
@@ -44,10 +47,14 @@ mod errors;
 mod exchange;
 mod face;
 mod form;
+mod form_body;
+mod form_head;
+mod gate;
 mod get;
 mod guard;
 mod headers;
 mod ids;
+mod inbound;
 mod lanes;
 pub mod limits;
 mod list;
@@ -70,8 +77,10 @@ mod unread_xml;
 mod upload;
 mod upload_lists;
 mod verified;
+mod wire;
 mod xml;
 
+pub use inbound::Inbound;
 pub use neighbours::Neighbours;
 pub use server::{Server, ServerHooks, ServerOptions, listen, serve};
 pub use service::{Credentials, FaceOptions, OptionsError, S3Service};

@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use larder_types::limits::CHUNK_BYTES_MAX;
 
-/// Connections open at once; one more is answered 503 and closed.
+/// Connections open at once; one more takes the place of the one that is idle longest, or is answered 503.
 pub const CONNECTIONS_MAX: usize = 4096;
+/// Time that a connection must have been idle before another may take its place.
+pub const IDLE_BEFORE_CLOSED: Duration = Duration::from_secs(1);
+/// Most bytes of a request's line and headers.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// Requests worked on at once; more wait.
 pub const REQUESTS_MAX: usize = 1024;
 /// Requests that wait for their turn or for memory at once; one more is answered `SlowDown`.
@@ -26,17 +30,34 @@ pub const AWS_CHUNK_LINE_BYTES_MAX: usize = 1024;
 pub const XML_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most bytes of a file uploaded by an HTML form, which is held in memory as a whole.
 pub const FORM_FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Most bytes of all other fields of an HTML form.
-pub const FORM_FIELDS_BYTES_MAX: usize = 1024 * 1024;
+/// Most bytes of an HTML form up to where its file begins: what is read before its signature is verified.
+pub const FORM_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Time that a client has to send them.
+pub const FORM_HEAD_TIMEOUT: Duration = Duration::from_secs(20);
+/// HTML forms whose signature is not verified yet, at once; one more is answered `SlowDown`.
+pub const FORMS_UNVERIFIED_MAX: usize = 64;
+/// Bytes of a piece of a form's file as the protocol library gets it, which takes no more than 64 KiB behind what may be
+/// the file's end.
+pub const FORM_PIECE_BYTES: usize = 32 * 1024;
 /// How long a client may take to send a request's head or to take the next piece of an answer, and how
 /// long a connection may be idle.
 pub const CLIENT_STALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a client may take to send the next piece of a body.
-pub const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time that a client has to send the next piece of a body.
+pub const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that a server waits for all pieces of a body together, beside the time that [`BODY_RATE_MIN`] gives.
+pub const BODY_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Bytes a second below which a client may not stay for longer than [`BODY_WAIT_MAX`].
+pub const BODY_RATE_MIN: u64 = 4 * 1024;
 /// How long requests may take to finish after the shutdown signal.
 pub const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// Bytes of a refused body that are read and dropped so that the client sees the answer.
-pub const REFUSED_BODY_BYTES_MAX: u64 = 1024 * 1024;
+/// Most bytes of a body that nobody reads which are read and dropped, so that its connection can be used again.
+pub const UNREAD_BYTES_MAX: u64 = 256 * 1024;
+/// Time that they have to come.
+pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that are read and dropped of a connection that closes behind an answer, so that the client sees the answer.
+pub const LINGER_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Time for which such a connection lingers.
+pub const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a read starts again because the object changed between its opening and the read.
 pub const CHANGED_RETRIES_MAX: usize = 8;
 /// Pieces of bodies below this many bytes are digested at once: company costs more than it saves.
@@ -72,3 +93,7 @@ const _: () = assert!(BODY_BUDGET_BYTES <= u32::MAX as usize, "shares are counte
 const _: () = assert!(XML_BYTES_MAX <= BODY_SHARE_BYTES_MAX, "an XML body fits its share");
 const _: () =
     assert!(FORM_FILE_BYTES_MAX as usize <= BODY_SHARE_BYTES_MAX, "so does a form's file");
+const _: () = assert!(
+    FORMS_UNVERIFIED_MAX * FORM_HEAD_BYTES_MAX <= BODY_BUDGET_BYTES / 16,
+    "strangers' forms are a small part of the memory for bodies"
+);

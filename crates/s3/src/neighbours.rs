@@ -14,6 +14,8 @@ use hyper::body::Incoming;
 use larder_objects::ObjectError;
 use larder_types::UploadId;
 
+use crate::inbound::Inbound;
+
 /// The others.
 pub trait Neighbours: Send + Sync + 'static {
     /// Whether one of them, and not this server, has the parts of an upload.
@@ -26,7 +28,7 @@ pub trait Neighbours: Send + Sync + 'static {
     fn hand_on(
         &self,
         upload: UploadId,
-        request: Request<Incoming>,
+        request: Request<Inbound>,
     ) -> BoxFuture<'_, Result<Response<Incoming>, ObjectError>>;
 }
 

@@ -47,15 +47,12 @@ pub(crate) async fn object<O: Objects>(
     if let Some(at) = append {
         let options = AppendOptions { at, attributes, condition };
         let asked = append::Asked { bucket, key, options, checksum: asked };
-        return append::object(face, asked, body, &request.headers).await;
+        return append::object(face, asked, body).await;
     }
     let options = PutOptions { attributes, condition };
     let done = match face.store.put(&bucket, &key, options, &mut body).await {
         Ok(done) => done,
-        Err(refused) => {
-            body.drain(&request.headers).await;
-            return Err(body.explain(refused));
-        }
+        Err(refused) => return Err(body.explain(refused)),
     };
     let mut output =
         PutObjectOutput { e_tag: Some(ETag::Strong(done.etag.text())), ..Default::default() };

@@ -14,14 +14,17 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
+use crate::connections::{Connections, Most, Place};
 use crate::exchange::Exchange;
 use crate::limits::{
-    BODY_BUDGET_BYTES, CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX, DRAIN_MAX, REQUESTS_MAX, WAITING_MAX,
+    BODY_BUDGET_BYTES, CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX, DRAIN_MAX, IDLE_BEFORE_CLOSED,
+    REQUESTS_MAX, WAITING_MAX,
 };
 use crate::reply::{Pulse, Working};
 use crate::service::S3Service;
+use crate::wire::Wire;
 
 /// What the program gives to the server and learns from it. `()` does nothing and is always ready.
 pub trait ServerHooks: Send + Sync + 'static {
@@ -43,8 +46,13 @@ impl ServerHooks for () {}
 /// Limits of one server.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Connections open at once; one more is answered 503 and closed.
+    /// Connections open at once. One more takes the place of the one that is idle longest; if none is, it is answered
+    /// 503 and closed.
     pub connections_max: usize,
+    /// The same of one client: an address, or the first 64 bits of one of IPv6.
+    pub connections_of_client_max: usize,
+    /// Time that a connection must have been idle before another may take its place.
+    pub idle_before_closed: Duration,
     /// Requests worked on at once; more wait.
     pub requests_max: usize,
     /// Requests that wait at once; one more is answered `SlowDown`.
@@ -59,11 +67,25 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             connections_max: CONNECTIONS_MAX,
+            connections_of_client_max: CONNECTIONS_MAX / 2,
+            idle_before_closed: IDLE_BEFORE_CLOSED,
             requests_max: REQUESTS_MAX,
             waiting_max: WAITING_MAX,
             body_budget_bytes: BODY_BUDGET_BYTES,
             drain_max: DRAIN_MAX,
         }
+    }
+}
+
+impl ServerOptions {
+    /// The defaults in a process that may open so many files: no more than half of them are connections, the rest is for
+    /// disks and for other servers.
+    #[must_use]
+    pub fn within_files(files: u64) -> Self {
+        let half = usize::try_from(files / 2).unwrap_or(usize::MAX);
+        let connections_max = half.clamp(2, CONNECTIONS_MAX);
+        let connections_of_client_max = connections_max / 2;
+        Self { connections_max, connections_of_client_max, ..Self::default() }
     }
 }
 
@@ -148,17 +170,24 @@ async fn accept_all<H: ServerHooks>(
     options: ServerOptions,
     shutdown: impl Future<Output = ()>,
 ) -> bool {
-    let places = Arc::new(Semaphore::new(options.connections_max));
-    let (stop, stopping) = watch::channel(());
+    let connections = Arc::new(Connections::new(Most {
+        open: options.connections_max,
+        of_network: options.connections_of_client_max,
+        idle: options.idle_before_closed,
+    }));
+    let (stop, stopping) = watch::channel(false);
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
             biased;
             () = &mut shutdown => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    admit(stream, &places, &exchange, stopping.clone());
-                }
+                Ok((stream, from)) => match connections.admit(from.ip()) {
+                    Some(place) => {
+                        tokio::spawn(connection(stream, Arc::clone(&exchange), stopping.clone(), place));
+                    }
+                    None => refuse(&stream),
+                },
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -166,50 +195,37 @@ async fn accept_all<H: ServerHooks>(
             },
         }
     }
-    drop(listener);
-    drop((stop, stopping));
-    let all = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
-    let drained = tokio::time::timeout(options.drain_max, places.acquire_many(all)).await.is_ok();
+    drop((listener, stopping));
+    let _all_are_idle = stop.send(true);
+    let drained = tokio::time::timeout(options.drain_max, stop.closed()).await.is_ok();
     if !drained {
         tracing::warn!("requests were cut off: they took longer than {:?}", options.drain_max);
     }
     drained
 }
 
-fn admit<H: ServerHooks>(
-    stream: TcpStream,
-    places: &Arc<Semaphore>,
-    exchange: &Arc<Exchange<H>>,
-    stopping: watch::Receiver<()>,
-) {
-    match Arc::clone(places).try_acquire_owned() {
-        Ok(place) => {
-            tokio::spawn(connection(stream, Arc::clone(exchange), stopping, place));
-        }
-        Err(_) => {
-            tracing::debug!("a connection was refused: the server has as many as it may");
-            // A fresh socket's buffer takes these few bytes at once; if not, closing says enough.
-            let _ = stream.try_write(FULL);
-        }
-    }
+fn refuse(stream: &TcpStream) {
+    tracing::debug!("a connection was refused: the server has as many as it may");
+    // A fresh socket's buffer takes these few bytes at once; if not, closing says enough.
+    let _ = stream.try_write(FULL);
 }
 
 async fn connection<H: ServerHooks>(
     stream: TcpStream,
     exchange: Arc<Exchange<H>>,
-    mut stopping: watch::Receiver<()>,
-    _place: OwnedSemaphorePermit,
+    mut stopping: watch::Receiver<bool>,
+    place: Place,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection was lost before its first request");
         return;
     }
-    let pulse = Arc::new(Pulse::default());
-    let service = service_fn(|request| exchange.answer(request, Working::begin(&pulse)));
+    let pulse = &place.pulse;
+    let service = service_fn(|request| exchange.answer(request, Working::begin(pulse)));
     let mut served = pin!(
         http1::Builder::new()
             .header_read_timeout(None)
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(TokioIo::new(Wire::new(stream, Arc::clone(pulse))), service)
     );
     let result = tokio::select! {
         result = served.as_mut() => result,
@@ -217,7 +233,11 @@ async fn connection<H: ServerHooks>(
             served.as_mut().graceful_shutdown();
             served.await
         }
-        () = silence(&pulse) => {
+        () = place.close.notified() => {
+            tracing::debug!("an idle connection was closed for another");
+            return;
+        }
+        () = silence(pulse) => {
             tracing::debug!("a connection was closed: its client was silent");
             return;
         }

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{Method, Request};
 use larder_objects::Objects;
 use larder_types::BucketName;
 use s3s::auth::{S3Auth, SecretKey};
@@ -14,9 +12,11 @@ use s3s::service::S3ServiceBuilder;
 use s3s::validation::NameValidation;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
+use crate::errors;
 use crate::face::Face;
+use crate::gate::{Gate, Gatekeeper};
 use crate::limits::{
-    CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX, FORM_FIELDS_BYTES_MAX, FORM_FILE_BYTES_MAX, XML_BYTES_MAX,
+    CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX, FORM_FILE_BYTES_MAX, FORM_HEAD_BYTES_MAX, XML_BYTES_MAX,
 };
 use crate::neighbours::Neighbours;
 use crate::unread::UnreadRequests;
@@ -43,11 +43,16 @@ pub struct FaceOptions {
     pub region: String,
     /// Domains below which a bucket's name may stand (`bucket.domain`); path style always works.
     pub domains: Vec<String>,
+    /// Takes URLs that are presigned by version 2, which signs no parameters of lists.
+    pub version_2: bool,
+    /// Takes uploads by HTML forms.
+    pub forms: bool,
 }
 
 impl Default for FaceOptions {
     fn default() -> Self {
-        Self { region: "us-east-1".to_owned(), domains: Vec::new() }
+        let region = "us-east-1".to_owned();
+        Self { region, domains: Vec::new(), version_2: false, forms: true }
     }
 }
 
@@ -68,12 +73,15 @@ pub enum OptionsError {
     Domain(String),
 }
 
+/// Makes the protocol library for one HTML form: its gate learns when the key is asked for.
+type FormLibrary = dyn Fn(Arc<Gate>) -> s3s::service::S3Service + Send + Sync;
+
 /// The S3 service: answers requests from a store. Cheap to clone.
 #[derive(Clone)]
 pub struct S3Service {
-    library: s3s::service::S3Service,
-    /// For HTML forms, whose age the policy bounds that they carry: their date only says with which day's key it is signed.
-    forms: s3s::service::S3Service,
+    pub(crate) library: s3s::service::S3Service,
+    forms: Option<Arc<FormLibrary>>,
+    pub(crate) version_2: bool,
     pub(crate) domains: Domains,
     pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
 }
@@ -95,18 +103,27 @@ impl S3Service {
         let domains = Domains::new(options.domains)?;
         let face = Face::new(store, options.region);
         let unchecked = library(face.clone(), &domains, CLOCK_SKEW_MAX_S).build();
-        let mut forms = library(face.clone(), &domains, FORM_AGE_S_MAX);
-        forms.set_auth(RootAuth(root.clone()));
-        let mut checked = library(face, &domains, CLOCK_SKEW_MAX_S);
-        checked.set_auth(RootAuth(root));
+        let mut checked = library(face.clone(), &domains, CLOCK_SKEW_MAX_S);
+        checked.set_auth(RootAuth { root: root.clone(), gate: None });
+        checked.set_access(Gatekeeper);
         checked.set_route(UnreadRequests::new(unchecked));
-        let (library, forms) = (checked.build(), forms.build());
-        Ok(Self { library, forms, domains, neighbours: None })
+        let forms: Option<Arc<FormLibrary>> = match options.forms {
+            true => Some(Arc::new(form_library(face, domains.clone(), root))),
+            false => None,
+        };
+        let version_2 = options.version_2;
+        Ok(Self { library: checked.build(), forms, version_2, domains, neighbours: None })
     }
 
-    /// The protocol library, as it is to take this request.
-    pub(crate) fn library<B>(&self, request: &Request<B>) -> &s3s::service::S3Service {
-        if is_form(request) { &self.forms } else { &self.library }
+    /// The protocol library for an HTML form.
+    ///
+    /// # Errors
+    /// `MethodNotAllowed` if forms are switched off.
+    pub(crate) fn forms(&self, gate: Arc<Gate>) -> S3Result<s3s::service::S3Service> {
+        let forms = self.forms.as_ref().ok_or_else(|| {
+            errors::error(S3ErrorCode::MethodNotAllowed, "Uploads by HTML forms are switched off.")
+        })?;
+        Ok(forms(gate))
     }
 
     /// Has requests of uploads that others have begun handed on to them.
@@ -128,6 +145,21 @@ fn library<O: Objects>(face: Face<O>, domains: &Domains, skew_s_max: u32) -> S3S
     builder
 }
 
+/// The library over a face for HTML forms. Their policy bounds their age: their date only says with which day's key they
+/// are signed.
+fn form_library<O: Objects>(
+    face: Face<O>,
+    domains: Domains,
+    root: Credentials,
+) -> impl Fn(Arc<Gate>) -> s3s::service::S3Service {
+    move |gate| {
+        let mut library = library(face.clone(), &domains, FORM_AGE_S_MAX);
+        library.set_auth(RootAuth { root: root.clone(), gate: Some(gate) });
+        library.set_access(Gatekeeper);
+        library.build()
+    }
+}
+
 fn check_credentials(root: &Credentials) -> Result<(), OptionsError> {
     let key = &root.access_key;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
@@ -140,39 +172,35 @@ fn check_credentials(root: &Credentials) -> Result<(), OptionsError> {
     Ok(())
 }
 
-/// Whether only a form's own fields may sign a request.
-fn is_form<B>(request: &Request<B>) -> bool {
-    let headers = request.headers();
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
-    let form = "multipart/form-data";
-    request.method() == Method::POST
-        && kind.get(..form.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(form))
-        && !headers.contains_key(AUTHORIZATION)
-        && !request.uri().query().is_some_and(|query| query.contains("Signature="))
-}
-
 fn library_config(skew_s_max: u32) -> S3Config {
     let mut config = S3Config::default();
     config.xml_max_body_size = XML_BYTES_MAX;
     config.post_object_max_file_size = FORM_FILE_BYTES_MAX;
-    config.form_max_field_size = FORM_FIELDS_BYTES_MAX;
-    config.form_max_fields_size = FORM_FIELDS_BYTES_MAX;
+    config.form_max_field_size = FORM_HEAD_BYTES_MAX;
+    config.form_max_fields_size = FORM_HEAD_BYTES_MAX;
     config.presigned_url_max_skew_time_secs = skew_s_max;
     config
 }
 
-struct RootAuth(Credentials);
+struct RootAuth {
+    root: Credentials,
+    /// Of a form.
+    gate: Option<Arc<Gate>>,
+}
 
 #[async_trait::async_trait]
 impl S3Auth for RootAuth {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        if access_key != self.0.access_key {
+        if access_key != self.root.access_key {
             return Err(S3Error::with_message(
                 S3ErrorCode::InvalidAccessKeyId,
                 "The AWS Access Key Id you provided does not exist in our records.",
             ));
         }
-        Ok(SecretKey::from(self.0.secret_key.as_str()))
+        if let Some(gate) = &self.gate {
+            gate.ask_key();
+        }
+        Ok(SecretKey::from(self.root.secret_key.as_str()))
     }
 }
 
@@ -270,21 +298,6 @@ mod tests {
         for (name, valid) in [("a.b-c", true), ("a-.b", false), ("a.-b", false), ("a..b", false)] {
             assert_eq!(BucketNames.validate_bucket_name(name), valid, "{name}");
         }
-    }
-
-    #[test]
-    fn a_form_is_signed_by_its_fields_alone() {
-        let is = |method: &str, uri: &str, kind: &str| {
-            let request = Request::builder().method(method).uri(uri).header(CONTENT_TYPE, kind);
-            is_form(&request.body(()).unwrap())
-        };
-        assert!(is("POST", "/b", "multipart/form-data; boundary=x"));
-        assert!(is("POST", "/b?x-id=1", "Multipart/Form-Data"));
-        assert!(!is("PUT", "/b/k", "multipart/form-data; boundary=x"));
-        assert!(!is("POST", "/b?delete", "application/xml"));
-        assert!(!is("POST", "/b?delete&X-Amz-Signature=0", "multipart/form-data"));
-        let signed = Request::builder().method("POST").uri("/b").header(AUTHORIZATION, "AWS4-");
-        assert!(!is_form(&signed.header(CONTENT_TYPE, "multipart/form-data").body(()).unwrap()));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! Nothing here decides what is done; the library routes by itself.
 
-use http::header::HOST;
-use http::{HeaderMap, Method, Request};
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderValue, Method, Request};
 
 use crate::exchange::announced_bytes;
 use crate::service::Domains;
@@ -22,6 +22,8 @@ pub(crate) struct Shape {
     pub(crate) body_bytes: u64,
     /// Whether the body is framed as aws-chunked.
     pub(crate) aws_chunked: bool,
+    /// True for an HTML form, which the protocol library reads before it knows who sends it.
+    pub(crate) form: bool,
     /// Whether the protocol library reads the body by itself, before the operation begins.
     pub(crate) xml: bool,
 }
@@ -48,12 +50,23 @@ impl Shape {
             level,
             virtual_host,
             body_bytes,
+            form: is_form(request.method(), headers),
             xml: body_bytes > 0 && !matches!(op, "PutObject" | "UploadPart" | "PostObject"),
             aws_chunked: headers
                 .get("x-amz-content-sha256")
                 .is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")),
         }
     }
+}
+
+/// True if the protocol library takes a request for a form. Types that only begin like a form's count, too: what it reads
+/// early must be bounded.
+fn is_form(method: &Method, headers: &HeaderMap) -> bool {
+    const FORM: &[u8] = b"multipart/form-data";
+    let of_form = |kind: &HeaderValue| {
+        kind.as_bytes().get(..FORM.len()).is_some_and(|start| start.eq_ignore_ascii_case(FORM))
+    };
+    *method == Method::POST && headers.get_all(CONTENT_TYPE).iter().any(of_form)
 }
 
 fn level(path: &str, virtual_host: bool) -> Level {
@@ -196,6 +209,19 @@ mod tests {
         ] {
             assert_eq!(op(method, uri), expected, "{method} {uri}");
         }
+    }
+
+    #[test]
+    fn a_form_is_told_by_method_and_type() {
+        let is = |method: &str, kind: &[u8]| {
+            let request = Request::builder().method(method).uri("/b").header(CONTENT_TYPE, kind);
+            Shape::of(&request.body(()).unwrap(), &Domains::none()).form
+        };
+        assert!(is("POST", b"multipart/form-data; boundary=x"));
+        assert!(is("POST", b"Multipart/Form-Data; boundary=\"\xc3\xa4\""));
+        assert!(is("POST", b"multipart/form-data+xml"));
+        assert!(!is("PUT", b"multipart/form-data; boundary=x"));
+        assert!(!is("POST", b"application/xml"));
     }
 
     #[test]

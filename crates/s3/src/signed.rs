@@ -2,7 +2,7 @@
 //! header S3 acts upon is signed.
 //!
 //! Signatures of version 2 are refused in headers, where nothing bounds their age. In a query they
-//! carry their own expiry, and some clients presign so unless told otherwise: the library takes them.
+//! carry their own expiry, but sign no parameter of a list: they are taken if that is switched on.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -21,26 +21,40 @@ const SIGNED_BY_V2: [&str; 2] = ["Signature", "AWSAccessKeyId"];
 ///
 /// The query is read as the library reads it, decoded: a name that is spelled otherwise is the same
 /// name. A request has one kind of signature, so that what is checked here is what the library
-/// verifies.
+/// verifies: of an HTML form that is its fields'.
 ///
 /// # Errors
 /// What S3 answers.
-pub(crate) fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), S3Error> {
+pub(crate) fn check(
+    headers: &HeaderMap,
+    query: Option<&str>,
+    is_form: bool,
+    version_2: bool,
+) -> Result<(), S3Error> {
     let query = decoded(query.unwrap_or_default());
     let has = |names: &[&str]| query.iter().any(|(name, _)| names.contains(&name.as_str()));
     let (by_v4, by_v2) = (has(&SIGNED_BY_V4), has(&SIGNED_BY_V2));
-    if let Some(authorization) = headers.get(AUTHORIZATION) {
-        if by_v4 || by_v2 {
-            return Err(S3Error::with_message(
-                S3ErrorCode::InvalidArgument,
-                "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query \
-                 string parameter or the Authorization header should be specified",
-            ));
-        }
+    let authorization = headers.get(AUTHORIZATION);
+    let kinds = [authorization.is_some(), by_v4 || by_v2, is_form];
+    if kinds.into_iter().filter(|given| *given).count() > 1 {
+        return Err(S3Error::with_message(
+            S3ErrorCode::InvalidArgument,
+            "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query \
+             string parameter or the Authorization header should be specified",
+        ));
+    }
+    if let Some(authorization) = authorization {
         return check_header(headers, authorization.as_bytes());
     }
     if by_v4 || by_v2 {
         names_stand_once(&query)?;
+    }
+    if by_v2 && !version_2 {
+        return Err(S3Error::with_message(
+            S3ErrorCode::InvalidRequest,
+            "URLs that are presigned by version 2 are not taken. Presign by version 4, AWS4-HMAC-SHA256; \
+             in boto3: Config(signature_version='s3v4').",
+        ));
     }
     if by_v4 {
         authorization::check_query(&query)?;
@@ -59,6 +73,7 @@ pub(crate) fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), S3Er
 
 fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error> {
     authorization::check_header(authorization)?;
+    authorization::check_dates(headers)?;
     match between(authorization, b"SignedHeaders=", b',') {
         Some(list) => all_signed(headers, list),
         None => Ok(()),
@@ -151,10 +166,14 @@ mod tests {
     const V4: &str = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20260101T000000Z&X-Amz-Expires=1\
         &X-Amz-Credential=a%2F20260101%2Fr%2Fs3%2Faws4_request&X-Amz-Signature=00";
 
+    fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), S3Error> {
+        super::check(headers, query, false, true)
+    }
+
     fn request(list: &str, extra: &'static str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert("host", "h".parse().unwrap());
-        headers.insert("x-amz-date", "d".parse().unwrap());
+        headers.insert("x-amz-date", "20260101T000000Z".parse().unwrap());
         headers.insert(extra, "v".parse().unwrap());
         let credential = "a/20260101/r/s3/aws4_request";
         let value =
@@ -268,6 +287,51 @@ mod tests {
             assert!(check_digests(&headers).is_ok());
             headers.insert(name, "".parse().unwrap());
             assert!(check_digests(&headers).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn version_2_urls_are_refused_unless_they_are_switched_on() {
+        for query in ["AWSAccessKeyId=a&Expires=1&Signature=00", "Signatur%65=00"] {
+            let refused = super::check(&HeaderMap::new(), Some(query), false, false).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::InvalidRequest);
+            assert!(refused.message().unwrap().contains("s3v4"), "{refused}");
+            assert!(check(&HeaderMap::new(), Some(query)).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_form_is_signed_by_its_fields_alone() {
+        let mut headers = HeaderMap::new();
+        let form = |headers: &HeaderMap, query| super::check(headers, query, true, true);
+        assert!(form(&headers, Some("x-id=1")).is_ok());
+        for query in ["X-Amz-Signature=0", "X-Amz-Signatur%65=0", "Signature=0"] {
+            let refused = form(&headers, Some(query)).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{query}");
+        }
+        headers.insert(AUTHORIZATION, "AWS4-HMAC-SHA256".parse().unwrap());
+        assert_eq!(form(&headers, None).unwrap_err().code(), &S3ErrorCode::InvalidArgument);
+    }
+
+    #[test]
+    fn a_body_that_is_read_to_be_verified_is_refused() {
+        let mut headers = HeaderMap::new();
+        let value = "AWS4-HMAC-SHA256 Credential=a/20260101/r/sts/aws4_request, SignedHeaders=host, Signature=0";
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+        let refused = check(&headers, None).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AuthorizationHeaderMalformed);
+    }
+
+    #[test]
+    fn dates_are_read_before_the_library_reads_them() {
+        let mut headers = request("host;x-amz-date;x-amz-acl", "x-amz-acl");
+        assert!(check(&headers, None).is_ok());
+        headers.insert("x-amz-date", "2006-1-2T150405Z".parse().unwrap());
+        let refused = check(&headers, None).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AuthorizationHeaderMalformed);
+        for (from, to) in [("=20260101T", "=2026-1-1T"), ("%2F20260101", "%2F2026-1-1")] {
+            let refused = check(&HeaderMap::new(), Some(&V4.replace(from, to))).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::AuthorizationQueryParametersError, "{to}");
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! This route steps in between the library's two halves: it is called after the signature was checked, puts the headers
 //! right, and has the request answered by a second instance of the library that checks no signature. Nothing but this
-//! route may reach that instance.
+//! route may reach that instance. The request's gate ([`crate::gate`]) opens before it, once; no byte of the body is read
+//! until then, and the body stays the one that is bounded in time.
 //!
 //! | header | in a form the library refuses |
 //! |---|---|
@@ -12,6 +13,7 @@
 //! | conditions with entity tags | what is none matches nothing |
 //! | `Expires` | kept as it came |
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -23,6 +25,7 @@ use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use crate::digested::payload_hash;
 use crate::errors;
+use crate::gate::{Gate, let_in};
 use crate::limits::XML_BYTES_MAX;
 
 /// `Expires` in a form that the library refuses, for the operation that stores it.
@@ -155,10 +158,8 @@ impl S3Route for UnreadRequests {
     }
 
     async fn check_access(&self, asked: &mut S3Request<Body>) -> S3Result<()> {
-        match asked.credentials {
-            Some(_) => Ok(()),
-            None => Err(S3Error::with_message(S3ErrorCode::AccessDenied, "Access Denied")),
-        }
+        let gate = asked.extensions.get::<Arc<Gate>>().cloned();
+        let_in(asked.credentials.is_some(), gate.as_deref()).await
     }
 
     async fn call(&self, asked: S3Request<Body>) -> S3Result<S3Response<Body>> {
@@ -193,7 +194,8 @@ impl S3Route for UnreadRequests {
 fn without_signature(uri: &Uri) -> S3Result<Uri> {
     let signs = |parameter: &&str| {
         let name = parameter.split_once('=').map_or(*parameter, |(name, _)| name);
-        name.starts_with("X-Amz-") || matches!(name, "Signature" | "Expires" | "AWSAccessKeyId")
+        let name = urlencoding::decode(name).unwrap_or_default();
+        name.starts_with("X-Amz-") || matches!(&*name, "Signature" | "Expires" | "AWSAccessKeyId")
     };
     let kept: Vec<&str> = uri.query().unwrap_or("").split('&').filter(|p| !signs(p)).collect();
     format!("{}?{}", uri.path(), kept.join("&"))
@@ -217,6 +219,7 @@ mod tests {
     fn only_what_signs_is_taken_off_an_address() {
         let of = |text: &str| without_signature(&text.parse().unwrap()).unwrap().to_string();
         assert_eq!(of("/b/k%20?partNumber=1&X-Amz-Signature=0&x=y"), "/b/k%20?partNumber=1&x=y");
+        assert_eq!(of("/b/k?X%2DAmz-Signatur%65=0&x%2Dy=z"), "/b/k?x%2Dy=z");
         assert_eq!(of("/b/k?Signature=a&Expires=1&AWSAccessKeyId=b"), "/b/k?");
     }
 

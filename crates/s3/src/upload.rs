@@ -133,10 +133,7 @@ pub(crate) async fn part<O: Objects>(
     check_length(&body)?;
     let done = match face.store.put_part(&bucket, &key, id, number, &mut body).await {
         Ok(done) => done,
-        Err(refused) => {
-            body.drain(&request.headers).await;
-            return Err(body.explain(refused));
-        }
+        Err(refused) => return Err(body.explain(refused)),
     };
     let mut output =
         UploadPartOutput { e_tag: Some(ETag::Strong(done.etag.text())), ..Default::default() };

@@ -79,11 +79,29 @@ def presigned_urls_work_without_headers(bench):
     assert answer.status == 200, answer
     answer = raw.send("GET", path, raw.signer().presigned("GET", path, raw.host))
     assert (answer.status, answer.body) == (200, b"presigned"), answer
-    url = bench.s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=60)
+    # Unless told otherwise, boto3 presigns by version 2 for us-east-1.
+    signs = bench.server.boto3(signature_version="s3v4")
+    url = signs.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=60)
     assert urllib.request.urlopen(url, timeout=20).read() == b"presigned"
-    url = bench.s3.generate_presigned_url(
+    url = signs.generate_presigned_url(
         "get_object", Params={"Bucket": bucket, "Key": key, "ResponseContentType": "image/png"})
     assert urllib.request.urlopen(url, timeout=20).headers["content-type"] == "image/png"
+
+
+@checks
+def urls_presigned_by_version_2_are_refused_with_the_remedy(bench):
+    bucket = bench.bucket()
+    bench.s3.put_object(Bucket=bucket, Key="k", Body=b"x")
+    signs = bench.server.boto3(signature_version="s3")
+    url = signs.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "k"}, ExpiresIn=60)
+    assert "AWSAccessKeyId=" in url, url
+    try:
+        urllib.request.urlopen(url, timeout=20)
+    except urllib.error.HTTPError as refused:
+        text = refused.read().decode()
+        assert refused.code == 400 and "<Code>InvalidRequest</Code>" in text and "s3v4" in text, text
+    else:
+        raise AssertionError("a URL presigned by version 2 was taken")
 
 
 @checks

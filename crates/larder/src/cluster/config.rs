@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use larder_s3::FaceOptions;
 use serde::Deserialize;
 
 use crate::config::{
@@ -57,6 +58,12 @@ pub(crate) struct RoleConfig {
     /// Domains below which bucket names may stand.
     #[serde(default)]
     pub(crate) domains: Vec<String>,
+    /// Has a proxy take uploads by HTML forms.
+    #[serde(default = "yes")]
+    pub(crate) html_forms: bool,
+    /// Has a proxy take URLs that are presigned by version 2.
+    #[serde(default)]
+    pub(crate) presigned_v2: bool,
     /// Log lines as `text` or `json`.
     #[serde(default = "text")]
     pub(crate) log_format: LogFormat,
@@ -111,6 +118,10 @@ fn off() -> String {
     "off".to_owned()
 }
 
+fn yes() -> bool {
+    true
+}
+
 fn region() -> String {
     "us-east-1".to_owned()
 }
@@ -132,6 +143,16 @@ fn volume_mib() -> u64 {
 }
 
 impl RoleConfig {
+    /// Options of a proxy's S3.
+    pub(crate) fn face(&self) -> FaceOptions {
+        FaceOptions {
+            region: self.region.clone(),
+            domains: self.domains.clone(),
+            version_2: self.presigned_v2,
+            forms: self.html_forms,
+        }
+    }
+
     /// Reads a file. Of the directory of `larder server --peer` it is the configuration of a role of that machine: the
     /// manager, if there is one.
     pub(crate) fn load(path: &Path) -> Result<Self, ConfigError> {
@@ -187,6 +208,8 @@ impl RoleConfig {
             metrics_listen: off(),
             region: region(),
             domains: Vec::new(),
+            html_forms: yes(),
+            presigned_v2: false,
             log_format: text(),
             #[cfg(feature = "ablation")]
             ablation: None,

@@ -9,12 +9,13 @@ use larder_protocol::manager::state::ServerRole;
 use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy};
 use larder_roles::wire::{ProxyMessage, ProxyService};
-use larder_s3::{FaceOptions, S3Service, ServerOptions, serve};
+use larder_s3::{S3Service, serve};
 
 use super::config::RoleConfig;
 use super::{Around, Member, RoleError, bind, dismissed, end_of_run};
 use crate::credentials;
 use crate::metrics::ProxyMetrics;
+use crate::server::server_options;
 
 /// Requests may take this long to finish once the process is told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
@@ -76,11 +77,10 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let metrics = Box::new(ProxyMetrics::new(proxy.clone(), managers.clone()));
     let standing = member.renewal.standing();
     around.show(&config, Some(metrics), (standing, member.endpoint.metrics())).await?;
-    let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
-    let service = S3Service::new(proxy, root.keys, options);
+    let service = S3Service::new(proxy, root.keys, config.face());
     let service = service.map_err(|error| RoleError::Proxy(error.to_string()))?;
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");
-    let options = ServerOptions { drain_max: DRAIN_MAX, ..ServerOptions::default() };
+    let options = server_options(DRAIN_MAX);
     let (me, boot) = (member.me, member.boot);
     let (metrics, mut stop) = (around.metrics.clone(), around.stop.clone());
     tokio::select! {

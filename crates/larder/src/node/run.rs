@@ -130,6 +130,8 @@ impl Machine<'_> {
             credentials: Some(self.dir.join(credentials::FILE)),
             region: config.region.clone(),
             domains: config.domains.clone(),
+            html_forms: config.html_forms,
+            presigned_v2: config.presigned_v2,
             log_format: config.log_format,
             ..self.record.role(self.dir, role)
         }

@@ -44,6 +44,8 @@ struct Settings {
     metrics_listen: Option<String>,
     region: String,
     domains: Vec<String>,
+    html_forms: bool,
+    presigned_v2: bool,
     log_format: LogFormat,
     prices: PriceTable,
     packing: PackingTable,
@@ -85,9 +87,18 @@ impl From<PriceTable> for Prices {
 
 impl Default for Settings {
     fn default() -> Self {
-        let Config { listen, metrics_listen, region, domains, log_format, .. } = Config::default();
-        let (prices, packing) = (PriceTable::default(), PackingTable::default());
-        Self { listen, metrics_listen, region, domains, log_format, prices, packing }
+        let config = Config::default();
+        Self {
+            listen: config.listen,
+            metrics_listen: config.metrics_listen,
+            region: config.region,
+            domains: config.domains,
+            html_forms: config.html_forms,
+            presigned_v2: config.presigned_v2,
+            log_format: config.log_format,
+            prices: PriceTable::default(),
+            packing: PackingTable::default(),
+        }
     }
 }
 
@@ -128,8 +139,12 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
         kind::allow(Path::new(backend), |_| false)?;
     }
     logging::start(settings.log_format);
-    let options =
-        FaceOptions { region: settings.region.clone(), domains: settings.domains.clone() };
+    let options = FaceOptions {
+        region: settings.region.clone(),
+        domains: settings.domains.clone(),
+        version_2: settings.presigned_v2,
+        forms: settings.html_forms,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

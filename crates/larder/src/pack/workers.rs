@@ -8,7 +8,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use larder_objects::ObjectError;
 use larder_pack::{HandedBody, Packer};
-use larder_s3::{Neighbours, Server};
+use larder_s3::{Inbound, Neighbours, Server};
 use larder_types::UploadId;
 
 use crate::metrics::Metrics;
@@ -24,7 +24,7 @@ impl Neighbours for OtherWorkers {
     fn hand_on(
         &self,
         upload: UploadId,
-        request: Request<Incoming>,
+        request: Request<Inbound>,
     ) -> BoxFuture<'_, Result<Response<Incoming>, ObjectError>> {
         self.0.hand_on(upload, request).boxed()
     }

@@ -1,5 +1,9 @@
 //! Who is let in.
 
+use std::sync::Arc;
+
+use larder_s3::{FaceOptions, ServerOptions};
+
 use crate::client::{ACCESS, SECRET, Server, Sign, sign_v2};
 
 #[tokio::test]
@@ -41,8 +45,10 @@ async fn a_presigned_request_works_until_it_expires() {
 }
 
 #[tokio::test]
-async fn version_2_is_taken_in_a_query_until_it_expires_and_never_in_a_header() {
-    let server = Server::bucket().await;
+async fn version_2_is_taken_in_a_query_if_it_is_switched_on_and_never_in_a_header() {
+    let face = FaceOptions { version_2: true, ..FaceOptions::default() };
+    let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
+    server.put("/bkt", "").await.expect(200);
     server.put("/bkt/k", "hello").await.expect(200);
     let ask = |expires: u64, secret: &str| {
         let signature = sign_v2(secret, &format!("GET\n\n\n{expires}\n/bkt/k"));
@@ -58,6 +64,17 @@ async fn version_2_is_taken_in_a_query_until_it_expires_and_never_in_a_header() 
     let header = server.ask("GET", "/bkt/k").sign(Sign::Not);
     let header = header.header("authorization", format!("AWS {ACCESS}:AAAA")).send().await;
     header.refused(400, "InvalidRequest");
+}
+
+#[tokio::test]
+async fn version_2_is_refused_in_a_query_by_default() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "hello").await.expect(200);
+    let signature = sign_v2(SECRET, "GET\n\n\n4000000000\n/bkt/k");
+    let signature = urlencoding::encode(&signature).into_owned();
+    let path = format!("/bkt/k?AWSAccessKeyId={ACCESS}&Expires=4000000000&Signature={signature}");
+    let refused = server.ask("GET", &path).sign(Sign::Not).send().await;
+    assert!(refused.refused(400, "InvalidRequest").text().contains("s3v4"));
 }
 
 #[tokio::test]

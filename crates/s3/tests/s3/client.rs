@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use larder_s3::{Credentials, FaceOptions, S3Service, ServerHooks, ServerOptions, listen, serve};
 use sha2::{Digest, Sha256};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
@@ -169,6 +170,11 @@ impl Ask {
         self.at(SystemTime::now() - Duration::from_secs(seconds))
     }
 
+    /// The body as it is sent.
+    pub fn sent(&self) -> &Bytes {
+        &self.body
+    }
+
     /// Frames the body as aws-chunked, signed chunk by chunk from the request's own signature.
     pub fn signed_chunks(mut self, chunk_bytes: usize, tamper: bool) -> Self {
         let data = std::mem::take(&mut self.body);
@@ -315,6 +321,90 @@ impl Ask {
         drop(sender);
         let _ = driver.await;
         answer
+    }
+}
+
+/// An HTML form that uploads a file, signed by version 4.
+pub struct Form {
+    fields: Vec<(String, String)>,
+    file: Vec<u8>,
+}
+
+impl Form {
+    pub fn of(server: &Server, bucket: &str, key: &str) -> Self {
+        let (stamp, scope, signing) = server.ask("POST", "/").scope();
+        let credential = format!("{ACCESS}/{scope}");
+        let policy = format!(
+            "{{\"expiration\":\"2099-01-01T00:00:00.000Z\",\"conditions\":[{{\"bucket\":\"{bucket}\"}},\
+             [\"starts-with\",\"$key\",\"\"],{{\"x-amz-algorithm\":\"AWS4-HMAC-SHA256\"}},\
+             {{\"x-amz-credential\":\"{credential}\"}},{{\"x-amz-date\":\"{stamp}\"}}]}}"
+        );
+        let policy = base64_simd::STANDARD.encode_to_string(policy);
+        let signature = hex(&hmac(&signing, policy.as_bytes()));
+        let fields = [
+            ("key", key),
+            ("x-amz-algorithm", "AWS4-HMAC-SHA256"),
+            ("x-amz-credential", &credential),
+            ("x-amz-date", &stamp),
+            ("policy", &policy),
+            ("x-amz-signature", &signature),
+        ];
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        Self { fields: fields.into_iter().map(owned).collect(), file: Vec::new() }
+    }
+
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self = self.without(name);
+        self.fields.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn without(mut self, name: &str) -> Self {
+        self.fields.retain(|(known, _)| known != name);
+        self
+    }
+
+    pub fn file(mut self, file: &[u8]) -> Self {
+        self.file = file.to_owned();
+        self
+    }
+
+    /// The body, whose boundary is `edge`.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (name, value) in &self.fields {
+            let field = format!(
+                "--edge\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
+            );
+            bytes.extend_from_slice(field.as_bytes());
+        }
+        let file =
+            "--edge\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n";
+        bytes.extend_from_slice(file.as_bytes());
+        bytes.extend_from_slice(&self.file);
+        bytes.extend_from_slice(b"\r\n--edge--\r\n");
+        bytes
+    }
+
+    pub fn head(path: &str, length: usize) -> String {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=edge\r\n\
+             content-length: {length}\r\n\r\n"
+        )
+    }
+
+    /// Posts it in pieces of that many bytes, and returns the answer.
+    pub async fn send(&self, server: &Server, path: &str, piece: usize) -> String {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let bytes = self.bytes();
+        stream.write_all(Self::head(path, bytes.len()).as_bytes()).await.unwrap();
+        // The head of the form alone is cut small.
+        let (small, rest) = bytes.split_at(bytes.len().min(2000));
+        for piece in small.chunks(piece).chain(rest.chunks(piece.max(50_000))) {
+            stream.write_all(piece).await.unwrap();
+        }
+        crate::wire::read_answer(&mut stream).await.expect("an answer")
     }
 }
 

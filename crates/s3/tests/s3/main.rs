@@ -4,6 +4,7 @@
 
 mod client;
 mod memory;
+mod wire;
 
 mod appends;
 mod auth;
@@ -14,7 +15,10 @@ mod conditions;
 mod copies;
 mod forms;
 mod lists;
+mod mutated;
 mod objects;
+mod refusals;
 mod serving;
 mod settings;
+mod strangers;
 mod uploads;

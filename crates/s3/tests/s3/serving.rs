@@ -8,17 +8,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{Ask, Server, Sign};
+use crate::wire::head;
 
 /// Sends a request without its body, with more header lines, over a connection of its own.
 async fn send_head(server: &Server, ask: Ask, more: &str) -> TcpStream {
-    let request = ask.build();
-    let mut head = format!("{} {} HTTP/1.1\r\n{more}", request.method(), request.uri());
-    for (name, value) in request.headers() {
-        head.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
-    }
-    head.push_str("\r\n");
     let mut stream = TcpStream::connect(server.address).await.unwrap();
-    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(head(&ask, more).as_bytes()).await.unwrap();
     stream
 }
 
@@ -112,7 +107,9 @@ async fn each_request_is_counted_once() {
 
 #[tokio::test]
 async fn one_connection_more_than_allowed_is_told_so() {
-    let options = ServerOptions { connections_max: 1, ..ServerOptions::default() };
+    let idle_before_closed = std::time::Duration::from_secs(3600);
+    let options =
+        ServerOptions { connections_max: 1, idle_before_closed, ..ServerOptions::default() };
     let server = Server::with(options, Arc::new(()), FaceOptions::default()).await;
     let mut first = TcpStream::connect(server.address).await.unwrap();
     first.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -31,6 +32,9 @@ use crate::lot::Lot;
 use crate::spool::Spool;
 use crate::workers::uploads::{Handed, HandedBody};
 
+/// Pause after a failed `accept`, which fails while the process has no free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// What it answers from.
 pub(crate) struct Feed {
     pub(crate) worker: WorkerId,
@@ -55,7 +59,7 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "a call of another worker could not be accepted");
-                tokio::task::yield_now().await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
