@@ -62,6 +62,8 @@ pub(crate) enum KindError {
     Other { dir: String, what: &'static str, command: String },
     #[error("{dir} is inside {outer}, which is {what}: name a directory outside of it")]
     Inside { dir: String, outer: String, what: &'static str },
+    #[error("{dir} has {inner} in it, which is {what}: name a directory without it")]
+    Around { dir: String, inner: String, what: &'static str },
     #[error(
         "the backend {backend} and the worker's directory {dir} are the same, or one is in the other: name two \
          directories apart from each other"
@@ -147,10 +149,12 @@ impl From<ServerRole> for Kind {
     }
 }
 
-/// Refuses a directory of another kind, and one inside a directory that has a kind. Changes nothing.
+/// Refuses a directory of another kind, one inside a directory that has a kind, and a new one around such a
+/// directory. Changes nothing.
 pub(crate) fn check(dir: &Path, wanted: Kind) -> Result<(), KindError> {
     allow(dir, |found| found == wanted)?;
-    place::outside(dir, Some(wanted))
+    place::outside(dir, Some(wanted))?;
+    if found(dir)?.is_none() { place::around_none(dir) } else { Ok(()) }
 }
 
 /// Refuses a directory that has a kind, or lies inside one that has. Changes nothing.

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::{Kind, KindError};
+use crate::private;
 
 /// Refuses a directory inside another that has a kind. Changes nothing.
 pub(super) fn outside(dir: &Path, wanted: Option<Kind>) -> Result<(), KindError> {
@@ -12,9 +13,26 @@ pub(super) fn outside(dir: &Path, wanted: Option<Kind>) -> Result<(), KindError>
         wanted.is_some_and(Kind::is_role) && is_server_of(&full, cluster, wanted)
     });
     for outer in cluster.unwrap_or(&full).ancestors().skip(1) {
-        if let Some(kind) = above(outer)? {
+        if let Some(kind) = kind_at(outer)? {
             let (dir, outer) = (dir.display().to_string(), outer.display().to_string());
             return Err(KindError::Inside { dir, outer, what: kind.what() });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a directory right above one that has a kind: that one would be refused from then on, or overwritten.
+pub(super) fn around_none(dir: &Path) -> Result<(), KindError> {
+    let fail = |source| KindError::File { path: dir.display().to_string(), source };
+    let entries = match private::entries(dir) {
+        // What is no directory is refused when it is to be made.
+        Err(error) if error.kind() == ErrorKind::NotADirectory => return Ok(()),
+        entries => entries.map_err(fail)?,
+    };
+    for inner in entries {
+        if let Some(kind) = kind_at(&inner)? {
+            let (dir, inner) = (dir.display().to_string(), inner.display().to_string());
+            return Err(KindError::Around { dir, inner, what: kind.what() });
         }
     }
     Ok(())
@@ -40,11 +58,11 @@ fn is_server_of(dir: &Path, cluster: &Path, wanted: Option<Kind>) -> bool {
     };
     let is_node = name(dir.parent()).starts_with("node-");
     let is_role = wanted.and_then(Kind::role_dir).is_some_and(|role| role == name(Some(dir)));
-    is_node && is_role && matches!(above(cluster), Ok(Some(Kind::DevCluster)))
+    is_node && is_role && matches!(kind_at(cluster), Ok(Some(Kind::DevCluster)))
 }
 
-/// The kind of a directory around another: one that cannot be looked into has none.
-fn above(dir: &Path) -> Result<Option<Kind>, KindError> {
+/// The kind of a directory around another, or in it: one that cannot be looked into has none.
+fn kind_at(dir: &Path) -> Result<Option<Kind>, KindError> {
     match super::read(dir) {
         Ok(None) => Ok(super::certain(dir)),
         Err(KindError::File { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {

@@ -386,3 +386,18 @@ fn a_directory_that_cannot_be_bound_is_as_it_was() {
     assert!(error.to_string().contains("the directory is as it was"), "{error}");
     assert!(contents(scratch.path()).is_empty(), "directories are left");
 }
+
+#[test]
+fn a_directory_around_another_is_refused() {
+    for name in ["kv", "manager", "old"] {
+        let (dir, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        unmarked(Kind::Store, &dir.path().join(name));
+        let before = contents(dir.path());
+        for command in ALL {
+            assert_ne!(run(command, dir.path(), scratch.path()), success(), "{command:?}");
+            assert!(contents(dir.path()) == before, "{command:?} changed the store");
+            let error = check(dir.path(), command).unwrap_err().to_string();
+            assert!(error.contains("the store of a single node"), "{error}");
+        }
+    }
+}
