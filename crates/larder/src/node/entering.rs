@@ -33,9 +33,11 @@ const QUORUM_DIR: &str = "quorum";
 /// Refuses roles' directories that are not left over from a coming in that was cut off. Changes nothing.
 pub(super) fn check(dir: &Path) -> Result<(), NodeError> {
     let was_entering = dir.join(NOTE).exists();
+    // A machine's own servers lack their record; others have commands of their own.
+    let is_machine = was_entering || dir.join(kind::MARKER).exists();
     for role in ROLES {
         let role_dir = dir.join(role_name(role));
-        if !was_entering {
+        if !is_machine {
             kind::allow(&role_dir, |_| false)?;
         }
         let is_left_over = |name: &str| {
