@@ -1,6 +1,7 @@
 //! The configuration file. Each setting has a default that is right for one machine.
 
 use std::ops::RangeInclusive;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -140,6 +141,40 @@ pub(crate) fn check_new_cluster(
     Ok(())
 }
 
+/// What a server's own files and directories are called: data under such a name would overwrite them.
+const DATA_TAKEN: [&str; 8] = [
+    "credentials.toml",
+    "identity.pem",
+    crate::kind::MARKER,
+    "kv",
+    "lock",
+    "log",
+    "manager",
+    "scrub",
+];
+
+/// Checks the name of the data's file or device.
+pub(crate) fn check_data(data: &str) -> Result<(), ConfigError> {
+    let is_plain = !data.is_empty() && !data.contains(['/', '\0']) && !matches!(data, "." | "..");
+    let is_free = !DATA_TAKEN.contains(&data) && !data.ends_with(".draft");
+    if (is_plain && is_free) || Path::new(data).is_absolute() {
+        return Ok(());
+    }
+    let remedy = "a file name that is not taken, or the absolute path of a block device";
+    Err(ConfigError::Value { field: "data", found: data.to_owned(), remedy })
+}
+
+/// Checks that the device of a store that is new is there, if its data is to lie on one.
+pub(crate) fn check_device(data: &str) -> Result<(), ConfigError> {
+    let path = Path::new(data);
+    let is_device = std::fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device());
+    if !path.is_absolute() || is_device {
+        return Ok(());
+    }
+    let remedy = "a file name, or the absolute path of a block device that is there";
+    Err(ConfigError::Value { field: "data", found: data.to_owned(), remedy })
+}
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -232,12 +267,7 @@ impl Config {
         }
         check_background(self.background_mib_per_s)?;
         check_new_cluster(["copies", "volume_mib"], self.copies, self.volume_mib)?;
-        let plain = !self.data.is_empty() && !self.data.contains('/');
-        if !plain && !Path::new(&self.data).is_absolute() {
-            let remedy = "a file name, or the absolute path of a block device";
-            return Err(value("data", self.data.clone(), remedy));
-        }
-        Ok(())
+        check_data(&self.data)
     }
 }
 
@@ -281,6 +311,9 @@ mod tests {
             ("pg_count = 100", "pg_count"),
             ("log_segment_mib = 1", "log_segment_mib"),
             ("data = \"a/b\"", "data"),
+            ("data = \"..\"", "data"),
+            ("data = \"log\"", "data"),
+            ("data = \"larder-dir.toml\"", "data"),
             ("background_mib_per_s = 0", "background_mib_per_s"),
             ("scrub_within = \"14\"", "scrub_within"),
             ("scrub_within = \"1s\"", "scrub_within"),

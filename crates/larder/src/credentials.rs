@@ -1,9 +1,10 @@
 //! Root credentials: drawn at the first start, kept in a file that only its owner can read.
 
 use std::fs;
+use std::io::IsTerminal;
 use std::path::Path;
 
-use larder_s3::Credentials;
+use larder_s3::{Credentials, OptionsError};
 use serde::Deserialize;
 
 use crate::private;
@@ -35,6 +36,41 @@ pub(crate) struct Root {
     pub(crate) from_file: bool,
     /// They were drawn, and no start has succeeded since.
     pub(crate) unseen: bool,
+    /// They were drawn just now.
+    pub(crate) drawn: bool,
+}
+
+impl Root {
+    /// Warns of keys that were drawn although clients may have others.
+    pub(crate) fn warn_if_replaced(&self, file: &Path, is_new: bool) {
+        if self.drawn && !is_new {
+            eprintln!(
+                "warning: {} was missing: new root keys were drawn; clients with the old ones are refused. To go on \
+                 with those, stop, restore the file, and start again",
+                file.display()
+            );
+        }
+    }
+
+    /// Shows keys that were drawn, once and on a terminal alone: anything else may be a journal that others read.
+    /// Gives away whether it did.
+    pub(crate) fn show_once(&self, file: &Path) -> bool {
+        let shows = self.unseen && std::io::stderr().is_terminal();
+        if self.from_file {
+            eprintln!("Root credentials are kept in {}", file.display());
+        }
+        if shows {
+            eprintln!("They were drawn now, and are shown this once:");
+            eprintln!("  access key  {}", self.keys.access_key);
+            eprintln!("  secret key  {}", self.keys.secret_key);
+        }
+        if self.unseen
+            && let Err(error) = mark_seen(file, &self.keys)
+        {
+            tracing::warn!(file = %file.display(), %error, "the keys are shown again at the next start");
+        }
+        shows
+    }
 }
 
 /// Why there are no credentials.
@@ -48,15 +84,26 @@ pub(crate) enum CredentialsError {
     Content { path: String, reason: String },
     #[error("{set} is set but {missing} is not: set both, or neither")]
     Half { set: &'static str, missing: &'static str },
+    #[error("{ACCESS_VARIABLE} and {SECRET_VARIABLE}: {0}")]
+    Given(OptionsError),
 }
 
 /// The root credentials, of the environment or else of this file, which is made if it is missing.
 pub(crate) fn load(file: &Path) -> Result<Root, CredentialsError> {
+    match given()? {
+        Some(keys) => Ok(Root { keys, from_file: false, unseen: false, drawn: false }),
+        None => load_file(file),
+    }
+}
+
+/// The root credentials of the environment, if it has any.
+pub(crate) fn given() -> Result<Option<Credentials>, CredentialsError> {
     let given = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     match (given(ACCESS_VARIABLE), given(SECRET_VARIABLE)) {
         (Some(access_key), Some(secret_key)) => {
             let keys = Credentials { access_key, secret_key };
-            Ok(Root { keys, from_file: false, unseen: false })
+            keys.check().map_err(CredentialsError::Given)?;
+            Ok(Some(keys))
         }
         (Some(_), None) => {
             Err(CredentialsError::Half { set: ACCESS_VARIABLE, missing: SECRET_VARIABLE })
@@ -64,7 +111,7 @@ pub(crate) fn load(file: &Path) -> Result<Root, CredentialsError> {
         (None, Some(_)) => {
             Err(CredentialsError::Half { set: SECRET_VARIABLE, missing: ACCESS_VARIABLE })
         }
-        (None, None) => load_file(file),
+        (None, None) => Ok(None),
     }
 }
 
@@ -81,7 +128,8 @@ pub(crate) fn load_file(path: &Path) -> Result<Root, CredentialsError> {
             })?;
             let Kept { access_key, secret_key } = kept;
             let keys = Credentials { access_key, secret_key };
-            Ok(Root { keys, from_file: true, unseen: text.starts_with(UNSEEN) })
+            let unseen = text.starts_with(UNSEEN);
+            Ok(Root { keys, from_file: true, unseen, drawn: false })
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let drawn = Credentials {
@@ -89,21 +137,22 @@ pub(crate) fn load_file(path: &Path) -> Result<Root, CredentialsError> {
                 secret_key: draw(40, SECRET_CHARS),
             };
             private::write(path, &format!("{UNSEEN}{}", text(&drawn))).map_err(fail)?;
-            Ok(Root { keys: drawn, from_file: true, unseen: true })
+            Ok(Root { keys: drawn, from_file: true, unseen: true, drawn: true })
         }
         Err(error) => Err(fail(error)),
     }
 }
 
-/// Keeps these in a file.
+/// Keeps these in a file, unless it has them already: it may say that they were not shown yet.
 pub(crate) fn keep(path: &Path, root: &Credentials) -> std::io::Result<()> {
-    private::write(path, &text(root))
+    let is_kept = fs::read_to_string(path).is_ok_and(|kept| kept.ends_with(&text(root)));
+    if is_kept { Ok(()) } else { private::write(path, &text(root)) }
 }
 
 /// Notes that these were shown, unless the file has changed since.
-pub(crate) fn mark_seen(path: &Path, root: &Credentials) -> std::io::Result<()> {
+fn mark_seen(path: &Path, root: &Credentials) -> std::io::Result<()> {
     match fs::read_to_string(path)?.strip_prefix(UNSEEN) {
-        Some(rest) if rest == text(root) => keep(path, root),
+        Some(rest) if rest == text(root) => private::write(path, rest),
         _ => Ok(()),
     }
 }
@@ -136,6 +185,21 @@ mod tests {
         mark_seen(&path, &after_failure.keys).unwrap();
         let later = load_file(&path).unwrap();
         assert!(!later.unseen && later.keys.secret_key == after_failure.keys.secret_key);
+    }
+
+    #[test]
+    fn keys_that_are_kept_already_stay_unseen() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let drawn = load_file(&path).unwrap();
+        assert!(drawn.drawn);
+        keep(&path, &drawn.keys).unwrap();
+        let kept = load_file(&path).unwrap();
+        assert!(kept.unseen && !kept.drawn, "the founder of a cluster is never shown its keys");
+        let others = Credentials { access_key: "AAA".to_owned(), secret_key: "B".repeat(8) };
+        keep(&path, &others).unwrap();
+        let kept = load_file(&path).unwrap();
+        assert!(!kept.unseen && kept.keys.access_key == "AAA");
     }
 
     #[test]

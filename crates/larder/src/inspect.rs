@@ -65,3 +65,29 @@ fn role(args: &InspectArgs) -> Result<Inspected, ConfigError> {
     let data = config.map_or_else(|| DATA_FILE.to_owned(), |config| config.data);
     Ok(inspect_role(&args.dir, &data))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use larder_roles::Store;
+
+    use super::*;
+
+    #[test]
+    fn a_lock_that_cannot_be_taken_is_not_called_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = server::store_config(dir.path(), &Config::default());
+        let store = Store::open(&config).unwrap();
+        let held = inspect(&config, false).err().unwrap();
+        assert!(matches!(held, StoreError::InUse { .. }), "{held}");
+        store.close();
+        // As on a read-only file system, the lock cannot be opened.
+        fs::remove_file(dir.path().join("lock")).unwrap();
+        fs::create_dir(dir.path().join("lock")).unwrap();
+        for error in [inspect(&config, false).err(), Store::open(&config).err()] {
+            let error = error.unwrap().to_string();
+            assert!(!error.contains("in use") && error.contains("lock"), "{error}");
+        }
+    }
+}

@@ -1,6 +1,5 @@
 //! `larder server`: all roles of one node, and its listeners.
 
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::args::ServerArgs;
-use crate::config::{Config, ConfigError, background};
+use crate::config::{Config, ConfigError, background, check_device};
 use crate::credentials::{self, CredentialsError, Root};
 use crate::kind::{self, Kind, KindError};
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
@@ -66,6 +65,7 @@ impl ServerError {
             Self::Store(StoreError::Config { .. }) | Self::Pack(PackError::Config { .. }) => {
                 exit::USAGE
             }
+            Self::Credentials(CredentialsError::Given(_)) => exit::USAGE,
             Self::WithoutPeers(_) | Self::NothingToServe => exit::USAGE,
             Self::Node(error) => error.code(),
             Self::Fatal(_) => exit::CANNOT_GO_ON,
@@ -107,14 +107,20 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
         let field = if config.me.is_some() { "--me" } else { "--secret-file" };
         return Err(ServerError::WithoutPeers(field));
     }
+    check_face(&config.face())?;
+    if kind::found(&args.dir)?.is_none() {
+        check_device(&config.data)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(ServerError::System)?;
     let bound = runtime.block_on(Bound::open(&config))?;
-    kind::bind(&args.dir, Kind::Store)?;
+    let held = kind::bind(&args.dir, Kind::Store)?;
     let store = Store::open(&store_config(&args.dir, &config))?;
-    let root = credentials::load(&args.dir.join(credentials::FILE))?;
+    let file = args.dir.join(credentials::FILE);
+    let root = credentials::load(&file)?;
+    root.warn_if_replaced(&file, held.is_new());
     let outcome = runtime.block_on(listen_and_serve(&store, &config, root, bound, &args.dir));
     // Whatever a cut-off request still does, it does before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -124,6 +130,13 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     }
     store.close();
     outcome
+}
+
+/// Checks what a face is made with, and the keys of the environment, before anything is made.
+pub(crate) fn check_face(options: &FaceOptions) -> Result<(), ServerError> {
+    options.check()?;
+    credentials::given()?;
+    Ok(())
 }
 
 pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
@@ -275,17 +288,7 @@ pub(crate) fn announce(
         Some(metrics) => eprintln!("Metrics are on http://{metrics}/metrics"),
         None => eprintln!("Metrics are off"),
     }
-    let file = dir.join(credentials::FILE);
-    // What is not a terminal may be a journal that others read.
-    let shows = root.unseen && std::io::stderr().is_terminal();
-    if root.from_file {
-        eprintln!("Root credentials are kept in {}", file.display());
-    }
-    if shows {
-        eprintln!("They were drawn now, and are shown this once:");
-        eprintln!("  access key  {}", root.keys.access_key);
-        eprintln!("  secret key  {}", root.keys.secret_key);
-    }
+    let shows = root.show_once(&dir.join(credentials::FILE));
     let secret = if shows { root.keys.secret_key.as_str() } else { "YOUR-SECRET-KEY" };
     eprintln!("Try:");
     eprintln!(
@@ -293,9 +296,4 @@ pub(crate) fn announce(
          --endpoint-url http://{addr} s3 mb s3://first",
         root.keys.access_key, region,
     );
-    if root.unseen
-        && let Err(error) = credentials::mark_seen(&file, &root.keys)
-    {
-        tracing::warn!(file = %file.display(), %error, "the keys are shown again at the next start");
-    }
 }

@@ -36,5 +36,5 @@ mod stamp;
 mod tree;
 
 pub use counters::{Counters, Held, Request};
-pub use session::{MountConfig, MountError, Mounted, mount};
+pub use session::{MountConfig, MountError, Mounted, check, mount};
 pub use tree::Tree;

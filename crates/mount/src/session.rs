@@ -85,6 +85,15 @@ pub struct Mounted<O> {
     runtime: Handle,
 }
 
+/// Whether a bucket can be mounted on a directory, as far as that shows beforehand.
+///
+/// # Errors
+/// [`MountError`].
+pub fn check(path: &Path) -> Result<(), MountError> {
+    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(MountError::NoDevice)?;
+    must_be_free(path)
+}
+
 /// Mounts a bucket. Requests are answered on `runtime`.
 ///
 /// # Errors
@@ -95,11 +104,10 @@ pub fn mount<O: Objects>(
     runtime: Handle,
 ) -> Result<Mounted<O>, MountError> {
     let MountConfig { bucket, path, drafts } = config;
-    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(MountError::NoDevice)?;
+    check(&path)?;
     if objects.bucket(&bucket).is_err() {
         return Err(MountError::NoSuchBucket { bucket });
     }
-    must_be_free(&path)?;
     std::fs::create_dir_all(&drafts)
         .map_err(|source| MountError::Drafts { path: drafts.display().to_string(), source })?;
     let name = format!("larder:{bucket}");

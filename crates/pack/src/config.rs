@@ -100,7 +100,11 @@ impl PackConfig {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), PackError> {
+    /// Whether a store can be opened with them. Changes nothing.
+    ///
+    /// # Errors
+    /// [`PackError::Config`] names the setting that does not do.
+    pub fn check(&self) -> Result<(), PackError> {
         let refuse = |what, found: u64, remedy: String| {
             Err(PackError::Config { what, found: format!("{found} bytes"), remedy })
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use larder_env::{Disk, RealDisk};
+use larder_env::{Disk, DiskError, RealDisk};
 use larder_kv::Progress;
 use larder_types::{Request, SessionId, checksum};
 use parking_lot::{Condvar, Mutex};
@@ -121,9 +121,12 @@ impl Packer {
     pub async fn open(config: PackConfig, backend: Backend) -> Result<Self, PackError> {
         config.check()?;
         let disk = RealDisk::create(&config.dir)?;
-        let lock = disk.lock(LOCK_FILE).map_err(|error| PackError::InUse {
-            dir: config.dir.display().to_string(),
-            reason: error.to_string(),
+        let lock = disk.lock(LOCK_FILE).map_err(|error| match error {
+            DiskError::Held { .. } => PackError::InUse {
+                dir: config.dir.display().to_string(),
+                reason: error.to_string(),
+            },
+            error => error.into(),
         })?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
         let prices = config.prices.clone();

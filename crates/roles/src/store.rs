@@ -83,6 +83,18 @@ pub enum StoreError {
     Meta(#[from] OpenError),
 }
 
+impl StoreError {
+    /// Of a lock that was not had: only one that is held says that somebody else is there.
+    pub(crate) fn of_lock(root: &Path, error: DiskError) -> Self {
+        match error {
+            DiskError::Held { .. } => {
+                Self::InUse { root: root.display().to_string(), reason: error.to_string() }
+            }
+            error => error.into(),
+        }
+    }
+}
+
 /// An open store.
 pub struct Store {
     meta: Arc<Meta>,
@@ -102,10 +114,8 @@ impl Store {
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
         check(config)?;
         let disk = RealDisk::open(&config.root)?;
-        let lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::InUse {
-            root: config.root.display().to_string(),
-            reason: error.to_string(),
-        })?;
+        let lock =
+            disk.lock(LOCK_FILE).map_err(|error| StoreError::of_lock(&config.root, error))?;
         let capacity_bytes = disk.capacity_bytes()?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
         let manager = Arc::new(Manager::open(disk.clone(), || genesis(&*disk, config))?);

@@ -36,6 +36,16 @@ impl fmt::Debug for Credentials {
     }
 }
 
+impl Credentials {
+    /// Whether requests can be signed with them.
+    ///
+    /// # Errors
+    /// [`OptionsError`] names the key that does not do.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        check_credentials(self)
+    }
+}
+
 /// How the face presents itself.
 #[derive(Debug, Clone)]
 pub struct FaceOptions {
@@ -53,6 +63,19 @@ impl Default for FaceOptions {
     fn default() -> Self {
         let region = "us-east-1".to_owned();
         Self { region, domains: Vec::new(), version_2: false, forms: true }
+    }
+}
+
+impl FaceOptions {
+    /// Whether a service can be made with them.
+    ///
+    /// # Errors
+    /// [`OptionsError`] names the setting that does not do.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        if !is_label(&self.region) || self.region.bytes().any(|b| b.is_ascii_uppercase()) {
+            return Err(OptionsError::Region(self.region.clone()));
+        }
+        Domains::new(self.domains.clone()).map(drop)
     }
 }
 
@@ -97,9 +120,7 @@ impl S3Service {
         options: FaceOptions,
     ) -> Result<Self, OptionsError> {
         check_credentials(&root)?;
-        if !is_label(&options.region) || options.region.bytes().any(|b| b.is_ascii_uppercase()) {
-            return Err(OptionsError::Region(options.region));
-        }
+        options.check()?;
         let domains = Domains::new(options.domains)?;
         let face = Face::new(store, options.region);
         let unchecked = library(face.clone(), &domains, CLOCK_SKEW_MAX_S).build();

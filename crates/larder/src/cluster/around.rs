@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_net::{Ear, Port};
+use larder_protocol::manager::state::ServerRole;
 use larder_roles::managers::ManagersClient;
 use larder_roles::quorum::Manager;
 use larder_roles::renewal::Standing;
@@ -26,15 +27,45 @@ pub(crate) enum Greeted<'a> {
     Member(&'a Arc<ManagersClient>),
 }
 
+/// Where a role listens.
+enum Listens {
+    /// At the port of the machine, which its roles share.
+    Shared(Arc<Port>),
+    /// At sockets of its own.
+    Own(Sockets),
+}
+
+/// The sockets of a role in a process of its own, opened before it makes anything.
+pub(crate) struct Sockets {
+    servers: Option<TcpListener>,
+    metrics: Option<TcpListener>,
+    s3: Option<TcpListener>,
+}
+
+impl Sockets {
+    /// Opens what the configuration of such a role says.
+    pub(super) async fn open(role: ServerRole, config: &RoleConfig) -> Result<Self, RoleError> {
+        let unusable =
+            |source| RoleError::Listen { address: config.listen.clone(), field: "listen", source };
+        let servers = TcpListener::bind(&config.listen).await.map_err(unusable)?;
+        let metrics = match config.metrics_listen.as_str() {
+            "off" => None,
+            address => Some(bind(address, "metrics_listen").await?),
+        };
+        let s3 = match role {
+            ServerRole::Proxy => Some(bind(&config.s3_listen, "s3_listen").await?),
+            _ => None,
+        };
+        Ok(Self { servers: Some(servers), metrics, s3 })
+    }
+}
+
 /// See the module's head.
 pub(crate) struct Around {
     pub(super) stop: Stop,
-    /// The port of the machine, if its roles share one.
-    pub(super) port: Option<Arc<Port>>,
+    listens: Listens,
     /// The metrics of all roles of the process.
     pub(super) metrics: Arc<Metrics>,
-    /// Whether this role is to open the address for metrics itself.
-    pub(super) shows_metrics: bool,
     /// For how long it waits for managers; as long as it takes, if for no time.
     pub(super) patience: Option<Duration>,
     pub(super) greeter: Option<Greeter>,
@@ -42,10 +73,9 @@ pub(crate) struct Around {
 
 impl Around {
     /// Of a role in a process of its own.
-    pub(crate) fn alone(stop: Stop) -> Self {
-        let metrics = Arc::new(Metrics::of_none());
-        let patience = Some(START_PATIENCE);
-        Self { stop, port: None, metrics, shows_metrics: true, patience, greeter: None }
+    pub(crate) fn alone(stop: Stop, sockets: Sockets) -> Self {
+        let (metrics, listens) = (Arc::new(Metrics::of_none()), Listens::Own(sockets));
+        Self { stop, listens, metrics, patience: Some(START_PATIENCE), greeter: None }
     }
 
     /// Of a role beside others, at one port. It waits for managers as long as it takes: they may be roles of machines
@@ -56,24 +86,34 @@ impl Around {
         metrics: Arc<Metrics>,
         greeter: Option<Greeter>,
     ) -> Self {
-        Self { stop, port: Some(port), metrics, shows_metrics: false, patience: None, greeter }
+        Self { stop, listens: Listens::Shared(port), metrics, patience: None, greeter }
     }
 
     /// Where it listens for the other servers, and the address by which they reach it.
-    pub(super) async fn listen(&self, config: &RoleConfig) -> Result<(Ear, String), RoleError> {
-        if let Some(port) = &self.port {
-            return Ok((port.clone().into(), config.listen.clone()));
-        }
-        let unusable =
-            |source| RoleError::Listen { address: config.listen.clone(), field: "listen", source };
-        let socket = TcpListener::bind(&config.listen).await.map_err(unusable)?;
-        let bound = socket.local_addr().map_err(unusable)?;
+    pub(super) fn listen(&mut self, config: &RoleConfig) -> Result<(Ear, String), RoleError> {
+        let sockets = match &mut self.listens {
+            Listens::Shared(port) => return Ok((port.clone().into(), config.listen.clone())),
+            Listens::Own(sockets) => sockets,
+        };
+        let socket = sockets.servers.take().expect("a role listens once");
+        let bound = socket.local_addr().map_err(RoleError::System)?;
         // A name stays a name; a port that the system chose is told.
         let address = match config.listen.rsplit_once(':') {
             Some((host, "0")) => format!("{host}:{}", bound.port()),
             _ => config.listen.clone(),
         };
         Ok((socket.into(), address))
+    }
+
+    /// Where a proxy listens for clients.
+    pub(super) async fn listen_for_s3(
+        &mut self,
+        config: &RoleConfig,
+    ) -> Result<TcpListener, RoleError> {
+        match &mut self.listens {
+            Listens::Own(sockets) => Ok(sockets.s3.take().expect("a proxy listens once")),
+            Listens::Shared(_) => bind(&config.s3_listen, "s3_listen").await,
+        }
     }
 
     pub(super) fn greet(&mut self, greeted: Greeted<'_>) {
@@ -83,19 +123,18 @@ impl Around {
     }
 
     /// Shows what the role and its connections count, and how long its certificate is good for.
-    pub(super) async fn show(
-        &self,
-        config: &RoleConfig,
+    pub(super) fn show(
+        &mut self,
         roles: Option<Box<dyn RoleMetrics>>,
         (standing, connections): (&Arc<Standing>, &Arc<larder_net::Metrics>),
-    ) -> Result<(), RoleError> {
+    ) {
         self.metrics.add(roles, Some(standing.clone()));
         self.metrics.add_connections(connections.clone());
-        if self.shows_metrics && config.metrics_listen != "off" {
-            let listener = bind(&config.metrics_listen, "metrics_listen").await?;
+        if let Listens::Own(sockets) = &mut self.listens
+            && let Some(listener) = sockets.metrics.take()
+        {
             tokio::spawn(serve_metrics(listener, self.metrics.clone()));
         }
-        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use larder_s3::FaceOptions;
 use serde::Deserialize;
 
 use crate::config::{
-    BACKGROUND_MIB_PER_S, ConfigError, Life, LogFormat, Within, check_background,
+    BACKGROUND_MIB_PER_S, ConfigError, Life, LogFormat, Within, check_background, check_data,
     check_new_cluster, read,
 };
 
@@ -172,6 +172,9 @@ impl RoleConfig {
             return Err(value("log_segment_mib", found, "4 to 1024"));
         }
         check_background(self.background_mib_per_s)?;
+        if !self.data.is_empty() {
+            check_data(&self.data)?;
+        }
         for manager in &self.managers {
             if parse_manager(manager).is_none() {
                 return Err(value(

@@ -30,9 +30,11 @@ use larder_types::{BootId, ServerId};
 use tokio::net::TcpListener;
 
 use crate::args::RoleArgs;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, check_device};
 use crate::kind::{self, KindError};
+use crate::server::check_face;
 use crate::{exit, logging};
+use around::Sockets;
 pub(crate) use around::{Around, Greeted, Greeter, Stop};
 pub(crate) use config::RoleConfig;
 use config::parse_manager;
@@ -135,16 +137,49 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     if let Some(ablation) = &config.ablation {
         ablation.begin();
     }
-    kind::bind(&config.dir, role.into())?;
+    check(role, &config)?;
     let lifeline = args.while_stdin_open.then(lifeline::hold).transpose();
     let lifeline = lifeline.map_err(RoleError::System)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(RoleError::System)?;
-    let outcome =
-        runtime.block_on(async { serve(role, config, Around::alone(Stop::new(lifeline)?)).await });
+    let mut held = None;
+    let outcome = runtime.block_on(async {
+        let sockets = Sockets::open(role, &config).await?;
+        let around = Around::alone(Stop::new(lifeline)?, sockets);
+        held = Some(kind::bind(&config.dir, role.into())?);
+        serve(role, config, around).await
+    });
     // Whatever a cut-off request still does, it does before the process ends.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    drop(held);
     outcome
+}
+
+/// Checks what the role would find out after something was made. Changes nothing.
+fn check(role: ServerRole, config: &RoleConfig) -> Result<(), RoleError> {
+    let token = token_of(config)?;
+    let founds = role == ServerRole::Manager && config.found.is_some();
+    let is_new = !config.dir.join(IDENTITY_FILE).exists();
+    if is_new && !founds {
+        if token.is_none() {
+            return Err(Nobody::NoToken.into());
+        }
+        if config.managers.is_empty() {
+            return Err(Nobody::NoManager.into());
+        }
+    }
+    match role {
+        ServerRole::Proxy => {
+            check_face(&config.face()).map_err(|it| RoleError::Proxy(it.to_string()))
+        }
+        ServerRole::Data if is_new => Ok(check_device(&config.data)?),
+        _ => Ok(()),
+    }
+}
+
+/// The token in the configuration.
+fn token_of(config: &RoleConfig) -> Result<Option<JoinToken>, RoleError> {
+    Ok(config.join.as_deref().map(str::parse::<JoinToken>).transpose()?)
 }
 
 /// What every role but the manager begins with.
@@ -170,7 +205,7 @@ impl Member {
         let me = identity.subject().server;
         let credentials = Credentials::new(&identity)?;
         let endpoint = Endpoint::new(credentials.clone());
-        let (ear, address) = around.listen(config).await?;
+        let (ear, address) = around.listen(config)?;
         let managers = client(&endpoint, managers(config));
         // Before it waits: a certificate that has ended is renewed, and only then somebody answers.
         let path = config.dir.join(IDENTITY_FILE);
@@ -282,8 +317,7 @@ fn end_of_run(map: &Topology, server: ServerId, boot: BootId, dir: &Path) -> Opt
 
 /// The identity in the directory, or a new one by the token.
 async fn identity(config: &RoleConfig, role: ServerRole) -> Result<Identity, RoleError> {
-    let token: Option<JoinToken> =
-        config.join.as_deref().map(str::parse::<JoinToken>).transpose()?;
+    let token = token_of(config)?;
     let addresses: Vec<String> = managers(config).into_iter().map(|(_, address)| address).collect();
     let identity = identity_in(&config.dir, &addresses, token.as_ref()).await?;
     let has = identity.subject().roles;

@@ -6,14 +6,15 @@ use std::time::Duration;
 use larder_net::{Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::ServerRole;
+use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy};
 use larder_roles::wire::{ProxyMessage, ProxyService};
 use larder_s3::{S3Service, serve};
 
 use super::config::RoleConfig;
-use super::{Around, Member, RoleError, bind, dismissed, end_of_run};
-use crate::credentials;
+use super::{Around, Member, RoleError, dismissed, end_of_run};
+use crate::credentials::{self, Root};
 use crate::metrics::ProxyMetrics;
 use crate::server::server_options;
 
@@ -42,21 +43,33 @@ impl Handler<ProxyService> for ProxyFace {
     }
 }
 
-pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
+/// Root's keys: those of the environment, or of the file that all proxies share, drawn if there is none.
+fn root(config: &RoleConfig, was_member: bool) -> Result<Root, RoleError> {
     let own = config.dir.join(credentials::FILE);
-    let root = credentials::load(config.credentials.as_deref().unwrap_or(&own))
-        .map_err(|error| RoleError::Proxy(error.to_string()))?;
-    if root.unseen {
+    let file = config.credentials.as_deref().unwrap_or(&own);
+    let root = credentials::load(file).map_err(|error| RoleError::Proxy(error.to_string()))?;
+    if root.drawn {
         tracing::warn!(
-            file = %own.display(),
+            file = %file.display(),
             "root credentials were drawn: all proxies need the same, copy the file or name one with `credentials`"
         );
     }
-    let s3 = bind(&config.s3_listen, "s3_listen").await?;
+    root.warn_if_replaced(file, !was_member);
+    // A file that others use too is shown by what made it.
+    if config.credentials.is_none() && root.from_file {
+        root.show_once(file);
+    }
+    Ok(root)
+}
+
+pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
+    let was_member = config.dir.join(IDENTITY_FILE).exists();
+    let s3 = around.listen_for_s3(&config).await?;
     let s3_address = s3.local_addr().map_err(RoleError::System)?;
     let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
         return Ok(());
     };
+    let root = root(&config, was_member)?;
     let managers = member.managers();
     let addresses = vec![member.address.clone()];
     let run = Run { server: member.me, boot: member.boot, addresses, has: Vec::new() };
@@ -76,7 +89,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     };
     let metrics = Box::new(ProxyMetrics::new(proxy.clone(), managers.clone()));
     let standing = member.renewal.standing();
-    around.show(&config, Some(metrics), (standing, member.endpoint.metrics())).await?;
+    around.show(Some(metrics), (standing, member.endpoint.metrics()));
     let service = S3Service::new(proxy, root.keys, config.face());
     let service = service.map_err(|error| RoleError::Proxy(error.to_string()))?;
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");

@@ -27,7 +27,7 @@ pub(super) const WEIGHT: Weight = Weight(100);
 
 pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
     let is_new = !config.dir.join(IDENTITY_FILE).exists();
-    let (ear, address) = around.listen(&config).await?;
+    let (ear, address) = around.listen(&config)?;
     match &config.found {
         Some(founded) if is_new => {
             let manager = NewServer {
@@ -52,7 +52,7 @@ pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<()
     // It reads its log, and is not to hold up who shares the threads.
     let mut manager = block_in_place(|| Manager::start(manager_config, ear))?;
     around.greet(Greeted::Manager(&manager));
-    around.show(&config, None, (manager.standing(), manager.connections())).await?;
+    around.show(None, (manager.standing(), manager.connections()));
     let (me, map) = (manager.server(), manager.managers().clone());
     tokio::select! {
         () = around.stop.told() => Ok(manager.stop().await?),
@@ -96,7 +96,7 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
     let listener = listener.map_err(RoleError::System)?;
     let metrics = Box::new(MetaMetrics::new(server.meta().clone()));
     let standing = member.renewal.standing();
-    around.show(&config, Some(metrics), (standing, member.endpoint.metrics())).await?;
+    around.show(Some(metrics), (standing, member.endpoint.metrics()));
     tracing::info!(server = %member.me, address = %member.address, "a meta server runs");
     let mut fatal = server.meta().fatal();
     let over = |map: &Topology| end_of_run(map, member.me, member.boot, &config.dir);
@@ -127,7 +127,7 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let listener = listener.map_err(RoleError::System)?;
     let standing = member.renewal.standing();
-    around.show(&config, None, (standing, member.endpoint.metrics())).await?;
+    around.show(None, (standing, member.endpoint.metrics()));
     node.introduce(member.me, vec![member.address.clone()]);
     tracing::info!(server = %member.me, address = %member.address, "a data server runs");
     let over = |map: &Topology| {

@@ -48,7 +48,7 @@ pub(super) enum PartRole {
 }
 
 impl PartRole {
-    const ALL: [Self; 4] = [Self::Manager, Self::Meta, Self::Data, Self::Proxy];
+    pub(super) const ALL: [Self; 4] = [Self::Manager, Self::Meta, Self::Data, Self::Proxy];
 
     /// As the command line, directories and reports have it.
     pub(super) fn name(self) -> &'static str {

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use larder_env::{FileLock, RealDisk};
 use larder_protocol::manager::state::{NewServer, ServerRole, Settings};
 use larder_protocol::placement::{FailureDomains, MachineId, Weight};
 use larder_roles::quorum::{Founding, found};
@@ -15,15 +14,19 @@ use serde::Serialize;
 use super::layout::{Layout, PartPlace, PartRole};
 use super::{DevError, ablation, file_error};
 use crate::args::DevClusterArgs;
-use crate::kind::{self, Kind};
-use crate::{credentials, private};
+use crate::credentials::{self, Root};
+use crate::kind::{self, Held, Kind};
+use crate::private;
 
 /// File of the layout.
 const LAYOUT: &str = "cluster.toml";
 /// File of the root credentials, the same for all proxies.
 pub(super) const CREDENTIALS: &str = credentials::FILE;
-/// Held by the supervisor.
-const LOCK: &str = "lock";
+/// The configuration of a process, in its directory.
+const CONFIGURATION: &str = "role.toml";
+/// What may lie in a process's directory of a cluster that was not made whole. No process of it has run.
+const BEFORE_MADE: [&str; 6] =
+    [CONFIGURATION, "authority.pem", "identity.pem", "lock", "quorum", "tokens"];
 /// The id of the manager that founds a cluster.
 const FOUNDER: ServerId = ServerId(0);
 /// Nodes of a cluster that is told nothing else.
@@ -55,17 +58,20 @@ struct Written<'a> {
 }
 
 /// Takes up the cluster in a directory, or makes one.
-pub(super) fn open_or_make(args: &DevClusterArgs) -> Result<(Layout, FileLock), DevError> {
+pub(super) fn open_or_make(args: &DevClusterArgs) -> Result<(Layout, Held), DevError> {
     let (root, nodes) = (&args.dir, args.nodes.map(usize::from));
-    kind::bind(root, Kind::DevCluster)?;
+    let held = kind::bind(root, Kind::DevCluster)?;
     let root = &root.canonicalize().map_err(|source| file_error(root, source))?;
-    let in_use = |reason: String| DevError::InUse { dir: root.display().to_string(), reason };
-    let disk = RealDisk::open(root).map_err(|error| in_use(error.to_string()))?;
-    let lock = disk.lock(LOCK).map_err(|error| in_use(error.to_string()))?;
     let path = root.join(LAYOUT);
     let layout = match fs::read_to_string(&path) {
-        Ok(text) => read(&path, &text)?,
+        Ok(text) => {
+            let layout = read(&path, &text)?;
+            // Before the proxies, of which each would draw its own.
+            credentials(root)?.warn_if_replaced(&root.join(CREDENTIALS), false);
+            layout
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            clear(root)?;
             make(root, &path, nodes.unwrap_or(NODES), args)?
         }
         Err(error) => return Err(file_error(&path, error)),
@@ -75,7 +81,7 @@ pub(super) fn open_or_make(args: &DevClusterArgs) -> Result<(Layout, FileLock), 
         Some(asked) if asked != found => {
             Err(DevError::Nodes { dir: root.display().to_string(), found, asked })
         }
-        _ => Ok((layout, lock)),
+        _ => Ok((layout, held)),
     }
 }
 
@@ -86,10 +92,45 @@ fn read(path: &Path, text: &str) -> Result<Layout, DevError> {
     })
 }
 
+/// Root's keys, which all proxies share.
+pub(super) fn credentials(root: &Path) -> Result<Root, DevError> {
+    let keys = credentials::load_file(&root.join(CREDENTIALS));
+    keys.map_err(|error| DevError::Found(error.to_string()))
+}
+
+/// Removes the nodes of a cluster that was not made whole. Of one in which a process has run nothing is removed.
+fn clear(root: &Path) -> Result<(), DevError> {
+    let nodes = private::entries(root).map_err(|source| file_error(root, source))?;
+    let is_node = |dir: &&PathBuf| {
+        let name = dir.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_prefix("node-"));
+        number.is_some_and(|number| number.parse::<usize>().is_ok())
+    };
+    let nodes: Vec<_> = nodes.iter().filter(is_node).collect();
+    for node in &nodes {
+        let is_role = |name: &str| PartRole::ALL.iter().any(|role| role.name() == name);
+        let mut foreign = private::first_other(node, is_role);
+        for role in PartRole::ALL {
+            let dir = node.join(role.name());
+            foreign = foreign.and_then(|found| match found {
+                None => private::first_other(&dir, |name| BEFORE_MADE.contains(&name)),
+                found => Ok(found),
+            });
+        }
+        if let Some(found) = foreign.map_err(|source| file_error(node, source))? {
+            let (dir, found) = (root.display().to_string(), found.display().to_string());
+            return Err(DevError::NoLayout { dir, found });
+        }
+    }
+    nodes
+        .iter()
+        .try_for_each(|node| fs::remove_dir_all(node).map_err(|source| file_error(node, source)))
+}
+
 fn make(root: &Path, path: &Path, nodes: usize, args: &DevClusterArgs) -> Result<Layout, DevError> {
     let layout = Layout::draw(root, nodes).map_err(DevError::System)?;
+    credentials(root)?;
     let credentials = root.join(CREDENTIALS);
-    credentials::load_file(&credentials).map_err(|error| DevError::Found(error.to_string()))?;
     let mut places = layout
         .nodes
         .iter()
@@ -135,7 +176,7 @@ fn make(root: &Path, path: &Path, nodes: usize, args: &DevClusterArgs) -> Result
             ablation: ablation::section(args, number, part.role),
         };
         let text = toml::to_string(&written).map_err(|error| DevError::Found(error.to_string()))?;
-        let file = part.dir.join("role.toml");
+        let file = part.dir.join(CONFIGURATION);
         fs::create_dir_all(&part.dir).map_err(|source| file_error(&part.dir, source))?;
         private::write(&file, &text).map_err(|source| file_error(&file, source))?;
     }
@@ -163,5 +204,51 @@ fn role(role: PartRole) -> ServerRole {
         PartRole::Meta => ServerRole::Meta,
         PartRole::Data => ServerRole::Data,
         PartRole::Proxy => ServerRole::Proxy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, names: &[&str]) {
+        for name in names {
+            let path = dir.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+    }
+
+    fn args(dir: &Path) -> DevClusterArgs {
+        use clap::Parser;
+        let words = ["larder", "dev-cluster", &dir.display().to_string(), "--nodes", "1"];
+        let crate::args::Command::DevCluster(args) =
+            crate::args::Program::try_parse_from(words).unwrap().command
+        else {
+            panic!("it is dev-cluster")
+        };
+        args
+    }
+
+    #[test]
+    fn a_first_start_that_was_cut_off_begins_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open_or_make(&args(dir.path())).unwrap());
+        let role = dir.path().join("node-1/meta").join(CONFIGURATION);
+        let before = fs::read(&role).unwrap();
+        fs::remove_file(dir.path().join(LAYOUT)).unwrap();
+        drop(open_or_make(&args(dir.path())).unwrap());
+        assert_ne!(fs::read(&role).unwrap(), before, "another cluster");
+    }
+
+    #[test]
+    fn a_cluster_that_has_run_is_not_removed_without_its_layout() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open_or_make(&args(dir.path())).unwrap());
+        fs::remove_file(dir.path().join(LAYOUT)).unwrap();
+        write(dir.path(), &["node-1/data/data0"]);
+        let error = open_or_make(&args(dir.path())).err().unwrap().to_string();
+        assert!(error.contains("data0"), "{error}");
+        assert!(dir.path().join("node-1/manager/identity.pem").exists());
     }
 }

@@ -47,8 +47,10 @@ pub(crate) enum DevError {
     Kind(#[from] crate::kind::KindError),
     #[error("{path}: {source}")]
     File { path: String, source: std::io::Error },
-    #[error("{dir} is in use by another dev-cluster: {reason}")]
-    InUse { dir: String, reason: String },
+    #[error(
+        "{dir} has no cluster.toml, but {found} is there: restore cluster.toml, or empty the directory"
+    )]
+    NoLayout { dir: String, found: String },
     #[error(
         "{path} is not what it should be: {reason}; name another directory, or remove this one"
     )]
@@ -101,7 +103,7 @@ pub(crate) fn run(args: &DevClusterArgs) -> ExitCode {
 }
 
 fn start(args: &DevClusterArgs) -> Result<(), DevError> {
-    let (layout, _lock) = make::open_or_make(args)?;
+    let (layout, _held) = make::open_or_make(args)?;
     let (woken, wakes) = sync_channel(WOKEN_MAX);
     heed_signals(woken.clone())?;
     let mut processes = Vec::new();
@@ -148,6 +150,7 @@ fn ready_and_watch(
         }
     }
     let told = announce(args, &report(layout, processes));
+    make::credentials(&args.dir)?.show_once(&args.dir.join(make::CREDENTIALS));
     told.map_err(|source| DevError::File { path: "stdout".to_owned(), source })?;
     loop {
         match wakes.recv() {
@@ -185,7 +188,6 @@ fn announce(args: &DevClusterArgs, report: &Report) -> std::io::Result<()> {
             eprintln!("  {:<8} process {}", process.role, process.pid);
         }
     }
-    eprintln!("Root credentials are in {}", args.dir.join(make::CREDENTIALS).display());
     eprintln!("SIGTERM or Ctrl-C stops all of it");
     Ok(())
 }

@@ -73,6 +73,7 @@ fn run(kind: Kind, dir: &Path, scratch: &Path) -> String {
         Kind::Meta => vec!["meta", "--config", &config],
         Kind::Data => vec!["data", "--config", &config],
         Kind::Proxy => vec!["proxy", "--config", &config],
+        Kind::Backend => panic!("no command has a backend as its directory"),
     };
     let words = std::iter::once("larder").chain(words);
     let code = match Program::try_parse_from(words).unwrap().command {
@@ -95,7 +96,8 @@ fn a_wrong_word_changes_no_byte() {
         for has in ALL {
             let (dir, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
             if is_marked {
-                bind(dir.path(), has).unwrap();
+                let _held = bind(dir.path(), has).unwrap();
+                write(dir.path(), &["something"]);
             } else {
                 unmarked(has, dir.path());
             }
@@ -116,7 +118,7 @@ fn directories_without_a_marker_are_recognised_and_bound() {
         let dir = tempfile::tempdir().unwrap();
         unmarked(kind, dir.path());
         check(dir.path(), kind).unwrap();
-        bind(dir.path(), kind).unwrap();
+        drop(bind(dir.path(), kind).unwrap());
         assert_eq!(read(dir.path()).unwrap(), Some(kind));
     }
 }
@@ -124,7 +126,7 @@ fn directories_without_a_marker_are_recognised_and_bound() {
 #[test]
 fn a_refusal_names_what_it_is_and_the_right_command() {
     let dir = tempfile::tempdir().unwrap();
-    bind(dir.path(), Kind::Store).unwrap();
+    let _held = bind(dir.path(), Kind::Store).unwrap();
     let error = check(dir.path(), Kind::Worker).unwrap_err().to_string();
     let right = format!("larder server {}", dir.path().display());
     assert!(error.contains("the store of a single node") && error.contains(&right), "{error}");
@@ -185,4 +187,217 @@ fn a_marker_has_golden_text_and_another_version_is_refused() {
     fs::write(dir.path().join(MARKER), text.replace("version = 1", "version = 2")).unwrap();
     let error = check(dir.path(), Kind::DevCluster).unwrap_err().to_string();
     assert!(error.contains("version 2"), "{error}");
+}
+
+/// Runs what is to be refused, and gives its exit code away as text.
+fn pack(words: &[&str]) -> String {
+    let words = ["larder", "pack"].iter().chain(words);
+    let Command::Pack(args) = Program::try_parse_from(words).unwrap().command else {
+        panic!("it is pack")
+    };
+    format!("{:?}", crate::pack::run(args))
+}
+
+fn success() -> String {
+    format!("{:?}", std::process::ExitCode::SUCCESS)
+}
+
+#[test]
+fn of_two_kinds_that_race_for_a_directory_one_has_it() {
+    for _round in 0..100 {
+        let scratch = tempfile::tempdir().unwrap();
+        let (dir, barrier) = (scratch.path().join("dir"), std::sync::Barrier::new(2));
+        let bound = std::thread::scope(|scope| {
+            let racer = |kind| {
+                let (dir, barrier) = (&dir, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let held = bind(dir, kind);
+                    // Nobody lets go before both have tried.
+                    barrier.wait();
+                    held.map(|_held| kind)
+                })
+            };
+            let racers = [racer(Kind::Store), racer(Kind::Worker)];
+            racers.map(|racer| racer.join().unwrap())
+        });
+        let won: Vec<Kind> = bound.iter().flatten().copied().collect();
+        assert!(won.len() == 1, "{bound:?}");
+        let error = bound.iter().find_map(|it| it.as_ref().err()).unwrap();
+        let is_told = matches!(error, KindError::InUse { .. } | KindError::Other { .. });
+        assert!(is_told, "{error}");
+    }
+}
+
+#[test]
+fn a_directory_in_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let held = bind(dir.path(), Kind::Store).unwrap();
+    let error = bind(dir.path(), Kind::Store).unwrap_err().to_string();
+    assert!(error.contains("is in use by another process"), "{error}");
+    drop(held);
+    bind(dir.path(), Kind::Store).unwrap();
+}
+
+#[test]
+fn a_start_that_makes_nothing_leaves_the_directory_as_it_was() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("a/b");
+    drop(bind(&dir, Kind::Store).unwrap());
+    assert!(contents(scratch.path()).is_empty());
+    fs::create_dir_all(&dir).unwrap();
+    let held = bind(&dir, Kind::Store).unwrap();
+    fs::write(dir.join("lock"), "").unwrap();
+    drop(held);
+    assert!(dir.exists() && contents(&dir).is_empty());
+    let held = bind(&dir, Kind::Store).unwrap();
+    fs::write(dir.join("data0"), "x").unwrap();
+    drop(held);
+    assert_eq!(read(&dir).unwrap(), Some(Kind::Store));
+}
+
+#[test]
+fn a_directory_inside_another_is_refused() {
+    let (scratch, link) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let outer = scratch.path().join("outer");
+    unmarked(Kind::Store, &outer);
+    let linked = link.path().join("link");
+    std::os::unix::fs::symlink(&outer, &linked).unwrap();
+    let before = contents(&outer);
+    let (files, blobs) = (tempfile::tempdir().unwrap(), link.path().join("blobs"));
+    for inner in [outer.join("kv"), outer.join("manager"), outer.join("a/b"), linked.join("kv")] {
+        for command in ALL {
+            assert_ne!(run(command, &inner, files.path()), success(), "{command:?} in a store");
+            assert!(contents(&outer) == before, "{command:?} changed the store");
+            let error = check(&inner, command).unwrap_err().to_string();
+            let names = error.contains(&format!("inside {}", outer.display()));
+            assert!(names && error.contains("the store of a single node"), "{error}");
+        }
+        let (worker, backend) =
+            (blobs.display().to_string(), format!("file://{}", inner.display()));
+        assert_ne!(pack(&[&worker, "--backend", &backend, "--listen", "127.0.0.1:0"]), success());
+        assert_ne!(pack(&["extract", "no-blob", &inner.display().to_string()]), success());
+        assert!(contents(&outer) == before && !blobs.exists());
+    }
+}
+
+#[test]
+fn a_development_clusters_servers_lie_inside_it_and_nothing_else_does() {
+    let dir = tempfile::tempdir().unwrap();
+    unmarked(Kind::DevCluster, dir.path());
+    for (role, kind) in [("manager", Kind::Manager), ("meta", Kind::Meta), ("proxy", Kind::Proxy)] {
+        check(&dir.path().join("node-1").join(role), kind).unwrap();
+        check(&dir.path().join("node-1").join(role), Kind::Store).unwrap_err();
+    }
+    check(&dir.path().join("node-1/meta"), Kind::Data).unwrap_err();
+    check(&dir.path().join("other/meta"), Kind::Meta).unwrap_err();
+    check(&dir.path().join("node-1/meta/kv"), Kind::Meta).unwrap_err();
+}
+
+#[test]
+fn roles_beside_each_other_are_no_machine_around_them() {
+    let dir = tempfile::tempdir().unwrap();
+    unmarked(Kind::Manager, &dir.path().join("manager"));
+    check(&dir.path().join("meta"), Kind::Meta).unwrap();
+    check(&dir.path().join("manager"), Kind::Manager).unwrap();
+}
+
+#[test]
+fn backend_and_directory_lie_apart() {
+    let scratch = tempfile::tempdir().unwrap();
+    let at = |name: &str| scratch.path().join(name).display().to_string();
+    for (dir, backend) in [("d", "d"), ("d", "d/kv"), ("d/worker", "d"), ("d", "x/../d")] {
+        fs::create_dir_all(scratch.path().join("x")).unwrap();
+        let backend = format!("file://{}", at(backend));
+        let words = [&at(dir), "--backend", &backend, "--listen", "127.0.0.1:0"];
+        assert_ne!(pack(&words), success(), "{dir} over {backend}");
+        assert!(!scratch.path().join("d").exists(), "{dir} over {backend}");
+    }
+}
+
+#[test]
+fn a_backend_is_used_as_a_backend_alone() {
+    let scratch = tempfile::tempdir().unwrap();
+    for claim in ["claims/00000000000000a1", "workers/one/claims/00000000000100a1"] {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            &[claim, "blobs/00000000000000a1-0000000000000001-018bcfe56800-0000000009"],
+        );
+        let before = contents(dir.path());
+        for command in ALL {
+            for place in [dir.path().to_owned(), dir.path().join("blobs")] {
+                assert_ne!(run(command, &place, scratch.path()), success(), "{command:?}");
+                assert!(contents(dir.path()) == before, "{command:?} changed a backend");
+                let error = check(&place, command).unwrap_err().to_string();
+                assert!(error.contains("the backend of a pack worker"), "{error}");
+            }
+        }
+        check_backend(dir.path(), &scratch.path().join("worker")).unwrap();
+    }
+}
+
+#[test]
+fn a_store_with_what_wrong_commands_left_is_a_store() {
+    for residue in [&["node-1/meta/lock", "cluster.toml"][..], &["identity.pem"], &["node.toml"]] {
+        let dir = tempfile::tempdir().unwrap();
+        unmarked(Kind::Store, dir.path());
+        write(dir.path(), residue);
+        assert_eq!(found(dir.path()).unwrap(), Some(Kind::Store), "{residue:?}");
+    }
+}
+
+#[test]
+fn a_marker_that_cannot_be_read_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let marker = dir.path().join(MARKER);
+    let told = || check(dir.path(), Kind::Store).unwrap_err().to_string();
+    fs::write(&marker, "").unwrap();
+    assert!(told().contains("is empty: delete it"), "{}", told());
+    fs::write(&marker, "version = 2\nkind = \"pantry\"\nshelf = 7\n").unwrap();
+    assert!(told().contains("it has version 2, this release knows 1"), "{}", told());
+    fs::write(&marker, "version = 1\nkind = \"backend\"\nid = \"00c0ffee00c0ffee\"\n").unwrap();
+    assert!(told().contains("cannot be read"), "{}", told());
+    fs::remove_file(&marker).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&marker).status().unwrap();
+    assert!(made.success() && told().contains("it is not a file"), "{}", told());
+}
+
+#[test]
+fn an_operators_command_on_a_development_cluster_names_a_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    unmarked(Kind::DevCluster, dir.path());
+    let error = RoleConfig::load(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("node-1/manager/role.toml"), "{error}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_bound_is_as_it_was() {
+    // Long enough for the marker's name and too long for its draft's, of a path's 4095 bytes.
+    const DIR_BYTES: usize = 4070;
+    let scratch = tempfile::tempdir().unwrap();
+    let mut dir = scratch.path().to_owned();
+    while dir.as_os_str().len() + 202 < DIR_BYTES {
+        dir.push("d".repeat(150));
+    }
+    dir.push("d".repeat(DIR_BYTES - dir.as_os_str().len() - 1));
+    let error = bind(&dir, Kind::Store).unwrap_err();
+    assert!(matches!(error, KindError::Bind { .. }), "{error}");
+    assert!(error.to_string().contains("the directory is as it was"), "{error}");
+    assert!(contents(scratch.path()).is_empty(), "directories are left");
+}
+
+#[test]
+fn a_directory_around_another_is_refused() {
+    for name in ["kv", "manager", "old"] {
+        let (dir, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        unmarked(Kind::Store, &dir.path().join(name));
+        let before = contents(dir.path());
+        for command in ALL {
+            assert_ne!(run(command, dir.path(), scratch.path()), success(), "{command:?}");
+            assert!(contents(dir.path()) == before, "{command:?} changed the store");
+            let error = check(dir.path(), command).unwrap_err().to_string();
+            assert!(error.contains("the store of a single node"), "{error}");
+        }
+    }
 }

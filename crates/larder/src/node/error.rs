@@ -39,6 +39,8 @@ pub(crate) enum NodeError {
     Kind(#[from] KindError),
     #[error("{dir} is in use by another process: {reason}")]
     InUse { dir: String, reason: String },
+    #[error(transparent)]
+    Disk(#[from] larder_env::DiskError),
     #[error(
         "{dir} has no {RECORD}, but {found} is there: restore {RECORD}. If the machine is to begin anew, remove its \
          servers from the cluster and empty the directory"

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  DIR/node.toml          which machine of which cluster this is; written last, when it has come in
+//!  DIR/entering           there until then
 //!  DIR/credentials.toml   root's keys, the same on all machines
 //!  DIR/manager, meta, data, proxy   each role's directory
 //! ```
@@ -9,6 +10,7 @@
 //! The machine's servers share one port: TLS names the one that is meant. A role that cannot go on ends the process, so
 //! that whoever started it starts it again; one that was removed from the cluster leaves the others alone.
 
+mod entering;
 mod error;
 mod me;
 mod record;
@@ -16,56 +18,56 @@ mod run;
 pub(crate) mod secret;
 mod watch;
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use larder_env::{FileLock, RealDisk};
+use larder_env::{DiskError, FileLock, RealDisk};
 use larder_net::{PeerSecret, Port};
-use larder_protocol::manager::state::ServerRole;
-use larder_roles::node::{Entered, NodeConfig, ROLES, RootKeys, enter, role_name};
+use larder_roles::node::{Entered, NodeConfig, NotEntered, RootKeys, enter};
 use larder_roles::store::LOCK_FILE;
+use larder_s3::FaceOptions;
 use tokio::net::TcpListener;
 
 use crate::cluster::config::Found;
 use crate::cluster::{RoleConfig, Stop, settings};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, check_device};
 use crate::credentials;
-use crate::kind::{self, Kind};
+use crate::kind::{self, Held, Kind};
 use crate::metrics::{Metrics, serve_metrics};
-use crate::server::{bind, metrics_listener};
+use crate::server::{bind, check_face, metrics_listener};
 pub(crate) use error::NodeError;
 pub(crate) use record::RECORD;
 use record::Record;
-
-/// What may lie in a role's directory of a machine that was cut off while it came in.
-const BEFORE_ENTERED: [&str; 6] = [
-    "identity.pem",
-    "identity.pem.draft",
-    "authority.pem",
-    "authority.pem.draft",
-    "lock",
-    "tokens",
-];
-/// The managers' log of a cluster that was being founded.
-const QUORUM_DIR: &str = "quorum";
 
 /// Runs the machine until it is told to stop.
 pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
     kind::check(dir, Kind::Machine)?;
     let record = Record::load(dir)?;
     let name = me::found_out(config, record.as_ref())?;
+    let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
+    check_face(&options)?;
     if record.is_none() {
-        secret_of(config)?;
+        check_new(dir, config, &name)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(NodeError::System)?;
-    let mut lock = None;
-    let outcome = runtime.block_on(serve(dir, config, &name, record, &mut lock));
+    let mut taken = None;
+    let outcome = runtime.block_on(serve(dir, config, &name, record, &mut taken));
     // Whatever a cut-off request still does, it does before the process ends.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    drop(lock);
+    drop(taken);
     outcome
+}
+
+/// Checks what a machine that has not come in yet would find out after something was made. Changes nothing.
+fn check_new(dir: &Path, config: &Config, name: &str) -> Result<(), NodeError> {
+    secret_of(config)?;
+    check_device(&config.data).map_err(|error| NodeError::Role(error.into()))?;
+    let (peers, copies) = (config.peers.len(), config.copies);
+    if config.peers.first().is_some_and(|first| first == name) && peers < usize::from(copies) {
+        return Err(NotEntered::TooFew { peers, copies }.into());
+    }
+    entering::check(dir)
 }
 
 /// The secret of a machine that has not come in yet.
@@ -73,11 +75,23 @@ fn secret_of(config: &Config) -> Result<PeerSecret, NodeError> {
     secret::read(config.secret_file.as_ref().ok_or(NodeError::NoSecret)?)
 }
 
+/// A directory that this process has taken.
+struct Taken {
+    _lock: FileLock,
+    _held: Held,
+}
+
 /// Takes the directory for this process.
-fn take_up(dir: &Path) -> Result<FileLock, NodeError> {
-    let in_use = |reason: String| NodeError::InUse { dir: dir.display().to_string(), reason };
-    let disk = RealDisk::open(dir).map_err(|error| in_use(error.to_string()))?;
-    disk.lock(LOCK_FILE).map_err(|error| in_use(error.to_string()))
+fn take_up(dir: &Path) -> Result<Taken, NodeError> {
+    let held = kind::bind(dir, Kind::Machine)?;
+    let failed = |error: DiskError| match error {
+        DiskError::Held { .. } => {
+            NodeError::InUse { dir: dir.display().to_string(), reason: error.to_string() }
+        }
+        error => NodeError::Disk(error),
+    };
+    let lock = RealDisk::open(dir).and_then(|disk| disk.lock(LOCK_FILE)).map_err(failed)?;
+    Ok(Taken { _lock: lock, _held: held })
 }
 
 async fn serve(
@@ -85,7 +99,7 @@ async fn serve(
     config: &Config,
     name: &str,
     record: Option<Record>,
-    lock: &mut Option<FileLock>,
+    taken: &mut Option<Taken>,
 ) -> Result<(), NodeError> {
     let mut stop = Stop::new(None)?;
     let unusable = |source| NodeError::Listen { name: name.to_owned(), source };
@@ -100,22 +114,27 @@ async fn serve(
         }
         tokio::spawn(serve_metrics(listener, metrics.clone()));
     }
-    kind::bind(dir, Kind::Machine)?;
+    *taken = Some(take_up(dir)?);
     let dir = &dir.canonicalize().map_err(|source| NodeError::file(dir, source))?;
-    *lock = Some(take_up(dir)?);
+    let is_member = record.is_some();
     let record = match record {
-        Some(record) => record,
+        Some(record) => {
+            entering::end(dir)?;
+            record
+        }
         None => tokio::select! {
             entered = come_in(dir, config, name, &port) => entered?,
             () = stop.told() => return Ok(()),
         },
     };
+    let (machines, listen) = (config.peers.len(), &config.listen);
     eprintln!(
-        "This is {name}, one of {} machines. It serves S3 on {} as soon as the cluster is there; root's keys are in {}",
-        config.peers.len(),
-        config.listen,
-        dir.join(credentials::FILE).display()
+        "This is {name}, one of {machines} machines. It serves S3 on {listen} as soon as the cluster is there"
     );
+    let file = dir.join(credentials::FILE);
+    let root = credentials::load_file(&file)?;
+    root.warn_if_replaced(&file, !is_member);
+    root.show_once(&file);
     run::until_told(run::Machine { dir, config, record, port, metrics }, stop).await
 }
 
@@ -127,7 +146,7 @@ async fn come_in(
     port: &Port,
 ) -> Result<Record, NodeError> {
     let secret = secret_of(config)?;
-    clear(dir)?;
+    entering::begin(dir)?;
     let path = dir.join(credentials::FILE);
     // The keys of a cluster that this machine founds; else it is given others.
     let root = if config.peers.first().is_some_and(|first| first == name) {
@@ -151,7 +170,13 @@ async fn come_in(
         root,
         certificate_life: config.certificate_life.0,
     };
-    let entered = enter(&node, port).await?;
+    let entered = match enter(&node, port).await {
+        Ok(entered) => entered,
+        Err(error) => {
+            entering::give_up(dir)?;
+            return Err(error.into());
+        }
+    };
     let Entered { root, .. } = &entered;
     let root = larder_s3::Credentials {
         access_key: root.access_key.clone(),
@@ -160,45 +185,20 @@ async fn come_in(
     credentials::keep(&path, &root).map_err(|source| NodeError::file(&path, source))?;
     let record = Record::of(name, &entered);
     record.save(dir)?;
+    entering::end(dir)?;
     Ok(record)
-}
-
-/// Removes what is left of a coming in that was cut off. Nothing else is ever removed.
-fn clear(dir: &Path) -> Result<(), NodeError> {
-    for role in ROLES {
-        let role_dir = dir.join(role_name(role));
-        let entries = match fs::read_dir(&role_dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(source) => return Err(NodeError::file(&role_dir, source)),
-        };
-        let is_manager = role == ServerRole::Manager;
-        for entry in entries {
-            let name = entry.map_err(|source| NodeError::file(&role_dir, source))?.file_name();
-            let known = BEFORE_ENTERED.iter().any(|known| name == *known);
-            let is_left_over = known || (is_manager && name == QUORUM_DIR);
-            if !is_left_over {
-                let found = role_dir.join(name).display().to_string();
-                return Err(NodeError::NoRecord { dir: dir.display().to_string(), found });
-            }
-        }
-    }
-    for role in ROLES {
-        let role_dir = dir.join(role_name(role));
-        match fs::remove_dir_all(&role_dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(NodeError::file(&role_dir, error));
-            }
-            Ok(()) | Err(_) => {}
-        }
-    }
-    Ok(())
 }
 
 /// The configuration of a role of the machine in this directory: the manager if it has one, for operators' commands.
 pub(crate) fn role_beside(dir: &Path) -> Result<RoleConfig, ConfigError> {
-    kind::check(dir, Kind::Machine)?;
     let wrong = |reason: String| ConfigError::Directory { dir: dir.display().to_string(), reason };
+    if kind::found(dir)? == Some(Kind::DevCluster) {
+        let config = dir.join("node-1/manager/role.toml").display().to_string();
+        return Err(wrong(format!(
+            "it is a development cluster; name the configuration of one of its managers, such as {config}"
+        )));
+    }
+    kind::allow(dir, |found| found == Kind::Machine)?;
     match Record::load(dir) {
         Ok(Some(record)) => Ok(record.role_beside(dir)),
         Ok(None) => Err(wrong(format!("there is no {RECORD}"))),

@@ -25,7 +25,7 @@ pub(crate) fn inspect(blob: &Path, verify: bool) -> ExitCode {
 
 /// Writes a blob's objects into files.
 pub(crate) fn extract(blob: &Path, dir: &Path, keys: &[String]) -> ExitCode {
-    if let Err(error) = crate::kind::allow(dir, |_| false) {
+    if let Err(error) = crate::kind::check_unowned(dir) {
         eprintln!("error: {error}");
         return exit::code(exit::USAGE);
     }

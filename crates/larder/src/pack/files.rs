@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use larder_mount::{MountConfig, Mounted, mount};
+use larder_mount::{MountConfig, MountError, Mounted, mount};
 use larder_pack::Packer;
 use larder_types::BucketName;
 use tokio::runtime::Handle;
@@ -13,6 +13,8 @@ use crate::server::ServerError;
 
 /// Where files that are being written wait, below the worker's directory.
 const DRAFTS: &str = "drafts";
+/// The index of a worker that has run, likewise.
+const INDEX: &str = "kv";
 
 impl MountArg {
     /// `BUCKET:PATH`.
@@ -24,6 +26,17 @@ impl MountArg {
         let bucket = BucketName::new(bucket).map_err(|error| error.to_string())?;
         Ok(Self { bucket, path: PathBuf::from(path) })
     }
+}
+
+/// Checks what `--mount` says before anything is made. A new worker has no buckets, unless others have some for it.
+pub(super) fn check(args: &PackServeArgs) -> Result<(), ServerError> {
+    let Some(MountArg { bucket, path }) = &args.mount else { return Ok(()) };
+    larder_mount::check(path)?;
+    let is_new = !args.dir.join(INDEX).exists();
+    if is_new && args.worker.is_none() && !args.take_over {
+        return Err(MountError::NoSuchBucket { bucket: bucket.clone() }.into());
+    }
+    Ok(())
 }
 
 /// Mounts what `--mount` says.

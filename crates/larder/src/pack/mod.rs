@@ -22,8 +22,8 @@ use crate::config::{self, Config, LogFormat};
 use crate::kind::{self, Kind};
 use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
 use crate::server::{
-    ServerError, announce, bind, metrics_listener, serve_until_told, server_of, told_to_stop,
-    unless_fatal,
+    ServerError, announce, bind, check_face, metrics_listener, serve_until_told, server_of,
+    told_to_stop, unless_fatal,
 };
 use crate::{credentials, exit, logging};
 
@@ -135,9 +135,6 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
         return Err(ServerError::NothingToServe);
     }
     kind::check(&args.dir, Kind::Worker)?;
-    if let Some(backend) = args.backend.strip_prefix("file://") {
-        kind::allow(Path::new(backend), |_| false)?;
-    }
     logging::start(settings.log_format);
     let options = FaceOptions {
         region: settings.region.clone(),
@@ -151,11 +148,19 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
         .map_err(ServerError::System)?;
     let prices = std::mem::take(&mut settings.prices).into();
     let packing = std::mem::take(&mut settings.packing).chosen(args.packing)?;
-    let bound = runtime.block_on(Bound::open(&settings))?;
-    kind::bind(&args.dir, Kind::Worker)?;
-    let packer = Arc::new(runtime.block_on(open(args, prices, packing))?);
+    let config = pack_config(args, prices, packing);
+    let bound = runtime.block_on(async {
+        check(args, &config, &options)?;
+        Bound::open(&settings, args).await
+    })?;
+    let held = kind::bind(&args.dir, Kind::Worker)?;
+    let packer = runtime.block_on(async {
+        Ok::<_, ServerError>(Packer::open(config, Backend::open(&args.backend)?).await?)
+    });
+    let packer = Arc::new(packer?);
     let outcome = files::start(&packer, args, runtime.handle()).and_then(|mounted| {
-        let serving = listen_and_serve(&packer, mounted.as_ref(), args, bound, options);
+        let is_new = held.is_new();
+        let serving = listen_and_serve(&packer, mounted.as_ref(), args, bound, options, is_new);
         let outcome = runtime.block_on(serving);
         // Closing files still puts what was written.
         if let Some(mounted) = mounted {
@@ -169,6 +174,21 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     outcome
 }
 
+/// Checks settings, backend and mount before anything is made.
+fn check(
+    args: &PackServeArgs,
+    config: &PackConfig,
+    options: &FaceOptions,
+) -> Result<(), ServerError> {
+    config.check()?;
+    check_face(options)?;
+    Backend::check(&args.backend)?;
+    if let Some(backend) = args.backend.strip_prefix("file://") {
+        kind::check_backend(Path::new(backend), &args.dir)?;
+    }
+    files::check(args)
+}
+
 /// The listeners of a worker that has not made anything yet.
 struct Bound {
     s3: Option<TcpListener>,
@@ -176,25 +196,25 @@ struct Bound {
 }
 
 impl Bound {
-    async fn open(settings: &Settings) -> Result<Self, ServerError> {
+    async fn open(settings: &Settings, args: &PackServeArgs) -> Result<Self, ServerError> {
         let s3 = match settings.listen.as_str() {
             NO_LISTENER => None,
             listen => Some(bind("the S3 address", listen, "--listen").await?),
         };
         let metrics = metrics_listener(settings.metrics_listen.as_deref()).await?;
+        // The store binds it later: a first start finds out now whether it can.
+        if let Some(listen) = &args.peer_listen {
+            drop(bind("the address for other workers", listen, "--peer-listen").await?);
+        }
         Ok(Self { s3, metrics })
     }
 }
 
-async fn open(
-    args: &PackServeArgs,
-    prices: Prices,
-    packing: Packing,
-) -> Result<Packer, ServerError> {
+fn pack_config(args: &PackServeArgs, prices: Prices, packing: Packing) -> PackConfig {
     let ahead_default = if args.cache_mib == 0 { 0 } else { AHEAD_KIB_DEFAULT };
     let blob_bytes = u64::from(args.blob_mib) * MIB;
     let packed_default = PackConfig::new(&args.dir).packed_bytes.min(blob_bytes);
-    let config = PackConfig {
+    PackConfig {
         blob_bytes,
         flush_timeout: Duration::from_millis(args.flush_ms),
         packed_bytes: args.packed_kib.map_or(packed_default, |kib| u64::from(kib) * KIB),
@@ -218,8 +238,7 @@ async fn open(
         cache_bytes: u64::from(args.cache_mib) * MIB,
         ahead_bytes: u64::from(args.ahead_kib.unwrap_or(ahead_default)) * KIB,
         ..PackConfig::new(&args.dir)
-    };
-    Ok(Packer::open(config, Backend::open(&args.backend)?).await?)
+    }
 }
 
 /// How the backend is shared with other workers.
@@ -241,6 +260,7 @@ async fn listen_and_serve(
     args: &PackServeArgs,
     bound: Bound,
     options: FaceOptions,
+    is_new: bool,
 ) -> Result<(), ServerError> {
     let metrics = Arc::new(Metrics::new(PackMetrics::new(packer.clone())));
     if let Some(mounted) = mounted {
@@ -257,7 +277,9 @@ async fn listen_and_serve(
     let Some(listener) = bound.s3 else {
         return unless_fatal(told_to_stop(packer.fatal())?, packer.fatal()).await;
     };
-    let root = credentials::load(&args.dir.join(credentials::FILE))?;
+    let file = args.dir.join(credentials::FILE);
+    let root = credentials::load(&file)?;
+    root.warn_if_replaced(&file, is_new);
     let addr = listener.local_addr().map_err(ServerError::System)?;
     let region = options.region.clone();
     let service = S3Service::new(packer.clone(), root.keys.clone(), options)?

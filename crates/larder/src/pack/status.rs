@@ -14,7 +14,7 @@ const MIB: f64 = 1024.0 * 1024.0;
 
 /// Prints it; the exit code says whether the worker runs.
 pub(crate) fn show(dir: &Path, as_json: bool) -> ExitCode {
-    if let Err(error) = kind::check(dir, Kind::Worker) {
+    if let Err(error) = kind::allow(dir, |found| found == Kind::Worker) {
         eprintln!("error: {error}");
         return exit::code(exit::CANNOT_START);
     }

@@ -97,6 +97,17 @@ impl Backend {
         Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, numbered, dir }
     }
 
+    /// Whether a URL names a backend: one that may be opened, as far as that shows without asking it. Changes nothing.
+    ///
+    /// # Errors
+    /// [`PackError`] names what is wrong with it.
+    pub fn check(url: &str) -> Result<(), PackError> {
+        match url::dir_of(url)? {
+            Some(dir) => url::check_dir(url, dir),
+            None => Self::open(url).map(drop),
+        }
+    }
+
     /// A store that is at hand.
     #[must_use]
     pub fn over(store: Arc<dyn ObjectStore>) -> Self {

@@ -76,16 +76,34 @@ pub(super) struct Opened {
 
 /// The store that a URL names. One that is no directory is asked over HTTP through the gate.
 pub(super) fn open(url: &str, gate: &Arc<Gate>) -> Result<Opened, PackError> {
-    if let Some(dir) = url.strip_prefix("file://") {
-        return Ok(Opened { store: open_dir(url, dir)?, numbered: None, dir: Some(dir.into()) });
+    if let Some(dir) = dir_of(url)? {
+        return Ok(Opened { store: open_dir(dir)?, numbered: None, dir: Some(dir.into()) });
     }
     open_cloud(url, Uplink::default(), gate)
 }
 
-fn open_dir(url: &str, dir: &str) -> Result<Arc<dyn ObjectStore>, PackError> {
-    if !dir.starts_with('/') || dir.contains('?') {
-        return Err(refused(url, "an absolute path, as in file:///var/blobs"));
+/// The directory that a URL names, if it names one.
+pub(super) fn dir_of(url: &str) -> Result<Option<&str>, PackError> {
+    match url.strip_prefix("file://") {
+        Some(dir) if !dir.starts_with('/') || dir.contains('?') => {
+            Err(refused(url, "an absolute path, as in file:///var/blobs"))
+        }
+        dir => Ok(dir),
     }
+}
+
+/// Refuses what is there and is no directory, and what can be none.
+pub(super) fn check_dir(url: &str, dir: &str) -> Result<(), PackError> {
+    match std::fs::metadata(dir) {
+        Ok(found) if !found.is_dir() => Err(refused(url, "a directory, or a path that is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+            Err(refused(url, "a path below directories"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open_dir(dir: &str) -> Result<Arc<dyn ObjectStore>, PackError> {
     larder_env::RealDisk::create(dir)?;
     let store = LocalFileSystem::new_with_prefix(dir);
     let store = store.map_err(|error| failed("open", dir, &error))?;

@@ -103,9 +103,12 @@ impl DataNode {
         managers: Arc<dyn Managers>,
     ) -> Result<Arc<Self>, DataNodeError> {
         let disk = RealDisk::open(&config.root)?;
-        let lock = disk.lock(LOCK_FILE).map_err(|error| DataNodeError::InUse {
-            root: config.root.display().to_string(),
-            reason: error.to_string(),
+        let lock = disk.lock(LOCK_FILE).map_err(|error| match error {
+            DiskError::Held { .. } => DataNodeError::InUse {
+                root: config.root.display().to_string(),
+                reason: error.to_string(),
+            },
+            error => error.into(),
         })?;
         let capacity_bytes = disk.capacity_bytes()?;
         let name = if config.data.is_empty() { DATA_FILE } else { &config.data };

@@ -60,10 +60,7 @@ pub fn inspect(config: &StoreConfig, read_data: bool) -> Result<Report, StoreErr
             not_a_store()
         });
     }
-    let _lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::InUse {
-        root: config.root.display().to_string(),
-        reason: error.to_string(),
-    })?;
+    let _lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::of_lock(&config.root, error))?;
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let mut report = Report::default();
     let map = manager::load(&*disk)?.ok_or_else(not_a_store)?;

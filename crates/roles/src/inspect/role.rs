@@ -32,10 +32,7 @@ pub fn inspect_role(root: &Path, data: &str) -> Result<Report, StoreError> {
         return Err(no_role(format!("{dir}, of a {}, which keeps nothing,", subject.roles)));
     }
     let disk = RealDisk::open(root)?;
-    let _lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::InUse {
-        root: root.display().to_string(),
-        reason: error.to_string(),
-    })?;
+    let _lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::of_lock(root, error))?;
     let mut report = Report::default();
     report.section("identity");
     report.line(subject.to_string());

@@ -1,0 +1,303 @@
+//! Whole processes of the program: what a start that is refused leaves, and which of two wins.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// How a start went.
+#[derive(Debug)]
+struct Outcome {
+    /// It served, until it was killed.
+    served: bool,
+    code: Option<i32>,
+    said: String,
+}
+
+fn start(words: &[&str], variables: &[(&str, &str)]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(words)
+        .env_remove("LARDER_ROOT_ACCESS_KEY")
+        .env_remove("LARDER_ROOT_SECRET_KEY")
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until a process serves, or has ended.
+fn outcome(child: &mut Child) -> Outcome {
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+        said.push_str(&line.unwrap());
+        said.push('\n');
+        let serves = ["Larder serves S3 on", "waiting for", "a manager runs", "This is "];
+        if serves.iter().any(|serves| said.contains(serves)) {
+            return Outcome { served: true, code: None, said };
+        }
+    }
+    Outcome { served: false, code: child.wait().unwrap().code(), said }
+}
+
+/// Starts a process that is killed if it serves.
+fn run(words: &[&str], variables: &[(&str, &str)]) -> Outcome {
+    let mut child = start(words, variables);
+    let outcome = outcome(&mut child);
+    end(child);
+    outcome
+}
+
+fn end(mut child: Child) {
+    let _has_ended = child.kill();
+    child.wait().unwrap();
+}
+
+/// Every file below a directory with its bytes; directories have none.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = if path.is_dir() { Vec::new() } else { fs::read(&path).unwrap() };
+        if path.is_dir() {
+            all.extend(contents(&path));
+        }
+        all.insert(path, bytes);
+    }
+    all
+}
+
+/// Files and addresses that wrong settings name.
+struct Scratch {
+    dir: tempfile::TempDir,
+    taken: TcpListener,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let secret = Command::new(env!("CARGO_BIN_EXE_larder")).arg("secret").output().unwrap();
+        let path = dir.path().join("secret");
+        fs::write(&path, secret.stdout).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(&path, mode).unwrap();
+        Self { dir, taken }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        fs::write(self.dir.path().join(name), text).unwrap();
+        self.path(name)
+    }
+
+    fn taken(&self) -> String {
+        self.taken.local_addr().unwrap().to_string()
+    }
+}
+
+/// A start with one wrong setting leaves a directory that was missing missing, and an empty one empty.
+fn leaves_nothing(words: &[&str], variables: &[(&str, &str)], dir: &str) {
+    let dir = Path::new(dir);
+    for exists in [false, true] {
+        if exists {
+            fs::create_dir(dir).unwrap();
+        }
+        let ended = run(words, variables);
+        assert!(!ended.served && ended.code != Some(0), "{words:?} was taken: {ended:?}");
+        if exists {
+            let left = contents(dir);
+            assert!(left.is_empty(), "{words:?} left {:?}; {}", left.keys(), ended.said);
+            fs::remove_dir(dir).unwrap();
+        } else {
+            let left = dir.exists().then(|| contents(dir));
+            assert!(left.is_none(), "{words:?} made {left:?}; {}", ended.said);
+        }
+    }
+}
+
+const QUIET: [&str; 4] = ["--listen", "127.0.0.1:0", "--metrics-listen", "off"];
+
+#[test]
+fn a_wrong_setting_of_a_node_leaves_nothing() {
+    let scratch = Scratch::new();
+    let (dir, taken) = (scratch.path("dir"), scratch.taken());
+    let with = |config: &str, words: &[&str], variables: &[(&str, &str)]| {
+        let config = scratch.file("larder.toml", config);
+        let all = [&["server", &dir, "--config", &config], &QUIET[..], words].concat();
+        leaves_nothing(&all, variables, &dir);
+    };
+    with("", &[], &[("LARDER_ROOT_ACCESS_KEY", "half")]);
+    with("", &[], &[("LARDER_ROOT_ACCESS_KEY", "whole"), ("LARDER_ROOT_SECRET_KEY", "short")]);
+    with("", &["--secret-file", "/nowhere"], &[]);
+    for config in [
+        "domains = [\"https://a\"]",
+        "region = \"Nowhere!\"",
+        "data = \"..\"",
+        "data = \"log\"",
+        "data = \"/dev/there-is-no-such-disk\"",
+        "data = \"/dev/null\"",
+    ] {
+        with(config, &[], &[]);
+    }
+    let config = scratch.file("larder.toml", &format!("metrics_listen = {taken:?}"));
+    let words = ["server", &dir, "--config", &config, "--listen", "127.0.0.1:0"];
+    leaves_nothing(&words, &[], &dir);
+}
+
+#[test]
+fn a_wrong_setting_of_a_machine_leaves_nothing() {
+    let scratch = Scratch::new();
+    let (dir, secret) = (scratch.path("dir"), scratch.path("secret"));
+    // Its port is free: only what is wrong besides may refuse it.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let with = |config: &str, variables: &[(&str, &str)]| {
+        let config = scratch.file("larder.toml", config);
+        let peer = ["--peer", &free, "--secret-file", &secret];
+        let all = [&["server", &dir, "--config", &config], &QUIET[..], &peer].concat();
+        leaves_nothing(&all, variables, &dir);
+    };
+    with("copies = 3", &[]);
+    with("copies = 1\ndomains = [\"https://a\"]", &[]);
+    with("copies = 1\ndata = \"/dev/null\"", &[]);
+    with("copies = 1", &[("LARDER_ROOT_SECRET_KEY", "half-a-key")]);
+}
+
+#[test]
+fn a_wrong_setting_of_a_worker_leaves_nothing() {
+    let scratch = Scratch::new();
+    let (dir, blobs) = (scratch.path("dir"), format!("file://{}", scratch.path("blobs")));
+    let taken = scratch.taken();
+    let file = format!("file://{}", scratch.file("a-file", "x"));
+    let below = format!("{file}/blobs");
+    let with = |backend: &str, config: &str, words: &[&str], variables: &[(&str, &str)]| {
+        let config = scratch.file("pack.toml", config);
+        let head = ["pack", &dir, "--backend", backend, "--config", &config];
+        leaves_nothing(&[&head[..], &QUIET, words].concat(), variables, &dir);
+        assert!(!Path::new(&scratch.path("blobs")).exists(), "{words:?} made the backend");
+    };
+    for backend in ["s3:/bucket", "s3://", "file://blobs", "nonsense", &file, &below] {
+        with(backend, "", &[], &[]);
+    }
+    for words in [
+        &["--blob-mib", "0"][..],
+        &["--packed-kib", "9999999"],
+        &["--spool-mib", "1"],
+        &["--packing-threads", "0"],
+        &["--repack-below", "100"],
+        &["--cache-mib", "1"],
+        &["--requests-per-second", "0"],
+        &["--mount", "photos:/nowhere"],
+        &["--worker", "a", "--peer-listen", &taken],
+        &["--worker", "a", "--look-s", "0"],
+    ] {
+        with(&blobs, "", words, &[]);
+    }
+    for config in ["[prices]\nget = -1.0", "domains = [\"https://a\"]", "region = \"Nowhere!\""] {
+        with(&blobs, config, &[], &[]);
+    }
+    with(&blobs, "", &[], &[("LARDER_ROOT_ACCESS_KEY", "half")]);
+}
+
+#[test]
+fn a_wrong_setting_of_a_role_leaves_nothing() {
+    let scratch = Scratch::new();
+    let (dir, taken) = (scratch.path("dir"), scratch.taken());
+    let founds = "listen = \"127.0.0.1:0\"\n[found]\nname = \"m\"";
+    let with = |role: &str, lines: &str, variables: &[(&str, &str)]| {
+        let config = scratch.file("role.toml", &format!("dir = {dir:?}\n{lines}"));
+        leaves_nothing(&[role, "--config", &config], variables, &dir);
+    };
+    with("manager", &format!("listen = {taken:?}\n[found]\nname = \"m\""), &[]);
+    with("manager", &format!("metrics_listen = {taken:?}\n{founds}"), &[]);
+    // A token for a server that nobody is asked for: what is wrong besides is found before.
+    let made = {
+        let manager = scratch.path("manager");
+        let config = scratch.file("m.toml", &format!("dir = {manager:?}\n{founds}"));
+        let mut running = start(&["manager", "--config", &config], &[]);
+        assert!(outcome(&mut running).served);
+        end(running);
+        manager
+    };
+    assert!(Path::new(&made).join("identity.pem").exists());
+    for role in ["manager", "meta", "data", "proxy"] {
+        let own = "listen = \"127.0.0.1:0\"\ns3_listen = \"127.0.0.1:0\"\n";
+        with(role, own, &[]);
+        with(role, &format!("{own}join = \"nonsense\"\nmanagers = [\"0@127.0.0.1:1\"]"), &[]);
+    }
+    with("data", "data = \"..\"", &[]);
+}
+
+#[test]
+fn of_two_commands_that_race_for_a_directory_one_has_it() {
+    for _round in 0..8 {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name).display().to_string();
+        let (dir, blobs) = (path("dir"), format!("file://{}", path("blobs")));
+        let mut server = start(&[&["server", &dir], &QUIET[..]].concat(), &[]);
+        let mut pack = start(&[&["pack", &dir, "--backend", &blobs], &QUIET[..]].concat(), &[]);
+        let (served, packed) = (outcome(&mut server), outcome(&mut pack));
+        let marker = fs::read_to_string(scratch.path().join("dir/larder-dir.toml")).unwrap();
+        end(server);
+        end(pack);
+        assert!(served.served != packed.served, "{served:?}\n{packed:?}");
+        let (kind, loser) =
+            if served.served { ("\"store\"", packed) } else { ("\"worker\"", served) };
+        assert!(marker.contains(kind), "the loser's marker: {marker}\n{loser:?}");
+        let in_use = loser.said.contains("is in use by another process");
+        assert!(in_use || loser.said.contains("or name another directory"), "{}", loser.said);
+    }
+}
+
+#[test]
+fn another_clusters_manager_is_not_founded_anew() {
+    let scratch = Scratch::new();
+    let (dir, secret) = (scratch.path("dir"), scratch.path("secret"));
+    let manager = scratch.path("dir/manager");
+    fs::create_dir(&dir).unwrap();
+    let founds = format!("dir = {manager:?}\nlisten = \"127.0.0.1:0\"\n[found]\nname = \"m\"\n");
+    let config = scratch.file("role.toml", &founds);
+    let mut running = start(&["manager", "--config", &config], &[]);
+    assert!(outcome(&mut running).served);
+    end(running);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let one = scratch.file("larder.toml", "copies = 1");
+    let words = ["server", &dir, "--peer", &free, "--secret-file", &secret, "--config", &one];
+    let words = [&words[..], &QUIET].concat();
+    // As it is made now, and as releases without the marker leave it.
+    for is_marked in [true, false] {
+        if !is_marked {
+            fs::remove_file(Path::new(&manager).join("larder-dir.toml")).unwrap();
+        }
+        let before = contents(Path::new(&dir));
+        let ended = run(&words, &[]);
+        assert!(!ended.served, "{ended:?}");
+        assert!(ended.said.contains("the directory of a manager"), "{}", ended.said);
+        let after = contents(Path::new(&dir));
+        assert!(before == after, "changed {:?}", after.keys());
+    }
+}
+
+#[test]
+fn keys_that_are_drawn_anew_are_told_of() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("store");
+    let words = [&["server", dir.to_str().unwrap()], &QUIET[..]].concat();
+    let first = run(&words, &[]);
+    assert!(first.served && !first.said.contains("warning"), "{first:?}");
+    fs::remove_file(dir.join("credentials.toml")).unwrap();
+    let mut child = start(&words, &[]);
+    let again = outcome(&mut child);
+    end(child);
+    let file = dir.join("credentials.toml").display().to_string();
+    assert!(again.said.contains("clients with the old ones are refused"), "{}", again.said);
+    assert!(again.said.contains(&file), "{}", again.said);
+}
