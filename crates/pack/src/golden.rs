@@ -18,6 +18,7 @@ use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
 use crate::entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 use crate::horizon::Inheritance;
 use crate::identity::{Claim, Identity};
+use crate::lineage::{Incarnation, Lineage};
 use crate::log::{LogRecord, LogRecordRef};
 use crate::lot::{BundleContent, Lot};
 use crate::rows::{
@@ -314,12 +315,19 @@ fn workers_tell_each_other_what_they_ever_did() {
     let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
     let asked = "/larder/v1/changes?worker=65537&blob=7&from=300";
     check("proof of a call", secret.prove(asked, announced_ms).as_bytes());
-    let asked = ask_changes(worker, 7, 300);
-    check("call of version 2 for changes", asked.as_bytes());
-    check("proof of a call of version 2", secret.prove(&asked, announced_ms).as_bytes());
+    let asked = "/larder/v2/changes?worker=65537&blob=7&from=300";
+    check("proof of a call of version 2", secret.prove(asked, announced_ms).as_bytes());
+    let asked = ask_changes((worker, Incarnation(2)), 7, 300);
+    check("call of version 3 for changes", asked.as_bytes());
+    check("proof of a call of version 3", secret.prove(&asked, announced_ms).as_bytes());
+    let lineage = Lineage::default().grown(Incarnation(1), OpSeq(120));
+    check_value("lineage", &lineage);
+    check("told incarnation", &Told::Incarnation { lineage }.encode());
+    check_value("incarnation followed", &Incarnation(2));
+    check("key of the incarnation", &rows::incarnation());
     let (lot, range) = (Lot::numbered(2).unwrap(), 300..500);
     check(
-        "call of version 2 for a body",
+        "call of version 3 for a body",
         ask_body(BlobId { worker, seq: 7 }, lot, &range).as_bytes(),
     );
 }

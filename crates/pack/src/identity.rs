@@ -98,8 +98,8 @@ pub(crate) async fn establish(
     }
 }
 
-/// Whether the backend is still this worker's.
-pub(crate) async fn check_owner(backend: &Backend, worker: WorkerId) -> Result<(), PackError> {
+/// Whether nobody has claimed the backend after this worker.
+pub(crate) async fn check_claim(backend: &Backend, worker: WorkerId) -> Result<(), PackError> {
     let next = WorkerId(worker.0 + 1);
     match backend.size(&path(next)).await? {
         None => Ok(()),
@@ -110,7 +110,7 @@ pub(crate) async fn check_owner(backend: &Backend, worker: WorkerId) -> Result<(
 async fn verify(backend: &Backend, identity: &Identity) -> Result<(), PackError> {
     let worker = identity.worker;
     match read_claim(backend, worker).await? {
-        Some(claim) if claim.nonce == identity.nonce => check_owner(backend, worker).await,
+        Some(claim) if claim.nonce == identity.nonce => check_claim(backend, worker).await,
         Some(_) => Err(PackError::OtherBackend {
             reason: format!("worker {worker} of this backend has another directory"),
         }),
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(next.worker, WorkerId(2));
         let refused = establish(&first, &backend, 5, true).await.unwrap_err();
         assert!(matches!(refused, PackError::Superseded { .. }), "{refused}");
-        assert!(check_owner(&backend, next.worker).await.is_ok());
+        assert!(check_claim(&backend, next.worker).await.is_ok());
     }
 
     #[tokio::test]

@@ -23,14 +23,15 @@ use larder_env::DiskFile;
 use tokio::sync::{oneshot, watch};
 
 use crate::backend::{Backend, Unread, jittered};
-use crate::blob::{TRAILER_BYTES, Trailer};
+use crate::blob::{self, BlobName, TRAILER_BYTES, Trailer};
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::counters::{add, count};
-use crate::entry::{BlobId, Within, WorkerId};
+use crate::entry::{BlobId, Within};
 use crate::error::PackError;
-use crate::identity::check_owner;
 use crate::limits::{PART_BYTES, PARTS_UNDER_WAY_MAX, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
+use crate::lot::Lot;
+use crate::owner::Owner;
 use crate::queue::{Queue, Request};
 use crate::spool::{Sealed, SealedLot, Spool};
 
@@ -39,18 +40,20 @@ pub(crate) struct Uploader {
     pub(crate) backend: Backend,
     pub(crate) spool: Arc<Spool>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) worker: WorkerId,
+    pub(crate) owner: Owner,
     pub(crate) fatal: watch::Sender<Option<String>>,
 }
 
 impl Uploader {
     /// Runs until it is dropped, the store stops, or the backend belongs to another.
     pub(crate) async fn run(self) {
+        // Whether this process has made no blob yet.
+        let mut is_first = true;
         loop {
             let sealed = self.spool.next_sealed().await;
             let (mut pause, mut done) = (UPLOAD_PAUSE, 0);
-            while let Err(error) = self.upload(&sealed, &mut done).await {
-                if let PackError::Superseded { .. } = error {
+            while let Err(error) = self.upload(&sealed, (&mut done, &mut is_first)).await {
+                if error.is_superseded() {
                     tracing::error!(%error, "the store stops");
                     self.queue.stop();
                     self.fatal.send_replace(Some(error.to_string()));
@@ -74,8 +77,12 @@ impl Uploader {
     }
 
     /// Takes up the lots of a blob but for the first `done`, which are there.
-    async fn upload(&self, sealed: &Sealed, done: &mut usize) -> Result<(), PackError> {
-        check_owner(&self.backend, self.worker).await?;
+    async fn upload(
+        &self,
+        sealed: &Sealed,
+        (done, is_first): (&mut usize, &mut bool),
+    ) -> Result<(), PackError> {
+        self.owner.check().await?;
         let mut lots: Vec<_> = sealed.lots.iter().collect();
         if bugs::planted(Bug::BundleAfterBlob) {
             lots.reverse();
@@ -85,22 +92,86 @@ impl Uploader {
                 Within::Blob(id) => sealed.row.name(id).path(),
                 Within::Own(bundle) => bundle.path(),
             };
-            match &lot.file {
-                Some(file) if lot.bytes() > PART_BYTES as u64 => {
-                    self.upload_parts(&name, file, lot).await?;
-                }
-                Some(file) => {
-                    let body = read_spool(file.clone(), 0, lot.body_bytes).await?;
-                    let whole = [body, lot.tail.clone()].concat();
-                    self.backend.put(&name, whole.into()).await?;
-                }
-                None => self.backend.put(&name, lot.tail.clone()).await?,
+            let is_new = self.make(&name, lot).await?;
+            if !is_new && !self.is_there(&name, lot).await? {
+                // Nobody has acknowledged it: `owner.rs`.
+                self.owner.check().await?;
+                tracing::warn!(
+                    name,
+                    "a superseded process has uploaded another object of this name; it is replaced"
+                );
+                self.replace(&name, lot).await?;
             }
             self.verify(&name, sealed.id, lot).await?;
+            if lot.lot == Lot::SHARED && *is_first {
+                self.remove_others(sealed).await?;
+                *is_first = !is_new;
+            }
             *done += 1;
         }
         // An heir that claimed the backend meanwhile may have listed the blobs without this one.
-        check_owner(&self.backend, self.worker).await
+        self.owner.check().await
+    }
+
+    /// Writes a lot, if there is nothing of its name; false if there is. A store has no condition for objects in parts:
+    /// one is looked for before, and the owner just before the parts become an object.
+    async fn make(&self, name: &str, lot: &SealedLot) -> Result<bool, PackError> {
+        match &lot.file {
+            Some(file) if lot.bytes() > PART_BYTES as u64 => {
+                if self.backend.size(name).await?.is_some() {
+                    return Ok(false);
+                }
+                self.upload_parts(name, file, lot).await.map(|()| true)
+            }
+            file => self.backend.put_new(name, whole(file.as_ref(), lot).await?).await,
+        }
+    }
+
+    /// Writes a lot over whatever has its name.
+    async fn replace(&self, name: &str, lot: &SealedLot) -> Result<(), PackError> {
+        match &lot.file {
+            Some(file) if lot.bytes() > PART_BYTES as u64 => {
+                self.upload_parts(name, file, lot).await
+            }
+            file => self.backend.put(name, whole(file.as_ref(), lot).await?).await,
+        }
+    }
+
+    /// Whether what has a lot's name is that lot.
+    async fn is_there(&self, name: &str, lot: &SealedLot) -> Result<bool, PackError> {
+        if self.backend.size(name).await? != Some(lot.bytes()) {
+            return Ok(false);
+        }
+        let from = lot.bytes() - TRAILER_BYTES as u64;
+        match self.backend.read(name, from..lot.bytes()).await {
+            Ok(found) => Ok(found == lot.trailer()),
+            Err(Unread::Missing) => Ok(false),
+            Err(Unread::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Removes other blobs of this number. Only the first blob that a process makes can meet one: a process before it
+    /// had one upload under way.
+    async fn remove_others(&self, sealed: &Sealed) -> Result<(), PackError> {
+        let BlobId { worker, seq } = sealed.id;
+        let after = BlobName::behind(BlobId { worker, seq: seq - 1 });
+        let names = self.backend.names_after(blob::PREFIX, &after).await?;
+        let own = sealed.row.name(sealed.id);
+        let names = names.iter().filter_map(|(name, _)| BlobName::parse(name));
+        let others: Vec<_> = names.filter(|name| name.id == own.id && *name != own).collect();
+        if !others.is_empty() {
+            // After the list: what a later process uploads is not in it.
+            self.owner.check().await?;
+        }
+        for other in others {
+            let name = other.path();
+            tracing::warn!(
+                name,
+                "a superseded process has uploaded another blob of this number; it is removed"
+            );
+            self.backend.remove(&name).await?;
+        }
+        Ok(())
     }
 
     /// Parts of equal size, as some backends want them.
@@ -126,6 +197,7 @@ impl Uploader {
             upload.add(pieces, PARTS_UNDER_WAY_MAX).await?;
             at = end;
         }
+        self.owner.check().await?;
         upload.finish().await
     }
 
@@ -138,11 +210,18 @@ impl Uploader {
             Unread::Failed(error) => error,
         })?;
         let trailer = Trailer::decode(name, &last)?;
-        if (trailer.id, trailer.lot) != (id, lot.lot) || trailer.blob_bytes() != end {
+        if (trailer.id, trailer.lot) != (id, lot.lot) || last != lot.trailer() {
             return Err(PackError::damaged(name, "it came back as another blob"));
         }
         Ok(())
     }
+}
+
+/// All bytes of a lot.
+async fn whole(file: Option<&Arc<dyn DiskFile>>, lot: &SealedLot) -> Result<Bytes, PackError> {
+    let Some(file) = file else { return Ok(lot.tail.clone()) };
+    let body = read_spool(file.clone(), 0, lot.body_bytes).await?;
+    Ok([body, lot.tail.clone()].concat().into())
 }
 
 async fn read_spool(file: Arc<dyn DiskFile>, from: u64, to: u64) -> Result<Bytes, PackError> {

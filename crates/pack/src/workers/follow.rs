@@ -22,6 +22,7 @@ use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
 use crate::index::Index;
 use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX};
+use crate::lineage::{Incarnation, Lineage};
 use crate::read::{Bodies, Waits};
 use crate::rebuild::Rebuild;
 use crate::rows::{Applied, BlobRow};
@@ -46,6 +47,7 @@ impl Others {
                 }
             },
         };
+        let known = self.follow_latest(peer, known).await?;
         let mark = match self.catch_up(peer, &known).await? {
             Caught::Up => known.mark(),
             Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
@@ -72,6 +74,50 @@ impl Others {
 
     fn show(&self, peer: &Peer, known: &Arc<Known>) {
         self.telling.show(known.at().clock, || peer.show(known.clone()));
+    }
+
+    /// Follows the latest incarnation that a worker has in the bucket; gives what is known of it then.
+    async fn follow_latest(
+        &self,
+        peer: &Arc<Peer>,
+        known: Arc<Known>,
+    ) -> Result<Arc<Known>, PackError> {
+        let (backend, worker, last) = (&peer.backend, known.worker, known.incarnation());
+        if backend.size(&last.next().path(worker)).await?.is_none() {
+            return Ok(known);
+        }
+        let latest = Lineage::latest(backend, worker, last).await?;
+        match Lineage::read(backend, worker, latest).await? {
+            Some(lineage) => self.follow(peer, known, &lineage).await,
+            None => Ok(known),
+        }
+    }
+
+    /// Follows the last incarnation of a lineage. What only an incarnation told that the last does not go on from, is
+    /// not true any more: the index is made anew from the bucket.
+    async fn follow(
+        &self,
+        peer: &Arc<Peer>,
+        known: Arc<Known>,
+        lineage: &Lineage,
+    ) -> Result<Arc<Known>, PackError> {
+        let last = lineage.last();
+        if last <= known.incarnation() {
+            return Ok(known);
+        }
+        let common = lineage.common(known.incarnation());
+        let is_prefix = common.is_some_and(|common| known.at().seq <= common);
+        if is_prefix || bugs::planted(Bug::LineageNotAsked) {
+            known.follow(last)?;
+            return Ok(known);
+        }
+        let in_bucket = known.mark().seq;
+        let first = common.map_or(in_bucket, |common| common.max(in_bucket)).next();
+        let why = "was started again from an older copy of its directory";
+        self.write_lost(peer, (known.worker, known.index()), first, why)?;
+        let Some(made) = self.make(peer, known.worker).await? else { return Ok(known) };
+        self.show(peer, &made);
+        Ok(made)
     }
 
     /// The index of a worker's claim: the one that is there, or one made of what is in the bucket.
@@ -113,6 +159,8 @@ impl Others {
             return Ok(None);
         }
         let backups = backup::known(backend, &horizon).await?;
+        // Before the list: an incarnation has everything that was in the bucket when it began.
+        let incarnation = Lineage::latest(backend, worker, Incarnation::default()).await?;
         let index = self.shelf().make(&peer.name, worker)?;
         // A blob that a list was late with is no loss: an index without it would never learn what is in it.
         let is_lost = peer.gaps() + 1 >= GAP_LOOKS_MAX;
@@ -126,6 +174,7 @@ impl Others {
             is_own: false,
         };
         let at = Applied { lsn: 0, ..rebuild.run(&index).await?.applied };
+        index.set_incarnation(incarnation)?;
         index.set_applied(&at)?;
         index.flush()?;
         let known = Known::new(worker, self.bodies(peer, index), at, self.telling.clone())?;
@@ -172,19 +221,25 @@ impl Others {
     /// Takes what a worker told of itself.
     pub(crate) async fn take_heard(
         &self,
-        peer: &Peer,
+        peer: &Arc<Peer>,
         known: &Arc<Known>,
-        heard: Heard,
+        (asked, heard): (Incarnation, Heard),
     ) -> Result<(), PackError> {
         let _following = peer.following.lock().await;
         let at = known.at();
         let current = peer.known();
         let is_current = current.is_some_and(|current| Arc::ptr_eq(&current, known));
-        let is_next = heard.blob() == at.blob + 1;
-        if !is_current || !is_next {
+        if !is_current || asked != known.incarnation() || !heard.is_of(at.blob + 1) {
             return Ok(());
         }
         match heard {
+            Heard::Incarnation { lineage } if lineage.last() <= asked => {
+                let reason = format!("worker {} answers though it was superseded", peer.name);
+                return Err(PackError::Deferred { reason });
+            }
+            Heard::Incarnation { lineage } => {
+                return self.follow(peer, known.clone(), &lineage).await.map(drop);
+            }
             Heard::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
                 let (taking, name) = (known.clone(), peer.name.clone());
                 blocking::run(move || take_entries(&taking, &name, (blob, from), &bytes, is_whole))

@@ -4,7 +4,9 @@
 //!
 //! 1. The index of another worker has a prefix of its changes, in their order, as its own index has them.
 //! 2. How far it is changes with the index, in one batch: a process that is killed goes on where the index is.
-//! 3. An index is made anew when the worker's numbers have a gap that does not close, and when another directory has
+//! 3. What is heard of a worker is of one incarnation ([`crate::lineage`]). The index follows the next one if that began
+//!    with everything that the index has; else it is made anew.
+//! 4. An index is made anew when the worker's numbers have a gap that does not close, and when another directory has
 //!    taken it over: what was heard and never uploaded is in none of the new index, and is written down first.
 
 use std::collections::VecDeque;
@@ -25,6 +27,7 @@ use crate::entry::{BlobId, Change, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::MARKS_MAX;
+use crate::lineage::Incarnation;
 use crate::read::Bodies;
 use crate::rows::{Applied, BlobRow};
 
@@ -46,6 +49,8 @@ pub(crate) struct Known {
     pub(crate) worker: WorkerId,
     pub(crate) bodies: Arc<Bodies>,
     telling: Arc<Telling>,
+    /// Which of its processes the index has a prefix of.
+    incarnation: Mutex<Incarnation>,
     /// How far its index is. `blob` is the last blob of which everything is known, `lsn` how many bytes of the entries of
     /// the next one are, and `rebuilt` the last blob that is known to be in the bucket.
     pub(super) at: Mutex<Applied>,
@@ -195,6 +200,7 @@ impl Known {
         };
         Ok(Self {
             worker,
+            incarnation: Mutex::new(bodies.index.incarnation()?),
             bodies: Arc::new(bodies),
             telling,
             reached: watch::Sender::new(at.clock),
@@ -205,6 +211,18 @@ impl Known {
 
     pub(crate) fn index(&self) -> &Index {
         &self.bodies.index
+    }
+
+    /// Which of its processes the index has a prefix of.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        *self.incarnation.lock()
+    }
+
+    /// Its next incarnation has everything that is known of it.
+    pub(super) fn follow(&self, incarnation: Incarnation) -> Result<(), PackError> {
+        self.index().set_incarnation(incarnation)?;
+        *self.incarnation.lock() = incarnation;
+        Ok(())
     }
 
     /// How far its index is.

@@ -184,7 +184,7 @@ pub fn by_prefix(dir: &Path) -> PackConfig {
 pub fn snapshot(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     // Bodies are synced before the log names them: the log is looked at first.
-    for part in ["worker", "kv", "log", "spool"] {
+    for part in ["worker", "name", "lineage", "peers", "kv", "log", "heard", "spool"] {
         copy_tree(&dir.join(part), &copy.path().join(part));
     }
     copy
@@ -193,6 +193,9 @@ pub fn snapshot(dir: &Path) -> tempfile::TempDir {
 fn copy_tree(from: &Path, to: &Path) {
     if from.is_file() {
         std::fs::copy(from, to).unwrap();
+        return;
+    }
+    if !from.exists() {
         return;
     }
     std::fs::create_dir_all(to).unwrap();

@@ -1,9 +1,9 @@
 //! What a worker tells the others of itself before it is in the bucket: its changes, and bodies that only its spool has.
 //!
 //! ```text
-//!  follower ── GET /larder/v2/changes?worker&blob&from ──────▶ the entries of that blob from that byte on, as its
+//!  follower ── GET /larder/v3/changes?worker&blob&from ──────▶ the entries of that blob from that byte on, as its
 //!                                                              footer will have them; waits a while for the next
-//!  reader   ── GET /larder/v2/body?worker&blob&lot&from&to ──▶ bytes of bodies in the blob, or in one of its bundles;
+//!  reader   ── GET /larder/v3/body?worker&blob&lot&from&to ──▶ bytes of bodies in the blob, or in one of its bundles;
 //!                                                              or that they are uploaded
 //!  any      ── a client's request of an upload, as it came ──▶ the face's answer (`uploads.rs`)
 //! ```

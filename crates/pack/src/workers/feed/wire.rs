@@ -1,5 +1,6 @@
-//! Version 2 of what workers say to each other: `docs/formats/workers.md` gives it byte by byte. Version 1 knew no
-//! bundles: it is neither asked nor answered, so that nobody takes bytes of a blob for those of its bundle.
+//! Version 3 of what workers say to each other: `docs/formats/workers.md` gives it byte by byte. Version 1 knew no
+//! bundles, version 2 no incarnations: they are neither asked nor answered, so that nobody takes bytes of a blob for
+//! those of its bundle, or entries of one copy of a directory for those of another.
 
 use std::ops::Range;
 
@@ -13,6 +14,7 @@ use crate::backend::{Backend, Unread};
 use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
 use crate::limits::CALL_AGE_MAX;
+use crate::lineage::{Incarnation, Lineage};
 use crate::lot::Lot;
 use crate::rows::BlobRow;
 
@@ -23,16 +25,21 @@ pub(super) const PROOF: &str = "x-larder-proof";
 /// Header of a request of a client that a worker hands on to the one that began the upload; with it the path is S3's.
 pub(super) const HANDED_ON: &str = "x-larder-handed-on";
 /// Path of changes.
-pub(super) const CHANGES: &str = "/larder/v2/changes";
+pub(super) const CHANGES: &str = "/larder/v3/changes";
 /// Path of bodies.
-pub(super) const BODY: &str = "/larder/v2/body";
+pub(super) const BODY: &str = "/larder/v3/body";
 /// Name of the secret in the bucket.
 const SECRET: &str = "secret";
 const SECRET_BYTES: usize = 32;
 
 /// How a worker's changes are asked for, from a byte of a blob's entries on.
-pub(crate) fn ask_changes(worker: WorkerId, blob: u64, from: u64) -> String {
-    format!("{CHANGES}?worker={}&blob={blob}&from={from}", worker.0)
+pub(crate) fn ask_changes(
+    (worker, incarnation): (WorkerId, Incarnation),
+    blob: u64,
+    from: u64,
+) -> String {
+    let (worker, incarnation) = (worker.0, incarnation.0);
+    format!("{CHANGES}?worker={worker}&incarnation={incarnation}&blob={blob}&from={from}")
 }
 
 /// How bytes of the bodies of a blob's lot are asked for.
@@ -58,6 +65,8 @@ pub(crate) enum Told {
     Uploaded { blob: u64, row: BlobRow },
     /// There is nothing to tell of it.
     Nothing { blob: u64 },
+    /// It was asked for changes of another incarnation: these are the ones before it, and itself.
+    Incarnation { lineage: Lineage },
 }
 
 /// What was heard of a worker.
@@ -66,14 +75,17 @@ pub(crate) enum Heard {
     Entries { blob: u64, from: u64, bytes: Bytes, is_whole: bool },
     Uploaded { blob: u64, row: BlobRow },
     Nothing { blob: u64 },
+    Incarnation { lineage: Lineage },
 }
 
 impl Heard {
-    pub(crate) fn blob(&self) -> u64 {
+    /// Whether it says something of a blob.
+    pub(crate) fn is_of(&self, of: u64) -> bool {
         match self {
             Self::Entries { blob, .. } | Self::Uploaded { blob, .. } | Self::Nothing { blob } => {
-                *blob
+                *blob == of
             }
+            Self::Incarnation { .. } => true,
         }
     }
 }
@@ -82,7 +94,8 @@ impl Told {
     /// As it travels, before its bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let head = encode(self);
-        let len = u16::try_from(head.len()).expect("a head has a few numbers");
+        let len = u16::try_from(head.len())
+            .expect("a head has a few numbers, or a lineage, which is bounded");
         [&len.to_le_bytes()[..], &head].concat()
     }
 
@@ -99,6 +112,13 @@ impl Told {
             }
             Self::Uploaded { blob, row } => (Heard::Uploaded { blob, row }, 0),
             Self::Nothing { blob } => (Heard::Nothing { blob }, 0),
+            Self::Incarnation { lineage } if lineage.is_whole() => {
+                (Heard::Incarnation { lineage }, 0)
+            }
+            Self::Incarnation { .. } => {
+                let reason = "its incarnations are not in their order";
+                return Err(PackError::damaged("a worker's answer", reason));
+            }
         })
     }
 }
@@ -177,11 +197,11 @@ mod tests {
     fn only_who_knows_the_secret_is_answered_and_only_what_it_asked() {
         let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
         let other = Secret::known(b"0123456789abcdef0123456789abcdeF");
-        let (path, now) = ("/larder/v2/changes?blob=1", 1_700_000_000_000);
+        let (path, now) = ("/larder/v3/changes?blob=1", 1_700_000_000_000);
         let proof = secret.prove(path, now);
         assert!(secret.is_proven(path, (now, now), &proof));
         assert!(secret.is_proven(path, (now, now + 1000), &proof));
-        assert!(!secret.is_proven("/larder/v2/changes?blob=2", (now, now), &proof));
+        assert!(!secret.is_proven("/larder/v3/changes?blob=2", (now, now), &proof));
         assert!(!secret.is_proven(path, (now + 1, now), &proof));
         let late = now + CALL_AGE_MAX.as_millis() as u64 + 1;
         assert!(!secret.is_proven(path, (now, late), &proof), "heard long ago");
