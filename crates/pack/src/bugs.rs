@@ -29,8 +29,8 @@ pub(crate) enum Bug {
     GivenUpEarly,
     /// A delete is forgotten though another worker may still have what it deleted.
     GraveForgottenEarly,
-    /// Whoever hears of a worker's next incarnation keeps what only an older copy's sibling told.
-    LineageNotAsked,
+    /// What another worker told is shown before it is durable.
+    HeardNotKept,
     /// A worker's clock does not follow those of the others.
     ClockNotFollowed,
 }
