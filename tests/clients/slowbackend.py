@@ -1,9 +1,10 @@
 """A backend that limits requests: relays HTTP to another server, each request after a pause, and answers 503 SlowDown to
 those beyond so many a second. Started by the scripts beside it; on its own:
 
-    python3 tests/clients/slowbackend.py --upstream 127.0.0.1:9000 [--rate 100] [--latency-ms 20] [--retry-after N]
+    python3 tests/clients/slowbackend.py --upstream 127.0.0.1:9000 [--rate 100] [--latency-ms 20] [--retry-after N] [--kib-s N]
 
-Prints its port. `GET /-/counts` tells how many requests it relayed and refused, as JSON. A rate of 0 is no limit.
+Prints its port. `GET /-/counts` tells how many requests it relayed and refused, as JSON. A rate of 0 is no limit, and so is --kib-s 0:
+bytes a second that all connections together bring to the server.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import time
 
 HEAD_BYTES_MAX = 64 * 1024
 COPY_BYTES = 256 * 1024
+UPLINK_BYTES = 16 * 1024
 BURST_SECONDS = 0.1
 REFUSAL = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
@@ -33,6 +35,18 @@ class Budget:
             return False
         self.left -= 1.0
         return True
+
+
+class Uplink:
+    """Bytes on their way to the server, of all connections together."""
+
+    def __init__(self, bytes_per_s):
+        self.bytes_per_s, self.free_at = bytes_per_s, 0.0
+
+    async def take(self, count):
+        if self.bytes_per_s:
+            self.free_at = max(self.free_at, time.monotonic()) + count / self.bytes_per_s
+            await asyncio.sleep(self.free_at - time.monotonic())
 
 
 class Head:
@@ -68,15 +82,17 @@ async def read_head(reader):
         return None
 
 
-async def copy_body(head, reader, writer):
-    """Passes a body on; without a writer it is dropped."""
+async def copy_body(head, reader, writer, uplink=None):
+    """Passes a body on, as fast as the uplink takes it; without a writer it is dropped."""
 
     async def pass_on(count):
         while count:
-            piece = await reader.read(min(count, COPY_BYTES))
+            piece = await reader.read(min(count, UPLINK_BYTES if uplink else COPY_BYTES))
             if not piece:
                 raise ConnectionError("the body broke off")
             count -= len(piece)
+            if uplink:
+                await uplink.take(len(piece))
             if writer:
                 writer.write(piece)
                 await writer.drain()
@@ -95,9 +111,10 @@ async def copy_body(head, reader, writer):
 
 
 class Relay:
-    def __init__(self, upstream, rate, latency, retry_after):
+    def __init__(self, upstream, rate, latency, retry_after, kib_s=0):
         self.host, _, port = upstream.rpartition(":")
         self.port, self.latency, self.retry_after = int(port), latency, retry_after
+        self.uplink = Uplink(kib_s * 1024)
         self.budget, self.counts = Budget(rate), {"relayed": {}, "refused": 0}
 
     async def serve(self, reader, writer):
@@ -129,7 +146,7 @@ class Relay:
     async def relay(self, request, reader, writer, upstream):
         up_reader, up_writer = upstream
         up_writer.write(request.without("expect"))
-        await copy_body(request, reader, up_writer)
+        await copy_body(request, reader, up_writer, self.uplink)
         await up_writer.drain()
         answer = await read_head(up_reader)
         if answer is None:
@@ -147,7 +164,7 @@ class Relay:
 
 
 async def run(arguments):
-    relay = Relay(arguments.upstream, arguments.rate, arguments.latency_ms / 1000, arguments.retry_after)
+    relay = Relay(arguments.upstream, arguments.rate, arguments.latency_ms / 1000, arguments.retry_after, arguments.kib_s)
     server = await asyncio.start_server(relay.serve, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
     print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
@@ -160,6 +177,7 @@ def main():
     parser.add_argument("--rate", type=float, default=100, help="requests a second")
     parser.add_argument("--latency-ms", type=float, default=20)
     parser.add_argument("--retry-after", type=int, help="seconds that refusals ask for")
+    parser.add_argument("--kib-s", type=float, default=0, help="KiB a second that go to the server")
     asyncio.run(run(parser.parse_args()))
 
 

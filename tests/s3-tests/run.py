@@ -130,7 +130,8 @@ def report(results, by_reason, suite_revision):
         "keys for every identity:", "",
         f"**{count['passed']} of {total} pass**, {count['failed']} fail, {count['skipped']} are skipped by the suite"
         " itself.", "",
-        "Of what the suite does not look at, [appends.md](appends.md) says how objects are appended to.", "",
+        "Of what the suite does not look at, [appends.md](appends.md) says how objects are appended to, and [s3.md](s3.md) what Larder",
+        "does where clients differ.", "",
         "| tests | why they do not pass |", "|---:|---|",
         *(f"| {len(tests)} | [{title}](#{anchor(title)}) |" for title, tests in by_reason.items()), "",
     ]

@@ -16,6 +16,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use larder_net::Refused;
 use larder_roles::renewal::Standing;
 use larder_s3::ServerHooks;
 use parking_lot::RwLock;
@@ -63,6 +64,8 @@ pub(crate) struct Metrics {
     roles: RwLock<Vec<Box<dyn RoleMetrics>>>,
     /// Of each server of the process that has a certificate.
     standings: RwLock<Vec<Arc<Standing>>>,
+    /// Of the connections of each of them.
+    connections: RwLock<Vec<Arc<larder_net::Metrics>>>,
 }
 
 /// What the roles of this process count themselves.
@@ -93,6 +96,21 @@ fn write_gauge(out: &mut String, name: &str, help: &str, value: f64) -> std::fmt
     writeln!(out, "larder_{name} {value}")
 }
 
+/// Connections between servers that were refused, by reason; of a process that has any.
+fn write_refusals(of: &[Arc<larder_net::Metrics>], out: &mut String) -> std::fmt::Result {
+    if of.is_empty() {
+        return Ok(());
+    }
+    let name = "larder_connections_refused";
+    writeln!(out, "# HELP {name} Connections between servers that were refused, by reason.")?;
+    writeln!(out, "# TYPE {name} counter")?;
+    for reason in Refused::ALL {
+        let count: u64 = of.iter().map(|of| of.refused(reason)).sum();
+        writeln!(out, "{name}_total{{reason=\"{}\"}} {count}", reason.name())?;
+    }
+    Ok(())
+}
+
 impl Metrics {
     /// Metrics of a process with these roles.
     pub(crate) fn new(roles: impl RoleMetrics) -> Self {
@@ -105,6 +123,11 @@ impl Metrics {
     pub(crate) fn add(&self, roles: Option<Box<dyn RoleMetrics>>, standing: Option<Arc<Standing>>) {
         self.roles.write().extend(roles);
         self.standings.write().extend(standing);
+    }
+
+    /// What a server's connections count.
+    pub(crate) fn add_connections(&self, of: Arc<larder_net::Metrics>) {
+        self.connections.write().push(of);
     }
 
     /// Metrics of a process whose roles are still to come.
@@ -127,6 +150,7 @@ impl Metrics {
             bytes_out,
             roles: RwLock::default(),
             standings: RwLock::default(),
+            connections: RwLock::default(),
         }
     }
 
@@ -145,6 +169,7 @@ impl Metrics {
             let help = "Seconds until a certificate of this process ends";
             write_gauge(&mut own, "certificate_expires_seconds", help, left)?;
         }
+        write_refusals(&self.connections.read(), &mut own)?;
         own.push_str("# EOF\n");
         Ok(own)
     }

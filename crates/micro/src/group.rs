@@ -12,7 +12,7 @@ use larder_protocol::pg::{Origin, Recovering};
 use larder_protocol::rebuild::Space;
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, Description, Effect, Event, FreeRuns, Index,
-    IndexError, LvInfo, Outbox, Pg, Planted, PutCall, Replica, Token,
+    IndexError, LvInfo, Now, Outbox, Pg, Planted, PutCall, Replica, Token,
 };
 use larder_types::{
     Attributes, BootId, BucketId, Condition, DiskId, ETag, Epoch, Grant, GrantKey, Holders, LvId,
@@ -22,7 +22,7 @@ use larder_types::{
 use crate::Outcome;
 
 const LV_BLOCKS: u32 = 4 << 20;
-const NOW_MS: u64 = 1000;
+const NOW: Now = Now { steady_ms: 1000, wall_ms: 1000 };
 const ME: ServerId = ServerId(0);
 
 pub(crate) fn allocate(count: u64) -> Outcome {
@@ -110,7 +110,7 @@ impl Member {
 
     /// Steps the machine; returns a grant, if it gave one.
     fn step(&mut self, event: Event) -> Option<Grant> {
-        self.pg.step(NOW_MS, event, &self.table, &mut self.out);
+        self.pg.step(NOW, event, &self.table, &mut self.out);
         let mut granted = None;
         for effect in self.out.drain(..) {
             match effect {
@@ -126,7 +126,7 @@ impl Member {
 
     fn sync(&mut self) {
         self.step(Event::Durable(self.last));
-        while self.pg.apply(NOW_MS, &self.table, &mut self.out) > 0 {}
+        while self.pg.apply(NOW, &self.table, &mut self.out) > 0 {}
         self.out.clear();
     }
 }

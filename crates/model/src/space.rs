@@ -13,7 +13,7 @@
 //! | `Acknowledge` | `roles/proxy/put.rs` |
 //! | `Revoke`, `Delete` | `protocol/pg/calls.rs`, `commit_put`, `mutate`; `pg/apply.rs`, `free` |
 //! | `Repair`, `CloseRepair` | `protocol/pg/refill.rs`, `refill`, `refilled` and `pg/moves.rs`, `lower`, `moved`, with a grant further down (ADR 13) |
-//! | `RaiseFloor`, `TakeFloor` | `protocol/pg/resolve.rs`, `raise_floors`; `volume/pv.rs`, `raise_floor` |
+//! | `RaiseFloor`, `TakeFloor` | `protocol/pg/resolve.rs`, `raise_floors`, and `raise_over_voids` as `Variant::RaisesOverOpen`; `volume/pv.rs`, `raise_floor` |
 //! | `Open` | `protocol/pg/resolve.rs`, `open_lv`; `volume/pv.rs`, `open` |
 //! | `Answer` | `volume/execute.rs`, `commit`; `protocol/space.rs`, `floor_acknowledged` |
 //! | `Arrive`, `Write` | `volume/pv.rs`, `admit`; `volume/write.rs` |
@@ -193,6 +193,7 @@ impl State {
         put.freed_by.is_some_and(|key| self.is_committed(key))
     }
 
+    /// The oldest grant that is open, or the next.
     fn oldest_open(&self) -> OpSeq {
         let pending = self.puts.iter().filter(|put| put.phase == Phase::Pending);
         let pending = pending.map(|put| put.key.seq);
@@ -204,6 +205,11 @@ impl State {
 impl Space {
     fn replicas(&self) -> std::ops::Range<usize> {
         0..self.bounds.replicas
+    }
+
+    /// The floor that the primary asks for.
+    fn floor_of(&self, state: &State) -> OpSeq {
+        if self.variant == Variant::RaisesOverOpen { state.next } else { state.oldest_open() }
     }
 
     fn keeps_no_floor(&self) -> bool {
@@ -484,7 +490,7 @@ impl Model for Space {
         if state.repair.is_some_and(|repair| repair.open) {
             out.push(Action::CloseRepair);
         }
-        if state.oldest_open() > state.asked[state.view.0 as usize]
+        if self.floor_of(state) > state.asked[state.view.0 as usize]
             && state.puts.iter().any(|put| state.is_freed(put))
         {
             out.push(Action::RaiseFloor);
@@ -530,7 +536,7 @@ impl Model for Space {
                     repair.open = false;
                 }
             }
-            Action::RaiseFloor => state.asked[state.view.0 as usize] = state.oldest_open(),
+            Action::RaiseFloor => state.asked[state.view.0 as usize] = self.floor_of(state),
             Action::NewView(end) => self.new_view(state, end),
             Action::TakeFloor(at)
             | Action::Open(at, _)

@@ -120,8 +120,16 @@ impl Draft {
         self.budget.take(more)?;
         // Counted as its own from here, so that they are given back however this ends.
         self.size += more;
-        let file = self.file.clone();
-        let done = blocking(move || call(&file)).await;
+        let (file, before) = (self.file.clone(), self.size - more);
+        let done = blocking(move || {
+            let done = call(&file);
+            // What was written beyond the end would be read where zeroes belong, once the file grows.
+            if done.is_err() && more > 0 {
+                file.set_len(before)?;
+            }
+            done
+        });
+        let done = done.await;
         if done.is_err() {
             self.size -= more;
             self.budget.give_back(more);
@@ -258,6 +266,21 @@ mod tests {
         assert_eq!(budget.used(), 100);
         drop((one, two));
         assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_failed_half_way_leaves_nothing_behind_the_end() {
+        let (folder, budget) = (tempfile::tempdir().unwrap(), Budget::new(1000));
+        let mut draft = Draft::new(folder.path(), &budget).await.unwrap();
+        draft.write(0, Bytes::from_static(b"abc")).await.unwrap();
+        let full = |file: &File| {
+            file.write_all_at(b"junk", 3)?;
+            Err(std::io::ErrorKind::StorageFull.into())
+        };
+        assert_eq!(draft.with_room(100, full).await, Err(Refusal::NoSpace));
+        assert_eq!((draft.size(), budget.used()), (3, 3));
+        draft.set_size(8).await.unwrap();
+        assert_eq!(draft.reader().read(0, 100).await.unwrap(), &b"abc\0\0\0\0\0"[..]);
     }
 
     #[tokio::test]

@@ -1,13 +1,16 @@
 //! One process's end of all its connections: who it is, what it counts, how it connects.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
+use larder_types::ServerId;
 use rustls::pki_types::CertificateDer;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -26,6 +29,8 @@ pub struct Endpoint {
     security: Security,
     metrics: Arc<Metrics>,
     runtime: Handle,
+    /// Servers whose certificates count no more.
+    removed: watch::Sender<BTreeSet<ServerId>>,
 }
 
 /// How connections are secured.
@@ -59,13 +64,37 @@ impl Endpoint {
 
     fn with(security: Security) -> Arc<Self> {
         let (metrics, runtime) = (Arc::default(), Handle::current());
-        Arc::new(Self { security, metrics, runtime })
+        let removed = watch::Sender::default();
+        Arc::new(Self { security, metrics, runtime, removed })
     }
 
     /// What its connections did.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// Refuses these servers from now on, whatever their certificates say, and closes their connections, those to them
+    /// too. Until this is called, certificates alone decide.
+    pub fn refuse_removed(&self, servers: BTreeSet<ServerId>) {
+        self.removed.send_if_modified(|known| {
+            let is_news = *known != servers;
+            *known = servers;
+            is_news
+        });
+    }
+
+    /// Refuses a server that was removed.
+    pub(crate) fn admit(&self, server: ServerId) -> Result<(), Denied> {
+        if self.removed.borrow().contains(&server) { Err(removed(server)) } else { Ok(()) }
+    }
+
+    /// Returns when the server is removed.
+    pub(crate) async fn removal(&self, server: ServerId) -> Denied {
+        let mut all = self.removed.subscribe();
+        // The sender is here.
+        drop(all.wait_for(|all| all.contains(&server)).await);
+        removed(server)
     }
 
     pub(crate) fn security(&self) -> &Security {
@@ -79,6 +108,7 @@ impl Endpoint {
     /// Connects to a server that is the one meant and has the role, and will serve us.
     pub(crate) async fn connect(&self, target: &Target) -> Result<Wire, Broken> {
         let connecting = async {
+            self.admit(target.server).map_err(Broken::Denied)?;
             let tcp = TcpStream::connect(&target.address).await?;
             tcp.set_nodelay(true)?;
             let socket = self.secure(tcp, target).await?;
@@ -136,6 +166,10 @@ pub(crate) fn subject_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Subject
     };
     Subject::read(certificate)
         .map_err(|error| Broken::Denied(by_us(Refused::BadCertificate, error.to_string())))
+}
+
+fn removed(server: ServerId) -> Denied {
+    by_us(Refused::Removed, format!("server {server} was removed from the cluster"))
 }
 
 pub(crate) fn by_us(reason: Refused, why: String) -> Denied {

@@ -219,7 +219,12 @@ impl Link {
         self.metrics().connected.add(1);
         let open = Opened::new(self.metrics());
         let version = wire.version();
-        let broken = run(wire, &mut Calling::new(self, version)).await;
+        let mut calling = Calling::new(self, version);
+        let broken = tokio::select! {
+            biased;
+            denied = self.endpoint.removal(self.target.server) => Broken::Denied(denied),
+            broken = run(wire, &mut calling) => broken,
+        };
         drop(open);
         if !matches!(broken, Broken::Unused) {
             self.metrics().broken.add(1);

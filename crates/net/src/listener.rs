@@ -4,15 +4,19 @@
 //!
 //! 1. Nobody gets to a handler whose certificate was not verified, whose cluster is another, or who has none
 //!    of the roles that may call the service. Every refusal is logged with address and reason, and counted.
-//! 2. Nothing of a listener outlives it: when it is dropped its connections end, also those that came through a port
+//! 2. A server that was removed from the cluster gets to no handler either, unless its service is there to tell such
+//!    servers; its connections are closed when the endpoint hears of the removal.
+//! 3. Nothing of a listener outlives it: when it is dropped its connections end, also those that came through a port
 //!    that others go on using (`port.rs`).
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::connection::{Broken, Wire, run};
 use crate::endpoint::{Endpoint, Security, by_us, role_named, subject_of};
@@ -20,6 +24,7 @@ use crate::error::Denied;
 use crate::hello;
 use crate::identity::{PeerIdentity, Role, Roles, Subject};
 use crate::join::{self, Enrolment};
+use crate::limits::CONNECT_TIME_MAX;
 use crate::metrics::{Metrics, Opened, Refused};
 use crate::port::{Begun, Ear, Handshake, Street, asks_for};
 use crate::service::{Handler, Serve, Served, Service};
@@ -36,6 +41,8 @@ pub struct Services {
 struct Offer {
     role: Role,
     callers: Roles,
+    /// Whether servers that were removed are served too.
+    tells_removed: bool,
     serve: Arc<dyn Serve>,
 }
 
@@ -48,9 +55,25 @@ impl Services {
 
     /// Serves one role's service to servers that have one of these roles.
     #[must_use]
-    pub fn with<S: Service>(mut self, callers: Roles, handler: impl Handler<S>) -> Self {
+    pub fn with<S: Service>(self, callers: Roles, handler: impl Handler<S>) -> Self {
+        self.offer(callers, false, handler)
+    }
+
+    /// Serves one role's service also to servers that were removed from the cluster, so that they hear of it: what they
+    /// may ask is for the handler to decide.
+    #[must_use]
+    pub fn with_removed<S: Service>(self, callers: Roles, handler: impl Handler<S>) -> Self {
+        self.offer(callers, true, handler)
+    }
+
+    fn offer<S: Service>(
+        mut self,
+        callers: Roles,
+        tells_removed: bool,
+        handler: impl Handler<S>,
+    ) -> Self {
         let serve = Arc::new(Served::<S, _>::new(handler));
-        self.served.push(Offer { role: S::ROLE, callers, serve });
+        self.served.push(Offer { role: S::ROLE, callers, tells_removed, serve });
         self
     }
 
@@ -61,7 +84,7 @@ impl Services {
         self
     }
 
-    fn find(&self, number: u8, caller: &Subject) -> Result<Arc<dyn Serve>, Denied> {
+    fn find(&self, number: u8, caller: &Subject) -> Result<&Offer, Denied> {
         let role = role_named(number)?;
         let Some(offer) = self.served.iter().find(|offer| offer.role == role) else {
             return Err(by_us(Refused::NoService, format!("no {role} is served here")));
@@ -70,7 +93,7 @@ impl Services {
             let why = format!("{caller} may not call {role}, only {} may", offer.callers);
             return Err(by_us(Refused::WrongRole, why));
         }
-        Ok(offer.serve.clone())
+        Ok(offer)
     }
 }
 
@@ -176,11 +199,28 @@ impl House {
         self.metrics().accepted.add(1);
         let open = Opened::new(self.metrics());
         let mut closing = self.closing.subscribe();
+        let counts = serving.ends_with();
+        let removed = async {
+            match counts {
+                Some(server) => self.endpoint.removal(server).await,
+                None => pending().await,
+            }
+        };
         let broken = tokio::select! {
-            broken = run(&mut wire, &mut serving) => broken,
+            // One that was removed is served nothing more, however much it sends.
+            biased;
+            denied = removed => Broken::Denied(denied),
             // The sender is of this house, which is held here.
             _ = closing.wait_for(|closing| *closing) => Broken::Unused,
+            broken = run(&mut wire, &mut serving) => broken,
         };
+        if let Broken::Denied(denied) = &broken {
+            self.metrics().refuse(denied.reason);
+            let reason = denied.reason.name();
+            tracing::warn!(%address, reason, %denied, "a connection was closed");
+            // Whether it still hears the reason changes nothing.
+            drop(timeout(CONNECT_TIME_MAX, hello::refuse(&mut wire, denied)).await);
+        }
         drop(open);
         self.metrics().broken.add(1);
         tracing::debug!(%address, %broken, "a connection ended");
@@ -209,15 +249,19 @@ impl House {
         };
         let asked = hello::asked(&mut wire).await;
         let found = asked.and_then(|(version, service)| {
-            let serve = self.services.find(service, &subject).map_err(Broken::Denied)?;
-            Ok((version, service, serve))
+            let offer = self.services.find(service, &subject).map_err(Broken::Denied)?;
+            if !offer.tells_removed {
+                self.endpoint.admit(subject.server).map_err(Broken::Denied)?;
+            }
+            Ok((version, service, offer))
         });
         match found {
-            Ok((version, service, serve)) => {
+            Ok((version, service, offer)) => {
                 hello::welcome(&mut wire, version, service).await?;
                 let from = PeerIdentity { subject, address };
-                let serving = Serving::new(from, serve, version, self.metrics().clone());
-                Ok(Some((wire, serving)))
+                let (serve, metrics) = (offer.serve.clone(), self.metrics().clone());
+                let ends_with = (!offer.tells_removed).then_some(subject.server);
+                Ok(Some((wire, Serving::new((from, ends_with), serve, version, metrics))))
             }
             Err(Broken::Denied(denied)) => {
                 // Whether it still hears the reason changes nothing.
@@ -249,5 +293,7 @@ impl House {
     }
 }
 
+#[cfg(test)]
+mod removal_tests;
 #[cfg(test)]
 mod tests;

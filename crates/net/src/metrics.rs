@@ -32,11 +32,13 @@ pub enum Refused {
     TooMany,
     /// It knocked with another secret.
     OtherSecret,
+    /// The server was removed from the cluster.
+    Removed,
 }
 
 impl Refused {
     /// All of them, in the order of their counters.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NoCertificate,
         Self::Expired,
         Self::NotYetValid,
@@ -50,6 +52,7 @@ impl Refused {
         Self::Late,
         Self::TooMany,
         Self::OtherSecret,
+        Self::Removed,
     ];
 
     /// As a label.
@@ -69,6 +72,7 @@ impl Refused {
             Self::Late => "late",
             Self::TooMany => "too_many",
             Self::OtherSecret => "other_secret",
+            Self::Removed => "removed",
         }
     }
 }

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use larder_types::ServerId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -64,6 +65,8 @@ impl Outlet {
 /// One connection that was accepted.
 pub(crate) struct Serving {
     from: PeerIdentity,
+    /// The server whose removal from the cluster ends the connection.
+    ends_with: Option<ServerId>,
     service: Arc<dyn Serve>,
     outlet: Arc<Outlet>,
     version: u8,
@@ -73,14 +76,19 @@ pub(crate) struct Serving {
 
 impl Serving {
     pub(crate) fn new(
-        from: PeerIdentity,
+        (from, ends_with): (PeerIdentity, Option<ServerId>),
         service: Arc<dyn Serve>,
         version: u8,
         metrics: Arc<Metrics>,
     ) -> Self {
         let state = Mutex::new(State::default());
         let outlet = Arc::new(Outlet { state, metrics: metrics.clone() });
-        Self { from, service, outlet, version, metrics, not_understood: false }
+        Self { from, ends_with, service, outlet, version, metrics, not_understood: false }
+    }
+
+    /// The server whose removal from the cluster ends the connection.
+    pub(crate) fn ends_with(&self) -> Option<ServerId> {
+        self.ends_with
     }
 
     fn request(&self, frame: Frame, batch: &mut Batch) {

@@ -346,6 +346,6 @@ impl Place {
     /// Its end, if it lies within this.
     #[must_use]
     pub fn end_in(&self, within: Within) -> Option<u64> {
-        (self.within == within).then(|| self.offset + self.len)
+        if self.within == within { self.offset.checked_add(self.len) } else { None }
     }
 }

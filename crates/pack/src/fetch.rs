@@ -207,7 +207,7 @@ impl Fetcher {
         let Ok(_room) = self.room.acquire_many((range.end - range.start) as u32).await else {
             return;
         };
-        let landed = match self.backend.read(name, range.clone()).await {
+        let landed = match self.backend.read_uploaded(name, range.clone()).await {
             Ok(bytes) => Landed::Bytes(bytes),
             Err(Unread::Missing) => Landed::Missing,
             Err(Unread::Failed(error)) => Landed::Failed(error.to_string()),

@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
+use http::{Method, StatusCode};
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Attributes, BucketId, BucketName, BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind,
@@ -28,7 +29,7 @@ use crate::sums::BodySums;
 use crate::workers::WorkerName;
 use crate::workers::announce::{Announcement, Named};
 use crate::workers::feed::Secret;
-use crate::workers::feed::wire::{Told, ask_body, ask_changes};
+use crate::workers::feed::wire::{Call, Told, ask_body, ask_changes, digest};
 
 /// The file, read when a test runs.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pack.hex");
@@ -313,13 +314,14 @@ fn workers_tell_each_other_what_they_ever_did() {
     check("told uploaded", &Told::Uploaded { blob: 7, row }.encode());
     check("told nothing", &Told::Nothing { blob: 7 }.encode());
     let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
-    let asked = "/larder/v1/changes?worker=65537&blob=7&from=300";
-    check("proof of a call", secret.prove(asked, announced_ms).as_bytes());
-    let asked = "/larder/v2/changes?worker=65537&blob=7&from=300";
-    check("proof of a call of version 2", secret.prove(asked, announced_ms).as_bytes());
     let asked = ask_changes((worker, Incarnation(2)), 7, 300);
     check("call of version 3 for changes", asked.as_bytes());
-    check("proof of a call of version 3", secret.prove(&asked, announced_ms).as_bytes());
+    let nonce = "00112233445566778899aabbccddeeff";
+    let (method, body) = (&Method::GET, &digest(b"")[..]);
+    let call = Call { method, asked: &asked, date_ms: announced_ms, nonce, body };
+    check("proof of a call of version 3", secret.prove(&call).as_bytes());
+    let proof = secret.prove_answer(nonce, StatusCode::OK, &digest(b"told"));
+    check("proof of an answer of version 3", proof.as_bytes());
     let lineage = Lineage::default().grown(Incarnation(1), OpSeq(120));
     check_value("lineage", &lineage);
     check("told incarnation", &Told::Incarnation { lineage }.encode());

@@ -43,13 +43,13 @@ impl Housekeeping {
     pub(crate) async fn turn(&mut self, now_ms: u64) -> Result<Kept, PackError> {
         // One that fails does not keep the others from their work.
         let retired = self.repacker.round().await;
-        let removed = self.remove(now_ms).await;
+        let removed = self.remove().await;
         let backup = self.backups.make_if_due(now_ms).await;
         Ok(Kept { retired: retired?, removed: removed?, backups: u64::from(backup?) })
     }
 
-    async fn remove(&mut self, now_ms: u64) -> Result<u64, PackError> {
-        let mut removed = self.remover.blobs(now_ms).await?;
+    async fn remove(&mut self) -> Result<u64, PackError> {
+        let mut removed = self.remover.blobs().await?;
         // Often enough that what is not needed goes soon after its time.
         let period = STRAYS_PERIOD.min(self.remover.grace / 2);
         if self.looked.is_none_or(|looked| looked.elapsed() >= period) {

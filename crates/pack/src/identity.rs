@@ -1,7 +1,8 @@
 //! Who owns a backend: claims in it, and the file by which a directory knows which claim is its own.
 //!
 //! A claim is an object `claims/NUMBER`, made only if there is none of that number. Its number is the worker's id.
-//! The latest claim owns the backend.
+//! The latest claim owns the backend. One that was refused is withdrawn: it stays, with a nonce of 0, and its number is not
+//! given again. A request to remove it, come late, would remove the claim of whoever has the number by then.
 //!
 //! # Invariants
 //!
@@ -42,6 +43,16 @@ pub(crate) struct Claim {
     pub(crate) claimed_ms: u64,
 }
 
+/// The nonce of a claim that was withdrawn.
+const WITHDRAWN: u64 = 0;
+
+/// The claims to a backend.
+struct Claims {
+    /// The last number that was given.
+    last: WorkerId,
+    owner: Option<WorkerId>,
+}
+
 fn path(worker: WorkerId) -> String {
     format!("{PREFIX}/{:016x}", worker.0)
 }
@@ -69,7 +80,12 @@ pub(crate) fn is_known(disk: &dyn Disk) -> Result<bool, PackError> {
 
 /// Whether anybody ever claimed the backend.
 pub(crate) async fn is_claimed(backend: &Backend) -> Result<bool, PackError> {
-    Ok(!backend.names(PREFIX).await?.is_empty())
+    for (name, _) in backend.names(PREFIX).await? {
+        if !is_withdrawn(backend, &format!("{PREFIX}/{name}")).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The directory's identity, made and claimed if the directory is new.
@@ -91,20 +107,23 @@ pub(crate) async fn establish(
         // A claim was begun: perhaps it came to be.
         Some(identity) => claim(disk, backend, identity, claiming).await,
         None => {
-            let nonce = larder_env::rng::unique_u64();
+            let nonce = larder_env::rng::unique_u64().max(WITHDRAWN + 1);
             let identity = Identity { worker: WorkerId(0), nonce, claimed: false };
             claim(disk, backend, identity, claiming).await
         }
     }
 }
 
-/// Whether nobody has claimed the backend after this worker.
+/// Whether nobody has claimed the backend after this worker. Claims that were withdrawn do not count.
 pub(crate) async fn check_claim(backend: &Backend, worker: WorkerId) -> Result<(), PackError> {
-    let next = WorkerId(worker.0 + 1);
-    match backend.size(&path(next)).await? {
-        None => Ok(()),
-        Some(_) => Err(PackError::Superseded { worker, by: next }),
+    let mut next = WorkerId(worker.0 + 1);
+    while backend.size(&path(next)).await?.is_some() {
+        if !is_withdrawn(backend, &path(next)).await? {
+            return Err(PackError::Superseded { worker, by: next });
+        }
+        next = WorkerId(next.0 + 1);
     }
+    Ok(())
 }
 
 async fn verify(backend: &Backend, identity: &Identity) -> Result<(), PackError> {
@@ -137,14 +156,16 @@ async fn claim(
         refuse_shared(backend).await?;
     }
     loop {
-        let owner = latest(backend, base).await?;
-        if owner > base && !take_over {
+        let Claims { last, owner } = claims(backend, base).await?;
+        if let Some(owner) = owner
+            && !take_over
+        {
             return Err(PackError::Owned { owner });
         }
-        if owner.0 & WorkerId::TAKE_OVERS == WorkerId::TAKE_OVERS {
-            return Err(PackError::damaged(path(owner), "it is the last that a worker may have"));
+        if last.0 & WorkerId::TAKE_OVERS == WorkerId::TAKE_OVERS {
+            return Err(PackError::damaged(path(last), "it is the last that a worker may have"));
         }
-        identity.worker = WorkerId(owner.0 + 1);
+        identity.worker = WorkerId(last.0 + 1);
         // First the file, so that a claim always has a directory that knows it.
         keep(disk, identity)?;
         let claim = Claim { nonce: identity.nonce, claimed_ms: now_ms };
@@ -167,7 +188,7 @@ async fn claimed(
 ) -> Result<Identity, PackError> {
     if is_alone && let Err(refused) = refuse_shared(backend).await {
         // Nobody has used it, and nobody will.
-        backend.remove(&path(identity.worker)).await?;
+        withdraw(backend, identity).await?;
         return Err(refused);
     }
     keep(disk, Identity { claimed: true, ..identity })
@@ -178,16 +199,42 @@ fn keep(disk: &dyn Disk, identity: Identity) -> Result<Identity, PackError> {
     Ok(identity)
 }
 
-async fn latest(backend: &Backend, base: WorkerId) -> Result<WorkerId, PackError> {
-    let mut latest = base;
+/// Leaves a claim of this directory without effect, and never one of another.
+async fn withdraw(backend: &Backend, identity: Identity) -> Result<(), PackError> {
+    let mine = read_claim(backend, identity.worker).await?;
+    let Some(mine) = mine.filter(|claim| claim.nonce == identity.nonce) else { return Ok(()) };
+    let withdrawn = encode(&Claim { nonce: WITHDRAWN, ..mine });
+    backend.replace(&path(identity.worker), &encode(&mine), withdrawn.into()).await.map(drop)
+}
+
+/// Whether a claim was withdrawn. What is not there, or cannot be read as a claim, was not.
+async fn is_withdrawn(backend: &Backend, path: &str) -> Result<bool, PackError> {
+    match backend.whole(path, CLAIM_BYTES_MAX).await {
+        Ok(bytes) => {
+            Ok(decode::<Claim>("a claim", &bytes).is_ok_and(|claim| claim.nonce == WITHDRAWN))
+        }
+        Err(Unread::Missing) => Ok(false),
+        Err(Unread::Failed(error)) => Err(error),
+    }
+}
+
+async fn claims(backend: &Backend, base: WorkerId) -> Result<Claims, PackError> {
+    let mut numbers = Vec::new();
     for (name, _) in backend.names(PREFIX).await? {
         let number = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
         let number = number.map(WorkerId).filter(|number| number.line() == base.line());
         let number = number
             .ok_or_else(|| PackError::damaged(format!("{PREFIX}/{name}"), "it is no claim"))?;
-        latest = latest.max(number);
+        numbers.push(number);
     }
-    Ok(latest)
+    numbers.sort_unstable();
+    let last = numbers.last().copied().unwrap_or(base);
+    for number in numbers.into_iter().rev() {
+        if !is_withdrawn(backend, &path(number)).await? {
+            return Ok(Claims { last, owner: Some(number) });
+        }
+    }
+    Ok(Claims { last, owner: None })
 }
 
 async fn read_claim(backend: &Backend, worker: WorkerId) -> Result<Option<Claim>, PackError> {
@@ -261,6 +308,40 @@ mod tests {
             matches!(refused, PackError::OtherBackend { .. }),
             "one with a worker 1: {refused}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_withdrawn_is_no_owners_and_its_number_is_not_given_again() {
+        let backend = backend();
+        let ((_a, first), (_b, second), (_c, third)) = (disk(), disk(), disk());
+        let owner = establish(&first, &backend, 1, false).await.unwrap();
+        let refused = establish(&second, &backend, 2, true).await.unwrap();
+        withdraw(&backend, refused).await.unwrap();
+        check_claim(&backend, owner.worker).await.unwrap();
+        let owned = establish(&third, &backend, 3, false).await.unwrap_err();
+        assert!(matches!(owned, PackError::Owned { owner: WorkerId(1) }), "{owned}");
+        let heir = establish(&third, &backend, 4, true).await.unwrap();
+        assert_eq!(heir.worker, WorkerId(3));
+        assert!(matches!(
+            check_claim(&backend, owner.worker).await,
+            Err(PackError::Superseded { by: WorkerId(3), .. })
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_withdrawal_that_comes_late_leaves_the_claim_of_another() {
+        let backend = backend();
+        let ((_a, first), (_b, second)) = (disk(), disk());
+        let refused = establish(&first, &backend, 1, false).await.unwrap();
+        withdraw(&backend, refused).await.unwrap();
+        assert!(!is_claimed(&backend).await.unwrap());
+        let owner = establish(&second, &backend, 2, false).await.unwrap();
+        assert_eq!(owner.worker, WorkerId(2));
+        for late in [refused, Identity { worker: owner.worker, ..refused }] {
+            withdraw(&backend, late).await.unwrap();
+        }
+        assert_eq!(establish(&second, &backend, 3, false).await.unwrap(), owner);
+        assert!(is_claimed(&backend).await.unwrap());
     }
 
     #[tokio::test]

@@ -52,6 +52,8 @@ mod golden;
 mod groups;
 mod holds;
 mod horizon;
+#[cfg(test)]
+mod hostile;
 mod housekeeping;
 mod identity;
 mod index;

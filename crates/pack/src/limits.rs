@@ -65,8 +65,18 @@ pub const UPLOAD_PAUSE: Duration = Duration::from_millis(500);
 pub const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// How long one request to the backend is repeated before it is given up.
 pub const BACKEND_RETRY_MAX: Duration = Duration::from_secs(30);
-/// How long the backend may be silent within one request.
+/// How long the backend may be silent within one request, beside what of an upload is still on its way to it.
 pub const BACKEND_SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long a connection to the backend may take.
+pub const BACKEND_CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Bytes of an upload that are handed to the system at once.
+pub const UPLINK_FRAME_BYTES: usize = 64 * 1024;
+/// Bytes of an upload that may be on their way in buffers: by default Linux has 4 MiB for a connection, beside ours.
+pub const UPLINK_BUFFER_BYTES_MAX: u64 = 5 * 1024 * 1024;
+/// Bytes a second on one connection below which an upload is given up, and fewer are made at once.
+pub const UPLINK_BYTES_PER_S_MIN: u64 = 16 * 1024;
+/// Tries in a row after which not one part more is in the backend, before an upload is begun anew.
+pub const FRUITLESS_TRIES_MAX: u32 = 4;
 /// Requests to the backend that may be under way at once at first; the limit follows how it answers.
 pub const BACKEND_REQUESTS_START: u32 = 16;
 /// Most requests to the backend that are ever under way at once.
@@ -75,14 +85,24 @@ pub const BACKEND_REQUESTS_MAX: u32 = 64;
 pub const RATE_BURST: Duration = Duration::from_millis(100);
 /// Least requests a second that may be configured.
 pub const RATE_MIN: f64 = 0.1;
+/// Looks at an object that the backend must have, before it counts as missing: 404 may be said of what is there.
+pub const MISSING_LOOKS_MAX: u32 = 4;
+/// Pause after the first of them; four times as long after each.
+pub const MISSING_PAUSE: Duration = Duration::from_millis(50);
+/// How long a blob is not repacked that was missing or damaged, the first time; twice as long each time after.
+pub const ASIDE_PAUSE: Duration = Duration::from_secs(10 * 60);
+/// Longest of these.
+pub const ASIDE_PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Pause after the backend said that it is asked too much; doubles up to [`THROTTLED_PAUSE_MAX`].
 pub const THROTTLED_PAUSE: Duration = Duration::from_millis(100);
 /// Longest of these pauses.
 pub const THROTTLED_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Longest pause that the backend is granted when it asks for one.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// How long a request waits for its turn to be made.
+/// How long a read waits for its turn to be made.
 pub const GATE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long a request of an upload waits for its turn to be made.
+pub const GATE_UPLOAD_WAIT_MAX: Duration = Duration::from_secs(5 * 60);
 /// Readers that wait for their turn to ask the backend, and as many uploads; more are refused.
 pub const GATE_WAITING_MAX: usize = 1024;
 /// Readers that are let before an upload that waits.
@@ -279,10 +299,14 @@ const _: () =
     assert!(CACHE_SEGMENT_BYTES_MIN >= 2 * SUM_BYTES as u64, "a segment has room for pieces");
 const _: () = assert!(AHEAD_BYTES_START << AHEAD_DOUBLED_MAX == AHEAD_BYTES_MAX, "up to the most");
 const _: () = assert!(SHARED_READ_BYTES_MAX + AHEAD_BYTES_MAX <= SHARED_BYTES_MAX, "one fits");
+const _: () = assert!(
+    UPLINK_BUFFER_BYTES_MAX / UPLINK_BYTES_PER_S_MIN < 6 * 60,
+    "a dead connection is noticed in minutes"
+);
 const _: () = assert!(BACKEND_REQUESTS_START <= BACKEND_REQUESTS_MAX, "it begins below its end");
 const _: () = assert!(
-    GATE_WAIT_MAX.as_secs() + BACKEND_RETRY_MAX.as_secs() < 5 * 60,
-    "a signature is good for longer than its request waits"
+    GATE_UPLOAD_WAIT_MAX.as_secs() + BACKEND_RETRY_MAX.as_secs() < 10 * 60,
+    "a signature, good for a quarter of an hour, outlives the wait of its request"
 );
 const _: () = assert!(
     // Ten bytes a sum, beside a key and the largest attributes.

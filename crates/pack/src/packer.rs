@@ -1,6 +1,6 @@
 //! A packed store: its threads, and what its face shares with them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -38,6 +38,7 @@ use crate::rebuild::Rebuild;
 use crate::recover::{Start, recover};
 use crate::removal::Remover;
 use crate::repack::Repacker;
+use crate::repack::aside::SetAside;
 use crate::repack::pace::Pace;
 use crate::rows::Applied;
 use crate::spool::Spool;
@@ -436,7 +437,7 @@ impl Shared {
                 pace: pace(),
                 below_percent: self.config.repack_below_percent,
                 blob_bytes: self.config.blob_bytes,
-                set_aside: BTreeSet::new(),
+                set_aside: SetAside::default(),
             },
             remover: Remover {
                 backend: self.backend.clone(),
@@ -578,3 +579,6 @@ fn open_index(dir: &Path) -> Result<(Index, Option<Applied>), PackError> {
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, PackError> {
     Ok(std::thread::Builder::new().name(name.to_owned()).spawn(run)?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -254,7 +254,7 @@ impl Verified {
                 let wanted = Wanted { blob, name: &name, place, pieces, reader };
                 bodies.fetcher.bytes(&wanted, self.again).await.map(Source::Whole)
             }
-            None => bodies.backend.pieces(&name, range).await.map(Source::Backend),
+            None => bodies.backend.pieces_uploaded(&name, range).await.map(Source::Backend),
         };
         source.map_err(|unread| match unread {
             Unread::Missing => bodies.lost(&self.place, "the backend does not have it"),

@@ -4,7 +4,8 @@
 //!
 //! 1. Nothing goes before the backend has all that says that it may: of a retired blob the one that retires it, of an
 //!    object the one with the change since which nothing names it. Else a lost directory would bring back its names.
-//! 2. A grace time has passed since, and nobody reads who began before.
+//! 2. A grace time has passed since, by this process's steady clock from when it knew, and nobody reads who began
+//!    before. Clocks that tell the time may be set, and those of other workers take this one's along.
 //! 3. An object of its own goes only when the committer says that nothing has it and no request is about to name it.
 //!    Then nothing ever will: its name is given once.
 //! 4. Only the owner removes anything. It asks whether it still is before every few removals, and after the upload
@@ -68,13 +69,12 @@ pub(crate) struct Unwanted {
 
 impl Remover {
     /// Removes retired blobs whose time has come; how many.
-    pub(crate) async fn blobs(&mut self, now_ms: u64) -> Result<u64, PackError> {
+    pub(crate) async fn blobs(&mut self) -> Result<u64, PackError> {
         let mut removed = 0;
         for (id, retired) in self.index.retired()? {
             let is_own = retired.by.worker == self.worker;
             let seen = self.see(Within::Blob(id), if is_own { retired.by.seq } else { 0 });
-            let is_old = now_ms.saturating_sub(retired.retired_ms) >= self.grace.as_millis() as u64;
-            if !is_old || !self.is_settled(seen) {
+            if !self.is_due(seen) {
                 continue;
             }
             // A blob that a rebuild has only heard of has no row: it is gone.
@@ -110,7 +110,9 @@ impl Remover {
                 removed += self.stray(own, bytes, &mut there).await?;
             }
         }
-        // What went by itself, as a removal that failed had come through, is not remembered for ever.
+        // What went by itself, as a removal that failed had come through, is not remembered for ever. A retired blob is
+        // forgotten by the index first.
+        there.extend(self.index.retired()?.into_iter().map(|(id, _)| Within::Blob(id)));
         self.unwanted.retain(|within, _| there.contains(within));
         tracing::debug!(removed, "looked for objects that nothing names");
         Ok(removed)
@@ -208,7 +210,11 @@ impl Remover {
     /// When it was first seen, if that is long enough ago to remove it.
     fn due(&self, within: Within) -> Option<Unwanted> {
         let seen = *self.unwanted.get(&within)?;
-        (seen.since.elapsed() >= self.grace && self.is_settled(seen)).then_some(seen)
+        self.is_due(seen).then_some(seen)
+    }
+
+    fn is_due(&self, seen: Unwanted) -> bool {
+        seen.since.elapsed() >= self.grace && self.is_settled(seen)
     }
 
     /// Whether the backend has what says that it may go, and all are done that began to read before.

@@ -113,7 +113,7 @@ impl Status {
         self.running && u128::from(self.age_ms()) < 3 * STATUS_WRITTEN_AT_LEAST.as_millis()
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, PackError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, PackError> {
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,

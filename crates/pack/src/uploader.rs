@@ -6,7 +6,8 @@
 //!    once the blob is there. Below it stands why that is enough.
 //! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs.
 //! 3. A bundle goes up before the blob that tells of it.
-//! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered.
+//! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
+//!    goes on with what is missing (`uploader/parts.rs`).
 //!
 //! # Nothing that was acknowledged is void
 //!
@@ -16,12 +17,15 @@
 //! began after that: so it shows the blob, which was there before the look. If the blob is not in the list, it arrived
 //! after the list began, and the look, which came later still, found the claim.
 
+mod parts;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_env::DiskFile;
 use tokio::sync::{oneshot, watch};
 
+use self::parts::Going;
 use crate::backend::{Backend, Unread, jittered};
 use crate::blob::{self, BlobName, TRAILER_BYTES, Trailer};
 use crate::blocking;
@@ -29,7 +33,7 @@ use crate::bugs::{self, Bug};
 use crate::counters::{add, count};
 use crate::entry::{BlobId, Within};
 use crate::error::PackError;
-use crate::limits::{PART_BYTES, PARTS_UNDER_WAY_MAX, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
+use crate::limits::{PART_BYTES, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
 use crate::lot::Lot;
 use crate::owner::Owner;
 use crate::queue::{Queue, Request};
@@ -44,6 +48,15 @@ pub(crate) struct Uploader {
     pub(crate) fatal: watch::Sender<Option<String>>,
 }
 
+/// What the backend has of a blob that goes up.
+#[derive(Default)]
+struct Progress {
+    /// Lots that are there.
+    lots: usize,
+    /// The next one.
+    going: Going,
+}
+
 impl Uploader {
     /// Runs until it is dropped, the store stops, or the backend belongs to another.
     pub(crate) async fn run(self) {
@@ -51,8 +64,8 @@ impl Uploader {
         let mut is_first = true;
         loop {
             let sealed = self.spool.next_sealed().await;
-            let (mut pause, mut done) = (UPLOAD_PAUSE, 0);
-            while let Err(error) = self.upload(&sealed, (&mut done, &mut is_first)).await {
+            let (mut pause, mut progress) = (UPLOAD_PAUSE, Progress::default());
+            while let Err(error) = self.upload(&sealed, &mut progress, &mut is_first).await {
                 if error.is_superseded() {
                     tracing::error!(%error, "the store stops");
                     self.queue.stop();
@@ -76,23 +89,25 @@ impl Uploader {
         }
     }
 
-    /// Takes up the lots of a blob but for the first `done`, which are there.
+    /// Takes up what is missing of a blob.
     async fn upload(
         &self,
         sealed: &Sealed,
-        (done, is_first): (&mut usize, &mut bool),
+        progress: &mut Progress,
+        is_first: &mut bool,
     ) -> Result<(), PackError> {
         self.owner.check().await?;
         let mut lots: Vec<_> = sealed.lots.iter().collect();
         if bugs::planted(Bug::BundleAfterBlob) {
             lots.reverse();
         }
-        for lot in lots.into_iter().skip(*done) {
+        for lot in lots.into_iter().skip(progress.lots) {
             let name = match lot.lot.within(sealed.id) {
                 Within::Blob(id) => sealed.row.name(id).path(),
                 Within::Own(bundle) => bundle.path(),
             };
-            let is_new = self.make(&name, lot).await?;
+            let going = &mut progress.going;
+            let is_new = self.make(&name, sealed.id, lot, going).await?;
             if !is_new && !self.is_there(&name, lot).await? {
                 // Nobody has acknowledged it: `owner.rs`.
                 self.owner.check().await?;
@@ -100,14 +115,18 @@ impl Uploader {
                     name,
                     "a superseded process has uploaded another object of this name; it is replaced"
                 );
-                self.replace(&name, lot).await?;
+                self.replace(&name, sealed.id, lot, going).await?;
             }
             self.verify(&name, sealed.id, lot).await?;
+            if going.is_whole() {
+                going.is_there();
+            }
             if lot.lot == Lot::SHARED && *is_first {
                 self.remove_others(sealed).await?;
                 *is_first = !is_new;
             }
-            *done += 1;
+            progress.lots += 1;
+            progress.going = Going::default();
         }
         // An heir that claimed the backend meanwhile may have listed the blobs without this one.
         self.owner.check().await
@@ -115,23 +134,35 @@ impl Uploader {
 
     /// Writes a lot, if there is nothing of its name; false if there is. A store has no condition for objects in parts:
     /// one is looked for before, and the owner just before the parts become an object.
-    async fn make(&self, name: &str, lot: &SealedLot) -> Result<bool, PackError> {
+    async fn make(
+        &self,
+        name: &str,
+        id: BlobId,
+        lot: &SealedLot,
+        going: &mut Going,
+    ) -> Result<bool, PackError> {
         match &lot.file {
             Some(file) if lot.bytes() > PART_BYTES as u64 => {
                 if self.backend.size(name).await?.is_some() {
                     return Ok(false);
                 }
-                self.upload_parts(name, file, lot).await.map(|()| true)
+                self.upload_parts(name, id, (file, lot), going).await.map(|()| true)
             }
             file => self.backend.put_new(name, whole(file.as_ref(), lot).await?).await,
         }
     }
 
     /// Writes a lot over whatever has its name.
-    async fn replace(&self, name: &str, lot: &SealedLot) -> Result<(), PackError> {
+    async fn replace(
+        &self,
+        name: &str,
+        id: BlobId,
+        lot: &SealedLot,
+        going: &mut Going,
+    ) -> Result<(), PackError> {
         match &lot.file {
             Some(file) if lot.bytes() > PART_BYTES as u64 => {
-                self.upload_parts(name, file, lot).await
+                self.upload_parts(name, id, (file, lot), going).await
             }
             file => self.backend.put(name, whole(file.as_ref(), lot).await?).await,
         }
@@ -174,37 +205,26 @@ impl Uploader {
         Ok(())
     }
 
-    /// Parts of equal size, as some backends want them.
+    /// Sends the parts of a lot that are missing, and has the object made of them while this worker is the owner.
     async fn upload_parts(
         &self,
         name: &str,
-        file: &Arc<dyn DiskFile>,
-        lot: &SealedLot,
+        id: BlobId,
+        (file, lot): (&Arc<dyn DiskFile>, &SealedLot),
+        going: &mut Going,
     ) -> Result<(), PackError> {
-        let mut upload = self.backend.begin(name).await?;
-        let (bodies, step) = (lot.body_bytes, PART_BYTES as u64);
-        let mut at = 0;
-        while at < lot.bytes() {
-            let end = (at + step).min(lot.bytes());
-            let mut pieces = Vec::with_capacity(2);
-            if at < bodies {
-                pieces.push(read_spool(file.clone(), at, end.min(bodies)).await?);
-            }
-            if end > bodies {
-                let from = at.max(bodies) - bodies;
-                pieces.push(lot.tail.slice(from as usize..(end - bodies) as usize));
-            }
-            upload.add(pieces, PARTS_UNDER_WAY_MAX).await?;
-            at = end;
+        let tried = going.go_on(&self.backend, name, (file, lot), self.owner.check()).await;
+        match tried {
+            // The answer to its end was lost.
+            Err(_) if going.is_whole() && self.verify(name, id, lot).await.is_ok() => Ok(()),
+            tried => tried,
         }
-        self.owner.check().await?;
-        upload.finish().await
     }
 
     /// The backend has all of it: the last bytes are where they belong.
     async fn verify(&self, name: &str, id: BlobId, lot: &SealedLot) -> Result<(), PackError> {
         let end = lot.bytes();
-        let last = self.backend.read(name, end - TRAILER_BYTES as u64..end).await;
+        let last = self.backend.read_uploaded(name, end - TRAILER_BYTES as u64..end).await;
         let last = last.map_err(|unread| match unread {
             Unread::Missing => PackError::damaged(name, "it was uploaded and is not there"),
             Unread::Failed(error) => error,

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use larder_types::codec::CodecError;
 use larder_types::{BucketId, Epoch, rows};
+use serde::{Deserialize, Serialize};
 
 /// The index cannot be trusted or reached: the PG stops until it is rebuilt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +24,23 @@ pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Visits the rows from one on, in order, of an index that does not change meanwhile.
 pub type ScanFrom<'a> = dyn Fn(&[u8], &mut Visit<'_>) -> Result<(), IndexError> + 'a;
+
+/// Rows from one on, up to another if there is one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowSpan {
+    /// The first.
+    pub from: Vec<u8>,
+    /// The row behind the last, if any.
+    pub to: Option<Vec<u8>>,
+}
+
+impl RowSpan {
+    /// Whether it has a row.
+    #[must_use]
+    pub fn has(&self, row: &[u8]) -> bool {
+        *row >= self.from[..] && self.to.as_deref().is_none_or(|to| row < to)
+    }
+}
 
 /// A row and its value.
 pub type Row = (Vec<u8>, Vec<u8>);

@@ -15,21 +15,25 @@ pub mod ledger;
 pub mod limits;
 pub mod manager;
 pub mod message;
+mod now;
 mod peer;
 pub mod pg;
 pub mod placement;
 pub mod planted;
 pub mod rebuild;
+mod refusal;
 pub mod scrub;
 pub mod sessions;
+pub mod sound;
 pub mod space;
 
 pub use append::{AppendCall, AppendDone, AppendRefusal};
-pub use index::{Changes, Index, IndexError};
+pub use index::{Changes, Index, IndexError, RowSpan};
 pub use message::{
     Answer, Call, Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox,
     PeerMessage, PutCall, Refusal, Token,
 };
+pub use now::Now;
 pub use pg::Pg;
 pub use planted::Planted;
 pub use space::{Floor, FreeRuns, LvInfo, Replica, SpaceUse, VolumeGroup};

@@ -1,6 +1,9 @@
 //! The protocol's limits, with their units.
 
 use larder_types::limits::{CHUNK_EXTENTS_MAX, KEY_BYTES_MAX, OP_BYTES_MAX};
+use larder_types::{HybridClock, MapVersion, OpSeq};
+
+use crate::manager::quorum::{LogIndex, Term};
 
 /// An LV that is fuller than this takes no new objects until deletes have made room (DESIGN §3.4).
 pub const LV_FULL_PERCENT: u64 = 85;
@@ -27,8 +30,17 @@ pub const APPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const NARROW_MS: u64 = 2 * SILENT_MS;
 /// Milliseconds after which another is asked for again: the one that was drawn may not have been within reach either.
 pub const NARROW_AGAIN_MS: u64 = 60_000;
-/// Milliseconds after which an open grant is resolved although its proxy has said nothing.
+/// Milliseconds after which an open grant is resolved although its proxy is heard and says that the put is under way.
 pub const GRANT_MS_MAX: u64 = 60_000;
+/// Ticks without a word from a proxy after which its open puts are resolved: it says something at each beat.
+pub const SESSION_TICKS_MAX: u64 = 20;
+/// Ticks after which a put is resolved whose proxy says that it is finished with it: what it said of the put is lost, or
+/// would have come by now.
+pub const FORSAKEN_TICKS: u64 = 10;
+/// Milliseconds after which an open put does not hold up lists that can begin before its row.
+pub const SLOW_PUT_MS: u64 = 300;
+/// Ticks for which a call waits for a row of which a put is open; then it is refused, so that such calls do not pile up.
+pub const DOUBT_TICKS_MAX: u64 = 90;
 /// Replicas that may fail between two ticks before calls that wait for space are turned away: another
 /// LV may be out of reach too.
 pub const LV_FAILURES_MAX: u32 = 4;
@@ -112,6 +124,27 @@ pub const DIGEST_ASK_TICKS: u32 = 10;
 /// Ticks after which a comparison is given up: many times what a member takes to read a large index.
 pub const DIGEST_TICKS_MAX: u32 = 6 * 60 * 60 * 10;
 
+/// Most bytes of a row's key: a key of an object, escaped, and what else is in it. The index takes no longer one.
+pub const ROW_KEY_BYTES_MAX: usize = 4096;
+/// Most bytes of a row's value that another member sends: the index takes no longer one.
+pub const ROW_VALUE_BYTES_MAX: usize = 2 * OP_BYTES_MAX;
+/// The highest position of an op: far beyond what a log of a group may come to, and far from where numbers end.
+pub const OP_SEQ_MAX: OpSeq = OpSeq(1 << 62);
+/// The highest clock of an op, thousands of years from now: each version's is above the one before, and there must be
+/// room for that.
+pub const CLOCK_MAX: HybridClock = HybridClock(1 << 63);
+/// Most bytes of attributes, tags and checksum of an op: half of it, and so half again for each of two that one op has.
+pub const OP_DESCRIPTION_BYTES_MAX: usize = OP_BYTES_MAX / 2;
+/// The last place of the quorum's log, and the last term: far from where numbers end.
+pub const QUORUM_INDEX_MAX: LogIndex = LogIndex(1 << 62);
+/// See [`QUORUM_INDEX_MAX`].
+pub const QUORUM_TERM_MAX: Term = Term(1 << 62);
+/// The last version of the map: far from where numbers end.
+pub const MAP_VERSION_MAX: MapVersion = MapVersion(1 << 62);
+/// Most tables of a sum: as many as a table's letter may tell apart.
+pub const DIGEST_TABLES_MAX: usize = 256;
+
+const _: () = assert!(ROW_KEY_BYTES_MAX >= 2 * KEY_BYTES_MAX + 1024, "an escaped key fits");
 const _: () = assert!(DIGEST_ASK_TICKS < DIGEST_TICKS_MAX, "one that says nothing is asked");
 const _: () = assert!(WALK_LOOK_MS < WALK_PAUSE_MS_MAX, "pauses grow");
 const _: () = assert!(
@@ -225,6 +258,10 @@ pub const LEADS_MAX: usize = 8;
 pub const LV_MOVES_MAX: usize = 128;
 
 const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_MS, "one lost renewal costs no lease");
+const _: () = assert!(
+    FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
+    "a call waits for puts of a proxy that died until they are resolved"
+);
 const _: () =
     assert!(LEASE_MS < SILENT_MS, "a lease has mostly run out when its holder is found down");
 const _: () = assert!(

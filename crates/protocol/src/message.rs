@@ -1,6 +1,7 @@
 //! What goes into a PG's machine and what comes out of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_types::{
@@ -10,10 +11,12 @@ use larder_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::append::{AppendCall, AppendDone, AppendRefusal};
+use crate::append::{AppendCall, AppendDone};
 use crate::digest::{Compared, Summed};
+use crate::index::RowSpan;
 use crate::manager::state::MapVersion;
 pub use crate::peer::{LogEntry, PeerMessage};
+pub use crate::refusal::Refusal;
 use crate::space::LvInfo;
 
 /// Names a call in flight to its driver.
@@ -214,6 +217,8 @@ pub enum Call {
         /// As in [`Call::Abandon`].
         disk_full: bool,
     },
+    /// Answer when the index shows everything that this PG has taken so far of these rows, or of the first of them.
+    Settle(RowSpan),
 }
 
 impl Call {
@@ -236,44 +241,10 @@ impl Call {
             | Self::AbortUpload { .. }
             | Self::Append(_)
             | Self::Read { .. }
+            | Self::Settle(_)
             | Self::Barrier => false,
         }
     }
-}
-
-/// Why a call was refused, sorted by what the caller should do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
-    /// Ask another server, or later: this is not the PG's primary, or its view is not active.
-    NotPrimary,
-    /// Fetch the bucket's record and ask again, or give up if it is gone.
-    StaleBucket,
-    /// Give up: the condition does not hold.
-    PreconditionFailed,
-    /// Give up: there is no such object.
-    NoSuchKey,
-    /// Give up: there is no such upload.
-    NoSuchUpload,
-    /// Give up: the part is not what the proxy saw, or is not there.
-    InvalidPart(u16),
-    /// Give up: a chunk of the stream is missing.
-    StreamIncomplete,
-    /// Give up: the request is finished or its session closed.
-    Finished,
-    /// Give up: the put did not become durable and never will.
-    Revoked,
-    /// Slow down and retry.
-    Busy,
-    /// No space for new data.
-    Full,
-    /// The disks that had the space failed.
-    DiskFailed,
-    /// The index cannot be read.
-    IndexDamaged,
-    /// Wait for servers to come back: no volume within reach has as many replicas as the put needs.
-    TooFewCopies,
-    /// Give up: what only an append is refused for.
-    Append(AppendRefusal),
 }
 
 /// What a PG answers.
@@ -316,6 +287,8 @@ pub enum Answer {
     Refused(Refusal),
     /// The append is in effect, and the index shows it.
     Appended(Box<AppendDone>),
+    /// To [`Call::Settle`]: everything taken before shows in rows before this one, or in all.
+    Settled(Option<Vec<u8>>),
 }
 
 /// A request to the data servers of an LV.
@@ -424,6 +397,16 @@ pub enum Event {
         session: SessionId,
         /// Floor.
         floor: u64,
+    },
+    /// A proxy says that all its requests below a number are finished, but for some: it has said all that it ever will of
+    /// their puts.
+    Finished {
+        /// The proxy's session.
+        session: SessionId,
+        /// The number.
+        below: u64,
+        /// Those that are not, in order.
+        open: Arc<[u64]>,
     },
     /// The manager gave the group another LV, or one of its LVs other replicas.
     Lv(LvInfo),

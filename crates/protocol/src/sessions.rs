@@ -32,6 +32,8 @@ struct Session {
     floor: u64,
     ops: BTreeMap<u64, Remembered>,
     refused: BTreeMap<u64, Refusal>,
+    /// The tick at which its proxy was heard last by this run of this member.
+    heard: Option<u64>,
 }
 
 impl Session {
@@ -58,14 +60,26 @@ impl Sessions {
         if request.number < session.floor {
             return Known::Finished;
         }
-        if let Some(&refusal) = session.refused.get(&request.number) {
-            return Known::Refused(refusal);
+        // This member may have refused what a later primary did: the later one counts.
+        if let Some(&op) = session.ops.get(&request.number) {
+            return Known::Op(op);
         }
-        match session.ops.get(&request.number) {
-            Some(&op) => Known::Op(op),
+        match session.refused.get(&request.number) {
+            Some(&refusal) => Known::Refused(refusal),
             None if session.ops.len() + session.refused.len() >= REPEATS_MAX => Known::TooMany,
             None => Known::New,
         }
+    }
+
+    /// The session's proxy says something.
+    pub fn heard(&mut self, session: SessionId, tick: u64) {
+        self.open.entry(session).or_default().heard = Some(tick);
+    }
+
+    /// The tick at which a session's proxy was heard last, if it ever was.
+    #[must_use]
+    pub fn last_heard(&self, session: SessionId) -> Option<u64> {
+        self.open.get(&session)?.heard
     }
 
     /// The request became this op.
@@ -135,9 +149,11 @@ impl Sessions {
         session.ops.extend(memory.requests.iter().copied().filter(|(number, _)| *number >= from));
     }
 
-    /// The op was cut off the log: the request did not happen.
-    pub fn forget(&mut self, request: &Request) {
-        if let Some(session) = self.open.get_mut(&request.session) {
+    /// The op was cut off the log: the request did not become it.
+    pub fn forget(&mut self, request: &Request, op: OpId) {
+        if let Some(session) = self.open.get_mut(&request.session)
+            && session.ops.get(&request.number).is_some_and(|known| known.op == op)
+        {
             session.ops.remove(&request.number);
         }
     }
@@ -169,7 +185,9 @@ mod tests {
         );
         sessions.record(&request(7, 6), op(10), clock);
         assert_eq!(sessions.lookup(&request(5, 0)), Known::Finished);
-        sessions.forget(&request(7, 6));
+        sessions.forget(&request(7, 6), op(9));
+        assert!(matches!(sessions.lookup(&request(7, 6)), Known::Op(_)), "another op was cut");
+        sessions.forget(&request(7, 6), op(10));
         assert_eq!(sessions.lookup(&request(7, 6)), Known::New);
     }
 
@@ -192,9 +210,16 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_a_refused_request_is_refused_again() {
+    fn a_copy_of_a_refused_request_is_refused_again_unless_it_was_done_since() {
         let mut sessions = Sessions::default();
         sessions.refuse(&request(5, 0), Refusal::NoSuchKey);
+        assert_eq!(sessions.lookup(&request(5, 0)), Known::Refused(Refusal::NoSuchKey));
+        // A later primary did it, and its op reaches this member: the refusal is not repeated.
+        let op = OpId { view: View(2), seq: OpSeq(9) };
+        let done = Remembered { op, clock: HybridClock(5), revoked: false };
+        sessions.record(&request(5, 0), op, done.clock);
+        assert_eq!(sessions.lookup(&request(5, 0)), Known::Op(done));
+        sessions.forget(&request(5, 0), op);
         assert_eq!(sessions.lookup(&request(5, 0)), Known::Refused(Refusal::NoSuchKey));
         sessions.refuse(&request(6, 6), Refusal::Full);
         assert_eq!(sessions.lookup(&request(5, 0)), Known::Finished);

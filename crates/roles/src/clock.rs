@@ -1,6 +1,15 @@
-//! The machine's clock, for clocks of versions and ages of grants; never for the safety of writes.
+//! The machine's clocks: that of the wall for the dates of versions, a steady one for ages of grants; neither is for
+//! the safety of writes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use larder_env::clock::uptime_ms;
+use larder_protocol::Now;
+
+/// The time by both clocks.
+pub(crate) fn now() -> Now {
+    Now { steady_ms: uptime_ms(), wall_ms: now_ms() }
+}
 
 /// Milliseconds since 1970; 0 on a machine whose clock is before that.
 #[must_use]

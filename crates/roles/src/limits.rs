@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use larder_protocol::limits::{
-    GRANT_MS_MAX, LV_REOPEN_MS, SERVER_BEAT_MS, SILENT_MS, UNHEARD_TICKS_MAX,
+    DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, LV_REOPEN_MS, SERVER_BEAT_MS, SESSION_TICKS_MAX,
+    SILENT_MS, UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -216,6 +217,13 @@ pub const DOWN_FAILURES: u32 = 3;
 pub const DOWN_MS: u64 = 2_000;
 /// Rows that each meta server is asked for beyond its share of a page, so that chance seldom makes it short.
 pub const SHARE_SLACK_ROWS: usize = 16;
+/// Open requests that a proxy tells meta servers of at a beat, one by one; of those behind nothing is said.
+pub const OPEN_TOLD_MAX: usize = 16_384;
+/// Puts in doubt that a meta server tells one by one: the oldest.
+pub const DOUBTS_TOLD_MAX: usize = 64;
+/// Milliseconds after which a put that has no outcome is told as one in doubt: puts of proxies that died are resolved by
+/// then.
+pub const DOUBT_TOLD_MS: u64 = 5_000;
 /// Puts and streams whose callers have gone, and that a proxy gives up at a time. Others are given up for their age,
 /// or with the session.
 pub const ORPHANS_MAX: usize = 1024;
@@ -273,6 +281,22 @@ const _: () = assert!(
     "what is gathered fits a frame"
 );
 const _: () = assert!(TICK_MS < SERVER_BEAT_MS, "beats are kept by ticks");
+const _: () = assert!(
+    SESSION_TICKS_MAX * TICK_MS >= 4 * SERVER_BEAT_MS,
+    "a proxy is silent only if several of its beats are lost"
+);
+const _: () = assert!(
+    FORSAKEN_TICKS * TICK_MS > 2 * STRAGGLER_MAX.as_millis() as u64,
+    "what is said of a put is on its way no longer when it is resolved without"
+);
+const _: () = assert!(
+    DOUBT_TICKS_MAX * TICK_MS < LIST_WAIT_MS_MAX,
+    "a list hears why it waits before it gives up"
+);
+const _: () = assert!(
+    SESSION_TICKS_MAX * TICK_MS < DOUBT_TOLD_MS,
+    "a put is told as one in doubt when more than its proxy has failed"
+);
 const _: () = assert!(
     WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_MS,
     "the renewal after that is answered in time"

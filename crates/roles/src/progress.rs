@@ -21,6 +21,43 @@ pub struct Progress {
     pub log: LogNow,
 }
 
+/// Puts in doubt: what became of them is known only when servers come back, or are removed for good.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DoubtsNow {
+    /// How many.
+    pub puts: u64,
+    /// Those that have been so for longest.
+    pub oldest: Vec<DoubtNow>,
+}
+
+/// A put in doubt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoubtNow {
+    /// Its group.
+    pub pg: u32,
+    /// Its op.
+    pub op: u64,
+    /// Its bucket.
+    pub bucket: u64,
+    /// Its key.
+    pub key: String,
+    /// Its volume.
+    pub volume: u32,
+    /// Milliseconds since it began, or since its group's primary did.
+    pub open_ms: u64,
+    /// Replicas of the volume that may have its data and are out of reach.
+    pub away: Vec<AwayNow>,
+}
+
+/// A replica that is out of reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AwayNow {
+    /// Its server.
+    pub server: u32,
+    /// Its disk.
+    pub disk: u32,
+}
+
 /// The budget, and its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BackgroundNow {

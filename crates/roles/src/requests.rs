@@ -6,6 +6,8 @@ use std::sync::Arc;
 use larder_types::{Request, SessionId};
 use parking_lot::Mutex;
 
+use crate::limits::OPEN_TOLD_MAX;
+
 #[derive(Debug)]
 struct Numbers {
     session: SessionId,
@@ -74,6 +76,15 @@ impl Requests {
         self.numbers.lock().floor()
     }
 
+    /// A number below which all are finished, but for these, in order.
+    pub(crate) fn finished(&self) -> (u64, Vec<u64>) {
+        let numbers = self.numbers.lock();
+        let mut open: Vec<u64> = numbers.open.union(&numbers.kept).copied().collect();
+        let beyond = open.get(OPEN_TOLD_MAX).copied();
+        open.truncate(OPEN_TOLD_MAX);
+        (beyond.unwrap_or(numbers.next), open)
+    }
+
     /// Keeps a request open after the one that began it has finished it.
     pub(crate) fn keep(self: &Arc<Self>, number: u64) -> KeptRequest {
         self.numbers.lock().kept.insert(number);
@@ -126,6 +137,22 @@ mod tests {
         assert_eq!((requests.floor(), requests.begin().id().floor), (1, 1));
         drop(kept);
         assert_eq!(requests.floor(), 3);
+    }
+
+    #[test]
+    fn what_is_finished_is_told_but_for_what_is_open_or_kept() {
+        let requests = Arc::new(Requests::new(SessionId(1)));
+        let [first, second, third] = std::array::from_fn(|_| requests.begin());
+        let kept = requests.keep(second.id().number);
+        drop(second);
+        assert_eq!(requests.finished(), (4, vec![1, 2, 3]));
+        drop(third);
+        assert_eq!(requests.finished(), (4, vec![1, 2]));
+        drop((first, kept));
+        assert_eq!(requests.finished(), (4, vec![]));
+        let open: Vec<_> = (0..=OPEN_TOLD_MAX).map(|_| requests.begin()).collect();
+        let (below, told) = requests.finished();
+        assert_eq!((below, told.len()), (open[OPEN_TOLD_MAX].id().number, OPEN_TOLD_MAX));
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub enum Settled {
     Version(Option<Box<VersionRow>>),
     /// The index knows.
     AskIndex,
-    /// A barrier passed.
-    Passed,
+    /// The index shows what was taken before, in rows before this one or in all.
+    Shows(Option<Vec<u8>>),
     /// An append is in effect.
     Appended(Box<AppendDone>),
     /// Refused.
@@ -142,7 +142,8 @@ impl Ticket {
                 Some(Answer::Done { op, clock }) => Settled::Done(op, clock),
                 Some(Answer::Version(row)) => Settled::Version(row),
                 Some(Answer::AskIndex) => Settled::AskIndex,
-                Some(Answer::Passed) => Settled::Passed,
+                Some(Answer::Passed) => Settled::Shows(None),
+                Some(Answer::Settled(before)) => Settled::Shows(before),
                 Some(Answer::Appended(done)) => Settled::Appended(done),
                 Some(Answer::Refused(refusal)) => Settled::Refused(refusal),
                 Some(Answer::Granted { .. }) | None => unreachable!("neither settles a call"),

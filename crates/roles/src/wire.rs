@@ -93,6 +93,8 @@ pub enum MetaCall {
     },
     /// How far its background work is. Of the server, not of a PG: any view.
     Progress,
+    /// Puts in doubt in the PGs that it leads. Of the server: any view.
+    Doubts,
 }
 
 /// A meta server's answer.
@@ -110,6 +112,8 @@ pub enum MetaReply {
     Refused(Refusal),
     /// To [`MetaCall::Progress`]; payload: a [`Progress`](crate::progress::Progress), encoded.
     Progress,
+    /// To [`MetaCall::Doubts`]; payload: a [`DoubtsNow`](crate::progress::DoubtsNow), encoded.
+    Doubts,
 }
 
 /// Rows with their values.
@@ -139,6 +143,15 @@ pub enum MetaMessage {
     },
     /// By the leading manager.
     Manager(ManagerMessage),
+    /// By a proxy: its requests below a number are finished, but for some, and it has said all that it ever will of them.
+    Finished {
+        /// Its session.
+        session: SessionId,
+        /// Number.
+        below: u64,
+        /// Those that are not, in order.
+        open: Vec<u64>,
+    },
 }
 
 /// What data servers answer.

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "raw/mod.rs"]
+mod raw;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +30,7 @@ use larder_types::{
     Request, ServerId, SessionId, View,
 };
 use parking_lot::Mutex;
+use raw::{InBytes, Raw};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -100,7 +104,8 @@ impl Managers for Map {
     }
 
     fn say(&self, message: ServerMessage) {
-        self.said.try_send(message).expect("the test hears");
+        // A test that hears nothing misses nothing.
+        drop(self.said.try_send(message));
     }
 }
 
@@ -115,6 +120,9 @@ struct Served {
     _listener: Listener,
     meta: Peer<DataService>,
     manager: Peer<DataService>,
+    address: String,
+    /// A meta server's, a manager's and a proxy's.
+    endpoints: [Arc<Endpoint>; 3],
 }
 
 impl Served {
@@ -132,9 +140,11 @@ impl Served {
         let services = Services::new().with(Roles::all(), DataFace(node.clone()));
         let listener = Listener::start(&own, socket, services).expect("a loopback cluster");
         let address = listener.address().to_string();
-        let meta = Peer::new(&endpoint(ServerId(2), Role::Meta), ME, address.clone());
-        let manager = Peer::new(&endpoint(ServerId(0), Role::Manager), ME, address);
-        Self { node, _listener: listener, meta, manager }
+        let callers = [(2, Role::Meta), (0, Role::Manager), (3, Role::Proxy)];
+        let endpoints = callers.map(|(id, role)| endpoint(ServerId(id), role));
+        let meta = Peer::new(&endpoints[0], ME, address.clone());
+        let manager = Peer::new(&endpoints[1], ME, address.clone());
+        Self { node, _listener: listener, meta, manager, address, endpoints }
     }
 
     async fn call(&self, call: DataCall, payload: &'static [u8]) -> (DataReply, Bytes) {
@@ -222,6 +232,40 @@ fn rot(file: &Path, bytes: &[u8]) {
         }
         at += read as u64;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_from_certified_servers_end_no_data_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, mut hears) = Map::founded();
+    let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+    served.opened(&mut hears).await;
+    // What it says to managers is of no matter here.
+    let heard = tokio::spawn(async move { while hears.recv().await.is_some() {} });
+    let (corpus, before, address) = (raw::corpus(), raw::panics(), served.address.clone());
+    let peers = served.endpoints.iter();
+    let peers = peers.map(|it| Peer::<InBytes<DataService>>::new(it, ME, address.clone()));
+    let peers: Vec<_> = peers.collect();
+    for mut draw in raw::rounds() {
+        let calls = (0..40).map(|_| {
+            let peer = &peers[draw.below(peers.len())];
+            let (body, payload) = (Raw(draw.frame(&corpus)), Bytes::from(draw.frame(&corpus)));
+            if draw.below(4) == 0 {
+                drop(peer.send(&body, payload));
+                return None;
+            }
+            let deadline = Instant::now() + Duration::from_millis(200);
+            Some(async move { peer.call(&body, payload, deadline).await.map(|_| ()) })
+        });
+        let calls: Vec<_> = calls.collect();
+        drop(futures::future::join_all(calls.into_iter().flatten()).await);
+    }
+    assert!(matches!(served.call(DataCall::Load, b"").await.0, DataReply::Load(_)));
+    let read = served.call(read(0, 5), b"").await.0;
+    assert!(matches!(read, DataReply::Bytes | DataReply::Unreadable), "its disk answers: {read:?}");
+    assert_eq!(raw::panics(), before, "nothing panicked");
+    served.node.close();
+    heard.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,11 +6,11 @@ use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
 use larder_protocol::{
     Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
-    Description, PeerMessage, PutCall, Refusal,
+    Description, PeerMessage, PutCall, Refusal, RowSpan,
 };
 use larder_roles::progress::{
-    BackgroundNow, CompactionNow, DigestsNow, FloorNow, FloorsNow, LogKept, LogNow, Progress,
-    RebuildNow, ScrubNow,
+    AwayNow, BackgroundNow, CompactionNow, DigestsNow, DoubtNow, DoubtsNow, FloorNow, FloorsNow,
+    LogKept, LogNow, Progress, RebuildNow, ScrubNow,
 };
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply,
@@ -99,6 +99,20 @@ fn progress() -> Progress {
             kept: LogKept::OpenPut { pg: 59, op: 60 },
         },
     }
+}
+
+fn doubts() -> DoubtsNow {
+    let away = vec![AwayNow { server: 4, disk: 6 }];
+    let put = DoubtNow {
+        pg: 3,
+        op: 1000,
+        bucket: 2,
+        key: "a/b".to_owned(),
+        volume: 7,
+        open_ms: 300,
+        away,
+    };
+    DoubtsNow { puts: 1, oldest: vec![put] }
 }
 
 fn said() -> Vec<String> {
@@ -222,6 +236,17 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerReply::NoAuthority)),
         hex(&encode(&ManagerReply::Authority)),
         hex(&encode(&Call::Withdraw { op, disk_full: true })),
+        hex(&encode(&Call::Settle(RowSpan { from: b"V".to_vec(), to: Some(b"W".to_vec()) }))),
+        hex(&encode(&Answer::Settled(Some(b"V".to_vec())))),
+        hex(&encode(&Refusal::InDoubt)),
+        hex(&encode(&MetaCall::Doubts)),
+        hex(&encode(&MetaReply::Doubts)),
+        hex(&encode(&MetaMessage::Finished {
+            session: SessionId(5),
+            below: 300,
+            open: vec![6, 299],
+        })),
+        hex(&encode(&doubts())),
     ]
 }
 

@@ -1,6 +1,8 @@
 //! What a client says about an object to be: headers, user metadata, tags; and what it asks for that
 //! Larder does not have.
 
+use http::header::EXPIRES;
+use http::{Extensions, HeaderMap};
 use larder_types::Attributes;
 use larder_types::limits::{ATTRIBUTE_BYTES_MAX, USER_METADATA_BYTES_MAX};
 use s3s::dto::{Metadata, StorageClass, Timestamp, TimestampFormat};
@@ -9,6 +11,16 @@ use s3s::{S3ErrorCode, S3Result};
 use crate::encryption::Encryption;
 use crate::errors::{error, not_implemented};
 use crate::tags;
+use crate::unread::OddExpires;
+
+/// Storage classes whose objects S3 reads at once, as Larder reads all. They are kept and shown, and change nothing.
+const CLASSES: [&str; 5] = [
+    StorageClass::GLACIER_IR,
+    StorageClass::INTELLIGENT_TIERING,
+    StorageClass::ONEZONE_IA,
+    StorageClass::REDUCED_REDUNDANCY,
+    StorageClass::STANDARD_IA,
+];
 
 /// The content type of objects put without one (S3).
 pub(crate) const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
@@ -20,7 +32,7 @@ pub(crate) struct Given {
     pub(crate) content_encoding: Option<String>,
     pub(crate) content_language: Option<String>,
     pub(crate) content_type: Option<String>,
-    pub(crate) expires: Option<Timestamp>,
+    pub(crate) expires: Option<String>,
     pub(crate) metadata: Option<Metadata>,
     pub(crate) storage_class: Option<StorageClass>,
     pub(crate) tagging: Option<String>,
@@ -31,16 +43,35 @@ pub(crate) struct Given {
     pub(crate) locks: bool,
 }
 
+/// A request's `Expires` as it came.
+#[derive(Clone, Copy)]
+pub(crate) struct Expires<'r>(Option<&'r str>);
+
+impl<'r> Expires<'r> {
+    pub(crate) fn of(headers: &'r HeaderMap, extensions: &'r Extensions) -> Self {
+        let read = || headers.get(EXPIRES).and_then(|value| value.to_str().ok());
+        Self(extensions.get::<OddExpires>().map(|OddExpires(text)| text.as_str()).or_else(read))
+    }
+
+    /// The text to store: a form's, which the protocol library has read, is written anew.
+    pub(crate) fn text(self, read: Option<Timestamp>) -> Option<String> {
+        match self.0.filter(|text| !text.is_empty()) {
+            Some(text) => Some(text.to_owned()),
+            None => read.and_then(|date| http_date(&date).ok()),
+        }
+    }
+}
+
 /// Takes the attributes out of a request's input.
 macro_rules! given_attributes {
-    ($input:expr) => {
+    ($input:expr, $expires:expr) => {
         $crate::attributes::Given {
             cache_control: $input.cache_control.take(),
             content_disposition: $input.content_disposition.take(),
             content_encoding: $input.content_encoding.take(),
             content_language: $input.content_language.take(),
             content_type: $input.content_type.take(),
-            expires: $input.expires.take(),
+            expires: $expires.text($input.expires.take()),
             metadata: $input.metadata.take(),
             storage_class: $input.storage_class.take(),
             tagging: $input.tagging.take(),
@@ -85,9 +116,12 @@ impl Given {
             content_disposition: self.content_disposition,
             content_encoding: self.content_encoding.and_then(without_aws_chunked),
             content_language: self.content_language,
-            expires: self.expires.as_ref().map(http_date).transpose()?,
+            expires: self.expires,
             website_redirect: self.website_redirect,
-            storage_class: None,
+            storage_class: self
+                .storage_class
+                .map(|class| class.as_str().to_owned())
+                .filter(|class| class != StorageClass::STANDARD),
             user: self.metadata.map(user_metadata).transpose()?.unwrap_or_default(),
             tags: self.tagging.as_deref().map(tags::parse_header).transpose()?.unwrap_or_default(),
         };
@@ -105,14 +139,24 @@ impl Given {
         if self.locks {
             return Err(not_implemented("Object lock"));
         }
-        match &self.storage_class {
-            Some(class) if class.as_str() != StorageClass::STANDARD => Err(error(
+        match self.storage_class.as_ref().map(StorageClass::as_str) {
+            None | Some(StorageClass::STANDARD) => Ok(()),
+            Some(class) if CLASSES.contains(&class) => Ok(()),
+            Some(_) => Err(error(
                 S3ErrorCode::InvalidStorageClass,
-                "The storage class you specified is not valid: STANDARD is the only one.",
+                format!(
+                    "The storage class you specified is not valid: there are STANDARD and, which mean the same here, \
+                     {}.",
+                    CLASSES.join(", ")
+                ),
             )),
-            _ => Ok(()),
         }
     }
+}
+
+/// An object's storage class as S3 names it.
+pub(crate) fn class(attributes: &Attributes) -> &str {
+    attributes.storage_class.as_deref().unwrap_or(StorageClass::STANDARD)
 }
 
 /// `aws-chunked` describes the transfer, not the object.
@@ -194,7 +238,7 @@ mod tests {
     fn put(change: impl FnOnce(&mut PutObjectInput)) -> S3Result<Attributes> {
         let mut input = PutObjectInput::default();
         change(&mut input);
-        given_attributes!(input).into_attributes()
+        given_attributes!(input, Expires(None)).into_attributes()
     }
 
     fn code(refused: S3Result<Attributes>) -> S3ErrorCode {
@@ -236,6 +280,10 @@ mod tests {
         assert_eq!(code(refused), S3ErrorCode::NotImplemented);
         let refused = put(|input| input.storage_class = Some("GLACIER".to_owned().into()));
         assert_eq!(code(refused), S3ErrorCode::InvalidStorageClass);
+        for class in CLASSES {
+            let taken = put(|input| input.storage_class = Some(class.to_owned().into())).unwrap();
+            assert_eq!(taken.storage_class.as_deref(), Some(class));
+        }
         let taken = put(|input| {
             input.storage_class = Some("STANDARD".to_owned().into());
             input.acl = Some("private".to_owned().into());

@@ -12,38 +12,70 @@ use s3s::stream::ByteStream as _;
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
 use tokio::time::timeout;
 
-use crate::checksums::{Announced, Expected, Hasher, name, parse_value};
+use crate::checksums::{Announced, Expected, Hasher};
 use crate::errors::{self, custom, error};
 use crate::guard::{GuardError, Verdict};
 use crate::lanes;
 use crate::limits::{BODY_STALL_TIMEOUT, REFUSED_BODY_BYTES_MAX};
+use crate::verified;
 
-/// MD5 and one checksum over the same bytes.
+/// MD5 and one checksum over the same bytes; seldom one more, which is only verified.
 pub(crate) struct Digests {
     md5: Md5,
     checksum: Hasher,
-    announced: Announced,
+    verified: Option<Box<verified::Hasher>>,
+    algorithm: ChecksumAlgorithm,
 }
 
 impl Digests {
-    pub(crate) fn new(announced: Announced) -> Self {
-        Self { md5: Md5::default(), checksum: Hasher::new(announced.algorithm), announced }
+    pub(crate) fn new(announced: &Announced) -> Self {
+        let algorithm = announced.algorithm;
+        let verified = announced.verified.as_ref();
+        let verified = verified.map(|(algorithm, _)| Box::new(verified::Hasher::new(*algorithm)));
+        Self { md5: Md5::default(), checksum: Hasher::new(algorithm), verified, algorithm }
     }
 
     pub(crate) fn update(&mut self, piece: &[u8]) {
-        self.checksum.update(piece);
+        self.update_checksums(piece);
         self.md5.update(piece);
+    }
+
+    fn update_checksums(&mut self, piece: &[u8]) {
+        self.checksum.update(piece);
+        if let Some(verified) = &mut self.verified {
+            verified.update(piece);
+        }
     }
 
     /// The same in the company of other requests' pieces.
     async fn update_in_company(&mut self, piece: &Bytes) {
-        self.checksum.update(piece);
+        self.update_checksums(piece);
         lanes::update(&mut self.md5, piece).await;
     }
 
-    pub(crate) fn finish(self) -> BodyDigest {
-        let checksum = whole(self.announced.algorithm, self.checksum);
-        BodyDigest { md5: self.md5.finish(), checksum: Some(checksum) }
+    pub(crate) fn finish(self) -> Digested {
+        let digest = BodyDigest {
+            md5: self.md5.finish(),
+            checksum: Some(whole(self.algorithm, self.checksum)),
+        };
+        let verified = self.verified.map(|hasher| hasher.finish(&digest.md5));
+        Digested { digest, verified }
+    }
+}
+
+/// The digests of a body.
+pub(crate) struct Digested {
+    /// Those that are stored.
+    pub(crate) digest: BodyDigest,
+    /// A value that is only verified.
+    verified: Option<Vec<u8>>,
+}
+
+impl Digested {
+    /// The value that is compared with the announced one.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        let stored = || self.digest.checksum.as_ref().map(|checksum| &checksum.value);
+        self.verified.as_ref().or_else(stored).map(|value| &value[..])
     }
 }
 
@@ -73,7 +105,7 @@ impl RequestBody {
             len,
             received: 0,
             ended: false,
-            digests: Some(Digests::new(announced.clone())),
+            digests: Some(Digests::new(&announced)),
             stored: None,
             announced,
             content_md5: None,
@@ -174,19 +206,14 @@ impl RequestBody {
         short
     }
 
-    /// Tells what broke the stream. The library's own errors are private types; their texts are
-    /// part of the pinned version and are held by tests.
+    /// Tells what broke the stream, by the texts of the library's errors.
     fn broken(&mut self, cause: &StdError) -> BodyError {
         if let Some(refused) = self.verdict.as_ref().and_then(|verdict| verdict.get().copied()) {
             return self.fail(BodyError::Malformed(refused.to_string()), guard_error(refused));
         }
         let text = cause.to_string();
-        if text.ends_with("Sha256Mismatch") {
-            let message =
-                "The provided 'x-amz-content-sha256' header does not match what was computed.";
-            let exact =
-                custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message.to_owned());
-            return self.fail(BodyError::BadChecksum("SHA256"), exact);
+        if errors::is_payload_mismatch(cause) {
+            return self.fail(BodyError::BadChecksum("SHA256"), errors::payload_mismatch());
         }
         if text.ends_with("SignatureMismatch") {
             let exact = error(
@@ -202,28 +229,27 @@ impl RequestBody {
         BodyError::Incomplete
     }
 
-    fn verify(&mut self, digest: &BodyDigest) -> Result<(), BodyError> {
+    fn verify(&mut self, digested: &Digested) -> Result<(), BodyError> {
         if self.len.is_some_and(|len| len != self.received) {
             return Err(BodyError::Incomplete);
         }
-        if self.content_md5.is_some_and(|expected| expected != digest.md5) {
+        if self.content_md5.is_some_and(|expected| expected != digested.digest.md5) {
             return Err(BodyError::BadDigest);
         }
-        let expected = match &self.announced.expected {
-            Expected::Nothing => return Ok(()),
-            Expected::Value(value) => value.clone(),
-            Expected::Trailer => self.trailer()?,
+        let same = match self.announced.expected().1 {
+            Expected::Nothing => true,
+            Expected::Value(value) => digested.value() == Some(value),
+            Expected::Trailer => {
+                let value = self.trailer()?;
+                digested.value() == Some(&value)
+            }
         };
-        match &digest.checksum {
-            Some(computed) if computed.value == expected => Ok(()),
-            _ => Err(BodyError::BadChecksum(name(self.announced.algorithm))),
-        }
+        if same { Ok(()) } else { Err(BodyError::BadChecksum(self.announced.expected().0)) }
     }
 
     fn trailer(&mut self) -> Result<Vec<u8>, BodyError> {
         let trailers = self.trailers.as_ref().and_then(TrailingHeaders::take);
-        let value = trailers.as_ref().and_then(|trailers| self.announced.trailer(trailers));
-        match value.map(|text| parse_value(self.announced.algorithm, text)) {
+        match trailers.as_ref().and_then(|trailers| self.announced.trailer(trailers)) {
             Some(Ok(value)) => Ok(value),
             Some(Err(exact)) => Err(self.fail(malformed_trailer(), exact)),
             None => {
@@ -255,8 +281,9 @@ impl PutBody for &mut RequestBody {
     fn finish(&mut self) -> Result<BodyDigest, BodyError> {
         // A body that was not read to its end is not complete, whatever was announced.
         let digests = self.digests.take().filter(|_| self.ended).ok_or(BodyError::Incomplete)?;
-        let mut digest = digests.finish();
-        self.verify(&digest)?;
+        let digested = digests.finish();
+        self.verify(&digested)?;
+        let mut digest = digested.digest;
         if let Some((algorithm, hasher)) = self.stored.take() {
             digest.checksum = Some(whole(algorithm, hasher));
         }
@@ -300,6 +327,7 @@ pub(crate) fn parse_md5(header: &str) -> S3Result<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checksums::parse_value;
 
     fn body(data: &'static [u8], announced: Announced) -> RequestBody {
         RequestBody::new(StreamingBlob::from(s3s::Body::from(Bytes::from_static(data))), announced)
@@ -319,6 +347,7 @@ mod tests {
             algorithm: ChecksumAlgorithm::Crc32,
             expected: Expected::Value(value),
             asked: true,
+            verified: None,
         }
     }
 
@@ -367,6 +396,7 @@ mod tests {
             algorithm: ChecksumAlgorithm::Crc32,
             expected: Expected::Trailer,
             asked: true,
+            verified: None,
         };
         let mut without = body(b"1", announced);
         let refused = read(&mut without).await.unwrap_err();

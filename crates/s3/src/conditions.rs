@@ -3,7 +3,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use larder_types::{Condition, EtagList, Metax};
+use http::HeaderValue;
+use larder_types::{Condition, EtagList, HybridClock, Metax};
 use s3s::dto::{ETagCondition, Timestamp};
 
 /// The entity tags that a header lists.
@@ -50,9 +51,24 @@ pub(crate) enum Unmet {
     NotModified,
 }
 
-/// When a version was made, in the whole seconds that HTTP's dates have.
-pub(crate) fn modified(metax: &Metax) -> Timestamp {
-    Timestamp::from(UNIX_EPOCH + Duration::from_secs(metax.clock.ms() / 1000))
+/// A time in the whole seconds that HTTP's dates have.
+pub(crate) fn whole_seconds(clock: HybridClock) -> Timestamp {
+    Timestamp::from(UNIX_EPOCH + Duration::from_secs(clock.ms() / 1000))
+}
+
+/// When a version was made.
+fn modified(metax: &Metax) -> Timestamp {
+    whole_seconds(metax.clock)
+}
+
+/// Tells if an `If-Range` names this version: by its entity tag, which is strong, or by exactly its date. What is neither
+/// names no version.
+pub(crate) fn is_version(if_range: &HeaderValue, metax: &Metax) -> bool {
+    let Ok(text) = if_range.to_str().map(str::trim) else { return false };
+    if let Some(tag) = text.strip_prefix('"') {
+        return tag.strip_suffix('"').is_some_and(|tag| tag == metax.etag.text());
+    }
+    httpdate::parse_http_date(text).is_ok_and(|date| Timestamp::from(date) == modified(metax))
 }
 
 impl ReadConditions {
@@ -150,6 +166,25 @@ mod tests {
                 if_modified_since: d,
             };
             assert_eq!(conditions.check(&metax()), expected, "case {index}");
+        }
+    }
+
+    #[test]
+    fn a_range_is_of_the_version_that_is_named() {
+        let is = |text: &str| is_version(&text.parse().unwrap(), &metax());
+        assert!(is(TAG) && is("Thu, 01 Jan 1970 00:16:40 GMT"));
+        assert!(is("Thursday, 01-Jan-70 00:16:40 GMT"), "an obsolete form of the same date");
+        for other in [
+            "\"x\"",
+            &format!("W/{TAG}"),
+            TAG.trim_matches('"'),
+            "Thu, 01 Jan 1970 00:16:41 GMT",
+            "Thu, 01 Jan 1970 00:16:39 GMT",
+            "*",
+            "",
+            "\"",
+        ] {
+            assert!(!is(other), "{other}");
         }
     }
 

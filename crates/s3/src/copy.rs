@@ -18,7 +18,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use crate::attributes::given_attributes;
+use crate::attributes::{Expires, given_attributes};
 use crate::body::Digests;
 use crate::checksums::{self, Announced, kind_name, show_checksum};
 use crate::conditions::{self, ReadConditions};
@@ -27,7 +27,7 @@ use crate::errors::{error, from_store, not_implemented};
 use crate::face::Face;
 use crate::get::last_modified;
 use crate::limits::CHANGED_RETRIES_MAX;
-use crate::names::{key, null_version, upload};
+use crate::names::{key, null_version};
 use crate::range;
 use crate::upload::part_number;
 
@@ -103,7 +103,7 @@ impl CopyBody {
             0 => ReadBody::Whole(Bytes::new()),
             _ => face.store.read(opened, bytes).await?,
         };
-        let digests = Digests::new(Announced { algorithm, ..Announced::nothing() });
+        let digests = Digests::new(&Announced { algorithm, ..Announced::nothing() });
         Ok(Self { body, len, left: len, digests: Some(digests), failure: None })
     }
 
@@ -140,7 +140,7 @@ impl PutBody for &mut CopyBody {
 
     fn finish(&mut self) -> Result<BodyDigest, BodyError> {
         let digests = self.digests.take().filter(|_| self.left == 0);
-        Ok(digests.ok_or(BodyError::Incomplete)?.finish())
+        Ok(digests.ok_or(BodyError::Incomplete)?.finish().digest)
     }
 }
 
@@ -173,7 +173,7 @@ pub(crate) async fn object<O: Objects>(
     let named = input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str());
     let named = named.map(checksums::parse_name).transpose()?;
     let condition = target_condition(&request.headers)?;
-    let taken = Taken::of(&mut input)?;
+    let taken = Taken::of(&mut input, Expires::of(&request.headers, &request.extensions))?;
     let key = key(input.key)?;
     if source.bucket == bucket && source.key == key && !taken.changes_something() {
         return Err(error(
@@ -196,7 +196,7 @@ pub(crate) async fn object<O: Objects>(
         let options = PutOptions { attributes, condition: condition.clone() };
         if keeps_digests(&opened, algorithm) {
             match face.store.link(&opened, &bucket, &key, options.clone()).await {
-                Ok(Some(done)) => return Ok(S3Response::new(shown(&done, named.is_some()))),
+                Ok(Some(done)) => return Ok(S3Response::new(shown(&done))),
                 Ok(None) => {}
                 Err(ObjectError::Changed) => continue,
                 Err(refused) => return Err(from_store(refused)),
@@ -208,7 +208,7 @@ pub(crate) async fn object<O: Objects>(
         };
         let result = face.store.put(&bucket, &key, options, &mut body).await;
         match Attempt::of(result, &mut body) {
-            Attempt::Done(done) => return Ok(S3Response::new(shown(&done, named.is_some()))),
+            Attempt::Done(done) => return Ok(S3Response::new(shown(&done))),
             Attempt::Again => {}
             Attempt::Refused(refused) => return Err(refused),
         }
@@ -227,10 +227,12 @@ struct Taken {
     headers: Option<Attributes>,
     tags: Option<crate::tags::Tags>,
     website_redirect: Option<String>,
+    names_class: bool,
+    storage_class: Option<String>,
 }
 
 impl Taken {
-    fn of(input: &mut CopyObjectInput) -> S3Result<Self> {
+    fn of(input: &mut CopyObjectInput, expires: Expires<'_>) -> S3Result<Self> {
         let replaces = |directive: Option<&str>, what| match directive {
             None | Some(MetadataDirective::COPY) => Ok(false),
             Some(MetadataDirective::REPLACE) => Ok(true),
@@ -242,23 +244,31 @@ impl Taken {
         let headers = replaces(directive, "metadata")?;
         let directive = input.tagging_directive.as_ref().map(TaggingDirective::as_str);
         let tags = replaces(directive, "tagging")?;
-        let mut given = given_attributes!(input).into_attributes()?;
+        let names_class = input.storage_class.is_some();
+        let mut given = given_attributes!(input, expires).into_attributes()?;
         Ok(Self {
             website_redirect: given.website_redirect.take(),
+            names_class,
+            storage_class: given.storage_class.take(),
             tags: tags.then(|| std::mem::take(&mut given.tags)),
             headers: headers.then_some(given),
         })
     }
 
     fn changes_something(&self) -> bool {
-        self.headers.is_some() || self.website_redirect.is_some()
+        self.headers.is_some() || self.website_redirect.is_some() || self.names_class
     }
 
     fn attributes(&self, source: Attributes) -> Attributes {
         let tags = self.tags.clone().unwrap_or_else(|| source.tags.clone());
         let headers = self.headers.clone().unwrap_or(source);
-        // A redirect belongs to the object's name, so it is never copied (S3).
-        Attributes { tags, website_redirect: self.website_redirect.clone(), ..headers }
+        // A redirect belongs to the object's name, and a class to its bytes: neither is ever copied (S3).
+        Attributes {
+            tags,
+            website_redirect: self.website_redirect.clone(),
+            storage_class: self.storage_class.clone(),
+            ..headers
+        }
     }
 }
 
@@ -289,13 +299,13 @@ fn check_source_size(size: u64) -> S3Result<()> {
     ))
 }
 
-fn shown(done: &PutDone, checksum: bool) -> CopyObjectOutput {
+fn shown(done: &PutDone) -> CopyObjectOutput {
     let mut result = CopyObjectResult {
         e_tag: Some(ETag::Strong(done.etag.text())),
         last_modified: Some(last_modified(done.clock)),
         ..Default::default()
     };
-    if let Some(checksum) = done.checksum.as_ref().filter(|_| checksum) {
+    if let Some(checksum) = &done.checksum {
         show_checksum!(result, checksum);
         result.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
     }
@@ -310,7 +320,7 @@ pub(crate) async fn part<O: Objects>(
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let source = source!(face, input);
     let number = part_number(input.part_number)?;
-    let (key, id) = (key(input.key)?, upload(&input.upload_id)?);
+    let (key, id) = (key(input.key)?, face.upload_id(&bucket, &input.upload_id)?);
     let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
     let algorithm = row.checksum.map_or(checksums::DEFAULT, |(algorithm, _)| algorithm);
     for _ in 0..CHANGED_RETRIES_MAX {

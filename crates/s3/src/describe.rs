@@ -7,6 +7,7 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
+use crate::attributes::class;
 use crate::checksums::{kind_name, show_checksum};
 use crate::encryption::refuse_reading;
 use crate::errors::{error, from_store};
@@ -64,7 +65,7 @@ pub(crate) async fn object<O: Objects>(
         output.object_size = i64::try_from(metax.size).ok();
     }
     if asked.has(ObjectAttributes::STORAGE_CLASS) {
-        output.storage_class = Some("STANDARD".to_owned().into());
+        output.storage_class = Some(class(&metax.attributes).to_owned().into());
     }
     if let Some(checksum) = &metax.checksum
         && asked.has(ObjectAttributes::CHECKSUM)

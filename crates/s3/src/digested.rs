@@ -1,30 +1,70 @@
 //! Verifies the digests of request bodies that the protocol library reads by itself: XML.
 //!
-//! The library parses such a body before an operation sees it, and ignores its digests. This body
-//! stands in front of it, digests what passes, and ends the stream in an error if the digest is not
-//! the one announced, so that the operation never runs.
+//! The library parses such a body before an operation sees it, and ignores its digests but for the hash that is signed,
+//! whose mismatch it takes for a fault of its own. This body stands in front of it, digests what passes, and ends the
+//! stream in an error if the digests are not those announced, so that the operation never runs.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
 use http_body::{Body, Frame, SizeHint};
 use larder_objects::BodyError;
-use s3s::S3Result;
+use s3s::crypto::{Checksum as _, Sha256};
+use s3s::{S3Error, S3Result};
 
 use crate::body::{Digests, parse_md5};
 use crate::checksums::{self, Announced, Expected};
+use crate::{errors, verified};
 
-/// Whether a digested body was not what was announced; the library passes on an error's text only.
-pub(crate) type Mismatch = Arc<AtomicBool>;
+/// The difference between a digested body and its announcement; the library passes on an error's text only.
+pub(crate) type Mismatch = Arc<OnceLock<Differs>>;
+
+/// A digest that differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Differs {
+    /// The hash that is signed.
+    #[error("the body is not the one whose hash was signed")]
+    Payload,
+    /// The MD5 or a checksum.
+    #[error("the body's digest is not the one announced")]
+    Digest,
+}
+
+impl Differs {
+    /// The answer to it.
+    pub(crate) fn refusal(self) -> S3Error {
+        match self {
+            Self::Payload => errors::payload_mismatch(),
+            Self::Digest => errors::from_body(BodyError::BadDigest),
+        }
+    }
+}
+
+/// The hash of a body that its request signs.
+pub(crate) fn payload_hash(headers: &HeaderMap) -> Option<[u8; 32]> {
+    let text = headers.get("x-amz-content-sha256")?.as_bytes();
+    let (pairs, []) = text.as_chunks::<2>() else { return None };
+    let digit = |byte: u8| (byte as char).to_digit(16);
+    let mut hash = [0; 32];
+    if pairs.len() != hash.len() {
+        return None;
+    }
+    for (byte, [high, low]) in hash.iter_mut().zip(pairs) {
+        *byte = (digit(*high)? * 16 + digit(*low)?) as u8;
+    }
+    Some(hash)
+}
 
 /// What a request's headers announce of its XML body.
 pub(crate) struct Expectation {
     md5: Option<[u8; 16]>,
     checksum: Announced,
+    payload: Option<[u8; 32]>,
+    len: Option<u64>,
 }
 
 impl Expectation {
@@ -39,10 +79,17 @@ impl Expectation {
         if op != "CompleteMultipartUpload" {
             let given =
                 checksums::ALL.map(|algorithm| (algorithm, header(checksums::header(algorithm))));
-            checksum = checksums::announced(&given, None, None)?;
+            checksum = checksums::announced(&given, verified::given(headers)?, None, None)?;
         }
-        let announced = md5.is_some() || checksum.expected != Expected::Nothing;
-        Ok(announced.then_some(Self { md5, checksum }))
+        let payload = payload_hash(headers);
+        let len = header(CONTENT_LENGTH.as_str()).and_then(|len| len.parse().ok());
+        let expectation = Self { md5, checksum, payload, len };
+        let announced = payload.is_some() || expectation.has_digests();
+        Ok(announced.then_some(expectation))
+    }
+
+    fn has_digests(&self) -> bool {
+        self.md5.is_some() || *self.checksum.expected().1 != Expected::Nothing
     }
 }
 
@@ -50,29 +97,58 @@ impl Expectation {
 pub(crate) struct DigestedBody<B> {
     inner: B,
     digests: Option<Digests>,
+    payload: Option<Sha256>,
     expectation: Expectation,
+    received: u64,
+    verified: bool,
     mismatch: Mismatch,
 }
 
 impl<B> DigestedBody<B> {
     pub(crate) fn new(inner: B, expectation: Expectation, mismatch: Mismatch) -> Self {
-        let digests = Some(Digests::new(expectation.checksum.clone()));
-        Self { inner, digests, expectation, mismatch }
+        let digests = expectation.has_digests().then(|| Digests::new(&expectation.checksum));
+        let payload = expectation.payload.map(|_| Sha256::new());
+        Self { inner, digests, payload, expectation, received: 0, verified: false, mismatch }
     }
 
-    fn verify(&mut self) -> Result<(), BodyError> {
-        let Some(digests) = self.digests.take() else { return Ok(()) };
-        let digest = digests.finish();
-        let md5 = self.expectation.md5.is_none_or(|expected| expected == digest.md5);
-        let checksum = match &self.expectation.checksum.expected {
-            Expected::Value(value) => digest.checksum.is_some_and(|sum| sum.value == *value),
-            Expected::Nothing | Expected::Trailer => true,
-        };
-        if md5 && checksum {
+    /// Takes in what passes. The digests are verified with the last announced byte: the library looks no further.
+    fn take(&mut self, data: &[u8]) -> Result<(), Differs> {
+        if let Some(digests) = &mut self.digests {
+            digests.update(data);
+        }
+        if let Some(payload) = &mut self.payload {
+            payload.update(data);
+        }
+        self.received += data.len() as u64;
+        if self.expectation.len == Some(self.received) { self.verify() } else { Ok(()) }
+    }
+
+    fn verify(&mut self) -> Result<(), Differs> {
+        if std::mem::replace(&mut self.verified, true) {
             return Ok(());
         }
-        self.mismatch.store(true, Ordering::Relaxed);
-        Err(BodyError::BadDigest)
+        let payload = self.payload.take().map(Sha256::finalize);
+        let expected = &self.expectation;
+        let differs = if payload != expected.payload {
+            Differs::Payload
+        } else if self.digests.take().is_some_and(|digests| !expected.holds(digests)) {
+            Differs::Digest
+        } else {
+            return Ok(());
+        };
+        let _ = self.mismatch.set(differs);
+        Err(differs)
+    }
+}
+
+impl Expectation {
+    fn holds(&self, digests: Digests) -> bool {
+        let digested = digests.finish();
+        let checksum = match self.checksum.expected().1 {
+            Expected::Value(value) => digested.value() == Some(value),
+            Expected::Nothing | Expected::Trailer => true,
+        };
+        checksum && self.md5.is_none_or(|expected| expected == digested.digest.md5)
     }
 }
 
@@ -89,23 +165,39 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, s3s::StdError>>> {
         let this = &mut *self;
         Poll::Ready(match std::task::ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
-            Some(Ok(frame)) => {
-                if let (Some(data), Some(digests)) = (frame.data_ref(), &mut this.digests) {
-                    digests.update(data);
-                }
-                Some(Ok(frame))
-            }
+            Some(Ok(frame)) => match frame.data_ref().map_or(Ok(()), |data| this.take(data)) {
+                Ok(()) => Some(Ok(frame)),
+                Err(differs) => Some(Err(differs.into())),
+            },
             Some(Err(error)) => Some(Err(error.into())),
-            None => this.verify().err().map(|refused| Err(refused.into())),
+            None => this.verify().err().map(|differs| Err(differs.into())),
         })
     }
 
     // Not the inner body's: the end is only reached when the digests have been verified.
     fn is_end_stream(&self) -> bool {
-        self.digests.is_none()
+        self.verified && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signed_hash_is_64_hexadecimal_digits() {
+        let of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-amz-content-sha256", text.parse().unwrap());
+            payload_hash(&headers)
+        };
+        assert_eq!(of(&"0F".repeat(32)), Some([15; 32]));
+        for other in ["UNSIGNED-PAYLOAD", "", &"0".repeat(63), &"0".repeat(66), &"g".repeat(64)] {
+            assert_eq!(of(other), None, "{other}");
+        }
     }
 }

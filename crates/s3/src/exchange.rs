@@ -3,19 +3,17 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
-use larder_objects::BodyError;
 use larder_types::UploadId;
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Admitted};
-use crate::cdata::{Found, WithoutCdata};
 use crate::digested::{DigestedBody, Expectation, Mismatch};
+use crate::form::FormHead;
 use crate::guard::{ChunkGuard, Verdict};
 use crate::ids::{RequestId, RequestIds};
 use crate::limits::BODY_SHARE_BYTES_MAX;
@@ -25,6 +23,7 @@ use crate::reply::{Pulse, ReplyBody, Tally, Working};
 use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
 use crate::shape::Shape;
+use crate::unread_xml::{Found, WhollyRead};
 use crate::{errors, headers, signed, subresources};
 
 const X_AMZ_ID_2: &str = "x-amz-id-2";
@@ -152,6 +151,7 @@ impl<H: ServerHooks> Exchange<H> {
         let request = match &faults {
             Some(faults) => faults.watched(request, shape.op)?,
             None if shape.aws_chunked => self.guarded(request),
+            None if shape.op == "PostObject" => FormHead::watch(request).map(s3s::Body::http_body),
             None => request.map(s3s::Body::from),
         };
         let response = self.service.library(&request).call(request).await.unwrap_or_else(|error| {
@@ -188,14 +188,14 @@ impl<H: ServerHooks> Exchange<H> {
 #[derive(Default)]
 struct XmlFaults {
     mismatch: Mismatch,
-    cdata: Found,
+    unread: Found,
 }
 
 impl XmlFaults {
     fn watched(&self, request: Request<Incoming>, op: &str) -> Result<Request<s3s::Body>, S3Error> {
         let expectation = Expectation::of(request.headers(), op)?;
         Ok(request.map(|body| {
-            let body = WithoutCdata::new(body, Arc::clone(&self.cdata));
+            let body = WhollyRead::new(body, op, Arc::clone(&self.unread));
             match expectation {
                 None => s3s::Body::http_body(body),
                 Some(expectation) => {
@@ -207,14 +207,9 @@ impl XmlFaults {
     }
 
     fn none(&self) -> Result<(), S3Error> {
-        if self.mismatch.load(Ordering::Relaxed) {
-            return Err(errors::from_body(BodyError::BadDigest));
-        }
-        if self.cdata.load(Ordering::Relaxed) {
-            let message = "CDATA sections are not taken: escape the text instead.";
-            return Err(errors::error(S3ErrorCode::MalformedXML, message));
-        }
-        Ok(())
+        let mismatch = self.mismatch.get().map(|differs| differs.refusal());
+        let unread = self.unread.get().map(|unread| unread.refusal());
+        mismatch.or(unread).map_or(Ok(()), Err)
     }
 }
 

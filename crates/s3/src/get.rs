@@ -16,7 +16,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, StdError};
 
 use crate::attributes::{DEFAULT_CONTENT_TYPE, http_date};
 use crate::checksums::{kind_name, show_checksum};
-use crate::conditions::{ReadConditions, Unmet};
+use crate::conditions::{self, ReadConditions, Unmet};
 use crate::encryption::refuse_reading;
 use crate::errors::{error, from_store};
 use crate::face::Face;
@@ -25,9 +25,10 @@ use crate::names::{key, null_version};
 use crate::range::{self, Span};
 
 /// What a read asks for, apart from the object's name.
-struct Wanted {
+struct Wanted<'r> {
     conditions: ReadConditions,
     range: Option<s3s::dto::Range>,
+    if_range: Option<&'r HeaderValue>,
     part: Option<i32>,
     checksum: bool,
 }
@@ -45,6 +46,7 @@ macro_rules! wanted {
                 if_unmodified_since: $input.if_unmodified_since.take(),
             },
             range: $input.range.take(),
+            if_range: $headers.get(header::IF_RANGE),
             part: $input.part_number,
             checksum: $input.checksum_mode.as_ref().is_some_and(|mode| mode.as_str() == "ENABLED"),
         }
@@ -74,15 +76,12 @@ macro_rules! describe {
         let content_type = attributes.content_type.as_deref().unwrap_or(DEFAULT_CONTENT_TYPE);
         $output.content_type = Some(content_type.to_owned());
         $output.e_tag = Some(ETag::Strong(metax.etag.text()));
-        $output.expires = attributes
-            .expires
-            .as_deref()
-            .and_then(|date| Timestamp::parse(TimestampFormat::HttpDate, date).ok());
         $output.last_modified = Some(last_modified(metax.clock));
         if !attributes.user.is_empty() {
             $output.metadata = Some(attributes.user.iter().cloned().collect());
         }
         $output.parts_count = $found.parts_count;
+        $output.storage_class = attributes.storage_class.clone().map(Into::into);
         $output.website_redirect_location = attributes.website_redirect.clone();
         if let Some(checksum) = &$found.checksum {
             show_checksum!($output, checksum);
@@ -104,7 +103,11 @@ pub(crate) async fn object<O: Objects>(
     describe!(output, found);
     let tags = found.opened.metax.attributes.tags.len();
     output.tag_count = i32::try_from(tags).ok().filter(|count| *count > 0);
-    Ok(S3Response::new(output))
+    let mut response = S3Response::new(output);
+    if input.response_expires.is_none() {
+        show_expires(&mut response.headers, &found);
+    }
+    Ok(response)
 }
 
 pub(crate) async fn head<O: Objects>(
@@ -119,12 +122,21 @@ pub(crate) async fn head<O: Objects>(
     let mut output = HeadObjectOutput::default();
     describe!(output, found);
     let mut response = S3Response::with_headers(output, replaced);
+    show_expires(&mut response.headers, &found);
     let tags = found.opened.metax.attributes.tags.len();
     if tags > 0 {
         // The library has no field for it here.
         response.headers.insert("x-amz-tagging-count", HeaderValue::from(tags));
     }
     Ok(response)
+}
+
+/// Shows `Expires` as it was put, unless the request wants another: the library would show no more than a date.
+fn show_expires(headers: &mut HeaderMap, found: &Found) {
+    let Some(text) = &found.opened.metax.attributes.expires else { return };
+    if let Ok(value) = HeaderValue::try_from(text.as_str()) {
+        headers.entry(header::EXPIRES).or_insert(value);
+    }
 }
 
 /// What the request wants shown in place of what the object has. Of a Get the library sees to it.
@@ -157,13 +169,15 @@ async fn find<O: Objects>(
     face: &Face<O>,
     bucket: &BucketName,
     key: &ObjectKey,
-    wanted: &Wanted,
+    wanted: &Wanted<'_>,
 ) -> S3Result<Found> {
     let opened = face.store.open(bucket, key).await.map_err(from_store)?;
     wanted.conditions.check(&opened.metax).map_err(|unmet| refusal(unmet, &opened.metax))?;
     let size = opened.metax.size;
     let Some(number) = wanted.part else {
-        let span = range::of_header(wanted.range.as_ref(), size)?;
+        let named = |if_range| conditions::is_version(if_range, &opened.metax);
+        let range = wanted.range.as_ref().filter(|_| wanted.if_range.is_none_or(named));
+        let span = range::of_header(range, size)?;
         let whole = wanted.checksum && !span.partial;
         let checksum = if whole { opened.metax.checksum.clone() } else { None };
         return Ok(Found { opened, span, checksum, parts_count: None });
@@ -194,7 +208,7 @@ async fn read<O: Objects>(
     face: &Face<O>,
     bucket: &BucketName,
     key: &ObjectKey,
-    wanted: &Wanted,
+    wanted: &Wanted<'_>,
 ) -> S3Result<(Found, StreamingBlob)> {
     for _ in 0..CHANGED_RETRIES_MAX {
         let found = find(face, bucket, key, wanted).await?;

@@ -10,6 +10,7 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
+use crate::attributes::class;
 use crate::checksums::{kind_name, name};
 use crate::errors::{error, from_store};
 use crate::face::Face;
@@ -144,7 +145,7 @@ fn show(listed: &ListedObject, encoding: Encoding, with_owner: bool) -> Object {
         owner: with_owner.then(owner),
         restore_status: None,
         size: size(&listed.metax),
-        storage_class: Some("STANDARD".to_owned().into()),
+        storage_class: Some(class(&listed.metax.attributes).to_owned().into()),
     }
 }
 
@@ -159,7 +160,7 @@ fn show_version(listed: &ListedObject, encoding: Encoding) -> ObjectVersion {
         owner: Some(owner()),
         restore_status: None,
         size: size(&listed.metax),
-        storage_class: Some("STANDARD".to_owned().into()),
+        storage_class: Some(class(&listed.metax.attributes).to_owned().into()),
         version_id: Some("null".to_owned()),
     }
 }

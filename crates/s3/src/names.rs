@@ -1,12 +1,13 @@
 //! Names and ids in requests, and who owns everything.
 
 use bytes::Bytes;
-use larder_types::{ObjectKey, UploadId};
+use larder_objects::{ObjectError, Objects};
+use larder_types::{BucketName, ObjectKey, UploadId};
 use s3s::dto::{Initiator, Owner};
 use s3s::{S3ErrorCode, S3Result};
 
 use crate::errors::{error, from_store};
-use larder_objects::ObjectError;
+use crate::face::Face;
 
 /// The canonical id of the one user, in the form that S3 gives them: 64 hexadecimal digits.
 pub(crate) const OWNER_ID: &str =
@@ -55,10 +56,16 @@ pub(crate) fn null_version(version: Option<&str>) -> S3Result<()> {
     }
 }
 
-/// An upload's id. What is none cannot be an upload's.
-///
-/// # Errors
-/// `NoSuchUpload`.
-pub(crate) fn upload(id: &str) -> S3Result<UploadId> {
-    UploadId::parse(id).ok_or_else(|| from_store(ObjectError::NoSuchUpload))
+impl<O: Objects> Face<O> {
+    /// An upload's id. What is none cannot be an upload's.
+    ///
+    /// # Errors
+    /// `NoSuchUpload`; `NoSuchBucket`, which comes first (S3).
+    pub(crate) fn upload_id(&self, bucket: &BucketName, id: &str) -> S3Result<UploadId> {
+        if let Some(id) = UploadId::parse(id) {
+            return Ok(id);
+        }
+        self.store.bucket(bucket).map_err(from_store)?;
+        Err(from_store(ObjectError::NoSuchUpload))
+    }
 }

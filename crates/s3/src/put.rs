@@ -1,12 +1,13 @@
 //! PutObject; where it appends, `append.rs`.
 
+use http::Extensions;
 use larder_objects::{AppendOptions, Objects, PutOptions};
 use larder_types::limits::PUT_BYTES_MAX;
 use s3s::dto::{ETag, PutObjectInput, PutObjectOutput, StreamingBlob};
-use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, TrailingHeaders};
 
 use crate::append;
-use crate::attributes::given_attributes;
+use crate::attributes::{Expires, given_attributes};
 use crate::body::RequestBody;
 use crate::checksums::{self, given_checksums, kind_name, show_checksum};
 use crate::conditions;
@@ -14,6 +15,7 @@ use crate::errors::error;
 use crate::face::Face;
 use crate::guard::Verdict;
 use crate::names::key;
+use crate::{form, verified};
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
@@ -22,16 +24,24 @@ pub(crate) async fn object<O: Objects>(
     let mut input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let append = append::wanted(face, &request.headers, input.write_offset_bytes)?;
-    let attributes = given_attributes!(input).into_attributes()?;
+    let posted = form::Posted::of(&request.headers, &request.extensions, &mut input)?;
+    let expires = Expires::of(&request.headers, &request.extensions);
+    let attributes = given_attributes!(input, expires).into_attributes()?;
     let condition = conditions::of_write(input.if_match.as_ref(), input.if_none_match.as_ref());
     let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
     let named = header("x-amz-sdk-checksum-algorithm")
         .or(input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()));
-    let announced = checksums::announced(&given_checksums!(input), named, header("x-amz-trailer"))?;
+    let announced = checksums::announced(
+        &given_checksums!(input),
+        verified::given(&request.headers)?,
+        named,
+        header("x-amz-trailer"),
+    )?;
     let asked = announced.asked;
+    let verdict = request.extensions.get::<Verdict>().cloned();
     let mut body = RequestBody::new(stream(input.body.take()), announced)
         .content_md5(input.content_md5.as_deref())?
-        .guarded(request.trailing_headers, request.extensions.get::<Verdict>().cloned());
+        .guarded(trailers(request.trailing_headers, &request.extensions), verdict);
     check_length(&body)?;
     let key = key(input.key)?;
     if let Some(at) = append {
@@ -53,7 +63,19 @@ pub(crate) async fn object<O: Objects>(
         show_checksum!(output, checksum);
         output.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
     }
-    Ok(S3Response::new(output))
+    let mut response = S3Response::new(output);
+    if let Some(posted) = posted {
+        response.extensions.insert(form::Posted { etag: done.etag.text(), ..posted });
+    }
+    Ok(response)
+}
+
+/// The place where a body's trailers appear: the extensions, of a request that is answered anew ([`crate::unread`]).
+pub(crate) fn trailers(
+    own: Option<TrailingHeaders>,
+    extensions: &Extensions,
+) -> Option<TrailingHeaders> {
+    own.or_else(|| extensions.get::<TrailingHeaders>().cloned())
 }
 
 /// The body as the library gives it; none is an empty one.

@@ -5,12 +5,14 @@
 
 use std::fmt::Write;
 
-use http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, ETAG, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use s3s::{Body, S3ErrorCode};
 
 use crate::errors::{error, response};
+use crate::form::Posted;
 use crate::ids::RequestId;
+use crate::xml;
 
 /// The request that is being answered.
 pub(crate) struct Asked<'r> {
@@ -23,7 +25,9 @@ pub(crate) struct Asked<'r> {
 pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<String> {
     let status = answer.status();
     if status.is_client_error() || status.is_server_error() {
-        return Some(repair_failure(asked, answer));
+        let message = repair_failure(asked, answer);
+        xml::escape(answer.body_mut());
+        return Some(message);
     }
     match asked.op {
         // The library knows 206 as an answer to Get only.
@@ -31,13 +35,57 @@ pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<S
             *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
         }
         "GetObjectAttributes" => unquote_etag(answer.body_mut()),
+        "CopyObject" => add_namespace(answer.body_mut(), "CopyObjectResult"),
+        "UploadPartCopy" => add_namespace(answer.body_mut(), "CopyPartResult"),
+        "PostObject" => tell_where(answer),
         _ if status == StatusCode::NOT_MODIFIED => {
             answer.headers_mut().remove(CONTENT_TYPE);
             *answer.body_mut() = Body::empty();
         }
         _ => {}
     }
+    // An object's own bytes are no XML of ours; only they come with a word about ranges.
+    if asked.op != "GetObject" && !answer.headers().contains_key(ACCEPT_RANGES) {
+        xml::escape(answer.body_mut());
+    }
     None
+}
+
+/// The library leaves the namespace out of these answers alone.
+fn add_namespace(body: &mut Body, root: &str) {
+    let Some(bytes) = body.bytes() else { return };
+    let text = String::from_utf8_lossy(&bytes);
+    let with = format!("<{root} xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    *body = Body::from(text.replacen(&format!("<{root}>"), &with, 1));
+}
+
+/// Of a form's object the library shows neither its address nor its entity tag, except in XML: there the address is a path
+/// and the tag has no quotes.
+fn tell_where(answer: &mut Response<Body>) {
+    let Some(posted) = answer.extensions_mut().remove::<Posted>() else { return };
+    let etag = format!("\"{}\"", posted.etag);
+    if let Ok(value) = HeaderValue::try_from(&etag) {
+        answer.headers_mut().insert(ETAG, value);
+    }
+    if let Ok(value) = HeaderValue::try_from(&posted.location) {
+        // Of a redirect it is where the form's author wants to go on.
+        answer.headers_mut().entry(LOCATION).or_insert(value);
+    }
+    if answer.status() != StatusCode::CREATED {
+        return;
+    }
+    add_namespace(answer.body_mut(), "PostResponse");
+    let Some(bytes) = answer.body().bytes() else { return };
+    let text = String::from_utf8_lossy(&bytes);
+    let with = |text: &str, tag: &str, content: &str| {
+        let old = inside(text, tag).map(|old| format!("<{tag}>{old}</{tag}>"));
+        let mut new = format!("<{tag}>");
+        push_escaped(&mut new, content);
+        let _ = write!(new, "</{tag}>");
+        old.map_or_else(|| text.to_owned(), |old| text.replacen(&old, &new, 1))
+    };
+    let text = with(&with(&text, "Location", &posted.location), "ETag", &etag);
+    *answer.body_mut() = Body::from(text);
 }
 
 fn repair_failure(asked: &Asked<'_>, answer: &mut Response<Body>) -> String {
@@ -106,6 +154,7 @@ fn push_escaped(xml: &mut String, text: &str) {
             '<' => xml.push_str("&lt;"),
             '>' => xml.push_str("&gt;"),
             '&' => xml.push_str("&amp;"),
+            '"' => xml.push_str("&quot;"),
             other => xml.push(other),
         }
     }

@@ -19,7 +19,7 @@ use crate::limits::{
     CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX, FORM_FIELDS_BYTES_MAX, FORM_FILE_BYTES_MAX, XML_BYTES_MAX,
 };
 use crate::neighbours::Neighbours;
-use crate::unread_range::UnreadRange;
+use crate::unread::UnreadRequests;
 
 /// The root user's keys.
 #[derive(Clone)]
@@ -99,7 +99,7 @@ impl S3Service {
         forms.set_auth(RootAuth(root.clone()));
         let mut checked = library(face, &domains, CLOCK_SKEW_MAX_S);
         checked.set_auth(RootAuth(root));
-        checked.set_route(UnreadRange::new(unchecked));
+        checked.set_route(UnreadRequests::new(unchecked));
         let (library, forms) = (checked.build(), forms.build());
         Ok(Self { library, forms, domains, neighbours: None })
     }

@@ -10,6 +10,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use crate::append::RECORD_HEADER;
 use crate::limits::PRESIGNED_S_MAX;
+use crate::{authorization, checksums};
 
 /// Parameters by which a query carries a signature, of version 4 and of version 2.
 const SIGNED_BY_V4: [&str; 3] = ["X-Amz-Signature", "X-Amz-Algorithm", "X-Amz-Credential"];
@@ -41,16 +42,15 @@ pub(crate) fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), S3Er
     if by_v4 || by_v2 {
         names_stand_once(&query)?;
     }
+    if by_v4 {
+        authorization::check_query(&query)?;
+    }
     let parameter = |name: &str| query.iter().find(|(known, _)| known == name);
     if let Some((_, seconds)) = parameter("X-Amz-Expires") {
         presigned_for(seconds)?;
     }
     match parameter("X-Amz-SignedHeaders") {
         Some((_, list)) => all_signed(headers, list.as_bytes()),
-        None if by_v4 => Err(S3Error::with_message(
-            S3ErrorCode::AuthorizationQueryParametersError,
-            "Query-string authentication version 4 requires X-Amz-SignedHeaders",
-        )),
         // Version 2 signs every `x-amz-` header, and no other that is acted upon.
         None if by_v2 && headers.contains_key(RECORD_HEADER) => Err(not_signed(RECORD_HEADER)),
         None => Ok(()),
@@ -58,13 +58,7 @@ pub(crate) fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), S3Er
 }
 
 fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error> {
-    if authorization.starts_with(b"AWS ") {
-        return Err(S3Error::with_message(
-            S3ErrorCode::InvalidRequest,
-            "The authorization mechanism you have provided is not supported. \
-             Please use AWS4-HMAC-SHA256.",
-        ));
-    }
+    authorization::check_header(authorization)?;
     match between(authorization, b"SignedHeaders=", b',') {
         Some(list) => all_signed(headers, list),
         None => Ok(()),
@@ -118,24 +112,17 @@ fn presigned_for(seconds: &str) -> Result<(), S3Error> {
     }
 }
 
-/// Refuses digests that are given as nothing, which the library takes for not given.
+/// Refuses digests that nobody verifies, and those that are given as nothing, which the library takes for not given.
 ///
 /// # Errors
 /// What S3 answers.
 pub(crate) fn check_digests(headers: &HeaderMap) -> Result<(), S3Error> {
     for (name, value) in headers {
-        if !value.is_empty() {
-            continue;
-        }
-        if name == "content-md5" {
+        if name == "content-md5" && value.is_empty() {
             let message = "The Content-MD5 you specified is not valid.";
             return Err(S3Error::with_message(S3ErrorCode::InvalidDigest, message));
         }
-        let checksum = name.as_str().strip_prefix("x-amz-checksum-");
-        if checksum.is_some_and(|what| what.starts_with("crc") || what.starts_with("sha")) {
-            let message = format!("Value for {name} header is invalid.");
-            return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
-        }
+        checksums::check_header(name, value)?;
     }
     Ok(())
 }
@@ -161,12 +148,17 @@ fn all_signed(headers: &HeaderMap, list: &[u8]) -> Result<(), S3Error> {
 mod tests {
     use super::*;
 
+    const V4: &str = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20260101T000000Z&X-Amz-Expires=1\
+        &X-Amz-Credential=a%2F20260101%2Fr%2Fs3%2Faws4_request&X-Amz-Signature=00";
+
     fn request(list: &str, extra: &'static str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert("host", "h".parse().unwrap());
         headers.insert("x-amz-date", "d".parse().unwrap());
         headers.insert(extra, "v".parse().unwrap());
-        let value = format!("AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders={list}, Signature=00");
+        let credential = "a/20260101/r/s3/aws4_request";
+        let value =
+            format!("AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={list}, Signature=00");
         headers.insert(AUTHORIZATION, value.parse().unwrap());
         headers
     }
@@ -192,7 +184,7 @@ mod tests {
         headers.insert("host", "h".parse().unwrap());
         headers.insert("x-amz-acl", "private".parse().unwrap());
         for list in ["host%3Bx-amz-acl", "host%3bx-amz-acl", "host;x-amz-acl"] {
-            let query = format!("a=b&X-Amz-SignedHeaders={list}&X-Amz-Signature=00");
+            let query = format!("a=b&X-Amz-SignedHeaders={list}&{V4}");
             assert!(check(&headers, Some(&query)).is_ok(), "{list}");
         }
         assert!(check(&headers, Some("X-Amz-SignedHeaders=host")).is_err());
@@ -222,10 +214,10 @@ mod tests {
     fn names_spelled_otherwise_are_the_same_names() {
         let mut headers = HeaderMap::new();
         headers.insert("host", "h".parse().unwrap());
-        let query = "X%2DAmz-SignedHeaders=host&X-Amz-Signature=00";
-        assert!(check(&headers, Some(query)).is_ok());
+        let query = format!("X%2DAmz-SignedHeaders=host&{V4}");
+        assert!(check(&headers, Some(&query)).is_ok());
         headers.insert("x-amz-copy-source", "/secret/obj".parse().unwrap());
-        let refused = check(&headers, Some(query)).unwrap_err();
+        let refused = check(&headers, Some(&query)).unwrap_err();
         assert_eq!(refused.code(), &S3ErrorCode::AccessDenied);
         let refused = check(&headers, Some("X-Amz-Signature=00")).unwrap_err();
         assert_eq!(refused.code(), &S3ErrorCode::AuthorizationQueryParametersError);

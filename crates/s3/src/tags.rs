@@ -3,7 +3,7 @@
 use larder_objects::Objects;
 use s3s::dto::{
     DeleteObjectTaggingInput, DeleteObjectTaggingOutput, GetObjectTaggingInput,
-    GetObjectTaggingOutput, PutObjectTaggingInput, PutObjectTaggingOutput, Tag,
+    GetObjectTaggingOutput, PutObjectTaggingInput, PutObjectTaggingOutput, Tag, Tagging,
 };
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
@@ -37,6 +37,23 @@ pub(crate) fn parse_header(header: &str) -> S3Result<Tags> {
         tags.push((decode(name)?, decode(value)?));
     }
     checked(tags)
+}
+
+/// Tags in the form that [`parse_header`] reads.
+pub(crate) fn header(tags: &Tags) -> String {
+    let pair = |(name, value): &(String, String)| {
+        format!("{}={}", urlencoding::encode(name), urlencoding::encode(value))
+    };
+    tags.iter().map(pair).collect::<Vec<_>>().join("&")
+}
+
+/// The tags of an XML document.
+///
+/// # Errors
+/// As [`checked`].
+pub(crate) fn of_xml(tagging: Tagging) -> S3Result<Tags> {
+    let tag = |tag: Tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
+    checked(tagging.tag_set.into_iter().map(tag).collect())
 }
 
 /// Tags that keep S3's rules, in the order of their keys.
@@ -83,9 +100,7 @@ pub(crate) async fn put<O: Objects>(
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     null_version(input.version_id.as_deref())?;
-    let tags = input.tagging.tag_set.into_iter();
-    let tags = tags.map(|tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default()));
-    let tags = checked(tags.collect())?;
+    let tags = of_xml(input.tagging)?;
     face.store.set_tags(&bucket, &key(input.key)?, tags).await.map_err(from_store)?;
     Ok(S3Response::new(PutObjectTaggingOutput::default()))
 }
@@ -110,6 +125,7 @@ mod tests {
         let tags = parse_header("a=1&b%26=x+y%2B&c=&d").unwrap();
         let expected = [("a", "1"), ("b&", "x y+"), ("c", ""), ("d", "")];
         assert!(tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).eq(expected));
+        assert_eq!(parse_header(&header(&tags)).unwrap(), tags);
         assert!(parse_header("").unwrap().is_empty());
         assert!(parse_header("a=%FF").is_err());
     }

@@ -12,7 +12,7 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
-use crate::attributes::given_attributes;
+use crate::attributes::{Expires, given_attributes};
 use crate::body::RequestBody;
 use crate::checksums::{self, Announced, given_checksums, kind_name, name, show_checksum, single};
 use crate::conditions;
@@ -20,8 +20,9 @@ use crate::encryption::not_applicable;
 use crate::errors::{error, from_store};
 use crate::face::Face;
 use crate::guard::Verdict;
-use crate::names::{key, upload};
-use crate::put::{check_length, stream};
+use crate::names::key;
+use crate::put::{check_length, stream, trailers};
+use crate::verified;
 
 /// A part's number.
 ///
@@ -47,7 +48,8 @@ pub(crate) async fn create<O: Objects>(
         input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()),
         input.checksum_type.as_ref().map(|kind| kind.as_str()),
     )?;
-    let attributes = given_attributes!(input).into_attributes()?;
+    let expires = Expires::of(&request.headers, &request.extensions);
+    let attributes = given_attributes!(input, expires).into_attributes()?;
     let options = UploadOptions { attributes, checksum };
     let key = key(input.key.clone())?;
     let id = face.store.create_upload(&bucket, &key, options).await.map_err(from_store)?;
@@ -114,14 +116,20 @@ pub(crate) async fn part<O: Objects>(
     let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
     let named = header("x-amz-sdk-checksum-algorithm")
         .or(input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()));
-    let announced = checksums::announced(&given_checksums!(input), named, header("x-amz-trailer"))?;
-    let (key, id) = (key(input.key)?, upload(&input.upload_id)?);
+    let announced = checksums::announced(
+        &given_checksums!(input),
+        verified::given(&request.headers)?,
+        named,
+        header("x-amz-trailer"),
+    )?;
+    let (key, id) = (key(input.key)?, face.upload_id(&bucket, &input.upload_id)?);
     let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
-    let announced = agreed(announced, row.checksum.map(|(algorithm, _)| algorithm))?;
+    let announced = agreed(announced, row.checksum)?;
     let asked = announced.asked;
+    let verdict = request.extensions.get::<Verdict>().cloned();
     let mut body = RequestBody::new(stream(input.body.take()), announced)
         .content_md5(input.content_md5.as_deref())?
-        .guarded(request.trailing_headers, request.extensions.get::<Verdict>().cloned());
+        .guarded(trailers(request.trailing_headers, &request.extensions), verdict);
     check_length(&body)?;
     let done = match face.store.put_part(&bucket, &key, id, number, &mut body).await {
         Ok(done) => done,
@@ -138,23 +146,29 @@ pub(crate) async fn part<O: Objects>(
     Ok(S3Response::new(output))
 }
 
-/// The checksum of a part, given the algorithm of its upload. A client that says nothing gets the
-/// upload's.
-fn agreed(announced: Announced, of_upload: Option<ChecksumAlgorithm>) -> S3Result<Announced> {
-    match of_upload {
-        None => Ok(announced),
-        Some(algorithm) if announced.algorithm == algorithm => Ok(announced),
-        Some(algorithm) if !announced.asked => Ok(Announced { algorithm, ..announced }),
-        Some(algorithm) => Err(error(
-            S3ErrorCode::InvalidRequest,
-            format!(
-                "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum \
-                 Type: {}",
-                name(algorithm).to_lowercase(),
-                name(announced.algorithm).to_lowercase()
-            ),
-        )),
-    }
+/// The checksum of a part, given that of its upload. A client that says nothing of a checksum of the whole object gets
+/// the upload's; where each part's is kept, it must say it (S3).
+fn agreed(
+    announced: Announced,
+    of_upload: Option<(ChecksumAlgorithm, ChecksumKind)>,
+) -> S3Result<Announced> {
+    let Some((algorithm, kind)) = of_upload else { return Ok(announced) };
+    let actual = match &announced.verified {
+        Some((verified, _)) => verified.name().to_lowercase(),
+        None if announced.asked && announced.algorithm == algorithm => return Ok(announced),
+        None if announced.asked => name(announced.algorithm).to_lowercase(),
+        None if kind == ChecksumKind::FullObject => {
+            return Ok(Announced { algorithm, ..announced });
+        }
+        None => "null".to_owned(),
+    };
+    Err(error(
+        S3ErrorCode::InvalidRequest,
+        format!(
+            "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {actual}",
+            name(algorithm).to_lowercase(),
+        ),
+    ))
 }
 
 pub(crate) async fn complete<O: Objects>(
@@ -164,6 +178,11 @@ pub(crate) async fn complete<O: Objects>(
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let checksum = single(&given_checksums!(input))?;
+    if let Some((algorithm, _)) = verified::given(&request.headers)? {
+        let name = algorithm.header();
+        let message = format!("The upload was created using another checksum than that of {name}.");
+        return Err(error(S3ErrorCode::InvalidRequest, message));
+    }
     let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
     if parts.is_empty() {
         return Err(error(S3ErrorCode::MalformedXML, "You must specify at least one part"));
@@ -184,7 +203,7 @@ pub(crate) async fn complete<O: Objects>(
         checksum,
         size,
     };
-    let (name, id) = (key(input.key.clone())?, upload(&input.upload_id)?);
+    let (name, id) = (key(input.key.clone())?, face.upload_id(&bucket, &input.upload_id)?);
     if let Some(kind) = &input.checksum_type {
         check_kind(face, &bucket, &name, id, kind.as_str()).await?;
     }
@@ -245,7 +264,7 @@ fn named_part(part: CompletedPart) -> S3Result<NamedPart> {
 }
 
 /// Where the object can be found: below the host by which the client found us.
-fn location(headers: &HeaderMap, bucket: &str, key: &str) -> String {
+pub(crate) fn location(headers: &HeaderMap, bucket: &str, key: &str) -> String {
     let path = key.split('/').map(urlencoding::encode).collect::<Vec<_>>().join("/");
     match headers.get(HOST).and_then(|host| host.to_str().ok()) {
         Some(host) if host.starts_with(&format!("{bucket}.")) => format!("http://{host}/{path}"),
@@ -260,7 +279,13 @@ pub(crate) async fn abort<O: Objects>(
 ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let (key, id) = (key(input.key)?, upload(&input.upload_id)?);
+    let (key, id) = (key(input.key)?, face.upload_id(&bucket, &input.upload_id)?);
+    if let Some(time) = input.if_match_initiated_time {
+        let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
+        if conditions::whole_seconds(row.clock) != time {
+            return Err(from_store(ObjectError::PreconditionFailed));
+        }
+    }
     face.store.abort_upload(&bucket, &key, id).await.map_err(from_store)?;
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
@@ -287,13 +312,23 @@ mod tests {
 
     #[test]
     fn a_part_has_the_checksum_of_its_upload() {
-        let sha1 = Announced { algorithm: ChecksumAlgorithm::Sha1, ..Announced::nothing() };
-        let asked = Announced { asked: true, ..sha1.clone() };
-        let silent = agreed(Announced::nothing(), Some(ChecksumAlgorithm::Sha1)).unwrap();
-        assert_eq!(silent, sha1);
+        use ChecksumAlgorithm::{Crc32, Sha1};
+        use ChecksumKind::{Composite, FullObject};
+        let crc = Announced { algorithm: Crc32, ..Announced::nothing() };
+        let silent = agreed(Announced::nothing(), Some((Crc32, FullObject))).unwrap();
+        assert_eq!(silent, crc);
+        let asked = Announced { algorithm: Sha1, asked: true, ..Announced::nothing() };
         assert_eq!(agreed(asked.clone(), None).unwrap(), asked);
-        assert_eq!(agreed(asked.clone(), Some(ChecksumAlgorithm::Sha1)).unwrap(), asked);
-        assert!(agreed(asked, Some(ChecksumAlgorithm::Crc32)).is_err());
+        assert_eq!(agreed(asked.clone(), Some((Sha1, Composite))).unwrap(), asked);
+        assert!(agreed(asked, Some((Crc32, FullObject))).is_err());
+        assert!(agreed(Announced::nothing(), Some((Sha1, Composite))).is_err(), "silent");
+        let md5 = verified::Verified::Md5;
+        let verified = || Announced {
+            verified: Some((md5, checksums::Expected::Trailer)),
+            ..Announced::nothing()
+        };
+        assert!(agreed(verified(), None).is_ok());
+        assert!(agreed(verified(), Some((Crc32, FullObject))).is_err());
     }
 
     #[test]

@@ -9,12 +9,13 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
+use crate::attributes::class;
 use crate::checksums::{kind_name, name, show_checksum};
 use crate::errors::{error, from_store};
 use crate::face::Face;
 use crate::get::last_modified;
 use crate::list::{Encoding, Split, given, page_size};
-use crate::names::{initiator, key, owner, upload};
+use crate::names::{initiator, key, owner};
 
 pub(crate) async fn parts<O: Objects>(
     face: &Face<O>,
@@ -22,7 +23,7 @@ pub(crate) async fn parts<O: Objects>(
 ) -> S3Result<S3Response<ListPartsOutput>> {
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let (name_of, id) = (key(input.key.clone())?, upload(&input.upload_id)?);
+    let (name_of, id) = (key(input.key.clone())?, face.upload_id(&bucket, &input.upload_id)?);
     let max = page_size(input.max_parts)?;
     let marker = input.part_number_marker.unwrap_or(0);
     let after = u16::try_from(marker.min(i32::from(u16::MAX))).map_err(|_| {
@@ -43,7 +44,7 @@ pub(crate) async fn parts<O: Objects>(
         parts: Some(page.parts.iter().map(show_part).collect()),
         initiator: Some(initiator()),
         owner: Some(owner()),
-        storage_class: Some("STANDARD".to_owned().into()),
+        storage_class: Some(class(&page.upload.attributes).to_owned().into()),
         checksum_algorithm: checksum.map(|(algorithm, _)| name(algorithm).to_owned().into()),
         checksum_type: checksum.map(|(_, kind)| kind_name(kind).to_owned().into()),
         ..Default::default()
@@ -118,7 +119,7 @@ fn show_upload(row: &UploadRow, encoding: Encoding) -> MultipartUpload {
         initiator: Some(initiator()),
         key: Some(encoding.show(row.key.as_str())),
         owner: Some(owner()),
-        storage_class: Some("STANDARD".to_owned().into()),
+        storage_class: Some(class(&row.attributes).to_owned().into()),
         upload_id: Some(row.upload.to_string()),
     }
 }

@@ -96,8 +96,8 @@ pub(crate) enum Ask {
     Call(Call),
     /// The key's version with the places of its bytes.
     Locate(BucketId, ObjectKey),
-    /// Every key of the PG.
-    List(BucketId),
+    /// Every key of the PG, from a row on.
+    List(BucketId, Vec<u8>),
     /// The parts of an upload.
     Parts(BucketId, UploadId),
 }
@@ -177,7 +177,8 @@ pub(crate) enum Heard {
     /// What a PG answers, in which view.
     Answer(Answer, View),
     Located(Option<Box<Located>>),
-    Listed(Vec<Listed>),
+    /// Keys, and where to go on.
+    Listed(Vec<Listed>, Option<Vec<u8>>),
     Parts(Vec<(u16, PartRow)>),
     Written {
         replica: usize,

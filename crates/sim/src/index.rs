@@ -7,7 +7,7 @@ use larder_kv::{Batch, Kv, KvError, KvReader, SimKv};
 use larder_protocol::index::{Row, Visit};
 use larder_protocol::pg::chunk_in;
 use larder_protocol::placement::pg_of;
-use larder_protocol::{Changes, Index, IndexError};
+use larder_protocol::{Changes, Index, IndexError, RowSpan};
 use larder_types::codec::decode;
 use larder_types::{
     Body, BucketId, Chunk, Epoch, Metax, ObjectKey, PartRow, PgId, PieceRow, StreamId, UploadId,
@@ -129,14 +129,18 @@ impl Port<'_> {
         self.get(row)?.ok_or_else(missing)
     }
 
-    /// Every key of a PG, with what a list shows of it.
+    /// Every key of a PG whose row is among these, with what a list shows of it.
     pub(crate) fn list(
         &self,
         bucket: BucketId,
+        span: &RowSpan,
         (pg, pg_count): (PgId, u32),
     ) -> Result<Vec<crate::happening::Listed>, IndexError> {
         let mut found = Vec::new();
         for (row, value) in self.collect(&rows::bucket(b'V', bucket))? {
+            if !span.has(&row) {
+                continue;
+            }
             let (_, key, _) = rows::parse_keyed(&row)
                 .ok_or_else(|| IndexError(format!("version row {}", row.escape_ascii())))?;
             if pg_of(bucket, &key, pg_count) == pg {

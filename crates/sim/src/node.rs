@@ -24,8 +24,8 @@ use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{LedgerWalk, owner, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
-    Answer, Call, Content, Effect, Event, IndexError, LvInfo, Outbox, PeerMessage, Pg, Refusal,
-    Token,
+    Answer, Call, Content, Effect, Event, IndexError, LvInfo, Now, Outbox, PeerMessage, Pg,
+    Refusal, RowSpan, Token,
 };
 use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View, rows};
 
@@ -48,7 +48,7 @@ const NOBODY: Token = Token(u64::MAX);
 enum Wanted {
     Answer,
     Locate(larder_types::BucketId, larder_types::ObjectKey),
-    List(larder_types::BucketId),
+    List(larder_types::BucketId, RowSpan),
     Parts(larder_types::BucketId, larder_types::UploadId),
 }
 
@@ -129,8 +129,10 @@ impl Node {
         }
     }
 
-    fn now_ms(&self, net: &Net) -> u64 {
-        (self.setup.epoch_ms + net.now_us() / MS).saturating_add_signed(self.skew_ms)
+    fn now(&self, net: &Net) -> Now {
+        let steady_ms = net.now_us() / MS;
+        let wall_ms = (self.setup.epoch_ms + steady_ms).saturating_add_signed(self.skew_ms);
+        Now { steady_ms, wall_ms }
     }
 
     /// Takes what happens to it; what was meant for an earlier run is lost.
@@ -211,19 +213,19 @@ impl Node {
 
     /// Steps a machine and carries out what it wants.
     fn step(&mut self, pg: PgId, event: Event, net: &mut Net) -> Result<(), Fate> {
-        let now_ms = self.now_ms(net);
+        let now = self.now(net);
         let kv = self.kv.clone();
         let mut out = Outbox::new();
-        self.member(pg).pg.step(now_ms, event, &Port(&kv), &mut out);
+        self.member(pg).pg.step(now, event, &Port(&kv), &mut out);
         self.carry_out(pg, out, net)
     }
 
     fn apply(&mut self, pg: PgId, net: &mut Net) -> Result<usize, Fate> {
-        let now_ms = self.now_ms(net);
+        let now = self.now(net);
         let kv = self.kv.clone();
         let mut out = Outbox::new();
         let moved = self.member(pg).pg.move_counts();
-        let applied = self.member(pg).pg.apply(now_ms, &Port(&kv), &mut out);
+        let applied = self.member(pg).pg.apply(now, &Port(&kv), &mut out);
         self.note_moves(pg, moved, net);
         self.check_ledger(pg, net);
         self.carry_out(pg, out, net)?;
@@ -313,7 +315,11 @@ impl Node {
                 let call = Call::Read { bucket, key: key.clone() };
                 (call, Wanted::Locate(bucket, key))
             }
-            Ask::List(bucket) => (Call::Barrier, Wanted::List(bucket)),
+            Ask::List(bucket, from) => {
+                let to = rows::prefix_end(&rows::bucket(b'V', bucket));
+                let span = RowSpan { from, to };
+                (Call::Settle(span.clone()), Wanted::List(bucket, span))
+            }
             Ask::Parts(bucket, upload) => (Call::Barrier, Wanted::Parts(bucket, upload)),
         };
         let adds_data = match &call {
@@ -381,8 +387,9 @@ impl Node {
             (Wanted::Locate(bucket, key), Answer::AskIndex) => {
                 Heard::Located(port.locate(bucket, &key)?.map(Box::new))
             }
-            (Wanted::List(bucket), Answer::Passed) => {
-                Heard::Listed(port.list(bucket, (pg, self.setup.pgs))?)
+            (Wanted::List(bucket, span), Answer::Settled(before)) => {
+                let span = RowSpan { to: before.clone().or(span.to), ..span };
+                Heard::Listed(port.list(bucket, &span, (pg, self.setup.pgs))?, before)
             }
             (Wanted::Parts(bucket, upload), Answer::Passed) => {
                 Heard::Parts(port.parts(bucket, upload)?)

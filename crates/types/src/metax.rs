@@ -120,7 +120,8 @@ impl Holders {
     /// Whether replica `index` is in it.
     #[must_use]
     pub fn has(self, index: usize) -> bool {
-        self.0 >> index & 1 == 1
+        // There are sixteen; a number from a peer may be any.
+        index < 16 && self.0 >> index & 1 == 1
     }
 
     /// How many there are.

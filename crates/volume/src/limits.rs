@@ -8,7 +8,7 @@ pub const PV_BYTES_STEP: u64 = 1024 * 1024;
 pub const PV_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
 /// Most PVs of one disk.
 pub const PV_COUNT_MAX: u32 = 16_384;
-/// Voided grants that a PV remembers above its floor; one more is refused with `Busy`.
+/// Voided grants that a PV remembers above its floor; one more is refused with `Busy`, and its primary raises the floor.
 pub const VOIDS_MAX: usize = 160;
 /// Grants of which a PV remembers that it wrote under them, the latest ones: enough for the puts that
 /// are under way.

@@ -3,7 +3,7 @@
 use crate::{Failure, blackbox, cargo, counts, sh};
 
 /// Arguments of cargo, a line each.
-const LINES: [&str; 10] = [
+const LINES: [&str; 15] = [
     "run --release --locked --quiet -p larder-sim -- --seeds 20000",
     "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
     "run --release --locked --quiet -p larder-model -- log --views 5 --ops 2 --restarts 0 --damages 0 --patient --pairs",
@@ -13,12 +13,19 @@ const LINES: [&str; 10] = [
     "run --release --locked --quiet -p larder-model -- space --replicas 1 --views 3 --restarts 2 --repairs 1",
     "test --release --locked --quiet -p larder-sim --features planted-bugs --test planted",
     "test --release --locked --quiet -p larder-pack --lib sim::",
+    "test --locked --quiet -p larder-protocol --test pg hostile",
+    "test --locked --quiet -p larder-roles --test members bytes_from",
+    "test --locked --quiet -p larder-roles --test data_node bytes_from",
+    "test --locked --quiet -p larder-roles --lib bytes_from",
+    "test --locked --quiet -p larder-pack --lib hostile",
     "test --locked --quiet -p larder-env -p larder-net -p larder-protocol -p larder-roles -p larder \
      --features larder/ablation --lib --bins ablation",
 ];
 
 /// Seeds of the simulation of packing.
 const PACK_SEEDS: &str = "LARDER_PACK_SEEDS=2000";
+/// How long each fuzzer runs: an hour.
+const FUZZ_SECONDS: &str = "LARDER_FUZZ_SECONDS=3600";
 
 /// Runs all parts, also after one that failed; the first failure is what is told.
 pub(crate) fn run() -> Result<(), Failure> {
@@ -26,7 +33,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         println!("\n== cargo {line}");
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let cargo = cargo();
-        sh("env", &[&[PACK_SEEDS, &cargo], &arguments[..]].concat(), &[])
+        sh("env", &[&[PACK_SEEDS, FUZZ_SECONDS, &cargo], &arguments[..]].concat(), &[])
     });
     let counts = counts::print();
     let scenarios = blackbox(&["--set".to_owned(), "soak".to_owned()]);

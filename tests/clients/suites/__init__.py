@@ -1,13 +1,13 @@
 """The suites, in the order they run: cheap ones first."""
 
-from . import appends, aws_cli, buckets, checksums, conditions, copies, lists, multipart, objects, operations
-from . import probes, rclone, restic, s3cmd, signatures, unusual
+from . import appends, aws_cli, buckets, checksums, conditions, copies, exact, lists, multipart, objects
+from . import operations, probes, rclone, restic, s3cmd, signatures, unusual
 
 ALL = [
     module.checks
     for module in (
-        operations, buckets, objects, conditions, checksums, lists, copies, multipart, appends, signatures, unusual, probes,
-        aws_cli, rclone, s3cmd, restic,
+        operations, buckets, objects, conditions, checksums, lists, copies, multipart, appends, signatures, unusual, exact,
+        probes, aws_cli, rclone, s3cmd, restic,
     )
 ]
 

@@ -82,14 +82,15 @@ impl Around {
         }
     }
 
-    /// Shows what the role counts, and how long its certificate is good for.
+    /// Shows what the role and its connections count, and how long its certificate is good for.
     pub(super) async fn show(
         &self,
         config: &RoleConfig,
         roles: Option<Box<dyn RoleMetrics>>,
-        standing: &Arc<Standing>,
+        (standing, connections): (&Arc<Standing>, &Arc<larder_net::Metrics>),
     ) -> Result<(), RoleError> {
         self.metrics.add(roles, Some(standing.clone()));
+        self.metrics.add_connections(connections.clone());
         if self.shows_metrics && config.metrics_listen != "off" {
             let listener = bind(&config.metrics_listen, "metrics_listen").await?;
             tokio::spawn(serve_metrics(listener, self.metrics.clone()));

@@ -64,7 +64,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let _listener = listener.map_err(RoleError::System)?;
     let cluster = ClusterConfig {
-        endpoint: member.endpoint,
+        endpoint: member.endpoint.clone(),
         managers: managers.clone(),
         me: member.me,
         boot: member.boot,
@@ -74,7 +74,8 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         () = around.stop.told() => return Ok(()),
     };
     let metrics = Box::new(ProxyMetrics::new(proxy.clone(), managers.clone()));
-    around.show(&config, Some(metrics), member.renewal.standing()).await?;
+    let standing = member.renewal.standing();
+    around.show(&config, Some(metrics), (standing, member.endpoint.metrics())).await?;
     let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
     let service = S3Service::new(proxy, root.keys, options);
     let service = service.map_err(|error| RoleError::Proxy(error.to_string()))?;

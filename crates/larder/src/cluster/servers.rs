@@ -52,7 +52,7 @@ pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<()
     // It reads its log, and is not to hold up who shares the threads.
     let mut manager = block_in_place(|| Manager::start(manager_config, ear))?;
     around.greet(Greeted::Manager(&manager));
-    around.show(&config, None, manager.standing()).await?;
+    around.show(&config, None, (manager.standing(), manager.connections())).await?;
     let (me, map) = (manager.server(), manager.managers().clone());
     tokio::select! {
         () = around.stop.told() => Ok(manager.stop().await?),
@@ -95,7 +95,8 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let listener = listener.map_err(RoleError::System)?;
     let metrics = Box::new(MetaMetrics::new(server.meta().clone()));
-    around.show(&config, Some(metrics), member.renewal.standing()).await?;
+    let standing = member.renewal.standing();
+    around.show(&config, Some(metrics), (standing, member.endpoint.metrics())).await?;
     tracing::info!(server = %member.me, address = %member.address, "a meta server runs");
     let mut fatal = server.meta().fatal();
     let over = |map: &Topology| end_of_run(map, member.me, member.boot, &config.dir);
@@ -125,7 +126,8 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
     let managers = member.managers();
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let listener = listener.map_err(RoleError::System)?;
-    around.show(&config, None, member.renewal.standing()).await?;
+    let standing = member.renewal.standing();
+    around.show(&config, None, (standing, member.endpoint.metrics())).await?;
     node.introduce(member.me, vec![member.address.clone()]);
     tracing::info!(server = %member.me, address = %member.address, "a data server runs");
     let over = |map: &Topology| {

@@ -1,6 +1,7 @@
 //! `larder status`: the cluster as the managers' map shows it, and what its meta servers do in the background.
 
 mod background;
+mod doubts;
 mod text;
 
 use std::collections::BTreeMap;
@@ -148,7 +149,12 @@ fn print(args: &StatusArgs, status: &Status) -> Result<bool, RoleError> {
     written.map_err(RoleError::System)?;
     let down = status.servers.iter().any(|server| server.state == "down");
     let differ = background::has_differing(&status.background);
-    Ok(!down && !differ && status.pgs.clean == status.pgs.total && status.volumes.degraded == 0)
+    let doubts = doubts::are_there(&status.background);
+    Ok(!down
+        && !differ
+        && !doubts
+        && status.pgs.clean == status.pgs.total
+        && status.volumes.degraded == 0)
 }
 
 fn status(map: &Topology, background: Vec<Background>) -> Status {

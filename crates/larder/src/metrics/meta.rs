@@ -93,12 +93,13 @@ impl RoleMetrics for MetaMetrics {
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let (mut tail, mut open, mut doubt) = (0, 0, 0);
+        let (mut tail, mut open, mut doubt, mut doubt_ms) = (0, 0, 0, 0);
         for pg in self.meta.pg_ids() {
             let gauges = self.meta.gauges(pg);
             tail += gauges.tail_ops;
             open += gauges.open_puts;
             doubt += gauges.in_doubt;
+            doubt_ms = doubt_ms.max(gauges.in_doubt_ms);
         }
         let lacking = self.meta.rebuild().lacking();
         let single = lacking.get(&1).copied().unwrap_or_default();
@@ -109,6 +110,11 @@ impl RoleMetrics for MetaMetrics {
             ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
             ("open_puts", "Puts without an outcome", open as f64),
             ("puts_in_doubt", "Puts being resolved", doubt as f64),
+            (
+                "put_in_doubt_oldest_seconds",
+                "Seconds for which the oldest put being resolved has had no outcome",
+                doubt_ms as f64 / 1000.0,
+            ),
             (
                 "index_disk_bytes",
                 "Bytes that the index takes on disk",

@@ -71,13 +71,14 @@ impl RoleMetrics for StoreMetrics {
         let log = self.meta.log_counters();
         let disk = self.data.counters();
         let mut tail = 0;
-        let (mut open, mut doubt, mut waiting) = (0, 0, 0);
+        let (mut open, mut doubt, mut doubt_ms, mut waiting) = (0, 0, 0, 0);
         let mut space = larder_roles::SpaceUse::default();
         for pg in self.meta.pg_ids() {
             let gauges = self.meta.gauges(pg);
             tail += gauges.tail_ops;
             open += gauges.open_puts;
             doubt += gauges.in_doubt;
+            doubt_ms = doubt_ms.max(gauges.in_doubt_ms);
             waiting += gauges.waiting_calls;
             space.total += gauges.space.total;
             space.free += gauges.space.free;
@@ -114,6 +115,11 @@ impl RoleMetrics for StoreMetrics {
             ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
             ("open_puts", "Puts without an outcome", open as f64),
             ("puts_in_doubt", "Puts being resolved", doubt as f64),
+            (
+                "put_in_doubt_oldest_seconds",
+                "Seconds for which the oldest put being resolved has had no outcome",
+                doubt_ms as f64 / 1000.0,
+            ),
             ("waiting_calls", "Calls that wait in placement groups", waiting as f64),
             ("space_used_bytes", "Bytes of blocks that hold data", used as f64 * block),
             (

@@ -53,6 +53,9 @@ pub enum Variant {
     RepairsHoldNoGrant,
     /// An `Open` meant for an earlier run is accepted. Harmless to space while view and floor are durable.
     OpenOfAnyBoot,
+    /// A floor is raised over open grants. Harmless: it refuses their writes as a void does, and they are resolved. The
+    /// code does so where replicas remember no more voids.
+    RaisesOverOpen,
 }
 
 /// What must hold.

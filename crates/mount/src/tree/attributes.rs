@@ -87,7 +87,7 @@ impl<O: Objects> Tree<O> {
 
     async fn truncate(&self, ino: Ino, size: u64) -> Result<(), Refusal> {
         let how = How { writes: true, ..How::default() };
-        let handle = self.open(ino, how).await?;
+        let handle = self.open_to_keep(ino, how, size).await?;
         let done = match self.file_of(handle) {
             Ok((_, file)) => self.resize(&file, size).await,
             Err(refusal) => Err(refusal),

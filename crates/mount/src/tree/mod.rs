@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use larder_objects::{ListRequest, ObjectError, Objects, Opened, PutBody, PutDone, PutOptions};
-use larder_types::{BucketName, Condition, EtagList, ObjectKey};
+use larder_types::{BucketName, Condition, ETag, EtagList, HybridClock, ObjectKey};
 use parking_lot::Mutex;
 use tokio::sync::RwLock;
 use tokio::time::Instant;
@@ -232,6 +232,13 @@ fn if_new() -> Condition {
 fn if_same(opened: &Opened) -> Condition {
     let etag = opened.metax.etag.text();
     Condition { if_match: Some(EtagList::Of(vec![etag])), ..Condition::default() }
+}
+
+/// What must be this version. Another client may have put the same bytes since.
+fn if_still(etag: &ETag, version: HybridClock) -> Condition {
+    let if_match = Some(EtagList::Of(vec![etag.text()]));
+    let if_match_modified_s = Some(version.ms() / 1000);
+    Condition { if_match, if_match_modified_s, ..Condition::default() }
 }
 
 /// Programs do not try again: this does, more and more slowly, while the store says that it is at its limit.

@@ -132,9 +132,15 @@ impl<O: Objects> Tree<O> {
     /// [`Refusal::TooLarge`] if it is to be written, is not emptied, and has more than [`COPY_UP_BYTES_MAX`];
     /// [`Refusal::Stale`] if another client replaced it; [`Refusal::TooManyOpen`].
     pub async fn open(&self, ino: Ino, how: How) -> Result<u64, Refusal> {
+        self.open_to_keep(ino, how, u64::MAX).await
+    }
+
+    /// As [`open`](Self::open), of a file of which no more bytes are kept.
+    pub(super) async fn open_to_keep(&self, ino: Ino, how: How, kept: u64) -> Result<u64, Refusal> {
         self.handles.lock().has_room()?;
         let file = self.open_file(ino).await?;
-        let opened = self.prepare(&file, how).await.and_then(|()| self.handle(ino, &file, how));
+        let opened =
+            self.prepare(&file, how, kept).await.and_then(|()| self.handle(ino, &file, how));
         if opened.is_err() {
             self.nodes.lock().close(ino);
         }
@@ -165,7 +171,7 @@ impl<O: Objects> Tree<O> {
     }
 
     /// Empties it, or sees that it can be written.
-    async fn prepare(&self, file: &OpenFile, how: How) -> Result<(), Refusal> {
+    async fn prepare(&self, file: &OpenFile, how: How, kept: u64) -> Result<(), Refusal> {
         if !how.writes {
             return Ok(());
         }
@@ -174,7 +180,7 @@ impl<O: Objects> Tree<O> {
             let draft = Draft::new(&self.drafts, &self.budget).await?;
             content.empty(draft);
             file.show(&content);
-        } else if content.draft.is_none() && content.stat.size > COPY_UP_BYTES_MAX {
+        } else if content.draft.is_none() && content.stat.size.min(kept) > COPY_UP_BYTES_MAX {
             return Err(Refusal::TooLarge);
         }
         Ok(())

@@ -4,7 +4,8 @@
 //!
 //! 1. Whoever looks meanwhile sees a file under the new name before it goes from the old one; a process that is killed in between
 //!    leaves it under both, never under none.
-//! 2. A directory whose keys cannot all be linked stays as it was.
+//! 2. A directory whose keys cannot all be linked stays as it was. A key that another client has put where one of them
+//!    goes is not replaced.
 //! 3. The old key is deleted only if it still is what was linked.
 
 use std::ffi::OsStr;
@@ -14,17 +15,19 @@ use larder_objects::{ListRequest, ObjectError, Objects, Opened, PutDone, PutOpti
 use larder_types::{Condition, HybridClock, ObjectKey};
 
 use super::open::OpenFile;
-use super::{Found, Tree, if_new, if_same, key_of, patiently};
+use super::{Found, Tree, if_new, if_same, if_still, key_of, patiently};
 use crate::limits::{PAGE_ENTRIES, RENAME_AT_ONCE, RENAME_KEYS_MAX};
 use crate::nodes::Ino;
 use crate::path::TreePath;
 use crate::refusal::Refusal;
 
 /// A key that was linked.
-struct Linked {
+pub(super) struct Linked {
     source: Opened,
     to: ObjectKey,
     version: HybridClock,
+    /// Whether there was something before: the marker of an empty directory.
+    replaces: bool,
 }
 
 impl<O: Objects> Tree<O> {
@@ -159,7 +162,8 @@ impl<O: Objects> Tree<O> {
 
     /// Deletes what was linked, unless another client has replaced it meanwhile.
     async fn delete_linked(&self, source: &Opened) -> Result<(), Refusal> {
-        match self.delete(&source.key, if_same(source)).await {
+        let still = if_still(&source.metax.etag, source.metax.clock);
+        match self.delete(&source.key, still).await {
             Ok(()) | Err(ObjectError::PreconditionFailed | ObjectError::NoSuchKey) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -167,7 +171,7 @@ impl<O: Objects> Tree<O> {
 
     async fn rename_directory(&self, from: &TreePath, to: &TreePath) -> Result<(), Refusal> {
         let pairs = self.pairs_below(from, to).await?;
-        let linked = self.link_all(pairs).await?;
+        let linked = self.link_all(pairs, &to.marker_key()?).await?;
         self.nodes.lock().moved(from, to);
         self.follow_all(&linked).await;
         if let Some(parent) = from.parent() {
@@ -179,7 +183,7 @@ impl<O: Objects> Tree<O> {
     }
 
     /// Each key below a directory, and what it becomes.
-    async fn pairs_below(
+    pub(super) async fn pairs_below(
         &self,
         from: &TreePath,
         to: &TreePath,
@@ -208,30 +212,59 @@ impl<O: Objects> Tree<O> {
         }
     }
 
-    /// Links all, or none.
-    async fn link_all(&self, pairs: Vec<(ObjectKey, ObjectKey)>) -> Result<Vec<Linked>, Refusal> {
-        let links = stream::iter(pairs).map(|(key, to)| self.link_key(key, to));
+    /// Links all, or none. Of what they become only the marker may be there.
+    pub(super) async fn link_all(
+        &self,
+        pairs: Vec<(ObjectKey, ObjectKey)>,
+        marker: &ObjectKey,
+    ) -> Result<Vec<Linked>, Refusal> {
+        let links = stream::iter(pairs).map(|(key, to)| self.link_key(key, to, marker));
         let done: Vec<_> = links.buffer_unordered(RENAME_AT_ONCE).collect().await;
         let (linked, refused): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
         let linked: Vec<_> = linked.into_iter().filter_map(Result::ok).collect();
         let Some(refusal) = refused.into_iter().find_map(Result::err) else { return Ok(linked) };
-        for Linked { to, source, .. } in &linked {
-            if let Err(error) = self.delete(to, if_same(source)).await {
-                tracing::warn!(key = to.as_str(), %error, "a renaming was given up; this key stays");
-            }
-        }
+        self.take_back(&linked).await;
         Err(refusal)
     }
 
-    async fn link_key(&self, key: ObjectKey, to: ObjectKey) -> Result<Linked, Refusal> {
+    /// Deletes what was linked, where it still is that version.
+    pub(super) async fn take_back(&self, linked: &[Linked]) {
+        for Linked { to, version, .. } in linked.iter().filter(|linked| !linked.replaces) {
+            let taken_back = match self.objects.open(&self.bucket, to).await {
+                Ok(there) if there.metax.clock == *version => {
+                    self.delete(to, if_still(&there.metax.etag, *version)).await
+                }
+                Ok(_) | Err(ObjectError::NoSuchKey) => continue,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = taken_back {
+                tracing::warn!(key = to.as_str(), %error, "a renaming was given up; this key stays");
+            }
+        }
+    }
+
+    pub(super) async fn link_key(
+        &self,
+        key: ObjectKey,
+        to: ObjectKey,
+        marker: &ObjectKey,
+    ) -> Result<Linked, Refusal> {
         let source = self.objects.open(&self.bucket, &key).await?;
-        let done = self.link(&source, &to, Condition::default()).await?;
-        Ok(Linked { source, to, version: done.clock })
+        let there = match to == *marker {
+            true => self.objects.open(&self.bucket, &to).await.ok(),
+            false => None,
+        };
+        let condition = there.as_ref().map_or_else(if_new, if_same);
+        let done = match self.link(&source, &to, condition).await {
+            Err(Refusal::Stale) => return Err(Refusal::NotEmpty),
+            done => done?,
+        };
+        Ok(Linked { source, to, version: done.clock, replaces: there.is_some() })
     }
 
     /// Nodes, and what is open of them, are the versions that renaming made.
     async fn follow_all(&self, linked: &[Linked]) {
-        for Linked { source, to, version } in linked {
+        for Linked { source, to, version, .. } in linked {
             let open = {
                 let mut nodes = self.nodes.lock();
                 let Some(ino) = nodes.at_key(to) else { continue };

@@ -12,7 +12,9 @@ use larder_types::{BucketName, Condition, ObjectKey};
 
 use super::{Changes, How, Tree};
 use crate::draft::DraftBody;
+use crate::limits::COPY_UP_BYTES_MAX;
 use crate::nodes::{Ino, ROOT};
+use crate::path::TreePath;
 use crate::refusal::Refusal;
 use crate::stamp::{Kind, Stat};
 
@@ -421,5 +423,72 @@ fn a_file_that_another_client_deleted_is_made_anew_though_it_is_open() {
         assert_eq!(bench.read("a").await.as_deref(), Ok("new"));
         assert_eq!(bench.read_open(reader).await, Err(Refusal::Stale));
         bench.tree.release(reader).await;
+    });
+}
+
+#[test]
+fn a_file_is_cut_without_reading_what_goes() {
+    run(async {
+        let bench = Bench::with_room_for(10).await;
+        for key in ["emptied", "cut"] {
+            bench.s3_put(key, "as long as no draft may be").await;
+        }
+        let cut = |size| Changes { size: Some(size), ..Changes::default() };
+        let (ino, _) = bench.walk("cut").await.unwrap();
+        assert_eq!(bench.tree.change(ino, cut(7), None).await.unwrap().size, 7);
+        assert_eq!(bench.s3_get("cut").await.as_deref(), Some("as long"));
+        let (ino, _) = bench.walk("emptied").await.unwrap();
+        assert_eq!(bench.tree.change(ino, cut(0), None).await.unwrap().size, 0);
+        assert_eq!(bench.s3_get("emptied").await.as_deref(), Some(""));
+    });
+}
+
+#[test]
+fn a_file_too_large_to_be_copied_can_be_cut() {
+    run(async {
+        let bench = Bench::with_room_for(COPY_UP_BYTES_MAX + 10).await;
+        let (ino, handle) = bench.create("large", NEW).await.unwrap();
+        bench.tree.write(handle, COPY_UP_BYTES_MAX, Bytes::from_static(b"x")).await.unwrap();
+        bench.tree.save(handle).await.unwrap();
+        bench.tree.release(handle).await;
+        assert_eq!(bench.tree.open(ino, WRITE).await, Err(Refusal::TooLarge));
+        let cut = |size| Changes { size: Some(size), ..Changes::default() };
+        assert_eq!(bench.tree.change(ino, cut(5), None).await.unwrap().size, 5);
+        assert_eq!(bench.tree.change(ino, cut(0), None).await.unwrap().size, 0);
+    });
+}
+
+#[test]
+fn a_directory_that_is_renamed_replaces_nothing_that_came_meanwhile() {
+    run(async {
+        let bench = Bench::new().await;
+        for key in ["d/a", "d/b", "d/c"] {
+            bench.s3_put(key, "ours").await;
+        }
+        let [from, to] = ["d", "e"].map(|name| TreePath::root().child(OsStr::new(name)).unwrap());
+        let pairs = bench.tree.pairs_below(&from, &to).await.unwrap();
+        bench.s3_put("e/b", "theirs").await;
+        let marker = to.marker_key().unwrap();
+        let linked = bench.tree.link_all(pairs, &marker).await;
+        assert_eq!(linked.err(), Some(Refusal::NotEmpty));
+        assert_eq!(bench.s3_get("e/b").await.as_deref(), Some("theirs"));
+        for (key, there) in
+            [("d/a", true), ("d/b", true), ("d/c", true), ("e/a", false), ("e/c", false)]
+        {
+            assert_eq!(bench.s3_get(key).await.is_some(), there, "{key}");
+        }
+    });
+}
+
+#[test]
+fn a_renaming_that_is_taken_back_leaves_what_others_put_meanwhile() {
+    run(async {
+        let bench = Bench::new().await;
+        bench.s3_put("d/a", "same").await;
+        let [from, to, marker] = ["d/a", "e/a", "e/"].map(|key| ObjectKey::new(key).unwrap());
+        let linked = bench.tree.link_key(from, to, &marker).await.unwrap();
+        bench.s3_put("e/a", "same").await;
+        bench.tree.take_back(&[linked]).await;
+        assert_eq!(bench.s3_get("e/a").await.as_deref(), Some("same"), "it is theirs");
     });
 }

@@ -24,7 +24,7 @@ impl<O: Objects> Tree<O> {
             _ => return Err(Refusal::BadHandle),
         };
         let mut content = file.content.lock().await;
-        self.copy_up(&mut content).await?;
+        self.copy_up(&mut content, u64::MAX).await?;
         let draft = content.draft.as_mut().expect("it was copied up");
         let bytes = data.len();
         draft.write(offset, data).await?;
@@ -40,44 +40,47 @@ impl<O: Objects> Tree<O> {
         if content.draft.is_none() && content.stat.size == size {
             return Ok(());
         }
-        if content.draft.is_none() && size == 0 {
-            content.draft = Some(Draft::new(&self.drafts, &self.budget).await?);
-        }
-        self.copy_up(&mut content).await?;
+        self.copy_up(&mut content, size).await?;
         content.draft.as_mut().expect("it was copied up").set_size(size).await?;
         content.written();
         file.show(&content);
         Ok(())
     }
 
-    /// Sees that a file's bytes are in a draft.
-    async fn copy_up(&self, content: &mut Content) -> Result<(), Refusal> {
+    /// Sees that a file's bytes are in a draft, as many of them as are kept.
+    async fn copy_up(&self, content: &mut Content, kept: u64) -> Result<(), Refusal> {
         if content.draft.is_some() {
             return Ok(());
         }
         let mut draft = Draft::new(&self.drafts, &self.budget).await?;
         if let Some(stored) = content.stored.clone() {
-            if stored.metax.size > COPY_UP_BYTES_MAX {
+            let size = stored.metax.size.min(kept);
+            if size > COPY_UP_BYTES_MAX {
                 return Err(Refusal::TooLarge);
             }
-            self.copy_into(&mut draft, &stored).await?;
+            self.copy_into(&mut draft, &stored, size).await?;
         }
         content.draft = Some(draft);
         Ok(())
     }
 
-    async fn copy_into(&self, draft: &mut Draft, stored: &Opened) -> Result<(), Refusal> {
-        if stored.metax.size == 0 {
+    async fn copy_into(
+        &self,
+        draft: &mut Draft,
+        stored: &Opened,
+        size: u64,
+    ) -> Result<(), Refusal> {
+        if size == 0 {
             return Ok(());
         }
-        let mut pieces = match self.objects.read(stored, 0..stored.metax.size).await? {
+        let mut pieces = match self.objects.read(stored, 0..size).await? {
             ReadBody::Whole(bytes) => return draft.write(0, bytes).await,
             ReadBody::Stream(pieces) => pieces,
         };
         while let Some(piece) = pieces.next().await {
             draft.write(draft.size(), piece?).await?;
         }
-        assert_eq!(draft.size(), stored.metax.size, "a store gives all, or an error");
+        assert_eq!(draft.size(), size, "a store gives all, or an error");
         Ok(())
     }
 
@@ -87,7 +90,7 @@ impl<O: Objects> Tree<O> {
         ino: Ino,
         content: &mut Content,
     ) -> Result<(), Refusal> {
-        match self.copy_up(content).await {
+        match self.copy_up(content, u64::MAX).await {
             Err(refusal @ (Refusal::TooLarge | Refusal::Stale | Refusal::NoSpace)) => {
                 tracing::warn!(ino = ino.0, %refusal, "a deleted file that is open cannot be read on");
                 Ok(())

@@ -108,7 +108,7 @@ async fn silent(from: [u8; 4], to: std::net::SocketAddr) -> tokio::net::TcpStrea
 #[tokio::test]
 async fn silent_connections_keep_no_server_out() {
     let authority = authority();
-    let (_serving, listener, _heard) = crate::tests::data_server(&authority, 2).await;
+    let (serving, listener, _heard) = crate::tests::data_server(&authority, 2).await;
     let mut kept = Vec::new();
     for _ in 0..2 * crate::limits::HANDSHAKES_MAX {
         kept.push(silent([127, 0, 0, 2], listener.address()).await);
@@ -116,7 +116,7 @@ async fn silent_connections_keep_no_server_out() {
     let ours = caller(&authority);
     let to = peer(&ours, 2, listener.address());
     to.call(&"x".into(), Bytes::new(), soon()).await.unwrap();
-    let metrics = listener.metrics();
+    let metrics = serving.metrics();
     assert_eq!(metrics.refused(Refused::Late), 0, "it waited for none of them to end");
     assert!(metrics.refused(Refused::TooMany) > 0, "older ones made room");
 }

@@ -35,7 +35,7 @@ async fn served(socket: DuplexStream, echoing: Echoing, metrics: Arc<Metrics>) -
     let subject = Subject { cluster: ClusterId(7), server: ServerId(1), roles };
     let from = PeerIdentity { subject, address: "127.0.0.1:1".parse().unwrap() };
     let serve = Arc::new(Served::<Echo, _>::new(echoing));
-    let mut serving = Serving::new(from, serve, 1, metrics.clone());
+    let mut serving = Serving::new((from, None), serve, 1, metrics.clone());
     let mut wire = Wire::new(Box::new(socket), metrics);
     wire.agreed(1);
     run(&mut wire, &mut serving).await

@@ -20,7 +20,7 @@ use crate::class::Requests;
 
 /// A cloud in memory.
 #[derive(Debug, Clone, Default)]
-struct Fake {
+pub(crate) struct Fake {
     state: Arc<Mutex<State>>,
 }
 
@@ -28,6 +28,13 @@ struct Fake {
 struct State {
     objects: BTreeMap<String, Bytes>,
     parts: BTreeMap<String, Bytes>,
+    /// Numbers of parts to refuse, and of those that were sent.
+    refused: Vec<String>,
+    sent: Vec<String>,
+    /// Uploads begun and aborted.
+    begun: u32,
+    aborted: u32,
+    is_forgotten: bool,
     tokens: u32,
     /// Conditions that requests had, as the cloud words them.
     conditions: Vec<String>,
@@ -44,7 +51,38 @@ impl HttpService for Fake {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        let (status, headers, answer) = self.state.lock().answer(&head, body);
+        Ok(self.answer(&head, body))
+    }
+}
+
+impl Fake {
+    /// Refuses the parts of these numbers, as often as they are named.
+    pub(crate) fn refuse_parts(&self, numbers: &[&str]) {
+        let numbers = numbers.iter().map(|number| (*number).to_owned());
+        self.state.lock().refused.extend(numbers);
+    }
+
+    /// Numbers of parts that came, refused ones among them.
+    pub(crate) fn parts_sent(&self) -> Vec<String> {
+        self.state.lock().sent.clone()
+    }
+
+    /// Knows no upload any more that was begun.
+    pub(crate) fn forget_uploads(&self) {
+        let mut state = self.state.lock();
+        state.is_forgotten = true;
+        state.parts.clear();
+    }
+
+    /// Uploads that were begun, and that were aborted.
+    pub(crate) fn uploads(&self) -> (u32, u32) {
+        let state = self.state.lock();
+        (state.begun, state.aborted)
+    }
+
+    /// Answers a request, of which all is here.
+    pub(crate) fn answer(&self, head: &http::request::Parts, body: Bytes) -> HttpResponse {
+        let (status, headers, answer) = self.state.lock().answer(head, body);
         let mut response = http::Response::builder()
             .status(status)
             .header("etag", "\"e\"")
@@ -52,7 +90,7 @@ impl HttpService for Fake {
         for (name, value) in headers {
             response = response.header(name, value);
         }
-        Ok(response.body(HttpResponseBody::from(answer)).unwrap())
+        response.body(HttpResponseBody::from(answer)).unwrap()
     }
 }
 
@@ -82,11 +120,21 @@ impl State {
         let says = |name: &str| query.get(name).map(String::as_str);
         match head.method {
             Method::PUT if says("partNumber").is_some() || says("comp") == Some("block") => {
-                let number = says("partNumber").or(says("blockid")).unwrap();
-                self.parts.insert(number.to_owned(), body);
+                let number = says("partNumber").or(says("blockid")).unwrap().to_owned();
+                self.sent.push(number.clone());
+                if self.is_forgotten {
+                    return plain(404, "");
+                }
+                if let Some(at) = self.refused.iter().position(|refused| *refused == number) {
+                    self.refused.swap_remove(at);
+                    return plain(400, "");
+                }
+                self.parts.insert(number, body);
                 plain(201, "")
             }
             Method::POST if query.contains_key("uploads") => {
+                self.begun += 1;
+                self.is_forgotten = false;
                 plain(200, "<R><UploadId>u</UploadId></R>")
             }
             Method::POST if says("uploadId").is_some() => {
@@ -105,6 +153,10 @@ impl State {
                 plain(200, self.listed(&query, azure_row))
             }
             Method::GET | Method::HEAD => self.read(&path, head),
+            Method::DELETE if says("uploadId").is_some() => {
+                self.aborted += 1;
+                plain(204, "")
+            }
             Method::DELETE => match self.objects.remove(&path) {
                 Some(_) => plain(204, ""),
                 None => plain(404, ""),
@@ -197,10 +249,14 @@ fn azure_row(name: &str, size: usize) -> String {
     )
 }
 
+/// Google's, in memory.
+pub(crate) fn google() -> (Backend, Fake) {
+    backend("gs://bucket/some/prefix")
+}
+
 fn backend(url: &str) -> (Backend, Fake) {
     let (fake, asked) = (Fake::default(), Asked::new());
-    let store = open_cloud(url, fake.clone(), &asked.gate).unwrap();
-    (Backend { store, asked: Asked { over_http: true, ..asked }, dir: None }, fake)
+    (Backend::of(open_cloud(url, fake.clone(), &asked.gate).unwrap(), asked), fake)
 }
 
 /// All that packing asks of a backend, but for removing.

@@ -5,7 +5,7 @@
 //!
 //! 1. A request that passed is counted once, and is under way until its [`Pass`] is gone.
 //! 2. Readers go first, but of [`READS_BEFORE_WRITE`] requests one is an upload's where any waits.
-//! 3. Those that wait are bounded, and so is how long a reader waits.
+//! 3. Those that wait are bounded, and so is how long they wait.
 //! 4. Where time alone keeps back whoever waits, one of those that wait has a timer. Who leaves wakes another, to take it.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use super::pace::{Answer, Pace, Side, Verdict};
 use super::purse::Purse;
 use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, count};
-use crate::limits::{GATE_WAIT_MAX, GATE_WAITING_MAX, READS_BEFORE_WRITE};
+use crate::limits::{GATE_UPLOAD_WAIT_MAX, GATE_WAIT_MAX, GATE_WAITING_MAX, READS_BEFORE_WRITE};
 
 /// Why a request was not made: ask again later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -84,6 +84,11 @@ impl Gate {
         self.state.lock().pace.limit()
     }
 
+    /// Requests of uploads that may be under way now.
+    pub(super) fn writes_max(&self) -> u32 {
+        self.state.lock().pace.writes_max()
+    }
+
     /// Whether a request of this kind would wait for money.
     pub(super) fn is_spent(&self, class: RequestClass) -> bool {
         self.state.lock().purse.waits(class, self.start.elapsed()).is_some()
@@ -109,7 +114,12 @@ impl Gate {
     /// Waits until a request may begin, and counts it.
     pub(super) async fn enter(self: &Arc<Self>, class: RequestClass) -> Result<Pass, NotMade> {
         let side = if class.is_read() { Side::Read } else { Side::Write };
-        let pass = tokio::time::timeout(GATE_WAIT_MAX, self.wait(side)).await;
+        let wait_max = match side {
+            Side::Read => GATE_WAIT_MAX,
+            // Those before it may be parts that go up slowly.
+            Side::Write => GATE_UPLOAD_WAIT_MAX,
+        };
+        let pass = tokio::time::timeout(wait_max, self.wait(side)).await;
         let pass = pass.map_err(|_| NotMade::TooLong)??;
         self.count(class, 1);
         Ok(pass)

@@ -71,16 +71,19 @@ impl HttpService for Gated {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let Some(class) = classify(&request) else { return self.inner.execute(request).await };
         let (head, body) = request.into_parts();
-        let (mut pause, mut asked_since) = (THROTTLED_PAUSE, None);
+        let (mut pause, mut refused_since) = (THROTTLED_PAUSE, None);
         loop {
             let entered = self.gate.enter(class).await;
             let pass = entered.map_err(|not| HttpError::new(HttpErrorKind::Unknown, not))?;
-            let since = *asked_since.get_or_insert_with(Instant::now);
             let again = HttpRequest::from_parts(head.clone(), body.clone());
             let answer = self.inner.execute(again).await;
-            let Ok(response) = &answer else {
-                pass.answered(Answer::Unknown);
-                return answer;
+            let response = match &answer {
+                Ok(response) => response,
+                Err(error) => {
+                    let is_late = error.kind() == HttpErrorKind::Timeout;
+                    pass.answered(if is_late { Answer::Late } else { Answer::Unknown });
+                    return answer;
+                }
             };
             if !is_throttled(response.status()) {
                 pass.answered(Answer::Good);
@@ -89,6 +92,8 @@ impl HttpService for Gated {
             let asked = retry_after(response.headers());
             pass.answered(Answer::Throttled(asked));
             let wait = jittered(pause).max(asked.unwrap_or_default());
+            // A slow upload took its time before it was refused.
+            let since = *refused_since.get_or_insert_with(Instant::now);
             if since.elapsed() + wait > BACKEND_RETRY_MAX {
                 return answer;
             }
@@ -213,6 +218,30 @@ mod tests {
             assert_eq!(answer.status(), status);
             assert_eq!(counters.requests.load().total(), 1);
         }
+    }
+
+    /// Answers nothing in time.
+    #[derive(Debug)]
+    struct Late;
+
+    #[async_trait]
+    impl HttpService for Late {
+        async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            Err(HttpError::new(HttpErrorKind::Timeout, late))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_not_answered_in_time_halves_what_is_under_way() {
+        let gate = Arc::new(Gate::new(Arc::default()));
+        let gated = Gated { inner: HttpClient::new(Late), gate: gate.clone() };
+        let before = gate.limit();
+        for halved in [2, 4, 8, 16, 16] {
+            gated.call(request(Method::PUT, "http://h/b/k")).await.unwrap_err();
+            assert_eq!(gate.limit(), (before / halved).max(1));
+        }
+        assert_eq!(gate.writes_max(), 1);
     }
 
     #[test]

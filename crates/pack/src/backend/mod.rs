@@ -10,13 +10,14 @@
 //! Must not: know what blobs are.
 
 #[cfg(test)]
-mod fakes;
+pub(crate) mod fakes;
 mod gate;
 mod http;
 mod leftovers;
 mod listing;
 mod pace;
 mod purse;
+mod uplink;
 mod upload;
 mod url;
 
@@ -32,6 +33,7 @@ use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
     Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    UpdateVersion,
 };
 
 pub(crate) use http::jittered;
@@ -40,17 +42,22 @@ pub(crate) use upload::BackendUpload;
 
 use self::gate::{Gate, NotMade};
 use self::pace::Answer;
+use self::upload::{Numbered, Parts};
+use self::url::Opened;
 use crate::blocking;
 use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, add};
 use crate::entry::WorkerId;
 use crate::error::PackError;
+use crate::limits::{MISSING_LOOKS_MAX, MISSING_PAUSE};
 
 /// Somebody else's object store, or a part of it under a prefix. Cheap to clone.
 #[derive(Clone)]
 pub struct Backend {
     store: Arc<dyn ObjectStore>,
     asked: Asked,
+    /// How parts are sent by their numbers, if it takes them so.
+    numbered: Option<Numbered>,
     /// Where it is, if it is a directory.
     dir: Option<PathBuf>,
 }
@@ -83,14 +90,18 @@ impl Backend {
     /// [`PackError::Config`] if the URL is not one of these, [`PackError::Backend`] if the store cannot be used.
     pub fn open(url: &str) -> Result<Self, PackError> {
         let asked = Asked::new();
-        let (store, dir) = url::open(url, &asked.gate)?;
-        Ok(Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, dir })
+        Ok(Self::of(url::open(url, &asked.gate)?, asked))
+    }
+
+    fn of(opened: Opened, asked: Asked) -> Self {
+        let Opened { store, numbered, dir } = opened;
+        Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, numbered, dir }
     }
 
     /// A store that is at hand.
     #[must_use]
     pub fn over(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, asked: Asked::new(), dir: None }
+        Self { store, asked: Asked::new(), numbered: None, dir: None }
     }
 
     /// What lies below a prefix, as a store of its own. It is asked, and counted, as this one.
@@ -100,7 +111,8 @@ impl Backend {
         }
         let store = Arc::new(PrefixStore::new(self.store.clone(), Path::from(prefix)));
         let dir = self.dir.as_ref().map(|dir| dir.join(prefix));
-        Self { store, asked: self.asked.clone(), dir }
+        let numbered = self.numbered.as_ref().map(|numbered| numbered.below(prefix));
+        Self { store, asked: self.asked.clone(), numbered, dir }
     }
 
     /// What was asked of it, and what else packing counts.
@@ -122,6 +134,11 @@ impl Backend {
     /// Requests that may be under way now.
     pub(crate) fn requests_max(&self) -> u32 {
         self.asked.gate.limit()
+    }
+
+    /// Requests of uploads that may be under way now, 1 at least.
+    pub(crate) fn uploads_max(&self) -> u32 {
+        self.asked.gate.writes_max()
     }
 
     /// Whether uploads wait for the budget of money.
@@ -167,10 +184,48 @@ impl Backend {
         Ok(blocking::run(move || std::fs::File::open(dir)?.sync_all()).await??)
     }
 
+    /// Replaces a small object that still has these bytes; false if it is another by now, or gone.
+    pub(crate) async fn replace(
+        &self,
+        name: &str,
+        old: &[u8],
+        new: Bytes,
+    ) -> Result<bool, PackError> {
+        let path = Path::from(name);
+        let got = self.store.get_opts(&path, GetOptions::default());
+        let got = match self.asked.ask(RequestClass::Get, got).await {
+            Ok(got) if got.meta.size == old.len() as u64 => got,
+            Ok(_) | Err(Error::NotFound { .. }) => return Ok(false),
+            Err(error) => return Err(failed("read", name, &error)),
+        };
+        let version =
+            UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
+        if got.bytes().await.map_err(|error| failed("read", name, &error))? != old {
+            return Ok(false);
+        }
+        // A directory knows no such condition; nor does a request to it come late.
+        let mode = if self.dir.is_some() { PutMode::Overwrite } else { PutMode::Update(version) };
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let put = self.store.put_opts(&path, PutPayload::from_bytes(new), options);
+        match self.asked.ask(RequestClass::Put, put).await {
+            Ok(_) => Ok(true),
+            Err(
+                Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotFound { .. },
+            ) => Ok(false),
+            Err(error) => Err(failed("replace", name, &error)),
+        }
+    }
+
     /// Begins an object that is written part by part.
     pub(crate) async fn begin(&self, name: &str) -> Result<BackendUpload, PackError> {
         let path = Path::from(name);
-        let begun = self.asked.ask(RequestClass::Put, self.store.put_multipart(&path)).await;
+        let begin = async {
+            match &self.numbered {
+                Some(numbered) => numbered.begin(&path).await,
+                None => self.store.put_multipart(&path).await.map(Parts::InOrder),
+            }
+        };
+        let begun = self.asked.ask(RequestClass::Put, begin).await;
         let parts = begun.map_err(|error| failed("begin", name, &error))?;
         Ok(BackendUpload::new(parts, name, self.asked.clone()))
     }
@@ -192,6 +247,16 @@ impl Backend {
                 reason: format!("it gave {} bytes instead of {wanted}", bytes.len()),
             })),
         }
+    }
+
+    /// As [`Backend::read`], of an object that was uploaded. One that seems to be missing is looked for again, for about
+    /// a second.
+    pub(crate) async fn read_uploaded(
+        &self,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<Bytes, Unread> {
+        looked_for(name, || self.read(name, range.clone())).await
     }
 
     /// All of a small object, whatever its length is by now; more than `most` bytes are an error.
@@ -230,6 +295,15 @@ impl Backend {
             Err(Error::NotFound { .. }) => Err(Unread::Missing),
             Err(error) => Err(Unread::Failed(failed("read", &name, &error))),
         }
+    }
+
+    /// As [`Backend::pieces`], of an object that was uploaded: see [`Backend::read_uploaded`].
+    pub(crate) async fn pieces_uploaded(
+        &self,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<BoxStream<'static, Result<Bytes, PackError>>, Unread> {
+        looked_for(name, || self.pieces(name, range.clone())).await
     }
 
     /// Bytes of an object, or `None` if there is no such object.
@@ -301,6 +375,29 @@ impl Asked {
         pass.answered(if answer.is_ok() { Answer::Good } else { Answer::Unknown });
         answer
     }
+}
+
+/// Looks again for what seems to be missing: some stores say so for a moment of what is there.
+async fn looked_for<T, F: Future<Output = Result<T, Unread>>>(
+    name: &str,
+    look: impl Fn() -> F,
+) -> Result<T, Unread> {
+    let mut pause = MISSING_PAUSE;
+    for looks in 1..MISSING_LOOKS_MAX {
+        match look().await {
+            Err(Unread::Missing) => {
+                tracing::warn!(
+                    name,
+                    looks,
+                    "the backend says that it does not have an object that was uploaded"
+                );
+                tokio::time::sleep(jittered(pause)).await;
+                pause *= 4;
+            }
+            looked => return looked,
+        }
+    }
+    look().await
 }
 
 async fn sorted(mut listing: Listing) -> Result<Vec<(String, u64)>, PackError> {

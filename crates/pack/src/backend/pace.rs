@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Never more requests are under way than the limit says. It halves when the backend says that it is too much,
-//!    at most once for what was under way then, and grows by one for each round of good answers that filled it.
+//! 1. Never more requests are under way than the limit says. It halves when the backend says that it is too much, or
+//!    when a request stood still until it was given up; at most once for what was under way then, and grows by one for each round of good answers that filled it.
 //! 2. Writes leave a part of it to reads.
 //! 3. No request begins while a pause lasts that the backend asked for.
 //! 4. In any second no more begin than the budget says, and a tenth of that besides.
@@ -39,6 +39,8 @@ pub(super) enum Answer {
     Good,
     /// It is asked too much; perhaps it said for how long to leave it alone.
     Throttled(Option<Duration>),
+    /// None in time: too many requests share the way there, or it is asked too much.
+    Late,
     /// Nothing: a lost connection, an error of another kind.
     Unknown,
 }
@@ -85,7 +87,8 @@ impl Pace {
         self.limit as u32
     }
 
-    fn writes_max(&self) -> u32 {
+    /// Uploads that may be under way at once.
+    pub(super) fn writes_max(&self) -> u32 {
         (self.limit() * 3 / 4).max(1)
     }
 
@@ -127,14 +130,22 @@ impl Pace {
                 self.limit = (self.limit + 1.0 / self.limit).min(f64::from(BACKEND_REQUESTS_MAX));
             }
             Answer::Good | Answer::Unknown => {}
+            Answer::Late => self.lower(began, now),
             Answer::Throttled(pause) => {
-                if self.lowered.is_none_or(|lowered| began > lowered) {
-                    self.limit = (self.limit / 2.0).max(1.0);
-                    self.lowered = Some(now);
-                }
+                self.lower(began, now);
                 let until = now + pause.unwrap_or_default().min(RETRY_AFTER_MAX);
                 self.paused_until = self.paused_until.max(until);
             }
+        }
+    }
+}
+
+impl Pace {
+    /// Halves the limit, unless it was lowered since the request began.
+    fn lower(&mut self, began: Duration, now: Duration) {
+        if self.lowered.is_none_or(|lowered| began > lowered) {
+            self.limit = (self.limit / 2.0).max(1.0);
+            self.lowered = Some(now);
         }
     }
 }

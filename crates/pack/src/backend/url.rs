@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
-use object_store::client::{HttpConnector, ReqwestConnector};
+use object_store::client::HttpConnector;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
@@ -15,8 +16,10 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use super::failed;
 use super::gate::Gate;
 use super::http::GatedConnector;
+use super::uplink::Uplink;
+use super::upload::Numbered;
 use crate::error::PackError;
-use crate::limits::{BACKEND_RETRY_MAX, BACKEND_SILENCE_MAX};
+use crate::limits::BACKEND_RETRY_MAX;
 
 const KNOWN: &str = "file:///DIRECTORY, s3://BUCKET/PREFIX?endpoint=URL&region=NAME, \
      gs://BUCKET/PREFIX?endpoint=URL or az://CONTAINER/PREFIX?account=NAME&endpoint=URL";
@@ -62,17 +65,21 @@ struct CloudUrl<'a> {
     account: Option<&'a str>,
 }
 
-/// The store that a URL names, and where it is if it is a directory; all others are asked over HTTP through the gate.
-pub(super) fn open(
-    url: &str,
-    gate: &Arc<Gate>,
-) -> Result<(Arc<dyn ObjectStore>, Option<PathBuf>), PackError> {
+/// A store that a URL named.
+pub(super) struct Opened {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// A cloud's.
+    pub(super) numbered: Option<Numbered>,
+    /// Where it is, if it is a directory.
+    pub(super) dir: Option<PathBuf>,
+}
+
+/// The store that a URL names. One that is no directory is asked over HTTP through the gate.
+pub(super) fn open(url: &str, gate: &Arc<Gate>) -> Result<Opened, PackError> {
     if let Some(dir) = url.strip_prefix("file://") {
-        return Ok((open_dir(url, dir)?, Some(dir.into())));
+        return Ok(Opened { store: open_dir(url, dir)?, numbered: None, dir: Some(dir.into()) });
     }
-    // Whoever uses TLS in this process uses the same library; the first to say so counts.
-    let _already = rustls::crypto::ring::default_provider().install_default();
-    Ok((open_cloud(url, ReqwestConnector::default(), gate)?, None))
+    open_cloud(url, Uplink::default(), gate)
 }
 
 fn open_dir(url: &str, dir: &str) -> Result<Arc<dyn ObjectStore>, PackError> {
@@ -90,35 +97,42 @@ pub(super) fn open_cloud(
     url: &str,
     inner: impl HttpConnector,
     gate: &Arc<Gate>,
-) -> Result<Arc<dyn ObjectStore>, PackError> {
+) -> Result<Opened, PackError> {
     let parsed = parse(url)?;
     let connector = GatedConnector { inner, gate: gate.clone() };
     let retry = RetryConfig { retry_timeout: BACKEND_RETRY_MAX, ..RetryConfig::default() };
     let plain = parsed.endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
-    let client = ClientOptions::new()
-        .with_timeout_disabled()
-        .with_read_timeout(BACKEND_SILENCE_MAX)
-        .with_allow_http(plain);
+    // How long a request may take is the connector's business.
+    let client = ClientOptions::new().with_timeout_disabled().with_allow_http(plain);
     let store = match parsed.cloud {
         Cloud::S3 => s3(&parsed, connector, retry, client),
         Cloud::Google => google(&parsed, connector, retry, client),
         Cloud::Azure => azure(&parsed, connector, retry, client),
     };
-    let store = store.map_err(|error| failed("open", url, &error))?;
-    Ok(match parsed.prefix {
+    let (store, parts) = store.map_err(|error| failed("open", url, &error))?;
+    let prefix = Path::from(parsed.prefix);
+    let numbered = Numbered { store: parts, prefix: prefix.clone() };
+    let store: Arc<dyn ObjectStore> = match parsed.prefix {
         "" => store,
-        prefix => Arc::new(PrefixStore::new(store, Path::from(prefix))),
-    })
+        _ => Arc::new(PrefixStore::new(store, prefix)),
+    };
+    Ok(Opened { store, numbered: Some(numbered), dir: None })
 }
 
-type Opened = object_store::Result<Arc<dyn ObjectStore>>;
+/// A cloud's store, by its two faces.
+type Built = object_store::Result<(Arc<dyn ObjectStore>, Arc<dyn MultipartStore>)>;
+
+fn both(store: impl ObjectStore + MultipartStore) -> Built {
+    let store = Arc::new(store);
+    Ok((store.clone(), store))
+}
 
 fn s3(
     url: &CloudUrl<'_>,
     http: impl HttpConnector,
     retry: RetryConfig,
     client: ClientOptions,
-) -> Opened {
+) -> Built {
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(url.bucket)
         .with_retry(retry)
@@ -130,7 +144,7 @@ fn s3(
     if let Some(endpoint) = url.endpoint {
         builder = builder.with_endpoint(endpoint);
     }
-    Ok(Arc::new(builder.build()?))
+    both(builder.build()?)
 }
 
 fn google(
@@ -138,7 +152,7 @@ fn google(
     http: impl HttpConnector,
     retry: RetryConfig,
     client: ClientOptions,
-) -> Opened {
+) -> Built {
     let mut builder = GoogleCloudStorageBuilder::from_env()
         .with_bucket_name(url.bucket)
         .with_retry(retry)
@@ -147,7 +161,7 @@ fn google(
     if let Some(endpoint) = url.endpoint {
         builder = builder.with_base_url(endpoint);
     }
-    Ok(Arc::new(builder.build()?))
+    both(builder.build()?)
 }
 
 fn azure(
@@ -155,7 +169,7 @@ fn azure(
     http: impl HttpConnector,
     retry: RetryConfig,
     client: ClientOptions,
-) -> Opened {
+) -> Built {
     let mut builder = MicrosoftAzureBuilder::from_env()
         .with_container_name(url.bucket)
         .with_retry(retry)
@@ -167,7 +181,7 @@ fn azure(
     if let Some(endpoint) = url.endpoint {
         builder = builder.with_endpoint(endpoint.to_owned());
     }
-    Ok(Arc::new(builder.build()?))
+    both(builder.build()?)
 }
 
 fn parse(url: &str) -> Result<CloudUrl<'_>, PackError> {

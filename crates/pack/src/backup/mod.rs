@@ -25,7 +25,7 @@ use crate::rows;
 pub(crate) use read::{known, restore};
 pub(crate) use v1::Head;
 #[cfg(test)]
-pub(crate) use v1::{Segment, read_segment};
+pub(crate) use v1::{Segment, SegmentSum, read_segment};
 pub(crate) use write::BackupWriter;
 
 /// Prefix of the heads' names.

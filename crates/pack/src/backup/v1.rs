@@ -1,6 +1,7 @@
 //! Version 1 of a backup of the index: `docs/formats/blob.md` gives it byte by byte.
 
 use larder_kv::Batch;
+use larder_kv::limits::{ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX};
 use larder_types::codec::{decode, encode};
 use larder_types::{HybridClock, OpSeq};
 use serde::{Deserialize, Serialize};
@@ -122,6 +123,9 @@ pub(crate) fn read_segment(
         let value_bytes = u32::from_le_bytes(std::array::from_fn(|i| lengths[2 + i])) as usize;
         let (key, tail) = tail.split_at_checked(key_bytes).ok_or_else(short)?;
         let (value, tail) = tail.split_at_checked(value_bytes).ok_or_else(short)?;
+        if !(1..=ROW_KEY_BYTES_MAX).contains(&key_bytes) || value_bytes > ROW_VALUE_BYTES_MAX {
+            return Err(damaged("a row of it is too long, or has no key"));
+        }
         batch.put(key, value);
         rest = tail;
         rows += 1;

@@ -81,6 +81,10 @@ impl Trailer {
         if !(VERSION_MIN..=VERSION).contains(&found) {
             return Err(PackError::Version { name: name.to_owned(), found });
         }
+        let end = number(32).checked_add(number(40));
+        if end.and_then(|end| end.checked_add(TRAILER_BYTES as u64)).is_none() {
+            return Err(PackError::damaged(name, "its footer lies beyond the end of any blob"));
+        }
         let lot = Lot::numbered(bytes[12]);
         Ok(Self {
             id: BlobId { worker: WorkerId(number(16)), seq: number(24) },

@@ -16,6 +16,7 @@
 //! 2. Requests and bytes keep to a [pace](pace::Pace). Nothing is begun while uploads wait for money.
 //! 3. A blob that cannot be emptied stays as it is, and is looked at again after the next start.
 
+pub(crate) mod aside;
 mod choose;
 mod drain;
 mod moving;
@@ -26,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backup::Backups;
@@ -37,6 +39,7 @@ use crate::index::Index;
 use crate::lot::BundleContent;
 use crate::queue::{Queue, Request};
 use crate::rows::BlobRow;
+use aside::SetAside;
 use choose::{Candidate, choose};
 use drain::Drain;
 use moving::Mover;
@@ -54,7 +57,7 @@ pub(crate) struct Repacker {
     pub(crate) below_percent: u8,
     pub(crate) blob_bytes: u64,
     /// Blobs and bundles that could not be emptied.
-    pub(crate) set_aside: BTreeSet<Within>,
+    pub(crate) set_aside: SetAside,
 }
 
 impl Repacker {
@@ -74,13 +77,14 @@ impl Repacker {
             }
             match self.empty(within).await {
                 Ok(true) => {
+                    self.set_aside.forget(within);
                     retired += 1;
                     count(&self.counters.repacked_blobs);
                 }
                 Ok(false) => {}
                 Err(error @ (PackError::Damaged { .. } | PackError::Missing { .. })) => {
-                    tracing::error!(?within, %error, "a blob cannot be repacked; it stays as it is");
-                    self.set_aside.insert(within);
+                    let pause = self.set_aside.add(within, Instant::now());
+                    tracing::error!(?within, %error, ?pause, "a blob cannot be repacked; it stays as it is, and is tried again later");
                 }
                 Err(error) => {
                     self.seal();
@@ -109,15 +113,16 @@ impl Repacker {
             let BlobRow { footer_offset: bodies, bytes, .. } = *rows.get(&id)?;
             Some(Candidate { within: Within::Blob(id), bodies, live: content.live, bytes })
         });
-        Ok(blobs.filter(|blob| !self.set_aside.contains(&blob.within)).collect())
+        let now = Instant::now();
+        Ok(blobs.filter(|blob| !self.set_aside.has(blob.within, now)).collect())
     }
 
     /// Bundles that are in the backend.
     fn bundles(&self) -> Result<Vec<Candidate>, PackError> {
-        let mut bundles = Vec::new();
+        let (mut bundles, now) = (Vec::new(), Instant::now());
         for (id, BundleContent { end, live }) in self.index.bundles()? {
             let within = Within::Own(id);
-            if Self::is_there(&self.index, id)? && !self.set_aside.contains(&within) {
+            if Self::is_there(&self.index, id)? && !self.set_aside.has(within, now) {
                 bundles.push(Candidate { within, bodies: end, live, bytes: end });
             }
         }

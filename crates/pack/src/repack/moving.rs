@@ -179,7 +179,7 @@ impl Mover<'_> {
 
     pub(super) async fn read(&mut self, from: u64, to: u64) -> Result<Bytes, PackError> {
         self.repacker.pace.spend(to - from).await;
-        let read = self.repacker.backend.read(&self.name, from..to).await;
+        let read = self.repacker.backend.read_uploaded(&self.name, from..to).await;
         read.map_err(|unread| match unread {
             Unread::Missing => PackError::damaged(self.name.clone(), "it is not there"),
             Unread::Failed(error) => error,

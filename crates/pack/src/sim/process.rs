@@ -1,6 +1,6 @@
 //! One run of a worker: the production parts, stepped by hand in place of threads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ use crate::rebuild::Rebuild;
 use crate::recover::{Start, recover};
 use crate::removal::Remover;
 use crate::repack::Repacker;
+use crate::repack::aside::SetAside;
 use crate::repack::pace::Pace;
 use crate::spool::Spool;
 use crate::sums::verifies;
@@ -319,7 +320,7 @@ fn housekeeping(
             pace: pace(),
             below_percent: 80,
             blob_bytes: BLOB_BYTES,
-            set_aside: BTreeSet::new(),
+            set_aside: SetAside::default(),
         },
         remover: Remover {
             backend: backend.clone(),

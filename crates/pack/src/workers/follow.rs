@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use super::Others;
 use super::feed::{Heard, Link};
@@ -12,6 +11,7 @@ use super::heard::HeardEntries;
 use super::name::WorkerName;
 use super::peer::{Known, Mark, Peer};
 use super::shelf::Shelved;
+use super::sighting::Sighting;
 use crate::backend::{Backend, Unread};
 use crate::backup;
 use crate::blob::{self, BlobName, FooterReader};
@@ -33,7 +33,7 @@ impl Others {
     /// Looks at what a worker has in the bucket, and takes what is new.
     pub(super) async fn look_at(&self, peer: &Arc<Peer>) -> Result<(), PackError> {
         let _following = peer.following.lock().await;
-        let begun = Instant::now();
+        let begun = Sighting::now(self.uptime);
         let told = peer.told();
         let known = match peer.known() {
             Some(known) if known.worker == told.worker => known,

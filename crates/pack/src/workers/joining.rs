@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 use super::announce::{Announcement, Named};
 use super::feed::{Caller, Feed, Secret};
 use super::shelf::Directory;
+use super::sighting::uptime;
 use super::sweep::Sweep;
 use super::tasks::{Tasks, open_feed};
 use super::uploads::Handed;
@@ -61,7 +62,7 @@ impl Joined {
         let reads = Reads { cache, ahead_bytes, dir: config.dir.clone(), accept_loss };
         let shelf = Box::new(Directory::of(&config.dir)?);
         let caller = Caller { secret: Some(secret.clone()) };
-        let others = Others::new(me, root, sharing, shelf, reads, caller);
+        let others = Others::new(me, root, sharing, shelf, reads, caller, uptime);
         others.announce().await?;
         others.look_first().await?;
         Ok(Self { others: Arc::new(others), listener, secret, worker })

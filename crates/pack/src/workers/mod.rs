@@ -37,6 +37,7 @@ mod objects;
 mod peer;
 mod sharing;
 pub(crate) mod shelf;
+mod sighting;
 mod status;
 pub(crate) mod sweep;
 mod tasks;
@@ -72,8 +73,10 @@ pub use status::{OtherStatus, WorkersStatus};
 use announce::Announcement;
 use feed::Caller;
 use follow::is_gap;
+
 use peer::{Known, Peer};
 use shelf::Shelf;
+use sighting::{Sighting, Uptime};
 use telling::Telling;
 
 /// The other workers of a bucket.
@@ -89,7 +92,8 @@ pub(crate) struct Others {
     peers: RwLock<BTreeMap<WorkerName, Arc<Peer>>>,
     telling: Arc<Telling>,
     /// When the last look at who shares the bucket began; `None` before the first.
-    listed: Mutex<Option<Instant>>,
+    listed: Mutex<Option<Sighting>>,
+    uptime: Uptime,
     /// Another directory has this worker's name by now.
     superseded: AtomicBool,
     /// When it was last written down how everything stands.
@@ -115,6 +119,7 @@ impl Others {
         shelf: Box<dyn Shelf>,
         reads: Reads,
         caller: Caller,
+        uptime: Uptime,
     ) -> Self {
         Self {
             me,
@@ -126,6 +131,7 @@ impl Others {
             peers: RwLock::default(),
             telling: Arc::default(),
             listed: Mutex::new(None),
+            uptime,
             superseded: AtomicBool::new(false),
             told: Mutex::new(None),
             handed_on: AtomicU64::new(0),
@@ -211,7 +217,7 @@ impl Others {
     /// # Errors
     /// The first that there was.
     pub(crate) async fn look(&self) -> Result<(), PackError> {
-        let begun = Instant::now();
+        let begun = Sighting::now(self.uptime);
         let (own, all): (Vec<_>, Vec<_>) = announce::all(&self.root)
             .await?
             .into_iter()

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::announce::Announcement;
 use super::heard::{HeardEntries, HeardLog};
 use super::name::WorkerName;
+use super::sighting::Sighting;
 use super::telling::Telling;
 use crate::backend::Backend;
 use crate::bugs::{self, Bug};
@@ -70,7 +71,7 @@ pub(crate) struct Known {
 /// When it was heard, and what was in the bucket then.
 struct Pace {
     /// When the last look at the bucket began that found everything; `None` before the first.
-    looked: Option<Instant>,
+    looked: Option<Sighting>,
     /// When it answered last itself.
     heard: Option<Instant>,
     /// Entries that it had beyond what is known here, when it answered last.
@@ -89,7 +90,7 @@ pub(crate) struct Mark {
 
 impl Peer {
     /// `absent` is when the bucket was last seen without it, if it was.
-    pub(crate) fn new(told: Announcement, root: &Backend, absent: Option<Instant>) -> Self {
+    pub(crate) fn new(told: Announcement, root: &Backend, absent: Option<Sighting>) -> Self {
         let marks = VecDeque::new();
         let pace = Pace { looked: absent, heard: None, behind_bytes: 0, marks };
         Self {
@@ -145,14 +146,15 @@ impl Peer {
     }
 
     /// Everything that was in the bucket at `begun` is known.
-    pub(super) fn looked(&self, begun: Instant, mark: Mark, spacing: Duration) {
+    pub(super) fn looked(&self, begun: Sighting, mark: Mark, spacing: Duration) {
         let mut pace = self.pace.lock();
         pace.looked = Some(begun);
         let is_due = pace.marks.back().is_none_or(|(at, last)| {
-            *last != mark && begun.duration_since(*at) >= spacing || last.worker != mark.worker
+            *last != mark && begun.steady.duration_since(*at) >= spacing
+                || last.worker != mark.worker
         });
         if is_due {
-            pace.marks.push_back((begun, mark));
+            pace.marks.push_back((begun.steady, mark));
         }
         while pace.marks.len() > MARKS_MAX {
             pace.marks.pop_front();

@@ -26,15 +26,13 @@ use larder_types::{BucketName, HybridClock, UploadId};
 use tokio::sync::Semaphore;
 
 use super::Others;
+use super::feed::wire::CLOCK;
 use super::peer::Peer;
 use crate::committer::Marks;
 use crate::entry::WorkerId;
 use crate::limits::{HANDED_ON_MAX, HEARD_WAIT_MAX};
 use crate::packer::Packer;
 use crate::plan::unavailable;
-
-/// Header of an answer: the clock of the last change that the worker had made by then.
-const CLOCK: &str = "x-larder-clock";
 
 /// What breaks a body off.
 pub type BodyBroken = Box<dyn std::error::Error + Send + Sync>;

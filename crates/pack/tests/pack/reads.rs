@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use larder_objects::Objects;
+use larder_objects::{ObjectError, Objects};
 use larder_pack::{Acknowledge, PackConfig, Packer};
 
 use crate::support::{
-    Faulty, bucket, config, content, count, delete, get, get_range, put, try_open,
+    Faulty, MIB, bucket, config, content, count, delete, get, get_range, made, put, try_open,
 };
 
 const CACHE: u64 = 64 * 1024 * 1024;
@@ -185,4 +186,33 @@ async fn options_that_cannot_be_are_refused() {
     assert!(refused.contains("requests a second"), "{refused}");
     let sure = PackConfig { acknowledge: Acknowledge::Local, ..cached(dir.path()) };
     assert!(try_open(sure, &backend).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_is_missing_for_a_moment_is_not_lost() {
+    let (_dir, backend, store) = made().await;
+    put(&store, "packed", content(1, 1000)).await.unwrap();
+    put(&store, "large", content(2, 3 * MIB)).await.unwrap();
+    assert!(store.flush().await);
+    for (name, bytes) in [("packed", content(1, 1000)), ("large", content(2, 3 * MIB))] {
+        backend.missing.store(2, Ordering::Relaxed);
+        assert_eq!(get(&store, name).await.as_ref(), Ok(&bytes));
+    }
+    assert_eq!(count(&store.counters().lost_reads), 0);
+    backend.missing.store(1000, Ordering::Relaxed);
+    assert_eq!(get(&store, "packed").await, Err(ObjectError::Damaged));
+    assert_eq!(count(&store.counters().lost_reads), 1);
+    backend.missing.store(0, Ordering::Relaxed);
+    assert_eq!(get(&store, "packed").await.unwrap(), content(1, 1000), "it comes back by itself");
+}
+
+#[tokio::test]
+async fn a_blob_that_is_missing_for_a_moment_is_repacked() {
+    let (_dir, backend, store) = made().await;
+    put(&store, "k", content(1, 1000)).await.unwrap();
+    put(&store, "dead", content(2, 500_000)).await.unwrap();
+    delete(&store, "dead").await;
+    assert!(store.flush().await);
+    backend.missing.store(2, Ordering::Relaxed);
+    assert_eq!(store.keep_house().await.unwrap().retired, 1);
 }

@@ -39,6 +39,8 @@ pub struct Faulty {
     /// Puts of blobs, in one request each, wait while somebody has this for writing.
     pub puts: tokio::sync::RwLock<()>,
     puts_waiting: AtomicUsize,
+    /// How many reads are still told that there is no such object.
+    pub missing: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
 }
@@ -114,6 +116,10 @@ impl ObjectStore for Faulty {
         self.reads_waiting.fetch_add(1, Ordering::Relaxed);
         drop(self.gate.read().await);
         self.reads_waiting.fetch_sub(1, Ordering::Relaxed);
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+            return Err(Error::NotFound { path: name.to_string(), source: "404".into() });
+        }
         self.inner.get_opts(name, options).await
     }
 

@@ -15,7 +15,7 @@ impl Pg {
     }
 
     pub(super) fn tick_clock(&mut self) -> HybridClock {
-        self.clock = self.clock.advance(self.now_ms);
+        self.clock = self.clock.advance(self.wall_ms);
         self.clock
     }
 
@@ -71,10 +71,12 @@ impl Pg {
                 id: entry.id,
                 put: entry.op.clone(),
                 chunk: chunk.clone(),
+                earlier: Vec::new(),
                 since_ms: self.now_ms,
                 outcome: None,
                 is_told: false,
                 superseded: false,
+                forsaken: None,
                 resolution: None,
             };
             self.open.insert(entry.id.seq, open);
@@ -87,7 +89,8 @@ impl Pg {
             }
             Op::Regrant { put, body: Body::Chunk(chunk) } => {
                 if let Some(open) = self.open.get_mut(put) {
-                    open.chunk = chunk.clone();
+                    let before = std::mem::replace(&mut open.chunk, chunk.clone());
+                    open.earlier.push((entry.id.seq, before));
                 }
             }
             _ => {}

@@ -100,9 +100,9 @@ impl Pg {
             Op::Regrant { .. } => {
                 // The void of the earlier attempt came first; its extents are not in any row.
             }
-            Op::Outcome { put, .. } => {
+            Op::Outcome { put, outcome } => {
                 if let Some(open) = self.open.remove(put) {
-                    self.close_put(&open, *put, id, batch)?;
+                    self.close_put(&open, *outcome, id, batch)?;
                     closed.push(open);
                 }
             }
@@ -157,11 +157,10 @@ impl Pg {
     fn close_put(
         &mut self,
         open: &OpenPut,
-        put: OpSeq,
+        outcome: Outcome,
         outcome_op: OpId,
         batch: &mut Batch<'_>,
     ) -> Result<(), IndexError> {
-        let outcome = open.outcome.expect("an outcome that is applied was noted when it was taken");
         let mut chunk = open.chunk.clone();
         if let Outcome::Committed { holders, .. } = outcome {
             chunk.holders = holders;
@@ -171,8 +170,8 @@ impl Pg {
             Outcome::Committed { attempt, .. } if !open.superseded => {
                 assert_eq!(
                     attempt, chunk.grant.attempt,
-                    "pg {}: op {put}: attempts mixed",
-                    self.id
+                    "pg {}: op {}: attempts mixed",
+                    self.id, open.id.seq
                 );
                 self.note_holders(&chunk);
                 self.supersede_older(open);
@@ -279,18 +278,6 @@ impl Pg {
             }
         }
         Ok(())
-    }
-
-    fn pass_barriers(&mut self, out: &mut Outbox) {
-        let mut waiting = std::mem::take(&mut self.barriers);
-        waiting.retain(|&(token, through)| {
-            let passed = self.passed(through);
-            if passed {
-                out.push(Effect::Reply { token, answer: crate::Answer::Passed });
-            }
-            !passed
-        });
-        self.barriers = waiting;
     }
 }
 

@@ -8,6 +8,7 @@ use larder_types::{
     RegionId, Request, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow, rows,
 };
 
+use super::barrier::Barrier;
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
@@ -68,7 +69,11 @@ impl Pg {
                 Ok(())
             }
             Call::Barrier => {
-                self.barrier(token, out);
+                self.barrier(token, None, out);
+                Ok(())
+            }
+            Call::Settle(span) => {
+                self.barrier(token, Some(span), out);
                 Ok(())
             }
             Call::Read { bucket, key } => {
@@ -94,10 +99,13 @@ impl Pg {
             return Ok(());
         }
         if let Some(request) = request_of(&call) {
+            self.sessions.heard(request.session, self.ticks);
             match self.sessions.lookup(request) {
                 Known::New => {}
                 Known::Op(_)
                     if self.planted.repeats_appends() && matches!(call, Call::Append(_)) => {}
+                // It is not done: a member of an earlier release may have said so.
+                Known::Op(known) if self.is_cut(known.op) => {}
                 Known::Op(known) => {
                     return self.repeat(token, &call, known, index, out);
                 }
@@ -208,6 +216,7 @@ impl Pg {
             | Call::NoRoom { .. }
             | Call::Suspect { .. }
             | Call::Barrier
+            | Call::Settle(_)
             | Call::Read { .. } => unreachable!("not a mutation: handled in call()"),
         }
     }
@@ -464,7 +473,7 @@ impl Pg {
     pub(super) fn drain_waiting(&mut self) -> Vec<(Token, Call)> {
         let mut calls = self.slots.drain();
         calls.extend(self.starved.drain(..));
-        calls.extend(self.barriers.drain(..).map(|(token, _)| (token, Call::Barrier)));
+        calls.extend(self.barriers.drain(..).map(Barrier::call));
         calls
     }
 }

@@ -19,9 +19,12 @@
 
 mod append;
 mod apply;
+mod barrier;
 mod calls;
 mod commit;
 mod digest;
+mod door;
+mod doubt;
 mod grant;
 mod ledger;
 mod moves;
@@ -47,10 +50,13 @@ use larder_types::{
 use crate::index::{Index, IndexError};
 use crate::ledger::Ledger;
 use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
+use crate::now::Now;
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
+use barrier::Barrier;
 use digest::Digests;
+pub use doubt::Doubt;
 pub use ledger::LedgerWalk;
 use moves::Moves;
 pub use moves::{Begun, Move, MoveCounts};
@@ -106,12 +112,16 @@ struct OpenPut {
     put: std::sync::Arc<Op>,
     /// Its place: that of the latest attempt.
     chunk: Chunk,
+    /// Places of earlier attempts, each with the op that gave it another.
+    earlier: Vec<(OpSeq, Chunk)>,
     since_ms: u64,
     outcome: Option<larder_types::Outcome>,
     /// The outcome was told by the proxy, and not found out by looking at the copies.
     is_told: bool,
     /// A later op has already replaced or ended what this put would make.
     superseded: bool,
+    /// The tick at which its proxy had said all that it ever will of it.
+    forsaken: Option<u64>,
     resolution: Option<Resolution>,
 }
 
@@ -120,6 +130,25 @@ impl OpenPut {
         match self.put.put() {
             Some(put) => put,
             None => unreachable!("only puts are open, not {:?}", self.put),
+        }
+    }
+
+    /// Its place as of an op.
+    fn place_at(&self, at: OpSeq) -> &Chunk {
+        let later = self.earlier.iter().find(|(replaced_by, _)| *replaced_by > at);
+        later.map_or(&self.chunk, |(_, chunk)| chunk)
+    }
+
+    /// The op that is cut off the log gave it another place, or an outcome.
+    fn undo(&mut self, cut: &LogEntry) {
+        match &*cut.op {
+            Op::Outcome { .. } => (self.outcome, self.is_told) = (None, false),
+            Op::Regrant { .. } => {
+                if let Some((_, chunk)) = self.earlier.pop_if(|(by, _)| *by == cut.id.seq) {
+                    self.chunk = chunk;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -152,6 +181,8 @@ pub struct PgGauges {
     pub open_puts: usize,
     /// Puts in doubt.
     pub in_doubt: usize,
+    /// Milliseconds for which the oldest of them has been open.
+    pub in_doubt_ms: u64,
     /// Calls that wait.
     pub waiting_calls: usize,
     /// Copies under way, and changes of holders that have no op yet.
@@ -212,7 +243,10 @@ pub struct Pg {
     slots: Slots,
     sessions: Sessions,
     clock: HybridClock,
+    /// By the steady clock.
     now_ms: u64,
+    /// By the wall clock: for `clock` alone.
+    wall_ms: u64,
 
     space: Option<VolumeGroup>,
     /// The index never had a row of this PG.
@@ -237,8 +271,10 @@ pub struct Pg {
     reopened_ms: u64,
     /// Calls that wait for space.
     starved: VecDeque<(Token, Call)>,
-    /// Barriers: pass when everything through the op is applied and no put up to it is open.
-    barriers: Vec<(Token, OpSeq)>,
+    /// Callers that wait until the index shows what was taken before.
+    barriers: Vec<Barrier>,
+    /// Ticks so far, of those that it wanted.
+    ticks: u64,
 }
 
 impl Pg {
@@ -315,7 +351,8 @@ impl Pg {
         PgGauges {
             tail_ops: self.tail.len(),
             open_puts: self.open.len(),
-            in_doubt: self.open.values().filter(|open| open.resolution.is_some()).count(),
+            in_doubt: self.in_doubt().count(),
+            in_doubt_ms: self.in_doubt().map(|open| self.age_ms(open)).max().unwrap_or(0),
             waiting_calls: self.waiting_calls(),
             refills: self.refills.len(),
             grants_on_most: self.grants_on_most,
@@ -342,9 +379,14 @@ impl Pg {
         self.space.as_ref().is_some_and(VolumeGroup::has_most)
     }
 
+    fn set_now(&mut self, now: Now) {
+        self.now_ms = self.now_ms.max(now.steady_ms);
+        self.wall_ms = now.wall_ms;
+    }
+
     /// Takes one event.
-    pub fn step(&mut self, now_ms: u64, event: Event, index: &dyn Index, out: &mut Outbox) {
-        self.now_ms = self.now_ms.max(now_ms);
+    pub fn step(&mut self, now: Now, event: Event, index: &dyn Index, out: &mut Outbox) {
+        self.set_now(now);
         if self.role == Role::Halted {
             if let Event::Call { token, .. } = event {
                 self.refuse(token, crate::Refusal::IndexDamaged, out);
@@ -375,6 +417,11 @@ impl Pg {
             }
             Event::Floor { session, floor } => {
                 self.sessions.raise_floor(session, floor);
+                self.forsake(session, floor, &[]);
+                Ok(())
+            }
+            Event::Finished { session, below, open } => {
+                self.forsake(session, below, &open);
                 Ok(())
             }
             Event::Lv(info) => self.take_lv(info, index, out),
@@ -415,8 +462,8 @@ impl Pg {
     }
 
     /// Applies ops below the commit point to the index, a batch of them; returns how many.
-    pub fn apply(&mut self, now_ms: u64, index: &dyn Index, out: &mut Outbox) -> usize {
-        self.now_ms = self.now_ms.max(now_ms);
+    pub fn apply(&mut self, now: Now, index: &dyn Index, out: &mut Outbox) -> usize {
+        self.set_now(now);
         if self.role == Role::Halted {
             return 0;
         }

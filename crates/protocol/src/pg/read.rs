@@ -1,8 +1,6 @@
-//! Reads, barriers and repeats: what is answered without appending anything.
+//! Reads and repeats: what is answered without appending anything.
 
-use larder_types::{
-    Body, BucketId, Grant, ObjectKey, Op, OpId, OpSeq, Outcome, Remembered, VersionRow,
-};
+use larder_types::{Body, BucketId, Grant, ObjectKey, Op, OpId, Outcome, Remembered, VersionRow};
 
 use super::append::answer_of;
 use super::pieces::appended_before;
@@ -21,12 +19,6 @@ enum Visible {
 }
 
 impl Pg {
-    /// Whether this primary's index shows everything that was taken so far: a barrier would pass.
-    #[must_use]
-    pub fn shows_all(&self) -> bool {
-        self.serves() && self.passed(self.last().seq)
-    }
-
     /// Whether this primary's index alone can answer a read of the key: no op on it is under way.
     #[must_use]
     pub fn rests(&self, bucket: BucketId, key: &ObjectKey) -> bool {
@@ -89,23 +81,6 @@ impl Pg {
             }
         }
         Ok(())
-    }
-
-    pub(super) fn barrier(&mut self, token: Token, out: &mut Outbox) {
-        let through = self.last().seq;
-        if self.passed(through) {
-            out.push(Effect::Reply { token, answer: Answer::Passed });
-        } else if self.waiting_calls() >= WAITING_CALLS_MAX {
-            self.refuse(token, Refusal::Busy, out);
-        } else {
-            self.barriers.push((token, through));
-            out.push(Effect::SyncSoon);
-        }
-    }
-
-    pub(super) fn passed(&self, through: OpSeq) -> bool {
-        self.applied.seq >= through
-            && self.open.keys().next().is_none_or(|&oldest| oldest > through)
     }
 
     pub(super) fn read(

@@ -487,7 +487,7 @@ impl Pg {
     }
 
     /// Makes this log go on after `prev` with `entries`, cutting what differs. `false` if `prev` is not
-    /// in this log.
+    /// in this log, or views would go back in it.
     fn follow(&mut self, prev: OpId, entries: &[LogEntry], out: &mut Outbox) -> bool {
         if prev.seq > self.last().seq {
             return false;
@@ -505,28 +505,33 @@ impl Pg {
                 }
                 self.cut(entry.id.seq);
             }
+            if entry.id.view < self.last().view {
+                return false;
+            }
             self.take(entry.clone(), None, out);
         }
         true
     }
 
-    /// Cuts the log from `first` on.
+    /// Cuts the log from `first` on, and undoes what was noted of it: keys in motion, puts that it opened, places and
+    /// outcomes that it gave to older ones, and requests. Nothing of it was applied, so rows, superseded puts, freed
+    /// space and answers know nothing of it; that floors of sessions were raised stays true.
     pub(super) fn cut(&mut self, first: OpSeq) {
         assert!(first > self.commit, "pg {}: ops up to the commit point are never cut", self.id);
         while self.last().seq >= first && !self.tail.is_empty() {
             let Some(tail) = self.tail.pop_back() else { break };
-            let (id, op) = (tail.entry.id, tail.entry.op);
-            for slot in super::slots_of(id, self.id, &op).into_iter().flatten() {
-                let _rests: bool = self.slots.leave(&slot, id.seq);
+            let cut = tail.entry;
+            for slot in super::slots_of(cut.id, self.id, &cut.op).into_iter().flatten() {
+                let _rests: bool = self.slots.leave(&slot, cut.id.seq);
             }
-            self.open.remove(&id.seq);
-            if let Op::Outcome { put, .. } = &*op
+            self.open.remove(&cut.id.seq);
+            if let Op::Outcome { put, .. } | Op::Regrant { put, .. } = &*cut.op
                 && let Some(open) = self.open.get_mut(put)
             {
-                open.outcome = None;
+                open.undo(&cut);
             }
-            if let Some(request) = super::append::request_of_op(&op) {
-                self.sessions.forget(request);
+            if let Some(request) = super::append::request_of_op(&cut.op) {
+                self.sessions.forget(request, cut.id);
             }
         }
         self.durable = self.durable.min(OpSeq(first.0 - 1));
@@ -545,6 +550,12 @@ impl Pg {
         }
         let at = seq.0.checked_sub(self.before_history.seq.0 + 1)?;
         self.history.get(usize::try_from(at).ok()?).map(|entry| entry.id)
+    }
+
+    /// Whether another op, or none yet, stands at an op's position, as far as that is known.
+    pub(super) fn is_cut(&self, op: OpId) -> bool {
+        let open = self.open.get(&op.seq).map(|open| open.id);
+        op.seq > self.last().seq || self.known_id(op.seq).or(open).is_some_and(|id| id != op)
     }
 
     fn entries_after(&self, seq: OpSeq) -> Vec<LogEntry> {

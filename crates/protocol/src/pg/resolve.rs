@@ -9,16 +9,20 @@
 //!    replica was looked at and none verifies, or when so many were fenced before they ever acknowledged the
 //!    data that too few are left for a client to have been told: as many must as the put names, or all. Anything
 //!    else stays in doubt and is asked again.
+//! 3. A replica that remembers as many voids as it can is given a floor instead ([`Pg::raise_over_voids`]): so the
+//!    number of puts that are resolved in one view has no bound.
+
+use std::collections::BTreeSet;
 
 use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 
-use super::{Pg, Role};
+use super::{OpenPut, Pg, Role};
 use crate::index::{Index, IndexError};
 use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS};
 use crate::manager::state::MapVersion;
 use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
 use crate::rebuild::Space;
-use crate::space::{FreeRuns, LvInfo, VolumeGroup};
+use crate::space::{FloorRaise, FreeRuns, LvInfo, VolumeGroup};
 
 /// How far the resolution of a put has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +37,8 @@ pub(super) struct Resolution {
     verifying: bool,
     /// A replica failed: ask everything again at the next tick.
     failed: bool,
+    /// A replica has no room for another void: raise its floor first.
+    lacks_room: bool,
 }
 
 impl Pg {
@@ -117,6 +123,7 @@ impl Pg {
             DataAnswer::NotNow(grant) => {
                 if let Some((_, resolution, _)) = self.resolving(grant) {
                     resolution.failed = true;
+                    resolution.lacks_room = !resolution.verifying;
                 }
                 Ok(())
             }
@@ -291,6 +298,10 @@ impl Pg {
         }
         self.space = Some(group);
         self.role = Role::Serving;
+        for open in self.open.values_mut().filter(|open| open.since_ms == 0) {
+            // It was taken from the log, before there was a clock.
+            open.since_ms = self.now_ms;
+        }
         if !space.is_as_wanted {
             self.refills.want_walk();
         }
@@ -411,11 +422,38 @@ impl Pg {
         }
     }
 
+    /// Raises the floors of LVs of which a replica has no room for another void, up to the oldest grant that a proxy or a
+    /// copy may still write under. Every grant below is being resolved or has ended, so that its void loses nothing, and
+    /// a floor is answered after the same drain as a void. The grant that holds a floor down is resolved when it is
+    /// [`GRANT_MS_MAX`] old, at the latest: then it does so no more.
+    fn raise_over_voids(&mut self, out: &mut Outbox) {
+        let lacks_room = |open: &&OpenPut| open.resolution.is_some_and(|it| it.lacks_room);
+        let lvs: BTreeSet<LvId> =
+            self.open.values().filter(lacks_room).map(|open| open.chunk.lv).collect();
+        let copies = self.refills.oldest().into_iter().chain(self.moves.oldest()).min();
+        for lv in lvs {
+            let may_write = |open: &&OpenPut| {
+                open.chunk.lv == lv && open.id.view == self.view && open.resolution.is_none()
+            };
+            let puts = self.open.values().filter(may_write).map(|open| open.id.seq);
+            let oldest = puts.chain(copies).min().unwrap_or_else(|| self.last().seq.next());
+            let raise = self.space_mut().and_then(|space| space.raise_to(lv, oldest));
+            let Some((FloorRaise { lv, floor }, replicas)) = raise else { continue };
+            for replica in replicas.iter() {
+                out.push(Effect::Data { lv, replica, request: DataRequest::RaiseFloor { floor } });
+            }
+        }
+    }
+
     pub(super) fn tick(&mut self, index: &dyn Index, out: &mut Outbox) -> Result<(), IndexError> {
         self.repeat_to_peers(out);
+        self.ticks += 1;
+        self.slots.tick(self.ticks);
         if !self.serves() {
             return Ok(());
         }
+        self.refuse_overdue(out);
+        self.pass_barriers(out);
         self.lv_failures = 0;
         let now_ms = self.now_ms;
         if now_ms >= self.reopened_ms.saturating_add(LV_REOPEN_MS) {
@@ -431,12 +469,14 @@ impl Pg {
         }
         self.flush_holders(out);
         self.flush_moves(out);
+        self.raise_over_voids(out);
         let mut again = Vec::new();
         for open in self.open.values_mut() {
             let failed = open.resolution.is_some_and(|resolution| resolution.failed);
             let overdue = open.resolution.is_none()
                 && open.outcome.is_none()
-                && now_ms.saturating_sub(open.since_ms) > GRANT_MS_MAX;
+                && (now_ms.saturating_sub(open.since_ms) > GRANT_MS_MAX
+                    || open.is_orphan(self.ticks, &self.sessions));
             if failed || overdue {
                 open.resolution = None;
                 again.push(open.id);

@@ -25,18 +25,33 @@ pub(super) struct SlotState {
     /// Ops that the index does not show, ascending.
     pub(super) entries: Vec<OpSeq>,
     /// Reads that wait for a pending version's outcome.
-    readers: Vec<(Token, Call)>,
+    readers: Vec<Waiter>,
     /// Calls that wait for the slot to come to rest.
-    queue: VecDeque<(Token, Call)>,
+    queue: VecDeque<Waiter>,
+}
+
+/// A call that waits.
+#[derive(Debug)]
+struct Waiter {
+    token: Token,
+    call: Call,
+    /// The tick at which it began to wait here.
+    since: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: BTreeMap<Slot, SlotState>,
     waiting: usize,
+    tick: u64,
 }
 
 impl Slots {
+    /// Time has passed.
+    pub(super) fn tick(&mut self, tick: u64) {
+        self.tick = tick;
+    }
+
     pub(super) fn entries(&self, slot: &Slot) -> &[OpSeq] {
         self.slots.get(slot).map_or(&[], |state| &state.entries)
     }
@@ -69,17 +84,19 @@ impl Slots {
     }
 
     pub(super) fn wait_at_rest(&mut self, slot: Slot, token: Token, call: Call, first: bool) {
+        let waiter = Waiter { token, call, since: self.tick };
         let queue = &mut self.slots.entry(slot).or_default().queue;
         if first {
-            queue.push_front((token, call));
+            queue.push_front(waiter);
         } else {
-            queue.push_back((token, call));
+            queue.push_back(waiter);
         }
         self.waiting += 1;
     }
 
     pub(super) fn wait_outcome(&mut self, slot: Slot, token: Token, call: Call) {
-        self.slots.entry(slot).or_default().readers.push((token, call));
+        let waiter = Waiter { token, call, since: self.tick };
+        self.slots.entry(slot).or_default().readers.push(waiter);
         self.waiting += 1;
     }
 
@@ -88,7 +105,7 @@ impl Slots {
         let readers = std::mem::take(&mut state.readers);
         self.waiting -= readers.len();
         self.drop_if_idle(slot);
-        readers
+        readers.into_iter().map(Waiter::call).collect()
     }
 
     /// The next queued call, if the slot is at rest.
@@ -100,14 +117,33 @@ impl Slots {
         let next = state.queue.pop_front();
         self.waiting -= usize::from(next.is_some());
         self.drop_if_idle(slot);
-        next
+        next.map(Waiter::call)
+    }
+
+    /// Takes calls that began to wait at a tick before this one.
+    pub(super) fn overdue(&mut self, before: u64) -> Vec<(Token, Call)> {
+        let mut overdue = Vec::new();
+        if self.waiting == 0 {
+            return overdue;
+        }
+        self.slots.retain(|_, state| {
+            let readers = state.readers.extract_if(.., |waiter| waiter.since < before);
+            overdue.extend(readers.map(Waiter::call));
+            // Those behind came later, but for ones that waited elsewhere before.
+            while let Some(waiter) = state.queue.pop_front_if(|waiter| waiter.since < before) {
+                overdue.push(waiter.call());
+            }
+            !state.is_idle()
+        });
+        self.waiting -= overdue.len();
+        overdue
     }
 
     pub(super) fn drain(&mut self) -> Vec<(Token, Call)> {
         let mut calls = Vec::new();
         for state in self.slots.values_mut() {
-            calls.append(&mut state.readers);
-            calls.extend(state.queue.drain(..));
+            let (readers, queue) = (state.readers.drain(..), state.queue.drain(..));
+            calls.extend(readers.chain(queue).map(Waiter::call));
         }
         self.waiting = 0;
         self.slots.retain(|_, state| !state.entries.is_empty());
@@ -115,11 +151,20 @@ impl Slots {
     }
 
     fn drop_if_idle(&mut self, slot: &Slot) {
-        let idle = self.slots.get(slot).is_some_and(|state| {
-            state.entries.is_empty() && state.readers.is_empty() && state.queue.is_empty()
-        });
-        if idle {
+        if self.slots.get(slot).is_some_and(SlotState::is_idle) {
             self.slots.remove(slot);
         }
+    }
+}
+
+impl SlotState {
+    fn is_idle(&self) -> bool {
+        self.entries.is_empty() && self.readers.is_empty() && self.queue.is_empty()
+    }
+}
+
+impl Waiter {
+    fn call(self) -> (Token, Call) {
+        (self.token, self.call)
     }
 }

@@ -163,7 +163,7 @@ impl Pg {
         let without_open = self.planted.leaves_out_open();
         let open = self.open.range(..=at.seq).filter(|_| !without_open).map(|(_, open)| {
             let mut put = open.put().clone();
-            put.body = Body::Chunk(open.chunk.clone());
+            put.body = Body::Chunk(open.place_at(at.seq).clone());
             let entry = LogEntry { id: open.id, op: Op::of_put(put, open.put.enough()).into() };
             OpenEntry { entry, superseded: open.superseded }
         });

@@ -3,6 +3,13 @@
 //! Log records are taken in the order in which they were appended. A record at a position that was
 //! there already cuts what stood from there on: so the log needs no record of a cut. The beginning of
 //! a snapshot makes void what stood before it.
+//!
+//! # Invariants
+//!
+//! 1. An op that a later record cuts has no effect, whether its position is above the applied one or not. Ops wait
+//!    until a commit point at or above them is read, or the log ends, and take effect in the order of their positions:
+//!    so there is nothing to undo. Only the floor of a cut request's session counts, which its proxy did say.
+//! 2. No more ops wait than the member had above its commit point when it ran.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -42,6 +49,12 @@ pub struct Origin {
 pub struct Recovering {
     pg: Pg,
     snapshot: Option<SnapshotRow>,
+    /// Ops that a later record may cut, in order.
+    waiting: VecDeque<LogEntry>,
+    /// The highest commit point that a record carried: nothing up to it is cut any more.
+    commit: OpSeq,
+    /// The last op that took effect.
+    settled: OpSeq,
     /// The last op that the log had, if it had any of this PG.
     logged: Option<OpSeq>,
     /// Why the log from there on cannot be used; the beginning of a snapshot makes it void.
@@ -59,6 +72,16 @@ pub enum LogGap {
         /// PG.
         pg: PgId,
         /// Last op known.
+        last: OpSeq,
+        /// Op found instead of the next.
+        found: OpSeq,
+    },
+    /// An op was cut off that the log itself says was committed.
+    #[error("pg {pg}: the log goes back to op {found}, but ops through {last} are committed")]
+    Back {
+        /// PG.
+        pg: PgId,
+        /// Last op known to be committed.
         last: OpSeq,
         /// Op found instead of the next.
         found: OpSeq,
@@ -116,6 +139,7 @@ impl Recovering {
                 sessions: Sessions::default(),
                 clock: HybridClock::default(),
                 now_ms: 0,
+                wall_ms: 0,
                 space: None,
                 is_bare: applied == OpId::default() && snapshot.is_none(),
                 ledger: Ledger::default(),
@@ -130,8 +154,12 @@ impl Recovering {
                 lv_failures: 0,
                 starved: VecDeque::new(),
                 barriers: Vec::new(),
+                ticks: 0,
             },
             snapshot,
+            waiting: VecDeque::new(),
+            commit: OpSeq(0),
+            settled: OpSeq(0),
             logged: None,
             gap: None,
             is_torn,
@@ -149,26 +177,54 @@ impl Recovering {
                 pg.forget_all();
                 (pg.applied, pg.before_history) = (applied, applied);
                 (pg.durable, pg.commit) = (applied.seq, applied.seq);
+                self.waiting.clear();
+                (self.commit, self.settled) = (OpSeq(0), OpSeq(0));
                 self.gap = None;
                 self.is_torn = true;
                 self.logged = Some(id.seq);
             }
             Op::SnapshotSession(memory) => pg.sessions.restore(&memory),
             Op::SnapshotEnd { superseded } => {
-                pg.supersede_these(&superseded);
+                self.settle(id.seq);
+                self.pg.supersede_these(&superseded);
                 let rows = self.snapshot.filter(|rows| rows.at == id && rows.is_whole);
                 self.is_torn = rows.is_none();
                 self.logged = Some(id.seq);
             }
             op if self.gap.is_none() => {
                 self.logged = Some(id.seq);
-                let entry = LogEntry { id, op: Arc::new(op) };
-                if let Err(gap) = replay_op(pg, entry, commit) {
-                    self.gap = Some(gap);
-                }
+                self.wait(LogEntry { id, op: Arc::new(op) });
+                self.commit = self.commit.max(commit);
+                self.settle(self.commit);
             }
             _ => {}
         }
+    }
+
+    /// Lets an op wait until it cannot be cut any more, in place of those that it cuts.
+    fn wait(&mut self, entry: LogEntry) {
+        if entry.id.seq <= self.settled {
+            let (pg, last, found) = (self.pg.id, self.settled, entry.id.seq);
+            self.gap = Some(LogGap::Back { pg, last, found });
+            return;
+        }
+        while let Some(cut) = self.waiting.pop_back_if(|waits| waits.id.seq >= entry.id.seq) {
+            if let Some(request) = super::append::request_of_op(&cut.op) {
+                self.pg.sessions.raise_floor(request.session, request.floor);
+            }
+        }
+        self.waiting.push_back(entry);
+    }
+
+    /// Ops up to here cannot be cut: they take effect.
+    fn settle(&mut self, through: OpSeq) {
+        while self.gap.is_none()
+            && let Some(entry) = self.waiting.pop_front_if(|waits| waits.id.seq <= through)
+        {
+            self.settled = entry.id.seq;
+            self.gap = replay_op(&mut self.pg, entry).err();
+        }
+        self.pg.commit = self.pg.commit.max(self.commit.min(self.pg.durable));
     }
 
     /// The member, durable through the end of its log; it serves nothing before its next view. One that
@@ -177,13 +233,14 @@ impl Recovering {
     /// # Errors
     /// [`LogGap`] if ops are missing that the index does not show, or if the log ends before what the
     /// index shows.
-    pub fn finish(self) -> Result<Pg, LogGap> {
-        let Self { mut pg, snapshot: _, logged, gap, is_torn } = self;
-        if is_torn {
-            pg.forget_all();
-            pg.is_whole = false;
-            return Ok(pg);
+    pub fn finish(mut self) -> Result<Pg, LogGap> {
+        if self.is_torn {
+            self.pg.forget_all();
+            self.pg.is_whole = false;
+            return Ok(self.pg);
         }
+        self.settle(OpSeq(u64::MAX));
+        let Self { pg, logged, gap, .. } = self;
         if let Some(gap) = gap {
             return Err(gap);
         }
@@ -197,34 +254,26 @@ impl Recovering {
     }
 }
 
-fn replay_op(pg: &mut Pg, entry: LogEntry, commit: OpSeq) -> Result<(), LogGap> {
+fn replay_op(pg: &mut Pg, entry: LogEntry) -> Result<(), LogGap> {
     let id = entry.id;
     if id.seq <= pg.applied.seq {
         replay_applied(pg, &entry);
         return Ok(());
     }
-    if id.seq <= pg.last().seq {
-        pg.cut(id.seq);
-    } else if id.seq != pg.last().seq.next() {
+    if id.seq != pg.last().seq.next() {
         return Err(LogGap::Between { pg: pg.id, last: pg.last().seq, found: id.seq });
     }
     let mut unused = Vec::new();
     pg.take(entry, None, &mut unused);
     pg.unsynced = None;
     pg.durable = pg.last().seq;
-    pg.commit = pg.commit.max(commit.min(pg.durable));
     Ok(())
 }
 
 /// An op that the index shows already still says which puts are open and which were superseded.
 fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
-    for (seq, open) in pg.open.split_off(&entry.id.seq) {
-        // A position met again: what stood there and after it was cut.
-        for slot in super::slots_of(open.id, pg.id, &open.put).into_iter().flatten() {
-            let _rests: bool = pg.slots.leave(&slot, seq);
-        }
-    }
     pg.note_open(entry);
+    pg.clock = pg.clock.max(super::append::clock_of(&entry.op));
     if let Some(request) = super::append::request_of_op(&entry.op) {
         pg.sessions.record(request, entry.id, super::append::clock_of(&entry.op));
     }

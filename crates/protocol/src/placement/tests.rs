@@ -155,6 +155,18 @@ fn weights_are_respected_within_two_points() {
     }
 }
 
+/// A data server says of its disk what it likes.
+#[test]
+fn a_disk_of_any_weight_and_room_is_placed_on() {
+    let mut disks: Vec<DiskInfo> = (0..3).map(|id| disk(id, id, at(0, 0, id))).collect();
+    let most = u32::MAX;
+    disks[1] = DiskInfo { weight: Weight(most), pv_count: most, pv_free: most, ..disks[1] };
+    let rules = CopyRules { copies: 3, min_copies: 2 };
+    let placed = place_lv(LvId(1), &disks, rules).expect("there is room");
+    assert_eq!(placed.disks.len(), 3);
+    assert!(plan_moves(&[], &disks, rules, 10).is_empty());
+}
+
 #[test]
 fn lvs_lie_by_weight_and_room() {
     let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id, at(0, 0, id))).collect();

@@ -82,9 +82,10 @@ const LV_SEED: u64 = 0x4C56;
 
 /// Candidates weigh as much as they have room, so that disks fill up together.
 fn leaf(disk: &DiskInfo) -> Leaf {
-    let room = u64::from(disk.weight.0) * 1024 * u64::from(disk.pv_free);
-    let room = room.checked_div(u64::from(disk.pv_count)).unwrap_or(0);
-    let least = u64::from(disk.weight > Weight(0) && disk.pv_free > 0);
+    // A server says what its disk weighs and holds: all numbers are possible.
+    let room = u128::from(disk.weight.0) * 1024 * u128::from(disk.pv_free);
+    let room = room.checked_div(u128::from(disk.pv_count)).unwrap_or(0);
+    let least = u128::from(disk.weight > Weight(0) && disk.pv_free > 0);
     let weight = Weight(u32::try_from(room.max(least)).unwrap_or(u32::MAX));
     Leaf { id: disk.disk.0, domains: disk.domains, weight }
 }

@@ -10,9 +10,9 @@
 //! 3. A replica that joins an LV is opened with a floor above everything that the index shows: no write that was
 //!    granted before reaches it.
 
-use larder_types::{Chunk, GrantKey, Holders, LvId};
+use larder_types::{Chunk, GrantKey, Holders, LvId, OpSeq};
 
-use super::{Lv, LvInfo, VolumeGroup};
+use super::{FloorRaise, Lv, LvInfo, VolumeGroup};
 use crate::limits::VACATE_MS;
 use crate::manager::state::{MapVersion, ReplicaState};
 
@@ -127,6 +127,21 @@ impl VolumeGroup {
     #[must_use]
     pub fn is_raised_above(&self, lv: LvId, at: GrantKey) -> bool {
         self.lvs.get(&lv).is_some_and(|lv| lv.asked > at)
+    }
+
+    /// An LV's floor is to be raised to an op, so that its replicas need not remember voids below it. Returns the floor
+    /// and the replicas that can take it, unless it was asked for already.
+    pub fn raise_to(&mut self, lv: LvId, op: OpSeq) -> Option<(FloorRaise, Holders)> {
+        let floor = GrantKey { view: self.view, seq: op };
+        let (id, lv) = (lv, self.lvs.get_mut(&lv)?);
+        if lv.asked >= floor {
+            return None;
+        }
+        lv.asked = floor;
+        let within_reach = lv.present.without(lv.gone);
+        let open = within_reach.iter().filter(|replica| lv.floors[*replica].is_some());
+        let open = open.fold(Holders::default(), Holders::with);
+        Some((FloorRaise { lv: id, floor }, open))
     }
 
     /// Takes an LV's replicas as they are by now; returns those that have to be opened.

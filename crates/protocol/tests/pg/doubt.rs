@@ -3,7 +3,7 @@
 use crate::support::{LV_BLOCKS, Member, data, key, mismatch, put, unacknowledged};
 use larder_protocol::limits::GRANT_MS_MAX;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Event, Refusal};
-use larder_types::{Body, Condition, Grant, Holders};
+use larder_types::{Body, Condition, Grant, GrantKey, Holders};
 
 /// A put whose METAX is durable and whose proxy gives it up; the requests that follow.
 fn abandoned(replicas: usize) -> (Member, Grant, Vec<(usize, DataRequest)>) {
@@ -62,6 +62,8 @@ fn no_good_copy_on_any_replica_revokes_the_put() {
 fn a_put_stays_in_doubt_while_a_replica_fails_and_is_asked_again() {
     let (mut member, grant, _) = abandoned(2);
     member.answer(0, DataAnswer::Voided(grant));
+    member.answer(1, DataAnswer::Voided(grant));
+    member.requests();
     member.answer(1, DataAnswer::NotNow(grant));
     member.answer(0, mismatch(grant));
     assert_eq!(member.pg.gauges().in_doubt, 1);
@@ -319,4 +321,123 @@ fn a_put_that_needs_more_copies_than_a_volume_has_is_refused() {
     }
     let token = member.call(call);
     assert_eq!(member.refusal(token), Refusal::TooFewCopies);
+}
+
+/// A data server with room for so many voids: as a PV, it forgets those that its floor refuses as well.
+struct Voids {
+    room: usize,
+    voids: Vec<Grant>,
+    floor: GrantKey,
+}
+
+impl Voids {
+    fn answer(&mut self, request: &DataRequest) -> DataAnswer {
+        match request {
+            DataRequest::RaiseFloor { floor } => {
+                self.floor = self.floor.max(*floor);
+                self.voids.retain(|grant| grant.op >= self.floor);
+                DataAnswer::Floor(self.floor)
+            }
+            DataRequest::Void { grant } => {
+                let is_known = grant.op < self.floor || self.voids.contains(grant);
+                if !is_known && self.voids.len() == self.room {
+                    return DataAnswer::NotNow(*grant);
+                }
+                if !is_known {
+                    self.voids.push(*grant);
+                }
+                DataAnswer::Voided(*grant)
+            }
+            DataRequest::Verify { chunk } => DataAnswer::Verified(chunk.grant),
+            DataRequest::Open { .. } => panic!("it is open"),
+        }
+    }
+
+    /// Answers all that is asked, and has the member settle.
+    fn serve(&mut self, member: &mut Member) {
+        loop {
+            let requests = member.requests();
+            if requests.is_empty() && member.synced == member.log.len() {
+                return;
+            }
+            for (replica, request) in requests {
+                let answer = self.answer(&request);
+                member.answer(replica, answer);
+            }
+            member.settle();
+        }
+    }
+}
+
+#[test]
+fn puts_are_resolved_though_a_replica_remembers_no_more_voids() {
+    let mut member = Member::alone(1);
+    let mut server = Voids { room: 2, voids: Vec::new(), floor: key(1, 0) };
+    for n in 0..9 {
+        let put = member.put_data(&format!("k{n}"), 1);
+        let grant = member.granted(put);
+        member.settle();
+        member.call(Call::Abandon { op: grant.op, disk_full: false });
+    }
+    server.serve(&mut member);
+    assert_eq!(member.pg.gauges().open_puts, 7, "the others wait for the floor");
+    member.step(Event::Tick);
+    server.serve(&mut member);
+    assert_eq!(member.pg.gauges().open_puts, 0);
+    assert!((0..9).all(|n| member.row(&format!("k{n}")).is_some()), "each has a good copy");
+}
+
+#[test]
+fn a_floor_raised_for_voids_refuses_no_put_that_its_proxy_may_still_write() {
+    let mut member = Member::alone(1);
+    let mut server = Voids { room: 1, voids: Vec::new(), floor: key(1, 0) };
+    let put = |member: &mut Member, name: &str, is_abandoned: bool| {
+        let token = member.put_data(name, 1);
+        let grant = member.granted(token);
+        member.settle();
+        if is_abandoned {
+            member.call(Call::Abandon { op: grant.op, disk_full: false });
+        }
+        grant
+    };
+    put(&mut member, "first", true);
+    let live = put(&mut member, "live", false);
+    for name in ["second", "third"] {
+        put(&mut member, name, true);
+    }
+    server.serve(&mut member);
+    for _ in 0..3 {
+        member.step(Event::Tick);
+        server.serve(&mut member);
+        assert_eq!(server.floor, live.op, "the oldest grant that is not given up");
+    }
+    assert_eq!(member.pg.gauges().open_puts, 2, "live, and one that waits for it");
+    // Its proxy says nothing more: it is resolved, and the floor passes it.
+    member.now_ms += GRANT_MS_MAX + 1;
+    for _ in 0..3 {
+        member.step(Event::Tick);
+        server.serve(&mut member);
+    }
+    assert_eq!(member.pg.gauges().open_puts, 0);
+    assert!(server.floor > live.op);
+}
+
+#[test]
+fn a_wall_clock_that_is_set_back_puts_nothing_off_and_dates_go_on() {
+    let mut member = Member::alone(1);
+    let before = member.put_inline("a", "one");
+    let put = member.put_data("k", 1);
+    let grant = member.granted(put);
+    member.settle();
+    member.wall_ms -= 900;
+    let after = member.put_inline("a", "two");
+    member.settle();
+    let mut clock_of = |put| match &member.answers(put)[..] {
+        [Answer::Done { clock, .. }] => *clock,
+        other => panic!("{other:?}"),
+    };
+    assert!(clock_of(before) < clock_of(after));
+    member.now_ms += GRANT_MS_MAX + 1;
+    member.step(Event::Tick);
+    assert_eq!(member.requests(), [(0, DataRequest::Void { grant })], "its proxy says nothing");
 }

@@ -1,12 +1,18 @@
-//! One placement group, driven by hand: each test states an event and looks at the effects.
+//! One placement group, driven by hand: each test states an event and looks at the effects. And what
+//! servers of the cluster may do to each other, managers too, if one is in other hands (`hostile`).
 
 mod appends;
+mod barriers;
 mod digest;
+mod door;
 mod doubt;
+mod hostile;
 mod moves;
+mod orphans;
 mod puts;
 mod reach;
 mod refill;
+mod replays;
 mod scrub;
 mod snapshots;
 mod support;

@@ -157,10 +157,10 @@ fn ops_that_change_many_rows_share_no_batch() {
         member.call(Call::DropStream { bucket: BUCKET, stream: stream(of) });
     }
     member.sync();
-    let now_ms = member.now_ms;
+    let now = member.now();
     let mut batches = Vec::new();
     loop {
-        let applied = member.pg.apply(now_ms, &member.table, &mut member.effects);
+        let applied = member.pg.apply(now, &member.table, &mut member.effects);
         if applied == 0 {
             break;
         }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder, Role};
+use larder_protocol::sound::check_chunk;
 use larder_types::limits::CHUNK_BYTES_MAX;
 use larder_types::{Chunk, Extent, LvId};
 use larder_volume::{Action, Refusal};
 
 use super::DataNode;
 use crate::data::{Client, action_of, pg_answer};
-use crate::meta::sound::is_sound_chunk;
 use crate::wire::{DataCall, DataMessage, DataReply, DataService};
 
 /// Answers for a [`DataNode`].
@@ -67,8 +67,8 @@ impl Handler<DataService> for DataFace {
                     tracing::warn!(from = %from.subject, "only meta servers have copies verified");
                     return;
                 }
-                if !is_sound_chunk(&chunk) {
-                    tracing::error!(from = %from.subject, ?chunk, "a chunk of another length than its sums");
+                if let Err(why) = check_chunk(&chunk) {
+                    tracing::error!(from = %from.subject, ?chunk, %why, "a chunk is refused");
                     return;
                 }
                 self.verify(chunk, responder);

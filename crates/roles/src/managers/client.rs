@@ -7,6 +7,7 @@
 //!    another manager is asked.
 //! 3. A proposal is repeated only if it was certainly not taken.
 //! 4. A manager that stands still keeps nobody from a map of which others have told.
+//! 5. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -196,6 +197,8 @@ impl Known {
         let version = map.version;
         let mut shown = self.map.write();
         if version > shown.version {
+            // Under the lock: the servers refused are those of the newest map.
+            self.contacts.refuse_removed(&map);
             *shown = Arc::new(map);
             drop(shown);
             self.version.send_replace(version);
@@ -313,7 +316,11 @@ async fn ask_map(known: &Known, map: &Topology, manager: ServerId) -> Result<boo
     let call = ManagerCall::Map(map.version);
     match known.contacts.call(map, manager, &call, deadline).await {
         Ok((ManagerReply::Map, payload)) => {
-            let newer = decode("the topology map", &payload).map_err(|error| error.to_string())?;
+            let newer = decode::<Topology>("the topology map", &payload);
+            let newer = newer.map_err(|error| error.to_string())?;
+            if let Some(why) = newer.contradiction() {
+                return Err(format!("its map contradicts itself: {why}"));
+            }
             known.show(newer);
             Ok(true)
         }

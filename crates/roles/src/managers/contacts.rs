@@ -48,6 +48,12 @@ impl Contacts {
         all.into_iter().filter(|id| !is_removed(map, *id)).collect()
     }
 
+    /// Has this process's connections refuse the servers that a map calls removed.
+    pub(super) fn refuse_removed(&self, map: &Topology) {
+        let removed = map.servers.keys().copied().filter(|id| is_removed(map, *id));
+        self.endpoint.refuse_removed(removed.collect());
+    }
+
     /// Where they may be: each as the map says, and as this process was told.
     pub(super) fn places(&self, map: &Topology) -> Vec<(ServerId, String)> {
         let named = |id: &ServerId| map.servers.get(id)?.addresses.first().cloned();

@@ -116,6 +116,7 @@ impl Meta {
             match &self.neighbours {
                 Neighbours::Here(here) => {
                     here.data.measure_free_space();
+                    self.hear_proxy();
                     self.pg_ids().for_each(|pg| self.tick(&mut self.lock(pg)));
                 }
                 Neighbours::Apart(cluster) => self.tick_apart(cluster, &mut beat),
@@ -124,6 +125,18 @@ impl Meta {
             if end.0 - flushed_at.0 > LOG_BYTES_BEFORE_FLUSH {
                 flushed_at = end;
                 self.flush.ask();
+            }
+        }
+    }
+
+    /// The proxy of this process is heard as long as the process lives.
+    fn hear_proxy(&self) {
+        let Some(requests) = self.requests.get() else { return };
+        let (session, floor) = (requests.session(), requests.floor());
+        for pg in self.pg_ids() {
+            let mut member = self.lock(pg);
+            if member.pg.wants_tick() {
+                self.step(&mut member, Event::Floor { session, floor });
             }
         }
     }

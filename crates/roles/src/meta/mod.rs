@@ -62,7 +62,6 @@ mod scrub;
 mod serve;
 mod server;
 mod snapshots;
-pub(crate) mod sound;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -70,12 +69,12 @@ use std::sync::{Arc, OnceLock};
 use larder_kv::{Kv, LsmKv};
 use larder_protocol::pg::PgGauges;
 use larder_protocol::placement::pg_of;
-use larder_protocol::{Answer, Call, DataAnswer, Effect, Event, Outbox, Pg, Token};
+use larder_protocol::{Answer, Call, DataAnswer, Effect, Event, Outbox, Pg, RowSpan, Token};
 use larder_types::{BucketId, LvId, ObjectKey, OpId, PgId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-use crate::clock::now_ms;
+use crate::clock::now;
 use crate::data::DataServer;
 use crate::manager::Manager;
 use crate::requests::Requests;
@@ -199,9 +198,9 @@ impl Meta {
         self.log.is_full()
     }
 
-    /// Whether the index shows everything that a PG has taken.
-    pub(crate) fn shows_all(&self, pg: PgId) -> bool {
-        self.lock(pg).pg.shows_all()
+    /// Whether the index shows everything of these rows that a PG has taken.
+    pub(crate) fn shows_all(&self, pg: PgId, span: &RowSpan) -> bool {
+        self.lock(pg).pg.shows_all(span)
     }
 
     fn is_stopping(&self) -> bool {
@@ -274,7 +273,7 @@ impl Meta {
     /// Steps a machine and carries out what it wants.
     fn step(&self, member: &mut Member, event: Event) {
         let Member { pg, out, .. } = member;
-        pg.step(now_ms(), event, &self.index, out);
+        pg.step(now(), event, &self.index, out);
         self.carry_out(member);
     }
 
@@ -354,7 +353,7 @@ impl Meta {
     fn apply_all(&self, member: &mut Member) {
         loop {
             let Member { pg, out, .. } = member;
-            let applied = pg.apply(now_ms(), &self.index, out);
+            let applied = pg.apply(now(), &self.index, out);
             self.carry_out(member);
             if applied == 0 {
                 return;

@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! 1. What is meant for another run of the server, or another view of a PG, changes nothing.
-//! 2. A lease runs from the sending of its renewal.
-//! 3. A primary serves a view by no older map than that by which the managers told it of the PG's volumes: a bucket that the
+//! 2. Views and volumes that no manager would decide on are refused before they are stepped.
+//! 3. A lease runs from the sending of its renewal.
+//! 4. A primary serves a view by no older map than that by which the managers told it of the PG's volumes: a bucket that the
 //!    primary before found empty, marked for deletion, takes no puts from the next.
 
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use std::time::Instant;
 
 use larder_env::clock::uptime_ms;
 use larder_protocol::Event;
-use larder_protocol::limits::{LEASE_MS, SERVER_BEAT_MS};
+use larder_protocol::limits::{LEASE_MS, PG_MEMBERS_MAX, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::Role;
@@ -23,7 +24,7 @@ use parking_lot::MutexGuard;
 use super::cluster::Cluster;
 use super::duties::Volumes;
 use super::{Member, Meta};
-use crate::clock::now_ms;
+use crate::clock::now;
 use crate::limits::TICK_MS;
 
 /// Ticks between two beats.
@@ -91,6 +92,10 @@ impl Meta {
         learners: &[ServerId],
     ) {
         let Some(mut member) = self.member(pg) else { return };
+        let distinct: BTreeSet<&ServerId> = members.iter().collect();
+        if members.len() > PG_MEMBERS_MAX || distinct.len() != members.len() {
+            return tracing::error!(%pg, %view, "a view has members twice, or too many: it is refused");
+        }
         let event = match members.first() {
             Some(_) if members.contains(&cluster.me) => {
                 Event::NewView { view, members, boot: cluster.boot }
@@ -100,7 +105,7 @@ impl Meta {
         };
         let before = member.pg.view();
         let Member { pg: machine, out, .. } = &mut *member;
-        machine.step(now_ms(), event, &self.index, out);
+        machine.step(now(), event, &self.index, out);
         if member.pg.view() != before {
             member.end_view();
         }
@@ -114,6 +119,12 @@ impl Meta {
     pub(super) fn heed_volumes(&self, cluster: &Cluster, member: &mut Member, volumes: Volumes) {
         if member.pg.view() != volumes.view {
             return;
+        }
+        for info in &volumes.lvs {
+            if let Err(why) = member.pg.admits_lv(info) {
+                let (pg, lv) = (member.pg.id(), info.lv);
+                return tracing::error!(%pg, %lv, %why, "a manager's word on volumes is refused");
+            }
         }
         match member.pg.role() {
             Role::Active if !member.duties.contradicts => {

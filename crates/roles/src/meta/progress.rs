@@ -9,10 +9,14 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::background::{self, BackgroundConfig};
+use super::cluster::Cluster;
 use super::scrub::Scrubber;
 use super::{Meta, compact, digest, rebuild};
-use crate::limits::FLOORS_TOLD_MAX;
-use crate::progress::{BackgroundNow, CompactionNow, FloorNow, FloorsNow, LogNow, Progress};
+use crate::limits::{DOUBT_TOLD_MS, DOUBTS_TOLD_MAX, FLOORS_TOLD_MAX};
+use crate::progress::{
+    AwayNow, BackgroundNow, CompactionNow, DoubtNow, DoubtsNow, FloorNow, FloorsNow, LogNow,
+    Progress,
+};
 
 impl Meta {
     /// Begins background work on the runtime of the caller; it ends with the server.
@@ -58,6 +62,33 @@ impl Meta {
             compaction: self.compaction_now(),
             log: self.log_now(),
         }
+    }
+
+    /// Puts in doubt in groups that are served here, and what they wait for.
+    pub(super) fn doubts_now(&self, cluster: &Cluster) -> DoubtsNow {
+        let map = cluster.managers.map();
+        let mut all: Vec<DoubtNow> = Vec::new();
+        for pg in self.pg_ids() {
+            let member = self.lock(pg);
+            let old = member.pg.doubts().filter(|doubt| doubt.open_ms >= DOUBT_TOLD_MS);
+            all.extend(old.map(|doubt| {
+                let replicas = map.lv(doubt.lv).map_or(&[][..], |record| &record.replicas);
+                let away = doubt.away.iter().filter_map(|replica| replicas.get(replica));
+                DoubtNow {
+                    pg: pg.0,
+                    op: doubt.op.seq.0,
+                    bucket: doubt.bucket.0,
+                    key: doubt.key.as_str().to_owned(),
+                    volume: doubt.lv.0,
+                    open_ms: doubt.open_ms,
+                    away: away.map(|it| AwayNow { server: it.server.0, disk: it.disk.0 }).collect(),
+                }
+            }));
+        }
+        all.sort_by_key(|doubt| std::cmp::Reverse(doubt.open_ms));
+        let puts = all.len() as u64;
+        all.truncate(DOUBTS_TOLD_MAX);
+        DoubtsNow { puts, oldest: all }
     }
 
     /// How far the log is trimmed.

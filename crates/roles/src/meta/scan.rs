@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. A scan reads the index once, after every PG has let its barrier pass if all is to be settled, and its
-//!    rows leave only if each PG's lease holds after that.
+//!    rows leave only if each PG's lease holds after that. It ends before the first row that some PG does not show yet.
 //! 2. One answer is bounded in rows, in bytes, and in rows looked at.
 
 use std::ops::ControlFlow;
@@ -15,7 +15,8 @@ use larder_kv::KvReader;
 use larder_net::Responder;
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{Role, owner};
-use larder_protocol::{Call, IndexError, Refusal};
+use larder_protocol::sound::check_key;
+use larder_protocol::{Call, IndexError, Refusal, RowSpan};
 use larder_types::codec::encode;
 use larder_types::{PgId, View};
 use parking_lot::Mutex;
@@ -42,6 +43,8 @@ pub(super) struct Scan {
     call: ScanCall,
     /// Barriers that have not passed, and the call itself while it sets them.
     waits_for: AtomicUsize,
+    /// The first row that is not settled, if any.
+    unsettled: Mutex<Option<Vec<u8>>>,
     /// Taken by the first answer.
     responder: Mutex<Option<Responder<MetaService>>>,
     meta: Weak<Meta>,
@@ -55,8 +58,13 @@ struct Found {
 }
 
 impl Scan {
-    /// One barrier has passed; the last has the index read.
-    pub(super) fn settled(scan: &Arc<Self>) {
+    /// One barrier has passed, of the rows before this one, if not of all; the last has the index read.
+    pub(super) fn settled(scan: &Arc<Self>, before: Option<Vec<u8>>) {
+        if let Some(before) = before {
+            let mut unsettled = scan.unsettled.lock();
+            let first = unsettled.take().map_or(before.clone(), |other| other.min(before));
+            *unsettled = Some(first);
+        }
         if scan.waits_for.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
@@ -65,7 +73,7 @@ impl Scan {
         runtime.spawn_blocking(move || {
             let responder = scan.responder.lock().take();
             if let (Some(responder), Some(meta)) = (responder, scan.meta.upgrade()) {
-                meta.answer_scan(&scan.call, responder);
+                meta.answer_scan(&scan, responder);
             }
         });
     }
@@ -88,6 +96,11 @@ impl Meta {
         settled: bool,
         responder: Responder<MetaService>,
     ) {
+        let keys = check_key(&call.from).and(call.to.as_deref().map_or(Ok(()), check_key));
+        if let Err(why) = keys {
+            // Its caller hears that there is no answer.
+            return tracing::error!(%why, "a scan that no proxy asks for: use one release");
+        }
         if cluster.managers.map().version >= map {
             return self.serve_scan(cluster, call, settled, responder);
         }
@@ -117,25 +130,29 @@ impl Meta {
         let scan = Arc::new(Scan {
             call,
             waits_for: AtomicUsize::new(1),
+            unsettled: Mutex::new(None),
             responder: Mutex::new(Some(responder)),
             meta,
             runtime: cluster.runtime.clone(),
         });
+        let span = RowSpan { from: scan.call.from.clone(), to: scan.call.to.clone() };
         for &(pg, view) in &scan.call.pgs {
             let member = self.member(pg).filter(|member| member.pg.view() == view);
             let Some(mut member) = member else { return scan.refuse(Refusal::NotPrimary) };
-            if settled && !member.pg.shows_all() {
+            if settled && !member.pg.shows_all(&span) {
                 scan.waits_for.fetch_add(1, Ordering::AcqRel);
-                self.ask_machine(&mut member, Wants::Settled(scan.clone()), Call::Barrier);
+                let call = Call::Settle(span.clone());
+                self.ask_machine(&mut member, Wants::Settled(scan.clone()), call);
             }
         }
-        Scan::settled(&scan);
+        Scan::settled(&scan, None);
     }
 
     /// Blocks while it reads.
-    fn answer_scan(&self, call: &ScanCall, responder: Responder<MetaService>) {
-        let found = self.find_rows(call);
-        if !call.pgs.iter().all(|&(pg, view)| self.lock(pg).tells(view)) {
+    fn answer_scan(&self, scan: &Scan, responder: Responder<MetaService>) {
+        let unsettled = scan.unsettled.lock().take();
+        let found = self.find_rows(&scan.call, unsettled);
+        if !scan.call.pgs.iter().all(|&(pg, view)| self.lock(pg).tells(view)) {
             return refuse(responder, Refusal::NotPrimary);
         }
         match found {
@@ -149,7 +166,7 @@ impl Meta {
         }
     }
 
-    fn find_rows(&self, call: &ScanCall) -> Result<Found, IndexError> {
+    fn find_rows(&self, call: &ScanCall, unsettled: Option<Vec<u8>>) -> Result<Found, IndexError> {
         let mut wanted = vec![false; self.pgs.len()];
         for (pg, _) in &call.pgs {
             wanted[pg.0 as usize] = true;
@@ -160,7 +177,7 @@ impl Meta {
         let mut visit = |row: &[u8], value: &[u8]| {
             visited += 1;
             let is_wanted = match owner(row, value, self.pgs.len() as u32) {
-                Ok(of) => of.is_some_and(|of| wanted[of.0 as usize]),
+                Ok(of) => of.and_then(|of| wanted.get(of.0 as usize)) == Some(&true),
                 Err(error) => {
                     failed = Some(error);
                     return ControlFlow::Break(());
@@ -177,8 +194,9 @@ impl Meta {
             }
             ControlFlow::Continue(())
         };
-        self.index.kv.scan(&call.from, call.to.as_deref(), &mut visit).map_err(index_error)?;
-        failed.map_or(Ok(Found { rows, next }), Err)
+        let to = unsettled.as_deref().or(call.to.as_deref());
+        self.index.kv.scan(&call.from, to, &mut visit).map_err(index_error)?;
+        failed.map_or(Ok(Found { rows, next: next.or(unsettled) }), Err)
     }
 
     /// One row, as the index shows it.
@@ -189,6 +207,9 @@ impl Meta {
         row: Vec<u8>,
         responder: Responder<MetaService>,
     ) {
+        if let Err(why) = check_key(&row) {
+            return tracing::error!(%pg, %why, "a row that no proxy asks for: use one release");
+        }
         let serves = |pg| self.member(pg).is_some_and(|it| it.pg.role() == Role::Serving);
         let (true, Some(meta)) = (serves(pg), cluster.meta()) else {
             return refuse(responder, Refusal::NotPrimary);

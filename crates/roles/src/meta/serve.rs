@@ -6,6 +6,7 @@
 //!
 //! 1. A call is stepped only in the view that it names.
 //! 2. A request gets one answer, or its caller hears that there is none.
+//! 3. What comes over a connection is stepped once the machine has admitted it: machines assert what they admit.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +24,6 @@ use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
-use super::sound::{is_sound_call, is_sound_message};
 use super::{Member, Meta};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
@@ -58,6 +58,9 @@ impl Handler<MetaService> for MetaHandler {
             MetaCall::Progress => {
                 responder.answer(&MetaReply::Progress, encode(&meta.progress()).into());
             }
+            MetaCall::Doubts => {
+                responder.answer(&MetaReply::Doubts, encode(&meta.doubts_now(cluster)).into());
+            }
         }
     }
 
@@ -72,7 +75,12 @@ impl Handler<MetaService> for MetaHandler {
                 self.meta.heed_call(pg, call);
             }
             MetaMessage::Floor { session, floor } if roles.has(ServerRole::Proxy) => {
-                self.meta.heed_floor(cluster, server, session, floor);
+                let event = Event::Floor { session, floor };
+                self.meta.heed_session(cluster, server, session, &event);
+            }
+            MetaMessage::Finished { session, below, open } if roles.has(ServerRole::Proxy) => {
+                let event = Event::Finished { session, below, open: open.into() };
+                self.meta.heed_session(cluster, server, session, &event);
             }
             MetaMessage::Manager(message) if roles.has(ServerRole::Manager) => {
                 self.meta.heed_manager(cluster, message);
@@ -89,16 +97,16 @@ impl Meta {
     }
 
     fn serve_call(&self, pg: PgId, view: View, call: Call, responder: Responder<MetaService>) {
-        if !is_sound_call(&call) {
-            // Its caller hears that there is no answer.
-            return tracing::error!(%pg, ?call, "a call that no proxy makes: use one release");
-        }
         if let Some(refusal) = self.unfit(&call) {
             return refuse(responder, refusal);
         }
         let Some(mut member) = self.member_in(pg, view) else {
             return refuse(responder, Refusal::NotPrimary);
         };
+        if let Err(why) = member.pg.admits_call(&call) {
+            // Its caller hears that there is no answer.
+            return tracing::error!(%pg, %why, "a call that no proxy makes: use one release");
+        }
         if matches!(call, Call::Commit { .. } | Call::Abandon { .. } | Call::Withdraw { .. }) {
             // None of them has an answer: the caller hears so.
             return self.step(&mut member, Event::Call { token: NOBODY, call });
@@ -126,6 +134,7 @@ impl Meta {
                 | Call::Abandon { .. }
                 | Call::Withdraw { .. }
                 | Call::Read { .. }
+                | Call::Settle(_)
                 | Call::Barrier
         );
         if adds_data && self.log_is_full() {
@@ -232,7 +241,7 @@ impl Meta {
                     self.find_in_index(cluster, at, (bucket, key), responder);
                 }
             }
-            (Wants::Settled(scan), Answer::Passed) => Scan::settled(&scan),
+            (Wants::Settled(scan), Answer::Settled(before)) => Scan::settled(&scan, before),
             (Wants::Version(..) | Wants::Settled(_), answer) => {
                 unreachable!("neither a read nor a barrier is answered by {answer:?}")
             }
@@ -247,10 +256,10 @@ impl Meta {
                 return tracing::warn!(%pg, %from, %error, "a member's message is not understood");
             }
         };
-        if !is_sound_message(&message) {
-            return tracing::error!(%pg, %from, "a member's message has ops with a gap: use one release");
-        }
         let Some(mut member) = self.member(pg) else { return };
+        if let Err(why) = member.pg.admits(&message, payload.len()) {
+            return tracing::error!(%pg, %from, %why, "a member's message is refused: use one release");
+        }
         match self.cluster() {
             Some(cluster) if member.pg.begins_snapshot(from, &message) => {
                 self.hold_report(cluster, pg, from, message);
@@ -290,14 +299,14 @@ impl Meta {
         }
     }
 
-    /// A proxy's requests below this number are finished, if the session is its own.
-    fn heed_floor(&self, cluster: &Cluster, from: ServerId, session: SessionId, floor: u64) {
+    /// A proxy says which of its requests are finished, if the session is its own.
+    fn heed_session(&self, cluster: &Cluster, from: ServerId, session: SessionId, event: &Event) {
         let map = cluster.managers.map();
         if map.sessions.get(&session).is_none_or(|record| record.server != from) {
-            return tracing::debug!(%from, ?session, "a floor of a session that is not its own");
+            return tracing::debug!(%from, ?session, "a word on a session that is not its own");
         }
         for pg in self.pg_ids() {
-            self.step(&mut self.lock(pg), Event::Floor { session, floor });
+            self.step(&mut self.lock(pg), event.clone());
         }
     }
 }

@@ -7,11 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_kv::{KvError, KvReader};
 use larder_objects::ObjectError;
-use larder_protocol::{Call, PutCall};
+use larder_protocol::{Call, PutCall, RowSpan};
 use larder_types::{
     BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, LvId, ObjectKey, OpId, PgId,
     VersionRow, rows,
 };
+
+use tokio::time::Instant;
 
 use super::reach::{Data, Ended, FoundRow, Lost, Onward, Reach, Scan};
 use super::{decoded, refused, unavailable, unexpected};
@@ -65,33 +67,44 @@ impl Here {
         })
     }
 
-    async fn settle(&self, pg: PgId) -> Result<(), ObjectError> {
-        if self.meta.shows_all(pg) {
-            return Ok(());
-        }
-        self.ask(pg, Call::Barrier).await.map(|_passed| ())
-    }
-
-    /// Waits until the index shows everything that any PG had taken when this was called.
-    async fn settle_all(&self) -> Result<(), ObjectError> {
+    /// Waits until the index shows everything of these rows that a PG, or any, had taken when this was called; or of those
+    /// before the row that it returns.
+    async fn settle(
+        &self,
+        pg: Option<PgId>,
+        span: &RowSpan,
+    ) -> Result<Option<Vec<u8>>, ObjectError> {
+        let pgs = pg.map_or_else(|| self.meta.pg_ids().collect(), |pg| vec![pg]);
         let mut tickets = Vec::new();
-        for pg in self.meta.pg_ids() {
-            if !self.meta.shows_all(pg) {
+        for pg in pgs {
+            if !self.meta.shows_all(pg, span) {
                 let ticket = Arc::new(Ticket::default());
-                self.meta.call(pg, Call::Barrier, &ticket);
+                self.meta.call(pg, Call::Settle(span.clone()), &ticket);
                 tickets.push(ticket);
             }
         }
-        let all = async {
-            for ticket in tickets {
-                match ticket.settled().await {
-                    Settled::Refused(refusal) => return Err(refused(refusal)),
-                    _passed => {}
+        let mut first: Option<Vec<u8>> = None;
+        for ticket in tickets {
+            match ticket.settled().await {
+                Settled::Shows(None) => {}
+                Settled::Shows(Some(before)) => {
+                    first = Some(first.map_or(before.clone(), |first| first.min(before)));
                 }
+                Settled::Refused(refusal) => return Err(refused(refusal)),
+                other => return Err(unexpected(&other)),
             }
-            Ok(())
-        };
-        tokio::time::timeout(Duration::from_millis(LIST_WAIT_MS_MAX), all)
+        }
+        Ok(first)
+    }
+
+    /// As [`Here::settle`], for a while.
+    async fn settle_soon(
+        &self,
+        pg: Option<PgId>,
+        span: &RowSpan,
+        deadline: Instant,
+    ) -> Result<Option<Vec<u8>>, ObjectError> {
+        tokio::time::timeout_at(deadline, self.settle(pg, span))
             .await
             .unwrap_or_else(|_| Err(unavailable("puts under way were not settled in time")))
     }
@@ -287,7 +300,8 @@ impl Reach for Here {
     }
 
     async fn settled_row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
-        self.settle(pg).await?;
+        let span = RowSpan { from: row.to_vec(), to: Some([row, &[0]].concat()) };
+        self.settle(Some(pg), &span).await?;
         self.get(row)
     }
 
@@ -312,23 +326,36 @@ impl Reach for Here {
     where
         V: FnMut(&[u8], &[u8]) -> Onward + Send,
     {
-        match scan.pg {
-            _ if !scan.settle => {}
-            Some(pg) => self.settle(pg).await?,
-            None => self.settle_all().await?,
-        }
-        let mut from = Some(scan.from);
+        let Scan { pg, settle, from, to, .. } = scan;
+        let deadline = Instant::now() + Duration::from_millis(LIST_WAIT_MS_MAX);
+        let (mut from, mut settled) = (Some(from), !settle);
+        // The first row that the index may not show yet.
+        let mut unsettled: Option<Vec<u8>> = None;
         while let Some(first) = from.take() {
+            if unsettled.as_ref().is_some_and(|unsettled| first >= *unsettled) || !settled {
+                let span = RowSpan { from: first.clone(), to: to.map(<[u8]>::to_vec) };
+                unsettled = self.settle_soon(pg, &span, deadline).await?;
+                settled = true;
+            }
+            let mut is_over = false;
+            let until = unsettled.as_deref().or(to);
             let scanned =
-                self.meta.kv().scan(&first, scan.to, &mut |row, value| match visit(row, value) {
+                self.meta.kv().scan(&first, until, &mut |row, value| match visit(row, value) {
                     Onward::Next => ControlFlow::Continue(()),
                     Onward::Seek(to) => {
                         from = Some(to);
                         ControlFlow::Break(())
                     }
-                    Onward::Stop => ControlFlow::Break(()),
+                    Onward::Stop => {
+                        is_over = true;
+                        ControlFlow::Break(())
+                    }
                 });
             scanned.map_err(unscannable)?;
+            if is_over {
+                return Ok(());
+            }
+            from = from.or_else(|| unsettled.clone());
         }
         Ok(())
     }

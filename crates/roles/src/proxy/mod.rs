@@ -174,6 +174,9 @@ fn refused(refusal: Refusal) -> ObjectError {
         Refusal::TooFewCopies => unavailable(
             "fewer data servers are within reach than the bucket's write policy asks for",
         ),
+        Refusal::InDoubt => unavailable(
+            "what became of a put of the key is not known yet: if that lasts, `larder status` names what it waits for",
+        ),
         Refusal::DiskFailed => unavailable("the data disk failed: replace it"),
         Refusal::IndexDamaged => unavailable("the key's placement group has stopped: see the log"),
         Refusal::Append(refusal) => append_refused(refusal),

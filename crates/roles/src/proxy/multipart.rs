@@ -22,7 +22,7 @@ struct Stored {
 }
 
 impl<R: Reach> Proxy<R> {
-    /// An open upload's row, after everything that its PG has taken shows in the index.
+    /// An open upload's row, after everything that its PG has taken of it shows in the index.
     pub(super) async fn find_upload(
         &self,
         bucket: &BucketName,
@@ -69,7 +69,7 @@ impl<R: Reach> Proxy<R> {
         Ok(PartsPage { upload: row, parts, truncated })
     }
 
-    /// Parts in the index, which shows all of them since the upload was found.
+    /// Parts, after everything that their PG has taken of them shows in the index.
     async fn stored_parts(
         &self,
         bucket: BucketId,
@@ -83,7 +83,7 @@ impl<R: Reach> Proxy<R> {
         let mut parts = Vec::new();
         let mut damaged = false;
         let to = end.as_deref();
-        let scan = Scan { pg: Some(pg), settle: false, from, to, wanted: max };
+        let scan = Scan { pg: Some(pg), settle: true, from, to, wanted: max };
         let scanned = self.reach.scan(scan, |row, value| {
             match (rows::part_number(row), decode::<PartRow>("part row", value)) {
                 (Some(number), Ok(row)) => {

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use larder_objects::{ListedPart, ObjectError, Opened, ReadBody};
 use larder_protocol::pg::chunk_in;
+use larder_protocol::sound::check_chunk;
 use larder_types::codec::decode;
 use larder_types::{
     Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, PgId, PieceRow, PiecesId,
@@ -152,6 +153,10 @@ impl<R: Reach> Reading<R> {
         named: Named,
         range: Range<u64>,
     ) -> Result<(), ObjectError> {
+        if !has(body, &range) {
+            tracing::error!(key = self.key.as_str(), "a row names bytes that it does not have");
+            return Err(unavailable("the index holds a row that cannot be used: see the log"));
+        }
         let mut spans = Vec::new();
         match body {
             Body::Inline(bytes) => {
@@ -286,6 +291,9 @@ impl<R: Reach> Reading<R> {
         let end = range.end.min((range.start / piece_bytes + 1) * piece_bytes);
         let rest = end..range.end;
         for _ in 0..=MOVES_FOLLOWED_MAX {
+            if range.end > chunk.len || check_chunk(&chunk).is_err() {
+                return Err(ReadFailure::Unreadable);
+            }
             let (grant, seed) = (chunk.grant, chunk.seed);
             match self.reach.read(chunk, range.start..end).await {
                 Ok((chunk, bytes)) => {
@@ -331,6 +339,51 @@ impl<R: Reach> Reading<R> {
     }
 }
 
+/// Whether a body has these bytes: its row came from a meta server, which may say of it what it likes.
+fn has(body: &Body, range: &Range<u64>) -> bool {
+    let bytes = match body {
+        Body::Inline(bytes) => bytes.len() as u64,
+        Body::Chunk(chunk) => u64::from(chunk.len),
+        Body::Stream { chunks, chunk_bytes, .. } => u64::from(*chunks) * u64::from(*chunk_bytes),
+        Body::Parts { parts, .. } => {
+            let sum = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.len));
+            sum.unwrap_or(0)
+        }
+        // What they have, their rows say.
+        Body::Pieces { .. } => u64::MAX,
+    };
+    range.start <= range.end && range.end <= bytes
+}
+
 fn opened(bucket: BucketId, key: &ObjectKey, row: VersionRow) -> Opened {
     Opened { bucket, key: key.clone(), op: row.op, metax: row.metax, body: row.body }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{OpSeq, PartRef, SessionId, View};
+
+    use super::*;
+
+    #[test]
+    fn bytes_that_a_row_does_not_have_are_not_looked_for() {
+        let stream = StreamId { session: SessionId(1), number: 1 };
+        let op = OpId { view: View(1), seq: OpSeq(1) };
+        let upload = UploadId { pg: PgId(0), op };
+        let part = |number, len| PartRef { number, len };
+        let inline = Body::Inline(Bytes::from_static(b"abc"));
+        let streamed = |chunks, chunk_bytes| Body::Stream { stream, chunks, chunk_bytes };
+        let parts = |parts| Body::Parts { upload, parts };
+        assert!(has(&inline, &(1..3)) && has(&streamed(2, 8), &(0..9)));
+        assert!(has(&parts(vec![part(1, 5), part(2, 5)]), &(0..10)));
+        for (body, range) in [
+            (inline, 0..4),
+            (streamed(1, 0), 0..1),
+            (streamed(0, 8), 0..1),
+            (streamed(u32::MAX, u32::MAX), 0..u64::MAX),
+            (parts(vec![part(1, u64::MAX), part(2, 5)]), 0..4),
+        ] {
+            assert!(!has(&body, &range), "{body:?}");
+        }
+    }
 }

@@ -70,6 +70,11 @@ impl Handler<ManagerService> for Desk {
     fn message(&self, from: &PeerIdentity, message: ManagerMessageIn, payload: Bytes) {
         let subject = from.subject;
         let manager = subject.roles.has(Role::Manager);
+        // Which managers count in the quorum, the quorum knows: one that was removed is told so by its log.
+        if !matches!(message, ManagerMessageIn::Peer) && self.was_removed(subject.server) {
+            tracing::warn!(%from, "a server that was removed from the cluster has nothing to say");
+            return;
+        }
         let input = match message {
             ManagerMessageIn::Server(message) => Input::Server(subject.server, message, None),
             ManagerMessageIn::HandedOn(server, message) if manager => {

@@ -22,10 +22,11 @@ use larder_protocol::manager::policy::{
     ManagerMessage, Policy, PolicyEffect, PolicyEvent, ServerMessage,
 };
 use larder_protocol::manager::quorum::{
-    LogIndex, LogWrite, MemberChange, Members, ProposalEnd, Quorum, QuorumEffect, QuorumEvent,
-    QuorumMessage, Ticket,
+    Item, LogIndex, LogWrite, MemberChange, Members, ProposalEnd, Quorum, QuorumEffect,
+    QuorumEvent, QuorumMessage, Ticket,
 };
 use larder_protocol::manager::state::{Applied, Command, Topology};
+use larder_protocol::sound::{Judged, check};
 use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
 
@@ -186,6 +187,10 @@ impl<A> Member<A> {
 
     /// A manager says something.
     pub(super) fn peer(&mut self, from: ServerId, said: QuorumMessage) -> Result<(), ManagerError> {
+        if let Err(why) = self.quorum.admits(&said).and_then(|()| check_commands(&said)) {
+            tracing::error!(%from, %why, "a manager's message is refused: use one release");
+            return Ok(());
+        }
         self.take(QuorumEvent::Peer(from, said))
     }
 
@@ -372,6 +377,17 @@ impl<A> Member<A> {
             }
         }
     }
+}
+
+/// Checks that the commands of a message are some: once agreed on, one that is none would end every manager.
+fn check_commands(said: &QuorumMessage) -> Judged {
+    let QuorumMessage::Append { entries, .. } = said else { return Ok(()) };
+    let is_command = |item: &Item| match item {
+        Item::Command(command) => decode::<Command>("a command", command).is_ok(),
+        Item::Term | Item::Members(_) => true,
+    };
+    let all = entries.items.iter().all(|(_, item)| is_command(item));
+    check(all, "a command that this release does not know")
 }
 
 #[cfg(not(feature = "ablation"))]

@@ -101,6 +101,7 @@ pub struct Manager {
     seat: watch::Receiver<Seat>,
     issuer: Arc<Issuer>,
     renewal: Renewal,
+    endpoint: Arc<Endpoint>,
     stopping: Arc<AtomicBool>,
     ended: Option<oneshot::Receiver<Result<(), ManagerError>>>,
     _asking: Option<Asking>,
@@ -168,7 +169,8 @@ impl Manager {
         let enrolment = Enrolment::new(authority, admitted, config.certificate_life);
         let desk = Desk { inbox: inbox_in, maps, issuer: issuer.clone() };
         let services = Services::new().with_enrolment(enrolment);
-        let services = services.with::<ManagerService>(Roles::all(), desk);
+        // One that was removed finds that in the map; the desk takes nothing else from it.
+        let services = services.with_removed::<ManagerService>(Roles::all(), desk);
         let listener = Listener::start(&endpoint, ear, services)?;
         let asking = keeper.ask(&client);
         let renewal = keeper.renew(credentials, &client);
@@ -184,6 +186,7 @@ impl Manager {
             seat,
             issuer,
             renewal,
+            endpoint,
             stopping,
             ended,
             _asking: asking,
@@ -231,6 +234,12 @@ impl Manager {
     #[must_use]
     pub fn standing(&self) -> &Arc<Standing> {
         self.renewal.standing()
+    }
+
+    /// What its connections did.
+    #[must_use]
+    pub fn connections(&self) -> &Arc<larder_net::Metrics> {
+        self.endpoint.metrics()
     }
 
     /// Gives a server a place in the map, and a token with which it takes it.

@@ -4,6 +4,10 @@
 
 mod desk;
 mod digests;
+mod hostile;
+mod lists;
+#[path = "../raw/mod.rs"]
+mod raw;
 mod support;
 
 use std::collections::BTreeSet;

@@ -51,6 +51,7 @@ struct Running {
     server: MetaServer,
     _listener: Listener,
     peer: Peer<MetaService>,
+    address: String,
 }
 
 /// See the module's head.
@@ -112,13 +113,13 @@ impl Cluster {
         let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager]);
         let services = Services::new().with::<MetaService>(callers, server.handler());
         let listener = Listener::start(&endpoint, socket, services).unwrap();
-        let peer = Peer::new(&self.proxy, id, address);
-        self.running.insert(id, Running { server, _listener: listener, peer });
+        let peer = Peer::new(&self.proxy, id, address.clone());
+        self.running.insert(id, Running { server, _listener: listener, peer, address });
     }
 
     /// Ends a server's run; when this returns nothing of it is left.
     pub async fn end(&mut self, id: ServerId) {
-        let Running { server, _listener, peer } = self.running.remove(&id).unwrap();
+        let Running { server, _listener, peer, address: _ } = self.running.remove(&id).unwrap();
         drop((_listener, peer));
         let meta = Arc::downgrade(server.meta());
         tokio::task::spawn_blocking(|| server.close()).await.unwrap();
@@ -129,6 +130,16 @@ impl Cluster {
     pub fn wipe(&mut self, id: ServerId) {
         assert!(!self.running.contains_key(&id), "a server that runs has its disk");
         self.dirs[id.0 as usize] = tempfile::tempdir().unwrap();
+    }
+
+    /// Where a server listens.
+    pub fn address(&self, id: ServerId) -> String {
+        self.running[&id].address.clone()
+    }
+
+    /// Another server of the cluster, with a certificate of its own.
+    pub fn another(&self, id: ServerId, role: Role) -> Arc<Endpoint> {
+        endpoint(&self.authority, id, role)
     }
 
     pub fn meta(&self, id: ServerId) -> &Arc<Meta> {

@@ -113,3 +113,65 @@ async fn a_bucket_may_stand_in_the_host() {
     let top = server.ask("GET", "/bkt").header("host", "s3.test").send().await.expect(200);
     assert_eq!(top.tags("Key"), ["healthz"]);
 }
+
+#[tokio::test]
+async fn another_scheme_than_that_of_the_signature_is_refused() {
+    let server = Server::bucket().await;
+    let ask = |rewrite| server.ask("GET", "/bkt").rewrite(rewrite).send();
+    ask(|header| header.replace("SHA256", "SHA1")).await.refused(400, "InvalidRequest");
+    ask(|header| header.replace("AWS4-HMAC-SHA256", "Bearer"))
+        .await
+        .refused(400, "InvalidArgument");
+    ask(|_| "Basic dXNlcjpwYXNz".into()).await.refused(400, "InvalidArgument");
+}
+
+#[tokio::test]
+async fn a_malformed_authorization_is_told_so() {
+    let server = Server::bucket().await;
+    let ask = |rewrite| server.ask("GET", "/bkt").rewrite(rewrite).send();
+    let malformed: [fn(String) -> String; 6] = [
+        |header| header.replace("Credential=", "Credentials="),
+        |header| header.replace("/us-east-1/", "/"),
+        |header| header.replace("aws4_request", "aws4"),
+        |header| header.replace(", Signature=", ", Sig="),
+        |header| header.replace("SignedHeaders=", "Headers="),
+        |header| header.split_once(' ').map_or(String::new(), |(scheme, _)| scheme.to_owned()),
+    ];
+    for (index, rewrite) in malformed.into_iter().enumerate() {
+        let refused = ask(rewrite).await.expect(400);
+        let code = refused.tag("Code");
+        assert_eq!(code.as_deref(), Some("AuthorizationHeaderMalformed"), "case {index}");
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_presigned_query_is_told_so() {
+    let server = Server::bucket().await;
+    let good = [
+        ("X-Amz-Algorithm", "AWS4-HMAC-SHA256"),
+        ("X-Amz-Credential", "AKLARDERTEST%2F20260101%2Fus-east-1%2Fs3%2Faws4_request"),
+        ("X-Amz-Date", "20260101T000000Z"),
+        ("X-Amz-Expires", "100"),
+        ("X-Amz-SignedHeaders", "host"),
+        ("X-Amz-Signature", "00"),
+    ];
+    for (name, bad) in [
+        ("X-Amz-Algorithm", Some("AWS4-HMAC-SHA1")),
+        ("X-Amz-Algorithm", None),
+        ("X-Amz-Credential", Some("AKLARDERTEST%2F20260101")),
+        ("X-Amz-Credential", None),
+        ("X-Amz-Date", Some("yesterday")),
+        ("X-Amz-Date", None),
+        ("X-Amz-Expires", None),
+        ("X-Amz-Signature", None),
+    ] {
+        let parameters = good.iter().filter_map(|(known, value)| match (*known == name, bad) {
+            (true, bad) => bad.map(|bad| format!("{known}={bad}")),
+            (false, _) => Some(format!("{known}={value}")),
+        });
+        let path = format!("/bkt?{}", parameters.collect::<Vec<_>>().join("&"));
+        let refused = server.ask("GET", &path).sign(Sign::Not).send().await.expect(400);
+        let code = refused.tag("Code");
+        assert_eq!(code.as_deref(), Some("AuthorizationQueryParametersError"), "{name} {bad:?}");
+    }
+}

@@ -51,3 +51,14 @@ async fn a_bucket_is_made_in_this_region_or_not_at_all() {
     with("mars-1").await.refused(400, "InvalidLocationConstraint");
     with("us-east-1").await.expect(200);
 }
+
+#[tokio::test]
+async fn tags_of_a_new_bucket_are_refused() {
+    let server = Server::start().await;
+    let tag = "<Tag><Key>a</Key><Value>b</Value></Tag>";
+    for tags in [format!("<Tags>{tag}</Tags>"), "<Tags/>".into(), format!("<Tags >{tag}</Tags>")] {
+        let xml = format!("<CreateBucketConfiguration>{tags}</CreateBucketConfiguration>");
+        server.put("/bkt", xml).await.refused(501, "NotImplemented");
+    }
+    server.head("/bkt").await.expect(404);
+}

@@ -72,6 +72,7 @@ impl Server {
             access: ACCESS.into(),
             secret: SECRET.into(),
             at: SystemTime::now(),
+            rewrite: std::convert::identity,
         }
     }
 
@@ -113,9 +114,16 @@ pub struct Ask {
     access: String,
     secret: String,
     at: SystemTime,
+    rewrite: fn(String) -> String,
 }
 
 impl Ask {
+    /// Changes the `Authorization` header after it was made.
+    pub fn rewrite(mut self, rewrite: fn(String) -> String) -> Self {
+        self.rewrite = rewrite;
+        self
+    }
+
     pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {
         self.headers.push((name.to_owned(), value.into()));
         self
@@ -292,7 +300,7 @@ impl Ask {
                 "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
                 self.access
             );
-            request = request.header("authorization", authorization);
+            request = request.header("authorization", (self.rewrite)(authorization));
         }
         request.body(Full::new(self.body.clone())).unwrap()
     }

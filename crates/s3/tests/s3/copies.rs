@@ -124,3 +124,39 @@ async fn a_store_that_can_links_a_copy_whose_digests_stay() {
     let onto = copy(&server, "bkt/src%20%2B", "/bkt/k").header("if-none-match", "*").send().await;
     onto.refused(412, "PreconditionFailed");
 }
+
+#[tokio::test]
+async fn a_copy_shows_the_checksum_it_has_from_its_source() {
+    let server = Server::bucket().await;
+    let crc = "y/Q5Jg==";
+    let put = server.ask("PUT", "/bkt/src").header("x-amz-checksum-crc32", crc).body("123456789");
+    put.send().await.expect(200);
+    let namespace = "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
+    for links in [false, true] {
+        server.store.links.store(links, Ordering::Relaxed);
+        let done = copy(&server, "/bkt/src", "/bkt/k").send().await.expect(200);
+        assert_eq!(done.tag("ChecksumCRC32").as_deref(), Some(crc), "{}", done.text());
+        assert_eq!(done.tag("ChecksumType").as_deref(), Some("FULL_OBJECT"));
+        assert!(done.text().contains(&format!("<CopyObjectResult {namespace}>")));
+    }
+    let begun = server.ask("POST", "/bkt/k?uploads").send().await.expect(200);
+    let path = format!("/bkt/k?partNumber=1&uploadId={}", begun.tag("UploadId").unwrap());
+    let part = copy(&server, "/bkt/src", &path).send().await.expect(200);
+    assert!(part.text().contains(&format!("<CopyPartResult {namespace}>")), "{}", part.text());
+}
+
+#[tokio::test]
+async fn a_copy_has_the_storage_class_it_asks_for_and_not_its_sources() {
+    let server = Server::bucket().await;
+    let put = server.ask("PUT", "/bkt/src").header("x-amz-storage-class", "GLACIER_IR").body("x");
+    put.send().await.expect(200);
+    copy(&server, "/bkt/src", "/bkt/k").send().await.expect(200);
+    assert_eq!(server.head("/bkt/k").await.header("x-amz-storage-class"), "");
+    let class = |to: &str| {
+        copy(&server, "/bkt/src", to).header("x-amz-storage-class", "STANDARD_IA").send()
+    };
+    class("/bkt/k").await.expect(200);
+    assert_eq!(server.head("/bkt/k").await.header("x-amz-storage-class"), "STANDARD_IA");
+    class("/bkt/src").await.expect(200);
+    assert_eq!(server.head("/bkt/src").await.header("x-amz-storage-class"), "STANDARD_IA");
+}

@@ -377,3 +377,50 @@ async fn a_large_object_streams_both_ways() {
     let got = server.ask("GET", "/bkt/k").header("range", "bytes=1000000-1999999").send().await;
     assert!(got.expect(206).body == data[1_000_000..2_000_000]);
 }
+
+#[tokio::test]
+async fn storage_classes_that_are_read_at_once_are_kept_and_shown() {
+    let server = Server::bucket().await;
+    for class in
+        ["REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"]
+    {
+        let put = server.ask("PUT", "/bkt/k").header("x-amz-storage-class", class).body("x");
+        put.send().await.expect(200);
+        for method in ["GET", "HEAD"] {
+            let shown = server.ask(method, "/bkt/k").send().await.expect(200);
+            assert_eq!(shown.header("x-amz-storage-class"), class, "{method}");
+        }
+        for list in ["/bkt", "/bkt?list-type=2", "/bkt?versions"] {
+            assert_eq!(
+                server.get(list).await.tag("StorageClass").as_deref(),
+                Some(class),
+                "{list}"
+            );
+        }
+        let told = server.ask("GET", "/bkt/k?attributes");
+        let told = told.header("x-amz-object-attributes", "StorageClass").send().await;
+        assert_eq!(told.tag("StorageClass").as_deref(), Some(class));
+        let begun = server.ask("POST", "/bkt/up?uploads").header("x-amz-storage-class", class);
+        let id = begun.send().await.expect(200).tag("UploadId").unwrap();
+        for list in ["/bkt?uploads", &format!("/bkt/up?uploadId={id}")] {
+            assert_eq!(
+                server.get(list).await.tag("StorageClass").as_deref(),
+                Some(class),
+                "{list}"
+            );
+        }
+        server.delete(&format!("/bkt/up?uploadId={id}")).await.expect(204);
+    }
+    let put = server.ask("PUT", "/bkt/k").header("x-amz-storage-class", "STANDARD").body("x");
+    put.send().await.expect(200);
+    assert_eq!(
+        server.head("/bkt/k").await.header("x-amz-storage-class"),
+        "",
+        "S3 shows no default"
+    );
+    assert_eq!(server.get("/bkt").await.tag("StorageClass").as_deref(), Some("STANDARD"));
+    for class in ["DEEP_ARCHIVE", "GLACIER", "standard", "COLD"] {
+        let put = server.ask("PUT", "/bkt/k").header("x-amz-storage-class", class).body("x");
+        put.send().await.refused(400, "InvalidStorageClass");
+    }
+}

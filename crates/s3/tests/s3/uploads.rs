@@ -10,6 +10,15 @@ fn large(seed: u8) -> Vec<u8> {
     (0..PART_BYTES_MIN).map(|n| (n as u8).wrapping_mul(31).wrapping_add(seed)).collect()
 }
 
+/// A time of XML as a header has it.
+fn http_date(text: &str) -> String {
+    use s3s::dto::{Timestamp, TimestampFormat};
+    let mut date = Vec::new();
+    let parsed = Timestamp::parse(TimestampFormat::DateTime, text).unwrap();
+    parsed.format(TimestampFormat::HttpDate, &mut date).unwrap();
+    String::from_utf8(date).unwrap()
+}
+
 async fn begin(server: &Server, path: &str) -> String {
     server.ask("POST", &format!("{path}?uploads")).send().await.expect(200).tag("UploadId").unwrap()
 }
@@ -211,4 +220,50 @@ async fn a_part_may_be_copied_from_an_object() {
     let etag = done.tag("ETag").unwrap().replace("&quot;", "\"");
     complete(&server, "/bkt/k", &id, &[(1, etag)]).await.expect(200);
     assert_eq!(server.get("/bkt/k").await.expect(200).text(), "234");
+}
+
+#[tokio::test]
+async fn an_upload_is_aborted_if_it_began_at_the_time_that_is_named() {
+    let server = Server::bucket().await;
+    let id = begin(&server, "/bkt/k").await;
+    let path = format!("/bkt/k?uploadId={id}");
+    let begun = server.get("/bkt?uploads").await.expect(200).tag("Initiated").unwrap();
+    let abort = |date: &'static str| {
+        server.ask("DELETE", &path).header("x-amz-if-match-initiated-time", date).send()
+    };
+    abort("Wed, 21 Oct 2015 07:28:00 GMT").await.refused(412, "PreconditionFailed");
+    abort("soon").await.refused(400, "InvalidArgument");
+    server.get(&path).await.expect(200);
+    let date = http_date(&begun);
+    let ask = server.ask("DELETE", &path).header("x-amz-if-match-initiated-time", date);
+    ask.send().await.expect(204);
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_not_there_is_named_before_the_upload() {
+    let server = Server::bucket().await;
+    let id = begin(&server, "/bkt/k").await;
+    for id in [id.as_str(), "x"] {
+        let path = format!("/none/k?uploadId={id}");
+        server.put(&format!("{path}&partNumber=1"), "x").await.refused(404, "NoSuchBucket");
+        server.delete(&path).await.refused(404, "NoSuchBucket");
+        server.get(&path).await.refused(404, "NoSuchBucket");
+        let parts = [(1, "\"0\"".to_owned())];
+        complete(&server, "/none/k", id, &parts).await.refused(404, "NoSuchBucket");
+        let copy = server.ask("PUT", &format!("{path}&partNumber=1"));
+        let copy = copy.header("x-amz-copy-source", "/bkt/k").send().await;
+        copy.refused(404, "NoSuchBucket");
+    }
+}
+
+#[tokio::test]
+async fn an_upload_keeps_the_redirect_of_its_object() {
+    let server = Server::bucket().await;
+    let begun = server.ask("POST", "/bkt/k?uploads");
+    let begun = begun.header("x-amz-website-redirect-location", "/elsewhere").send().await;
+    let id = begun.expect(200).tag("UploadId").unwrap();
+    let one = part(&server, "/bkt/k", &id, 1, b"x".to_vec()).await;
+    complete(&server, "/bkt/k", &id, &[(1, one)]).await.expect(200);
+    let head = server.head("/bkt/k").await.expect(200);
+    assert_eq!(head.header("x-amz-website-redirect-location"), "/elsewhere");
 }

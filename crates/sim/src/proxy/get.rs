@@ -1,7 +1,7 @@
 //! Gets and lists: METAX from the primary, bytes from any holder, verified before they are believed.
 
 use bytes::Bytes;
-use larder_types::{Chunk, ObjectKey};
+use larder_types::{Chunk, ObjectKey, rows};
 use larder_volume::verify_range;
 
 use super::{PATIENCE_US, REPEAT_US};
@@ -106,12 +106,17 @@ impl Desk {
     pub(crate) async fn list(&self) -> Option<Vec<(ObjectKey, Shown)>> {
         let mut listed = Vec::new();
         for pg in self.pgs() {
-            let Heard::Listed(found) = self.exchange(pg, Ask::List(BUCKET)).await? else {
-                return None;
-            };
-            listed.extend(found.into_iter().map(|(key, etag, tags, size)| {
-                (key, Shown { value: digest_of(&etag), tags: tags_number(&tags), size })
-            }));
+            let mut from = Some(rows::bucket(b'V', BUCKET));
+            while let Some(first) = from.take() {
+                let asked = self.exchange(pg, Ask::List(BUCKET, first)).await?;
+                let Heard::Listed(found, next) = asked else {
+                    return None;
+                };
+                listed.extend(found.into_iter().map(|(key, etag, tags, size)| {
+                    (key, Shown { value: digest_of(&etag), tags: tags_number(&tags), size })
+                }));
+                from = next;
+            }
         }
         Some(listed)
     }

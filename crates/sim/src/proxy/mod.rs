@@ -227,6 +227,7 @@ pub(crate) fn refused(refusal: Refusal) -> Answered {
         | Refusal::Finished
         | Refusal::DiskFailed
         | Refusal::TooFewCopies
+        | Refusal::InDoubt
         | Refusal::IndexDamaged
         | Refusal::Append(AppendRefusal::PlaceForgotten) => Answered::Unknown,
         Refusal::Append(AppendRefusal::Offset { size }) => Answered::Ends(size),

@@ -20,6 +20,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::doubts::{self, Doubts};
 use super::text::bar;
 
 /// How long a meta server may take to answer.
@@ -34,6 +35,8 @@ pub(super) struct Background {
     pub(super) name: String,
     /// `None` if it did not answer.
     pub(super) progress: Option<Progress>,
+    /// Puts in doubt; `None` if it did not answer, or is of an earlier release.
+    pub(super) doubts: Option<Doubts>,
 }
 
 /// Asks all meta servers that are up, side by side; by server.
@@ -46,17 +49,20 @@ pub(super) async fn ask(endpoint: &Arc<Endpoint>, map: &Topology) -> Vec<Backgro
         let (peer, name) = (peers.of(map, id), record.name.clone());
         asked.spawn(async move {
             let deadline = Instant::now() + PATIENCE;
-            let progress = match peer {
-                Some(peer) => {
-                    let answered = peer.call(&MetaCall::Progress, Bytes::new(), deadline).await;
-                    answered.ok().and_then(|(reply, payload)| told(id, &reply, &payload))
-                }
-                None => None,
-            };
-            Background { server: id.0, name, progress }
+            let (mut progress, mut doubts) = (None, None);
+            if let Some(peer) = peer {
+                let answered = peer.call(&MetaCall::Progress, Bytes::new(), deadline).await;
+                progress = answered.ok().and_then(|(reply, payload)| told(id, &reply, &payload));
+                doubts = doubts::ask(id, &peer, deadline).await;
+            }
+            (Background { server: id.0, name, progress, doubts: None }, doubts)
         });
     }
-    let mut all = asked.join_all().await;
+    let named = asked.join_all().await.into_iter().map(|(background, doubts)| {
+        let doubts = doubts.map(|doubts| Doubts::of(doubts, map));
+        Background { doubts, ..background }
+    });
+    let mut all: Vec<Background> = named.collect();
     all.sort_by_key(|it| it.server);
     all
 }
@@ -76,7 +82,7 @@ pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Resul
         return Ok(());
     }
     writeln!(out, "\nbackground work of meta servers")?;
-    for Background { name, progress, .. } in all {
+    for Background { name, progress, doubts, .. } in all {
         let Some(progress) = progress else {
             writeln!(out, "  {name}: does not answer")?;
             continue;
@@ -99,6 +105,9 @@ pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Resul
             writeln!(out, "    compact  {line}")?;
         }
         writeln!(out, "    log      {}", trimmed(log))?;
+        if let Some(doubts) = doubts {
+            doubts::people(out, doubts)?;
+        }
     }
     Ok(())
 }
@@ -280,8 +289,8 @@ mod tests {
         let progress =
             Some(Progress { background, rebuild, scrub, floors, digests, compaction, log });
         let all = [
-            Background { server: 1, name: "meta-1".to_owned(), progress },
-            Background { server: 2, name: "meta-2".to_owned(), progress: None },
+            Background { server: 1, name: "meta-1".to_owned(), progress, doubts: None },
+            Background { server: 2, name: "meta-2".to_owned(), progress: None, doubts: None },
         ];
         assert!(has_differing(&all) && !has_differing(&all[1..]));
         let text = shown(&all);
@@ -315,7 +324,8 @@ mod tests {
         let new = ScrubNow { period_ms: 7_200_000, never: 3, ..ScrubNow::default() };
         let told = verified(Some(&new));
         assert!(told.contains("3 groups have not been verified"), "nothing is claimed: {told}");
-        let text = shown(&[Background { server: 1, name: "meta-1".to_owned(), progress }]);
+        let text =
+            shown(&[Background { server: 1, name: "meta-1".to_owned(), progress, doubts: None }]);
         assert!(text.contains("are not compared") && !text.contains("DIFFERING"), "{text}");
         assert!(text.contains("scrub    off") && !text.contains("rebuild"), "{text}");
         assert!(text.contains("all else is trimmed") && !text.contains("compact"), "{text}");

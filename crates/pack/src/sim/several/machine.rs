@@ -142,7 +142,9 @@ impl Machine {
         let reads = Reads { cache: None, ahead_bytes: 0, dir, accept_loss: false };
         let shelf = Box::new(Shared(self.shelf.clone(), self.disk.clone()));
         let backend = root.below(&self.prefix());
-        let others = Others::new(me, root, sharing, shelf, reads, Caller::default());
+        // Time is the simulation's.
+        let uptime = || Duration::ZERO;
+        let others = Others::new(me, root, sharing, shelf, reads, Caller::default(), uptime);
         others.announce().await.expect("nothing fails at a start");
         others.look().await.expect("nothing fails at a start");
         let (disk, rows) = (self.disk.clone(), self.rows.clone());

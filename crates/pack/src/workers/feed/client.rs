@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONNECTION, TRANSFER_ENCODING};
 use http::uri::InvalidUri;
-use http::{HeaderValue, Request, Response, StatusCode, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
@@ -19,7 +19,10 @@ use larder_types::codec::decode;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
-use super::wire::{DATE, HANDED_ON, Heard, PROOF, Secret, Told, ask_body, ask_changes};
+use super::wire::{
+    CLOCK, Call, DATE, HANDED_ON, Heard, NONCE, PROOF, STREAMED, Secret, Told, ask_body,
+    ask_changes, digest, draw_nonce, streamed_with,
+};
 use crate::committer::now_ms;
 use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
@@ -149,7 +152,7 @@ impl Caller {
         let Some(secret) = &self.secret else { return Err("there is no way to it".to_owned()) };
         let (mut parts, body) = request.into_parts();
         let asked = parts.uri.path_and_query().map_or("", |asked| asked.as_str()).to_owned();
-        let date = now_ms();
+        let (date, nonce) = (now_ms(), draw_nonce());
         parts.version = Version::HTTP_11;
         parts.uri = asked.parse().map_err(|error: InvalidUri| error.to_string())?;
         for framing in [CONNECTION, TRANSFER_ENCODING] {
@@ -157,8 +160,16 @@ impl Caller {
         }
         parts.headers.insert(HANDED_ON, HeaderValue::from_static("1"));
         parts.headers.insert(DATE, date.into());
-        let proof = HeaderValue::from_str(&secret.prove(&asked, date));
-        parts.headers.insert(PROOF, proof.map_err(|error| error.to_string())?);
+        let call = Call {
+            method: &parts.method,
+            asked: &asked,
+            date_ms: date,
+            nonce: &nonce,
+            body: STREAMED,
+        };
+        let of = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
+        parts.headers.insert(PROOF, of(&secret.prove(&call))?);
+        parts.headers.insert(NONCE, of(&nonce)?);
         let steps = Arc::new(AtomicU64::new(0));
         let body = Stepping { inner: Box::pin(body), steps: steps.clone() };
         let stream = connect(address).await?;
@@ -171,7 +182,16 @@ impl Caller {
         loop {
             let before = steps.load(Ordering::Relaxed);
             match tokio::time::timeout(HANDED_ON_SILENCE_MAX, &mut answer).await {
-                Ok(answer) => return answer.map_err(|error| error.to_string()),
+                Ok(answer) => {
+                    let mut answer = answer.map_err(|error| error.to_string())?;
+                    // Without a clock it is no answer of a face, and none is made of it.
+                    if let Some(clock) = header(&answer, CLOCK) {
+                        let body = streamed_with(clock);
+                        is_proven(secret, &nonce, &answer, &body)?;
+                    }
+                    answer.headers_mut().remove(PROOF);
+                    return Ok(answer);
+                }
                 Err(_) if steps.load(Ordering::Relaxed) != before => {}
                 Err(_) => return Err("it does not answer in time".to_owned()),
             }
@@ -187,11 +207,13 @@ impl Caller {
         within: Duration,
     ) -> Result<(StatusCode, Bytes), String> {
         let Some(secret) = &self.secret else { return Err("there is no way to it".to_owned()) };
-        let date = now_ms();
+        let (date_ms, nonce, none) = (now_ms(), draw_nonce(), digest(b""));
+        let call = Call { method: &Method::GET, asked, date_ms, nonce: &nonce, body: &none };
         let call = Request::get(asked)
             .header(http::header::HOST, address)
-            .header(DATE, date)
-            .header(PROOF, secret.prove(asked, date))
+            .header(DATE, date_ms)
+            .header(PROOF, secret.prove(&call))
+            .header(NONCE, &nonce)
             .body(Empty::<Bytes>::new());
         let call = call.map_err(|error| error.to_string())?;
         let stream = connect(address).await?;
@@ -200,9 +222,12 @@ impl Caller {
                 hyper::client::conn::http1::handshake(stream).await.map_err(|e| e.to_string())?;
             let answer = async {
                 let answer = sender.send_request(call).await.map_err(|e| e.to_string())?;
-                let status = answer.status();
-                let body = Limited::new(answer.into_body(), most).collect().await;
-                Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
+                let (head, body) = answer.into_parts();
+                let body = Limited::new(body, most).collect().await;
+                let body = body.map_err(|error| error.to_string())?.to_bytes();
+                let head = Response::from_parts(head, ());
+                is_proven(secret, &nonce, &head, &digest(&body))?;
+                Ok((head.status(), body))
             };
             // The connection moves only while it is polled.
             tokio::pin!(connection, answer);
@@ -217,6 +242,24 @@ impl Caller {
             }
         });
         answered.await.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
+    }
+}
+
+fn header<'a, B>(answer: &'a Response<B>, name: &str) -> Option<&'a str> {
+    answer.headers().get(name)?.to_str().ok()
+}
+
+/// Whether a worker of the bucket has made this answer to this call.
+fn is_proven<B>(
+    secret: &Secret,
+    nonce: &str,
+    answer: &Response<B>,
+    body: &str,
+) -> Result<(), String> {
+    let (status, proof) = (answer.status(), header(answer, PROOF).unwrap_or_default());
+    match secret.is_answer(nonce, status, body, proof) {
+        true => Ok(()),
+        false => Err(format!("it answers {status}, and does not prove who it is")),
     }
 }
 

@@ -14,13 +14,17 @@
 //! # Invariants
 //!
 //! 1. Only what is durable in the worker's directory is told.
-//! 2. Whoever asks proves that it knows the bucket's secret, and for which request; nothing else is answered.
+//! 2. Whoever asks proves that it knows the bucket's secret, and for which request; nothing else is answered. Whoever
+//!    answers proves the same, and for which answer to which request.
 //! 3. A worker answers for its own claim only: who was superseded is not taken for its heir.
 //!
-//! Bodies and entries travel in the clear. Bodies are verified by their sums, entries are trusted.
+//! All of it travels in the clear. What of a request that was handed on, and of its answer, is a stream, no proof covers
+//! but the client's signature.
 
 mod client;
 mod server;
+#[cfg(test)]
+mod tests;
 pub(crate) mod wire;
 
 pub(crate) use client::{Caller, Held, Link};

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -13,7 +13,10 @@ use larder_types::codec::encode;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use super::wire::{BODY, CHANGES, DATE, HANDED_ON, PROOF, Secret, Told};
+use super::wire::{
+    BODY, CHANGES, CLOCK, Call, DATE, HANDED_ON, NONCE, PROOF, STREAMED, Secret, Told, digest,
+    streamed_with,
+};
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::committer::now_ms;
@@ -90,14 +93,19 @@ impl Feed {
     }
 
     async fn answer(&self, mut call: Request<Incoming>) -> Response<HandedBody> {
+        let nonce = header(call.headers(), NONCE).to_owned();
         let (status, body) = match self.is_proven(&call) {
             false => refuse(StatusCode::FORBIDDEN),
             true if call.headers().contains_key(HANDED_ON) => {
-                for ours in [HANDED_ON, DATE, PROOF] {
+                for ours in [HANDED_ON, DATE, NONCE, PROOF] {
                     call.headers_mut().remove(ours);
                 }
                 match self.handed.answer(call).await {
-                    Some(answer) => return answer,
+                    Some(mut answer) => {
+                        let body = streamed_with(header(answer.headers(), CLOCK));
+                        self.prove(&mut answer, &nonce, &body);
+                        return answer;
+                    }
                     None => refuse(StatusCode::SERVICE_UNAVAILABLE),
                 }
             }
@@ -106,17 +114,40 @@ impl Feed {
                 Err(refusal) => refusal,
             },
         };
+        let digest = digest(&body);
         let body = Full::from(body).map_err(|never| match never {});
         let mut response = Response::new(HandedBody::new(body));
         *response.status_mut() = status;
+        // Who proves nothing gets no proof.
+        if status != StatusCode::FORBIDDEN {
+            self.prove(&mut response, &nonce, &digest);
+        }
         response
     }
 
+    fn prove(&self, answer: &mut Response<HandedBody>, nonce: &str, body: &str) {
+        let proof = self.secret.prove_answer(nonce, answer.status(), body);
+        if let Ok(proof) = HeaderValue::try_from(proof) {
+            answer.headers_mut().insert(PROOF, proof);
+        }
+    }
+
     fn is_proven(&self, call: &Request<Incoming>) -> bool {
-        let header = |name| call.headers().get(name).and_then(|value| value.to_str().ok());
-        let date = header(DATE).and_then(|date| date.parse().ok()).unwrap_or(0);
-        let asked = call.uri().path_and_query().map_or("", |asked| asked.as_str());
-        self.secret.is_proven(asked, (date, now_ms()), header(PROOF).unwrap_or_default())
+        let headers = call.headers();
+        let none = digest(b"");
+        let body = match headers.contains_key(HANDED_ON) {
+            true => STREAMED,
+            // Nobody reads what else would come.
+            false => &none,
+        };
+        let proven = Call {
+            method: call.method(),
+            asked: call.uri().path_and_query().map_or("", |asked| asked.as_str()),
+            date_ms: header(headers, DATE).parse().unwrap_or(0),
+            nonce: header(headers, NONCE),
+            body,
+        };
+        self.secret.is_proven(&proven, now_ms(), header(headers, PROOF))
     }
 
     async fn answer_with(&self, call: &Request<Incoming>) -> Result<Vec<u8>, Refusal> {
@@ -220,6 +251,10 @@ impl Feed {
             (_, _) => refuse(StatusCode::NOT_FOUND),
         })
     }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 fn refuse(status: StatusCode) -> Refusal {

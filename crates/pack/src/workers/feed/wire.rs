@@ -1,14 +1,15 @@
 //! Version 3 of what workers say to each other: `docs/formats/workers.md` gives it byte by byte. Version 1 knew no
-//! bundles, version 2 no incarnations: they are neither asked nor answered, so that nobody takes bytes of a blob for
-//! those of its bundle, or entries of one copy of a directory for those of another.
+//! bundles; in version 2 nothing proved an answer, and changes had no incarnation. They are neither asked nor answered, so
+//! that nobody takes bytes of a blob for those of its bundle, or entries of one copy of a directory for those of another.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
+use http::{Method, StatusCode};
 use larder_types::codec::{decode, encode};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 
 use crate::backend::{Backend, Unread};
 use crate::entry::{BlobId, WorkerId};
@@ -20,7 +21,9 @@ use crate::rows::BlobRow;
 
 /// Header with the time of a call, in milliseconds since 1970.
 pub(super) const DATE: &str = "x-larder-date";
-/// Header with the proof that the caller knows the secret.
+/// Header with what was drawn for a call, and binds its answer to it.
+pub(super) const NONCE: &str = "x-larder-nonce";
+/// Header with the proof that the caller, or whoever answers, knows the secret.
 pub(super) const PROOF: &str = "x-larder-proof";
 /// Header of a request of a client that a worker hands on to the one that began the upload; with it the path is S3's.
 pub(super) const HANDED_ON: &str = "x-larder-handed-on";
@@ -28,6 +31,11 @@ pub(super) const HANDED_ON: &str = "x-larder-handed-on";
 pub(super) const CHANGES: &str = "/larder/v3/changes";
 /// Path of bodies.
 pub(super) const BODY: &str = "/larder/v3/body";
+/// Header of an answer to what was handed on: the clock of the last change that the worker had made by then.
+pub(crate) const CLOCK: &str = "x-larder-clock";
+/// What stands in a proof for a body that is not known when the proof is made.
+pub(super) const STREAMED: &str = "streamed";
+const NONCE_BYTES: usize = 16;
 /// Name of the secret in the bucket.
 const SECRET: &str = "secret";
 const SECRET_BYTES: usize = 32;
@@ -158,57 +166,148 @@ impl Secret {
         Self(Bytes::from_static(bytes))
     }
 
-    fn mac(&self, path_and_query: &str, date_ms: u64) -> Hmac<Sha256> {
+    fn mac(&self, text: &str) -> Hmac<Sha256> {
         let mac = Hmac::<Sha256>::new_from_slice(&self.0);
         let mut mac = mac.expect("a key may have any length");
-        mac.update(format!("larder 1\n{path_and_query}\n{date_ms}").as_bytes());
+        mac.update(text.as_bytes());
         mac
     }
 
-    /// The proof of a call.
-    pub(crate) fn prove(&self, path_and_query: &str, date_ms: u64) -> String {
-        let proof = self.mac(path_and_query, date_ms).finalize().into_bytes();
-        proof.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// Whether a call proves that it is one of the bucket's workers, not long ago.
-    pub(crate) fn is_proven(
-        &self,
-        path_and_query: &str,
-        (date_ms, now_ms): (u64, u64),
-        proof: &str,
-    ) -> bool {
+    fn verifies(&self, text: &str, proof: &str) -> bool {
         let proof: Option<Vec<u8>> = (0..proof.len())
             .step_by(2)
             .map(|at| u8::from_str_radix(proof.get(at..at + 2)?, 16).ok())
             .collect();
-        let is_recent = u128::from(date_ms.abs_diff(now_ms)) <= CALL_AGE_MAX.as_millis();
-        let verifies =
-            |proof: Vec<u8>| self.mac(path_and_query, date_ms).verify_slice(&proof).is_ok();
-        is_recent && proof.is_some_and(verifies)
+        // In constant time.
+        proof.is_some_and(|proof| self.mac(text).verify_slice(&proof).is_ok())
     }
+
+    /// The proof of a call.
+    pub(crate) fn prove(&self, call: &Call<'_>) -> String {
+        hex(&self.mac(&call.text()).finalize().into_bytes())
+    }
+
+    /// Whether a call proves that it is one of the bucket's workers, not long ago.
+    pub(crate) fn is_proven(&self, call: &Call<'_>, now_ms: u64, proof: &str) -> bool {
+        let age = u128::from(call.date_ms.abs_diff(now_ms));
+        let is_drawn = call.nonce.len() == 2 * NONCE_BYTES;
+        is_drawn && age <= CALL_AGE_MAX.as_millis() && self.verifies(&call.text(), proof)
+    }
+
+    /// The proof of an answer to the call with this nonce.
+    pub(crate) fn prove_answer(&self, nonce: &str, status: StatusCode, body: &str) -> String {
+        hex(&self.mac(&answer_text(nonce, status, body)).finalize().into_bytes())
+    }
+
+    /// Whether an answer is that of one of the bucket's workers to the call with this nonce.
+    pub(crate) fn is_answer(
+        &self,
+        nonce: &str,
+        status: StatusCode,
+        body: &str,
+        proof: &str,
+    ) -> bool {
+        self.verifies(&answer_text(nonce, status, body), proof)
+    }
+}
+
+/// What the proof of a call covers.
+pub(crate) struct Call<'a> {
+    pub(crate) method: &'a Method,
+    /// Path and query.
+    pub(crate) asked: &'a str,
+    pub(crate) date_ms: u64,
+    /// Drawn for this call.
+    pub(crate) nonce: &'a str,
+    /// Its body's digest, or [`STREAMED`].
+    pub(crate) body: &'a str,
+}
+
+impl Call<'_> {
+    fn text(&self) -> String {
+        let Self { method, asked, date_ms, nonce, body } = self;
+        format!("larder 2 call\n{method}\n{asked}\n{date_ms}\n{nonce}\n{body}")
+    }
+}
+
+fn answer_text(nonce: &str, status: StatusCode, body: &str) -> String {
+    format!("larder 2 answer\n{nonce}\n{}\n{body}", status.as_u16())
+}
+
+/// What stands in a proof for the body of an answer to a request that was handed on: the clock with it.
+pub(crate) fn streamed_with(clock: &str) -> String {
+    format!("{STREAMED} {clock}")
+}
+
+/// The digest of a body.
+pub(crate) fn digest(body: &[u8]) -> String {
+    hex(&Sha256::digest(body))
+}
+
+/// A nonce that no other call has.
+pub(super) fn draw_nonce() -> String {
+    let mut drawn = [0; NONCE_BYTES];
+    larder_env::rng::fill_secret(&mut drawn);
+    hex(&drawn)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn call() -> Call<'static> {
+        Call {
+            method: &Method::GET,
+            asked: "/larder/v3/changes?blob=1",
+            date_ms: NOW,
+            nonce: "00112233445566778899aabbccddeeff",
+            body: STREAMED,
+        }
+    }
+
     #[test]
     fn only_who_knows_the_secret_is_answered_and_only_what_it_asked() {
         let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
         let other = Secret::known(b"0123456789abcdef0123456789abcdeF");
-        let (path, now) = ("/larder/v3/changes?blob=1", 1_700_000_000_000);
-        let proof = secret.prove(path, now);
-        assert!(secret.is_proven(path, (now, now), &proof));
-        assert!(secret.is_proven(path, (now, now + 1000), &proof));
-        assert!(!secret.is_proven("/larder/v3/changes?blob=2", (now, now), &proof));
-        assert!(!secret.is_proven(path, (now + 1, now), &proof));
-        let late = now + CALL_AGE_MAX.as_millis() as u64 + 1;
-        assert!(!secret.is_proven(path, (now, late), &proof), "heard long ago");
-        assert!(!other.is_proven(path, (now, now), &proof));
-        for wrong in ["", "0", "zz", "é", &proof[2..], &"0".repeat(64)] {
-            assert!(!secret.is_proven(path, (now, now), wrong), "{wrong}");
+        let proof = secret.prove(&call());
+        assert!(secret.is_proven(&call(), NOW, &proof));
+        assert!(secret.is_proven(&call(), NOW + 1000, &proof));
+        assert!(!other.is_proven(&call(), NOW, &proof));
+        let none = digest(b"");
+        for changed in [
+            Call { method: &Method::DELETE, ..call() },
+            Call { asked: "/larder/v3/changes?blob=2", ..call() },
+            Call { date_ms: NOW + 1, ..call() },
+            Call { nonce: "00112233445566778899aabbccddeefe", ..call() },
+            Call { body: &none, ..call() },
+        ] {
+            assert!(!secret.is_proven(&changed, NOW, &proof), "{}", changed.text());
         }
+        let short = Call { nonce: "00", ..call() };
+        assert!(!secret.is_proven(&short, NOW, &secret.prove(&short)));
+        let late = NOW + CALL_AGE_MAX.as_millis() as u64 + 1;
+        assert!(!secret.is_proven(&call(), late, &proof), "heard long ago");
+        for wrong in ["", "0", "zz", "é", &proof[2..], &"0".repeat(64)] {
+            assert!(!secret.is_proven(&call(), NOW, wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_one_to_its_call_alone() {
+        let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
+        let (nonce, body) = (call().nonce, digest(b"told"));
+        let proof = secret.prove_answer(nonce, StatusCode::OK, &body);
+        assert!(secret.is_answer(nonce, StatusCode::OK, &body, &proof));
+        assert!(!secret.is_answer(nonce, StatusCode::GONE, &body, &proof));
+        assert!(!secret.is_answer(nonce, StatusCode::OK, &digest(b"sold"), &proof));
+        assert!(!secret.is_answer(&draw_nonce(), StatusCode::OK, &body, &proof));
+        assert!(!secret.is_answer(nonce, StatusCode::OK, &body, &secret.prove(&call())));
     }
 
     #[test]

@@ -16,8 +16,10 @@
 //! 3. `Elected` is said only when the leader's own first entry is applied: its state then is the latest.
 //! 4. `Confirmed` names a question that was asked before a majority said, after it, that it follows this leader
 //!    in its term. A leader elected later was elected after that.
-//! 5. No clock and no randomness but the seed: equal events make equal effects.
+//! 5. Only messages that [`Quorum::admits`] are stepped: what they say may then be asserted.
+//! 6. No clock and no randomness but the seed: equal events make equal effects.
 
+mod door;
 mod follow;
 mod lead;
 mod node;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use larder_types::limits::PG_COUNT_MAX;
+use larder_types::limits::{PG_COUNT_MAX, REPLICAS_MAX};
 use larder_types::{BootId, LvId, MapVersion, PgId, ServerId, View};
 
 use super::command::{Applied, Command, NewServer, Outcome, Refusal};
@@ -10,7 +10,7 @@ use super::map::{
     ClusterId, DiskState, LvRecord, PgRecord, ReplicaState, ServerRecord, ServerRole, ServerState,
     Settings, Topology,
 };
-use crate::limits::{ENDED_RUNS_MAX, PG_MEMBERS_MAX, SERVERS_MAX};
+use crate::limits::{ENDED_RUNS_MAX, MAP_VERSION_MAX, PG_MEMBERS_MAX, SERVERS_MAX};
 use crate::manager::quorum::LogIndex;
 
 impl Topology {
@@ -241,8 +241,19 @@ impl Topology {
     /// What in the map contradicts itself, if anything does. A map that was read is checked by this.
     #[must_use]
     pub fn contradiction(&self) -> Option<String> {
+        let pgs = self.pgs.len();
+        let is_founded = pgs.is_power_of_two() && pgs <= PG_COUNT_MAX as usize;
+        if is_founded != self.founded.is_some() || !is_founded && pgs > 0 {
+            return Some(format!("a cluster has no {pgs} pgs"));
+        }
+        if self.version > MAP_VERSION_MAX {
+            return Some(format!("there were no {} maps", self.version));
+        }
         let mut pvs = BTreeSet::new();
         for (id, lv) in self.lvs.iter().enumerate() {
+            if lv.replicas.len() > REPLICAS_MAX {
+                return Some(format!("lv {id} has too many replicas"));
+            }
             if lv.pg.0 as usize >= self.pgs.len() {
                 return Some(format!("lv {id} is of no pg"));
             }

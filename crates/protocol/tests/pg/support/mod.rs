@@ -7,11 +7,11 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use larder_protocol::index::Visit;
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
-use larder_protocol::pg::{Origin, Recovering, Role, read_piece};
+use larder_protocol::pg::{LogGap, Origin, Recovering, Role, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, Index,
-    IndexError, LogEntry, LvInfo, Outbox, PeerMessage, Pg, Planted, PutCall, Refusal, Replica,
+    IndexError, LogEntry, LvInfo, Now, Outbox, PeerMessage, Pg, Planted, PutCall, Refusal, Replica,
     Token,
 };
 use larder_types::codec::decode;
@@ -83,9 +83,14 @@ pub struct Member {
     /// How much of it is synced.
     pub synced: usize,
     pub effects: Outbox,
+    /// By the steady clock.
     pub now_ms: u64,
+    /// By the wall clock.
+    pub wall_ms: u64,
     /// The index as others are to get it.
     snapshots: BTreeMap<ServerId, (OpId, Table)>,
+    /// The snapshot whose rows others send.
+    pub taking: Option<OpId>,
     /// Snapshots that were begun.
     pub snapshots_begun: usize,
     next_token: u64,
@@ -106,7 +111,9 @@ impl Member {
             synced: 0,
             effects: Vec::new(),
             now_ms: 1000,
+            wall_ms: 1000,
             snapshots: BTreeMap::new(),
+            taking: None,
             snapshots_begun: 0,
             next_token: 1,
             next_number: 1,
@@ -125,8 +132,12 @@ impl Member {
         member
     }
 
+    pub fn now(&self) -> Now {
+        Now { steady_ms: self.now_ms, wall_ms: self.wall_ms }
+    }
+
     pub fn step(&mut self, event: Event) {
-        self.pg.step(self.now_ms, event, &self.table, &mut self.effects);
+        self.pg.step(self.now(), event, &self.table, &mut self.effects);
         self.keep_log();
     }
 
@@ -156,7 +167,7 @@ impl Member {
     }
 
     pub fn apply(&mut self) {
-        while self.pg.apply(self.now_ms, &self.table, &mut self.effects) > 0 {}
+        while self.pg.apply(self.now(), &self.table, &mut self.effects) > 0 {}
         self.keep_log();
     }
 
@@ -189,6 +200,11 @@ impl Member {
 
     /// The process and its machine start again: only what was synced is left of the log.
     pub fn restart(self) -> Self {
+        self.try_restart().expect("a log that fits")
+    }
+
+    /// As [`Member::restart`], with a log that may not fit the index.
+    pub fn try_restart(self) -> Result<Self, LogGap> {
         let stored = |row: Vec<u8>| self.table.get(&row).expect("a row");
         let applied = stored(rows::applied(PG))
             .map(|row| decode("applied position", &row).expect("a position"));
@@ -201,20 +217,22 @@ impl Member {
         for (entry, commit) in &log {
             recovering.replay(entry.id, (*entry.op).clone(), *commit);
         }
-        Self {
-            pg: recovering.finish().expect("a log that fits"),
+        Ok(Self {
+            pg: recovering.finish()?,
             synced: log.len(),
             log,
             effects: Vec::new(),
             me: self.me,
             table: self.table,
             now_ms: self.now_ms,
+            wall_ms: self.wall_ms,
             snapshots: BTreeMap::new(),
+            taking: None,
             snapshots_begun: 0,
             next_token: self.next_token,
             // A proxy in the same process begins another session; numbers may go on.
             next_number: self.next_number,
-        }
+        })
     }
 
     pub fn call(&mut self, call: Call) -> Token {
@@ -232,6 +250,13 @@ impl Member {
     pub fn put_inline(&mut self, name: &str, text: &str) -> Token {
         let request = self.request();
         let content = Content::Inline(Bytes::copy_from_slice(text.as_bytes()));
+        self.call(put(request, name, content, Condition::default()))
+    }
+
+    /// Puts an object as another proxy.
+    pub fn request_of(&mut self, session: SessionId, name: &str) -> Token {
+        let request = Request { session, ..self.request() };
+        let content = Content::Inline(Bytes::from_static(b"x"));
         self.call(put(request, name, content, Condition::default()))
     }
 

@@ -4,6 +4,8 @@
 //!
 //! 1. The rows of a source come in order, and none before the place that it was asked from.
 //! 2. A row is given out only when every source that could have an earlier one has said what it has.
+//! 3. A source that gave fewer rows than it was asked for may have a put under way at the next: it is asked to go on only
+//!    when nothing else can be given out.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,6 +21,8 @@ pub(super) struct Source {
     rows: VecDeque<(Vec<u8>, Vec<u8>)>,
     /// Where to go on when the rows are used up; `None` if there is no more.
     at: Option<Vec<u8>>,
+    /// It gave fewer rows than it was asked for, and goes on there.
+    is_short: bool,
 }
 
 impl Source {
@@ -42,44 +46,56 @@ pub(super) struct Unordered;
 
 impl Merge {
     pub(super) fn new(pgs: Vec<PgId>, from: Vec<u8>, to: Option<&[u8]>) -> Self {
-        let first = Source { server: None, pgs, rows: VecDeque::new(), at: Some(from) };
+        let (rows, at) = (VecDeque::new(), Some(from));
+        let first = Source { server: None, pgs, rows, at, is_short: false };
         Self { sources: vec![first], to: to.map(<[u8]>::to_vec) }
     }
 
-    /// Those that must be asked, by index.
-    pub(super) fn hungry(&self) -> impl Iterator<Item = (usize, &Source)> {
+    /// Those that have nothing left and could have more.
+    fn hungry(&self) -> impl Iterator<Item = (usize, &Source)> {
         self.sources.iter().enumerate().filter(|(_, source)| source.hungry_at().is_some())
     }
 
+    /// Those that are to be asked now, by index.
+    pub(super) fn to_ask(&self) -> impl Iterator<Item = (usize, &Source)> {
+        let lowest = self.hungry().filter_map(|(_, source)| source.hungry_at()).min();
+        self.hungry().filter(move |(_, source)| !source.is_short || source.hungry_at() == lowest)
+    }
+
+    /// Whether some must be asked before anything can be given out.
     pub(super) fn is_hungry(&self) -> bool {
-        self.hungry().next().is_some()
+        let first = self.sources.iter().filter_map(|source| source.rows.front()).min();
+        let mut hungry = self.hungry().filter_map(|(_, source)| source.hungry_at());
+        hungry.any(|at| first.is_none_or(|(row, _)| at <= row.as_slice()))
     }
 
     /// Sorts the PGs of those that must be asked by who leads them now.
     pub(super) fn regroup(&mut self, leader: impl Fn(PgId) -> Option<ServerId>) {
-        let mut groups: BTreeMap<(Option<ServerId>, Vec<u8>), Vec<PgId>> = BTreeMap::new();
+        let mut groups: BTreeMap<(Option<ServerId>, Vec<u8>, bool), Vec<PgId>> = BTreeMap::new();
         let (hungry, fed): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sources)
             .into_iter()
             .partition(|source| source.hungry_at().is_some());
         self.sources = fed;
-        for Source { pgs, at, .. } in hungry {
+        for Source { pgs, at, is_short, .. } in hungry {
             let at = at.expect("a hungry source knows where to go on");
             for pg in pgs {
-                groups.entry((leader(pg), at.clone())).or_default().push(pg);
+                groups.entry((leader(pg), at.clone(), is_short)).or_default().push(pg);
             }
         }
-        self.sources.extend(groups.into_iter().map(|((server, at), pgs)| Source {
+        self.sources.extend(groups.into_iter().map(|((server, at, is_short), pgs)| Source {
             server,
             pgs,
             rows: VecDeque::new(),
             at: Some(at),
+            is_short,
         }));
     }
 
-    /// A source said what it has, and where it goes on.
+    /// A source that was asked for so many rows said what it has, and where it goes on.
     pub(super) fn fill(
         &mut self,
         source: usize,
+        asked: u32,
         rows: Rows,
         next: Option<Vec<u8>>,
     ) -> Result<(), Unordered> {
@@ -94,6 +110,7 @@ impl Merge {
         if !(first && ordered && ends && goes_on) {
             return Err(Unordered);
         }
+        source.is_short = next.is_some() && rows.len() < asked as usize;
         source.rows = rows.into();
         source.at = next;
         Ok(())
@@ -119,6 +136,7 @@ impl Merge {
                 && at.as_slice() < to
             {
                 *at = to.to_vec();
+                source.is_short = false;
             }
         }
         // Nothing is behind the end.
@@ -143,7 +161,7 @@ mod tests {
     fn two() -> Merge {
         let mut merge = Merge::new((0..4).map(PgId).collect(), b"a".to_vec(), Some(b"z"));
         merge.regroup(|pg| Some(ServerId(pg.0 % 2)));
-        assert_eq!(merge.hungry().count(), 2);
+        assert_eq!(merge.to_ask().count(), 2);
         merge
     }
 
@@ -156,14 +174,14 @@ mod tests {
     #[test]
     fn rows_come_in_one_order_and_none_before_all_have_spoken() {
         let mut merge = two();
-        merge.fill(0, rows(&["b", "d"]), Some(b"e".to_vec())).unwrap();
+        merge.fill(0, 2, rows(&["b", "d"]), Some(b"e".to_vec())).unwrap();
         assert!(merge.next().is_none(), "the other may have an earlier one");
-        merge.fill(1, rows(&["a", "c", "x"]), None).unwrap();
+        merge.fill(1, 2, rows(&["a", "c", "x"]), None).unwrap();
         assert_eq!(names(&mut merge), ["a", "b", "c", "d"]);
         assert!(merge.is_hungry(), "x may not be the next");
-        let (hungry, source) = merge.hungry().next().unwrap();
+        let (hungry, source) = merge.to_ask().next().unwrap();
         assert_eq!(source.hungry_at(), Some(&b"e"[..]));
-        merge.fill(hungry, rows(&["e"]), None).unwrap();
+        merge.fill(hungry, 2, rows(&["e"]), None).unwrap();
         assert_eq!(names(&mut merge), ["e", "x"]);
         assert!(!merge.is_hungry());
     }
@@ -171,17 +189,17 @@ mod tests {
     #[test]
     fn only_what_is_missing_is_asked_of_new_primaries() {
         let mut merge = two();
-        let first = merge.hungry().find(|(_, it)| it.server == Some(ServerId(0))).unwrap().0;
-        merge.fill(first, rows(&["b"]), None).unwrap();
+        let first = merge.to_ask().find(|(_, it)| it.server == Some(ServerId(0))).unwrap().0;
+        merge.fill(first, 2, rows(&["b"]), None).unwrap();
         merge.regroup(|pg| Some(ServerId(pg.0 + 10)));
         let asked: Vec<_> =
-            merge.hungry().map(|(_, source)| (source.server, source.pgs.clone())).collect();
+            merge.to_ask().map(|(_, source)| (source.server, source.pgs.clone())).collect();
         assert_eq!(
             asked,
             [(Some(ServerId(11)), vec![PgId(1)]), (Some(ServerId(13)), vec![PgId(3)])]
         );
-        for index in merge.hungry().map(|(index, _)| index).collect::<Vec<_>>() {
-            merge.fill(index, Vec::new(), None).unwrap();
+        for index in merge.to_ask().map(|(index, _)| index).collect::<Vec<_>>() {
+            merge.fill(index, 2, Vec::new(), None).unwrap();
         }
         assert_eq!(names(&mut merge), ["b"]);
     }
@@ -189,12 +207,12 @@ mod tests {
     #[test]
     fn a_seek_skips_what_is_there_and_what_is_not() {
         let mut merge = two();
-        merge.fill(0, rows(&["b", "g"]), Some(b"h".to_vec())).unwrap();
-        merge.fill(1, rows(&["c"]), Some(b"d".to_vec())).unwrap();
+        merge.fill(0, 2, rows(&["b", "g"]), Some(b"h".to_vec())).unwrap();
+        merge.fill(1, 2, rows(&["c"]), Some(b"d".to_vec())).unwrap();
         assert_eq!(merge.next().unwrap().0, b"b");
         merge.seek(b"f");
         let asked: Vec<_> =
-            merge.hungry().map(|(_, source)| source.hungry_at().unwrap().to_vec()).collect();
+            merge.to_ask().map(|(_, source)| source.hungry_at().unwrap().to_vec()).collect();
         assert_eq!(asked, [b"f".to_vec()]);
         merge.seek(b"z");
         assert!(!merge.is_hungry() && merge.next().is_none(), "that is the end");
@@ -203,11 +221,32 @@ mod tests {
     #[test]
     fn an_answer_to_another_question_is_refused() {
         let mut merge = two();
-        assert_eq!(merge.fill(0, rows(&["c", "b"]), None), Err(Unordered));
-        assert_eq!(merge.fill(0, rows(&["A"]), None), Err(Unordered), "before the first");
-        assert_eq!(merge.fill(0, rows(&["zz"]), None), Err(Unordered), "behind the last");
-        assert_eq!(merge.fill(0, rows(&["c"]), Some(b"b".to_vec())), Err(Unordered), "back");
-        assert_eq!(merge.fill(0, rows(&[]), Some(b"a".to_vec())), Err(Unordered), "in a circle");
-        assert_eq!(merge.fill(0, rows(&["c"]), None), Ok(()));
+        assert_eq!(merge.fill(0, 2, rows(&["c", "b"]), None), Err(Unordered));
+        assert_eq!(merge.fill(0, 2, rows(&["A"]), None), Err(Unordered), "before the first");
+        assert_eq!(merge.fill(0, 2, rows(&["zz"]), None), Err(Unordered), "behind the last");
+        assert_eq!(merge.fill(0, 2, rows(&["c"]), Some(b"b".to_vec())), Err(Unordered), "back");
+        assert_eq!(merge.fill(0, 2, rows(&[]), Some(b"a".to_vec())), Err(Unordered), "in a circle");
+        assert_eq!(merge.fill(0, 2, rows(&["c"]), None), Ok(()));
+    }
+
+    #[test]
+    fn a_put_under_way_holds_up_only_a_page_that_reaches_it() {
+        let mut merge = two();
+        // The first may not say more than what is before its row m.
+        merge.fill(0, 2, rows(&["b"]), Some(b"m".to_vec())).unwrap();
+        merge.fill(1, 2, rows(&["c", "d"]), Some(b"e".to_vec())).unwrap();
+        assert_eq!(names(&mut merge), ["b", "c", "d"]);
+        let asked: Vec<_> =
+            merge.to_ask().map(|(_, source)| source.hungry_at().unwrap().to_vec()).collect();
+        assert_eq!(asked, [b"e".to_vec()], "what the first has is behind that");
+        merge.regroup(|pg| Some(ServerId(pg.0 % 2)));
+        let (other, _) = merge.to_ask().next().unwrap();
+        merge.fill(other, 2, rows(&["f", "x"]), None).unwrap();
+        assert_eq!(names(&mut merge), ["f"], "m may be there or not");
+        assert!(merge.is_hungry());
+        let (first, source) = merge.to_ask().next().unwrap();
+        assert_eq!(source.hungry_at(), Some(&b"m"[..]));
+        merge.fill(first, 2, rows(&["m"]), None).unwrap();
+        assert_eq!(names(&mut merge), ["m", "x"]);
     }
 }

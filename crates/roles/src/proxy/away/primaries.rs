@@ -121,7 +121,8 @@ impl Primaries {
         }
     }
 
-    /// Tells a primary something that has no answer, and that it finds out by itself if it is lost.
+    /// Tells a primary something that has no answer. It is not repeated: if it is lost, the primary finds out by itself, once
+    /// the session says that the request is finished (`session.rs`).
     pub(super) fn tell(&self, pg: PgId, call: Call) {
         let map = self.managers.map();
         let Some(at) = primary(&map, pg) else { return };
@@ -143,6 +144,6 @@ fn set_view(call: &mut MetaCall, now: View) {
             let [(_, view)] = &mut pgs[..] else { unreachable!("a primary is asked for one PG") };
             *view = now;
         }
-        MetaCall::Progress => unreachable!("not of one PG: {call:?}"),
+        MetaCall::Progress | MetaCall::Doubts => unreachable!("not of one PG: {call:?}"),
     }
 }

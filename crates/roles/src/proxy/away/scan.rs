@@ -102,7 +102,7 @@ pub(super) async fn rows_from(
     Ok(found)
 }
 
-/// Asks every source that has nothing, all at once, until each has said something.
+/// Asks every source that has nothing, all at once, until a row can be given out or there is none.
 async fn feed(
     primaries: &Primaries,
     merge: &mut Merge,
@@ -114,18 +114,18 @@ async fn feed(
     while merge.is_hungry() {
         let map = primaries.managers().map();
         merge.regroup(|pg| primary(&map, pg).map(|at| at.server));
-        let share = share(wanted, merge.hungry().count());
+        let share = share(wanted, merge.to_ask().count());
         let ask = async |(index, source)| {
             (index, ask(primaries, &map, source, to, share, deadline).await)
         };
-        let asked: FuturesUnordered<_> = merge.hungry().map(ask).collect();
+        let asked: FuturesUnordered<_> = merge.to_ask().map(ask).collect();
         let pages: Vec<(usize, Result<Page, Failed>)> = asked.collect().await;
         let mut trouble = None;
         for (index, page) in pages {
             match page {
-                Ok((rows, next)) => {
-                    merge.fill(index, rows, next).map_err(|unordered| unfitting(&unordered))?
-                }
+                Ok((rows, next)) => merge
+                    .fill(index, share, rows, next)
+                    .map_err(|unordered| unfitting(&unordered))?,
                 Err(Failed::Trouble(why)) => trouble = Some(why),
                 Err(Failed::For(error)) => return Err(error),
             }

@@ -1,5 +1,12 @@
 //! The proxy's session: the managers know it before anything is asked under it, and meta servers learn which of its
 //! requests are finished.
+//!
+//! # Invariants
+//!
+//! 1. Every meta server hears of the session at each beat: the puts of one that is silent are resolved.
+//! 2. A request is finished only when all that is to be said of its put was said before, or will be within
+//!    [`STRAGGLER_MAX`](crate::limits::STRAGGLER_MAX): a put of a finished request that has no outcome is resolved a little
+//!    later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,16 +76,24 @@ impl Keeper {
 
 /// Tells every meta server which requests are finished: they need not be remembered.
 fn say_floor(primaries: &Primaries, session: SessionId) {
-    let (map, floor) = (primaries.managers().map(), primaries.requests().floor());
+    let (map, (below, open)) = (primaries.managers().map(), primaries.requests().finished());
+    let floor = open.first().copied().unwrap_or(below);
+    let mut messages = vec![MetaMessage::Floor { session, floor }];
+    if !open.is_empty() {
+        messages.push(MetaMessage::Finished { session, below, open });
+    }
     let is_meta = |state, roles: &std::collections::BTreeSet<ServerRole>| {
         state == ServerState::Up && roles.contains(&ServerRole::Meta)
     };
     for (&server, record) in &map.servers {
         if is_meta(record.state, &record.roles)
             && let Some(peer) = primaries.peer(&map, server)
-            && let Err(error) = peer.send(&MetaMessage::Floor { session, floor }, Bytes::new())
         {
-            tracing::trace!(%server, %error, "a meta server was not told of finished requests");
+            for message in &messages {
+                if let Err(error) = peer.send(message, Bytes::new()) {
+                    tracing::trace!(%server, %error, "a meta server was not told of finished requests");
+                }
+            }
         }
     }
 }

@@ -2,7 +2,10 @@
 
 mod cluster;
 mod disk;
+mod hostile;
 mod joining;
 mod member;
+#[path = "../../../tests/raw/mod.rs"]
+mod raw;
 pub(crate) mod support;
 mod tokens;

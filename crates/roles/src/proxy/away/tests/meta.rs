@@ -47,6 +47,8 @@ pub(super) struct World {
     /// Counts the calls that were refused because another leads, and those that are not answered.
     pub(super) refused: watch::Sender<u32>,
     pub(super) holding: watch::Sender<u32>,
+    /// The number below which all requests are finished, and those that are not, as told last.
+    pub(super) finished: watch::Sender<(u64, Vec<u64>)>,
     /// Counts the floors that were told.
     pub(super) floors: watch::Sender<u32>,
     /// Counts puts that were abandoned.
@@ -69,6 +71,7 @@ impl World {
             held: Mutex::default(),
             refused: watch::Sender::new(0),
             holding: watch::Sender::new(0),
+            finished: watch::Sender::default(),
             floors: watch::Sender::new(0),
             abandoned: watch::Sender::new(0),
             loses_word: Mutex::default(),
@@ -250,7 +253,7 @@ impl FakeMeta {
                 payload = encode(&taken).into();
                 MetaReply::Rows(next)
             }
-            MetaCall::Progress => unreachable!("no proxy asks"),
+            MetaCall::Progress | MetaCall::Doubts => unreachable!("no proxy asks"),
         };
         (reply, payload)
     }
@@ -263,7 +266,7 @@ impl FakeMeta {
             | MetaCall::Find { pg, view, .. }
             | MetaCall::GetRow { pg, view, .. } => leads(*pg, *view),
             MetaCall::Scan { pgs, .. } => pgs.iter().all(|(pg, view)| leads(*pg, *view)),
-            MetaCall::Progress => true,
+            MetaCall::Progress | MetaCall::Doubts => true,
         }
     }
 }
@@ -347,6 +350,9 @@ impl Handler<MetaService> for FakeMeta {
                 self.world.without_room.send_modify(|count| *count += 1);
             }
             MetaMessage::Call { call: Call::Suspect { .. }, .. } => {}
+            MetaMessage::Finished { below, open, .. } => {
+                self.world.finished.send_replace((below, open));
+            }
             MetaMessage::Floor { .. } => self.world.floors.send_modify(|count| *count += 1),
             other => unreachable!("no test says this: {other:?}"),
         }

@@ -508,6 +508,39 @@ async fn uploads_are_put_together() {
 }
 
 #[tokio::test]
+async fn meta_servers_hear_which_requests_are_open_and_that_others_are_finished() {
+    let cluster = Cluster::begin().await;
+    *cluster.world.holds_put.lock() = true;
+    let bytes = content(70_000, 12);
+    let told = async {
+        reaches(&cluster.world.holding, 1).await;
+        cluster.put("later", &content(10, 1)).await.unwrap();
+        let mut finished = cluster.world.finished.subscribe();
+        let is_told = |(below, open): &(u64, Vec<u64>)| open.len() == 1 && *below > open[0] + 1;
+        drop(soon(finished.wait_for(is_told)).await.unwrap());
+    };
+    tokio::select! {
+        _ = cluster.put("open", &bytes) => unreachable!("it is not answered"),
+        () = told => {}
+    }
+}
+
+#[tokio::test]
+async fn a_conditional_put_that_is_rolled_forward_is_done() {
+    let cluster = Cluster::begin().await;
+    cluster.fail(1, Fault::NextWrite);
+    *cluster.world.rolls_forward.lock() = true;
+    let bytes = content(70_000, 3);
+    let if_none_match = Some(larder_types::EtagList::Any);
+    let condition = Condition { if_none_match, ..Condition::default() };
+    let options = PutOptions { condition, ..PutOptions::default() };
+    let (bucket, once) = (&cluster.bucket.name, key("once"));
+    soon(cluster.proxy.put(bucket, &once, options, Whole::of(&bytes))).await.unwrap();
+    assert!(cluster.has("once", &bytes).await, "its own success is no conflict");
+    assert_eq!(cluster.proxy.counters().begun_anew.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
 async fn a_closed_session_is_followed_by_another() {
     let cluster = Cluster::begin().await;
     cluster.put("before", &content(10, 11)).await.unwrap();

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use larder_protocol::pg::Report;
-use larder_protocol::{AppendCall, Description, PutCall};
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Attributes, BucketId, Condition, ETag, Epoch, Extent, Grant, Holders, LvId, ObjectKey, Op,
@@ -12,6 +10,7 @@ use larder_types::{
 };
 
 use super::*;
+use crate::{AppendCall, PutCall};
 
 const REQUEST: Request = Request { session: SessionId(1), number: 2, floor: 1 };
 
@@ -79,18 +78,23 @@ fn a_size_that_is_not_that_of_the_content_is_refused() {
         (data(7, 2), 7),
         (data(u32::MAX, 1), u64::from(u32::MAX)),
     ] {
-        assert!(!is_sound_call(&put(content.clone(), size)), "a put of {size}: {content:?}");
-        assert!(!is_sound_call(&append(content.clone(), size)), "an append of {size}: {content:?}");
+        assert!(check_call(&put(content.clone(), size)).is_err(), "a put of {size}: {content:?}");
+        assert!(
+            check_call(&append(content.clone(), size)).is_err(),
+            "an append of {size}: {content:?}"
+        );
     }
-    assert!(!is_sound_call(&append(inline(0), 0)) && !is_sound_call(&append(data(7, 1), 7)));
+    assert!(check_call(&append(inline(0), 0)).is_err());
+    assert!(check_call(&append(data(7, 1), 7)).is_err());
 }
 
 #[test]
 fn what_proxies_send_is_sound() {
     for (content, size) in [(inline(0), 0), (inline(3), 3), (data(7, 1), 7), (stream(2, 8), 16)] {
-        assert!(is_sound_call(&put(content, size)));
+        check_call(&put(content, size)).unwrap();
     }
-    assert!(is_sound_call(&append(inline(3), 3)) && is_sound_call(&append(stream(1, 8), 1)));
+    check_call(&append(inline(3), 3)).unwrap();
+    check_call(&append(stream(1, 8), 1)).unwrap();
 }
 
 fn id(view: u64, seq: u64) -> OpId {
@@ -116,15 +120,15 @@ fn a_log_with_a_gap_is_refused() {
         &[id(4, 6)],
         &[id(2, u64::MAX)],
     ] {
-        assert!(!is_sound_message(&append_of(id(2, 5), ids)), "{ids:?}");
+        assert!(check_message(&append_of(id(2, 5), ids)).is_err(), "{ids:?}");
     }
-    assert!(!is_sound_message(&append_of(id(2, u64::MAX), &[id(2, 0)])));
-    assert!(is_sound_message(&append_of(id(2, 5), &[id(2, 6), id(3, 7)])));
-    assert!(is_sound_message(&append_of(id(2, 5), &[])));
+    assert!(check_message(&append_of(id(2, u64::MAX), &[id(2, 0)])).is_err());
+    check_message(&append_of(id(2, 5), &[id(2, 6), id(3, 7)])).unwrap();
+    check_message(&append_of(id(2, 5), &[])).unwrap();
     let report = |last| {
         let entries = entries(&[id(2, 6), id(2, 7)]);
         let report = Report { is_whole: true, last, prev: id(2, 5), entries };
-        is_sound_message(&PeerMessage::Report { view: View(3), report })
+        check_message(&PeerMessage::Report { view: View(3), report }).is_ok()
     };
     assert!(report(id(2, 7)) && !report(id(2, 9)));
 }
@@ -135,14 +139,15 @@ fn a_chunk_without_its_sums_or_blocks_is_refused() {
         grant: Grant { pg: PgId(0), op: id(1, 1), attempt: 0 },
         seed: 0,
         lv: LvId(0),
-        extents: vec![Extent { first: u32::MAX, blocks }],
+        extents: vec![Extent { first: 7, blocks }],
         len,
         sums: vec![0; sums],
         holders: Holders::default(),
     };
-    assert!(is_sound_chunk(&chunk(SUM_BYTES + 1, 2, u32::MAX)));
-    for wrong in [chunk(0, 0, 1), chunk(1, 0, 1), chunk(1, 1, 0), chunk(u32::MAX, 1, u32::MAX)] {
-        assert!(!is_sound_chunk(&wrong), "{wrong:?}");
+    check_chunk(&chunk(SUM_BYTES + 1, 2, u32::MAX - 7)).unwrap();
+    let ends_nowhere = chunk(1, 1, u32::MAX);
+    for wrong in [chunk(0, 0, 1), chunk(1, 0, 1), chunk(1, 1, 0), ends_nowhere] {
+        assert!(check_chunk(&wrong).is_err(), "{wrong:?}");
     }
 }
 
@@ -170,11 +175,10 @@ fn turned_bits_are_judged_without_a_panic() {
             frame[at] ^= 1 << draw(8);
         }
         if is_call {
-            judged +=
-                decode::<Call>("call", &frame).map(|call| is_sound_call(&call)).is_ok() as u32;
+            judged += decode::<Call>("call", &frame).map(|call| check_call(&call)).is_ok() as u32;
         } else {
             let message = decode::<PeerMessage>("message", &frame);
-            judged += message.map(|message| is_sound_message(&message)).is_ok() as u32;
+            judged += message.map(|message| check_message(&message)).is_ok() as u32;
         }
     }
     assert!(judged > 1_000, "most turned bits still decode: {judged}");

@@ -1,0 +1,149 @@
+//! Puts in doubt, and what ends that.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use larder_net::Peer;
+use larder_protocol::manager::state::Topology;
+use larder_roles::progress::{DoubtNow, DoubtsNow};
+use larder_roles::wire::{MetaCall, MetaReply, MetaService};
+use larder_types::ServerId;
+use larder_types::codec::decode;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::background::Background;
+
+/// Puts that are shown of a server; the others are counted.
+const SHOWN_MAX: usize = 10;
+
+/// Puts in doubt of the groups that a server leads.
+#[derive(Debug, Serialize)]
+pub(super) struct Doubts {
+    puts: u64,
+    oldest: Vec<Doubt>,
+}
+
+#[derive(Debug, Serialize)]
+struct Doubt {
+    /// `None` if the bucket is gone.
+    bucket: Option<String>,
+    key: String,
+    pg: u32,
+    op: u64,
+    volume: u32,
+    seconds: u64,
+    /// What may have its data and is out of reach.
+    waits_for: Vec<Away>,
+}
+
+#[derive(Debug, Serialize)]
+struct Away {
+    server: u32,
+    name: String,
+    disk: u32,
+}
+
+/// Asks a meta server; `None` if it does not answer, or is of an earlier release.
+pub(super) async fn ask(
+    server: ServerId,
+    peer: &Peer<MetaService>,
+    deadline: Instant,
+) -> Option<DoubtsNow> {
+    let (reply, payload) = peer.call(&MetaCall::Doubts, Bytes::new(), deadline).await.ok()?;
+    let doubts = match reply {
+        MetaReply::Doubts => decode("puts in doubt", &payload).map_err(|error| error.to_string()),
+        other => Err(format!("{other:?}")),
+    };
+    doubts
+        .inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood"))
+        .ok()
+}
+
+impl Doubts {
+    /// With the names that the map knows.
+    pub(super) fn of(now: DoubtsNow, map: &Topology) -> Self {
+        let named = |put: DoubtNow| {
+            let mut buckets = map.buckets.iter();
+            let bucket = buckets.find(|(_, record)| record.id.0 == put.bucket);
+            let waits_for = put.away.iter().map(|away| {
+                let record = map.servers.get(&ServerId(away.server));
+                let name = record.map_or_else(String::new, |record| record.name.clone());
+                Away { server: away.server, name, disk: away.disk }
+            });
+            Doubt {
+                bucket: bucket.map(|(name, _)| name.to_string()),
+                waits_for: waits_for.collect(),
+                key: put.key,
+                pg: put.pg,
+                op: put.op,
+                volume: put.volume,
+                seconds: put.open_ms / 1000,
+            }
+        };
+        Self { puts: now.puts, oldest: now.oldest.into_iter().map(named).collect() }
+    }
+}
+
+/// Whether some put is in doubt.
+pub(super) fn are_there(all: &[Background]) -> bool {
+    all.iter().filter_map(|it| it.doubts.as_ref()).any(|doubts| doubts.puts > 0)
+}
+
+pub(super) fn people(out: &mut impl Write, doubts: &Doubts) -> std::io::Result<()> {
+    for put in doubts.oldest.iter().take(SHOWN_MAX) {
+        let Doubt { bucket, key, pg, volume, seconds, .. } = put;
+        let bucket = bucket.as_deref().unwrap_or("(deleted)");
+        let remedy = remedy(&put.waits_for);
+        writeln!(
+            out,
+            "    IN DOUBT for {seconds} s: bucket {bucket}, key {key:?} (pg {pg}, volume {volume}): {remedy}",
+        )?;
+    }
+    let shown = doubts.oldest.len().min(SHOWN_MAX) as u64;
+    if doubts.puts > shown {
+        writeln!(out, "    IN DOUBT: {} more puts", doubts.puts - shown)?;
+    }
+    Ok(())
+}
+
+fn remedy(waits_for: &[Away]) -> String {
+    if waits_for.is_empty() {
+        return "its data servers are within reach and cannot tell: see their logs".to_owned();
+    }
+    let named = |it: &Away| format!("server {} ({}) with disk {}", it.server, it.name, it.disk);
+    let named: Vec<String> = waits_for.iter().map(named).collect();
+    format!("bring back {}, or remove what is lost for good", named.join(" and "))
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_roles::progress::AwayNow;
+
+    use super::*;
+
+    #[test]
+    fn a_put_in_doubt_is_named_with_what_ends_it() {
+        let put = |key: &str, away: &[AwayNow]| DoubtNow {
+            pg: 3,
+            op: 77,
+            bucket: 2,
+            key: key.to_owned(),
+            volume: 9,
+            open_ms: 61_500,
+            away: away.to_vec(),
+        };
+        let oldest = vec![put("a/b", &[AwayNow { server: 4, disk: 6 }]), put("c", &[])];
+        let doubts = Doubts::of(DoubtsNow { puts: 12, oldest }, &Topology::default());
+        let mut out = Vec::new();
+        people(&mut out, &doubts).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for line in [
+            "IN DOUBT for 61 s: bucket (deleted), key \"a/b\" (pg 3, volume 9): bring back server 4 () with disk 6, or remove",
+            "key \"c\" (pg 3, volume 9): its data servers are within reach and cannot tell",
+            "IN DOUBT: 10 more puts",
+        ] {
+            assert!(text.contains(line), "{line:?} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+use std::convert::Infallible;
+use std::sync::atomic::AtomicBool;
+
+use http_body_util::BodyExt;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::*;
+use crate::backend::fakes::Fake;
+use crate::backend::url::open_cloud;
+use crate::backend::{Asked, Backend};
+use crate::limits::BACKEND_REQUESTS_START;
+
+const SILENCE: Duration = Duration::from_millis(300);
+const PART: usize = 256 * 1024;
+
+/// A way to a cloud that is as slow as it is told, for all connections together.
+struct Slow {
+    fake: Fake,
+    bytes_per_s: f64,
+    /// When the next byte may come.
+    next: Mutex<Instant>,
+    is_dumb: AtomicBool,
+}
+
+impl Slow {
+    async fn start(bytes_per_s: f64) -> (Arc<Self>, String) {
+        let next = Mutex::new(Instant::now());
+        let slow =
+            Self { fake: Fake::default(), bytes_per_s, next, is_dumb: AtomicBool::new(false) };
+        let slow = Arc::new(slow);
+        let listener = listen();
+        let address = listener.local_addr().unwrap();
+        let serves = slow.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let slow = serves.clone();
+                let service = service_fn(move |request| slow.clone().answer(request));
+                let connection = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        (slow, format!("http://{address}"))
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        request: http::Request<hyper::body::Incoming>,
+    ) -> Result<HttpResponse, Infallible> {
+        let (head, mut body) = request.into_parts();
+        let mut bytes = Vec::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            let frame = frame.into_data().unwrap_or_default();
+            let mut next = self.next.lock().await;
+            let took = Duration::from_secs_f64(frame.len() as f64 / self.bytes_per_s);
+            *next = (*next).max(Instant::now()) + took;
+            tokio::time::sleep_until(*next).await;
+            bytes.extend_from_slice(&frame);
+        }
+        if self.is_dumb.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        Ok(self.fake.answer(&head, bytes.into()))
+    }
+}
+
+/// Has small buffers, so that whoever sends notices what is not taken.
+fn listen() -> TcpListener {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(32 * 1024).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket.listen(16).unwrap()
+}
+
+/// Connects to the cloud over sockets, and gets its keys from memory.
+#[derive(Debug)]
+struct Keyed(Uplink);
+
+#[derive(Debug)]
+struct KeyedClient(HttpClient, Fake);
+
+impl HttpConnector for Keyed {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(KeyedClient(self.0.connect(options)?, Fake::default())))
+    }
+}
+
+#[async_trait]
+impl HttpService for KeyedClient {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if request.uri().host() != Some("127.0.0.1") {
+            let (head, _) = request.into_parts();
+            return Ok(self.1.answer(&head, Bytes::new()));
+        }
+        self.0.execute(request).await
+    }
+}
+
+fn backend(endpoint: &str, patience: Patience) -> Backend {
+    let (asked, url) = (Asked::new(), format!("gs://bucket?endpoint={endpoint}"));
+    Backend::of(open_cloud(&url, Keyed(Uplink { patience }), &asked.gate).unwrap(), asked)
+}
+
+#[tokio::test]
+async fn a_slow_uplink_takes_an_upload_that_never_stands_still() {
+    let (_slow, endpoint) = Slow::start(1024.0 * 1024.0).await;
+    let patience = Patience { silence: SILENCE, bytes_per_s_min: 64 * 1024 };
+    let backend = backend(&endpoint, patience);
+    let mut upload = backend.begin("blobs/x").await.unwrap();
+    let start = Instant::now();
+    for number in 0..8 {
+        upload.add(vec![Bytes::from(vec![number; PART])], 4).await.unwrap();
+    }
+    upload.finish().await.unwrap();
+    assert!(start.elapsed() > 4 * SILENCE, "each part took longer than the backend may be silent");
+    let last = backend.read("blobs/x", 7 * PART as u64..8 * PART as u64).await.unwrap();
+    assert_eq!(last, vec![7; PART]);
+    assert!(backend.requests_max() >= BACKEND_REQUESTS_START, "none was given up");
+}
+
+fn client(patience: Patience) -> HttpClient {
+    Uplink { patience }.connect(&ClientOptions::new().with_allow_http(true)).unwrap()
+}
+
+fn put(endpoint: &str, body: impl Into<HttpRequestBody>) -> HttpRequest {
+    let request = http::Request::put(format!("{endpoint}/bucket/x"));
+    request.header("authorization", "x").body(body.into()).unwrap()
+}
+
+#[tokio::test]
+async fn an_upload_that_stands_still_is_given_up() {
+    let listener = listen();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let patience = Patience { silence: SILENCE, bytes_per_s_min: 1 << 40 };
+    // Nobody reads.
+    let error = client(patience).execute(put(&endpoint, vec![0; 32 << 20])).await.unwrap_err();
+    assert_eq!(error.kind(), HttpErrorKind::Timeout);
+}
+
+#[tokio::test]
+async fn a_backend_that_has_all_and_says_nothing_is_given_up() {
+    let (slow, endpoint) = Slow::start(1e12).await;
+    slow.is_dumb.store(true, Ordering::Relaxed);
+    let patience = Patience { silence: SILENCE, bytes_per_s_min: 1 << 40 };
+    let error = client(patience).execute(put(&endpoint, vec![0; PART])).await.unwrap_err();
+    assert_eq!(error.kind(), HttpErrorKind::Timeout);
+}
+
+#[tokio::test]
+async fn an_answer_that_stops_is_given_up() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = listen();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let serves = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _some = stream.read(&mut [0; 4096]).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345").await.unwrap();
+        stream
+    });
+    let patience = Patience { silence: SILENCE, bytes_per_s_min: 1 << 40 };
+    let answer = client(patience).execute(put(&endpoint, Vec::new())).await.unwrap();
+    let error = answer.into_body().bytes().await.unwrap_err();
+    assert_eq!(error.kind(), HttpErrorKind::Timeout);
+    let _stream = serves.await.unwrap();
+}

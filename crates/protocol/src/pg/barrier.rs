@@ -1,0 +1,128 @@
+//! Barriers: callers that wait until the index shows what the PG had taken before they asked.
+//!
+//! # Invariants
+//!
+//! 1. A barrier passes only when everything up to the op that was the last at its arrival is applied, but for puts with
+//!    data: these change no row before their outcome.
+//! 2. It waits for those puts alone that were open then and whose row is among the rows in question: their clients may
+//!    have been told that they are done.
+//! 3. Of rows behind a put that takes long, it says nothing: what is before that row is shown.
+
+use larder_types::{OpSeq, Put, Target, rows};
+
+use super::{OpenPut, Pg, TailEntry};
+use crate::index::RowSpan;
+use crate::limits::{SLOW_PUT_MS, WAITING_CALLS_MAX};
+use crate::message::{Answer, Call, Effect, Outbox, Refusal, Token};
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Barrier {
+    pub(super) token: Token,
+    /// The rows in question; `None`: all, and all must show before it passes.
+    span: Option<RowSpan>,
+    /// What is to be applied.
+    through: OpSeq,
+    /// Open puts of these rows when it came.
+    pending: Vec<OpSeq>,
+    /// The tick at which it came.
+    since: u64,
+}
+
+impl Barrier {
+    /// The call that it is.
+    pub(super) fn call(self) -> (Token, Call) {
+        (self.token, self.span.map_or(Call::Barrier, Call::Settle))
+    }
+}
+
+impl Pg {
+    /// Whether this primary's index shows everything that was taken so far of these rows: a barrier would pass.
+    #[must_use]
+    pub fn shows_all(&self, span: &RowSpan) -> bool {
+        self.serves()
+            && self.applied.seq >= self.last_effective()
+            && self.pending_in(Some(span)).next().is_none()
+    }
+
+    pub(super) fn barrier(&mut self, token: Token, span: Option<RowSpan>, out: &mut Outbox) {
+        let pending = self.pending_in(span.as_ref()).map(|open| open.id.seq).collect();
+        let (through, since) = (self.last_effective(), self.ticks);
+        let barrier = Barrier { token, span, through, pending, since };
+        if let Some(answer) = self.passed(&barrier) {
+            out.push(Effect::Reply { token, answer });
+        } else if self.waiting_calls() >= WAITING_CALLS_MAX {
+            self.refuse(token, Refusal::Busy, out);
+        } else {
+            self.barriers.push(barrier);
+            out.push(Effect::SyncSoon);
+        }
+    }
+
+    /// The last op that changes the index when it is applied.
+    fn last_effective(&self) -> OpSeq {
+        let effective = |tail: &&TailEntry| super::chunk_of(&tail.entry.op).is_none();
+        let last = self.tail.iter().rev().find(effective);
+        last.map_or(self.applied.seq, |tail| tail.entry.id.seq)
+    }
+
+    /// Open puts that may still change these rows.
+    fn pending_in<'a>(&'a self, span: Option<&'a RowSpan>) -> impl Iterator<Item = &'a OpenPut> {
+        let may_change = move |open: &&OpenPut| {
+            !open.superseded && span.is_none_or(|span| span.has(&row_of(open.put())))
+        };
+        self.open.values().filter(may_change)
+    }
+
+    /// What a barrier that may pass is answered.
+    fn passed(&self, barrier: &Barrier) -> Option<Answer> {
+        if self.applied.seq < barrier.through {
+            return None;
+        }
+        let open = barrier.pending.iter().filter_map(|seq| self.open.get(seq));
+        let mut pending = open.filter(|open| !open.superseded).peekable();
+        let Some(span) = &barrier.span else {
+            return pending.peek().is_none().then_some(Answer::Passed);
+        };
+        let mut first: Option<Vec<u8>> = None;
+        for open in pending {
+            if self.now_ms.saturating_sub(open.since_ms) < SLOW_PUT_MS {
+                return None;
+            }
+            let row = row_of(open.put());
+            if first.as_ref().is_none_or(|first| row < *first) {
+                first = Some(row);
+            }
+        }
+        let shows_some = first.as_ref().is_none_or(|first| *first > span.from);
+        shows_some.then_some(Answer::Settled(first))
+    }
+
+    /// Lets barriers pass that may.
+    pub(super) fn pass_barriers(&mut self, out: &mut Outbox) {
+        let mut waiting = std::mem::take(&mut self.barriers);
+        waiting.retain(|barrier| match self.passed(barrier) {
+            Some(answer) => {
+                out.push(Effect::Reply { token: barrier.token, answer });
+                false
+            }
+            None => true,
+        });
+        self.barriers = waiting;
+    }
+
+    /// Takes barriers that came at a tick before this one.
+    pub(super) fn overdue_barriers(&mut self, before: u64) -> Vec<(Token, Call)> {
+        let overdue = self.barriers.extract_if(.., |barrier| barrier.since < before);
+        overdue.map(Barrier::call).collect()
+    }
+}
+
+/// The row that a put makes.
+fn row_of(put: &Put) -> Vec<u8> {
+    match &put.target {
+        Target::Version => rows::version(put.bucket, &put.key, rows::NULL_VERSION),
+        Target::Chunk { stream, number } => rows::chunk(put.bucket, *stream, *number),
+        Target::Part { upload, number } => rows::part(put.bucket, *upload, *number),
+    }
+}

@@ -1,0 +1,95 @@
+//! What a machine does not step, though it came from a server that may say such things: [`crate::sound`], with what
+//! only this machine knows. Its driver asks before it steps.
+
+use larder_types::{BucketId, ObjectKey, Op};
+
+use super::Pg;
+use crate::message::{Call, LogEntry, PeerMessage};
+use crate::placement::pg_of;
+use crate::sound::{
+    Judged, check, check_call, check_lengths, check_lv, check_message, check_op, check_piece,
+};
+use crate::space::LvInfo;
+
+impl Pg {
+    /// Checks a call of a proxy.
+    ///
+    /// # Errors
+    /// [`Unsound`](crate::sound::Unsound): no proxy makes it.
+    pub fn admits_call(&self, call: &Call) -> Judged {
+        check_call(call)?;
+        match call {
+            Call::Put(put) => self.owns(put.bucket, &put.key),
+            Call::Append(append) => self.owns(append.bucket, &append.key),
+            Call::Delete { bucket, key, .. }
+            | Call::SetTags { bucket, key, .. }
+            | Call::CreateUpload { bucket, key, .. }
+            | Call::CompleteUpload { bucket, key, .. }
+            | Call::AbortUpload { bucket, key, .. }
+            | Call::Read { bucket, key } => self.owns(*bucket, key),
+            Call::Commit { .. }
+            | Call::Abandon { .. }
+            | Call::Withdraw { .. }
+            | Call::NoRoom { .. }
+            | Call::DropStream { .. }
+            | Call::Suspect { .. }
+            | Call::Barrier => Ok(()),
+        }
+    }
+
+    /// Checks a message of a member, or of one that wants to be one, that was so many bytes long.
+    ///
+    /// # Errors
+    /// [`Unsound`](crate::sound::Unsound): no member says it.
+    pub fn admits(&self, message: &PeerMessage, bytes: usize) -> Judged {
+        check_message(message)?;
+        let admits = |entry: &LogEntry| self.admits_op(entry);
+        match message {
+            PeerMessage::Append { entries, .. } => {
+                entries.iter().try_for_each(admits)?;
+                check_lengths(entries.iter().map(|entry| &*entry.op), bytes)
+            }
+            PeerMessage::Report { report, .. } => {
+                report.entries.iter().try_for_each(admits)?;
+                check_lengths(report.entries.iter().map(|entry| &*entry.op), bytes)
+            }
+            PeerMessage::Snapshot { header, .. } => {
+                header.open.iter().try_for_each(|open| self.admits_op(&open.entry))?;
+                let own = header.sessions.iter().cloned().map(Op::SnapshotSession);
+                own.into_iter().try_for_each(|op| check_lengths(std::iter::once(&op), bytes))?;
+                check_lengths(header.open.iter().map(|open| &*open.entry.op), bytes)
+            }
+            PeerMessage::SnapshotRows { at, after, piece, .. } => {
+                check_piece((self.id, self.pg_count), *at, after.as_deref(), piece)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks how a manager describes an LV of the group.
+    ///
+    /// # Errors
+    /// [`Unsound`](crate::sound::Unsound): no volume is like that.
+    pub fn admits_lv(&self, info: &LvInfo) -> Judged {
+        check_lv(info, self.space.as_ref().and_then(|space| space.info(info.lv)))
+    }
+
+    fn admits_op(&self, LogEntry { id, op }: &LogEntry) -> Judged {
+        check_op(self.id, *id, op)?;
+        match &**op {
+            Op::Put(put) | Op::PutEnough { put, .. } => self.owns(put.bucket, &put.key),
+            Op::Append(append) => self.owns(append.bucket, &append.key),
+            Op::CreateUpload { bucket, row, .. } => self.owns(*bucket, &row.key),
+            Op::Delete { bucket, key, .. }
+            | Op::SetTags { bucket, key, .. }
+            | Op::CompleteUpload { bucket, key, .. }
+            | Op::AbortUpload { bucket, key, .. } => self.owns(*bucket, key),
+            _ => Ok(()),
+        }
+    }
+
+    /// Rows of another group's keys are in the order of that group's ops.
+    fn owns(&self, bucket: BucketId, key: &ObjectKey) -> Judged {
+        check(pg_of(bucket, key, self.pg_count) == self.id, "a key is of another group")
+    }
+}

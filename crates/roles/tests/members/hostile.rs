@@ -1,0 +1,106 @@
+//! Meta servers among servers whose certificates are good and whose words are not.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_net::{Peer, Role};
+use larder_protocol::{Answer, Call, PeerMessage};
+use larder_roles::wire::{MetaCall, MetaMessage, MetaService};
+use larder_types::codec::encode;
+use larder_types::{Condition, Epoch, ObjectKey, Request, ServerId, SessionId, View};
+
+use crate::raw::{InBytes, Raw, corpus, panics, rounds};
+use crate::support::{BUCKET, Cluster, PG, inline, put, request};
+
+/// Requests of one round that wait for their answers together.
+const AT_ONCE: usize = 40;
+
+/// A session that no golden message names: one that does may well end another's.
+fn of_another_session(number: u64) -> Request {
+    Request { session: SessionId(1 << 40), ..request(number) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_from_certified_servers_end_no_meta_server() {
+    let cluster = Cluster::start(1).await;
+    let (corpus, before) = (corpus(), panics());
+    let (_, primary) = cluster.leads(PG);
+    let roles = [Role::Meta, Role::Proxy, Role::Manager];
+    let callers: Vec<_> = (0..3)
+        .flat_map(|to| roles.map(|role| (ServerId(to), role)))
+        .map(|(to, role)| {
+            let from = ServerId((to.0 + 1) % 3);
+            let endpoint =
+                cluster.another(if role == Role::Meta { from } else { ServerId(4) }, role);
+            Peer::<InBytes<MetaService>>::new(&endpoint, to, cluster.address(to))
+        })
+        .collect();
+    let mut number = 1_000;
+    for mut draw in rounds() {
+        let calls = (0..AT_ONCE).map(|_| {
+            let peer = &callers[draw.below(callers.len())];
+            let (body, payload) = (Raw(draw.frame(&corpus)), Bytes::from(draw.frame(&corpus)));
+            if draw.below(2) == 0 {
+                // One that is full may drop it.
+                drop(peer.send(&body, payload));
+                return None;
+            }
+            let deadline = tokio::time::Instant::now() + Duration::from_millis(200);
+            Some(async move { peer.call(&body, payload, deadline).await.map(|_| ()) })
+        });
+        let calls: Vec<_> = calls.collect();
+        drop(futures::future::join_all(calls.into_iter().flatten()).await);
+        for to in (0..3).map(ServerId) {
+            // A message of a member, by the view in which it may do harm.
+            let mut bytes =
+                encode(&PeerMessage::Acked { view: View(1), through: Default::default() });
+            let at = 2 + draw.below(bytes.len() - 2);
+            bytes[at] = draw.next() as u8;
+            let body = encode(&MetaMessage::Peer(PG));
+            let peer = &callers[3 * to.0 as usize];
+            drop(peer.send(&Raw(body[1..].to_vec()), bytes.into()));
+        }
+        number += 1;
+        if number % 50 == 0 {
+            let done = cluster.call(PG, put(of_another_session(number), "good", inline())).await;
+            assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
+        }
+    }
+    let done = cluster.call(PG, put(of_another_session(1), "good", inline())).await;
+    assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
+    cluster.shows(primary, &["good".to_owned()]).await;
+    assert_eq!(panics(), before, "nothing panicked");
+}
+
+/// The index takes no such key, and asserts it: a release ends with the panic.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_whose_key_is_too_long_is_not_looked_for() {
+    let cluster = Cluster::start(1).await;
+    let (view, to) = cluster.leads(PG);
+    let (before, row) = (panics(), vec![b'V'; 70_000]);
+    let get = MetaCall::GetRow { pg: PG, view, row: row.clone() };
+    assert!(cluster.ask(to, get).await.is_none(), "it has no answer");
+    let (pgs, map, settled) = (vec![(PG, view)], cluster.desk.map().version, false);
+    let scan = MetaCall::Scan { pgs, map, settled, from: row.clone(), to: None, count_max: 1 };
+    assert!(cluster.ask(to, scan).await.is_none(), "it has no answer");
+    let peer: Peer<MetaService> =
+        Peer::new(&cluster.another(ServerId((to.0 + 1) % 3), Role::Meta), to, cluster.address(to));
+    let next = PeerMessage::SnapshotNext { view, at: Default::default(), after: Some(row) };
+    peer.send(&MetaMessage::Peer(PG), encode(&next).into()).unwrap();
+    let done = cluster.call(PG, put(request(1), "good", inline())).await;
+    assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
+    assert_eq!(panics(), before, "nothing of it panicked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_for_a_key_of_another_group_is_not_stepped() {
+    let cluster = Cluster::start(2).await;
+    let keys = ["a", "b", "c", "d", "e"].map(|key| ObjectKey::new(key).unwrap());
+    let of = |key: &ObjectKey| larder_protocol::placement::pg_of(BUCKET, key, 2);
+    let key = keys.into_iter().find(|key| of(key) != PG).unwrap();
+    let (view, to) = cluster.leads(PG);
+    let (epoch, condition) = (Epoch(1), Condition::default());
+    let call = Call::Delete { request: request(1), bucket: BUCKET, epoch, key, condition };
+    let call = MetaCall::Call { pg: PG, view, call };
+    assert!(cluster.ask(to, call).await.is_none(), "it has no answer");
+}

@@ -1,0 +1,75 @@
+//! Lists while puts are pending, and puts whose proxy has died or was not heard.
+
+use larder_protocol::manager::state::Command;
+use larder_protocol::{Answer, Refusal};
+use larder_roles::wire::MetaMessage;
+use larder_types::{BootId, BucketId, Grant, ObjectKey, ServerId, rows};
+
+use super::desk::PROXY;
+use super::support::{BUCKET, Cluster, PG, SESSION, data, inline, put, request, until};
+
+const BOOT: BootId = BootId(44);
+
+/// A cluster with a put of key `m` that is pending, and its primary.
+async fn pending() -> (Cluster, ServerId, Grant) {
+    let cluster = Cluster::start(1).await;
+    cluster.desk.apply(Command::ServerStarted(PROXY, BOOT, vec![], vec![])).unwrap();
+    cluster.desk.apply(Command::OpenSession(SESSION, PROXY, BOOT)).unwrap();
+    assert!(matches!(cluster.call(PG, put(request(1), "a", inline())).await, Answer::Done { .. }));
+    let granted = cluster.call(PG, put(request(2), "m", data())).await;
+    let Answer::Granted { grant, .. } = granted else { panic!("no grant: {granted:?}") };
+    assert_eq!(cluster.persisted(PG, grant.op).await, Ok(grant));
+    let (_, primary) = cluster.leads(PG);
+    (cluster, primary, grant)
+}
+
+fn version(key: &str) -> Vec<u8> {
+    rows::version(BUCKET, &ObjectKey::new(key).unwrap(), rows::NULL_VERSION)
+}
+
+/// Keys that the primary lists from a row on, and where it goes on.
+async fn page(
+    cluster: &Cluster,
+    primary: ServerId,
+    from: Vec<u8>,
+) -> Result<(Vec<String>, Option<Vec<u8>>), Refusal> {
+    // The proxy lives.
+    cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
+    let map = cluster.desk.map().version;
+    let (page, next) = cluster.page_under(map, &[PG], primary, from, 10).await?;
+    let name = |row: &[u8]| rows::parse_keyed(row).unwrap().1.as_str().to_owned();
+    Ok((page.iter().map(|(row, _)| name(row)).collect(), next))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_waits_only_for_puts_that_could_be_on_its_page() {
+    let (cluster, primary, _) = pending().await;
+    let other_bucket = rows::bucket(b'V', BucketId(BUCKET.0 + 1));
+    assert_eq!(page(&cluster, primary, other_bucket).await, Ok((vec![], None)));
+    let behind = rows::key_prefix(b'V', BUCKET, b"n");
+    assert_eq!(page(&cluster, primary, behind).await, Ok((vec![], None)));
+    let all = page(&cluster, primary, b"V".to_vec()).await;
+    assert_eq!(all, Ok((vec!["a".to_owned()], Some(version("m")))), "m may be there or not");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_whose_proxy_died_is_settled_and_listed() {
+    let (cluster, primary, grant) = pending().await;
+    let listed = page(&cluster, primary, version("m")).await;
+    assert_eq!(listed, Ok((vec!["m".to_owned()], None)), "its data verifies");
+    let (view, to) = cluster.leads(PG);
+    assert_eq!(cluster.find(PG, view, to, "m").await.unwrap().unwrap().op, grant.op);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_whose_commit_was_lost_is_settled_while_its_proxy_lives() {
+    let (cluster, primary, _) = pending().await;
+    until("the put is settled", async || {
+        let (session, open) = (SESSION, vec![1, 3]);
+        cluster.say(primary, MetaMessage::Floor { session, floor: 1 });
+        cluster.say(primary, MetaMessage::Finished { session, below: 4, open });
+        cluster.meta(primary).gauges(PG).open_puts == 0
+    })
+    .await;
+    assert_eq!(page(&cluster, primary, version("m")).await, Ok((vec!["m".to_owned()], None)));
+}
