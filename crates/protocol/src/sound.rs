@@ -17,6 +17,7 @@ use larder_types::{
 };
 
 use crate::digest::Summed;
+use crate::index::RowSpan;
 use crate::limits::{
     CLOCK_MAX, DIGEST_TABLES_MAX, OP_DESCRIPTION_BYTES_MAX, OP_SEQ_MAX, PG_MEMBERS_MAX,
     REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX,
@@ -65,6 +66,9 @@ pub fn check_call(call: &Call) -> Judged {
         Call::CompleteUpload { description, parts, .. } => {
             check_description(description)?;
             check_parts(parts.iter().map(|(part, _)| part), description.size)
+        }
+        Call::Settle(RowSpan { from, to }) => {
+            check_key(from).and(to.as_deref().map_or(Ok(()), check_key))
         }
         _ => Ok(()),
     }

@@ -33,6 +33,7 @@ impl Pg {
             | Call::NoRoom { .. }
             | Call::DropStream { .. }
             | Call::Suspect { .. }
+            | Call::Settle(_)
             | Call::Barrier => Ok(()),
         }
     }

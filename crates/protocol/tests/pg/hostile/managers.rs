@@ -21,6 +21,9 @@ use larder_types::{
 use super::draw::Draw;
 use super::{Tally, repeat};
 
+/// What a server says of itself at its start: its run, its addresses, and the views that it has groups in.
+type Started = (BootId, Vec<String>, Vec<(PgId, Option<View>)>);
+
 const ME: ServerId = ServerId(1);
 
 /// One manager of three, and the disk that it writes.
@@ -231,7 +234,7 @@ impl Draw {
         }
     }
 
-    fn started(&mut self, map: &Topology) -> (BootId, Vec<String>, Vec<(PgId, Option<View>)>) {
+    fn started(&mut self, map: &Topology) -> Started {
         let has = (0..4).map(|_| {
             let pg = self.pg();
             (pg, self.one_in(2).then(|| self.view(map, pg)))
