@@ -15,7 +15,7 @@
 mod under_way;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -184,7 +184,7 @@ impl Street {
                 refused(&self.metrics, address, &by_us(Refused::TooMany, why));
                 continue;
             }
-            let taken = handshakes.enter(address.ip().to_canonical());
+            let taken = handshakes.enter(network(address.ip()));
             connections.spawn(self.clone().serve(tcp, address, taken));
         }
     }
@@ -266,6 +266,14 @@ impl Street {
 pub(crate) fn asks_for(begun: &Handshake, protocol: &[u8]) -> bool {
     let hello = begun.client_hello();
     hello.alpn().is_some_and(|mut protocols| protocols.any(|offered| offered == protocol))
+}
+
+/// The network that counts as one client: an address, or the 64 bits that one customer of IPv6 has at least.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
 }
 
 fn refused(metrics: &Metrics, address: SocketAddr, denied: &Denied) {

@@ -5,7 +5,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName, TRANSFER_ENCODING,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
@@ -29,8 +31,10 @@ use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
 use crate::shape::Shape;
 use crate::unread_xml::{Found, WhollyRead};
-use crate::{errors, headers, signed, subresources};
+use crate::{address, errors, headers, signed, subresources};
 
+/// Headers that say where a form goes and how its body is framed.
+const OF_TRANSPORT: [HeaderName; 4] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING];
 const X_AMZ_ID_2: &str = "x-amz-id-2";
 const X_AMZ_REQUEST_ID: &str = "x-amz-request-id";
 
@@ -72,9 +76,10 @@ impl<H: ServerHooks> Exchange<H> {
     async fn answer_from(
         &self,
         whence: Whence,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         working: &Working,
     ) -> Response<ReplyBody<H>> {
+        let respelled = address::respell(request.uri_mut());
         let shape = Shape::of(&request, &self.service.domains);
         if let Some(status) = self.probe(&request, &shape) {
             let body = s3s::Body::from(format!("{}\n", status.canonical_reason().unwrap_or("")));
@@ -94,7 +99,10 @@ impl<H: ServerHooks> Exchange<H> {
         let (parts, body) = request.into_parts();
         let (body, left) = Inbound::new(body, Arc::clone(&gate));
         let request = Request::from_parts(parts, body);
-        let run = self.run(whence, request, &gate, &shape).await;
+        let run = match respelled {
+            Ok(()) => self.run(whence, request, &gate, &shape).await,
+            Err(refused) => Err(refused),
+        };
         let mut response = run.unwrap_or_else(errors::response);
         if let Some(cut) = gate.was_cut().filter(|_| !response.status().is_success()) {
             response = errors::response(cut.refusal());
@@ -198,6 +206,7 @@ impl<H: ServerHooks> Exchange<H> {
         let library = self.service.forms(Arc::clone(gate))?;
         gate.enter_forms().map_err(|Overloaded| errors::slow_down())?;
         let (mut parts, mut body) = request.into_parts();
+        keep_transport(&mut parts.headers);
         let head = FormHead::read(&parts.headers, &mut body).await?;
         parts.extensions.insert(Fields::checked(head.fields)?);
         let body = FormBody::new(head.written, head.rest, body, Arc::clone(gate));
@@ -222,6 +231,15 @@ impl<H: ServerHooks> Exchange<H> {
         parts.extensions.insert(Arc::clone(&verdict));
         let guard = ChunkGuard::new(body, Arc::clone(&self.admission), verdict);
         Request::from_parts(parts, s3s::Body::http_body(guard))
+    }
+}
+
+/// Removes all headers but those of the transport. A form is signed by its fields: a header could ask for what nobody
+/// signed.
+fn keep_transport(headers: &mut HeaderMap) {
+    let names: Vec<HeaderName> = headers.keys().cloned().collect();
+    for name in names.into_iter().filter(|name| !OF_TRANSPORT.contains(name)) {
+        headers.remove(&name);
     }
 }
 

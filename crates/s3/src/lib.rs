@@ -29,6 +29,7 @@
 
 #![deny(unsafe_code)]
 
+mod address;
 mod admission;
 mod append;
 mod attributes;

@@ -170,8 +170,8 @@ fn reasons_against(map: &Topology, loss: &Loss) -> Option<String> {
     }
     if loss.no_majority {
         reasons.push(
-            "the managers that stay would have no majority that is up; start those that are down, or remove them \
-             first"
+            "the managers that stay and are up are no majority of all managers; start those that are down, or add \
+             one, first"
                 .to_owned(),
         );
     }

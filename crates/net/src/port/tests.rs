@@ -120,3 +120,12 @@ async fn silent_connections_keep_no_server_out() {
     assert_eq!(metrics.refused(Refused::Late), 0, "it waited for none of them to end");
     assert!(metrics.refused(Refused::TooMany) > 0, "older ones made room");
 }
+
+#[test]
+fn addresses_of_one_customer_count_as_one() {
+    let of = |address: &str| super::network(address.parse().unwrap());
+    assert_eq!(of("2001:db8:0:1::5"), of("2001:db8:0:1:ffff::9"));
+    assert_ne!(of("2001:db8:0:1::5"), of("2001:db8:0:2::5"));
+    assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+}

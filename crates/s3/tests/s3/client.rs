@@ -312,7 +312,13 @@ impl Ask {
     }
 
     pub async fn send(self) -> Answer {
-        let request = self.build();
+        self.send_spelled(str::to_owned).await
+    }
+
+    /// Sends it with another spelling of the address that was signed.
+    pub async fn send_spelled(self, spell: impl FnOnce(&str) -> String) -> Answer {
+        let mut request = self.build();
+        *request.uri_mut() = spell(&request.uri().to_string()).parse().unwrap();
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();

@@ -2,23 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod client;
-mod memory;
-mod wire;
-
 mod appends;
 mod auth;
 mod buckets;
 mod characters;
 mod checksums;
+mod client;
 mod conditions;
 mod copies;
 mod forms;
 mod lists;
+mod memory;
 mod mutated;
 mod objects;
 mod refusals;
 mod serving;
 mod settings;
+mod spellings;
 mod strangers;
 mod uploads;
+mod wire;

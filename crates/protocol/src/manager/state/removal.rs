@@ -29,7 +29,8 @@ pub struct Loss {
     pub pgs_last: Vec<PgId>,
     /// Of these, those that would have too few members: a reason to refuse.
     pub pgs_short: Vec<PgId>,
-    /// Whether the managers that stay would have no majority that is up: a reason to refuse.
+    /// Whether those that stay and are up are no majority of all managers there are, the one that goes included: nothing
+    /// could be decided without its vote. A reason to refuse.
     pub no_majority: bool,
 }
 
@@ -110,7 +111,8 @@ impl Topology {
         let (all, up) = others.fold((0, 0), |(all, up), (_, record)| {
             (all + 1, up + usize::from(record.state == ServerState::Up))
         });
-        2 * up <= all
+        // The one that goes votes until it is gone, and is not asked any more.
+        2 * up <= all + 1
     }
 
     fn is_there(&self, server: ServerId) -> bool {
