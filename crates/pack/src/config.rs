@@ -8,9 +8,9 @@ use crate::error::PackError;
 use crate::limits::{
     AHEAD_BYTES_DEFAULT, AHEAD_BYTES_MAX, BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT,
     BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN,
-    FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT, OWNER_PERIOD_DEFAULT,
-    PACKED_BYTES_MAX, PACKING_THREADS_DEFAULT, PACKING_THREADS_MAX, RATE_MIN,
-    REPACK_BELOW_PERCENT_DEFAULT, SPOOL_BYTES_DEFAULT, UNOWNED_MAX_DEFAULT,
+    FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT, PACKED_BYTES_MAX,
+    PACKING_THREADS_DEFAULT, PACKING_THREADS_MAX, RATE_MIN, REPACK_BELOW_PERCENT_DEFAULT,
+    SPOOL_BYTES_DEFAULT,
 };
 use crate::policy::Packing;
 use crate::workers::Sharing;
@@ -51,10 +51,6 @@ pub struct PackConfig {
     pub background_bytes_per_s: u64,
     /// Time from one look whether there is work in the background to the next.
     pub housekeeping_period: Duration,
-    /// Time from one question whether this worker still owns the backend to the next, while it uploads nothing.
-    pub owner_period: Duration,
-    /// How long ago it may have been answered for reads to be.
-    pub unowned_max: Duration,
     /// Time from one backup of the index to the next; zero for none.
     pub backup_interval: Duration,
     /// Whether the index may be rebuilt without blobs that are missing or damaged.
@@ -92,8 +88,6 @@ impl PackConfig {
             grace: GRACE_DEFAULT,
             background_bytes_per_s: BACKGROUND_BYTES_PER_S_DEFAULT,
             housekeeping_period: HOUSEKEEPING_PERIOD_DEFAULT,
-            owner_period: OWNER_PERIOD_DEFAULT,
-            unowned_max: UNOWNED_MAX_DEFAULT,
             backup_interval: BACKUP_INTERVAL_DEFAULT,
             accept_loss: false,
             take_over: false,
@@ -133,12 +127,6 @@ impl PackConfig {
             return Err(PackError::Config { what, found, remedy });
         }
         self.packing.check()?;
-        if self.owner_period.is_zero() || self.owner_period > self.unowned_max / 2 {
-            let what = "the time between two questions who owns the backend";
-            let remedy = format!("more than nothing, and at most {:?}", self.unowned_max / 2);
-            let found = format!("{:?}", self.owner_period);
-            return Err(PackError::Config { what, found, remedy });
-        }
         if self.repack_below_percent >= 100 {
             let (what, found) =
                 ("the share below which blobs are repacked", self.repack_below_percent);

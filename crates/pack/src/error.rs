@@ -49,18 +49,6 @@ pub enum PackError {
         /// The one that took over.
         by: WorkerId,
     },
-    /// Two processes ran on copies of one directory: keep one of them.
-    #[error(
-        "another process was started from a copy of {dir}, the directory of worker {worker}: this process stops and \
-         uploads nothing more. Run one of the copies only. Objects that were acknowledged here and not uploaded are in \
-         {dir} still: read them there before you remove it"
-    )]
-    Copied {
-        /// The worker that both are.
-        worker: WorkerId,
-        /// This process's directory.
-        dir: String,
-    },
     /// The directory was put back from a copy: find the newer one, or say that it is lost.
     #[error(
         "the directory is an older copy of this worker's: it does not know {name}, which is in the backend. Start with the \
@@ -136,11 +124,6 @@ pub enum PackError {
 }
 
 impl PackError {
-    /// Whether another process owns the backend by now.
-    pub(crate) fn is_superseded(&self) -> bool {
-        matches!(self, Self::Superseded { .. } | Self::Copied { .. })
-    }
-
     pub(crate) fn damaged(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Damaged { name: name.into(), reason: reason.into() }
     }

@@ -19,7 +19,6 @@ use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
 use crate::entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 use crate::horizon::Inheritance;
 use crate::identity::{Claim, Identity};
-use crate::lineage::{Incarnation, Lineage};
 use crate::log::{LogRecord, LogRecordRef};
 use crate::lot::{BundleContent, Lot};
 use crate::rows::{
@@ -314,7 +313,7 @@ fn workers_tell_each_other_what_they_ever_did() {
     check("told uploaded", &Told::Uploaded { blob: 7, row }.encode());
     check("told nothing", &Told::Nothing { blob: 7 }.encode());
     let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
-    let asked = ask_changes((worker, Incarnation(2)), 7, 300);
+    let asked = ask_changes(worker, 7, 300);
     check("call of version 3 for changes", asked.as_bytes());
     let nonce = "00112233445566778899aabbccddeeff";
     let (method, body) = (&Method::GET, &digest(b"")[..]);
@@ -322,11 +321,6 @@ fn workers_tell_each_other_what_they_ever_did() {
     check("proof of a call of version 3", secret.prove(&call).as_bytes());
     let proof = secret.prove_answer(nonce, StatusCode::OK, &digest(b"told"));
     check("proof of an answer of version 3", proof.as_bytes());
-    let lineage = Lineage::default().grown(Incarnation(1), OpSeq(120));
-    check_value("lineage", &lineage);
-    check("told incarnation", &Told::Incarnation { lineage }.encode());
-    check_value("incarnation followed", &Incarnation(2));
-    check("key of the incarnation", &rows::incarnation());
     let (lot, range) = (Lot::numbered(2).unwrap(), 300..500);
     check(
         "call of version 3 for a body",

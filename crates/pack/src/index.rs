@@ -21,7 +21,6 @@ use serde::de::DeserializeOwned;
 use crate::entry::{BlobId, OwnId, Within};
 use crate::error::PackError;
 use crate::limits::REMOVED_ROWS_MAX;
-use crate::lineage::Incarnation;
 use crate::lot::BundleContent;
 use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
@@ -338,18 +337,6 @@ impl Index {
         let mut batch = Batch::new();
         batch.put(&rows::layout(), &encode(&rows::LAYOUT));
         self.commit(batch, Some(applied))
-    }
-
-    /// Of another worker's index, the incarnation of which it has a prefix.
-    pub(crate) fn incarnation(&self) -> Result<Incarnation, PackError> {
-        let found = row(&*self.kv, "the incarnation of a worker", &rows::incarnation())?;
-        Ok(found.unwrap_or_default())
-    }
-
-    pub(crate) fn set_incarnation(&self, incarnation: Incarnation) -> Result<(), PackError> {
-        let mut batch = Batch::new();
-        batch.put(&rows::incarnation(), &encode(&incarnation));
-        self.commit(batch, None)
     }
 
     pub(crate) fn commit(

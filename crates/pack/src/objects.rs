@@ -132,7 +132,6 @@ impl Objects for Packer {
     }
 
     fn buckets(&self) -> Result<Vec<BucketRecord>, ObjectError> {
-        self.shared.fresh()?;
         if let Some(others) = self.others() {
             return self.shared_buckets(others);
         }
@@ -160,7 +159,6 @@ impl Objects for Packer {
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
         self.direct(RequestClass::Get);
-        self.shared.fresh()?;
         if let Some(others) = self.others() {
             return self.open_shared(others, bucket, key);
         }
@@ -171,7 +169,6 @@ impl Objects for Packer {
 
     async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {
         assert!(range.start < range.end && range.end <= object.metax.size, "the range lies inside");
-        self.shared.fresh()?;
         // Before the place of the bytes is looked up: they stay until this reader is done.
         let reader = self.shared.readers.enter();
         if let Some(others) = self.others() {
@@ -266,7 +263,6 @@ impl Objects for Packer {
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
         self.direct(RequestClass::List);
-        self.shared.fresh()?;
         if let Some(others) = self.others() {
             return self.list_shared(others, bucket, &request);
         }
@@ -354,7 +350,6 @@ impl Objects for Packer {
         after_upload: Option<UploadId>,
     ) -> Result<ListPage<UploadRow>, ObjectError> {
         self.direct(RequestClass::List);
-        self.shared.fresh()?;
         if let Some(others) = self.others() {
             return self.list_uploads_shared(others, bucket, &request, after_upload);
         }

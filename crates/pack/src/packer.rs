@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 
 use larder_env::{Disk, DiskError, RealDisk};
 use larder_kv::Progress;
-use larder_objects::ObjectError;
 use larder_types::{Request, SessionId, checksum};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
@@ -30,7 +29,6 @@ use crate::index::Index;
 use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
 use crate::lot;
 use crate::own::OwnsUnderWay;
-use crate::owner::Owner;
 use crate::queue::{Queue, Request as Asked};
 use crate::read::{Bodies, Waits};
 use crate::readers::Readers;
@@ -62,7 +60,6 @@ pub struct Packer {
     housekeeper: tokio::task::JoinHandle<()>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     telling: tokio::task::JoinHandle<()>,
-    watching: tokio::task::JoinHandle<()>,
     sharing: Option<Shares>,
     _lock: larder_env::FileLock,
 }
@@ -78,7 +75,6 @@ pub(crate) struct Shared {
     pub(crate) readers: Arc<Readers>,
     groups: Arc<AtomicUsize>,
     pub(crate) worker: WorkerId,
-    owner: Owner,
     /// What this worker's index names.
     pub(crate) bodies: Arc<Bodies>,
     /// The other workers, if the bucket is shared.
@@ -163,10 +159,8 @@ impl Packer {
             accept_loss: config.accept_loss.then_some(report.as_path()),
             is_own: true,
         };
-        let named_dir = config.dir.display().to_string();
         let start =
-            recover(disk.clone(), open_index(&config.dir.join(INDEX_DIR))?, &rebuild, named_dir)
-                .await?;
+            recover(disk.clone(), open_index(&config.dir.join(INDEX_DIR))?, &rebuild).await?;
         let cache = Self::open_cache(&*disk, &config, &backend)?;
         let joined = match named {
             Some(named) => Some(Joined::join(&config, named, worker, root, cache.clone()).await?),
@@ -208,7 +202,7 @@ impl Packer {
         start: Start,
         lock: larder_env::FileLock,
     ) -> Result<Self, PackError> {
-        let Start { index, log, spool, at, backups, owner, lineage } = start;
+        let Start { index, log, spool, at, backups } = start;
         let (counters, stored) = (backend.counters().clone(), (Arc::new(index), Arc::new(spool)));
         let others = joined.as_ref().map(|joined| joined.others.clone());
         let parts = Parts::of(stored, &at, counters.clone(), others, now_ms);
@@ -239,7 +233,7 @@ impl Packer {
             backend: backend.clone(),
             spool: spool.clone(),
             queue: queue.clone(),
-            owner: owner.clone(),
+            worker,
             fatal: fatal.clone(),
         };
         let fetcher = Fetcher::new(backend.clone(), index.clone(), cache, config.ahead_bytes);
@@ -249,7 +243,7 @@ impl Packer {
             fetcher: Arc::new(fetcher),
             waiting: Waits::Here { spool: spool.clone(), worker },
         });
-        let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks, lineage));
+        let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks));
         let teller = Teller::open(disk.clone(), counters, config.prices.clone(), worker.0);
         let shared = Arc::new(Shared {
             bodies,
@@ -265,7 +259,6 @@ impl Packer {
             readers: Arc::default(),
             groups,
             worker,
-            owner: owner.clone(),
             fatal: heard,
             flusher,
             // Never that of bundles.
@@ -273,9 +266,7 @@ impl Packer {
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
-        let housekeeping = shared.housekeeping(&backups, horizon, &owner);
-        let (period, queue) = (shared.config.owner_period, shared.queue.clone());
-        let watching = tokio::spawn(owner.watch(period, queue, fatal.clone()));
+        let housekeeping = shared.housekeeping(&backups, horizon);
         let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
         let period = shared.config.housekeeping_period;
         let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period, fatal));
@@ -288,7 +279,6 @@ impl Packer {
             housekeeper,
             housekeeping,
             telling,
-            watching,
             sharing,
             _lock: lock,
         })
@@ -386,7 +376,6 @@ impl Packer {
         self.uploader.abort();
         self.housekeeper.abort();
         self.telling.abort();
-        self.watching.abort();
         if let Some(sharing) = &self.sharing {
             sharing.tasks.stop();
         }
@@ -425,7 +414,7 @@ impl Drop for Packer {
 }
 
 impl Shared {
-    fn housekeeping(&self, heads: &[Head], horizon: Horizon, owner: &Owner) -> Housekeeping {
+    fn housekeeping(&self, heads: &[Head], horizon: Horizon) -> Housekeeping {
         let backups = Arc::new(Backups::of(heads));
         let pace = || Pace::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
         let counters = self.backend.counters();
@@ -450,7 +439,6 @@ impl Shared {
                 readers: self.readers.clone(),
                 counters: counters.clone(),
                 worker: self.worker,
-                owner: owner.clone(),
                 horizon,
                 grace: self.config.grace,
                 pace: pace(),
@@ -465,7 +453,6 @@ impl Shared {
                 counters: counters.clone(),
                 backups,
                 worker: self.worker,
-                owner: owner.clone(),
                 pace: pace(),
                 interval: self.config.backup_interval,
                 last: tokio::time::Instant::now(),
@@ -486,14 +473,6 @@ impl Shared {
     pub(crate) fn own_id(&self) -> OwnId {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         OwnId { worker: self.worker, run: self.run, number }
-    }
-
-    /// Refuses to show what may be too old, as another process may have taken this worker over.
-    ///
-    /// # Errors
-    /// [`ObjectError::Unavailable`].
-    pub(crate) fn fresh(&self) -> Result<(), ObjectError> {
-        self.owner.fresh(self.config.unowned_max)
     }
 
     fn tell(&self) {

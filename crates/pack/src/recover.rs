@@ -4,8 +4,7 @@
 //! 2. Read the log. Changes behind the index are applied; those of blobs that are not in the backend become those
 //!    blobs again, sealed.
 //! 3. Remove files of the spool that no record names.
-//! 4. Begin the next incarnation (`owner.rs`): from here on a process that ran before acknowledges nothing more.
-//! 5. Look in the backend for later blobs of this worker. If there are any, the directory is an older copy: it would
+//! 4. Look in the backend for later blobs of this worker. If there are any, the directory is an older copy: it would
 //!    give their numbers again, and does not know what is in them.
 
 use std::sync::Arc;
@@ -15,17 +14,15 @@ use larder_metalog::{LogConfig, Lsn, Recovered};
 use larder_types::BucketName;
 use larder_types::codec::decode;
 
-use crate::backend::{Backend, Unread};
+use crate::backend::Backend;
 use crate::backup::Head;
-use crate::blob::{self, BlobName, TRAILER_BYTES};
+use crate::blob::{self, BlobName};
 use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
-use crate::lineage::Lineage;
 use crate::log::{self, LogRecord, PackLog};
-use crate::owner::Owner;
 use crate::rebuild::{Rebuild, Rebuilt};
 use crate::rows::Applied;
 use crate::spool::Spool;
@@ -38,8 +35,6 @@ pub(crate) struct Start {
     pub(crate) at: Applied,
     /// Backups that a rebuild may use.
     pub(crate) backups: Vec<Head>,
-    pub(crate) owner: Owner,
-    pub(crate) lineage: Lineage,
 }
 
 /// Opens everything that lies in a directory.
@@ -47,9 +42,9 @@ pub(crate) async fn recover(
     disk: Arc<dyn Disk>,
     index: (Index, Option<Applied>),
     rebuild: &Rebuild<'_>,
-    dir: String,
 ) -> Result<Start, PackError> {
     let worker = rebuild.worker;
+    let is_known = index.1.is_some();
     let (index, Rebuilt { applied, backups }) = match index {
         (index, Some(applied)) => (index, Rebuilt { applied, backups: rebuild.backups.to_vec() }),
         (index, None) => {
@@ -77,9 +72,7 @@ pub(crate) async fn recover(
         failed: None,
     };
     let (appender, writer, recovery) =
-        larder_metalog::recover(disk.clone(), log::DIR, &config, &mut |record| {
-            replay.take(&record)
-        })?;
+        larder_metalog::recover(disk, log::DIR, &config, &mut |record| replay.take(&record))?;
     if let Some(error) = replay.failed {
         return Err(error);
     }
@@ -88,10 +81,10 @@ pub(crate) async fn recover(
         return Err(PackError::damaged(log::DIR, "it ends before what the index shows"));
     }
     spool.start(at.blob);
-    let begun = (worker, at.seq);
-    let (owner, lineage) = Owner::begin(rebuild.backend, &*disk, begun, dir).await?;
-    // After that: what a process before this one acknowledges is in the list.
-    refuse_older_copy(rebuild.backend, &spool, worker).await?;
+    // An index that was made just now has all that is there.
+    if is_known {
+        refuse_older_copy(rebuild.backend, &spool, worker).await?;
+    }
     spool.open_files()?;
     tracing::info!(
         records = recovery.records,
@@ -100,12 +93,12 @@ pub(crate) async fn recover(
         "the log was read; blobs that wait go up"
     );
     let log = PackLog::new(appender, writer, worker, at.seq);
-    Ok(Start { index, log, spool, at, backups, owner, lineage })
+    Ok(Start { index, log, spool, at, backups })
 }
 
 /// Refuses a directory that is an older copy of the worker's: the backend has a blob beyond those that the directory knows to
 /// be there, and it is not one that waits here. One that waits may have gone up before a crash: then it is the same
-/// to the byte, which its trailer says: it has the sum of the footer, and that has the sums of all bodies.
+/// to the byte.
 async fn refuse_older_copy(
     backend: &Backend,
     spool: &Spool,
@@ -117,27 +110,14 @@ async fn refuse_older_copy(
         let Some(name) = BlobName::parse(&file).filter(|name| name.id.worker == worker) else {
             continue;
         };
-        let waits = spool.row(name.id.seq);
-        let is_named = waits.is_some_and(|row| row.name(name.id) == name && row.bytes == bytes);
-        if !is_named || spool.trailer(name.id.seq) != trailer(backend, name, bytes).await? {
+        let is_same = spool
+            .row(name.id.seq)
+            .is_some_and(|row| row.name(name.id) == name && row.bytes == bytes);
+        if !is_same {
             return Err(PackError::OlderCopy { name: name.path() });
         }
     }
     Ok(())
-}
-
-/// The trailer of a blob; `None` if it has gone since it was listed, or is too short for one.
-async fn trailer(
-    backend: &Backend,
-    name: BlobName,
-    bytes: u64,
-) -> Result<Option<Vec<u8>>, PackError> {
-    let Some(from) = bytes.checked_sub(TRAILER_BYTES as u64) else { return Ok(None) };
-    match backend.read(&name.path(), from..bytes).await {
-        Ok(found) => Ok(Some(found.to_vec())),
-        Err(Unread::Missing) => Ok(None),
-        Err(Unread::Failed(error)) => Err(error),
-    }
 }
 
 /// Takes records one by one.

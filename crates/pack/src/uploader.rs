@@ -2,20 +2,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A blob goes up only while this worker owns the backend, and counts as uploaded only if the worker owns it still
-//!    once the blob is there. Below it stands why that is enough.
+//! 1. A blob goes up only while this worker owns the backend.
 //! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs.
 //! 3. A bundle goes up before the blob that tells of it.
 //! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
 //!    goes on with what is missing (`uploader/parts.rs`).
-//!
-//! # Nothing that was acknowledged is void
-//!
-//! An heir writes its claim, then lists the blobs, then writes its horizon from that list: a blob that is not in it is
-//! void. This worker uploads a blob, then looks for a claim, then acknowledges. Requests and lists see every request
-//! that was answered before they began. If the look found no claim, it began before the claim was answered, and the list
-//! began after that: so it shows the blob, which was there before the look. If the blob is not in the list, it arrived
-//! after the list began, and the look, which came later still, found the claim.
 
 mod parts;
 
@@ -27,15 +18,14 @@ use tokio::sync::{oneshot, watch};
 
 use self::parts::Going;
 use crate::backend::{Backend, Unread, jittered};
-use crate::blob::{self, BlobName, TRAILER_BYTES, Trailer};
+use crate::blob::{TRAILER_BYTES, Trailer};
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::counters::{add, count};
-use crate::entry::{BlobId, Within};
+use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
+use crate::identity::check_owner;
 use crate::limits::{PART_BYTES, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
-use crate::lot::Lot;
-use crate::owner::Owner;
 use crate::queue::{Queue, Request};
 use crate::spool::{Sealed, SealedLot, Spool};
 
@@ -44,7 +34,7 @@ pub(crate) struct Uploader {
     pub(crate) backend: Backend,
     pub(crate) spool: Arc<Spool>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) owner: Owner,
+    pub(crate) worker: WorkerId,
     pub(crate) fatal: watch::Sender<Option<String>>,
 }
 
@@ -60,13 +50,11 @@ struct Progress {
 impl Uploader {
     /// Runs until it is dropped, the store stops, or the backend belongs to another.
     pub(crate) async fn run(self) {
-        // Whether this process has made no blob yet.
-        let mut is_first = true;
         loop {
             let sealed = self.spool.next_sealed().await;
             let (mut pause, mut progress) = (UPLOAD_PAUSE, Progress::default());
-            while let Err(error) = self.upload(&sealed, &mut progress, &mut is_first).await {
-                if error.is_superseded() {
+            while let Err(error) = self.upload(&sealed, &mut progress).await {
+                if let PackError::Superseded { .. } = error {
                     tracing::error!(%error, "the store stops");
                     self.queue.stop();
                     self.fatal.send_replace(Some(error.to_string()));
@@ -90,13 +78,8 @@ impl Uploader {
     }
 
     /// Takes up what is missing of a blob.
-    async fn upload(
-        &self,
-        sealed: &Sealed,
-        progress: &mut Progress,
-        is_first: &mut bool,
-    ) -> Result<(), PackError> {
-        self.owner.check().await?;
+    async fn upload(&self, sealed: &Sealed, progress: &mut Progress) -> Result<(), PackError> {
+        check_owner(&self.backend, self.worker).await?;
         let mut lots: Vec<_> = sealed.lots.iter().collect();
         if bugs::planted(Bug::BundleAfterBlob) {
             lots.reverse();
@@ -106,119 +89,30 @@ impl Uploader {
                 Within::Blob(id) => sealed.row.name(id).path(),
                 Within::Own(bundle) => bundle.path(),
             };
-            let going = &mut progress.going;
-            let is_new = self.make(&name, sealed.id, lot, going).await?;
-            if !is_new && !self.is_there(&name, lot).await? {
-                // Nobody has acknowledged it: `owner.rs`.
-                self.owner.check().await?;
-                tracing::warn!(
-                    name,
-                    "a superseded process has uploaded another object of this name; it is replaced"
-                );
-                self.replace(&name, sealed.id, lot, going).await?;
+            match &lot.file {
+                Some(file) if lot.bytes() > PART_BYTES as u64 => {
+                    let going = &mut progress.going;
+                    if let Err(error) = going.go_on(&self.backend, &name, file, lot).await {
+                        let is_there =
+                            going.is_whole() && self.verify(&name, sealed.id, lot).await.is_ok();
+                        if !is_there {
+                            return Err(error);
+                        }
+                        going.is_there();
+                    }
+                }
+                Some(file) => {
+                    let body = read_spool(file.clone(), 0, lot.body_bytes).await?;
+                    let whole = [body, lot.tail.clone()].concat();
+                    self.backend.put(&name, whole.into()).await?;
+                }
+                None => self.backend.put(&name, lot.tail.clone()).await?,
             }
             self.verify(&name, sealed.id, lot).await?;
-            if going.is_whole() {
-                going.is_there();
-            }
-            if lot.lot == Lot::SHARED && *is_first {
-                self.remove_others(sealed).await?;
-                *is_first = !is_new;
-            }
             progress.lots += 1;
             progress.going = Going::default();
         }
-        // An heir that claimed the backend meanwhile may have listed the blobs without this one.
-        self.owner.check().await
-    }
-
-    /// Writes a lot, if there is nothing of its name; false if there is. A store has no condition for objects in parts:
-    /// one is looked for before, and the owner just before the parts become an object.
-    async fn make(
-        &self,
-        name: &str,
-        id: BlobId,
-        lot: &SealedLot,
-        going: &mut Going,
-    ) -> Result<bool, PackError> {
-        match &lot.file {
-            Some(file) if lot.bytes() > PART_BYTES as u64 => {
-                if self.backend.size(name).await?.is_some() {
-                    return Ok(false);
-                }
-                self.upload_parts(name, id, (file, lot), going).await.map(|()| true)
-            }
-            file => self.backend.put_new(name, whole(file.as_ref(), lot).await?).await,
-        }
-    }
-
-    /// Writes a lot over whatever has its name.
-    async fn replace(
-        &self,
-        name: &str,
-        id: BlobId,
-        lot: &SealedLot,
-        going: &mut Going,
-    ) -> Result<(), PackError> {
-        match &lot.file {
-            Some(file) if lot.bytes() > PART_BYTES as u64 => {
-                self.upload_parts(name, id, (file, lot), going).await
-            }
-            file => self.backend.put(name, whole(file.as_ref(), lot).await?).await,
-        }
-    }
-
-    /// Whether what has a lot's name is that lot.
-    async fn is_there(&self, name: &str, lot: &SealedLot) -> Result<bool, PackError> {
-        if self.backend.size(name).await? != Some(lot.bytes()) {
-            return Ok(false);
-        }
-        let from = lot.bytes() - TRAILER_BYTES as u64;
-        match self.backend.read(name, from..lot.bytes()).await {
-            Ok(found) => Ok(found == lot.trailer()),
-            Err(Unread::Missing) => Ok(false),
-            Err(Unread::Failed(error)) => Err(error),
-        }
-    }
-
-    /// Removes other blobs of this number. Only the first blob that a process makes can meet one: a process before it
-    /// had one upload under way.
-    async fn remove_others(&self, sealed: &Sealed) -> Result<(), PackError> {
-        let BlobId { worker, seq } = sealed.id;
-        let after = BlobName::behind(BlobId { worker, seq: seq - 1 });
-        let names = self.backend.names_after(blob::PREFIX, &after).await?;
-        let own = sealed.row.name(sealed.id);
-        let names = names.iter().filter_map(|(name, _)| BlobName::parse(name));
-        let others: Vec<_> = names.filter(|name| name.id == own.id && *name != own).collect();
-        if !others.is_empty() {
-            // After the list: what a later process uploads is not in it.
-            self.owner.check().await?;
-        }
-        for other in others {
-            let name = other.path();
-            tracing::warn!(
-                name,
-                "a superseded process has uploaded another blob of this number; it is removed"
-            );
-            self.backend.remove(&name).await?;
-        }
         Ok(())
-    }
-
-    /// Sends the parts of a lot that are missing, and has the object made of them while this worker is the owner.
-    async fn upload_parts(
-        &self,
-        name: &str,
-        id: BlobId,
-        (file, lot): (&Arc<dyn DiskFile>, &SealedLot),
-        going: &mut Going,
-    ) -> Result<(), PackError> {
-        let tried = going.go_on(&self.backend, name, (file, lot), self.owner.check()).await;
-        match tried {
-            // The answer to its end was lost.
-            Err(_) if going.is_whole() && self.verify(name, id, lot).await.is_ok() => Ok(()),
-            tried => tried,
-        }
     }
 
     /// The backend has all of it: the last bytes are where they belong.
@@ -230,18 +124,11 @@ impl Uploader {
             Unread::Failed(error) => error,
         })?;
         let trailer = Trailer::decode(name, &last)?;
-        if (trailer.id, trailer.lot) != (id, lot.lot) || last != lot.trailer() {
+        if (trailer.id, trailer.lot) != (id, lot.lot) || trailer.blob_bytes() != end {
             return Err(PackError::damaged(name, "it came back as another blob"));
         }
         Ok(())
     }
-}
-
-/// All bytes of a lot.
-async fn whole(file: Option<&Arc<dyn DiskFile>>, lot: &SealedLot) -> Result<Bytes, PackError> {
-    let Some(file) = file else { return Ok(lot.tail.clone()) };
-    let body = read_spool(file.clone(), 0, lot.body_bytes).await?;
-    Ok([body, lot.tail.clone()].concat().into())
 }
 
 async fn read_spool(file: Arc<dyn DiskFile>, from: u64, to: u64) -> Result<Bytes, PackError> {

@@ -147,7 +147,6 @@ mod tests {
         let other = OtherStatus {
             name: "b".into(),
             worker: 7,
-            incarnation: 1,
             address: Some("host:9002".into()),
             unseen_ms: 3000,
             unheard_ms: None,

@@ -19,10 +19,8 @@ use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::housekeeping::{Housekeeping, Kept};
 use crate::index::Index;
-use crate::lineage::Lineage;
 use crate::lot::Lot;
 use crate::own::OwnsUnderWay;
-use crate::owner::Owner;
 use crate::policy::{Packing, SizeClass};
 use crate::queue::Queue;
 use crate::readers::Readers;
@@ -98,7 +96,6 @@ pub(crate) struct Process {
     pub(crate) backend: Backend,
     pub(crate) others: Option<Arc<Others>>,
     pub(crate) marks: Arc<Marks>,
-    pub(crate) lineage: Lineage,
     uploader: Pin<Box<dyn Future<Output = ()>>>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     turning: Option<Turning>,
@@ -112,13 +109,7 @@ impl Process {
     pub(crate) fn feed(&self) -> Feed {
         let (spool, index) = (self.spool.clone(), self.index.clone());
         let handed = Arc::new(Handed::new(self.marks.clone()));
-        Feed::new(
-            (self.worker, self.lineage.clone()),
-            Secret::known(b"simulated"),
-            spool,
-            index,
-            handed,
-        )
+        Feed::new(self.worker, Secret::known(b"simulated"), spool, index, handed)
     }
 
     /// Starts as [`crate::Packer::open`] does, but for who it is.
@@ -146,8 +137,8 @@ impl Process {
         if applied.is_none() {
             index.clear()?;
         }
-        let start = recover(disk, (index, applied), &rebuild, "simulated".to_owned()).await?;
-        let Start { index, log, spool, at, backups: heads, owner, lineage } = start;
+        let start = recover(disk, (index, applied), &rebuild).await?;
+        let Start { index, log, spool, at, backups: heads } = start;
         let (counters, stored) = (backend.counters().clone(), (Arc::new(index), Arc::new(spool)));
         let parts = Parts::of(stored, &at, counters, others, now_ms);
         let committing = parts.clone();
@@ -169,11 +160,11 @@ impl Process {
             backend: backend.clone(),
             spool: spool.clone(),
             queue: queue.clone(),
-            owner: owner.clone(),
+            worker,
             fatal,
         };
         let mut housekeeping =
-            housekeeping(&backend, &index, &spool, &queue, (worker, &owner), &heads, &horizon);
+            housekeeping(&backend, &index, &spool, &queue, worker, &heads, &horizon);
         if let Some(others) = &others {
             housekeeping.remover.grace = others.settings().kept;
         }
@@ -188,7 +179,6 @@ impl Process {
             backend,
             others,
             marks,
-            lineage,
             uploader: Box::pin(uploader.run()),
             housekeeping: Arc::new(tokio::sync::Mutex::new(housekeeping)),
             turning: None,
@@ -304,7 +294,7 @@ fn housekeeping(
     index: &Arc<Index>,
     spool: &Arc<Spool>,
     queue: &Arc<Queue>,
-    (worker, owner): (WorkerId, &Owner),
+    worker: WorkerId,
     heads: &[Head],
     horizon: &Horizon,
 ) -> Housekeeping {
@@ -330,7 +320,6 @@ fn housekeeping(
             readers: Arc::<Readers>::default(),
             counters: counters.clone(),
             worker,
-            owner: owner.clone(),
             horizon: horizon.clone(),
             grace: Duration::ZERO,
             pace: pace(),
@@ -345,7 +334,6 @@ fn housekeeping(
             counters: counters.clone(),
             backups,
             worker,
-            owner: owner.clone(),
             pace: pace(),
             interval: Duration::from_secs(600),
             last: tokio::time::Instant::now(),

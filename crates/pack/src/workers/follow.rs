@@ -7,10 +7,8 @@ use bytes::Bytes;
 
 use super::Others;
 use super::feed::{Heard, Link};
-use super::heard::HeardEntries;
 use super::name::WorkerName;
 use super::peer::{Known, Mark, Peer};
-use super::shelf::Shelved;
 use super::sighting::Sighting;
 use crate::backend::{Backend, Unread};
 use crate::backup;
@@ -23,8 +21,7 @@ use crate::error::PackError;
 use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
 use crate::index::Index;
-use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX, HEARD_BYTES_KEPT};
-use crate::lineage::{Incarnation, Lineage};
+use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX};
 use crate::read::{Bodies, Waits};
 use crate::rebuild::Rebuild;
 use crate::rows::{Applied, BlobRow};
@@ -49,7 +46,6 @@ impl Others {
                 }
             },
         };
-        let known = self.follow_latest(peer, known).await?;
         let mark = match self.catch_up(peer, &known).await? {
             Caught::Up => known.mark(),
             Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
@@ -78,50 +74,6 @@ impl Others {
         self.telling.show(known.at().clock, || peer.show(known.clone()));
     }
 
-    /// Follows the latest incarnation that a worker has in the bucket; gives what is known of it then.
-    async fn follow_latest(
-        &self,
-        peer: &Arc<Peer>,
-        known: Arc<Known>,
-    ) -> Result<Arc<Known>, PackError> {
-        let (backend, worker, last) = (&peer.backend, known.worker, known.incarnation());
-        if backend.size(&last.next().path(worker)).await?.is_none() {
-            return Ok(known);
-        }
-        let latest = Lineage::latest(backend, worker, last).await?;
-        match Lineage::read(backend, worker, latest).await? {
-            Some(lineage) => self.follow(peer, known, &lineage).await,
-            None => Ok(known),
-        }
-    }
-
-    /// Follows the last incarnation of a lineage. What only an incarnation told that the last does not go on from, is
-    /// not true any more: the index is made anew from the bucket.
-    async fn follow(
-        &self,
-        peer: &Arc<Peer>,
-        known: Arc<Known>,
-        lineage: &Lineage,
-    ) -> Result<Arc<Known>, PackError> {
-        let last = lineage.last();
-        if last <= known.incarnation() {
-            return Ok(known);
-        }
-        let common = lineage.common(known.incarnation());
-        let is_prefix = common.is_some_and(|common| known.at().seq <= common);
-        if is_prefix {
-            known.follow(last)?;
-            return Ok(known);
-        }
-        let in_bucket = known.mark().seq;
-        let first = common.map_or(in_bucket, |common| common.max(in_bucket)).next();
-        let why = "was started again from an older copy of its directory";
-        self.write_lost(peer, (known.worker, known.index()), first, why)?;
-        let Some(made) = self.make(peer, known.worker).await? else { return Ok(known) };
-        self.show(peer, &made);
-        Ok(made)
-    }
-
     /// The index of a worker's claim: the one that is there, or one made of what is in the bucket.
     async fn begin(
         &self,
@@ -135,16 +87,14 @@ impl Others {
         }
         if let Some(before) = before {
             self.write_loss(peer, (before.worker, before.index()), &horizon)?;
-        } else if let Some((shelved, at)) = self.shelf().open(&peer.name, worker)? {
-            let known = self.known_of(peer, worker, shelved, at)?;
-            known.recall(&peer.name)?;
+        } else if let Some((index, at)) = self.shelf().open(&peer.name, worker)? {
+            let known =
+                Arc::new(Known::new(worker, self.bodies(peer, index), at, self.telling.clone())?);
             self.show(peer, &known);
             return Ok(Some(known));
-        } else if let Some((claim, shelved, at)) = self.shelf().earlier(&peer.name, worker)? {
+        } else if let Some((claim, index)) = self.shelf().earlier(&peer.name, worker)? {
             // It was taken over while this worker did not run.
-            let known = self.known_of(peer, claim, shelved, at)?;
-            known.recall(&peer.name)?;
-            self.write_loss(peer, (claim, known.index()), &horizon)?;
+            self.write_loss(peer, (claim, &index), &horizon)?;
         }
         let Some(known) = self.make(peer, worker).await? else { return Ok(None) };
         self.show(peer, &known);
@@ -163,9 +113,7 @@ impl Others {
             return Ok(None);
         }
         let backups = backup::known(backend, &horizon).await?;
-        // Before the list: an incarnation has everything that was in the bucket when it began.
-        let incarnation = Lineage::latest(backend, worker, Incarnation::default()).await?;
-        let Shelved { index, heard } = self.shelf().make(&peer.name, worker)?;
+        let index = self.shelf().make(&peer.name, worker)?;
         // A blob that a list was late with is no loss: an index without it would never learn what is in it.
         let is_lost = peer.gaps() + 1 >= GAP_LOOKS_MAX;
         let report = self.blobs_report(&peer.name).filter(|_| is_lost);
@@ -178,21 +126,10 @@ impl Others {
             is_own: false,
         };
         let at = Applied { lsn: 0, ..rebuild.run(&index).await?.applied };
-        index.set_incarnation(incarnation)?;
         index.set_applied(&at)?;
         index.flush()?;
-        self.known_of(peer, worker, Shelved { index, heard }, at).map(Some)
-    }
-
-    fn known_of(
-        &self,
-        peer: &Arc<Peer>,
-        worker: WorkerId,
-        Shelved { index, heard }: Shelved,
-        at: Applied,
-    ) -> Result<Arc<Known>, PackError> {
-        let parts = (self.bodies(peer, index), heard);
-        Ok(Arc::new(Known::new(worker, parts, at, self.telling.clone())?))
+        let known = Known::new(worker, self.bodies(peer, index), at, self.telling.clone())?;
+        Ok(Some(Arc::new(known)))
     }
 
     fn bodies(&self, peer: &Arc<Peer>, index: Index) -> Bodies {
@@ -235,29 +172,23 @@ impl Others {
     /// Takes what a worker told of itself.
     pub(crate) async fn take_heard(
         &self,
-        peer: &Arc<Peer>,
+        peer: &Peer,
         known: &Arc<Known>,
-        (asked, heard): (Incarnation, Heard),
+        heard: Heard,
     ) -> Result<(), PackError> {
         let _following = peer.following.lock().await;
         let at = known.at();
         let current = peer.known();
         let is_current = current.is_some_and(|current| Arc::ptr_eq(&current, known));
-        if !is_current || asked != known.incarnation() || !heard.is_of(at.blob + 1) {
+        let is_next = heard.blob() == at.blob + 1;
+        if !is_current || !is_next {
             return Ok(());
         }
         match heard {
-            Heard::Incarnation { lineage } if lineage.last() <= asked => {
-                let reason = format!("worker {} answers though it was superseded", peer.name);
-                return Err(PackError::Deferred { reason });
-            }
-            Heard::Incarnation { lineage } => {
-                return self.follow(peer, known.clone(), &lineage).await.map(drop);
-            }
             Heard::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
                 let (taking, name) = (known.clone(), peer.name.clone());
-                let heard = HeardEntries { blob, from, is_whole, bytes: bytes.to_vec() };
-                blocking::run(move || taking.hear(&name, &heard)).await??;
+                blocking::run(move || take_entries(&taking, &name, (blob, from), &bytes, is_whole))
+                    .await??;
             }
             Heard::Uploaded { blob, row } => {
                 let id = known.blob(blob);
@@ -265,8 +196,7 @@ impl Others {
             }
             Heard::Entries { .. } | Heard::Nothing { .. } => {}
         }
-        let is_due = known.index().unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES;
-        if is_due || known.heard_bytes() >= HEARD_BYTES_KEPT {
+        if known.index().unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES {
             known.flush()?;
         }
         Ok(())
@@ -285,16 +215,20 @@ pub(super) fn is_gap(error: &PackError) -> bool {
     matches!(error, PackError::Missing { .. } | PackError::Damaged { .. })
 }
 
-impl HeardEntries {
-    /// The entries, each with where it ends; the last may be cut off.
-    pub(super) fn parse(&self, name: &WorkerName) -> Result<Vec<(Entry, u64)>, PackError> {
-        let (mut entries, mut rest) = (Vec::new(), &self.bytes[..]);
-        while let Some((entry, tail)) = next_entry(name, rest, self.is_whole)? {
-            rest = tail;
-            entries.push((entry, self.from + (self.bytes.len() - rest.len()) as u64));
-        }
-        Ok(entries)
+/// Takes entries of a blob from a byte on.
+fn take_entries(
+    known: &Known,
+    name: &WorkerName,
+    (blob, from): (u64, u64),
+    bytes: &[u8],
+    is_whole: bool,
+) -> Result<(), PackError> {
+    let mut rest = bytes;
+    while let Some((entry, tail)) = next_entry(name, rest, is_whole)? {
+        rest = tail;
+        known.take(blob, &entry, from + (bytes.len() - rest.len()) as u64)?;
     }
+    if is_whole { known.whole(blob) } else { Ok(()) }
 }
 
 /// The next of some entries; `None` at their end, or where the last of them is cut off.
@@ -338,7 +272,6 @@ async fn take_footer(
         if footer.trailer.id != name.id || footer.trailer.blob_bytes() != bytes {
             return Err(PackError::damaged(&path, "it is not the blob that its name says"));
         }
-        known.takes_unlogged();
         let heard = known.at().lsn;
         for entry in footer {
             known.take(name.id.seq, &entry?, heard)?;

@@ -40,9 +40,6 @@ pub struct OtherStatus {
     pub name: String,
     /// The number of its claim.
     pub worker: u64,
-    /// Which of its processes is followed: each start is the next.
-    #[serde(default)]
-    pub incarnation: u64,
     /// Where it answers.
     pub address: Option<String>,
     /// Milliseconds since the last look in the bucket began that found all of its changes there.
@@ -105,7 +102,6 @@ impl Others {
             OtherStatus {
                 name: told.name.to_string(),
                 worker: told.worker.0,
-                incarnation: peer.known().map_or(0, |known| known.incarnation().0),
                 address: told.address,
                 unseen_ms: ms(peer.unseen()),
                 unheard_ms: peer.unheard().map(ms),

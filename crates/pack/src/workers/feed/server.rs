@@ -28,7 +28,6 @@ use crate::limits::{
     CALL_HEADERS_MAX, FEED_BODIES_MAX, FEED_BYTES_MAX, FEED_CALLS_MAX, FEED_WAIT_MAX,
     PACKED_BYTES_MAX,
 };
-use crate::lineage::{Incarnation, Lineage};
 use crate::lot::Lot;
 use crate::spool::Spool;
 use crate::workers::uploads::{Handed, HandedBody};
@@ -39,7 +38,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What it answers from.
 pub(crate) struct Feed {
     pub(crate) worker: WorkerId,
-    pub(crate) lineage: Lineage,
     pub(crate) secret: Secret,
     pub(crate) spool: Arc<Spool>,
     pub(crate) index: Arc<Index>,
@@ -86,14 +84,14 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
 
 impl Feed {
     pub(crate) fn new(
-        (worker, lineage): (WorkerId, Lineage),
+        worker: WorkerId,
         secret: Secret,
         spool: Arc<Spool>,
         index: Arc<Index>,
         handed: Arc<Handed>,
     ) -> Self {
         let bodies = Semaphore::new(FEED_BODIES_MAX);
-        Self { worker, lineage, secret, spool, index, bodies, handed }
+        Self { worker, secret, spool, index, bodies, handed }
     }
 
     async fn answer(&self, mut call: Request<Incoming>) -> Response<HandedBody> {
@@ -161,10 +159,7 @@ impl Feed {
             return Err(refuse(StatusCode::CONFLICT));
         }
         match call.uri().path() {
-            CHANGES => {
-                let of = Incarnation(number("incarnation")?);
-                self.changes(of, number("blob")?, number("from")?).await
-            }
+            CHANGES => self.changes(number("blob")?, number("from")?).await,
             BODY => {
                 let lot = u8::try_from(number("lot")?).ok().and_then(Lot::numbered);
                 let lot = lot.ok_or_else(|| refuse(StatusCode::BAD_REQUEST))?;
@@ -175,12 +170,12 @@ impl Feed {
     }
 
     /// What there is of a blob's entries from a byte on; if that is nothing, once there is something.
-    async fn changes(&self, of: Incarnation, blob: u64, from: u64) -> Result<Vec<u8>, Refusal> {
+    async fn changes(&self, blob: u64, from: u64) -> Result<Vec<u8>, Refusal> {
         let mut grown = self.spool.grown();
         let end = tokio::time::Instant::now() + FEED_WAIT_MAX;
         loop {
             grown.mark_unchanged();
-            let (told, bytes) = self.tell(of, blob, from).map_err(|error| failed(&error))?;
+            let (told, bytes) = self.tell(blob, from).map_err(|error| failed(&error))?;
             let waited = match told {
                 Told::Nothing { .. } => tokio::time::timeout_at(end, grown.changed()).await,
                 _ => return Ok([told.encode(), bytes].concat()),
@@ -192,15 +187,7 @@ impl Feed {
     }
 
     /// What there is now.
-    pub(crate) fn tell(
-        &self,
-        of: Incarnation,
-        blob: u64,
-        from: u64,
-    ) -> Result<(Told, Vec<u8>), PackError> {
-        if of != self.lineage.last() {
-            return Ok((Told::Incarnation { lineage: self.lineage.clone() }, Vec::new()));
-        }
+    pub(crate) fn tell(&self, blob: u64, from: u64) -> Result<(Told, Vec<u8>), PackError> {
         if let Some(some) = self.spool.entries(blob, from, FEED_BYTES_MAX) {
             let behind = some.behind;
             if some.bytes.is_empty() && !some.is_whole {
@@ -294,13 +281,7 @@ mod tests {
         index.add_blob(BlobId { worker, seq: 4 }, &row, None).unwrap();
         let handed = Arc::new(Handed::new(Arc::default()));
         let secret = Secret::known(b"secret");
-        let feed = Feed::new(
-            (worker, Lineage::default()),
-            secret,
-            Arc::new(spool),
-            Arc::new(index),
-            handed,
-        );
+        let feed = Feed::new(worker, secret, Arc::new(spool), Arc::new(index), handed);
         for (seq, nth, expected) in [
             (4, 0, Some(Within::Blob(BlobId { worker, seq: 4 }))),
             (4, 1, Some(Within::Own(OwnId { worker, run: 0, number: 4 << 8 | 1 }))),

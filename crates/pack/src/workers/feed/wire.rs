@@ -1,6 +1,5 @@
-//! Version 3 of what workers say to each other: `docs/formats/workers.md` gives it byte by byte. Version 1 knew no
-//! bundles; in version 2 nothing proved an answer, and changes had no incarnation. They are neither asked nor answered, so
-//! that nobody takes bytes of a blob for those of its bundle, or entries of one copy of a directory for those of another.
+//! Version 3 of what workers say to each other: `docs/formats/workers.md` gives it byte by byte. Earlier ones are neither
+//! asked nor answered: version 1 knew no bundles, and in version 2 nothing proved an answer.
 
 use std::ops::Range;
 
@@ -15,7 +14,6 @@ use crate::backend::{Backend, Unread};
 use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
 use crate::limits::CALL_AGE_MAX;
-use crate::lineage::{Incarnation, Lineage};
 use crate::lot::Lot;
 use crate::rows::BlobRow;
 
@@ -41,13 +39,8 @@ const SECRET: &str = "secret";
 const SECRET_BYTES: usize = 32;
 
 /// How a worker's changes are asked for, from a byte of a blob's entries on.
-pub(crate) fn ask_changes(
-    (worker, incarnation): (WorkerId, Incarnation),
-    blob: u64,
-    from: u64,
-) -> String {
-    let (worker, incarnation) = (worker.0, incarnation.0);
-    format!("{CHANGES}?worker={worker}&incarnation={incarnation}&blob={blob}&from={from}")
+pub(crate) fn ask_changes(worker: WorkerId, blob: u64, from: u64) -> String {
+    format!("{CHANGES}?worker={}&blob={blob}&from={from}", worker.0)
 }
 
 /// How bytes of the bodies of a blob's lot are asked for.
@@ -73,8 +66,6 @@ pub(crate) enum Told {
     Uploaded { blob: u64, row: BlobRow },
     /// There is nothing to tell of it.
     Nothing { blob: u64 },
-    /// It was asked for changes of another incarnation: these are the ones before it, and itself.
-    Incarnation { lineage: Lineage },
 }
 
 /// What was heard of a worker.
@@ -83,17 +74,14 @@ pub(crate) enum Heard {
     Entries { blob: u64, from: u64, bytes: Bytes, is_whole: bool },
     Uploaded { blob: u64, row: BlobRow },
     Nothing { blob: u64 },
-    Incarnation { lineage: Lineage },
 }
 
 impl Heard {
-    /// Whether it says something of a blob.
-    pub(crate) fn is_of(&self, of: u64) -> bool {
+    pub(crate) fn blob(&self) -> u64 {
         match self {
             Self::Entries { blob, .. } | Self::Uploaded { blob, .. } | Self::Nothing { blob } => {
-                *blob == of
+                *blob
             }
-            Self::Incarnation { .. } => true,
         }
     }
 }
@@ -102,8 +90,7 @@ impl Told {
     /// As it travels, before its bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let head = encode(self);
-        let len = u16::try_from(head.len())
-            .expect("a head has a few numbers, or a lineage, which is bounded");
+        let len = u16::try_from(head.len()).expect("a head has a few numbers");
         [&len.to_le_bytes()[..], &head].concat()
     }
 
@@ -120,13 +107,6 @@ impl Told {
             }
             Self::Uploaded { blob, row } => (Heard::Uploaded { blob, row }, 0),
             Self::Nothing { blob } => (Heard::Nothing { blob }, 0),
-            Self::Incarnation { lineage } if lineage.is_whole() => {
-                (Heard::Incarnation { lineage }, 0)
-            }
-            Self::Incarnation { .. } => {
-                let reason = "its incarnations are not in their order";
-                return Err(PackError::damaged("a worker's answer", reason));
-            }
         })
     }
 }
