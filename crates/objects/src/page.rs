@@ -2,7 +2,7 @@
 //!
 //! Pure, and shared by every store that keeps such rows.
 
-use larder_types::limits::LIST_PAGE_MAX;
+use larder_types::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
 use larder_types::{BucketId, ObjectKey, UploadId, rows};
 
 use crate::{ListItem, ListPage, ListRequest};
@@ -37,10 +37,10 @@ impl<'a, T> Page<'a, T> {
     }
 
     /// How many rows will do, if none are grouped: one more than fit tells whether the page is the last. 0 if
-    /// nothing is asked for.
+    /// nothing is asked for, or if no key is long enough for the prefix.
     #[must_use]
     pub fn wanted(&self) -> usize {
-        if self.max == 0 { 0 } else { self.max + 1 }
+        if self.max == 0 || self.request.prefix.len() > KEY_BYTES_MAX { 0 } else { self.max + 1 }
     }
 
     /// The row at which the scan begins.
@@ -126,7 +126,11 @@ fn first_row(
             row.push(0);
             row
         }
-        _ => rows::after_key(table, bucket, after.as_bytes()),
+        // Beyond the longest key, what is left of it orders no key otherwise.
+        _ => {
+            let after = after.as_bytes();
+            rows::after_key(table, bucket, &after[..after.len().min(KEY_BYTES_MAX + 1)])
+        }
     };
     start.max(behind)
 }
@@ -134,6 +138,20 @@ fn first_row(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_longer_than_a_key_make_no_long_rows() {
+        let long = "k".repeat(100_000);
+        let prefixed = ListRequest { prefix: long.clone(), max: 10, ..ListRequest::default() };
+        let page = Page::<()>::new(b'V', BucketId(1), &prefixed);
+        assert_eq!(page.wanted(), 0, "no key is as long");
+        let after = ListRequest { after: Some(long), max: 10, ..ListRequest::default() };
+        let page = Page::<()>::new(b'V', BucketId(1), &after);
+        let from = page.from(None);
+        let row = |len: usize| rows::key_prefix(b'V', BucketId(1), &vec![b'k'; len]);
+        assert!(from.len() < 2 * KEY_BYTES_MAX && from > row(KEY_BYTES_MAX));
+        assert!(page.wanted() > 0 && from < rows::key_prefix(b'V', BucketId(1), b"l"));
+    }
 
     #[test]
     fn a_group_ends_at_the_first_delimiter_behind_the_prefix() {

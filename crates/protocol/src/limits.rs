@@ -18,6 +18,9 @@ pub const POOL_EMPTY_MS: u64 = 1_000;
 pub const WAITING_BLOCKS_BEFORE_RAISE: u32 = 256;
 /// Calls that may wait in one PG for keys to come to rest, for space or for a barrier.
 pub const WAITING_CALLS_MAX: usize = 4096;
+/// Barriers of one group that wait. They have a bound of their own: lists that wait for a put in doubt leave room for
+/// calls that concern other keys.
+pub const BARRIERS_MAX: usize = 1024;
 /// Ops of one PG that may be above the applied position before calls are turned away.
 pub const TAIL_OPS_MAX: usize = 16_384;
 /// Ops applied to the index in one batch.

@@ -12,7 +12,7 @@ use larder_types::{OpSeq, Put, Target, rows};
 
 use super::{OpenPut, Pg, TailEntry};
 use crate::index::RowSpan;
-use crate::limits::{SLOW_PUT_MS, WAITING_CALLS_MAX};
+use crate::limits::{BARRIERS_MAX, SLOW_PUT_MS};
 use crate::message::{Answer, Call, Effect, Outbox, Refusal, Token};
 
 /// See the module's head.
@@ -51,7 +51,7 @@ impl Pg {
         let barrier = Barrier { token, span, through, pending, since };
         if let Some(answer) = self.passed(&barrier) {
             out.push(Effect::Reply { token, answer });
-        } else if self.waiting_calls() >= WAITING_CALLS_MAX {
+        } else if self.barriers.len() >= BARRIERS_MAX {
             self.refuse(token, Refusal::Busy, out);
         } else {
             self.barriers.push(barrier);

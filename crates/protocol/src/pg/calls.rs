@@ -466,7 +466,7 @@ impl Pg {
     }
 
     pub(super) fn waiting_calls(&self) -> usize {
-        self.slots.waiting() + self.starved.len() + self.barriers.len()
+        self.slots.waiting() + self.starved.len()
     }
 
     /// Takes every call that waits, to refuse it.
