@@ -4,9 +4,11 @@
 //! 2. Read the log. Changes behind the index are applied; those of blobs that are not in the backend become those
 //!    blobs again, sealed.
 //! 3. Remove files of the spool that no record names.
-//! 4. Begin the next incarnation (`owner.rs`): from here on a process that ran before acknowledges nothing more.
-//! 5. Look in the backend for later blobs of this worker. If there are any, the directory is an older copy: it would
+//! 4. Look in the backend for later blobs of this worker. If there are any, the directory is an older copy: it would
 //!    give their numbers again, and does not know what is in them.
+//! 5. Begin the next incarnation (`owner.rs`): from here on a process that ran before acknowledges nothing more.
+//! 6. Look again. The first look keeps a copy that is refused from superseding the owner; the second one sees what was
+//!    acknowledged since.
 
 use std::sync::Arc;
 
@@ -89,6 +91,8 @@ pub(crate) async fn recover(
     }
     spool.start(at.blob);
     let begun = (worker, at.seq);
+    // Before that: a refused copy must not supersede the owner.
+    refuse_older_copy(rebuild.backend, &spool, worker).await?;
     let (owner, lineage) = Owner::begin(rebuild.backend, &*disk, begun, dir).await?;
     // After that: what a process before this one acknowledges is in the list.
     refuse_older_copy(rebuild.backend, &spool, worker).await?;

@@ -158,6 +158,22 @@ async fn a_directory_is_an_older_copy_also_if_the_blob_differs_in_its_sum_alone(
 }
 
 #[tokio::test]
+async fn an_older_copy_that_is_refused_leaves_the_owner_alone() {
+    let (dir, backend, store) = made().await;
+    let copy = snapshot(dir.path());
+    put(&store, "k", content(1, 1000)).await.unwrap();
+    assert!(store.flush().await);
+    let before = backend.names("incarnations").await;
+    for _ in 0..3 {
+        let refused = try_open(config(copy.path()), &backend).await.err();
+        assert!(matches!(refused, Some(PackError::OlderCopy { .. })), "{refused:?}");
+    }
+    assert_eq!(backend.names("incarnations").await, before);
+    put(&store, "l", content(2, 1000)).await.unwrap();
+    assert!(store.flush().await, "it is the owner still");
+}
+
+#[tokio::test]
 async fn a_worker_that_is_idle_finds_out_that_it_was_superseded_and_answers_no_reads() {
     let (dir, backend) = (tempfile::tempdir().unwrap(), Arc::<Faulty>::default());
     let watchful = PackConfig { owner_period: Duration::from_millis(20), ..config(dir.path()) };
