@@ -157,7 +157,30 @@ impl Backend {
     }
 
     /// Writes a small object that is not there yet; false if it is.
+    ///
+    /// A store answers 409 also when two such requests meet and neither took effect: so the object is looked for, and if
+    /// it is missing the request is made again.
     pub(crate) async fn put_new(&self, name: &str, bytes: Bytes) -> Result<bool, PackError> {
+        let mut pause = MISSING_PAUSE;
+        for _ in 0..MISSING_LOOKS_MAX {
+            if self.try_put_new(name, bytes.clone()).await? {
+                return Ok(true);
+            }
+            if self.size(name).await?.is_some() {
+                self.sync_dir_of(name).await?;
+                return Ok(false);
+            }
+            tokio::time::sleep(jittered(pause)).await;
+            pause *= 4;
+        }
+        Err(PackError::Backend {
+            operation: "write",
+            name: name.to_owned(),
+            reason: "the backend says that it exists, and does not have it".to_owned(),
+        })
+    }
+
+    async fn try_put_new(&self, name: &str, bytes: Bytes) -> Result<bool, PackError> {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         let path = Path::from(name);
         let len = bytes.len() as u64;
@@ -167,10 +190,7 @@ impl Backend {
                 add(&self.asked.counters.uploaded_bytes, len);
                 Ok(true)
             }
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
-                self.sync_dir_of(name).await?;
-                Ok(false)
-            }
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
             Err(error) => Err(failed("write", name, &error)),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use larder_objects::{ObjectError, Objects};
@@ -171,6 +172,22 @@ async fn an_older_copy_that_is_refused_leaves_the_owner_alone() {
     assert_eq!(backend.names("incarnations").await, before);
     put(&store, "l", content(2, 1000)).await.unwrap();
     assert!(store.flush().await, "it is the owner still");
+}
+
+#[tokio::test]
+async fn a_conflict_that_made_nothing_leaves_no_hole_in_the_numbers_of_incarnations() {
+    let (dir, backend, store) = made().await;
+    let copy = snapshot(dir.path());
+    let before = backend.names("incarnations").await.len();
+    backend.conflicts.store(2, Ordering::Relaxed);
+    let second = open(copy.path(), &backend).await;
+    let names = backend.names("incarnations").await;
+    assert_eq!(names.len(), before + 1);
+    let next = format!("-{:016x}", before + 1);
+    assert!(names.last().unwrap().0.ends_with(&next), "{names:?}");
+    put(&store, "k", content(1, 1000)).await.unwrap();
+    assert!(!store.flush().await, "it finds the next incarnation");
+    drop(second);
 }
 
 #[tokio::test]

@@ -21,8 +21,8 @@ use object_store::memory::InMemory;
 use object_store::path::Path as Name;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions as StoreOptions, PutPayload,
-    PutResult, Result,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions as StoreOptions,
+    PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
 
@@ -41,6 +41,8 @@ pub struct Faulty {
     puts_waiting: AtomicUsize,
     /// How many reads are still told that there is no such object.
     pub missing: AtomicUsize,
+    /// How many conditional puts are still told that they conflict, and take no effect.
+    pub conflicts: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
 }
@@ -99,6 +101,12 @@ impl ObjectStore for Faulty {
             self.puts_waiting.fetch_add(1, Ordering::Relaxed);
             drop(self.puts.read().await);
             self.puts_waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        let one_less = |left: usize| left.checked_sub(1);
+        if options.mode == PutMode::Create
+            && self.conflicts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        {
+            return Err(Error::AlreadyExists { path: name.to_string(), source: "409".into() });
         }
         self.inner.put_opts(name, payload, options).await
     }
