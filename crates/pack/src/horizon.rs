@@ -6,8 +6,7 @@
 //!
 //! # Invariants
 //!
-//! 1. An heir's horizon is written once, before its index, and never changed or removed. It is made of a list that
-//!    begins after the claim is there: a worker acknowledges no blob that the list lacks (`uploader.rs`).
+//! 1. An heir's horizon is written once, before its index, and never changed or removed.
 //! 2. A blob is void if any horizon says so; horizons of later heirs leave out what is void.
 
 use std::collections::BTreeMap;

@@ -25,6 +25,7 @@ use larder_env::{DiskError, FileLock, RealDisk};
 use larder_net::{PeerSecret, Port};
 use larder_roles::node::{Entered, NodeConfig, NotEntered, RootKeys, enter};
 use larder_roles::store::LOCK_FILE;
+use larder_s3::FaceOptions;
 use tokio::net::TcpListener;
 
 use crate::cluster::config::Found;
@@ -43,7 +44,8 @@ pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
     kind::check(dir, Kind::Machine)?;
     let record = Record::load(dir)?;
     let name = me::found_out(config, record.as_ref())?;
-    check_face(&config.face())?;
+    let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
+    check_face(&options)?;
     if record.is_none() {
         check_new(dir, config, &name)?;
     }

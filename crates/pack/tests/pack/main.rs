@@ -7,7 +7,6 @@ mod backups;
 mod crashes;
 mod embed;
 mod objects;
-mod owners;
 mod policies;
 mod reads;
 mod repacking;

@@ -38,9 +38,6 @@ pub struct Faulty {
     reads_waiting: AtomicUsize,
     /// How many reads are still told that there is no such object.
     pub missing: AtomicUsize,
-    /// Puts of blobs, in one request each, wait while somebody has this for writing.
-    pub puts: tokio::sync::RwLock<()>,
-    puts_waiting: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
 }
@@ -56,11 +53,6 @@ impl Faulty {
     /// Reads that wait at the gate.
     pub fn waiting(&self) -> usize {
         self.reads_waiting.load(Ordering::Relaxed)
-    }
-
-    /// Puts of blobs that wait for their turn.
-    pub fn puts_waiting(&self) -> usize {
-        self.puts_waiting.load(Ordering::Relaxed)
     }
 
     /// Names below a prefix, with sizes, sorted.
@@ -95,11 +87,6 @@ impl ObjectStore for Faulty {
         options: StoreOptions,
     ) -> Result<PutResult> {
         self.check()?;
-        if name.as_ref().contains("blobs/") {
-            self.puts_waiting.fetch_add(1, Ordering::Relaxed);
-            drop(self.puts.read().await);
-            self.puts_waiting.fetch_sub(1, Ordering::Relaxed);
-        }
         self.inner.put_opts(name, payload, options).await
     }
 
