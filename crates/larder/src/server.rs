@@ -9,7 +9,7 @@ use std::time::Duration;
 use larder_mount::MountError;
 use larder_pack::PackError;
 use larder_roles::{Store, StoreConfig, StoreError};
-use larder_s3::{OptionsError, S3Service, Server, ServerOptions};
+use larder_s3::{FaceOptions, OptionsError, S3Service, Server, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;

@@ -25,7 +25,6 @@ use larder_env::{DiskError, FileLock, RealDisk};
 use larder_net::{PeerSecret, Port};
 use larder_roles::node::{Entered, NodeConfig, NotEntered, RootKeys, enter};
 use larder_roles::store::LOCK_FILE;
-use larder_s3::FaceOptions;
 use tokio::net::TcpListener;
 
 use crate::cluster::config::Found;
@@ -44,8 +43,7 @@ pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
     kind::check(dir, Kind::Machine)?;
     let record = Record::load(dir)?;
     let name = me::found_out(config, record.as_ref())?;
-    let options = FaceOptions { region: config.region.clone(), domains: config.domains.clone() };
-    check_face(&options)?;
+    check_face(&config.face())?;
     if record.is_none() {
         check_new(dir, config, &name)?;
     }
