@@ -1,4 +1,4 @@
-//! How many files, sockets among them, the process may open.
+//! The limit of open files of the process, sockets among them.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

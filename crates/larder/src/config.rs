@@ -141,7 +141,7 @@ pub(crate) fn check_new_cluster(
     Ok(())
 }
 
-/// What a server's own files and directories are called: data under such a name would overwrite them.
+/// Names of a server's own files and directories: data under such a name would overwrite them.
 const DATA_TAKEN: [&str; 8] = [
     "credentials.toml",
     "identity.pem",

@@ -273,7 +273,7 @@ fn likely(dir: &Path) -> Option<Kind> {
     (has("log") || has("kv") || has("data0")).then_some(Kind::Store)
 }
 
-/// Whether a worker has claimed it, or one of several that share it: see `docs/formats/blob.md` and `workers.md`.
+/// Tells if a worker has claimed it, or one of several that share it: see `docs/formats/blob.md` and `workers.md`.
 fn is_backend(dir: &Path) -> bool {
     let is_claim = |name: &str| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit());
     let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();

@@ -24,7 +24,7 @@ const LAYOUT: &str = "cluster.toml";
 pub(super) const CREDENTIALS: &str = credentials::FILE;
 /// The configuration of a process, in its directory.
 const CONFIGURATION: &str = "role.toml";
-/// What may lie in a process's directory of a cluster that was not made whole. No process of it has run.
+/// Files that may lie in a process's directory of a cluster that was not made whole. No process of it has run.
 const BEFORE_MADE: [&str; 6] =
     [CONFIGURATION, "authority.pem", "identity.pem", "lock", "quorum", "tokens"];
 /// The id of the manager that founds a cluster.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::{HEAD, Kind, KindError, MARKER, Marker, VERSION, check, read, recognised};
 use crate::private;
 
-/// What a start that failed may have left beside the marker.
+/// Files that a failed start may have left beside the marker.
 const LOCK: &str = "lock";
 
 /// A directory that no other command takes while this is there.
@@ -61,7 +61,7 @@ pub(crate) fn bind(dir: &Path, kind: Kind) -> Result<Held, KindError> {
 }
 
 impl Held {
-    /// Whether nothing of this kind was there before.
+    /// Tells if nothing of this kind was there before.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
     }

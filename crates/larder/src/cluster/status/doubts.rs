@@ -33,7 +33,7 @@ struct Doubt {
     op: u64,
     volume: u32,
     seconds: u64,
-    /// What may have its data and is out of reach.
+    /// Replicas that may have its data and are out of reach.
     waits_for: Vec<Away>,
 }
 
@@ -85,7 +85,7 @@ impl Doubts {
     }
 }
 
-/// Whether some put is in doubt.
+/// Tells if any put is in doubt.
 pub(super) fn are_there(all: &[Background]) -> bool {
     all.iter().filter_map(|it| it.doubts.as_ref()).any(|doubts| doubts.puts > 0)
 }
