@@ -42,6 +42,9 @@ pub const SESSION_TICKS_MAX: u64 = 20;
 pub const FORSAKEN_TICKS: u64 = 10;
 /// Milliseconds after which an open put does not hold up lists that can begin before its row.
 pub const SLOW_PUT_MS: u64 = 300;
+/// Milliseconds for which a list that begins at the row of an open put waits for all puts on its way together: as long as
+/// puts of a proxy that died take, and most slow ones.
+pub const LIST_GATHER_MS: u64 = 3_000;
 /// Ticks for which a call waits for a row of which a put is open; then it is refused, so that such calls do not pile up.
 pub const DOUBT_TICKS_MAX: u64 = 90;
 /// Replicas that may fail between two ticks before calls that wait for space are turned away: another
@@ -265,6 +268,7 @@ const _: () = assert!(
     FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
     "a call waits for puts of a proxy that died until they are resolved"
 );
+const _: () = assert!(SLOW_PUT_MS < LIST_GATHER_MS, "slow puts are waited for together");
 const _: () =
     assert!(LEASE_MS < SILENT_MS, "a lease has mostly run out when its holder is found down");
 const _: () = assert!(
