@@ -40,6 +40,9 @@ pub const SESSION_TICKS_MAX: u64 = 20;
 /// Ticks after which a put is resolved whose proxy says that it is finished with it: what it said of the put is lost, or
 /// would have come by now.
 pub const FORSAKEN_TICKS: u64 = 10;
+/// Ticks after which a resolution that failed begins again, at most: 3.2 s. The first time after one tick, then after twice
+/// as many each time.
+pub const RETRY_TICKS_MAX: u64 = 32;
 /// Milliseconds after which an open put does not hold up lists that can begin before its row.
 pub const SLOW_PUT_MS: u64 = 300;
 /// Milliseconds for which a list that begins at the row of an open put waits for all puts on its way together: as long as
@@ -267,6 +270,10 @@ const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_MS, "one lost renewal costs no 
 const _: () = assert!(
     FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
     "a call waits for puts of a proxy that died until they are resolved"
+);
+const _: () = assert!(
+    RETRY_TICKS_MAX.is_power_of_two() && 2 * RETRY_TICKS_MAX < DOUBT_TICKS_MAX,
+    "a put is asked about again while calls still wait for it"
 );
 const _: () = assert!(SLOW_PUT_MS < LIST_GATHER_MS, "slow puts are waited for together");
 const _: () =
