@@ -40,8 +40,14 @@ pub const SESSION_TICKS_MAX: u64 = 20;
 /// Ticks after which a put is resolved whose proxy says that it is finished with it: what it said of the put is lost, or
 /// would have come by now.
 pub const FORSAKEN_TICKS: u64 = 10;
+/// Ticks after which a resolution that failed begins again, at most: 3.2 s. The first time after one tick, then after twice
+/// as many each time.
+pub const RETRY_TICKS_MAX: u64 = 32;
 /// Milliseconds after which an open put does not hold up lists that can begin before its row.
 pub const SLOW_PUT_MS: u64 = 300;
+/// Milliseconds for which a list that begins at the row of an open put waits for all puts on its way together: as long as
+/// puts of a proxy that died take, and most slow ones.
+pub const LIST_GATHER_MS: u64 = 3_000;
 /// Ticks for which a call waits for a row of which a put is open; then it is refused, so that such calls do not pile up.
 pub const DOUBT_TICKS_MAX: u64 = 90;
 /// Replicas that may fail between two ticks before calls that wait for space are turned away: another
@@ -65,6 +71,12 @@ pub const HOLDERS_CHANGES_MAX: usize = 128;
 pub const HOLDERS_WAITING_MAX: usize = 8 * HOLDERS_CHANGES_MAX;
 /// Answers kept per session for repeats.
 pub const REPEATS_MAX: usize = 65_536;
+/// Answers kept per group, of all its sessions: a snapshot's header tells all of them, in one message.
+pub const GROUP_REPEATS_MAX: usize = 2 * REPEATS_MAX;
+/// Answers of a session that one record of the log tells, when a snapshot was taken.
+pub const RECORD_REPEATS_MAX: usize = 16_384;
+/// Most bytes of one such answer: four numbers of up to ten bytes, and whether it was revoked.
+pub const REPEAT_BYTES_MAX: usize = 41;
 /// Applied ops that a member of several remembers for one that is a little behind: about 100 KiB.
 pub const HISTORY_OPS_MIN: usize = 256;
 /// Applied ops that a primary remembers while a follower takes a snapshot; one that takes longer
@@ -265,6 +277,15 @@ const _: () = assert!(
     FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
     "a call waits for puts of a proxy that died until they are resolved"
 );
+const _: () = assert!(
+    RETRY_TICKS_MAX.is_power_of_two() && 2 * RETRY_TICKS_MAX < DOUBT_TICKS_MAX,
+    "a put is asked about again while calls still wait for it"
+);
+const _: () = assert!(
+    RECORD_REPEATS_MAX * REPEAT_BYTES_MAX + 64 <= OP_BYTES_MAX,
+    "a part of a session's memory fits a record"
+);
+const _: () = assert!(SLOW_PUT_MS < LIST_GATHER_MS, "slow puts are waited for together");
 const _: () =
     assert!(LEASE_MS < SILENT_MS, "a lease has mostly run out when its holder is found down");
 const _: () = assert!(

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use larder_protocol::limits::{
-    DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, LV_REOPEN_MS, SERVER_BEAT_MS, SESSION_TICKS_MAX,
-    SILENT_MS, UNHEARD_TICKS_MAX,
+    DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX, LV_REOPEN_MS,
+    REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -34,6 +34,9 @@ pub const PUT_WINDOW_CHUNKS: usize = 2;
 pub const DISK_FULL_TRIES_MAX: u32 = 8;
 /// Milliseconds that a list waits for puts under way before it answers 503.
 pub const LIST_WAIT_MS_MAX: u64 = 10_000;
+/// Milliseconds that a list of a cluster may take before it answers 503, with all that its page waits for one after the
+/// other: longer than one wait for puts or for another primary.
+pub const SCAN_MS_MAX: u64 = 30_000;
 /// Uploads that a bucket's deletion has in memory at once.
 pub const UPLOADS_PER_PAGE: usize = 1000;
 /// Bytes of cache of the index's blocks.
@@ -280,6 +283,10 @@ const _: () = assert!(
         && ROWS_BYTES_MAX < larder_net::limits::PAYLOAD_BYTES_MAX,
     "what is gathered fits a frame"
 );
+const _: () = assert!(
+    4 * GROUP_REPEATS_MAX * REPEAT_BYTES_MAX <= 3 * larder_net::limits::PAYLOAD_BYTES_MAX,
+    "what a group remembers of sessions leaves a quarter of a snapshot's header to open puts"
+);
 const _: () = assert!(TICK_MS < SERVER_BEAT_MS, "beats are kept by ticks");
 const _: () = assert!(
     SESSION_TICKS_MAX * TICK_MS >= 4 * SERVER_BEAT_MS,
@@ -296,6 +303,10 @@ const _: () = assert!(
 const _: () = assert!(
     SESSION_TICKS_MAX * TICK_MS < DOUBT_TOLD_MS,
     "a put is told as one in doubt when more than its proxy has failed"
+);
+const _: () = assert!(
+    LIST_WAIT_MS_MAX < SCAN_MS_MAX && SCAN_MS_MAX <= PROXY_PATIENCE_MS,
+    "a list may wait more than once, and no longer than any other request"
 );
 const _: () = assert!(
     WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_MS,

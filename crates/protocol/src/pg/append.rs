@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use larder_types::{Body, HybridClock, Op, OpId, Request};
 
+use super::resolve::Retry;
 use super::{OpenPut, Pg, ReplyKind, Role, TailEntry};
 use crate::append::AppendDone;
 use crate::message::{Answer, Effect, LogEntry, Outbox, Token};
@@ -78,6 +79,7 @@ impl Pg {
                 superseded: false,
                 forsaken: None,
                 resolution: None,
+                retry: Retry::default(),
             };
             self.open.insert(entry.id.seq, open);
         }

@@ -7,12 +7,14 @@
 //! 2. It waits for those puts alone that were open then and whose row is among the rows in question: their clients may
 //!    have been told that they are done.
 //! 3. Of rows behind a put that takes long, it says nothing: what is before that row is shown.
+//! 4. One that begins at the row of an open put waits for all puts in question together, for [`LIST_GATHER_MS`] at most:
+//!    a page behind many slow puts is not answered row by row, and a put in doubt far behind does not hold it up.
 
 use larder_types::{OpSeq, Put, Target, rows};
 
 use super::{OpenPut, Pg, TailEntry};
 use crate::index::RowSpan;
-use crate::limits::{BARRIERS_MAX, SLOW_PUT_MS};
+use crate::limits::{BARRIERS_MAX, LIST_GATHER_MS, SLOW_PUT_MS};
 use crate::message::{Answer, Call, Effect, Outbox, Refusal, Token};
 
 /// See the module's head.
@@ -27,6 +29,8 @@ pub(super) struct Barrier {
     pending: Vec<OpSeq>,
     /// The tick at which it came.
     since: u64,
+    /// Until then it waits for all of these puts, and does not pass before the row of a slow one.
+    gathers_until_ms: u64,
 }
 
 impl Barrier {
@@ -46,9 +50,16 @@ impl Pg {
     }
 
     pub(super) fn barrier(&mut self, token: Token, span: Option<RowSpan>, out: &mut Outbox) {
-        let pending = self.pending_in(span.as_ref()).map(|open| open.id.seq).collect();
+        let begins_at =
+            |open: &OpenPut| span.as_ref().is_some_and(|span| row_of(open.put()) == span.from);
+        let (mut pending, mut gathers) = (Vec::new(), false);
+        for open in self.pending_in(span.as_ref()) {
+            pending.push(open.id.seq);
+            gathers |= begins_at(open);
+        }
+        let gathers_until_ms = if gathers { self.now_ms.saturating_add(LIST_GATHER_MS) } else { 0 };
         let (through, since) = (self.last_effective(), self.ticks);
-        let barrier = Barrier { token, span, through, pending, since };
+        let barrier = Barrier { token, span, through, pending, since, gathers_until_ms };
         if let Some(answer) = self.passed(&barrier) {
             out.push(Effect::Reply { token, answer });
         } else if self.barriers.len() >= BARRIERS_MAX {
@@ -85,8 +96,9 @@ impl Pg {
             return pending.peek().is_none().then_some(Answer::Passed);
         };
         let mut first: Option<Vec<u8>> = None;
+        let gathers = self.now_ms < barrier.gathers_until_ms;
         for open in pending {
-            if self.now_ms.saturating_sub(open.since_ms) < SLOW_PUT_MS {
+            if gathers || self.age_ms(open) < SLOW_PUT_MS {
                 return None;
             }
             let row = row_of(open.put());

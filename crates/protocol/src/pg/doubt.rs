@@ -4,6 +4,17 @@
 //! To resolve a put whose proxy is alive after all is safe, and costs only that put: the grant is voided before its
 //! copies are looked at, and what its client may have been told decides (`resolve.rs`).
 //!
+//! A put in doubt blocks its own key alone, but it has a price until it is decided:
+//!
+//! - It holds down the floors of its group (`resolve.rs`): what is deleted after it is not given to others there. The
+//!   group draws other volumes meanwhile, until no disk has room for one.
+//! - Its METAX is nowhere but in the log, which is therefore kept from its op on ([`Pg::retained`]). The log grows by what all
+//!   groups of the server write, and a restart reads that much. When the disk has no room for another segment everything new
+//!   is refused; deletes go on and nothing is lost.
+//!
+//! To cut the log, such a put would have to stand in the index, as a row of the member's own that goes with its outcome in
+//! one batch, together with whether it is superseded. A release that does not know the row would lose the put.
+//!
 //! # Invariants
 //!
 //! 1. No call waits without end for a put in doubt: it is refused in time, so that such calls do not take the room of

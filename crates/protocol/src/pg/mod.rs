@@ -64,7 +64,7 @@ use refill::Refills;
 pub use refill::{Considered, Refill, chunk_in};
 pub use replicate::Report;
 use replicate::{EarlyReports, Follower};
-use resolve::Resolution;
+use resolve::{Resolution, Retry};
 use slots::{Slot, Slots};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
 pub use state::{LogGap, Origin, Recovering};
@@ -123,6 +123,8 @@ struct OpenPut {
     /// The tick at which its proxy had said all that it ever will of it.
     forsaken: Option<u64>,
     resolution: Option<Resolution>,
+    /// When its resolution begins again if it fails.
+    retry: Retry,
 }
 
 impl OpenPut {

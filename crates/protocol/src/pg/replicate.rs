@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::digest::Digests;
 use super::moves::Moves;
 use super::refill::Refills;
+use super::resolve::Retry;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
 use crate::limits::{
@@ -145,7 +146,7 @@ impl Pg {
             }
         }
         for open in self.open.values_mut() {
-            open.resolution = None;
+            (open.resolution, open.retry) = (None, Retry::default());
         }
         for (to, follower) in std::mem::take(&mut self.followers) {
             if follower.copies.is_some() {

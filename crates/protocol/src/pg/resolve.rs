@@ -9,7 +9,9 @@
 //!    replica was looked at and none verifies, or when so many were fenced before they ever acknowledged the
 //!    data that too few are left for a client to have been told: as many must as the put names, or all. Anything
 //!    else stays in doubt and is asked again.
-//! 3. A replica that remembers as many voids as it can is given a floor instead ([`Pg::raise_over_voids`]): so the
+//! 3. A resolution that fails begins again after ever more ticks, [`RETRY_TICKS_MAX`] at most, or as soon as a replica is
+//!    back or has room: a put that cannot be decided costs its replicas next to nothing, and waits for nobody for ever.
+//! 4. A replica that remembers as many voids as it can is given a floor instead ([`Pg::raise_over_voids`]): so the
 //!    number of puts that are resolved in one view has no bound.
 
 use std::collections::BTreeSet;
@@ -18,7 +20,7 @@ use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 
 use super::{OpenPut, Pg, Role};
 use crate::index::{Index, IndexError};
-use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS};
+use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS, RETRY_TICKS_MAX};
 use crate::manager::state::MapVersion;
 use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
 use crate::rebuild::Space;
@@ -35,10 +37,32 @@ pub(super) struct Resolution {
     /// Out of reach.
     gone: Holders,
     verifying: bool,
-    /// A replica failed: ask everything again at the next tick.
+    /// It came to nothing: everything is asked again when [`Retry`] says.
     failed: bool,
     /// A replica has no room for another void: raise its floor first.
     lacks_room: bool,
+}
+
+/// When a resolution that failed begins again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Retry {
+    /// Resolutions that began since a replica came back.
+    begun: u32,
+    /// The tick from which on the next may begin.
+    due: u64,
+}
+
+impl Retry {
+    /// A resolution begins at this tick.
+    fn begin(&mut self, tick: u64) {
+        self.due = tick + (1 << self.begun.min(RETRY_TICKS_MAX.ilog2()));
+        self.begun += 1;
+    }
+
+    /// What it failed for is over: the next begins at the next tick.
+    fn soon(&mut self) {
+        self.due = 0;
+    }
 }
 
 impl Pg {
@@ -79,6 +103,7 @@ impl Pg {
             }
         }
         open.resolution = Some(resolution);
+        open.retry.begin(self.ticks);
         Ok(())
     }
 
@@ -97,7 +122,9 @@ impl Pg {
                 {
                     // What was put meanwhile has no copy there.
                     self.refills.want_walk();
+                    self.retry_anew(lv);
                 }
+                self.retry_voids(lv);
                 self.feed_starved(index, out)?;
                 self.resolve_older_views(index, out)
             }
@@ -129,6 +156,21 @@ impl Pg {
             }
             DataAnswer::Failed => self.replica_failed(lv, replica, index, out),
         }
+    }
+
+    /// A replica is back: puts in doubt for want of it are asked about at once, and as often as new ones.
+    fn retry_anew(&mut self, lv: LvId) {
+        for open in self.open.values_mut().filter(|open| open.chunk.lv == lv) {
+            open.retry = Retry::default();
+        }
+    }
+
+    /// A floor was raised: where there was no room for another void there is now.
+    fn retry_voids(&mut self, lv: LvId) {
+        let lacks_room = |open: &&mut OpenPut| {
+            open.chunk.lv == lv && open.resolution.is_some_and(|it| it.lacks_room)
+        };
+        self.open.values_mut().filter(lacks_room).for_each(|open| open.retry.soon());
     }
 
     /// A replica is out of reach, or its disk is out: its LV takes nothing more until it answers again.
@@ -219,7 +261,7 @@ impl Pg {
             return Ok(());
         };
         if grant.op.seq > self.commit && matches!(outcome, Outcome::Committed { .. }) {
-            // METAX is not durable on all members yet: decide at the next tick.
+            // METAX is not durable on all members yet: decide later.
             if let Some((_, resolution, _)) = self.resolving(grant) {
                 resolution.failed = true;
             }
@@ -355,6 +397,7 @@ impl Pg {
             }
             Some(_) => {
                 let fresh = space.update(info.clone());
+                self.retry_anew(info.lv);
                 self.open_lv(&info, fresh.into_iter(), above_applied, out);
                 self.refills.want_walk();
             }
@@ -472,7 +515,8 @@ impl Pg {
         self.raise_over_voids(out);
         let mut again = Vec::new();
         for open in self.open.values_mut() {
-            let failed = open.resolution.is_some_and(|resolution| resolution.failed);
+            let failed = open.resolution.is_some_and(|resolution| resolution.failed)
+                && self.ticks >= open.retry.due;
             let overdue = open.resolution.is_none()
                 && open.outcome.is_none()
                 && (now_ms.saturating_sub(open.since_ms) > GRANT_MS_MAX

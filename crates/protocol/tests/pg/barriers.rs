@@ -1,7 +1,7 @@
 //! Barriers over rows: a list waits for those pending puts alone that could be on its page.
 
 use crate::support::{BUCKET, Member, name_of};
-use larder_protocol::limits::{DOUBT_TICKS_MAX, SLOW_PUT_MS, WAITING_CALLS_MAX};
+use larder_protocol::limits::{DOUBT_TICKS_MAX, LIST_GATHER_MS, SLOW_PUT_MS, WAITING_CALLS_MAX};
 use larder_protocol::{Answer, Call, Event, Refusal, RowSpan, Token};
 use larder_types::{BucketId, Grant, rows};
 
@@ -112,6 +112,48 @@ fn a_list_is_shown_up_to_the_first_of_several_slow_puts() {
     member.commit(first, 1);
     let behind = list(&mut member, prefix(BUCKET, "l"));
     assert_eq!(member.answers(behind), [Answer::Settled(None)]);
+}
+
+/// Slow puts of keys `k0` to `k4`, and a list that begins at the first of them.
+fn behind_slow_puts() -> (Member, Vec<Grant>, Token) {
+    let mut member = Member::alone(1);
+    let mut grants = Vec::new();
+    for n in 0..5 {
+        let put = member.put_data(&format!("k{n}"), 1);
+        grants.push(member.granted(put));
+    }
+    member.settle();
+    member.now_ms += SLOW_PUT_MS;
+    let page = list(&mut member, RowSpan { from: version("k0"), to: None });
+    assert_eq!(member.answers(page), []);
+    (member, grants, page)
+}
+
+#[test]
+fn a_list_that_reaches_a_slow_put_waits_for_all_of_its_page_at_once() {
+    let (mut member, grants, page) = behind_slow_puts();
+    for grant in grants {
+        assert_eq!(member.answers(page), [], "it would wait again at the next row");
+        member.commit(grant, 1);
+        member.settle();
+        member.step(Event::Tick);
+    }
+    assert_eq!(member.answers(page), [Answer::Settled(None)]);
+}
+
+#[test]
+fn a_list_that_reaches_a_slow_put_is_not_held_up_for_long_by_one_behind_it() {
+    let (mut member, grants, page) = behind_slow_puts();
+    for grant in &grants[..3] {
+        member.commit(*grant, 1);
+    }
+    member.settle();
+    member.now_ms += LIST_GATHER_MS - 1;
+    member.step(Event::Tick);
+    assert_eq!(member.answers(page), []);
+    member.now_ms += 1;
+    member.step(Event::Tick);
+    assert_eq!(member.answers(page), [Answer::Settled(Some(version("k3")))]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Puts in doubt: fence, then verify, then decide (DESIGN §7), also over a restart.
 
 use crate::support::{LV_BLOCKS, Member, data, key, mismatch, put, unacknowledged};
-use larder_protocol::limits::GRANT_MS_MAX;
+use larder_protocol::limits::{GRANT_MS_MAX, RETRY_TICKS_MAX};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Event, Refusal};
-use larder_types::{Body, Condition, Grant, GrantKey, Holders};
+use larder_types::{Body, Condition, Grant, GrantKey, Holders, SessionId};
 
 /// A put whose METAX is durable and whose proxy gives it up; the requests that follow.
 fn abandoned(replicas: usize) -> (Member, Grant, Vec<(usize, DataRequest)>) {
@@ -328,9 +328,15 @@ struct Voids {
     room: usize,
     voids: Vec<Grant>,
     floor: GrantKey,
+    /// Voids that it was asked for.
+    asked: usize,
 }
 
 impl Voids {
+    fn with_room(room: usize) -> Self {
+        Self { room, voids: Vec::new(), floor: key(1, 0), asked: 0 }
+    }
+
     fn answer(&mut self, request: &DataRequest) -> DataAnswer {
         match request {
             DataRequest::RaiseFloor { floor } => {
@@ -339,6 +345,7 @@ impl Voids {
                 DataAnswer::Floor(self.floor)
             }
             DataRequest::Void { grant } => {
+                self.asked += 1;
                 let is_known = grant.op < self.floor || self.voids.contains(grant);
                 if !is_known && self.voids.len() == self.room {
                     return DataAnswer::NotNow(*grant);
@@ -372,7 +379,7 @@ impl Voids {
 #[test]
 fn puts_are_resolved_though_a_replica_remembers_no_more_voids() {
     let mut member = Member::alone(1);
-    let mut server = Voids { room: 2, voids: Vec::new(), floor: key(1, 0) };
+    let mut server = Voids::with_room(2);
     for n in 0..9 {
         let put = member.put_data(&format!("k{n}"), 1);
         let grant = member.granted(put);
@@ -387,23 +394,79 @@ fn puts_are_resolved_though_a_replica_remembers_no_more_voids() {
     assert!((0..9).all(|n| member.row(&format!("k{n}")).is_some()), "each has a good copy");
 }
 
+/// A put, of which its proxy may say that it gives it up.
+fn put_by(member: &mut Member, name: &str, is_abandoned: bool) -> Grant {
+    let token = member.put_data(name, 1);
+    let grant = member.granted(token);
+    member.settle();
+    if is_abandoned {
+        member.call(Call::Abandon { op: grant.op, disk_full: false });
+    }
+    grant
+}
+
+#[test]
+fn a_void_without_room_behind_a_live_put_is_asked_for_ever_more_seldom() {
+    let mut member = Member::alone(1);
+    let mut server = Voids::with_room(0);
+    let live = put_by(&mut member, "live", false);
+    put_by(&mut member, "given up", true);
+    server.serve(&mut member);
+    let mut asked_at = Vec::new();
+    for tick in 0..10 * RETRY_TICKS_MAX {
+        // The proxy of the live put is there.
+        member.step(Event::Floor { session: SessionId(1), floor: 0 });
+        member.step(Event::Tick);
+        let before = server.asked;
+        server.serve(&mut member);
+        asked_at.extend((server.asked > before).then_some(tick));
+    }
+    assert!(asked_at.len() <= 16, "{asked_at:?}");
+    assert!(asked_at.windows(2).all(|two| two[1] - two[0] <= RETRY_TICKS_MAX), "{asked_at:?}");
+    assert!(asked_at.last() > Some(&(9 * RETRY_TICKS_MAX - 1)), "it is never given up");
+    member.commit(live, 1);
+    member.settle();
+    for _ in 0..2 {
+        member.step(Event::Tick);
+        server.serve(&mut member);
+    }
+    assert_eq!(member.pg.gauges().open_puts, 0, "the floor that made room is an event");
+}
+
+#[test]
+fn a_put_in_doubt_for_want_of_a_replica_is_asked_about_at_once_when_it_is_back() {
+    let (mut member, grant, _) = abandoned(2);
+    member.answer(0, DataAnswer::Voided(grant));
+    member.answer(1, DataAnswer::Failed);
+    member.answer(0, mismatch(grant));
+    let mut asked = 0;
+    for _ in 0..4 * RETRY_TICKS_MAX {
+        member.step(Event::Tick);
+        for (replica, request) in member.requests() {
+            asked += usize::from(request == DataRequest::Void { grant });
+            match request {
+                _ if replica == 1 => member.answer(1, DataAnswer::Failed),
+                DataRequest::Void { .. } => member.answer(0, DataAnswer::Voided(grant)),
+                _ => member.answer(0, mismatch(grant)),
+            }
+        }
+    }
+    assert!((3..=2 * 9).contains(&asked), "{asked}");
+    member.answer(1, DataAnswer::Floor(key(1, 0)));
+    member.requests();
+    member.step(Event::Tick);
+    let requests = member.requests();
+    assert_eq!(requests, [(0, DataRequest::Void { grant }), (1, DataRequest::Void { grant })]);
+}
+
 #[test]
 fn a_floor_raised_for_voids_refuses_no_put_that_its_proxy_may_still_write() {
     let mut member = Member::alone(1);
-    let mut server = Voids { room: 1, voids: Vec::new(), floor: key(1, 0) };
-    let put = |member: &mut Member, name: &str, is_abandoned: bool| {
-        let token = member.put_data(name, 1);
-        let grant = member.granted(token);
-        member.settle();
-        if is_abandoned {
-            member.call(Call::Abandon { op: grant.op, disk_full: false });
-        }
-        grant
-    };
-    put(&mut member, "first", true);
-    let live = put(&mut member, "live", false);
+    let mut server = Voids::with_room(1);
+    put_by(&mut member, "first", true);
+    let live = put_by(&mut member, "live", false);
     for name in ["second", "third"] {
-        put(&mut member, name, true);
+        put_by(&mut member, name, true);
     }
     server.serve(&mut member);
     for _ in 0..3 {

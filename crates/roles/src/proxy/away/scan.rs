@@ -1,4 +1,9 @@
 //! One scan of all meta servers, each asked for its share.
+//!
+//! # Invariants
+//!
+//! 1. A scan ends within [`SCAN_MS_MAX`], however many puts its page waits for one after the other, and however many
+//!    primaries change meanwhile.
 
 use std::time::Duration;
 
@@ -20,7 +25,7 @@ use super::primaries::Primaries;
 use super::retry::{Tries, Trouble};
 use super::route::{newer, primary};
 use super::{patience, unfitting};
-use crate::limits::{LIST_WAIT_MS_MAX, ROWS_MAX, SHARE_SLACK_ROWS};
+use crate::limits::{LIST_WAIT_MS_MAX, ROWS_MAX, SCAN_MS_MAX, SHARE_SLACK_ROWS};
 use crate::wire::{MetaCall, MetaReply, Rows};
 
 /// Rows, and where the server goes on.
@@ -39,6 +44,20 @@ enum Failed {
 pub(super) async fn scan<V>(
     primaries: &Primaries,
     scan: Scan<'_>,
+    visit: V,
+) -> Result<(), ObjectError>
+where
+    V: FnMut(&[u8], &[u8]) -> Onward + Send,
+{
+    let deadline = Instant::now() + Duration::from_millis(SCAN_MS_MAX);
+    scan_until(primaries, scan, deadline, visit).await
+}
+
+/// As [`scan`], until a deadline.
+pub(super) async fn scan_until<V>(
+    primaries: &Primaries,
+    scan: Scan<'_>,
+    deadline: Instant,
     mut visit: V,
 ) -> Result<(), ObjectError>
 where
@@ -57,7 +76,7 @@ where
                 Onward::Stop => return Ok(()),
             }
         } else if merge.is_hungry() {
-            feed(primaries, &mut merge, scan.to, scan.wanted).await?;
+            feed(primaries, &mut merge, (scan.to, scan.wanted), deadline).await?;
         } else {
             return Ok(());
         }
@@ -106,12 +125,15 @@ pub(super) async fn rows_from(
 async fn feed(
     primaries: &Primaries,
     merge: &mut Merge,
-    to: Option<&[u8]>,
-    wanted: usize,
+    (to, wanted): (Option<&[u8]>, usize),
+    scan_ends: Instant,
 ) -> Result<(), ObjectError> {
-    let deadline = Instant::now() + Duration::from_millis(LIST_WAIT_MS_MAX);
+    let deadline = scan_ends.min(Instant::now() + Duration::from_millis(LIST_WAIT_MS_MAX));
     let mut tries = Tries::default();
     while merge.is_hungry() {
+        if Instant::now() >= scan_ends {
+            return Err(took_too_long());
+        }
         let map = primaries.managers().map();
         merge.regroup(|pg| primary(&map, pg).map(|at| at.server));
         let share = share(wanted, merge.to_ask().count());
@@ -136,10 +158,15 @@ async fn feed(
                 count(&primaries.counters().retries);
                 newer(primaries.managers(), map.version, pause).await;
             }
+            _ if Instant::now() >= scan_ends => return Err(took_too_long()),
             _ => return Err(trouble.final_error()),
         }
     }
     Ok(())
+}
+
+fn took_too_long() -> ObjectError {
+    unavailable("rows were not listed in time: the list waited for puts under way or for primaries")
 }
 
 /// Rows that one of so many servers is asked for.

@@ -57,6 +57,8 @@ pub(super) struct World {
     pub(super) loses_word: Mutex<bool>,
     /// Whether a put that is taken back was rolled forward before, with its first copy.
     pub(super) rolls_forward: Mutex<bool>,
+    /// Whether each scan is given one row more, and never the last.
+    pub(super) drips: Mutex<bool>,
     /// Counts puts of which a replica had no room for a copy that was not needed.
     pub(super) without_room: watch::Sender<u32>,
 }
@@ -76,6 +78,7 @@ impl World {
             abandoned: watch::Sender::new(0),
             loses_word: Mutex::default(),
             rolls_forward: Mutex::default(),
+            drips: Mutex::default(),
             without_room: watch::Sender::new(0),
         })
     }
@@ -233,6 +236,10 @@ impl FakeMeta {
                 let is_there = found.is_some();
                 payload = found.unwrap_or_default();
                 MetaReply::Row(is_there)
+            }
+            MetaCall::Scan { from, .. } if *self.world.drips.lock() => {
+                payload = encode(&Rows::from([(from.clone(), Vec::new())])).into();
+                MetaReply::Rows(Some([&from[..], &[0]].concat()))
             }
             MetaCall::Scan { pgs, from, to, count_max, .. } => {
                 drop(index);

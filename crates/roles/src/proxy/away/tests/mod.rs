@@ -27,11 +27,12 @@ use larder_types::{
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::super::ClusterProxy;
-use super::super::reach::Reach;
+use super::super::reach::{Onward, Reach, Scan};
 use super::ClusterConfig;
+use super::scan::scan_until;
 use crate::wire::{DataService, MetaService};
 use data::{Disk, FakeData, Fault};
 use managers::{FakeManagers, PGS, PROXY};
@@ -556,4 +557,20 @@ async fn a_closed_session_is_followed_by_another() {
     .await;
     cluster.put("after", &content(10, 11)).await.unwrap();
     assert_eq!(cluster.proxy.counters().lost_sessions.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_scan_has_one_deadline_for_all_that_it_waits_for() {
+    let cluster = Cluster::begin().await;
+    *cluster.world.drips.lock() = true;
+    let scan = Scan { pg: None, settle: true, from: b"V".to_vec(), to: None, wanted: 1000 };
+    let (primaries, mut rows) = (&cluster.proxy.reach.primaries, 0);
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let scanned = soon(scan_until(primaries, scan, deadline, |_, _| {
+        rows += 1;
+        Onward::Next
+    }));
+    let error = scanned.await.unwrap_err();
+    assert!(matches!(error, ObjectError::Unavailable { reason } if reason.contains("in time")));
+    assert!(rows > 0, "each wait was short");
 }
