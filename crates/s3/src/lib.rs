@@ -61,6 +61,7 @@ pub mod limits;
 mod list;
 mod names;
 mod neighbours;
+mod patience;
 mod probes;
 mod put;
 mod range;

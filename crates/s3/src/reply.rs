@@ -34,9 +34,7 @@ impl<H: ServerHooks> Drop for Tally<H> {
 /// What a connection's watch looks at. HTTP/1 answers one request at a time, so one of each is enough.
 #[derive(Debug)]
 pub(crate) struct Pulse {
-    working: AtomicBool,
-    steps: AtomicU64,
-    begun: Instant,
+    begun: tokio::time::Instant,
     /// Milliseconds from `begun` until the connection became idle, or [`BUSY`].
     idle_since: AtomicU64,
     heads: AtomicU64,
@@ -51,9 +49,7 @@ const BUSY: u64 = u64::MAX;
 impl Default for Pulse {
     fn default() -> Self {
         Self {
-            working: AtomicBool::new(false),
-            steps: AtomicU64::new(0),
-            begun: Instant::now(),
+            begun: tokio::time::Instant::now(),
             idle_since: AtomicU64::new(0),
             heads: AtomicU64::new(0),
             unread: AtomicU64::new(0),
@@ -63,13 +59,6 @@ impl Default for Pulse {
 }
 
 impl Pulse {
-    /// How many steps were made: heads read, pieces of answers taken. `None` while a request is
-    /// worked on, which takes the time it takes.
-    pub(crate) fn steps(&self) -> Option<u64> {
-        let working = self.working.load(Ordering::Relaxed);
-        (!working).then(|| self.steps.load(Ordering::Relaxed))
-    }
-
     /// For how long the connection has had no request. `None` while it has one.
     pub(crate) fn idle_for(&self) -> Option<Duration> {
         let since = self.idle_since.load(Ordering::Relaxed);
@@ -95,11 +84,6 @@ impl Pulse {
     pub(crate) fn lingers(&self) -> bool {
         self.lingers.load(Ordering::Relaxed)
     }
-
-    fn step(&self, working: bool) {
-        self.steps.fetch_add(1, Ordering::Relaxed);
-        self.working.store(working, Ordering::Relaxed);
-    }
 }
 
 /// A request that is worked on.
@@ -108,7 +92,6 @@ pub(crate) struct Working(Arc<Pulse>);
 
 impl Working {
     pub(crate) fn begin(pulse: &Arc<Pulse>) -> Self {
-        pulse.step(true);
         pulse.heads.fetch_add(1, Ordering::Relaxed);
         pulse.unread.store(0, Ordering::Relaxed);
         pulse.idle_since.store(BUSY, Ordering::Relaxed);
@@ -123,12 +106,6 @@ impl Working {
     /// Has the connection linger behind the answer.
     pub(crate) fn linger(&self) {
         self.0.lingers.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Working {
-    fn drop(&mut self) {
-        self.0.step(false);
     }
 }
 
@@ -173,7 +150,6 @@ impl<H: ServerHooks> Body for ReplyBody<H> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, s3s::StdError>>> {
         let this = &mut *self;
-        this.pulse.step(false);
         let frame = std::task::ready!(Pin::new(&mut this.inner).poll_frame(cx));
         if let (Some(Ok(frame)), Some(tally)) = (&frame, &mut this.tally) {
             tally.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);

@@ -247,17 +247,13 @@ async fn connection<H: ServerHooks>(
     }
 }
 
-/// Completes when a client has neither sent a head nor taken a piece of an answer for between one and
-/// two [`CLIENT_STALL_TIMEOUT`]s. Costs a request a few relaxed stores, where a timer of its own would
-/// take a lock.
+/// Completes when a connection has had no request for between one and two [`CLIENT_STALL_TIMEOUT`]s. Costs a request a
+/// few relaxed stores, where a timer of its own would take a lock.
 async fn silence(pulse: &Pulse) {
-    let mut before = None;
     loop {
         tokio::time::sleep(CLIENT_STALL_TIMEOUT).await;
-        let now = pulse.steps();
-        if now.is_some() && now == before {
+        if pulse.idle_for().is_some_and(|idle| idle >= CLIENT_STALL_TIMEOUT) {
             return;
         }
-        before = now;
     }
 }
