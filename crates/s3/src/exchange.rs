@@ -1,7 +1,6 @@
 //! One request and its answer, around the protocol library: health probes, the gate, the body
 //! guard, what is left of the body, request ids, counting and logging.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,8 +24,9 @@ use crate::ids::{RequestId, RequestIds};
 use crate::inbound::Inbound;
 use crate::limits::{BODY_SHARE_BYTES_MAX, UNREAD_BYTES_MAX, UNREAD_TIMEOUT};
 use crate::neighbours::{self, Neighbours, Whence};
+use crate::pulse::Working;
 use crate::repairs::{self, Asked};
-use crate::reply::{Pulse, ReplyBody, Tally, Working};
+use crate::reply::{ReplyBody, Tally};
 use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
 use crate::shape::Shape;
@@ -60,8 +60,8 @@ impl<H: ServerHooks> Exchange<H> {
         &self,
         request: Request<Incoming>,
         working: Working,
-    ) -> Result<Response<ReplyBody<H>>, Infallible> {
-        Ok(self.answer_from(Whence::Client, request, &working).await)
+    ) -> Response<ReplyBody<H>> {
+        self.answer_from(Whence::Client, request, &working).await
     }
 
     /// Answers what another server has handed on; how long its client may be silent is that server's to watch.
@@ -69,8 +69,7 @@ impl<H: ServerHooks> Exchange<H> {
         &self,
         request: Request<Incoming>,
     ) -> Response<ReplyBody<H>> {
-        let working = Working::begin(&Arc::new(Pulse::default()));
-        self.answer_from(Whence::Neighbour, request, &working).await
+        self.answer_from(Whence::Neighbour, request, &Working::elsewhere()).await
     }
 
     async fn answer_from(

@@ -63,6 +63,7 @@ mod names;
 mod neighbours;
 mod patience;
 mod probes;
+mod pulse;
 mod put;
 mod range;
 mod repairs;

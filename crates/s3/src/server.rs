@@ -22,7 +22,7 @@ use crate::limits::{
     BODY_BUDGET_BYTES, CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX, DRAIN_MAX, IDLE_BEFORE_CLOSED,
     REQUESTS_MAX, WAITING_MAX,
 };
-use crate::reply::{Pulse, Working};
+use crate::pulse::{MadeRoom, Pulse, Working};
 use crate::service::S3Service;
 use crate::wire::Wire;
 
@@ -221,7 +221,10 @@ async fn connection<H: ServerHooks>(
         return;
     }
     let pulse = &place.pulse;
-    let service = service_fn(|request| exchange.answer(request, Working::begin(pulse)));
+    let service = service_fn(|request| {
+        let (working, exchange) = (Working::begin(pulse), &exchange);
+        async move { Ok::<_, MadeRoom>(exchange.answer(request, working?).await) }
+    });
     let mut served = pin!(
         http1::Builder::new()
             .header_read_timeout(None)

@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::limits::{HEAD_BYTES_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT};
 use crate::patience::Patience;
-use crate::reply::Pulse;
+use crate::pulse::Pulse;
 
 /// Bytes dropped at once.
 const DROPPED_BYTES: usize = 16 * 1024;
@@ -120,7 +120,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        // The library flushes the socket once it has written all that it had.
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.pulse.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -197,7 +200,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_what_it_must_gets_all_of_its_answer() {
         let bytes = 16 * 1024 * 1024;
-        let (written, took) = answered(bytes, ANSWER_RATE_MIN as usize, Duration::from_secs(1)).await;
+        let (written, took) =
+            answered(bytes, ANSWER_RATE_MIN as usize, Duration::from_secs(1)).await;
         assert!(written.is_ok() && took > ANSWER_WAIT_MAX * 10, "{written:?} after {took:?}");
     }
 
