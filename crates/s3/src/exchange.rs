@@ -18,7 +18,7 @@ use crate::digested::{DigestedBody, Expectation, Mismatch};
 use crate::form::Fields;
 use crate::form_body::FormBody;
 use crate::form_head::FormHead;
-use crate::gate::Gate;
+use crate::gate::{Gate, Verified};
 use crate::guard::{ChunkGuard, Verdict};
 use crate::ids::{RequestId, RequestIds};
 use crate::inbound::Inbound;
@@ -171,6 +171,9 @@ impl<H: ServerHooks> Exchange<H> {
         signed::check_digests(request.headers())?;
         subresources::check(request.method(), shape.level, request.uri().query())?;
         if let Some((others, upload)) = self.elsewhere(whence, shape.op, request.uri().query()) {
+            if let Err(refusal) = self.verify(&request).await? {
+                return Ok(refusal);
+            }
             gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
             let answer = others.hand_on(upload, request).await.map_err(errors::from_store)?;
             return Ok(neighbours::passed_on(answer));
@@ -210,6 +213,22 @@ impl<H: ServerHooks> Exchange<H> {
         parts.extensions.insert(Fields::checked(head.fields)?);
         let body = FormBody::new(head.written, head.rest, body, Arc::clone(gate));
         Ok(called(&library, Request::from_parts(parts, s3s::Body::http_body(body))).await)
+    }
+
+    /// Verifies the signature of a request that another server answers; the inner error is what the client is told.
+    async fn verify(
+        &self,
+        request: &Request<Inbound>,
+    ) -> Result<Result<(), Response<s3s::Body>>, S3Error> {
+        let verified = Verified::default();
+        let mut asked = Request::new(s3s::Body::empty());
+        asked.method_mut().clone_from(request.method());
+        asked.uri_mut().clone_from(request.uri());
+        asked.headers_mut().clone_from(request.headers());
+        headers::gather(asked.headers_mut(), request.uri().query())?;
+        asked.extensions_mut().insert(verified.clone());
+        let refusal = called(&self.service.examiner, asked).await;
+        Ok(if verified.is_so() { Ok(()) } else { Err(refusal) })
     }
 
     /// Who has the upload that a request is about, if this server does not.

@@ -14,7 +14,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use crate::errors;
 use crate::face::Face;
-use crate::gate::{Gate, Gatekeeper};
+use crate::gate::{Examiner, Gate, Gatekeeper};
 use crate::limits::{
     CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX, FORM_FILE_BYTES_MAX, FORM_HEAD_BYTES_MAX, XML_BYTES_MAX,
 };
@@ -103,6 +103,8 @@ type FormLibrary = dyn Fn(Arc<Gate>) -> s3s::service::S3Service + Send + Sync;
 #[derive(Clone)]
 pub struct S3Service {
     pub(crate) library: s3s::service::S3Service,
+    /// Verifies signatures, and does nothing else.
+    pub(crate) examiner: s3s::service::S3Service,
     forms: Option<Arc<FormLibrary>>,
     pub(crate) version_2: bool,
     pub(crate) domains: Domains,
@@ -128,12 +130,17 @@ impl S3Service {
         checked.set_auth(RootAuth { root: root.clone(), gate: None });
         checked.set_access(Gatekeeper);
         checked.set_route(UnreadRequests::new(unchecked));
+        let mut examiner = library(face.clone(), &domains, CLOCK_SKEW_MAX_S);
+        examiner.set_auth(RootAuth { root: root.clone(), gate: None });
+        examiner.set_access(Examiner);
+        let examiner = examiner.build();
         let forms: Option<Arc<FormLibrary>> = match options.forms {
             true => Some(Arc::new(form_library(face, domains.clone(), root))),
             false => None,
         };
         let version_2 = options.version_2;
-        Ok(Self { library: checked.build(), forms, version_2, domains, neighbours: None })
+        let library = checked.build();
+        Ok(Self { library, examiner, forms, version_2, domains, neighbours: None })
     }
 
     /// The protocol library for an HTML form.

@@ -56,7 +56,7 @@ async fn a_request_without_a_signature_takes_no_turn() {
 }
 
 /// A put of 5 bytes once the server has asked for them.
-async fn put_under_way(server: &Server) -> TcpStream {
+pub async fn put_under_way(server: &Server) -> TcpStream {
     let ask = server.ask("PUT", "/bkt/k").body("hello");
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let head = head(&ask, "content-length: 5\r\nexpect: 100-continue\r\n");
