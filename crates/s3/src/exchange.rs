@@ -91,9 +91,9 @@ impl<H: ServerHooks> Exchange<H> {
         let waits = request.headers().contains_key(EXPECT);
         // Of a body without bytes the client is not told to go on: no 100 is sent for it.
         let waits_in_vain = waits && request.body().is_end_stream();
-        let mut tally = self.tally(id, &shape);
         let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
         let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, shape.form));
+        let mut tally = self.tally(id, shape.op, &gate);
         let announced = request.body().size_hint().exact();
         let (parts, body) = request.into_parts();
         let (body, left) = Inbound::new(body, Arc::clone(&gate));
@@ -133,14 +133,14 @@ impl<H: ServerHooks> Exchange<H> {
     }
 
     /// The count of a request that begins.
-    fn tally(&self, id: RequestId, shape: &Shape) -> Tally<H> {
+    fn tally(&self, id: RequestId, op: &'static str, gate: &Arc<Gate>) -> Tally<H> {
         Tally {
             hooks: Arc::clone(&self.hooks),
             id,
-            op: shape.op,
+            op,
             status: 0,
             started: Instant::now(),
-            bytes_in: shape.body_bytes,
+            gate: Arc::clone(gate),
             bytes_out: 0,
         }
     }

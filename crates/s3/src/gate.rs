@@ -6,7 +6,7 @@
 //! 2. No byte of a body is read before that, except the head of an HTML form, where its signature is.
 //! 3. Memory is given back when the body has been read or cut off, a turn when the answer has been sent.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use s3s::access::{S3Access, S3AccessContext};
@@ -62,6 +62,8 @@ pub(crate) struct Gate {
     is_open: AtomicBool,
     key_asked: AtomicBool,
     cut: OnceLock<Cut>,
+    /// Bytes of the body that were read.
+    received: AtomicU64,
 }
 
 impl Gate {
@@ -76,6 +78,7 @@ impl Gate {
             is_open: AtomicBool::new(false),
             key_asked: AtomicBool::new(false),
             cut: OnceLock::new(),
+            received: AtomicU64::new(0),
         }
     }
 
@@ -127,6 +130,15 @@ impl Gate {
 
     pub(crate) fn key_was_asked(&self) -> bool {
         self.key_asked.load(Ordering::Relaxed)
+    }
+
+    /// Notes bytes of the body that were read.
+    pub(crate) fn receive(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 
     /// Cuts the body off; the first reason counts.

@@ -80,7 +80,9 @@ where
         match Pin::new(inner).poll_frame(cx) {
             Poll::Ready(frame) => {
                 let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-                this.clock.came(data.map_or(0, Bytes::len));
+                let bytes = data.map_or(0, Bytes::len);
+                this.clock.came(bytes);
+                this.gate.receive(bytes);
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Poll::Pending => {

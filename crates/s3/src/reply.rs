@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::admission::Turn;
+use crate::gate::Gate;
 use crate::ids::RequestId;
 use crate::pulse::{Pulse, Working};
 use crate::server::ServerHooks;
@@ -20,14 +21,14 @@ pub(crate) struct Tally<H: ServerHooks> {
     pub(crate) op: &'static str,
     pub(crate) status: u16,
     pub(crate) started: Instant,
-    pub(crate) bytes_in: u64,
+    pub(crate) gate: Arc<Gate>,
     pub(crate) bytes_out: u64,
 }
 
 impl<H: ServerHooks> Drop for Tally<H> {
     fn drop(&mut self) {
         let micros = self.started.elapsed().as_micros() as u64;
-        self.hooks.done(self.op, self.status, micros, self.bytes_in, self.bytes_out);
+        self.hooks.done(self.op, self.status, micros, self.gate.received(), self.bytes_out);
     }
 }
 

@@ -34,7 +34,8 @@ pub trait ServerHooks: Send + Sync + 'static {
     }
 
     /// A request has ended: its S3 operation, HTTP status, time until the last byte was handed to
-    /// the connection, and body bytes announced by the client and sent to it. Called from the
+    /// the connection, and body bytes received of the client and sent to it; of a body that was refused, those that were
+    /// read before. Called from the
     /// connection's task: it must not block.
     fn done(&self, op: &'static str, status: u16, micros: u64, bytes_in: u64, bytes_out: u64) {
         let _ = (op, status, micros, bytes_in, bytes_out);

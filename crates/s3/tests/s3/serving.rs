@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
-use crate::client::{Ask, Server, Sign};
+use crate::client::{ACCESS, Ask, Server, Sign};
 use crate::wire::{head, read_answer};
 
 /// Sends a request without its body, with more header lines, over a connection of its own.
@@ -119,6 +119,23 @@ async fn each_request_is_counted_once() {
             ("HeadObject", 200, 0, 0)
         ]
     );
+}
+
+#[tokio::test]
+async fn bytes_that_were_announced_and_did_not_come_are_not_counted() {
+    let hooks = Arc::new(Hooks::default());
+    let server =
+        Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
+    server.put("/bkt", "").await.expect(200);
+    let put = |path| server.ask("PUT", path).body(vec![1; 1000]).payload("UNSIGNED-PAYLOAD");
+    let mut broken = send_head(&server, put("/bkt/k"), "content-length: 1000\r\n").await;
+    broken.write_all(&[1; 10]).await.unwrap();
+    drop(broken);
+    assert_eq!(hooks.done(2).await[1].2, 10, "the client went away");
+    put("/bkt/k").keys(ACCESS, "another-secret").send().await.expect(403);
+    assert_eq!(hooks.done(3).await[2].2, 0, "a stranger's body is not read");
+    put("/bkt/k").send().await.expect(200);
+    assert_eq!(hooks.done(4).await[3].2, 1000);
 }
 
 #[tokio::test]
