@@ -1,7 +1,7 @@
 //! One request and its answer, around the protocol library: health probes, the gate, the body
 //! guard, what is left of the body, request ids, counting and logging.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use http::header::{
@@ -10,7 +10,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use larder_types::UploadId;
+use larder_types::{Seldom, UploadId};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Overloaded};
@@ -45,6 +45,8 @@ pub(crate) struct Exchange<H: ServerHooks> {
     admission: Arc<Admission>,
     ids: RequestIds,
     host_id: HeaderValue,
+    strangers_forms: Mutex<Seldom>,
+    begun: Instant,
 }
 
 impl<H: ServerHooks> Exchange<H> {
@@ -53,7 +55,16 @@ impl<H: ServerHooks> Exchange<H> {
             Admission::new(options.requests_max, options.body_budget_bytes, options.waiting_max);
         let ids = RequestIds::new();
         let host_id = ids.next().header();
-        Self { service, hooks, admission: Arc::new(admission), ids, host_id }
+        let (strangers_forms, begun) = (Mutex::default(), Instant::now());
+        Self {
+            service,
+            hooks,
+            admission: Arc::new(admission),
+            ids,
+            host_id,
+            strangers_forms,
+            begun,
+        }
     }
 
     pub(crate) async fn answer(
@@ -112,8 +123,10 @@ impl<H: ServerHooks> Exchange<H> {
         let failure = repairs::repair(&asked, &mut response);
         let status = response.status();
         tally.status = status.as_u16();
-        if let Some(detail) = failure {
-            log_failure(shape.op, status, id, &detail);
+        if let Some(detail) = failure
+            && let Some(without_line) = self.gets_line(&shape, &gate)
+        {
+            log_failure(shape.op, status, (id, without_line), &detail);
         }
         let headers = response.headers_mut();
         let untouched = left.as_ref().is_some_and(|body| body.size_hint().exact() == announced);
@@ -130,6 +143,15 @@ impl<H: ServerHooks> Exchange<H> {
         headers.entry(X_AMZ_ID_2).or_insert_with(|| self.host_id.clone());
         tracing::debug!(request = %id, op = shape.op, status = tally.status, "answered");
         response.map(|body| ReplyBody::new(body, tally, turn, working))
+    }
+
+    /// Whether a failure is logged, with the number of those before it that were not. Anybody can have forms turned away.
+    fn gets_line(&self, shape: &Shape, gate: &Gate) -> Option<u64> {
+        if !shape.form || gate.is_open() {
+            return Some(0);
+        }
+        let now_ms = self.begun.elapsed().as_millis() as u64;
+        self.strangers_forms.lock().unwrap_or_else(PoisonError::into_inner).happens(now_ms)
     }
 
     /// The count of a request that begins.
@@ -321,12 +343,17 @@ impl XmlFaults {
 }
 
 /// Failures of the server's own; those of clients are theirs to know.
-fn log_failure(op: &'static str, status: StatusCode, id: RequestId, detail: &str) {
+fn log_failure(
+    op: &'static str,
+    status: StatusCode,
+    (id, without_line): (RequestId, u64),
+    detail: &str,
+) {
     let number = status.as_u16();
     match status {
         StatusCode::NOT_IMPLEMENTED => {}
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::INSUFFICIENT_STORAGE => {
-            tracing::warn!(request = %id, op, status = number, detail, "a request was turned away");
+            tracing::warn!(request = %id, op, status = number, without_line, detail, "a request was turned away");
         }
         status if status.is_server_error() => {
             tracing::error!(request = %id, op, status = number, detail, "a request failed");

@@ -104,6 +104,7 @@ async fn serve(
     let socket = TcpListener::bind(name).await.map_err(unusable)?;
     let port = Port::open(socket).map_err(NodeError::System)?;
     let metrics = Arc::new(Metrics::of_none());
+    metrics.add_connections(port.metrics().clone());
     // The proxy binds it later: a first start finds out now whether it can.
     drop(bind("the S3 address", &config.listen, "--listen").await?);
     if let Some(listener) = metrics_listener(config.metrics_listen.as_deref()).await? {
