@@ -7,7 +7,7 @@ use std::path::Path;
 use larder_s3::{Credentials, OptionsError};
 use serde::Deserialize;
 
-use crate::private;
+use crate::{exit, private};
 
 /// File in the store's directory.
 pub(crate) const FILE: &str = "credentials.toml";
@@ -86,6 +86,16 @@ pub(crate) enum CredentialsError {
     Half { set: &'static str, missing: &'static str },
     #[error("{ACCESS_VARIABLE} and {SECRET_VARIABLE}: {0}")]
     Given(OptionsError),
+}
+
+impl CredentialsError {
+    /// The exit code of a start that ends with it.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Half { .. } | Self::Given(_) => exit::USAGE,
+            Self::File { .. } | Self::Content { .. } => exit::CANNOT_START,
+        }
+    }
 }
 
 /// The root credentials, of the environment or else of this file, which is made if it is missing.

@@ -65,7 +65,7 @@ impl ServerError {
             Self::Store(StoreError::Config { .. }) | Self::Pack(PackError::Config { .. }) => {
                 exit::USAGE
             }
-            Self::Credentials(CredentialsError::Given(_)) => exit::USAGE,
+            Self::Credentials(error) => error.code(),
             Self::WithoutPeers(_) | Self::NothingToServe => exit::USAGE,
             Self::Node(error) => error.code(),
             Self::Fatal(_) => exit::CANNOT_GO_ON,

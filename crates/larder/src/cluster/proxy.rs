@@ -47,7 +47,7 @@ impl Handler<ProxyService> for ProxyFace {
 fn root(config: &RoleConfig, was_member: bool) -> Result<Root, RoleError> {
     let own = config.dir.join(credentials::FILE);
     let file = config.credentials.as_deref().unwrap_or(&own);
-    let root = credentials::load(file).map_err(|error| RoleError::Proxy(error.to_string()))?;
+    let root = credentials::load(file).map_err(RoleError::face)?;
     if root.drawn {
         tracing::warn!(
             file = %file.display(),
@@ -91,7 +91,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
     let service = S3Service::new(proxy, root.keys, config.face());
-    let service = service.map_err(|error| RoleError::Proxy(error.to_string()))?;
+    let service = service.map_err(RoleError::face)?;
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");
     let options = server_options(DRAIN_MAX);
     let (me, boot) = (member.me, member.boot);
