@@ -46,8 +46,11 @@ impl Handler<ProxyService> for ProxyFace {
 /// Root's keys: those of the environment, or of the file that all proxies share, drawn if there is none.
 fn root(config: &RoleConfig, was_member: bool) -> Result<Root, RoleError> {
     let own = config.dir.join(credentials::FILE);
-    let file = config.credentials.as_deref().unwrap_or(&own);
-    let root = credentials::load(file).map_err(RoleError::face)?;
+    let (file, root) = match &config.credentials {
+        Some(named) => (named.as_path(), credentials::load_named(named)),
+        None => (own.as_path(), credentials::load(&own)),
+    };
+    let root = root.map_err(RoleError::face)?;
     if root.drawn {
         tracing::warn!(
             file = %file.display(),
