@@ -115,8 +115,8 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
         .enable_all()
         .build()
         .map_err(ServerError::System)?;
-    let bound = runtime.block_on(Bound::open(&config))?;
     let held = kind::bind(&args.dir, Kind::Store)?;
+    let bound = runtime.block_on(Bound::open(&config))?;
     let store = Store::open(&store_config(&args.dir, &config))?;
     let file = args.dir.join(credentials::FILE);
     let root = credentials::load(&file)?;

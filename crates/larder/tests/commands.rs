@@ -37,11 +37,14 @@ fn start(words: &[&str], variables: &[(&str, &str)]) -> Child {
 /// Waits until a process serves, or has ended.
 fn outcome(child: &mut Child) -> Outcome {
     let mut said = String::new();
-    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    while let Some(line) = lines.next() {
         said.push_str(&line.unwrap());
         said.push('\n');
         let serves = ["Larder serves S3 on", "waiting for", "a manager runs", "This is "];
         if serves.iter().any(|serves| said.contains(serves)) {
+            // A process whose last words nobody takes would end.
+            std::thread::spawn(move || lines.for_each(drop));
             return Outcome { served: true, code: None, said };
         }
     }
@@ -275,6 +278,48 @@ fn a_wrong_setting_of_a_role_leaves_nothing() {
         with(role, &format!("{own}join = \"nonsense\"\nmanagers = [\"0@127.0.0.1:1\"]"), &[]);
     }
     with("data", "data = \"..\"", &[]);
+}
+
+/// Both the directory and the port are another's: the directory is looked at first.
+#[test]
+fn a_directory_in_use_is_refused_before_a_port_is_opened() {
+    let scratch = Scratch::new();
+    let (dir, taken) = (scratch.path("dir"), scratch.taken());
+    let (secret, backend) = (scratch.path("secret"), format!("file://{}", scratch.path("blobs")));
+    let role = |metrics: &str| {
+        let own = "listen = \"127.0.0.1:0\"\ns3_listen = \"127.0.0.1:0\"\n";
+        let found = "[found]\nname = \"m\"";
+        scratch
+            .file("m.toml", &format!("dir = {dir:?}\nmetrics_listen = {metrics:?}\n{own}{found}"))
+    };
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let one = scratch.file("larder.toml", "copies = 1");
+    let peer = ["server", &dir, "--config", &one, "--peer", &free, "--secret-file", &secret];
+    for words in [
+        vec!["manager"],
+        vec!["server", &dir],
+        vec!["pack", &dir, "--backend", &backend],
+        peer.to_vec(),
+    ] {
+        let begun = |metrics: &str| {
+            let config = role(metrics);
+            let words = match words[0] {
+                "manager" => vec!["manager", "--config", &config],
+                _ => {
+                    [&words[..], &["--listen", "127.0.0.1:0", "--metrics-listen", metrics]].concat()
+                }
+            };
+            start(&words, &[])
+        };
+        let mut holder = begun("off");
+        assert!(outcome(&mut holder).served, "{words:?}");
+        let mut other = begun(&taken);
+        let refused = outcome(&mut other);
+        end(other);
+        end(holder);
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(refused.said.contains("is in use by another process"), "{words:?}: {refused:?}");
+    }
 }
 
 #[test]

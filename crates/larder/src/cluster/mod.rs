@@ -150,9 +150,10 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     let runtime = runtime.map_err(RoleError::System)?;
     let mut held = None;
     let outcome = runtime.block_on(async {
+        // A directory that is refused opens no port, and one whose ports are taken is left as it was.
+        held = Some(kind::bind(&config.dir, role.into())?);
         let sockets = Sockets::open(role, &config).await?;
         let around = Around::alone(Stop::new(lifeline)?, sockets);
-        held = Some(kind::bind(&config.dir, role.into())?);
         serve(role, config, around).await
     });
     // Whatever a cut-off request still does, it does before the process ends.

@@ -100,6 +100,8 @@ async fn serve(
     taken: &mut Option<Taken>,
 ) -> Result<(), NodeError> {
     let mut stop = Stop::new(None)?;
+    // A directory that is refused opens no port, and one whose ports are taken is left as it was.
+    *taken = Some(take_up(dir)?);
     let unusable = |source| NodeError::Listen { name: name.to_owned(), source };
     let socket = TcpListener::bind(name).await.map_err(unusable)?;
     let port = Port::open(socket).map_err(NodeError::System)?;
@@ -113,7 +115,6 @@ async fn serve(
         }
         tokio::spawn(serve_metrics(listener, metrics.clone()));
     }
-    *taken = Some(take_up(dir)?);
     let dir = &dir.canonicalize().map_err(|source| NodeError::file(dir, source))?;
     let is_member = record.is_some();
     let record = match record {
