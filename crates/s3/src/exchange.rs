@@ -202,6 +202,7 @@ impl<H: ServerHooks> Exchange<H> {
         }
         let (mut parts, body) = request.into_parts();
         headers::gather(&mut parts.headers, parts.uri.query())?;
+        service.check_url(&parts.method, &parts.uri, &parts.headers)?;
         parts.extensions.insert(Arc::clone(gate));
         let request = Request::from_parts(parts, body);
         if shape.form {
@@ -232,6 +233,7 @@ impl<H: ServerHooks> Exchange<H> {
         let (mut parts, mut body) = request.into_parts();
         keep_transport(&mut parts.headers);
         let head = FormHead::read(&parts.headers, &mut body).await?;
+        self.service.check_form(&head.fields)?;
         parts.extensions.insert(Fields::checked(head.fields)?);
         let body = FormBody::new(head.written, head.rest, body, Arc::clone(gate));
         Ok(called(&library, Request::from_parts(parts, s3s::Body::http_body(body))).await)
@@ -248,6 +250,7 @@ impl<H: ServerHooks> Exchange<H> {
         asked.uri_mut().clone_from(request.uri());
         asked.headers_mut().clone_from(request.headers());
         headers::gather(asked.headers_mut(), request.uri().query())?;
+        self.service.check_url(request.method(), request.uri(), asked.headers())?;
         asked.extensions_mut().insert(verified.clone());
         let refusal = called(&self.service.examiner, asked).await;
         Ok(if verified.is_so() { Ok(()) } else { Err(refusal) })

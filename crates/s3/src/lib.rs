@@ -25,7 +25,7 @@
 //! 5. Before its signature is verified, a request holds its connection and a bounded part of its head, and neither a turn
 //!    nor memory for its body.
 //!
-//! This crate parses no signature and no XML itself (`s3s` does), and keeps no state of its own.
+//! This crate verifies no signature but those of version 2, and parses no XML itself (`s3s` does), and keeps no state of its own.
 
 #![deny(unsafe_code)]
 
@@ -80,6 +80,7 @@ mod unread_xml;
 mod upload;
 mod upload_lists;
 mod verified;
+mod version_2;
 mod wire;
 mod xml;
 
