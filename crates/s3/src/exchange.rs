@@ -14,7 +14,7 @@ use larder_types::{Seldom, UploadId};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Overloaded};
-use crate::digested::{DigestedBody, Expectation, Mismatch};
+use crate::digested::{Differs, Digested, Expectation};
 use crate::form::Fields;
 use crate::form_body::FormBody;
 use crate::form_head::FormHead;
@@ -30,7 +30,8 @@ use crate::reply::{ReplyBody, Tally};
 use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
 use crate::shape::Shape;
-use crate::unread_xml::{Found, WhollyRead};
+use crate::unread_xml::{Unread, WhollyRead};
+use crate::watched::{Found, Watched};
 use crate::{address, errors, headers, signed, subresources};
 
 /// Headers that say where a form goes and how its body is framed.
@@ -272,8 +273,8 @@ impl<H: ServerHooks> Exchange<H> {
         let verdict = Verdict::default();
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(Arc::clone(&verdict));
-        let guard = ChunkGuard::new(body, Arc::clone(&self.admission), verdict);
-        Request::from_parts(parts, s3s::Body::http_body(guard))
+        let guarded = Watched::new(body, ChunkGuard::new(Arc::clone(&self.admission)), verdict);
+        Request::from_parts(parts, s3s::Body::http_body(guarded))
     }
 }
 
@@ -319,20 +320,20 @@ fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
 /// What may be wrong with XML that the protocol library reads by itself.
 #[derive(Default)]
 struct XmlFaults {
-    mismatch: Mismatch,
-    unread: Found,
+    mismatch: Found<Differs>,
+    unread: Found<Unread>,
 }
 
 impl XmlFaults {
     fn watched(&self, request: Request<Inbound>, op: &str) -> Result<Request<s3s::Body>, S3Error> {
         let expectation = Expectation::of(request.headers(), op)?;
         Ok(request.map(|body| {
-            let body = WhollyRead::new(body, op, Arc::clone(&self.unread));
+            let body = Watched::new(body, WhollyRead::new(op), Arc::clone(&self.unread));
             match expectation {
                 None => s3s::Body::http_body(body),
                 Some(expectation) => {
                     let mismatch = Arc::clone(&self.mismatch);
-                    s3s::Body::http_body(DigestedBody::new(body, expectation, mismatch))
+                    s3s::Body::http_body(Watched::new(body, Digested::new(expectation), mismatch))
                 }
             }
         }))

@@ -81,6 +81,7 @@ mod upload;
 mod upload_lists;
 mod verified;
 mod version_2;
+mod watched;
 mod wire;
 mod xml;
 
