@@ -10,6 +10,7 @@
 pub mod ablation;
 pub mod clock;
 pub mod disk;
+pub mod hostile;
 pub mod open_files;
 mod real_disk;
 pub mod rng;

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io::IsTerminal;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use larder_s3::{Credentials, OptionsError};
 use serde::Deserialize;
 
-use crate::private;
+use crate::{exit, private};
 
 /// File in the store's directory.
 pub(crate) const FILE: &str = "credentials.toml";
@@ -15,6 +16,9 @@ pub(crate) const FILE: &str = "credentials.toml";
 pub(crate) const ACCESS_VARIABLE: &str = "LARDER_ROOT_ACCESS_KEY";
 /// Overrides the secret key at every start.
 pub(crate) const SECRET_VARIABLE: &str = "LARDER_ROOT_SECRET_KEY";
+
+/// Rights of those who are neither the owner nor in the group.
+const OF_OTHERS: u32 = 0o007;
 
 const ACCESS_CHARS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const SECRET_CHARS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -41,6 +45,11 @@ pub(crate) struct Root {
 }
 
 impl Root {
+    /// Those of the environment.
+    fn given(keys: Credentials) -> Self {
+        Self { keys, from_file: false, unseen: false, drawn: false }
+    }
+
     /// Warns of keys that were drawn although clients may have others.
     pub(crate) fn warn_if_replaced(&self, file: &Path, is_new: bool) {
         if self.drawn && !is_new {
@@ -82,16 +91,31 @@ pub(crate) enum CredentialsError {
         "{path} is not what it should be ({reason}); restore it, or delete it to draw new keys"
     )]
     Content { path: String, reason: String },
+    #[error(
+        "{path} can be read by everybody on this machine (mode {mode:04o}): run `chmod 600 {path}`, and draw new keys if \
+         somebody may have read it"
+    )]
+    Exposed { path: String, mode: u32 },
     #[error("{set} is set but {missing} is not: set both, or neither")]
     Half { set: &'static str, missing: &'static str },
     #[error("{ACCESS_VARIABLE} and {SECRET_VARIABLE}: {0}")]
     Given(OptionsError),
 }
 
-/// The root credentials, of the environment or else of this file, which is made if it is missing.
+impl CredentialsError {
+    /// The exit code of a start that ends with it.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Half { .. } | Self::Given(_) | Self::Exposed { .. } => exit::USAGE,
+            Self::File { .. } | Self::Content { .. } => exit::CANNOT_START,
+        }
+    }
+}
+
+/// The root credentials, of the environment or else of this file of Larder's own, which is made if it is missing.
 pub(crate) fn load(file: &Path) -> Result<Root, CredentialsError> {
     match given()? {
-        Some(keys) => Ok(Root { keys, from_file: false, unseen: false, drawn: false }),
+        Some(keys) => Ok(Root::given(keys)),
         None => load_file(file),
     }
 }
@@ -115,8 +139,42 @@ pub(crate) fn given() -> Result<Option<Credentials>, CredentialsError> {
     }
 }
 
-/// The credentials in a file, drawn just now if it was missing.
+/// The root credentials, of the environment or else of a file that an operator named and keeps: its rights are theirs to
+/// choose, as secrets that are mounted into containers are often there for all to read.
+pub(crate) fn load_named(file: &Path) -> Result<Root, CredentialsError> {
+    match given()? {
+        Some(keys) => Ok(Root::given(keys)),
+        None => read_or_draw(file),
+    }
+}
+
+/// The credentials in a file of Larder's own, drawn just now if it was missing.
+///
+/// # Errors
+/// [`CredentialsError::Exposed`] if everybody can read it.
 pub(crate) fn load_file(path: &Path) -> Result<Root, CredentialsError> {
+    check_rights(path)?;
+    read_or_draw(path)
+}
+
+/// Larder makes the file for its owner alone: others' rights come of a careless copy. A link in its place was made by an
+/// operator, like a mounted secret. A group's rights are left alone: orchestrators give volumes to a group, and its rights to
+/// all files in them, at each mount.
+fn check_rights(path: &Path) -> Result<(), CredentialsError> {
+    let name = path.display().to_string();
+    let about = match fs::symlink_metadata(path) {
+        Ok(about) => about,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(CredentialsError::File { path: name, source }),
+    };
+    let mode = about.mode() & 0o7777;
+    match about.is_file() && mode & OF_OTHERS != 0 {
+        true => Err(CredentialsError::Exposed { path: name, mode }),
+        false => Ok(()),
+    }
+}
+
+fn read_or_draw(path: &Path) -> Result<Root, CredentialsError> {
     let name = path.display().to_string();
     let fail = |source| CredentialsError::File { path: name.clone(), source };
     match fs::read_to_string(path) {
@@ -213,10 +271,34 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_everybody_can_read_are_refused_unless_an_operator_keeps_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        drop(load_file(&path).unwrap());
+        let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        for mode in [0o644, 0o604, 0o602] {
+            set(mode);
+            let refused = load_file(&path).err().unwrap();
+            assert_eq!(refused.code(), exit::USAGE);
+            let remedy = format!("(mode {mode:04o}): run `chmod 600 {}`", path.display());
+            assert!(refused.to_string().contains(&remedy), "{refused}");
+        }
+        for mode in [0o600, 0o400, 0o660] {
+            set(mode);
+            assert!(load_file(&path).is_ok(), "{mode:o}");
+        }
+        set(0o644);
+        assert!(load_named(&path).is_ok(), "a file that an operator named");
+        let link = dir.path().join("link.toml");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(load_file(&link).is_ok(), "a secret that is mounted in its place");
+    }
+
+    #[test]
     fn a_broken_file_is_refused_without_quoting_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
-        fs::write(&path, "secret_key = \"hush").unwrap();
+        private::write(&path, "secret_key = \"hush").unwrap();
         let error = load_file(&path).err().unwrap().to_string();
         assert!(error.contains(FILE) && !error.contains("hush"), "{error}");
     }

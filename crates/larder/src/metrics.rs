@@ -149,7 +149,7 @@ impl Metrics {
         registry.register("requests", "S3 requests, by operation and status", requests.clone());
         let help = "Seconds from a request's head to its last byte";
         registry.register("request_seconds", help, seconds.clone());
-        registry.register("request_bytes_in", "Body bytes announced by clients", bytes_in.clone());
+        registry.register("request_bytes_in", "Body bytes received from clients", bytes_in.clone());
         registry.register("request_bytes_out", "Body bytes sent to clients", bytes_out.clone());
         Self {
             registry,

@@ -65,7 +65,7 @@ impl ServerError {
             Self::Store(StoreError::Config { .. }) | Self::Pack(PackError::Config { .. }) => {
                 exit::USAGE
             }
-            Self::Credentials(CredentialsError::Given(_)) => exit::USAGE,
+            Self::Credentials(error) => error.code(),
             Self::WithoutPeers(_) | Self::NothingToServe => exit::USAGE,
             Self::Node(error) => error.code(),
             Self::Fatal(_) => exit::CANNOT_GO_ON,
@@ -115,8 +115,8 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
         .enable_all()
         .build()
         .map_err(ServerError::System)?;
-    let bound = runtime.block_on(Bound::open(&config))?;
     let held = kind::bind(&args.dir, Kind::Store)?;
+    let bound = runtime.block_on(Bound::open(&config))?;
     let store = Store::open(&store_config(&args.dir, &config))?;
     let file = args.dir.join(credentials::FILE);
     let root = credentials::load(&file)?;

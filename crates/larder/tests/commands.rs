@@ -9,6 +9,9 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use larder_net::{Role, Roles, TokenRecord};
+use larder_types::ServerId;
+
 /// How a start went.
 #[derive(Debug)]
 struct Outcome {
@@ -34,11 +37,14 @@ fn start(words: &[&str], variables: &[(&str, &str)]) -> Child {
 /// Waits until a process serves, or has ended.
 fn outcome(child: &mut Child) -> Outcome {
     let mut said = String::new();
-    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    while let Some(line) = lines.next() {
         said.push_str(&line.unwrap());
         said.push('\n');
         let serves = ["Larder serves S3 on", "waiting for", "a manager runs", "This is "];
         if serves.iter().any(|serves| said.contains(serves)) {
+            // A process whose last words nobody takes would end.
+            std::thread::spawn(move || lines.for_each(drop));
             return Outcome { served: true, code: None, said };
         }
     }
@@ -124,6 +130,12 @@ fn leaves_nothing(words: &[&str], variables: &[(&str, &str)], dir: &str) {
     }
 }
 
+/// A token of no cluster.
+fn a_token() -> String {
+    let roles = Roles::of(&[Role::Proxy]);
+    TokenRecord::issue([7; 32], ServerId(3), roles, None).unwrap().1.to_string()
+}
+
 const QUIET: [&str; 4] = ["--listen", "127.0.0.1:0", "--metrics-listen", "off"];
 
 #[test]
@@ -151,6 +163,38 @@ fn a_wrong_setting_of_a_node_leaves_nothing() {
     let config = scratch.file("larder.toml", &format!("metrics_listen = {taken:?}"));
     let words = ["server", &dir, "--config", &config, "--listen", "127.0.0.1:0"];
     leaves_nothing(&words, &[], &dir);
+}
+
+#[test]
+fn half_a_pair_of_keys_is_an_error_of_settings_that_names_the_other_half() {
+    let scratch = Scratch::new();
+    let (dir, secret) = (scratch.path("dir"), scratch.path("secret"));
+    let backend = format!("file://{}", scratch.path("blobs"));
+    let role = scratch.file(
+        "proxy.toml",
+        &format!(
+            "dir = {dir:?}\nlisten = \"127.0.0.1:0\"\ns3_listen = \"127.0.0.1:0\"\n\
+             managers = [\"0@127.0.0.1:1\"]\njoin = {:?}",
+            a_token()
+        ),
+    );
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let one = scratch.file("larder.toml", "copies = 1");
+    let peer = ["server", &dir, "--config", &one, "--peer", &free, "--secret-file", &secret];
+    let keys = ["LARDER_ROOT_ACCESS_KEY", "LARDER_ROOT_SECRET_KEY"];
+    for words in [
+        [&["server", &dir], &QUIET[..]].concat(),
+        [&["pack", &dir, "--backend", &backend], &QUIET[..]].concat(),
+        [&peer[..], &QUIET].concat(),
+        vec!["proxy", "--config", &role],
+    ] {
+        for (set, missing) in [(keys[0], keys[1]), (keys[1], keys[0])] {
+            let ended = run(&words, &[(set, "half-of-them")]);
+            assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
+            let said = format!("error: {set} is set but {missing} is not: set both, or neither");
+            assert!(ended.said.contains(&said), "{words:?}: {}", ended.said);
+        }
+    }
 }
 
 #[test]
@@ -234,6 +278,48 @@ fn a_wrong_setting_of_a_role_leaves_nothing() {
         with(role, &format!("{own}join = \"nonsense\"\nmanagers = [\"0@127.0.0.1:1\"]"), &[]);
     }
     with("data", "data = \"..\"", &[]);
+}
+
+/// Both the directory and the port are another's: the directory is looked at first.
+#[test]
+fn a_directory_in_use_is_refused_before_a_port_is_opened() {
+    let scratch = Scratch::new();
+    let (dir, taken) = (scratch.path("dir"), scratch.taken());
+    let (secret, backend) = (scratch.path("secret"), format!("file://{}", scratch.path("blobs")));
+    let role = |metrics: &str| {
+        let own = "listen = \"127.0.0.1:0\"\ns3_listen = \"127.0.0.1:0\"\n";
+        let found = "[found]\nname = \"m\"";
+        scratch
+            .file("m.toml", &format!("dir = {dir:?}\nmetrics_listen = {metrics:?}\n{own}{found}"))
+    };
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let one = scratch.file("larder.toml", "copies = 1");
+    let peer = ["server", &dir, "--config", &one, "--peer", &free, "--secret-file", &secret];
+    for words in [
+        vec!["manager"],
+        vec!["server", &dir],
+        vec!["pack", &dir, "--backend", &backend],
+        peer.to_vec(),
+    ] {
+        let begun = |metrics: &str| {
+            let config = role(metrics);
+            let words = match words[0] {
+                "manager" => vec!["manager", "--config", &config],
+                _ => {
+                    [&words[..], &["--listen", "127.0.0.1:0", "--metrics-listen", metrics]].concat()
+                }
+            };
+            start(&words, &[])
+        };
+        let mut holder = begun("off");
+        assert!(outcome(&mut holder).served, "{words:?}");
+        let mut other = begun(&taken);
+        let refused = outcome(&mut other);
+        end(other);
+        end(holder);
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(refused.said.contains("is in use by another process"), "{words:?}: {refused:?}");
+    }
 }
 
 #[test]

@@ -239,7 +239,7 @@ pub enum Refusal {
     /// The server may not renew its certificate.
     #[error("the cluster does not renew this server's certificate")]
     NotRenewed,
-    /// The cluster cannot sign now.
+    /// The cluster cannot sign now. The last, as those that count refusals know.
     #[error("the cluster cannot sign certificates now")]
     NotNow,
 }

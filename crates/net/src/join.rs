@@ -116,7 +116,9 @@ pub(crate) async fn serve<S: Duplex + 'static>(
     let told = match decide(enrolment, &asked, &session, known) {
         Ok((server, roles, key)) => sign(enrolment, server, roles, &key, address),
         Err(refusal) => {
-            tracing::warn!(%address, %refusal, "a server was not given a certificate");
+            if let Some(without_line) = metrics.refuse_joiner(refusal) {
+                tracing::warn!(%address, %refusal, without_line, "a server was not given a certificate");
+            }
             Told::Refused(refusal)
         }
     };

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! 1. Nobody gets to a handler whose certificate was not verified, whose cluster is another, or who has none
-//!    of the roles that may call the service. Every refusal is logged with address and reason, and counted.
+//!    of the roles that may call the service. Every refusal is counted, and logged with address and reason unless one for
+//!    that reason was just before.
 //! 2. A server that was removed from the cluster gets to no handler either, unless its service is there to tell such
 //!    servers; its connections are closed when the endpoint hears of the removal.
 //! 3. Nothing of a listener outlives it: when it is dropped its connections end, also those that came through a port

@@ -1,7 +1,12 @@
 //! Counts of what connections do, for a role to export.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use larder_types::Seldom;
+use parking_lot::Mutex;
+
+use crate::error::Refusal;
 
 /// Why a connection was refused, by whichever side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +135,27 @@ impl RoundTrips {
     }
 }
 
+/// Which refusals get a line in the log: anybody who reaches the port can cause them.
+#[derive(Debug)]
+struct Lines {
+    since: Instant,
+    of_refusals: Mutex<[Seldom; Refused::ALL.len()]>,
+    of_joiners: Mutex<[Seldom; Refusal::NotNow as usize + 1]>,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        let (of_refusals, of_joiners) = (Mutex::default(), Mutex::default());
+        Self { since: Instant::now(), of_refusals, of_joiners }
+    }
+}
+
+impl Lines {
+    fn now_ms(&self) -> u64 {
+        self.since.elapsed().as_millis() as u64
+    }
+}
+
 /// What the connections of a process did. One for all of them.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -144,6 +170,7 @@ pub struct Metrics {
     /// Connections that broke after the hellos.
     pub broken: Counter,
     refused: [Counter; Refused::ALL.len()],
+    lines: Lines,
     /// Frames received.
     pub received: Counter,
     /// Frames sent.
@@ -173,6 +200,18 @@ impl Metrics {
 
     pub(crate) fn refuse(&self, why: Refused) {
         self.refused[why as usize].add(1);
+    }
+
+    /// Refuses somebody of whom nothing is known. If that gets a line in the log: the number of such refusals before that
+    /// had none.
+    pub(crate) fn refuse_stranger(&self, why: Refused) -> Option<u64> {
+        self.refuse(why);
+        self.lines.of_refusals.lock()[why as usize].happens(self.lines.now_ms())
+    }
+
+    /// The same of somebody who is not given a certificate.
+    pub(crate) fn refuse_joiner(&self, why: Refusal) -> Option<u64> {
+        self.lines.of_joiners.lock()[why as usize].happens(self.lines.now_ms())
     }
 }
 

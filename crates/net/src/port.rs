@@ -113,6 +113,12 @@ impl Port {
         self.address
     }
 
+    /// What became of those who never got to a server.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.street.metrics
+    }
+
     /// Has those who knock with a secret answered from now on.
     pub fn answer(&self, doorkeeper: Doorkeeper) {
         *self.street.doorkeeper.write() = Some(Arc::new(doorkeeper));
@@ -277,9 +283,9 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 fn refused(metrics: &Metrics, address: SocketAddr, denied: &Denied) {
-    metrics.refuse(denied.reason);
+    let Some(without_line) = metrics.refuse_stranger(denied.reason) else { return };
     let reason = denied.reason.name();
-    tracing::warn!(%address, reason, %denied, "a connection was refused");
+    tracing::warn!(%address, reason, without_line, %denied, "a connection was refused");
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@
 //! Sums are made right after bits were turned, so that what is behind them is read. `LARDER_FUZZ_SECONDS` sets how long
 //! it runs, `LARDER_FUZZ_SEED` where it begins.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
+use larder_env::SeededRng;
+use larder_env::hostile::{rounds, spoiled};
 use larder_types::codec::decode;
 use larder_types::{BucketRecord, PartRow, UploadRow, VersionRow, rows};
 use xxhash_rust::xxh3::xxh3_64;
@@ -37,59 +39,16 @@ fn corpus() -> Vec<Vec<u8>> {
     values.chain([STATUS.to_vec()]).collect()
 }
 
-/// Numbers from a seed: splitmix64.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-
-    fn bytes(&mut self, corpus: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = corpus[self.below(corpus.len())].clone();
-        for _ in 0..self.below(4) {
-            let at = self.below(bytes.len());
-            match self.below(7) {
-                0 => bytes.truncate(at),
-                1 => {
-                    let other = &corpus[self.below(corpus.len())];
-                    let from = self.below(other.len());
-                    bytes.truncate(at);
-                    bytes.extend(&other[from..]);
-                }
-                2 => {
-                    let len = self.below(10) + 1;
-                    bytes.splice(at..at, std::iter::repeat_n(0xff, len).chain([0x01]));
-                }
-                // A fixed number of all ones, or nearly.
-                3 => bytes.iter_mut().skip(at).take(8).for_each(|byte| *byte = 0xff),
-                4 if !bytes.is_empty() => bytes[at] = self.next() as u8,
-                _ if !bytes.is_empty() => bytes[at] ^= 1 << self.below(8),
-                _ => {}
-            }
-        }
-        bytes
-    }
-}
-
 /// A blob's footer and trailer, each with bits turned now and then, and with sums that are right.
-fn tail(draw: &mut Draw, blobs: &[Vec<u8>]) -> Vec<u8> {
-    let blob = &blobs[draw.below(blobs.len())];
+fn tail(draw: &mut SeededRng, blobs: &[Vec<u8>]) -> Vec<u8> {
+    let blob = &blobs[draw.below(blobs.len() as u64) as usize];
     let (before, trailer) = blob.split_at(blob.len() - TRAILER_BYTES);
     let from = Trailer::decode("golden", trailer).expect("it is golden").footer_offset as usize;
-    let footer = draw.bytes(&[before[from..].to_vec()]);
+    let footer = spoiled(draw, &[before[from..].to_vec()]);
     let mut trailer = trailer.to_vec();
     if draw.below(4) == 0 {
-        let at = 12 + draw.below(36);
-        let len = 1 + draw.below(8);
+        let at = 12 + draw.below(36) as usize;
+        let len = 1 + draw.below(8) as usize;
         trailer[at..48].iter_mut().take(len).for_each(|byte| *byte = 0xff);
     }
     trailer[40..48].copy_from_slice(&(footer.len() as u64).to_le_bytes());
@@ -156,26 +115,20 @@ fn read_all(bytes: &[u8]) {
 
 #[test]
 fn stored_bytes_from_anybody_are_read_or_refused() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (begun, seconds) = (Instant::now(), number("LARDER_FUZZ_SECONDS"));
-    let until = begun + Duration::from_secs(seconds.unwrap_or(0));
-    let elsewhere = seconds.map_or(0, |_| u64::from(std::process::id()) << 32);
-    let first = number("LARDER_FUZZ_SEED").unwrap_or(elsewhere);
-    println!("LARDER_FUZZ_SEED={first}");
-    let (corpus, mut read, mut seed) = (corpus(), 0_u64, first);
+    let begun = Instant::now();
+    let (corpus, mut read, mut ran) = (corpus(), 0_u64, 0);
     let is_blob = |bytes: &&Vec<u8>| {
         let at = bytes.len().saturating_sub(TRAILER_BYTES);
         Trailer::decode("golden", &bytes[at..]).is_ok()
     };
     let blobs: Vec<Vec<u8>> = corpus.iter().filter(is_blob).cloned().collect();
-    while seed < first + ROUNDS || Instant::now() < until {
-        let mut draw = Draw(seed);
-        let bytes = draw.bytes(&corpus);
+    for mut draw in rounds(ROUNDS) {
+        let bytes = spoiled(&mut draw, &corpus);
         read_all(&bytes);
         read += u64::from(read_tail(&tail(&mut draw, &blobs)));
-        seed += 1;
+        ran += 1;
     }
-    println!("{} rounds, {read} footers read, {:?}", seed - first, begun.elapsed());
+    println!("{ran} rounds, {read} footers read, {:?}", begun.elapsed());
     assert!(read > ROUNDS / 10, "some footers are read: {read}");
 }
 

@@ -30,7 +30,7 @@ use larder_types::{
     Request, ServerId, SessionId, View,
 };
 use parking_lot::Mutex;
-use raw::{InBytes, Raw};
+use raw::{InBytes, Raw, spoiled};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -248,8 +248,9 @@ async fn bytes_from_certified_servers_end_no_data_server() {
     let peers: Vec<_> = peers.collect();
     for mut draw in raw::rounds() {
         let calls = (0..40).map(|_| {
-            let peer = &peers[draw.below(peers.len())];
-            let (body, payload) = (Raw(draw.frame(&corpus)), Bytes::from(draw.frame(&corpus)));
+            let peer = &peers[draw.below(peers.len() as u64) as usize];
+            let (body, payload) =
+                (Raw(spoiled(&mut draw, &corpus)), Bytes::from(spoiled(&mut draw, &corpus)));
             if draw.below(4) == 0 {
                 drop(peer.send(&body, payload));
                 return None;

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. No more are open than allowed, nor more of one network; a connection that was told to close no longer counts.
-//! 2. Only one that has no request, and had none for a while, is told to close.
+//! 2. Only one that has no request, and had none for a while, is told to close ([`crate::pulse`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::reply::Pulse;
+use crate::pulse::Pulse;
 
 /// One client: an address, or the 64 bits that one customer of IPv6 has at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,6 +77,18 @@ impl State {
         }
         idlest.map(|(_, id)| id)
     }
+
+    /// Closes that connection; `None` if there is none.
+    fn close_idlest(&mut self, idle: Duration, network: Option<Network>) -> Option<()> {
+        loop {
+            let id = self.idlest(idle, network)?;
+            // Where a request came meanwhile, the next is looked for: it is not idle any more.
+            if self.open.get(&id).is_some_and(|entry| entry.pulse.close_if_idle(idle)) {
+                self.remove(id)?.close.notify_one();
+                return Some(());
+            }
+        }
+    }
 }
 
 impl Connections {
@@ -94,8 +106,7 @@ impl Connections {
             false => (state.open.len() >= self.most.open).then_some(None),
         };
         if let Some(crowd) = crowd {
-            let idlest = state.idlest(self.most.idle, crowd)?;
-            state.remove(idlest)?.close.notify_one();
+            state.close_idlest(self.most.idle, crowd)?;
         }
         state.last += 1;
         let (id, pulse, close) = (state.last, Arc::<Pulse>::default(), Arc::<Notify>::default());
@@ -133,7 +144,7 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::reply::Working;
+    use crate::pulse::Working;
 
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -150,14 +161,16 @@ mod tests {
     fn the_idlest_makes_room_and_one_that_works_does_not() {
         let connections = connections(2, 2);
         let (first, second) = (connections.admit(A).unwrap(), connections.admit(B).unwrap());
-        let working = Working::begin(&first.pulse);
+        let working = Working::begin(&first.pulse).unwrap();
         let third = connections.admit(A).unwrap();
         assert!(was_closed(&second) && !was_closed(&first));
         drop(second);
         let fourth = connections.admit(A).unwrap();
         assert!(was_closed(&third) && !was_closed(&first));
-        let busy = Working::begin(&fourth.pulse);
+        let busy = Working::begin(&fourth.pulse).unwrap();
         assert!(connections.admit(B).is_none(), "all of them work");
+        fourth.pulse.answered();
+        assert!(connections.admit(B).is_none(), "an answer is on its way");
         drop((working, busy, fourth));
         assert!(connections.admit(B).is_some());
     }

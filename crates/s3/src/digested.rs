@@ -1,27 +1,19 @@
 //! Verifies the digests of request bodies that the protocol library reads by itself: XML.
 //!
 //! The library parses such a body before an operation sees it, and ignores its digests but for the hash that is signed,
-//! whose mismatch it takes for a fault of its own. This body stands in front of it, digests what passes, and ends the
+//! whose mismatch it takes for a fault of its own. This watch stands in front of it, digests what passes, and ends the
 //! stream in an error if the digests are not those announced, so that the operation never runs.
 
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
-
-use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
-use http_body::{Body, Frame, SizeHint};
 use larder_objects::BodyError;
 use s3s::crypto::{Checksum as _, Sha256};
 use s3s::{S3Error, S3Result};
 
 use crate::body::{Digests, parse_md5};
 use crate::checksums::{self, Announced, Expected};
+use crate::watched::Watch;
 use crate::{errors, verified};
-
-/// The difference between a digested body and its announcement; the library passes on an error's text only.
-pub(crate) type Mismatch = Arc<OnceLock<Differs>>;
 
 /// A digest that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -93,34 +85,20 @@ impl Expectation {
     }
 }
 
-/// A body whose digests are verified as it passes.
-pub(crate) struct DigestedBody<B> {
-    inner: B,
+/// Verifies a body's digests as it passes.
+pub(crate) struct Digested {
     digests: Option<Digests>,
     payload: Option<Sha256>,
     expectation: Expectation,
     received: u64,
     verified: bool,
-    mismatch: Mismatch,
 }
 
-impl<B> DigestedBody<B> {
-    pub(crate) fn new(inner: B, expectation: Expectation, mismatch: Mismatch) -> Self {
+impl Digested {
+    pub(crate) fn new(expectation: Expectation) -> Self {
         let digests = expectation.has_digests().then(|| Digests::new(&expectation.checksum));
         let payload = expectation.payload.map(|_| Sha256::new());
-        Self { inner, digests, payload, expectation, received: 0, verified: false, mismatch }
-    }
-
-    /// Takes in what passes. The digests are verified with the last announced byte: the library looks no further.
-    fn take(&mut self, data: &[u8]) -> Result<(), Differs> {
-        if let Some(digests) = &mut self.digests {
-            digests.update(data);
-        }
-        if let Some(payload) = &mut self.payload {
-            payload.update(data);
-        }
-        self.received += data.len() as u64;
-        if self.expectation.len == Some(self.received) { self.verify() } else { Ok(()) }
+        Self { digests, payload, expectation, received: 0, verified: false }
     }
 
     fn verify(&mut self) -> Result<(), Differs> {
@@ -129,15 +107,35 @@ impl<B> DigestedBody<B> {
         }
         let payload = self.payload.take().map(Sha256::finalize);
         let expected = &self.expectation;
-        let differs = if payload != expected.payload {
-            Differs::Payload
-        } else if self.digests.take().is_some_and(|digests| !expected.holds(digests)) {
-            Differs::Digest
-        } else {
-            return Ok(());
-        };
-        let _ = self.mismatch.set(differs);
-        Err(differs)
+        if payload != expected.payload {
+            return Err(Differs::Payload);
+        }
+        let differs = self.digests.take().is_some_and(|digests| !expected.holds(digests));
+        if differs { Err(Differs::Digest) } else { Ok(()) }
+    }
+}
+
+impl Watch for Digested {
+    type Fault = Differs;
+
+    /// The digests are verified with the last announced byte: the library looks no further.
+    fn look(&mut self, piece: &[u8]) -> Result<(), Differs> {
+        if let Some(digests) = &mut self.digests {
+            digests.update(piece);
+        }
+        if let Some(payload) = &mut self.payload {
+            payload.update(piece);
+        }
+        self.received += piece.len() as u64;
+        if self.expectation.len == Some(self.received) { self.verify() } else { Ok(()) }
+    }
+
+    fn end(&mut self) -> Result<(), Differs> {
+        self.verify()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.verified
     }
 }
 
@@ -149,38 +147,6 @@ impl Expectation {
             Expected::Nothing | Expected::Trailer => true,
         };
         checksum && self.md5.is_none_or(|expected| expected == digested.digest.md5)
-    }
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Body for DigestedBody<B>
-where
-    B::Error: Into<s3s::StdError>,
-{
-    type Data = Bytes;
-    type Error = s3s::StdError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, s3s::StdError>>> {
-        let this = &mut *self;
-        Poll::Ready(match std::task::ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
-            Some(Ok(frame)) => match frame.data_ref().map_or(Ok(()), |data| this.take(data)) {
-                Ok(()) => Some(Ok(frame)),
-                Err(differs) => Some(Err(differs.into())),
-            },
-            Some(Err(error)) => Some(Err(error.into())),
-            None => this.verify().err().map(|differs| Err(differs.into())),
-        })
-    }
-
-    // Not the inner body's: the end is only reached when the digests have been verified.
-    fn is_end_stream(&self) -> bool {
-        self.verified && self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
     }
 }
 

@@ -1,8 +1,7 @@
 //! One request and its answer, around the protocol library: health probes, the gate, the body
 //! guard, what is left of the body, request ids, counting and logging.
 
-use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use http::header::{
@@ -11,26 +10,28 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use larder_types::UploadId;
+use larder_types::{Seldom, UploadId};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Overloaded};
-use crate::digested::{DigestedBody, Expectation, Mismatch};
+use crate::digested::{Differs, Digested, Expectation};
 use crate::form::Fields;
 use crate::form_body::FormBody;
 use crate::form_head::FormHead;
-use crate::gate::Gate;
+use crate::gate::{Gate, Verified};
 use crate::guard::{ChunkGuard, Verdict};
 use crate::ids::{RequestId, RequestIds};
 use crate::inbound::Inbound;
 use crate::limits::{BODY_SHARE_BYTES_MAX, UNREAD_BYTES_MAX, UNREAD_TIMEOUT};
 use crate::neighbours::{self, Neighbours, Whence};
+use crate::pulse::Working;
 use crate::repairs::{self, Asked};
-use crate::reply::{Pulse, ReplyBody, Tally, Working};
+use crate::reply::{ReplyBody, Tally};
 use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
 use crate::shape::Shape;
-use crate::unread_xml::{Found, WhollyRead};
+use crate::unread_xml::{Unread, WhollyRead};
+use crate::watched::{Found, Watched};
 use crate::{address, errors, headers, signed, subresources};
 
 /// Headers that say where a form goes and how its body is framed.
@@ -45,6 +46,8 @@ pub(crate) struct Exchange<H: ServerHooks> {
     admission: Arc<Admission>,
     ids: RequestIds,
     host_id: HeaderValue,
+    strangers_forms: Mutex<Seldom>,
+    begun: Instant,
 }
 
 impl<H: ServerHooks> Exchange<H> {
@@ -53,15 +56,24 @@ impl<H: ServerHooks> Exchange<H> {
             Admission::new(options.requests_max, options.body_budget_bytes, options.waiting_max);
         let ids = RequestIds::new();
         let host_id = ids.next().header();
-        Self { service, hooks, admission: Arc::new(admission), ids, host_id }
+        let (strangers_forms, begun) = (Mutex::default(), Instant::now());
+        Self {
+            service,
+            hooks,
+            admission: Arc::new(admission),
+            ids,
+            host_id,
+            strangers_forms,
+            begun,
+        }
     }
 
     pub(crate) async fn answer(
         &self,
         request: Request<Incoming>,
         working: Working,
-    ) -> Result<Response<ReplyBody<H>>, Infallible> {
-        Ok(self.answer_from(Whence::Client, request, &working).await)
+    ) -> Response<ReplyBody<H>> {
+        self.answer_from(Whence::Client, request, &working).await
     }
 
     /// Answers what another server has handed on; how long its client may be silent is that server's to watch.
@@ -69,8 +81,7 @@ impl<H: ServerHooks> Exchange<H> {
         &self,
         request: Request<Incoming>,
     ) -> Response<ReplyBody<H>> {
-        let working = Working::begin(&Arc::new(Pulse::default()));
-        self.answer_from(Whence::Neighbour, request, &working).await
+        self.answer_from(Whence::Neighbour, request, &Working::elsewhere()).await
     }
 
     async fn answer_from(
@@ -92,9 +103,9 @@ impl<H: ServerHooks> Exchange<H> {
         let waits = request.headers().contains_key(EXPECT);
         // Of a body without bytes the client is not told to go on: no 100 is sent for it.
         let waits_in_vain = waits && request.body().is_end_stream();
-        let mut tally = self.tally(id, &shape);
         let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
         let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, shape.form));
+        let mut tally = self.tally(id, shape.op, &gate);
         let announced = request.body().size_hint().exact();
         let (parts, body) = request.into_parts();
         let (body, left) = Inbound::new(body, Arc::clone(&gate));
@@ -113,8 +124,10 @@ impl<H: ServerHooks> Exchange<H> {
         let failure = repairs::repair(&asked, &mut response);
         let status = response.status();
         tally.status = status.as_u16();
-        if let Some(detail) = failure {
-            log_failure(shape.op, status, id, &detail);
+        if let Some(detail) = failure
+            && let Some(without_line) = self.gets_line(&shape, &gate)
+        {
+            log_failure(shape.op, status, (id, without_line), &detail);
         }
         let headers = response.headers_mut();
         let untouched = left.as_ref().is_some_and(|body| body.size_hint().exact() == announced);
@@ -133,15 +146,24 @@ impl<H: ServerHooks> Exchange<H> {
         response.map(|body| ReplyBody::new(body, tally, turn, working))
     }
 
+    /// Whether a failure is logged, with the number of those before it that were not. Anybody can have forms turned away.
+    fn gets_line(&self, shape: &Shape, gate: &Gate) -> Option<u64> {
+        if !shape.form || gate.is_open() {
+            return Some(0);
+        }
+        let now_ms = self.begun.elapsed().as_millis() as u64;
+        self.strangers_forms.lock().unwrap_or_else(PoisonError::into_inner).happens(now_ms)
+    }
+
     /// The count of a request that begins.
-    fn tally(&self, id: RequestId, shape: &Shape) -> Tally<H> {
+    fn tally(&self, id: RequestId, op: &'static str, gate: &Arc<Gate>) -> Tally<H> {
         Tally {
             hooks: Arc::clone(&self.hooks),
             id,
-            op: shape.op,
+            op,
             status: 0,
             started: Instant::now(),
-            bytes_in: shape.body_bytes,
+            gate: Arc::clone(gate),
             bytes_out: 0,
         }
     }
@@ -172,12 +194,16 @@ impl<H: ServerHooks> Exchange<H> {
         signed::check_digests(request.headers())?;
         subresources::check(request.method(), shape.level, request.uri().query())?;
         if let Some((others, upload)) = self.elsewhere(whence, shape.op, request.uri().query()) {
+            if let Err(refusal) = self.verify(&request).await? {
+                return Ok(refusal);
+            }
             gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
             let answer = others.hand_on(upload, request).await.map_err(errors::from_store)?;
             return Ok(neighbours::passed_on(answer));
         }
         let (mut parts, body) = request.into_parts();
         headers::gather(&mut parts.headers, parts.uri.query())?;
+        service.check_url(&parts.method, &parts.uri, &parts.headers)?;
         parts.extensions.insert(Arc::clone(gate));
         let request = Request::from_parts(parts, body);
         if shape.form {
@@ -208,9 +234,27 @@ impl<H: ServerHooks> Exchange<H> {
         let (mut parts, mut body) = request.into_parts();
         keep_transport(&mut parts.headers);
         let head = FormHead::read(&parts.headers, &mut body).await?;
+        self.service.check_form(&head.fields)?;
         parts.extensions.insert(Fields::checked(head.fields)?);
         let body = FormBody::new(head.written, head.rest, body, Arc::clone(gate));
         Ok(called(&library, Request::from_parts(parts, s3s::Body::http_body(body))).await)
+    }
+
+    /// Verifies the signature of a request that another server answers; the inner error is what the client is told.
+    async fn verify(
+        &self,
+        request: &Request<Inbound>,
+    ) -> Result<Result<(), Response<s3s::Body>>, S3Error> {
+        let verified = Verified::default();
+        let mut asked = Request::new(s3s::Body::empty());
+        asked.method_mut().clone_from(request.method());
+        asked.uri_mut().clone_from(request.uri());
+        asked.headers_mut().clone_from(request.headers());
+        headers::gather(asked.headers_mut(), request.uri().query())?;
+        self.service.check_url(request.method(), request.uri(), asked.headers())?;
+        asked.extensions_mut().insert(verified.clone());
+        let refusal = called(&self.service.examiner, asked).await;
+        Ok(if verified.is_so() { Ok(()) } else { Err(refusal) })
     }
 
     /// Who has the upload that a request is about, if this server does not.
@@ -229,8 +273,8 @@ impl<H: ServerHooks> Exchange<H> {
         let verdict = Verdict::default();
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(Arc::clone(&verdict));
-        let guard = ChunkGuard::new(body, Arc::clone(&self.admission), verdict);
-        Request::from_parts(parts, s3s::Body::http_body(guard))
+        let guarded = Watched::new(body, ChunkGuard::new(Arc::clone(&self.admission)), verdict);
+        Request::from_parts(parts, s3s::Body::http_body(guarded))
     }
 }
 
@@ -276,20 +320,20 @@ fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
 /// What may be wrong with XML that the protocol library reads by itself.
 #[derive(Default)]
 struct XmlFaults {
-    mismatch: Mismatch,
-    unread: Found,
+    mismatch: Found<Differs>,
+    unread: Found<Unread>,
 }
 
 impl XmlFaults {
     fn watched(&self, request: Request<Inbound>, op: &str) -> Result<Request<s3s::Body>, S3Error> {
         let expectation = Expectation::of(request.headers(), op)?;
         Ok(request.map(|body| {
-            let body = WhollyRead::new(body, op, Arc::clone(&self.unread));
+            let body = Watched::new(body, WhollyRead::new(op), Arc::clone(&self.unread));
             match expectation {
                 None => s3s::Body::http_body(body),
                 Some(expectation) => {
                     let mismatch = Arc::clone(&self.mismatch);
-                    s3s::Body::http_body(DigestedBody::new(body, expectation, mismatch))
+                    s3s::Body::http_body(Watched::new(body, Digested::new(expectation), mismatch))
                 }
             }
         }))
@@ -303,12 +347,17 @@ impl XmlFaults {
 }
 
 /// Failures of the server's own; those of clients are theirs to know.
-fn log_failure(op: &'static str, status: StatusCode, id: RequestId, detail: &str) {
+fn log_failure(
+    op: &'static str,
+    status: StatusCode,
+    (id, without_line): (RequestId, u64),
+    detail: &str,
+) {
     let number = status.as_u16();
     match status {
         StatusCode::NOT_IMPLEMENTED => {}
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::INSUFFICIENT_STORAGE => {
-            tracing::warn!(request = %id, op, status = number, detail, "a request was turned away");
+            tracing::warn!(request = %id, op, status = number, without_line, detail, "a request was turned away");
         }
         status if status.is_server_error() => {
             tracing::error!(request = %id, op, status = number, detail, "a request failed");

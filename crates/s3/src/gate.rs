@@ -6,7 +6,7 @@
 //! 2. No byte of a body is read before that, except the head of an HTML form, where its signature is.
 //! 3. Memory is given back when the body has been read or cut off, a turn when the answer has been sent.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use s3s::access::{S3Access, S3AccessContext};
@@ -62,6 +62,8 @@ pub(crate) struct Gate {
     is_open: AtomicBool,
     key_asked: AtomicBool,
     cut: OnceLock<Cut>,
+    /// Bytes of the body that were read.
+    received: AtomicU64,
 }
 
 impl Gate {
@@ -76,6 +78,7 @@ impl Gate {
             is_open: AtomicBool::new(false),
             key_asked: AtomicBool::new(false),
             cut: OnceLock::new(),
+            received: AtomicU64::new(0),
         }
     }
 
@@ -84,7 +87,7 @@ impl Gate {
         self.open_for(self.body_bytes).await
     }
 
-    /// Opens for a request that another server verifies, and whose body only passes through.
+    /// Opens for a verified request whose body only passes through.
     pub(crate) async fn open_to_pass(&self) -> Result<(), Overloaded> {
         self.open_for(0).await
     }
@@ -129,6 +132,15 @@ impl Gate {
         self.key_asked.load(Ordering::Relaxed)
     }
 
+    /// Notes bytes of the body that were read.
+    pub(crate) fn receive(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
     /// Cuts the body off; the first reason counts.
     pub(crate) fn cut_off(&self, cut: Cut) -> Cut {
         *self.cut.get_or_init(|| cut)
@@ -156,6 +168,30 @@ impl S3Access for Gatekeeper {
         let signed = asked.credentials().is_some();
         let gate = asked.extensions_mut().get::<Arc<Gate>>().cloned();
         let_in(signed, gate.as_deref()).await
+    }
+}
+
+/// Whether a request's signature was verified.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Verified(Arc<AtomicBool>);
+
+impl Verified {
+    pub(crate) fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Lets nobody in, and notes who is signed: for requests that are answered elsewhere.
+pub(crate) struct Examiner;
+
+#[async_trait::async_trait]
+impl S3Access for Examiner {
+    async fn check(&self, asked: &mut S3AccessContext<'_>) -> S3Result<()> {
+        let signed = asked.credentials().is_some();
+        if let Some(verified) = asked.extensions_mut().get::<Verified>() {
+            verified.0.store(signed, Ordering::Relaxed);
+        }
+        Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied"))
     }
 }
 

@@ -1,20 +1,17 @@
 //! Keeps clients from making the protocol library hold more of an aws-chunked body than we allow.
 //!
 //! The library collects each aws-chunk whole before it hands it on, whatever size its header
-//! declares. This body stands in front of it, reads the chunk headers as bytes stream through, and
+//! declares. This watch stands in front of it, reads the chunk headers as bytes stream through, and
 //! ends the stream at a header that declares too much. It copies no data, checks no signature, and
 //! refuses every framing that the library might read differently.
 
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::sync::Arc;
 
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::Admission;
 use crate::limits::{AWS_CHUNK_BYTES_COVERED, AWS_CHUNK_BYTES_MAX, AWS_CHUNK_LINE_BYTES_MAX};
+use crate::watched::{Found, Watch};
 
 /// Why a body was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,22 +33,19 @@ pub(crate) enum GuardError {
     Unended,
 }
 
-/// What became of a guarded body; shared with the operation that reads it, because the library
-/// passes on an error's text only.
-pub(crate) type Verdict = Arc<OnceLock<GuardError>>;
+/// What became of a guarded body; shared with the operation that reads it.
+pub(crate) type Verdict = Found<GuardError>;
 
-/// A body behind the guard.
-pub(crate) struct ChunkGuard<B> {
-    inner: B,
+/// The guard of one body.
+pub(crate) struct ChunkGuard {
     scanner: Scanner,
     admission: Arc<Admission>,
     held: Option<(u32, OwnedSemaphorePermit)>,
-    verdict: Verdict,
 }
 
-impl<B> ChunkGuard<B> {
-    pub(crate) fn new(inner: B, admission: Arc<Admission>, verdict: Verdict) -> Self {
-        Self { inner, scanner: Scanner::default(), admission, held: None, verdict }
+impl ChunkGuard {
+    pub(crate) fn new(admission: Arc<Admission>) -> Self {
+        Self { scanner: Scanner::default(), admission, held: None }
     }
 
     /// Takes memory for the largest chunk seen so far; it is held until the body is dropped.
@@ -74,46 +68,16 @@ impl<B> ChunkGuard<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for ChunkGuard<B>
-where
-    B::Error: Into<s3s::StdError>,
-{
-    type Data = Bytes;
-    type Error = s3s::StdError;
+impl Watch for ChunkGuard {
+    type Fault = GuardError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, s3s::StdError>>> {
-        let this = &mut *self;
-        if let Some(refused) = this.verdict.get() {
-            return Poll::Ready(Some(Err((*refused).into())));
-        }
-        let frame = match std::task::ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
-            Some(Ok(frame)) => frame,
-            Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
-            None if this.scanner.at == At::Trailers => return Poll::Ready(None),
-            None => {
-                let _ = this.verdict.set(GuardError::Unended);
-                return Poll::Ready(Some(Err(GuardError::Unended.into())));
-            }
-        };
-        if let Some(data) = frame.data_ref() {
-            let scanned = this.scanner.scan(data).and_then(|largest| this.cover(largest));
-            if let Err(refused) = scanned {
-                let _ = this.verdict.set(refused);
-                return Poll::Ready(Some(Err(refused.into())));
-            }
-        }
-        Poll::Ready(Some(Ok(frame)))
+    fn look(&mut self, piece: &[u8]) -> Result<(), GuardError> {
+        let largest = self.scanner.scan(piece)?;
+        self.cover(largest)
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+    fn end(&mut self) -> Result<(), GuardError> {
+        if self.scanner.at == At::Trailers { Ok(()) } else { Err(GuardError::Unended) }
     }
 }
 
@@ -214,7 +178,10 @@ impl Scanner {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::watched::Watched;
 
     fn scan(body: &[u8], piece: usize) -> Result<u64, GuardError> {
         let mut scanner = Scanner::default();
@@ -239,8 +206,8 @@ mod tests {
             let body = http_body_util::Full::new(Bytes::from_static(framed));
             let admission = Arc::new(Admission::new(1, 4 * 1024 * 1024, 1));
             let verdict = Verdict::default();
-            let guard = ChunkGuard::new(body, admission, verdict.clone());
-            let read = http_body_util::BodyExt::collect(guard).await;
+            let guarded = Watched::new(body, ChunkGuard::new(admission), verdict.clone());
+            let read = http_body_util::BodyExt::collect(guarded).await;
             assert_eq!(read.is_err(), verdict.get().is_some());
             verdict.get().copied()
         };
@@ -281,7 +248,7 @@ mod tests {
     #[test]
     fn a_large_chunk_takes_memory_or_is_refused() {
         let admission = Arc::new(Admission::new(1, 4 * 1024 * 1024, 1));
-        let mut guard = ChunkGuard::new((), Arc::clone(&admission), Verdict::default());
+        let mut guard = ChunkGuard::new(Arc::clone(&admission));
         guard.cover(AWS_CHUNK_BYTES_COVERED).unwrap();
         assert!(guard.held.is_none());
         guard.cover(4 * 1024 * 1024).unwrap();

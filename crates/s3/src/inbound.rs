@@ -14,10 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
 use crate::gate::{Cut, Gate};
 use crate::limits::{BODY_RATE_MIN, BODY_STALL_TIMEOUT, BODY_WAIT_MAX, FORM_HEAD_TIMEOUT};
+use crate::patience::Alarm;
 
 /// A request's body.
 pub struct Inbound<B = Incoming> {
@@ -40,9 +41,8 @@ impl<B> Left<B> {
 impl<B> Inbound<B> {
     pub(crate) fn new(inner: B, gate: Arc<Gate>) -> (Self, Left<B>) {
         let left = Arc::new(Mutex::new(None));
-        let clock =
-            Clock { waiting: None, waited: Duration::ZERO, received: 0, timer: None, begun: None };
-        let body = Self { inner: Some(inner), gate, left: Left(Arc::clone(&left)), clock };
+        let left_here = Left(Arc::clone(&left));
+        let body = Self { inner: Some(inner), gate, left: left_here, clock: Clock::default() };
         (body, Left(left))
     }
 
@@ -80,7 +80,9 @@ where
         match Pin::new(inner).poll_frame(cx) {
             Poll::Ready(frame) => {
                 let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-                this.clock.came(data.map_or(0, Bytes::len));
+                let bytes = data.map_or(0, Bytes::len);
+                this.clock.came(bytes);
+                this.gate.receive(bytes);
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Poll::Pending => {
@@ -100,14 +102,14 @@ where
 }
 
 /// The time for which a client has kept the server waiting.
+#[derive(Default)]
 struct Clock {
     /// Since when the server waits for the next piece.
     waiting: Option<Instant>,
     /// Time spent waiting for those before.
     waited: Duration,
     received: u64,
-    /// Set when it first waits, and set again only when it has run out: a piece costs no timer.
-    timer: Option<Pin<Box<Sleep>>>,
+    alarm: Alarm,
     /// When it first waited.
     begun: Option<Instant>,
 }
@@ -135,17 +137,7 @@ impl Clock {
         let since = *self.waiting.get_or_insert_with(Instant::now);
         self.begun.get_or_insert(since);
         let deadline = self.deadline(since, verified);
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        if deadline < timer.deadline() {
-            timer.as_mut().reset(deadline);
-        }
-        while timer.as_mut().poll(cx).is_ready() {
-            if timer.deadline() >= deadline {
-                return Poll::Ready(());
-            }
-            timer.as_mut().reset(deadline);
-        }
-        Poll::Pending
+        self.alarm.poll_at(deadline, cx)
     }
 }
 

@@ -25,7 +25,7 @@
 //! 5. Before its signature is verified, a request holds its connection and a bounded part of its head, and neither a turn
 //!    nor memory for its body.
 //!
-//! This crate parses no signature and no XML itself (`s3s` does), and keeps no state of its own.
+//! This crate verifies no signature but those of version 2, and parses no XML itself (`s3s` does), and keeps no state of its own.
 
 #![deny(unsafe_code)]
 
@@ -61,7 +61,9 @@ pub mod limits;
 mod list;
 mod names;
 mod neighbours;
+mod patience;
 mod probes;
+mod pulse;
 mod put;
 mod range;
 mod repairs;
@@ -78,6 +80,8 @@ mod unread_xml;
 mod upload;
 mod upload_lists;
 mod verified;
+mod version_2;
+mod watched;
 mod wire;
 mod xml;
 

@@ -39,8 +39,7 @@ pub const FORMS_UNVERIFIED_MAX: usize = 64;
 /// Bytes of a piece of a form's file as the protocol library gets it, which takes no more than 64 KiB behind what may be
 /// the file's end.
 pub const FORM_PIECE_BYTES: usize = 32 * 1024;
-/// How long a client may take to send a request's head or to take the next piece of an answer, and how
-/// long a connection may be idle.
+/// How long a client may take to send a request's head, and how long a connection may be idle.
 pub const CLIENT_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that a client has to send the next piece of a body.
 pub const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,6 +47,11 @@ pub const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 pub const BODY_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Bytes a second below which a client may not stay for longer than [`BODY_WAIT_MAX`].
 pub const BODY_RATE_MIN: u64 = 4 * 1024;
+/// Time that an answer waits for a client that takes nothing of it. Long enough for what the system buffers for a slow
+/// client: it tells of room only when a third of that, a megabyte or so, is gone.
+pub const ANSWER_WAIT_MAX: Duration = Duration::from_secs(120);
+/// Bytes a second below which a client may not take an answer for longer than [`ANSWER_WAIT_MAX`] allows.
+pub const ANSWER_RATE_MIN: u64 = 4 * 1024;
 /// How long requests may take to finish after the shutdown signal.
 pub const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Most bytes of a body that nobody reads which are read and dropped, so that its connection can be used again.

@@ -4,7 +4,8 @@
 //! # Invariants
 //!
 //! 1. A request is handed on once: one that was is answered where it arrives, whatever it names.
-//! 2. Nothing of it is changed on the way but how it is framed: its signature, digests and conditions are verified by
+//! 2. It is handed on only if its signature is good: nobody else takes a turn, here or there.
+//! 3. Nothing of it is changed on the way but how it is framed: its signature, digests and conditions are verified by
 //!    who answers it.
 
 use futures::future::BoxFuture;

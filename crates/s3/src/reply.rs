@@ -2,15 +2,16 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::admission::Turn;
+use crate::gate::Gate;
 use crate::ids::RequestId;
+use crate::pulse::{Pulse, Working};
 use crate::server::ServerHooks;
 
 /// Counts one request and reports it when it ends, however it ends.
@@ -20,115 +21,14 @@ pub(crate) struct Tally<H: ServerHooks> {
     pub(crate) op: &'static str,
     pub(crate) status: u16,
     pub(crate) started: Instant,
-    pub(crate) bytes_in: u64,
+    pub(crate) gate: Arc<Gate>,
     pub(crate) bytes_out: u64,
 }
 
 impl<H: ServerHooks> Drop for Tally<H> {
     fn drop(&mut self) {
         let micros = self.started.elapsed().as_micros() as u64;
-        self.hooks.done(self.op, self.status, micros, self.bytes_in, self.bytes_out);
-    }
-}
-
-/// What a connection's watch looks at. HTTP/1 answers one request at a time, so one of each is enough.
-#[derive(Debug)]
-pub(crate) struct Pulse {
-    working: AtomicBool,
-    steps: AtomicU64,
-    begun: Instant,
-    /// Milliseconds from `begun` until the connection became idle, or [`BUSY`].
-    idle_since: AtomicU64,
-    heads: AtomicU64,
-    /// Bytes that may come of a body that nobody reads, before the next head.
-    unread: AtomicU64,
-    lingers: AtomicBool,
-}
-
-/// A request is worked on or answered.
-const BUSY: u64 = u64::MAX;
-
-impl Default for Pulse {
-    fn default() -> Self {
-        Self {
-            working: AtomicBool::new(false),
-            steps: AtomicU64::new(0),
-            begun: Instant::now(),
-            idle_since: AtomicU64::new(0),
-            heads: AtomicU64::new(0),
-            unread: AtomicU64::new(0),
-            lingers: AtomicBool::new(false),
-        }
-    }
-}
-
-impl Pulse {
-    /// How many steps were made: heads read, pieces of answers taken. `None` while a request is
-    /// worked on, which takes the time it takes.
-    pub(crate) fn steps(&self) -> Option<u64> {
-        let working = self.working.load(Ordering::Relaxed);
-        (!working).then(|| self.steps.load(Ordering::Relaxed))
-    }
-
-    /// For how long the connection has had no request. `None` while it has one.
-    pub(crate) fn idle_for(&self) -> Option<Duration> {
-        let since = self.idle_since.load(Ordering::Relaxed);
-        (since != BUSY).then(|| self.begun.elapsed().saturating_sub(Duration::from_millis(since)))
-    }
-
-    /// True while the connection has a request.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.idle_since.load(Ordering::Relaxed) == BUSY
-    }
-
-    /// Bytes of the last request's body that may still come.
-    pub(crate) fn unread(&self) -> u64 {
-        self.unread.load(Ordering::Relaxed)
-    }
-
-    /// The number of heads read so far.
-    pub(crate) fn heads(&self) -> u64 {
-        self.heads.load(Ordering::Relaxed)
-    }
-
-    /// True if the connection is to linger when it closes: its client may still be sending.
-    pub(crate) fn lingers(&self) -> bool {
-        self.lingers.load(Ordering::Relaxed)
-    }
-
-    fn step(&self, working: bool) {
-        self.steps.fetch_add(1, Ordering::Relaxed);
-        self.working.store(working, Ordering::Relaxed);
-    }
-}
-
-/// A request that is worked on.
-#[derive(Debug)]
-pub(crate) struct Working(Arc<Pulse>);
-
-impl Working {
-    pub(crate) fn begin(pulse: &Arc<Pulse>) -> Self {
-        pulse.step(true);
-        pulse.heads.fetch_add(1, Ordering::Relaxed);
-        pulse.unread.store(0, Ordering::Relaxed);
-        pulse.idle_since.store(BUSY, Ordering::Relaxed);
-        Self(Arc::clone(pulse))
-    }
-
-    /// Notes how much of the body still comes, though nobody reads it.
-    pub(crate) fn leave_unread(&self, bytes: u64) {
-        self.0.unread.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Has the connection linger behind the answer.
-    pub(crate) fn linger(&self) {
-        self.0.lingers.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Working {
-    fn drop(&mut self) {
-        self.0.step(false);
+        self.hooks.done(self.op, self.status, micros, self.gate.received(), self.bytes_out);
     }
 }
 
@@ -147,20 +47,19 @@ impl<H: ServerHooks> ReplyBody<H> {
         turn: Option<Turn>,
         working: &Working,
     ) -> Self {
-        let pulse = Arc::clone(&working.0);
+        let pulse = working.pulse();
         Self { inner, tally: Some(tally), pulse, _turn: turn }
     }
 
     /// A body of a request that nobody counts.
     pub(crate) fn uncounted(inner: s3s::Body, working: &Working) -> Self {
-        Self { inner, tally: None, pulse: Arc::clone(&working.0), _turn: None }
+        Self { inner, tally: None, pulse: working.pulse(), _turn: None }
     }
 }
 
 impl<H: ServerHooks> Drop for ReplyBody<H> {
     fn drop(&mut self) {
-        let now = self.pulse.begun.elapsed().as_millis() as u64;
-        self.pulse.idle_since.store(now, Ordering::Relaxed);
+        self.pulse.answered();
     }
 }
 
@@ -173,7 +72,6 @@ impl<H: ServerHooks> Body for ReplyBody<H> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, s3s::StdError>>> {
         let this = &mut *self;
-        this.pulse.step(false);
         let frame = std::task::ready!(Pin::new(&mut this.inner).poll_frame(cx));
         if let (Some(Ok(frame)), Some(tally)) = (&frame, &mut this.tally) {
             tally.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);

@@ -22,7 +22,7 @@ use crate::limits::{
     BODY_BUDGET_BYTES, CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX, DRAIN_MAX, IDLE_BEFORE_CLOSED,
     REQUESTS_MAX, WAITING_MAX,
 };
-use crate::reply::{Pulse, Working};
+use crate::pulse::{MadeRoom, Pulse, Working};
 use crate::service::S3Service;
 use crate::wire::Wire;
 
@@ -34,7 +34,8 @@ pub trait ServerHooks: Send + Sync + 'static {
     }
 
     /// A request has ended: its S3 operation, HTTP status, time until the last byte was handed to
-    /// the connection, and body bytes announced by the client and sent to it. Called from the
+    /// the connection, and body bytes received of the client and sent to it; of a body that was refused, those that were
+    /// read before. Called from the
     /// connection's task: it must not block.
     fn done(&self, op: &'static str, status: u16, micros: u64, bytes_in: u64, bytes_out: u64) {
         let _ = (op, status, micros, bytes_in, bytes_out);
@@ -221,7 +222,10 @@ async fn connection<H: ServerHooks>(
         return;
     }
     let pulse = &place.pulse;
-    let service = service_fn(|request| exchange.answer(request, Working::begin(pulse)));
+    let service = service_fn(|request| {
+        let (working, exchange) = (Working::begin(pulse), &exchange);
+        async move { Ok::<_, MadeRoom>(exchange.answer(request, working?).await) }
+    });
     let mut served = pin!(
         http1::Builder::new()
             .header_read_timeout(None)
@@ -247,17 +251,13 @@ async fn connection<H: ServerHooks>(
     }
 }
 
-/// Completes when a client has neither sent a head nor taken a piece of an answer for between one and
-/// two [`CLIENT_STALL_TIMEOUT`]s. Costs a request a few relaxed stores, where a timer of its own would
-/// take a lock.
+/// Completes when a connection has had no request for between one and two [`CLIENT_STALL_TIMEOUT`]s. Costs a request a
+/// few relaxed stores, where a timer of its own would take a lock.
 async fn silence(pulse: &Pulse) {
-    let mut before = None;
     loop {
         tokio::time::sleep(CLIENT_STALL_TIMEOUT).await;
-        let now = pulse.steps();
-        if now.is_some() && now == before {
+        if pulse.idle_for().is_some_and(|idle| idle >= CLIENT_STALL_TIMEOUT) {
             return;
         }
-        before = now;
     }
 }

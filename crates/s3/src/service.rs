@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use http::{HeaderMap, Method, Uri};
 use larder_objects::Objects;
 use larder_types::BucketName;
 use s3s::auth::{S3Auth, SecretKey};
@@ -12,14 +13,15 @@ use s3s::service::S3ServiceBuilder;
 use s3s::validation::NameValidation;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use crate::errors;
 use crate::face::Face;
-use crate::gate::{Gate, Gatekeeper};
+use crate::form::Field;
+use crate::gate::{Examiner, Gate, Gatekeeper};
 use crate::limits::{
     CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX, FORM_FILE_BYTES_MAX, FORM_HEAD_BYTES_MAX, XML_BYTES_MAX,
 };
 use crate::neighbours::Neighbours;
 use crate::unread::UnreadRequests;
+use crate::{errors, version_2};
 
 /// The root user's keys.
 #[derive(Clone)]
@@ -103,8 +105,11 @@ type FormLibrary = dyn Fn(Arc<Gate>) -> s3s::service::S3Service + Send + Sync;
 #[derive(Clone)]
 pub struct S3Service {
     pub(crate) library: s3s::service::S3Service,
+    /// Verifies signatures, and does nothing else.
+    pub(crate) examiner: s3s::service::S3Service,
     forms: Option<Arc<FormLibrary>>,
     pub(crate) version_2: bool,
+    root: Credentials,
     pub(crate) domains: Domains,
     pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
 }
@@ -128,12 +133,17 @@ impl S3Service {
         checked.set_auth(RootAuth { root: root.clone(), gate: None });
         checked.set_access(Gatekeeper);
         checked.set_route(UnreadRequests::new(unchecked));
+        let mut examiner = library(face.clone(), &domains, CLOCK_SKEW_MAX_S);
+        examiner.set_auth(RootAuth { root: root.clone(), gate: None });
+        examiner.set_access(Examiner);
+        let examiner = examiner.build();
         let forms: Option<Arc<FormLibrary>> = match options.forms {
-            true => Some(Arc::new(form_library(face, domains.clone(), root))),
+            true => Some(Arc::new(form_library(face, domains.clone(), root.clone()))),
             false => None,
         };
         let version_2 = options.version_2;
-        Ok(Self { library: checked.build(), forms, version_2, domains, neighbours: None })
+        let library = checked.build();
+        Ok(Self { library, examiner, forms, version_2, root, domains, neighbours: None })
     }
 
     /// The protocol library for an HTML form.
@@ -145,6 +155,30 @@ impl S3Service {
             errors::error(S3ErrorCode::MethodNotAllowed, "Uploads by HTML forms are switched off.")
         })?;
         Ok(forms(gate))
+    }
+
+    /// Verifies a form's signature of version 2, if it has one.
+    ///
+    /// # Errors
+    /// `SignatureDoesNotMatch`
+    pub(crate) fn check_form(&self, fields: &[Field]) -> S3Result<()> {
+        version_2::check_form(fields, &self.root)
+    }
+
+    /// Verifies a query's signature of version 2, if it has one.
+    ///
+    /// # Errors
+    /// `SignatureDoesNotMatch`
+    pub(crate) fn check_url(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> S3Result<()> {
+        match self.version_2 {
+            true => version_2::check_url((method, uri, headers), &self.domains, &self.root),
+            false => Ok(()),
+        }
     }
 
     /// Has requests of uploads that others have begun handed on to them.
@@ -240,7 +274,7 @@ impl NameValidation for BucketNames {
 pub(crate) struct Domains(Arc<[String]>);
 
 impl Domains {
-    fn new(domains: Vec<String>) -> Result<Self, OptionsError> {
+    pub(crate) fn new(domains: Vec<String>) -> Result<Self, OptionsError> {
         for domain in &domains {
             if domain.is_empty() || !domain.split('.').all(is_label) {
                 return Err(OptionsError::Domain(domain.clone()));

@@ -82,7 +82,7 @@ fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error
 
 /// Names and values of a query as forms encode them. What is no UTF-8 stays as it came: the library
 /// refuses it.
-fn decoded(query: &str) -> Vec<(String, String)> {
+pub(crate) fn decoded(query: &str) -> Vec<(String, String)> {
     let decode = |text: &str| {
         let spaced = text.replace('+', " ");
         urlencoding::decode(&spaced).map_or_else(|_| text.to_owned(), Into::into)

@@ -2,18 +2,13 @@
 //! batch of deletes the rest would be left, which may be another object's. And it passes over elements that it does not
 //! know: a bucket would be made without the tags that it is to have.
 //!
-//! This body stands in front of the library, and ends the stream in an error where such a thing begins, so that the
+//! This watch stands in front of the library, and ends the stream in an error where such a thing begins, so that the
 //! operation never runs.
 
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
-
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::errors::{error, not_implemented};
+use crate::watched::Watch;
 
 /// A part of XML that the library would not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -44,9 +39,6 @@ impl Unread {
     }
 }
 
-/// The part that was found; the library passes on an error's text only.
-pub(crate) type Found = Arc<OnceLock<Unread>>;
-
 /// The first bytes of such a part, and which it is. No proper end of a beginning is also its beginning.
 type Beginning = (&'static [u8], Unread);
 
@@ -67,20 +59,18 @@ fn beginnings(op: &str) -> &'static [Beginning] {
     }
 }
 
-/// A body that has none of it.
-pub(crate) struct WhollyRead<B> {
-    inner: B,
+/// Looks for such parts.
+pub(crate) struct WhollyRead {
     beginnings: &'static [Beginning],
     /// The length of each beginning that the last bytes match.
     matched: [usize; BEGINNINGS_MAX],
-    found: Found,
 }
 
-impl<B> WhollyRead<B> {
-    pub(crate) fn new(inner: B, op: &str, found: Found) -> Self {
+impl WhollyRead {
+    pub(crate) fn new(op: &str) -> Self {
         let beginnings = beginnings(op);
         assert!(beginnings.len() <= BEGINNINGS_MAX, "each beginning has its count");
-        Self { inner, beginnings, matched: [0; BEGINNINGS_MAX], found }
+        Self { beginnings, matched: [0; BEGINNINGS_MAX] }
     }
 
     fn find(&mut self, data: &[u8]) -> Option<Unread> {
@@ -99,46 +89,26 @@ impl<B> WhollyRead<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for WhollyRead<B>
-where
-    B::Error: Into<s3s::StdError>,
-{
-    type Data = Bytes;
-    type Error = s3s::StdError;
+impl Watch for WhollyRead {
+    type Fault = Unread;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, s3s::StdError>>> {
-        let this = &mut *self;
-        if let Some(found) = this.found.get() {
-            return Poll::Ready(Some(Err((*found).into())));
-        }
-        let frame = std::task::ready!(Pin::new(&mut this.inner).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
-            && let Some(found) = this.find(data)
-        {
-            let _ = this.found.set(found);
-            return Poll::Ready(Some(Err(found.into())));
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    fn look(&mut self, piece: &[u8]) -> Result<(), Unread> {
+        self.find(piece).map_or(Ok(()), Err)
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+    fn end(&mut self) -> Result<(), Unread> {
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http_body::Frame;
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
+    use crate::watched::{Found, Watched};
 
     /// The part found in a body that comes in these pieces.
     fn found(op: &str, pieces: &[&'static str]) -> Option<Unread> {
@@ -147,7 +117,7 @@ mod tests {
         let frames: Vec<Result<Frame<Bytes>, s3s::StdError>> = frames.collect();
         let found = Found::default();
         let body = StreamBody::new(futures::stream::iter(frames));
-        let read = WhollyRead::new(body, op, found.clone()).collect();
+        let read = Watched::new(body, WhollyRead::new(op), found.clone()).collect();
         let read = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(read);
         assert_eq!(read.is_err(), found.get().is_some());
         assert!(read.is_err() || read.is_ok_and(|read| read.to_bytes() == pieces.concat()));

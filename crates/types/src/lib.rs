@@ -17,6 +17,7 @@ pub mod metax;
 pub mod name;
 pub mod op;
 pub mod rows;
+pub mod seldom;
 
 pub use append::{Append, Appended, PieceRow};
 pub use bucket::{BucketRecord, BucketState, NotAPolicy, WritePolicy};
@@ -34,3 +35,4 @@ pub use metax::{
 };
 pub use name::{BucketName, NameError, ObjectKey};
 pub use op::{ChunkMove, HoldersChange, Op, Outcome, Put, Remembered, SessionMemory, Target};
+pub use seldom::Seldom;

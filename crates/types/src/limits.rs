@@ -42,6 +42,9 @@ pub const BUCKETS_MAX: usize = 10_000;
 /// Most PGs of a cluster.
 pub const PG_COUNT_MAX: u32 = 65_536;
 
+/// Milliseconds between two lines about events of one kind that strangers can cause at will.
+pub const LINE_INTERVAL_MS: u64 = 10_000;
+
 const _: () = assert!(SUM_BYTES.is_multiple_of(BLOCK_BYTES), "a checksum covers whole blocks");
 const _: () = assert!(CHUNK_BYTES_MAX.is_multiple_of(SUM_BYTES), "a full chunk has whole sums");
 const _: () = assert!(INLINE_BYTES_MAX <= BLOCK_BYTES, "larger objects waste less than a block");

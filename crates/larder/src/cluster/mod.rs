@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 use crate::args::RoleArgs;
 use crate::config::{ConfigError, check_device};
 use crate::kind::{self, KindError};
-use crate::server::check_face;
+use crate::server::{ServerError, check_face};
 use crate::{exit, logging};
 use around::Sockets;
 pub(crate) use around::{Around, Greeted, Greeter, Stop};
@@ -72,7 +72,7 @@ pub(crate) enum RoleError {
     #[error(transparent)]
     Meta(#[from] larder_roles::OpenError),
     #[error("{0}")]
-    Proxy(String),
+    Face(Box<ServerError>),
     #[error("{0}")]
     Named(String),
     #[error("{0}")]
@@ -89,9 +89,15 @@ pub(crate) enum RoleError {
 }
 
 impl RoleError {
+    /// An error of what serves S3.
+    fn face(error: impl Into<ServerError>) -> Self {
+        Self::Face(Box::new(error.into()))
+    }
+
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::NoFile(_) | Self::Join(_) | Self::Named(_) => exit::USAGE,
+            Self::Face(error) => error.code(),
             Self::NotDone(_) => exit::FAULTS,
             Self::Removed { .. } => exit::REMOVED,
             Self::Fatal(_) => exit::CANNOT_GO_ON,
@@ -144,9 +150,10 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     let runtime = runtime.map_err(RoleError::System)?;
     let mut held = None;
     let outcome = runtime.block_on(async {
+        // A directory that is refused opens no port, and one whose ports are taken is left as it was.
+        held = Some(kind::bind(&config.dir, role.into())?);
         let sockets = Sockets::open(role, &config).await?;
         let around = Around::alone(Stop::new(lifeline)?, sockets);
-        held = Some(kind::bind(&config.dir, role.into())?);
         serve(role, config, around).await
     });
     // Whatever a cut-off request still does, it does before the process ends.
@@ -169,9 +176,7 @@ fn check(role: ServerRole, config: &RoleConfig) -> Result<(), RoleError> {
         }
     }
     match role {
-        ServerRole::Proxy => {
-            check_face(&config.face()).map_err(|it| RoleError::Proxy(it.to_string()))
-        }
+        ServerRole::Proxy => check_face(&config.face()).map_err(RoleError::face),
         ServerRole::Data if is_new => Ok(check_device(&config.data)?),
         _ => Ok(()),
     }

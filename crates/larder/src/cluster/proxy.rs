@@ -46,8 +46,11 @@ impl Handler<ProxyService> for ProxyFace {
 /// Root's keys: those of the environment, or of the file that all proxies share, drawn if there is none.
 fn root(config: &RoleConfig, was_member: bool) -> Result<Root, RoleError> {
     let own = config.dir.join(credentials::FILE);
-    let file = config.credentials.as_deref().unwrap_or(&own);
-    let root = credentials::load(file).map_err(|error| RoleError::Proxy(error.to_string()))?;
+    let (file, root) = match &config.credentials {
+        Some(named) => (named.as_path(), credentials::load_named(named)),
+        None => (own.as_path(), credentials::load(&own)),
+    };
+    let root = root.map_err(RoleError::face)?;
     if root.drawn {
         tracing::warn!(
             file = %file.display(),
@@ -91,7 +94,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
     let service = S3Service::new(proxy, root.keys, config.face());
-    let service = service.map_err(|error| RoleError::Proxy(error.to_string()))?;
+    let service = service.map_err(RoleError::face)?;
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");
     let options = server_options(DRAIN_MAX);
     let (me, boot) = (member.me, member.boot);

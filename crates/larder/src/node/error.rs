@@ -105,6 +105,7 @@ impl NodeError {
             | Self::Entered(NotEntered::OtherList { .. } | NotEntered::TooFew { .. }) => {
                 exit::USAGE
             }
+            Self::Credentials(error) => error.code(),
             Self::Role(error) => error.code(),
             Self::Server(error) => error.code(),
             Self::AllRemoved { .. } => exit::REMOVED,

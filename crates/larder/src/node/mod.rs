@@ -100,10 +100,13 @@ async fn serve(
     taken: &mut Option<Taken>,
 ) -> Result<(), NodeError> {
     let mut stop = Stop::new(None)?;
+    // A directory that is refused opens no port, and one whose ports are taken is left as it was.
+    *taken = Some(take_up(dir)?);
     let unusable = |source| NodeError::Listen { name: name.to_owned(), source };
     let socket = TcpListener::bind(name).await.map_err(unusable)?;
     let port = Port::open(socket).map_err(NodeError::System)?;
     let metrics = Arc::new(Metrics::of_none());
+    metrics.add_connections(port.metrics().clone());
     // The proxy binds it later: a first start finds out now whether it can.
     drop(bind("the S3 address", &config.listen, "--listen").await?);
     if let Some(listener) = metrics_listener(config.metrics_listen.as_deref()).await? {
@@ -112,7 +115,6 @@ async fn serve(
         }
         tokio::spawn(serve_metrics(listener, metrics.clone()));
     }
-    *taken = Some(take_up(dir)?);
     let dir = &dir.canonicalize().map_err(|source| NodeError::file(dir, source))?;
     let is_member = record.is_some();
     let record = match record {

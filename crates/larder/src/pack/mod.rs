@@ -149,11 +149,10 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     let prices = std::mem::take(&mut settings.prices).into();
     let packing = std::mem::take(&mut settings.packing).chosen(args.packing)?;
     let config = pack_config(args, prices, packing);
-    let bound = runtime.block_on(async {
-        check(args, &config, &options)?;
-        Bound::open(&settings, args).await
-    })?;
+    // Some of the checks need the runtime that they run in.
+    runtime.block_on(async { check(args, &config, &options) })?;
     let held = kind::bind(&args.dir, Kind::Worker)?;
+    let bound = runtime.block_on(Bound::open(&settings, args))?;
     let packer = runtime.block_on(async {
         Ok::<_, ServerError>(Packer::open(config, Backend::open(&args.backend)?).await?)
     });

@@ -183,6 +183,30 @@ async fn a_service_that_is_not_there_is_named() {
     assert_eq!((denied.by, denied.reason), (Decider::Peer, Refused::NoService));
 }
 
+/// Anybody who reaches the port can be refused as often as they like.
+#[tokio::test]
+async fn many_refusals_get_one_line_and_are_all_counted() {
+    let authority = authority();
+    let (theirs, listener, _heard) = data_server(&authority, 2).await;
+    let (log, _guard) = Log::begin();
+    for _ in 0..100 {
+        let mut tcp = TcpStream::connect(listener.address()).await.unwrap();
+        tcp.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        drop(tcp.read_to_end(&mut Vec::new()).await);
+    }
+    assert_eq!(theirs.metrics().refused(Refused::Garbage), 100);
+    let lines = log.text().lines().filter(|line| line.contains("a connection was refused")).count();
+    assert_eq!(lines, 1, "{}", log.text());
+    // Another reason has a line of its own.
+    let stranger = Authority::create(ClusterId(8)).unwrap();
+    let to = peer(&caller(&stranger), 2, listener.address());
+    to.call(&"x".into(), Bytes::new(), soon()).await.unwrap_err();
+    while theirs.metrics().refused(Refused::UnknownAuthority) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(log.text().contains("reason=\"unknown_authority\""), "{}", log.text());
+}
+
 #[tokio::test]
 async fn a_stranger_that_speaks_no_tls_is_refused_and_logged() {
     let authority = authority();

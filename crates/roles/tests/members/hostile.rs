@@ -9,7 +9,7 @@ use larder_roles::wire::{MetaCall, MetaMessage, MetaService};
 use larder_types::codec::encode;
 use larder_types::{Condition, Epoch, ObjectKey, Request, ServerId, SessionId, View};
 
-use crate::raw::{InBytes, Raw, corpus, panics, rounds};
+use crate::raw::{InBytes, Raw, corpus, panics, rounds, spoiled};
 use crate::support::{BUCKET, Cluster, PG, inline, put, request};
 
 /// Requests of one round that wait for their answers together.
@@ -38,8 +38,9 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
     let mut number = 1_000;
     for mut draw in rounds() {
         let calls = (0..AT_ONCE).map(|_| {
-            let peer = &callers[draw.below(callers.len())];
-            let (body, payload) = (Raw(draw.frame(&corpus)), Bytes::from(draw.frame(&corpus)));
+            let peer = &callers[draw.below(callers.len() as u64) as usize];
+            let (body, payload) =
+                (Raw(spoiled(&mut draw, &corpus)), Bytes::from(spoiled(&mut draw, &corpus)));
             if draw.below(2) == 0 {
                 // One that is full may drop it.
                 drop(peer.send(&body, payload));
@@ -54,8 +55,8 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
             // A message of a member, by the view in which it may do harm.
             let mut bytes =
                 encode(&PeerMessage::Acked { view: View(1), through: Default::default() });
-            let at = 2 + draw.below(bytes.len() - 2);
-            bytes[at] = draw.next() as u8;
+            let at = 2 + draw.below(bytes.len() as u64 - 2) as usize;
+            bytes[at] = draw.next_u64() as u8;
             let body = encode(&MetaMessage::Peer(PG));
             let peer = &callers[3 * to.0 as usize];
             drop(peer.send(&Raw(body[1..].to_vec()), bytes.into()));

@@ -60,6 +60,19 @@ async fn version_2_is_taken_in_a_query_if_it_is_switched_on_and_never_in_a_heade
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     ask(now + 100, SECRET).await.expect(200);
     ask(now - 1, SECRET).await.refused(403, "AccessDenied");
+    // Parameters and headers that it signs.
+    let text =
+        format!("GET\n\n\n{}\nx-amz-meta-a:1,2\n/bkt/k?response-content-type=text/x", now + 100);
+    let signature = sign_v2(SECRET, &text);
+    let path = format!(
+        "/bkt/k?response-content-type=text%2Fx&AWSAccessKeyId={ACCESS}&Expires={}&Signature={}",
+        now + 100,
+        urlencoding::encode(&signature)
+    );
+    let signed = server.ask("GET", &path).sign(Sign::Not);
+    let signed = signed.header("x-amz-meta-a", "1").header("x-amz-meta-a", "2");
+    assert_eq!(signed.clone().send().await.expect(200).header("content-type"), "text/x");
+    signed.header("x-amz-meta-a", "3").send().await.refused(403, "SignatureDoesNotMatch");
     ask(now + 100, "another-secret").await.refused(403, "SignatureDoesNotMatch");
     let header = server.ask("GET", "/bkt/k").sign(Sign::Not);
     let header = header.header("authorization", format!("AWS {ACCESS}:AAAA")).send().await;

@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use larder_s3::{Credentials, FaceOptions, S3Service, ServerHooks, ServerOptions, listen, serve};
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::memory::Memory;
@@ -38,10 +38,21 @@ impl Server {
         hooks: Arc<H>,
         face: FaceOptions,
     ) -> Self {
+        let listener = listen("127.0.0.1:0").await.unwrap();
+        Self::at(listener, options, hooks, face, |service| service)
+    }
+
+    /// At a socket, of a service that is changed first.
+    pub fn at<H: ServerHooks>(
+        listener: TcpListener,
+        options: ServerOptions,
+        hooks: Arc<H>,
+        face: FaceOptions,
+        change: impl FnOnce(S3Service) -> S3Service,
+    ) -> Self {
         let store = Arc::new(Memory::default());
         let root = Credentials { access_key: ACCESS.into(), secret_key: SECRET.into() };
-        let service = S3Service::new(Arc::clone(&store), root, face).unwrap();
-        let listener = listen("127.0.0.1:0").await.unwrap();
+        let service = change(S3Service::new(Arc::clone(&store), root, face).unwrap());
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move { stopped.await.unwrap_or(()) };

@@ -14,6 +14,7 @@ mod forms;
 mod lists;
 mod memory;
 mod mutated;
+mod neighbours;
 mod objects;
 mod refusals;
 mod serving;

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use larder_s3::{FaceOptions, ServerHooks, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Notify;
 
-use crate::client::{Ask, Server, Sign};
-use crate::wire::head;
+use crate::client::{ACCESS, Ask, Server, Sign};
+use crate::wire::{head, read_answer};
 
 /// Sends a request without its body, with more header lines, over a connection of its own.
 async fn send_head(server: &Server, ask: Ask, more: &str) -> TcpStream {
@@ -58,6 +59,20 @@ async fn an_answer_to_an_empty_put_that_waits_for_100_continue_closes_the_connec
 struct Hooks {
     ready: AtomicBool,
     done: Mutex<Vec<(&'static str, u16, u64, u64)>>,
+    one_is_done: Notify,
+}
+
+impl Hooks {
+    /// The requests that have ended, once there are so many.
+    async fn done(&self, count: usize) -> Vec<(&'static str, u16, u64, u64)> {
+        loop {
+            let done = self.done.lock().unwrap().clone();
+            if done.len() >= count {
+                return done;
+            }
+            self.one_is_done.notified().await;
+        }
+    }
 }
 
 impl ServerHooks for Hooks {
@@ -67,6 +82,7 @@ impl ServerHooks for Hooks {
 
     fn done(&self, op: &'static str, status: u16, _micros: u64, bytes_in: u64, bytes_out: u64) {
         self.done.lock().unwrap().push((op, status, bytes_in, bytes_out));
+        self.one_is_done.notify_one();
     }
 }
 
@@ -93,7 +109,7 @@ async fn each_request_is_counted_once() {
     server.put("/bkt/k", "hello").await.expect(200);
     server.get("/bkt/k").await.expect(200);
     server.head("/bkt/k").await.expect(200);
-    let done = hooks.done.lock().unwrap().clone();
+    let done = hooks.done(4).await;
     assert_eq!(
         done,
         [
@@ -103,6 +119,23 @@ async fn each_request_is_counted_once() {
             ("HeadObject", 200, 0, 0)
         ]
     );
+}
+
+#[tokio::test]
+async fn bytes_that_were_announced_and_did_not_come_are_not_counted() {
+    let hooks = Arc::new(Hooks::default());
+    let server =
+        Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
+    server.put("/bkt", "").await.expect(200);
+    let put = |path| server.ask("PUT", path).body(vec![1; 1000]).payload("UNSIGNED-PAYLOAD");
+    let mut broken = send_head(&server, put("/bkt/k"), "content-length: 1000\r\n").await;
+    broken.write_all(&[1; 10]).await.unwrap();
+    drop(broken);
+    assert_eq!(hooks.done(2).await[1].2, 10, "the client went away");
+    put("/bkt/k").keys(ACCESS, "another-secret").send().await.expect(403);
+    assert_eq!(hooks.done(3).await[2].2, 0, "a stranger's body is not read");
+    put("/bkt/k").send().await.expect(200);
+    assert_eq!(hooks.done(4).await[3].2, 1000);
 }
 
 #[tokio::test]
@@ -121,6 +154,42 @@ async fn one_connection_more_than_allowed_is_told_so() {
     second.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     drop(first);
+}
+
+/// All of the answer is made, and most of it is still to leave.
+#[tokio::test]
+async fn a_connection_whose_answer_is_on_its_way_does_not_make_room() {
+    const SOCKET_BYTES: u32 = 4096;
+    const ANSWER_BYTES: usize = 256 * 1024;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_send_buffer_size(SOCKET_BYTES).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let idle_before_closed = std::time::Duration::ZERO;
+    let options =
+        ServerOptions { connections_max: 1, idle_before_closed, ..ServerOptions::default() };
+    let hooks = Arc::new(Hooks::default());
+    let face = FaceOptions::default();
+    let server =
+        Server::at(socket.listen(16).unwrap(), options, Arc::clone(&hooks), face, |service| {
+            service
+        });
+    server.put("/bkt", "").await.expect(200);
+    server.put("/bkt/k", vec![b'x'; ANSWER_BYTES]).await.expect(200);
+
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(SOCKET_BYTES).unwrap();
+    let mut slow = socket.connect(server.address).await.unwrap();
+    slow.write_all(head(&server.ask("GET", "/bkt/k"), "").as_bytes()).await.unwrap();
+    assert_eq!(hooks.done(3).await[2], ("GetObject", 200, 0, ANSWER_BYTES as u64));
+    let mut other = TcpStream::connect(server.address).await.unwrap();
+    let refused = read_answer(&mut other).await.expect("an answer");
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    let answer = read_answer(&mut slow).await.expect("all of the answer");
+    assert!(answer.len() > ANSWER_BYTES, "{}", answer.len());
+
+    let mut other = TcpStream::connect(server.address).await.unwrap();
+    other.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    assert!(read_answer(&mut other).await.is_some(), "it is idle, and makes room");
 }
 
 #[tokio::test]
@@ -195,10 +264,7 @@ async fn a_client_that_does_not_read_is_cut_off() {
     server.put("/bkt/k", vec![1; 16 * 1024 * 1024]).await.expect(200);
     let stuck = send_head(&server, server.ask("GET", "/bkt/k"), "").await;
     tokio::time::pause();
-    while hooks.done.lock().unwrap().len() < 3 {
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-    }
-    let (op, _, _, sent) = hooks.done.lock().unwrap()[2];
+    let (op, _, _, sent) = hooks.done(3).await[2];
     assert_eq!(op, "GetObject");
     assert!(sent < 16 * 1024 * 1024, "it was cut off half-way");
     drop(stuck);

@@ -1,8 +1,9 @@
 //! What somebody without keys can hold of a server, and for how long.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use larder_s3::limits::FORMS_UNVERIFIED_MAX;
 use larder_s3::{FaceOptions, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -32,6 +33,40 @@ async fn silent_forms_do_not_stop_a_put() {
     server.put("/bkt/k", "x").await.expect(200);
 }
 
+/// What was logged on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn many_forms_that_are_turned_away_get_one_line() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let server = Server::bucket().await;
+    let mut forms = Vec::new();
+    for _ in 0..FORMS_UNVERIFIED_MAX {
+        forms.push(silent_form(&server).await);
+    }
+    for _ in 0..20 {
+        let answer = Form::of(&server, "bkt", "k").file(b"x").send(&server, "/bkt", 1000).await;
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    }
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(log.matches("a request was turned away").count(), 1, "{log}");
+}
+
 #[tokio::test]
 async fn a_silent_form_is_cut_off() {
     let server = Server::bucket().await;
@@ -56,7 +91,7 @@ async fn a_request_without_a_signature_takes_no_turn() {
 }
 
 /// A put of 5 bytes once the server has asked for them.
-async fn put_under_way(server: &Server) -> TcpStream {
+pub async fn put_under_way(server: &Server) -> TcpStream {
     let ask = server.ask("PUT", "/bkt/k").body("hello");
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let head = head(&ask, "content-length: 5\r\nexpect: 100-continue\r\n");

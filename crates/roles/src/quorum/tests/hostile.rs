@@ -12,7 +12,7 @@ use larder_types::{BootId, BucketName, ServerId};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
-use super::raw::{InBytes, Raw, corpus, panics, rounds};
+use super::raw::{InBytes, Raw, corpus, panics, rounds, spoiled};
 use super::support::{Idle, contact, found_with, is, new_server, start, until};
 use crate::managers::{Managers, NotProposed};
 use crate::quorum::Manager;
@@ -101,8 +101,9 @@ async fn bytes_from_certified_servers_end_no_manager() {
     let (corpus, before) = (corpus(), panics());
     for mut draw in rounds() {
         let calls = (0..20).map(|_| {
-            let peer = &callers[draw.below(callers.len())];
-            let (body, payload) = (Raw(draw.frame(&corpus)), Bytes::from(draw.frame(&corpus)));
+            let peer = &callers[draw.below(callers.len() as u64) as usize];
+            let (body, payload) =
+                (Raw(spoiled(&mut draw, &corpus)), Bytes::from(spoiled(&mut draw, &corpus)));
             if draw.below(2) == 0 {
                 drop(peer.send(&body, payload));
                 return None;
