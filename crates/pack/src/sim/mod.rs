@@ -16,6 +16,7 @@
 mod answers;
 mod calls;
 mod check;
+mod groups;
 mod model;
 mod process;
 mod several;
