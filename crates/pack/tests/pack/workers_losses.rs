@@ -1,11 +1,12 @@
-//! Blobs of one of several workers that are lost.
+//! Blobs of one of several workers that are lost, and workers that are killed while another is out of reach.
 
+use larder_objects::ObjectError;
 use larder_pack::PackConfig;
 use object_store::ObjectStoreExt;
 use object_store::path::Path as Name;
 
 use crate::support::*;
-use crate::workers::{missing, shared, workers};
+use crate::workers::{answering, missing, shared, until, workers};
 
 #[tokio::test]
 async fn a_worker_does_without_a_blob_that_another_lost_only_when_told_to() {
@@ -63,4 +64,27 @@ async fn a_blob_that_a_list_is_late_with_is_not_lost() {
         }
         assert!(!dir.path().join("lost-blobs-a.txt").exists());
     }
+}
+
+#[tokio::test]
+async fn what_was_heard_is_known_after_a_kill() {
+    let (backend, [a, b]) = workers::<2>(answering).await;
+    put(&a.store, "k", content(1, 1000)).await.unwrap();
+    assert!(a.store.flush().await);
+    b.store.look().await.unwrap();
+    put(&a.store, "k", content(2, 1000)).await.unwrap();
+    until("b hears of it", async || {
+        get(&b.store, "k").await.is_ok_and(|bytes| bytes == content(2, 1000))
+    })
+    .await;
+    let killed = snapshot(b.dir.path());
+    drop((a.store, b.store));
+    let b = try_open(answering(killed.path(), "b"), &backend).await.unwrap();
+    let refused = get(&b, "k").await;
+    assert!(
+        matches!(refused, Err(ObjectError::Unavailable { .. })),
+        "not the one before: {refused:?}"
+    );
+    let status = b.workers().unwrap();
+    assert!(status.others[0].not_uploaded > 0, "{status:?}");
 }
