@@ -194,8 +194,9 @@ pub fn by_prefix(dir: &Path) -> PackConfig {
 /// What a process that dies now would leave behind.
 pub fn snapshot(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
-    // Bodies are synced before the log names them: the log is looked at first.
-    for part in ["worker", "kv", "log", "spool"] {
+    // Bodies are synced before the log names them, so the log is looked at first; and what was heard before the index of
+    // another worker, which is durable before the file is emptied.
+    for part in ["worker", "name", "heard", "peers", "kv", "log", "spool"] {
         copy_tree(&dir.join(part), &copy.path().join(part));
     }
     copy
@@ -204,6 +205,9 @@ pub fn snapshot(dir: &Path) -> tempfile::TempDir {
 fn copy_tree(from: &Path, to: &Path) {
     if from.is_file() {
         std::fs::copy(from, to).unwrap();
+        return;
+    }
+    if !from.exists() {
         return;
     }
     std::fs::create_dir_all(to).unwrap();
