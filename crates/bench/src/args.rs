@@ -92,6 +92,8 @@ pub enum BenchCommand {
     /// Measure puts in parallel against puts in order, in clusters with a slowed down network and slowed down disks
     #[command(after_help = ORDERED_NOTES)]
     Ordered(OrderedArgs),
+    /// Simulate policies of the read scheduler on modelled disks, and write the comparison down
+    Schedule(ScheduleArgs),
     /// Serve S3 without a store: what HTTP, authentication and digests alone cost
     Floor(FloorArgs),
 }
@@ -303,4 +305,21 @@ pub struct OrderedArgs {
     /// Time under load before the measured time; its puts do not count
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_duration)]
     pub warmup: Duration,
+}
+
+/// A simulation of the read scheduler.
+///
+/// It runs the scheduler's own machines over modelled disks, in simulated time: one seed makes one document, on any
+/// machine. The tables in DOCS/scheduling.md and the plots in DOCS/plots-schedule are made.
+#[derive(Debug, Clone, Args)]
+pub struct ScheduleArgs {
+    /// Folder of scheduling.md and the plots
+    #[arg(long, value_name = "DIR", default_value = "docs")]
+    pub docs: PathBuf,
+    /// Number that layout, requests and service times are drawn from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// A tenth of the requests
+    #[arg(long)]
+    pub quick: bool,
 }

@@ -22,6 +22,7 @@ pub mod placement;
 pub mod planted;
 pub mod rebuild;
 mod refusal;
+pub mod scheduler;
 pub mod scrub;
 pub mod sessions;
 pub mod sound;

@@ -296,3 +296,26 @@ const _: () = assert!(
     POLICY_PROPOSALS_MAX <= QUORUM_WAITING_MAX,
     "the quorum takes what the policy proposes"
 );
+
+/// An average of service or response times moves by one part in this many with each request: it forgets a slow spell
+/// within some dozens, and one slow request moves it little.
+pub const AVERAGE_PART: u64 = 8;
+/// Microseconds for which requests of a loaded primary wait for company (Shi et al., 2019).
+pub const WINDOW_US: u64 = 500;
+/// Requests of one window.
+pub const WINDOW_REQUESTS_MAX: usize = 1024;
+/// Requests of one primary that wait for others of their keys.
+pub const DEPENDENT_REQUESTS_MAX: usize = 4096;
+/// Holders of one chunk among which one is chosen: as many as [`larder_types::Holders`] has bits.
+pub const CHOICES_MAX: usize = 16;
+/// Disks of which is remembered what was heard.
+pub const HOLDERS_HEARD_MAX: usize = 4096;
+/// A disk counts as unheard when what was heard of it is so many times older than the time in which it would have served
+/// its queue and one request more: a slow one is tried so much more seldom.
+pub const STALE_AFTER_FINISHES: u64 = 128;
+/// Microseconds for which a report counts at least: while nobody reads, it does no harm to go by an old one.
+pub const STALE_US_MIN: u64 = 100_000;
+/// Microseconds after which no report counts.
+pub const STALE_US_MAX: u64 = 60_000_000;
+
+const _: () = assert!(STALE_US_MIN < STALE_US_MAX, "reports lose their weight");

@@ -28,6 +28,7 @@ mod results;
 mod rounds;
 #[cfg(test)]
 mod samples;
+pub mod schedule;
 mod statistics;
 mod svg;
 mod systems;

@@ -1,0 +1,174 @@
+//! What the reports say of some holders now.
+
+use larder_types::DiskId;
+
+use super::{Balance, Known};
+use crate::limits::{CHOICES_MAX, STALE_US_MAX};
+use crate::scheduler::meter::{Load, Report, SIZE_CLASSES, SizeClass};
+
+/// A weight of a report that is fresh.
+const WHOLE: u64 = 1 << 16;
+/// Queues are counted in parts of requests.
+pub(super) const PARTS: u64 = 16;
+
+/// A holder as the asker sees it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Seen {
+    /// Nothing, or nothing any more.
+    pub(super) is_unheard: bool,
+    /// Requests at the disk, in [`PARTS`].
+    pub(super) queue: u64,
+    /// Their bytes.
+    pub(super) bytes: u64,
+    /// Of these, what it owes this asker.
+    pub(super) owed: u64,
+    /// How long the device takes for each of these, on average.
+    pub(super) each_us: u64,
+    /// How many it serves at once, 1 at least.
+    pub(super) lanes: u64,
+    /// How long it takes for the request itself.
+    pub(super) service_us: u64,
+}
+
+/// Requests of a report.
+pub(super) fn requests(report: &Report) -> u64 {
+    report.waiting.iter().map(|load| u64::from(load.requests)).sum()
+}
+
+/// Time that the device takes for one of the class: that of the class, or else of the next one that it knows.
+fn service_us(report: &Report, class: usize) -> u64 {
+    let by_distance =
+        (0..SIZE_CLASSES).flat_map(|far| [class.checked_sub(far), class.checked_add(far)]);
+    let known = by_distance.flatten().filter_map(|class| report.service_us.get(class));
+    u64::from(known.copied().find(|service| *service > 0).unwrap_or(0))
+}
+
+/// Time at the device of all these.
+fn work_us(report: &Report, waiting: &[Load; SIZE_CLASSES]) -> u64 {
+    let of_class = |(class, load): (usize, &Load)| {
+        u64::from(load.requests).saturating_mul(service_us(report, class))
+    };
+    waiting.iter().enumerate().map(of_class).fold(0, u64::saturating_add)
+}
+
+fn lanes(report: &Report) -> u64 {
+    u64::from(report.lanes.max(1))
+}
+
+/// In how long the disk would be done with what the report tells of and one request more.
+pub(super) fn finish_us(report: &Report) -> u64 {
+    (work_us(report, &report.waiting) / lanes(report)).saturating_add(service_us(report, 0)).max(1)
+}
+
+/// The weight of a report of this age: half after each time in which its queue would be served.
+fn weight(age_us: u64, half_us: u64) -> u64 {
+    let halvings = age_us / half_us;
+    if halvings >= 16 {
+        return 0;
+    }
+    let whole = WHOLE >> halvings;
+    // Between two halvings along the chord.
+    whole - whole / 2 * (age_us % half_us) / half_us
+}
+
+/// The queue of a report, and how far it still counts.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    queue: u64,
+    weight: u64,
+}
+
+impl Told {
+    fn of(known: &Known, now_us: u64) -> Self {
+        let Some(report) = &known.report else { return Self::default() };
+        let age_us = now_us.saturating_sub(known.heard_us);
+        let half_us = finish_us(report).min(STALE_US_MAX);
+        Self { queue: PARTS * requests(report), weight: weight(age_us, half_us) }
+    }
+}
+
+impl Balance {
+    /// Each of the holders, of which there are [`CHOICES_MAX`] at most.
+    pub(super) fn seen(
+        &self,
+        now_us: u64,
+        holders: &[DiskId],
+        class: SizeClass,
+    ) -> [Seen; CHOICES_MAX] {
+        let mut told = [Told::default(); CHOICES_MAX];
+        for (told, disk) in told.iter_mut().zip(holders) {
+            *told = self.known.get(disk).map_or_else(Told::default, |it| Told::of(it, now_us));
+        }
+        let weights: u64 = told.iter().map(|told| told.weight).sum();
+        let weighted: u64 = told.iter().map(|told| told.queue.saturating_mul(told.weight)).sum();
+        let mean = weighted.checked_div(weights).unwrap_or(0);
+        let mut seen = [Seen::default(); CHOICES_MAX];
+        for ((seen, told), disk) in seen.iter_mut().zip(&told).zip(holders) {
+            // One that owes an answer is not unheard for being silent.
+            let known = self.known.get(disk);
+            let is_unheard = known.is_none_or(|it| it.owes() == 0 && !it.is_heard(now_us));
+            *seen = Seen {
+                is_unheard,
+                ..known.map_or_else(Seen::default, |it| of_known(it, *told, mean, class))
+            };
+        }
+        seen
+    }
+}
+
+fn of_known(known: &Known, told: Told, mean: u64, class: SizeClass) -> Seen {
+    let report = known.report.unwrap_or_default();
+    // A disk that never has much is not thought to have it because another one has.
+    let usual = mean.min(known.queue_average);
+    let faded = (told.queue * told.weight + usual * (WHOLE - told.weight)) / WHOLE;
+    let requests_of = |loads: &[Load; SIZE_CLASSES]| {
+        loads.iter().map(|load| u64::from(load.requests)).sum::<u64>()
+    };
+    let bytes_of = |loads: &[Load; SIZE_CLASSES]| {
+        loads.iter().fold(0_u64, |bytes, load| bytes.saturating_add(load.bytes))
+    };
+    let service_us = service_us(&report, class as usize);
+    let at_disk = requests_of(&report.waiting) + requests_of(&known.since);
+    let work_us = work_us(&report, &report.waiting).saturating_add(work_us(&report, &known.since));
+    let owed = PARTS * requests_of(&known.owed);
+    // Of each, on average.
+    let reported_bytes =
+        bytes_of(&report.waiting).checked_div(requests_of(&report.waiting)).unwrap_or(0);
+    Seen {
+        is_unheard: false,
+        // What it owes this asker is there for certain.
+        queue: (faded + PARTS * requests_of(&known.since)).max(owed),
+        bytes: (faded / PARTS)
+            .saturating_mul(reported_bytes)
+            .saturating_add(bytes_of(&known.since))
+            .max(bytes_of(&known.owed)),
+        owed,
+        each_us: work_us.checked_div(at_disk).unwrap_or(service_us),
+        lanes: lanes(&report),
+        service_us,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_halves_with_each_half_life_and_falls_in_between() {
+        assert_eq!(weight(0, 100), WHOLE);
+        assert_eq!(weight(50, 100), WHOLE / 4 * 3);
+        assert_eq!(weight(100, 100), WHOLE / 2);
+        assert_eq!(weight(200, 100), WHOLE / 4);
+        assert_eq!(weight(u64::MAX, 1), 0);
+        let weights: Vec<u64> = (0..2000).map(|age| weight(age, 100)).collect();
+        assert!(weights.windows(2).all(|pair| pair[0] >= pair[1]));
+    }
+
+    #[test]
+    fn a_class_that_was_never_served_takes_as_long_as_the_next_one() {
+        let report = Report { service_us: [0, 20, 0, 400], ..Report::default() };
+        let all: Vec<u64> = (0..SIZE_CLASSES).map(|class| service_us(&report, class)).collect();
+        assert_eq!(all, [20, 20, 20, 400]);
+        assert_eq!(service_us(&Report::default(), 0), 0);
+    }
+}

@@ -1,0 +1,192 @@
+//! What a data server says of a disk with each answer: what waits there, and how long the device takes.
+//!
+//! # Invariants
+//!
+//! 1. What arrived and has not ended is counted, whether it waits or is served.
+//! 2. An average moves by one part in [`AVERAGE_PART`] with each request that was served. One that was cancelled before
+//!    it touched the disk moves none.
+
+use crate::limits::AVERAGE_PART;
+
+/// Requests of about one size: their service times are comparable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SizeClass {
+    /// To 16 KiB: what it takes to get there is all.
+    Small,
+    /// To 128 KiB.
+    Medium,
+    /// To 1 MiB.
+    Large,
+    /// Above, to a chunk.
+    Huge,
+}
+
+/// Number of classes.
+pub const SIZE_CLASSES: usize = 4;
+
+impl SizeClass {
+    /// That of a request for so many bytes.
+    #[must_use]
+    pub fn of(bytes: u64) -> Self {
+        match bytes {
+            0..=0x4000 => Self::Small,
+            0x4001..=0x2_0000 => Self::Medium,
+            0x2_0001..=0x10_0000 => Self::Large,
+            _ => Self::Huge,
+        }
+    }
+}
+
+/// Requests of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// How many.
+    pub requests: u32,
+    /// Bytes of all.
+    pub bytes: u64,
+}
+
+impl Load {
+    /// One more.
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.requests = self.requests.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// One less, of those that were added.
+    pub(super) fn take(&mut self, bytes: u64) {
+        self.requests = self.requests.saturating_sub(1);
+        self.bytes = if self.requests == 0 { 0 } else { self.bytes.saturating_sub(bytes) };
+    }
+}
+
+/// What a data server says of one disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Requests that are at the disk, by class.
+    pub waiting: [Load; SIZE_CLASSES],
+    /// Microseconds that the device takes for one, on average, by class; 0 if none was served yet.
+    pub service_us: [u32; SIZE_CLASSES],
+    /// Requests that the device serves at once; 0 counts as 1.
+    pub lanes: u16,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Meter {
+    report: Report,
+}
+
+impl Meter {
+    /// That of a disk which serves so many requests at once.
+    #[must_use]
+    pub fn new(lanes: u16) -> Self {
+        Self { report: Report { lanes, ..Report::default() } }
+    }
+
+    /// A request for so many bytes is in the queue.
+    pub fn arrived(&mut self, bytes: u64) {
+        self.report.waiting[SizeClass::of(bytes) as usize].add(bytes);
+    }
+
+    /// The device has served it, within so long.
+    ///
+    /// # Panics
+    /// If none of its size has arrived.
+    pub fn served(&mut self, bytes: u64, took_us: u64) {
+        self.cancelled(bytes);
+        let average = &mut self.report.service_us[SizeClass::of(bytes) as usize];
+        let took = u32::try_from(took_us).unwrap_or(u32::MAX).max(1);
+        *average = if *average == 0 { took } else { moved(u64::from(*average), took_us) as u32 };
+    }
+
+    /// It will not be served.
+    ///
+    /// # Panics
+    /// If none of its size has arrived.
+    pub fn cancelled(&mut self, bytes: u64) {
+        let waiting = &mut self.report.waiting[SizeClass::of(bytes) as usize];
+        assert!(waiting.requests > 0, "what ends at a disk has arrived there");
+        waiting.take(bytes);
+    }
+
+    /// As things are.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.report
+    }
+}
+
+/// An average moved towards a value; it reaches it.
+pub(super) fn moved(average: u64, value: u64) -> u64 {
+    let value = value.clamp(1, u64::from(u32::MAX));
+    match value > average {
+        true => average + (value - average).div_ceil(AVERAGE_PART),
+        false => average - (average - value).div_ceil(AVERAGE_PART),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_told_by_bytes() {
+        let kib = 1024;
+        for (bytes, class) in [
+            (0, SizeClass::Small),
+            (16 * kib, SizeClass::Small),
+            (16 * kib + 1, SizeClass::Medium),
+            (128 * kib, SizeClass::Medium),
+            (1024 * kib, SizeClass::Large),
+            (1024 * kib + 1, SizeClass::Huge),
+            (u64::MAX, SizeClass::Huge),
+        ] {
+            assert_eq!(SizeClass::of(bytes), class, "{bytes}");
+        }
+        assert_eq!(SizeClass::Huge as usize + 1, SIZE_CLASSES);
+    }
+
+    #[test]
+    fn what_arrived_and_has_not_ended_is_reported() {
+        let mut meter = Meter::new(8);
+        meter.arrived(4096);
+        meter.arrived(100);
+        meter.arrived(1 << 20);
+        meter.served(100, 90);
+        let report = meter.report();
+        assert_eq!(report.waiting[0], Load { requests: 1, bytes: 4096 });
+        assert_eq!(report.waiting[2], Load { requests: 1, bytes: 1 << 20 });
+        assert_eq!((report.lanes, report.service_us), (8, [90, 0, 0, 0]));
+    }
+
+    #[test]
+    fn one_that_is_cancelled_moves_no_average() {
+        let mut meter = Meter::new(1);
+        meter.arrived(4096);
+        meter.cancelled(4096);
+        assert_eq!(meter.report(), Report { lanes: 1, ..Report::default() });
+    }
+
+    #[test]
+    fn averages_follow_a_disk_that_becomes_slow_and_one_that_recovers() {
+        let mut meter = Meter::new(1);
+        let mut serve = |took_us, times| {
+            for _ in 0..times {
+                meter.arrived(4096);
+                meter.served(4096, took_us);
+            }
+            meter.report().service_us[0]
+        };
+        assert_eq!(serve(100, 1), 100, "the first says all that is known");
+        assert_eq!(serve(900, 1), 200);
+        assert_eq!(serve(900, 100), 900);
+        assert_eq!(serve(100, 100), 100);
+    }
+
+    #[test]
+    #[should_panic(expected = "has arrived there")]
+    fn nothing_ends_that_has_not_arrived() {
+        Meter::new(1).cancelled(1);
+    }
+}
