@@ -14,9 +14,9 @@ use larder_metalog::{LogConfig, Lsn, Recovered};
 use larder_types::BucketName;
 use larder_types::codec::decode;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Unread};
 use crate::backup::Head;
-use crate::blob::{self, BlobName};
+use crate::blob::{self, BlobName, TRAILER_BYTES};
 use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
@@ -98,7 +98,7 @@ pub(crate) async fn recover(
 
 /// Refuses a directory that is an older copy of the worker's: the backend has a blob beyond those that the directory knows to
 /// be there, and it is not one that waits here. One that waits may have gone up before a crash: then it is the same
-/// to the byte.
+/// to the byte, which its trailer says: it has the sum of the footer, and that has the sums of all bodies.
 async fn refuse_older_copy(
     backend: &Backend,
     spool: &Spool,
@@ -110,14 +110,27 @@ async fn refuse_older_copy(
         let Some(name) = BlobName::parse(&file).filter(|name| name.id.worker == worker) else {
             continue;
         };
-        let is_same = spool
-            .row(name.id.seq)
-            .is_some_and(|row| row.name(name.id) == name && row.bytes == bytes);
-        if !is_same {
+        let waits = spool.row(name.id.seq);
+        let is_named = waits.is_some_and(|row| row.name(name.id) == name && row.bytes == bytes);
+        if !is_named || spool.trailer(name.id.seq) != trailer(backend, name, bytes).await? {
             return Err(PackError::OlderCopy { name: name.path() });
         }
     }
     Ok(())
+}
+
+/// The trailer of a blob; `None` if it has gone since it was listed, or is too short for one.
+async fn trailer(
+    backend: &Backend,
+    name: BlobName,
+    bytes: u64,
+) -> Result<Option<Vec<u8>>, PackError> {
+    let Some(from) = bytes.checked_sub(TRAILER_BYTES as u64) else { return Ok(None) };
+    match backend.read(&name.path(), from..bytes).await {
+        Ok(found) => Ok(Some(found.to_vec())),
+        Err(Unread::Missing) => Ok(None),
+        Err(Unread::Failed(error)) => Err(error),
+    }
 }
 
 /// Takes records one by one.

@@ -18,7 +18,7 @@ use larder_types::{BucketId, BucketName};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::blob::{FooterHead, encode_footer};
+use crate::blob::{FooterHead, TRAILER_BYTES, encode_footer};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::limits::BUNDLES_MAX;
@@ -99,6 +99,11 @@ pub(crate) struct SealedLot {
 }
 
 impl SealedLot {
+    /// The last bytes of it.
+    pub(crate) fn trailer(&self) -> &[u8] {
+        &self.tail[self.tail.len() - TRAILER_BYTES..]
+    }
+
     /// Bytes of all of it.
     pub(crate) fn bytes(&self) -> u64 {
         self.body_bytes + self.tail.len() as u64
@@ -345,6 +350,13 @@ impl Spool {
     pub(crate) fn row(&self, seq: u64) -> Option<BlobRow> {
         let state = self.state.lock();
         state.blobs.get(&seq).map(|blob| blob.seal(self.id(seq)).row)
+    }
+
+    /// The trailer of a blob that waits, once it went up as it is.
+    pub(crate) fn trailer(&self, seq: u64) -> Option<Vec<u8>> {
+        let state = self.state.lock();
+        let sealed = state.blobs.get(&seq)?.seal(self.id(seq));
+        sealed.lots.last().map(|itself| itself.trailer().to_vec())
     }
 
     /// The oldest blob is in the backend and the index knows it: its file goes. Whoever reads it goes on.

@@ -3,9 +3,13 @@
 //! # Invariants
 //!
 //! 1. A blob goes up only while this worker owns the backend.
-//! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs.
-//! 3. A bundle goes up before the blob that tells of it.
-//! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
+//! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs: the same to the
+//!    byte, and so with the same sum of the footer, which has the sums of all bodies.
+//! 3. Nothing is written over: what has the name already is this lot, or another process of this worker has made it, and
+//!    this one stops. A store has no condition for objects in parts: for one, it is looked before the first part and
+//!    before the parts become an object.
+//! 4. A bundle goes up before the blob that tells of it.
+//! 5. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
 //!    goes on with what is missing (`uploader/parts.rs`).
 
 mod parts;
@@ -54,7 +58,7 @@ impl Uploader {
             let sealed = self.spool.next_sealed().await;
             let (mut pause, mut progress) = (UPLOAD_PAUSE, Progress::default());
             while let Err(error) = self.upload(&sealed, &mut progress).await {
-                if let PackError::Superseded { .. } = error {
+                if error.is_superseded() {
                     tracing::error!(%error, "the store stops");
                     self.queue.stop();
                     self.fatal.send_replace(Some(error.to_string()));
@@ -91,28 +95,70 @@ impl Uploader {
             };
             match &lot.file {
                 Some(file) if lot.bytes() > PART_BYTES as u64 => {
-                    let going = &mut progress.going;
-                    if let Err(error) = going.go_on(&self.backend, &name, file, lot).await {
-                        let is_there =
-                            going.is_whole() && self.verify(&name, sealed.id, lot).await.is_ok();
-                        if !is_there {
-                            return Err(error);
-                        }
-                        going.is_there();
+                    self.make_of_parts(&name, (file, lot), &mut progress.going).await?;
+                }
+                file => {
+                    let whole = whole(file.as_ref(), lot).await?;
+                    if !self.backend.put_new(&name, whole).await? {
+                        self.refuse_another(&name, lot).await?;
                     }
                 }
-                Some(file) => {
-                    let body = read_spool(file.clone(), 0, lot.body_bytes).await?;
-                    let whole = [body, lot.tail.clone()].concat();
-                    self.backend.put(&name, whole.into()).await?;
-                }
-                None => self.backend.put(&name, lot.tail.clone()).await?,
             }
             self.verify(&name, sealed.id, lot).await?;
             progress.lots += 1;
             progress.going = Going::default();
         }
         Ok(())
+    }
+
+    /// Makes an object of parts, if it is not there.
+    async fn make_of_parts(
+        &self,
+        name: &str,
+        (file, lot): (&Arc<dyn DiskFile>, &SealedLot),
+        going: &mut Going,
+    ) -> Result<(), PackError> {
+        // Also what an earlier try has made, when the answer to its end was lost.
+        if self.backend.size(name).await?.is_some() {
+            self.refuse_another(name, lot).await?;
+            going.is_there();
+            return Ok(());
+        }
+        let is_free = async {
+            match self.backend.size(name).await? {
+                Some(_) => self.refuse_another(name, lot).await,
+                None => Ok(()),
+            }
+        };
+        let tried = going.go_on(&self.backend, name, (file, lot), is_free).await;
+        match tried {
+            Err(error) if going.is_whole() => match self.backend.size(name).await {
+                Ok(Some(_)) => {
+                    self.refuse_another(name, lot).await?;
+                    going.is_there();
+                    Ok(())
+                }
+                _ => Err(error),
+            },
+            tried => tried,
+        }
+    }
+
+    /// Refuses an object that has a lot's name and is another.
+    async fn refuse_another(&self, name: &str, lot: &SealedLot) -> Result<(), PackError> {
+        let another = || PackError::Copied { worker: self.worker, name: name.to_owned() };
+        match self.backend.size(name).await? {
+            Some(bytes) if bytes == lot.bytes() => {}
+            Some(_) => return Err(another()),
+            None => return Err(PackError::damaged(name, "it was there and is gone")),
+        }
+        let from = lot.bytes() - TRAILER_BYTES as u64;
+        match self.backend.read_uploaded(name, from..lot.bytes()).await {
+            Ok(found) if found == lot.trailer() => Ok(()),
+            Ok(_) => Err(another()),
+            Err(Unread::Missing) => Err(PackError::damaged(name, "it was there and is gone")),
+            Err(Unread::Failed(error)) => Err(error),
+        }
     }
 
     /// The backend has all of it: the last bytes are where they belong.
@@ -124,11 +170,18 @@ impl Uploader {
             Unread::Failed(error) => error,
         })?;
         let trailer = Trailer::decode(name, &last)?;
-        if (trailer.id, trailer.lot) != (id, lot.lot) || trailer.blob_bytes() != end {
+        if (trailer.id, trailer.lot) != (id, lot.lot) || last != lot.trailer() {
             return Err(PackError::damaged(name, "it came back as another blob"));
         }
         Ok(())
     }
+}
+
+/// All bytes of a lot.
+async fn whole(file: Option<&Arc<dyn DiskFile>>, lot: &SealedLot) -> Result<Bytes, PackError> {
+    let Some(file) = file else { return Ok(lot.tail.clone()) };
+    let body = read_spool(file.clone(), 0, lot.body_bytes).await?;
+    Ok([body, lot.tail.clone()].concat().into())
 }
 
 async fn read_spool(file: Arc<dyn DiskFile>, from: u64, to: u64) -> Result<Bytes, PackError> {
