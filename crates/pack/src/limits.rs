@@ -237,6 +237,8 @@ pub const FEED_CALLS_MAX: usize = 256;
 pub const FEED_BODIES_MAX: usize = 8;
 /// Bytes of changes that one answer has.
 pub const FEED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of changes heard of another worker after which its index is made durable.
+pub const HEARD_BYTES_KEPT: u64 = 32 * 1024 * 1024;
 /// How long a call for changes waits if there are none.
 pub const FEED_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Pause after another worker did not answer.

@@ -7,8 +7,10 @@ use bytes::Bytes;
 
 use super::Others;
 use super::feed::{Heard, Link};
+use super::heard::HeardEntries;
 use super::name::WorkerName;
 use super::peer::{Known, Mark, Peer};
+use super::shelf::Shelved;
 use super::sighting::Sighting;
 use crate::backend::{Backend, Unread};
 use crate::backup;
@@ -21,7 +23,7 @@ use crate::error::PackError;
 use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
 use crate::index::Index;
-use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX};
+use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX, HEARD_BYTES_KEPT};
 use crate::read::{Bodies, Waits};
 use crate::rebuild::Rebuild;
 use crate::rows::{Applied, BlobRow};
@@ -87,14 +89,16 @@ impl Others {
         }
         if let Some(before) = before {
             self.write_loss(peer, (before.worker, before.index()), &horizon)?;
-        } else if let Some((index, at)) = self.shelf().open(&peer.name, worker)? {
-            let known =
-                Arc::new(Known::new(worker, self.bodies(peer, index), at, self.telling.clone())?);
+        } else if let Some((shelved, at)) = self.shelf().open(&peer.name, worker)? {
+            let known = self.known_of(peer, worker, shelved, at)?;
+            known.recall(&peer.name)?;
             self.show(peer, &known);
             return Ok(Some(known));
-        } else if let Some((claim, index)) = self.shelf().earlier(&peer.name, worker)? {
+        } else if let Some((claim, shelved, at)) = self.shelf().earlier(&peer.name, worker)? {
             // It was taken over while this worker did not run.
-            self.write_loss(peer, (claim, &index), &horizon)?;
+            let known = self.known_of(peer, claim, shelved, at)?;
+            known.recall(&peer.name)?;
+            self.write_loss(peer, (claim, known.index()), &horizon)?;
         }
         let Some(known) = self.make(peer, worker).await? else { return Ok(None) };
         self.show(peer, &known);
@@ -113,7 +117,7 @@ impl Others {
             return Ok(None);
         }
         let backups = backup::known(backend, &horizon).await?;
-        let index = self.shelf().make(&peer.name, worker)?;
+        let Shelved { index, heard } = self.shelf().make(&peer.name, worker)?;
         // A blob that a list was late with is no loss: an index without it would never learn what is in it.
         let is_lost = peer.gaps() + 1 >= GAP_LOOKS_MAX;
         let report = self.blobs_report(&peer.name).filter(|_| is_lost);
@@ -128,8 +132,18 @@ impl Others {
         let at = Applied { lsn: 0, ..rebuild.run(&index).await?.applied };
         index.set_applied(&at)?;
         index.flush()?;
-        let known = Known::new(worker, self.bodies(peer, index), at, self.telling.clone())?;
-        Ok(Some(Arc::new(known)))
+        self.known_of(peer, worker, Shelved { index, heard }, at).map(Some)
+    }
+
+    fn known_of(
+        &self,
+        peer: &Arc<Peer>,
+        worker: WorkerId,
+        Shelved { index, heard }: Shelved,
+        at: Applied,
+    ) -> Result<Arc<Known>, PackError> {
+        let parts = (self.bodies(peer, index), heard);
+        Ok(Arc::new(Known::new(worker, parts, at, self.telling.clone())?))
     }
 
     fn bodies(&self, peer: &Arc<Peer>, index: Index) -> Bodies {
@@ -187,8 +201,8 @@ impl Others {
         match heard {
             Heard::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
                 let (taking, name) = (known.clone(), peer.name.clone());
-                blocking::run(move || take_entries(&taking, &name, (blob, from), &bytes, is_whole))
-                    .await??;
+                let heard = HeardEntries { blob, from, is_whole, bytes: bytes.to_vec() };
+                blocking::run(move || taking.hear(&name, &heard)).await??;
             }
             Heard::Uploaded { blob, row } => {
                 let id = known.blob(blob);
@@ -196,7 +210,8 @@ impl Others {
             }
             Heard::Entries { .. } | Heard::Nothing { .. } => {}
         }
-        if known.index().unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES {
+        let is_due = known.index().unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES;
+        if is_due || known.heard_bytes() >= HEARD_BYTES_KEPT {
             known.flush()?;
         }
         Ok(())
@@ -215,20 +230,16 @@ pub(super) fn is_gap(error: &PackError) -> bool {
     matches!(error, PackError::Missing { .. } | PackError::Damaged { .. })
 }
 
-/// Takes entries of a blob from a byte on.
-fn take_entries(
-    known: &Known,
-    name: &WorkerName,
-    (blob, from): (u64, u64),
-    bytes: &[u8],
-    is_whole: bool,
-) -> Result<(), PackError> {
-    let mut rest = bytes;
-    while let Some((entry, tail)) = next_entry(name, rest, is_whole)? {
-        rest = tail;
-        known.take(blob, &entry, from + (bytes.len() - rest.len()) as u64)?;
+impl HeardEntries {
+    /// The entries, each with where it ends; the last may be cut off.
+    pub(super) fn parse(&self, name: &WorkerName) -> Result<Vec<(Entry, u64)>, PackError> {
+        let (mut entries, mut rest) = (Vec::new(), &self.bytes[..]);
+        while let Some((entry, tail)) = next_entry(name, rest, self.is_whole)? {
+            rest = tail;
+            entries.push((entry, self.from + (self.bytes.len() - rest.len()) as u64));
+        }
+        Ok(entries)
     }
-    if is_whole { known.whole(blob) } else { Ok(()) }
 }
 
 /// The next of some entries; `None` at their end, or where the last of them is cut off.
@@ -272,6 +283,7 @@ async fn take_footer(
         if footer.trailer.id != name.id || footer.trailer.blob_bytes() != bytes {
             return Err(PackError::damaged(&path, "it is not the blob that its name says"));
         }
+        known.takes_unlogged();
         let heard = known.at().lsn;
         for entry in footer {
             known.take(name.id.seq, &entry?, heard)?;

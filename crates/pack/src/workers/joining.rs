@@ -59,7 +59,7 @@ impl Joined {
         let me = Announcement { name, prefix, worker, address, announced_ms: now_ms() };
         let &PackConfig { ahead_bytes, accept_loss, .. } = config;
         let reads = Reads { cache, ahead_bytes, dir: config.dir.clone(), accept_loss };
-        let shelf = Box::new(Directory::of(&config.dir));
+        let shelf = Box::new(Directory::of(&config.dir)?);
         let caller = Caller { secret: Some(secret.clone()) };
         let others = Others::new(me, root, sharing, shelf, reads, caller, uptime);
         others.announce().await?;

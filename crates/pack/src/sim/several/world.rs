@@ -311,21 +311,7 @@ impl World {
                 history.push(found);
             }
         }
-        self.forget_heard(at).await;
         self.check(at);
-    }
-
-    /// What a worker was only told it may have forgotten with its process, until it is told again.
-    async fn forget_heard(&mut self, at: usize) {
-        let names = self.store.names("workers").await;
-        let parse = |name: &String| BlobName::parse(name.rsplit('/').next()?);
-        let there: BTreeSet<_> = names.iter().filter_map(parse).map(|name| name.id).collect();
-        let line = self.machines[at].worker.line();
-        let history = &self.history;
-        self.shown[at].retain(|key, shown| {
-            let told = history[key].iter().find(|told| told.rank == shown.rank);
-            shown.rank.1.line() == line || told.is_some_and(|told| there.contains(&told.blob))
-        });
     }
 
     async fn start(&mut self, at: usize) {
