@@ -29,6 +29,8 @@ pub(crate) enum Bug {
     GivenUpEarly,
     /// A delete is forgotten though another worker may still have what it deleted.
     GraveForgottenEarly,
+    /// What another worker told is shown before it is durable.
+    HeardNotKept,
     /// A worker's clock does not follow those of the others.
     ClockNotFollowed,
 }

@@ -77,7 +77,7 @@ pub(crate) async fn run(
                 tracing::info!(retired, removed, backups, took = ?begun.elapsed(), "kept house");
             }
             Ok(_) => {}
-            Err(error @ PackError::Superseded { .. }) => {
+            Err(error) if error.is_superseded() => {
                 tracing::error!(%error, "the store stops");
                 fatal.send_replace(Some(error.to_string()));
                 return;

@@ -177,17 +177,17 @@ impl BackendUpload {
         }
     }
 
-    /// Makes the object of all parts.
-    pub(crate) async fn finish(&mut self) -> Result<(), PackError> {
-        self.finish_with(|| {}).await
-    }
-
-    /// As [`BackendUpload::finish`]; calls `whole` when the store has all parts, before it is asked.
-    pub(crate) async fn finish_with(&mut self, whole: impl FnOnce()) -> Result<(), PackError> {
+    /// Waits until the store has all parts that were sent.
+    pub(crate) async fn all_sent(&mut self) -> Result<(), PackError> {
         while !self.under_way.is_empty() {
             self.one_done().await?;
         }
-        whole();
+        Ok(())
+    }
+
+    /// Makes the object of all parts.
+    pub(crate) async fn finish(&mut self) -> Result<(), PackError> {
+        self.all_sent().await?;
         let parts = self.parts.as_mut().expect("an upload is finished once");
         let finished = self.asked.ask(RequestClass::Put, parts.complete(&self.done)).await;
         finished.map_err(|error| failed("finish", &self.name, &error))?;

@@ -46,6 +46,7 @@ impl fmt::Debug for State {
 struct Late {
     name: Name,
     bytes: Bytes,
+    mode: PutMode,
 }
 
 /// What becomes of a request.
@@ -72,7 +73,7 @@ impl SimStore {
 
     /// Lets a request take effect that was answered long ago; false if there is none.
     pub(crate) async fn let_one_come_late(&self) -> bool {
-        let Late { name, bytes } = {
+        let Late { name, bytes, mode } = {
             let mut state = self.state.lock();
             let number = state.late.len() as u64;
             if number == 0 {
@@ -81,7 +82,8 @@ impl SimStore {
             let at = state.rng.below(number) as usize;
             state.late.swap_remove(at)
         };
-        self.set(name.as_ref(), bytes).await;
+        // One that is there meanwhile stays, if that is the condition.
+        let _exists = self.take(&name, bytes, &mode).await;
         true
     }
 
@@ -140,9 +142,15 @@ impl SimStore {
         }
     }
 
-    async fn write(&self, name: &Name, bytes: Bytes) -> Result<()> {
+    async fn take(&self, name: &Name, bytes: Bytes, mode: &PutMode) -> Result<PutResult> {
+        let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
+        self.inner.put_opts(name, bytes.into(), options).await
+    }
+
+    async fn write(&self, name: &Name, bytes: Bytes, mode: PutMode) -> Result<()> {
         self.travel().await;
         let fate = self.fate();
+        let mut taken = Ok(());
         if matches!(fate, Fate::Done | Fate::Twice | Fate::FailedAndDone) {
             {
                 let mut state = self.state.lock();
@@ -150,13 +158,13 @@ impl SimStore {
                     state.unlisted.push(name.clone());
                 }
             }
-            self.set(name.as_ref(), bytes.clone()).await;
+            taken = self.take(name, bytes.clone(), &mode).await.map(drop);
         }
         if matches!(fate, Fate::Twice | Fate::FailedAndLate) {
-            self.state.lock().late.push(Late { name: name.clone(), bytes });
+            self.state.lock().late.push(Late { name: name.clone(), bytes, mode });
         }
         match fate {
-            Fate::Done | Fate::Twice => Ok(()),
+            Fate::Done | Fate::Twice => taken,
             _ => Err(Error::Generic { store: "sim", source: "timed out".into() }),
         }
     }
@@ -176,11 +184,8 @@ impl ObjectStore for SimStore {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        if options.mode == PutMode::Create {
-            return self.inner.put_opts(name, payload, options).await;
-        }
         let bytes = Bytes::from(payload);
-        self.write(name, bytes).await?;
+        self.write(name, bytes, options.mode).await?;
         Ok(PutResult { e_tag: None, version: None, extensions: Default::default() })
     }
 

@@ -21,7 +21,6 @@ use super::store::SimStore;
 use crate::backend::Backend;
 use crate::backup;
 use crate::entry::{BlobId, Content, OwnId, Within, WorkerId};
-use crate::error::PackError;
 use crate::housekeeping::Kept;
 use crate::index::Index;
 use crate::plan::{Body, Description, Done, Source, Target, Wish};
@@ -124,6 +123,10 @@ impl World {
     pub(super) async fn run(&mut self, steps: u64) {
         for step in 0..steps {
             self.step().await;
+            if !self.disk.is_up() {
+                // The power went while the process wrote that it has a number.
+                self.end(|_| {}).await;
+            }
             if step % STEPS_TO_LOOK == 0 {
                 self.look().await;
             }
@@ -139,7 +142,9 @@ impl World {
             60..110 => self.commit().await,
             110..140 => self.process().upload(),
             140..180 => {
-                if let Some(Err(PackError::Superseded { .. })) = self.process().keep_house() {
+                if let Some(Err(error)) = self.process().keep_house()
+                    && error.is_superseded()
+                {
                     panic!("the owner is superseded by nobody");
                 }
             }

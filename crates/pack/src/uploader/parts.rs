@@ -21,13 +21,14 @@ pub(super) struct Going {
 }
 
 impl Going {
-    /// Sends the parts that the backend does not have yet. Parts are of equal size, as some backends want them.
+    /// Sends the parts that the backend does not have yet, waits for `leave`, and makes the object of them. Parts are of
+    /// equal size, as some backends want them.
     pub(super) async fn go_on(
         &mut self,
         backend: &Backend,
         name: &str,
-        file: &Arc<dyn DiskFile>,
-        lot: &SealedLot,
+        (file, lot): (&Arc<dyn DiskFile>, &SealedLot),
+        leave: impl Future<Output = Result<(), PackError>>,
     ) -> Result<(), PackError> {
         let mut upload = match self.upload.take() {
             Some(upload) => upload,
@@ -37,42 +38,20 @@ impl Going {
             }
         };
         let before = upload.parts_done();
-        let Err(error) = self.all(backend, &mut upload, file, lot).await else { return Ok(()) };
+        let tried = async {
+            self.is_whole = false;
+            send(backend, &mut upload, file, lot).await?;
+            leave.await?;
+            self.is_whole = true;
+            upload.finish().await
+        };
+        let Err(error) = tried.await else { return Ok(()) };
         upload.settle().await;
         self.fruitless = if upload.parts_done() > before { 0 } else { self.fruitless + 1 };
         if upload.can_go_on() && self.fruitless < FRUITLESS_TRIES_MAX {
             self.upload = Some(upload);
         }
         Err(error)
-    }
-
-    async fn all(
-        &mut self,
-        backend: &Backend,
-        upload: &mut BackendUpload,
-        file: &Arc<dyn DiskFile>,
-        lot: &SealedLot,
-    ) -> Result<(), PackError> {
-        self.is_whole = false;
-        let (bodies, step) = (lot.body_bytes, PART_BYTES as u64);
-        for number in 0..lot.bytes().div_ceil(step) {
-            if upload.has(number as usize) {
-                continue;
-            }
-            let (at, end) = (number * step, ((number + 1) * step).min(lot.bytes()));
-            let mut pieces = Vec::with_capacity(2);
-            if at < bodies {
-                pieces.push(read_spool(file.clone(), at, end.min(bodies)).await?);
-            }
-            if end > bodies {
-                let from = at.max(bodies) - bodies;
-                pieces.push(lot.tail.slice(from as usize..(end - bodies) as usize));
-            }
-            // Fewer at once while the backend, or the way there, is slow.
-            let at_once = PARTS_UNDER_WAY_MAX.min(backend.uploads_max() as usize);
-            upload.send(number as usize, pieces, at_once).await?;
-        }
-        upload.finish_with(|| self.is_whole = true).await
     }
 
     /// Whether the object may be there although the last try failed: the answer to its end may have been lost.
@@ -86,6 +65,34 @@ impl Going {
             upload.is_there();
         }
     }
+}
+
+/// Sends what is missing, and returns once the backend has all parts.
+async fn send(
+    backend: &Backend,
+    upload: &mut BackendUpload,
+    file: &Arc<dyn DiskFile>,
+    lot: &SealedLot,
+) -> Result<(), PackError> {
+    let (bodies, step) = (lot.body_bytes, PART_BYTES as u64);
+    for number in 0..lot.bytes().div_ceil(step) {
+        if upload.has(number as usize) {
+            continue;
+        }
+        let (at, end) = (number * step, ((number + 1) * step).min(lot.bytes()));
+        let mut pieces = Vec::with_capacity(2);
+        if at < bodies {
+            pieces.push(read_spool(file.clone(), at, end.min(bodies)).await?);
+        }
+        if end > bodies {
+            let from = at.max(bodies) - bodies;
+            pieces.push(lot.tail.slice(from as usize..(end - bodies) as usize));
+        }
+        // Fewer at once while the backend, or the way there, is slow.
+        let at_once = PARTS_UNDER_WAY_MAX.min(backend.uploads_max() as usize);
+        upload.send(number as usize, pieces, at_once).await?;
+    }
+    upload.all_sent().await
 }
 
 #[cfg(test)]
@@ -115,10 +122,15 @@ mod tests {
         (lot, bytes)
     }
 
+    async fn go_on(going: &mut Going, backend: &Backend, lot: &SealedLot) -> Result<(), PackError> {
+        let parts = (lot.file.as_ref().unwrap(), lot);
+        going.go_on(backend, "blobs/x", parts, std::future::ready(Ok(()))).await
+    }
+
     /// Tries until it is there; how often.
     async fn tries(going: &mut Going, backend: &Backend, lot: &SealedLot) -> u32 {
         let mut tries = 1;
-        while going.go_on(backend, "blobs/x", lot.file.as_ref().unwrap(), lot).await.is_err() {
+        while go_on(going, backend, lot).await.is_err() {
             tries += 1;
             assert!(tries < 20);
         }
@@ -146,12 +158,11 @@ mod tests {
         let (backend, fake) = fakes::google();
         let mut going = Going::default();
         fake.refuse_parts(&["2"]);
-        let file = lot.file.as_ref().unwrap();
-        going.go_on(&backend, "blobs/x", file, &lot).await.unwrap_err();
+        go_on(&mut going, &backend, &lot).await.unwrap_err();
         fake.forget_uploads();
-        going.go_on(&backend, "blobs/x", file, &lot).await.unwrap_err();
+        go_on(&mut going, &backend, &lot).await.unwrap_err();
         assert!(going.upload.is_none());
-        going.go_on(&backend, "blobs/x", file, &lot).await.unwrap();
+        go_on(&mut going, &backend, &lot).await.unwrap();
         assert_eq!(backend.at_once("blobs/x").await.unwrap(), bytes);
     }
 
@@ -160,10 +171,9 @@ mod tests {
         let (lot, _) = lot();
         let (backend, fake) = fakes::google();
         let mut going = Going::default();
-        let file = lot.file.as_ref().unwrap();
         for _ in 0..=FRUITLESS_TRIES_MAX {
             fake.refuse_parts(&["1", "2", "3", "4", "5", "6"]);
-            going.go_on(&backend, "blobs/x", file, &lot).await.unwrap_err();
+            go_on(&mut going, &backend, &lot).await.unwrap_err();
         }
         while fake.uploads() != (2, 1) {
             tokio::task::yield_now().await;

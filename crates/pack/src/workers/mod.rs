@@ -27,6 +27,7 @@ pub(crate) mod announce;
 mod buckets;
 pub(crate) mod feed;
 mod follow;
+pub(crate) mod heard;
 pub(crate) mod hidden;
 mod joining;
 mod list;
@@ -264,7 +265,7 @@ impl Others {
         }
     }
 
-    /// Makes durable what is known of them. What is not is learned again, but for what a lost worker told alone.
+    /// Makes the indexes of all of them durable. What is not is known from what was heard, or learned again.
     pub(crate) fn flush(&self) {
         for known in self.known() {
             if let Err(error) = known.flush() {

@@ -3,13 +3,16 @@
 //! # Invariants
 //!
 //! 1. The index of another worker has a prefix of its changes, in their order, as its own index has them.
-//! 2. How far it is changes with the index, in one batch: a process that is killed goes on where the index is.
-//! 3. An index is made anew when the worker's numbers have a gap that does not close, and when another directory has
+//! 2. How far it is changes with the index, in one batch. What the worker told itself is durable before the index shows it
+//!    (`heard.rs`): a process that is killed goes on with all that it has shown.
+//! 3. What is heard of a worker is of one process ([`crate::lineage`]). The index follows another if that goes on from
+//!    everything that the index has; else it is made anew.
+//! 4. An index is made anew when the worker's numbers have a gap that does not close, and when another directory has
 //!    taken it over: what was heard and never uploaded is in none of the new index, and is written down first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_types::{HybridClock, OpSeq};
@@ -18,14 +21,17 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::announce::Announcement;
+use super::heard::{HeardEntries, HeardLog};
 use super::name::WorkerName;
 use super::sighting::Sighting;
 use super::telling::Telling;
 use crate::backend::Backend;
+use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Change, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::MARKS_MAX;
+use crate::lineage::{Incarnation, Lineage};
 use crate::read::Bodies;
 use crate::rows::{Applied, BlobRow};
 
@@ -47,6 +53,14 @@ pub(crate) struct Known {
     pub(crate) worker: WorkerId,
     pub(crate) bodies: Arc<Bodies>,
     telling: Arc<Telling>,
+    /// Held while entries go into the file and the index, and while the index is made durable and the file emptied.
+    heard: Mutex<HeardLog>,
+    /// Whether the index has something that is neither durable nor in the file.
+    unlogged: AtomicBool,
+    /// The one whose last process the index has a prefix of.
+    lineage: Mutex<Lineage>,
+    /// The number of the last process in the bucket that was looked at; 0 if none was.
+    numbered: AtomicU64,
     /// How far its index is. `blob` is the last blob of which everything is known, `lsn` how many bytes of the entries of
     /// the next one are, and `rebuilt` the last blob that is known to be in the bucket.
     pub(super) at: Mutex<Applied>,
@@ -181,7 +195,7 @@ impl Peer {
 impl Known {
     pub(super) fn new(
         worker: WorkerId,
-        bodies: Bodies,
+        (bodies, heard): (Bodies, HeardLog),
         at: Applied,
         telling: Arc<Telling>,
     ) -> Result<Self, PackError> {
@@ -197,7 +211,11 @@ impl Known {
         };
         Ok(Self {
             worker,
+            lineage: Mutex::new(bodies.index.lineage()?),
+            numbered: AtomicU64::new(0),
             bodies: Arc::new(bodies),
+            heard: Mutex::new(heard),
+            unlogged: AtomicBool::new(false),
             telling,
             reached: watch::Sender::new(at.clock),
             at: Mutex::new(at),
@@ -209,6 +227,34 @@ impl Known {
         &self.bodies.index
     }
 
+    /// The lineage whose last process the index has a prefix of.
+    pub(crate) fn lineage(&self) -> Lineage {
+        self.lineage.lock().clone()
+    }
+
+    /// The process that is followed.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.lineage.lock().last()
+    }
+
+    /// The last process of a lineage goes on from everything that is known.
+    pub(super) fn follow(&self, lineage: &Lineage) -> Result<(), PackError> {
+        self.takes_unlogged();
+        self.set_numbered(0);
+        self.index().set_lineage(lineage)?;
+        *self.lineage.lock() = lineage.clone();
+        Ok(())
+    }
+
+    /// The number of the last process in the bucket that was looked at; 0 if none was.
+    pub(super) fn numbered(&self) -> u64 {
+        self.numbered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_numbered(&self, number: u64) {
+        self.numbered.store(number, Ordering::Relaxed);
+    }
+
     /// How far its index is.
     pub(crate) fn at(&self) -> Applied {
         *self.at.lock()
@@ -217,6 +263,49 @@ impl Known {
     /// The last change that is known to be in the bucket.
     pub(crate) fn mark(&self) -> Mark {
         *self.uploaded.lock()
+    }
+
+    /// Takes entries that the worker told, from a byte of a blob's entries on: first into the file.
+    pub(super) fn hear(&self, name: &WorkerName, heard: &HeardEntries) -> Result<(), PackError> {
+        let entries = heard.parse(name)?;
+        let mut log = self.heard.lock();
+        if self.unlogged.load(Ordering::Relaxed) {
+            self.settle(&mut log)?;
+        }
+        if !bugs::planted(Bug::HeardNotKept) {
+            log.append(heard)?;
+        }
+        self.take_all(heard, entries)
+    }
+
+    /// Takes what was heard before the process ended, and not made durable in the index.
+    pub(super) fn recall(&self, name: &WorkerName) -> Result<(), PackError> {
+        let mut log = self.heard.lock();
+        for heard in log.read()? {
+            let at = self.at();
+            if heard.blob == at.blob + 1 && heard.from <= at.lsn {
+                let entries = heard.parse(name)?;
+                self.take_all(&heard, entries)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_all(&self, heard: &HeardEntries, entries: Vec<(Entry, u64)>) -> Result<(), PackError> {
+        for (entry, end) in entries {
+            self.take(heard.blob, &entry, end)?;
+        }
+        if heard.is_whole { self.whole(heard.blob) } else { Ok(()) }
+    }
+
+    /// Something comes from the bucket, past the file.
+    pub(super) fn takes_unlogged(&self) {
+        self.unlogged.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes of what was heard and is not durable in the index.
+    pub(super) fn heard_bytes(&self) -> u64 {
+        self.heard.lock().len()
     }
 
     /// Takes a change of its blob `seq`; one that is known already does nothing. `heard` is how many bytes of the
@@ -257,6 +346,7 @@ impl Known {
 
     /// Its blob `seq`, of which everything is known, is in the bucket.
     pub(super) fn uploaded(&self, seq: u64, row: &BlobRow) -> Result<(), PackError> {
+        self.takes_unlogged();
         let mut at = self.at();
         assert!(seq <= at.blob, "a blob is shown once all of it is known");
         at.rebuilt = at.rebuilt.max(seq);
@@ -284,10 +374,17 @@ impl Known {
 
     /// Makes durable what was taken.
     pub(super) fn flush(&self) -> Result<(), PackError> {
+        self.settle(&mut self.heard.lock())?;
+        while self.index().maintain()? == larder_kv::Progress::Worked {}
+        Ok(())
+    }
+
+    fn settle(&self, log: &mut HeardLog) -> Result<(), PackError> {
         if self.index().unflushed_bytes() > 0 {
             self.index().flush()?;
-            while self.index().maintain()? == larder_kv::Progress::Worked {}
         }
+        log.clear()?;
+        self.unlogged.store(false, Ordering::Relaxed);
         Ok(())
     }
 

@@ -81,7 +81,7 @@ mod tests {
         };
         let path = dir.path().to_owned();
         let reads = Reads { cache: None, ahead_bytes: 0, dir: path, accept_loss: false };
-        let shelf = Box::new(Directory::of(dir.path()));
+        let shelf = Box::new(Directory::of(dir.path()).unwrap());
         let night = || Duration::from_secs(3600 * NIGHT.load(Ordering::Relaxed));
         let (sharing, caller) = (Sharing::new(name), Caller::default());
         let others = Others::new(me, root, sharing, shelf, reads, caller, night);

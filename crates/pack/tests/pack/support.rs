@@ -21,8 +21,8 @@ use object_store::memory::InMemory;
 use object_store::path::Path as Name;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions as StoreOptions, PutPayload,
-    PutResult, Result,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions as StoreOptions,
+    PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
 
@@ -36,8 +36,15 @@ pub struct Faulty {
     /// Reads wait while somebody has this for writing.
     pub gate: tokio::sync::RwLock<()>,
     reads_waiting: AtomicUsize,
+    /// Puts of blobs, in one request each, wait while somebody has this for writing.
+    pub puts: tokio::sync::RwLock<()>,
+    puts_waiting: AtomicUsize,
     /// How many reads are still told that there is no such object.
     pub missing: AtomicUsize,
+    /// How many conditional puts are still told that they conflict, and take no effect.
+    pub conflicts: AtomicUsize,
+    /// How many conditional puts still take effect, and fail for those who asked.
+    pub answers_lost: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
 }
@@ -53,6 +60,11 @@ impl Faulty {
     /// Reads that wait at the gate.
     pub fn waiting(&self) -> usize {
         self.reads_waiting.load(Ordering::Relaxed)
+    }
+
+    /// Puts of blobs that wait for their turn.
+    pub fn puts_waiting(&self) -> usize {
+        self.puts_waiting.load(Ordering::Relaxed)
     }
 
     /// Names below a prefix, with sizes, sorted.
@@ -87,6 +99,26 @@ impl ObjectStore for Faulty {
         options: StoreOptions,
     ) -> Result<PutResult> {
         self.check()?;
+        if name.as_ref().contains("blobs/") {
+            self.puts_waiting.fetch_add(1, Ordering::Relaxed);
+            drop(self.puts.read().await);
+            self.puts_waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        let one_less = |left: usize| left.checked_sub(1);
+        if options.mode == PutMode::Create
+            && self.conflicts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        {
+            return Err(Error::AlreadyExists { path: name.to_string(), source: "409".into() });
+        }
+        if options.mode == PutMode::Create
+            && self
+                .answers_lost
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+                .is_ok()
+        {
+            self.inner.put_opts(name, payload, options).await?;
+            return Err(Error::Generic { store: "faulty", source: "timed out".into() });
+        }
         self.inner.put_opts(name, payload, options).await
     }
 
@@ -177,7 +209,7 @@ pub fn by_prefix(dir: &Path) -> PackConfig {
 pub fn snapshot(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     // Bodies are synced before the log names them: the log is looked at first.
-    for part in ["worker", "kv", "log", "spool"] {
+    for part in ["worker", "name", "lineage", "numbered", "peers", "kv", "log", "heard", "spool"] {
         copy_tree(&dir.join(part), &copy.path().join(part));
     }
     copy
@@ -186,6 +218,9 @@ pub fn snapshot(dir: &Path) -> tempfile::TempDir {
 fn copy_tree(from: &Path, to: &Path) {
     if from.is_file() {
         std::fs::copy(from, to).unwrap();
+        return;
+    }
+    if !from.exists() {
         return;
     }
     std::fs::create_dir_all(to).unwrap();

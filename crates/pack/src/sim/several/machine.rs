@@ -21,7 +21,8 @@ use crate::sim::SimStore;
 use crate::sim::process::{Process, Rows};
 use crate::workers::announce::Announcement;
 use crate::workers::feed::Caller;
-use crate::workers::shelf::Shelf;
+use crate::workers::heard::HeardLog;
+use crate::workers::shelf::{Shelf, Shelved};
 use crate::workers::{Others, Reads, Sharing, WorkerName, base};
 
 /// How long what is replaced is kept.
@@ -41,41 +42,55 @@ pub(super) struct Machine {
 
 /// Indexes of other workers, which outlive a process.
 #[derive(Default)]
-pub(super) struct Memory(Mutex<BTreeMap<(WorkerName, WorkerId), Arc<SimKv>>>);
+pub(super) struct Memory(Mutex<BTreeMap<(WorkerName, WorkerId), (Arc<SimKv>, u64)>>);
 
-struct Shared(Arc<Memory>);
+struct Shared(Arc<Memory>, Arc<SimDisk>);
+
+impl Shared {
+    fn shelved(
+        &self,
+        (name, worker): (&WorkerName, WorkerId),
+        (rows, number): (Arc<SimKv>, u64),
+    ) -> Result<(Shelved, Option<Applied>), PackError> {
+        let (index, applied) = Index::over(Box::new(Rows(rows)))?;
+        let heard = HeardLog::of(self.1.clone(), name, &format!("{}-{number}", worker.0))?;
+        Ok((Shelved { index, heard }, applied))
+    }
+}
 
 impl Shelf for Shared {
     fn open(
         &self,
         name: &WorkerName,
         worker: WorkerId,
-    ) -> Result<Option<(Index, Applied)>, PackError> {
+    ) -> Result<Option<(Shelved, Applied)>, PackError> {
         let rows = self.0.0.lock().get(&(name.clone(), worker)).cloned();
         let Some(rows) = rows else { return Ok(None) };
-        let (index, applied) = Index::over(Box::new(Rows(rows)))?;
-        Ok(applied.map(|applied| (index, applied)))
+        let (shelved, applied) = self.shelved((name, worker), rows)?;
+        Ok(applied.map(|applied| (shelved, applied)))
     }
 
     fn earlier(
         &self,
         name: &WorkerName,
         worker: WorkerId,
-    ) -> Result<Option<(WorkerId, Index)>, PackError> {
+    ) -> Result<Option<(WorkerId, Shelved, Applied)>, PackError> {
         let all = self.0.0.lock();
         let earlier = all.range(..(name.clone(), worker)).next_back();
         let Some(((of, claim), rows)) = earlier.filter(|((of, _), _)| of == name) else {
             return Ok(None);
         };
-        let (index, applied) = Index::over(Box::new(Rows(rows.clone())))?;
+        let (shelved, applied) = self.shelved((of, *claim), rows.clone())?;
         assert_eq!(of, name);
-        Ok(applied.map(|_| (*claim, index)))
+        Ok(applied.map(|applied| (*claim, shelved, applied)))
     }
 
-    fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Index, PackError> {
-        let rows = Arc::<SimKv>::default();
-        self.0.0.lock().insert((name.clone(), worker), rows.clone());
-        Ok(Index::over(Box::new(Rows(rows)))?.0)
+    fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Shelved, PackError> {
+        let (rows, mut all) = (Arc::<SimKv>::default(), self.0.0.lock());
+        let at = (name.clone(), worker);
+        let number = all.get(&at).map_or(1, |(_, number)| number + 1);
+        all.insert(at, (rows.clone(), number));
+        Ok(self.shelved((name, worker), (rows, number))?.0)
     }
 }
 
@@ -125,7 +140,7 @@ impl Machine {
             Sharing { kept: KEPT, unseen_max: KEPT / 3, ..Sharing::new(self.name.clone()) };
         let dir = std::path::PathBuf::new();
         let reads = Reads { cache: None, ahead_bytes: 0, dir, accept_loss: false };
-        let shelf = Box::new(Shared(self.shelf.clone()));
+        let shelf = Box::new(Shared(self.shelf.clone(), self.disk.clone()));
         let backend = root.below(&self.prefix());
         // Time is the simulation's.
         let uptime = || Duration::ZERO;
@@ -144,7 +159,7 @@ impl Machine {
         self.process = None;
         self.disk = self.disk.reopen();
         self.rows.crash();
-        for rows in self.shelf.0.lock().values() {
+        for (rows, _) in self.shelf.0.lock().values() {
             rows.crash();
         }
     }

@@ -5,7 +5,7 @@
 //! # What must hold
 //!
 //! 1. A worker that answers never goes back: of a key it shows what it showed before, or newer; what it showed deleted
-//!    stays so until a newer put. Only what is lost with a directory may be missed, and after a restart what it was told.
+//!    stays so until a newer put. Only what is lost with a directory may be missed.
 //! 2. A put or delete counts at once where it was answered, over all that was shown there before.
 //! 3. What a worker shows of another it reads from where it is, in the bucket or in that worker's spool: every byte, or
 //!    nothing if only a lost directory had it.

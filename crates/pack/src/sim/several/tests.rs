@@ -66,6 +66,11 @@ fn a_delete_that_is_forgotten_early_is_found() {
 }
 
 #[test]
+fn what_is_heard_and_not_kept_is_found() {
+    is_found(Bug::HeardNotKept, SEEDS_OF_BUGS, run);
+}
+
+#[test]
 fn a_clock_that_does_not_follow_is_found() {
     is_found(Bug::ClockNotFollowed, SEEDS_OF_BUGS, run);
 }
