@@ -4,7 +4,8 @@
 //!
 //! 1. A group is spooled and synced, then logged and synced, then shown by the index, then answered; the next one
 //!    begins only after that. So whatever is decided is decided against all that was answered.
-//! 2. No two wishes of a group look at the same thing ([`Scope`]).
+//! 2. No two wishes of a group look at the same thing ([`Scope`]); and none moves a part behind one that may have ended the
+//!    version that it is of: what was ended would come back, for nobody.
 //! 3. Numbers and clocks are given once and grow; a number of a change that came to nothing is not given again by this
 //!    process, but by one after it: what outlives the process names none that no durable record has.
 //! 4. After a failed sync nothing is answered but that the store is not available.
@@ -21,6 +22,7 @@ use larder_objects::ObjectError;
 use larder_types::{HybridClock, OpSeq};
 use tokio::sync::{oneshot, watch};
 
+use crate::bugs::{self, Bug};
 use crate::counters::{Counters, add, count};
 use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
@@ -164,12 +166,15 @@ struct Group {
     members: Vec<Member>,
     scopes: BTreeSet<Scope>,
     bytes: u64,
+    /// Whether parts may have ended with a version.
+    ends_parts: bool,
 }
 
 impl Group {
-    fn takes(&self, scopes: &[Scope], body_bytes: u64) -> bool {
+    fn takes(&self, wish: &Wish, scopes: &[Scope], body_bytes: u64) -> bool {
         self.members.is_empty()
             || self.members.len() < GROUP_CHANGES_MAX
+                && !(self.ends_parts && wish.moves_part() && !bugs::planted(Bug::PartOutlives))
                 && self.bytes + body_bytes <= GROUP_BYTES_MAX
                 && !scopes.contains(&Scope::Everything)
                 && !scopes.iter().any(|scope| self.scopes.contains(scope))
@@ -315,7 +320,7 @@ impl Committer {
             let (mut lot, name) = self.lot_of(&wish);
             let full = !self.limits.fits(&bodies, lot, body_bytes)
                 || blob.is_some_and(|open| open.footer_bytes >= FOOTER_BYTES_MAX);
-            if !group.takes(&scopes, body_bytes) || full && !group.members.is_empty() {
+            if !group.takes(&wish, &scopes, body_bytes) || full && !group.members.is_empty() {
                 self.waiting.push_front(Request::Change { wish, reply });
                 break;
             }
@@ -326,10 +331,12 @@ impl Committer {
             }
             let seq = blob.map_or(self.at.blob + 1, |open| open.seq);
             let within = lot.within(BlobId { worker: self.worker, seq });
+            let may_end_parts = wish.may_end_parts();
             match self.decide(*wish, within, bodies.of(lot), group.bytes) {
                 Ok(planned) => {
                     group.bytes += body_bytes;
                     group.scopes.extend(scopes);
+                    group.ends_parts |= may_end_parts;
                     bodies.add(lot, body_bytes);
                     if let Some(name) = name {
                         self.groups.add(&name, lot, body_bytes);

@@ -40,8 +40,9 @@ pub enum PackError {
     },
     /// Another worker took the backend over: this directory must not be used with it any more.
     #[error(
-        "worker {by} has taken over this backend from worker {worker}: nothing more is uploaded from \
-         this directory. Objects that were acknowledged here and not uploaded are in it still"
+        "worker {by} has taken over this backend from worker {worker}, which answers and uploads nothing \
+         more: send requests to the other one. Objects that were acknowledged here and not uploaded are \
+         in this directory still"
     )]
     Superseded {
         /// This worker.
@@ -138,7 +139,19 @@ pub enum PackError {
 impl PackError {
     /// Whether this process may upload nothing any more: another owns the backend, or has what this one does not know.
     pub(crate) fn is_superseded(&self) -> bool {
-        matches!(self, Self::Superseded { .. } | Self::Copied { .. } | Self::OlderCopy { .. })
+        self.superseded().is_some()
+    }
+
+    /// The same error again, if [`PackError::is_superseded`]: it is the answer to everything from then on.
+    pub(crate) fn superseded(&self) -> Option<Self> {
+        match self {
+            &Self::Superseded { worker, by } => Some(Self::Superseded { worker, by }),
+            Self::Copied { worker, name } => {
+                Some(Self::Copied { worker: *worker, name: name.clone() })
+            }
+            Self::OlderCopy { name } => Some(Self::OlderCopy { name: name.clone() }),
+            _ => None,
+        }
     }
 
     pub(crate) fn damaged(name: impl Into<String>, reason: impl Into<String>) -> Self {

@@ -11,7 +11,7 @@
 //!    processes have the same one, also if they run on copies of one directory.
 //! 2. Each incarnation goes on where the one before it in the lineage ended: the directory's log is the same.
 //! 3. The directory says which of its processes was the last that had a number in the backend and had looked for blobs since
-//!    (`owner.rs`). What processes before that one in the lineage upload later counts for nobody.
+//!    (`incarnations.rs`). What processes before that one in the lineage upload later counts for nobody.
 //! 4. Incarnation 0 stands for all processes of releases that had none.
 
 use larder_env::disk::{read_file, replace_file};

@@ -25,11 +25,12 @@ use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
 use crate::housekeeping::{self, Housekeeping, Kept};
 use crate::identity::{self, Claiming};
+use crate::incarnations::Incarnations;
 use crate::index::Index;
 use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
 use crate::lot;
 use crate::own::OwnsUnderWay;
-use crate::owner::Owner;
+use crate::ownership::{OwnerStatus, Ownership};
 use crate::queue::{Queue, Request as Asked};
 use crate::read::{Bodies, Waits};
 use crate::readers::Readers;
@@ -44,7 +45,7 @@ use crate::spool::Spool;
 use crate::status::{Moment, Status, Teller};
 use crate::uploader::Uploader;
 use crate::workers::uploads::Handed;
-use crate::workers::{self, Joined, Others, Shares, WorkersStatus};
+use crate::workers::{self, Joined, Others, Shares, Sighting, WorkersStatus, uptime};
 
 /// Directory of the index.
 const INDEX_DIR: &str = "kv";
@@ -61,6 +62,7 @@ pub struct Packer {
     housekeeper: tokio::task::JoinHandle<()>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     telling: tokio::task::JoinHandle<()>,
+    asking: tokio::task::JoinHandle<()>,
     sharing: Option<Shares>,
     _lock: larder_env::FileLock,
 }
@@ -76,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) readers: Arc<Readers>,
     groups: Arc<AtomicUsize>,
     pub(crate) worker: WorkerId,
+    pub(crate) owner: Arc<Ownership>,
     /// What this worker's index names.
     pub(crate) bodies: Arc<Bodies>,
     /// The other workers, if the bucket is shared.
@@ -143,6 +146,7 @@ impl Packer {
             base: workers::base(prefix),
             is_alone: named.is_none(),
         };
+        let owned = Sighting::now(uptime);
         let worker = identity::establish(&*disk, &backend, claiming).await?.worker;
         let leaving = backend.clone();
         let leftovers = blocking::run(move || leaving.remove_leftovers(worker)).await?;
@@ -168,7 +172,7 @@ impl Packer {
             None => None,
         };
         let shares = joined.is_some();
-        let parts = (worker, disk, cache, joined);
+        let parts = ((worker, owned), disk, cache, joined);
         let packer = Self::start(config, backend, horizon, parts, start, lock)?;
         if shares {
             let shared = packer.share_own_buckets().await;
@@ -194,8 +198,8 @@ impl Packer {
         config: PackConfig,
         backend: Backend,
         horizon: Horizon,
-        (worker, disk, cache, joined): (
-            WorkerId,
+        ((worker, owned), disk, cache, joined): (
+            (WorkerId, Sighting),
             Arc<dyn Disk>,
             Option<Arc<Cache>>,
             Option<Joined>,
@@ -230,14 +234,20 @@ impl Packer {
             spawn("pack-index", move || flushing.run(&fatal_flush))?,
         ];
         let heard = fatal.subscribe();
-        let owner =
-            Owner::new(backend.clone(), worker, lineage.clone(), spool.clone(), disk.clone());
+        let process = Incarnations::new(
+            backend.clone(),
+            worker,
+            lineage.clone(),
+            spool.clone(),
+            disk.clone(),
+        );
+        let stopping = queue.clone();
+        let owner = Arc::new(Ownership::new(process, owned, stopping, fatal, uptime));
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),
             queue: queue.clone(),
             owner: owner.clone(),
-            fatal: fatal.clone(),
         };
         let fetcher = Fetcher::new(backend.clone(), index.clone(), cache, config.ahead_bytes);
         let bodies = Arc::new(Bodies {
@@ -262,6 +272,7 @@ impl Packer {
             readers: Arc::default(),
             groups,
             worker,
+            owner,
             fatal: heard,
             flusher,
             // Never that of bundles.
@@ -272,8 +283,9 @@ impl Packer {
         let housekeeping = shared.housekeeping(&backups, horizon, &owner);
         let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
         let period = shared.config.housekeeping_period;
-        let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period, fatal));
+        let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period));
         let telling = tokio::spawn(tell(shared.clone()));
+        let asking = tokio::spawn(shared.owner.clone().watch());
         let threads = Mutex::new(threads);
         Ok(Self {
             shared,
@@ -282,6 +294,7 @@ impl Packer {
             housekeeper,
             housekeeping,
             telling,
+            asking,
             sharing,
             _lock: lock,
         })
@@ -347,6 +360,12 @@ impl Packer {
         self.shared.fatal.clone()
     }
 
+    /// How it stands to its place in the backend.
+    #[must_use]
+    pub fn owner(&self) -> OwnerStatus {
+        self.shared.owner.status()
+    }
+
     /// What it counts.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
@@ -379,6 +398,7 @@ impl Packer {
         self.uploader.abort();
         self.housekeeper.abort();
         self.telling.abort();
+        self.asking.abort();
         if let Some(sharing) = &self.sharing {
             sharing.tasks.stop();
         }
@@ -442,7 +462,7 @@ impl Shared {
                 readers: self.readers.clone(),
                 counters: counters.clone(),
                 worker: self.worker,
-                owner: owner.clone(),
+                owner: self.owner.clone(),
                 horizon,
                 grace: self.config.grace,
                 pace: pace(),
@@ -457,7 +477,7 @@ impl Shared {
                 counters: counters.clone(),
                 backups,
                 worker: self.worker,
-                owner: owner.clone(),
+                owner: self.owner.clone(),
                 pace: pace(),
                 interval: self.config.backup_interval,
                 last: tokio::time::Instant::now(),

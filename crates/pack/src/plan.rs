@@ -210,6 +210,19 @@ impl Wish {
         }
     }
 
+    /// Whether it may end a key's version, and with that the parts which the version has.
+    pub(crate) fn may_end_parts(&self) -> bool {
+        matches!(
+            self,
+            Self::Put { .. } | Self::Link { .. } | Self::Delete { .. } | Self::Yield { .. }
+        )
+    }
+
+    /// Whether it moves a part, which may be a version's.
+    pub(crate) fn moves_part(&self) -> bool {
+        matches!(self, Self::Carry { carry: Carry::Part { .. }, .. })
+    }
+
     /// Whether it only ends something: it is taken when there is room for nothing else.
     pub(crate) fn only_ends(&self) -> bool {
         matches!(

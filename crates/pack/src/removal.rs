@@ -30,7 +30,7 @@ use crate::horizon::Horizon;
 use crate::index::Index;
 use crate::limits::{REMOVED_UNASKED_MAX, UNWANTED_MAX};
 use crate::own;
-use crate::owner::Owner;
+use crate::ownership::Ownership;
 use crate::queue::{Queue, Request};
 use crate::readers::{Mark, Readers};
 use crate::repack::pace::Pace;
@@ -45,7 +45,7 @@ pub(crate) struct Remover {
     pub(crate) readers: Arc<Readers>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) worker: WorkerId,
-    pub(crate) owner: Owner,
+    pub(crate) owner: Arc<Ownership>,
     /// Which blobs of earlier workers there are.
     pub(crate) horizon: Horizon,
     pub(crate) grace: Duration,
@@ -235,7 +235,7 @@ impl Remover {
     async fn remove(&mut self, name: &str, told: u64) -> Result<(), PackError> {
         if self.unasked == 0 || told > self.vouched {
             let uploaded = *self.spool.uploaded().borrow();
-            self.owner.check().await?;
+            self.owner.ask().await?;
             (self.unasked, self.vouched) = (0, uploaded);
         }
         self.unasked = (self.unasked + 1) % REMOVED_UNASKED_MAX;

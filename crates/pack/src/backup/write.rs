@@ -18,7 +18,7 @@ use crate::counters::{Counters, count};
 use crate::entry::{BackupId, WorkerId};
 use crate::error::PackError;
 use crate::limits::{BACKUPS_KEPT, SEGMENT_BYTES};
-use crate::owner::Owner;
+use crate::ownership::Ownership;
 use crate::queue::{Queue, Request, Snapshot};
 use crate::repack::pace::Pace;
 use crate::spool::Spool;
@@ -31,7 +31,7 @@ pub(crate) struct BackupWriter {
     pub(crate) counters: Arc<Counters>,
     pub(crate) backups: Arc<Backups>,
     pub(crate) worker: WorkerId,
-    pub(crate) owner: Owner,
+    pub(crate) owner: Arc<Ownership>,
     pub(crate) pace: Pace,
     /// How long from one to the next; none are made if it is zero.
     pub(crate) interval: Duration,
@@ -75,7 +75,7 @@ impl BackupWriter {
         if !bugs::planted(Bug::BackupAheadOfBlobs) {
             self.wait_for(at.blob).await?;
         }
-        self.owner.check().await?;
+        self.owner.ask().await?;
         // Before it may be there: a request that failed may have come through.
         self.backups.add(&head);
         self.backend.put(&id.head_path(), Bytes::from(head.encode())).await?;

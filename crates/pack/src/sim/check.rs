@@ -1,6 +1,6 @@
 //! What an index shows, and whether it fits together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use larder_types::codec::decode;
@@ -91,8 +91,36 @@ pub(super) fn places(index: &Index) -> BTreeMap<(Within, u64, u64), u64> {
     places
 }
 
-/// What the index counts as live is what its versions and parts have.
+/// A part is there while its upload is open, or its key's version names it: nothing else would ever remove it.
+fn check_parts(index: &Index) {
+    let (mut open, mut named) = (BTreeSet::new(), BTreeSet::new());
+    index
+        .visit(b"U", &mut |_, value| {
+            open.insert(decode::<UploadRow>("an upload", value)?.upload);
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+    index
+        .visit(b"V", &mut |_, value| {
+            let content = decode::<PackedVersion>("a version", value)?.content;
+            if let Content::Parts { upload, parts } = content {
+                named.extend(parts.into_iter().map(|part| (upload, part.number)));
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+    index
+        .visit(b"P", &mut |row, _| {
+            let part = rows::upload_of_part(row).unwrap();
+            assert!(open.contains(&part.0) || named.contains(&part), "{part:?} is nobody's");
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+}
+
+/// What the index counts as live is what its versions and parts have, and every part is somebody's.
 pub(super) fn check_counts(index: &Index) {
+    check_parts(index);
     let mut live: BTreeMap<BlobId, u64> = BTreeMap::new();
     let mut bundled: BTreeMap<OwnId, u64> = BTreeMap::new();
     // No bytes lie nowhere: what has none may name a blob that is gone.

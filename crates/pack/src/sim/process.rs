@@ -18,11 +18,12 @@ use crate::entry::{Place, Within, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::housekeeping::{Housekeeping, Kept};
+use crate::incarnations::Incarnations;
 use crate::index::Index;
 use crate::lineage::Lineage;
 use crate::lot::Lot;
 use crate::own::OwnsUnderWay;
-use crate::owner::Owner;
+use crate::ownership::Ownership;
 use crate::policy::{Packing, SizeClass};
 use crate::queue::Queue;
 use crate::readers::Readers;
@@ -39,6 +40,7 @@ use crate::workers::Others;
 use crate::workers::feed::{Feed, Secret};
 use crate::workers::sweep::Sweep;
 use crate::workers::uploads::Handed;
+use crate::workers::{Sighting, uptime};
 
 /// Bytes of bodies at which a blob is full.
 pub(crate) const BLOB_BYTES: u64 = 4000;
@@ -99,6 +101,7 @@ pub(crate) struct Process {
     pub(crate) others: Option<Arc<Others>>,
     pub(crate) marks: Arc<Marks>,
     lineage: Lineage,
+    pub(crate) owner: Arc<Ownership>,
     uploader: Pin<Box<dyn Future<Output = ()>>>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     turning: Option<Turning>,
@@ -160,17 +163,24 @@ impl Process {
             Arc::new(tokio::sync::Mutex::new(sweep))
         });
         let committer = Committer::new(committing, limits, worker, log, at);
-        let owner =
-            Owner::new(backend.clone(), worker, lineage.clone(), spool.clone(), disk.clone());
+        let process = Incarnations::new(
+            backend.clone(),
+            worker,
+            lineage.clone(),
+            spool.clone(),
+            disk.clone(),
+        );
+        let owned = Sighting::now(uptime);
+        let stopping = queue.clone();
+        let owner = Arc::new(Ownership::new(process, owned, stopping, fatal, uptime));
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),
             queue: queue.clone(),
             owner: owner.clone(),
-            fatal,
         };
         let mut housekeeping =
-            housekeeping(&backend, &index, &spool, &queue, (worker, &owner), &heads, &horizon);
+            housekeeping(&backend, &index, &spool, &queue, &owner, worker, &heads, &horizon);
         if let Some(others) = &others {
             housekeeping.remover.grace = others.settings().kept;
         }
@@ -186,6 +196,7 @@ impl Process {
             others,
             marks,
             lineage,
+            owner,
             uploader: Box::pin(uploader.run()),
             housekeeping: Arc::new(tokio::sync::Mutex::new(housekeeping)),
             turning: None,
@@ -301,7 +312,8 @@ fn housekeeping(
     index: &Arc<Index>,
     spool: &Arc<Spool>,
     queue: &Arc<Queue>,
-    (worker, owner): (WorkerId, &Owner),
+    owner: &Arc<Ownership>,
+    worker: WorkerId,
     heads: &[Head],
     horizon: &Horizon,
 ) -> Housekeeping {

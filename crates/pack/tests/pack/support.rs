@@ -36,6 +36,8 @@ pub struct Faulty {
     /// Reads wait while somebody has this for writing.
     pub gate: tokio::sync::RwLock<()>,
     reads_waiting: AtomicUsize,
+    /// Reads and looks get no answer.
+    pub silent: AtomicBool,
     /// Puts of blobs, in one request each, wait while somebody has this for writing.
     pub puts: tokio::sync::RwLock<()>,
     puts_waiting: AtomicUsize,
@@ -135,6 +137,9 @@ impl ObjectStore for Faulty {
         self.reads_waiting.fetch_add(1, Ordering::Relaxed);
         drop(self.gate.read().await);
         self.reads_waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.silent.load(Ordering::Relaxed) {
+            return Err(Error::Generic { store: "test", source: "timed out".into() });
+        }
         let one_less = |left: usize| left.checked_sub(1);
         if self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
             return Err(Error::NotFound { path: name.to_string(), source: "404".into() });
@@ -357,4 +362,12 @@ pub async fn made() -> (tempfile::TempDir, Arc<Faulty>, Packer) {
 
 pub fn count(counter: &std::sync::atomic::AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
+}
+
+/// A worker that takes over, in a directory of its own.
+pub async fn heir_of(backend: &Arc<Faulty>) -> (tempfile::TempDir, Packer) {
+    let dir = tempfile::tempdir().unwrap();
+    let takes = PackConfig { take_over: true, ..config(dir.path()) };
+    let heir = try_open(takes, backend).await.unwrap();
+    (dir, heir)
 }

@@ -39,7 +39,7 @@ const PREFIX: &str = "incarnations";
 
 /// What one process asks before it does what only the owner may.
 #[derive(Clone)]
-pub(crate) struct Owner(Arc<Process>);
+pub(crate) struct Incarnations(Arc<Process>);
 
 struct Process {
     backend: Backend,
@@ -58,7 +58,7 @@ struct Numbering {
     has_asked: bool,
 }
 
-impl Owner {
+impl Incarnations {
     /// The process of a worker that ends the lineage.
     pub(crate) fn new(
         backend: Backend,
@@ -89,6 +89,25 @@ impl Owner {
                 Err(PackError::Copied { worker: *worker, name: path(*worker, number + 1) })
             }
         }
+    }
+
+    /// As [`Incarnations::check`], but asks for no number: a process that has none yet finds out only whether its directory
+    /// has the latest claim. It waits for nothing that is written.
+    ///
+    /// # Errors
+    /// As [`Incarnations::check`].
+    pub(crate) async fn look(&self) -> Result<(), PackError> {
+        let Process { backend, worker, numbering, .. } = &*self.0;
+        let number = numbering.try_lock().ok().and_then(|numbering| numbering.number);
+        match number {
+            Some(_) => self.check().await,
+            None => check_claim(backend, *worker).await,
+        }
+    }
+
+    /// What is asked.
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.0.backend
     }
 
     async fn number(&self) -> Result<u64, PackError> {
