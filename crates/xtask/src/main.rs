@@ -2,6 +2,7 @@
 //!
 //! `check` never writes; `fix` does. What the checks hold the tree to is data, in `rules.toml`.
 
+mod code_map;
 mod counts;
 mod layers;
 mod licences;
@@ -78,7 +79,7 @@ const TASKS: [(&str, &str, Run); 12] = [
     ("fix", "formats, and applies what clippy can mend", fix),
     ("layers", "which crate may depend on which", |_| layers()),
     ("licences", "licences and doubled versions of the crates from outside", |_| licences()),
-    ("tidy", "file lengths, names, module heads, unfinished work, whitespace", |_| tidy()),
+    ("tidy", "file lengths, names, module heads, unfinished work, whitespace, code map", |_| tidy()),
     ("test", "all tests of the workspace; arguments go to cargo test", test),
     ("sim", "the simulator; --help tells what it takes", sim),
     (
@@ -143,7 +144,9 @@ fn licences() -> Result<(), Failure> {
 }
 
 fn tidy() -> Result<(), Failure> {
-    tidy::check(&Rules::read()?, &Tree::read(&root())?)
+    let tree = Tree::read(&root())?;
+    tidy::check(&Rules::read()?, &tree)?;
+    code_map::check(&tree)
 }
 
 fn test(rest: &[String]) -> Result<(), Failure> {
