@@ -54,6 +54,9 @@ const LOSS_FILE: &str = "lost.txt";
 /// File that a running store holds locked.
 const LOCK_FILE: &str = "lock";
 
+/// A worker, and when it was known to own its place.
+type OwnerSeen = (WorkerId, Sighting);
+
 /// A packed store that runs.
 pub struct Packer {
     pub(crate) shared: Arc<Shared>,
@@ -199,7 +202,7 @@ impl Packer {
         backend: Backend,
         horizon: Horizon,
         ((worker, owned), disk, cache, joined): (
-            (WorkerId, Sighting),
+            OwnerSeen,
             Arc<dyn Disk>,
             Option<Arc<Cache>>,
             Option<Joined>,
