@@ -6,14 +6,14 @@ use larder_types::limits::{PUT_BYTES_MAX, SUM_BYTES};
 use crate::entry::Within;
 use crate::own::OwnBody;
 use crate::packer::Shared;
-use crate::plan::Body;
+use crate::plan::{Body, unavailable};
 use crate::sums::BodySums;
 
 /// Takes all of a body and verifies what was announced of it.
 ///
 /// # Errors
 /// [`ObjectError::Body`], [`ObjectError::TooLarge`], [`ObjectError::Unavailable`] if the backend is,
-/// [`ObjectError::SlowDown`] if it goes there at once and the budget is used up.
+/// or another worker has taken it over, [`ObjectError::SlowDown`] if it goes there at once and the budget is used up.
 pub(crate) async fn take<B: PutBody>(
     shared: &Shared,
     mut body: B,
@@ -53,6 +53,8 @@ pub(crate) async fn take<B: PutBody>(
         own.add(piece).await?;
     }
     let (place, _under_way, digest) = own.take(&mut body).await?;
+    // Its bytes are in the backend alone, from where an heir removes what it knows nothing of.
+    shared.owner.ask().await.map_err(|error| unavailable(&error.to_string()))?;
     Ok((Body::There { place, _under_way }, digest))
 }
 

@@ -13,6 +13,8 @@ pub(crate) enum Bug {
     BackupAheadOfBlobs,
     /// A rebuild reads blobs of a worker that it uploaded after it was superseded.
     HorizonNotKept,
+    /// A blob counts as uploaded though an heir may have listed the blobs without it.
+    OwnerAskedOnce,
     /// A part may move in one group behind what ends the object that it is of.
     PartOutlives,
     /// Deletes are told anew only for blobs, not for backups that are older.

@@ -37,6 +37,8 @@ pub struct Counters {
     pub removed_objects: AtomicU64,
     /// Bytes removed from the backend.
     pub freed_bytes: AtomicU64,
+    /// Times the backend was asked whether this worker still owns it.
+    pub owner_questions: AtomicU64,
     /// Backups of the index made.
     pub backups: AtomicU64,
     /// Requests to the backend, as often as they were made.

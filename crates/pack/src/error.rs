@@ -40,8 +40,9 @@ pub enum PackError {
     },
     /// Another worker took the backend over: this directory must not be used with it any more.
     #[error(
-        "worker {by} has taken over this backend from worker {worker}: nothing more is uploaded from \
-         this directory. Objects that were acknowledged here and not uploaded are in it still"
+        "worker {by} has taken over this backend from worker {worker}, which answers and uploads nothing \
+         more: send requests to the other one. Objects that were acknowledged here and not uploaded are \
+         in this directory still"
     )]
     Superseded {
         /// This worker.

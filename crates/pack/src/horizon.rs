@@ -1,12 +1,13 @@
 //! Where a worker took over: which blobs of those before it there are for it, and for all after it.
 //!
-//! A worker that was superseded learns so at its next upload, and may have one under way. Its successor has built its
-//! index by then. So the successor writes down, before it does anything else, through which blob it knows each of
-//! those before it: later ones are void. A rebuild does not read them, and they are removed.
+//! A worker that was superseded may have an upload under way, and learns at its end that it does not count. Its
+//! successor has built its index by then. So the successor writes down, before it does anything else, through which
+//! blob it knows each of those before it: later ones are void. A rebuild does not read them, and they are removed.
 //!
 //! # Invariants
 //!
-//! 1. An heir's horizon is written once, before its index, and never changed or removed.
+//! 1. An heir's horizon is written once, before its index, and never changed or removed. It is made of a list that
+//!    begins after the claim is there: a worker acknowledges no blob that the list lacks (`uploader.rs`).
 //! 2. A blob is void if any horizon says so; horizons of later heirs leave out what is void.
 
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::backup::BackupWriter;
@@ -61,11 +61,7 @@ impl Housekeeping {
 }
 
 /// Turns until it is dropped or the backend belongs to another.
-pub(crate) async fn run(
-    housekeeping: Arc<Mutex<Housekeeping>>,
-    period: Duration,
-    fatal: watch::Sender<Option<String>>,
-) {
+pub(crate) async fn run(housekeeping: Arc<Mutex<Housekeeping>>, period: Duration) {
     let mut turns = tokio::time::interval_at(Instant::now() + period, period);
     turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -77,11 +73,7 @@ pub(crate) async fn run(
                 tracing::info!(retired, removed, backups, took = ?begun.elapsed(), "kept house");
             }
             Ok(_) => {}
-            Err(error @ PackError::Superseded { .. }) => {
-                tracing::error!(%error, "the store stops");
-                fatal.send_replace(Some(error.to_string()));
-                return;
-            }
+            Err(PackError::Superseded { .. }) => return,
             Err(error) => {
                 tracing::warn!(%error, "work in the background was cut off; it is begun again");
             }

@@ -19,8 +19,9 @@
 //!    its bundles too (`lot.rs`), the objects with the bodies of one group each, which are in the backend before it.
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
-//! 7. One worker owns a backend, or its place in one that several share, at a time; whoever was superseded stops at its
-//!    next upload.
+//! 7. One worker owns a backend, or its place in one that several share, at a time. Whoever was superseded learns of it
+//!    within a bound, and then answers nothing; what it acknowledged as uploaded is there for its heir (`ownership.rs`,
+//!    `uploader.rs`).
 //! 8. A blob is removed only when others tell all that it told and is still true, and nobody reads it: see
 //!    `repack/mod.rs` and `removal.rs`.
 //!
@@ -66,6 +67,7 @@ mod lot;
 mod multipart;
 mod objects;
 mod own;
+mod ownership;
 mod packer;
 mod plan;
 mod policy;
@@ -96,6 +98,7 @@ pub use entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Wit
 pub use error::PackError;
 pub use housekeeping::Kept;
 pub use lot::Lot;
+pub use ownership::OwnerStatus;
 pub use packer::Packer;
 pub use policy::{Packing, PackingRule, SizeClass};
 pub use status::{Moment, Status, Totals};

@@ -184,6 +184,10 @@ pub const CARRY_PAUSE: Duration = Duration::from_millis(100);
 pub const CARRY_TRIES_MAX: u32 = 600;
 /// Removals between two looks whether this worker still owns the backend.
 pub const REMOVED_UNASKED_MAX: u64 = 32;
+/// Time from one question whether this worker still owns the backend to the next, if nothing else asks.
+pub const OWNER_PERIOD: Duration = Duration::from_secs(10);
+/// How long ago that may have been answered, or asked in vain, for a request to be let in without asking.
+pub const OWNER_UNSEEN_MAX: Duration = Duration::from_secs(3 * 60);
 /// Time for which nobody has written to what is left of an upload before it is removed.
 pub const LEFTOVER_AGE: Duration = Duration::from_secs(3600);
 /// Things remembered that nothing needs; more wait until some of these are removed.
@@ -286,6 +290,11 @@ const _: () = assert!(SHARED_READ_BYTES_MAX + AHEAD_BYTES_MAX <= SHARED_BYTES_MA
 const _: () = assert!(
     UPLINK_BUFFER_BYTES_MAX / UPLINK_BYTES_PER_S_MIN < 6 * 60,
     "a dead connection is noticed in minutes"
+);
+const _: () = assert!(
+    OWNER_UNSEEN_MAX.as_secs()
+        > OWNER_PERIOD.as_secs() + GATE_WAIT_MAX.as_secs() + BACKEND_RETRY_MAX.as_secs(),
+    "who owns the backend is answered, or asked in vain, before requests wait for it"
 );
 const _: () = assert!(BACKEND_REQUESTS_START <= BACKEND_REQUESTS_MAX, "it begins below its end");
 const _: () = assert!(

@@ -53,6 +53,11 @@ impl Packer {
         }
     }
 
+    /// Lets a request in, unless another worker has taken this one's place.
+    async fn owned(&self) -> Result<(), ObjectError> {
+        self.shared.owner.admit().await
+    }
+
     /// A client asked for what it would have had to ask the backend for itself.
     pub(crate) fn direct(&self, class: RequestClass) {
         self.counters().direct.count(class, 1);
@@ -60,10 +65,15 @@ impl Packer {
 
     /// Changes something, and waits until that counts.
     pub(crate) async fn change(&self, wish: Wish) -> Result<Done, ObjectError> {
-        let (done, blob) = ask(&self.shared.queue, wish).await?;
+        let asked = ask(&self.shared.queue, wish).await;
+        if let Err(ObjectError::Unavailable { .. }) = asked {
+            self.shared.owner.refuse_superseded()?;
+        }
+        let (done, blob) = asked?;
         if self.shared.config.acknowledge == Acknowledge::Uploaded
             && !self.shared.uploaded(blob).await
         {
+            self.shared.owner.refuse_superseded()?;
             return Err(unavailable("the store stopped before the change was uploaded"));
         }
         Ok(done)
@@ -108,6 +118,7 @@ impl Objects for Packer {
         name: &BucketName,
         location: Option<String>,
     ) -> Result<BucketRecord, ObjectError> {
+        self.owned().await?;
         if let Some(others) = self.others() {
             return self.make_shared_bucket(others, name, location).await;
         }
@@ -118,6 +129,7 @@ impl Objects for Packer {
     }
 
     async fn delete_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
+        self.owned().await?;
         if let Some(others) = self.others() {
             return self.remove_shared_bucket(others, name).await;
         }
@@ -125,6 +137,7 @@ impl Objects for Packer {
     }
 
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
+        self.shared.owner.refuse_superseded()?;
         if let Some(others) = self.others() {
             return self.shared_bucket(others, name);
         }
@@ -132,6 +145,7 @@ impl Objects for Packer {
     }
 
     fn buckets(&self) -> Result<Vec<BucketRecord>, ObjectError> {
+        self.shared.owner.refuse_superseded()?;
         if let Some(others) = self.others() {
             return self.shared_buckets(others);
         }
@@ -146,6 +160,7 @@ impl Objects for Packer {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         self.direct(RequestClass::Put);
+        self.owned().await?;
         self.usable(bucket).await?;
         self.admit()?;
         let (body, digest) = body::take(&self.shared, body).await?;
@@ -159,6 +174,7 @@ impl Objects for Packer {
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
         self.direct(RequestClass::Get);
+        self.owned().await?;
         if let Some(others) = self.others() {
             return self.open_shared(others, bucket, key);
         }
@@ -169,6 +185,7 @@ impl Objects for Packer {
 
     async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {
         assert!(range.start < range.end && range.end <= object.metax.size, "the range lies inside");
+        self.owned().await?;
         // Before the place of the bytes is looked up: they stay until this reader is done.
         let reader = self.shared.readers.enter();
         if let Some(others) = self.others() {
@@ -183,6 +200,7 @@ impl Objects for Packer {
     }
 
     async fn part(&self, object: &Opened, number: u16) -> Result<ListedPart, ObjectError> {
+        self.owned().await?;
         let StoredBody::Parts { upload, parts } = &object.body else {
             return Err(ObjectError::InvalidPart { number });
         };
@@ -204,6 +222,7 @@ impl Objects for Packer {
         options: PutOptions,
     ) -> Result<Option<PutDone>, ObjectError> {
         self.direct(RequestClass::Put);
+        self.owned().await?;
         // Bytes in another worker's place are its own to move and to remove: they are copied.
         if !self.is_own(source.op) {
             return Ok(None);
@@ -238,6 +257,7 @@ impl Objects for Packer {
         condition: Condition,
     ) -> Result<(), ObjectError> {
         self.direct(RequestClass::Delete);
+        self.owned().await?;
         if let Some(others) = self.others() {
             return self.delete_shared(others, bucket, key, condition).await;
         }
@@ -251,6 +271,7 @@ impl Objects for Packer {
         tags: Vec<(String, String)>,
     ) -> Result<(), ObjectError> {
         self.direct(RequestClass::Put);
+        self.owned().await?;
         if let Some(others) = self.others() {
             return self.tag_shared(others, bucket, key, tags).await;
         }
@@ -263,6 +284,7 @@ impl Objects for Packer {
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
         self.direct(RequestClass::List);
+        self.owned().await?;
         if let Some(others) = self.others() {
             return self.list_shared(others, bucket, &request);
         }
@@ -280,6 +302,7 @@ impl Objects for Packer {
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
         self.direct(RequestClass::Put);
+        self.owned().await?;
         self.usable(bucket).await?;
         self.begin_upload(target(bucket, key), options).await
     }
@@ -290,6 +313,7 @@ impl Objects for Packer {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<UploadRow, ObjectError> {
+        self.owned().await?;
         self.own_upload(bucket, upload)?;
         self.find_upload(bucket, key, upload).map(|(_, row)| row)
     }
@@ -303,6 +327,7 @@ impl Objects for Packer {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         self.direct(RequestClass::Part);
+        self.owned().await?;
         self.own_upload(bucket, upload)?;
         self.put_upload_part(target(bucket, key), upload, number, body).await
     }
@@ -316,6 +341,7 @@ impl Objects for Packer {
         max: usize,
     ) -> Result<PartsPage, ObjectError> {
         self.direct(RequestClass::List);
+        self.owned().await?;
         self.own_upload(bucket, upload)?;
         self.list_upload_parts(bucket, key, upload, after, max)
     }
@@ -328,6 +354,7 @@ impl Objects for Packer {
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
         self.direct(RequestClass::Put);
+        self.owned().await?;
         self.own_upload(bucket, upload)?;
         self.finish_upload(target(bucket, key), upload, options).await
     }
@@ -339,6 +366,7 @@ impl Objects for Packer {
         upload: UploadId,
     ) -> Result<(), ObjectError> {
         self.direct(RequestClass::Delete);
+        self.owned().await?;
         self.begun_here(upload)?;
         self.change(Wish::Abort { target: target(bucket, key), upload }).await.map(drop)
     }
@@ -350,6 +378,7 @@ impl Objects for Packer {
         after_upload: Option<UploadId>,
     ) -> Result<ListPage<UploadRow>, ObjectError> {
         self.direct(RequestClass::List);
+        self.owned().await?;
         if let Some(others) = self.others() {
             return self.list_uploads_shared(others, bucket, &request, after_upload);
         }

@@ -29,6 +29,7 @@ use crate::index::Index;
 use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
 use crate::lot;
 use crate::own::OwnsUnderWay;
+use crate::ownership::{OwnerStatus, Ownership};
 use crate::queue::{Queue, Request as Asked};
 use crate::read::{Bodies, Waits};
 use crate::readers::Readers;
@@ -43,7 +44,7 @@ use crate::spool::Spool;
 use crate::status::{Moment, Status, Teller};
 use crate::uploader::Uploader;
 use crate::workers::uploads::Handed;
-use crate::workers::{self, Joined, Others, Shares, WorkersStatus};
+use crate::workers::{self, Joined, Others, Shares, Sighting, WorkersStatus, uptime};
 
 /// Directory of the index.
 const INDEX_DIR: &str = "kv";
@@ -51,6 +52,9 @@ const INDEX_DIR: &str = "kv";
 const LOSS_FILE: &str = "lost.txt";
 /// File that a running store holds locked.
 const LOCK_FILE: &str = "lock";
+
+/// A worker, and when it was known to own its place.
+type OwnerSeen = (WorkerId, Sighting);
 
 /// A packed store that runs.
 pub struct Packer {
@@ -60,6 +64,7 @@ pub struct Packer {
     housekeeper: tokio::task::JoinHandle<()>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     telling: tokio::task::JoinHandle<()>,
+    asking: tokio::task::JoinHandle<()>,
     sharing: Option<Shares>,
     _lock: larder_env::FileLock,
 }
@@ -75,6 +80,7 @@ pub(crate) struct Shared {
     pub(crate) readers: Arc<Readers>,
     groups: Arc<AtomicUsize>,
     pub(crate) worker: WorkerId,
+    pub(crate) owner: Arc<Ownership>,
     /// What this worker's index names.
     pub(crate) bodies: Arc<Bodies>,
     /// The other workers, if the bucket is shared.
@@ -142,6 +148,7 @@ impl Packer {
             base: workers::base(prefix),
             is_alone: named.is_none(),
         };
+        let owned = Sighting::now(uptime);
         let worker = identity::establish(&*disk, &backend, claiming).await?.worker;
         let leaving = backend.clone();
         let leftovers = blocking::run(move || leaving.remove_leftovers(worker)).await?;
@@ -167,7 +174,7 @@ impl Packer {
             None => None,
         };
         let shares = joined.is_some();
-        let parts = (worker, disk, cache, joined);
+        let parts = ((worker, owned), disk, cache, joined);
         let packer = Self::start(config, backend, horizon, parts, start, lock)?;
         if shares {
             let shared = packer.share_own_buckets().await;
@@ -193,8 +200,8 @@ impl Packer {
         config: PackConfig,
         backend: Backend,
         horizon: Horizon,
-        (worker, disk, cache, joined): (
-            WorkerId,
+        ((worker, owned), disk, cache, joined): (
+            OwnerSeen,
             Arc<dyn Disk>,
             Option<Arc<Cache>>,
             Option<Joined>,
@@ -229,12 +236,13 @@ impl Packer {
             spawn("pack-index", move || flushing.run(&fatal_flush))?,
         ];
         let heard = fatal.subscribe();
+        let (asked, stopping) = (backend.clone(), queue.clone());
+        let owner = Arc::new(Ownership::new(asked, worker, owned, stopping, fatal, uptime));
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),
             queue: queue.clone(),
-            worker,
-            fatal: fatal.clone(),
+            owner: owner.clone(),
         };
         let fetcher = Fetcher::new(backend.clone(), index.clone(), cache, config.ahead_bytes);
         let bodies = Arc::new(Bodies {
@@ -259,6 +267,7 @@ impl Packer {
             readers: Arc::default(),
             groups,
             worker,
+            owner,
             fatal: heard,
             flusher,
             // Never that of bundles.
@@ -269,8 +278,9 @@ impl Packer {
         let housekeeping = shared.housekeeping(&backups, horizon);
         let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
         let period = shared.config.housekeeping_period;
-        let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period, fatal));
+        let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period));
         let telling = tokio::spawn(tell(shared.clone()));
+        let asking = tokio::spawn(shared.owner.clone().watch());
         let threads = Mutex::new(threads);
         Ok(Self {
             shared,
@@ -279,6 +289,7 @@ impl Packer {
             housekeeper,
             housekeeping,
             telling,
+            asking,
             sharing,
             _lock: lock,
         })
@@ -344,6 +355,12 @@ impl Packer {
         self.shared.fatal.clone()
     }
 
+    /// How it stands to its place in the backend.
+    #[must_use]
+    pub fn owner(&self) -> OwnerStatus {
+        self.shared.owner.status()
+    }
+
     /// What it counts.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
@@ -376,6 +393,7 @@ impl Packer {
         self.uploader.abort();
         self.housekeeper.abort();
         self.telling.abort();
+        self.asking.abort();
         if let Some(sharing) = &self.sharing {
             sharing.tasks.stop();
         }
@@ -439,6 +457,7 @@ impl Shared {
                 readers: self.readers.clone(),
                 counters: counters.clone(),
                 worker: self.worker,
+                owner: self.owner.clone(),
                 horizon,
                 grace: self.config.grace,
                 pace: pace(),
@@ -453,6 +472,7 @@ impl Shared {
                 counters: counters.clone(),
                 backups,
                 worker: self.worker,
+                owner: self.owner.clone(),
                 pace: pace(),
                 interval: self.config.backup_interval,
                 last: tokio::time::Instant::now(),

@@ -20,6 +20,7 @@ use crate::blob::{self, BlobName};
 use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
+use crate::identity::check_owner;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
 use crate::log::{self, LogRecord, PackLog};
@@ -49,6 +50,8 @@ pub(crate) async fn recover(
         (index, Some(applied)) => (index, Rebuilt { applied, backups: rebuild.backups.to_vec() }),
         (index, None) => {
             let rebuilt = rebuild.run(&index).await?;
+            // Blobs that it lists wait no more: an heir must not have listed them before they came.
+            check_owner(rebuild.backend, worker).await?;
             index.set_applied(&rebuilt.applied)?;
             index.flush()?;
             (index, rebuilt)

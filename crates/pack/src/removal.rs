@@ -27,10 +27,10 @@ use crate::counters::{Counters, add, count};
 use crate::entry::{OwnId, Within, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
-use crate::identity::check_owner;
 use crate::index::Index;
 use crate::limits::{REMOVED_UNASKED_MAX, UNWANTED_MAX};
 use crate::own;
+use crate::ownership::Ownership;
 use crate::queue::{Queue, Request};
 use crate::readers::{Mark, Readers};
 use crate::repack::pace::Pace;
@@ -45,6 +45,7 @@ pub(crate) struct Remover {
     pub(crate) readers: Arc<Readers>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) worker: WorkerId,
+    pub(crate) owner: Arc<Ownership>,
     /// Which blobs of earlier workers there are.
     pub(crate) horizon: Horizon,
     pub(crate) grace: Duration,
@@ -229,7 +230,7 @@ impl Remover {
     async fn remove(&mut self, name: &str, told: u64) -> Result<(), PackError> {
         if self.unasked == 0 || told > self.vouched {
             let uploaded = *self.spool.uploaded().borrow();
-            check_owner(&self.backend, self.worker).await?;
+            self.owner.ask().await?;
             (self.unasked, self.vouched) = (0, uploaded);
         }
         self.unasked = (self.unasked + 1) % REMOVED_UNASKED_MAX;

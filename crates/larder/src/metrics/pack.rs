@@ -82,6 +82,11 @@ impl RoleMetrics for PackMetrics {
             ("pack_freed_bytes", "Bytes removed from the backend", load(&counters.freed_bytes)),
             ("pack_backups", "Backups of the index made", load(&counters.backups)),
             (
+                "pack_owner_questions",
+                "Times the backend was asked whether this worker still owns it",
+                load(&counters.owner_questions),
+            ),
+            (
                 "backend_get_requests",
                 "Requests to the backend that read",
                 load(&counters.requests.get),
@@ -150,6 +155,7 @@ impl RoleMetrics for PackMetrics {
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (waiting, now) = (self.0.waiting(), self.0.status().now);
+        let owner = self.0.owner();
         // Whoever cannot read the index learns that elsewhere.
         let (blob_bytes, live_bytes) = self.0.blob_use().unwrap_or((0, 0));
         let mut gauges = vec![
@@ -163,6 +169,16 @@ impl RoleMetrics for PackMetrics {
                 "pack_open_groups",
                 "Groups that objects of the open blob are of, as far as they are counted",
                 waiting.groups as f64,
+            ),
+            (
+                "pack_owner_unseen_seconds",
+                "Time since the backend last said that this worker owns it",
+                owner.unseen.as_secs_f64(),
+            ),
+            (
+                "pack_superseded",
+                "1 once another worker has taken the backend over: this one answers nothing more",
+                f64::from(u8::from(owner.superseded)),
             ),
             ("pack_waiting_blobs", "Blobs that are not uploaded", waiting.blobs as f64),
             ("pack_waiting_bytes", "Bytes of objects not uploaded", waiting.body_bytes as f64),

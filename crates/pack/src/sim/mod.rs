@@ -3,10 +3,10 @@
 //!
 //! In place of threads and tasks one seed chooses what goes on next: the committer takes a group, the uploader or the
 //! housekeeper goes on until its next request, a client asks, a request of long ago takes effect, the process is
-//! killed, the machine loses power, the index or the whole directory is lost. What every client was told is
-//! [kept](model) and compared at every start; so is the index with itself, and in the end what is rebuilt from a
-//! backup with what is rebuilt from footers alone. What clients see meanwhile goes to the history checker of the
-//! store's own simulator ([calls]).
+//! killed, the machine loses power, the index or the whole directory is lost, another worker takes over while this one
+//! runs on. What every client was told is [kept](model) and compared at every start; so is the index with itself, and in
+//! the end what is rebuilt from a backup with what is rebuilt from footers alone. What clients see meanwhile goes to the
+//! history checker of the store's own simulator ([calls]).
 //!
 //! `several/` has three workers over one bucket, their clocks apart: what each shows never goes back, and in the end all
 //! show what was put last.
@@ -20,6 +20,7 @@ mod groups;
 mod model;
 mod process;
 mod several;
+mod starts;
 mod store;
 mod tests;
 mod world;

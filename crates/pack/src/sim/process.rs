@@ -21,6 +21,7 @@ use crate::housekeeping::{Housekeeping, Kept};
 use crate::index::Index;
 use crate::lot::Lot;
 use crate::own::OwnsUnderWay;
+use crate::ownership::Ownership;
 use crate::policy::{Packing, SizeClass};
 use crate::queue::Queue;
 use crate::readers::Readers;
@@ -37,6 +38,7 @@ use crate::workers::Others;
 use crate::workers::feed::{Feed, Secret};
 use crate::workers::sweep::Sweep;
 use crate::workers::uploads::Handed;
+use crate::workers::{Sighting, uptime};
 
 /// Bytes of bodies at which a blob is full.
 pub(crate) const BLOB_BYTES: u64 = 4000;
@@ -96,6 +98,7 @@ pub(crate) struct Process {
     pub(crate) backend: Backend,
     pub(crate) others: Option<Arc<Others>>,
     pub(crate) marks: Arc<Marks>,
+    pub(crate) owner: Arc<Ownership>,
     uploader: Pin<Box<dyn Future<Output = ()>>>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     turning: Option<Turning>,
@@ -156,15 +159,17 @@ impl Process {
             Arc::new(tokio::sync::Mutex::new(sweep))
         });
         let committer = Committer::new(committing, limits, worker, log, at);
+        let owned = Sighting::now(uptime);
+        let (asked, stopping) = (backend.clone(), queue.clone());
+        let owner = Arc::new(Ownership::new(asked, worker, owned, stopping, fatal, uptime));
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),
             queue: queue.clone(),
-            worker,
-            fatal,
+            owner: owner.clone(),
         };
         let mut housekeeping =
-            housekeeping(&backend, &index, &spool, &queue, worker, &heads, &horizon);
+            housekeeping(&backend, &index, &spool, &queue, &owner, worker, &heads, &horizon);
         if let Some(others) = &others {
             housekeeping.remover.grace = others.settings().kept;
         }
@@ -179,6 +184,7 @@ impl Process {
             backend,
             others,
             marks,
+            owner,
             uploader: Box::pin(uploader.run()),
             housekeeping: Arc::new(tokio::sync::Mutex::new(housekeeping)),
             turning: None,
@@ -294,6 +300,7 @@ fn housekeeping(
     index: &Arc<Index>,
     spool: &Arc<Spool>,
     queue: &Arc<Queue>,
+    owner: &Arc<Ownership>,
     worker: WorkerId,
     heads: &[Head],
     horizon: &Horizon,
@@ -320,6 +327,7 @@ fn housekeeping(
             readers: Arc::<Readers>::default(),
             counters: counters.clone(),
             worker,
+            owner: owner.clone(),
             horizon: horizon.clone(),
             grace: Duration::ZERO,
             pace: pace(),
@@ -334,6 +342,7 @@ fn housekeeping(
             counters: counters.clone(),
             backups,
             worker,
+            owner: owner.clone(),
             pace: pace(),
             interval: Duration::from_secs(600),
             last: tokio::time::Instant::now(),

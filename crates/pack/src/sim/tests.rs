@@ -78,6 +78,11 @@ fn a_horizon_that_is_not_kept_is_found() {
 }
 
 #[test]
+fn an_owner_that_is_asked_for_only_before_an_upload_is_found() {
+    is_found(Bug::OwnerAskedOnce, SEEDS_OF_BUGS, run);
+}
+
+#[test]
 fn a_part_that_outlives_its_object_is_found() {
     is_found(Bug::PartOutlives, SEEDS_OF_BUGS, run);
 }

@@ -34,6 +34,8 @@ const KEYS: u64 = 7;
 /// Bytes of the largest value.
 const VALUE_BYTES_MAX: u64 = 700;
 
+/// Steps that a process goes on once another one has taken over.
+const STEPS_OF_SUPERSEDED: u64 = 40;
 /// Steps from one look at everything to the next.
 const STEPS_TO_LOOK: u64 = 16;
 
@@ -158,6 +160,7 @@ impl World {
                 self.start().await;
             }
             198 if self.rng.one_in(2) => self.lose_directory().await,
+            199 if self.rng.one_in(2) => self.be_superseded().await,
             _ => {}
         }
     }
@@ -373,6 +376,28 @@ impl World {
     /// Everything but the backend is gone, and another worker takes over.
     async fn lose_directory(&mut self) {
         self.stop(|disk| disk.crash());
+        self.take_over().await;
+    }
+
+    /// Another worker takes over while this one runs on: nothing counts as uploaded there that is not there here.
+    async fn be_superseded(&mut self) {
+        let mut old = self.process.take().expect("a process runs");
+        self.hear();
+        self.pending.clear();
+        self.take_over().await;
+        for _ in 0..STEPS_OF_SUPERSEDED {
+            if old.owner.status().superseded || old.commit().is_err() {
+                break;
+            }
+            old.upload();
+            tokio::time::advance(Duration::from_secs(31)).await;
+        }
+        let (counts, worker) = (*old.spool.uploaded().borrow(), old.worker);
+        let there = self.process().horizon.last(worker).unwrap_or(0);
+        assert!(counts <= there, "blob {counts} of worker {worker} counts, and is void");
+    }
+
+    async fn take_over(&mut self) {
         self.in_doubt.clear();
         let old = self.worker;
         self.claim().await;

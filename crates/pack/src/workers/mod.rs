@@ -67,6 +67,7 @@ pub(crate) use joining::{Joined, Shares};
 pub use name::WorkerName;
 pub(crate) use name::base;
 pub use sharing::Sharing;
+pub(crate) use sighting::{Sighting, Uptime, uptime};
 pub use status::{OtherStatus, WorkersStatus};
 
 use announce::Announcement;
@@ -75,7 +76,6 @@ use follow::is_gap;
 
 use peer::{Known, Peer};
 use shelf::Shelf;
-use sighting::{Sighting, Uptime};
 use telling::Telling;
 
 /// The other workers of a bucket.

@@ -1,4 +1,4 @@
-//! When the bucket was looked at, by a clock that goes on while the machine is suspended. The steady clock of `Instant`
+//! When the bucket was looked at, or its owner asked for, by a clock that goes on while the machine is suspended. The steady clock of `Instant`
 //! stands still then: a worker that woke up after a night would take what it saw the evening before for new.
 
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The machine's uptime, with the time for which it was suspended.
-pub(super) type Uptime = fn() -> Duration;
+pub(crate) type Uptime = fn() -> Duration;
 
 /// That of this machine.
-pub(super) fn uptime() -> Duration {
+pub(crate) fn uptime() -> Duration {
     Duration::from_millis(larder_env::clock::uptime_ms())
 }
 
@@ -22,12 +22,12 @@ pub(crate) struct Sighting {
 }
 
 impl Sighting {
-    pub(super) fn now(uptime: Uptime) -> Self {
+    pub(crate) fn now(uptime: Uptime) -> Self {
         Self { steady: Instant::now(), at: uptime(), uptime }
     }
 
     /// Time since then: by the clock by which it is longer.
-    pub(super) fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.steady.elapsed().max((self.uptime)().saturating_sub(self.at))
     }
 }

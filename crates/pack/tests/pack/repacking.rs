@@ -314,21 +314,23 @@ async fn a_blob_that_does_not_verify_is_not_repacked() {
 
 #[tokio::test]
 async fn what_a_superseded_worker_uploads_late_is_void_and_is_removed() {
-    let (dir, backend, store) = hasty_store().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
-    drop(store);
-    let (_second, heir) = rebuilt(&backend).await;
-    // As if its question who owns the backend had come before the claim, and its upload after the list.
-    let claim = Name::from("claims/0000000000000002");
-    let bytes = backend.bytes(claim.as_ref()).await;
-    backend.inner.delete(&claim).await.unwrap();
-    let late = try_open(hasty(dir.path()), &backend).await.unwrap();
+    let (_dir, backend, late) = hasty_store().await;
+    put(&late, "k", content(1, 1000)).await.unwrap();
+    assert!(late.flush().await);
+    // It asked who owns the backend before the claim; its upload comes after the list.
+    let late = Arc::new(late);
     put(&late, "late", content(2, 1000)).await.unwrap();
     delete(&late, "k").await;
-    assert!(late.flush().await);
+    let held = backend.puts.write().await;
+    let flushing = late.clone();
+    let flushing = tokio::spawn(async move { flushing.flush().await });
+    while backend.puts_waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let (_second, heir) = rebuilt(&backend).await;
+    drop(held);
+    assert!(!flushing.await.unwrap(), "it is not acknowledged");
     drop(late);
-    backend.inner.put(&claim, bytes.into()).await.unwrap();
     let before: Seen = seen(&heir).await;
     assert!(heir.flush().await);
     drop(heir);

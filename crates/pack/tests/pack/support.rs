@@ -36,8 +36,13 @@ pub struct Faulty {
     /// Reads wait while somebody has this for writing.
     pub gate: tokio::sync::RwLock<()>,
     reads_waiting: AtomicUsize,
+    /// Reads and looks get no answer.
+    pub silent: AtomicBool,
     /// How many reads are still told that there is no such object.
     pub missing: AtomicUsize,
+    /// Puts of blobs, in one request each, wait while somebody has this for writing.
+    pub puts: tokio::sync::RwLock<()>,
+    puts_waiting: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
 }
@@ -53,6 +58,11 @@ impl Faulty {
     /// Reads that wait at the gate.
     pub fn waiting(&self) -> usize {
         self.reads_waiting.load(Ordering::Relaxed)
+    }
+
+    /// Puts of blobs that wait for their turn.
+    pub fn puts_waiting(&self) -> usize {
+        self.puts_waiting.load(Ordering::Relaxed)
     }
 
     /// Names below a prefix, with sizes, sorted.
@@ -87,6 +97,11 @@ impl ObjectStore for Faulty {
         options: StoreOptions,
     ) -> Result<PutResult> {
         self.check()?;
+        if name.as_ref().contains("blobs/") {
+            self.puts_waiting.fetch_add(1, Ordering::Relaxed);
+            drop(self.puts.read().await);
+            self.puts_waiting.fetch_sub(1, Ordering::Relaxed);
+        }
         self.inner.put_opts(name, payload, options).await
     }
 
@@ -103,6 +118,9 @@ impl ObjectStore for Faulty {
         self.reads_waiting.fetch_add(1, Ordering::Relaxed);
         drop(self.gate.read().await);
         self.reads_waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.silent.load(Ordering::Relaxed) {
+            return Err(Error::Generic { store: "test", source: "timed out".into() });
+        }
         let one_less = |left: usize| left.checked_sub(1);
         if self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
             return Err(Error::NotFound { path: name.to_string(), source: "404".into() });

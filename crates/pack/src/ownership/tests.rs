@@ -1,0 +1,115 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use object_store::memory::InMemory;
+
+use super::*;
+use crate::queue::Request;
+use crate::workers::uptime;
+
+const WORKER: WorkerId = WorkerId(1);
+const HEIR: &str = "claims/0000000000000002";
+
+type Fatal = watch::Receiver<Option<String>>;
+
+fn backend() -> Backend {
+    Backend::over(Arc::new(InMemory::new()))
+}
+
+fn owner_of(backend: &Backend, uptime: Uptime) -> (Arc<Ownership>, Arc<Queue>, Fatal) {
+    let (queue, fatal) = (Arc::<Queue>::default(), watch::Sender::new(None));
+    let (heard, owned) = (fatal.subscribe(), Sighting::now(uptime));
+    let stopping = queue.clone();
+    let owner = Ownership::new(backend.clone(), WORKER, owned, stopping, fatal, uptime);
+    (Arc::new(owner), queue, heard)
+}
+
+async fn take_over(backend: &Backend) {
+    assert!(backend.put_new(HEIR, Bytes::from_static(b"a claim")).await.unwrap());
+}
+
+fn questions(backend: &Backend) -> u64 {
+    backend.counters().owner_questions.load(Ordering::Relaxed)
+}
+
+#[test]
+fn what_is_done_follows_from_what_was_seen_and_when() {
+    let known = |owned, failed: Option<Duration>| Known { owned, failed };
+    let (none, moment) = (Duration::ZERO, Duration::from_millis(1));
+    let (period, most) = (OWNER_PERIOD, OWNER_UNSEEN_MAX);
+    for (known, stand, due_in) in [
+        (known(none, None), Stand::Owner, period),
+        (known(period - moment, None), Stand::Owner, moment),
+        (known(period, None), Stand::Owner, none),
+        (known(most, None), Stand::Owner, none),
+        (known(most + moment, None), Stand::Unasked, none),
+        (known(Duration::MAX, None), Stand::Unasked, none),
+        // Asked in vain: again after a period, and whoever comes meanwhile is let in.
+        (known(period, Some(moment)), Stand::Owner, period - moment),
+        (known(Duration::MAX, Some(none)), Stand::Unanswered, period),
+        (known(Duration::MAX, Some(most)), Stand::Unanswered, none),
+        (known(Duration::MAX, Some(most + moment)), Stand::Unasked, none),
+    ] {
+        assert_eq!((known.stand(), known.due_in()), (stand, due_in), "{known:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_idle_asks_at_every_period_until_another_has_taken_over() {
+    let backend = backend();
+    let (owner, queue, mut fatal) = owner_of(&backend, || Duration::ZERO);
+    let watching = tokio::spawn(owner.clone().watch());
+    tokio::time::sleep(OWNER_PERIOD * 3 + OWNER_PERIOD / 2).await;
+    assert_eq!(questions(&backend), 3);
+    // Whoever asks for another reason puts that off.
+    owner.ask().await.unwrap();
+    tokio::time::sleep(OWNER_PERIOD - Duration::from_secs(1)).await;
+    assert_eq!(questions(&backend), 4);
+    take_over(&backend).await;
+    owner.admit().await.unwrap();
+    let reason = fatal.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+    assert!(reason.contains("has taken over"), "{reason}");
+    watching.await.unwrap();
+    assert_eq!(questions(&backend), 5);
+    for refused in [owner.admit().await, owner.refuse_superseded()] {
+        let Err(ObjectError::Unavailable { reason: said }) = refused else {
+            panic!("it answers all the same: {refused:?}");
+        };
+        assert_eq!(said, reason);
+    }
+    let (reply, _nobody_waits) = tokio::sync::oneshot::channel();
+    assert!(queue.push(Request::Seal { reply }).is_err(), "nothing is taken any more");
+    assert!(owner.status().superseded);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_gone_again_lets_nobody_in() {
+    let backend = backend();
+    let (owner, ..) = owner_of(&backend, uptime);
+    take_over(&backend).await;
+    let superseded = |answer| matches!(answer, Err(PackError::Superseded { .. }));
+    assert!(superseded(owner.ask().await));
+    backend.remove(HEIR).await.unwrap();
+    assert!(superseded(owner.ask().await));
+    owner.admit().await.unwrap_err();
+}
+
+/// Hours of uptime, suspended ones among them.
+static HOURS: AtomicU64 = AtomicU64::new(0);
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_wakes_up_asks_before_it_answers() {
+    let backend = backend();
+    let night = || Duration::from_secs(3600 * HOURS.load(Ordering::Relaxed));
+    let (owner, ..) = owner_of(&backend, night);
+    owner.admit().await.unwrap();
+    assert_eq!(questions(&backend), 0);
+    HOURS.fetch_add(8, Ordering::Relaxed);
+    let (one, two) = tokio::join!(owner.admit(), owner.admit());
+    one.and(two).unwrap();
+    assert_eq!(questions(&backend), 1, "one asks for both");
+    assert_eq!(owner.status(), OwnerStatus { unseen: Duration::ZERO, superseded: false });
+    HOURS.fetch_add(8, Ordering::Relaxed);
+    take_over(&backend).await;
+    owner.admit().await.unwrap_err();
+}

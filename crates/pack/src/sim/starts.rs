@@ -1,0 +1,30 @@
+//! What a start may count on.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_env::SimDisk;
+
+use super::process::{Process, sizes};
+use super::{RUNNING, SimStore};
+use crate::backend::Backend;
+use crate::entry::WorkerId;
+use crate::error::PackError;
+
+/// What it lists may have come after its heir's list; and it would remove the files of what it lists.
+#[tokio::test]
+async fn a_rebuild_beside_a_take_over_counts_nothing_as_uploaded() {
+    RUNNING.set(true);
+    let (store, disk) = (SimStore::new(1), SimDisk::new(1, 1 << 30));
+    store.set_calm(true);
+    let start = |disk: Arc<SimDisk>| {
+        let backend = Backend::over(store.clone());
+        Process::start(WorkerId(1), disk, Arc::default(), backend, sizes(), None)
+    };
+    drop(start(disk.clone()).await.unwrap());
+    store.set("claims/0000000000000002", Bytes::from_static(b"x")).await;
+    disk.kill();
+    let refused = start(disk.reopen()).await.err().expect("it is superseded");
+    assert!(matches!(refused, PackError::Superseded { .. }), "{refused}");
+    RUNNING.set(false);
+}
