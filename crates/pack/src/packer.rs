@@ -283,7 +283,7 @@ impl Packer {
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
-        let housekeeping = shared.housekeeping(&backups, horizon, &owner);
+        let housekeeping = shared.housekeeping(&backups, horizon);
         let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
         let period = shared.config.housekeeping_period;
         let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period));
@@ -440,7 +440,7 @@ impl Drop for Packer {
 }
 
 impl Shared {
-    fn housekeeping(&self, heads: &[Head], horizon: Horizon, owner: &Owner) -> Housekeeping {
+    fn housekeeping(&self, heads: &[Head], horizon: Horizon) -> Housekeeping {
         let backups = Arc::new(Backups::of(heads));
         let pace = || Pace::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
         let counters = self.backend.counters();

@@ -21,7 +21,7 @@ use crate::blob::{self, BlobName, TRAILER_BYTES, Trailer};
 use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
-use crate::identity::check_owner;
+use crate::identity::check_claim;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
 use crate::lineage::Lineage;
@@ -54,7 +54,7 @@ pub(crate) async fn recover(
         (index, None) => {
             let rebuilt = rebuild.run(&index).await?;
             // Blobs that it lists wait no more: an heir must not have listed them before they came.
-            check_owner(rebuild.backend, worker).await?;
+            check_claim(rebuild.backend, worker).await?;
             index.set_applied(&rebuilt.applied)?;
             index.flush()?;
             (index, rebuilt)

@@ -79,7 +79,9 @@ const TASKS: [(&str, &str, Run); 12] = [
     ("fix", "formats, and applies what clippy can mend", fix),
     ("layers", "which crate may depend on which", |_| layers()),
     ("licences", "licences and doubled versions of the crates from outside", |_| licences()),
-    ("tidy", "file lengths, names, module heads, unfinished work, whitespace, code map", |_| tidy()),
+    ("tidy", "file lengths, names, module heads, unfinished work, whitespace, code map", |_| {
+        tidy()
+    }),
     ("test", "all tests of the workspace; arguments go to cargo test", test),
     ("sim", "the simulator; --help tells what it takes", sim),
     (

@@ -22,10 +22,10 @@ use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
+use crate::incarnations;
 use crate::index::Index;
 use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX, HEARD_BYTES_KEPT};
 use crate::lineage::{Incarnation, Kin, Lineage};
-use crate::owner;
 use crate::read::{Bodies, Waits};
 use crate::rebuild::Rebuild;
 use crate::rows::{Applied, BlobRow};
@@ -89,12 +89,12 @@ impl Others {
         met: Option<Incarnation>,
     ) -> Result<Option<Arc<Known>>, PackError> {
         let (backend, worker, number) = (&peer.backend, known.worker, known.numbered());
-        let is_read = number > 0 && owner::is_latest(backend, worker, number).await?;
+        let is_read = number > 0 && incarnations::is_latest(backend, worker, number).await?;
         if is_read {
             return Ok(Some(known.clone()));
         }
-        let latest = owner::latest(backend, worker).await?;
-        let Some(lineage) = owner::read(backend, worker, latest).await? else {
+        let latest = incarnations::latest(backend, worker).await?;
+        let Some(lineage) = incarnations::read(backend, worker, latest).await? else {
             // Of a release that had no numbers.
             return Ok(Some(known.clone()));
         };
@@ -176,8 +176,8 @@ impl Others {
         }
         let backups = backup::known(backend, &horizon).await?;
         // Before the list: whoever has a number has everything that was in the bucket when it got that.
-        let number = owner::latest(backend, worker).await?;
-        let lineage = owner::read(backend, worker, number).await?.unwrap_or_default();
+        let number = incarnations::latest(backend, worker).await?;
+        let lineage = incarnations::read(backend, worker, number).await?.unwrap_or_default();
         let Shelved { index, heard } = self.shelf().make(&peer.name, worker)?;
         // A blob that a list was late with is no loss: an index without it would never learn what is in it.
         let is_lost = peer.gaps() + 1 >= GAP_LOOKS_MAX;
