@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use larder_objects::{ObjectError, Objects};
 use larder_pack::blob::{BlobName, TRAILER_BYTES, Trailer};
-use larder_pack::{PackConfig, PackError, Packer};
+use larder_pack::{PackError, Packer};
 use object_store::ObjectStoreExt;
 use object_store::path::Path as Name;
 use xxhash_rust::xxh3::xxh3_64;
