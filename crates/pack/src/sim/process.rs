@@ -180,7 +180,7 @@ impl Process {
             owner: owner.clone(),
         };
         let mut housekeeping =
-            housekeeping(&backend, &index, &spool, &queue, &owner, worker, &heads, &horizon);
+            housekeeping(&backend, &index, &spool, &queue, (&owner, worker), &heads, &horizon);
         if let Some(others) = &others {
             housekeeping.remover.grace = others.settings().kept;
         }
@@ -312,8 +312,7 @@ fn housekeeping(
     index: &Arc<Index>,
     spool: &Arc<Spool>,
     queue: &Arc<Queue>,
-    owner: &Arc<Ownership>,
-    worker: WorkerId,
+    (owner, worker): (&Arc<Ownership>, WorkerId),
     heads: &[Head],
     horizon: &Horizon,
 ) -> Housekeeping {

@@ -84,7 +84,7 @@ fn an_owner_that_is_asked_for_only_before_an_upload_is_found() {
 
 #[test]
 fn a_part_that_outlives_its_object_is_found() {
-    is_found(Bug::PartOutlives, SEEDS_OF_BUGS, run);
+    is_found(Bug::PartOutlives, 10 * SEEDS_OF_BUGS, run);
 }
 
 #[test]
