@@ -19,6 +19,7 @@ use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
 use crate::entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
 use crate::horizon::Inheritance;
 use crate::identity::{Claim, Identity};
+use crate::lineage::{Incarnation, Lineage};
 use crate::log::{LogRecord, LogRecordRef};
 use crate::lot::{BundleContent, Lot};
 use crate::rows::{
@@ -179,7 +180,7 @@ fn a_blob_is_written_as_ever_and_read_back() {
     for entry in &entries {
         encoded = postcard::to_extend(entry, encoded).unwrap();
     }
-    let tail = encode_footer(BLOB, Lot::SHARED, 9, &head, &encoded);
+    let tail = encode_footer((BLOB, 0), Lot::SHARED, 9, &head, &encoded);
     check("blob of version 2", &[&b"hellopart"[..], &tail].concat());
     assert_eq!(read_back("blob of version 2"), (head, entries));
     let named = BlobName { id: BLOB, created_ms: 1_700_000_000_000, footer_offset: 9 };
@@ -196,7 +197,7 @@ fn a_bundle_is_written_as_ever_and_says_which_it_is() {
     let entry = Entry { seq: OpSeq(301), clock: HybridClock(1_000_001), change };
     let head = head(std::slice::from_ref(&entry));
     let encoded = postcard::to_extend(&entry, Vec::new()).unwrap();
-    let tail = encode_footer(BLOB, lot, 5, &head, &encoded);
+    let tail = encode_footer((BLOB, 0), lot, 5, &head, &encoded);
     check("bundle", &[&b"hello"[..], &tail].concat());
     let footer = FooterReader::new("golden", &tail).unwrap();
     assert_eq!((footer.trailer.id, footer.trailer.lot), (BLOB, lot));
@@ -313,7 +314,7 @@ fn workers_tell_each_other_what_they_ever_did() {
     check("told uploaded", &Told::Uploaded { blob: 7, row }.encode());
     check("told nothing", &Told::Nothing { blob: 7 }.encode());
     let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
-    let asked = ask_changes(worker, 7, 300);
+    let asked = ask_changes((worker, Incarnation(2)), 7, 300);
     check("call of version 3 for changes", asked.as_bytes());
     let nonce = "00112233445566778899aabbccddeeff";
     let (method, body) = (&Method::GET, &digest(b"")[..]);
@@ -321,6 +322,10 @@ fn workers_tell_each_other_what_they_ever_did() {
     check("proof of a call of version 3", secret.prove(&call).as_bytes());
     let proof = secret.prove_answer(nonce, StatusCode::OK, &digest(b"told"));
     check("proof of an answer of version 3", proof.as_bytes());
+    let lineage = Lineage::default().grown(Incarnation(1), OpSeq(120));
+    check_value("lineage", &lineage);
+    check("told incarnation", &Told::Incarnation { lineage }.encode());
+    check("key of the lineage", &rows::lineage());
     let (lot, range) = (Lot::numbered(2).unwrap(), 300..500);
     check(
         "call of version 3 for a body",

@@ -114,8 +114,8 @@ pub(crate) async fn establish(
     }
 }
 
-/// Whether the backend is still this worker's.
-pub(crate) async fn check_owner(backend: &Backend, worker: WorkerId) -> Result<(), PackError> {
+/// Whether nobody has claimed the backend after this worker. Claims that were withdrawn do not count.
+pub(crate) async fn check_claim(backend: &Backend, worker: WorkerId) -> Result<(), PackError> {
     let mut next = WorkerId(worker.0 + 1);
     while backend.size(&path(next)).await?.is_some() {
         if !is_withdrawn(backend, &path(next)).await? {
@@ -129,7 +129,7 @@ pub(crate) async fn check_owner(backend: &Backend, worker: WorkerId) -> Result<(
 async fn verify(backend: &Backend, identity: &Identity) -> Result<(), PackError> {
     let worker = identity.worker;
     match read_claim(backend, worker).await? {
-        Some(claim) if claim.nonce == identity.nonce => check_owner(backend, worker).await,
+        Some(claim) if claim.nonce == identity.nonce => check_claim(backend, worker).await,
         Some(_) => Err(PackError::OtherBackend {
             reason: format!("worker {worker} of this backend has another directory"),
         }),
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(next.worker, WorkerId(2));
         let refused = establish(&first, &backend, 5, true).await.unwrap_err();
         assert!(matches!(refused, PackError::Superseded { .. }), "{refused}");
-        assert!(check_owner(&backend, next.worker).await.is_ok());
+        assert!(check_claim(&backend, next.worker).await.is_ok());
     }
 
     #[tokio::test]
@@ -317,13 +317,13 @@ mod tests {
         let owner = establish(&first, &backend, 1, false).await.unwrap();
         let refused = establish(&second, &backend, 2, true).await.unwrap();
         withdraw(&backend, refused).await.unwrap();
-        check_owner(&backend, owner.worker).await.unwrap();
+        check_claim(&backend, owner.worker).await.unwrap();
         let owned = establish(&third, &backend, 3, false).await.unwrap_err();
         assert!(matches!(owned, PackError::Owned { owner: WorkerId(1) }), "{owned}");
         let heir = establish(&third, &backend, 4, true).await.unwrap();
         assert_eq!(heir.worker, WorkerId(3));
         assert!(matches!(
-            check_owner(&backend, owner.worker).await,
+            check_claim(&backend, owner.worker).await,
             Err(PackError::Superseded { by: WorkerId(3), .. })
         ));
     }

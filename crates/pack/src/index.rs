@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::entry::{BlobId, OwnId, Within};
 use crate::error::PackError;
 use crate::limits::REMOVED_ROWS_MAX;
+use crate::lineage::Lineage;
 use crate::lot::BundleContent;
 use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
@@ -337,6 +338,18 @@ impl Index {
         let mut batch = Batch::new();
         batch.put(&rows::layout(), &encode(&rows::LAYOUT));
         self.commit(batch, Some(applied))
+    }
+
+    /// Of another worker's index, the lineage whose last process it has a prefix of.
+    pub(crate) fn lineage(&self) -> Result<Lineage, PackError> {
+        let found = row(&*self.kv, "the lineage of a worker", &rows::lineage())?;
+        Ok(found.unwrap_or_default())
+    }
+
+    pub(crate) fn set_lineage(&self, lineage: &Lineage) -> Result<(), PackError> {
+        let mut batch = Batch::new();
+        batch.put(&rows::lineage(), &encode(lineage));
+        self.commit(batch, None)
     }
 
     pub(crate) fn commit(

@@ -19,8 +19,8 @@
 //!    its bundles too (`lot.rs`), the objects with the bodies of one group each, which are in the backend before it.
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
-//! 7. One worker owns a backend, or its place in one that several share, at a time; whoever was superseded stops at its
-//!    next upload.
+//! 7. One process owns a backend, or its place in one that several share, at a time (`owner.rs`); whoever was superseded
+//!    stops at its next upload.
 //! 8. A blob is removed only when others tell all that it told and is still true, and nobody reads it: see
 //!    `repack/mod.rs` and `removal.rs`.
 //!
@@ -60,12 +60,14 @@ mod index;
 #[cfg(test)]
 mod index_size;
 pub mod limits;
+mod lineage;
 mod list;
 mod log;
 mod lot;
 mod multipart;
 mod objects;
 mod own;
+mod owner;
 mod packer;
 mod plan;
 mod policy;

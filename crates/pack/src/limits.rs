@@ -152,6 +152,14 @@ pub const STATUS_PERIOD: Duration = Duration::from_secs(1);
 pub const STATUS_WRITTEN_AT_LEAST: Duration = Duration::from_secs(10);
 /// Bytes that list or claim objects have at most; more is not a claim of ours.
 pub const CLAIM_BYTES_MAX: u64 = 4096;
+/// Incarnations of a worker that its lineage names: who followed an older one reads the bucket anew.
+pub const LINEAGE_MAX: usize = 256;
+/// Bytes of a lineage at most.
+pub const LINEAGE_BYTES_MAX: u64 = 8192;
+/// Processes of a directory before the last that had a number whose late uploads are told from those of newer ones.
+pub const SUPERSEDED_KNOWN: usize = 16;
+/// Numbers of a worker's processes that stay in the backend.
+pub const INCARNATIONS_KEPT: u64 = 16;
 /// Bytes of a horizon at most: some for each worker that ever was.
 pub const HORIZON_BYTES_MAX: u64 = 1024 * 1024;
 /// Percent of a blob's bodies that are live below which it is repacked. All blobs together then take at most 100 / 80 =
@@ -258,6 +266,10 @@ pub const CALL_HEADERS_MAX: Duration = Duration::from_secs(5);
 /// How old a call may be by the clocks of caller and called: one that was heard on the way is of no use later.
 pub const CALL_AGE_MAX: Duration = Duration::from_secs(15 * 60);
 
+const _: () =
+    assert!(LINEAGE_MAX as u64 * 2 * 10 + 16 <= LINEAGE_BYTES_MAX, "ten bytes a number at most");
+const _: () = assert!(LINEAGE_BYTES_MAX < u16::MAX as u64, "one fits into the head of an answer");
+const _: () = assert!(INCARNATIONS_KEPT >= 2, "a process sees its own number and the next");
 const _: () = assert!(FEED_BYTES_MAX > 2 * OP_BYTES_MAX, "an answer has an entry at least");
 const _: () = assert!(
     2 * UNSEEN_MAX_DEFAULT.as_secs() <= SUPERSEDED_KEPT_DEFAULT.as_secs(),

@@ -29,6 +29,7 @@ use crate::index::Index;
 use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
 use crate::lot;
 use crate::own::OwnsUnderWay;
+use crate::owner::Owner;
 use crate::queue::{Queue, Request as Asked};
 use crate::read::{Bodies, Waits};
 use crate::readers::Readers;
@@ -202,7 +203,7 @@ impl Packer {
         start: Start,
         lock: larder_env::FileLock,
     ) -> Result<Self, PackError> {
-        let Start { index, log, spool, at, backups } = start;
+        let Start { index, log, spool, at, backups, lineage } = start;
         let (counters, stored) = (backend.counters().clone(), (Arc::new(index), Arc::new(spool)));
         let others = joined.as_ref().map(|joined| joined.others.clone());
         let parts = Parts::of(stored, &at, counters.clone(), others, now_ms);
@@ -229,11 +230,13 @@ impl Packer {
             spawn("pack-index", move || flushing.run(&fatal_flush))?,
         ];
         let heard = fatal.subscribe();
+        let owner =
+            Owner::new(backend.clone(), worker, lineage.clone(), spool.clone(), disk.clone());
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),
             queue: queue.clone(),
-            worker,
+            owner: owner.clone(),
             fatal: fatal.clone(),
         };
         let fetcher = Fetcher::new(backend.clone(), index.clone(), cache, config.ahead_bytes);
@@ -243,7 +246,7 @@ impl Packer {
             fetcher: Arc::new(fetcher),
             waiting: Waits::Here { spool: spool.clone(), worker },
         });
-        let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks));
+        let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks, lineage));
         let teller = Teller::open(disk.clone(), counters, config.prices.clone(), worker.0);
         let shared = Arc::new(Shared {
             bodies,
@@ -266,7 +269,7 @@ impl Packer {
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
-        let housekeeping = shared.housekeeping(&backups, horizon);
+        let housekeeping = shared.housekeeping(&backups, horizon, &owner);
         let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
         let period = shared.config.housekeeping_period;
         let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period, fatal));
@@ -414,7 +417,7 @@ impl Drop for Packer {
 }
 
 impl Shared {
-    fn housekeeping(&self, heads: &[Head], horizon: Horizon) -> Housekeeping {
+    fn housekeeping(&self, heads: &[Head], horizon: Horizon, owner: &Owner) -> Housekeeping {
         let backups = Arc::new(Backups::of(heads));
         let pace = || Pace::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
         let counters = self.backend.counters();
@@ -439,6 +442,7 @@ impl Shared {
                 readers: self.readers.clone(),
                 counters: counters.clone(),
                 worker: self.worker,
+                owner: owner.clone(),
                 horizon,
                 grace: self.config.grace,
                 pace: pace(),
@@ -453,6 +457,7 @@ impl Shared {
                 counters: counters.clone(),
                 backups,
                 worker: self.worker,
+                owner: owner.clone(),
                 pace: pace(),
                 interval: self.config.backup_interval,
                 last: tokio::time::Instant::now(),

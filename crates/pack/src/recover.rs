@@ -6,6 +6,7 @@
 //! 3. Remove files of the spool that no record names.
 //! 4. Look in the backend for later blobs of this worker. If there are any, the directory is an older copy: it would
 //!    give their numbers again, and does not know what is in them.
+//! 5. Draw the process's incarnation (`lineage.rs`), before anything is told or answered.
 
 use std::sync::Arc;
 
@@ -16,12 +17,13 @@ use larder_types::codec::decode;
 
 use crate::backend::{Backend, Unread};
 use crate::backup::Head;
-use crate::blob::{self, BlobName, TRAILER_BYTES};
+use crate::blob::{self, BlobName, TRAILER_BYTES, Trailer};
 use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
+use crate::lineage::Lineage;
 use crate::log::{self, LogRecord, PackLog};
 use crate::rebuild::{Rebuild, Rebuilt};
 use crate::rows::Applied;
@@ -35,6 +37,7 @@ pub(crate) struct Start {
     pub(crate) at: Applied,
     /// Backups that a rebuild may use.
     pub(crate) backups: Vec<Head>,
+    pub(crate) lineage: Lineage,
 }
 
 /// Opens everything that lies in a directory.
@@ -72,7 +75,9 @@ pub(crate) async fn recover(
         failed: None,
     };
     let (appender, writer, recovery) =
-        larder_metalog::recover(disk, log::DIR, &config, &mut |record| replay.take(&record))?;
+        larder_metalog::recover(disk.clone(), log::DIR, &config, &mut |record| {
+            replay.take(&record)
+        })?;
     if let Some(error) = replay.failed {
         return Err(error);
     }
@@ -92,14 +97,17 @@ pub(crate) async fn recover(
         blobs = spool.waiting(),
         "the log was read; blobs that wait go up"
     );
+    let lineage = Lineage::begin(&*disk, at.seq)?;
+    spool.begin(lineage.clone());
     let log = PackLog::new(appender, writer, worker, at.seq);
-    Ok(Start { index, log, spool, at, backups })
+    Ok(Start { index, log, spool, at, backups, lineage })
 }
 
 /// Refuses a directory that is an older copy of the worker's: the backend has a blob beyond those that the directory knows to
 /// be there, and it is not one that waits here. One that waits may have gone up before a crash: then it is the same
-/// to the byte, which its trailer says: it has the sum of the footer, and that has the sums of all bodies.
-async fn refuse_older_copy(
+/// to the byte, which its trailer says: it has the sum of the footer, and that has the sums of all bodies. A process that was
+/// superseded may have uploaded one after this directory's processes had listed all: that one it has not acknowledged.
+pub(crate) async fn refuse_older_copy(
     backend: &Backend,
     spool: &Spool,
     worker: WorkerId,
@@ -111,10 +119,17 @@ async fn refuse_older_copy(
             continue;
         };
         let waits = spool.row(name.id.seq);
-        let is_named = waits.is_some_and(|row| row.name(name.id) == name && row.bytes == bytes);
-        if !is_named || spool.trailer(name.id.seq) != trailer(backend, name, bytes).await? {
+        let is_long =
+            waits.is_some_and(|row| (row.footer_offset, row.bytes) == (name.footer_offset, bytes));
+        let found = trailer(backend, name, bytes).await?;
+        if is_long && spool.trailer(name.id.seq) == found {
+            continue;
+        }
+        let found = found.and_then(|found| Trailer::decode(&file, &found).ok());
+        if !found.is_some_and(|found| spool.is_superseded(found.made_by)) {
             return Err(PackError::OlderCopy { name: name.path() });
         }
+        tracing::warn!(%file, "a superseded process has uploaded this blob too late: it counts for nobody");
     }
     Ok(())
 }

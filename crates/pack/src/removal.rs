@@ -27,10 +27,10 @@ use crate::counters::{Counters, add, count};
 use crate::entry::{OwnId, Within, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
-use crate::identity::check_owner;
 use crate::index::Index;
 use crate::limits::{REMOVED_UNASKED_MAX, UNWANTED_MAX};
 use crate::own;
+use crate::owner::Owner;
 use crate::queue::{Queue, Request};
 use crate::readers::{Mark, Readers};
 use crate::repack::pace::Pace;
@@ -45,6 +45,7 @@ pub(crate) struct Remover {
     pub(crate) readers: Arc<Readers>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) worker: WorkerId,
+    pub(crate) owner: Owner,
     /// Which blobs of earlier workers there are.
     pub(crate) horizon: Horizon,
     pub(crate) grace: Duration,
@@ -160,7 +161,11 @@ impl Remover {
             if !is_past || self.is_known(name)? {
                 continue;
             }
-            // It was void, or removed once: who says so is in the backend.
+            // It was void, or removed once: who says so is in the backend. Of a number that the index has the owner is
+            // asked after the list: a later process may have uploaded it.
+            if self.index.blob(name.id)?.is_some() {
+                self.unasked = 0;
+            }
             self.notice(within, 0);
             let Some(seen) = self.due(within) else { continue };
             tracing::info!(blob = %name.id, "a blob that was retired or void is removed");
@@ -173,10 +178,11 @@ impl Remover {
         Ok(removed)
     }
 
-    /// Whether a blob is one of the index, or one that it should have: then nothing is removed.
+    /// Whether a blob is one of the index, or one that it should have: then nothing is removed. Of another name it is
+    /// what a superseded process has uploaded late; a row without bytes is that of a blob that was missing.
     fn is_known(&self, name: BlobName) -> Result<bool, PackError> {
-        if self.index.blob(name.id)?.is_some() {
-            return Ok(true);
+        if let Some(row) = self.index.blob(name.id)? {
+            return Ok(row.name(name.id) == name || row.bytes == 0);
         }
         // Standing by its changes alone: its upload is being told.
         Ok(self.index.blob_content(name.id)?.is_some() && self.horizon.has(name.id))
@@ -229,7 +235,7 @@ impl Remover {
     async fn remove(&mut self, name: &str, told: u64) -> Result<(), PackError> {
         if self.unasked == 0 || told > self.vouched {
             let uploaded = *self.spool.uploaded().borrow();
-            check_owner(&self.backend, self.worker).await?;
+            self.owner.check().await?;
             (self.unasked, self.vouched) = (0, uploaded);
         }
         self.unasked = (self.unasked + 1) % REMOVED_UNASKED_MAX;

@@ -6,6 +6,7 @@
 //! 'B' worker(8) seq(8)              a blob that was uploaded: BlobRow
 //! 'C' worker(8) seq(8)              what a blob has, also one that waits: BlobContent
 //! 'G' worker(8) seq(8)              a blob that was retired and is still in the backend: RetiredRow
+//! 'I'                               of another worker, the lineage that is followed: Lineage
 //! 'L'                               the layout of all these rows: a number
 //! 'N' bucket(8)                     a bucket: BucketRecord
 //! 'O' worker(8) run(8) number(8)    a bundle of which something is live: BundleContent
@@ -139,6 +140,10 @@ pub(crate) fn parse_bundle(row: &[u8]) -> Option<OwnId> {
     let (run, rest) = take_u64(rest)?;
     let (number, rest) = take_u64(rest)?;
     rest.is_empty().then_some(OwnId { worker: WorkerId(worker), run, number })
+}
+
+pub(crate) fn lineage() -> Vec<u8> {
+    vec![b'I']
 }
 
 pub(crate) fn layout() -> Vec<u8> {

@@ -22,6 +22,7 @@ use crate::blob::{FooterHead, TRAILER_BYTES, encode_footer};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::limits::BUNDLES_MAX;
+use crate::lineage::{Lineage, superseded};
 use crate::lot::Lot;
 use crate::rows::BlobRow;
 
@@ -34,6 +35,8 @@ const SLICES_MAX: usize = 512;
 pub(crate) struct Spool {
     disk: Arc<dyn Disk>,
     worker: WorkerId,
+    /// Marks of processes that were superseded.
+    superseded: Vec<u32>,
     state: Mutex<State>,
     /// A blob was sealed.
     sealed: Notify,
@@ -54,6 +57,8 @@ pub(crate) struct Entries {
 
 #[derive(Default)]
 struct State {
+    /// Says which process began a blob.
+    lineage: Lineage,
     blobs: BTreeMap<u64, Waiting>,
     body_bytes: u64,
     footer_bytes: usize,
@@ -64,6 +69,8 @@ struct Waiting {
     lots: BTreeMap<Lot, WaitingLot>,
     buckets: BTreeMap<BucketId, BucketName>,
     created_ms: u64,
+    /// The mark of the process that gave the number of its first entry.
+    made_by: u32,
     /// Since when a change of a client waits.
     since: Option<Instant>,
     /// Where its first record begins, at most.
@@ -159,7 +166,8 @@ impl Waiting {
         let sealed = |(lot, of): (&Lot, &WaitingLot)| {
             let (created_ms, buckets) = (self.created_ms, buckets.clone());
             let head = FooterHead { created_ms, entries: of.count, buckets };
-            let tail = encode_footer(id, *lot, of.body_bytes, &head, &of.entries).into();
+            let tail =
+                encode_footer((id, self.made_by), *lot, of.body_bytes, &head, &of.entries).into();
             SealedLot { lot: *lot, file: of.file.clone(), body_bytes: of.body_bytes, tail }
         };
         let lots: Vec<_> = self.lots.iter().rev().map(sealed).collect();
@@ -176,11 +184,23 @@ impl Waiting {
 
 impl Spool {
     /// An empty one.
-    pub(crate) fn new(disk: Arc<dyn Disk>, worker: WorkerId) -> Result<Self, DiskError> {
+    pub(crate) fn new(disk: Arc<dyn Disk>, worker: WorkerId) -> Result<Self, PackError> {
         disk.create_dir(DIR)?;
         disk.sync_dir("")?;
+        let (lineage, superseded) = (Lineage::of(&*disk)?, superseded(&*disk)?);
+        let state = Mutex::new(State { lineage, ..State::default() });
         let (uploaded, grown) = (watch::Sender::new(0), watch::Sender::new(()));
-        Ok(Self { disk, worker, state: Mutex::default(), sealed: Notify::new(), uploaded, grown })
+        Ok(Self { disk, worker, superseded, state, sealed: Notify::new(), uploaded, grown })
+    }
+
+    /// This process begins: blobs from now on are its own.
+    pub(crate) fn begin(&self, lineage: Lineage) {
+        self.state.lock().lineage = lineage;
+    }
+
+    /// Whether a mark is that of a process that was superseded: what it uploads now is not counted by anybody.
+    pub(crate) fn is_superseded(&self, made_by: u32) -> bool {
+        self.superseded.contains(&made_by)
     }
 
     /// Bytes of bodies and of footers that wait.
@@ -265,10 +285,12 @@ impl Spool {
         });
         let mut state = self.state.lock();
         let state = &mut *state;
+        let made_by = state.lineage.giver(entry.seq).mark();
         let blob = state.blobs.entry(seq).or_insert_with(|| Waiting {
             lots: BTreeMap::from([(Lot::SHARED, WaitingLot::default())]),
             buckets: BTreeMap::new(),
             created_ms: entry.clock.ms(),
+            made_by,
             since: None,
             first,
             sealed: false,

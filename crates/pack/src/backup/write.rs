@@ -17,8 +17,8 @@ use crate::bugs::{self, Bug};
 use crate::counters::{Counters, count};
 use crate::entry::{BackupId, WorkerId};
 use crate::error::PackError;
-use crate::identity::check_owner;
 use crate::limits::{BACKUPS_KEPT, SEGMENT_BYTES};
+use crate::owner::Owner;
 use crate::queue::{Queue, Request, Snapshot};
 use crate::repack::pace::Pace;
 use crate::spool::Spool;
@@ -31,6 +31,7 @@ pub(crate) struct BackupWriter {
     pub(crate) counters: Arc<Counters>,
     pub(crate) backups: Arc<Backups>,
     pub(crate) worker: WorkerId,
+    pub(crate) owner: Owner,
     pub(crate) pace: Pace,
     /// How long from one to the next; none are made if it is zero.
     pub(crate) interval: Duration,
@@ -74,7 +75,7 @@ impl BackupWriter {
         if !bugs::planted(Bug::BackupAheadOfBlobs) {
             self.wait_for(at.blob).await?;
         }
-        check_owner(&self.backend, self.worker).await?;
+        self.owner.check().await?;
         // Before it may be there: a request that failed may have come through.
         self.backups.add(&head);
         self.backend.put(&id.head_path(), Bytes::from(head.encode())).await?;

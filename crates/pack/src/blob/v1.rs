@@ -24,6 +24,8 @@ pub struct Trailer {
     pub id: BlobId,
     /// Which of its lots this is: the blob itself, or a bundle.
     pub lot: Lot,
+    /// The mark of the process that began the blob, 24 bits; 0 of releases that had none.
+    pub made_by: u32,
     /// Where the footer begins: the bytes of bodies.
     pub footer_offset: u64,
     /// Bytes of the footer.
@@ -52,6 +54,7 @@ impl Trailer {
         bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12] = self.lot.nth();
+        bytes[13..16].copy_from_slice(&self.made_by.to_le_bytes()[..3]);
         bytes[16..24].copy_from_slice(&self.id.worker.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.id.seq.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.footer_offset.to_le_bytes());
@@ -89,6 +92,7 @@ impl Trailer {
         Ok(Self {
             id: BlobId { worker: WorkerId(number(16)), seq: number(24) },
             lot: lot.ok_or_else(|| PackError::damaged(name, "it is a bundle that no blob has"))?,
+            made_by: u32::from_le_bytes([bytes[13], bytes[14], bytes[15], 0]),
             footer_offset: number(32),
             footer_bytes: number(40),
             footer_sum: number(48),
@@ -107,9 +111,10 @@ pub struct FooterHead {
     pub buckets: Vec<(BucketId, BucketName)>,
 }
 
-/// Footer and trailer of a blob's lot with so many bytes of bodies. `entries` are encoded one after the other.
+/// Footer and trailer of a blob's lot with so many bytes of bodies. `entries` are encoded one after the other; `made_by` is
+/// the mark of the process that began the blob.
 pub(crate) fn encode_footer(
-    id: BlobId,
+    (id, made_by): (BlobId, u32),
     lot: Lot,
     body_bytes: u64,
     head: &FooterHead,
@@ -121,6 +126,7 @@ pub(crate) fn encode_footer(
     let trailer = Trailer {
         id,
         lot,
+        made_by,
         footer_offset: body_bytes,
         footer_bytes: bytes.len() as u64,
         footer_sum: xxh3_64(&bytes),

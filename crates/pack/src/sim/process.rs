@@ -19,8 +19,10 @@ use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::housekeeping::{Housekeeping, Kept};
 use crate::index::Index;
+use crate::lineage::Lineage;
 use crate::lot::Lot;
 use crate::own::OwnsUnderWay;
+use crate::owner::Owner;
 use crate::policy::{Packing, SizeClass};
 use crate::queue::Queue;
 use crate::readers::Readers;
@@ -96,6 +98,7 @@ pub(crate) struct Process {
     pub(crate) backend: Backend,
     pub(crate) others: Option<Arc<Others>>,
     pub(crate) marks: Arc<Marks>,
+    lineage: Lineage,
     uploader: Pin<Box<dyn Future<Output = ()>>>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     turning: Option<Turning>,
@@ -109,7 +112,8 @@ impl Process {
     pub(crate) fn feed(&self) -> Feed {
         let (spool, index) = (self.spool.clone(), self.index.clone());
         let handed = Arc::new(Handed::new(self.marks.clone()));
-        Feed::new(self.worker, Secret::known(b"simulated"), spool, index, handed)
+        let of = (self.worker, self.lineage.clone());
+        Feed::new(of, Secret::known(b"simulated"), spool, index, handed)
     }
 
     /// Starts as [`crate::Packer::open`] does, but for who it is.
@@ -137,8 +141,8 @@ impl Process {
         if applied.is_none() {
             index.clear()?;
         }
-        let start = recover(disk, (index, applied), &rebuild).await?;
-        let Start { index, log, spool, at, backups: heads } = start;
+        let start = recover(disk.clone(), (index, applied), &rebuild).await?;
+        let Start { index, log, spool, at, backups: heads, lineage } = start;
         let (counters, stored) = (backend.counters().clone(), (Arc::new(index), Arc::new(spool)));
         let parts = Parts::of(stored, &at, counters, others, now_ms);
         let committing = parts.clone();
@@ -156,15 +160,17 @@ impl Process {
             Arc::new(tokio::sync::Mutex::new(sweep))
         });
         let committer = Committer::new(committing, limits, worker, log, at);
+        let owner =
+            Owner::new(backend.clone(), worker, lineage.clone(), spool.clone(), disk.clone());
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),
             queue: queue.clone(),
-            worker,
+            owner: owner.clone(),
             fatal,
         };
         let mut housekeeping =
-            housekeeping(&backend, &index, &spool, &queue, worker, &heads, &horizon);
+            housekeeping(&backend, &index, &spool, &queue, (worker, &owner), &heads, &horizon);
         if let Some(others) = &others {
             housekeeping.remover.grace = others.settings().kept;
         }
@@ -179,6 +185,7 @@ impl Process {
             backend,
             others,
             marks,
+            lineage,
             uploader: Box::pin(uploader.run()),
             housekeeping: Arc::new(tokio::sync::Mutex::new(housekeeping)),
             turning: None,
@@ -294,7 +301,7 @@ fn housekeeping(
     index: &Arc<Index>,
     spool: &Arc<Spool>,
     queue: &Arc<Queue>,
-    worker: WorkerId,
+    (worker, owner): (WorkerId, &Owner),
     heads: &[Head],
     horizon: &Horizon,
 ) -> Housekeeping {
@@ -320,6 +327,7 @@ fn housekeeping(
             readers: Arc::<Readers>::default(),
             counters: counters.clone(),
             worker,
+            owner: owner.clone(),
             horizon: horizon.clone(),
             grace: Duration::ZERO,
             pace: pace(),
@@ -334,6 +342,7 @@ fn housekeeping(
             counters: counters.clone(),
             backups,
             worker,
+            owner: owner.clone(),
             pace: pace(),
             interval: Duration::from_secs(600),
             last: tokio::time::Instant::now(),

@@ -24,6 +24,8 @@ use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
 use crate::index::Index;
 use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX, HEARD_BYTES_KEPT};
+use crate::lineage::{Incarnation, Kin, Lineage};
+use crate::owner;
 use crate::read::{Bodies, Waits};
 use crate::rebuild::Rebuild;
 use crate::rows::{Applied, BlobRow};
@@ -48,7 +50,8 @@ impl Others {
                 }
             },
         };
-        let mark = match self.catch_up(peer, &known).await? {
+        let (known, caught) = self.catch_up(peer, known).await?;
+        let mark = match caught {
             Caught::Up => known.mark(),
             Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
             Caught::Gap => {
@@ -74,6 +77,61 @@ impl Others {
 
     fn show(&self, peer: &Peer, known: &Arc<Known>) {
         self.telling.show(known.at().clock, || peer.show(known.clone()));
+    }
+
+    /// Follows the process of a worker that has the last number in the bucket, if that is another. `met` has answered.
+    /// `None` while it is not sure that what only the followed one told is lost: one that has just been started and was heard
+    /// already has no number yet.
+    async fn follow_latest(
+        &self,
+        peer: &Arc<Peer>,
+        known: &Arc<Known>,
+        met: Option<Incarnation>,
+    ) -> Result<Option<Arc<Known>>, PackError> {
+        let (backend, worker, number) = (&peer.backend, known.worker, known.numbered());
+        let is_read = number > 0 && owner::is_latest(backend, worker, number).await?;
+        if is_read {
+            return Ok(Some(known.clone()));
+        }
+        let latest = owner::latest(backend, worker).await?;
+        let Some(lineage) = owner::read(backend, worker, latest).await? else {
+            // Of a release that had no numbers.
+            return Ok(Some(known.clone()));
+        };
+        let is_sure = known.at().seq <= known.lineage().common(&lineage)
+            || met == Some(lineage.last())
+            || peer.gaps() + 1 >= GAP_LOOKS_MAX;
+        let followed = match known.lineage().kin(&lineage) {
+            // One that waits with its uploads has no number yet.
+            Kin::Same | Kin::Older => Some(known.clone()),
+            Kin::Sibling if !is_sure => None,
+            Kin::Newer | Kin::Sibling => Some(self.follow(peer, known, &lineage).await?),
+        };
+        if let Some(followed) = &followed {
+            followed.set_numbered(latest);
+        }
+        Ok(followed)
+    }
+
+    /// Follows the last process of a lineage. What only a process told that it does not go on from is not true any more:
+    /// the index is made anew from the bucket.
+    async fn follow(
+        &self,
+        peer: &Arc<Peer>,
+        known: &Arc<Known>,
+        lineage: &Lineage,
+    ) -> Result<Arc<Known>, PackError> {
+        let common = known.lineage().common(lineage);
+        if known.at().seq <= common {
+            known.follow(lineage)?;
+            return Ok(known.clone());
+        }
+        let first = common.max(known.mark().seq).next();
+        let why = "was started from an older copy of its directory";
+        self.write_lost(peer, (known.worker, known.index()), first, why)?;
+        let Some(made) = self.make(peer, known.worker).await? else { return Ok(known.clone()) };
+        self.show(peer, &made);
+        Ok(made)
     }
 
     /// The index of a worker's claim: the one that is there, or one made of what is in the bucket.
@@ -117,6 +175,9 @@ impl Others {
             return Ok(None);
         }
         let backups = backup::known(backend, &horizon).await?;
+        // Before the list: whoever has a number has everything that was in the bucket when it got that.
+        let number = owner::latest(backend, worker).await?;
+        let lineage = owner::read(backend, worker, number).await?.unwrap_or_default();
         let Shelved { index, heard } = self.shelf().make(&peer.name, worker)?;
         // A blob that a list was late with is no loss: an index without it would never learn what is in it.
         let is_lost = peer.gaps() + 1 >= GAP_LOOKS_MAX;
@@ -130,6 +191,7 @@ impl Others {
             is_own: false,
         };
         let at = Applied { lsn: 0, ..rebuild.run(&index).await?.applied };
+        index.set_lineage(&lineage)?;
         index.set_applied(&at)?;
         index.flush()?;
         self.known_of(peer, worker, Shelved { index, heard }, at).map(Some)
@@ -155,11 +217,27 @@ impl Others {
     }
 
     /// Takes the blobs of a claim that are new in the bucket, in their order.
-    async fn catch_up(&self, peer: &Peer, known: &Arc<Known>) -> Result<Caught, PackError> {
+    async fn catch_up(
+        &self,
+        peer: &Arc<Peer>,
+        known: Arc<Known>,
+    ) -> Result<(Arc<Known>, Caught), PackError> {
         let last = BlobId { worker: known.worker, seq: known.at().rebuilt };
         let after = BlobName::behind(last);
+        let names = peer.backend.names_after(blob::PREFIX, &after).await?;
+        let is_new = names.first().and_then(|(name, _)| BlobName::parse(name));
+        // After the list: a process has its number before it uploads.
+        let known = match is_new.is_some_and(|name| name.id.worker == known.worker) {
+            false => known,
+            true => match self.follow_latest(peer, &known, None).await? {
+                Some(followed) => followed,
+                None => return Ok((known, Caught::Gap)),
+            },
+        };
+        // One that was made anew has some of them.
+        let rebuilt = known.at().rebuilt;
         let mut caught = Caught::Up;
-        for (name, bytes) in peer.backend.names_after(blob::PREFIX, &after).await? {
+        for (name, bytes) in names {
             let Some(name) = BlobName::parse(&name) else {
                 let name = format!("{}/{name}", blob::PREFIX);
                 return Err(PackError::damaged(name, "it is not named as a blob is"));
@@ -168,6 +246,9 @@ impl Others {
             if name.id.worker != known.worker {
                 break;
             }
+            if name.id.seq <= rebuilt {
+                continue;
+            }
             if name.id.seq != known.at().rebuilt + 1 {
                 caught = Caught::Gap;
                 break;
@@ -175,30 +256,30 @@ impl Others {
             let BlobName { created_ms, footer_offset, .. } = name;
             let row = BlobRow { created_ms, footer_offset, bytes };
             if name.id.seq > known.at().blob {
-                take_footer(&peer.backend, known, name, &row).await?;
+                take_footer(&peer.backend, &known, name, &row).await?;
             }
             known.uploaded(name.id.seq, &row)?;
         }
         known.flush()?;
-        Ok(caught)
+        Ok((known, caught))
     }
 
     /// Takes what a worker told of itself.
     pub(crate) async fn take_heard(
         &self,
-        peer: &Peer,
+        peer: &Arc<Peer>,
         known: &Arc<Known>,
-        heard: Heard,
+        (asked, heard): (Incarnation, Heard),
     ) -> Result<(), PackError> {
         let _following = peer.following.lock().await;
         let at = known.at();
         let current = peer.known();
         let is_current = current.is_some_and(|current| Arc::ptr_eq(&current, known));
-        let is_next = heard.blob() == at.blob + 1;
-        if !is_current || !is_next {
+        if !is_current || asked != known.incarnation() || !heard.is_of(at.blob + 1) {
             return Ok(());
         }
         match heard {
+            Heard::Incarnation { lineage } => return self.meet(peer, known, &lineage).await,
             Heard::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
                 let (taking, name) = (known.clone(), peer.name.clone());
                 let heard = HeardEntries { blob, from, is_whole, bytes: bytes.to_vec() };
@@ -215,6 +296,37 @@ impl Others {
             known.flush()?;
         }
         Ok(())
+    }
+}
+
+impl Others {
+    /// Another process of a worker answers than the one that is followed.
+    async fn meet(
+        &self,
+        peer: &Arc<Peer>,
+        known: &Arc<Known>,
+        lineage: &Lineage,
+    ) -> Result<(), PackError> {
+        let deferred = |why: &str| {
+            Err(PackError::Deferred { reason: format!("worker {} answers {why}", peer.name) })
+        };
+        match known.lineage().kin(lineage) {
+            Kin::Same => Ok(()),
+            Kin::Newer => self.follow(peer, known, lineage).await.map(drop),
+            Kin::Older => deferred("from a process that another has superseded"),
+            // The bucket says which of both it is, once that has a number; nothing is lost by the other until then.
+            Kin::Sibling => {
+                let numbered = self.follow_latest(peer, known, Some(lineage.last())).await?;
+                let followed = numbered.unwrap_or_else(|| known.clone());
+                if followed.incarnation() == lineage.last() {
+                    return Ok(());
+                }
+                if followed.at().seq <= followed.lineage().common(lineage) {
+                    return followed.follow(lineage);
+                }
+                deferred("from a copy of its directory, and has no number yet")
+            }
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::config::PackConfig;
 use crate::entry::WorkerId;
 use crate::error::PackError;
 use crate::index::Index;
+use crate::lineage::Lineage;
 use crate::queue::Queue;
 use crate::spool::Spool;
 
@@ -74,11 +75,13 @@ impl Joined {
         spool: &Arc<Spool>,
         queue: &Arc<Queue>,
         marks: &Arc<Marks>,
+        lineage: Lineage,
     ) -> Shares {
         let Self { others, listener, secret, worker } = self;
         let handed = Arc::new(Handed::new(marks.clone()));
         let feed = listener.map(|listener| {
-            let feed = Feed::new(worker, secret, spool.clone(), index.clone(), handed.clone());
+            let of = (worker, lineage);
+            let feed = Feed::new(of, secret, spool.clone(), index.clone(), handed.clone());
             (listener, Arc::new(feed))
         });
         let sweep = Sweep::new(others.clone(), index.clone(), queue.clone(), marks.clone());

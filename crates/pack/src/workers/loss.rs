@@ -4,6 +4,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use larder_types::OpSeq;
 use larder_types::codec::decode;
 use larder_types::rows::parse_keyed;
 
@@ -34,7 +35,23 @@ impl Others {
         let last = horizon.last(before).unwrap_or(0);
         let lost = index.standing()?.into_iter();
         let lost = lost.filter(|(id, _)| id.worker == before && id.seq > last);
-        let Some(first) = lost.map(|(_, content)| content.first).min() else { return Ok(()) };
+        match lost.map(|(_, content)| content.first).min() {
+            None => Ok(()),
+            Some(first) => {
+                let why = format!("was taken over by {}", peer.told().worker);
+                self.write_lost(peer, (before, index), first, &why)
+            }
+        }
+    }
+
+    /// Writes down what a worker told from an entry on, which nobody has any more.
+    pub(super) fn write_lost(
+        &self,
+        peer: &Peer,
+        (before, index): (WorkerId, &Index),
+        first: OpSeq,
+        why: &str,
+    ) -> Result<(), PackError> {
         let mut lines = Vec::new();
         index.visit(b"V", &mut |row, value| {
             let version = decode::<PackedVersion>("a version's row", value)?;
@@ -54,13 +71,16 @@ impl Others {
             Ok(ControlFlow::Continue(()))
         })?;
         let name = &peer.name;
-        tracing::error!(worker = %name, lost = lines.len(), "a worker was taken over; what it told and had not uploaded is lost");
+        tracing::error!(worker = %name, lost = lines.len(), why, "what a worker told is not true any more; what it had not uploaded is lost");
         if self.reads.dir.as_os_str().is_empty() {
+            return Ok(());
+        }
+        if lines.is_empty() {
             return Ok(());
         }
         let path = self.reads.dir.join(format!("lost-{name}.txt"));
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
-        writeln!(file, "worker {name} ({}) was taken over by {}", before, peer.told().worker)?;
+        writeln!(file, "worker {name} ({before}) {why}")?;
         for line in lines {
             writeln!(file, "{line}")?;
         }

@@ -5,12 +5,14 @@
 //! 1. The index of another worker has a prefix of its changes, in their order, as its own index has them.
 //! 2. How far it is changes with the index, in one batch. What the worker told itself is durable before the index shows it
 //!    (`heard.rs`): a process that is killed goes on with all that it has shown.
-//! 3. An index is made anew when the worker's numbers have a gap that does not close, and when another directory has
+//! 3. What is heard of a worker is of one process ([`crate::lineage`]). The index follows another if that goes on from
+//!    everything that the index has; else it is made anew.
+//! 4. An index is made anew when the worker's numbers have a gap that does not close, and when another directory has
 //!    taken it over: what was heard and never uploaded is in none of the new index, and is written down first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_types::{HybridClock, OpSeq};
@@ -29,6 +31,7 @@ use crate::entry::{BlobId, Change, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::MARKS_MAX;
+use crate::lineage::{Incarnation, Lineage};
 use crate::read::Bodies;
 use crate::rows::{Applied, BlobRow};
 
@@ -54,6 +57,10 @@ pub(crate) struct Known {
     heard: Mutex<HeardLog>,
     /// Whether the index has something that is neither durable nor in the file.
     unlogged: AtomicBool,
+    /// The one whose last process the index has a prefix of.
+    lineage: Mutex<Lineage>,
+    /// The number of the last process in the bucket that was looked at; 0 if none was.
+    numbered: AtomicU64,
     /// How far its index is. `blob` is the last blob of which everything is known, `lsn` how many bytes of the entries of
     /// the next one are, and `rebuilt` the last blob that is known to be in the bucket.
     pub(super) at: Mutex<Applied>,
@@ -204,6 +211,8 @@ impl Known {
         };
         Ok(Self {
             worker,
+            lineage: Mutex::new(bodies.index.lineage()?),
+            numbered: AtomicU64::new(0),
             bodies: Arc::new(bodies),
             heard: Mutex::new(heard),
             unlogged: AtomicBool::new(false),
@@ -216,6 +225,34 @@ impl Known {
 
     pub(crate) fn index(&self) -> &Index {
         &self.bodies.index
+    }
+
+    /// The lineage whose last process the index has a prefix of.
+    pub(crate) fn lineage(&self) -> Lineage {
+        self.lineage.lock().clone()
+    }
+
+    /// The process that is followed.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.lineage.lock().last()
+    }
+
+    /// The last process of a lineage goes on from everything that is known.
+    pub(super) fn follow(&self, lineage: &Lineage) -> Result<(), PackError> {
+        self.takes_unlogged();
+        self.set_numbered(0);
+        self.index().set_lineage(lineage)?;
+        *self.lineage.lock() = lineage.clone();
+        Ok(())
+    }
+
+    /// The number of the last process in the bucket that was looked at; 0 if none was.
+    pub(super) fn numbered(&self) -> u64 {
+        self.numbered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_numbered(&self, number: u64) {
+        self.numbered.store(number, Ordering::Relaxed);
     }
 
     /// How far its index is.

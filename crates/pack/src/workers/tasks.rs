@@ -88,19 +88,19 @@ async fn listen_to(others: Arc<Others>, peer: Arc<Peer>) {
     }
 }
 
-async fn hear(others: &Others, peer: &Peer) -> Result<(), PackError> {
+async fn hear(others: &Others, peer: &Arc<Peer>) -> Result<(), PackError> {
     let told = peer.told();
     let deferred = |reason: &str| PackError::Deferred { reason: reason.to_owned() };
     let known = peer.known().filter(|known| known.worker == told.worker);
     let known = known.ok_or_else(|| deferred("it was not looked at yet"))?;
     let address = told.address.ok_or_else(|| deferred("it answers nobody"))?;
-    let at = known.at();
-    let asked = others.caller().changes(&address, known.worker, at.blob + 1, at.lsn).await;
-    let (heard, behind) = asked?;
+    let (incarnation, at) = (known.incarnation(), known.at());
+    let of = (known.worker, incarnation);
+    let (heard, behind) = others.caller().changes(&address, of, at.blob + 1, at.lsn).await?;
     peer.answered(behind);
     match heard {
         Heard::Nothing { .. } => Ok(()),
-        heard => others.take_heard(peer, &known, heard).await,
+        heard => others.take_heard(peer, &known, (incarnation, heard)).await,
     }
 }
 

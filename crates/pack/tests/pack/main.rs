@@ -7,6 +7,7 @@ mod backups;
 mod crashes;
 mod embed;
 mod objects;
+mod owners;
 mod policies;
 mod reads;
 mod repacking;

@@ -43,6 +43,8 @@ pub struct Faulty {
     pub missing: AtomicUsize,
     /// How many conditional puts are still told that they conflict, and take no effect.
     pub conflicts: AtomicUsize,
+    /// How many conditional puts still take effect, and fail for those who asked.
+    pub answers_lost: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
 }
@@ -107,6 +109,15 @@ impl ObjectStore for Faulty {
             && self.conflicts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
         {
             return Err(Error::AlreadyExists { path: name.to_string(), source: "409".into() });
+        }
+        if options.mode == PutMode::Create
+            && self
+                .answers_lost
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+                .is_ok()
+        {
+            self.inner.put_opts(name, payload, options).await?;
+            return Err(Error::Generic { store: "faulty", source: "timed out".into() });
         }
         self.inner.put_opts(name, payload, options).await
     }
@@ -198,7 +209,7 @@ pub fn by_prefix(dir: &Path) -> PackConfig {
 pub fn snapshot(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     // Bodies are synced before the log names them: the log is looked at first.
-    for part in ["worker", "name", "lineage", "peers", "kv", "log", "heard", "spool"] {
+    for part in ["worker", "name", "lineage", "numbered", "peers", "kv", "log", "heard", "spool"] {
         copy_tree(&dir.join(part), &copy.path().join(part));
     }
     copy

@@ -42,7 +42,10 @@ pub(super) struct Machine {
 
 /// Indexes of other workers, which outlive a process.
 #[derive(Default)]
-pub(super) struct Memory(Mutex<BTreeMap<(WorkerName, WorkerId), (Arc<SimKv>, u64)>>);
+pub(super) struct Memory(Mutex<Shelves>);
+
+/// By name and claim: the rows, and how often they were made anew.
+type Shelves = BTreeMap<(WorkerName, WorkerId), (Arc<SimKv>, u64)>;
 
 struct Shared(Arc<Memory>, Arc<SimDisk>);
 

@@ -279,7 +279,8 @@ impl World {
         let Some(known) = peer.known().filter(|of| of.worker == teller.worker) else { return };
         let feed = teller.feed();
         let (next, begin) = (known.at().blob + 1, known.at().lsn);
-        let (told, bytes) = feed.tell(next, begin).unwrap();
+        let incarnation = known.incarnation();
+        let (told, bytes) = feed.tell(incarnation, next, begin).unwrap();
         let answer = Bytes::from([told.encode(), bytes].concat());
         let (mut heard, _) = Told::read(&answer).unwrap();
         if let Heard::Entries { bytes, is_whole, .. } = &mut heard {
@@ -291,7 +292,7 @@ impl World {
         }
         // A look that is under way goes before it, and answers of the store that do not come are no matter: it is told
         // again, or found in the bucket.
-        let mut taking = std::pin::pin!(others.take_heard(&peer, &known, heard));
+        let mut taking = std::pin::pin!(others.take_heard(&peer, &known, (incarnation, heard)));
         let _again = (0..POLLS).find_map(|_| poll(taking.as_mut()));
     }
 

@@ -30,6 +30,7 @@ use crate::limits::{
     CALL_CONNECT_MAX, CALL_TIME_MAX, FEED_BYTES_MAX, FEED_WAIT_MAX, HANDED_ON_SILENCE_MAX,
     PACKED_BYTES_MAX,
 };
+use crate::lineage::Incarnation;
 use crate::lot::Lot;
 use crate::rows::BlobRow;
 use crate::workers::announce::Announcement;
@@ -124,11 +125,11 @@ impl Caller {
     pub(crate) async fn changes(
         &self,
         address: &str,
-        worker: WorkerId,
+        of: (WorkerId, Incarnation),
         blob: u64,
         from: u64,
     ) -> Result<(Heard, u64), PackError> {
-        let asked = ask_changes(worker, blob, from);
+        let asked = ask_changes(of, blob, from);
         let most = FEED_BYTES_MAX + HEAD_BYTES_MAX;
         let within = FEED_WAIT_MAX + CALL_TIME_MAX;
         match self.call(address, &asked, most, within).await {

@@ -28,6 +28,7 @@ use crate::limits::{
     CALL_HEADERS_MAX, FEED_BODIES_MAX, FEED_BYTES_MAX, FEED_CALLS_MAX, FEED_WAIT_MAX,
     PACKED_BYTES_MAX,
 };
+use crate::lineage::{Incarnation, Lineage};
 use crate::lot::Lot;
 use crate::spool::Spool;
 use crate::workers::uploads::{Handed, HandedBody};
@@ -38,6 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What it answers from.
 pub(crate) struct Feed {
     pub(crate) worker: WorkerId,
+    pub(crate) lineage: Lineage,
     pub(crate) secret: Secret,
     pub(crate) spool: Arc<Spool>,
     pub(crate) index: Arc<Index>,
@@ -84,14 +86,14 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
 
 impl Feed {
     pub(crate) fn new(
-        worker: WorkerId,
+        (worker, lineage): (WorkerId, Lineage),
         secret: Secret,
         spool: Arc<Spool>,
         index: Arc<Index>,
         handed: Arc<Handed>,
     ) -> Self {
         let bodies = Semaphore::new(FEED_BODIES_MAX);
-        Self { worker, secret, spool, index, bodies, handed }
+        Self { worker, lineage, secret, spool, index, bodies, handed }
     }
 
     async fn answer(&self, mut call: Request<Incoming>) -> Response<HandedBody> {
@@ -159,7 +161,10 @@ impl Feed {
             return Err(refuse(StatusCode::CONFLICT));
         }
         match call.uri().path() {
-            CHANGES => self.changes(number("blob")?, number("from")?).await,
+            CHANGES => {
+                let of = Incarnation(number("incarnation")?);
+                self.changes(of, number("blob")?, number("from")?).await
+            }
             BODY => {
                 let lot = u8::try_from(number("lot")?).ok().and_then(Lot::numbered);
                 let lot = lot.ok_or_else(|| refuse(StatusCode::BAD_REQUEST))?;
@@ -170,12 +175,12 @@ impl Feed {
     }
 
     /// What there is of a blob's entries from a byte on; if that is nothing, once there is something.
-    async fn changes(&self, blob: u64, from: u64) -> Result<Vec<u8>, Refusal> {
+    async fn changes(&self, of: Incarnation, blob: u64, from: u64) -> Result<Vec<u8>, Refusal> {
         let mut grown = self.spool.grown();
         let end = tokio::time::Instant::now() + FEED_WAIT_MAX;
         loop {
             grown.mark_unchanged();
-            let (told, bytes) = self.tell(blob, from).map_err(|error| failed(&error))?;
+            let (told, bytes) = self.tell(of, blob, from).map_err(|error| failed(&error))?;
             let waited = match told {
                 Told::Nothing { .. } => tokio::time::timeout_at(end, grown.changed()).await,
                 _ => return Ok([told.encode(), bytes].concat()),
@@ -186,8 +191,16 @@ impl Feed {
         }
     }
 
-    /// What there is now.
-    pub(crate) fn tell(&self, blob: u64, from: u64) -> Result<(Told, Vec<u8>), PackError> {
+    /// What there is now. Whoever follows another process learns of this one first.
+    pub(crate) fn tell(
+        &self,
+        of: Incarnation,
+        blob: u64,
+        from: u64,
+    ) -> Result<(Told, Vec<u8>), PackError> {
+        if of != self.lineage.last() {
+            return Ok((Told::Incarnation { lineage: self.lineage.clone() }, Vec::new()));
+        }
         if let Some(some) = self.spool.entries(blob, from, FEED_BYTES_MAX) {
             let behind = some.behind;
             if some.bytes.is_empty() && !some.is_whole {
@@ -281,7 +294,8 @@ mod tests {
         index.add_blob(BlobId { worker, seq: 4 }, &row, None).unwrap();
         let handed = Arc::new(Handed::new(Arc::default()));
         let secret = Secret::known(b"secret");
-        let feed = Feed::new(worker, secret, Arc::new(spool), Arc::new(index), handed);
+        let of = (worker, Lineage::default());
+        let feed = Feed::new(of, secret, Arc::new(spool), Arc::new(index), handed);
         for (seq, nth, expected) in [
             (4, 0, Some(Within::Blob(BlobId { worker, seq: 4 }))),
             (4, 1, Some(Within::Own(OwnId { worker, run: 0, number: 4 << 8 | 1 }))),

@@ -11,6 +11,7 @@ use super::wire::Heard;
 use super::*;
 use crate::entry::{BlobId, WorkerId};
 use crate::index::Index;
+use crate::lineage::{Incarnation, Lineage};
 use crate::rows::BlobRow;
 use crate::spool::Spool;
 use crate::workers::uploads::Handed;
@@ -35,7 +36,8 @@ async fn worker() -> String {
     let index = Index::over(Box::new(SimKv::default())).unwrap().0;
     index.add_blob(BlobId { worker: WORKER, seq: 4 }, &ROW, None).unwrap();
     let handed = Arc::new(Handed::new(Arc::default()));
-    let feed = Feed::new(WORKER, secret(), Arc::new(spool), Arc::new(index), handed);
+    let feed =
+        Feed::new((WORKER, Lineage::default()), secret(), Arc::new(spool), Arc::new(index), handed);
     let (listener, address) = listen().await;
     tokio::spawn(serve(listener, Arc::new(feed)));
     address
@@ -65,7 +67,7 @@ async fn on_the_way(to: String, change: fn(&mut Vec<u8>), repeats: bool) -> Stri
 
 async fn heard(address: &str) -> Option<Heard> {
     let caller = Caller { secret: Some(secret()) };
-    let asked = caller.changes(address, WORKER, 4, 0);
+    let asked = caller.changes(address, (WORKER, Incarnation(0)), 4, 0);
     let heard = tokio::time::timeout(Duration::from_secs(30), asked).await.unwrap();
     heard.ok().map(|(heard, _)| heard)
 }
@@ -96,6 +98,6 @@ async fn an_answer_to_another_call_is_not_heard() {
 async fn who_does_not_know_the_secret_is_neither_answered_nor_heard() {
     let worker = worker().await;
     let caller = Caller { secret: Some(Secret::known(b"another")) };
-    let refused = caller.changes(&worker, WORKER, 4, 0).await.unwrap_err();
+    let refused = caller.changes(&worker, (WORKER, Incarnation(0)), 4, 0).await.unwrap_err();
     assert!(refused.to_string().contains(StatusCode::FORBIDDEN.as_str()), "{refused}");
 }

@@ -14,6 +14,7 @@ use crate::backend::{Backend, Unread};
 use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
 use crate::limits::CALL_AGE_MAX;
+use crate::lineage::{Incarnation, Lineage};
 use crate::lot::Lot;
 use crate::rows::BlobRow;
 
@@ -39,8 +40,13 @@ const SECRET: &str = "secret";
 const SECRET_BYTES: usize = 32;
 
 /// How a worker's changes are asked for, from a byte of a blob's entries on.
-pub(crate) fn ask_changes(worker: WorkerId, blob: u64, from: u64) -> String {
-    format!("{CHANGES}?worker={}&blob={blob}&from={from}", worker.0)
+pub(crate) fn ask_changes(
+    (worker, incarnation): (WorkerId, Incarnation),
+    blob: u64,
+    from: u64,
+) -> String {
+    let (worker, incarnation) = (worker.0, incarnation.0);
+    format!("{CHANGES}?worker={worker}&incarnation={incarnation}&blob={blob}&from={from}")
 }
 
 /// How bytes of the bodies of a blob's lot are asked for.
@@ -66,6 +72,8 @@ pub(crate) enum Told {
     Uploaded { blob: u64, row: BlobRow },
     /// There is nothing to tell of it.
     Nothing { blob: u64 },
+    /// It was asked for changes of another process: this is the lineage of the one that answers.
+    Incarnation { lineage: Lineage },
 }
 
 /// What was heard of a worker.
@@ -74,14 +82,17 @@ pub(crate) enum Heard {
     Entries { blob: u64, from: u64, bytes: Bytes, is_whole: bool },
     Uploaded { blob: u64, row: BlobRow },
     Nothing { blob: u64 },
+    Incarnation { lineage: Lineage },
 }
 
 impl Heard {
-    pub(crate) fn blob(&self) -> u64 {
+    /// Whether it says something of a blob, or of all.
+    pub(crate) fn is_of(&self, of: u64) -> bool {
         match self {
             Self::Entries { blob, .. } | Self::Uploaded { blob, .. } | Self::Nothing { blob } => {
-                *blob
+                *blob == of
             }
+            Self::Incarnation { .. } => true,
         }
     }
 }
@@ -90,7 +101,8 @@ impl Told {
     /// As it travels, before its bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let head = encode(self);
-        let len = u16::try_from(head.len()).expect("a head has a few numbers");
+        let len = u16::try_from(head.len())
+            .expect("a head has a few numbers, or a lineage, which is bounded");
         [&len.to_le_bytes()[..], &head].concat()
     }
 
@@ -107,6 +119,13 @@ impl Told {
             }
             Self::Uploaded { blob, row } => (Heard::Uploaded { blob, row }, 0),
             Self::Nothing { blob } => (Heard::Nothing { blob }, 0),
+            Self::Incarnation { lineage } if lineage.is_whole() => {
+                (Heard::Incarnation { lineage }, 0)
+            }
+            Self::Incarnation { .. } => {
+                let reason = "its incarnations are not in their order";
+                return Err(PackError::damaged("a worker's answer", reason));
+            }
         })
     }
 }
