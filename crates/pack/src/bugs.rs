@@ -15,8 +15,6 @@ pub(crate) enum Bug {
     HorizonNotKept,
     /// A blob counts as uploaded though an heir may have listed the blobs without it.
     OwnerAskedOnce,
-    /// A part may move in one group behind what ends the object that it is of.
-    PartOutlives,
     /// Deletes are told anew only for blobs, not for backups that are older.
     BackupsNotCounted,
     /// A second start after a rebuild takes blobs that were uploaded, but not logged as such, for ones that wait.

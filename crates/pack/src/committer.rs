@@ -22,7 +22,6 @@ use larder_objects::ObjectError;
 use larder_types::{HybridClock, OpSeq};
 use tokio::sync::{oneshot, watch};
 
-use crate::bugs::{self, Bug};
 use crate::counters::{Counters, add, count};
 use crate::entry::{BlobId, Within, WorkerId};
 use crate::error::PackError;
@@ -174,7 +173,7 @@ impl Group {
     fn takes(&self, wish: &Wish, scopes: &[Scope], body_bytes: u64) -> bool {
         self.members.is_empty()
             || self.members.len() < GROUP_CHANGES_MAX
-                && !(self.ends_parts && wish.moves_part() && !bugs::planted(Bug::PartOutlives))
+                && !(self.ends_parts && wish.moves_part())
                 && self.bytes + body_bytes <= GROUP_BYTES_MAX
                 && !scopes.contains(&Scope::Everything)
                 && !scopes.iter().any(|scope| self.scopes.contains(scope))

@@ -83,11 +83,6 @@ fn an_owner_that_is_asked_for_only_before_an_upload_is_found() {
 }
 
 #[test]
-fn a_part_that_outlives_its_object_is_found() {
-    is_found(Bug::PartOutlives, 10 * SEEDS_OF_BUGS, run);
-}
-
-#[test]
 fn a_rebuild_that_is_forgotten_is_found() {
     is_found(Bug::RebuiltForgotten, SEEDS_OF_BUGS, run);
 }
