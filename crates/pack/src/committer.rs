@@ -171,9 +171,11 @@ struct Group {
 
 impl Group {
     fn takes(&self, wish: &Wish, scopes: &[Scope], body_bytes: u64) -> bool {
+        // It was decided before the object ended, and would bring the part back as nobody's.
+        let brings_back = self.ends_parts && wish.moves_part();
         self.members.is_empty()
             || self.members.len() < GROUP_CHANGES_MAX
-                && !(self.ends_parts && wish.moves_part())
+                && !brings_back
                 && self.bytes + body_bytes <= GROUP_BYTES_MAX
                 && !scopes.contains(&Scope::Everything)
                 && !scopes.iter().any(|scope| self.scopes.contains(scope))
