@@ -71,6 +71,12 @@ pub const HOLDERS_CHANGES_MAX: usize = 128;
 pub const HOLDERS_WAITING_MAX: usize = 8 * HOLDERS_CHANGES_MAX;
 /// Answers kept per session for repeats.
 pub const REPEATS_MAX: usize = 65_536;
+/// Answers kept per group, of all its sessions: a snapshot's header tells all of them, in one message.
+pub const GROUP_REPEATS_MAX: usize = 2 * REPEATS_MAX;
+/// Answers of a session that one record of the log tells, when a snapshot was taken.
+pub const RECORD_REPEATS_MAX: usize = 16_384;
+/// Most bytes of one such answer: four numbers of up to ten bytes, and whether it was revoked.
+pub const REPEAT_BYTES_MAX: usize = 41;
 /// Applied ops that a member of several remembers for one that is a little behind: about 100 KiB.
 pub const HISTORY_OPS_MIN: usize = 256;
 /// Applied ops that a primary remembers while a follower takes a snapshot; one that takes longer
@@ -274,6 +280,10 @@ const _: () = assert!(
 const _: () = assert!(
     RETRY_TICKS_MAX.is_power_of_two() && 2 * RETRY_TICKS_MAX < DOUBT_TICKS_MAX,
     "a put is asked about again while calls still wait for it"
+);
+const _: () = assert!(
+    RECORD_REPEATS_MAX * REPEAT_BYTES_MAX + 64 <= OP_BYTES_MAX,
+    "a part of a session's memory fits a record"
 );
 const _: () = assert!(SLOW_PUT_MS < LIST_GATHER_MS, "slow puts are waited for together");
 const _: () =

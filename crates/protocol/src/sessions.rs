@@ -4,12 +4,18 @@
 //! What became an op is found again in the log, which is kept back to the oldest op remembered
 //! ([`Sessions::oldest`]), and goes along with a snapshot. What was refused is known to one run of one
 //! member alone: a proxy that asked in several views believes the latest of them.
+//!
+//! # Invariants
+//!
+//! 1. What a primary remembers fits a snapshot's header, and each part of it a record of the log: a session that has too
+//!    many requests above its floor is turned away, and so are all while their group has too many. Floors, which proxies
+//!    tell at each beat, are the way out.
 
 use std::collections::BTreeMap;
 
 use larder_types::{HybridClock, OpId, OpSeq, Remembered, Request, SessionId, SessionMemory};
 
-use crate::limits::REPEATS_MAX;
+use crate::limits::{GROUP_REPEATS_MAX, RECORD_REPEATS_MAX, REPEATS_MAX};
 use crate::message::Refusal;
 
 /// What is known of a request.
@@ -23,7 +29,7 @@ pub enum Known {
     Refused(Refusal),
     /// It is finished: refuse.
     Finished,
-    /// The session has too many requests above its floor: slow down.
+    /// The session, or its group, has too many requests above its floor: slow down.
     TooMany,
 }
 
@@ -37,12 +43,16 @@ struct Session {
 }
 
 impl Session {
-    fn raise_floor(&mut self, floor: u64) {
-        if floor > self.floor {
-            self.floor = floor;
-            self.ops = self.ops.split_off(&floor);
-            self.refused = self.refused.split_off(&floor);
+    /// Returns how many ops were forgotten.
+    fn raise_floor(&mut self, floor: u64) -> usize {
+        if floor <= self.floor {
+            return 0;
         }
+        let before = self.ops.len();
+        self.floor = floor;
+        self.ops = self.ops.split_off(&floor);
+        self.refused = self.refused.split_off(&floor);
+        before - self.ops.len()
     }
 }
 
@@ -50,13 +60,18 @@ impl Session {
 #[derive(Debug, Default)]
 pub struct Sessions {
     open: BTreeMap<SessionId, Session>,
+    /// Ops remembered of all of them.
+    remembered: usize,
 }
 
 impl Sessions {
     /// What is known of a request, before it is done.
     #[must_use]
     pub fn lookup(&self, request: &Request) -> Known {
-        let Some(session) = self.open.get(&request.session) else { return Known::New };
+        let is_full = self.remembered >= GROUP_REPEATS_MAX;
+        let Some(session) = self.open.get(&request.session) else {
+            return if is_full { Known::TooMany } else { Known::New };
+        };
         if request.number < session.floor {
             return Known::Finished;
         }
@@ -66,7 +81,9 @@ impl Sessions {
         }
         match session.refused.get(&request.number) {
             Some(&refusal) => Known::Refused(refusal),
-            None if session.ops.len() + session.refused.len() >= REPEATS_MAX => Known::TooMany,
+            None if is_full || session.ops.len() + session.refused.len() >= REPEATS_MAX => {
+                Known::TooMany
+            }
             None => Known::New,
         }
     }
@@ -85,9 +102,11 @@ impl Sessions {
     /// The request became this op.
     pub fn record(&mut self, request: &Request, op: OpId, clock: HybridClock) {
         let session = self.open.entry(request.session).or_default();
-        session.raise_floor(request.floor);
+        self.remembered -= session.raise_floor(request.floor);
         if request.number >= session.floor {
-            session.ops.insert(request.number, Remembered { op, clock, revoked: false });
+            let known = Remembered { op, clock, revoked: false };
+            let before = session.ops.insert(request.number, known);
+            self.remembered += usize::from(before.is_none());
         }
     }
 
@@ -95,7 +114,7 @@ impl Sessions {
     /// another are answered there.
     pub fn refuse(&mut self, request: &Request, refusal: Refusal) {
         let session = self.open.entry(request.session).or_default();
-        session.raise_floor(request.floor);
+        self.remembered -= session.raise_floor(request.floor);
         if request.number >= session.floor {
             session.refused.insert(request.number, refusal);
         }
@@ -112,12 +131,14 @@ impl Sessions {
 
     /// The proxy says that every number below `floor` is finished: all of them, if its session is over.
     pub fn raise_floor(&mut self, session: SessionId, floor: u64) {
-        self.open.entry(session).or_default().raise_floor(floor);
+        self.remembered -= self.open.entry(session).or_default().raise_floor(floor);
     }
 
     /// Every session so far is over.
     pub fn end_all(&mut self) {
-        self.open.values_mut().for_each(|session| session.raise_floor(u64::MAX));
+        for session in self.open.values_mut() {
+            self.remembered -= session.raise_floor(u64::MAX);
+        }
     }
 
     /// The oldest op that a repeat may still ask for.
@@ -127,7 +148,7 @@ impl Sessions {
         ops.map(|known| known.op.seq).min()
     }
 
-    /// All that is remembered of ops through `last`, session by session.
+    /// All that is remembered of ops through `last`, session by session, in parts that each fit a record of the log.
     #[must_use]
     pub fn remembered(&self, last: OpSeq) -> Vec<SessionMemory> {
         let memory = |(&session, known): (&SessionId, &Session)| SessionMemory {
@@ -138,15 +159,16 @@ impl Sessions {
                 .map(|(number, known)| (*number, *known))
                 .collect(),
         };
-        self.open.iter().map(memory).collect()
+        self.open.iter().map(memory).flat_map(|memory| in_records(&memory)).collect()
     }
 
-    /// Takes what another member remembered.
+    /// Takes what another member remembered, or a part of that.
     pub fn restore(&mut self, memory: &SessionMemory) {
         let session = self.open.entry(memory.session).or_default();
-        session.raise_floor(memory.floor);
-        let from = session.floor;
+        self.remembered -= session.raise_floor(memory.floor);
+        let (from, before) = (session.floor, session.ops.len());
         session.ops.extend(memory.requests.iter().copied().filter(|(number, _)| *number >= from));
+        self.remembered += session.ops.len() - before;
     }
 
     /// The op was cut off the log: the request did not become it.
@@ -155,7 +177,17 @@ impl Sessions {
             && session.ops.get(&request.number).is_some_and(|known| known.op == op)
         {
             session.ops.remove(&request.number);
+            self.remembered -= 1;
         }
+    }
+}
+
+/// A session's memory in parts that each fit a record of the log; one at least, which tells its floor.
+pub(crate) fn in_records(memory: &SessionMemory) -> Vec<SessionMemory> {
+    let part = |requests: &[_]| SessionMemory { requests: requests.to_vec(), ..*memory };
+    match &memory.requests[..] {
+        [] => vec![part(&[])],
+        requests => requests.chunks(RECORD_REPEATS_MAX).map(part).collect(),
     }
 }
 
@@ -223,5 +255,42 @@ mod tests {
         assert_eq!(sessions.lookup(&request(5, 0)), Known::Refused(Refusal::NoSuchKey));
         sessions.refuse(&request(6, 6), Refusal::Full);
         assert_eq!(sessions.lookup(&request(5, 0)), Known::Finished);
+    }
+
+    #[test]
+    fn a_group_that_remembers_too_much_takes_no_more_until_a_floor_is_raised() {
+        let op = |seq| OpId { view: View(1), seq: OpSeq(seq) };
+        let of = |session, number| Request { session: SessionId(session), number, floor: 0 };
+        let mut sessions = Sessions::default();
+        let mut seq = 0;
+        let full = (GROUP_REPEATS_MAX / 4) as u64;
+        for session in 0..4 {
+            for number in 0..full {
+                assert_eq!(sessions.lookup(&of(session, number)), Known::New);
+                seq += 1;
+                sessions.record(&of(session, number), op(seq), HybridClock(5));
+                // The same op, at a replay.
+                sessions.record(&of(session, number), op(seq), HybridClock(5));
+            }
+        }
+        for session in [0, 9] {
+            assert_eq!(sessions.lookup(&of(session, full)), Known::TooMany);
+        }
+        assert!(matches!(sessions.lookup(&of(3, 0)), Known::Op(_)), "a repeat is answered");
+        let mut other = Sessions::default();
+        for _ in 0..2 {
+            sessions.remembered(op(seq).seq).iter().for_each(|memory| other.restore(memory));
+        }
+        assert_eq!(other.lookup(&of(9, 0)), Known::TooMany);
+        for sessions in [&mut sessions, &mut other] {
+            sessions.forget(&of(3, full - 1), op(seq));
+            assert_eq!(sessions.lookup(&of(9, 0)), Known::New);
+            sessions.record(&of(9, 0), op(seq), HybridClock(5));
+            assert_eq!(sessions.lookup(&of(9, 1)), Known::TooMany);
+            sessions.raise_floor(SessionId(0), 2);
+            assert_eq!(sessions.lookup(&of(9, 1)), Known::New);
+            sessions.end_all();
+            assert_eq!(sessions.remembered, 0);
+        }
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use larder_protocol::limits::{
-    DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, LV_REOPEN_MS, SERVER_BEAT_MS, SESSION_TICKS_MAX,
-    SILENT_MS, UNHEARD_TICKS_MAX,
+    DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX, LV_REOPEN_MS,
+    REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -282,6 +282,10 @@ const _: () = assert!(
     PEER_BYTES_MAX <= larder_net::limits::PAYLOAD_BYTES_MAX
         && ROWS_BYTES_MAX < larder_net::limits::PAYLOAD_BYTES_MAX,
     "what is gathered fits a frame"
+);
+const _: () = assert!(
+    4 * GROUP_REPEATS_MAX * REPEAT_BYTES_MAX <= 3 * larder_net::limits::PAYLOAD_BYTES_MAX,
+    "what a group remembers of sessions leaves a quarter of a snapshot's header to open puts"
 );
 const _: () = assert!(TICK_MS < SERVER_BEAT_MS, "beats are kept by ticks");
 const _: () = assert!(

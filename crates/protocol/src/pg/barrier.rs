@@ -50,9 +50,8 @@ impl Pg {
     }
 
     pub(super) fn barrier(&mut self, token: Token, span: Option<RowSpan>, out: &mut Outbox) {
-        let begins_at = |open: &OpenPut| {
-            span.as_ref().is_some_and(|span| row_of(open.put()) == span.from)
-        };
+        let begins_at =
+            |open: &OpenPut| span.as_ref().is_some_and(|span| row_of(open.put()) == span.from);
         let (mut pending, mut gathers) = (Vec::new(), false);
         for open in self.pending_in(span.as_ref()) {
             pending.push(open.id.seq);

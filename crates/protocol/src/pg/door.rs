@@ -56,8 +56,6 @@ impl Pg {
             }
             PeerMessage::Snapshot { header, .. } => {
                 header.open.iter().try_for_each(|open| self.admits_op(&open.entry))?;
-                let own = header.sessions.iter().cloned().map(Op::SnapshotSession);
-                own.into_iter().try_for_each(|op| check_lengths(std::iter::once(&op), bytes))?;
                 check_lengths(header.open.iter().map(|open| &*open.entry.op), bytes)
             }
             PeerMessage::SnapshotRows { at, after, piece, .. } => {

@@ -36,6 +36,7 @@ use crate::index::{Changes, Index, IndexError, Row, ScanFrom};
 use crate::limits::{SNAPSHOT_PIECE_BYTES, SNAPSHOT_REMOVALS_MAX};
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
 use crate::placement::pg_of;
+use crate::sessions::in_records;
 
 /// What a snapshot is, besides rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +47,7 @@ pub struct SnapshotHeader {
     pub clock: HybridClock,
     /// Puts up to it whose outcome is not applied, in order, with the place of their latest attempt.
     pub open: Vec<OpenEntry>,
-    /// What is remembered of sessions.
+    /// What is remembered of sessions; of one with many requests in several parts.
     pub sessions: Vec<SessionMemory>,
 }
 
@@ -309,7 +310,10 @@ impl Pg {
         self.clock = self.clock.max(header.clock);
         for memory in &header.sessions {
             self.sessions.restore(memory);
-            self.append_own(at, Op::SnapshotSession(memory.clone()), out);
+            // An earlier release tells each in one part.
+            for part in in_records(memory) {
+                self.append_own(at, Op::SnapshotSession(part), out);
+            }
         }
         let mut superseded = Vec::new();
         for OpenEntry { entry, superseded: is_superseded } in &header.open {

@@ -1,9 +1,7 @@
 //! Barriers over rows: a list waits for those pending puts alone that could be on its page.
 
 use crate::support::{BUCKET, Member, name_of};
-use larder_protocol::limits::{
-    DOUBT_TICKS_MAX, LIST_GATHER_MS, SLOW_PUT_MS, WAITING_CALLS_MAX,
-};
+use larder_protocol::limits::{DOUBT_TICKS_MAX, LIST_GATHER_MS, SLOW_PUT_MS, WAITING_CALLS_MAX};
 use larder_protocol::{Answer, Call, Event, Refusal, RowSpan, Token};
 use larder_types::{BucketId, Grant, rows};
 

@@ -14,6 +14,7 @@ mod reach;
 mod refill;
 mod replays;
 mod scrub;
+mod sessions;
 mod snapshots;
 mod support;
 mod tries;
