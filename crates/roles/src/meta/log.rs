@@ -5,6 +5,8 @@
 //! 1. An op that a machine has taken gets its place: one that the appender has no room for waits here, in order, and
 //!    every later one behind it. A slow disk never ends the process.
 //! 2. What waits is bounded by those who bring it: calls and other members' ops are turned away while the log is busy.
+//! 3. While an op waits for room the log thread has a turn due, as only its turns make room: nothing waits for the next op
+//!    to come.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,6 +121,7 @@ impl LogState {
         Ok(())
     }
 
+    /// Lets an op wait for room. The log thread must be woken, whatever op it is.
     fn defer(&mut self, id: OpId, record: &Record<'_>) {
         let (pg, commit, payload) = (record.pg, record.commit, record.payload.to_vec());
         self.deferred_bytes += payload.len() as u64;
@@ -193,7 +196,7 @@ impl Log {
         }
     }
 
-    /// Buffers an op. Outcomes wait for company; everything else wakes the log thread.
+    /// Buffers an op. Outcomes that have their place wait for company; everything else wakes the log thread.
     pub(super) fn append(
         &self,
         pg: PgId,
@@ -215,7 +218,8 @@ impl Log {
             state.defer(entry.id, &record);
         }
         self.ops.fetch_add(1, Ordering::Relaxed);
-        if !matches!(*entry.op, Op::Outcome { .. }) && !std::mem::replace(&mut state.urgent, true) {
+        let is_lazy = matches!(*entry.op, Op::Outcome { .. }) && state.deferred.is_empty();
+        if !is_lazy && !std::mem::replace(&mut state.urgent, true) {
             self.ready.notify_one();
         }
         Ok(())
@@ -423,6 +427,7 @@ mod tests {
     use std::sync::Arc;
 
     use larder_env::{Disk, RealDisk};
+    use larder_metalog::limits::SEGMENT_BYTES_MIN;
     use larder_metalog::{LogConfig, recover};
     use larder_types::View;
 
@@ -482,6 +487,47 @@ mod tests {
         })
         .unwrap();
         assert_eq!(found, sent);
+    }
+
+    #[test]
+    fn an_outcome_that_finds_no_room_does_not_wait_for_the_next_op() {
+        let begin = || {
+            let dir = tempfile::tempdir().unwrap();
+            let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.path()).unwrap());
+            let config = LogConfig { segment_bytes: SEGMENT_BYTES_MIN, ..LogConfig::new(7) };
+            let (appender, writer, _) = recover(disk, "log", &config, &mut |_| {}).unwrap();
+            (Log::new(appender, config.segment_bytes, 1, &[]), writer, dir)
+        };
+        let outcome = |log: &Log, seq| {
+            let op = Op::Outcome { put: OpSeq(1), outcome: larder_types::Outcome::Revoked };
+            let id = OpId { view: View(1), seq: OpSeq(seq) };
+            let entry = LogEntry { id, op: Arc::new(op) };
+            log.append(PgId(0), &entry, OpSeq(0), &mut Vec::new()).unwrap();
+        };
+        let (log, _writer, _dir) = begin();
+        let placed = (1..).take_while(|&seq| {
+            outcome(&log, seq);
+            log.state.lock().deferred.is_empty()
+        });
+        let placed = placed.count() as u64;
+        // So many are being written when the next comes.
+        let (log, mut writer, _dir) = begin();
+        (1..=placed).for_each(|seq| outcome(&log, seq));
+        log.tick().unwrap();
+        let mut group = Group::default();
+        assert!(!log.take_group(&mut group).unwrap());
+        outcome(&log, placed + 1);
+        assert_eq!(log.state.lock().deferred.len(), 1, "no segment is ready for it");
+        for progress in [writer.commit(&mut group.batch), writer.prepare()] {
+            log.state.lock().appender.note(progress.unwrap());
+        }
+        group.last.clear();
+        for _ in 0..2 {
+            assert!(log.state.lock().urgent, "nobody else has the log thread go on");
+            assert!(!log.take_group(&mut group).unwrap());
+        }
+        assert_eq!(group.last[0].1.seq, OpSeq(placed + 1));
+        assert!(!group.batch.is_empty());
     }
 
     #[test]
