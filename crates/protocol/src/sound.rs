@@ -455,7 +455,10 @@ pub(crate) fn check_lv(info: &LvInfo, known: Option<&LvInfo>) -> Judged {
     check(info.replicas.len() <= REPLICAS_MAX, "a volume has too many replicas")?;
     let Some(known) = known else { return Ok(()) };
     check(info.blocks == known.blocks, "a volume has another size than before")?;
-    check(info.replicas.len() >= known.replicas.len(), "a volume has forgotten replicas")
+    // An older map, which came late, may well name fewer replicas; what it says changes nothing.
+    let is_older = info.as_of < known.as_of;
+    let has_all = info.replicas.len() >= known.replicas.len();
+    check(is_older || has_all, "a volume has forgotten replicas")
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{OpenEntry, Origin, Piece, Recovering, Report, Role, SnapshotHeader};
-use larder_protocol::{Call, Content, Event, LogEntry, LvInfo, PeerMessage, Pg, PutCall, Replica};
+use larder_protocol::{
+    Answer, Call, Content, DataAnswer, Event, LogEntry, LvInfo, PeerMessage, Pg, PutCall, Replica,
+};
 use larder_types::codec::encode;
 use larder_types::{
     Body, Condition, ETag, HybridClock, Metax, ObjectKey, Op, OpId, OpSeq, Outcome, Put, RegionId,
@@ -203,6 +205,25 @@ fn a_volume_that_shrinks_or_has_too_many_replicas_is_refused() {
     assert!(!admits(LvInfo { blocks: LV_BLOCKS / 2, as_of, ..info(2) }));
     let replicas: Vec<Replica> = (0..17).map(replica).collect();
     assert!(!admits(LvInfo { replicas, as_of, ..info(2) }));
+}
+
+/// Two managers may lead for a moment, and messages overtake each other.
+#[test]
+fn a_volume_as_an_older_map_has_it_is_no_fault_and_changes_nothing() {
+    let mut member = Member::alone(2);
+    let info = |replicas, version| LvInfo { as_of: MapVersion(version), ..info(replicas) };
+    member.step(Event::Lv(info(3, 9)));
+    member.answer(2, DataAnswer::Floor(key(1, 0)));
+    assert_eq!(member.pg.admits_lv(&info(2, 8)), Ok(()));
+    assert!(
+        member.pg.admits_lv(&info(2, 9)).is_err() && member.pg.admits_lv(&info(2, 10)).is_err()
+    );
+    member.effects.clear();
+    member.step(Event::Lv(info(2, 8)));
+    assert_eq!(member.effects, []);
+    let token = member.put_data("k", 1);
+    let [Answer::Granted { replicas, .. }] = member.answers(token)[..] else { panic!("a grant") };
+    assert_eq!(replicas.count(), 3);
 }
 
 #[test]

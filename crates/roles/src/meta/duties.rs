@@ -74,11 +74,16 @@ impl Duties {
     /// The PG is told of an LV, unless it knows it from a newer map; returns whether it is new.
     pub(super) fn note_lv(&mut self, info: &LvInfo) -> bool {
         let servers = info.replicas.iter().map(|replica| replica.server).collect();
-        let known = self.places.get(&info.lv).map(|(as_of, _)| *as_of);
-        if known.is_none_or(|as_of| as_of <= info.as_of) {
+        let is_new = !self.places.contains_key(&info.lv);
+        if !self.knows_newer(info) {
             self.places.insert(info.lv, (info.as_of, servers));
         }
-        known.is_none()
+        is_new
+    }
+
+    /// Whether the PG knows an LV from a newer map.
+    pub(super) fn knows_newer(&self, info: &LvInfo) -> bool {
+        self.places.get(&info.lv).is_some_and(|(as_of, _)| *as_of > info.as_of)
     }
 
     /// The data servers of an LV's replicas, by number.

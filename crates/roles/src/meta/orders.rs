@@ -128,12 +128,21 @@ impl Meta {
         }
         match member.pg.role() {
             Role::Active if !member.duties.contradicts => {
-                let as_of = volumes.as_of;
+                let (pg, view, as_of) = (member.pg.id(), volumes.view, volumes.as_of);
+                let known = member.duties.volumes.as_ref().filter(|known| known.view == view);
+                if known.is_some_and(|known| known.as_of > as_of) {
+                    return tracing::debug!(%pg, ?as_of, "an older map's word on volumes came late");
+                }
                 member.duties.volumes = Some(volumes);
-                cluster.adopt_under(as_of, member.pg.id());
+                cluster.adopt_under(as_of, pg);
             }
             Role::Serving => {
                 for info in volumes.lvs {
+                    if member.duties.knows_newer(&info) {
+                        let (pg, lv) = (member.pg.id(), info.lv);
+                        tracing::debug!(%pg, %lv, "an older map's word on a volume came late");
+                        continue;
+                    }
                     if member.duties.note_lv(&info) {
                         member.duties.needs_lv = false;
                     }
