@@ -523,10 +523,10 @@ impl VolumeGroup {
         }
     }
 
-    /// Floors to be raised to `oldest_open`, the oldest op that still holds a grant (or the next op if
-    /// none does): where enough space waits, or where any does and `short` of space.
-    pub fn raises_due(&mut self, oldest_open: OpSeq, short: bool) -> Vec<FloorRaise> {
-        let floor = GrantKey { view: self.view, seq: oldest_open };
+    /// Floors to be raised to `oldest`, the oldest op under whose grant may still be written (or the next op if there
+    /// is none): where enough space waits, or where any does and `short` of space.
+    pub fn raises_due(&mut self, oldest: OpSeq, short: bool) -> Vec<FloorRaise> {
+        let floor = GrantKey { view: self.view, seq: oldest };
         let mut due = Vec::new();
         for (&id, lv) in &mut self.lvs {
             let enough = if short { 1 } else { WAITING_BLOCKS_BEFORE_RAISE };

@@ -4,6 +4,14 @@
 //! To resolve a put whose proxy is alive after all is safe, and costs only that put: the grant is voided before its
 //! copies are looked at, and what its client may have been told decides (`resolve.rs`).
 //!
+//! A put in doubt blocks its own key, and holds no floor down: freed space is given to others. Its METAX is nowhere but in
+//! the log, so that the log is kept from its op on until it is decided ([`Pg::retained`]): the log grows by what is written
+//! meanwhile, in all groups of the server, and restarts read that much. When the disk has no room for another segment
+//! everything new is refused, deletes go on, and nothing is lost. To carry such a put forward, it would have to stand in
+//! the index as a row of the member's own, which goes with its outcome in one batch; an earlier release that passed over
+//! the row would lose the put. Operators see it before that: `larder status` names the put, the disk that it waits for and
+//! what the log is kept for.
+//!
 //! # Invariants
 //!
 //! 1. No call waits without end for a put in doubt: it is refused in time, so that such calls do not take the room of

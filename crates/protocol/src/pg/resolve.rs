@@ -451,13 +451,26 @@ impl Pg {
         }
     }
 
-    /// Raises floors over what is not open any more, so that freed space can be used again.
-    pub(super) fn raise_floors(&mut self, short: bool, out: &mut Outbox) {
+    /// The oldest grant, of an LV or of all, that a proxy or a copy may still write under; the next op's if there is none.
+    /// Every grant below is being resolved or has ended, or is of an earlier view, which every `Open` of this one voids: so
+    /// that a floor takes nothing from it, and is answered after the same drain as a void.
+    fn oldest_in_use(&self, lv: Option<LvId>) -> OpSeq {
+        let may_write = |open: &&OpenPut| {
+            lv.is_none_or(|lv| open.chunk.lv == lv)
+                && open.id.view == self.view
+                && open.resolution.is_none()
+        };
+        let put = self.open.values().find(may_write).map(|open| open.id.seq);
         let copies = self.refills.oldest().into_iter().chain(self.moves.oldest());
-        let oldest_open = self.open.keys().next().copied().into_iter().chain(copies).min();
-        let oldest_open = oldest_open.unwrap_or_else(|| self.last().seq.next());
+        put.into_iter().chain(copies).min().unwrap_or_else(|| self.last().seq.next())
+    }
+
+    /// Raises floors over what nobody writes any more, so that freed space can be used again. A put in doubt does not hold
+    /// them down.
+    pub(super) fn raise_floors(&mut self, short: bool, out: &mut Outbox) {
+        let oldest = self.oldest_in_use(None);
         let Some(space) = self.space_mut() else { return };
-        for raise in space.raises_due(oldest_open, short) {
+        for raise in space.raises_due(oldest, short) {
             for replica in space.present(raise.lv).iter() {
                 let request = DataRequest::RaiseFloor { floor: raise.floor };
                 out.push(Effect::Data { lv: raise.lv, replica, request });
@@ -466,20 +479,14 @@ impl Pg {
     }
 
     /// Raises the floors of LVs of which a replica has no room for another void, up to the oldest grant that a proxy or a
-    /// copy may still write under. Every grant below is being resolved or has ended, so that its void loses nothing, and
-    /// a floor is answered after the same drain as a void. The grant that holds a floor down is resolved when it is
-    /// [`GRANT_MS_MAX`] old, at the latest: then it does so no more.
+    /// copy may still write under. The one that holds a floor down is resolved when it is [`GRANT_MS_MAX`] old, at the
+    /// latest: then it does so no more.
     fn raise_over_voids(&mut self, out: &mut Outbox) {
         let lacks_room = |open: &&OpenPut| open.resolution.is_some_and(|it| it.lacks_room);
         let lvs: BTreeSet<LvId> =
             self.open.values().filter(lacks_room).map(|open| open.chunk.lv).collect();
-        let copies = self.refills.oldest().into_iter().chain(self.moves.oldest()).min();
         for lv in lvs {
-            let may_write = |open: &&OpenPut| {
-                open.chunk.lv == lv && open.id.view == self.view && open.resolution.is_none()
-            };
-            let puts = self.open.values().filter(may_write).map(|open| open.id.seq);
-            let oldest = puts.chain(copies).min().unwrap_or_else(|| self.last().seq.next());
+            let oldest = self.oldest_in_use(Some(lv));
             let raise = self.space_mut().and_then(|space| space.raise_to(lv, oldest));
             let Some((FloorRaise { lv, floor }, replicas)) = raise else { continue };
             for replica in replicas.iter() {

@@ -124,6 +124,30 @@ fn other_bytes_on_one_replica_decide_nothing_while_the_other_is_gone() {
 }
 
 #[test]
+fn a_put_in_doubt_does_not_keep_freed_space_from_other_puts() {
+    let (mut member, grant, _) = abandoned(2);
+    (0..2).for_each(|replica| member.answer(replica, DataAnswer::Voided(grant)));
+    member.answer(0, mismatch(grant));
+    member.answer(1, DataAnswer::NotNow(grant));
+    member.settle();
+    assert_eq!(member.pg.gauges().in_doubt, 1);
+    member.store("old", LV_BLOCKS - 2, 2);
+    member.delete("old");
+    member.settle();
+    member.effects.clear();
+    let new = member.put_data("new", LV_BLOCKS - 2);
+    let requests = member.requests();
+    let [(0, DataRequest::RaiseFloor { floor }), (1, _)] = requests[..] else {
+        panic!("no floor is raised: {requests:?}")
+    };
+    assert!(floor > grant.op);
+    (0..2).for_each(|replica| member.answer(replica, DataAnswer::Floor(floor)));
+    member.granted(new);
+    assert_eq!(member.pg.gauges().in_doubt, 1);
+    assert_eq!(member.pg.gauges().space.free, 0, "and its own blocks are nobody else's");
+}
+
+#[test]
 fn a_late_commit_of_a_revoked_put_changes_nothing() {
     let (mut member, grant, _) = abandoned(1);
     member.answer(0, DataAnswer::Voided(grant));
