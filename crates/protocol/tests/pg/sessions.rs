@@ -21,7 +21,7 @@ fn ask(member: &mut Member, number: u64) -> Token {
 }
 
 fn repeat(request: Request) -> Call {
-    put(request, "k", Content::Inline(Bytes::new()), Condition::default())
+    put(request, "k", Content::Inline(Bytes::from_static(b"x")), Condition::default())
 }
 
 /// A member alone, whose only session has no room for another request; and the number of that.
@@ -39,23 +39,26 @@ fn full() -> (Member, u64) {
     (member, end)
 }
 
+/// Settles a member and has another hear what it says.
+fn tell(from: &mut Member, to: &mut Member, said: &mut Vec<PeerMessage>) {
+    from.settle();
+    from.flush();
+    from.serve_snapshots();
+    for (_, message) in from.messages() {
+        let bytes = encode(&message).len();
+        to.pg.admits(&message, bytes).expect("it is what a member says");
+        to.step(Event::Peer { from: from.me, message: message.clone() });
+        said.push(message);
+    }
+}
+
 /// Member 2 follows the first, which is alone in its view, until all was said.
 fn follow(primary: &mut Member, learner: &mut Member) -> Vec<PeerMessage> {
     learner.step(Event::Learn { view: View(1), primary: primary.me });
     let mut said = Vec::new();
     for _ in 0..8 {
-        for (from, to) in [(&mut *learner, &mut *primary), (&mut *primary, &mut *learner)] {
-            from.settle();
-            from.flush();
-            from.serve_snapshots();
-            for (_, message) in from.messages() {
-                let bytes = encode(&message).len();
-                to.pg.admits(&message, bytes).expect("it is what a member says");
-                to.step(Event::Peer { from: from.me, message: message.clone() });
-                said.push(message);
-            }
-            to.settle();
-        }
+        tell(learner, primary, &mut said);
+        tell(primary, learner, &mut said);
     }
     said
 }
