@@ -113,7 +113,7 @@ impl Port {
         self.address
     }
 
-    /// What became of those who never got to a server.
+    /// Counts connections that were refused before they reached a server.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.street.metrics

@@ -46,7 +46,7 @@ pub(super) enum Section {
     Dependencies,
     /// Equal requests, with windows and without.
     Merging,
-    /// What windows cost, by the load from which they open.
+    /// The cost of windows, by the load from which they open.
     Windows,
 }
 

@@ -54,7 +54,7 @@ impl Kind {
     }
 }
 
-/// What is wrong with a disk.
+/// A fault of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
     None,

@@ -7,7 +7,7 @@ use crate::workload::Random;
 /// Copies of everything.
 pub(super) const COPIES: usize = 3;
 
-/// How groups are laid out.
+/// Placement of groups on disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
     /// Three servers at random, and on each a disk at random: disks have more or fewer, as with hashes.

@@ -38,7 +38,7 @@ fn p999(outcome: &Outcome) -> f64 {
     outcome.p999_us
 }
 
-/// What is shown of the figures of reads.
+/// Columns of a table of reads.
 const FIGURES: [(&str, Figure); 4] =
     [("requests per second", per_s), ("mean", mean), ("p99", p99), ("p99.9", p999)];
 

@@ -41,7 +41,7 @@ pub(super) enum Order {
     Of(ReadWrite),
 }
 
-/// Who chooses holders.
+/// Processes that choose holders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Askers {
     pub(super) primaries: usize,
@@ -77,7 +77,7 @@ pub(super) struct Setup {
     pub(super) seed: u64,
 }
 
-/// What came of it.
+/// Figures of one run.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) per_s: f64,
@@ -140,7 +140,7 @@ struct World<'a> {
     counts: Counts,
 }
 
-/// What counts, from the end of the warming up.
+/// Counters since the warm-up ended.
 #[derive(Default)]
 struct Counts {
     counting_since_us: Option<u64>,
