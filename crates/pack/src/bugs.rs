@@ -33,7 +33,7 @@ pub(crate) enum Bug {
     GivenUpEarly,
     /// A delete is forgotten though another worker may still have what it deleted.
     GraveForgottenEarly,
-    /// What another worker told is shown before it is durable.
+    /// Entries of another worker are shown before they are durable.
     HeardNotKept,
     /// A worker's clock does not follow those of the others.
     ClockNotFollowed,

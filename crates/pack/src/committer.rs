@@ -166,7 +166,7 @@ struct Group {
     members: Vec<Member>,
     scopes: BTreeSet<Scope>,
     bytes: u64,
-    /// Whether parts may have ended with a version.
+    /// True if a member may end the parts of an object.
     ends_parts: bool,
 }
 

@@ -186,7 +186,7 @@ pub const CARRY_TRIES_MAX: u32 = 600;
 pub const REMOVED_UNASKED_MAX: u64 = 32;
 /// Time from one question whether this worker still owns the backend to the next, if nothing else asks.
 pub const OWNER_PERIOD: Duration = Duration::from_secs(10);
-/// How long ago that may have been answered, or asked in vain, for a request to be let in without asking.
+/// Age of the last answer, or failed question, up to which a request is admitted without asking.
 pub const OWNER_UNSEEN_MAX: Duration = Duration::from_secs(3 * 60);
 /// Time for which nobody has written to what is left of an upload before it is removed.
 pub const LEFTOVER_AGE: Duration = Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! Whether this worker owns its place in the backend still, as far as it knows: every question goes through here, and
+//! Ownership of this worker's place in the backend, as far as the worker knows it. Every question goes through here, and
 //! requests are answered by what came of them.
 //!
 //! A worker may run on after its directory was given up for lost, or wake up after a night's suspend, while its heir
@@ -31,7 +31,7 @@ use crate::plan::unavailable;
 use crate::queue::Queue;
 use crate::workers::{Sighting, Uptime};
 
-/// What is known, as times that have passed since.
+/// Ages of the last answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Known {
     /// The last question began that found this worker to be the owner.
@@ -40,7 +40,7 @@ struct Known {
     failed: Option<Duration>,
 }
 
-/// What a worker that knows of no heir does with a request.
+/// Treatment of a request by a worker that knows of no heir.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stand {
     /// It answers.
@@ -75,16 +75,16 @@ struct Seen {
     heir: Option<WorkerId>,
 }
 
-/// How a worker stands to its place in the backend.
+/// A worker's ownership of its place in the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnerStatus {
     /// Time since the last question began that found it to be the owner.
     pub unseen: Duration,
-    /// Whether another worker is known to have taken over.
+    /// True once another worker is known to have taken over.
     pub superseded: bool,
 }
 
-/// What is known of who owns this worker's place.
+/// Tracks who owns this worker's place.
 pub(crate) struct Ownership {
     backend: Backend,
     worker: WorkerId,
@@ -206,7 +206,7 @@ impl Ownership {
         }
     }
 
-    /// How it stands.
+    /// The present state, for metrics.
     pub(crate) fn status(&self) -> OwnerStatus {
         OwnerStatus { unseen: self.times().owned, superseded: self.known().is_err() }
     }
