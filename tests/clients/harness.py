@@ -27,7 +27,7 @@ STOP_SECONDS = 15
 CHECK_SECONDS = 300
 COMMAND_SECONDS = 240
 # Below those of /proc/sys/net/ipv4/ip_local_port_range. Runs beside each other are given ranges that do not meet.
-SERVER_PORTS = tuple(map(int, os.environ.get("LARDER_TEST_PORTS", "10000-32000").split("-")))
+SERVER_PORTS = tuple(map(int, os.environ.get("LARDER_TEST_PORTS", "10000-20000").split("-")))
 
 
 def default_binary():

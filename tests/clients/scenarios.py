@@ -26,9 +26,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = ROOT / "target" / "clients" / "bin" / "python"
 LOGS = ROOT / "target" / "clients" / "logs"
 LANES = 2
-# Ports for servers, below those of /proc/sys/net/ipv4/ip_local_port_range; each lane has a share of its own, so that a
-# server that is down for a moment finds its port free again.
-PORTS = 10_000, 32_000
+# Ports for servers, below those of /proc/sys/net/ipv4/ip_local_port_range and those that `larder dev-cluster` draws; each
+# lane has a share of its own, so that a server that is down for a moment finds its port free again.
+PORTS = 10_000, 20_000
 LIMIT_SECONDS = {"gate": 15 * 60, "soak": 6 * 3600}
 TAIL_LINES = 40
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed$")

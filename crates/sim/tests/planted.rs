@@ -10,6 +10,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Seeds in which a bug must be found.
 const SEEDS: u64 = 400;
 
+/// Seeds that found bugs which most others miss, tried first: they spare time, and decide nothing. Where one does not find
+/// its bug any more, the test says which does.
+const FOUND_LAST: &[(&str, u64)] = &[];
+
+/// A bug that is looked for in more seeds than this should have one in [`FOUND_LAST`].
+const SEEDS_AT_EASE: u64 = 8;
+
 /// Bugs of members that go and come, and of the managers who let them.
 const OF_RETURNING: &[&str] = &[
     "snapshot-without-open",
@@ -54,7 +61,13 @@ fn missed(names: &[&'static str]) -> Vec<&'static str> {
     std::panic::set_hook(Box::new(|_| {}));
     let is_found = |name: &str| {
         let options = options(name);
-        (0..SEEDS).any(|seed| run(seed, options).finding.is_some())
+        let first = FOUND_LAST.iter().find(|(of, _)| *of == name).map(|(_, seed)| *seed);
+        let tried = first.into_iter().chain(0..SEEDS);
+        let found = tried.enumerate().find(|(_, seed)| run(*seed, options).finding.is_some());
+        if let Some((before, seed)) = found.filter(|(before, _)| *before as u64 >= SEEDS_AT_EASE) {
+            println!("{name} is found by seed {seed}, and by none of {before} before it");
+        }
+        found.is_some()
     };
     let missed = names.iter().copied().filter(|name| !is_found(name)).collect();
     std::panic::set_hook(loud);

@@ -1,14 +1,22 @@
 //! What lies where in the directory of a cluster that is tried out.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use larder_env::rng::unique_u64;
 use serde::{Deserialize, Serialize};
 
 use super::child::Part;
 
 /// Managers that vote in a cluster of at least as many nodes.
 const MANAGERS: usize = 3;
+
+/// Ports that are drawn. Below those that Linux gives to outgoing connections (`net.ipv4.ip_local_port_range`): a process
+/// that was down for a moment would find its port taken by one of these.
+const PORTS: Range<u16> = 20_000..32_000;
+/// Ports tried for one address. With so many of them taken, something else is wrong.
+const DRAWS_MAX: usize = 100;
 
 /// All nodes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -67,7 +75,7 @@ impl Layout {
         // All sockets are held until all are drawn, so that no address is drawn twice.
         let mut held = Vec::new();
         let mut address = || {
-            let socket = TcpListener::bind("127.0.0.1:0")?;
+            let socket = free_socket()?;
             let address = socket.local_addr()?.to_string();
             held.push(socket);
             Ok::<_, std::io::Error>(address)
@@ -87,6 +95,16 @@ impl Layout {
     }
 }
 
+/// A socket on a port that was free.
+fn free_socket() -> std::io::Result<TcpListener> {
+    let draw = || {
+        let ports = u64::from(PORTS.end - PORTS.start);
+        TcpListener::bind(("127.0.0.1", PORTS.start + (unique_u64() % ports) as u16))
+    };
+    let bound = (1..DRAWS_MAX).find_map(|_| draw().ok());
+    bound.map_or_else(draw, Ok)
+}
+
 /// The process of one role of a node.
 pub(super) fn part(node: usize, role: PartRole, dir: &Path, threads: usize) -> Part {
     Part { node, role, config: dir.join("role.toml"), log: dir.join("process.log"), threads }
@@ -102,6 +120,7 @@ pub(super) fn threads(nodes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::net::SocketAddr;
 
     use super::*;
 
@@ -114,6 +133,10 @@ mod tests {
         let all: Vec<_> = inner.chain(layout.nodes.iter().map(|node| &node.s3)).collect();
         assert_eq!(all.len(), 5 * 4 + 3);
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        for address in all {
+            let port = address.parse::<SocketAddr>().unwrap().port();
+            assert!(PORTS.contains(&port), "{address} may be given to a connection");
+        }
     }
 
     #[test]
