@@ -18,10 +18,12 @@ use crate::blob::{self, BlobName, FooterReader};
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::committer::now_ms;
+use crate::counting::Listed;
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
+use crate::identity::check_owner;
 use crate::index::Index;
 use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX, HEARD_BYTES_KEPT};
 use crate::read::{Bodies, Waits};
@@ -50,6 +52,11 @@ impl Others {
         };
         let mark = match self.catch_up(peer, &known).await? {
             Caught::Up => known.mark(),
+            Caught::Undecided => {
+                let unseen = peer.unseen();
+                tracing::info!(worker = %peer.name, ?unseen, "another worker, or its heir, has yet to judge its last blob");
+                return Ok(());
+            }
             Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
             Caught::Gap => {
                 tracing::warn!(worker = %peer.name, "blobs are missing that nothing retired: its index is made anew");
@@ -129,7 +136,16 @@ impl Others {
             accept_loss: report.as_deref(),
             is_own: false,
         };
-        let at = Applied { lsn: 0, ..rebuild.run(&index).await?.applied };
+        let rebuilt = match rebuild.run(&index).await {
+            Ok(rebuilt) => rebuilt,
+            // Nobody is shown what may become void; what was known is kept, or nobody is answered.
+            Err(PackError::Deferred { reason }) => {
+                tracing::info!(worker = %peer.name, reason, "another worker's index is not made yet");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let at = Applied { lsn: 0, ..rebuilt.applied };
         index.set_applied(&at)?;
         index.flush()?;
         self.known_of(peer, worker, Shelved { index, heard }, at).map(Some)
@@ -158,22 +174,27 @@ impl Others {
     async fn catch_up(&self, peer: &Peer, known: &Arc<Known>) -> Result<Caught, PackError> {
         let last = BlobId { worker: known.worker, seq: known.at().rebuilt };
         let after = BlobName::behind(last);
-        let mut caught = Caught::Up;
-        for (name, bytes) in peer.backend.names_after(blob::PREFIX, &after).await? {
-            let Some(name) = BlobName::parse(&name) else {
-                let name = format!("{}/{name}", blob::PREFIX);
-                return Err(PackError::damaged(name, "it is not named as a blob is"));
-            };
-            // Another directory's: its announcement says so soon.
-            if name.id.worker != known.worker {
-                break;
-            }
+        let mut listed = Listed::all(peer.backend.names_after(blob::PREFIX, &after).await?)?;
+        // Another directory's: its announcement says so soon.
+        listed.retain(|blob| blob.name.id.worker == known.worker);
+        if listed.is_empty() {
+            known.flush()?;
+            return Ok(Caught::Up);
+        }
+        // After the list: a process has its record before it uploads, and an heir its claim before it lists.
+        match check_owner(&peer.backend, known.worker).await {
+            Ok(()) => {}
+            Err(PackError::Superseded { .. }) => return Ok(Caught::Undecided),
+            Err(error) => return Err(error),
+        }
+        let (blobs, is_undecided) = peer.counting().await?.decided(listed, |_| false)?;
+        let mut caught = if is_undecided { Caught::Undecided } else { Caught::Up };
+        for blob in blobs {
+            let (name, row) = (blob.name, blob.row());
             if name.id.seq != known.at().rebuilt + 1 {
                 caught = Caught::Gap;
                 break;
             }
-            let BlobName { created_ms, footer_offset, .. } = name;
-            let row = BlobRow { created_ms, footer_offset, bytes };
             if name.id.seq > known.at().blob {
                 take_footer(&peer.backend, known, name, &row).await?;
             }
@@ -221,6 +242,8 @@ impl Others {
 /// Whether everything that is in the bucket was found.
 enum Caught {
     Up,
+    /// A later process of the worker, or its heir, may yet judge a blob void.
+    Undecided,
     /// A blob is missing: it is not listed yet, or was removed while this worker was away.
     Gap,
 }
