@@ -161,12 +161,28 @@ impl Counting {
                 continue;
             }
             if let Some(other) = counted.last().filter(|other| other.name.id == id) {
+                let (lesser, greater) = match other.name.process < process {
+                    true => (*other, blob),
+                    false => (blob, *other),
+                };
+                // The greater began at this number or before; that record is gone, as it is so long ago.
+                if self.is_forgotten(id.worker, lesser.name.process) {
+                    counted.pop();
+                    counted.push(greater);
+                    continue;
+                }
                 let reason = format!("there is another blob of this number, {}", other.name.path());
                 return Err(PackError::damaged(blob.name.path(), reason));
             }
             counted.push(blob);
         }
         Ok(counted)
+    }
+
+    /// Whether numbers of a worker's processes up to one behind this were removed.
+    fn is_forgotten(&self, worker: WorkerId, process: ProcessId) -> bool {
+        let first = self.of_worker(worker).next();
+        first.is_some_and(|first| first.number() > 1 && process < first)
     }
 
     /// As [`Counting::counted`], without what is undecided, and whether anything is. Nothing is of workers that are
@@ -315,6 +331,15 @@ mod tests {
         for name in [blob(1, 1), blob(2, 1)] {
             assert!(damaged.contains(&name.name.path()), "{damaged}");
         }
+    }
+
+    #[test]
+    fn of_two_blobs_of_which_one_comes_after_its_records_were_removed_the_later_counts() {
+        let counting = counting(&[(600, Some(Record::From(90))), (601, Some(Record::From(91)))]);
+        for blobs in [vec![blob(7, 5), blob(8, 5)], vec![blob(8, 5), blob(7, 5)]] {
+            assert_eq!(counting.counted(blobs).unwrap(), [blob(8, 5)]);
+        }
+        counting.counted(vec![blob(600, 5), blob(601, 5)]).unwrap_err();
     }
 
     #[test]

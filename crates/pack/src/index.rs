@@ -111,6 +111,11 @@ impl Index {
         row(&*self.kv, "a version's row", &keys::version(bucket, key, NULL_VERSION))
     }
 
+    /// The version of a row's key.
+    pub(crate) fn version_at(&self, key: &[u8]) -> Result<Option<PackedVersion>, PackError> {
+        row(&*self.kv, "a version's row", key)
+    }
+
     pub(crate) fn upload(
         &self,
         bucket: BucketId,

@@ -132,6 +132,10 @@ impl World {
     pub(super) async fn run(&mut self, steps: u64) {
         for step in 0..steps {
             self.step().await;
+            if !self.disk.is_up() {
+                // The power went while the process wrote that it has a number.
+                self.end(|_| {}).await;
+            }
             if step % STEPS_TO_LOOK == 0 {
                 self.look().await;
             }

@@ -57,6 +57,14 @@ impl Others {
                 tracing::info!(worker = %peer.name, ?unseen, "another worker, or its heir, has yet to judge its last blob");
                 return Ok(());
             }
+            // Its directory was put back from an older copy, which gave the same numbers again.
+            Caught::Ghosts(blob) => {
+                tracing::warn!(worker = %peer.name, %blob, "what was heard of another worker is not what it has uploaded: its index is made anew");
+                let Some(made) = self.make(peer, known.worker).await? else { return Ok(()) };
+                self.write_ghosts(peer, &known, &made, blob)?;
+                self.show(peer, &made);
+                made.mark()
+            }
             Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
             Caught::Gap => {
                 tracing::warn!(worker = %peer.name, "blobs are missing that nothing retired: its index is made anew");
@@ -195,8 +203,8 @@ impl Others {
                 caught = Caught::Gap;
                 break;
             }
-            if name.id.seq > known.at().blob {
-                take_footer(&peer.backend, known, name, &row).await?;
+            if !take_blob(&peer.backend, known, name, &row).await? {
+                return Ok(Caught::Ghosts(name.id));
             }
             known.uploaded(name.id.seq, &row)?;
         }
@@ -226,8 +234,11 @@ impl Others {
                 blocking::run(move || taking.hear(&name, &heard)).await??;
             }
             Heard::Uploaded { blob, row } => {
-                let id = known.blob(blob);
-                take_footer(&peer.backend, known, row.name(id), &row).await?;
+                let name = row.name(known.blob(blob));
+                if !take_blob(&peer.backend, known, name, &row).await? {
+                    let reason = "it has uploaded something else than it told".to_owned();
+                    return Err(PackError::Deferred { reason });
+                }
             }
             Heard::Entries { .. } | Heard::Nothing { .. } => {}
         }
@@ -242,6 +253,8 @@ impl Others {
 /// Whether everything that is in the bucket was found.
 enum Caught {
     Up,
+    /// What was heard of this blob is not in it: whoever told it has been superseded, and what it told is true no more.
+    Ghosts(BlobId),
     /// A later process of the worker, or its heir, may yet judge a blob void.
     Undecided,
     /// A blob is missing: it is not listed yet, or was removed while this worker was away.
@@ -284,13 +297,13 @@ fn next_entry<'a>(
     }
 }
 
-/// Takes all of a blob from its footer.
-async fn take_footer(
+/// Takes what is not known yet of a blob that is in the bucket, from its footer; false if what was heard of it is not there.
+async fn take_blob(
     backend: &Backend,
     known: &Arc<Known>,
     name: BlobName,
     row: &BlobRow,
-) -> Result<(), PackError> {
+) -> Result<bool, PackError> {
     let path = name.path();
     if row.footer_offset >= row.bytes {
         return Err(PackError::damaged(path, "it is shorter than its name says"));
@@ -306,14 +319,40 @@ async fn take_footer(
         if footer.trailer.id != name.id || footer.trailer.blob_bytes() != bytes {
             return Err(PackError::damaged(&path, "it is not the blob that its name says"));
         }
+        if !has_all_heard(&known, name.id, footer)? {
+            return Ok(false);
+        }
+        if name.id.seq <= known.at().blob {
+            return Ok(true);
+        }
         known.takes_unlogged();
         let heard = known.at().lsn;
-        for entry in footer {
+        for entry in FooterReader::new(&path, &tail)? {
             known.take(name.id.seq, &entry?, heard)?;
         }
-        known.whole(name.id.seq)
+        known.whole(name.id.seq)?;
+        Ok(true)
     })
     .await?
+}
+
+/// Whether a footer has what was heard of its blob: the first and the last entry of that, and if all was heard, no more. Each
+/// has its number and its clock, which no two processes give alike.
+fn has_all_heard(known: &Known, blob: BlobId, footer: FooterReader<'_>) -> Result<bool, PackError> {
+    let heard = known.index().blob_content(blob)?;
+    let Some(heard) = heard else {
+        // Nothing was heard, or it was retired since, by what was heard after it.
+        return Ok(true);
+    };
+    let is_whole = blob.seq <= known.at().blob;
+    let (mut first, mut has_last, mut is_longer) = (None, false, false);
+    for entry in footer {
+        let entry = entry?;
+        first.get_or_insert(entry.seq);
+        has_last |= (entry.seq, entry.clock) == (heard.last, heard.clock);
+        is_longer |= entry.seq > heard.last;
+    }
+    Ok(first == Some(heard.first) && has_last && !(is_whole && is_longer))
 }
 
 /// Whether what a mark says is past a change of that clock and number.

@@ -16,7 +16,7 @@ use crate::support::{
     Faulty, bucket, by_prefix, config, content, count, get, heir_of, made, open, put, snapshot,
     try_open,
 };
-use crate::workers::until;
+use crate::workers::{answering, missing, shared, until, workers};
 
 /// Why a store stopped.
 fn reason(store: &Packer) -> String {
@@ -442,4 +442,52 @@ async fn numbers_of_processes_in_the_backend_are_bounded() {
     assert_eq!(backend.names("incarnations").await.len(), 2 * 512);
     put(&store, "l", content(2, 1000)).await.unwrap();
     assert!(store.flush().await);
+}
+
+#[tokio::test]
+async fn what_an_older_copy_of_another_worker_uploads_takes_the_place_of_what_was_heard() {
+    let (backend, [a, b]) = workers::<2>(answering).await;
+    put(&a.store, "before", content(1, 1000)).await.unwrap();
+    until("b hears the original", async || get(&b.store, "before").await.is_ok()).await;
+    put(&b.store, "mine", content(9, 1000)).await.unwrap();
+    assert!(b.store.flush().await);
+    a.store.look().await.unwrap();
+    assert_eq!(get(&a.store, "mine").await.unwrap(), content(9, 1000));
+    let copy = snapshot(a.dir.path());
+    for (key, seed) in [("ghost", 2), ("k", 3), ("mine", 7), ("later ghost", 4)] {
+        put(&a.store, key, content(seed, 1000)).await.unwrap();
+    }
+    until("b hears the ghosts", async || get(&b.store, "later ghost").await.is_ok()).await;
+    drop(a.store);
+    let a = try_open(answering(copy.path(), "a"), &backend).await.unwrap();
+    put(&a, "k", content(5, 1000)).await.unwrap();
+    assert!(a.flush().await);
+    b.store.look().await.unwrap();
+    b.store.keep_house().await.unwrap();
+    put(&a, "new", content(6, 1000)).await.unwrap();
+    until("b hears the copy", async || get(&b.store, "new").await.is_ok()).await;
+    for (key, seed) in [("before", 1), ("k", 5), ("new", 6), ("mine", 9)] {
+        assert_eq!(get(&b.store, key).await.unwrap(), content(seed, 1000), "{key}");
+    }
+    missing(get(&b.store, "ghost").await);
+    missing(get(&b.store, "later ghost").await);
+    let lost = std::fs::read_to_string(b.dir.path().join("lost-a.txt")).unwrap();
+    assert!(lost.contains("lost first/ghost") && !lost.contains("first/before"), "{lost}");
+}
+
+#[tokio::test]
+async fn a_copy_of_another_worker_that_is_not_heard_is_learned_from_the_bucket() {
+    let (backend, [a, b]) = workers::<2>(answering).await;
+    let copy = snapshot(a.dir.path());
+    for (key, seed) in [("ghost", 2), ("later ghost", 4)] {
+        put(&a.store, key, content(seed, 1000)).await.unwrap();
+    }
+    until("b hears the ghosts", async || get(&b.store, "later ghost").await.is_ok()).await;
+    drop(a.store);
+    let a = try_open(shared(copy.path(), "a"), &backend).await.unwrap();
+    put(&a, "new", content(6, 1000)).await.unwrap();
+    assert!(a.flush().await);
+    b.store.look().await.unwrap();
+    assert_eq!(get(&b.store, "new").await.unwrap(), content(6, 1000));
+    missing(get(&b.store, "ghost").await);
 }

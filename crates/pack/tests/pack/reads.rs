@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use larder_objects::{ObjectError, Objects};
-use larder_pack::{Acknowledge, PackConfig, Packer};
+use larder_pack::{Acknowledge, PackConfig, Packer, ProcessId};
 
 use crate::support::{
     Faulty, MIB, bucket, config, content, count, delete, get, get_range, made, put, try_open,
@@ -55,6 +55,9 @@ async fn a_cold_read_asks_the_backend_once_and_a_warm_one_not_at_all() {
     // After a start the cache is empty.
     drop(store);
     let store = try_open(cached(dir.path()), &backend).await.unwrap();
+    while store.owner().process == ProcessId::UNNUMBERED {
+        tokio::task::yield_now().await;
+    }
     let before = gets(&store);
     assert_eq!(get(&store, &name(7)).await.unwrap(), content(7, 8192));
     assert_eq!(gets(&store), before + 1);

@@ -13,6 +13,8 @@ use super::*;
 /// Steps of an original after it was copied, and of both beside each other.
 const STEPS_APART: u64 = 12;
 const STEPS_BESIDE: u64 = 40;
+/// Steps within which most uploads end.
+const STEPS_OF_UPLOAD: u64 = 60;
 /// Files that say what a directory has acknowledged.
 const DIRS: [&str; 2] = ["log", "spool"];
 const NUMBERED: &str = "numbered";
@@ -60,6 +62,15 @@ impl World {
                 _ => self.commit().await,
             }
             tokio::time::advance(Duration::from_secs(31)).await;
+        }
+        if self.rng.one_in(3) {
+            // So that the copy is older than what was acknowledged.
+            self.seal();
+            for _ in 0..STEPS_OF_UPLOAD {
+                self.commit().await;
+                self.process().upload_unless_ended();
+                tokio::time::advance(Duration::from_secs(31)).await;
+            }
         }
         match self.copy_starts(&copy).await {
             None => self.tell(|outcomes| outcomes.refused += 1),
