@@ -42,6 +42,59 @@ impl fmt::Display for WorkerId {
     }
 }
 
+/// A process of a worker: its number in the backend (`numbering.rs`). Later processes have greater numbers; 0 stands
+/// for all processes of releases that had none.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct ProcessId(u32);
+
+impl ProcessId {
+    /// Bits of a number.
+    pub(crate) const BITS: u32 = 24;
+    /// Stands for all processes of releases that had no numbers.
+    pub const UNNUMBERED: Self = Self(0);
+    /// The last that a worker may have.
+    pub(crate) const LAST: Self = Self((1 << Self::BITS) - 1);
+
+    /// The process with this number; `None` if none may have it.
+    #[must_use]
+    pub fn new(number: u64) -> Option<Self> {
+        (number < 1 << Self::BITS).then_some(Self(number as u32))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        u64::from(self.0)
+    }
+
+    /// The next one; `None` behind the last that a worker may have.
+    pub(crate) fn next(self) -> Option<Self> {
+        Self::new(self.number() + 1)
+    }
+
+    /// A place in a blob or bundle, which is below 2^[`WITH_BITS`](Self::WITH_BITS), with the number in the bits above: how
+    /// rows have both that once had the place alone. A greater one, as only a damaged footer gives, is cut.
+    pub(crate) fn with(self, place: u64) -> u64 {
+        self.number() << Self::WITH_BITS | place.min((1 << Self::WITH_BITS) - 1)
+    }
+
+    /// Parts what [`ProcessId::with`] put together.
+    pub(crate) fn without(both: u64) -> (Self, u64) {
+        (Self((both >> Self::WITH_BITS) as u32), both & ((1 << Self::WITH_BITS) - 1))
+    }
+
+    /// Bits of what stands beside a number.
+    pub(crate) const WITH_BITS: u32 = u64::BITS - Self::BITS;
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
 /// A blob: who made it, and which of its blobs it is. The first is 1.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,

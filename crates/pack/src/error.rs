@@ -50,6 +50,18 @@ pub enum PackError {
         /// The one that took over.
         by: WorkerId,
     },
+    /// Two processes ran on copies of one directory: keep one of them.
+    #[error(
+        "another process runs, or ran, on a copy of the directory of worker {worker}: it has made {name}. This process \
+         stops and uploads nothing more. Run one of the copies only; objects that were acknowledged here and not uploaded \
+         are in this directory still, so read them here before you remove it"
+    )]
+    Copied {
+        /// The worker that both are.
+        worker: WorkerId,
+        /// What the other made.
+        name: String,
+    },
     /// The directory was put back from a copy: find the newer one, or say that it is lost.
     #[error(
         "the directory is an older copy of this worker's: it does not know {name}, which is in the backend. Start with the \
@@ -125,6 +137,23 @@ pub enum PackError {
 }
 
 impl PackError {
+    /// Whether this process may upload nothing any more: another owns the backend, or has what this one does not know.
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.superseded().is_some()
+    }
+
+    /// The same error again, if [`PackError::is_superseded`]: it is the answer to everything from then on.
+    pub(crate) fn superseded(&self) -> Option<Self> {
+        match self {
+            &Self::Superseded { worker, by } => Some(Self::Superseded { worker, by }),
+            Self::Copied { worker, name } => {
+                Some(Self::Copied { worker: *worker, name: name.clone() })
+            }
+            Self::OlderCopy { name } => Some(Self::OlderCopy { name: name.clone() }),
+            _ => None,
+        }
+    }
+
     pub(crate) fn damaged(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Damaged { name: name.into(), reason: reason.into() }
     }

@@ -16,11 +16,15 @@ use serde::de::DeserializeOwned;
 
 use crate::backup::{Head, Segment, read_segment};
 use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
-use crate::entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
+use crate::counting::{self, Record};
+use crate::entry::{
+    BackupId, BlobId, Change, Content, Entry, OwnId, Place, ProcessId, Run, Within, WorkerId,
+};
 use crate::horizon::Inheritance;
 use crate::identity::{Claim, Identity};
 use crate::log::{LogRecord, LogRecordRef};
 use crate::lot::{BundleContent, Lot};
+use crate::numbering::{Number, Numbered};
 use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
@@ -167,6 +171,14 @@ fn entries_of_version_2() -> Vec<Entry> {
     changes.into_iter().enumerate().map(entry).collect()
 }
 
+fn process_31() -> ProcessId {
+    ProcessId::new(31).unwrap()
+}
+
+fn row(created_ms: u64, process: ProcessId) -> BlobRow {
+    BlobRow { created_ms, footer_offset: 9, bytes: 500, process }
+}
+
 fn name() -> BucketName {
     BucketName::new("first").unwrap()
 }
@@ -182,8 +194,13 @@ fn a_blob_is_written_as_ever_and_read_back() {
     let tail = encode_footer(BLOB, Lot::SHARED, 9, &head, &encoded);
     check("blob of version 2", &[&b"hellopart"[..], &tail].concat());
     assert_eq!(read_back("blob of version 2"), (head, entries));
-    let named = BlobName { id: BLOB, created_ms: 1_700_000_000_000, footer_offset: 9 };
+    let (created_ms, process) = (1_700_000_000_000, ProcessId::UNNUMBERED);
+    let named = BlobName { id: BLOB, created_ms, footer_offset: 9, process };
     assert_eq!(named.path(), "blobs/0000000000000003-0000000000000102-018bcfe56800-0000000009");
+    assert_eq!(
+        BlobName { process: process_31(), ..named }.path(),
+        "blobs/0000000000000003-0000000000000102-018bcfe56800-0000000009-0000001f"
+    );
 }
 
 #[test]
@@ -201,10 +218,22 @@ fn a_bundle_is_written_as_ever_and_says_which_it_is() {
     let footer = FooterReader::new("golden", &tail).unwrap();
     assert_eq!((footer.trailer.id, footer.trailer.lot), (BLOB, lot));
     let Within::Own(bundle) = footer.trailer.within() else { panic!("it is a bundle") };
-    assert_eq!(bundle.path(), "objects/0000000000000003-0000000000000000-0000000000010202");
+    let path = "objects/0000000000000003-0000000000000000-0000000000010202";
+    assert_eq!(bundle.path_of(ProcessId::UNNUMBERED), path);
+    assert_eq!(bundle.path_of(process_31()), format!("{path}-0000001f"));
+    for (file, process) in [("", ProcessId::UNNUMBERED), ("-0000001f", process_31())] {
+        let file = format!("{}{file}", path.strip_prefix("objects/").unwrap());
+        assert_eq!(OwnId::parse(&file), Some((bundle, process)));
+    }
+    let large = "0000000000000003-00000000000000bb-0000000000010202";
+    assert!(OwnId::parse(large).is_some());
+    assert_eq!(OwnId::parse(&format!("{large}-0000001f")), None);
     check("key of a bundle", &rows::bundle(bundle));
     assert_eq!(rows::parse_bundle(&rows::bundle(bundle)), Some(bundle));
-    check_value("content of a bundle", &BundleContent { end: 9, live: 5 });
+    let content = BundleContent { end: 9, live: 5, process: ProcessId::UNNUMBERED };
+    check_value("content of a bundle", &content);
+    let content = BundleContent { process: process_31(), ..content };
+    check_value("content of a bundle that a process uploaded", &content);
 }
 
 #[test]
@@ -255,9 +284,14 @@ fn records_of_the_log_are_written_as_ever() {
             check_value(name, &LogRecord::Changed { blob, bucket, entry });
         }
     }
-    let row = BlobRow { created_ms: 1_700_000_000_000, footer_offset: 9, bytes: 500 };
+    let row = row(1_700_000_000_000, ProcessId::UNNUMBERED);
     check("log uploaded", &encode(&LogRecordRef::Uploaded { blob: 0x0102, row }));
     check_value("log uploaded", &LogRecord::<Box<Entry>>::Uploaded { blob: 0x0102, row });
+    let row = self::row(1_700_000_000_000, process_31());
+    check_value(
+        "log uploaded by a process",
+        &LogRecord::<Box<Entry>>::Uploaded { blob: 0x0102, row },
+    );
     let entry = entries_of_version_2().pop().unwrap();
     check("log noted", &encode(&LogRecordRef::Noted { blob: 0x0102, entry: &entry }));
     let entry = Box::new(entry);
@@ -276,7 +310,15 @@ fn rows_and_files_are_written_as_ever() {
         &PackedVersion { op, metax: metax(9), content, since },
     );
     check_value("part", &PackedPart { op, metax: metax(9), place: own() });
-    check_value("blob row", &BlobRow { created_ms: 1, footer_offset: 9, bytes: 500 });
+    check_value("blob row", &row(1, ProcessId::UNNUMBERED));
+    check_value("blob row of a process", &row(1, process_31()));
+    check_value("number of a process", &Number { nonce: 0xAABB });
+    check_value("record of a process", &Record::From(0x0103));
+    check_value("record of a closed process", &Record::Closed);
+    check_value("numbered", &Numbered { process: process_31() });
+    let number = "incarnations/0000000000000003-0000001f";
+    assert_eq!(counting::path(WorkerId(3), process_31()), number);
+    assert_eq!(counting::record_path(WorkerId(3), process_31()), format!("{number}-from"));
     let applied = Applied { lsn: 4096, seq: OpSeq(9), clock: HybridClock(10), blob: 2, rebuilt: 1 };
     check_value("applied with rebuilt", &applied);
     check("key of a blob", &rows::blob(BLOB));
@@ -307,10 +349,13 @@ fn workers_tell_each_other_what_they_ever_did() {
     let announced_ms = 1_700_000_000_000;
     let told = Announcement { name, prefix, worker, address, announced_ms };
     check_value("announcement", &told);
-    let row = BlobRow { created_ms: announced_ms, footer_offset: 9, bytes: 500 };
+    let row = row(announced_ms, ProcessId::UNNUMBERED);
     let entries = Told::Entries { blob: 7, from: 300, is_whole: true, behind: 5 };
     check("told entries", &entries.encode());
     check("told uploaded", &Told::Uploaded { blob: 7, row }.encode());
+    let row = self::row(announced_ms, process_31());
+    check("told uploaded by a process", &Told::Uploaded { blob: 7, row }.encode());
+    check("who uploaded a bundle", &encode(&process_31()));
     check("told nothing", &Told::Nothing { blob: 7 }.encode());
     let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
     let asked = ask_changes(worker, 7, 300);

@@ -7,7 +7,8 @@
 //! # Invariants
 //!
 //! 1. An heir's horizon is written once, before its index, and never changed or removed. It is made of a list that
-//!    begins after the claim is there: a worker acknowledges no blob that the list lacks (`uploader.rs`).
+//!    begins after the claim is there: a worker acknowledges no blob that the list lacks (`uploader.rs`). Before the list it
+//!    closes the numbers of processes that have no record: none of them judges a blob of the list void later.
 //! 2. A blob is void if any horizon says so; horizons of later heirs leave out what is void.
 
 use std::collections::BTreeMap;
@@ -19,9 +20,11 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{Backend, Unread};
 use crate::blob::{self, BlobName};
 use crate::bugs::{self, Bug};
+use crate::counting::Counting;
 use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
 use crate::limits::HORIZON_BYTES_MAX;
+use crate::numbering::close;
 
 /// Prefix of their names.
 const PREFIX: &str = "horizons";
@@ -51,6 +54,11 @@ impl Horizon {
         worker == worker.first() || self.0.contains_key(&worker)
     }
 
+    /// Whether all that there is of a worker is written down, as it has an heir.
+    pub(crate) fn is_settled(&self, worker: WorkerId) -> bool {
+        self.0.keys().any(|heir| *heir > worker)
+    }
+
     /// Reads those of all workers.
     pub(crate) async fn read(backend: &Backend) -> Result<Self, PackError> {
         let mut horizon = Self::default();
@@ -66,8 +74,14 @@ impl Horizon {
     /// Takes down what there is of earlier workers.
     async fn inherit(&mut self, backend: &Backend, heir: WorkerId) -> Result<(), PackError> {
         let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
+        // After the claim: a process that numbers itself later sees that.
+        let numbers = Counting::read(backend, &Counting::default()).await?;
+        close(backend, &numbers, |(worker, _)| worker < heir).await?;
         let names = backend.names(blob::PREFIX).await?;
-        let there = names.iter().filter_map(|(name, _)| BlobName::parse(name)).map(|name| name.id);
+        let counting = Counting::read(backend, &numbers).await?;
+        let there = names.iter().filter_map(|(name, _)| BlobName::parse(name));
+        let there = there.filter(|name| counting.counts(name.id.worker, name.process, name.id.seq));
+        let there = there.map(|name| name.id);
         // Of some that earlier heirs knew there is no blob left.
         let known = self.0.values().flat_map(|inheritance| inheritance.last.clone());
         for id in there.chain(known) {

@@ -15,10 +15,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::backup::{Head, SegmentSum, read_segment};
 use crate::blob::{BlobName, FooterReader, TRAILER_BYTES, Trailer};
-use crate::entry::{BackupId, Change, Content};
+use crate::counting::Record;
+use crate::entry::{BackupId, Change, Content, OwnId};
 use crate::identity::{Claim, Identity};
 use crate::log::LogRecord;
 use crate::lot::BundleContent;
+use crate::numbering::{Number, Numbered};
 use crate::rows::{BlobContent, BlobRow, PackedPart, PackedVersion, RetiredRow, parse_blob};
 use crate::status::Status;
 use crate::workers::announce::Announcement;
@@ -90,6 +92,10 @@ fn read_all(bytes: &[u8]) {
     looked_at(decode::<Head>("head", bytes));
     looked_at(decode::<LogRecord>("record", bytes));
     looked_at(decode::<BlobRow>("row", bytes));
+    looked_at(decode::<Number>("number", bytes));
+    looked_at(decode::<Record>("record", bytes));
+    looked_at(decode::<Numbered>("numbered", bytes));
+    looked_at(std::str::from_utf8(bytes).map(OwnId::parse));
     looked_at(decode::<BlobContent>("row", bytes));
     looked_at(decode::<BundleContent>("row", bytes));
     looked_at(decode::<PackedPart>("row", bytes));

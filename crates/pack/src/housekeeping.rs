@@ -73,7 +73,7 @@ pub(crate) async fn run(housekeeping: Arc<Mutex<Housekeeping>>, period: Duration
                 tracing::info!(retired, removed, backups, took = ?begun.elapsed(), "kept house");
             }
             Ok(_) => {}
-            Err(PackError::Superseded { .. }) => return,
+            Err(error) if error.is_superseded() => return,
             Err(error) => {
                 tracing::warn!(%error, "work in the background was cut off; it is begun again");
             }

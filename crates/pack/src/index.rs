@@ -18,10 +18,10 @@ use larder_types::{BucketId, BucketName, BucketRecord, ObjectKey, UploadId, Uplo
 use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 
-use crate::entry::{BlobId, OwnId, Within};
+use crate::entry::{BlobId, OwnId, ProcessId, Within};
 use crate::error::PackError;
 use crate::limits::REMOVED_ROWS_MAX;
-use crate::lot::BundleContent;
+use crate::lot::{BundleContent, Lot};
 use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
@@ -109,6 +109,11 @@ impl Index {
         key: &ObjectKey,
     ) -> Result<Option<PackedVersion>, PackError> {
         row(&*self.kv, "a version's row", &keys::version(bucket, key, NULL_VERSION))
+    }
+
+    /// The version of a row's key.
+    pub(crate) fn version_at(&self, key: &[u8]) -> Result<Option<PackedVersion>, PackError> {
+        row(&*self.kv, "a version's row", key)
     }
 
     pub(crate) fn upload(
@@ -263,7 +268,7 @@ impl Index {
         Ok(self.kv.scan(from, to, visit)?)
     }
 
-    /// A blob is in the backend.
+    /// A blob is in the backend, and its bundles are.
     pub(crate) fn add_blob(
         &self,
         id: BlobId,
@@ -272,7 +277,34 @@ impl Index {
     ) -> Result<(), PackError> {
         let mut batch = Batch::new();
         batch.put(&rows::blob(id), &encode(row));
+        self.add_bundles(id, row.process, batch, applied)
+    }
+
+    /// A process has uploaded the bundles of a blob.
+    pub(crate) fn add_bundles(
+        &self,
+        id: BlobId,
+        process: ProcessId,
+        mut batch: Batch,
+        applied: Option<&Applied>,
+    ) -> Result<(), PackError> {
+        for lot in Lot::bundles() {
+            let Within::Own(bundle) = lot.within(id) else { continue };
+            if let Some(content) = self.bundle(bundle)?.filter(|of| of.process != process) {
+                batch.put(&rows::bundle(bundle), &encode(&BundleContent { process, ..content }));
+            }
+        }
         self.commit(batch, applied)
+    }
+
+    /// What a bundle has; `None` if nothing in it is live.
+    pub(crate) fn bundle(&self, id: OwnId) -> Result<Option<BundleContent>, PackError> {
+        row(&*self.kv, "what a bundle has", &rows::bundle(id))
+    }
+
+    /// The name of a bundle that is in the backend.
+    pub(crate) fn bundle_path(&self, id: OwnId) -> Result<String, PackError> {
+        Ok(id.path_of(self.bundle(id)?.unwrap_or_default().process))
     }
 
     /// A blob that a rebuild finds in the backend was retired.
@@ -388,7 +420,7 @@ mod tests {
         index.forget_blob(id).unwrap();
         assert!(index.is_uploaded(id).unwrap(), "it was retired and removed");
         put(rows::content(id), encode(&content));
-        index.add_blob(id, &BlobRow { created_ms: 1, footer_offset: 5, bytes: 9 }, None).unwrap();
+        index.add_blob(id, &BlobRow::NONE, None).unwrap();
         assert!(index.is_uploaded(id).unwrap());
     }
 

@@ -19,9 +19,9 @@
 //!    its bundles too (`lot.rs`), the objects with the bodies of one group each, which are in the backend before it.
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
-//! 7. One worker owns a backend, or its place in one that several share, at a time. Whoever was superseded learns of it
-//!    within a bound, and then answers nothing; what it acknowledged as uploaded is there for its heir (`ownership.rs`,
-//!    `uploader.rs`).
+//! 7. One worker owns a backend, or its place in one that several share, at a time, and one process that worker. Whoever
+//!    was superseded learns of it within a bound, and then answers nothing; what it acknowledged as uploaded is there for
+//!    its heir (`ownership.rs`, `numbering.rs`, `uploader.rs`). Which blobs count is decided in one place (`counting.rs`).
 //! 8. A blob is removed only when others tell all that it told and is still true, and nobody reads it: see
 //!    `repack/mod.rs` and `removal.rs`.
 //!
@@ -44,6 +44,7 @@ mod class;
 mod committer;
 mod config;
 mod counters;
+mod counting;
 mod embed;
 mod entry;
 mod error;
@@ -65,6 +66,7 @@ mod list;
 mod log;
 mod lot;
 mod multipart;
+mod numbering;
 mod objects;
 mod own;
 mod ownership;
@@ -94,7 +96,9 @@ pub use class::{PerClass, Prices, RequestClass, Requests};
 pub use config::{Acknowledge, PackConfig};
 pub use counters::Counters;
 pub use embed::{EmbedError, KeyPage, PackedBucket};
-pub use entry::{BackupId, BlobId, Change, Content, Entry, OwnId, Place, Run, Within, WorkerId};
+pub use entry::{
+    BackupId, BlobId, Change, Content, Entry, OwnId, Place, ProcessId, Run, Within, WorkerId,
+};
 pub use error::PackError;
 pub use housekeeping::Kept;
 pub use lot::Lot;

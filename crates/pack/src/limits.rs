@@ -152,6 +152,14 @@ pub const STATUS_PERIOD: Duration = Duration::from_secs(1);
 pub const STATUS_WRITTEN_AT_LEAST: Duration = Duration::from_secs(10);
 /// Bytes that list or claim objects have at most; more is not a claim of ours.
 pub const CLAIM_BYTES_MAX: u64 = 4096;
+/// Bytes of a process's number or record at most.
+pub const RECORD_BYTES_MAX: u64 = 64;
+/// Records of processes that are read at once.
+pub const RECORDS_AT_ONCE: usize = 16;
+/// Numbers and records of a worker's processes that stay in the backend: the last ones.
+pub const PROCESSES_KEPT: u64 = 512;
+/// How long a request, or the timer, waits for an answer to who owns the backend.
+pub const OWNER_LOOK_MAX: Duration = Duration::from_secs(100);
 /// Bytes of a horizon at most: some for each worker that ever was.
 pub const HORIZON_BYTES_MAX: u64 = 1024 * 1024;
 /// Percent of a blob's bodies that are live below which it is repacked. All blobs together then take at most 100 / 80 =
@@ -292,6 +300,11 @@ const _: () = assert!(SHARED_READ_BYTES_MAX + AHEAD_BYTES_MAX <= SHARED_BYTES_MA
 const _: () = assert!(
     UPLINK_BUFFER_BYTES_MAX / UPLINK_BYTES_PER_S_MIN < 6 * 60,
     "a dead connection is noticed in minutes"
+);
+const _: () = assert!(PROCESSES_KEPT >= 2, "a process finds its own number and the next");
+const _: () = assert!(
+    OWNER_UNSEEN_MAX.as_secs() > OWNER_PERIOD.as_secs() + OWNER_LOOK_MAX.as_secs(),
+    "a question that is not answered is over before requests wait for it"
 );
 const _: () = assert!(
     OWNER_UNSEEN_MAX.as_secs()

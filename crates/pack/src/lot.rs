@@ -7,11 +7,12 @@
 //! # Invariants
 //!
 //! 1. A bundle is in the backend before the blob that tells of it.
-//! 2. A bundle's name follows from its blob's: after a restart the same bundle is made.
+//! 2. A bundle's number follows from its blob's: after a restart the same bundle is made. Its name has the process that
+//!    uploads it besides, as its blob's has: no two processes write to one name.
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{BlobId, OwnId, Within, WorkerId};
+use crate::entry::{BlobId, OwnId, ProcessId, Within, WorkerId};
 use crate::limits::BUNDLES_MAX;
 
 /// The run that bundles have in their names. No process draws it.
@@ -31,11 +32,36 @@ pub struct Lot(u8);
 
 /// What a bundle has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredBundleContent", into = "StoredBundleContent")]
 pub(crate) struct BundleContent {
     /// Where the last of its bodies ends.
     pub(crate) end: u64,
     /// Bytes of bodies that versions and parts have; those that several have count once.
     pub(crate) live: u64,
+    /// The process that uploaded it, once its blob is in the backend.
+    pub(crate) process: ProcessId,
+}
+
+/// A [`BundleContent`] as it is stored. That of a process without a number is as it was before there were numbers.
+#[derive(Serialize, Deserialize)]
+struct StoredBundleContent {
+    /// Where the last of its bodies ends, with the process.
+    end: u64,
+    live: u64,
+}
+
+impl From<StoredBundleContent> for BundleContent {
+    fn from(stored: StoredBundleContent) -> Self {
+        let (process, end) = ProcessId::without(stored.end);
+        Self { end, live: stored.live, process }
+    }
+}
+
+impl From<BundleContent> for StoredBundleContent {
+    fn from(content: BundleContent) -> Self {
+        let BundleContent { end, live, process } = content;
+        Self { end: process.with(end), live }
+    }
 }
 
 impl Lot {
@@ -46,6 +72,11 @@ impl Lot {
     #[must_use]
     pub fn numbered(nth: u8) -> Option<Self> {
         (nth <= BUNDLES_MAX).then_some(Self(nth))
+    }
+
+    /// All bundles that a blob may have.
+    pub(crate) fn bundles() -> impl Iterator<Item = Self> {
+        (1..=BUNDLES_MAX).map(Self)
     }
 
     /// Its number.

@@ -9,33 +9,44 @@ use larder_types::limits::PUT_BYTES_MAX;
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, BackendUpload};
-use crate::entry::{OwnId, Place, Within, WorkerId};
+use crate::blob::process_field;
+use crate::entry::{OwnId, Place, ProcessId, Within, WorkerId};
 use crate::error::PackError;
 use crate::limits::{OWN_SUM_BYTES, PART_BYTES};
 use crate::sums::Summing;
 
 /// Prefix of their names.
 pub(crate) const PREFIX: &str = "objects";
+/// Bytes of the name of a large object, without the prefix; those of bundles that a process with a number uploaded are
+/// longer.
+pub(crate) const NAME_BYTES: usize = 50;
 /// Parts of one body under way beside the one being filled: together what a request has reserved.
 const UNDER_WAY_MAX: usize = 1;
 
 impl OwnId {
-    /// Its name in the backend.
+    /// The name of a large object in the backend, or the beginning of a bundle's name.
     #[must_use]
     pub fn path(&self) -> String {
         format!("{PREFIX}/{:016x}-{:016x}-{:016x}", self.worker.0, self.run, self.number)
     }
 
-    /// Reads what [`OwnId::path`] wrote, without the prefix; `None` for anything else.
-    #[must_use]
-    pub fn parse(file: &str) -> Option<Self> {
-        let mut fields = file.split('-').map(|text| match text.len() {
-            16 => u64::from_str_radix(text, 16).ok(),
-            _ => None,
-        });
+    /// The name of a bundle that a process uploaded.
+    pub(crate) fn path_of(&self, process: ProcessId) -> String {
+        self.path() + &process_field(process)
+    }
+
+    /// Reads what [`OwnId::path`] or [`OwnId::path_of`] wrote, without the prefix; `None` for anything else.
+    pub(crate) fn parse(file: &str) -> Option<(Self, ProcessId)> {
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let mut fields = file.split('-').map(number);
         let mut field = || fields.next().flatten();
         let id = Self { worker: WorkerId(field()?), run: field()?, number: field()? };
-        (fields.next().is_none() && id.path()[PREFIX.len() + 1..] == *file).then_some(id)
+        let process = match fields.next() {
+            Some(number) if id.bundle().is_some() => ProcessId::new(number?)?,
+            Some(_) => return None,
+            None => ProcessId::UNNUMBERED,
+        };
+        (id.path_of(process)[PREFIX.len() + 1..] == *file).then_some((id, process))
     }
 }
 

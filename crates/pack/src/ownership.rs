@@ -1,18 +1,20 @@
-//! Ownership of this worker's place in the backend, as far as the worker knows it. Every question goes through here, and
-//! requests are answered by what came of them.
+//! Ownership of this worker's place in the backend, as far as the process knows it. Every question goes through here, and
+//! requests are answered by what came of them. What is asked is in `numbering.rs`.
 //!
-//! A worker may run on after its directory was given up for lost, or wake up after a night's suspend, while its heir
-//! serves clients. Uploads and removals ask before they count. A worker that does neither asks all the same, every
+//! A worker may run on after its directory was given up for lost or copied, or wake up after a night's suspend, while its
+//! heir or the other copy serves clients. Uploads and removals ask before they count. A worker that does neither asks all the same, every
 //! [`OWNER_PERIOD`]: else it would show for ever what was true before the take-over.
 //!
 //! # Invariants
 //!
-//! 1. Once a claim after this worker's is known, requests are refused, and the store stops: that never ends.
+//! 1. Once a claim after this worker's is known, or a process with a greater number, requests are refused, and the store
+//!    stops: that never ends.
 //! 2. A request is answered if this worker was the owner [`OWNER_UNSEEN_MAX`] ago or later. If nobody asked for that long,
 //!    as after a suspend, it asks first. Times are those of a clock that goes on while the machine is suspended.
 //! 3. A backend that does not answer stops nobody: it may be away for days, and an operator who takes a worker over is
 //!    told to stop it first.
 //! 4. A question counts from when it was begun: a claim may come right after the backend looked.
+//! 5. Requests wait for no write to the backend: what lets them in takes no number ([`Numbering::look`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +23,15 @@ use larder_objects::ObjectError;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::backend::Backend;
 use crate::counters::count;
-use crate::entry::WorkerId;
+use crate::entry::ProcessId;
 use crate::error::PackError;
-use crate::identity::check_owner;
-use crate::limits::{OWNER_PERIOD, OWNER_UNSEEN_MAX};
+use crate::limits::{OWNER_LOOK_MAX, OWNER_PERIOD, OWNER_UNSEEN_MAX};
+use crate::numbering::{Knows, Numbering};
 use crate::plan::unavailable;
 use crate::queue::Queue;
+use crate::rows::BlobRow;
+use crate::spool::Spool;
 use crate::workers::{Sighting, Uptime};
 
 /// Ages of the last answers.
@@ -71,8 +74,8 @@ impl Known {
 struct Seen {
     owned: Sighting,
     failed: Option<Sighting>,
-    /// The one that took over.
-    heir: Option<WorkerId>,
+    /// Who took over, and what to do about that.
+    superseded: Option<PackError>,
 }
 
 /// A worker's ownership of its place in the backend.
@@ -80,14 +83,16 @@ struct Seen {
 pub struct OwnerStatus {
     /// Time since the last question began that found it to be the owner.
     pub unseen: Duration,
-    /// True once another worker is known to have taken over.
+    /// True once another process is known to own the place.
     pub superseded: bool,
+    /// The number of this process; 0 while it has none.
+    pub process: ProcessId,
 }
 
 /// Tracks who owns this worker's place.
 pub(crate) struct Ownership {
-    backend: Backend,
-    worker: WorkerId,
+    numbering: Arc<Numbering>,
+    spool: Arc<Spool>,
     seen: Mutex<Seen>,
     /// Held by whoever asks for others too.
     asking: tokio::sync::Mutex<()>,
@@ -97,61 +102,72 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// Of a worker that was the owner when `owned` was seen. Once it is not, the queue is stopped and `fatal` says why.
+    /// Of a process that was the owner when `owned` was seen. Once it is not, the queue is stopped and `fatal` says why.
     pub(crate) fn new(
-        backend: Backend,
-        worker: WorkerId,
+        (numbering, spool): (Arc<Numbering>, Arc<Spool>),
         owned: Sighting,
         queue: Arc<Queue>,
         fatal: watch::Sender<Option<String>>,
         uptime: Uptime,
     ) -> Self {
-        let seen = Mutex::new(Seen { owned, failed: None, heir: None });
+        let seen = Mutex::new(Seen { owned, failed: None, superseded: None });
         let asking = tokio::sync::Mutex::default();
-        Self { backend, worker, seen, asking, queue, fatal, uptime }
+        Self { numbering, spool, seen, asking, queue, fatal, uptime }
     }
 
-    /// Asks now.
+    /// Asks now, on behalf of a change to the backend: the number of the process, which it has from then on.
     ///
     /// # Errors
-    /// [`PackError::Superseded`], for ever, or that the backend does not answer.
-    pub(crate) async fn ask(&self) -> Result<(), PackError> {
+    /// [`PackError::is_superseded`], for ever, or that the backend does not answer.
+    pub(crate) async fn ask(&self) -> Result<ProcessId, PackError> {
         self.known()?;
         let begun = Sighting::now(self.uptime);
-        count(&self.backend.counters().owner_questions);
-        let answer = check_owner(&self.backend, self.worker).await;
+        let answer = self.numbering.check(Knows::All(&self.spool)).await;
+        self.learn(begun, answer)
+    }
+
+    /// Asks now, on behalf of requests.
+    async fn look(&self) -> Result<(), PackError> {
+        self.known()?;
+        let begun = Sighting::now(self.uptime);
+        let answer = in_time(self.numbering.look()).await;
+        self.learn(begun, answer)
+    }
+
+    fn learn<T>(&self, begun: Sighting, answer: Result<T, PackError>) -> Result<T, PackError> {
+        count(&self.numbering.backend().counters().owner_questions);
         match &answer {
-            Ok(()) => {
+            Ok(_) => {
                 let mut seen = self.seen.lock();
                 if begun.elapsed() <= seen.owned.elapsed() {
                     (seen.owned, seen.failed) = (begun, None);
                 }
             }
-            Err(PackError::Superseded { by, .. }) => self.end(*by),
+            Err(error) if error.is_superseded() => self.end(error),
             Err(_) => self.seen.lock().failed = Some(Sighting::now(self.uptime)),
         }
         answer
     }
 
+    /// How a blob that waits is in the backend already, if it is.
+    pub(crate) fn adopted(&self, seq: u64) -> Option<BlobRow> {
+        self.numbering.adopted(seq)
+    }
+
     /// Nothing is taken or answered any more.
-    fn end(&self, by: WorkerId) {
+    fn end(&self, error: &PackError) {
         // First, so that whoever is refused by what stops can say why.
-        let is_new = self.seen.lock().heir.replace(by).is_none();
-        if is_new {
-            let error = self.superseded(by);
+        let before = std::mem::replace(&mut self.seen.lock().superseded, error.superseded());
+        if before.is_none() {
             tracing::error!(%error, "the store stops");
             self.queue.stop();
             self.fatal.send_replace(Some(error.to_string()));
         }
     }
 
-    fn superseded(&self, by: WorkerId) -> PackError {
-        PackError::Superseded { worker: self.worker, by }
-    }
-
     fn known(&self) -> Result<(), PackError> {
-        let heir = self.seen.lock().heir;
-        heir.map_or(Ok(()), |by| Err(self.superseded(by)))
+        let superseded = self.seen.lock().superseded.as_ref().and_then(PackError::superseded);
+        superseded.map_or(Ok(()), Err)
     }
 
     fn times(&self) -> Known {
@@ -177,7 +193,7 @@ impl Ownership {
             let _turn = self.asking.lock().await;
             // Whoever waited for another finds what that one was told.
             if self.times().stand() == Stand::Unasked
-                && let Err(error) = self.ask().await
+                && let Err(error) = self.look().await
             {
                 tracing::warn!(%error, "it is not known who owns the backend; this worker answers all the same");
             }
@@ -185,31 +201,51 @@ impl Ownership {
         self.refuse_superseded()
     }
 
-    /// Asks at every period if nobody else does, until another worker has taken over.
+    /// Asks at every period if nobody else does, until another process owns the place; takes a number, if there is none.
     pub(crate) async fn watch(self: Arc<Self>) {
         loop {
             tokio::time::sleep(self.times().due_in()).await;
-            let _turn = self.asking.lock().await;
-            let Known { owned, failed } = self.times();
-            if !self.times().due_in().is_zero() {
-                continue;
-            }
-            match self.ask().await {
-                Ok(()) => {}
-                Err(PackError::Superseded { .. }) => return,
-                // Once for each time that the backend is away.
-                Err(error) if failed.is_none() => {
+            let answer = {
+                let _turn = self.asking.lock().await;
+                if !self.times().due_in().is_zero() {
+                    continue;
+                }
+                let Known { owned, failed } = self.times();
+                let answer = self.look().await;
+                if let Err(error) = &answer
+                    && !error.is_superseded()
+                    && failed.is_none()
+                {
+                    // Once for each time that the backend is away.
                     tracing::warn!(%error, unseen = ?owned, "the backend does not say who owns it; this worker answers all the same");
                 }
-                Err(_) => {}
+                answer
+            };
+            let numbered = match answer {
+                Ok(()) if self.numbering.known().is_none() => in_time(self.ask()).await.map(drop),
+                answer => answer,
+            };
+            if numbered.is_err_and(|error| error.is_superseded()) {
+                return;
             }
         }
     }
 
     /// The present state, for metrics.
     pub(crate) fn status(&self) -> OwnerStatus {
-        OwnerStatus { unseen: self.times().owned, superseded: self.known().is_err() }
+        let process = self.numbering.known().unwrap_or_default();
+        OwnerStatus { unseen: self.times().owned, superseded: self.known().is_err(), process }
     }
+}
+
+/// What is asked, unless it takes too long.
+async fn in_time<T>(asked: impl Future<Output = Result<T, PackError>>) -> Result<T, PackError> {
+    let late = |_| PackError::Backend {
+        operation: "say",
+        name: "who owns it".to_owned(),
+        reason: format!("it did not within {OWNER_LOOK_MAX:?}"),
+    };
+    tokio::time::timeout(OWNER_LOOK_MAX, asked).await.map_err(late)?
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::cache::Cache;
 use crate::committer::{BlobLimits, Committer, Marks, Parts, now_ms};
 use crate::config::PackConfig;
 use crate::counters::Counters;
+use crate::counting::Counting;
 use crate::entry::{OwnId, WorkerId};
 use crate::error::PackError;
 use crate::fetch::Fetcher;
@@ -28,6 +29,7 @@ use crate::identity::{self, Claiming};
 use crate::index::Index;
 use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
 use crate::lot;
+use crate::numbering::Numbering;
 use crate::own::OwnsUnderWay;
 use crate::ownership::{OwnerStatus, Ownership};
 use crate::queue::{Queue, Request as Asked};
@@ -53,8 +55,8 @@ const LOSS_FILE: &str = "lost.txt";
 /// File that a running store holds locked.
 const LOCK_FILE: &str = "lock";
 
-/// A worker, and when it was known to own its place.
-type OwnerSeen = (WorkerId, Sighting);
+/// A worker, when it was known to own its place, and the number of its process.
+type OwnerSeen = (WorkerId, Sighting, Arc<Numbering>);
 
 /// A packed store that runs.
 pub struct Packer {
@@ -166,15 +168,16 @@ impl Packer {
             accept_loss: config.accept_loss.then_some(report.as_path()),
             is_own: true,
         };
-        let start =
-            recover(disk.clone(), open_index(&config.dir.join(INDEX_DIR))?, &rebuild).await?;
+        let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone()));
+        let index = open_index(&config.dir.join(INDEX_DIR))?;
+        let start = recover(disk.clone(), index, &rebuild, &numbering).await?;
         let cache = Self::open_cache(&*disk, &config, &backend)?;
         let joined = match named {
             Some(named) => Some(Joined::join(&config, named, worker, root, cache.clone()).await?),
             None => None,
         };
         let shares = joined.is_some();
-        let parts = ((worker, owned), disk, cache, joined);
+        let parts = ((worker, owned, numbering), disk, cache, joined);
         let packer = Self::start(config, backend, horizon, parts, start, lock)?;
         if shares {
             let shared = packer.share_own_buckets().await;
@@ -200,7 +203,7 @@ impl Packer {
         config: PackConfig,
         backend: Backend,
         horizon: Horizon,
-        ((worker, owned), disk, cache, joined): (
+        ((worker, owned, numbering), disk, cache, joined): (
             OwnerSeen,
             Arc<dyn Disk>,
             Option<Arc<Cache>>,
@@ -236,8 +239,8 @@ impl Packer {
             spawn("pack-index", move || flushing.run(&fatal_flush))?,
         ];
         let heard = fatal.subscribe();
-        let (asked, stopping) = (backend.clone(), queue.clone());
-        let owner = Arc::new(Ownership::new(asked, worker, owned, stopping, fatal, uptime));
+        let (asking, stopping) = ((numbering, spool.clone()), queue.clone());
+        let owner = Arc::new(Ownership::new(asking, owned, stopping, fatal, uptime));
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),
@@ -459,6 +462,8 @@ impl Shared {
                 worker: self.worker,
                 owner: self.owner.clone(),
                 horizon,
+                counting: Counting::default(),
+                has_void: false,
                 grace: self.config.grace,
                 pace: pace(),
                 unwanted: BTreeMap::new(),

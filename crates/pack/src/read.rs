@@ -333,7 +333,11 @@ impl Bodies {
             // A large object is before it is named; an own bundle that waits was found in the spool.
             _ => true,
         };
-        Ok(is_there.then(|| own.path()))
+        Ok(match (is_there, own.bundle()) {
+            (false, _) => None,
+            (true, None) => Some(own.path()),
+            (true, Some(_)) => Some(self.index.bundle_path(own)?),
+        })
     }
 
     /// Good bytes are nowhere: an alarm.

@@ -1,11 +1,13 @@
 //! A start: index and log first, and what is missing of the index from the backend.
 //!
-//! 1. Open the index. If it does not say how far it is, it is none: [rebuild](crate::rebuild) it.
+//! 1. Open the index. If it does not say how far it is, it is none: [rebuild](crate::rebuild) it. Before that the process
+//!    takes its number (`numbering.rs`): which blobs count must not change any more, and the backend must have gone no other
+//!    way than the blobs that wait.
 //! 2. Read the log. Changes behind the index are applied; those of blobs that are not in the backend become those
 //!    blobs again, sealed.
 //! 3. Remove files of the spool that no record names.
-//! 4. Look in the backend for later blobs of this worker. If there are any, the directory is an older copy: it would
-//!    give their numbers again, and does not know what is in them.
+//! 4. Look in the backend for later blobs of this worker. If any counts that is not one that waits, the directory is an
+//!    older copy: it would give its number again, and does not know what is in it.
 
 use std::sync::Arc;
 
@@ -14,16 +16,14 @@ use larder_metalog::{LogConfig, Lsn, Recovered};
 use larder_types::BucketName;
 use larder_types::codec::decode;
 
-use crate::backend::Backend;
 use crate::backup::Head;
-use crate::blob::{self, BlobName};
 use crate::bugs::{self, Bug};
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
-use crate::identity::check_owner;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
 use crate::log::{self, LogRecord, PackLog};
+use crate::numbering::{Knows, Numbering};
 use crate::rebuild::{Rebuild, Rebuilt};
 use crate::rows::Applied;
 use crate::spool::Spool;
@@ -43,27 +43,26 @@ pub(crate) async fn recover(
     disk: Arc<dyn Disk>,
     index: (Index, Option<Applied>),
     rebuild: &Rebuild<'_>,
+    numbering: &Numbering,
 ) -> Result<Start, PackError> {
     let worker = rebuild.worker;
     let is_known = index.1.is_some();
     let (index, Rebuilt { applied, backups }) = match index {
         (index, Some(applied)) => (index, Rebuilt { applied, backups: rebuild.backups.to_vec() }),
         (index, None) => {
+            let waiting = waiting(disk.clone(), worker)?;
+            numbering.number(Knows::Log(&waiting)).await?;
             let rebuilt = rebuild.run(&index).await?;
             // Blobs that it lists wait no more: an heir must not have listed them before they came.
-            check_owner(rebuild.backend, worker).await?;
+            numbering.check(Knows::Log(&waiting)).await?;
             index.set_applied(&rebuilt.applied)?;
             index.flush()?;
             (index, rebuilt)
         }
     };
     let spool = Spool::new(disk.clone(), worker)?;
-    let config = LogConfig {
-        segment_bytes: LOG_SEGMENT_BYTES,
-        ..LogConfig::new(larder_env::rng::unique_u64())
-    };
     let mut replay = Replay {
-        index: &index,
+        index: Some(&index),
         spool: &spool,
         worker,
         at: applied,
@@ -75,7 +74,7 @@ pub(crate) async fn recover(
         failed: None,
     };
     let (appender, writer, recovery) =
-        larder_metalog::recover(disk, log::DIR, &config, &mut |record| replay.take(&record))?;
+        larder_metalog::recover(disk, log::DIR, &config(), &mut |record| replay.take(&record))?;
     if let Some(error) = replay.failed {
         return Err(error);
     }
@@ -86,7 +85,7 @@ pub(crate) async fn recover(
     spool.start(at.blob);
     // An index that was made just now has all that is there.
     if is_known {
-        refuse_older_copy(rebuild.backend, &spool, worker).await?;
+        numbering.refuse_older_copy(Knows::All(&spool)).await?;
     }
     spool.open_files()?;
     tracing::info!(
@@ -99,33 +98,27 @@ pub(crate) async fn recover(
     Ok(Start { index, log, spool, at, backups })
 }
 
-/// Refuses a directory that is an older copy of the worker's: the backend has a blob beyond those that the directory knows to
-/// be there, and it is not one that waits here. One that waits may have gone up before a crash: then it is the same
-/// to the byte.
-async fn refuse_older_copy(
-    backend: &Backend,
-    spool: &Spool,
-    worker: WorkerId,
-) -> Result<(), PackError> {
-    let seq = *spool.uploaded().borrow();
-    let after = BlobName::behind(BlobId { worker, seq });
-    for (file, bytes) in backend.names_after(blob::PREFIX, &after).await? {
-        let Some(name) = BlobName::parse(&file).filter(|name| name.id.worker == worker) else {
-            continue;
-        };
-        let is_same = spool
-            .row(name.id.seq)
-            .is_some_and(|row| row.name(name.id) == name && row.bytes == bytes);
-        if !is_same {
-            return Err(PackError::OlderCopy { name: name.path() });
-        }
-    }
-    Ok(())
+/// Blobs that wait, as far as the log alone says.
+fn waiting(disk: Arc<dyn Disk>, worker: WorkerId) -> Result<Spool, PackError> {
+    let spool = Spool::new(disk.clone(), worker)?;
+    let (at, shown) = (Applied::default(), Lsn(0));
+    let mut replay =
+        Replay { index: None, spool: &spool, worker, at, shown, rebuilt: 0, failed: None };
+    larder_metalog::recover(disk, log::DIR, &config(), &mut |record| replay.take(&record))?;
+    let Replay { at, failed, .. } = replay;
+    failed.map_or(Ok(()), Err)?;
+    spool.start(at.blob);
+    Ok(spool)
+}
+
+fn config() -> LogConfig {
+    LogConfig { segment_bytes: LOG_SEGMENT_BYTES, ..LogConfig::new(larder_env::rng::unique_u64()) }
 }
 
 /// Takes records one by one.
 struct Replay<'a> {
-    index: &'a Index,
+    /// `None` if only what waits is wanted.
+    index: Option<&'a Index>,
     spool: &'a Spool,
     worker: WorkerId,
     at: Applied,
@@ -156,7 +149,7 @@ impl Replay<'_> {
                 if !self.is_shown(recovered) && blob > self.rebuilt {
                     self.at.lsn = recovered.end.0;
                     let id = BlobId { worker: self.worker, seq: blob };
-                    self.index.add_blob(id, &row, Some(&self.at))?;
+                    self.index.map_or(Ok(()), |index| index.add_blob(id, &row, Some(&self.at)))?;
                 }
                 Ok(())
             }
@@ -179,7 +172,7 @@ impl Replay<'_> {
         if !self.is_shown(recovered) {
             self.at.lsn = recovered.end.0;
             let here = BlobId { worker: self.worker, seq: blob };
-            self.index.apply(here, entry, Some(&self.at))?;
+            self.index.map_or(Ok(()), |index| index.apply(here, entry, Some(&self.at)))?;
         }
         Ok(())
     }

@@ -10,6 +10,8 @@
 //!    Then nothing ever will: its name is given once.
 //! 4. Only the owner removes anything. It asks whether it still is before every few removals, and after the upload
 //!    that a removal goes by: an heir that came before that upload does not know of it.
+//! 5. What a superseded process uploaded too late goes by its name, which has its number: by what is written down in the
+//!    backend it counts for nobody ([`crate::counting`]), and nobody uploads anything of that name again.
 //!
 //! What a crash leaves behind in between is found again: retired blobs by their rows, objects by listing them.
 
@@ -24,11 +26,12 @@ use crate::backend::{Backend, Listing};
 use crate::blob::BlobName;
 use crate::bugs::{self, Bug};
 use crate::counters::{Counters, add, count};
-use crate::entry::{OwnId, Within, WorkerId};
+use crate::counting::{self, Counting};
+use crate::entry::{OwnId, ProcessId, Within, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::index::Index;
-use crate::limits::{REMOVED_UNASKED_MAX, UNWANTED_MAX};
+use crate::limits::{PROCESSES_KEPT, REMOVED_UNASKED_MAX, UNWANTED_MAX};
 use crate::own;
 use crate::ownership::Ownership;
 use crate::queue::{Queue, Request};
@@ -48,15 +51,22 @@ pub(crate) struct Remover {
     pub(crate) owner: Arc<Ownership>,
     /// Which blobs of earlier workers there are.
     pub(crate) horizon: Horizon,
+    /// What was last read of processes and their records.
+    pub(crate) counting: Counting,
+    /// Whether a look has found anything that is void by a record.
+    pub(crate) has_void: bool,
     pub(crate) grace: Duration,
     pub(crate) pace: Pace,
     /// Since when nothing needs these.
-    pub(crate) unwanted: BTreeMap<Within, Unwanted>,
+    pub(crate) unwanted: BTreeMap<Stray, Unwanted>,
     /// Removals since the owner was asked for.
     pub(crate) unasked: u64,
     /// The last blob that was uploaded before that.
     pub(crate) vouched: u64,
 }
+
+/// A blob or object, with the process that uploaded it: several may have one of the same number.
+pub(crate) type Stray = (Within, ProcessId);
 
 /// When something was first seen that nothing needs.
 #[derive(Debug, Clone, Copy)]
@@ -73,12 +83,14 @@ impl Remover {
         let mut removed = 0;
         for (id, retired) in self.index.retired()? {
             let is_own = retired.by.worker == self.worker;
-            let seen = self.see(Within::Blob(id), if is_own { retired.by.seq } else { 0 });
+            let row = self.index.blob(id)?;
+            let stray = (Within::Blob(id), row.map(|row| row.process).unwrap_or_default());
+            let seen = self.see(stray, if is_own { retired.by.seq } else { 0 });
             if !self.is_due(seen) {
                 continue;
             }
             // A blob that a rebuild has only heard of has no row: it is gone.
-            if let Some(row) = self.index.blob(id)? {
+            if let Some(row) = row {
                 self.remove(&row.name(id).path(), seen.told).await?;
                 add(&self.counters.freed_bytes, row.bytes);
                 count(&self.counters.removed_blobs);
@@ -90,7 +102,7 @@ impl Remover {
             }
             // Dropped when it is done. If the store stops first, it is removed once more, which is no error.
             let _answered = done.await;
-            self.unwanted.remove(&Within::Blob(id));
+            self.unwanted.remove(&stray);
         }
         Ok(removed)
     }
@@ -102,18 +114,26 @@ impl Remover {
         let mut removed = self.stray_blobs(&mut there).await?;
         let mut listing = self.list(own::PREFIX).await;
         while let Some(some) = listing.next().await? {
+            // After the list: whoever uploads has its record before.
+            let has_bundles = some.iter().any(|(name, _)| name.len() > own::NAME_BYTES);
+            if has_bundles {
+                self.pace.spend(0).await;
+                self.counting = Counting::read(&self.backend, &self.counting).await?;
+            }
             for (name, bytes) in some {
-                let Some(own) = OwnId::parse(&name) else {
+                let Some((own, process)) = OwnId::parse(&name) else {
                     tracing::warn!(name, "an object that is not Larder's lies among its own");
                     continue;
                 };
-                removed += self.stray(own, bytes, &mut there).await?;
+                removed += self.stray(own, process, bytes, &mut there).await?;
             }
         }
         // What went by itself, as a removal that failed had come through, is not remembered for ever. A retired blob is
         // forgotten by the index first.
-        there.extend(self.index.retired()?.into_iter().map(|(id, _)| Within::Blob(id)));
-        self.unwanted.retain(|within, _| there.contains(within));
+        let retired: BTreeSet<_> =
+            self.index.retired()?.into_iter().map(|(id, _)| Within::Blob(id)).collect();
+        self.unwanted.retain(|stray, _| there.contains(stray) || retired.contains(&stray.0));
+        self.forget_processes().await?;
         tracing::debug!(removed, "looked for objects that nothing names");
         Ok(removed)
     }
@@ -122,53 +142,72 @@ impl Remover {
     async fn stray(
         &mut self,
         own: OwnId,
+        process: ProcessId,
         bytes: u64,
-        there: &mut BTreeSet<Within>,
+        there: &mut BTreeSet<Stray>,
     ) -> Result<u64, PackError> {
-        let within = Within::Own(own);
-        if !self.unwanted.contains_key(&within) {
-            if !self.index.holders(within, 0, 1)?.is_empty() {
-                return Ok(0);
-            }
-            let Some(told) = self.unwanted_since(own).await else { return Ok(0) };
-            self.notice(within, told);
+        let stray = (Within::Own(own), process);
+        if self.unwanted.contains_key(&stray) {
+            self.has_void = true;
+        } else {
+            let is_void = self.is_void_bundle(own, process);
+            self.has_void |= is_void;
+            let told = match is_void {
+                true => Some(0),
+                false if self.index.holders(stray.0, 0, 1)?.is_empty() => {
+                    self.unwanted_since(own).await
+                }
+                false => None,
+            };
+            let Some(told) = told else { return Ok(0) };
+            self.notice(stray, told);
         }
-        let Some(seen) = self.due(within) else {
-            if self.unwanted.contains_key(&within) {
-                there.insert(within);
+        let Some(seen) = self.due(stray) else {
+            if self.unwanted.contains_key(&stray) {
+                there.insert(stray);
             }
             return Ok(0);
         };
-        self.remove(&own.path(), seen.told).await?;
+        self.remove(&own.path_of(process), seen.told).await?;
         add(&self.counters.freed_bytes, bytes);
         count(&self.counters.removed_objects);
-        self.unwanted.remove(&within);
+        self.unwanted.remove(&stray);
         Ok(1)
     }
 
-    /// Blobs that the index does not have, though it is past them: none that a rebuild would read.
-    async fn stray_blobs(&mut self, there: &mut BTreeSet<Within>) -> Result<u64, PackError> {
+    /// Whether a bundle was uploaded too late by a superseded process.
+    fn is_void_bundle(&self, own: OwnId, process: ProcessId) -> bool {
+        own.bundle().is_some_and(|(blob, _)| !self.counting.counts(blob.worker, process, blob.seq))
+    }
+
+    /// Blobs that the index does not have, though it is past them, and those that are void: none that a rebuild would read.
+    async fn stray_blobs(&mut self, there: &mut BTreeSet<Stray>) -> Result<u64, PackError> {
         // Before the list: what is uploaded after it is not in it.
         let uploaded = *self.spool.uploaded().borrow();
         let mut removed = 0;
         self.pace.spend(0).await;
-        for (name, bytes) in self.backend.names(crate::blob::PREFIX).await? {
+        let listed = self.backend.names(crate::blob::PREFIX).await?;
+        self.pace.spend(0).await;
+        self.counting = Counting::read(&self.backend, &self.counting).await?;
+        for (name, bytes) in listed {
             let Some(name) = BlobName::parse(&name) else { continue };
             let is_past = name.id.worker < self.worker
                 || name.id.worker == self.worker && name.id.seq <= uploaded;
-            let within = Within::Blob(name.id);
-            there.insert(within);
-            if !is_past || self.is_known(name)? {
+            let stray = (Within::Blob(name.id), name.process);
+            there.insert(stray);
+            let is_void = !self.counting.counts(name.id.worker, name.process, name.id.seq);
+            if !is_void && (!is_past || self.is_known(name)?) {
                 continue;
             }
+            self.has_void |= is_void;
             // It was void, or removed once: who says so is in the backend.
-            self.notice(within, 0);
-            let Some(seen) = self.due(within) else { continue };
+            self.notice(stray, 0);
+            let Some(seen) = self.due(stray) else { continue };
             tracing::info!(blob = %name.id, "a blob that was retired or void is removed");
             self.remove(&name.path(), seen.told).await?;
             add(&self.counters.freed_bytes, bytes);
             count(&self.counters.removed_objects);
-            self.unwanted.remove(&within);
+            self.unwanted.remove(&stray);
             removed += 1;
         }
         Ok(removed)
@@ -183,28 +222,45 @@ impl Remover {
         Ok(self.index.blob_content(name.id)?.is_some() && self.horizon.has(name.id))
     }
 
+    /// Removes numbers and records of this worker's processes that are too many, in their order, unless anything may be there
+    /// still that is void by them.
+    async fn forget_processes(&mut self) -> Result<(), PackError> {
+        if std::mem::take(&mut self.has_void) {
+            return Ok(());
+        }
+        let all: Vec<_> = self.counting.of_worker(self.worker).collect();
+        let Some(last) = all.last().copied() else { return Ok(()) };
+        let old = all.into_iter().filter(|old| old.number() + PROCESSES_KEPT <= last.number());
+        for process in old {
+            // The number first: one without a record is taken for one that may get it.
+            self.remove(&counting::path(self.worker, process), 0).await?;
+            self.remove(&counting::record_path(self.worker, process), 0).await?;
+        }
+        Ok(())
+    }
+
     async fn list(&mut self, prefix: &str) -> Listing {
         self.pace.spend(0).await;
         self.backend.list(prefix)
     }
 
     /// When it was first seen; that is now, if it was not. `told` says through which blob it may go.
-    fn see(&mut self, within: Within, told: u64) -> Unwanted {
+    fn see(&mut self, stray: Stray, told: u64) -> Unwanted {
         let mark = self.readers.mark();
         let now = Unwanted { since: Instant::now(), mark, told };
-        *self.unwanted.entry(within).or_insert(now)
+        *self.unwanted.entry(stray).or_insert(now)
     }
 
     /// Remembers that nothing needs it. More wait for the next look, so that what is remembered is bounded.
-    fn notice(&mut self, within: Within, told: u64) {
+    fn notice(&mut self, stray: Stray, told: u64) {
         if self.unwanted.len() < UNWANTED_MAX {
-            self.see(within, told);
+            self.see(stray, told);
         }
     }
 
     /// When it was first seen, if that is long enough ago to remove it.
-    fn due(&self, within: Within) -> Option<Unwanted> {
-        let seen = *self.unwanted.get(&within)?;
+    fn due(&self, stray: Stray) -> Option<Unwanted> {
+        let seen = *self.unwanted.get(&stray)?;
         self.is_due(seen).then_some(seen)
     }
 

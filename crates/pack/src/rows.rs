@@ -21,7 +21,7 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobName;
-use crate::entry::{BlobId, Content, OwnId, Place, Within, WorkerId};
+use crate::entry::{BlobId, Content, OwnId, Place, ProcessId, Within, WorkerId};
 
 /// The layout that this release writes. An index of another is rebuilt.
 pub(crate) const LAYOUT: u32 = 2;
@@ -47,16 +47,47 @@ pub(crate) struct PackedPart {
 
 /// A blob that is in the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredBlobRow", into = "StoredBlobRow")]
 pub(crate) struct BlobRow {
     pub(crate) created_ms: u64,
     pub(crate) footer_offset: u64,
     /// Bytes of the whole blob.
     pub(crate) bytes: u64,
+    /// The process that uploaded it.
+    pub(crate) process: ProcessId,
 }
 
 impl BlobRow {
+    /// Of a blob that is lost: a name that no blob has.
+    pub(crate) const NONE: Self =
+        Self { created_ms: 0, footer_offset: 0, bytes: 0, process: ProcessId::UNNUMBERED };
+
     pub(crate) fn name(&self, id: BlobId) -> BlobName {
-        BlobName { id, created_ms: self.created_ms, footer_offset: self.footer_offset }
+        let Self { created_ms, footer_offset, process, .. } = *self;
+        BlobName { id, created_ms, footer_offset, process }
+    }
+}
+
+/// A [`BlobRow`] as it is stored and sent. That of a process without a number is as it was before there were numbers.
+#[derive(Serialize, Deserialize)]
+struct StoredBlobRow {
+    created_ms: u64,
+    /// Where the footer begins, with the process.
+    footer: u64,
+    bytes: u64,
+}
+
+impl From<StoredBlobRow> for BlobRow {
+    fn from(stored: StoredBlobRow) -> Self {
+        let (process, footer_offset) = ProcessId::without(stored.footer);
+        Self { created_ms: stored.created_ms, footer_offset, bytes: stored.bytes, process }
+    }
+}
+
+impl From<BlobRow> for StoredBlobRow {
+    fn from(row: BlobRow) -> Self {
+        let BlobRow { created_ms, footer_offset, bytes, process } = row;
+        Self { created_ms, footer: process.with(footer_offset), bytes }
     }
 }
 

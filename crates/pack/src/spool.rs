@@ -18,8 +18,8 @@ use larder_types::{BucketId, BucketName};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::blob::{FooterHead, encode_footer};
-use crate::entry::{BlobId, Entry, WorkerId};
+use crate::blob::{FooterHead, TRAILER_BYTES, encode_footer};
+use crate::entry::{BlobId, Entry, ProcessId, WorkerId};
 use crate::error::PackError;
 use crate::limits::BUNDLES_MAX;
 use crate::lot::Lot;
@@ -84,6 +84,7 @@ struct WaitingLot {
 /// A blob ready to go up.
 pub(crate) struct Sealed {
     pub(crate) id: BlobId,
+    /// That of no process yet.
     pub(crate) row: BlobRow,
     /// What it is made of, in the order in which that goes up: the blob itself comes last.
     pub(crate) lots: Vec<SealedLot>,
@@ -99,6 +100,11 @@ pub(crate) struct SealedLot {
 }
 
 impl SealedLot {
+    /// The last bytes of it.
+    pub(crate) fn trailer(&self) -> Bytes {
+        self.tail.slice(self.tail.len() - TRAILER_BYTES..)
+    }
+
     /// Bytes of all of it.
     pub(crate) fn bytes(&self) -> u64 {
         self.body_bytes + self.tail.len() as u64
@@ -164,6 +170,7 @@ impl Waiting {
             created_ms: self.created_ms,
             footer_offset: itself.body_bytes,
             bytes: itself.bytes(),
+            process: ProcessId::UNNUMBERED,
         };
         Sealed { id, row, lots }
     }
@@ -341,10 +348,22 @@ impl Spool {
         blob.sealed.then(|| blob.seal(self.id(*seq)))
     }
 
-    /// What a blob that waits is in the backend once it went up as it is.
-    pub(crate) fn row(&self, seq: u64) -> Option<BlobRow> {
+    /// What a sealed blob that waits is in the backend once it went up, but for the process; and its trailer.
+    pub(crate) fn sealed(&self, seq: u64) -> Option<(BlobRow, Bytes)> {
         let state = self.state.lock();
-        state.blobs.get(&seq).map(|blob| blob.seal(self.id(seq)).row)
+        let blob = state.blobs.get(&seq).filter(|blob| blob.sealed)?;
+        let Sealed { row, lots, .. } = blob.seal(self.id(seq));
+        Some((row, lots.last()?.trailer()))
+    }
+
+    /// Whether a blob waits.
+    pub(crate) fn waits(&self, seq: u64) -> bool {
+        self.state.lock().blobs.contains_key(&seq)
+    }
+
+    /// Blobs before this one that wait.
+    pub(crate) fn waiting_before(&self, seq: u64) -> Vec<u64> {
+        self.state.lock().blobs.range(..seq).map(|(seq, _)| *seq).collect()
     }
 
     /// The oldest blob is in the backend and the index knows it: its file goes. Whoever reads it goes on.

@@ -2,10 +2,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A blob goes up only while this worker owns the backend, and counts as uploaded only if the worker owns it still
-//!    once the blob is there. Below it stands why that is enough.
-//! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs.
-//! 3. A bundle goes up before the blob that tells of it.
+//! 1. A blob goes up only while this process owns the backend, and counts as uploaded only if it owns it still once the
+//!    blob is there. Below and in `numbering.rs` it stands why that is enough.
+//! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs: the same to the
+//!    byte, and so with the same sum of the footer, which has the sums of all bodies.
+//! 3. A bundle goes up before the blob that tells of it. Names have this process's number: nobody else writes to them.
 //! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
 //!    goes on with what is missing (`uploader/parts.rs`).
 //!
@@ -15,7 +16,8 @@
 //! void. This worker uploads a blob, then looks for a claim, then acknowledges. Requests and lists see every request
 //! that was answered before they began. If the look found no claim, it began before the claim was answered, and the list
 //! began after that: so it shows the blob, which was there before the look. If the blob is not in the list, it arrived
-//! after the list began, and the look, which came later still, found the claim.
+//! after the list began, and the look, which came later still, found the claim. A later process of this worker does the
+//! same with its number.
 
 mod parts;
 
@@ -58,11 +60,18 @@ struct Progress {
 impl Uploader {
     /// Runs until it is dropped, the store stops, or the backend belongs to another.
     pub(crate) async fn run(self) {
+        // At once: a process on a copy of the directory is superseded now, and not only by the next upload.
+        if let Err(error) = self.owner.ask().await {
+            if error.is_superseded() {
+                return;
+            }
+            tracing::warn!(%error, "this process has no number in the backend yet; uploads wait for that");
+        }
         loop {
-            let sealed = self.spool.next_sealed().await;
+            let mut sealed = self.spool.next_sealed().await;
             let (mut pause, mut progress) = (UPLOAD_PAUSE, Progress::default());
-            while let Err(error) = self.upload(&sealed, &mut progress).await {
-                if let PackError::Superseded { .. } = error {
+            while let Err(error) = self.upload(&mut sealed, &mut progress).await {
+                if error.is_superseded() {
                     return;
                 }
                 count(&self.backend.counters().failed_uploads);
@@ -83,8 +92,14 @@ impl Uploader {
     }
 
     /// Takes up what is missing of a blob.
-    async fn upload(&self, sealed: &Sealed, progress: &mut Progress) -> Result<(), PackError> {
-        self.owner.ask().await?;
+    async fn upload(&self, sealed: &mut Sealed, progress: &mut Progress) -> Result<(), PackError> {
+        let process = self.owner.ask().await?;
+        if let Some(row) = self.owner.adopted(sealed.id.seq) {
+            tracing::info!(blob = %sealed.id, by = %row.process, "a blob that waits is in the backend already");
+            sealed.row = row;
+            return Ok(());
+        }
+        sealed.row.process = process;
         let mut lots: Vec<_> = sealed.lots.iter().collect();
         if bugs::planted(Bug::BundleAfterBlob) {
             lots.reverse();
@@ -92,7 +107,7 @@ impl Uploader {
         for lot in lots.into_iter().skip(progress.lots) {
             let name = match lot.lot.within(sealed.id) {
                 Within::Blob(id) => sealed.row.name(id).path(),
-                Within::Own(bundle) => bundle.path(),
+                Within::Own(bundle) => bundle.path_of(process),
             };
             match &lot.file {
                 Some(file) if lot.bytes() > PART_BYTES as u64 => {
@@ -121,7 +136,7 @@ impl Uploader {
             return Ok(());
         }
         // An heir that claimed the backend meanwhile may have listed the blobs without this one.
-        self.owner.ask().await
+        self.owner.ask().await.map(drop)
     }
 
     /// The backend has all of it: the last bytes are where they belong.
@@ -133,7 +148,7 @@ impl Uploader {
             Unread::Failed(error) => error,
         })?;
         let trailer = Trailer::decode(name, &last)?;
-        if (trailer.id, trailer.lot) != (id, lot.lot) || trailer.blob_bytes() != end {
+        if (trailer.id, trailer.lot) != (id, lot.lot) || last != lot.trailer() {
             return Err(PackError::damaged(name, "it came back as another blob"));
         }
         Ok(())

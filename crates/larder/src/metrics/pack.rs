@@ -171,6 +171,11 @@ impl RoleMetrics for PackMetrics {
                 waiting.groups as f64,
             ),
             (
+                "pack_process",
+                "Number of this process in the backend; 0 while it has none",
+                owner.process.number() as f64,
+            ),
+            (
                 "pack_owner_unseen_seconds",
                 "Time since the backend last said that this worker owns it",
                 owner.unseen.as_secs_f64(),

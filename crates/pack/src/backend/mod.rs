@@ -44,6 +44,7 @@ use self::gate::{Gate, NotMade};
 use self::pace::Answer;
 use self::upload::{Numbered, Parts};
 use self::url::Opened;
+use crate::blocking;
 use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, add};
 use crate::entry::WorkerId;
@@ -167,7 +168,39 @@ impl Backend {
     }
 
     /// Writes a small object that is not there yet; false if it is.
+    ///
+    /// A store answers 409 also when two such requests meet and neither took effect: so the object is looked for, and if
+    /// it is missing the request is made again.
     pub(crate) async fn put_new(&self, name: &str, bytes: Bytes) -> Result<bool, PackError> {
+        let mut pause = MISSING_PAUSE;
+        for _ in 0..MISSING_LOOKS_MAX {
+            if self.try_put_new(name, bytes.clone()).await? {
+                return Ok(true);
+            }
+            if self.size(name).await?.is_some() {
+                self.sync_dir_of(name).await?;
+                return Ok(false);
+            }
+            tokio::time::sleep(jittered(pause)).await;
+            pause *= 4;
+        }
+        Err(PackError::Backend {
+            operation: "write",
+            name: name.to_owned(),
+            reason: "the backend says that it exists, and does not have it".to_owned(),
+        })
+    }
+
+    /// In a local directory, makes durable that there is an object: who made it may have been killed before that.
+    async fn sync_dir_of(&self, name: &str) -> Result<(), PackError> {
+        let Some(dir) = self.dir.as_ref().and_then(|dir| Some(dir.join(name).parent()?.to_owned()))
+        else {
+            return Ok(());
+        };
+        Ok(blocking::run(move || std::fs::File::open(dir)?.sync_all()).await??)
+    }
+
+    async fn try_put_new(&self, name: &str, bytes: Bytes) -> Result<bool, PackError> {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         let path = Path::from(name);
         let put = self.store.put_opts(&path, PutPayload::from_bytes(bytes), options);

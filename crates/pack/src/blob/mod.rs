@@ -10,5 +10,5 @@ pub use file::{BlobFile, Extracted};
 pub use name::BlobName;
 pub use v1::{FooterHead, TRAILER_BYTES, Trailer};
 
-pub(crate) use name::PREFIX;
+pub(crate) use name::{PREFIX, PROCESS_DIGITS, process_field};
 pub(crate) use v1::{FooterReader, encode_footer};

@@ -1,9 +1,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use larder_env::SimDisk;
 use object_store::memory::InMemory;
 
 use super::*;
+use crate::backend::Backend;
+use crate::entry::WorkerId;
 use crate::queue::Request;
 use crate::workers::uptime;
 
@@ -19,8 +22,10 @@ fn backend() -> Backend {
 fn owner_of(backend: &Backend, uptime: Uptime) -> (Arc<Ownership>, Arc<Queue>, Fatal) {
     let (queue, fatal) = (Arc::<Queue>::default(), watch::Sender::new(None));
     let (heard, owned) = (fatal.subscribe(), Sighting::now(uptime));
-    let stopping = queue.clone();
-    let owner = Ownership::new(backend.clone(), WORKER, owned, stopping, fatal, uptime);
+    let disk = SimDisk::new(1, 1 << 20);
+    let spool = Arc::new(Spool::new(disk.clone(), WORKER).unwrap());
+    let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk));
+    let owner = Ownership::new((numbering, spool), owned, queue.clone(), fatal, uptime);
     (Arc::new(owner), queue, heard)
 }
 
@@ -60,17 +65,18 @@ async fn whoever_is_idle_asks_at_every_period_until_another_has_taken_over() {
     let (owner, queue, mut fatal) = owner_of(&backend, || Duration::ZERO);
     let watching = tokio::spawn(owner.clone().watch());
     tokio::time::sleep(OWNER_PERIOD * 3 + OWNER_PERIOD / 2).await;
-    assert_eq!(questions(&backend), 3);
+    // The first time it had no number, and asked for that besides.
+    assert_eq!(questions(&backend), 4);
     // Whoever asks for another reason puts that off.
     owner.ask().await.unwrap();
     tokio::time::sleep(OWNER_PERIOD - Duration::from_secs(1)).await;
-    assert_eq!(questions(&backend), 4);
+    assert_eq!(questions(&backend), 5);
     take_over(&backend).await;
     owner.admit().await.unwrap();
     let reason = fatal.wait_for(Option::is_some).await.unwrap().clone().unwrap();
     assert!(reason.contains("has taken over"), "{reason}");
     watching.await.unwrap();
-    assert_eq!(questions(&backend), 5);
+    assert_eq!(questions(&backend), 6);
     for refused in [owner.admit().await, owner.refuse_superseded()] {
         let Err(ObjectError::Unavailable { reason: said }) = refused else {
             panic!("it answers all the same: {refused:?}");
@@ -108,8 +114,45 @@ async fn a_worker_that_wakes_up_asks_before_it_answers() {
     let (one, two) = tokio::join!(owner.admit(), owner.admit());
     one.and(two).unwrap();
     assert_eq!(questions(&backend), 1, "one asks for both");
-    assert_eq!(owner.status(), OwnerStatus { unseen: Duration::ZERO, superseded: false });
+    let process = ProcessId::UNNUMBERED;
+    assert_eq!(owner.status(), OwnerStatus { unseen: Duration::ZERO, superseded: false, process });
     HOURS.fetch_add(8, Ordering::Relaxed);
     take_over(&backend).await;
     owner.admit().await.unwrap_err();
+}
+
+#[tokio::test]
+async fn requests_are_let_in_without_a_number_and_changes_are_not() {
+    let backend = backend();
+    let (owner, ..) = owner_of(&backend, uptime);
+    owner.look().await.unwrap();
+    let numbers = || backend.names("incarnations");
+    assert!(numbers().await.unwrap().is_empty(), "a request waits for nothing that is written");
+    owner.ask().await.unwrap();
+    let names: Vec<_> = numbers().await.unwrap().into_iter().map(|(name, _)| name).collect();
+    let number = "0000000000000001-00000001".to_owned();
+    assert_eq!(names, [number.clone(), number + "-from"]);
+}
+
+#[tokio::test]
+async fn of_two_processes_with_one_claim_the_earlier_answers_nothing_any_more() {
+    let backend = backend();
+    let (first, _queue, fatal) = owner_of(&backend, uptime);
+    first.ask().await.unwrap();
+    let (second, ..) = owner_of(&backend, uptime);
+    second.ask().await.unwrap();
+    // What lets requests in finds out, and not only uploads.
+    assert!(matches!(first.look().await, Err(PackError::Copied { .. })));
+    first.admit().await.unwrap_err();
+    assert!(fatal.borrow().is_some());
+    second.admit().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_process_whose_number_was_removed_has_been_superseded() {
+    let backend = backend();
+    let (owner, ..) = owner_of(&backend, uptime);
+    owner.ask().await.unwrap();
+    backend.remove("incarnations/0000000000000001-00000001").await.unwrap();
+    assert!(matches!(owner.ask().await, Err(PackError::Copied { .. })));
 }

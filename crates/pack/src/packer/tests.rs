@@ -22,7 +22,7 @@ async fn removed(retired_ms: u64) -> (Kept, Kept) {
     };
     let store = Packer::open(config, Backend::over(Arc::new(InMemory::new()))).await.unwrap();
     let blob = BlobId { worker: WorkerId(0), seq: 7 };
-    let row = BlobRow { created_ms: 1, footer_offset: 5, bytes: 9 };
+    let row = BlobRow { bytes: 9, ..BlobRow::NONE };
     store.shared.index.add_blob(blob, &row, None).unwrap();
     let mut batch = Batch::new();
     batch.put(&rows::retired(blob), &encode(&RetiredRow { retired_ms, by: blob }));

@@ -6,34 +6,31 @@ use bytes::Bytes;
 use futures::future::join_all;
 
 use crate::backend::{Backend, Unread};
-use crate::blob::{self, BlobName, FooterReader};
+use crate::blob::{self, FooterReader};
+use crate::counting::{Counting, Listed};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::limits::{FOOTERS_AHEAD, FOOTERS_BYTES_MAX};
 
-/// A blob as the backend lists it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Listed {
-    pub(super) name: BlobName,
-    pub(super) bytes: u64,
-}
+/// Why nobody can go by a list yet.
+pub(crate) const UNDECIDED: &str = "a process of the worker has numbered itself and not judged the last blob before it; it, \
+     the next process or an heir does";
 
-/// All blobs that count, oldest first.
-pub(super) async fn list(backend: &Backend, horizon: &Horizon) -> Result<Vec<Listed>, PackError> {
-    let mut blobs: Vec<Listed> = Vec::new();
-    for (name, bytes) in backend.names(blob::PREFIX).await? {
-        let name = BlobName::parse(&name).ok_or_else(|| {
-            PackError::damaged(format!("{}/{name}", blob::PREFIX), "it is not named as a blob is")
-        })?;
-        if !horizon.has(name.id) {
-            continue;
-        }
-        if blobs.last().is_some_and(|before| before.name.id == name.id) {
-            return Err(PackError::damaged(name.path(), "there is another blob of this number"));
-        }
-        blobs.push(Listed { name, bytes });
+/// All blobs that count, oldest first, and what says so.
+///
+/// # Errors
+/// [`PackError::Deferred`] while it is undecided whether one does.
+pub(super) async fn list(
+    backend: &Backend,
+    horizon: &Horizon,
+) -> Result<(Vec<Listed>, Counting), PackError> {
+    let mut listed = Listed::all(backend.names(blob::PREFIX).await?)?;
+    let counting = Counting::read(backend, &Counting::default()).await?;
+    listed.retain(|blob| horizon.has(blob.name.id));
+    match counting.decided(listed, |worker| horizon.is_settled(worker))? {
+        (decided, false) => Ok((decided, counting)),
+        (_, true) => Err(PackError::Deferred { reason: UNDECIDED.to_owned() }),
     }
-    Ok(blobs)
 }
 
 /// Reads footers, some ahead. Those that were read are kept for the second time as far as they are small.

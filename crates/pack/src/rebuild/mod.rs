@@ -1,10 +1,12 @@
 //! The index from the backend alone: the newest backup, then the footers of later blobs in the order of their names; or
 //! all footers, if there is no backup that can be used.
 //!
-//! 1. List: blobs that are not [void](crate::horizon), backups.
+//! 1. List: blobs that [count](crate::counting) and are not beyond a [horizon](crate::horizon), backups.
 //! 2. Read the footers, for what they say was [retired](Change::Retired): such blobs may be missing, and are not read.
 //! 3. Replay the others.
 //! 4. [Check](check) that everything that is named is there.
+//! 5. [Find](bundles) under which names bundles are: which process uploaded one stood in the name of its blob, which may be
+//!    gone.
 //!
 //! # Invariants
 //!
@@ -14,6 +16,7 @@
 //! 3. A backup that is passed over is removed by its owner: the index knows of no key since when the backup may have had it, which
 //!    deletes have to say.
 
+mod bundles;
 mod check;
 mod footers;
 mod orphans;
@@ -26,14 +29,15 @@ use larder_types::{HybridClock, OpId};
 
 use crate::backend::Backend;
 use crate::backup::{self, Head};
-use crate::blob::{BlobName, FooterReader};
+use crate::blob::FooterReader;
+use crate::counting::Listed;
 use crate::entry::{BackupId, BlobId, Change, Run, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::index::Index;
 use crate::rows::{Applied, BlobRow, RetiredRow};
 use check::Loss;
-use footers::{Footers, Listed};
+use footers::Footers;
 
 /// What a rebuild works with.
 pub(crate) struct Rebuild<'a> {
@@ -95,7 +99,7 @@ impl Rebuild<'_> {
     /// Fills an empty index.
     pub(crate) async fn run(&self, index: &Index) -> Result<Rebuilt, PackError> {
         let mut backups = self.backups.to_vec();
-        let listed = footers::list(self.backend, self.horizon).await?;
+        let (listed, counting) = footers::list(self.backend, self.horizon).await?;
         while let Some(head) = backups.last() {
             let later = listed.iter().filter(|blob| blob.name.id >= head.blob()).copied();
             let mut footers = Footers::new(self.backend, later.collect());
@@ -108,6 +112,7 @@ impl Rebuild<'_> {
                     "the index is rebuilt from a backup"
                 );
                 let applied = self.replay(index, &listed, footers, &retired, Some(head)).await?;
+                bundles::name(self.backend, &counting, index).await?;
                 return Ok(Rebuilt { applied, backups });
             }
             if self.is_own {
@@ -119,6 +124,7 @@ impl Rebuild<'_> {
         let mut footers = Footers::new(self.backend, listed.clone());
         let retired = self.retired(&mut footers).await?;
         let applied = self.replay(index, &listed, footers, &retired, None).await?;
+        bundles::name(self.backend, &counting, index).await?;
         Ok(Rebuilt { applied, backups })
     }
 
@@ -170,7 +176,7 @@ impl Rebuild<'_> {
         let there: BTreeSet<_> = listed.iter().map(|blob| blob.name.id).collect();
         for blob in self.missing(index, &there, retired, backup)? {
             // Known likewise, under a name that no blob has.
-            index.add_blob(blob, &BlobRow { created_ms: 0, footer_offset: 0, bytes: 0 }, None)?;
+            index.add_blob(blob, &BlobRow::NONE, None)?;
             losses.push(Loss { blob, error: PackError::Missing { blob } });
         }
         check::check(self, index, &there, losses, backup.map(Head::blob))?;
@@ -279,12 +285,5 @@ impl Taking<'_> {
             while self.index.maintain()? == Progress::Worked {}
         }
         Ok(())
-    }
-}
-
-impl Listed {
-    fn row(&self) -> BlobRow {
-        let BlobName { created_ms, footer_offset, .. } = self.name;
-        BlobRow { created_ms, footer_offset, bytes: self.bytes }
     }
 }

@@ -120,7 +120,7 @@ impl Repacker {
     /// Bundles that are in the backend.
     fn bundles(&self) -> Result<Vec<Candidate>, PackError> {
         let (mut bundles, now) = (Vec::new(), Instant::now());
-        for (id, BundleContent { end, live }) in self.index.bundles()? {
+        for (id, BundleContent { end, live, .. }) in self.index.bundles()? {
             let within = Within::Own(id);
             if Self::is_there(&self.index, id)? && !self.set_aside.has(within, now) {
                 bundles.push(Candidate { within, bodies: end, live, bytes: end });
@@ -142,7 +142,7 @@ impl Repacker {
                 None => Ok(false),
             },
             Within::Own(bundle) => {
-                let name = bundle.path();
+                let name = self.index.bundle_path(bundle)?;
                 Mover { repacker: self, within, name }.run().await
             }
         }

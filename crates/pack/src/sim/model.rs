@@ -33,7 +33,7 @@ pub(crate) struct State {
 }
 
 /// All that was answered, with the blob that has it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct History {
     changes: Vec<(BlobId, Effect)>,
     pub(crate) now: State,

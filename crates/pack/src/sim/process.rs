@@ -14,12 +14,14 @@ use super::now_ms;
 use crate::backend::Backend;
 use crate::backup::{self, BackupWriter, Backups, Head};
 use crate::committer::{BlobLimits, Committer, Marks, Parts};
+use crate::counting::Counting;
 use crate::entry::{Place, Within, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::housekeeping::{Housekeeping, Kept};
 use crate::index::Index;
 use crate::lot::Lot;
+use crate::numbering::Numbering;
 use crate::own::OwnsUnderWay;
 use crate::ownership::Ownership;
 use crate::policy::{Packing, SizeClass};
@@ -140,7 +142,8 @@ impl Process {
         if applied.is_none() {
             index.clear()?;
         }
-        let start = recover(disk, (index, applied), &rebuild).await?;
+        let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone()));
+        let start = recover(disk, (index, applied), &rebuild, &numbering).await?;
         let Start { index, log, spool, at, backups: heads } = start;
         let (counters, stored) = (backend.counters().clone(), (Arc::new(index), Arc::new(spool)));
         let parts = Parts::of(stored, &at, counters, others, now_ms);
@@ -160,8 +163,8 @@ impl Process {
         });
         let committer = Committer::new(committing, limits, worker, log, at);
         let owned = Sighting::now(uptime);
-        let (asked, stopping) = (backend.clone(), queue.clone());
-        let owner = Arc::new(Ownership::new(asked, worker, owned, stopping, fatal, uptime));
+        let (asking, stopping) = ((numbering, spool.clone()), queue.clone());
+        let owner = Arc::new(Ownership::new(asking, owned, stopping, fatal, uptime));
         let uploader = Uploader {
             backend: backend.clone(),
             spool: spool.clone(),
@@ -270,6 +273,9 @@ impl Process {
                 }
                 None => {
                     let name = match within {
+                        Within::Own(own) if own.bundle().is_some() => {
+                            self.index.bundle_path(own).map_err(|error| error.to_string())?
+                        }
                         Within::Own(own) => own.path(),
                         Within::Blob(id) => {
                             let row = self.index.blob(id).unwrap();
@@ -331,6 +337,8 @@ fn housekeeping(
             grace: Duration::ZERO,
             pace: pace(),
             unwanted: BTreeMap::new(),
+            counting: Counting::default(),
+            has_void: false,
             unasked: 0,
             vouched: 0,
         },

@@ -1,6 +1,7 @@
 //! A backend that fails as one does: requests that take effect and are answered with an error, or later, or twice;
 //! lists that do not show what is new.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +19,11 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
+use crate::backend::Backend;
+use crate::blob;
+use crate::counting::{Counting, Listed};
+use crate::entry::WorkerId;
+
 /// The backend of a simulation. What is in it outlives every process.
 #[derive(Debug)]
 pub(crate) struct SimStore {
@@ -29,6 +35,8 @@ struct State {
     rng: SeededRng,
     /// Nothing fails and everything is seen.
     is_calm: bool,
+    /// Lists show everything.
+    is_prompt: bool,
     /// Requests that were answered with an error and have not taken effect yet.
     late: Vec<Late>,
     /// Objects that lists do not show yet.
@@ -46,6 +54,7 @@ impl fmt::Debug for State {
 struct Late {
     name: Name,
     bytes: Bytes,
+    mode: PutMode,
 }
 
 /// What becomes of a request.
@@ -62,8 +71,16 @@ enum Fate {
 impl SimStore {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let (late, unlisted) = (Vec::new(), Vec::new());
-        let state = State { rng: SeededRng::new(seed), is_calm: false, late, unlisted };
+        let rng = SeededRng::new(seed);
+        let state = State { rng, is_calm: false, is_prompt: false, late, unlisted };
         Arc::new(Self { inner: InMemory::new(), state: Mutex::new(state) })
+    }
+
+    /// From now on lists show everything.
+    pub(crate) fn set_prompt(&self) {
+        let mut state = self.state.lock();
+        state.is_prompt = true;
+        state.unlisted.clear();
     }
 
     pub(crate) fn set_calm(&self, is_calm: bool) {
@@ -72,7 +89,7 @@ impl SimStore {
 
     /// Lets a request take effect that was answered long ago; false if there is none.
     pub(crate) async fn let_one_come_late(&self) -> bool {
-        let Late { name, bytes } = {
+        let Late { name, bytes, mode } = {
             let mut state = self.state.lock();
             let number = state.late.len() as u64;
             if number == 0 {
@@ -81,8 +98,35 @@ impl SimStore {
             let at = state.rng.below(number) as usize;
             state.late.swap_remove(at)
         };
-        self.set(name.as_ref(), bytes).await;
+        // One that is there meanwhile stays, if that is the condition.
+        let _exists = self.take(&name, bytes, &mode).await;
         true
+    }
+
+    async fn take(&self, name: &Name, bytes: Bytes, mode: &PutMode) -> Result<()> {
+        let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
+        self.inner.put_opts(name, bytes.into(), options).await.map(drop)
+    }
+
+    /// Names of all blobs below a prefix that count.
+    pub(crate) async fn counted(self: &Arc<Self>, prefix: &str) -> BTreeSet<String> {
+        let all = self.listed(prefix).await.into_iter();
+        all.map(|blob| blob.name.path()).collect()
+    }
+
+    /// The last blob of a worker that counts; 0 if none does.
+    pub(crate) async fn last_that_counts(self: &Arc<Self>, prefix: &str, worker: WorkerId) -> u64 {
+        let ids = self.listed(prefix).await.into_iter().map(|blob| blob.name.id);
+        ids.filter(|id| id.worker == worker).map(|id| id.seq).max().unwrap_or(0)
+    }
+
+    async fn listed(self: &Arc<Self>, prefix: &str) -> Vec<Listed> {
+        let was_calm = std::mem::replace(&mut self.state.lock().is_calm, true);
+        let backend = Backend::over(self.clone()).below(prefix);
+        let listed = Listed::all(backend.names(blob::PREFIX).await.unwrap()).unwrap();
+        let counting = Counting::read(&backend, &Counting::default()).await.unwrap();
+        self.set_calm(was_calm);
+        counting.counted(listed).unwrap()
     }
 
     /// Lists show everything from now on.
@@ -140,23 +184,25 @@ impl SimStore {
         }
     }
 
-    async fn write(&self, name: &Name, bytes: Bytes) -> Result<()> {
+    async fn write(&self, name: &Name, bytes: Bytes, mode: PutMode) -> Result<()> {
         self.travel().await;
         let fate = self.fate();
+        let mut taken = Ok(());
         if matches!(fate, Fate::Done | Fate::Twice | Fate::FailedAndDone) {
             {
                 let mut state = self.state.lock();
-                if !state.is_calm && state.rng.one_in(3) {
+                let is_late = !state.is_calm && !state.is_prompt && state.rng.one_in(3);
+                if is_late && mode != PutMode::Create {
                     state.unlisted.push(name.clone());
                 }
             }
-            self.set(name.as_ref(), bytes.clone()).await;
+            taken = self.take(name, bytes.clone(), &mode).await;
         }
         if matches!(fate, Fate::Twice | Fate::FailedAndLate) {
-            self.state.lock().late.push(Late { name: name.clone(), bytes });
+            self.state.lock().late.push(Late { name: name.clone(), bytes, mode });
         }
         match fate {
-            Fate::Done | Fate::Twice => Ok(()),
+            Fate::Done | Fate::Twice => taken,
             _ => Err(Error::Generic { store: "sim", source: "timed out".into() }),
         }
     }
@@ -176,11 +222,8 @@ impl ObjectStore for SimStore {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        if options.mode == PutMode::Create {
-            return self.inner.put_opts(name, payload, options).await;
-        }
         let bytes = Bytes::from(payload);
-        self.write(name, bytes).await?;
+        self.write(name, bytes, options.mode).await?;
         Ok(PutResult { e_tag: None, version: None, extensions: Default::default() })
     }
 

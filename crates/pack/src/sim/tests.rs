@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::world::World;
+use super::world::{Outcomes, World};
 use super::{NOW_MS, RUNNING, is_found};
 use crate::bugs::Bug;
 
@@ -50,6 +50,52 @@ fn a_backup_names_no_number_that_is_given_again() {
         runtime.unwrap().block_on(async { World::new(1).await.numbers_after_a_full_disk().await });
     RUNNING.set(false);
     assert_eq!(named, known);
+}
+
+/// Runs one seed of a world in which directories are copied; gives what came of that.
+fn run_with_copies(seed: u64) -> Outcomes {
+    RUNNING.set(true);
+    NOW_MS.set(1_700_000_000_000);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let outcomes = runtime.unwrap().block_on(async {
+        let mut world = World::with_copies(seed).await;
+        world.run(STEPS).await;
+        world.outcomes()
+    });
+    RUNNING.set(false);
+    outcomes
+}
+
+#[test]
+fn whichever_of_two_copies_goes_on_nothing_that_was_acknowledged_is_void() {
+    let more = std::env::var("LARDER_PACK_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    let mut all = Outcomes::default();
+    for seed in 0..more.unwrap_or(SEEDS) {
+        let ran = catch_unwind(AssertUnwindSafe(|| run_with_copies(seed)));
+        let Outcomes { refused, took_over, came_back } =
+            ran.unwrap_or_else(|_| panic!("seed {seed} failed"));
+        all.refused += refused;
+        all.took_over += took_over;
+        all.came_back += came_back;
+    }
+    println!("{all:?}");
+    assert!(all.refused > 0 && all.took_over > SEEDS && all.came_back > SEEDS, "{all:?}");
+}
+
+#[test]
+fn numbers_that_are_not_closed_are_found() {
+    is_found(Bug::NumbersNotClosed, SEEDS_OF_BUGS, run_with_copies);
+}
+
+#[test]
+fn a_blob_that_is_adopted_though_it_is_void_is_found() {
+    is_found(Bug::AdoptedThoughVoid, SEEDS_OF_BUGS, run_with_copies);
+}
+
+#[test]
+fn a_process_that_does_not_look_after_an_upload_is_found_beside_a_copy() {
+    is_found(Bug::OwnerAskedOnce, SEEDS_OF_BUGS, run_with_copies);
 }
 
 #[test]

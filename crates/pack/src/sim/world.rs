@@ -1,5 +1,9 @@
 //! What happens, and what is compared.
 
+mod copies;
+
+pub(super) use copies::Outcomes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +25,6 @@ use super::store::SimStore;
 use crate::backend::Backend;
 use crate::backup;
 use crate::entry::{BlobId, Content, OwnId, Within, WorkerId};
-use crate::error::PackError;
 use crate::housekeeping::Kept;
 use crate::index::Index;
 use crate::plan::{Body, Description, Done, Source, Target, Wish};
@@ -63,6 +66,8 @@ pub(super) struct World {
     values: u64,
     owns: u64,
     pub(super) rebuilds: u64,
+    /// What came of copies of the directory, if there are any.
+    copies: Option<copies::Outcomes>,
 }
 
 pub(super) fn bucket() -> BucketName {
@@ -110,6 +115,7 @@ impl World {
             values: 0,
             owns: 0,
             rebuilds: 0,
+            copies: None,
         };
         world.claim().await;
         world.start().await;
@@ -126,6 +132,10 @@ impl World {
     pub(super) async fn run(&mut self, steps: u64) {
         for step in 0..steps {
             self.step().await;
+            if !self.disk.is_up() {
+                // The power went while the process wrote that it has a number.
+                self.end(|_| {}).await;
+            }
             if step % STEPS_TO_LOOK == 0 {
                 self.look().await;
             }
@@ -141,14 +151,15 @@ impl World {
             60..110 => self.commit().await,
             110..140 => self.process().upload(),
             140..180 => {
-                if let Some(Err(PackError::Superseded { .. })) = self.process().keep_house() {
-                    panic!("the owner is superseded by nobody");
+                if let Some(Err(error)) = self.process().keep_house() {
+                    assert!(!error.is_superseded(), "the owner is superseded by nobody: {error}");
                 }
             }
             180..186 => self.seal(),
             186..190 => {
                 self.store.let_one_come_late().await;
             }
+            190..192 if self.copies.is_some() => self.be_copied().await,
             190..192 => self.store.catch_up(),
             192..194 => self.process().flush_index(),
             194 => self.disk.power_off_after(1 + self.rng.below(20)),
@@ -402,11 +413,8 @@ impl World {
         let old = self.worker;
         self.claim().await;
         (self.disk, self.rows) = (SimDisk::new(self.rng.next_u64(), 1 << 30), Arc::default());
-        let names = self.store.names("blobs").await;
-        let parse = |name: &String| crate::blob::BlobName::parse(name.strip_prefix("blobs/")?);
-        let ids = names.iter().filter_map(parse).map(|name| name.id);
-        let last = ids.filter(|id| id.worker == old).map(|id| id.seq).max();
-        self.history.cut_after(BlobId { worker: old, seq: last.unwrap_or(0) });
+        let seq = self.store.last_that_counts("", old).await;
+        self.history.cut_after(BlobId { worker: old, seq });
         self.rebuilds += 1;
         self.calls.check();
         self.calls = Calls::of(&self.history.now, KEYS);
@@ -532,7 +540,10 @@ impl World {
         let mut owns = BTreeSet::new();
         for place in places(&index).into_keys() {
             if let Within::Own(own) = place.0 {
-                owns.insert(own.path());
+                owns.insert(match own.bundle() {
+                    Some(_) => index.bundle_path(own).unwrap(),
+                    None => own.path(),
+                });
             }
         }
         let there: BTreeSet<_> = self.store.names("objects").await.into_iter().collect();

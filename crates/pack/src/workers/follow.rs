@@ -18,10 +18,12 @@ use crate::blob::{self, BlobName, FooterReader};
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::committer::now_ms;
+use crate::counting::Listed;
 use crate::entry::{BlobId, Entry, WorkerId};
 use crate::error::PackError;
 use crate::fetch::Fetcher;
 use crate::horizon::Horizon;
+use crate::identity::check_owner;
 use crate::index::Index;
 use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX, HEARD_BYTES_KEPT};
 use crate::read::{Bodies, Waits};
@@ -50,6 +52,19 @@ impl Others {
         };
         let mark = match self.catch_up(peer, &known).await? {
             Caught::Up => known.mark(),
+            Caught::Undecided => {
+                let unseen = peer.unseen();
+                tracing::info!(worker = %peer.name, ?unseen, "another worker, or its heir, has yet to judge its last blob");
+                return Ok(());
+            }
+            // Its directory was put back from an older copy, which gave the same numbers again.
+            Caught::Ghosts(blob) => {
+                tracing::warn!(worker = %peer.name, %blob, "what was heard of another worker is not what it has uploaded: its index is made anew");
+                let Some(made) = self.make(peer, known.worker).await? else { return Ok(()) };
+                self.write_ghosts(peer, &known, &made, blob)?;
+                self.show(peer, &made);
+                made.mark()
+            }
             Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
             Caught::Gap => {
                 tracing::warn!(worker = %peer.name, "blobs are missing that nothing retired: its index is made anew");
@@ -129,7 +144,16 @@ impl Others {
             accept_loss: report.as_deref(),
             is_own: false,
         };
-        let at = Applied { lsn: 0, ..rebuild.run(&index).await?.applied };
+        let rebuilt = match rebuild.run(&index).await {
+            Ok(rebuilt) => rebuilt,
+            // Nobody is shown what may become void; what was known is kept, or nobody is answered.
+            Err(PackError::Deferred { reason }) => {
+                tracing::info!(worker = %peer.name, reason, "another worker's index is not made yet");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let at = Applied { lsn: 0, ..rebuilt.applied };
         index.set_applied(&at)?;
         index.flush()?;
         self.known_of(peer, worker, Shelved { index, heard }, at).map(Some)
@@ -158,24 +182,29 @@ impl Others {
     async fn catch_up(&self, peer: &Peer, known: &Arc<Known>) -> Result<Caught, PackError> {
         let last = BlobId { worker: known.worker, seq: known.at().rebuilt };
         let after = BlobName::behind(last);
-        let mut caught = Caught::Up;
-        for (name, bytes) in peer.backend.names_after(blob::PREFIX, &after).await? {
-            let Some(name) = BlobName::parse(&name) else {
-                let name = format!("{}/{name}", blob::PREFIX);
-                return Err(PackError::damaged(name, "it is not named as a blob is"));
-            };
-            // Another directory's: its announcement says so soon.
-            if name.id.worker != known.worker {
-                break;
-            }
+        let mut listed = Listed::all(peer.backend.names_after(blob::PREFIX, &after).await?)?;
+        // Another directory's: its announcement says so soon.
+        listed.retain(|blob| blob.name.id.worker == known.worker);
+        if listed.is_empty() {
+            known.flush()?;
+            return Ok(Caught::Up);
+        }
+        // After the list: a process has its record before it uploads, and an heir its claim before it lists.
+        match check_owner(&peer.backend, known.worker).await {
+            Ok(()) => {}
+            Err(PackError::Superseded { .. }) => return Ok(Caught::Undecided),
+            Err(error) => return Err(error),
+        }
+        let (blobs, is_undecided) = peer.counting().await?.decided(listed, |_| false)?;
+        let mut caught = if is_undecided { Caught::Undecided } else { Caught::Up };
+        for blob in blobs {
+            let (name, row) = (blob.name, blob.row());
             if name.id.seq != known.at().rebuilt + 1 {
                 caught = Caught::Gap;
                 break;
             }
-            let BlobName { created_ms, footer_offset, .. } = name;
-            let row = BlobRow { created_ms, footer_offset, bytes };
-            if name.id.seq > known.at().blob {
-                take_footer(&peer.backend, known, name, &row).await?;
+            if !take_blob(&peer.backend, known, name, &row).await? {
+                return Ok(Caught::Ghosts(name.id));
             }
             known.uploaded(name.id.seq, &row)?;
         }
@@ -205,8 +234,11 @@ impl Others {
                 blocking::run(move || taking.hear(&name, &heard)).await??;
             }
             Heard::Uploaded { blob, row } => {
-                let id = known.blob(blob);
-                take_footer(&peer.backend, known, row.name(id), &row).await?;
+                let name = row.name(known.blob(blob));
+                if !take_blob(&peer.backend, known, name, &row).await? {
+                    let reason = "it has uploaded something else than it told".to_owned();
+                    return Err(PackError::Deferred { reason });
+                }
             }
             Heard::Entries { .. } | Heard::Nothing { .. } => {}
         }
@@ -221,6 +253,10 @@ impl Others {
 /// Whether everything that is in the bucket was found.
 enum Caught {
     Up,
+    /// What was heard of this blob is not in it: whoever told it has been superseded, and what it told is true no more.
+    Ghosts(BlobId),
+    /// A later process of the worker, or its heir, may yet judge a blob void.
+    Undecided,
     /// A blob is missing: it is not listed yet, or was removed while this worker was away.
     Gap,
 }
@@ -261,13 +297,13 @@ fn next_entry<'a>(
     }
 }
 
-/// Takes all of a blob from its footer.
-async fn take_footer(
+/// Takes what is not known yet of a blob that is in the bucket, from its footer; false if what was heard of it is not there.
+async fn take_blob(
     backend: &Backend,
     known: &Arc<Known>,
     name: BlobName,
     row: &BlobRow,
-) -> Result<(), PackError> {
+) -> Result<bool, PackError> {
     let path = name.path();
     if row.footer_offset >= row.bytes {
         return Err(PackError::damaged(path, "it is shorter than its name says"));
@@ -283,14 +319,40 @@ async fn take_footer(
         if footer.trailer.id != name.id || footer.trailer.blob_bytes() != bytes {
             return Err(PackError::damaged(&path, "it is not the blob that its name says"));
         }
+        if !has_all_heard(&known, name.id, footer)? {
+            return Ok(false);
+        }
+        if name.id.seq <= known.at().blob {
+            return Ok(true);
+        }
         known.takes_unlogged();
         let heard = known.at().lsn;
-        for entry in footer {
+        for entry in FooterReader::new(&path, &tail)? {
             known.take(name.id.seq, &entry?, heard)?;
         }
-        known.whole(name.id.seq)
+        known.whole(name.id.seq)?;
+        Ok(true)
     })
     .await?
+}
+
+/// Whether a footer has what was heard of its blob: the first and the last entry of that, and if all was heard, no more. Each
+/// has its number and its clock, which no two processes give alike.
+fn has_all_heard(known: &Known, blob: BlobId, footer: FooterReader<'_>) -> Result<bool, PackError> {
+    let heard = known.index().blob_content(blob)?;
+    let Some(heard) = heard else {
+        // Nothing was heard, or it was retired since, by what was heard after it.
+        return Ok(true);
+    };
+    let is_whole = blob.seq <= known.at().blob;
+    let (mut first, mut has_last, mut is_longer) = (None, false, false);
+    for entry in footer {
+        let entry = entry?;
+        first.get_or_insert(entry.seq);
+        has_last |= (entry.seq, entry.clock) == (heard.last, heard.clock);
+        is_longer |= entry.seq > heard.last;
+    }
+    Ok(first == Some(heard.first) && has_last && !(is_whole && is_longer))
 }
 
 /// Whether what a mark says is past a change of that clock and number.

@@ -8,13 +8,16 @@ use larder_types::codec::decode;
 use larder_types::rows::parse_keyed;
 
 use super::name::WorkerName;
-use super::peer::Peer;
+use super::peer::{Known, Peer};
 use super::{Others, hidden};
-use crate::entry::WorkerId;
+use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::index::Index;
 use crate::rows::PackedVersion;
+
+/// Whether a version, of a row's key, is lost.
+type Judging<'a> = dyn FnMut(&[u8], &PackedVersion) -> Result<bool, PackError> + 'a;
 
 impl Others {
     /// Where it is written down which blobs of another worker an index does without, if that may be:
@@ -35,35 +38,77 @@ impl Others {
         let lost = index.standing()?.into_iter();
         let lost = lost.filter(|(id, _)| id.worker == before && id.seq > last);
         let Some(first) = lost.map(|(_, content)| content.first).min() else { return Ok(()) };
-        let mut lines = Vec::new();
-        index.visit(b"V", &mut |row, value| {
-            let version = decode::<PackedVersion>("a version's row", value)?;
-            let is_lost = version.op.view.0 == before.0 && version.op.seq >= first;
-            if is_lost
-                && let Some((bucket, key, _)) = parse_keyed(row)
-                && let Some(record) = index.bucket_by_id(bucket)
-            {
-                let (ms, size) = (version.metax.clock.ms(), version.metax.size);
-                let (key, name) = (key.as_str(), record.name.as_str());
-                lines.push(match (hidden::is_hidden(&record.name), record.location) {
-                    (false, _) => format!("lost {name}/{key}: {size} bytes, put at {ms}"),
-                    (true, Some(of)) => format!("lost the deletion of {of}/{key}, of {ms}"),
-                    (true, None) => format!("lost bucket {key}, made at {ms}"),
-                });
-            }
-            Ok(ControlFlow::Continue(()))
+        let is_lost =
+            |version: &PackedVersion| version.op.view.0 == before.0 && version.op.seq >= first;
+        let lines = lines_of(index, &mut |_, version| Ok(is_lost(version)))?;
+        let why = format!("was taken over by {}", peer.told().worker);
+        self.write_lines(peer, before, &why, &lines)
+    }
+
+    /// A worker has uploaded something else than it told of a blob: writes down what of that and of later blobs the index made
+    /// of the bucket does not have.
+    pub(super) fn write_ghosts(
+        &self,
+        peer: &Peer,
+        known: &Known,
+        made: &Known,
+        blob: BlobId,
+    ) -> Result<(), PackError> {
+        let told = known.index().standing()?.into_iter();
+        let told = told.filter(|(id, _)| id.worker == blob.worker && id.seq >= blob.seq);
+        let Some(first) = told.map(|(_, content)| content.first).min() else { return Ok(()) };
+        let lines = lines_of(known.index(), &mut |row, version| {
+            let is_told = version.op.view.0 == blob.worker.0 && version.op.seq >= first;
+            Ok(is_told && made.index().version_at(row)?.as_ref() != Some(version))
         })?;
+        self.write_lines(
+            peer,
+            blob.worker,
+            "was started from an older copy of its directory",
+            &lines,
+        )
+    }
+
+    fn write_lines(
+        &self,
+        peer: &Peer,
+        before: WorkerId,
+        why: &str,
+        lines: &[String],
+    ) -> Result<(), PackError> {
         let name = &peer.name;
-        tracing::error!(worker = %name, lost = lines.len(), "a worker was taken over; what it told and had not uploaded is lost");
+        tracing::error!(worker = %name, lost = lines.len(), why, "what a worker told and had not uploaded is lost");
         if self.reads.dir.as_os_str().is_empty() {
             return Ok(());
         }
         let path = self.reads.dir.join(format!("lost-{name}.txt"));
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
-        writeln!(file, "worker {name} ({}) was taken over by {}", before, peer.told().worker)?;
+        writeln!(file, "worker {name} ({before}) {why}")?;
         for line in lines {
             writeln!(file, "{line}")?;
         }
         Ok(file.sync_all()?)
     }
+}
+
+/// Tells of versions that are lost, a line each.
+fn lines_of(index: &Index, is_lost: &mut Judging<'_>) -> Result<Vec<String>, PackError> {
+    let mut lines = Vec::new();
+    index.visit(b"V", &mut |row, value| {
+        let version = decode::<PackedVersion>("a version's row", value)?;
+        if is_lost(row, &version)?
+            && let Some((bucket, key, _)) = parse_keyed(row)
+            && let Some(record) = index.bucket_by_id(bucket)
+        {
+            let (ms, size) = (version.metax.clock.ms(), version.metax.size);
+            let (key, name) = (key.as_str(), record.name.as_str());
+            lines.push(match (hidden::is_hidden(&record.name), record.location) {
+                (false, _) => format!("lost {name}/{key}: {size} bytes, put at {ms}"),
+                (true, Some(of)) => format!("lost the deletion of {of}/{key}, of {ms}"),
+                (true, None) => format!("lost bucket {key}, made at {ms}"),
+            });
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(lines)
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use larder_kv::Batch;
 use larder_types::{HybridClock, OpSeq};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
@@ -25,6 +26,7 @@ use super::sighting::Sighting;
 use super::telling::Telling;
 use crate::backend::Backend;
 use crate::bugs::{self, Bug};
+use crate::counting::Counting;
 use crate::entry::{BlobId, Change, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
@@ -41,6 +43,8 @@ pub(crate) struct Peer {
     told: Arc<Mutex<Announcement>>,
     pace: Mutex<Pace>,
     gaps: AtomicU32,
+    /// What was last read of its processes and their records.
+    counting: Mutex<Counting>,
     /// Held by whoever changes the index.
     pub(super) following: tokio::sync::Mutex<()>,
 }
@@ -94,6 +98,7 @@ impl Peer {
             known: RwLock::new(None),
             told: Arc::new(Mutex::new(told)),
             gaps: AtomicU32::new(0),
+            counting: Mutex::default(),
             pace: Mutex::new(pace),
             following: tokio::sync::Mutex::default(),
         }
@@ -124,6 +129,14 @@ impl Peer {
         if told.worker >= last.worker {
             *last = told;
         }
+    }
+
+    /// Which of its blobs count, as the bucket says now.
+    pub(super) async fn counting(&self) -> Result<Counting, PackError> {
+        let known = self.counting.lock().clone();
+        let counting = Counting::read(&self.backend, &known).await?;
+        *self.counting.lock() = counting.clone();
+        Ok(counting)
     }
 
     /// How many looks in a row found that a blob is missing.
@@ -320,8 +333,11 @@ impl Known {
                 (mark.seq, mark.clock) =
                     (mark.seq.max(content.last), mark.clock.max(content.clock));
             }
-            // Retired by a change that was heard before.
-            None => self.index().set_applied(&at)?,
+            // Retired by a change that was heard before; its bundles may be there.
+            None => {
+                let batch = Batch::new();
+                self.index().add_bundles(self.blob(seq), row.process, batch, Some(&at))?;
+            }
         }
         *self.at.lock() = at;
         Ok(())

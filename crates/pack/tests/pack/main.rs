@@ -4,6 +4,7 @@
 
 mod backends;
 mod backups;
+mod copies;
 mod crashes;
 mod embed;
 mod objects;

@@ -10,11 +10,11 @@ use larder_objects::{
     BodyDigest, BodyError, ListRequest, ObjectError, Objects, PutBody, PutOptions,
 };
 use larder_pack::limits::{OWNER_PERIOD, OWNER_UNSEEN_MAX};
-use larder_pack::{Acknowledge, PackConfig, Packer};
+use larder_pack::{Acknowledge, PackConfig};
 use tokio::sync::oneshot;
 
 use crate::support::{
-    Faulty, MIB, Sent, bucket, config, content, count, get, key, made, put, try_open,
+    Faulty, MIB, Sent, bucket, config, content, count, get, heir_of, key, made, put, try_open,
 };
 
 /// A store that answers once a change is uploaded, which is at once.
@@ -24,13 +24,6 @@ fn sure(dir: &Path) -> PackConfig {
         acknowledge: Acknowledge::Uploaded,
         ..config(dir)
     }
-}
-
-async fn heir_of(backend: &Arc<Faulty>) -> (tempfile::TempDir, Packer) {
-    let dir = tempfile::tempdir().unwrap();
-    let takes = PackConfig { take_over: true, ..config(dir.path()) };
-    let heir = try_open(takes, backend).await.unwrap();
-    (dir, heir)
 }
 
 fn spooled(dir: &Path) -> usize {

@@ -21,8 +21,8 @@ use object_store::memory::InMemory;
 use object_store::path::Path as Name;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions as StoreOptions, PutPayload,
-    PutResult, Result,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions as StoreOptions,
+    PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
 
@@ -43,6 +43,13 @@ pub struct Faulty {
     /// Puts of blobs, in one request each, wait while somebody has this for writing.
     pub puts: tokio::sync::RwLock<()>,
     puts_waiting: AtomicUsize,
+    /// Puts of names with any of these in them get no answer, and come late.
+    delays: Mutex<Vec<String>>,
+    delayed: Mutex<Vec<(Name, PutPayload, StoreOptions)>>,
+    /// How many conditional puts are still told that they conflict, and take no effect.
+    pub conflicts: AtomicUsize,
+    /// How many conditional puts still take effect, and fail for those who asked.
+    pub answers_lost: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
 }
@@ -63,6 +70,41 @@ impl Faulty {
     /// Puts of blobs that wait for their turn.
     pub fn puts_waiting(&self) -> usize {
         self.puts_waiting.load(Ordering::Relaxed)
+    }
+
+    /// From now on puts of names that have this in them get no answer, and come late.
+    pub fn delay(&self, part: &str) {
+        self.delays.lock().push(part.to_owned());
+    }
+
+    /// Waits until a put of such a name is on its way.
+    pub async fn delayed(&self, part: &str) {
+        while !self.delayed.lock().iter().any(|(name, ..)| name.as_ref().contains(part)) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Nothing is late from now on, but for what is on its way.
+    pub fn undelay(&self) {
+        self.delays.lock().clear();
+    }
+
+    /// Whatever was late comes, but for what meets its condition no more; nothing is late after that.
+    pub async fn arrive(&self) {
+        self.undelay();
+        self.arrive_from("").await;
+    }
+
+    /// Whatever was late comes whose name has this in it, in the order in which it was sent.
+    pub async fn arrive_from(&self, part: &str) {
+        let all = std::mem::take(&mut *self.delayed.lock());
+        let (arrives, later): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(name, ..)| name.as_ref().contains(part));
+        assert!(!arrives.is_empty(), "{part}");
+        *self.delayed.lock() = later;
+        for (name, payload, options) in arrives {
+            let _exists = self.inner.put_opts(&name, payload, options).await;
+        }
     }
 
     /// Names below a prefix, with sizes, sorted.
@@ -102,7 +144,24 @@ impl ObjectStore for Faulty {
             drop(self.puts.read().await);
             self.puts_waiting.fetch_sub(1, Ordering::Relaxed);
         }
-        self.inner.put_opts(name, payload, options).await
+        if self.delays.lock().iter().any(|part| name.as_ref().contains(part)) {
+            self.delayed.lock().push((name.clone(), payload, options));
+            return Err(Error::Generic { store: "test", source: "timed out".into() });
+        }
+        let one_less = |left: usize| left.checked_sub(1);
+        let is_one = |of: &AtomicUsize| {
+            of.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        };
+        let is_conditional = options.mode == PutMode::Create;
+        if is_conditional && is_one(&self.conflicts) {
+            return Err(Error::AlreadyExists { path: name.to_string(), source: "409".into() });
+        }
+        let is_lost = is_conditional && is_one(&self.answers_lost);
+        let done = self.inner.put_opts(name, payload, options).await;
+        match is_lost {
+            true => Err(Error::Generic { store: "test", source: "timed out".into() }),
+            false => done,
+        }
     }
 
     async fn put_multipart_opts(
@@ -196,7 +255,7 @@ pub fn snapshot(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     // Bodies are synced before the log names them, so the log is looked at first; and what was heard before the index of
     // another worker, which is durable before the file is emptied.
-    for part in ["worker", "name", "heard", "peers", "kv", "log", "spool"] {
+    for part in ["worker", "name", "numbered", "heard", "peers", "kv", "log", "spool"] {
         copy_tree(&dir.join(part), &copy.path().join(part));
     }
     copy
@@ -340,6 +399,14 @@ pub async fn made() -> (tempfile::TempDir, Arc<Faulty>, Packer) {
     let store = open(dir.path(), &backend).await;
     store.create_bucket(&bucket("first"), None).await.unwrap();
     (dir, backend, store)
+}
+
+/// A worker that takes over, in a directory of its own.
+pub async fn heir_of(backend: &Arc<Faulty>) -> (tempfile::TempDir, Packer) {
+    let dir = tempfile::tempdir().unwrap();
+    let takes = PackConfig { take_over: true, ..config(dir.path()) };
+    let heir = try_open(takes, backend).await.unwrap();
+    (dir, heir)
 }
 
 pub fn count(counter: &std::sync::atomic::AtomicU64) -> u64 {

@@ -16,7 +16,6 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::machine::{KEPT, Machine};
-use crate::blob::BlobName;
 use crate::entry::{BlobId, Content, WorkerId};
 use crate::index::Index;
 use crate::lot::Lot;
@@ -332,10 +331,7 @@ impl World {
         self.machines[at].stop(|disk| disk.crash());
         self.pending.retain(|pending| pending.machine != at);
         let (old, prefix) = (self.machines[at].worker, self.machines[at].prefix());
-        let names = self.store.names(&format!("{prefix}/blobs")).await;
-        let parse = |name: &String| BlobName::parse(name.rsplit('/').next()?);
-        let ids = names.iter().filter_map(parse).map(|name| name.id);
-        let last = ids.filter(|id| id.worker == old).map(|id| id.seq).max().unwrap_or(0);
+        let last = self.store.last_that_counts(&prefix, old).await;
         for told in self.history.values_mut().flatten() {
             if told.blob.worker == old && told.blob.seq > last {
                 told.is_lost = true;

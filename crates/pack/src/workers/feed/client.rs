@@ -24,7 +24,7 @@ use super::wire::{
     ask_changes, digest, draw_nonce, streamed_with,
 };
 use crate::committer::now_ms;
-use crate::entry::{BlobId, Within, WorkerId};
+use crate::entry::{BlobId, ProcessId, Within, WorkerId};
 use crate::error::PackError;
 use crate::limits::{
     CALL_CONNECT_MAX, CALL_TIME_MAX, FEED_BYTES_MAX, FEED_WAIT_MAX, HANDED_ON_SILENCE_MAX,
@@ -65,7 +65,16 @@ impl Held {
             (StatusCode::OK, _) if answer.len() as u64 == range.end - range.start => {
                 Ok(Self::Bytes(answer))
             }
-            (StatusCode::GONE, Within::Own(bundle)) => Ok(Self::Uploaded(bundle.path())),
+            // Nothing: of a release without numbers.
+            (StatusCode::GONE, Within::Own(bundle)) if answer.is_empty() => {
+                Ok(Self::Uploaded(bundle.path()))
+            }
+            (StatusCode::GONE, Within::Own(bundle)) => {
+                match decode::<ProcessId>("who uploaded a bundle", &answer) {
+                    Ok(process) => Ok(Self::Uploaded(bundle.path_of(process))),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
             (StatusCode::GONE, Within::Blob(id)) => {
                 match decode::<BlobRow>("a blob's row", &answer) {
                     Ok(row) => Ok(Self::Uploaded(row.name(id).path())),

@@ -21,7 +21,7 @@ use super::wire::{
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::committer::now_ms;
-use crate::entry::{BlobId, WorkerId};
+use crate::entry::{BlobId, ProcessId, Within, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::{
@@ -233,12 +233,18 @@ impl Feed {
     /// Why there is no file of a lot: it is uploaded, or there never was one.
     fn not_waiting(&self, blob: u64, lot: Lot) -> Result<Refusal, PackError> {
         let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
-        // The row of a blob may be gone before its bundles: their names need none.
+        // The row of a blob may be gone before its bundles.
         let is_uploaded = row.is_some() || blob <= *self.spool.uploaded().borrow();
-        Ok(match (lot, row) {
-            (Lot::SHARED, Some(row)) => (StatusCode::GONE, encode(&row)),
-            (Lot::SHARED, None) => refuse(StatusCode::NOT_FOUND),
-            (_, _) if is_uploaded => refuse(StatusCode::GONE),
+        let within = lot.within(BlobId { worker: self.worker, seq: blob });
+        Ok(match (within, row) {
+            (Within::Blob(_), Some(row)) => (StatusCode::GONE, encode(&row)),
+            (Within::Own(bundle), _) if is_uploaded => {
+                let process = self.index.bundle(bundle)?.unwrap_or_default().process;
+                match process {
+                    ProcessId::UNNUMBERED => refuse(StatusCode::GONE),
+                    process => (StatusCode::GONE, encode(&process)),
+                }
+            }
             (_, _) => refuse(StatusCode::NOT_FOUND),
         })
     }
@@ -269,12 +275,12 @@ mod tests {
 
     use super::super::Held;
     use super::*;
-    use crate::entry::{OwnId, Within};
+    use crate::entry::OwnId;
     use crate::rows::BlobRow;
 
     #[tokio::test]
     async fn a_bundle_is_said_to_be_uploaded_also_when_its_blob_is_gone() {
-        let (worker, row) = (WorkerId(3), BlobRow { created_ms: 1, footer_offset: 5, bytes: 9 });
+        let (worker, row) = (WorkerId(3), BlobRow { bytes: 9, ..BlobRow::NONE });
         let spool = Spool::new(SimDisk::new(1, 1 << 20), worker).unwrap();
         spool.start(4);
         let index = Index::over(Box::new(SimKv::default())).unwrap().0;

@@ -16,7 +16,7 @@ use crate::spool::Spool;
 use crate::workers::uploads::Handed;
 
 const WORKER: WorkerId = WorkerId(3);
-const ROW: BlobRow = BlobRow { created_ms: 1, footer_offset: 5, bytes: 9 };
+const ROW: BlobRow = BlobRow { bytes: 9, ..BlobRow::NONE };
 
 async fn listen() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

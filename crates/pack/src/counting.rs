@@ -1,0 +1,373 @@
+//! Which blobs count, where several processes ran for one worker: on one directory, one after the other, or on copies of
+//! it. Whatever lists blobs asks here, and nothing else decides it.
+//!
+//! A process numbers itself in the backend, and then writes a *record*: the number of the first blob that it will upload
+//! itself (`numbering.rs`). What processes before it upload from that number on has come too late: it is void.
+//!
+//! ```text
+//! incarnations/WORKER-PROCESS          the process has this number
+//! incarnations/WORKER-PROCESS-from     its record: where it begins, or that it never will
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. A blob (process n, number s) counts if no process N > n of its worker has a record that begins at s or before.
+//! 2. A record is written once: by its process, or by a later one that found none, which *closes* it. So two who read all
+//!    records of the same processes judge alike, for good.
+//! 3. No two blobs of one number count.
+//! 4. Who reads lists blobs first, and records after that. While a process has a number and no record, the last blob of the
+//!    last process before it that began is undecided: only those that close such numbers may count it. Blobs before that
+//!    one were acknowledged, or another was not begun.
+//! 5. Bundles count as their blobs do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use futures::future::join_all;
+use larder_types::codec::decode;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Backend, Unread};
+use crate::blob::{self, BlobName, PROCESS_DIGITS};
+use crate::entry::{ProcessId, WorkerId};
+use crate::error::PackError;
+use crate::limits::{RECORD_BYTES_MAX, RECORDS_AT_ONCE};
+use crate::rows::BlobRow;
+
+/// Prefix of numbers and records.
+pub(crate) const PREFIX: &str = "incarnations";
+/// What the name of a record has behind that of its number.
+const RECORD: &str = "-from";
+
+/// What is known of a process beside its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Record {
+    /// It was superseded before it had one, and uploads nothing.
+    Closed,
+    /// It uploads blobs from this number on.
+    From(u64),
+}
+
+/// A process of a worker.
+type Process = (WorkerId, ProcessId);
+
+/// A blob as the backend lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) name: BlobName,
+    pub(crate) bytes: u64,
+}
+
+impl Listed {
+    pub(crate) fn row(&self) -> BlobRow {
+        let BlobName { created_ms, footer_offset, process, .. } = self.name;
+        BlobRow { created_ms, footer_offset, bytes: self.bytes, process }
+    }
+
+    /// Blobs of names without their prefix.
+    ///
+    /// # Errors
+    /// [`PackError::Damaged`] if one is not named as a blob is.
+    pub(crate) fn all(names: Vec<(String, u64)>) -> Result<Vec<Self>, PackError> {
+        let parse = |(name, bytes): (String, u64)| match BlobName::parse(&name) {
+            Some(name) => Ok(Self { name, bytes }),
+            None => {
+                let name = format!("{}/{name}", blob::PREFIX);
+                Err(PackError::damaged(name, "it is not named as a blob is"))
+            }
+        };
+        names.into_iter().map(parse).collect()
+    }
+}
+
+/// Numbers and records of all workers below one prefix.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counting {
+    numbers: BTreeSet<Process>,
+    records: BTreeMap<Process, Record>,
+    /// The least number at which this process or a later one of its worker begins.
+    least: BTreeMap<Process, u64>,
+}
+
+impl Counting {
+    /// Reads them. Records that were `known` before are not read again.
+    pub(crate) async fn read(backend: &Backend, known: &Self) -> Result<Self, PackError> {
+        let (mut numbers, mut records, mut wanted) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
+        for (name, _) in backend.names(PREFIX).await? {
+            let unnamed = || PackError::damaged(format!("{PREFIX}/{name}"), "it is no number");
+            let (process, is_record) = parse(&name).ok_or_else(unnamed)?;
+            match known.records.get(&process) {
+                _ if !is_record => {
+                    numbers.insert(process);
+                }
+                Some(record) => {
+                    records.insert(process, *record);
+                }
+                None => wanted.push(process),
+            }
+        }
+        for some in wanted.chunks(RECORDS_AT_ONCE) {
+            let reading =
+                some.iter().map(|(worker, process)| read_record(backend, *worker, *process));
+            for (process, record) in some.iter().zip(join_all(reading).await) {
+                match record? {
+                    Some(record) => {
+                        records.insert(*process, record);
+                    }
+                    // Removed since it was listed, as its number was before.
+                    None => {
+                        numbers.remove(process);
+                    }
+                }
+            }
+        }
+        Ok(Self::of(numbers, records))
+    }
+
+    fn of(numbers: BTreeSet<Process>, records: BTreeMap<Process, Record>) -> Self {
+        let (mut least, mut last) = (BTreeMap::new(), None);
+        for (process, record) in records.iter().rev() {
+            let later = last.filter(|(worker, _)| *worker == process.0).map(|(_, from)| from);
+            let from = match record {
+                Record::From(from) => later.map_or(*from, |later: u64| later.min(*from)),
+                Record::Closed => match later {
+                    Some(later) => later,
+                    None => continue,
+                },
+            };
+            least.insert(*process, from);
+            last = Some((process.0, from));
+        }
+        Self { numbers, records, least }
+    }
+
+    /// Whether a blob that a process uploaded counts, and its bundles.
+    pub(crate) fn counts(&self, worker: WorkerId, process: ProcessId, seq: u64) -> bool {
+        let later = (Bound::Excluded((worker, process)), Bound::Unbounded);
+        let least = self.least.range(later).next().filter(|((of, _), _)| *of == worker);
+        least.is_none_or(|(_, from)| seq < *from)
+    }
+
+    /// Of listed blobs those that count, in their order. Numbers were closed before, or it does not matter that the last
+    /// blob of a process may become void.
+    ///
+    /// # Errors
+    /// [`PackError::Damaged`] if two of one number count.
+    pub(crate) fn counted(&self, listed: Vec<Listed>) -> Result<Vec<Listed>, PackError> {
+        let mut counted: Vec<Listed> = Vec::with_capacity(listed.len());
+        for blob in listed {
+            let BlobName { id, process, .. } = blob.name;
+            if !self.counts(id.worker, process, id.seq) {
+                continue;
+            }
+            if let Some(other) = counted.last().filter(|other| other.name.id == id) {
+                let (lesser, greater) = match other.name.process < process {
+                    true => (*other, blob),
+                    false => (blob, *other),
+                };
+                // The greater began at this number or before; that record is gone, as it is so long ago.
+                if self.is_forgotten(id.worker, lesser.name.process) {
+                    counted.pop();
+                    counted.push(greater);
+                    continue;
+                }
+                let reason = format!("there is another blob of this number, {}", other.name.path());
+                return Err(PackError::damaged(blob.name.path(), reason));
+            }
+            counted.push(blob);
+        }
+        Ok(counted)
+    }
+
+    /// Whether numbers of a worker's processes up to one behind this were removed.
+    fn is_forgotten(&self, worker: WorkerId, process: ProcessId) -> bool {
+        let first = self.of_worker(worker).next();
+        first.is_some_and(|first| first.number() > 1 && process < first)
+    }
+
+    /// As [`Counting::counted`], without what is undecided, and whether anything is. Nothing is of workers that are
+    /// `settled`: their heir has closed numbers and written down what it inherits.
+    ///
+    /// # Errors
+    /// As for [`Counting::counted`].
+    pub(crate) fn decided(
+        &self,
+        listed: Vec<Listed>,
+        settled: impl Fn(WorkerId) -> bool,
+    ) -> Result<(Vec<Listed>, bool), PackError> {
+        let mut last: BTreeMap<Process, u64> = BTreeMap::new();
+        for Listed { name, .. } in &listed {
+            let seq = last.entry((name.id.worker, name.process)).or_default();
+            *seq = name.id.seq.max(*seq);
+        }
+        last.retain(|(worker, process), _| {
+            !settled(*worker) && self.may_be_judged(*worker, *process)
+        });
+        let mut decided = self.counted(listed)?;
+        let counted = decided.len();
+        decided.retain(|Listed { name, .. }| {
+            last.get(&(name.id.worker, name.process)) != Some(&name.id.seq)
+        });
+        let is_undecided = decided.len() < counted;
+        Ok((decided, is_undecided))
+    }
+
+    /// Whether a process after this one has a number and no record, and none has a record that says where it begins: its
+    /// list had what still counts of this one, and so has that of each later one.
+    fn may_be_judged(&self, worker: WorkerId, process: ProcessId) -> bool {
+        let later =
+            (Bound::Excluded((worker, process)), Bound::Included((worker, ProcessId::LAST)));
+        self.least.range(later).next().is_none()
+            && self.numbers.range(later).any(|number| !self.records.contains_key(number))
+    }
+
+    /// Processes that have a number and no record.
+    pub(crate) fn open(&self) -> impl Iterator<Item = Process> {
+        self.numbers.iter().copied().filter(|process| !self.records.contains_key(process))
+    }
+
+    /// Numbers of a worker's processes, in their order.
+    pub(crate) fn of_worker(&self, worker: WorkerId) -> impl DoubleEndedIterator<Item = ProcessId> {
+        let all = (worker, ProcessId::UNNUMBERED)..=(worker, ProcessId::LAST);
+        self.numbers.range(all).map(|(_, process)| *process)
+    }
+}
+
+/// The record of a process, if it has one.
+pub(crate) async fn read_record(
+    backend: &Backend,
+    worker: WorkerId,
+    process: ProcessId,
+) -> Result<Option<Record>, PackError> {
+    match backend.whole(&record_path(worker, process), RECORD_BYTES_MAX).await {
+        Ok(bytes) => Ok(Some(decode("a process's record", &bytes)?)),
+        Err(Unread::Missing) => Ok(None),
+        Err(Unread::Failed(error)) => Err(error),
+    }
+}
+
+/// The name of a process's number.
+pub(crate) fn path(worker: WorkerId, process: ProcessId) -> String {
+    format!("{PREFIX}/{:016x}-{:0width$x}", worker.0, process.number(), width = PROCESS_DIGITS)
+}
+
+/// The name of a process's record.
+pub(crate) fn record_path(worker: WorkerId, process: ProcessId) -> String {
+    path(worker, process) + RECORD
+}
+
+/// Reads what [`path`] or [`record_path`] wrote, without the prefix: the process, and whether it is a record's name.
+fn parse(file: &str) -> Option<(Process, bool)> {
+    let (number, is_record) = match file.strip_suffix(RECORD) {
+        Some(number) => (number, true),
+        None => (file, false),
+    };
+    let (worker, process) = number.split_once('-')?;
+    let worker = WorkerId(u64::from_str_radix(worker, 16).ok()?);
+    let process = ProcessId::new(u64::from_str_radix(process, 16).ok()?)?;
+    (path(worker, process)[PREFIX.len() + 1..] == *number).then_some(((worker, process), is_record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::BlobId;
+
+    const W: WorkerId = WorkerId(3);
+
+    fn process(number: u64) -> ProcessId {
+        ProcessId::new(number).unwrap()
+    }
+
+    /// Numbers with their records.
+    fn counting(all: &[(u64, Option<Record>)]) -> Counting {
+        let numbers = all.iter().map(|(number, _)| (W, process(*number))).collect();
+        let records =
+            all.iter().filter_map(|(number, record)| Some(((W, process(*number)), (*record)?)));
+        Counting::of(numbers, records.collect())
+    }
+
+    fn blob(number: u64, seq: u64) -> Listed {
+        let id = BlobId { worker: W, seq };
+        let name = BlobName { id, created_ms: 1, footer_offset: 2, process: process(number) };
+        Listed { name, bytes: 9 }
+    }
+
+    #[test]
+    fn what_comes_after_a_later_process_began_is_void() {
+        let records =
+            [(1, Some(Record::From(1))), (2, Some(Record::Closed)), (4, Some(Record::From(5)))];
+        let counting = counting(&records);
+        for (number, seq, counts) in [
+            (0, 1, false),
+            (1, 4, true),
+            (1, 5, false),
+            (1, 900, false),
+            (2, 4, true),
+            (3, 5, false),
+            (4, 5, true),
+            (4, 900, true),
+        ] {
+            assert_eq!(counting.counts(W, process(number), seq), counts, "{number} {seq}");
+        }
+        assert!(counting.counts(WorkerId(2), process(1), 7), "of another worker");
+        assert!(counting.counts(WorkerId(4), process(1), 7), "of another worker");
+    }
+
+    #[test]
+    fn a_later_process_that_begins_earlier_is_what_counts() {
+        let counting = counting(&[(2, Some(Record::From(9))), (3, Some(Record::From(6)))]);
+        assert!(!counting.counts(W, process(1), 6) && counting.counts(W, process(1), 5));
+        assert!(!counting.counts(W, process(2), 6) && counting.counts(W, process(3), 6));
+    }
+
+    #[test]
+    fn two_blobs_of_one_number_that_count_are_damage_and_void_ones_are_left_out() {
+        let counting = counting(&[(1, Some(Record::From(1))), (2, Some(Record::From(2)))]);
+        let blobs = vec![blob(1, 1), blob(1, 2), blob(2, 2), blob(2, 3)];
+        let counted = counting.counted(blobs).unwrap();
+        assert_eq!(counted, [blob(1, 1), blob(2, 2), blob(2, 3)]);
+        let damaged = counting.counted(vec![blob(1, 1), blob(2, 1)]).unwrap_err().to_string();
+        for name in [blob(1, 1), blob(2, 1)] {
+            assert!(damaged.contains(&name.name.path()), "{damaged}");
+        }
+    }
+
+    #[test]
+    fn of_two_blobs_of_which_one_comes_after_its_records_were_removed_the_later_counts() {
+        let counting = counting(&[(600, Some(Record::From(90))), (601, Some(Record::From(91)))]);
+        for blobs in [vec![blob(7, 5), blob(8, 5)], vec![blob(8, 5), blob(7, 5)]] {
+            assert_eq!(counting.counted(blobs).unwrap(), [blob(8, 5)]);
+        }
+        counting.counted(vec![blob(600, 5), blob(601, 5)]).unwrap_err();
+    }
+
+    #[test]
+    fn the_last_blob_before_a_number_without_a_record_is_undecided() {
+        let blobs = vec![blob(1, 1), blob(1, 2), blob(2, 3)];
+        let open = counting(&[(1, Some(Record::From(1))), (2, Some(Record::From(3))), (3, None)]);
+        let nobody = |_| false;
+        let before = vec![blob(1, 1), blob(1, 2)];
+        assert_eq!(open.decided(blobs.clone(), nobody).unwrap(), (before, true));
+        assert_eq!(open.decided(blobs.clone(), |_| true).unwrap(), (blobs.clone(), false));
+        assert_eq!(open.counted(blobs.clone()).unwrap(), blobs);
+        assert_eq!(open.open().collect::<Vec<_>>(), [(W, process(3))]);
+        let closed =
+            [(1, Some(Record::From(1))), (2, Some(Record::From(3))), (3, Some(Record::Closed))];
+        assert_eq!(counting(&closed).decided(blobs.clone(), nobody).unwrap(), (blobs, false));
+        let unnumbered = counting(&[(1, None)]);
+        let blobs = vec![blob(0, 1), blob(0, 2)];
+        assert_eq!(unnumbered.decided(blobs, nobody).unwrap(), (vec![blob(0, 1)], true));
+    }
+
+    #[test]
+    fn names_read_back() {
+        let all = (W, process(0x1F));
+        for (path, is_record) in [(path(W, all.1), false), (record_path(W, all.1), true)] {
+            assert_eq!(parse(path.split_once('/').unwrap().1), Some((all, is_record)));
+        }
+        for other in ["", "x", "-from", "0-0", "0000000000000003-1f", "0000000000000003-01000000"] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+}
