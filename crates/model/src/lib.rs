@@ -4,6 +4,7 @@
 //! leads from its actions to the code. Each has a list of weaker readings, of which the checker must
 //! find a counter-example: that is what shows that the model can see.
 
+pub mod copies;
 pub mod explore;
 pub mod log;
 pub mod put;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use larder_model::explore::{Model, explore};
-use larder_model::{log, put, space};
+use larder_model::{copies, log, put, space};
 
 /// Looks at every state that a model of the protocol can reach.
 #[derive(Debug, Parser)]
@@ -20,6 +20,14 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Which {
+    /// Copies of a directory of packing, and which of their blobs count.
+    Copies {
+        #[command(flatten)]
+        bounds: copies::Bounds,
+        /// A weaker reading.
+        #[arg(long, default_value = "safe")]
+        variant: copies::Variant,
+    },
     /// The log of one PG on its members.
     Log {
         #[command(flatten)]
@@ -49,6 +57,9 @@ enum Which {
 fn main() -> ExitCode {
     let args = Args::parse();
     match args.model {
+        Which::Copies { bounds, variant } => {
+            run(&copies::Copies { bounds, variant }, args.states_max)
+        }
         Which::Log { bounds, variant } => {
             run(&log::Replication { bounds, variant }, args.states_max)
         }

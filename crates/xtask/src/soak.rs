@@ -3,7 +3,7 @@
 use crate::{Failure, blackbox, cargo, counts, sh};
 
 /// Arguments of cargo, a line each.
-const LINES: [&str; 16] = [
+const LINES: [&str; 19] = [
     "run --release --locked --quiet -p larder-sim -- --seeds 20000",
     "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
     "run --release --locked --quiet -p larder-model -- log --views 5 --ops 2 --restarts 0 --damages 0 --patient --pairs",
@@ -11,6 +11,9 @@ const LINES: [&str; 16] = [
     "run --release --locked --quiet -p larder-model -- put --replicas 3 --policy 2 --attempts 1 --restarts 2 --losses 1 --views 2",
     "run --release --locked --quiet -p larder-model -- space --replicas 2",
     "run --release --locked --quiet -p larder-model -- space --replicas 1 --views 3 --restarts 2 --repairs 1",
+    "run --release --locked --quiet -p larder-model -- copies --numbers 4",
+    "run --release --locked --quiet -p larder-model -- copies --kills 1 --heir",
+    "run --release --locked --quiet -p larder-model -- copies --directories 3 --numbers 2 --kills 1",
     "test --release --locked --quiet -p larder-sim --features planted-bugs --test planted",
     "test --release --locked --quiet -p larder-pack --lib sim::",
     "test --release --locked --quiet -p larder-s3 --test s3 -- a_server_outlives_spoiled_requests",

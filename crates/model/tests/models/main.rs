@@ -3,6 +3,7 @@
 
 use larder_model::explore::{Model, explore};
 
+mod copies;
 mod explore;
 mod log;
 mod put;
