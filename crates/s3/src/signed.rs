@@ -215,17 +215,22 @@ mod tests {
 
     #[test]
     fn a_request_has_one_kind_of_signature() {
-        let mut headers = HeaderMap::new();
-        headers.insert("host", "h".parse().unwrap());
-        headers.insert("x-amz-copy-source", "/secret/obj".parse().unwrap());
-        headers.insert(AUTHORIZATION, "x".parse().unwrap());
+        // Good, each for itself: only together are they refused.
+        let in_header = request("host;x-amz-date;x-amz-copy-source", "x-amz-copy-source");
+        assert!(check(&in_header, None).is_ok());
+        let mut nonsense = in_header.clone();
+        nonsense.insert(AUTHORIZATION, "x".parse().unwrap());
         for query in [
             "X-Amz-SignedHeaders=host&X-Amz-Signature=00",
             "X%2DAmz%2DSignedHeaders=host&X%2DAmz-Signature=00",
             "AWSAccessKeyId=a&Expires=1&Signature=00",
         ] {
-            let refused = check(&headers, Some(query)).unwrap_err();
-            assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{query}");
+            for headers in [&in_header, &nonsense] {
+                let refused = check(headers, Some(query)).expect_err(query);
+                assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{query}");
+                let message = refused.message().unwrap_or_default();
+                assert!(message.starts_with("Only one auth mechanism"), "{query}: {message}");
+            }
         }
     }
 

@@ -12,6 +12,8 @@ use larder_types::{
 use super::*;
 use crate::{AppendCall, PutCall};
 
+mod reasons;
+
 const REQUEST: Request = Request { session: SessionId(1), number: 2, floor: 1 };
 
 fn description(size: u64) -> Description {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_net::{Peer, Role};
 use larder_protocol::{Answer, Call, PeerMessage};
-use larder_roles::wire::{MetaCall, MetaMessage, MetaService};
+use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 use larder_types::codec::encode;
 use larder_types::{Condition, Epoch, ObjectKey, Request, ServerId, SessionId, View};
 
@@ -93,15 +93,22 @@ async fn a_row_whose_key_is_too_long_is_not_looked_for() {
     assert_eq!(panics(), before, "nothing of it panicked");
 }
 
+/// The others refuse such an op, so that nothing behind it would ever be agreed on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_for_a_key_of_another_group_is_not_stepped() {
     let cluster = Cluster::start(2).await;
-    let keys = ["a", "b", "c", "d", "e"].map(|key| ObjectKey::new(key).unwrap());
-    let of = |key: &ObjectKey| larder_protocol::placement::pg_of(BUCKET, key, 2);
-    let key = keys.into_iter().find(|key| of(key) != PG).unwrap();
+    let is_own = |key: &&str| {
+        larder_protocol::placement::pg_of(BUCKET, &ObjectKey::new(key).unwrap(), 2) == PG
+    };
+    let (own, others): (Vec<_>, Vec<_>) = ["a", "b", "c", "d", "e"].into_iter().partition(is_own);
     let (view, to) = cluster.leads(PG);
     let (epoch, condition) = (Epoch(1), Condition::default());
+    let key = ObjectKey::new(others[0]).unwrap();
     let call = Call::Delete { request: request(1), bucket: BUCKET, epoch, key, condition };
     let call = MetaCall::Call { pg: PG, view, call };
     assert!(cluster.ask(to, call).await.is_none(), "it has no answer");
+    let good = put(request(2), own[0], inline());
+    let done = cluster.ask(to, MetaCall::Call { pg: PG, view, call: good }).await;
+    let is_done = matches!(done, Some((MetaReply::Answered(Answer::Done { .. }), _)));
+    assert!(is_done, "the group goes on: {done:?}");
 }

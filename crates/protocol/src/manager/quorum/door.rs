@@ -108,3 +108,6 @@ fn check_members(members: &Members) -> Judged {
     let votes = voters.is_disjoint(learners) && next_voters.is_disjoint(learners);
     check(votes, "a manager votes and learns")
 }
+
+#[cfg(test)]
+mod tests;

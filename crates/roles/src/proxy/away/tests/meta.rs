@@ -53,7 +53,7 @@ pub(super) struct World {
     pub(super) floors: watch::Sender<u32>,
     /// Counts puts that were abandoned.
     pub(super) abandoned: watch::Sender<u32>,
-    /// Whether the next word on a put that is taken back is lost on the way.
+    /// Whether the next word on a put that is taken back, or given up, is lost on the way.
     pub(super) loses_word: Mutex<bool>,
     /// Whether a put that is taken back was rolled forward before, with its first copy.
     pub(super) rolls_forward: Mutex<bool>,
@@ -321,7 +321,7 @@ impl Handler<MetaService> for FakeMeta {
     fn message(&self, _: &PeerIdentity, message: MetaMessage, _: Bytes) {
         let mut index = self.world.index.lock();
         match message {
-            MetaMessage::Call { call: Call::Withdraw { .. }, .. }
+            MetaMessage::Call { call: Call::Abandon { .. } | Call::Withdraw { .. }, .. }
                 if std::mem::take(&mut *self.world.loses_word.lock()) => {}
             MetaMessage::Call { pg, call: Call::Withdraw { op, .. }, .. }
                 if *self.world.rolls_forward.lock() =>
