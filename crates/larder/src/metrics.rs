@@ -288,4 +288,57 @@ mod tests {
         let _ = silent[0].read_to_end(&mut end).await;
         assert!(end.is_empty(), "the oldest made room");
     }
+
+    /// Waits until so many hold the metrics: the test, the listener and each scrape.
+    async fn held_by(metrics: &Arc<Metrics>, count: usize) {
+        while Arc::strong_count(metrics) != count {
+            // Nothing is idle meanwhile, so that the paused clock stands.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scrape_that_sends_no_head_is_cut_off() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let metrics = Arc::new(Metrics::of_none());
+        tokio::spawn(serve_metrics(listener, metrics.clone()));
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        held_by(&metrics, 3).await;
+        silent.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
+        tokio::time::sleep(SCRAPE_HEAD_MAX + Duration::from_secs(1)).await;
+        assert_eq!(Arc::strong_count(&metrics), 2, "it has its head's time and no more");
+    }
+
+    /// Numbers that fill more than the system buffers for a client.
+    struct Many;
+
+    impl RoleMetrics for Many {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+            vec![("many", "Something that is counted", 1.0); 200_000]
+        }
+
+        fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+            Vec::new()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scrape_that_takes_nothing_of_its_answer_is_cut_off() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let metrics = Arc::new(Metrics::new(Many));
+        tokio::spawn(serve_metrics(listener, metrics.clone()));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        // The answer has begun.
+        stream.readable().await.unwrap();
+        assert_eq!(Arc::strong_count(&metrics), 3);
+        tokio::time::sleep(SCRAPE_MAX + Duration::from_secs(1)).await;
+        assert_eq!(Arc::strong_count(&metrics), 2, "it has its time and no more");
+    }
 }

@@ -15,7 +15,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Overloaded};
 use crate::digested::{Differs, Digested, Expectation};
-use crate::form::Fields;
+use crate::form::{Fields, Unmet};
 use crate::form_body::FormBody;
 use crate::form_head::FormHead;
 use crate::gate::{Gate, Verified};
@@ -235,9 +235,18 @@ impl<H: ServerHooks> Exchange<H> {
         keep_transport(&mut parts.headers);
         let head = FormHead::read(&parts.headers, &mut body).await?;
         self.service.check_form(&head.fields)?;
-        parts.extensions.insert(Fields::checked(head.fields)?);
+        let fields = Fields::checked(head.fields)?;
+        let bucket = self.service.domains.bucket_in(&parts.headers, &parts.uri).to_owned();
+        parts.extensions.insert(fields.clone());
         let body = FormBody::new(head.written, head.rest, body, Arc::clone(gate));
-        Ok(called(&library, Request::from_parts(parts, s3s::Body::http_body(body))).await)
+        let request = Request::from_parts(parts, s3s::Body::http_body(body));
+        let mut response = called(&library, request).await;
+        if response.status() == StatusCode::BAD_REQUEST
+            && let Some(unmet) = Unmet::of(&fields, &bucket)
+        {
+            response.extensions_mut().insert(unmet);
+        }
+        Ok(response)
     }
 
     /// Verifies the signature of a request that another server answers; the inner error is what the client is told.

@@ -10,7 +10,7 @@ use http::{HeaderValue, Response, StatusCode};
 use s3s::{Body, S3ErrorCode};
 
 use crate::errors::{error, response};
-use crate::form::Posted;
+use crate::form::{Posted, Unmet};
 use crate::ids::RequestId;
 use crate::xml;
 
@@ -107,13 +107,19 @@ fn unquote_etag(body: &mut Body) {
 
 /// A form that does not meet its own policy is denied; the library calls the policy invalid.
 fn deny_unmet_policy(answer: &mut Response<Body>) {
+    let condition = answer.extensions_mut().remove::<Unmet>();
     let Some(bytes) = answer.body().bytes() else { return };
     let text = String::from_utf8_lossy(&bytes);
     let unmet = inside(&text, "Message").is_some_and(|message| {
-        message.starts_with("Policy condition") || message.starts_with("Bucket in form field")
+        message.starts_with("Policy condition")
+            || message.starts_with("Bucket in form field")
+            || condition.is_some() && message.ends_with("does not match policy")
     });
     if unmet && inside(&text, "Code") == Some("InvalidPolicyDocument") {
-        let message = "Invalid according to Policy: Policy Condition failed";
+        let mut message = "Invalid according to Policy: Policy Condition failed".to_owned();
+        if let Some(Unmet(condition)) = condition {
+            let _ = write!(message, ": {condition}");
+        }
         *answer = response(error(S3ErrorCode::AccessDenied, message));
     }
 }
@@ -216,13 +222,24 @@ mod tests {
 
     #[test]
     fn a_form_that_does_not_meet_its_policy_is_denied() {
-        let answer = |message: &'static str| {
+        let answer = |message: &'static str, condition: Option<&str>| {
             let mut answer = response(error(S3ErrorCode::InvalidPolicyDocument, message));
-            repair(&asked("PostObject"), &mut answer);
-            answer.status()
+            if let Some(condition) = condition {
+                answer.extensions_mut().insert(Unmet(condition.to_owned()));
+            }
+            let message = repair(&asked("PostObject"), &mut answer).unwrap();
+            (answer.status(), message)
         };
-        assert_eq!(answer("Policy condition 'eq' for field 'a' failed"), StatusCode::FORBIDDEN);
-        assert_eq!(answer("failed to parse POST policy"), StatusCode::BAD_REQUEST);
+        let failed = "Policy condition 'eq' for field 'a' failed";
+        let denied = "Invalid according to Policy: Policy Condition failed";
+        assert_eq!(answer(failed, None), (StatusCode::FORBIDDEN, denied.to_owned()));
+        let (status, message) = answer(failed, Some("[<a>]"));
+        assert_eq!((status, message), (StatusCode::FORBIDDEN, format!("{denied}: [&lt;a&gt;]")));
+        for (message, condition) in
+            [("failed to parse POST policy", Some("[a]")), ("a does not match policy", None)]
+        {
+            assert_eq!(answer(message, condition).0, StatusCode::BAD_REQUEST);
+        }
     }
 
     #[test]

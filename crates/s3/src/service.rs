@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use http::header::HOST;
 use http::{HeaderMap, Method, Uri};
 use larder_objects::Objects;
 use larder_types::BucketName;
@@ -290,6 +291,13 @@ impl Domains {
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self(Arc::new([]))
+    }
+
+    /// The bucket that a request for one is about.
+    pub(crate) fn bucket_in<'r>(&self, headers: &'r HeaderMap, uri: &'r Uri) -> &'r str {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+        let in_path = || uri.path().trim_matches('/');
+        host.and_then(|host| self.bucket_of(host)).unwrap_or_else(in_path)
     }
 
     /// The bucket named by a `Host` header, if it names one.

@@ -10,12 +10,15 @@ use larder_objects::{
     BodyDigest, BodyError, ListRequest, ObjectError, Objects, PutBody, PutOptions,
 };
 use larder_pack::limits::{OWNER_PERIOD, OWNER_UNSEEN_MAX};
-use larder_pack::{Acknowledge, PackConfig};
+use larder_pack::{Acknowledge, PackConfig, Packer};
+use object_store::ObjectStoreExt;
+use object_store::path::Path as Name;
 use tokio::sync::oneshot;
 
 use crate::support::{
     Faulty, MIB, Sent, bucket, config, content, count, get, heir_of, key, made, put, try_open,
 };
+use crate::workers::shared;
 
 /// A store that answers once a change is uploaded, which is at once.
 fn sure(dir: &Path) -> PackConfig {
@@ -154,4 +157,25 @@ async fn a_worker_answers_while_the_backend_does_not() {
     let fatal = async { store.fatal().wait_for(Option::is_some).await.unwrap().clone() };
     tokio::time::timeout(Duration::from_secs(60), fatal).await.expect("it asks again");
     assert!(matches!(get(&store, "k").await, Err(ObjectError::Unavailable { .. })));
+}
+
+#[tokio::test]
+async fn a_first_start_that_is_refused_once_it_has_claimed_owns_nothing() {
+    let (named, elsewhere) = (tempfile::tempdir().unwrap(), Arc::<Faulty>::default());
+    drop(try_open(shared(named.path(), "a"), &elsewhere).await.unwrap());
+    let announced = Name::from("announced/a");
+    let word = elsewhere.bytes(announced.as_ref()).await;
+    let backend = Arc::<Faulty>::default();
+    // A worker with a name begins to share the bucket meanwhile.
+    *backend.beside_claim.lock() = Some((announced.clone(), word));
+    let refused = tempfile::tempdir().unwrap();
+    let error = try_open(config(refused.path()), &backend).await.err().unwrap();
+    assert!(error.to_string().contains("--worker NAME"), "{error}");
+    assert_eq!(backend.names("claims").await.len(), 1, "it had claimed the backend");
+
+    // And goes again: there is no owner who could be in the way.
+    backend.inner.delete(&announced).await.unwrap();
+    let next = tempfile::tempdir().unwrap();
+    let next = try_open(config(next.path()), &backend).await;
+    assert!(next.is_ok(), "without a take-over: {}", next.err().unwrap());
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use larder_objects::{ObjectError, Objects};
+use larder_pack::limits::ASIDE_PAUSE;
 use larder_pack::{Acknowledge, PackConfig, Packer, ProcessId};
 
 use crate::support::{
@@ -214,4 +215,25 @@ async fn a_blob_that_is_missing_for_a_moment_is_repacked() {
     assert!(store.flush().await);
     backend.missing.store(2, Ordering::Relaxed);
     assert_eq!(store.keep_house().await.unwrap().retired, 1);
+}
+
+#[tokio::test]
+async fn a_blob_that_was_missing_for_long_is_repacked_after_a_pause() {
+    let (_dir, backend, store) = made().await;
+    put(&store, "k", content(1, 1000)).await.unwrap();
+    put(&store, "dead", content(2, 500_000)).await.unwrap();
+    delete(&store, "dead").await;
+    assert!(store.flush().await);
+    let retired = async || store.keep_house().await.unwrap().retired;
+    backend.missing.store(1000, Ordering::Relaxed);
+    assert_eq!(retired().await, 0, "it cannot be read");
+    backend.missing.store(0, Ordering::Relaxed);
+    let before = gets(&store);
+    assert_eq!(retired().await, 0);
+    assert_eq!(gets(&store), before, "it is not looked at again so soon");
+    tokio::time::pause();
+    tokio::time::advance(ASIDE_PAUSE).await;
+    tokio::time::resume();
+    assert_eq!(retired().await, 1, "it is there again");
+    assert_eq!(get(&store, "k").await.unwrap(), content(1, 1000));
 }

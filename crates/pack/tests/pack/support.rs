@@ -52,6 +52,8 @@ pub struct Faulty {
     pub answers_lost: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
+    /// What somebody else puts while the next claim is made.
+    pub beside_claim: Mutex<Option<(Name, Bytes)>>,
 }
 
 impl Faulty {
@@ -143,6 +145,12 @@ impl ObjectStore for Faulty {
             self.puts_waiting.fetch_add(1, Ordering::Relaxed);
             drop(self.puts.read().await);
             self.puts_waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        if name.as_ref().starts_with("claims/") {
+            let beside = self.beside_claim.lock().take();
+            if let Some((name, bytes)) = beside {
+                self.inner.put(&name, bytes.into()).await?;
+            }
         }
         if self.delays.lock().iter().any(|part| name.as_ref().contains(part)) {
             self.delayed.lock().push((name.clone(), payload, options));

@@ -4,12 +4,18 @@ use crate::client::{ACCESS, Answer, SECRET, Server, Sign, sign_v2};
 
 const BOUNDARY: &str = "xxxx";
 
-/// Posts a form with these fields and a file of five bytes.
+/// Posts a form with these fields and a file of five bytes, under a policy that leaves them free.
 async fn post(server: &Server, fields: &[(&str, &str)]) -> Answer {
-    let mut conditions = vec![r#"["starts-with","$key",""]"#.to_owned()];
+    let mut conditions =
+        vec![r#"{"bucket":"bkt"}"#.to_owned(), r#"["starts-with","$key",""]"#.to_owned()];
     conditions.extend(fields.iter().map(|(name, _)| format!(r#"["starts-with","${name}",""]"#)));
+    post_under(server, &conditions, fields).await
+}
+
+/// The same under a policy of these conditions.
+async fn post_under(server: &Server, conditions: &[String], fields: &[(&str, &str)]) -> Answer {
     let policy = format!(
-        r#"{{"expiration":"2099-01-01T00:00:00Z","conditions":[{{"bucket":"bkt"}},{}]}}"#,
+        r#"{{"expiration":"2099-01-01T00:00:00Z","conditions":[{}]}}"#,
         conditions.join(",")
     );
     let policy = base64_simd::STANDARD.encode_to_string(policy);
@@ -59,6 +65,30 @@ async fn what_a_form_asks_for_and_cannot_have_is_refused() {
     for (name, value) in [("acl", "private"), ("x-amz-checksum-algorithm", "CRC32")] {
         post(&server, &[(name, value)]).await.expect(204);
     }
+}
+
+#[tokio::test]
+async fn a_form_that_does_not_meet_its_policy_is_told_the_condition() {
+    let server = Server::bucket().await;
+    let free = [r#"["starts-with","$key",""]"#, r#"["starts-with","$Content-Type",""]"#];
+    let post = async |condition: &str, bucket: &str| {
+        let mut conditions = vec![format!(r#"{{"bucket":"{bucket}"}}"#), condition.to_owned()];
+        conditions.extend(free.map(str::to_owned));
+        let fields = [("Content-Type", "text/plain")];
+        let denied = post_under(&server, &conditions, &fields).await.refused(403, "AccessDenied");
+        denied.tag("Message").unwrap().replace("&quot;", "\"")
+    };
+    for (condition, bucket, named) in [
+        (r#"{"key":"<other>"}"#, "bkt", r#"["eq", "$key", "&lt;other&gt;"]"#),
+        (r#"["starts-with","$key","user/"]"#, "bkt", r#"["starts-with", "$key", "user/"]"#),
+        (r#"["eq","$Content-Type","image/png"]"#, "bkt", r#"["eq", "$Content-Type", "image/png"]"#),
+        (free[0], "other", r#"["eq", "$bucket", "other"]"#),
+    ] {
+        let message = post(condition, bucket).await;
+        let denied = format!("Invalid according to Policy: Policy Condition failed: {named}");
+        assert_eq!(message, denied);
+    }
+    server.head("/bkt/form%20key").await.expect(404);
 }
 
 #[tokio::test]

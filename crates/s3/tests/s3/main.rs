@@ -19,6 +19,7 @@ mod objects;
 mod refusals;
 mod serving;
 mod settings;
+mod signed;
 mod spellings;
 mod strangers;
 mod uploads;

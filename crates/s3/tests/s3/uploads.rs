@@ -134,9 +134,37 @@ async fn the_checksum_chosen_at_the_beginning_holds_for_all_parts() {
         put.header("etag")
     );
     let done = server.ask("POST", &format!("/bkt/k?uploadId={id}")).body(parts).send().await;
-    assert!(done.expect(200).tag("ChecksumSHA256").unwrap().ends_with("-1"));
+    let composite = done.expect(200).tag("ChecksumSHA256").unwrap();
+    assert!(composite.ends_with("-1"), "{composite}");
+    let head = server.ask("HEAD", "/bkt/k").header("x-amz-checksum-mode", "ENABLED");
+    assert_eq!(head.send().await.expect(200).header("x-amz-checksum-sha256"), composite);
     let wrong = server.ask("POST", "/bkt/k?uploads").header("x-amz-checksum-type", "COMPOSITE");
     wrong.send().await.refused(400, "InvalidRequest");
+}
+
+#[tokio::test]
+async fn attributes_show_a_composite_checksum_without_its_number_of_parts() {
+    let server = Server::bucket().await;
+    let ask = server.ask("POST", "/bkt/k?uploads").header("x-amz-checksum-algorithm", "SHA256");
+    let id = ask.send().await.expect(200).tag("UploadId").unwrap();
+    let sum = base64_simd::STANDARD.encode_to_string(Sha256::checksum(b"x"));
+    let put = server.ask("PUT", &format!("/bkt/k?partNumber=1&uploadId={id}")).body("x");
+    let etag = put.header("x-amz-checksum-sha256", &sum).send().await.expect(200);
+    let parts = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{}</ETag>\
+         <ChecksumSHA256>{sum}</ChecksumSHA256></Part></CompleteMultipartUpload>",
+        etag.header("etag")
+    );
+    let done = server.ask("POST", &format!("/bkt/k?uploadId={id}")).body(parts).send().await;
+    let composite = done.expect(200).tag("ChecksumSHA256").unwrap();
+    let names = "Checksum,ObjectParts";
+    let ask = server.ask("GET", "/bkt/k?attributes").header("x-amz-object-attributes", names);
+    let shown = ask.send().await.expect(200);
+    // That of the object, then that of its part.
+    let value = composite.strip_suffix("-1").unwrap().to_owned();
+    assert_eq!(shown.tags("ChecksumSHA256"), [value, sum], "{}", shown.text());
+    assert_eq!(shown.tag("ChecksumType").as_deref(), Some("COMPOSITE"));
+    assert_eq!(shown.tag("PartsCount").as_deref(), Some("1"));
 }
 
 #[tokio::test]

@@ -1,0 +1,101 @@
+//! Requests that hold a good signature and more than was signed: they are refused, or do what was signed.
+
+use std::sync::Arc;
+
+use larder_s3::{FaceOptions, ServerOptions};
+
+use crate::client::{ACCESS, Answer, Form, SECRET, Server, Sign, sign_v2};
+
+const PRESIGNED: Sign = Sign::Query { expires_s: 100 };
+
+/// A server with an object that the holder of a presigned URL for `/bkt/k` must not see.
+async fn with_a_secret(face: FaceOptions) -> Server {
+    let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
+    for (path, body) in [("/bkt", ""), ("/secret", ""), ("/secret/obj", "confidential")] {
+        server.put(path, body).await.expect(200);
+    }
+    server
+}
+
+#[tokio::test]
+async fn a_presigned_put_beside_an_authorization_reads_no_other_object() {
+    let server = with_a_secret(FaceOptions::default()).await;
+    let scope = format!("{ACCESS}/20260101/us-east-1/s3/aws4_request");
+    let names = "SignedHeaders=host;x-amz-copy-source";
+    let shaped = format!("AWS4-HMAC-SHA256 Credential={scope}, {names}, Signature=00");
+    for authorization in [shaped.as_str(), "x"] {
+        let put = server.ask("PUT", "/bkt/k").sign(PRESIGNED).body("own");
+        let put = put.unsigned("authorization", authorization);
+        let answer = put.unsigned("x-amz-copy-source", "/secret/obj").send().await;
+        answer.refused(400, "InvalidArgument");
+        server.head("/bkt/k").await.expect(404);
+    }
+}
+
+#[tokio::test]
+async fn a_presigned_put_that_is_spelled_otherwise_reads_no_other_object() {
+    let server = with_a_secret(FaceOptions::default()).await;
+    for (from, to) in [
+        ("X-Amz-SignedHeaders=", "X%2DAmz-SignedHeaders="),
+        ("X-Amz-Signature=", "X%2DAmz%2DSignature="),
+        ("X-Amz-SignedHeaders=host", "X-Amz-SignedHeaders=%68ost"),
+    ] {
+        let put = server.ask("PUT", "/bkt/k").sign(PRESIGNED).body("own");
+        let spell = |address: &str| {
+            assert!(address.contains(from), "{address} has {from}");
+            address.replacen(from, to, 1)
+        };
+        let copy = put.clone().unsigned("x-amz-copy-source", "/secret/obj");
+        copy.send_spelled(spell).await.refused(403, "AccessDenied");
+        server.head("/bkt/k").await.expect(404);
+        put.send_spelled(spell).await.expect(200);
+        assert_eq!(server.get("/bkt/k").await.text(), "own", "{to}");
+        server.delete("/bkt/k").await.expect(204);
+    }
+}
+
+#[tokio::test]
+async fn a_form_beside_another_signature_is_refused() {
+    let server = Server::bucket().await;
+    let post = async |path: &str, authorization: &str| -> Answer {
+        let form = Form::of(&server, "bkt", "k").file(b"own").bytes();
+        let post = server.ask("POST", path).sign(Sign::Not).body(form);
+        let post = post.header("content-type", "multipart/form-data; boundary=edge");
+        let authorized = post.clone().unsigned("authorization", authorization);
+        if authorization.is_empty() { post.send().await } else { authorized.send().await }
+    };
+    for path in ["/bkt?X-Amz-Signature=00", "/bkt?X-Amz-Signatur%65=00", "/bkt?Signature=00"] {
+        post(path, "").await.refused(400, "InvalidArgument");
+    }
+    post("/bkt", "AWS4-HMAC-SHA256").await.refused(400, "InvalidArgument");
+    server.head("/bkt/k").await.expect(404);
+    post("/bkt", "").await.expect(204);
+}
+
+#[tokio::test]
+async fn a_url_of_version_2_does_what_was_signed() {
+    let face = FaceOptions { version_2: true, ..FaceOptions::default() };
+    let server = with_a_secret(face).await;
+    server.put("/bkt/k", "before").await.expect(200);
+    let signature = sign_v2(SECRET, "PUT\n\n\n4000000000\n/bkt/k");
+    let signature = urlencoding::encode(&signature).into_owned();
+    let put = |more: &str| {
+        let signed = format!("AWSAccessKeyId={ACCESS}&Expires=4000000000&Signature={signature}");
+        server.ask("PUT", &format!("/bkt/k?{signed}{more}")).sign(Sign::Not)
+    };
+    // What stands twice falls out of the text that version 2 signs.
+    let tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>";
+    for twice in ["&tagging&tagging", "&tagging&taggin%67"] {
+        put(twice).body(tags).send().await.refused(400, "InvalidArgument");
+    }
+    let shown = server.get("/bkt/k?tagging").await.expect(200);
+    assert!(shown.tags("Key").is_empty(), "{}", shown.text());
+    // No name that does not begin with `x-amz-` is signed.
+    let append = put("").body("more").header("x-larder-append", "record").send().await;
+    append.refused(403, "AccessDenied");
+    let copy = put("").header("x-amz-copy-source", "/secret/obj").send().await;
+    copy.refused(403, "SignatureDoesNotMatch");
+    assert_eq!(server.get("/bkt/k").await.text(), "before");
+    put("").body("after").send().await.expect(200);
+    assert_eq!(server.get("/bkt/k").await.text(), "after");
+}
