@@ -15,8 +15,6 @@ pub(crate) enum Bug {
     HorizonNotKept,
     /// A blob counts as uploaded though an heir may have listed the blobs without it.
     OwnerAskedOnce,
-    /// A process leaves the numbers of those before it without a record, so that they may write one later.
-    NumbersNotClosed,
     /// A blob that another process judged void is adopted if it is the same as one that waits.
     AdoptedThoughVoid,
     /// A part may move in one group behind what ends the object that it is of.

@@ -189,9 +189,7 @@ impl Numbering {
         if let Some(later) = before.of_worker(self.worker).next_back().filter(|last| *last > own) {
             return Err(self.copied(later));
         }
-        if !bugs::planted(Bug::NumbersNotClosed) {
-            close(&self.backend, &before, |process| process < (self.worker, own)).await?;
-        }
+        close(&self.backend, &before, |process| process < (self.worker, own)).await?;
         let Decided { first, adopted } = match &taking.decided {
             Some(decided) => decided.clone(),
             None => {

@@ -363,6 +363,28 @@ async fn what_waits_at_the_number_of_a_late_blob_outlives_the_index() {
 }
 
 #[tokio::test]
+async fn a_record_that_comes_after_the_next_process_began_judges_nothing() {
+    let (dir, backend, first) = made().await;
+    assert!(first.flush().await);
+    let copy = snapshot(dir.path());
+    put(&first, "k", content(1, 1000)).await.unwrap();
+    upload_late(&backend, 1, first).await;
+    backend.delay("-00000002-from");
+    let second = open(copy.path(), &backend).await;
+    backend.delayed("-00000002-from").await;
+    drop(second);
+    backend.arrive_from("blobs/").await;
+    backend.undelay();
+    let third = open(dir.path(), &backend).await;
+    assert!(third.flush().await);
+    assert_eq!(blobs(&backend).await, [(1, 1), (1, 2)], "it is adopted");
+    drop(third);
+    backend.arrive().await;
+    let (_dir, heir) = heir_of(&backend).await;
+    assert_eq!(get(&heir, "k").await.unwrap(), content(1, 1000));
+}
+
+#[tokio::test]
 async fn a_record_that_comes_after_an_heir_has_taken_over_judges_nothing() {
     let (dir, backend, first) = made().await;
     assert!(first.flush().await);
