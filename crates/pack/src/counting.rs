@@ -114,9 +114,16 @@ impl Counting {
                     Some(record) => {
                         records.insert(*process, record);
                     }
-                    // Removed since it was listed, as its number was before.
-                    None => {
+                    // Removed since it was listed, as its number was before; or not shown for a moment.
+                    None if backend.size(&path(process.0, process.1)).await?.is_none() => {
                         numbers.remove(process);
+                    }
+                    None => {
+                        return Err(PackError::Backend {
+                            operation: "read",
+                            name: record_path(process.0, process.1),
+                            reason: "it is listed, and cannot be found".to_owned(),
+                        });
                     }
                 }
             }

@@ -53,8 +53,8 @@ pub enum PackError {
     /// Two processes ran on copies of one directory: keep one of them.
     #[error(
         "another process runs, or ran, on a copy of the directory of worker {worker}: it has made {name}. This process \
-         stops and uploads nothing more. Run one of the copies only; objects that were acknowledged here and not uploaded \
-         are in this directory still, so read them here before you remove it"
+         stops and uploads nothing more. Run one of the copies only: stop the other, and start this one if it has what you \
+         want. Objects that were acknowledged here and not uploaded are nowhere else, so keep this directory until you know"
     )]
     Copied {
         /// The worker that both are.
@@ -64,9 +64,9 @@ pub enum PackError {
     },
     /// The directory was put back from a copy: find the newer one, or say that it is lost.
     #[error(
-        "the directory is an older copy of this worker's: it does not know {name}, which is in the backend. Start with the \
-         newer directory; only if that is lost, start with an empty one and --take-over: everything uploaded is \
-         found again, and all that is in this copy was"
+        "another copy of this worker's directory has gone on: this one does not know {name}, which is in the backend. Start \
+         with the other directory; only if that is lost, start with an empty one and --take-over: everything uploaded is \
+         found again. Keep this directory: what was acknowledged here alone, and not uploaded, is nowhere else"
     )]
     OlderCopy {
         /// What it does not know.

@@ -18,7 +18,7 @@ use larder_types::codec::{decode, encode};
 use larder_types::rows::prefix_end;
 use larder_types::{HybridClock, OpSeq};
 
-use crate::entry::{BlobId, OwnId, Place, Within};
+use crate::entry::{BlobId, OwnId, Place, ProcessId, Within};
 use crate::error::PackError;
 use crate::lot::{BundleContent, Lot};
 use crate::rows::{self, BlobContent, Holder};
@@ -171,8 +171,9 @@ impl<'a> Ledger<'a> {
             }
         }
         for (id, content) in &self.bundles {
-            match content.live {
-                0 => self.batch.delete(&rows::bundle(*id)),
+            // One that was uploaded is named by its row, for whoever reads it, until it is removed.
+            match (content.live, content.process) {
+                (0, ProcessId::UNNUMBERED) => self.batch.delete(&rows::bundle(*id)),
                 _ => self.batch.put(&rows::bundle(*id), &encode(content)),
             };
         }

@@ -18,9 +18,9 @@ use larder_types::codec::{decode, encode};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, Unread};
-use crate::blob::{self, BlobName};
+use crate::blob;
 use crate::bugs::{self, Bug};
-use crate::counting::Counting;
+use crate::counting::{Counting, Listed};
 use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
 use crate::limits::HORIZON_BYTES_MAX;
@@ -79,7 +79,8 @@ impl Horizon {
         close(backend, &numbers, |(worker, _)| worker < heir).await?;
         let names = backend.names(blob::PREFIX).await?;
         let counting = Counting::read(backend, &numbers).await?;
-        let there = names.iter().filter_map(|(name, _)| BlobName::parse(name));
+        // One that is named otherwise is of a later release, and must not be left out for good.
+        let there = Listed::all(names)?.into_iter().map(|blob| blob.name);
         let there = there.filter(|name| counting.counts(name.id.worker, name.process, name.id.seq));
         let there = there.map(|name| name.id);
         // Of some that earlier heirs knew there is no blob left.

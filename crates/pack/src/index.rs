@@ -201,7 +201,10 @@ impl Index {
         self.visit(b"O", &mut |row, value| {
             let id = rows::parse_bundle(row);
             let unnamed = || PackError::damaged("a bundle's row", "its key names no bundle");
-            bundles.push((id.ok_or_else(unnamed)?, decode("what a bundle has", value)?));
+            let content: BundleContent = decode("what a bundle has", value)?;
+            if content.live > 0 {
+                bundles.push((id.ok_or_else(unnamed)?, content));
+            }
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(bundles)
@@ -304,7 +307,29 @@ impl Index {
 
     /// The name of a bundle that is in the backend.
     pub(crate) fn bundle_path(&self, id: OwnId) -> Result<String, PackError> {
-        Ok(id.path_of(self.bundle(id)?.unwrap_or_default().process))
+        Ok(id.path_of(self.bundle_process(id)?))
+    }
+
+    /// Who uploaded a bundle. Of one in which nothing was live when it was uploaded, the blob says so.
+    pub(crate) fn bundle_process(&self, id: OwnId) -> Result<ProcessId, PackError> {
+        if let Some(content) = self.bundle(id)? {
+            return Ok(content.process);
+        }
+        let blob = match id.bundle() {
+            Some((blob, _)) => self.blob(blob)?,
+            None => None,
+        };
+        Ok(blob.map(|row| row.process).unwrap_or_default())
+    }
+
+    /// Forgets a bundle that a process uploaded, before it is removed: nothing in it is live, and nobody reads it.
+    pub(crate) fn forget_bundle(&self, id: OwnId, process: ProcessId) -> Result<(), PackError> {
+        let content = self.bundle(id)?.filter(|content| content.process == process);
+        let Some(content) = content else { return Ok(()) };
+        assert_eq!(content.live, 0, "{id:?}: what is live is not removed");
+        let mut batch = Batch::new();
+        batch.delete(&rows::bundle(id));
+        self.commit(batch, None)
     }
 
     /// A blob that a rebuild finds in the backend was retired.

@@ -200,7 +200,11 @@ impl Numbering {
             }
         };
         self.record(own, first).await?;
-        replace_file(&*self.disk, "", FILE, &encode(&Numbered { process: own }))?;
+        // It spares looks, and decides nothing: a full disk must not keep the spool from getting empty.
+        if let Err(error) = replace_file(&*self.disk, "", FILE, &encode(&Numbered { process: own }))
+        {
+            tracing::warn!(%error, process = %own, "the number of this process is not written down");
+        }
         tracing::info!(process = %own, first, adopted = adopted.len(), "this process has a number");
         let taken = self.taken.set(Taken { process: own, adopted });
         assert!(taken.is_ok(), "a process has one number");
@@ -359,9 +363,20 @@ impl Numbering {
         if next > own && self.backend.size(&path(self.worker, next)).await?.is_some() {
             return Err(self.copied(next));
         }
-        match self.backend.size(&path(self.worker, own)).await? {
-            Some(_) => Ok(()),
-            None => Err(self.copied(own)),
+        if self.backend.size(&path(self.worker, own)).await?.is_some() {
+            return Ok(());
+        }
+        // Old numbers go when there are many later ones. Or the backend does not show it for a moment, or somebody removed it.
+        let all = Counting::read(&self.backend, &Counting::default()).await?;
+        match all.of_worker(self.worker).next_back().filter(|last| *last > own) {
+            Some(last) => Err(self.copied(last)),
+            None => Err(PackError::Backend {
+                operation: "find",
+                name: path(self.worker, own),
+                reason: "this process's number is gone, and nobody has a greater one; if that lasts, somebody removed it: \
+                         start this process again"
+                    .to_owned(),
+            }),
         }
     }
 

@@ -225,7 +225,7 @@ impl Packer {
             packing: config.packing.clone(),
             packing_threads: config.packing_threads,
         };
-        let committer = Committer::new(committing, limits, worker, log, at);
+        let (began, committer) = (at.blob + 1, Committer::new(committing, limits, worker, log, at));
         let flusher = Arc::new(Flusher {
             stopped: Mutex::new(false),
             wake: Condvar::new(),
@@ -278,7 +278,7 @@ impl Packer {
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
-        let housekeeping = shared.housekeeping(&backups, horizon);
+        let housekeeping = shared.housekeeping(&backups, (horizon, began));
         let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
         let period = shared.config.housekeeping_period;
         let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period));
@@ -435,7 +435,7 @@ impl Drop for Packer {
 }
 
 impl Shared {
-    fn housekeeping(&self, heads: &[Head], horizon: Horizon) -> Housekeeping {
+    fn housekeeping(&self, heads: &[Head], (horizon, began): (Horizon, u64)) -> Housekeeping {
         let backups = Arc::new(Backups::of(heads));
         let pace = || Pace::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
         let counters = self.backend.counters();
@@ -467,6 +467,7 @@ impl Shared {
                 grace: self.config.grace,
                 pace: pace(),
                 unwanted: BTreeMap::new(),
+                began,
                 unasked: 0,
                 vouched: 0,
             },

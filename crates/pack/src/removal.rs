@@ -10,7 +10,10 @@
 //!    Then nothing ever will: its name is given once.
 //! 4. Only the owner removes anything. It asks whether it still is before every few removals, and after the upload
 //!    that a removal goes by: an heir that came before that upload does not know of it.
-//! 5. What a superseded process uploaded too late goes by its name, which has its number: by what is written down in the
+//! 5. An object of its own goes only when a blob is uploaded that this process began: a copy of the directory that has changes
+//!    which name the object lacks that blob, and is refused.
+//! 6. Nothing goes that the index names, whatever else says that it may.
+//! 7. What a superseded process uploaded too late goes by its name, which has its number: by what is written down in the
 //!    backend it counts for nobody ([`crate::counting`]), and nobody uploads anything of that name again.
 //!
 //! What a crash leaves behind in between is found again: retired blobs by their rows, objects by listing them.
@@ -59,6 +62,8 @@ pub(crate) struct Remover {
     pub(crate) pace: Pace,
     /// Since when nothing needs these.
     pub(crate) unwanted: BTreeMap<Stray, Unwanted>,
+    /// The first blob that this process begins itself.
+    pub(crate) began: u64,
     /// Removals since the owner was asked for.
     pub(crate) unasked: u64,
     /// The last blob that was uploaded before that.
@@ -152,10 +157,17 @@ impl Remover {
         } else {
             let is_void = self.is_void_bundle(own, process);
             self.has_void |= is_void;
+            let is_held = !self.index.holders(stray.0, 0, 1)?.is_empty();
             let told = match is_void {
+                true if is_held && self.index.bundle_process(own)? == process => {
+                    tracing::error!(object = %own.path_of(process), "it is void, and the index names it: it stays");
+                    None
+                }
                 true => Some(0),
-                false if self.index.holders(stray.0, 0, 1)?.is_empty() => {
-                    self.unwanted_since(own).await
+                // A process on a copy of this directory may have acknowledged what names it, and go on when this one stops:
+                // not any more, once there is a blob that it lacks.
+                false if !is_held => {
+                    self.unwanted_since(own).await.map(|told| told.max(self.began))
                 }
                 false => None,
             };
@@ -168,6 +180,9 @@ impl Remover {
             }
             return Ok(0);
         };
+        if own.bundle().is_some() {
+            self.index.forget_bundle(own, process)?;
+        }
         self.remove(&own.path_of(process), seen.told).await?;
         add(&self.counters.freed_bytes, bytes);
         count(&self.counters.removed_objects);
@@ -196,6 +211,11 @@ impl Remover {
             let stray = (Within::Blob(name.id), name.process);
             there.insert(stray);
             let is_void = !self.counting.counts(name.id.worker, name.process, name.id.seq);
+            let row = self.index.blob(name.id)?;
+            if is_void && row.is_some_and(|row| row.process == name.process) {
+                tracing::error!(blob = %name.path(), "it is void, and the index names it: it stays");
+                continue;
+            }
             if !is_void && (!is_past || self.is_known(name)?) {
                 continue;
             }

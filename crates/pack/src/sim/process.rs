@@ -161,7 +161,7 @@ impl Process {
             let sweep = Sweep::new(others, index.clone(), queue.clone(), marks.clone());
             Arc::new(tokio::sync::Mutex::new(sweep))
         });
-        let committer = Committer::new(committing, limits, worker, log, at);
+        let (began, committer) = (at.blob + 1, Committer::new(committing, limits, worker, log, at));
         let owned = Sighting::now(uptime);
         let (asking, stopping) = ((numbering, spool.clone()), queue.clone());
         let owner = Arc::new(Ownership::new(asking, owned, stopping, fatal, uptime));
@@ -173,6 +173,7 @@ impl Process {
         };
         let mut housekeeping =
             housekeeping(&backend, &index, &spool, &queue, (&owner, worker), &heads, &horizon);
+        housekeeping.remover.began = began;
         if let Some(others) = &others {
             housekeeping.remover.grace = others.settings().kept;
         }
@@ -339,6 +340,7 @@ fn housekeeping(
             unwanted: BTreeMap::new(),
             counting: Counting::default(),
             has_void: false,
+            began: 0,
             unasked: 0,
             vouched: 0,
         },

@@ -10,6 +10,7 @@ mod embed;
 mod objects;
 mod owners;
 mod policies;
+mod processes;
 mod reads;
 mod repacking;
 mod support;

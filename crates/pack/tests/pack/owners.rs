@@ -10,7 +10,7 @@ use larder_objects::{
     BodyDigest, BodyError, ListRequest, ObjectError, Objects, PutBody, PutOptions,
 };
 use larder_pack::limits::{OWNER_PERIOD, OWNER_UNSEEN_MAX};
-use larder_pack::{Acknowledge, PackConfig, Packer};
+use larder_pack::{Acknowledge, PackConfig};
 use object_store::ObjectStoreExt;
 use object_store::path::Path as Name;
 use tokio::sync::oneshot;

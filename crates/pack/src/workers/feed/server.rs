@@ -239,7 +239,7 @@ impl Feed {
         Ok(match (within, row) {
             (Within::Blob(_), Some(row)) => (StatusCode::GONE, encode(&row)),
             (Within::Own(bundle), _) if is_uploaded => {
-                let process = self.index.bundle(bundle)?.unwrap_or_default().process;
+                let process = self.index.bundle_process(bundle)?;
                 match process {
                     ProcessId::UNNUMBERED => refuse(StatusCode::GONE),
                     process => (StatusCode::GONE, encode(&process)),
