@@ -32,7 +32,7 @@ use crate::sums::BodySums;
 use crate::workers::WorkerName;
 use crate::workers::announce::{Announcement, Named};
 use crate::workers::feed::Secret;
-use crate::workers::feed::wire::{Call, Told, ask_body, ask_changes, digest};
+use crate::workers::feed::wire::{Asked, Call, Told, ask_body, ask_changes, digest};
 
 /// The file, read when a test runs.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pack.hex");
@@ -358,7 +358,10 @@ fn workers_tell_each_other_what_they_ever_did() {
     check("who uploaded a bundle", &encode(&process_31()));
     check("told nothing", &Told::Nothing { blob: 7 }.encode());
     let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
-    let asked = ask_changes(worker, 7, 300);
+    let last = Some((OpSeq(20), HybridClock(0x0123_4567_89ab_cdef)));
+    let asked = ask_changes(worker, &Asked { blob: 7, from: 300, last });
+    check("call of version 3 for changes behind an entry", asked.as_bytes());
+    let asked = ask_changes(worker, &Asked { blob: 7, from: 300, last: None });
     check("call of version 3 for changes", asked.as_bytes());
     let nonce = "00112233445566778899aabbccddeeff";
     let (method, body) = (&Method::GET, &digest(b"")[..]);

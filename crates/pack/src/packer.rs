@@ -254,7 +254,7 @@ impl Packer {
             fetcher: Arc::new(fetcher),
             waiting: Waits::Here { spool: spool.clone(), worker },
         });
-        let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks));
+        let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks, &owner));
         let teller = Teller::open(disk.clone(), counters, config.prices.clone(), worker.0);
         let shared = Arc::new(Shared {
             bodies,

@@ -60,15 +60,16 @@ impl Others {
             // Its directory was put back from an older copy, which gave the same numbers again.
             Caught::Ghosts(blob) => {
                 tracing::warn!(worker = %peer.name, %blob, "what was heard of another worker is not what it has uploaded: its index is made anew");
-                let Some(made) = self.make(peer, known.worker).await? else { return Ok(()) };
-                self.write_ghosts(peer, &known, &made, blob)?;
+                let lost = |made: &Index, _: &Horizon| self.write_ghosts(peer, &known, made, blob);
+                let made = self.make(peer, known.worker, lost).await?;
+                let Some(made) = made else { return Ok(()) };
                 self.show(peer, &made);
                 made.mark()
             }
             Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
             Caught::Gap => {
                 tracing::warn!(worker = %peer.name, "blobs are missing that nothing retired: its index is made anew");
-                let made = self.make(peer, known.worker).await?;
+                let made = self.make(peer, known.worker, |_, _| Ok(())).await?;
                 // What it told and has not uploaded yet is not forgotten for it.
                 let is_behind = |made: &Arc<Known>| made.at().seq < known.at().seq;
                 let Some(made) = made.filter(|made| !is_behind(made)) else { return Ok(()) };
@@ -102,8 +103,9 @@ impl Others {
         if !horizon.is_of(worker) {
             return Ok(None);
         }
-        if let Some(before) = before {
-            self.write_loss(peer, (before.worker, before.index()), &horizon)?;
+        let mut before = before;
+        if before.is_some() {
+            // It was taken over.
         } else if let Some((shelved, at)) = self.shelf().open(&peer.name, worker)? {
             let known = self.known_of(peer, worker, shelved, at)?;
             known.recall(&peer.name)?;
@@ -113,18 +115,24 @@ impl Others {
             // It was taken over while this worker did not run.
             let known = self.known_of(peer, claim, shelved, at)?;
             known.recall(&peer.name)?;
-            self.write_loss(peer, (claim, known.index()), &horizon)?;
+            before = Some(known);
         }
-        let Some(known) = self.make(peer, worker).await? else { return Ok(None) };
+        let lost = |_: &Index, horizon: &Horizon| match &before {
+            Some(before) => self.write_loss(peer, (before.worker, before.index()), horizon),
+            None => Ok(()),
+        };
+        let Some(known) = self.make(peer, worker, lost).await? else { return Ok(None) };
         self.show(peer, &known);
         Ok(Some(known))
     }
 
-    /// Makes an index of what a worker has in the bucket.
+    /// Makes an index of what a worker has in the bucket. `write_lost` writes down what is lost with the one before, once
+    /// the new one is made and before it counts: neither again at each try, nor never if the process ends between.
     async fn make(
         &self,
         peer: &Arc<Peer>,
         worker: WorkerId,
+        write_lost: impl FnOnce(&Index, &Horizon) -> Result<(), PackError> + Send,
     ) -> Result<Option<Arc<Known>>, PackError> {
         let backend = &peer.backend;
         let horizon = Horizon::read(backend).await?;
@@ -153,7 +161,17 @@ impl Others {
             }
             Err(error) => return Err(error),
         };
+        // After the list, as in `catch_up`: it may have a blob that an heir, whose horizon came too late, does not.
+        match check_owner(backend, worker).await {
+            Ok(()) => {}
+            Err(PackError::Superseded { by, .. }) => {
+                tracing::info!(worker = %peer.name, %by, "another worker's index is not made before its heir says what counts");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
         let at = Applied { lsn: 0, ..rebuilt.applied };
+        write_lost(&index, &horizon)?;
         index.set_applied(&at)?;
         index.flush()?;
         self.known_of(peer, worker, Shelved { index, heard }, at).map(Some)

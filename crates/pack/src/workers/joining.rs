@@ -19,6 +19,7 @@ use crate::config::PackConfig;
 use crate::entry::WorkerId;
 use crate::error::PackError;
 use crate::index::Index;
+use crate::ownership::Ownership;
 use crate::queue::Queue;
 use crate::spool::Spool;
 
@@ -73,12 +74,13 @@ impl Joined {
         spool: &Arc<Spool>,
         queue: &Arc<Queue>,
         marks: &Arc<Marks>,
+        owner: &Arc<Ownership>,
     ) -> Shares {
         let Self { others, listener, secret, worker } = self;
         let handed = Arc::new(Handed::new(marks.clone()));
         let feed = listener.map(|listener| {
             let feed = Feed::new(worker, secret, spool.clone(), index.clone(), handed.clone());
-            (listener, Arc::new(feed))
+            (listener, Arc::new(feed.owned(owner.clone())))
         });
         let sweep = Sweep::new(others.clone(), index.clone(), queue.clone(), marks.clone());
         let sweep = Arc::new(Mutex::new(sweep));

@@ -51,7 +51,7 @@ impl Others {
         &self,
         peer: &Peer,
         known: &Known,
-        made: &Known,
+        made: &Index,
         blob: BlobId,
     ) -> Result<(), PackError> {
         let told = known.index().standing()?.into_iter();
@@ -59,7 +59,7 @@ impl Others {
         let Some(first) = told.map(|(_, content)| content.first).min() else { return Ok(()) };
         let lines = lines_of(known.index(), &mut |row, version| {
             let is_told = version.op.view.0 == blob.worker.0 && version.op.seq >= first;
-            Ok(is_told && made.index().version_at(row)?.as_ref() != Some(version))
+            Ok(is_told && made.version_at(row)?.as_ref() != Some(version))
         })?;
         self.write_lines(
             peer,

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::announce::Announcement;
+use super::feed::Asked;
 use super::heard::{HeardEntries, HeardLog};
 use super::name::WorkerName;
 use super::sighting::Sighting;
@@ -234,6 +235,17 @@ impl Known {
     /// How far its index is.
     pub(crate) fn at(&self) -> Applied {
         *self.at.lock()
+    }
+
+    /// From where on it is asked for more.
+    pub(crate) fn asks(&self) -> Result<Asked, PackError> {
+        let (at, mut last) = (self.at(), None);
+        let blob = at.blob + 1;
+        if at.lsn > 0 {
+            let content = self.index().blob_content(self.blob(blob))?;
+            last = content.map(|content| (content.last, content.clock));
+        }
+        Ok(Asked { blob, from: at.lsn, last })
     }
 
     /// The last change that is known to be in the bucket.

@@ -94,9 +94,9 @@ async fn hear(others: &Others, peer: &Peer) -> Result<(), PackError> {
     let known = peer.known().filter(|known| known.worker == told.worker);
     let known = known.ok_or_else(|| deferred("it was not looked at yet"))?;
     let address = told.address.ok_or_else(|| deferred("it answers nobody"))?;
-    let at = known.at();
-    let asked = others.caller().changes(&address, known.worker, at.blob + 1, at.lsn).await;
-    let (heard, behind) = asked?;
+    // Who refuses runs on another copy of the directory than who told the last: the bucket decides.
+    let asked = known.asks()?;
+    let (heard, behind) = others.caller().changes(&address, known.worker, &asked).await?;
     peer.answered(behind);
     match heard {
         Heard::Nothing { .. } => Ok(()),

@@ -513,3 +513,56 @@ async fn a_copy_of_another_worker_that_is_not_heard_is_learned_from_the_bucket()
     assert_eq!(get(&b.store, "new").await.unwrap(), content(6, 1000));
     missing(get(&b.store, "ghost").await);
 }
+
+/// The claim of whoever comes after a worker, as it has it before it has written anything else.
+async fn claim_after(backend: &Faulty, prefix: &str) -> Name {
+    let names = backend.names(&format!("{prefix}/claims")).await;
+    let (last, _) = names.last().expect("the worker has a claim");
+    let (claims, number) = last.rsplit_once('/').unwrap();
+    let next = u64::from_str_radix(number, 16).unwrap() + 1;
+    let name = Name::from(format!("{claims}/{next:016x}"));
+    backend.inner.put(&name, backend.bytes(last).await.into()).await.unwrap();
+    name
+}
+
+#[tokio::test]
+async fn another_worker_is_not_shown_before_its_heir_says_what_counts() {
+    let backend = Arc::<Faulty>::default();
+    let (of_a, of_b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let b = try_open(shared(of_b.path(), "b"), &backend).await.unwrap();
+    let a = try_open(shared(of_a.path(), "a"), &backend).await.unwrap();
+    larder_objects::Objects::create_bucket(&a, &bucket("first"), None).await.unwrap();
+    put(&a, "k", content(1, 1000)).await.unwrap();
+    assert!(a.flush().await);
+    let claim = claim_after(&backend, "workers/a").await;
+    b.look().await.unwrap();
+    assert!(get(&b, "k").await.is_err(), "the heir may find it void");
+    backend.inner.delete(&claim).await.unwrap();
+    b.look().await.unwrap();
+    assert_eq!(get(&b, "k").await.unwrap(), content(1, 1000));
+}
+
+#[tokio::test]
+async fn what_is_lost_with_a_worker_is_written_down_once() {
+    let (backend, [a, b]) = workers::<2>(answering).await;
+    put(&a.store, "lost", content(1, 1000)).await.unwrap();
+    until("b hears it", async || get(&b.store, "lost").await.is_ok()).await;
+    drop(a.store);
+    let of_heir = tempfile::tempdir().unwrap();
+    let takes = PackConfig { take_over: true, ..shared(of_heir.path(), "a") };
+    let heir = try_open(takes, &backend).await.unwrap();
+    let claim = claim_after(&backend, "workers/a").await;
+    let report = b.dir.path().join("lost-a.txt");
+    for _ in 0..3 {
+        b.store.look().await.unwrap();
+        assert!(!report.exists(), "another heir may count it");
+    }
+    backend.inner.delete(&claim).await.unwrap();
+    for _ in 0..2 {
+        b.store.look().await.unwrap();
+    }
+    missing(get(&b.store, "lost").await);
+    let report = std::fs::read_to_string(report).unwrap();
+    assert_eq!(report.matches("lost first/lost").count(), 1, "{report}");
+    drop(heir);
+}

@@ -277,8 +277,7 @@ impl World {
         let Some(peer) = others.peers().into_iter().find(|peer| peer.name == name) else { return };
         let Some(known) = peer.known().filter(|of| of.worker == teller.worker) else { return };
         let feed = teller.feed();
-        let (next, begin) = (known.at().blob + 1, known.at().lsn);
-        let (told, bytes) = feed.tell(next, begin).unwrap();
+        let Some((told, bytes)) = feed.tell(&known.asks().unwrap()).unwrap() else { return };
         let answer = Bytes::from([told.encode(), bytes].concat());
         let (mut heard, _) = Told::read(&answer).unwrap();
         if let Heard::Entries { bytes, is_whole, .. } = &mut heard {

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
 use super::wire::{
-    CLOCK, Call, DATE, HANDED_ON, Heard, NONCE, PROOF, STREAMED, Secret, Told, ask_body,
+    Asked, CLOCK, Call, DATE, HANDED_ON, Heard, NONCE, PROOF, STREAMED, Secret, Told, ask_body,
     ask_changes, digest, draw_nonce, streamed_with,
 };
 use crate::committer::now_ms;
@@ -128,16 +128,14 @@ impl Link {
 }
 
 impl Caller {
-    /// What a worker tells of a blob from a byte of its entries on, and how many bytes wait behind that. Waits a while
-    /// if there is nothing.
+    /// What a worker tells from there on, and how many bytes wait behind that. Waits a while if there is nothing.
     pub(crate) async fn changes(
         &self,
         address: &str,
         worker: WorkerId,
-        blob: u64,
-        from: u64,
+        asked: &Asked,
     ) -> Result<(Heard, u64), PackError> {
-        let asked = ask_changes(worker, blob, from);
+        let asked = ask_changes(worker, asked);
         let most = FEED_BYTES_MAX + HEAD_BYTES_MAX;
         let within = FEED_WAIT_MAX + CALL_TIME_MAX;
         match self.call(address, &asked, most, within).await {

@@ -11,12 +11,14 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use larder_types::codec::encode;
+use larder_types::{HybridClock, OpSeq};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use super::ends::Ends;
 use super::wire::{
-    BODY, CHANGES, CLOCK, Call, DATE, HANDED_ON, NONCE, PROOF, STREAMED, Secret, Told, digest,
-    streamed_with,
+    Asked, BODY, CHANGES, CLOCK, Call, DATE, HANDED_ON, NONCE, PROOF, STREAMED, Secret, Told,
+    digest, streamed_with,
 };
 use crate::blocking;
 use crate::bugs::{self, Bug};
@@ -29,6 +31,7 @@ use crate::limits::{
     PACKED_BYTES_MAX,
 };
 use crate::lot::Lot;
+use crate::ownership::Ownership;
 use crate::spool::Spool;
 use crate::workers::uploads::{Handed, HandedBody};
 
@@ -45,6 +48,9 @@ pub(crate) struct Feed {
     pub(crate) bodies: Semaphore,
     /// Who answers what others hand on.
     pub(crate) handed: Arc<Handed>,
+    /// Says when another process has the worker's place.
+    owner: Option<Arc<Ownership>>,
+    ends: Ends,
 }
 
 /// Why a call gets nothing else.
@@ -91,7 +97,13 @@ impl Feed {
         handed: Arc<Handed>,
     ) -> Self {
         let bodies = Semaphore::new(FEED_BODIES_MAX);
-        Self { worker, secret, spool, index, bodies, handed }
+        let (owner, ends) = (None, Ends::default());
+        Self { worker, secret, spool, index, bodies, handed, owner, ends }
+    }
+
+    /// The same, that tells nothing once the worker's place is another's.
+    pub(crate) fn owned(self, owner: Arc<Ownership>) -> Self {
+        Self { owner: Some(owner), ..self }
     }
 
     async fn answer(&self, mut call: Request<Incoming>) -> Response<HandedBody> {
@@ -158,8 +170,13 @@ impl Feed {
         if WorkerId(number("worker")?) != self.worker {
             return Err(refuse(StatusCode::CONFLICT));
         }
+        self.refuse_superseded()?;
         match call.uri().path() {
-            CHANGES => self.changes(number("blob")?, number("from")?).await,
+            CHANGES => {
+                let last = number_of(query, "seq").zip(number_of(query, "clock"));
+                let last = last.map(|(seq, clock)| (OpSeq(seq), HybridClock(clock)));
+                self.changes(&Asked { blob: number("blob")?, from: number("from")?, last }).await
+            }
             BODY => {
                 let lot = u8::try_from(number("lot")?).ok().and_then(Lot::numbered);
                 let lot = lot.ok_or_else(|| refuse(StatusCode::BAD_REQUEST))?;
@@ -169,13 +186,22 @@ impl Feed {
         }
     }
 
-    /// What there is of a blob's entries from a byte on; if that is nothing, once there is something.
-    async fn changes(&self, blob: u64, from: u64) -> Result<Vec<u8>, Refusal> {
+    fn refuse_superseded(&self) -> Result<(), Refusal> {
+        match self.owner.as_ref().is_some_and(|owner| owner.status().superseded) {
+            true => Err(refuse(StatusCode::CONFLICT)),
+            false => Ok(()),
+        }
+    }
+
+    /// What there is from there on; if that is nothing, once there is something.
+    async fn changes(&self, asked: &Asked) -> Result<Vec<u8>, Refusal> {
         let mut grown = self.spool.grown();
         let end = tokio::time::Instant::now() + FEED_WAIT_MAX;
         loop {
             grown.mark_unchanged();
-            let (told, bytes) = self.tell(blob, from).map_err(|error| failed(&error))?;
+            self.refuse_superseded()?;
+            let told = self.tell(asked).map_err(|error| failed(&error))?;
+            let (told, bytes) = told.ok_or_else(|| refuse(StatusCode::CONFLICT))?;
             let waited = match told {
                 Told::Nothing { .. } => tokio::time::timeout_at(end, grown.changed()).await,
                 _ => return Ok([told.encode(), bytes].concat()),
@@ -186,19 +212,27 @@ impl Feed {
         }
     }
 
-    /// What there is now.
-    pub(crate) fn tell(&self, blob: u64, from: u64) -> Result<(Told, Vec<u8>), PackError> {
+    /// What there is now; `None` if somebody else told what the caller has heard.
+    pub(crate) fn tell(&self, asked: &Asked) -> Result<Option<(Told, Vec<u8>)>, PackError> {
+        let Asked { blob, from, .. } = *asked;
         if let Some(some) = self.spool.entries(blob, from, FEED_BYTES_MAX) {
+            if !self.ends.has(&self.spool, asked)? {
+                return Ok(None);
+            }
             let behind = some.behind;
             if some.bytes.is_empty() && !some.is_whole {
-                return Ok((Told::Nothing { blob }, Vec::new()));
+                return Ok(Some((Told::Nothing { blob }, Vec::new())));
             }
             let told = Told::Entries { blob, from, is_whole: some.is_whole, behind };
-            return Ok((told, some.bytes));
+            return Ok(Some((told, some.bytes)));
+        }
+        if from > 0 && self.spool.waits(blob) {
+            // It has less than that.
+            return Ok(None);
         }
         let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
         let told = row.map_or(Told::Nothing { blob }, |row| Told::Uploaded { blob, row });
-        Ok((told, Vec::new()))
+        Ok(Some((told, Vec::new())))
     }
 
     /// Bytes of the bodies in a blob that waits, or in one of its bundles.

@@ -4,18 +4,27 @@ use std::time::Duration;
 use http::StatusCode;
 use larder_env::SimDisk;
 use larder_kv::SimKv;
+use larder_metalog::Lsn;
+use larder_types::{HybridClock, OpSeq};
+use object_store::memory::InMemory;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::wire::Heard;
 use super::*;
-use crate::entry::{BlobId, WorkerId};
+use crate::backend::Backend;
+use crate::entry::{BlobId, Change, Entry, Run, WorkerId};
 use crate::index::Index;
+use crate::numbering::Numbering;
+use crate::ownership::Ownership;
+use crate::queue::Queue;
 use crate::rows::BlobRow;
 use crate::spool::Spool;
 use crate::workers::uploads::Handed;
+use crate::workers::{Sighting, uptime};
 
 const WORKER: WorkerId = WorkerId(3);
+const ASKED: Asked = Asked { blob: 4, from: 0, last: None };
 const ROW: BlobRow = BlobRow { bytes: 9, ..BlobRow::NONE };
 
 async fn listen() -> (TcpListener, String) {
@@ -29,16 +38,23 @@ fn secret() -> Secret {
 }
 
 /// A worker whose blob 4 is uploaded.
-async fn worker() -> String {
+fn feed() -> Feed {
     let spool = Spool::new(SimDisk::new(1, 1 << 20), WORKER).unwrap();
     spool.start(5);
     let index = Index::over(Box::new(SimKv::default())).unwrap().0;
     index.add_blob(BlobId { worker: WORKER, seq: 4 }, &ROW, None).unwrap();
     let handed = Arc::new(Handed::new(Arc::default()));
-    let feed = Feed::new(WORKER, secret(), Arc::new(spool), Arc::new(index), handed);
+    Feed::new(WORKER, secret(), Arc::new(spool), Arc::new(index), handed)
+}
+
+async fn serving(feed: Feed) -> String {
     let (listener, address) = listen().await;
     tokio::spawn(serve(listener, Arc::new(feed)));
     address
+}
+
+async fn worker() -> String {
+    serving(feed()).await
 }
 
 /// Somebody on the way, who changes answers, or gives the first one to everybody.
@@ -65,7 +81,7 @@ async fn on_the_way(to: String, change: fn(&mut Vec<u8>), repeats: bool) -> Stri
 
 async fn heard(address: &str) -> Option<Heard> {
     let caller = Caller { secret: Some(secret()) };
-    let asked = caller.changes(address, WORKER, 4, 0);
+    let asked = caller.changes(address, WORKER, &ASKED);
     let heard = tokio::time::timeout(Duration::from_secs(30), asked).await.unwrap();
     heard.ok().map(|(heard, _)| heard)
 }
@@ -96,6 +112,68 @@ async fn an_answer_to_another_call_is_not_heard() {
 async fn who_does_not_know_the_secret_is_neither_answered_nor_heard() {
     let worker = worker().await;
     let caller = Caller { secret: Some(Secret::known(b"another")) };
-    let refused = caller.changes(&worker, WORKER, 4, 0).await.unwrap_err();
+    let refused = caller.changes(&worker, WORKER, &ASKED).await.unwrap_err();
     assert!(refused.to_string().contains(StatusCode::FORBIDDEN.as_str()), "{refused}");
+}
+
+/// A process whose blob 5 has entries of these numbers and clocks, which are all of the same length; and that length.
+fn process(changes: &[(u64, u64)]) -> (Feed, u64) {
+    let feed = feed();
+    let run = Run { worker: WORKER, first: 1, last: 1 };
+    for (seq, clock) in changes {
+        let change = Change::Retired { run, backups: Vec::new() };
+        let entry = Entry { seq: OpSeq(*seq), clock: HybridClock(*clock), change };
+        feed.spool.add(5, None, &entry, Lsn(0), None);
+    }
+    let all = feed.spool.entries(5, 0, usize::MAX).unwrap().bytes.len() as u64;
+    (feed, all / changes.len() as u64)
+}
+
+#[tokio::test]
+async fn more_is_told_only_behind_an_entry_that_the_process_itself_has() {
+    // Of two copies of a directory one was heard through its second entry.
+    let (_, len) = process(&[(10, 100), (11, 101)]);
+    let (feed, len_too) = process(&[(10, 100), (11, 102), (12, 103)]);
+    assert_eq!(len, len_too);
+    let address = serving(feed).await;
+    let caller = Caller { secret: Some(secret()) };
+    let asked = async |from: u64, last: Option<(u64, u64)>| {
+        let last = last.map(|(seq, clock)| (OpSeq(seq), HybridClock(clock)));
+        let heard = caller.changes(&address, WORKER, &Asked { blob: 5, from, last }).await;
+        match heard {
+            Ok((Heard::Entries { bytes, .. }, _)) => Some(bytes.len() as u64),
+            Ok((heard, _)) => panic!("{heard:?}"),
+            Err(error) => {
+                assert!(error.to_string().contains(StatusCode::CONFLICT.as_str()), "{error}");
+                None
+            }
+        }
+    };
+    assert_eq!(asked(2 * len, Some((11, 101))).await, None, "another process told that");
+    assert_eq!(asked(2 * len, Some((10, 102))).await, None, "of another number");
+    assert_eq!(asked(2 * len + 1, Some((11, 102))).await, None, "no entry ends there");
+    assert_eq!(asked(9 * len, Some((11, 102))).await, None, "it has less");
+    assert_eq!(asked(2 * len, None).await, None, "nobody knows who told that");
+    assert_eq!(asked(0, None).await, Some(3 * len));
+    for (nth, last) in [(1, (10, 100)), (2, (11, 102))] {
+        assert_eq!(asked(nth * len, Some(last)).await, Some((3 - nth) * len));
+    }
+}
+
+#[tokio::test]
+async fn a_process_tells_nothing_once_the_place_is_another_s() {
+    let backend = Backend::over(Arc::new(InMemory::new()));
+    let (feed, disk) = (feed(), SimDisk::new(1, 1 << 20));
+    let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk));
+    let (fatal, owned) = (tokio::sync::watch::Sender::new(None), Sighting::now(uptime));
+    let parts = (numbering, feed.spool.clone());
+    let owner = Ownership::new(parts, owned, Arc::<Queue>::default(), fatal, uptime);
+    let owner = Arc::new(owner);
+    let address = serving(feed.owned(owner.clone())).await;
+    assert!(heard(&address).await.is_some());
+    assert!(backend.put_new("claims/0000000000000004", "a claim".into()).await.unwrap());
+    assert!(owner.ask().await.unwrap_err().is_superseded());
+    let caller = Caller { secret: Some(secret()) };
+    let refused = caller.changes(&address, WORKER, &ASKED).await.unwrap_err();
+    assert!(refused.to_string().contains(StatusCode::CONFLICT.as_str()), "{refused}");
 }

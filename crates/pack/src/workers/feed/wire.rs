@@ -7,6 +7,7 @@ use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{Method, StatusCode};
 use larder_types::codec::{decode, encode};
+use larder_types::{HybridClock, OpSeq};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -38,9 +39,23 @@ const NONCE_BYTES: usize = 16;
 const SECRET: &str = "secret";
 const SECRET_BYTES: usize = 32;
 
-/// How a worker's changes are asked for, from a byte of a blob's entries on.
-pub(crate) fn ask_changes(worker: WorkerId, blob: u64, from: u64) -> String {
-    format!("{CHANGES}?worker={}&blob={blob}&from={from}", worker.0)
+/// From where on a worker's changes are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) blob: u64,
+    /// How many bytes of the blob's entries are known.
+    pub(crate) from: u64,
+    /// Number and clock of the entry that ends there. No two processes give both alike: one that has the entry too has
+    /// told all before it.
+    pub(crate) last: Option<(OpSeq, HybridClock)>,
+}
+
+/// How a worker's changes are asked for.
+pub(crate) fn ask_changes(worker: WorkerId, asked: &Asked) -> String {
+    let Asked { blob, from, last } = asked;
+    let last = last.map(|(seq, clock)| format!("&seq={}&clock={}", seq.0, clock.0));
+    let last = last.unwrap_or_default();
+    format!("{CHANGES}?worker={}&blob={blob}&from={from}{last}", worker.0)
 }
 
 /// How bytes of the bodies of a blob's lot are asked for.
