@@ -191,8 +191,7 @@ impl Pg {
 
     /// Forgets rows, log and sessions.
     pub(super) fn forget_all(&mut self) {
-        self.tail.clear();
-        self.open.clear();
+        self.clear_tail_and_open();
         self.slots = super::Slots::default();
         self.sessions = super::Sessions::default();
         self.history.clear();

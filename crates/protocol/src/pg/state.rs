@@ -118,6 +118,7 @@ impl Recovering {
                 members: vec![me],
                 applied,
                 tail: VecDeque::new(),
+                tail_bytes: 0,
                 durable: applied.seq,
                 commit: applied.seq,
                 unsynced: None,
@@ -135,6 +136,7 @@ impl Recovering {
                 quiet: BTreeMap::new(),
                 digests: Digests::default(),
                 open: BTreeMap::new(),
+                open_bytes: 0,
                 slots: Slots::default(),
                 sessions: Sessions::default(),
                 clock: HybridClock::default(),
@@ -283,7 +285,7 @@ fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
         }
     }
     if let Op::Outcome { put, outcome } = &*entry.op
-        && let Some(open) = pg.open.remove(put)
+        && let Some(open) = pg.remove_open(*put)
     {
         match outcome {
             Outcome::Committed { .. } if !open.superseded => pg.supersede_older(&open),

@@ -50,6 +50,7 @@ mod digest;
 mod duties;
 mod index;
 mod log;
+mod long;
 mod maintain;
 mod orders;
 mod progress;
