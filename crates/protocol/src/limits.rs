@@ -23,15 +23,6 @@ pub const WAITING_CALLS_MAX: usize = 4096;
 pub const BARRIERS_MAX: usize = 1024;
 /// Ops of one PG that may be above the applied position before calls are turned away.
 pub const TAIL_OPS_MAX: usize = 16_384;
-/// Bytes of those, at most and with one op more: a member reports them in one message when a view begins.
-pub const TAIL_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Bytes of ops that opened puts which have no outcome yet, at most and with one op more: a snapshot's header has them.
-/// Further puts with data are turned away until some have an outcome.
-pub const OPEN_BYTES_MAX: usize = 24 * 1024 * 1024;
-/// Bytes that a put counts for at least: all that it has but texts, bytes and a place.
-pub const PUT_WEIGHT_MIN: usize = 512;
-/// Most bytes of a message to another member, with all that it tells of sessions.
-pub const PEER_WHOLE_BYTES_MAX: usize = 40 * 1024 * 1024;
 /// Ops applied to the index in one batch.
 pub const APPLY_OPS_MAX: usize = 256;
 /// Bytes of changes above which a batch takes no further op: far below what the index takes at once, as one op may
@@ -193,17 +184,6 @@ const _: () =
     assert!(SILENT_TICKS_MAX < LEARNER_TICKS_MAX, "a follower speaks up before it is let go");
 const _: () =
     assert!(HISTORY_OPS_MIN < HISTORY_OPS_MAX, "a snapshot needs more than a short delay");
-const _: () =
-    assert!(TAIL_BYTES_MAX + 2 * OP_BYTES_MAX <= PEER_WHOLE_BYTES_MAX, "a report fits a message");
-const _: () = assert!(
-    OPEN_BYTES_MAX + 2 * OP_BYTES_MAX + GROUP_REPEATS_MAX * REPEAT_BYTES_MAX
-        <= PEER_WHOLE_BYTES_MAX,
-    "a snapshot's header fits a message"
-);
-const _: () = assert!(
-    OPEN_BYTES_MAX / PUT_WEIGHT_MIN * 10 + 1024 <= OP_BYTES_MAX,
-    "a snapshot's last record names open puts that are superseded, perhaps all of them"
-);
 const _: () = assert!(APPLY_OPS_MAX < TAIL_OPS_MAX, "a batch is a part of the tail");
 const _: () = assert!(WAITING_CALLS_MAX <= TAIL_OPS_MAX, "calls that wait find room when they run");
 

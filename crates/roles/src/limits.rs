@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use larder_protocol::limits::{
-    DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, LV_REOPEN_MS, PEER_WHOLE_BYTES_MAX,
-    SERVER_BEAT_MS, SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
+    DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX, LV_REOPEN_MS,
+    REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -137,11 +137,6 @@ pub const WALK_PIECE_BYTES: usize = 128 * 1024;
 pub const LANE_STALL_MAX: Duration = Duration::from_secs(2);
 /// Bytes of ops in one message to a member, or one op.
 pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Bytes of a message to a member in one frame; a longer one comes in pieces of so many.
-pub const PEER_FRAME_BYTES: usize = larder_net::limits::PAYLOAD_BYTES_MAX;
-/// Bytes of such messages that wait for their other pieces; the one that began first is forgotten for another. It is said
-/// again.
-pub const PEER_PIECES_BYTES_MAX: usize = 2 * PEER_WHOLE_BYTES_MAX;
 /// How often a read follows a chunk that moved while a piece of it was read, before it says that the data cannot be read
 /// now: between two moves of one chunk lies a walk over the index.
 pub const MOVES_FOLLOWED_MAX: u32 = 4;
@@ -289,8 +284,8 @@ const _: () = assert!(
     "what is gathered fits a frame"
 );
 const _: () = assert!(
-    PEER_WHOLE_BYTES_MAX + 2 * PEER_FRAME_BYTES <= larder_net::limits::QUEUE_BYTES_MAX,
-    "the longest message to a member finds room in a connection's queue"
+    4 * GROUP_REPEATS_MAX * REPEAT_BYTES_MAX <= 3 * larder_net::limits::PAYLOAD_BYTES_MAX,
+    "what a group remembers of sessions leaves a quarter of a snapshot's header to open puts"
 );
 const _: () = assert!(TICK_MS < SERVER_BEAT_MS, "beats are kept by ticks");
 const _: () = assert!(

@@ -152,18 +152,6 @@ pub enum MetaMessage {
         /// Those that are not, in order.
         open: Vec<u64>,
     },
-    /// By another member, or one that wants to be; payload: a piece of a `PeerMessage`, encoded, that is too long for one
-    /// frame. The pieces follow each other on one connection.
-    PeerPiece {
-        /// PG.
-        pg: PgId,
-        /// Tells the message from others of that PG.
-        message: u64,
-        /// Where the piece begins in it.
-        offset: u64,
-        /// Its bytes.
-        total: u64,
-    },
 }
 
 /// What data servers answer.

@@ -247,7 +247,6 @@ fn said() -> Vec<String> {
             open: vec![6, 299],
         })),
         hex(&encode(&doubts())),
-        hex(&encode(&MetaMessage::PeerPiece { pg, message: 300, offset: 4, total: 9 })),
     ]
 }
 

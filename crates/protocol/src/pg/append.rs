@@ -62,7 +62,7 @@ impl Pg {
             let answer = answer_of(&entry);
             out.push(Effect::Reply { token, answer });
         }
-        self.push_tail(TailEntry { entry, reply });
+        self.tail.push_back(TailEntry { entry, reply });
     }
 
     /// Remembers a put with data until its outcome is applied, and what became of one.
@@ -81,7 +81,7 @@ impl Pg {
                 resolution: None,
                 retry: Retry::default(),
             };
-            self.insert_open(open);
+            self.open.insert(entry.id.seq, open);
         }
         match &*entry.op {
             Op::Outcome { put, outcome } => {

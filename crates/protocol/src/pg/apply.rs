@@ -101,7 +101,7 @@ impl Pg {
                 // The void of the earlier attempt came first; its extents are not in any row.
             }
             Op::Outcome { put, outcome } => {
-                if let Some(open) = self.remove_open(*put) {
+                if let Some(open) = self.open.remove(put) {
                     self.close_put(&open, *outcome, id, batch)?;
                     closed.push(open);
                 }
@@ -228,7 +228,7 @@ impl Pg {
     ) -> Result<(), IndexError> {
         let mut rested = Vec::new();
         for _ in 0..count {
-            let Some(TailEntry { entry, reply }) = self.pop_tail_front() else { break };
+            let Some(TailEntry { entry, reply }) = self.tail.pop_front() else { break };
             if let Some((token, _)) = reply
                 && !self.planted.answers_before_commit()
             {

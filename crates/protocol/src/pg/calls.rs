@@ -12,7 +12,7 @@ use super::barrier::Barrier;
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
-use crate::limits::WAITING_CALLS_MAX;
+use crate::limits::{TAIL_OPS_MAX, WAITING_CALLS_MAX};
 use crate::message::{Answer, Call, Content, Description, Effect, Outbox, PutCall, Refusal, Token};
 use crate::sessions::Known;
 
@@ -93,7 +93,7 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
-        if self.tail_is_full() || self.waiting_calls() >= WAITING_CALLS_MAX {
+        if self.tail.len() >= TAIL_OPS_MAX || self.waiting_calls() >= WAITING_CALLS_MAX {
             self.refuse(token, Refusal::Busy, out);
             out.push(Effect::SyncSoon);
             return Ok(());
@@ -101,11 +101,6 @@ impl Pg {
         if let Some(request) = request_of(&call) {
             self.sessions.heard(request.session, self.ticks);
             match self.sessions.lookup(request) {
-                Known::New if self.opens_too_many(&call) => {
-                    self.refuse(token, Refusal::Busy, out);
-                    out.push(Effect::SyncSoon);
-                    return Ok(());
-                }
                 Known::New => {}
                 Known::Op(_)
                     if self.planted.repeats_appends() && matches!(call, Call::Append(_)) => {}

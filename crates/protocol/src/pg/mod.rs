@@ -20,7 +20,6 @@
 mod append;
 mod apply;
 mod barrier;
-mod bytes;
 mod calls;
 mod commit;
 mod digest;
@@ -214,7 +213,6 @@ pub struct Pg {
 
     applied: OpId,
     tail: VecDeque<TailEntry>,
-    tail_bytes: usize,
     durable: OpSeq,
     commit: OpSeq,
     /// The last op appended, until it is known to be synced.
@@ -244,7 +242,6 @@ pub struct Pg {
     digests: Digests,
 
     open: BTreeMap<OpSeq, OpenPut>,
-    open_bytes: usize,
     slots: Slots,
     sessions: Sessions,
     clock: HybridClock,

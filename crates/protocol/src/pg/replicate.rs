@@ -520,12 +520,12 @@ impl Pg {
     pub(super) fn cut(&mut self, first: OpSeq) {
         assert!(first > self.commit, "pg {}: ops up to the commit point are never cut", self.id);
         while self.last().seq >= first && !self.tail.is_empty() {
-            let Some(tail) = self.pop_tail_back() else { break };
+            let Some(tail) = self.tail.pop_back() else { break };
             let cut = tail.entry;
             for slot in super::slots_of(cut.id, self.id, &cut.op).into_iter().flatten() {
                 let _rests: bool = self.slots.leave(&slot, cut.id.seq);
             }
-            self.remove_open(cut.id.seq);
+            self.open.remove(&cut.id.seq);
             if let Op::Outcome { put, .. } | Op::Regrant { put, .. } = &*cut.op
                 && let Some(open) = self.open.get_mut(put)
             {

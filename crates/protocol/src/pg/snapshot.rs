@@ -191,7 +191,8 @@ impl Pg {
 
     /// Forgets rows, log and sessions.
     pub(super) fn forget_all(&mut self) {
-        self.clear_tail_and_open();
+        self.tail.clear();
+        self.open.clear();
         self.slots = super::Slots::default();
         self.sessions = super::Sessions::default();
         self.history.clear();

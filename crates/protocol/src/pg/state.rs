@@ -118,7 +118,6 @@ impl Recovering {
                 members: vec![me],
                 applied,
                 tail: VecDeque::new(),
-                tail_bytes: 0,
                 durable: applied.seq,
                 commit: applied.seq,
                 unsynced: None,
@@ -136,7 +135,6 @@ impl Recovering {
                 quiet: BTreeMap::new(),
                 digests: Digests::default(),
                 open: BTreeMap::new(),
-                open_bytes: 0,
                 slots: Slots::default(),
                 sessions: Sessions::default(),
                 clock: HybridClock::default(),
@@ -285,7 +283,7 @@ fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
         }
     }
     if let Op::Outcome { put, outcome } = &*entry.op
-        && let Some(open) = pg.remove_open(*put)
+        && let Some(open) = pg.open.remove(put)
     {
         match outcome {
             Outcome::Committed { .. } if !open.superseded => pg.supersede_older(&open),

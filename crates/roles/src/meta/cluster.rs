@@ -7,12 +7,11 @@
 //!    not at all.
 //! 2. Nothing here waits: it is called under a PG's lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
-use larder_net::{CallError, Peer};
-use larder_protocol::limits::PEER_WHOLE_BYTES_MAX;
+use larder_net::{CallError, Peer, SendError};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{MapVersion, ServerState};
 use larder_protocol::{DataAnswer, DataRequest, Effect, Event, PeerMessage};
@@ -22,12 +21,11 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::adopt::Adoption;
-use super::long::{Pieces, in_frames};
 use super::{Member, Meta, Neighbours};
 use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, MAP_LAG_MAX, PEER_BYTES_MAX};
 use crate::managers::Managers;
 use crate::peers::{Peers, down};
-use crate::wire::{DataCall, DataReply, DataService, MetaService};
+use crate::wire::{DataCall, DataReply, DataService, MetaMessage, MetaService};
 
 /// See the module's head.
 pub(super) struct Cluster {
@@ -48,10 +46,6 @@ pub(super) struct Cluster {
     pub(super) renew_soon: AtomicBool,
     /// Sessions that ended up to this map have been dealt with.
     pub(super) sessions_seen: parking_lot::Mutex<MapVersion>,
-    /// Counts messages to members.
-    pub(super) long_messages: AtomicU64,
-    /// Members' messages of which pieces are missing.
-    pub(super) pieces: parking_lot::Mutex<Pieces>,
 }
 
 impl Cluster {
@@ -124,15 +118,12 @@ impl Cluster {
     pub(super) fn send(&self, pg: PgId, to: ServerId, message: PeerMessage) {
         let Some(peer) = self.metas.of(&self.managers.map(), to) else { return };
         for payload in in_parts(message, PEER_BYTES_MAX) {
-            if payload.len() > PEER_WHOLE_BYTES_MAX {
-                tracing::error!(%pg, %to, bytes = payload.len(), "a member cannot be told what it needs");
-                continue;
-            }
-            let number = self.long_messages.fetch_add(1, Ordering::Relaxed);
-            let mut frames = in_frames(pg, payload, number);
-            let lost = frames.find_map(|(message, payload)| peer.send(&message, payload).err());
-            if let Some(error) = lost {
-                tracing::trace!(%pg, %to, %error, "a message to a member is lost");
+            match peer.send(&MetaMessage::Peer(pg), payload.into()) {
+                Ok(()) => {}
+                Err(error @ SendError::TooLong) => {
+                    tracing::error!(%pg, %to, %error, "a member cannot be told what it needs");
+                }
+                Err(error) => tracing::trace!(%pg, %to, %error, "a message to a member is lost"),
             }
         }
     }

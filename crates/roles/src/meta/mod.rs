@@ -50,7 +50,6 @@ mod digest;
 mod duties;
 mod index;
 mod log;
-mod long;
 mod maintain;
 mod orders;
 mod progress;

@@ -23,7 +23,6 @@ use parking_lot::MutexGuard;
 use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
-use super::long::Piece;
 use super::scan::{Scan, ScanCall};
 use super::{Member, Meta};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
@@ -71,15 +70,6 @@ impl Handler<MetaService> for MetaHandler {
         match message {
             MetaMessage::Peer(pg) if roles.has(ServerRole::Meta) => {
                 self.meta.hear_member(pg, server, &payload);
-            }
-            MetaMessage::PeerPiece { pg, message, offset, total }
-                if roles.has(ServerRole::Meta) =>
-            {
-                let piece = Piece { message, offset, total };
-                let whole = cluster.pieces.lock().take((server, pg), piece, &payload);
-                if let Some(whole) = whole {
-                    self.meta.hear_member(pg, server, &whole);
-                }
             }
             MetaMessage::Call { pg, view: _, call } if roles.has(ServerRole::Proxy) => {
                 self.meta.heed_call(pg, call);

@@ -2,7 +2,7 @@
 //! to the managers, and serves a PG when they say that it leads it.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use larder_env::Disk;
@@ -78,8 +78,6 @@ impl MetaServer {
             adoption: Adoption::default(),
             renew_soon: AtomicBool::new(false),
             sessions_seen: parking_lot::Mutex::new(map.version),
-            long_messages: AtomicU64::default(),
-            pieces: parking_lot::Mutex::default(),
             managers: managers.clone(),
         };
         let buckets = Buckets::Apart(LiveBuckets::new(managers));
