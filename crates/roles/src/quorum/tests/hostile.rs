@@ -91,7 +91,8 @@ async fn a_removed_manager_says_nothing_for_others_any_more() {
     let another = new_server("m2", ServerRole::Manager);
     let (manager, token) = founder.issue_token(another, None).await.unwrap();
     let (home, (to, address)) = (tempfile::tempdir().unwrap(), contact(&founder));
-    let identity = identity_in(home.path(), &[address.clone()], Some(&token)).await.unwrap();
+    let identity =
+        identity_in(home.path(), std::slice::from_ref(&address), Some(&token)).await.unwrap();
     let endpoint = Endpoint::new(Credentials::new(&identity).unwrap());
     let peer: Peer<ManagerService> = Peer::new(&endpoint, to, address);
     let says = async |boot: u64| {
