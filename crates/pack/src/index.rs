@@ -326,7 +326,10 @@ impl Index {
     pub(crate) fn forget_bundle(&self, id: OwnId, process: ProcessId) -> Result<(), PackError> {
         let content = self.bundle(id)?.filter(|content| content.process == process);
         let Some(content) = content else { return Ok(()) };
-        assert_eq!(content.live, 0, "{id:?}: what is live is not removed");
+        if content.live > 0 {
+            let reason = format!("nothing holds it, and {} bytes of it are live", content.live);
+            return Err(PackError::damaged(id.path_of(process), reason));
+        }
         let mut batch = Batch::new();
         batch.delete(&rows::bundle(id));
         self.commit(batch, None)
