@@ -149,10 +149,16 @@ async fn of_two_processes_with_one_claim_the_earlier_answers_nothing_any_more() 
 }
 
 #[tokio::test]
-async fn a_process_whose_number_was_removed_has_been_superseded() {
+async fn a_process_whose_number_was_removed_has_been_superseded_if_there_is_a_greater_one() {
     let backend = backend();
     let (owner, ..) = owner_of(&backend, uptime);
     owner.ask().await.unwrap();
-    backend.remove("incarnations/0000000000000001-00000001").await.unwrap();
+    let number = |process: u64| format!("incarnations/0000000000000001-{process:08}");
+    let bytes = backend.whole(&number(1), 100).await;
+    let Ok(bytes) = bytes else { panic!("it has a number") };
+    backend.remove(&number(1)).await.unwrap();
+    assert!(matches!(owner.ask().await, Err(PackError::Backend { .. })), "nobody took its place");
+    // There were many after it, of which the first are forgotten too.
+    assert!(backend.put_new(&number(9), bytes).await.unwrap());
     assert!(matches!(owner.ask().await, Err(PackError::Copied { .. })));
 }

@@ -290,6 +290,15 @@ impl World {
         self.pending.push(Pending { answer, effect, call });
     }
 
+    /// A change, with which this process begins a blob.
+    fn touch(&mut self) {
+        let (key, value) = (key_of(0), self.value());
+        let (target, condition) = (target(&key), Condition::default());
+        let (description, body) = (description(value), packed(value));
+        let wish = Wish::Put { target, description, condition, body };
+        self.push(wish, Some(Effect::Set { key, values: vec![value] }));
+    }
+
     fn seal(&mut self) {
         let (reply, _nobody_waits) = oneshot::channel();
         self.process().queue.push(Request::Seal { reply }).unwrap();
@@ -500,6 +509,7 @@ impl World {
         self.store.set_calm(true);
         while self.store.let_one_come_late().await {}
         self.store.catch_up();
+        self.touch();
         let mut idle = 0;
         for step in 0..3000 {
             if step % 50 == 0 {
