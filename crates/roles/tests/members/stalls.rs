@@ -169,30 +169,3 @@ async fn ops_that_a_stalled_backup_has_no_room_for_are_turned_away_and_come_agai
     assert!(waiting <= busy + 2 * PUT_BYTES, "{waiting} bytes wait where {busy} are many");
     cluster.shows(backup, &(1..=PUTS).map(key).collect::<Vec<_>>()).await;
 }
-
-/// Ops that fill more than a frame, and each far from what the log takes.
-const LONG_PUTS: u64 = 40;
-const LONG_PUT_BYTES: usize = 250_000;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_view_begins_though_a_member_reports_more_than_a_frame_holds() {
-    assert!(LONG_PUTS as usize * LONG_PUT_BYTES > larder_net::limits::PAYLOAD_BYTES_MAX);
-    // As much waits in a log as may with the longest segments.
-    let segment_bytes = LOG_BUFFER_BYTES_MAX * LOG_BUFFER_SEGMENT_PART;
-    let mut cluster = Cluster::start_as(1, None, segment_bytes).await;
-    let (_, members) = cluster.members(PG);
-    let (reporter, gone) = (members[1], members[2]);
-    // Nothing is committed until the view ends, in which it is missed.
-    cluster.end(gone).await;
-    let reported = until("all ops are on the other members", async || {
-        let is_missed = cluster.members(PG).1.contains(&gone);
-        let tail = cluster.meta(reporter).gauges(PG).tail_ops as u64;
-        assert!(is_missed || tail >= LONG_PUTS, "{tail} ops were there in time");
-        tail >= LONG_PUTS
-    });
-    let put = |number| long_put(number, LONG_PUT_BYTES);
-    tokio::join!(reported, put_all(&cluster, LONG_PUTS, put));
-    cluster.begin(gone).await;
-    until("it is a member again", async || cluster.members(PG).1.contains(&gone)).await;
-    cluster.shows(gone, &(1..=LONG_PUTS).map(key).collect::<Vec<_>>()).await;
-}
