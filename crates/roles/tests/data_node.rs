@@ -270,6 +270,41 @@ async fn bytes_from_certified_servers_end_no_data_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_that_lacks_sums_or_blocks_is_not_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, mut hears) = Map::founded();
+    let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+    served.opened(&mut hears).await;
+    assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
+    let before = raw::panics();
+    let seed = 7;
+    let chunk = Chunk {
+        grant: Grant { pg: PgId(0), op: OpId { view: VIEW, seq: OpSeq(1) }, attempt: 0 },
+        seed,
+        lv: LV,
+        extents: vec![Extent { first: 4, blocks: 1 }],
+        len: 5,
+        sums: sum_blocks(seed, std::iter::once(&b"bytes"[..])),
+        holders: Holders::default(),
+    };
+    for spoiled in [
+        Chunk { sums: Vec::new(), ..chunk.clone() },
+        Chunk { extents: Vec::new(), ..chunk.clone() },
+        Chunk { len: 5000, sums: vec![0], ..chunk.clone() },
+        Chunk { extents: vec![Extent { first: u32::MAX, blocks: 9 }], ..chunk.clone() },
+    ] {
+        let verify = DataCall::Verify(Box::new(spoiled.clone()));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let answer = served.meta.call(&verify, Bytes::new(), deadline).await;
+        assert!(answer.is_err(), "{spoiled:?} is judged: {answer:?}");
+    }
+    assert_eq!(raw::panics(), before, "nothing panicked");
+    let verify = DataCall::Verify(Box::new(chunk));
+    assert_eq!(served.call(verify, b"").await.0, DataReply::Verified(CopyState::Right));
+    served.node.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_leaves_every_chunk_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (map, mut hears) = Map::founded();

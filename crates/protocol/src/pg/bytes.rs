@@ -136,7 +136,7 @@ mod tests {
         let metax = Metax {
             size: u64::MAX,
             clock: HybridClock(u64::MAX),
-            region: RegionId(u16::MAX.into()),
+            region: RegionId(u16::MAX),
             etag: ETag::Parts([255; 16], u32::MAX),
             checksum: Some(ObjectChecksum {
                 algorithm: ChecksumAlgorithm::Sha256,

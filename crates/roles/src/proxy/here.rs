@@ -377,3 +377,6 @@ fn managing_failed(error: ManagerError) -> ObjectError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

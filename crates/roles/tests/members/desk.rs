@@ -151,7 +151,8 @@ impl Desk {
         self.versions.send_replace(self.map().version);
     }
 
-    fn say(&self, server: ServerId, message: ServerMessage) {
+    /// A server says something to the managers.
+    pub fn say(&self, server: ServerId, message: ServerMessage) {
         drop(self.inbox.try_send((server, message)));
     }
 

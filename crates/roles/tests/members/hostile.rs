@@ -4,13 +4,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_net::{Peer, Role};
-use larder_protocol::{Answer, Call, PeerMessage};
+use larder_protocol::manager::policy::ManagerMessage;
+use larder_protocol::{Answer, Call, LogEntry, PeerMessage};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaService};
 use larder_types::codec::encode;
-use larder_types::{Condition, Epoch, ObjectKey, Request, ServerId, SessionId, View};
+use larder_types::limits::REPLICAS_MAX;
+use larder_types::{
+    Condition, Epoch, LvId, ObjectKey, Op, OpId, OpSeq, Request, ServerId, SessionId, StreamId,
+    View,
+};
 
 use crate::raw::{InBytes, Raw, corpus, panics, rounds, spoiled};
-use crate::support::{BUCKET, Cluster, PG, inline, put, request};
+use crate::support::{BUCKET, Cluster, PG, data, inline, put, request};
 
 /// Requests of one round that wait for their answers together.
 const AT_ONCE: usize = 40;
@@ -104,4 +109,55 @@ async fn a_call_for_a_key_of_another_group_is_not_stepped() {
     let call = Call::Delete { request: request(1), bucket: BUCKET, epoch, key, condition };
     let call = MetaCall::Call { pg: PG, view, call };
     assert!(cluster.ask(to, call).await.is_none(), "it has no answer");
+}
+
+/// Says something to a meta server as another server, and waits until it was heard: what is asked afterwards on the same
+/// connection is answered afterwards.
+async fn hears(cluster: &Cluster, (from, role): (ServerId, Role), to: ServerId, said: Said) {
+    let peer: Peer<MetaService> = Peer::new(&cluster.another(from, role), to, cluster.address(to));
+    peer.send(&said.0, said.1).unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    // Whoever panics answers nothing.
+    drop(peer.call(&MetaCall::Progress, Bytes::new(), deadline).await);
+}
+
+type Said = (MetaMessage, Bytes);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ops_with_a_gap_between_them_are_not_stepped() {
+    let cluster = Cluster::start(1).await;
+    let before = panics();
+    let done = cluster.call(PG, put(request(1), "good", inline())).await;
+    let Answer::Done { op, .. } = done else { panic!("a good request is served: {done:?}") };
+    let (view, members) = cluster.members(PG);
+    cluster.shows(members[1], &["good".to_owned()]).await;
+    let stream = StreamId { session: SessionId(1), number: 1 };
+    let late = OpId { view, seq: OpSeq(op.seq.0 + 100) };
+    let entry = LogEntry { id: late, op: Op::DropStream { bucket: BUCKET, stream }.into() };
+    let append = PeerMessage::Append { view, prev: op, entries: vec![entry], commit: OpSeq(0) };
+    let said = (MetaMessage::Peer(PG), encode(&append).into());
+    hears(&cluster, (members[0], Role::Meta), members[1], said).await;
+    assert_eq!(panics(), before, "its log has no gap");
+    let done = cluster.call(PG, put(request(2), "next", inline())).await;
+    assert!(matches!(done, Answer::Done { .. }), "every member takes what comes next: {done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_no_manager_decides_on_is_not_stepped() {
+    let cluster = Cluster::start(1).await;
+    let before = panics();
+    cluster.put_data(PG, put(request(1), "good", data())).await;
+    let (view, primary) = cluster.leads(PG);
+    let map = cluster.desk.map();
+    let known = map.lv(LvId(0)).unwrap();
+    let mut crowded = known.clone();
+    crowded.replicas = vec![known.replicas[0]; REPLICAS_MAX + 1];
+    let (boot, version) = (map.servers[&primary].boot, map.version);
+    let (lvs, boots) = (vec![(LvId(77), crowded)], Vec::new());
+    let sessions = Vec::new();
+    let word = ManagerMessage::Volumes { pg: PG, view, boot, version, lvs, boots, sessions };
+    let said = (MetaMessage::Manager(word), Bytes::new());
+    hears(&cluster, (ServerId(9), Role::Manager), primary, said).await;
+    assert_eq!(panics(), before, "a set of replicas has no more places");
+    cluster.put_data(PG, put(request(2), "next", data())).await;
 }

@@ -2,7 +2,7 @@
 
 use larder_protocol::manager::state::Command;
 use larder_protocol::{Answer, Refusal};
-use larder_roles::wire::MetaMessage;
+use larder_roles::wire::{MetaCall, MetaMessage, MetaReply};
 use larder_types::{BootId, BucketId, Grant, ObjectKey, ServerId, rows};
 
 use super::desk::PROXY;
@@ -50,6 +50,23 @@ async fn a_list_waits_only_for_puts_that_could_be_on_its_page() {
     assert_eq!(page(&cluster, primary, behind).await, Ok((vec![], None)));
     let all = page(&cluster, primary, b"V".to_vec()).await;
     assert_eq!(all, Ok((vec!["a".to_owned()], Some(version("m")))), "m may be there or not");
+}
+
+/// What a proxy asks before a bucket is marked for deletion, and again afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_is_found_empty_beside_a_pending_put_into_another() {
+    let (cluster, primary, _) = pending().await;
+    for bucket in [BucketId(BUCKET.0 - 1), BucketId(BUCKET.0 + 1)] {
+        cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
+        let from = rows::bucket(b'V', bucket);
+        let to = rows::prefix_end(&from);
+        let pgs = vec![(PG, cluster.leads(PG).0)];
+        let map = cluster.desk.map().version;
+        let call = MetaCall::Scan { pgs, map, settled: true, from, to, count_max: 1 };
+        let reply = cluster.ask(primary, call).await.map(|(reply, _)| reply);
+        assert_eq!(reply, Some(MetaReply::Rows(None)), "{bucket:?}");
+    }
+    assert_eq!(cluster.meta(primary).gauges(PG).open_puts, 1, "it is pending all the while");
 }
 
 #[tokio::test(flavor = "multi_thread")]

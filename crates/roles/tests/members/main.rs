@@ -8,6 +8,7 @@ mod hostile;
 mod lists;
 #[path = "../raw/mod.rs"]
 mod raw;
+mod stalls;
 mod support;
 
 use std::collections::BTreeSet;

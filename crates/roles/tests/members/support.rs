@@ -23,10 +23,13 @@ use larder_types::{
 use tokio::net::TcpListener;
 
 use super::desk::{AtDesk, Desk, PROXY};
+use super::stalls::{Gate, GatedDisk};
 
 pub const BUCKET: BucketId = BucketId(1);
 pub const SESSION: SessionId = SessionId(5);
 pub const PG: PgId = PgId(0);
+/// Bytes of a segment of each server's log.
+pub const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 pub fn endpoint(authority: &Authority, server: ServerId, role: Role) -> Arc<Endpoint> {
     let identity = authority.identity(server, Roles::of(&[role])).unwrap();
@@ -49,6 +52,7 @@ pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 /// A meta server that runs.
 struct Running {
     server: MetaServer,
+    endpoint: Arc<Endpoint>,
     _listener: Listener,
     peer: Peer<MetaService>,
     address: String,
@@ -59,6 +63,7 @@ pub struct Cluster {
     authority: Authority,
     pub desk: Arc<Desk>,
     dirs: Vec<tempfile::TempDir>,
+    gates: Vec<Arc<Gate>>,
     running: BTreeMap<ServerId, Running>,
     proxy: Arc<Endpoint>,
     runs: u64,
@@ -76,6 +81,7 @@ impl Cluster {
         let mut cluster = Self {
             desk: Desk::open(&authority, pg_count).await,
             dirs: (0..3).map(|_| tempfile::tempdir().unwrap()).collect(),
+            gates: (0..3).map(|_| Arc::default()).collect(),
             running: BTreeMap::new(),
             proxy: endpoint(&authority, PROXY, Role::Proxy),
             authority,
@@ -100,8 +106,9 @@ impl Cluster {
         let socket = socket().await;
         let address = socket.local_addr().unwrap().to_string();
         let root = self.dirs[id.0 as usize].path();
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(root).unwrap());
-        let log = LogConfig { segment_bytes: 4 * 1024 * 1024, ..LogConfig::new(self.runs) };
+        let (disk, gate) = (RealDisk::open(root).unwrap(), self.gates[id.0 as usize].clone());
+        let disk: Arc<dyn Disk> = Arc::new(GatedDisk { disk, gate });
+        let log = LogConfig { segment_bytes: SEGMENT_BYTES, ..LogConfig::new(self.runs) };
         let config = ServerConfig {
             meta: MetaConfig { me: id, log },
             boot: BootId(self.runs),
@@ -114,12 +121,13 @@ impl Cluster {
         let services = Services::new().with::<MetaService>(callers, server.handler());
         let listener = Listener::start(&endpoint, socket, services).unwrap();
         let peer = Peer::new(&self.proxy, id, address.clone());
-        self.running.insert(id, Running { server, _listener: listener, peer, address });
+        self.running.insert(id, Running { server, endpoint, _listener: listener, peer, address });
     }
 
     /// Ends a server's run; when this returns nothing of it is left.
     pub async fn end(&mut self, id: ServerId) {
-        let Running { server, _listener, peer, address: _ } = self.running.remove(&id).unwrap();
+        let Running { server, endpoint: _, _listener, peer, address: _ } =
+            self.running.remove(&id).unwrap();
         drop((_listener, peer));
         let meta = Arc::downgrade(server.meta());
         tokio::task::spawn_blocking(|| server.close()).await.unwrap();
@@ -130,6 +138,16 @@ impl Cluster {
     pub fn wipe(&mut self, id: ServerId) {
         assert!(!self.running.contains_key(&id), "a server that runs has its disk");
         self.dirs[id.0 as usize] = tempfile::tempdir().unwrap();
+    }
+
+    /// Bytes that a server has received of others.
+    pub fn received(&self, id: ServerId) -> u64 {
+        self.running[&id].endpoint.metrics().bytes_received.get()
+    }
+
+    /// What stops a server's disk.
+    pub fn gate(&self, id: ServerId) -> &Gate {
+        &self.gates[id.0 as usize]
     }
 
     /// Where a server listens.
@@ -358,4 +376,17 @@ pub fn inline() -> Content {
 
 pub fn data() -> Content {
     Content::Data { len: 4096, seed: 1, sums: vec![0] }
+}
+
+pub fn key(number: u64) -> String {
+    format!("key {number}")
+}
+
+/// A put whose description is about this many bytes long.
+pub fn long_put(number: u64, content: Content, bytes: usize) -> Call {
+    let Call::Put(mut put) = put(request(number), &key(number), content) else {
+        unreachable!("it is a put")
+    };
+    put.description.attributes.content_type = Some("a".repeat(bytes));
+    Call::Put(put)
 }

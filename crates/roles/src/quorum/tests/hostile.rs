@@ -4,19 +4,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_net::{
-    CallError, Decider, Handler, Listener, Peer, PeerIdentity, Refused, Responder, Role, Roles,
-    Services,
+    CallError, Credentials, Decider, Endpoint, Handler, Listener, Peer, PeerIdentity, Refused,
+    Responder, Role, Roles, Services,
 };
-use larder_protocol::manager::state::{Command, Outcome, ServerRole, ServerState};
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::state::{Command, Outcome, ServerRole, ServerState, Topology};
 use larder_types::{BootId, BucketName, ServerId};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
 use super::raw::{InBytes, Raw, corpus, panics, rounds, spoiled};
-use super::support::{Idle, contact, found_with, is, new_server, start, until};
+use super::support::{Idle, contact, found_with, is, join_and_start, new_server, start, until};
+use crate::identity::identity_in;
 use crate::managers::{Managers, NotProposed};
 use crate::quorum::Manager;
-use crate::wire::{DataCall, DataMessage, DataReply, DataService, ManagerService};
+use crate::wire::{
+    DataCall, DataMessage, DataReply, DataService, ManagerCall, ManagerMessageIn, ManagerService,
+};
 
 /// A data server that has a load, and nothing else.
 struct Loaded;
@@ -71,6 +75,44 @@ async fn a_removed_server_is_refused_by_the_others_and_finds_out_from_managers()
     until(&calling.client, "it hears", |map| is(map, proxy, ServerState::Removed)).await;
     let bucket = Command::CreateBucket(BucketName::new("late").unwrap(), None, 1);
     assert_eq!(calling.client.propose(bucket).await, Err(NotProposed::NotAllowed));
+}
+
+#[tokio::test]
+async fn a_removed_manager_says_nothing_for_others_any_more() {
+    let (dir, _) = found_with(Vec::new());
+    let founder = start(dir.path(), Vec::new()).await;
+    let (data, _) = founder.issue_token(new_server("d0", ServerRole::Data), None).await.unwrap();
+    // Two that agree, and one that has joined and does nothing else.
+    let (second, token) =
+        founder.issue_token(new_server("m1", ServerRole::Manager), None).await.unwrap();
+    let second_home = tempfile::tempdir().unwrap();
+    let _second = join_and_start(second_home.path(), &founder, &token).await;
+    until(founder.managers(), "up", |map| is(map, second, ServerState::Up)).await;
+    let another = new_server("m2", ServerRole::Manager);
+    let (manager, token) = founder.issue_token(another, None).await.unwrap();
+    let (home, (to, address)) = (tempfile::tempdir().unwrap(), contact(&founder));
+    let identity =
+        identity_in(home.path(), std::slice::from_ref(&address), Some(&token)).await.unwrap();
+    let endpoint = Endpoint::new(Credentials::new(&identity).unwrap());
+    let peer: Peer<ManagerService> = Peer::new(&endpoint, to, address);
+    let says = async |boot: u64| {
+        let started = ServerMessage::Started(BootId(boot), vec![format!("d{boot}:1")], Vec::new());
+        peer.send(&ManagerMessageIn::HandedOn(data, started), Bytes::new()).unwrap();
+        // What it asks is answered after what it said before was heard.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        drop(peer.call(&ManagerCall::Authority, Bytes::new(), deadline).await.unwrap());
+    };
+    says(7).await;
+    let of = |map: &Topology| (map.servers[&data].boot, map.servers[&data].addresses.clone());
+    let before = (BootId(7), vec!["d7:1".to_owned()]);
+    until(founder.managers(), "it is heard", |map| of(map) == before).await;
+
+    let removed = founder.managers().propose(Command::RemoveServer(manager)).await;
+    assert_eq!(removed, Ok(Ok(Outcome::Done)));
+    says(8).await;
+    // Commands are agreed on in the order in which they came.
+    until_it_agrees(&founder, "later").await;
+    assert_eq!(of(&founder.maps().borrow().map), before, "where a server is, it does not say");
 }
 
 /// Commands are agreed on.

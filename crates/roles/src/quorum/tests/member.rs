@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use larder_env::SimDisk;
-use larder_protocol::limits::{ELECTION_MS_MIN, MANAGERS_MAX, QUORUM_LOG_ENTRIES_MAX};
+use larder_protocol::limits::{
+    ELECTION_MS_MIN, MANAGERS_MAX, QUORUM_LOG_ENTRIES_MAX, QUORUM_TERM_MAX,
+};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-use larder_protocol::manager::quorum::{MemberChange, Members};
+use larder_protocol::manager::quorum::{Entries, Item, MemberChange, Members, QuorumMessage, Term};
 use larder_protocol::manager::state::{
     Applied, ClusterId, Command, MapVersion, Outcome, Refusal, ServerRole, ServerState, Topology,
 };
@@ -155,6 +158,66 @@ fn one_that_does_not_lead_hands_nothing_on_that_was_handed_on() {
     member.propose(&Command::SetDraining(ME, true), 1).unwrap();
     let answers: Vec<_> = member.effects().collect();
     assert_eq!(answers, [MemberEffect::Answer(1, ManagerReply::NotLeader(None))]);
+}
+
+/// What a leader says, with what no manager says in its place: commands that are none, and a term beyond all terms.
+fn spoiled(said: &QuorumMessage) -> Vec<QuorumMessage> {
+    let QuorumMessage::Append { term, round, commit, entries } = said else { return Vec::new() };
+    let (round, commit) = (*round, *commit);
+    let none = |(term, item): &(Term, Item)| match item {
+        Item::Command(_) => (*term, Item::Command(Bytes::from_static(b"no command"))),
+        item => (*term, item.clone()),
+    };
+    let items: Vec<_> = entries.items.iter().map(none).collect();
+    if items == entries.items {
+        return Vec::new();
+    }
+    let no_command = Entries { after: entries.after, items };
+    let late = Term(QUORUM_TERM_MAX.0 + 1);
+    vec![
+        QuorumMessage::Append { term: *term, round, commit, entries: no_command },
+        QuorumMessage::Append { term: late, round, commit, entries: entries.clone() },
+    ]
+}
+
+#[test]
+fn a_managers_message_that_none_sends_is_not_stepped() {
+    let disks = [SimDisk::new(1, 1 << 24), SimDisk::new(2, 1 << 24)];
+    let mut leader = founded(&disks[0]);
+    let other = ServerId(1);
+    agree(&mut leader, &Command::AddToken([1; 32], u64::MAX)).unwrap();
+    let new = Command::AddServer(new_server("m1", ServerRole::Manager), Some(([1; 32], 0)));
+    assert_eq!(agree(&mut leader, &new), Ok(Outcome::Server(other)));
+    let started = ServerMessage::Started(BootId(9), vec!["m1:1".to_owned()], Vec::new());
+    leader.hear(other, started, None).unwrap();
+    leader.write().unwrap();
+    let log = QuorumDisk::open(disks[1].clone(), larder_types::ClusterId(1), other).unwrap();
+    let mut learner: Member<u32> = Member::restore(other, log, 2, 0).unwrap();
+    let (mut tried, mut now_ms) = (0, 10 * ELECTION_MS_MIN);
+    while learner.map().founded.is_none() {
+        now_ms += 10;
+        leader.set_now(now_ms);
+        leader.tick().unwrap();
+        leader.write().unwrap();
+        for effect in leader.effects().collect::<Vec<_>>() {
+            let MemberEffect::Send(_, said) = effect else { continue };
+            for said in spoiled(&said) {
+                tried += 1;
+                learner.peer(ME, said).unwrap();
+                learner.write().unwrap();
+                assert_eq!(learner.effects().count(), 0, "it is not answered");
+            }
+            learner.peer(ME, said).unwrap();
+            learner.write().unwrap();
+        }
+        for effect in learner.effects().collect::<Vec<_>>() {
+            if let MemberEffect::Send(_, said) = effect {
+                leader.peer(other, said).unwrap();
+            }
+        }
+        assert!(now_ms < 1000 * ELECTION_MS_MIN, "it follows who says what can be");
+    }
+    assert!(tried > 0);
 }
 
 /// A map with managers in these states.

@@ -9,8 +9,9 @@ use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, Chunk, Extent, Grant, Holders, HybridClock, LvId, Metax, ObjectKey, OpId, OpSeq, PartRow,
-    PgId, RegionId, ServerId, SessionId, Target, UploadId, UploadRow, VersionRow, View, rows,
+    Body, BucketId, Chunk, Extent, Grant, Holders, HybridClock, LvId, Metax, ObjectKey, OpId,
+    OpSeq, PartRow, PgId, RegionId, ServerId, SessionId, Target, UploadId, UploadRow, VersionRow,
+    View, rows,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -98,7 +99,11 @@ impl World {
                 if self.managers.epoch(put.bucket) != Some(put.epoch) {
                     return Answer::Refused(Refusal::StaleBucket);
                 }
-                let answer = index.put(pg, view, *put);
+                let current = index.version(put.bucket, &put.key);
+                let answer = match put.condition.check(current.as_ref().map(|row| &row.metax)) {
+                    Ok(()) => index.put(pg, view, *put),
+                    Err(_unmet) => Answer::Refused(Refusal::PreconditionFailed),
+                };
                 if *self.forgetful.lock() != Some(view) {
                     index.answered.insert(request, answer.clone());
                 }
@@ -135,6 +140,20 @@ impl Index {
     /// Puts that were granted and have no outcome.
     pub(super) fn granted(&self) -> usize {
         self.open.len()
+    }
+
+    /// Has a version's row say something else of its body.
+    pub(super) fn spoil(
+        &mut self,
+        bucket: BucketId,
+        key: &ObjectKey,
+        spoil: impl FnOnce(&mut Body),
+    ) {
+        let row = rows::version(bucket, key, rows::NULL_VERSION);
+        let (_, value) = self.rows.get_mut(&row).expect("the object is there");
+        let mut version: VersionRow = decode("version row", value).unwrap();
+        spoil(&mut version.body);
+        *value = encode(&version);
     }
 
     fn next_op(&mut self, view: View) -> OpId {
@@ -279,7 +298,7 @@ impl FakeMeta {
 }
 
 impl Index {
-    fn version(&self, bucket: larder_types::BucketId, key: &ObjectKey) -> Option<VersionRow> {
+    fn version(&self, bucket: BucketId, key: &ObjectKey) -> Option<VersionRow> {
         let (_, value) = self.rows.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
         Some(decode("version row", value).unwrap())
     }
@@ -323,9 +342,11 @@ impl Handler<MetaService> for FakeMeta {
         match message {
             MetaMessage::Call { call: Call::Withdraw { .. }, .. }
                 if std::mem::take(&mut *self.world.loses_word.lock()) => {}
-            MetaMessage::Call { pg, call: Call::Withdraw { op, .. }, .. }
-                if *self.world.rolls_forward.lock() =>
-            {
+            MetaMessage::Call {
+                pg,
+                call: Call::Withdraw { op, .. } | Call::Abandon { op, .. },
+                ..
+            } if *self.world.rolls_forward.lock() => {
                 if let Some((put, chunk)) = index.open.remove(&op.seq) {
                     let request = (put.request.session, put.request.number);
                     let done = Answer::Done { op, clock: HybridClock(op.seq.0) };

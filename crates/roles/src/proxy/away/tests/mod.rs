@@ -5,6 +5,7 @@ mod hedges;
 mod managers;
 mod meta;
 mod policies;
+mod rows;
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -536,9 +537,11 @@ async fn a_conditional_put_that_is_rolled_forward_is_done() {
     let condition = Condition { if_none_match, ..Condition::default() };
     let options = PutOptions { condition, ..PutOptions::default() };
     let (bucket, once) = (&cluster.bucket.name, key("once"));
-    soon(cluster.proxy.put(bucket, &once, options, Whole::of(&bytes))).await.unwrap();
+    soon(cluster.proxy.put(bucket, &once, options.clone(), Whole::of(&bytes))).await.unwrap();
     assert!(cluster.has("once", &bytes).await, "its own success is no conflict");
     assert_eq!(cluster.proxy.counters().begun_anew.load(Ordering::Relaxed), 0);
+    let again = soon(cluster.proxy.put(bucket, &once, options, Whole::of(&bytes))).await;
+    assert_eq!(again, Err(ObjectError::PreconditionFailed), "that of another is one");
 }
 
 #[tokio::test]
