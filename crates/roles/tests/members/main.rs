@@ -6,6 +6,7 @@ mod desk;
 mod digests;
 mod hostile;
 mod lists;
+mod long;
 #[path = "../raw/mod.rs"]
 mod raw;
 mod stalls;
