@@ -35,6 +35,8 @@ RATE, LATENCY_MS = 100, 20
 FLUSH_SECONDS = 60
 UPLOADED_WITHIN = 300
 READS = 200
+# Reads of numbers and records of processes that the store may make of itself meanwhile.
+BESIDE = 5
 APART = 9
 SAMPLE_SECONDS = 0.5
 BUCKET = "files"
@@ -303,7 +305,7 @@ def judge(arguments, direct, packed, status, reads):
     # Beside those that were full, the flush timeout closes one each time it has passed.
     if totals["blobs"] > uploads_max + 1 + elapsed // arguments.flush_seconds:
         faults.append(f"{totals['blobs']} uploads for {totals['packed_bytes'] / MIB:.0f} MiB packed")
-    if (cold_gets, warm_gets) != (READS, 0):
+    if not READS <= cold_gets <= READS + BESIDE or warm_gets > BESIDE:
         faults.append(f"{READS} cold reads asked the backend {cold_gets:.0f} times, warm ones {warm_gets:.0f} times")
     if median_cold > arguments.slower * median_direct:
         faults.append(f"a cold read takes {median_cold:.2f} ms at the median, a direct one {median_direct:.2f} ms")
