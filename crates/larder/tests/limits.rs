@@ -57,7 +57,7 @@ fn serve(shell: &str, words: &[&str]) -> Served {
 }
 
 impl Served {
-    /// What its open files are, as the system names them.
+    /// Its open files, as the system names them.
     fn open_files(&self) -> Vec<String> {
         let files = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
         // One that is closed meanwhile has no name any more.
@@ -69,7 +69,7 @@ impl Served {
         self.open_files().iter().filter(|name| name.starts_with("socket:")).count()
     }
 
-    /// Whether a new client is answered.
+    /// Asks for its health as a new client; false without an answer of 200.
     fn is_healthy(&self) -> bool {
         let mut answer = String::new();
         let asked = TcpStream::connect(self.s3).and_then(|mut stream| {

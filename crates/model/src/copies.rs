@@ -18,7 +18,7 @@
 //! | `List`, `Accept` | `pack/workers/follow.rs`, `catch_up`; `pack/rebuild/footers.rs`, `list`; `pack/counting.rs`, `decided` |
 //! | `Claim`, `HeirSteps` | `pack/identity.rs`, `claim`; `pack/horizon.rs`, `inherit` |
 //!
-//! What a blob has in it is the directory that sealed it. A reader's reads of numbers, records, claims and horizons are one step, after its
+//! A blob's content is the number of the directory that sealed it. A reader's reads of numbers, records, claims and horizons are one step, after its
 //! list: each of them only ever tells more.
 
 mod process;
@@ -40,7 +40,7 @@ const BLOBS: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Blobs(u16);
 
-/// What is known of a process beside its number.
+/// The record of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 enum Record {
     #[default]
@@ -49,7 +49,7 @@ enum Record {
     From(u8),
 }
 
-/// How far a process is. A step's name is that of the phase it leaves.
+/// Phase of a process. A step's name is that of the phase it leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Phase {
     /// No process runs.
@@ -84,7 +84,7 @@ pub enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Directory {
     is_there: bool,
-    /// What each blob has in it; 0 if it is not sealed yet.
+    /// Content of each blob; 0 if it is not sealed yet.
     log: [u8; BLOBS],
     uploaded: u8,
     /// It knows nothing, and is made anew from the backend.
@@ -95,7 +95,7 @@ struct Directory {
     phase: Phase,
 }
 
-/// How far the heir is.
+/// Phase of the heir.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Heir {
     /// There is none.
@@ -129,7 +129,7 @@ pub struct State {
     sent: Blobs,
     there: Blobs,
     contents: [[u8; BLOBS]; NUMBERS],
-    /// Who has each number.
+    /// The process that has each number.
     numbers: [u8; NUMBERS],
     /// Who asks for the next.
     asking: u8,

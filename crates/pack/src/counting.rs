@@ -39,7 +39,7 @@ pub(crate) const PREFIX: &str = "incarnations";
 /// What the name of a record has behind that of its number.
 const RECORD: &str = "-from";
 
-/// What is known of a process beside its number.
+/// The record of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Record {
     /// It was superseded before it had one, and uploads nothing.
