@@ -22,37 +22,58 @@ const PARAMETERS: [&str; 6] = [
     "X-Amz-Expires",
 ];
 
-/// Checks an `Authorization` header.
+/// Checks an `Authorization` header, in one pass; returns its list of signed headers.
 ///
 /// # Errors
 /// `InvalidArgument` or `InvalidRequest` for another scheme, `AuthorizationHeaderMalformed` for what is none of this one.
-pub(crate) fn check_header(header: &[u8]) -> Result<(), S3Error> {
-    let text = std::str::from_utf8(header).unwrap_or_default();
-    let (scheme, fields) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-    if scheme == "AWS" || scheme != SCHEME && scheme.starts_with("AWS4-") {
-        return Err(error(
+pub(crate) fn check_header(header: &[u8]) -> Result<&[u8], S3Error> {
+    let Some(fields) = header.strip_prefix(SCHEME.as_bytes()).and_then(separated) else {
+        return Err(other_scheme(header));
+    };
+    let parts = field(fields, b"Credential=").and_then(|(credential, rest)| {
+        let (list, rest) = field(rest?, b"SignedHeaders=")?;
+        let (_, none) = field(rest?, b"Signature=")?;
+        none.is_none().then_some((credential, list))
+    });
+    match parts {
+        Some((credential, list)) if is_credential(credential) => Ok(list),
+        Some(_) => Err(malformed(CREDENTIAL)),
+        None => Err(malformed(
+            "the authorization header requires three components: Credential, SignedHeaders, and Signature.",
+        )),
+    }
+}
+
+/// What follows a scheme, if it ends here.
+fn separated(rest: &[u8]) -> Option<&[u8]> {
+    rest.is_empty().then_some(rest).or_else(|| rest.strip_prefix(b" ").or(rest.strip_prefix(b"\t")))
+}
+
+/// The value of the field that fields begin with, and those behind it.
+fn field<'f>(fields: &'f [u8], name: &[u8]) -> Option<(&'f [u8], Option<&'f [u8]>)> {
+    let value = fields.trim_ascii_start().strip_prefix(name)?;
+    let end = value.iter().position(|byte| *byte == b',');
+    Some(match end {
+        Some(end) => (value[..end].trim_ascii(), Some(&value[end + 1..])),
+        None => (value, None),
+    })
+}
+
+fn malformed(what: &str) -> S3Error {
+    let message = format!("The authorization header is malformed; {what}");
+    error(S3ErrorCode::AuthorizationHeaderMalformed, message)
+}
+
+fn other_scheme(header: &[u8]) -> S3Error {
+    let scheme = header.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    if scheme == b"AWS" || scheme.starts_with(b"AWS4-") {
+        error(
             S3ErrorCode::InvalidRequest,
             "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
-        ));
+        )
+    } else {
+        error(S3ErrorCode::InvalidArgument, "Unsupported Authorization Type")
     }
-    if scheme != SCHEME {
-        return Err(error(S3ErrorCode::InvalidArgument, "Unsupported Authorization Type"));
-    }
-    let malformed = |what: &str| {
-        let message = format!("The authorization header is malformed; {what}");
-        Err(error(S3ErrorCode::AuthorizationHeaderMalformed, message))
-    };
-    let mut fields = fields.split(',').map(str::trim);
-    let mut field = |name: &str| fields.next().and_then(|field| field.strip_prefix(name));
-    let credential = field("Credential=");
-    let (Some(credential), Some(_), Some(_), None) =
-        (credential, field("SignedHeaders="), field("Signature="), field(""))
-    else {
-        return malformed(
-            "the authorization header requires three components: Credential, SignedHeaders, and Signature.",
-        );
-    };
-    if is_credential(credential) { Ok(()) } else { malformed(CREDENTIAL) }
 }
 
 /// Checks the dates that a signature in a header is made with.
@@ -60,7 +81,7 @@ pub(crate) fn check_header(header: &[u8]) -> Result<(), S3Error> {
 /// # Errors
 /// `AuthorizationHeaderMalformed`.
 pub(crate) fn check_dates(headers: &HeaderMap) -> Result<(), S3Error> {
-    let is_read = |date: &HeaderValue| date.to_str().is_ok_and(is_date);
+    let is_read = |date: &HeaderValue| is_date(date.as_bytes());
     if headers.get_all("x-amz-date").iter().all(is_read) {
         return Ok(());
     }
@@ -88,31 +109,33 @@ pub(crate) fn check_query(query: &[(String, String)]) -> Result<(), S3Error> {
     if parameter("X-Amz-Algorithm") != Some(SCHEME) {
         return wrong(format!("X-Amz-Algorithm only supports \"{SCHEME}\""));
     }
-    if !parameter("X-Amz-Credential").is_some_and(is_credential) {
+    if !parameter("X-Amz-Credential").is_some_and(|text| is_credential(text.as_bytes())) {
         return wrong(format!("Error parsing the X-Amz-Credential parameter; {CREDENTIAL}"));
     }
-    if !parameter("X-Amz-Date").is_some_and(is_date) {
+    if !parameter("X-Amz-Date").is_some_and(|text| is_date(text.as_bytes())) {
         let form = "yyyyMMdd'T'HHmmss'Z'";
         return wrong(format!("X-Amz-Date must be in the ISO8601 Long Format \"{form}\""));
     }
     Ok(())
 }
 
-pub(crate) fn is_credential(text: &str) -> bool {
-    let mut parts = text.split('/');
+/// Whether this is `KEY/YYYYMMDD/REGION/s3/aws4_request`.
+pub(crate) fn is_credential(text: &[u8]) -> bool {
+    let mut parts = text.split(|byte| *byte == b'/');
     let mut next = || parts.next().unwrap_or_default();
     let (key, day, _region, service, end) = (next(), next(), next(), next(), next());
-    let whole = service == "s3" && end == "aws4_request" && parts.next().is_none();
+    let whole = service == b"s3" && end == b"aws4_request" && parts.next().is_none();
     whole && !key.is_empty() && is_digits(day, 8)
 }
 
-pub(crate) fn is_date(text: &str) -> bool {
-    let parts = text.strip_suffix('Z').and_then(|text| text.split_once('T'));
-    parts.is_some_and(|(day, time)| is_digits(day, 8) && is_digits(time, 6))
+/// Whether this is `YYYYMMDDTHHMMSSZ`.
+pub(crate) fn is_date(text: &[u8]) -> bool {
+    matches!(text, [day @ .., b'T', _, _, _, _, _, _, b'Z'] if is_digits(day, 8))
+        && is_digits(&text[9..15], 6)
 }
 
-fn is_digits(text: &str, len: usize) -> bool {
-    text.len() == len && text.bytes().all(|byte| byte.is_ascii_digit())
+fn is_digits(text: &[u8], len: usize) -> bool {
+    text.len() == len && text.iter().all(u8::is_ascii_digit)
 }
 
 #[cfg(test)]
@@ -124,7 +147,9 @@ mod tests {
     #[test]
     fn a_header_has_three_components() {
         let code = |header: &str| check_header(header.as_bytes()).err().map(|e| e.code().clone());
-        assert_eq!(code(GOOD), None);
+        assert_eq!(check_header(GOOD.as_bytes()).unwrap(), b"host");
+        let spaced = GOOD.replace("host", " host;x-amz-date ").replace("256 ", "256\t ");
+        assert_eq!(check_header(spaced.as_bytes()).unwrap(), b"host;x-amz-date");
         assert_eq!(code(&GOOD.replace(", ", ",")), None);
         for (from, to) in [
             ("/20260101", ""),
@@ -168,9 +193,9 @@ mod tests {
 
     #[test]
     fn a_date_is_in_the_long_form() {
-        assert!(is_date("20260101T000000Z"));
+        assert!(is_date(b"20260101T000000Z"));
         for text in ["20260101", "20260101T000000", "2026-01-01T00:00:00Z", ""] {
-            assert!(!is_date(text), "{text}");
+            assert!(!is_date(text.as_bytes()), "{text}");
         }
     }
 }

@@ -31,8 +31,8 @@ impl Fields {
     /// `InvalidRequest` names the field.
     pub(crate) fn checked(fields: Vec<Field>) -> S3Result<Self> {
         let is_read = |(name, value): &&Field| match name.as_str() {
-            "x-amz-date" => authorization::is_date(value),
-            "x-amz-credential" => authorization::is_credential(value),
+            "x-amz-date" => authorization::is_date(value.as_bytes()),
+            "x-amz-credential" => authorization::is_credential(value.as_bytes()),
             _ => true,
         };
         if let Some((name, _)) = fields.iter().find(|field| !is_read(field)) {

@@ -72,12 +72,9 @@ pub(crate) fn check(
 }
 
 fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error> {
-    authorization::check_header(authorization)?;
+    let list = authorization::check_header(authorization)?;
     authorization::check_dates(headers)?;
-    match between(authorization, b"SignedHeaders=", b',') {
-        Some(list) => all_signed(headers, list),
-        None => Ok(()),
-    }
+    all_signed(headers, list)
 }
 
 /// Names and values of a query as forms encode them. What is no UTF-8 stays as it came: the library
@@ -140,13 +137,6 @@ pub(crate) fn check_digests(headers: &HeaderMap) -> Result<(), S3Error> {
         checksums::check_header(name, value)?;
     }
     Ok(())
-}
-
-fn between<'t>(text: &'t [u8], start: &[u8], end: u8) -> Option<&'t [u8]> {
-    let at = text.windows(start.len()).position(|window| window == start)? + start.len();
-    let rest = &text[at..];
-    let len = rest.iter().position(|byte| *byte == end).unwrap_or(rest.len());
-    Some(rest[..len].trim_ascii())
 }
 
 fn all_signed(headers: &HeaderMap, list: &[u8]) -> Result<(), S3Error> {
