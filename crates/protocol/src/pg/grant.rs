@@ -47,7 +47,7 @@ impl Pg {
                     return Ok(chunk(lv, extents, holders));
                 }
                 if self.pool_empty_ms.is_some_and(|since| self.now_ms < since + POOL_EMPTY_MS) {
-                    return Err(Step::Refuse(Refusal::Full));
+                    return Err(Step::Refuse(self.no_space()));
                 }
                 // Other disks may have room.
                 self.need_lv(out);
@@ -96,6 +96,15 @@ impl Pg {
             self.need_lv(out);
         }
         Some(narrow)
+    }
+
+    /// Why a put gets no space of a pool that is empty: servers that come back may have it.
+    pub(super) fn no_space(&self) -> Refusal {
+        let waits = |space: &VolumeGroup| space.has_most() || space.awaits_replicas();
+        match self.space.as_ref().is_some_and(waits) {
+            true => Refusal::TooFewCopies,
+            false => Refusal::Full,
+        }
     }
 
     fn need_lv(&mut self, out: &mut Outbox) {

@@ -413,8 +413,7 @@ impl Pg {
         if self.space.as_ref().is_some_and(VolumeGroup::regains) {
             return;
         }
-        // What has most replicas of a volume within reach has space, for puts that do not want more.
-        let why = if self.has_most() { Refusal::TooFewCopies } else { Refusal::Full };
+        let why = self.no_space();
         for (token, call) in std::mem::take(&mut self.starved) {
             self.refuse_for_good(token, &call, why, out);
         }

@@ -28,6 +28,13 @@ impl Lv {
         let takes = !others.is_empty() && self.leaving.is_empty() && !self.is_full();
         (takes && is_open && is_most).then_some(within)
     }
+
+    /// Whether only replicas that are out of reach keep an LV as wide as the widest from giving space.
+    fn awaits_replicas(&self, widest: usize) -> bool {
+        let with_room = self.present.without(self.crowded()).count();
+        let is_most = self.present.count() == widest && 2 * with_room > widest;
+        !self.gone.is_empty() && is_most && self.leaving.is_empty() && !self.is_full()
+    }
 }
 
 impl Lv {
@@ -58,6 +65,13 @@ impl VolumeGroup {
     pub fn has_most(&self) -> bool {
         let widest = self.widest();
         self.lvs.values().any(|lv| lv.most(widest).is_some())
+    }
+
+    /// Whether an LV would have space on most of its replicas if those that are out of reach came back.
+    #[must_use]
+    pub fn awaits_replicas(&self) -> bool {
+        let widest = self.widest();
+        self.lvs.values().any(|lv| lv.awaits_replicas(widest))
     }
 
     /// Fewer replicas are an LV that was drawn while servers were away: most of those may be too few.

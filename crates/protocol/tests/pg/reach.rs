@@ -80,6 +80,26 @@ fn while_one_of_three_disks_is_full_puts_go_to_the_others_and_it_gets_copies_lat
     let token = member.put_data("one", 20);
     assert!(member.effects.contains(&Effect::NeedLv));
     assert_eq!(member.answers(token), []);
+    member.step(Event::PoolEmpty);
+    assert_eq!(member.refusal(token), Refusal::Full);
+    let at_once = member.put_data("two", 20);
+    assert_eq!(member.refusal(at_once), Refusal::Full);
+}
+
+#[test]
+fn a_put_that_one_full_disk_and_one_server_away_leave_no_space_waits_for_the_server() {
+    let mut member = Member::alone(3);
+    let token = member.put_data("new", 20);
+    let grant = member.granted(token);
+    member.answer(1, DataAnswer::Failed);
+    member.call(Call::NoRoom { op: grant.op, replicas: Holders::default().with(2) });
+    member.call(Call::Abandon { op: grant.op, disk_full: false });
+    let token = member.put_data("new", 20);
+    assert_eq!(member.answers(token), [], "other disks may have room");
+    member.step(Event::PoolEmpty);
+    assert_eq!(member.refusal(token), Refusal::TooFewCopies);
+    let at_once = member.put_data("newer", 20);
+    assert_eq!(member.refusal(at_once), Refusal::TooFewCopies);
 }
 
 /// A member with an LV of which the second replica has failed.
@@ -92,7 +112,7 @@ fn closed() -> Member {
     let put = member.put_data("new", 1);
     assert!(member.effects.contains(&Effect::NeedLv), "the volume gives nothing");
     member.step(Event::PoolEmpty);
-    member.refusal(put);
+    assert_eq!(member.refusal(put), Refusal::TooFewCopies, "there is space once it is back");
     member.effects.clear();
     member
 }
