@@ -5,6 +5,7 @@ use larder_types::ServerId;
 
 use super::{Pg, Role};
 use crate::limits::UNHEARD_TICKS_MAX;
+use crate::message::PeerMessage;
 
 impl Pg {
     /// A tick. Every member that can says something at each: it reports, or acknowledges what the tick repeats to it.
@@ -14,6 +15,12 @@ impl Pg {
                 *self.quiet.entry(*member).or_default() += 1;
             }
         }
+    }
+
+    /// Whether a member that says this hears this primary, as far as that can be told. One that hears nothing reports on
+    /// and on, and a view in which it is waited for commits nothing.
+    pub(super) fn shows_hearing(&self, message: &PeerMessage) -> bool {
+        !matches!(message, PeerMessage::Report { .. }) || !self.levelled
     }
 
     /// Other members of this primary's view that it has not heard for long; none for one that is no primary.

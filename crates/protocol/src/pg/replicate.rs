@@ -201,7 +201,9 @@ impl Pg {
             }
             return Ok(());
         }
-        self.quiet.remove(&from);
+        if self.shows_hearing(&message) {
+            self.quiet.remove(&from);
+        }
         if let Some(follower) = self.followers.get_mut(&from) {
             follower.silent_ticks = 0;
         }
