@@ -73,6 +73,15 @@ pub enum Planted {
     /// What a chunk leaves by moving, or was to have, is free at once.
     #[cfg(feature = "planted-bugs")]
     MovedReusedAtOnce,
+    /// A read asks any replica of the volume, whether METAX says that it has the chunk or not.
+    #[cfg(feature = "planted-bugs")]
+    ReadsNonHolders,
+    /// What a disk once reported is held against it for ever.
+    #[cfg(feature = "planted-bugs")]
+    OldReportStarves,
+    /// A read that was cancelled before it touched the disk counts as one that the disk served.
+    #[cfg(feature = "planted-bugs")]
+    CancelledCountsAsServed,
 }
 
 macro_rules! asks {
@@ -115,4 +124,7 @@ asks! {
     follows_though_odd => OddOneFollows,
     moves_unchecked => MovedUnchecked,
     reuses_moves_at_once => MovedReusedAtOnce,
+    reads_non_holders => ReadsNonHolders,
+    trusts_old_reports => OldReportStarves,
+    counts_cancelled_as_served => CancelledCountsAsServed,
 }

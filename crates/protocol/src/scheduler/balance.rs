@@ -17,20 +17,27 @@
 //!
 //! 1. The choice is among the holders that were given, and depends on nothing but what was heard, the time and the number
 //!    drawn for it.
-//! 2. Holders that are about equal are taken at random: askers that heard the same do not run in a herd.
+//! 2. Holders that are about equal are taken at random: askers that heard the same do not run in a herd. One that is
+//!    near goes before others as good: what is read there takes no trip over the network.
 //! 3. A report loses its weight. What it says of the queue fades, to the mean of the holders or to what that disk has on
 //!    average if that is less, within the time in which that queue would be served. When it is so many times older than that, and at the latest after [`STALE_US_MAX`],
 //!    its disk counts as one that was never heard: as good as the best. **So no disk starves on account of an old
-//!    report**: of n holders it is taken with a chance of 1/n at least.
+//!    report**: of n holders it is taken with a chance of 1/n at least, or if it is far and others are near, whenever the
+//!    near ones are worse than the far ones on average.
 //! 4. A disk that owes an answer does not count as unheard for being silent. The driver says of each request that was
 //!    sent how it ended, so a silent disk is asked again when it has answered or was given up.
-//! 5. What is remembered is bounded: of those that owe nothing, the one that was heard longest ago is forgotten.
+//! 5. A disk that answers and never reports, as one of an older release does, counts as one like the others.
+//! 6. What is remembered is bounded: of those that owe nothing, the one that was heard longest ago is forgotten.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use larder_types::DiskId;
+use serde::{Deserialize, Serialize};
 
 use super::meter::{Load, Report, SIZE_CLASSES, SizeClass, moved};
+use crate::Planted;
 use crate::limits::{
     CHOICES_MAX, HOLDERS_HEARD_MAX, STALE_AFTER_FINISHES, STALE_US_MAX, STALE_US_MIN,
 };
@@ -39,7 +46,7 @@ mod score;
 mod seen;
 
 /// How a holder is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum Policy {
     /// See the module's head, also for the others.
     PrimaryFirst,
@@ -52,6 +59,7 @@ pub enum Policy {
     /// By Prequal's rule.
     Prequal,
     /// By the time at which it would be done.
+    #[default]
     EarliestFinish,
     /// By the queue.
     Parallel,
@@ -81,6 +89,27 @@ impl Policy {
             Self::EarliestFinish => "earliest-finish",
             Self::Parallel => "parallel",
         }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no [`Policy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not a read policy: earliest-finish, c3, prequal, parallel, round-robin, random or primary-first"
+)]
+pub struct NotAReadPolicy;
+
+impl FromStr for Policy {
+    type Err = NotAReadPolicy;
+
+    fn from_str(text: &str) -> Result<Self, NotAReadPolicy> {
+        Self::ALL.into_iter().find(|policy| policy.name() == text).ok_or(NotAReadPolicy)
     }
 }
 
@@ -127,6 +156,7 @@ pub struct Balance {
     /// The queues that were last reported, whose ever.
     queues: score::Recent,
     turn: usize,
+    planted: Planted,
 }
 
 impl Balance {
@@ -134,7 +164,19 @@ impl Balance {
     #[must_use]
     pub fn new(policy: Policy, askers: u32) -> Self {
         let queues = score::Recent::default();
-        Self { policy, askers, known: BTreeMap::new(), queues, turn: 0 }
+        let planted = Planted::None;
+        Self { policy, askers, known: BTreeMap::new(), queues, turn: 0, planted }
+    }
+
+    /// With a bug, for the simulator to find.
+    #[must_use]
+    pub(super) fn with(self, planted: Planted) -> Self {
+        Self { planted, ..self }
+    }
+
+    /// There are about so many askers.
+    pub fn set_askers(&mut self, askers: u32) {
+        self.askers = askers.max(1);
     }
 
     /// The policy in force.
@@ -157,22 +199,36 @@ impl Balance {
         bytes: u64,
         draw: u64,
     ) -> Option<DiskId> {
+        self.choose_near(now_us, (holders, 0), bytes, draw)
+    }
+
+    /// As [`choose`](Self::choose), of holders of which some are far: those at whose place a bit is set. Policies that hear
+    /// take a near one unless a far one is better by what the trip takes; turns are taken among the near ones.
+    pub fn choose_near(
+        &mut self,
+        now_us: u64,
+        (holders, far): (&[DiskId], u16),
+        bytes: u64,
+        draw: u64,
+    ) -> Option<DiskId> {
         let holders = &holders[..holders.len().min(CHOICES_MAX)];
         let first = *holders.first()?;
-        let place = |draw: u64| (draw % holders.len() as u64) as usize;
-        match self.policy {
+        let all = u16::MAX >> (CHOICES_MAX - holders.len());
+        let far = if far & all == all { 0 } else { far & all };
+        let (among, draw) = match self.policy {
             Policy::PrimaryFirst => return Some(first),
-            Policy::Random => return Some(holders[place(draw)]),
+            Policy::Random => (all, draw),
             Policy::RoundRobin => {
                 self.turn = self.turn.wrapping_add(1);
-                return Some(holders[place(self.turn as u64)]);
+                (all & !far, self.turn as u64)
             }
-            Policy::C3 | Policy::Prequal | Policy::EarliestFinish | Policy::Parallel => {}
-        }
-        let equals = self.best(now_us, holders, SizeClass::of(bytes));
-        assert!(equals != 0, "one of them is the best");
-        let nth = draw % u64::from(equals.count_ones());
-        let of_them = (0..holders.len()).filter(|at| equals >> at & 1 == 1);
+            Policy::C3 | Policy::Prequal | Policy::EarliestFinish | Policy::Parallel => {
+                (self.best(now_us, (holders, far), SizeClass::of(bytes)), draw)
+            }
+        };
+        assert!(among != 0 && among & !all == 0, "some of them are as good as any");
+        let nth = draw % u64::from(among.count_ones());
+        let of_them = (0..holders.len()).filter(|at| among >> at & 1 == 1);
         of_them.map(|at| holders[at]).nth(nth as usize)
     }
 
@@ -188,17 +244,19 @@ impl Balance {
         known.since[class].add(bytes);
     }
 
-    /// It was answered, with a report, so long after it was sent.
+    /// It was answered, mostly with a report, so long after it was sent.
     pub fn answered(
         &mut self,
         now_us: u64,
         disk: DiskId,
         bytes: u64,
         took_us: u64,
-        report: Report,
+        report: impl Into<Option<Report>>,
     ) {
         self.ended(disk, bytes);
-        self.heard(now_us, disk, report);
+        if let Some(report) = report.into() {
+            self.heard(now_us, disk, report);
+        }
         if let Some(known) = self.known.get_mut(&disk) {
             known.silent_since_us = now_us;
             known.response_us = match known.response_us {
@@ -226,6 +284,19 @@ impl Balance {
         known.heard_us = known.heard_us.max(now_us);
         known.since = [Load::default(); SIZE_CLASSES];
         self.queues.push(requests);
+    }
+
+    /// How old is what was last reported of a disk; `None` if nothing was.
+    #[must_use]
+    pub fn age_us(&self, now_us: u64, disk: DiskId) -> Option<u64> {
+        let known = self.known.get(&disk).filter(|known| known.report.is_some())?;
+        Some(now_us.saturating_sub(known.heard_us))
+    }
+
+    /// Requests that all disks owe.
+    #[must_use]
+    pub fn owed(&self) -> u64 {
+        self.known.values().map(|known| u64::from(known.owes())).sum()
     }
 
     /// Disks of which something is remembered.

@@ -15,6 +15,8 @@
 //! | [`front`] | the three together, as a primary has them |
 //! | [`meter`] | what a data server reports of a disk's queue |
 //! | [`balance`] | which holder is asked |
+//! | [`reads`] | a proxy's reads: whom to ask, whom beside it and when |
+//! | [`disk`] | a data server's reads: which are at the device, which wait, which are cancelled |
 //!
 //! Times are microseconds of the driver's steady clock. A key is whatever the driver takes for one: a row's key at a
 //! primary, a number in a simulation.
@@ -24,17 +26,22 @@
 
 pub mod balance;
 pub mod dependencies;
+pub mod disk;
 pub mod front;
+mod hedge;
 pub mod merge;
 pub mod meter;
+pub mod reads;
 pub mod window;
 
 #[cfg(test)]
 mod dice;
 
-pub use balance::{Balance, Policy};
+pub use balance::{Balance, NotAReadPolicy, Policy};
 pub use dependencies::{Access, Dependencies, ReadWrite};
+pub use disk::{Arrival, DiskCounts, DiskReads, Urgency};
 pub use front::{Front, Full};
 pub use merge::{Asked, Bars, Group, Kind, Merge};
 pub use meter::{Load, Meter, Report, SIZE_CLASSES, SizeClass};
+pub use reads::{Asked, RANKS, ReadCounts, Reading, Reads, Replica};
 pub use window::Window;
