@@ -27,13 +27,13 @@ const PARAMETERS: [&str; 6] = [
 /// # Errors
 /// `InvalidArgument` or `InvalidRequest` for another scheme, `AuthorizationHeaderMalformed` for what is none of this one.
 pub(crate) fn check_header(header: &[u8]) -> Result<&[u8], S3Error> {
-    let Some(fields) = header.strip_prefix(SCHEME.as_bytes()).and_then(separated) else {
+    let Some(fields) = header.strip_prefix(SCHEME.as_bytes()).and_then(after_scheme) else {
         return Err(other_scheme(header));
     };
     let parts = field(fields, b"Credential=").and_then(|(credential, rest)| {
         let (list, rest) = field(rest?, b"SignedHeaders=")?;
         let (_, none) = field(rest?, b"Signature=")?;
-        none.is_none().then_some((credential, list))
+        (none.is_none() && header.is_ascii()).then_some((credential, list))
     });
     match parts {
         Some((credential, list)) if is_credential(credential) => Ok(list),
@@ -44,12 +44,16 @@ pub(crate) fn check_header(header: &[u8]) -> Result<&[u8], S3Error> {
     }
 }
 
-/// What follows a scheme, if it ends here.
-fn separated(rest: &[u8]) -> Option<&[u8]> {
-    rest.is_empty().then_some(rest).or_else(|| rest.strip_prefix(b" ").or(rest.strip_prefix(b"\t")))
+/// The fields after the scheme's name; `None` if the name is longer.
+fn after_scheme(rest: &[u8]) -> Option<&[u8]> {
+    match rest {
+        [] => Some(rest),
+        [b' ' | b'\t', fields @ ..] => Some(fields),
+        _ => None,
+    }
 }
 
-/// The value of the field that fields begin with, and those behind it.
+/// The value of the first field, which must have this name, and the fields after it, if any.
 fn field<'f>(fields: &'f [u8], name: &[u8]) -> Option<(&'f [u8], Option<&'f [u8]>)> {
     let value = fields.trim_ascii_start().strip_prefix(name)?;
     let end = value.iter().position(|byte| *byte == b',');
@@ -119,7 +123,7 @@ pub(crate) fn check_query(query: &[(String, String)]) -> Result<(), S3Error> {
     Ok(())
 }
 
-/// Whether this is `KEY/YYYYMMDD/REGION/s3/aws4_request`.
+/// True for a credential in the form `KEY/YYYYMMDD/REGION/s3/aws4_request`.
 pub(crate) fn is_credential(text: &[u8]) -> bool {
     let mut parts = text.split(|byte| *byte == b'/');
     let mut next = || parts.next().unwrap_or_default();
@@ -128,7 +132,7 @@ pub(crate) fn is_credential(text: &[u8]) -> bool {
     whole && !key.is_empty() && is_digits(day, 8)
 }
 
-/// Whether this is `YYYYMMDDTHHMMSSZ`.
+/// True for a time in the form `YYYYMMDDTHHMMSSZ`.
 pub(crate) fn is_date(text: &[u8]) -> bool {
     matches!(text, [day @ .., b'T', _, _, _, _, _, _, b'Z'] if is_digits(day, 8))
         && is_digits(&text[9..15], 6)
@@ -169,6 +173,9 @@ mod tests {
             };
             assert_eq!(refused, Some(expected), "{from:?} became {to:?}");
         }
+        let not_text = [GOOD.as_bytes(), b"\xff"].concat();
+        let refused = check_header(&not_text).map_err(|refused| refused.code().clone());
+        assert_eq!(refused, Err(S3ErrorCode::AuthorizationHeaderMalformed));
         assert_eq!(code("AWS key:signature"), Some(S3ErrorCode::InvalidRequest));
         assert_eq!(code("Bearer x"), Some(S3ErrorCode::InvalidArgument));
         assert_eq!(code(""), Some(S3ErrorCode::InvalidArgument));

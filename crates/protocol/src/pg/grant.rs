@@ -98,13 +98,10 @@ impl Pg {
         Some(narrow)
     }
 
-    /// Why a put gets no space of a pool that is empty: servers that come back may have it.
+    /// The refusal of a put while the pool is empty: to retry if space returns with servers that are out of reach.
     pub(super) fn no_space(&self) -> Refusal {
         let waits = |space: &VolumeGroup| space.has_most() || space.awaits_replicas();
-        match self.space.as_ref().is_some_and(waits) {
-            true => Refusal::TooFewCopies,
-            false => Refusal::Full,
-        }
+        if self.space.as_ref().is_some_and(waits) { Refusal::TooFewCopies } else { Refusal::Full }
     }
 
     fn need_lv(&mut self, out: &mut Outbox) {

@@ -29,7 +29,7 @@ impl Lv {
         (takes && is_open && is_most).then_some(within)
     }
 
-    /// Whether only replicas that are out of reach keep an LV as wide as the widest from giving space.
+    /// True if this LV, one of the widest, has room on most of its replicas, counting those that are out of reach.
     fn awaits_replicas(&self, widest: usize) -> bool {
         let with_room = self.present.without(self.crowded()).count();
         let is_most = self.present.count() == widest && 2 * with_room > widest;
@@ -67,7 +67,7 @@ impl VolumeGroup {
         self.lvs.values().any(|lv| lv.most(widest).is_some())
     }
 
-    /// Whether an LV would have space on most of its replicas if those that are out of reach came back.
+    /// True if an LV gives space again once its replicas that are out of reach return.
     #[must_use]
     pub fn awaits_replicas(&self) -> bool {
         let widest = self.widest();
