@@ -17,6 +17,7 @@
 
 mod contents;
 mod readers;
+mod removal;
 mod version_file;
 
 use std::collections::BTreeMap;
@@ -66,12 +67,14 @@ struct Inner {
 
 impl LsmKv {
     /// Opens the index in `path`, or makes an empty one if the directory is missing or empty.
-    /// `cache_bytes` bounds the cache of blocks.
+    /// `cache_bytes` bounds the cache of blocks. The caller sees to it that nobody else has the directory open: files
+    /// that the index does not name are removed.
     ///
     /// # Errors
     /// [`KvError::Damaged`], [`KvError::Broken`], [`KvError::Full`] or [`KvError::Format`].
     pub fn open(path: &Path, cache_bytes: u64) -> Result<Self, KvError> {
         make_dir(path).map_err(|error| KvError::from_io("is opened", &error))?;
+        removal::finish(path)?;
         version_file::verify(path)?;
         contents::verify(path)?;
         let next_seqno = SequenceNumberCounter::default();
@@ -100,6 +103,15 @@ impl LsmKv {
                 compaction: Arc::new(compaction),
             }),
         })
+    }
+
+    /// Removes the index in `path`, which nobody has open, and the directory. If a crash cuts it off, the next
+    /// [`LsmKv::open`] finds either the whole index or an empty one.
+    ///
+    /// # Errors
+    /// [`KvError::Broken`] or [`KvError::Full`]: what is left goes at the next call, or when it is opened.
+    pub fn remove(path: &Path) -> Result<(), KvError> {
+        removal::remove(path)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use larder_env::{Disk, DiskError, RealDisk};
-use larder_kv::Progress;
+use larder_kv::{LsmKv, Progress};
 use larder_types::{Request, SessionId, checksum};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
@@ -575,12 +575,13 @@ impl Flusher {
     }
 }
 
-/// The index in a directory, and how far it is. Half an index is removed: an empty one says nothing wrong.
+/// The index in a directory, and how far it is. Half an index is removed, by steps that a crash may cut off: an empty one
+/// says nothing wrong.
 fn open_index(dir: &Path) -> Result<(Index, Option<Applied>), PackError> {
     if let (index, Some(applied)) = Index::open(dir)? {
         return Ok((index, Some(applied)));
     }
-    std::fs::remove_dir_all(dir)?;
+    LsmKv::remove(dir)?;
     Index::open(dir)
 }
 

@@ -11,11 +11,13 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::KvError;
 
+/// Names the version in force.
+pub(super) const CURRENT: &str = "current";
 const CURRENT_BYTES: usize = 25;
 
 /// Checks the version that would be opened; a directory without one is a new index.
 pub(super) fn verify(path: &Path) -> Result<(), KvError> {
-    let current = match std::fs::read(path.join("current")) {
+    let current = match std::fs::read(path.join(CURRENT)) {
         Ok(current) => current,
         Err(error) if error.kind() == ErrorKind::NotFound => return verify_new(path),
         Err(error) => return Err(KvError::from_io("reads its version", &error)),

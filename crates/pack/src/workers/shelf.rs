@@ -103,7 +103,7 @@ impl Shelf for Directory {
         for (claim, number) in all.iter().rev().filter(|(claim, _)| *claim == worker) {
             if let (index, Some(applied)) = open(&self.path(name, *claim, *number))? {
                 for (other, of) in all.iter().filter(|at| **at != (*claim, *number)) {
-                    std::fs::remove_dir_all(self.path(name, *other, *of))?;
+                    LsmKv::remove(&self.path(name, *other, *of))?;
                 }
                 let heard = self.heard(name, *claim, *number)?;
                 heard.remove_others()?;

@@ -133,6 +133,27 @@ async fn a_lost_index_is_rebuilt_and_the_log_goes_on_from_there() {
 }
 
 #[tokio::test]
+async fn a_start_that_was_killed_while_it_removed_half_an_index_is_followed_by_another() {
+    let (dir, backend, store) = made().await;
+    fill(&store).await;
+    let before = seen(&store).await;
+    store.close();
+    drop(store);
+    // As docs/formats/kv.md has it: marked, and some of its files are gone.
+    let kv = dir.path().join("kv");
+    std::fs::rename(kv.join("current"), kv.join("removed")).unwrap();
+    for file in std::fs::read_dir(&kv).unwrap().map(|file| file.unwrap().path()) {
+        if file.file_name().unwrap().to_string_lossy().starts_with('v') {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+    assert!(std::fs::read_dir(kv.join("tables")).unwrap().next().is_some(), "something is left");
+    let store = open(dir.path(), &backend).await;
+    assert_eq!(seen(&store).await, before);
+    assert!(!kv.join("removed").exists());
+}
+
+#[tokio::test]
 async fn a_blob_that_goes_up_again_after_a_crash_is_the_same() {
     let (dir, backend, store) = made().await;
     fill(&store).await;
