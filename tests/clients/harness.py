@@ -4,6 +4,7 @@ A check passes by returning and fails by raising. Nothing is skipped: what canno
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import pathlib
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import urllib.request
@@ -28,6 +30,18 @@ CHECK_SECONDS = 300
 COMMAND_SECONDS = 240
 # Below those of /proc/sys/net/ipv4/ip_local_port_range. Runs beside each other are given ranges that do not meet.
 SERVER_PORTS = tuple(map(int, os.environ.get("LARDER_TEST_PORTS", "10000-20000").split("-")))
+
+
+# A session may not be used by two threads while it makes a client.
+_making_clients = threading.Lock()
+
+
+@functools.cache
+def _boto3_session():
+    """One for the process: each reads the whole model of S3, which takes thirty times as long as to make a client."""
+    import boto3
+
+    return boto3.session.Session()
 
 
 def default_binary():
@@ -145,15 +159,15 @@ class Server:
 
     def boto3(self, **settings):
         """A boto3 client with root's keys, without retries, so that every answer is seen."""
-        import boto3
         from botocore.config import Config
 
         settings = {"retries": {"total_max_attempts": 1}, "max_pool_connections": 64, **settings}
         settings.setdefault("s3", {"addressing_style": "path"})
-        return boto3.session.Session().client(
-            "s3", endpoint_url=self.endpoint, aws_access_key_id=ACCESS, aws_secret_access_key=SECRET,
-            region_name="us-east-1", config=Config(**settings),
-        )
+        with _making_clients:
+            return _boto3_session().client(
+                "s3", endpoint_url=self.endpoint, aws_access_key_id=ACCESS, aws_secret_access_key=SECRET,
+                region_name="us-east-1", config=Config(**settings),
+            )
 
 
 class PackServer(Server):
