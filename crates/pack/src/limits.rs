@@ -53,8 +53,9 @@ pub const PARTS_UNDER_WAY_MAX: usize = 4;
 pub const SPOOL_READ_BYTES: u64 = 512 * 1024;
 /// Bytes of log that are kept before the index is flushed and the log is freed.
 pub const LOG_BYTES_KEPT: u64 = 128 * 1024 * 1024;
-/// Bytes of a log segment.
-pub const LOG_SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of a log segment. Simulated processes start often and write little: theirs are small, so that they cross from
+/// one into the next, and are read in little time.
+pub const LOG_SEGMENT_BYTES: u64 = if cfg!(test) { 2 << 20 } else { 16 << 20 };
 /// Rows that one batch of a bucket's removal has.
 pub const REMOVED_ROWS_MAX: usize = 10_000;
 /// Footers that are fetched ahead while the index is rebuilt.
