@@ -34,6 +34,7 @@ mod read;
 mod refill;
 mod replicate;
 mod resolve;
+mod room;
 mod scrub;
 mod slots;
 mod snapshot;
@@ -65,6 +66,7 @@ pub use refill::{Considered, Refill, chunk_in};
 pub use replicate::Report;
 use replicate::{EarlyReports, Follower};
 use resolve::{Resolution, Retry};
+use room::{OpenPuts, Tail};
 use slots::{Slot, Slots};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
 pub use state::{LogGap, Origin, Recovering};
@@ -95,6 +97,8 @@ struct TailEntry {
     entry: LogEntry,
     /// Whom to answer at the commit point or when it is applied, and how.
     reply: Option<(Token, ReplyKind)>,
+    /// What it takes of a report.
+    bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,7 +216,7 @@ pub struct Pg {
     members: Vec<ServerId>,
 
     applied: OpId,
-    tail: VecDeque<TailEntry>,
+    tail: Tail,
     durable: OpSeq,
     commit: OpSeq,
     /// The last op appended, until it is known to be synced.
@@ -241,7 +245,7 @@ pub struct Pg {
     /// The comparison of the members' indexes in this view.
     digests: Digests,
 
-    open: BTreeMap<OpSeq, OpenPut>,
+    open: OpenPuts,
     slots: Slots,
     sessions: Sessions,
     clock: HybridClock,
@@ -273,6 +277,8 @@ pub struct Pg {
     reopened_ms: u64,
     /// Calls that wait for space.
     starved: VecDeque<(Token, Call)>,
+    /// Calls that drop streams and wait for room in the log.
+    drops: VecDeque<(Token, Call)>,
     /// Callers that wait until the index shows what was taken before.
     barriers: Vec<Barrier>,
     /// Ticks so far, of those that it wanted.
@@ -373,6 +379,7 @@ impl Pg {
             || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
             || self.refills.has_changes()
             || self.moves.has_copied()
+            || !self.drops.is_empty()
     }
 
     /// Whether it has space on most replicas of an LV of which others are out of reach.
@@ -522,6 +529,8 @@ impl Pg {
             "pg {}: the tail has a gap",
             self.id
         );
+        #[cfg(debug_assertions)]
+        self.check_sums();
     }
 
     fn message(&self, to: ServerId, message: PeerMessage, out: &mut Outbox) {

@@ -139,7 +139,7 @@ impl Pg {
         for (token, _) in self.drain_waiting() {
             self.refuse(token, Refusal::NotPrimary, out);
         }
-        for tail in &mut self.tail {
+        for tail in self.tail.iter_mut() {
             if let Some((token, _)) = tail.reply.take() {
                 let answer = crate::Answer::Refused(Refusal::NotPrimary);
                 out.push(Effect::Reply { token, answer });

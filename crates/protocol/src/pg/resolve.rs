@@ -511,6 +511,7 @@ impl Pg {
         }
         self.flush_holders(out);
         self.flush_moves(out);
+        self.resume_drops(index, out)?;
         self.raise_over_voids(out);
         let mut again = Vec::new();
         for open in self.open.values_mut() {

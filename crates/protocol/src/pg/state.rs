@@ -20,6 +20,7 @@ use super::digest::Digests;
 use super::moves::{MoveCounts, Moves};
 use super::refill::Refills;
 use super::replicate::EarlyReports;
+use super::room::{OpenPuts, Tail};
 use super::slots::{Slot, Slots};
 use super::{Pg, Role};
 use crate::ledger::Ledger;
@@ -117,7 +118,7 @@ impl Recovering {
                 view: applied.view,
                 members: vec![me],
                 applied,
-                tail: VecDeque::new(),
+                tail: Tail::default(),
                 durable: applied.seq,
                 commit: applied.seq,
                 unsynced: None,
@@ -134,7 +135,7 @@ impl Recovering {
                 silent_ticks: 0,
                 quiet: BTreeMap::new(),
                 digests: Digests::default(),
-                open: BTreeMap::new(),
+                open: OpenPuts::default(),
                 slots: Slots::default(),
                 sessions: Sessions::default(),
                 clock: HybridClock::default(),
@@ -153,6 +154,7 @@ impl Recovering {
                 reopened_ms: 0,
                 lv_failures: 0,
                 starved: VecDeque::new(),
+                drops: VecDeque::new(),
                 barriers: Vec::new(),
                 ticks: 0,
             },

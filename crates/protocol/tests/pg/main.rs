@@ -7,6 +7,7 @@ mod digest;
 mod door;
 mod doubt;
 mod hostile;
+mod long;
 mod moves;
 mod orphans;
 mod puts;
