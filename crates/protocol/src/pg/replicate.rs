@@ -201,7 +201,9 @@ impl Pg {
             }
             return Ok(());
         }
-        self.quiet.remove(&from);
+        if !matches!(message, PeerMessage::Acked { .. }) {
+            self.quiet.remove(&from);
+        }
         if let Some(follower) = self.followers.get_mut(&from) {
             follower.silent_ticks = 0;
         }
@@ -229,12 +231,16 @@ impl Pg {
             return;
         }
         let Some(follower) = self.followers.get_mut(&from) else { return };
+        let gets_on = follower.acked < through.seq;
         follower.acked = follower.acked.max(through.seq);
         follower.shared = follower.shared.max(through.seq);
         if follower.copies.as_ref().is_some_and(|header| header.at.seq <= through.seq) {
             follower.copies = None;
             out.push(Effect::SnapshotOver { to: from });
             self.send_from(from, through.seq, out);
+        }
+        if gets_on || through == self.last() {
+            self.quiet.remove(&from);
         }
         self.primary_advance(out);
         self.tell_caught_up(out);
