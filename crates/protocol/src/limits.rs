@@ -42,6 +42,11 @@ pub const OUTCOME_BYTES_MAX: usize = 64;
 /// Bytes of a report or a snapshot's header that are no op, no open put and no session, and ops at the beginning of views
 /// that came to nothing.
 pub const PEER_HEAD_BYTES_MAX: usize = 48 * 1024;
+/// Bytes of a message for each of which another tick passes before it is said again, if nothing came of it: with
+/// [`crate::Event::Tick`] ten times a second no more than 10 MiB a second.
+pub const REPEAT_BYTES_PER_TICK: usize = 1024 * 1024;
+/// Most ticks before it is said again.
+pub const REPEAT_TICKS_MAX: u64 = 12;
 /// Streams to be dropped that wait in one PG for room in its log.
 pub const DROPS_WAITING_MAX: usize = 4096;
 /// Ops applied to the index in one batch.
@@ -216,13 +221,20 @@ const _: () = assert!(
     "a report fits a frame, with one op more of a call and one of a primary"
 );
 const _: () = assert!(
-    OPEN_BYTES_MAX + OP_BYTES_MAX + GROUP_REPEATS_MAX * REPEAT_BYTES_MAX + PEER_HEAD_BYTES_MAX
+    OPEN_BYTES_MAX
+        + OP_BYTES_MAX
+        + GROUP_REPEATS_MAX * REPEAT_BYTES_MAX
+        + PEER_HEAD_BYTES_MAX
         <= PEER_FRAME_BYTES_MAX,
     "a snapshot's header fits a frame, with one open put more"
 );
 const _: () = assert!(
     OPEN_BYTES_MAX / OPEN_PUT_BYTES_MIN * 10 + 1024 <= OP_BYTES_MAX,
     "a snapshot's last record names open puts that are superseded, perhaps all of them"
+);
+const _: () = assert!(
+    REPEAT_TICKS_MAX < UNHEARD_TICKS_MAX as u64 && REPEAT_TICKS_MAX < SILENT_TICKS_MAX as u64,
+    "what is lost is said again before a member counts as silent"
 );
 const _: () = assert!(APPLY_OPS_MAX < TAIL_OPS_MAX, "a batch is a part of the tail");
 const _: () = assert!(WAITING_CALLS_MAX <= TAIL_OPS_MAX, "calls that wait find room when they run");

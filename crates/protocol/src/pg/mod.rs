@@ -27,6 +27,7 @@ mod door;
 mod doubt;
 mod grant;
 mod ledger;
+mod level;
 mod moves;
 mod pieces;
 mod quiet;
@@ -63,8 +64,9 @@ use moves::Moves;
 pub use moves::{Begun, Move, MoveCounts};
 use refill::Refills;
 pub use refill::{Considered, Refill, chunk_in};
-pub use replicate::Report;
-use replicate::{EarlyReports, Follower};
+use level::EarlyReports;
+pub use level::Report;
+use replicate::Follower;
 use resolve::{Resolution, Retry};
 use room::{OpenPuts, Tail};
 use slots::{Slot, Slots};
@@ -219,6 +221,9 @@ pub struct Pg {
     tail: Tail,
     durable: OpSeq,
     commit: OpSeq,
+    /// The highest commit point that a primary told, as far as this log is known to be its own: what is not durable here
+    /// yet may be committed already.
+    told: OpSeq,
     /// The last op appended, until it is known to be synced.
     unsynced: Option<OpId>,
     /// Ops applied last, for followers that are behind; the first of them comes after `before_history`.
@@ -237,6 +242,10 @@ pub struct Pg {
     early: EarlyReports,
     /// Whether every member has reported and this primary has the longest log of them.
     levelled: bool,
+    /// Whether this primary has asked for the end of a longer log than a report holds.
+    asked_on: bool,
+    /// The tick from which on this follower reports again.
+    report_due: u64,
     /// Whether this view's primary has spoken to this follower lately, and ticks since.
     heard: bool,
     silent_ticks: u32,

@@ -488,8 +488,8 @@ impl Pg {
     }
 
     pub(super) fn tick(&mut self, index: &dyn Index, out: &mut Outbox) -> Result<(), IndexError> {
-        self.repeat_to_peers(out);
         self.ticks += 1;
+        self.repeat_to_peers(out);
         self.slots.tick(self.ticks);
         if !self.serves() {
             return Ok(());

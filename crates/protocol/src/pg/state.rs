@@ -17,9 +17,9 @@ use std::sync::Arc;
 use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow};
 
 use super::digest::Digests;
+use super::level::EarlyReports;
 use super::moves::{MoveCounts, Moves};
 use super::refill::Refills;
-use super::replicate::EarlyReports;
 use super::room::{OpenPuts, Tail};
 use super::slots::{Slot, Slots};
 use super::{Pg, Role};
@@ -121,6 +121,7 @@ impl Recovering {
                 tail: Tail::default(),
                 durable: applied.seq,
                 commit: applied.seq,
+                told: OpSeq(0),
                 unsynced: None,
                 history: VecDeque::new(),
                 before_history: applied,
@@ -131,6 +132,8 @@ impl Recovering {
                 reports: BTreeMap::new(),
                 early: EarlyReports::default(),
                 levelled: false,
+                asked_on: false,
+                report_due: 0,
                 heard: false,
                 silent_ticks: 0,
                 quiet: BTreeMap::new(),

@@ -6,6 +6,7 @@ mod barriers;
 mod digest;
 mod door;
 mod doubt;
+mod gaps;
 mod hostile;
 mod long;
 mod moves;
