@@ -99,6 +99,10 @@ pub const HOLDERS_WAITING_MAX: usize = 8 * HOLDERS_CHANGES_MAX;
 pub const REPEATS_MAX: usize = 65_536;
 /// Answers kept per group, of all its sessions: a snapshot's header tells all of them, in one message.
 pub const GROUP_REPEATS_MAX: usize = 2 * REPEATS_MAX;
+/// Sessions of which a group remembers something: twice as many as may be open. A header tells a floor of each.
+pub const GROUP_SESSIONS_MAX: usize = 2 * SESSIONS_MAX;
+/// Most bytes of what a header tells of a session besides answers: two numbers, and how many answers there are.
+pub const SESSION_BYTES_MAX: usize = 24;
 /// Answers of a session that one record of the log tells, when a snapshot was taken.
 pub const RECORD_REPEATS_MAX: usize = 16_384;
 /// Most bytes of one such answer: four numbers of up to ten bytes, and whether it was revoked.
@@ -224,6 +228,7 @@ const _: () = assert!(
     OPEN_BYTES_MAX
         + OP_BYTES_MAX
         + GROUP_REPEATS_MAX * REPEAT_BYTES_MAX
+        + (GROUP_SESSIONS_MAX + GROUP_REPEATS_MAX / RECORD_REPEATS_MAX) * SESSION_BYTES_MAX
         + PEER_HEAD_BYTES_MAX
         <= PEER_FRAME_BYTES_MAX,
     "a snapshot's header fits a frame, with one open put more"
