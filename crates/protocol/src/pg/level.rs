@@ -67,11 +67,7 @@ impl EarlyReports {
         }
     }
 
-    pub(super) fn of_members(
-        self,
-        view: View,
-        members: &[ServerId],
-    ) -> BTreeMap<ServerId, Report> {
+    pub(super) fn of_members(self, view: View, members: &[ServerId]) -> BTreeMap<ServerId, Report> {
         let Self { view: of, mut reports } = self;
         reports.retain(|from, _| of == view && members.contains(from));
         reports
