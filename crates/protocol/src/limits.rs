@@ -23,6 +23,32 @@ pub const WAITING_CALLS_MAX: usize = 4096;
 pub const BARRIERS_MAX: usize = 1024;
 /// Ops of one PG that may be above the applied position before calls are turned away.
 pub const TAIL_OPS_MAX: usize = 16_384;
+/// Most bytes of a message to another member: one frame carries it.
+pub const PEER_FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of the ops of one PG above the applied position that calls became, from which on calls are turned away: a member
+/// reports them in one message when a view begins.
+pub const TAIL_BYTES_MAX: usize = 11 * 512 * 1024;
+/// Bytes of those that its primaries made of themselves, from which on they make no more; outcomes do not count.
+pub const OWN_BYTES_MAX: usize = 512 * 1024;
+/// Bytes of puts of one PG without an outcome, from which on others with data are turned away: a snapshot's header tells
+/// all of them.
+pub const OPEN_BYTES_MAX: usize = 3 * 512 * 1024;
+/// Bytes that an open put counts for at least, so that the number of their outcomes is bounded.
+pub const OPEN_PUT_BYTES_MIN: usize = 256;
+/// Most bytes of an op's id: two numbers.
+pub const OP_ID_BYTES_MAX: usize = 20;
+/// Most bytes of a put's outcome, with its id.
+pub const OUTCOME_BYTES_MAX: usize = 64;
+/// Bytes of a report or a snapshot's header that are no op, no open put and no session, and ops at the beginning of views
+/// that came to nothing.
+pub const PEER_HEAD_BYTES_MAX: usize = 48 * 1024;
+/// Bytes of a message for each of which another tick passes before it is said again, if nothing came of it: with
+/// [`crate::Event::Tick`] ten times a second no more than 10 MiB a second.
+pub const REPEAT_BYTES_PER_TICK: usize = 1024 * 1024;
+/// Most ticks before it is said again.
+pub const REPEAT_TICKS_MAX: u64 = 12;
+/// Streams to be dropped that wait in one PG for room in its log.
+pub const DROPS_WAITING_MAX: usize = 4096;
 /// Ops applied to the index in one batch.
 pub const APPLY_OPS_MAX: usize = 256;
 /// Bytes of changes above which a batch takes no further op: far below what the index takes at once, as one op may
@@ -73,6 +99,10 @@ pub const HOLDERS_WAITING_MAX: usize = 8 * HOLDERS_CHANGES_MAX;
 pub const REPEATS_MAX: usize = 65_536;
 /// Answers kept per group, of all its sessions: a snapshot's header tells all of them, in one message.
 pub const GROUP_REPEATS_MAX: usize = 2 * REPEATS_MAX;
+/// Sessions of which a group remembers something: twice as many as may be open. A header tells a floor of each.
+pub const GROUP_SESSIONS_MAX: usize = 2 * SESSIONS_MAX;
+/// Most bytes of what a header tells of a session besides answers: two numbers, and how many answers there are.
+pub const SESSION_BYTES_MAX: usize = 24;
 /// Answers of a session that one record of the log tells, when a snapshot was taken.
 pub const RECORD_REPEATS_MAX: usize = 16_384;
 /// Most bytes of one such answer: four numbers of up to ten bytes, and whether it was revoked.
@@ -184,6 +214,33 @@ const _: () =
     assert!(SILENT_TICKS_MAX < LEARNER_TICKS_MAX, "a follower speaks up before it is let go");
 const _: () =
     assert!(HISTORY_OPS_MIN < HISTORY_OPS_MAX, "a snapshot needs more than a short delay");
+const _: () = assert!(
+    TAIL_BYTES_MAX
+        + OP_BYTES_MAX
+        + OWN_BYTES_MAX
+        + HOLDERS_CHANGES_MAX * (ROW_KEY_BYTES_MAX + 64)
+        + OPEN_BYTES_MAX / OPEN_PUT_BYTES_MIN * OUTCOME_BYTES_MAX
+        + PEER_HEAD_BYTES_MAX
+        <= PEER_FRAME_BYTES_MAX,
+    "a report fits a frame, with one op more of a call and one of a primary"
+);
+const _: () = assert!(
+    OPEN_BYTES_MAX
+        + OP_BYTES_MAX
+        + GROUP_REPEATS_MAX * REPEAT_BYTES_MAX
+        + (GROUP_SESSIONS_MAX + GROUP_REPEATS_MAX / RECORD_REPEATS_MAX) * SESSION_BYTES_MAX
+        + PEER_HEAD_BYTES_MAX
+        <= PEER_FRAME_BYTES_MAX,
+    "a snapshot's header fits a frame, with one open put more"
+);
+const _: () = assert!(
+    OPEN_BYTES_MAX / OPEN_PUT_BYTES_MIN * 10 + 1024 <= OP_BYTES_MAX,
+    "a snapshot's last record names open puts that are superseded, perhaps all of them"
+);
+const _: () = assert!(
+    REPEAT_TICKS_MAX < UNHEARD_TICKS_MAX as u64 && REPEAT_TICKS_MAX < SILENT_TICKS_MAX as u64,
+    "what is lost is said again before a member counts as silent"
+);
 const _: () = assert!(APPLY_OPS_MAX < TAIL_OPS_MAX, "a batch is a part of the tail");
 const _: () = assert!(WAITING_CALLS_MAX <= TAIL_OPS_MAX, "calls that wait find room when they run");
 

@@ -10,12 +10,15 @@
 //! 1. What a primary remembers fits a snapshot's header, and each part of it a record of the log: a session that has too
 //!    many requests above its floor is turned away, and so are all while their group has too many. Floors, which proxies
 //!    tell at each beat, are the way out.
+//! 2. Of sessions there are [`GROUP_SESSIONS_MAX`] at most, of each of which a header tells the floor: the ones forgotten
+//!    are over, and of those the ones whose last op is the oldest. A request of theirs would have to come later than those
+//!    of thousands of sessions after them. One more that is not known is turned away while none is over.
 
 use std::collections::BTreeMap;
 
 use larder_types::{HybridClock, OpId, OpSeq, Remembered, Request, SessionId, SessionMemory};
 
-use crate::limits::{GROUP_REPEATS_MAX, RECORD_REPEATS_MAX, REPEATS_MAX};
+use crate::limits::{GROUP_REPEATS_MAX, GROUP_SESSIONS_MAX, RECORD_REPEATS_MAX, REPEATS_MAX};
 use crate::message::Refusal;
 
 /// What is known of a request.
@@ -40,9 +43,15 @@ struct Session {
     refused: BTreeMap<u64, Refusal>,
     /// The tick at which its proxy was heard last by this run of this member.
     heard: Option<u64>,
+    /// Its last op, as far as this member knows.
+    latest: OpSeq,
 }
 
 impl Session {
+    fn is_over(&self) -> bool {
+        self.floor == u64::MAX
+    }
+
     /// Returns how many ops were forgotten.
     fn raise_floor(&mut self, floor: u64) -> usize {
         if floor <= self.floor {
@@ -62,15 +71,41 @@ pub struct Sessions {
     open: BTreeMap<SessionId, Session>,
     /// Ops remembered of all of them.
     remembered: usize,
+    /// Sessions that are over.
+    over: usize,
 }
 
 impl Sessions {
+    /// Notes a session, in place of one that is over if there are too many.
+    fn note(&mut self, session: SessionId) -> &mut Session {
+        while self.open.len() >= GROUP_SESSIONS_MAX && !self.open.contains_key(&session) {
+            let over = self.open.iter().filter(|(_, known)| known.is_over());
+            let oldest = over.min_by_key(|(session, known)| (known.latest, **session));
+            let Some(oldest) = oldest.map(|(session, _)| *session) else { break };
+            self.open.remove(&oldest);
+            self.over -= 1;
+        }
+        self.open.entry(session).or_default()
+    }
+
+    /// Raises a session's floor, and notes it.
+    fn note_floor(&mut self, session: SessionId, floor: u64) -> &mut Session {
+        let known = self.note(session);
+        let was_over = known.is_over();
+        let forgotten = known.raise_floor(floor);
+        let is_over = known.is_over();
+        self.remembered -= forgotten;
+        self.over += usize::from(is_over && !was_over);
+        self.open.entry(session).or_default()
+    }
+
     /// What is known of a request, before it is done.
     #[must_use]
     pub fn lookup(&self, request: &Request) -> Known {
         let is_full = self.remembered >= GROUP_REPEATS_MAX;
         let Some(session) = self.open.get(&request.session) else {
-            return if is_full { Known::TooMany } else { Known::New };
+            let has_place = self.open.len() < GROUP_SESSIONS_MAX || self.over > 0;
+            return if is_full || !has_place { Known::TooMany } else { Known::New };
         };
         if request.number < session.floor {
             return Known::Finished;
@@ -90,7 +125,7 @@ impl Sessions {
 
     /// The session's proxy says something.
     pub fn heard(&mut self, session: SessionId, tick: u64) {
-        self.open.entry(session).or_default().heard = Some(tick);
+        self.note(session).heard = Some(tick);
     }
 
     /// The tick at which a session's proxy was heard last, if it ever was.
@@ -101,8 +136,8 @@ impl Sessions {
 
     /// The request became this op.
     pub fn record(&mut self, request: &Request, op: OpId, clock: HybridClock) {
-        let session = self.open.entry(request.session).or_default();
-        self.remembered -= session.raise_floor(request.floor);
+        let session = self.note_floor(request.session, request.floor);
+        session.latest = session.latest.max(op.seq);
         if request.number >= session.floor {
             let known = Remembered { op, clock, revoked: false };
             let before = session.ops.insert(request.number, known);
@@ -113,8 +148,7 @@ impl Sessions {
     /// The request was refused, and its proxy told so. Known to this member alone: copies sent to
     /// another are answered there.
     pub fn refuse(&mut self, request: &Request, refusal: Refusal) {
-        let session = self.open.entry(request.session).or_default();
-        self.remembered -= session.raise_floor(request.floor);
+        let session = self.note_floor(request.session, request.floor);
         if request.number >= session.floor {
             session.refused.insert(request.number, refusal);
         }
@@ -131,7 +165,7 @@ impl Sessions {
 
     /// The proxy says that every number below `floor` is finished: all of them, if its session is over.
     pub fn raise_floor(&mut self, session: SessionId, floor: u64) {
-        self.remembered -= self.open.entry(session).or_default().raise_floor(floor);
+        self.note_floor(session, floor);
     }
 
     /// Every session so far is over.
@@ -139,6 +173,7 @@ impl Sessions {
         for session in self.open.values_mut() {
             self.remembered -= session.raise_floor(u64::MAX);
         }
+        self.over = self.open.len();
     }
 
     /// The oldest op that a repeat may still ask for.
@@ -164,8 +199,9 @@ impl Sessions {
 
     /// Takes what another member remembered, or a part of that.
     pub fn restore(&mut self, memory: &SessionMemory) {
-        let session = self.open.entry(memory.session).or_default();
-        self.remembered -= session.raise_floor(memory.floor);
+        let session = self.note_floor(memory.session, memory.floor);
+        let latest = memory.requests.iter().map(|(_, known)| known.op.seq).max();
+        session.latest = session.latest.max(latest.unwrap_or_default());
         let (from, before) = (session.floor, session.ops.len());
         session.ops.extend(memory.requests.iter().copied().filter(|(number, _)| *number >= from));
         self.remembered += session.ops.len() - before;
@@ -292,5 +328,37 @@ mod tests {
             sessions.end_all();
             assert_eq!(sessions.remembered, 0);
         }
+    }
+
+    #[test]
+    fn sessions_that_are_over_are_forgotten_when_there_are_too_many() {
+        let of = |session, number| Request { session: SessionId(session), number, floor: 0 };
+        let id = |seq| OpId { view: View(1), seq: OpSeq(seq) };
+        let mut sessions = Sessions::default();
+        // The oldest is one in the middle: ids say nothing.
+        let count = GROUP_SESSIONS_MAX as u64;
+        for session in 0..count {
+            sessions.record(&of(session, 1), id(2 + (session + 7) % count), HybridClock(5));
+        }
+        assert_eq!(sessions.lookup(&of(count, 1)), Known::TooMany, "none is over");
+        assert!(matches!(sessions.lookup(&of(3, 1)), Known::Op(_)), "a repeat is answered");
+        let oldest = count - 7;
+        for session in [3, oldest, 5] {
+            sessions.raise_floor(SessionId(session), u64::MAX);
+        }
+        assert_eq!(sessions.lookup(&of(count, 1)), Known::New);
+        for session in count..count + 2 {
+            sessions.record(&of(session, 1), id(session + 9), HybridClock(5));
+            assert_eq!(sessions.remembered(OpSeq(u64::MAX)).len(), GROUP_SESSIONS_MAX);
+        }
+        let over = [3, oldest, 5].map(|session| sessions.lookup(&of(session, 1)));
+        let gone = Known::New;
+        assert_eq!(over, [gone, gone, Known::Finished], "the one whose op is the latest is left");
+        assert!(matches!(sessions.lookup(&of(4, 1)), Known::Op(_)), "none that is not over");
+        sessions.end_all();
+        for session in 0..3 * count {
+            sessions.raise_floor(SessionId(session), u64::MAX);
+        }
+        assert_eq!((sessions.open.len(), sessions.remembered), (GROUP_SESSIONS_MAX, 0));
     }
 }

@@ -233,8 +233,12 @@ pub fn check_key(row: &[u8]) -> Judged {
 
 fn check_report(report: &Report) -> Judged {
     check_follow(report.prev, &report.entries)?;
-    let last = report.entries.last().map_or(report.prev, |entry| entry.id);
-    check(last == report.last, "a report ends elsewhere than its ops")
+    let end = report.entries.last().map_or(report.prev, |entry| entry.id);
+    check(report.last.seq <= OP_SEQ_MAX, LATE_OP)?;
+    // Of a log that is too long for one message come its first ops.
+    let is_cut = end.seq < report.last.seq && end.view <= report.last.view;
+    let ends = end == report.last || is_cut && !report.entries.is_empty();
+    check(ends, "a report ends elsewhere than its ops")
 }
 
 /// Checks that ops follow each other without a gap, in views that never go back.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use larder_protocol::limits::{
     DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX, LV_REOPEN_MS,
-    REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
+    PEER_FRAME_BYTES_MAX, REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_TICKS_MAX, SILENT_MS,
+    UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -279,7 +280,8 @@ const _: () = assert!(
     "a reader of a put that nobody ends is answered"
 );
 const _: () = assert!(
-    PEER_BYTES_MAX <= larder_net::limits::PAYLOAD_BYTES_MAX
+    PEER_BYTES_MAX <= PEER_FRAME_BYTES_MAX
+        && PEER_FRAME_BYTES_MAX <= larder_net::limits::PAYLOAD_BYTES_MAX
         && ROWS_BYTES_MAX < larder_net::limits::PAYLOAD_BYTES_MAX,
     "what is gathered fits a frame"
 );

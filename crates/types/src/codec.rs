@@ -39,6 +39,13 @@ pub fn encode_into<T: Serialize>(value: &T, out: &mut Vec<u8>) {
     *out = postcard::to_extend(value, body).expect("plain data always encodes");
 }
 
+/// How many bytes a value takes within another's encoding.
+#[must_use]
+pub fn encoded_len<T: Serialize>(value: &T) -> usize {
+    let size = postcard::ser_flavors::Size::default();
+    postcard::serialize_with_flavor(value, size).expect("plain data always encodes")
+}
+
 /// The value's encoding.
 #[must_use]
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {

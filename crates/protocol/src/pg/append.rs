@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_types::{Body, HybridClock, Op, OpId, Request};
 
 use super::resolve::Retry;
-use super::{OpenPut, Pg, ReplyKind, Role, TailEntry};
+use super::{OpenPut, Pg, ReplyKind, Role};
 use crate::append::AppendDone;
 use crate::message::{Answer, Effect, LogEntry, Outbox, Token};
 use crate::space::VolumeGroup;
@@ -31,6 +31,7 @@ impl Pg {
             matches!(self.role, Role::Levelling | Role::Active | Role::Serving),
             "only a primary appends"
         );
+        self.check_room(&op);
         let id = self.next_id();
         let entry = LogEntry { id, op: Arc::new(op) };
         self.replicate(&entry, out);
@@ -62,7 +63,7 @@ impl Pg {
             let answer = answer_of(&entry);
             out.push(Effect::Reply { token, answer });
         }
-        self.tail.push_back(TailEntry { entry, reply });
+        self.tail.push_back(entry, reply);
     }
 
     /// Remembers a put with data until its outcome is applied, and what became of one.
@@ -81,7 +82,7 @@ impl Pg {
                 resolution: None,
                 retry: Retry::default(),
             };
-            self.open.insert(entry.id.seq, open);
+            self.open.insert(open);
         }
         match &*entry.op {
             Op::Outcome { put, outcome } => {

@@ -228,7 +228,7 @@ impl Pg {
     ) -> Result<(), IndexError> {
         let mut rested = Vec::new();
         for _ in 0..count {
-            let Some(TailEntry { entry, reply }) = self.tail.pop_front() else { break };
+            let Some(TailEntry { entry, reply, .. }) = self.tail.pop_front() else { break };
             if let Some((token, _)) = reply
                 && !self.planted.answers_before_commit()
             {

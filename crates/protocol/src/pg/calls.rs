@@ -12,7 +12,6 @@ use super::barrier::Barrier;
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
-use crate::limits::{TAIL_OPS_MAX, WAITING_CALLS_MAX};
 use crate::message::{Answer, Call, Content, Description, Effect, Outbox, PutCall, Refusal, Token};
 use crate::sessions::Known;
 
@@ -93,11 +92,7 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
-        if self.tail.len() >= TAIL_OPS_MAX || self.waiting_calls() >= WAITING_CALLS_MAX {
-            self.refuse(token, Refusal::Busy, out);
-            out.push(Effect::SyncSoon);
-            return Ok(());
-        }
+        // Before there is a look at the room: a repeat of what was done needs none.
         if let Some(request) = request_of(&call) {
             self.sessions.heard(request.session, self.ticks);
             match self.sessions.lookup(request) {
@@ -122,6 +117,10 @@ impl Pg {
                     return Ok(());
                 }
             }
+        }
+        if !self.has_room_for(&call) || !self.may_wait() {
+            self.turn_away(token, call, out);
+            return Ok(());
         }
         if let Some(slot) = slot_of_call(&call)
             && !resumed
@@ -473,6 +472,7 @@ impl Pg {
     pub(super) fn drain_waiting(&mut self) -> Vec<(Token, Call)> {
         let mut calls = self.slots.drain();
         calls.extend(self.starved.drain(..));
+        calls.extend(self.drops.drain(..));
         calls.extend(self.barriers.drain(..).map(Barrier::call));
         calls
     }

@@ -27,6 +27,7 @@ mod door;
 mod doubt;
 mod grant;
 mod ledger;
+mod level;
 mod moves;
 mod pieces;
 mod quiet;
@@ -34,6 +35,7 @@ mod read;
 mod refill;
 mod replicate;
 mod resolve;
+mod room;
 mod scrub;
 mod slots;
 mod snapshot;
@@ -58,13 +60,15 @@ use barrier::Barrier;
 use digest::Digests;
 pub use doubt::Doubt;
 pub use ledger::LedgerWalk;
+use level::EarlyReports;
+pub use level::Report;
 use moves::Moves;
 pub use moves::{Begun, Move, MoveCounts};
 use refill::Refills;
 pub use refill::{Considered, Refill, chunk_in};
-pub use replicate::Report;
-use replicate::{EarlyReports, Follower};
+use replicate::Follower;
 use resolve::{Resolution, Retry};
+use room::{OpenPuts, Tail};
 use slots::{Slot, Slots};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
 pub use state::{LogGap, Origin, Recovering};
@@ -95,6 +99,8 @@ struct TailEntry {
     entry: LogEntry,
     /// Whom to answer at the commit point or when it is applied, and how.
     reply: Option<(Token, ReplyKind)>,
+    /// What it takes of a report.
+    bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,9 +218,12 @@ pub struct Pg {
     members: Vec<ServerId>,
 
     applied: OpId,
-    tail: VecDeque<TailEntry>,
+    tail: Tail,
     durable: OpSeq,
     commit: OpSeq,
+    /// The highest commit point that a primary told, as far as this log is known to be its own: what is not durable here
+    /// yet may be committed already.
+    told: OpSeq,
     /// The last op appended, until it is known to be synced.
     unsynced: Option<OpId>,
     /// Ops applied last, for followers that are behind; the first of them comes after `before_history`.
@@ -233,6 +242,10 @@ pub struct Pg {
     early: EarlyReports,
     /// Whether every member has reported and this primary has the longest log of them.
     levelled: bool,
+    /// Whether this primary has asked for the end of a longer log than a report holds.
+    asked_on: bool,
+    /// The tick from which on this follower reports again.
+    report_due: u64,
     /// Whether this view's primary has spoken to this follower lately, and ticks since.
     heard: bool,
     silent_ticks: u32,
@@ -241,7 +254,7 @@ pub struct Pg {
     /// The comparison of the members' indexes in this view.
     digests: Digests,
 
-    open: BTreeMap<OpSeq, OpenPut>,
+    open: OpenPuts,
     slots: Slots,
     sessions: Sessions,
     clock: HybridClock,
@@ -273,6 +286,8 @@ pub struct Pg {
     reopened_ms: u64,
     /// Calls that wait for space.
     starved: VecDeque<(Token, Call)>,
+    /// Calls that drop streams and wait for room in the log.
+    drops: VecDeque<(Token, Call)>,
     /// Callers that wait until the index shows what was taken before.
     barriers: Vec<Barrier>,
     /// Ticks so far, of those that it wanted.
@@ -373,6 +388,7 @@ impl Pg {
             || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
             || self.refills.has_changes()
             || self.moves.has_copied()
+            || !self.drops.is_empty()
     }
 
     /// Whether it has space on most replicas of an LV of which others are out of reach.
@@ -522,6 +538,8 @@ impl Pg {
             "pg {}: the tail has a gap",
             self.id
         );
+        #[cfg(debug_assertions)]
+        self.check_sums();
     }
 
     fn message(&self, to: ServerId, message: PeerMessage, out: &mut Outbox) {

@@ -208,11 +208,14 @@ impl Pg {
 
     /// Logs the new places that wait.
     pub(super) fn flush_moves(&mut self, out: &mut Outbox) {
-        while self.serves() && self.moves.has_copied() && self.tail.len() < TAIL_OPS_MAX {
+        while self.serves() && self.moves.has_copied() && self.has_room_for_own() {
             let count = self.moves.copied.len().min(MOVES_PER_OP_MAX);
             let moves = self.moves.copied.drain(..count).collect();
             self.append_op(Op::Moved { moves }, None, out);
             out.push(Effect::SyncSoon);
+        }
+        if self.serves() && self.moves.has_copied() {
+            self.make_room(out);
         }
     }
 

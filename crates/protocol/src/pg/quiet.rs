@@ -1,5 +1,10 @@
 //! Whom a primary does not hear. The managers may hear both, where only the way between two servers is cut, or the
 //! other's log stands still; without being told they would leave the view as it is, and nothing would commit.
+//!
+//! # Invariants
+//!
+//! 1. A member that acknowledges the same op again and again, while others wait for it, is as one that is silent: its log
+//!    takes nothing, and the primary's tail stays full.
 
 use larder_types::ServerId;
 
@@ -7,7 +12,8 @@ use super::{Pg, Role};
 use crate::limits::UNHEARD_TICKS_MAX;
 
 impl Pg {
-    /// A tick. Every member that can says something at each: it reports, or acknowledges what the tick repeats to it.
+    /// A tick. Every member that can says something at each: it reports, or acknowledges what the tick repeats to it, and
+    /// so gets on.
     pub(super) fn count_quiet(&mut self) {
         if matches!(self.role, Role::Levelling | Role::Active | Role::Serving) {
             for member in &self.members[1..] {

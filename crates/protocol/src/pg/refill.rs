@@ -33,7 +33,6 @@ use super::Pg;
 use crate::index::{Index, IndexError};
 use crate::limits::{
     HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECT_TRIES_MAX, SUSPECTS_MAX,
-    TAIL_OPS_MAX,
 };
 use crate::manager::state::MapVersion;
 use crate::message::{Effect, Outbox};
@@ -275,11 +274,14 @@ impl Pg {
 
     /// Logs the changes that wait.
     pub(super) fn flush_holders(&mut self, out: &mut Outbox) {
-        while self.serves() && self.refills.has_changes() && self.tail.len() < TAIL_OPS_MAX {
+        while self.serves() && self.refills.has_changes() && self.has_room_for_own() {
             let count = self.refills.changes.len().min(HOLDERS_CHANGES_MAX);
             let changes = self.refills.changes.drain(..count).collect();
             self.append_op(Op::Holders { changes }, None, out);
             out.push(Effect::SyncSoon);
+        }
+        if self.serves() && self.refills.has_changes() {
+            self.make_room(out);
         }
     }
 

@@ -12,62 +12,22 @@
 //! 4. A follower is sent what follows an op that both logs have, or a snapshot: a log never has a gap.
 //! 5. A member whose rows are not whole leads no view.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use larder_types::codec::encoded_len;
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
-use serde::{Deserialize, Serialize};
 
 use super::digest::Digests;
+use super::level::{Report, repeat_after};
 use super::moves::Moves;
 use super::refill::Refills;
 use super::resolve::Retry;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
 use crate::limits::{
-    HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, PG_MEMBERS_MAX, SILENT_TICKS_MAX,
+    HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, OP_ID_BYTES_MAX, SILENT_TICKS_MAX,
 };
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
-
-/// What a member or learner has when it meets a primary.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Whether its rows are all there; if not, it has nothing.
-    pub is_whole: bool,
-    /// Its last op.
-    pub last: OpId,
-    /// The op at its commit point.
-    pub prev: OpId,
-    /// Its ops above that.
-    pub entries: Vec<LogEntry>,
-}
-
-/// Reports to the primary of a view of which this member has not been told yet: others were told first, and would
-/// repeat them at a tick.
-#[derive(Debug, Default)]
-pub(super) struct EarlyReports {
-    view: View,
-    reports: BTreeMap<ServerId, Report>,
-}
-
-impl EarlyReports {
-    /// Keeps those of the latest view.
-    fn keep(&mut self, from: ServerId, message: PeerMessage) {
-        let PeerMessage::Report { view, report } = message else { return };
-        if view > self.view {
-            *self = Self { view, reports: BTreeMap::new() };
-        }
-        if view == self.view && self.reports.len() < PG_MEMBERS_MAX {
-            self.reports.insert(from, report);
-        }
-    }
-
-    fn of_members(self, view: View, members: &[ServerId]) -> BTreeMap<ServerId, Report> {
-        let Self { view: of, mut reports } = self;
-        reports.retain(|from, _| of == view && members.contains(from));
-        reports
-    }
-}
 
 /// What a primary knows of one that follows it.
 #[derive(Debug, Clone)]
@@ -82,6 +42,12 @@ pub(super) struct Follower {
     copies: Option<Arc<SnapshotHeader>>,
     /// The manager was told that it has everything.
     told: bool,
+    /// Through here it was sent all.
+    sent: OpSeq,
+    /// The tick from which on it is sent again what it has not acknowledged.
+    due: u64,
+    /// Until that tick all that follows `shared` is taken to be on its way, as it was sent together.
+    on_way_until: u64,
     /// Ticks since it said something.
     silent_ticks: u32,
 }
@@ -139,7 +105,7 @@ impl Pg {
         for (token, _) in self.drain_waiting() {
             self.refuse(token, Refusal::NotPrimary, out);
         }
-        for tail in &mut self.tail {
+        for tail in self.tail.iter_mut() {
             if let Some((token, _)) = tail.reply.take() {
                 let answer = crate::Answer::Refused(Refusal::NotPrimary);
                 out.push(Effect::Reply { token, answer });
@@ -161,7 +127,7 @@ impl Pg {
         self.pool_empty_ms = None;
         self.wider_due_ms = None;
         self.reports.clear();
-        self.levelled = false;
+        (self.levelled, self.asked_on) = (false, false);
         self.heard = false;
         self.silent_ticks = 0;
         self.quiet.clear();
@@ -201,7 +167,9 @@ impl Pg {
             }
             return Ok(());
         }
-        self.quiet.remove(&from);
+        if !matches!(message, PeerMessage::Acked { .. }) {
+            self.quiet.remove(&from);
+        }
         if let Some(follower) = self.followers.get_mut(&from) {
             follower.silent_ticks = 0;
         }
@@ -229,43 +197,48 @@ impl Pg {
             return;
         }
         let Some(follower) = self.followers.get_mut(&from) else { return };
+        let gets_on = follower.acked < through.seq;
         follower.acked = follower.acked.max(through.seq);
         follower.shared = follower.shared.max(through.seq);
+        if gets_on {
+            // What it has not acknowledged is on its way, by all that is known.
+            follower.due = follower.due.max(self.ticks + 2);
+        }
         if follower.copies.as_ref().is_some_and(|header| header.at.seq <= through.seq) {
             follower.copies = None;
             out.push(Effect::SnapshotOver { to: from });
             self.send_from(from, through.seq, out);
         }
+        if gets_on || through == self.last() {
+            self.quiet.remove(&from);
+        }
         self.primary_advance(out);
         self.tell_caught_up(out);
     }
 
-    fn reported(&mut self, from: ServerId, report: Report, out: &mut Outbox) {
-        if self.leads() {
-            self.place(from, &report, out);
-        } else if self.role == Role::Levelling && self.members[1..].contains(&from) {
-            self.reports.insert(from, report);
-            self.level_if_reported(out);
-        }
-    }
-
     /// Sends a new op to those who follow.
-    pub(super) fn replicate(&self, entry: &LogEntry, out: &mut Outbox) {
-        for (&to, _) in self.followers.iter().filter(|(_, follower)| follower.copies.is_none()) {
-            let message = PeerMessage::Append {
-                view: self.view,
-                prev: self.last(),
-                entries: vec![entry.clone()],
-                commit: self.commit,
-            };
-            self.message(to, message, out);
+    pub(super) fn replicate(&mut self, entry: &LogEntry, out: &mut Outbox) {
+        let (view, prev, commit) = (self.view, self.last(), self.commit);
+        for (&to, follower) in &mut self.followers {
+            if follower.copies.is_none() && follower.sent == prev.seq {
+                follower.sent = entry.id.seq;
+                let entries = vec![entry.clone()];
+                let message = PeerMessage::Append { view, prev, entries, commit };
+                out.push(Effect::Send { to, message });
+            }
         }
     }
 
     /// Lets a member or learner follow from the last op that both logs are known to have, or from a
     /// snapshot.
-    fn place(&mut self, from: ServerId, report: &Report, out: &mut Outbox) {
+    pub(super) fn place(&mut self, from: ServerId, report: &Report, out: &mut Outbox) {
         let counts = self.members[1..].contains(&from);
+        let shared = self.last_shared(report);
+        if let Some(shared) = shared
+            && self.is_on_its_way(from, counts, shared.seq)
+        {
+            return;
+        }
         let known = self.followers.remove(&from);
         let acked = known.as_ref().map_or(OpSeq(0), |known| known.acked);
         let copies = known.and_then(|known| known.copies);
@@ -275,9 +248,12 @@ impl Pg {
             acked,
             copies: None,
             told: false,
+            sent: OpSeq(0),
+            due: 0,
+            on_way_until: 0,
             silent_ticks: 0,
         };
-        if let Some(shared) = self.last_shared(report) {
+        if let Some(shared) = shared {
             if copies.is_some() {
                 out.push(Effect::SnapshotOver { to: from });
             }
@@ -299,6 +275,14 @@ impl Pg {
         placed.copies = Some(header.clone());
         self.followers.insert(from, placed);
         self.message(from, PeerMessage::Snapshot { view: self.view, header }, out);
+    }
+
+    /// Whether a follower was sent just now what follows an op: it has reported several times before that came.
+    fn is_on_its_way(&self, to: ServerId, counts: bool, shared: OpSeq) -> bool {
+        self.followers.get(&to).is_some_and(|known| {
+            let is_as_before = known.counts == counts && known.shared == shared;
+            is_as_before && known.copies.is_none() && self.ticks < known.on_way_until
+        })
     }
 
     /// Whether a learner's message makes this primary begin a snapshot. A driver may hold it for a while, so that it reads
@@ -330,19 +314,40 @@ impl Pg {
         ids.chain([report.prev]).find(|id| self.known_id(id.seq) == Some(*id))
     }
 
-    /// Sends a follower what comes after `seq`; one of whom that is not known any more reports anew.
+    /// Sends a follower all that comes after `seq`; one of whom that is not known any more reports anew.
     fn send_from(&mut self, to: ServerId, seq: OpSeq, out: &mut Outbox) {
         let Some(prev) = self.known_id(seq) else {
             self.followers.remove(&to);
             return;
         };
-        let message = PeerMessage::Append {
-            view: self.view,
-            prev,
-            entries: self.entries_after(prev.seq),
-            commit: self.commit,
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for (entry, len) in self.sized_after(seq) {
+            bytes += len;
+            entries.push(entry.clone());
+        }
+        let (last, due) = (self.last().seq, self.ticks + repeat_after(bytes));
+        if let Some(follower) = self.followers.get_mut(&to) {
+            (follower.sent, follower.due) = (last, due);
+            follower.on_way_until = if bytes > 0 { due } else { 0 };
+        }
+        let (view, commit) = (self.view, self.commit);
+        self.message(to, PeerMessage::Append { view, prev, entries, commit }, out);
+    }
+
+    /// Repeats to a follower what it has not acknowledged, if that is due; else what its log goes on from, for it to say
+    /// something.
+    fn repeat_to(&mut self, to: ServerId, out: &mut Outbox) {
+        let Some(follower) = self.followers.get(&to) else { return };
+        let shared = follower.shared;
+        if self.ticks >= follower.due {
+            return self.send_from(to, shared, out);
+        }
+        let Some(prev) = self.known_id(shared) else {
+            self.followers.remove(&to);
+            return;
         };
-        self.message(to, message, out);
+        let (view, commit) = (self.view, self.commit);
+        self.message(to, PeerMessage::Append { view, prev, entries: Vec::new(), commit }, out);
     }
 
     /// Whether all other members follow by the log. One that was let go as a learner follows too, until the view ends.
@@ -363,17 +368,17 @@ impl Pg {
                 }
                 if self.copy.is_some() {
                     self.ask_for_rows(out);
-                } else if !self.heard {
+                } else if !self.heard && self.ticks >= self.report_due {
                     self.report(out);
                 }
             }
             Role::Levelling | Role::Active | Role::Serving if self.levelled => {
-                let following: Vec<(ServerId, OpSeq)> = (self.followers.iter())
+                let following: Vec<ServerId> = (self.followers.iter())
                     .filter(|(_, follower)| follower.copies.is_none())
-                    .map(|(to, follower)| (*to, follower.shared))
+                    .map(|(to, _)| *to)
                     .collect();
-                for (to, shared) in following {
-                    self.send_from(to, shared, out);
+                for to in following {
+                    self.repeat_to(to, out);
                 }
                 self.drop_silent(out);
                 self.tell_caught_up(out);
@@ -406,16 +411,6 @@ impl Pg {
         }
     }
 
-    fn report(&self, out: &mut Outbox) {
-        let report = Report {
-            is_whole: self.is_whole,
-            last: self.last(),
-            prev: self.known_id(self.commit).unwrap_or_default(),
-            entries: self.entries_after(self.commit),
-        };
-        self.message(self.members[0], PeerMessage::Report { view: self.view, report }, out);
-    }
-
     /// Whether this is the primary and its log is the one that counts.
     pub(super) fn leads(&self) -> bool {
         self.levelled && matches!(self.role, Role::Levelling | Role::Active | Role::Serving)
@@ -426,45 +421,6 @@ impl Pg {
         self.followers.get(&member).map_or(OpSeq(0), |follower| follower.acked)
     }
 
-    /// Every member has reported: take the longest log, send it round, begin the view.
-    fn level_if_reported(&mut self, out: &mut Outbox) {
-        if self.members[1..].iter().any(|member| !self.reports.contains_key(member)) {
-            return;
-        }
-        let longest = self.reports.values().max_by_key(|report| report.last);
-        if let Some(longest) = longest
-            && longest.last > self.last()
-        {
-            let (prev, entries) = (longest.prev, longest.entries.clone());
-            if !self.follow(prev, &entries, out) {
-                let reason = format!("pg {}: the longest log starts at {prev:?}", self.id);
-                self.role = Role::Halted;
-                out.push(Effect::Halt(reason));
-                return;
-            }
-        }
-        // What was durable before this view is durable here; others say so for themselves.
-        let reports = std::mem::take(&mut self.reports);
-        self.levelled = true;
-        for (member, report) in reports {
-            // Ops of its that are not in the longest log are cut when it gets that one's.
-            self.place(member, &report, out);
-        }
-        let members = self.members.clone();
-        self.append_op(Op::ViewStart { members, boot: self.boot }, None, out);
-        self.primary_advance(out);
-    }
-
-    /// The view is active once an op of its own is below the commit point.
-    pub(super) fn view_progress(&mut self, out: &mut Outbox) {
-        if self.role == Role::Levelling
-            && self.known_id(self.commit).is_some_and(|id| id.view == self.view)
-        {
-            self.role = Role::Active;
-            out.push(Effect::ViewActive(self.view));
-        }
-    }
-
     fn append_from_primary(
         &mut self,
         prev: OpId,
@@ -473,12 +429,21 @@ impl Pg {
         out: &mut Outbox,
     ) {
         if !self.follow(prev, &entries, out) {
-            self.report(out);
+            // Those that came behind the one that is missing do not fit either.
+            if self.ticks >= self.report_due {
+                self.report(out);
+            }
             return;
+        }
+        if self.is_asked_on(prev, &entries) {
+            self.report_from(prev, out);
+        } else {
+            self.report_due = 0;
         }
         let agreed = entries.last().map_or(prev, |entry| entry.id);
         // Only ops known to be the primary's may take effect here.
-        self.advance(commit.min(agreed.seq).min(self.durable), out);
+        self.told = self.told.max(commit.min(agreed.seq));
+        self.advance(self.told.min(self.durable), out);
         if agreed.seq <= self.durable
             && let Some(through) = self.known_id(agreed.seq)
         {
@@ -489,7 +454,7 @@ impl Pg {
 
     /// Makes this log go on after `prev` with `entries`, cutting what differs. `false` if `prev` is not
     /// in this log, or views would go back in it.
-    fn follow(&mut self, prev: OpId, entries: &[LogEntry], out: &mut Outbox) -> bool {
+    pub(super) fn follow(&mut self, prev: OpId, entries: &[LogEntry], out: &mut Outbox) -> bool {
         if prev.seq > self.last().seq {
             return false;
         }
@@ -535,7 +500,8 @@ impl Pg {
                 self.sessions.forget(request, cut.id);
             }
         }
-        self.durable = self.durable.min(OpSeq(first.0 - 1));
+        let last = OpSeq(first.0 - 1);
+        (self.durable, self.told) = (self.durable.min(last), self.told.min(last));
     }
 
     /// The op at a position, as far back as it is remembered.
@@ -559,10 +525,15 @@ impl Pg {
         op.seq > self.last().seq || self.known_id(op.seq).or(open).is_some_and(|id| id != op)
     }
 
-    fn entries_after(&self, seq: OpSeq) -> Vec<LogEntry> {
-        let tail = self.tail.iter().map(|tail| &tail.entry);
-        let entries = self.history.iter().chain(tail);
-        entries.filter(|entry| entry.id.seq > seq).cloned().collect()
+    /// Ops after a position, as far back as they are remembered, each with the bytes that it takes of a message.
+    pub(super) fn sized_after(&self, seq: OpSeq) -> impl Iterator<Item = (&LogEntry, usize)> {
+        let skipped = |before: OpSeq, count: usize| {
+            usize::try_from(seq.0.saturating_sub(before.0)).unwrap_or(usize::MAX).min(count)
+        };
+        let applied = self.history.range(skipped(self.before_history.seq, self.history.len())..);
+        let tail = self.tail.range(skipped(self.applied.seq, self.tail.len())..);
+        let applied = applied.map(|entry| (entry, encoded_len(&*entry.op) + OP_ID_BYTES_MAX));
+        applied.chain(tail.map(|tail| (&tail.entry, tail.bytes)))
     }
 
     /// Remembers an op that was applied, for those who have yet to get it.

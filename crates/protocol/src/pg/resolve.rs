@@ -488,8 +488,8 @@ impl Pg {
     }
 
     pub(super) fn tick(&mut self, index: &dyn Index, out: &mut Outbox) -> Result<(), IndexError> {
-        self.repeat_to_peers(out);
         self.ticks += 1;
+        self.repeat_to_peers(out);
         self.slots.tick(self.ticks);
         if !self.serves() {
             return Ok(());
@@ -511,6 +511,7 @@ impl Pg {
         }
         self.flush_holders(out);
         self.flush_moves(out);
+        self.resume_drops(index, out)?;
         self.raise_over_voids(out);
         let mut again = Vec::new();
         for open in self.open.values_mut() {

@@ -198,7 +198,7 @@ impl Pg {
         self.history.clear();
         self.applied = OpId::default();
         self.before_history = OpId::default();
-        (self.durable, self.commit) = (OpSeq(0), OpSeq(0));
+        (self.durable, self.commit, self.told) = (OpSeq(0), OpSeq(0), OpSeq(0));
     }
 
     /// Appends a record that is this member's alone.

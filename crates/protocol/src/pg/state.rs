@@ -17,9 +17,10 @@ use std::sync::Arc;
 use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow};
 
 use super::digest::Digests;
+use super::level::EarlyReports;
 use super::moves::{MoveCounts, Moves};
 use super::refill::Refills;
-use super::replicate::EarlyReports;
+use super::room::{OpenPuts, Tail};
 use super::slots::{Slot, Slots};
 use super::{Pg, Role};
 use crate::ledger::Ledger;
@@ -117,9 +118,10 @@ impl Recovering {
                 view: applied.view,
                 members: vec![me],
                 applied,
-                tail: VecDeque::new(),
+                tail: Tail::default(),
                 durable: applied.seq,
                 commit: applied.seq,
+                told: OpSeq(0),
                 unsynced: None,
                 history: VecDeque::new(),
                 before_history: applied,
@@ -130,11 +132,13 @@ impl Recovering {
                 reports: BTreeMap::new(),
                 early: EarlyReports::default(),
                 levelled: false,
+                asked_on: false,
+                report_due: 0,
                 heard: false,
                 silent_ticks: 0,
                 quiet: BTreeMap::new(),
                 digests: Digests::default(),
-                open: BTreeMap::new(),
+                open: OpenPuts::default(),
                 slots: Slots::default(),
                 sessions: Sessions::default(),
                 clock: HybridClock::default(),
@@ -153,6 +157,7 @@ impl Recovering {
                 reopened_ms: 0,
                 lv_failures: 0,
                 starved: VecDeque::new(),
+                drops: VecDeque::new(),
                 barriers: Vec::new(),
                 ticks: 0,
             },

@@ -127,12 +127,21 @@ fn a_log_with_a_gap_is_refused() {
     assert!(check_message(&append_of(id(2, u64::MAX), &[id(2, 0)])).is_err());
     check_message(&append_of(id(2, 5), &[id(2, 6), id(3, 7)])).unwrap();
     check_message(&append_of(id(2, 5), &[])).unwrap();
-    let report = |last| {
-        let entries = entries(&[id(2, 6), id(2, 7)]);
-        let report = Report { is_whole: true, last, prev: id(2, 5), entries };
-        check_message(&PeerMessage::Report { view: View(3), report }).is_ok()
+}
+
+#[test]
+fn a_report_that_ends_elsewhere_than_its_ops_is_refused() {
+    let report = |last, ids: &[OpId]| {
+        let report = Report { is_whole: true, last, prev: id(2, 5), entries: entries(ids) };
+        check_message(&PeerMessage::Report { view: View(4), report }).is_ok()
     };
-    assert!(report(id(2, 7)) && !report(id(2, 9)));
+    let two = [id(2, 6), id(2, 7)];
+    assert!(report(id(2, 7), &two) && report(id(2, 5), &[]));
+    assert!(report(id(2, 9), &two) && report(id(3, 8), &two), "more ops follow");
+    for last in [id(2, 6), id(3, 7), id(1, 7), id(1, 9), id(2, u64::MAX)] {
+        assert!(!report(last, &two), "{last:?}");
+    }
+    assert!(!report(id(2, 9), &[]), "a log that is cut off has some ops");
 }
 
 #[test]

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use larder_env::clock::uptime_ms;
 use larder_protocol::Event;
@@ -27,13 +27,25 @@ use super::{Member, Meta};
 use crate::clock::now;
 use crate::limits::TICK_MS;
 
-/// Ticks between two beats.
-const BEAT_TICKS: u32 = (SERVER_BEAT_MS / TICK_MS) as u32;
+/// Time between two beats, but for half a tick: they are looked for at ticks, which are never quite in time.
+const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS - TICK_MS / 2);
 
-/// Counts ticks until the next beat.
+/// When the last beat was. Beats go by the clock and fall between the ticks of two PGs: a server with so much to do that
+/// its ticks come late is not taken for down.
 #[derive(Default)]
 pub(super) struct Beat {
-    ticks: u32,
+    last: Option<Instant>,
+}
+
+impl Beat {
+    /// Whether it is time for one: it is then taken to be made.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.last.is_none_or(|last| now.saturating_duration_since(last) >= BEAT);
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
+    }
 }
 
 impl Meta {
@@ -169,32 +181,42 @@ impl Meta {
         }
     }
 
-    /// A tick: of every PG, and at beats what the manager is to hear until it shows effect.
+    /// A tick of every PG, and what the manager is to hear at beats until it shows effect.
     pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat) {
-        beat.ticks += 1;
-        let is_beat = beat.ticks >= BEAT_TICKS;
-        let renews = cluster.renew_soon.swap(false, Ordering::Relaxed) || is_beat;
-        let (now, sent_ms) = (Instant::now(), uptime_ms());
-        let mut led = Vec::new();
+        for pg in self.pg_ids() {
+            self.tick(&mut self.lock(pg));
+            if beat.is_due(Instant::now()) {
+                self.beat(cluster);
+            }
+        }
+        if cluster.renew_soon.swap(false, Ordering::Relaxed) {
+            self.renew(cluster);
+        }
+    }
+
+    /// What is said at each beat.
+    fn beat(&self, cluster: &Cluster) {
+        let now = Instant::now();
+        self.renew(cluster);
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
-            self.tick(&mut member);
-            if is_beat {
-                member.drop_overdue(now);
-                self.say_again(cluster, &member);
-            }
-            if matches!(member.pg.role(), Role::Active | Role::Serving) {
-                led.push((pg, member.pg.view()));
-            }
+            member.drop_overdue(now);
+            self.say_again(cluster, &member);
         }
-        if is_beat {
-            beat.ticks = 0;
-            cluster.say_started();
-            self.look_for_ended_sessions(cluster);
-        }
-        if renews {
-            cluster.managers.say(ServerMessage::Renew { boot: cluster.boot, sent_ms, led });
-        }
+        cluster.say_started();
+        self.look_for_ended_sessions(cluster);
+    }
+
+    /// Asks for leases of the views that this server leads.
+    fn renew(&self, cluster: &Cluster) {
+        let sent_ms = uptime_ms();
+        let led = self.pg_ids().filter_map(|pg| {
+            let member = self.lock(pg);
+            let leads = matches!(member.pg.role(), Role::Active | Role::Serving);
+            leads.then(|| (pg, member.pg.view()))
+        });
+        let led = led.collect();
+        cluster.managers.say(ServerMessage::Renew { boot: cluster.boot, sent_ms, led });
     }
 
     fn say_again(&self, cluster: &Cluster, member: &Member) {
@@ -224,5 +246,28 @@ impl Meta {
         if !ended.is_empty() {
             cluster.adoption.end_sessions(ended);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beats_go_by_the_clock_however_late_ticks_are() {
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut beat = Beat::default();
+        assert!(beat.is_due(at(0)), "the first is due");
+        // Ticks of 256 groups that take 400 ms in place of 100: a look after each group.
+        let looks = (0..40 * 256).map(|look| look * 400 / 256);
+        let beats: Vec<u64> = looks.filter(|ms| beat.is_due(at(*ms))).collect();
+        let (first, last) = (beats[0], beats[beats.len() - 1]);
+        assert!(first <= SERVER_BEAT_MS && last > 15_000, "{beats:?}");
+        assert!(beats.windows(2).all(|pair| pair[1] - pair[0] <= SERVER_BEAT_MS), "{beats:?}");
+        // Every fifth of ticks that are in time.
+        let looks = (1..100).map(|tick| 20_000 + tick * TICK_MS);
+        let beats = looks.filter(|ms| beat.is_due(at(*ms))).count();
+        assert!((19..=20).contains(&beats), "{beats}");
     }
 }

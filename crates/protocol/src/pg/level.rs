@@ -1,0 +1,181 @@
+//! The start of a view: every member reports what it has, and the primary takes the longest log.
+//!
+//! ```text
+//!  member                                     primary, levelling
+//!  Report: ops above its commit point  ──▶    keeps it until all have reported
+//!                                      ◀──    Append { prev: the last op of a report that was cut off, no ops }
+//!  Report: ops after that              ──▶    …
+//!                                             has the longest log: places all, appends the view's start
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. A report fits a frame. One of more ops, which a log has that an earlier release wrote, is cut off at its end, never
+//!    at its beginning: the primary may lack the first of them.
+//! 2. A primary that has a part of the longest log keeps every op that any member was told is committed: these are in all
+//!    logs, and it cuts only where another op stands in the longest.
+
+use std::collections::BTreeMap;
+
+use larder_types::{Op, OpId, ServerId, View};
+use serde::{Deserialize, Serialize};
+
+use super::{Pg, Role};
+use crate::limits::{
+    PEER_FRAME_BYTES_MAX, PEER_HEAD_BYTES_MAX, PG_MEMBERS_MAX, REPEAT_BYTES_PER_TICK,
+    REPEAT_TICKS_MAX,
+};
+use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
+
+/// What a member or learner has when it meets a primary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Whether its rows are all there; if not, it has nothing.
+    pub is_whole: bool,
+    /// Its last op.
+    pub last: OpId,
+    /// The op at its commit point, or one after it from which on its primary has asked.
+    pub prev: OpId,
+    /// Its ops above that, or the first of them.
+    pub entries: Vec<LogEntry>,
+}
+
+impl Report {
+    /// The last op that it tells.
+    fn end(&self) -> OpId {
+        self.entries.last().map_or(self.prev, |entry| entry.id)
+    }
+}
+
+/// Reports to the primary of a view of which this member has not been told yet: others were told first, and would
+/// repeat them at a tick.
+#[derive(Debug, Default)]
+pub(super) struct EarlyReports {
+    view: View,
+    reports: BTreeMap<ServerId, Report>,
+}
+
+impl EarlyReports {
+    /// Keeps those of the latest view.
+    pub(super) fn keep(&mut self, from: ServerId, message: PeerMessage) {
+        let PeerMessage::Report { view, report } = message else { return };
+        if view > self.view {
+            *self = Self { view, reports: BTreeMap::new() };
+        }
+        if view == self.view && self.reports.len() < PG_MEMBERS_MAX {
+            self.reports.insert(from, report);
+        }
+    }
+
+    pub(super) fn of_members(self, view: View, members: &[ServerId]) -> BTreeMap<ServerId, Report> {
+        let Self { view: of, mut reports } = self;
+        reports.retain(|from, _| of == view && members.contains(from));
+        reports
+    }
+}
+
+/// Ticks after which a message of so many bytes is said again, if nothing came of it.
+pub(super) fn repeat_after(bytes: usize) -> u64 {
+    (1 + (bytes / REPEAT_BYTES_PER_TICK) as u64).min(REPEAT_TICKS_MAX)
+}
+
+impl Pg {
+    pub(super) fn reported(&mut self, from: ServerId, report: Report, out: &mut Outbox) {
+        if self.leads() {
+            self.place(from, &report, out);
+        } else if self.role == Role::Levelling && self.members[1..].contains(&from) {
+            self.reports.insert(from, report);
+            self.level_if_reported(out);
+        }
+    }
+
+    /// Tells the primary what there is above the commit point.
+    pub(super) fn report(&mut self, out: &mut Outbox) {
+        let prev = self.known_id(self.commit).unwrap_or_default();
+        self.report_from(prev, out);
+    }
+
+    /// Tells the primary what there is after an op, as much as a message holds.
+    pub(super) fn report_from(&mut self, prev: OpId, out: &mut Outbox) {
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for (entry, len) in self.sized_after(prev.seq) {
+            if bytes + len > PEER_FRAME_BYTES_MAX - PEER_HEAD_BYTES_MAX {
+                break;
+            }
+            bytes += len;
+            entries.push(entry.clone());
+        }
+        let (is_whole, last) = (self.is_whole, self.last());
+        self.report_due = self.ticks + repeat_after(bytes);
+        let report = Report { is_whole, last, prev, entries };
+        self.message(self.members[0], PeerMessage::Report { view: self.view, report }, out);
+    }
+
+    /// Every member has reported: take the longest log, send it round, begin the view.
+    pub(super) fn level_if_reported(&mut self, out: &mut Outbox) {
+        if self.members[1..].iter().any(|member| !self.reports.contains_key(member)) {
+            return;
+        }
+        let longest = self.reports.iter().max_by_key(|(_, report)| report.last);
+        if let Some((&whose, longest)) = longest
+            && longest.last > self.last()
+        {
+            let (prev, end, is_cut) = (longest.prev, longest.end(), longest.end() < longest.last);
+            let entries = longest.entries.clone();
+            if self.asked_on && self.known_id(prev.seq) != Some(prev) {
+                // A late answer about a log that was the longest no more.
+                self.reports.remove(&whose);
+                return;
+            }
+            if !self.follow(prev, &entries, out) {
+                let reason = format!("pg {}: the longest log starts at {prev:?}", self.id);
+                self.role = Role::Halted;
+                out.push(Effect::Halt(reason));
+                return;
+            }
+            if is_cut {
+                self.ask_on(whose, end, !entries.is_empty(), out);
+                return;
+            }
+        }
+        // What was durable before this view is durable here; others say so for themselves.
+        let reports = std::mem::take(&mut self.reports);
+        self.levelled = true;
+        for (member, report) in reports {
+            // Ops of its that are not in the longest log are cut when it gets that one's.
+            self.place(member, &report, out);
+        }
+        let members = self.members.clone();
+        self.append_op(Op::ViewStart { members, boot: self.boot }, None, out);
+        self.primary_advance(out);
+    }
+
+    /// The longest log goes on behind what was told of it. If the answer is lost its member reports anew, as one that
+    /// does not hear its primary.
+    fn ask_on(&mut self, whose: ServerId, end: OpId, is_more: bool, out: &mut Outbox) {
+        self.reports.remove(&whose);
+        self.asked_on = true;
+        if is_more {
+            let (view, commit) = (self.view, self.commit);
+            let message = PeerMessage::Append { view, prev: end, entries: Vec::new(), commit };
+            self.message(whose, message, out);
+        }
+    }
+
+    /// A primary that is levelling asks for what comes after an op: no op of its view is here yet, though some are that
+    /// it was not told of.
+    pub(super) fn is_asked_on(&self, prev: OpId, entries: &[LogEntry]) -> bool {
+        let last = self.last();
+        entries.is_empty() && last.view < self.view && prev.seq < last.seq
+    }
+
+    /// The view is active once an op of its own is below the commit point.
+    pub(super) fn view_progress(&mut self, out: &mut Outbox) {
+        if self.role == Role::Levelling
+            && self.known_id(self.commit).is_some_and(|id| id.view == self.view)
+        {
+            self.role = Role::Active;
+            out.push(Effect::ViewActive(self.view));
+        }
+    }
+}

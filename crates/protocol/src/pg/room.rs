@@ -1,0 +1,238 @@
+//! Room for ops and open puts. What a member may have to tell another in one message is bounded: the ops above its commit
+//! point in a report, and open puts in a snapshot's header. A message that does not fit a frame is never sent, and the
+//! view that waits for it never begins.
+//!
+//! # Invariants
+//!
+//! 1. `called`, `own` and `bytes` are the sums of what is in the tail and of open puts: these change through here alone.
+//! 2. A call's op is appended only where there is room: the tail then has at most [`TAIL_BYTES_MAX`] and one op more of
+//!    calls. [`OWN_BYTES_MAX`] bounds the ops that a primary makes of itself, so that calls never take their room.
+//! 3. An outcome always has room: it was kept when its put was taken. Outcomes are the way out of a full table of open
+//!    puts.
+//! 4. Whoever is turned away for want of room has the log synced and the index brought up to the commit point: then
+//!    there is room, unless a member does not acknowledge. That one goes unheard, and the next view is without it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Deref;
+
+use larder_types::codec::encoded_len;
+use larder_types::{Op, OpSeq};
+
+use super::append::request_of_op;
+use super::{OpenPut, Pg, ReplyKind, TailEntry};
+use crate::index::{Index, IndexError};
+use crate::limits::{
+    DROPS_WAITING_MAX, OP_ID_BYTES_MAX, OPEN_BYTES_MAX, OPEN_PUT_BYTES_MIN, OWN_BYTES_MAX,
+    TAIL_BYTES_MAX, TAIL_OPS_MAX, WAITING_CALLS_MAX,
+};
+use crate::message::{Call, Content, Effect, LogEntry, Outbox, Refusal, Token};
+
+/// Ops above the applied position, in order.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    ops: VecDeque<TailEntry>,
+    /// Bytes of the ops that calls became.
+    called: usize,
+    /// Bytes of the ops that primaries made of themselves, but for outcomes.
+    own: usize,
+}
+
+impl Tail {
+    pub(super) fn push_back(&mut self, entry: LogEntry, reply: Option<(Token, ReplyKind)>) {
+        let bytes = encoded_len(&*entry.op) + OP_ID_BYTES_MAX;
+        if let Some(sum) = self.sum_of(&entry.op) {
+            *sum += bytes;
+        }
+        self.ops.push_back(TailEntry { entry, reply, bytes });
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<TailEntry> {
+        let popped = self.ops.pop_front()?;
+        self.leave(&popped);
+        Some(popped)
+    }
+
+    pub(super) fn pop_back(&mut self) -> Option<TailEntry> {
+        let popped = self.ops.pop_back()?;
+        self.leave(&popped);
+        Some(popped)
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut TailEntry> {
+        self.ops.get_mut(at)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut TailEntry> {
+        self.ops.iter_mut()
+    }
+
+    pub(super) fn range_mut(
+        &mut self,
+        range: std::ops::Range<usize>,
+    ) -> impl Iterator<Item = &mut TailEntry> {
+        self.ops.range_mut(range)
+    }
+
+    fn leave(&mut self, popped: &TailEntry) {
+        if let Some(sum) = self.sum_of(&popped.entry.op) {
+            *sum -= popped.bytes;
+        }
+    }
+
+    /// The sum that an op belongs to.
+    fn sum_of(&mut self, op: &Op) -> Option<&mut usize> {
+        match op {
+            Op::Outcome { .. } => None,
+            op if request_of_op(op).is_some() => Some(&mut self.called),
+            _ => Some(&mut self.own),
+        }
+    }
+}
+
+impl Deref for Tail {
+    type Target = VecDeque<TailEntry>;
+
+    fn deref(&self) -> &VecDeque<TailEntry> {
+        &self.ops
+    }
+}
+
+/// Puts without an outcome that is applied.
+#[derive(Debug, Default)]
+pub(super) struct OpenPuts {
+    puts: BTreeMap<OpSeq, OpenPut>,
+    bytes: usize,
+}
+
+impl OpenPuts {
+    pub(super) fn insert(&mut self, open: OpenPut) {
+        self.bytes += weight(&open);
+        // The log of one that took a snapshot tells of it twice.
+        if let Some(before) = self.puts.insert(open.id.seq, open) {
+            self.bytes -= weight(&before);
+        }
+    }
+
+    pub(super) fn remove(&mut self, put: &OpSeq) -> Option<OpenPut> {
+        let open = self.puts.remove(put)?;
+        self.bytes -= weight(&open);
+        Some(open)
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn get_mut(&mut self, put: &OpSeq) -> Option<&mut OpenPut> {
+        self.puts.get_mut(put)
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut OpenPut> {
+        self.puts.values_mut()
+    }
+}
+
+impl Deref for OpenPuts {
+    type Target = BTreeMap<OpSeq, OpenPut>;
+
+    fn deref(&self) -> &BTreeMap<OpSeq, OpenPut> {
+        &self.puts
+    }
+}
+
+/// What an open put takes of a snapshot's header, and at least what keeps the number of outcomes down.
+fn weight(open: &OpenPut) -> usize {
+    (encoded_len(&*open.put) + OP_ID_BYTES_MAX + 1).max(OPEN_PUT_BYTES_MIN)
+}
+
+impl Pg {
+    /// Whether the log has room for what a call becomes.
+    pub(super) fn has_room_for(&self, call: &Call) -> bool {
+        match call {
+            Call::DropStream { .. } => self.has_room_for_own(),
+            Call::Put(put) if matches!(put.content, Content::Data { .. }) => {
+                self.has_room_for_calls() && self.open.bytes < OPEN_BYTES_MAX
+            }
+            _ => self.has_room_for_calls(),
+        }
+    }
+
+    fn has_room_for_calls(&self) -> bool {
+        self.tail.len() < TAIL_OPS_MAX && self.tail.called < TAIL_BYTES_MAX
+    }
+
+    /// Whether the log has room for another op that this primary makes of itself.
+    pub(super) fn has_room_for_own(&self) -> bool {
+        self.tail.own < OWN_BYTES_MAX
+    }
+
+    /// Asserts that an op which this primary is about to append has room.
+    pub(super) fn check_room(&self, op: &Op) {
+        let opens = super::chunk_of(op).is_some();
+        assert!(
+            request_of_op(op).is_none()
+                || self.has_room_for_calls() && (!opens || self.open.bytes < OPEN_BYTES_MAX),
+            "pg {}: a call's op is appended without room for it",
+            self.id
+        );
+    }
+
+    /// Has what is in the way of more ops brought to its end.
+    pub(super) fn make_room(&self, out: &mut Outbox) {
+        out.push(Effect::SyncSoon);
+        if self.applied.seq < self.commit {
+            out.push(Effect::Committed);
+        }
+    }
+
+    /// There is no room for a call. One that nobody repeats waits for it, in a queue of its own; where that is full, the
+    /// stream is dropped when its session ends or the group is served anew.
+    pub(super) fn turn_away(&mut self, token: Token, call: Call, out: &mut Outbox) {
+        self.make_room(out);
+        if matches!(call, Call::DropStream { .. }) && self.drops.len() < DROPS_WAITING_MAX {
+            self.drops.push_back((token, call));
+        } else {
+            self.refuse(token, Refusal::Busy, out);
+        }
+    }
+
+    /// Whether a call that is to be queued may be.
+    pub(super) fn may_wait(&self) -> bool {
+        self.waiting_calls() < WAITING_CALLS_MAX
+    }
+
+    /// Runs calls that waited for room, as far as there is some.
+    pub(super) fn resume_drops(
+        &mut self,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        while self.has_room_for_own()
+            && self.may_wait()
+            && let Some((token, call)) = self.drops.pop_front()
+        {
+            self.mutate(token, call, false, index, out)?;
+        }
+        if !self.drops.is_empty() {
+            self.make_room(out);
+        }
+        Ok(())
+    }
+
+    /// The sums are those of what is there.
+    #[cfg(debug_assertions)]
+    pub(super) fn check_sums(&self) {
+        let bytes = |own: bool| {
+            let ops = self.tail.iter().filter(move |tail| {
+                let op = &*tail.entry.op;
+                !matches!(op, Op::Outcome { .. }) && request_of_op(op).is_none() == own
+            });
+            ops.map(|tail| tail.bytes).sum::<usize>()
+        };
+        assert_eq!((self.tail.called, self.tail.own), (bytes(false), bytes(true)));
+    }
+}

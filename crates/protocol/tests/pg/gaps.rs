@@ -1,0 +1,218 @@
+//! What is said again, and how often: a message that is lost costs one report, and one on its way costs nothing.
+
+use bytes::Bytes;
+use larder_protocol::limits::{
+    PEER_FRAME_BYTES_MAX, REPEAT_BYTES_PER_TICK, REPEAT_TICKS_MAX, TAIL_BYTES_MAX,
+    UNHEARD_TICKS_MAX,
+};
+use larder_protocol::pg::{Report, Role};
+use larder_protocol::{Call, Content, Event, LogEntry, PeerMessage};
+use larder_types::codec::encode;
+use larder_types::{Condition, OpId, OpSeq, ServerId, View};
+
+use crate::support::{Member, put};
+use crate::views::Cluster;
+
+/// Bytes of a description that is as long as one may be.
+const LONG: usize = 250_000;
+
+fn put_long(member: &mut Member, name: &str) {
+    let content = Content::Inline(Bytes::from_static(b"x"));
+    let Call::Put(mut put) = put(member.request(), name, content, Condition::default()) else {
+        unreachable!("it is a put")
+    };
+    put.description.attributes.content_type = Some("a".repeat(LONG));
+    member.call(Call::Put(put));
+}
+
+fn reports(member: &mut Member) -> Vec<Report> {
+    let reports = member.messages().into_iter().filter_map(|(_, message)| match message {
+        PeerMessage::Report { report, .. } => Some(report),
+        _ => None,
+    });
+    reports.collect()
+}
+
+/// Ops in all messages that a member has sent to another.
+fn ops_to(member: &mut Member, whom: u32) -> usize {
+    let count = |(to, message)| match message {
+        PeerMessage::Append { entries, .. } if to == ServerId(whom) => entries.len(),
+        _ => 0,
+    };
+    member.messages().into_iter().map(count).sum()
+}
+
+/// Delivers ops to a member whose log takes none, as its driver does: what they follow.
+fn deliver_to_busy(cluster: &mut Cluster, to: u32) {
+    for (whom, message) in cluster.at(1).messages() {
+        let message = match message {
+            PeerMessage::Append { view, prev, commit, .. } if whom == ServerId(to) => {
+                PeerMessage::Append { view, prev, entries: Vec::new(), commit }
+            }
+            message => message,
+        };
+        cluster.at(whom.0).step(Event::Peer { from: ServerId(1), message });
+    }
+}
+
+#[test]
+fn a_member_whose_log_takes_nothing_is_not_heard() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    let unheard = |cluster: &mut Cluster| cluster.at(1).pg.unheard().collect::<Vec<_>>();
+    for _ in 0..2 * UNHEARD_TICKS_MAX {
+        cluster.settle();
+        assert_eq!(unheard(&mut cluster), [], "there is nothing to acknowledge");
+    }
+    cluster.at(1).put_inline("k", "x");
+    for tick in 0..=UNHEARD_TICKS_MAX {
+        assert_eq!(unheard(&mut cluster), [], "tick {tick}: it may be busy for a while");
+        cluster.at(1).step(Event::Tick);
+        deliver_to_busy(&mut cluster, 3);
+        for id in 2..=3 {
+            cluster.at(id).settle();
+            cluster.deliver(id, &[1]);
+        }
+    }
+    assert_eq!(unheard(&mut cluster), [ServerId(3)]);
+    // One that takes them slowly gets on.
+    for number in 0..2 * UNHEARD_TICKS_MAX {
+        cluster.at(1).put_inline(&format!("k{number}"), "x");
+        cluster.deliver(1, &[2, 3]);
+        cluster.at(1).put_inline(&format!("l{number}"), "x");
+        for id in 1..=3 {
+            cluster.at(id).settle();
+            cluster.deliver(id, &[1]);
+        }
+        cluster.at(1).step(Event::Tick);
+        assert_eq!(unheard(&mut cluster), [], "it acknowledges more and more");
+    }
+}
+
+#[test]
+fn what_is_committed_already_is_not_reported_once_it_is_durable() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    for id in [1, 2] {
+        cluster.at(id).begin(2, &[1, 2]);
+    }
+    cluster.settle();
+    cluster.at(1).serve(1);
+    for number in 0..40 {
+        put_long(cluster.at(1), &format!("k{number}"));
+        for _ in 0..3 {
+            cluster.at(1).settle();
+            cluster.deliver(1, &[2]);
+            cluster.at(2).settle();
+            cluster.deliver(2, &[1]);
+        }
+    }
+    // The third takes all of it at once, and its log is synced when it is no learner any more.
+    cluster.at(3).step(Event::Learn { view: View(2), primary: ServerId(1) });
+    cluster.deliver(3, &[1]);
+    cluster.at(1).serve_snapshots();
+    cluster.deliver(1, &[3]);
+    cluster.at(3).sync();
+    cluster.at(3).effects.clear();
+    cluster.at(3).begin(3, &[1, 2, 3]);
+    let report = reports(cluster.at(3)).remove(0);
+    assert!(report.last.seq > OpSeq(40), "it has the ops: {:?}", report.last);
+    assert_eq!(report.entries.len(), 0, "all of them are committed");
+}
+
+#[test]
+fn a_lost_message_is_asked_for_once() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.settle();
+    put_long(cluster.at(1), "lost");
+    cluster.deliver(1, &[2]);
+    for number in 0..10 {
+        put_long(cluster.at(1), &format!("k{number}"));
+    }
+    let behind: Vec<_> = cluster.at(1).messages();
+    for (whom, message) in behind.clone() {
+        cluster.at(whom.0).step(Event::Peer { from: ServerId(1), message });
+    }
+    let told = reports(cluster.at(3));
+    assert_eq!(told.len(), 1, "each op that came behind it has the same gap");
+    // A member of an earlier release says it each time.
+    for report in [told[0].clone(), told[0].clone(), told[0].clone()] {
+        let message = PeerMessage::Report { view: View(1), report };
+        cluster.at(1).step(Event::Peer { from: ServerId(3), message });
+    }
+    assert_eq!(ops_to(cluster.at(1), 3), 11, "they are on their way");
+}
+
+#[test]
+fn what_is_not_acknowledged_is_sent_again_the_seldomer_the_more_it_is() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.settle();
+    let count = TAIL_BYTES_MAX / LONG - 1;
+    for number in 0..count {
+        put_long(cluster.at(1), &format!("k{number}"));
+    }
+    assert_eq!(ops_to(cluster.at(1), 3), count);
+    let wait = (count * LONG / REPEAT_BYTES_PER_TICK) as u64 + 1;
+    assert!((3..=REPEAT_TICKS_MAX).contains(&wait));
+    // Once by chance: nothing was said yet of how much it is.
+    let sent: Vec<usize> = (0..3 * wait)
+        .map(|_| {
+            cluster.at(1).step(Event::Tick);
+            ops_to(cluster.at(1), 3)
+        })
+        .collect();
+    let times = sent.iter().filter(|ops| **ops > 0).count();
+    assert!(sent.iter().all(|ops| [0, count].contains(ops)), "all or nothing: {sent:?}");
+    assert!((2..=4).contains(&times), "it takes {wait} ticks: {sent:?}");
+    // When it comes at last it is as good as new.
+    cluster.settle();
+    let last = cluster.at(1).pg.last();
+    assert_eq!(cluster.at(3).pg.last(), last);
+    assert_eq!(cluster.at(1).pg.commit(), last.seq);
+}
+
+/// A member with a log as an earlier release may have left it: its commit point is many frames before its end.
+fn with_a_long_log(cluster: &mut Cluster, id: u32) -> OpId {
+    let mut ops = cluster.at(1).log.iter().rev();
+    let long = ops.next().expect("an op").0.op.clone();
+    let member = cluster.at(id);
+    let mut last = member.pg.last();
+    for _ in 0..3 * PEER_FRAME_BYTES_MAX / LONG {
+        last = OpId { view: last.view, seq: last.seq.next() };
+        let commit = member.pg.commit();
+        member.log.push((LogEntry { id: last, op: long.clone() }, commit));
+    }
+    member.synced = member.log.len();
+    cluster.restart(id);
+    assert_eq!(cluster.at(id).pg.last(), last);
+    last
+}
+
+/// Delivers what a member has sent through the doors of others; what fits no frame is never sent.
+fn deliver_framed(cluster: &mut Cluster, from: u32) {
+    for (whom, message) in cluster.at(from).messages() {
+        let bytes = encode(&message).len();
+        let splits = matches!(message, PeerMessage::Append { .. });
+        assert!(splits || bytes <= PEER_FRAME_BYTES_MAX, "{bytes} bytes fit no frame");
+        cluster.at(whom.0).pg.admits(&message, bytes).expect("a sound message");
+        cluster.at(whom.0).step(Event::Peer { from: ServerId(from), message });
+    }
+}
+
+#[test]
+fn a_log_of_many_frames_is_told_one_after_the_other() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.settle();
+    put_long(cluster.at(1), "long");
+    cluster.at(1).sync();
+    let last = with_a_long_log(&mut cluster, 2);
+    cluster.begin(2, &[1, 2, 3]);
+    for _ in 0..8 {
+        for id in [2, 3, 1] {
+            deliver_framed(&mut cluster, id);
+        }
+    }
+    assert!(cluster.at(1).pg.last() > last, "{:?}", cluster.at(1).pg.last());
+    cluster.settle();
+    assert_eq!(cluster.at(1).pg.role(), Role::Active);
+    let all: Vec<_> = (1..=3).map(|id| cluster.at(id).pg.last()).collect();
+    assert_eq!(all, [all[0]; 3]);
+}

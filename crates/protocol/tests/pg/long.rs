@@ -1,0 +1,211 @@
+//! What a member may have to tell another in one message is bounded: calls are turned away, and taken again when there is
+//! room.
+
+use bytes::Bytes;
+use larder_protocol::limits::{
+    DROPS_WAITING_MAX, OPEN_BYTES_MAX, OWN_BYTES_MAX, PEER_FRAME_BYTES_MAX, TAIL_BYTES_MAX,
+};
+use larder_protocol::pg::Role;
+use larder_protocol::{Answer, Call, Content, Effect, Event, PeerMessage, Refusal, Token};
+use larder_types::codec::encode;
+use larder_types::{Condition, Op, ServerId, SessionId, StreamId, View};
+
+use crate::support::{BUCKET, Member, data, put};
+use crate::views::Cluster;
+
+/// Bytes of a description that is as long as one may be.
+const LONG: usize = 250_000;
+/// Of such puts more than any bound has room for.
+const MANY: usize = 4 * PEER_FRAME_BYTES_MAX / LONG;
+
+/// A put whose op is long.
+fn long_put(member: &mut Member, name: &str, content: Content) -> (Token, Call) {
+    let request = member.request();
+    let Call::Put(mut put) = put(request, name, content, Condition::default()) else {
+        unreachable!("it is a put")
+    };
+    put.description.attributes.content_type = Some("a".repeat(LONG));
+    let call = Call::Put(put);
+    (member.call(call.clone()), call)
+}
+
+fn inline() -> Content {
+    Content::Inline(Bytes::from_static(b"x"))
+}
+
+/// Makes calls until one is turned away, which it returns: with how many were taken.
+fn fill(member: &mut Member, name: &str, content: &Content) -> (usize, Call) {
+    for taken in 0..MANY {
+        let (token, call) = long_put(member, &format!("{name}{taken}"), content.clone());
+        if let [Answer::Refused(refusal)] = member.answers(token)[..] {
+            assert_eq!(refusal, Refusal::Busy);
+            return (taken, call);
+        }
+    }
+    panic!("{MANY} puts of {LONG} bytes have room");
+}
+
+fn is_done(answers: &[Answer]) -> bool {
+    matches!(answers, [Answer::Done { .. }])
+}
+
+fn fits_a_frame(message: &PeerMessage) {
+    let bytes = encode(message).len();
+    assert!(bytes <= PEER_FRAME_BYTES_MAX, "a message of {bytes} bytes fits no frame");
+}
+
+#[test]
+fn a_report_fits_a_frame_however_much_is_under_way() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    let mut taken = 0;
+    for number in 0..MANY {
+        let (token, _) = long_put(cluster.at(1), &format!("k{number}"), inline());
+        if cluster.at(1).answers(token) == [Answer::Refused(Refusal::Busy)] {
+            break;
+        }
+        taken += 1;
+    }
+    // Nothing of it is acknowledged, and the next view begins.
+    cluster.deliver(1, &[2, 3]);
+    cluster.at(2).sync();
+    cluster.at(2).messages();
+    cluster.begin(2, &[1, 2, 3]);
+    let messages = cluster.at(2).messages();
+    let [(_, report @ PeerMessage::Report { .. })] = &messages[..] else {
+        panic!("not just a report: {}", messages.len())
+    };
+    fits_a_frame(report);
+    assert!(taken >= TAIL_BYTES_MAX / LONG - 1, "{taken} puts have room");
+    cluster.at(1).step(Event::Peer { from: ServerId(2), message: report.clone() });
+    cluster.settle();
+    assert_eq!(cluster.at(1).pg.role(), Role::Active);
+}
+
+#[test]
+fn a_tail_of_many_bytes_turns_calls_away_until_it_is_applied() {
+    let mut member = Member::alone(1);
+    let (_, refused) = fill(&mut member, "k", &inline());
+    let short = member.put_inline("short", "x");
+    assert_eq!(member.refusal(short), Refusal::Busy);
+    member.settle();
+    let again = member.call(refused);
+    member.settle();
+    assert!(is_done(&member.answers(again)), "there is room");
+}
+
+#[test]
+fn a_repeat_of_what_was_done_is_answered_by_a_full_tail() {
+    let mut member = Member::alone(1);
+    let (done, call) = long_put(&mut member, "done", inline());
+    member.settle();
+    assert!(is_done(&member.answers(done)));
+    fill(&mut member, "k", &inline());
+    let again = member.call(call);
+    assert!(is_done(&member.answers(again)), "it needs no room");
+}
+
+#[test]
+fn one_turned_away_has_what_is_committed_applied() {
+    let mut member = Member::alone(1);
+    // Puts with data change no row before their outcome: nothing has them applied.
+    for number in 0..3 {
+        long_put(&mut member, &format!("open{number}"), data(1));
+    }
+    member.sync();
+    member.effects.clear();
+    let (_, refused) = fill(&mut member, "k", &inline());
+    let wanted = [Effect::SyncSoon, Effect::Committed];
+    assert!(wanted.iter().all(|effect| member.effects.contains(effect)), "{:?}", member.effects);
+    // Those that are not synced yet keep their room, and there is some.
+    member.apply();
+    let again = member.call(refused);
+    assert_eq!(member.answers(again), []);
+}
+
+#[test]
+fn puts_that_are_open_turn_others_away_until_one_has_an_outcome() {
+    let mut member = Member::alone(1);
+    let mut granted = Vec::new();
+    let refused = loop {
+        let (token, call) = long_put(&mut member, &format!("k{}", granted.len()), data(1));
+        match member.answers(token)[..] {
+            [Answer::Granted { grant, .. }] => granted.push(grant),
+            [Answer::Refused(Refusal::Busy)] => break call,
+            ref other => panic!("neither a grant nor a refusal: {other:?}"),
+        }
+        member.settle();
+        member.effects.clear();
+        if granted.len() == MANY {
+            break put(member.request(), "last", data(1), Condition::default());
+        }
+    };
+    // What opens none has room.
+    let inline = member.put_inline("inline", "x");
+    member.settle();
+    assert!(is_done(&member.answers(inline)));
+    // All of them go along with a snapshot.
+    let mut learner = Member::new(2);
+    learner.step(Event::Learn { view: View(1), primary: member.me });
+    let report = learner.messages().remove(0).1;
+    member.step(Event::Peer { from: ServerId(2), message: report });
+    let header = member.messages().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Snapshot { .. } => Some(message),
+        _ => None,
+    });
+    fits_a_frame(&header.expect("it is to have a snapshot"));
+    assert!(granted.len() >= OPEN_BYTES_MAX / LONG, "{} have room", granted.len());
+
+    member.commit(granted[0], 1);
+    member.settle();
+    let again = member.call(refused);
+    assert!(matches!(member.answers(again)[..], [Answer::Granted { .. }]), "there is room");
+}
+
+#[test]
+fn what_has_room_is_counted_over_a_restart() {
+    let mut member = Member::alone(1);
+    fill(&mut member, "k", &data(1));
+    member.settle();
+    let mut member = member.restart();
+    member.begin(2, &[1]);
+    member.serve(1);
+    let (refused, _) = long_put(&mut member, "late", data(1));
+    assert_eq!(member.refusal(refused), Refusal::Busy);
+}
+
+fn drop_stream(number: u64) -> Call {
+    let stream = StreamId { session: SessionId(9), number };
+    Call::DropStream { bucket: BUCKET, stream }
+}
+
+fn dropped(member: &Member) -> usize {
+    let is_drop = |op: &Op| matches!(op, Op::DropStream { .. });
+    member.log.iter().filter(|(entry, _)| is_drop(&entry.op)).count()
+}
+
+#[test]
+fn calls_take_no_room_of_what_a_primary_does_of_itself() {
+    let mut member = Member::alone(1);
+    fill(&mut member, "k", &inline());
+    member.call(drop_stream(1));
+    assert_eq!(dropped(&member), 1);
+}
+
+#[test]
+fn a_stream_is_dropped_when_there_is_room_for_that() {
+    let mut member = Member::alone(1);
+    let count = OWN_BYTES_MAX / 20;
+    for number in 0..count as u64 {
+        member.call(drop_stream(1 << 62 | number));
+    }
+    let first = dropped(&member);
+    assert!(first < count, "there is an end");
+    let kept = (count - first).min(DROPS_WAITING_MAX);
+    // Nothing but time passes: nobody repeats what has no answer.
+    for _ in 0..4 {
+        member.step(Event::Tick);
+        member.settle();
+    }
+    assert_eq!(dropped(&member), first + kept);
+    assert!(!member.pg.wants_tick(), "there is nothing left to do");
+}
