@@ -194,12 +194,12 @@ pub fn check_message(message: &PeerMessage) -> Judged {
     match message {
         PeerMessage::Append { view, prev, entries, .. } => {
             check_follow(*prev, entries)?;
-            check(
-                entries.last().is_none_or(|last| last.id.view <= *view),
-                "an op is of a later view",
-            )
+            check(entries.last().is_none_or(|last| last.id.view <= *view), LATE_VIEW)
         }
-        PeerMessage::Report { report, .. } => check_report(report),
+        PeerMessage::Report { view, report } => {
+            check(report.last.view <= *view, LATE_VIEW)?;
+            check_report(report)
+        }
         PeerMessage::Snapshot { view, header } => {
             check(header.at.view <= *view, "a snapshot is of a later view")?;
             check_header(header)
@@ -250,6 +250,7 @@ fn check_follow(prev: OpId, entries: &[LogEntry]) -> Judged {
     Ok(())
 }
 
+const LATE_VIEW: &str = "an op is of a later view";
 const LATE_OP: &str = "there are not so many ops";
 
 fn check_header(header: &SnapshotHeader) -> Judged {
