@@ -9,7 +9,7 @@
 use larder_types::codec::decode;
 use larder_types::limits::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, INLINE_BYTES_MAX, OBJECT_BYTES_MAX, OP_BYTES_MAX,
-    PART_NUMBER_MAX, REPLICAS_MAX, SUM_BYTES,
+    PART_NUMBER_MAX, PIECES_MAX, REPLICAS_MAX, SUM_BYTES,
 };
 use larder_types::{
     Attributes, Body, Chunk, Extent, HybridClock, Metax, ObjectChecksum, Op, OpId, OpSeq, Outcome,
@@ -380,7 +380,10 @@ fn check_body(body: &Body, size: u64) -> Judged {
         }
         Body::Stream { chunks, chunk_bytes, .. } => check_stream(*chunks, *chunk_bytes, size),
         Body::Parts { parts, .. } => check_parts(parts.iter(), size),
-        Body::Pieces { rows, .. } => check(*rows > 0 && size > 0, "an object has no pieces"),
+        Body::Pieces { rows, .. } => {
+            check(*rows > 0 && size > 0, "an object has no pieces")?;
+            check(*rows <= PIECES_MAX, "an object has too many pieces")
+        }
     }
 }
 
