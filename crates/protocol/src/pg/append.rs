@@ -32,6 +32,7 @@ impl Pg {
             "only a primary appends"
         );
         self.check_room(&op);
+        assert!(self.last().view <= self.view, "pg {}: views never go back in a log", self.id);
         let id = self.next_id();
         let entry = LogEntry { id, op: Arc::new(op) };
         self.replicate(&entry, out);

@@ -67,9 +67,11 @@ impl EarlyReports {
         }
     }
 
+    /// Those of a view that begins now. Whoever has an op of it already is not believed: its primary has issued none.
     pub(super) fn of_members(self, view: View, members: &[ServerId]) -> BTreeMap<ServerId, Report> {
         let Self { view: of, mut reports } = self;
-        reports.retain(|from, _| of == view && members.contains(from));
+        let is_before = |report: &Report| report.last.view < view;
+        reports.retain(|from, it| of == view && members.contains(from) && is_before(it));
         reports
     }
 }
@@ -83,7 +85,7 @@ impl Pg {
     pub(super) fn reported(&mut self, from: ServerId, report: Report, out: &mut Outbox) {
         if self.leads() {
             self.place(from, &report, out);
-        } else if self.role == Role::Levelling && self.members[1..].contains(&from) {
+        } else if self.is_levelling() && self.members[1..].contains(&from) {
             self.reports.insert(from, report);
             self.level_if_reported(out);
         }

@@ -411,6 +411,11 @@ impl Pg {
         }
     }
 
+    /// Whether this is the primary of a view in which no op was issued yet: not every member has reported.
+    pub(super) fn is_levelling(&self) -> bool {
+        self.role == Role::Levelling && !self.levelled
+    }
+
     /// Whether this is the primary and its log is the one that counts.
     pub(super) fn leads(&self) -> bool {
         self.levelled && matches!(self.role, Role::Levelling | Role::Active | Role::Serving)
