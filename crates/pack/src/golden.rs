@@ -323,7 +323,8 @@ fn rows_and_files_are_written_as_ever() {
     check_value("applied with rebuilt", &applied);
     check("key of a blob", &rows::blob(BLOB));
     check("key of a bucket", &rows::bucket(BucketId(0x0506)));
-    check_value("layout", &rows::LAYOUT);
+    check_value("layout", &rows::LAYOUT_UNNUMBERED);
+    check_value("layout since processes have numbers", &rows::LAYOUT);
     let (first, last, clock) = (OpSeq(301), OpSeq(309), HybridClock(1_000_009));
     check_value("content of a blob", &BlobContent { first, last, clock, end: 9, live: 5 });
     check_value("retired blob", &RetiredRow { retired_ms: 1_700_000_000_000, by: BLOB });

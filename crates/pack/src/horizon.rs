@@ -23,11 +23,12 @@ use crate::bugs::{self, Bug};
 use crate::counting::{Counting, Listed};
 use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
+use crate::identity::MARKER;
 use crate::limits::HORIZON_BYTES_MAX;
 use crate::numbering::close;
 
 /// Prefix of their names.
-const PREFIX: &str = "horizons";
+pub(crate) const PREFIX: &str = "horizons";
 
 /// Through which blob an heir knows each worker before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,10 +63,11 @@ impl Horizon {
     /// Reads those of all workers.
     pub(crate) async fn read(backend: &Backend) -> Result<Self, PackError> {
         let mut horizon = Self::default();
-        for (name, bytes) in backend.names(PREFIX).await? {
+        let names = backend.names(PREFIX).await?.into_iter();
+        for (name, bytes) in names.filter(|(name, _)| name != MARKER) {
             let heir = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
             let path = format!("{PREFIX}/{name}");
-            let heir = heir.ok_or_else(|| PackError::damaged(&path, "it is no horizon"))?;
+            let heir = heir.ok_or_else(|| PackError::unknown(&path, "a horizon"))?;
             horizon.0.insert(WorkerId(heir), read(backend, &path, bytes).await?);
         }
         Ok(horizon)

@@ -5,7 +5,9 @@
 //!
 //! 1. A change is applied wholly or not at all, together with how far the index is then.
 //! 2. A part's row is there while its upload is open or its completed object is its key's version.
-//! 3. Half an index is none: only one that says how far it is, in the layout of this release, is used.
+//! 3. Half an index is none: only one that says how far it is, in a layout that this release reads, is used. One of a later
+//!    release stops a start: it is not rebuilt.
+//! 4. The layout is that of this release once the index is open, durably. A process has no number before that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -43,9 +45,19 @@ impl Index {
 
     /// As [`Index::open`], over a store of rows that is at hand.
     pub(crate) fn over(kv: Box<dyn Kv>) -> Result<(Self, Option<Applied>), PackError> {
-        let layout = row::<u32>(&*kv, "the layout of the index", &rows::layout())?;
-        if layout != Some(rows::LAYOUT) {
-            return Ok((Self { kv, buckets: RwLock::default() }, None));
+        match row::<u32>(&*kv, "the layout of the index", &rows::layout())? {
+            Some(rows::LAYOUT) => {}
+            Some(rows::LAYOUT_UNNUMBERED) => {
+                let mut batch = Batch::new();
+                batch.put(&rows::layout(), &encode(&rows::LAYOUT));
+                kv.apply(&batch)?;
+                kv.flush()?;
+            }
+            Some(found) if found > rows::LAYOUT => {
+                let (name, known) = ("the index".to_owned(), rows::LAYOUT);
+                return Err(PackError::Version { name, found, known });
+            }
+            _ => return Ok((Self { kv, buckets: RwLock::default() }, None)),
         }
         let applied = row(&*kv, "how far the index is", &rows::applied())?;
         let index = Self { kv, buckets: RwLock::default() };
@@ -452,20 +464,36 @@ mod tests {
         assert!(index.is_uploaded(id).unwrap());
     }
 
+    /// An index that says that it has a layout, as a process finds it.
+    fn of_layout(layout: Option<u32>) -> Result<(Index, Option<Applied>), PackError> {
+        let kv = SimKv::default();
+        let mut batch = Batch::new();
+        if let Some(layout) = layout {
+            batch.put(&rows::layout(), &encode(&layout));
+        }
+        batch.position(&rows::applied(), &encode(&Applied::default()));
+        kv.apply(&batch).unwrap();
+        kv.flush().unwrap();
+        Index::over(Box::new(kv))
+    }
+
     #[test]
-    fn an_index_of_another_layout_is_none() {
-        let index = |layout: Option<u32>| {
-            let kv = SimKv::default();
-            let mut batch = Batch::new();
-            if let Some(layout) = layout {
-                batch.put(&rows::layout(), &encode(&layout));
-            }
-            batch.position(&rows::applied(), &encode(&Applied::default()));
-            kv.apply(&batch).unwrap();
-            Index::over(Box::new(kv)).unwrap().1
-        };
-        assert_eq!(index(Some(rows::LAYOUT)), Some(Applied::default()));
-        assert_eq!(index(Some(rows::LAYOUT + 1)), None);
-        assert_eq!(index(None), None, "the first releases wrote none");
+    fn an_index_of_an_earlier_layout_is_none_and_one_of_a_later_stops_a_start() {
+        let applied = |layout| of_layout(layout).unwrap().1;
+        assert_eq!(applied(Some(rows::LAYOUT)), Some(Applied::default()));
+        assert_eq!(applied(Some(1)), None);
+        assert_eq!(applied(None), None, "the first releases wrote none");
+        let error = of_layout(Some(rows::LAYOUT + 1)).err().unwrap();
+        assert!(matches!(error, PackError::Version { found: 4, known: 3, .. }), "{error}");
+    }
+
+    #[test]
+    fn an_index_from_before_processes_had_numbers_is_used_and_not_by_an_earlier_build_any_more() {
+        let (index, applied) = of_layout(Some(2)).unwrap();
+        assert_eq!(applied, Some(Applied::default()));
+        // What an earlier build asks, of what is durable: it takes an index of another layout for none.
+        assert_eq!(index.kv.unflushed_bytes(), 0);
+        let layout = row::<u32>(&*index.kv, "layout", &rows::layout()).unwrap();
+        assert_eq!(layout, Some(3));
     }
 }

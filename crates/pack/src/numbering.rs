@@ -2,11 +2,12 @@
 //! directory becomes the owner of its worker, and how it is settled what the others upload too late.
 //!
 //! 1. List the blobs. If one counts that the directory does not know, it is an older copy, and asks for nothing.
-//! 2. Take the next number: an object that is made only if there is none.
-//! 3. [Close](Numbering::close) the numbers before it that have no record.
-//! 4. List the blobs again. One that counts and is the same as one that waits is *adopted*: it counts as uploaded. One that
+//! 2. Mark the backend, so that builds from before numbers stop there (`identity.rs`).
+//! 3. Take the next number: an object that is made only if there is none.
+//! 4. [Close](close) the numbers before it that have no record.
+//! 5. List the blobs again. One that counts and is the same as one that waits is *adopted*: it counts as uploaded. One that
 //!    is not known otherwise stops the process, as in 1.
-//! 5. Write the record: the first blob that is not known as uploaded. Blobs of earlier processes from there on are void.
+//! 6. Write the record: the first blob that is not known as uploaded. Blobs of earlier processes from there on are void.
 //!
 //! A process that has no number yet serves what it has: the backend may take no writes.
 //!
@@ -20,9 +21,9 @@
 //! # Nothing that was acknowledged is void
 //!
 //! A process n acknowledges a blob s after it is there, and after a look found no number above n (`uploader.rs`). So each
-//! later process finds it in its list of step 4, whatever becomes of it, and knows it, adopts it, or stops: its record
-//! begins behind s. A blob that a list of step 4 lacked, with a number from the record on, was never acknowledged and never
-//! will be. What was adopted was in a list of step 4 of process n: that of each later one has it too, since each is begun
+//! later process finds it in its list of step 5, whatever becomes of it, and knows it, adopts it, or stops: its record
+//! begins behind s. A blob that a list of step 5 lacked, with a number from the record on, was never acknowledged and never
+//! will be. What was adopted was in a list of step 5 of process n: that of each later one has it too, since each is begun
 //! later than the record of n was written, or closes that record, and then n adopts nothing.
 
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ use crate::bugs::{self, Bug};
 use crate::counting::{Counting, Listed, Record, path, read_record, record_path};
 use crate::entry::{BlobId, ProcessId, WorkerId};
 use crate::error::PackError;
-use crate::identity::check_owner;
+use crate::identity::{check_owner, mark_numbered};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::rows::BlobRow;
 use crate::spool::Spool;
@@ -181,6 +182,7 @@ impl Numbering {
                 self.refuse_older_copy(knows).await?;
                 // A number that is never used has others wait.
                 check_owner(&self.backend, self.worker).await?;
+                mark_numbered(&self.backend).await?;
                 let own = self.take(&mut taking.asked).await?;
                 *taking.own.insert(own)
             }

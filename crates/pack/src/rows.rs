@@ -23,8 +23,10 @@ use serde::{Deserialize, Serialize};
 use crate::blob::BlobName;
 use crate::entry::{BlobId, Content, OwnId, Place, ProcessId, Within, WorkerId};
 
-/// The layout that this release writes. An index of another is rebuilt.
-pub(crate) const LAYOUT: u32 = 2;
+/// The layout that this release writes. An index of an earlier one is rebuilt, but for that of [`LAYOUT_UNNUMBERED`].
+pub(crate) const LAYOUT: u32 = 3;
+/// The same rows, of builds from before processes had numbers: those call an index of [`LAYOUT`] none.
+pub(crate) const LAYOUT_UNNUMBERED: u32 = 2;
 
 /// A key's version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -517,7 +517,8 @@ async fn a_copy_of_another_worker_that_is_not_heard_is_learned_from_the_bucket()
 /// The claim of whoever comes after a worker, as it has it before it has written anything else.
 async fn claim_after(backend: &Faulty, prefix: &str) -> Name {
     let names = backend.names(&format!("{prefix}/claims")).await;
-    let (last, _) = names.last().expect("the worker has a claim");
+    let is_claim = |(name, _): &&(String, u64)| !name.ends_with("/numbered");
+    let (last, _) = names.iter().rfind(is_claim).expect("the worker has a claim");
     let (claims, number) = last.rsplit_once('/').unwrap();
     let next = u64::from_str_radix(number, 16).unwrap() + 1;
     let name = Name::from(format!("{claims}/{next:016x}"));
