@@ -16,7 +16,9 @@ use std::path::Path;
 use larder_kv::{Batch, FlushReport, Kv, KvError, KvReader, LsmKv, Progress};
 use larder_types::codec::{decode, encode};
 use larder_types::rows::{self as keys, NULL_VERSION};
-use larder_types::{BucketId, BucketName, BucketRecord, ObjectKey, UploadId, UploadRow};
+use larder_types::{
+    BucketId, BucketName, BucketRecord, CodecError, ObjectKey, UploadId, UploadRow,
+};
 use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 
@@ -179,25 +181,28 @@ impl Index {
     }
 
     pub(crate) fn blob_content(&self, id: BlobId) -> Result<Option<BlobContent>, PackError> {
-        row(&*self.kv, "what a blob has", &rows::content(id))
+        let content = self.kv.get(&rows::content(id))?;
+        Ok(content.map(|value| BlobContent::decode(&value)).transpose()?)
     }
 
     /// Blobs that count: their contents, oldest first. A rebuild reads these and no others.
     pub(crate) fn standing(&self) -> Result<Vec<(BlobId, BlobContent)>, PackError> {
         let retired: BTreeSet<_> = self.retired()?.into_iter().map(|(id, _)| id).collect();
-        let mut blobs = self.of_blobs::<BlobContent>(b"C", "what a blob has")?;
+        let mut blobs = self.of_blobs(b"C", "what a blob has", BlobContent::decode)?;
         blobs.retain(|(id, _)| !retired.contains(id));
         Ok(blobs)
     }
 
     /// Blobs that were retired and are not known to be gone.
     pub(crate) fn retired(&self) -> Result<Vec<(BlobId, RetiredRow)>, PackError> {
-        self.of_blobs(b"G", "a retired blob's row")
+        let what = "a retired blob's row";
+        self.of_blobs(b"G", what, |value| decode(what, value))
     }
 
     /// Blobs that were uploaded and are not known to be gone.
     pub(crate) fn uploaded(&self) -> Result<Vec<(BlobId, BlobRow)>, PackError> {
-        self.of_blobs(b"B", "a blob's row")
+        let what = "a blob's row";
+        self.of_blobs(b"B", what, |value| decode(what, value))
     }
 
     /// Whether a blob of which there are or were changes here is in the backend, or was until it was retired: else it
@@ -222,16 +227,17 @@ impl Index {
         Ok(bundles)
     }
 
-    fn of_blobs<T: DeserializeOwned>(
+    fn of_blobs<T>(
         &self,
         table: &[u8],
         what: &'static str,
+        decode: impl Fn(&[u8]) -> Result<T, CodecError>,
     ) -> Result<Vec<(BlobId, T)>, PackError> {
         let mut blobs = Vec::new();
         self.visit(table, &mut |row, value| {
             let id = rows::parse_blob(row);
             let id = id.ok_or_else(|| PackError::damaged(what, "its key names no blob"))?;
-            blobs.push((id, decode(what, value)?));
+            blobs.push((id, decode(value)?));
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(blobs)
@@ -446,20 +452,21 @@ mod tests {
         let index = Index::over(Box::new(SimKv::default())).unwrap().0;
         let id = BlobId { worker: WorkerId(3), seq: 4 };
         let (seq, clock) = (OpSeq(7), HybridClock(8));
-        let content = BlobContent { first: seq, last: seq, clock, end: 5, live: 5 };
+        let first_clock = Some(clock);
+        let content = BlobContent { first: seq, first_clock, last: seq, clock, end: 5, live: 5 };
         let put = |row: Vec<u8>, value: Vec<u8>| {
             let mut batch = Batch::new();
             batch.put(&row, &value);
             index.commit(batch, None).unwrap();
         };
-        put(rows::content(id), encode(&content));
+        put(rows::content(id), content.encode());
         assert!(!index.is_uploaded(id).unwrap());
         // As a backup has it that was made before the upload, with the footers since.
         put(rows::retired(id), encode(&RetiredRow { retired_ms: 1, by: id }));
         assert!(index.is_uploaded(id).unwrap());
         index.forget_blob(id).unwrap();
         assert!(index.is_uploaded(id).unwrap(), "it was retired and removed");
-        put(rows::content(id), encode(&content));
+        put(rows::content(id), content.encode());
         index.add_blob(id, &BlobRow::NONE, None).unwrap();
         assert!(index.is_uploaded(id).unwrap());
     }
