@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use larder_env::Disk;
-use larder_metalog::{LogConfig, Lsn, Recovered};
+use larder_metalog::{LogConfig, LogError, Lsn, Recovered};
 use larder_types::BucketName;
 use larder_types::codec::decode;
 
@@ -104,7 +104,12 @@ fn waiting(disk: Arc<dyn Disk>, worker: WorkerId) -> Result<Spool, PackError> {
     let (at, shown) = (Applied::default(), Lsn(0));
     let mut replay =
         Replay { index: None, spool: &spool, worker, at, shown, rebuilt: 0, failed: None };
-    larder_metalog::recover(disk, log::DIR, &config(), &mut |record| replay.take(&record))?;
+    // Looked at alone: whoever goes on writing reads it again.
+    disk.create_dir(log::DIR)?;
+    let scanned = larder_metalog::scan(&*disk, log::DIR, &mut |record| replay.take(&record))?;
+    if let Some(damage) = scanned.damages.into_iter().next() {
+        return Err(LogError::Damaged(damage).into());
+    }
     let Replay { at, failed, .. } = replay;
     failed.map_or(Ok(()), Err)?;
     spool.start(at.blob);
