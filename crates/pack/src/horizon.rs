@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{Backend, Unread};
 use crate::blob;
 use crate::bugs::{self, Bug};
-use crate::counting::{Counting, Listed};
+use crate::counting::{Counting, Known, Listed, Numbers};
 use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
 use crate::identity::MARKER;
@@ -77,10 +77,10 @@ impl Horizon {
     async fn inherit(&mut self, backend: &Backend, heir: WorkerId) -> Result<(), PackError> {
         let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
         // After the claim: a process that numbers itself later sees that.
-        let numbers = Counting::read(backend, &Counting::default()).await?;
+        let numbers = Numbers::list(backend).await?;
         close(backend, &numbers, |(worker, _)| worker < heir).await?;
         let names = backend.names(blob::PREFIX).await?;
-        let counting = Counting::read(backend, &numbers).await?;
+        let counting = Counting::read(backend, &Known::default()).await?;
         // One that is named otherwise is of a later release, and must not be left out for good.
         let there = Listed::all(names)?.into_iter().map(|blob| blob.name);
         let there = there.filter(|name| counting.counts(name.id.worker, name.process, name.id.seq));

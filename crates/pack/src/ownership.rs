@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::counters::count;
+use crate::counting;
 use crate::entry::ProcessId;
 use crate::error::PackError;
 use crate::limits::{OWNER_LOOK_MAX, OWNER_PERIOD, OWNER_UNSEEN_MAX};
@@ -147,6 +148,11 @@ impl Ownership {
             Err(_) => self.seen.lock().failed = Some(Sighting::now(self.uptime)),
         }
         answer
+    }
+
+    /// Records of processes that were read.
+    pub(crate) fn records(&self) -> &counting::Known {
+        self.numbering.records()
     }
 
     /// How a blob that waits is in the backend already, if it is.

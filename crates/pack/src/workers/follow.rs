@@ -148,6 +148,7 @@ impl Others {
             backend,
             worker,
             horizon: &horizon,
+            records: peer.records(),
             backups: &backups,
             accept_loss: report.as_deref(),
             is_own: false,

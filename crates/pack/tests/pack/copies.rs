@@ -444,29 +444,6 @@ async fn a_bundle_that_comes_late_is_written_over_no_other() {
 }
 
 #[tokio::test]
-async fn numbers_of_processes_in_the_backend_are_bounded() {
-    let (dir, backend, store) = made().await;
-    drop(store);
-    let (first, rest) = (backend.names("incarnations").await, 600);
-    let worker = first[0].0.split_once('/').unwrap().1.split_once('-').unwrap().0.to_owned();
-    let record = backend.bytes(&first[1].0).await;
-    for process in 2..=rest {
-        let name = format!("incarnations/{worker}-{process:08x}");
-        let number = Name::from(name.clone());
-        backend.inner.put(&number, vec![1, 7].into()).await.unwrap();
-        let record_name = Name::from(format!("{name}-from"));
-        backend.inner.put(&record_name, record.clone().into()).await.unwrap();
-    }
-    let store = open(dir.path(), &backend).await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
-    store.keep_house().await.unwrap();
-    assert_eq!(backend.names("incarnations").await.len(), 2 * 512);
-    put(&store, "l", content(2, 1000)).await.unwrap();
-    assert!(store.flush().await);
-}
-
-#[tokio::test]
 async fn what_an_older_copy_of_another_worker_uploads_takes_the_place_of_what_was_heard() {
     let (backend, [a, b]) = workers::<2>(answering).await;
     put(&a.store, "before", content(1, 1000)).await.unwrap();
