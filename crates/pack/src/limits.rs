@@ -162,7 +162,8 @@ pub const PROCESSES_KEPT: u64 = 512;
 pub const PROCESS_AGE_MIN: Duration = Duration::from_secs(3600);
 /// Old processes of which a start removes number and record; fewer are left to work in the background.
 pub const PROCESSES_FORGOTTEN_AT_ONCE: usize = 16;
-/// How long a process goes by having found its own number, when it finds that there is no next one.
+/// How long a process goes by having found its own number, when it finds that there is no next one and nothing counts by that
+/// yet.
 pub const OWN_NUMBER_SEEN_MAX: Duration = Duration::from_secs(3 * 60);
 /// How long a request, or the timer, waits for an answer to who owns the backend.
 pub const OWNER_LOOK_MAX: Duration = Duration::from_secs(100);

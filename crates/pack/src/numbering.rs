@@ -76,6 +76,16 @@ pub(crate) enum Knows<'a> {
     Log(&'a Spool),
 }
 
+/// What a question may go by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// What the backend shows alone: something counts, or goes, by the answer.
+    Backend,
+    /// Clocks too, which stand still while a machine is paused: what is begun by the answer is asked for again before it
+    /// counts.
+    Clocks,
+}
+
 /// One process's number.
 pub(crate) struct Numbering {
     backend: Backend,
@@ -158,9 +168,9 @@ impl Numbering {
     ///
     /// # Errors
     /// [`PackError::is_superseded`], or why nobody knows.
-    pub(crate) async fn check(&self, knows: Knows<'_>) -> Result<ProcessId, PackError> {
+    pub(crate) async fn check(&self, knows: Knows<'_>, by: By) -> Result<ProcessId, PackError> {
         let process = self.number(knows).await?;
-        try_join(check_owner(&self.backend, self.worker), self.check_latest(process)).await?;
+        try_join(check_owner(&self.backend, self.worker), self.check_latest(process, by)).await?;
         Ok(process)
     }
 
@@ -171,7 +181,9 @@ impl Numbering {
     pub(crate) async fn look(&self) -> Result<(), PackError> {
         let claim = check_owner(&self.backend, self.worker);
         match self.known() {
-            Some(process) => try_join(claim, self.check_latest(process)).await.map(drop),
+            Some(process) => {
+                try_join(claim, self.check_latest(process, By::Clocks)).await.map(drop)
+            }
             None => claim.await,
         }
     }
@@ -391,8 +403,8 @@ impl Numbering {
 
     /// Whether a number that this process has is the last. Old numbers go in their order, so whoever finds its own, and did
     /// not find the next before, had the last then. The next may come and go again only [`PROCESS_AGE_MIN`] later: until
-    /// long before that, the own number need not be looked at.
-    async fn check_latest(&self, own: ProcessId) -> Result<(), PackError> {
+    /// long before that, by clocks, the own number need not be looked at.
+    async fn check_latest(&self, own: ProcessId, by: By) -> Result<(), PackError> {
         let begun = Sighting::now(self.uptime);
         let next = own.next().unwrap_or(own);
         if next > own && self.backend.size(&path(self.worker, next)).await?.is_some() {
@@ -400,7 +412,8 @@ impl Numbering {
         }
         // Only now: the answer may have been long on its way.
         let own_seen = *self.own_seen.lock();
-        if own_seen.is_some_and(|seen| seen.elapsed() <= OWN_NUMBER_SEEN_MAX) {
+        let is_recent = own_seen.is_some_and(|seen| seen.elapsed() <= OWN_NUMBER_SEEN_MAX);
+        if by == By::Clocks && is_recent {
             return Ok(());
         }
         if self.backend.size(&path(self.worker, own)).await?.is_some() {

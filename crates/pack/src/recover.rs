@@ -23,7 +23,7 @@ use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
 use crate::log::{self, LogRecord, PackLog};
-use crate::numbering::{Knows, Numbering};
+use crate::numbering::{By, Knows, Numbering};
 use crate::rebuild::{Rebuild, Rebuilt};
 use crate::rows::Applied;
 use crate::spool::Spool;
@@ -54,7 +54,7 @@ pub(crate) async fn recover(
             numbering.number(Knows::Log(&waiting)).await?;
             let rebuilt = rebuild.run(&index).await?;
             // Blobs that it lists wait no more: an heir must not have listed them before they came.
-            numbering.check(Knows::Log(&waiting)).await?;
+            numbering.check(Knows::Log(&waiting), By::Backend).await?;
             index.set_applied(&rebuilt.applied)?;
             index.flush()?;
             (index, rebuilt)

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Numbering;
+use super::{By, Numbering};
 use crate::backend::Backend;
 use crate::blob;
 use crate::counting::{self, Counting, Listed, Numbers, Process};
@@ -72,7 +72,7 @@ impl Numbering {
             return Ok(());
         }
         check_owner(&self.backend, self.worker).await?;
-        self.check_latest(own).await?;
+        self.check_latest(own, By::Backend).await?;
         for process in &old {
             remove(&self.backend, *process).await?;
         }

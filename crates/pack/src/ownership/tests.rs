@@ -158,10 +158,28 @@ async fn a_process_whose_number_was_removed_has_been_superseded_if_there_is_a_gr
     let bytes = backend.whole(&number(1), 100).await;
     let Ok(bytes) = bytes else { panic!("it has a number") };
     backend.remove(&number(1)).await.unwrap();
-    owner.ask().await.expect("it is looked at once in a while, and goes long after others came");
+    owner
+        .ask_to_begin()
+        .await
+        .expect("it is looked at once in a while: it goes long after others came");
     tokio::time::advance(OWN_NUMBER_SEEN_MAX + Duration::from_secs(1)).await;
     assert!(matches!(owner.ask().await, Err(PackError::Backend { .. })), "nobody took its place");
     // There were many after it, of which the first are forgotten too.
     assert!(backend.put_new(&number(9), bytes).await.unwrap());
     assert!(matches!(owner.ask().await, Err(PackError::Copied { .. })));
+}
+
+#[tokio::test]
+async fn a_process_that_was_paused_past_many_others_acknowledges_nothing() {
+    let backend = backend();
+    // Neither clock goes on while the machine is paused.
+    let (owner, ..) = owner_of(&backend, || Duration::ZERO);
+    owner.ask().await.unwrap();
+    let number = |process: u64| format!("incarnations/0000000000000001-{process:08x}");
+    backend.remove(&number(1)).await.unwrap();
+    backend.remove(&(number(1) + "-from")).await.unwrap();
+    assert!(backend.put_new(&number(600), Bytes::from_static(b"later")).await.unwrap());
+    // The numbers between have come, and gone as they were old.
+    let answer = owner.ask().await;
+    assert!(matches!(answer, Err(PackError::Copied { .. })), "{answer:?}");
 }

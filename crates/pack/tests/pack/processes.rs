@@ -228,7 +228,32 @@ async fn a_start_among_many_numbers_asks_for_few_and_removes_some_that_are_old()
 }
 
 #[tokio::test]
-async fn an_upload_asks_four_times_who_owns_the_backend() {
+async fn an_heir_reads_each_record_once_and_keeps_one_of_its_predecessor() {
+    let (_dir, backend, store) = made().await;
+    put(&store, "k", content(1, 1000)).await.unwrap();
+    assert!(store.flush().await);
+    drop(store);
+    many_processes(&backend, 2..=40, 2).await;
+    let (_of_heir, heir) = heir_of(&backend).await;
+    let read = count(&heir.counters().requests.get);
+    assert!(read <= 60, "{read}");
+    put(&heir, "l", content(2, 1000)).await.unwrap();
+    assert!(heir.flush().await);
+    heir.keep_house().await.unwrap();
+    let kept: Vec<_> =
+        backend.names("incarnations").await.into_iter().map(|(name, _)| name).collect();
+    let [first, second] = [("1", "00000028"), ("2", "00000001")]
+        .map(|(worker, process)| format!("incarnations/000000000000000{worker}-{process}"));
+    assert_eq!(kept, [first.clone(), first + "-from", second.clone(), second + "-from"]);
+    drop(heir);
+    let (_of_next, next) = heir_of(&backend).await;
+    for (key, seed) in [("k", 1), ("l", 2)] {
+        assert_eq!(get(&next, key).await.unwrap(), content(seed, 1000), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn an_upload_looks_five_times_who_owns_the_backend() {
     let (_dir, _backend, store) = made().await;
     assert!(store.flush().await);
     let looks = || count(&store.counters().requests.head);
@@ -237,8 +262,8 @@ async fn an_upload_asks_four_times_who_owns_the_backend() {
         put(&store, "k", content(seed, 1000)).await.unwrap();
         assert!(store.flush().await);
     }
-    // For a claim and for a later number, before and after.
-    assert_eq!(looks() - before, 3 * 4);
+    // For a claim and for a later number, before and after; and for its own number after, by which it is acknowledged.
+    assert_eq!(looks() - before, 3 * 5);
 }
 
 #[tokio::test]
