@@ -20,7 +20,7 @@
 //!    one were acknowledged, or another was not begun.
 //! 5. Bundles count as their blobs do.
 //! 6. Numbers and records that are old go in their order (`forgetting.rs`); nothing that is in the backend counts otherwise
-//!    without them.
+//!    without them. A record without its number counts for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
@@ -111,6 +111,37 @@ impl Numbers {
         self.numbers.keys().copied().filter(|process| !self.recorded.contains(process))
     }
 
+    /// Processes whose records count: those that have a number too. A record without one was left when that was removed, or
+    /// came back: a request for it was late.
+    fn counted(&self) -> impl Iterator<Item = Process> {
+        self.recorded.iter().copied().filter(|process| self.numbers.contains_key(process))
+    }
+
+    /// The same without what was removed since, of which these `missing` records tell. Who removes old numbers does so in
+    /// their order, and a number before its record.
+    ///
+    /// # Errors
+    /// [`PackError::Backend`] if one is listed again: then the backend only did not show it.
+    async fn without_removed(
+        mut self,
+        backend: &Backend,
+        missing: &[Process],
+    ) -> Result<Self, PackError> {
+        let now = Self::list(backend).await?;
+        for (worker, process) in missing {
+            if now.numbers.contains_key(&(*worker, *process)) {
+                return Err(PackError::Backend {
+                    operation: "read",
+                    name: record_path(*worker, *process),
+                    reason: "it is listed, and cannot be found".to_owned(),
+                });
+            }
+            self.numbers.retain(|(of, number), _| of != worker || number > process);
+            self.recorded.remove(&(*worker, *process));
+        }
+        Ok(self)
+    }
+
     /// Numbers of a worker's processes, in their order.
     pub(crate) fn of_worker(&self, worker: WorkerId) -> impl DoubleEndedIterator<Item = ProcessId> {
         let all = (worker, ProcessId::UNNUMBERED)..=(worker, ProcessId::LAST);
@@ -161,14 +192,16 @@ impl Counting {
         {
             let mut known = known.0.lock();
             known.retain(|process, _| numbers.recorded.contains(process));
-            for process in numbers.recorded.iter().filter(|process| is_wanted(process)) {
-                let Some(record) = known.get(process) else {
-                    wanted.push(*process);
-                    continue;
-                };
-                records.insert(*process, *record);
+            for process in numbers.counted().filter(is_wanted) {
+                match known.get(&process) {
+                    Some(record) => {
+                        records.insert(process, *record);
+                    }
+                    None => wanted.push(process),
+                }
             }
         }
+        let mut missing = Vec::new();
         for some in wanted.chunks(RECORDS_AT_ONCE) {
             let reading =
                 some.iter().map(|(worker, process)| read_record(backend, *worker, *process));
@@ -177,20 +210,12 @@ impl Counting {
                     Some(record) => {
                         records.insert(*process, record);
                     }
-                    // Removed since it was listed, as its number was before; or not shown for a moment.
-                    None if backend.size(&path(process.0, process.1)).await?.is_none() => {
-                        numbers.numbers.remove(process);
-                        numbers.recorded.remove(process);
-                    }
-                    None => {
-                        return Err(PackError::Backend {
-                            operation: "read",
-                            name: record_path(process.0, process.1),
-                            reason: "it is listed, and cannot be found".to_owned(),
-                        });
-                    }
+                    None => missing.push(*process),
                 }
             }
+        }
+        if !missing.is_empty() {
+            numbers = numbers.without_removed(backend, &missing).await?;
         }
         known.0.lock().extend(records.iter().map(|(process, record)| (*process, *record)));
         Ok(Self { only, ..Self::of(numbers, records) })
@@ -349,6 +374,11 @@ mod tests {
 
     fn process(number: u64) -> ProcessId {
         ProcessId::new(number).unwrap()
+    use std::sync::Arc;
+
+    use larder_types::codec::encode;
+    use object_store::memory::InMemory;
+
     }
 
     /// Numbers with their records.
@@ -375,6 +405,20 @@ mod tests {
         let counting = counting(&records);
         for (number, seq, counts) in [
             (0, 1, false),
+    #[tokio::test]
+    async fn a_record_that_comes_back_without_its_number_judges_nothing() {
+        let backend = Backend::over(Arc::new(InMemory::new()));
+        let put = async |name: String, bytes: Vec<u8>| {
+            assert!(backend.put_new(&name, bytes.into()).await.unwrap());
+        };
+        // The request of the third was late, and nothing of it was there any more.
+        put(record_path(W, process(3)), encode(&Record::From(2))).await;
+        put(path(W, process(9)), vec![1, 7]).await;
+        put(record_path(W, process(9)), encode(&Record::From(6))).await;
+        let counting = Counting::read(&backend, &Known::default()).await.unwrap();
+        assert!(counting.counts(W, process(1), 5) && !counting.counts(W, process(1), 6));
+    }
+
             (1, 4, true),
             (1, 5, false),
             (1, 900, false),

@@ -307,7 +307,7 @@ async fn of_two_copies_that_take_turns_none_counts_what_the_other_judged_void() 
 }
 
 /// A blob of a first process comes late, beside one of the same number that a copy has uploaded.
-async fn beside_a_late_blob() -> (tempfile::TempDir, Arc<Faulty>) {
+pub async fn beside_a_late_blob() -> (tempfile::TempDir, Arc<Faulty>) {
     let (dir, backend, first) = made().await;
     put(&first, "k", content(1, 1000)).await.unwrap();
     assert!(first.flush().await);

@@ -10,6 +10,7 @@ use larder_pack::{PackConfig, Packer};
 use object_store::ObjectStoreExt;
 use object_store::path::Path as Name;
 
+use crate::copies::beside_a_late_blob;
 use crate::policies::{MANY, check, name, put_some};
 use crate::support::{
     Faulty, MIB, bucket, by_prefix, config, content, count, delete, get, key, made, open, put,
@@ -100,6 +101,22 @@ async fn a_process_that_cannot_write_its_number_down_uploads_all_the_same() {
     // As on a full disk.
     std::fs::create_dir_all(dir.path().join("numbered.draft/in-the-way")).unwrap();
     let store = open(dir.path(), &backend).await;
+#[tokio::test]
+async fn a_record_that_is_not_shown_for_a_moment_is_not_taken_for_one_that_was_removed() {
+    let (_dir, backend) = beside_a_late_blob().await;
+    let new = tempfile::tempdir().unwrap();
+    let takes = || PackConfig { take_over: true, ..config(new.path()) };
+    *backend.hidden.lock() = ("incarnations/0000000000000001-00000002".to_owned(), 2);
+    let error = try_open(takes(), &backend)
+        .await
+        .err()
+        .expect("it says what counts by a record that it has not read");
+    assert!(error.to_string().contains("-00000002-from"), "{error}");
+    backend.hidden.lock().1 = 0;
+    let heir = try_open(takes(), &backend).await.unwrap();
+    assert_eq!(get(&heir, "of the second").await.unwrap(), content(3, 1000));
+}
+
     assert!(store.flush().await, "it would wait for ever");
     assert_eq!(store.waiting().blobs, 0);
 }

@@ -41,6 +41,8 @@ pub struct Faulty {
     pub silent: AtomicBool,
     /// How many reads are still told that there is no such object.
     pub missing: AtomicUsize,
+    /// What names have in them that reads are told to be missing, and how many reads still.
+    pub hidden: Mutex<(String, usize)>,
     /// Puts of blobs, in one request each, wait while somebody has this for writing.
     pub puts: tokio::sync::RwLock<()>,
     puts_waiting: AtomicUsize,
@@ -194,6 +196,13 @@ impl ObjectStore for Faulty {
         let one_less = |left: usize| left.checked_sub(1);
         if self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
             return Err(Error::NotFound { path: name.to_string(), source: "404".into() });
+        }
+        {
+            let mut hidden = self.hidden.lock();
+            if hidden.1 > 0 && name.as_ref().contains(&hidden.0) {
+                hidden.1 -= 1;
+                return Err(Error::NotFound { path: name.to_string(), source: "404".into() });
+            }
         }
         self.inner.get_opts(name, options).await
     }
