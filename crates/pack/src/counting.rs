@@ -238,6 +238,13 @@ impl Counting {
         Self { numbers, records, least, only: None }
     }
 
+    /// The last process of a worker that began, of those with a number.
+    pub(crate) fn last_begun(&self, worker: WorkerId) -> Option<ProcessId> {
+        let all = (worker, ProcessId::UNNUMBERED)..=(worker, ProcessId::LAST);
+        let mut begun = self.records.range(all).rev();
+        begun.find(|(_, record)| matches!(record, Record::From(_))).map(|((_, of), _)| *of)
+    }
+
     /// The same without what is there of some processes.
     pub(crate) fn without(&self, gone: &BTreeSet<Process>) -> Self {
         let (mut numbers, mut records) = (self.numbers.clone(), self.records.clone());
@@ -367,6 +374,11 @@ fn parse(file: &str) -> Option<(Process, bool)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use larder_types::codec::encode;
+    use object_store::memory::InMemory;
+
     use super::*;
     use crate::entry::BlobId;
 
@@ -374,11 +386,6 @@ mod tests {
 
     fn process(number: u64) -> ProcessId {
         ProcessId::new(number).unwrap()
-    use std::sync::Arc;
-
-    use larder_types::codec::encode;
-    use object_store::memory::InMemory;
-
     }
 
     /// Numbers with their records.
@@ -398,13 +405,6 @@ mod tests {
         Listed { name, bytes: 9 }
     }
 
-    #[test]
-    fn what_comes_after_a_later_process_began_is_void() {
-        let records =
-            [(1, Some(Record::From(1))), (2, Some(Record::Closed)), (4, Some(Record::From(5)))];
-        let counting = counting(&records);
-        for (number, seq, counts) in [
-            (0, 1, false),
     #[tokio::test]
     async fn a_record_that_comes_back_without_its_number_judges_nothing() {
         let backend = Backend::over(Arc::new(InMemory::new()));
@@ -419,6 +419,13 @@ mod tests {
         assert!(counting.counts(W, process(1), 5) && !counting.counts(W, process(1), 6));
     }
 
+    #[test]
+    fn what_comes_after_a_later_process_began_is_void() {
+        let records =
+            [(1, Some(Record::From(1))), (2, Some(Record::Closed)), (4, Some(Record::From(5)))];
+        let counting = counting(&records);
+        for (number, seq, counts) in [
+            (0, 1, false),
             (1, 4, true),
             (1, 5, false),
             (1, 900, false),

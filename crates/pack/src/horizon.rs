@@ -42,10 +42,14 @@ pub(crate) struct Horizon(BTreeMap<WorkerId, Inheritance>);
 
 impl Horizon {
     /// Reads those of all workers, and makes that of `worker` if it is missing.
-    pub(crate) async fn establish(backend: &Backend, worker: WorkerId) -> Result<Self, PackError> {
+    pub(crate) async fn establish(
+        backend: &Backend,
+        worker: WorkerId,
+        records: &Known,
+    ) -> Result<Self, PackError> {
         let mut horizon = Self::read(backend).await?;
         if !horizon.is_of(worker) {
-            horizon.inherit(backend, worker).await?;
+            horizon.inherit(backend, worker, records).await?;
         }
         Ok(horizon)
     }
@@ -74,13 +78,18 @@ impl Horizon {
     }
 
     /// Takes down what there is of earlier workers.
-    async fn inherit(&mut self, backend: &Backend, heir: WorkerId) -> Result<(), PackError> {
+    async fn inherit(
+        &mut self,
+        backend: &Backend,
+        heir: WorkerId,
+        records: &Known,
+    ) -> Result<(), PackError> {
         let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
         // After the claim: a process that numbers itself later sees that.
         let numbers = Numbers::list(backend).await?;
         close(backend, &numbers, |(worker, _)| worker < heir).await?;
         let names = backend.names(blob::PREFIX).await?;
-        let counting = Counting::read(backend, &Known::default()).await?;
+        let counting = Counting::read(backend, records).await?;
         // One that is named otherwise is of a later release, and must not be left out for good.
         let there = Listed::all(names)?.into_iter().map(|blob| blob.name);
         let there = there.filter(|name| counting.counts(name.id.worker, name.process, name.id.seq));

@@ -158,7 +158,10 @@ pub const RECORD_BYTES_MAX: u64 = 64;
 pub const RECORDS_AT_ONCE: usize = 16;
 /// Numbers and records of a worker's processes that stay in the backend: the last ones.
 pub const PROCESSES_KEPT: u64 = 512;
-/// How long before the last of them the backend got one at least that is removed.
+/// The same of workers that another has taken over from: their last number is not given again.
+pub const PROCESSES_OF_EARLIER_KEPT: u64 = 1;
+/// How long before the last number of all the backend got one at least that is removed: longer than a request for it may be
+/// under way.
 pub const PROCESS_AGE_MIN: Duration = Duration::from_secs(3600);
 /// Old processes of which a start removes number and record; fewer are left to work in the background.
 pub const PROCESSES_FORGOTTEN_AT_ONCE: usize = 16;

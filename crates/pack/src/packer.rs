@@ -157,10 +157,10 @@ impl Packer {
         if leftovers > 0 {
             tracing::info!(leftovers, "what was left of uploads was removed");
         }
-        let horizon = Horizon::establish(&backend, worker).await?;
+        let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone(), uptime));
+        let horizon = Horizon::establish(&backend, worker, numbering.records()).await?;
         let backups = backup::known(&backend, &horizon).await?;
         let report = config.dir.join(LOSS_FILE);
-        let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone(), uptime));
         let rebuild = Rebuild {
             backend: &backend,
             worker,

@@ -153,11 +153,9 @@ impl Remover {
         there: &mut BTreeSet<Stray>,
     ) -> Result<u64, PackError> {
         let stray = (Within::Own(own), process);
-        if self.unwanted.contains_key(&stray) {
-            self.has_void = true;
-        } else {
-            let is_void = self.is_void_bundle(own, process);
-            self.has_void |= is_void;
+        let is_void = self.is_void_bundle(own, process);
+        self.has_void |= is_void;
+        if !self.unwanted.contains_key(&stray) {
             let is_held = !self.index.holders(stray.0, 0, 1)?.is_empty();
             let named = match own.bundle() {
                 Some(_) => self.index.bundle_process(own)?,
@@ -255,13 +253,13 @@ impl Remover {
         Ok(())
     }
 
-    /// Removes numbers and records of this worker's processes that are old, unless anything may be there still that is void by
-    /// them.
+    /// Removes numbers and records of processes that are old, unless anything may be there still that is void by them.
     async fn forget_processes(&mut self) -> Result<(), PackError> {
         if std::mem::take(&mut self.has_void) {
             return Ok(());
         }
-        for (worker, process) in forgetting::old(&self.counting.numbers, self.worker) {
+        let old = forgetting::old(&self.counting.numbers, self.worker);
+        for (worker, process) in forgetting::may_go(&self.counting, old) {
             self.remove(&counting::path(worker, process), 0).await?;
             self.remove(&counting::record_path(worker, process), 0).await?;
         }

@@ -126,11 +126,11 @@ impl Process {
         packing: Packing,
         others: Option<Arc<Others>>,
     ) -> Result<Self, PackError> {
-        let horizon = Horizon::establish(&backend, worker).await?;
-        let heads = backup::known(&backend, &horizon).await?;
-        let (backups, accept_loss) = (&heads[..], None);
         let disk: Arc<dyn Disk> = disk;
         let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone(), uptime));
+        let horizon = Horizon::establish(&backend, worker, numbering.records()).await?;
+        let heads = backup::known(&backend, &horizon).await?;
+        let (backups, accept_loss) = (&heads[..], None);
         let rebuild = Rebuild {
             backend: &backend,
             worker,

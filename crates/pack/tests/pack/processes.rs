@@ -13,8 +13,8 @@ use object_store::path::Path as Name;
 use crate::copies::beside_a_late_blob;
 use crate::policies::{MANY, check, name, put_some};
 use crate::support::{
-    Faulty, MIB, bucket, by_prefix, config, content, count, delete, get, key, made, open, put,
-    snapshot, try_open,
+    Faulty, MIB, bucket, by_prefix, config, content, count, delete, get, heir_of, key, made, open,
+    put, snapshot, try_open,
 };
 
 /// Removes at once what nothing needs.
