@@ -323,8 +323,8 @@ fn rows_and_files_are_written_as_ever() {
     check_value("applied with rebuilt", &applied);
     check("key of a blob", &rows::blob(BLOB));
     check("key of a bucket", &rows::bucket(BucketId(0x0506)));
-    check_value("layout", &rows::LAYOUT_UNNUMBERED);
-    check_value("layout since processes have numbers", &rows::LAYOUT);
+    check_value("layout", &rows::LAYOUT_UNMARKED);
+    check_value("layout since backends are marked", &rows::LAYOUT);
     let (first, last, clock) = (OpSeq(301), OpSeq(309), HybridClock(1_000_009));
     let (first_clock, end, live) = (Some(HybridClock(1_000_001)), 9, 5);
     let content = BlobContent { first, first_clock, last, clock, end, live };

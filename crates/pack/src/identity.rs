@@ -6,7 +6,8 @@
 //!
 //! Beside them, and beside [horizons](crate::horizon), lies a *marker* once any process has a number. Builds from before
 //! numbers read no name of a blob that has one: they would start as if there were no such blob, or inherit without it, for
-//! good. The marker is neither claim nor horizon to them, so they stop before they do either.
+//! good. Those between read no row of a backup that has the clock of a first change. The marker is neither claim nor horizon
+//! to either, so they stop before they write anything.
 //!
 //! # Invariants
 //!
@@ -35,8 +36,8 @@ pub(crate) const PREFIX: &str = "claims";
 /// The marker, below each of [`PREFIX`] and [`horizon::PREFIX`].
 pub(crate) const MARKER: &str = "numbered";
 /// What it has, for people.
-pub(crate) const MARKER_TEXT: &str = "Processes of this worker have numbers. Builds of Larder from before that cannot read \
-     its blobs, and stop at this object. Leave it here, and use a later build.\n";
+pub(crate) const MARKER_TEXT: &str = "A later build of Larder has used this. Earlier ones cannot read all of it, and stop at \
+     this object. Leave it here, and use a later build.\n";
 
 /// The directory's worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +127,7 @@ pub(crate) async fn establish(
     }
 }
 
-/// Keeps builds from before processes had numbers from starting here, and from taking over.
+/// Keeps builds that do not know the markers from starting here, and from taking over.
 pub(crate) async fn mark_numbered(backend: &Backend) -> Result<(), PackError> {
     for prefix in [PREFIX, horizon::PREFIX] {
         let text = Bytes::from_static(MARKER_TEXT.as_bytes());

@@ -7,7 +7,8 @@
 //! 2. A part's row is there while its upload is open or its completed object is its key's version.
 //! 3. Half an index is none: only one that says how far it is, in a layout that this release reads, is used. One of a later
 //!    release stops a start: it is not rebuilt.
-//! 4. The layout is that of this release once the index is open, durably. A process has no number before that.
+//! 4. An index that is open says the layout of this release, or none yet: durably, unless the disk is full. A process has no
+//!    number before that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -49,11 +50,19 @@ impl Index {
     pub(crate) fn over(kv: Box<dyn Kv>) -> Result<(Self, Option<Applied>), PackError> {
         match row::<u32>(&*kv, "the layout of the index", &rows::layout())? {
             Some(rows::LAYOUT) => {}
-            Some(rows::LAYOUT_UNNUMBERED) => {
+            Some(rows::LAYOUT_UNMARKED) => {
                 let mut batch = Batch::new();
                 batch.put(&rows::layout(), &encode(&rows::LAYOUT));
                 kv.apply(&batch)?;
-                kv.flush()?;
+                match kv.flush() {
+                    // What waits must be able to leave a full disk. The markers stop an earlier build by themselves.
+                    Err(error @ KvError::Full { .. }) => {
+                        tracing::warn!(%error, "the index says its new layout once there is space");
+                    }
+                    flushed => {
+                        flushed?;
+                    }
+                }
             }
             Some(found) if found > rows::LAYOUT => {
                 let (name, known) = ("the index".to_owned(), rows::LAYOUT);
@@ -444,7 +453,7 @@ fn row<T: DeserializeOwned>(
 mod tests {
     use super::*;
     use crate::entry::WorkerId;
-    use larder_kv::SimKv;
+    use larder_kv::{FlushFault, SimKv};
     use larder_types::{HybridClock, OpSeq};
 
     #[test]
@@ -492,6 +501,21 @@ mod tests {
         assert_eq!(applied(None), None, "the first releases wrote none");
         let error = of_layout(Some(rows::LAYOUT + 1)).err().unwrap();
         assert!(matches!(error, PackError::Version { found: 4, known: 3, .. }), "{error}");
+    }
+
+    #[test]
+    fn an_index_of_the_last_layout_is_used_also_on_a_full_disk() {
+        let kv = SimKv::default();
+        let mut batch = Batch::new();
+        batch.put(&rows::layout(), &encode(&rows::LAYOUT_UNMARKED));
+        batch.position(&rows::applied(), &encode(&Applied::default()));
+        kv.apply(&batch).unwrap();
+        kv.flush().unwrap();
+        kv.fail_next_flush(FlushFault::Full);
+        let (index, applied) = Index::over(Box::new(kv)).unwrap();
+        assert_eq!(applied, Some(Applied::default()));
+        index.flush().unwrap();
+        assert_eq!(row::<u32>(&*index.kv, "layout", &rows::layout()).unwrap(), Some(rows::LAYOUT));
     }
 
     #[test]

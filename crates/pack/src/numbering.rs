@@ -2,7 +2,7 @@
 //! directory becomes the owner of its worker, and how it is settled what the others upload too late.
 //!
 //! 1. List the blobs. If one counts that the directory does not know, it is an older copy, and asks for nothing.
-//! 2. Mark the backend, so that builds from before numbers stop there (`identity.rs`).
+//! 2. Mark the backend, so that earlier builds stop there (`identity.rs`).
 //! 3. Take the next number: an object that is made only if there is none.
 //! 4. [Close](close) the numbers before it that have no record.
 //! 5. List the blobs again. One that counts and is the same as one that waits is *adopted*: it counts as uploaded. One that

@@ -24,10 +24,10 @@ use serde::{Deserialize, Serialize};
 use crate::blob::BlobName;
 use crate::entry::{BlobId, Content, OwnId, Place, ProcessId, Within, WorkerId};
 
-/// The layout that this release writes. An index of an earlier one is rebuilt, but for that of [`LAYOUT_UNNUMBERED`].
+/// The layout that this release writes. An index of an earlier one is rebuilt, but for one of [`LAYOUT_UNMARKED`].
 pub(crate) const LAYOUT: u32 = 3;
-/// That of builds from before processes had numbers, which call an index of [`LAYOUT`] none. Its rows are read.
-pub(crate) const LAYOUT_UNNUMBERED: u32 = 2;
+/// That of builds from before the markers of `identity.rs`, which call an index of [`LAYOUT`] none. Its rows are read.
+pub(crate) const LAYOUT_UNMARKED: u32 = 2;
 
 /// A key's version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
