@@ -261,7 +261,7 @@ impl Numbering {
             let next = next.ok_or_else(|| {
                 PackError::damaged(
                     path(self.worker, last),
-                    "it is the last that a process may have",
+                    "it is the last that a process may have: take the worker over with an empty directory",
                 )
             })?;
             *asked = Some(next);

@@ -226,7 +226,7 @@ fn elsewhere(place: &Place) -> String {
         Within::Blob(blob) => format!("its bytes lie in blob {blob}"),
         // Its name ends with the process that uploaded it, which no blob says.
         Within::Own(own) if own.bundle().is_some() => {
-            format!("its bytes lie in a bundle, the object whose name begins with {}-", own.path())
+            format!("its bytes lie in a bundle, the object whose name begins with {}", own.path())
         }
         Within::Own(own) => format!("its bytes are the object {}", own.path()),
     }
