@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::world::{Outcomes, World};
-use super::{NOW_MS, RUNNING, is_found};
+use super::{NOW_MS, RUNNING, is_found, is_found_from};
 use crate::bugs::Bug;
 
 /// Steps of one run.
@@ -92,6 +92,11 @@ fn a_blob_that_is_adopted_though_it_is_void_is_found() {
 }
 
 #[test]
+fn a_process_that_does_not_close_numbers_before_its_own_is_found() {
+    is_found_from(Bug::NumbersNotClosed, 149, SEEDS_OF_BUGS, run_with_copies);
+}
+
+#[test]
 fn a_process_that_does_not_look_after_an_upload_is_found_beside_a_copy() {
     is_found(Bug::OwnerAskedOnce, SEEDS_OF_BUGS, run_with_copies);
 }
@@ -138,7 +143,7 @@ fn a_rebuild_that_is_forgotten_is_found() {
 
 #[test]
 fn backups_that_are_not_counted_are_found() {
-    is_found(Bug::BackupsNotCounted, SEEDS_OF_BUGS, run);
+    is_found_from(Bug::BackupsNotCounted, 290, SEEDS_OF_BUGS, run);
 }
 
 #[test]
