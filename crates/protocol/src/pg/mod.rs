@@ -59,6 +59,7 @@ use crate::space::{SpaceUse, VolumeGroup};
 use barrier::Barrier;
 use digest::Digests;
 pub use doubt::Doubt;
+use grant::Starved;
 pub use ledger::LedgerWalk;
 use level::EarlyReports;
 pub use level::Report;
@@ -285,7 +286,7 @@ pub struct Pg {
     /// When replicas out of reach were asked last to open again.
     reopened_ms: u64,
     /// Calls that wait for space.
-    starved: VecDeque<(Token, Call)>,
+    starved: VecDeque<Starved>,
     /// Calls that drop streams and wait for room in the log.
     drops: VecDeque<(Token, Call)>,
     /// Callers that wait until the index shows what was taken before.
@@ -385,6 +386,7 @@ impl Pg {
             || self.role == Role::Learner
             || !self.followers.is_empty()
             || !self.open.is_empty()
+            || !self.starved.is_empty()
             || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
             || self.refills.has_changes()
             || self.moves.has_copied()
