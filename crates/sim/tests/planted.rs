@@ -15,8 +15,8 @@ const SEEDS: u64 = 400;
 const FOUND_LAST: &[(&str, u64)] = &[
     ("lease-not-waited-out", 45),
     ("lease-not-confirmed", 44),
-    ("copy-under-lasting-grant", 86),
-    ("vacated-with-open-puts", 96),
+    ("copy-under-lasting-grant", 1624),
+    ("vacated-with-open-puts", 453),
     ("odd-one-follows", 16),
     ("move-counted-unwritten", 59),
     ("copy-counted-unwritten", 15),

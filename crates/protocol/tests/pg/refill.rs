@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use larder_protocol::limits::SUSPECT_TRIES_MAX;
+use larder_protocol::limits::{OP_ID_BYTES_MAX, OWN_BYTES_MAX, SUSPECT_TRIES_MAX};
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{Refill, Rhythm, Walk, chunk_at};
-use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
-use larder_types::{BootId, DiskId, Grant, Holders, Op, ServerId};
+use larder_protocol::{Call, DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
+use larder_types::{BootId, DiskId, Grant, Holders, Op, ServerId, SessionId, StreamId};
 
-use crate::support::{LV, Member, info, key, mismatch};
+use crate::support::{BUCKET, LV, Member, info, key, mismatch};
 
 const ALL: Holders = Holders(0b111);
 
@@ -477,4 +477,29 @@ fn a_walk_whose_copies_all_failed_is_not_repeated_at_once() {
     walk.copied();
     rhythm.ended(0, &walk);
     assert!(rhythm.is_due(500, &walk), "what one copy has changed may let another be made");
+}
+
+#[test]
+fn copies_that_were_made_are_noted_when_there_is_room_for_that() {
+    let noted = |pg: &Member| pg.log.iter().any(|(it, _)| matches!(*it.op, Op::Holders { .. }));
+    let mut pg = Member::alone(2);
+    pg.store("a", 1, 2);
+    pg.widen();
+    let (refills, _) = pg.walk(2);
+    // What a primary does of itself has taken all the room of that.
+    let drop = |number| {
+        let stream = StreamId { session: SessionId(9), number };
+        Call::DropStream { bucket: BUCKET, stream }
+    };
+    (0..(OWN_BYTES_MAX / OP_ID_BYTES_MAX) as u64).for_each(|number| {
+        pg.call(drop(1 << 62 | number));
+    });
+    pg.refilled(&refills[0], true);
+    pg.step(Event::Tick);
+    assert!(!noted(&pg), "there is no room");
+    pg.settle();
+    pg.step(Event::Tick);
+    assert!(noted(&pg), "there is some");
+    pg.settle();
+    assert_eq!(pg.holders("a"), ALL);
 }
