@@ -17,6 +17,7 @@ use larder_types::{
     Chunk, Extent, Grant, Holders, LvId, ObjectKey, PgId, Request, SessionId, StreamId, View,
 };
 
+use crate::agreed::Shared;
 use crate::faults::FaultKind;
 use crate::happening::{Ask, Asker, Caller, Happening, Heard, NodeIn, ProxyIn, StoreIn};
 use crate::index::BUCKET;
@@ -58,6 +59,7 @@ struct State {
     map: Arc<Topology>,
     setup: Arc<Setup>,
     rotten: Rotten,
+    agreed: Shared,
 }
 
 /// See the module's head. Cloned into each task.
@@ -65,7 +67,13 @@ struct State {
 pub(crate) struct Desk(Rc<RefCell<State>>);
 
 impl Desk {
-    pub(crate) fn new(proxy: usize, seed: u64, setup: &Arc<Setup>, rotten: &Rotten) -> Self {
+    pub(crate) fn new(
+        proxy: usize,
+        seed: u64,
+        setup: &Arc<Setup>,
+        rotten: &Rotten,
+        agreed: &Shared,
+    ) -> Self {
         let mut rng = SeededRng::new(seed);
         let session = SessionId(rng.next_u64());
         Self(Rc::new(RefCell::new(State {
@@ -85,6 +93,7 @@ impl Desk {
             map: Arc::default(),
             setup: setup.clone(),
             rotten: rotten.clone(),
+            agreed: agreed.clone(),
         })))
     }
 
@@ -123,8 +132,13 @@ impl Desk {
         self.0.borrow_mut().out.push(Out::Found(finding));
     }
 
-    pub(crate) fn is_rotten(&self, grant: Grant, replica: usize) -> bool {
-        self.0.borrow().rotten.borrow().contains(&(grant, replica))
+    /// Whether a read of this copy may give wrong bytes: it was damaged, or it lies elsewhere than this proxy, to which
+    /// managers may not have spoken for long, has been told.
+    pub(crate) fn may_be_bad(&self, chunk: &Chunk, replica: usize) -> bool {
+        let state = self.0.borrow();
+        let asked = place(&state.setup, &state.map, chunk.lv, replica);
+        let lies = state.agreed.borrow().place(&state.setup, chunk.lv, replica);
+        asked != lies || state.rotten.borrow().contains(&(chunk.grant, replica))
     }
 
     /// A new request; it is finished when the guard goes.

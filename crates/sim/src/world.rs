@@ -66,8 +66,9 @@ impl World {
         let managers: Vec<Manager> =
             (0..setup.managers).map(|id| Manager::new(id, &setup, &agreed)).collect();
         let rotten = Rotten::default();
-        let proxies =
-            (0..setup.proxies).map(|id| Proxy::new(id, &setup, &rotten, &mut net)).collect();
+        let proxies = (0..setup.proxies)
+            .map(|id| Proxy::new(id, &setup, &rotten, &agreed, &mut net))
+            .collect();
         for manager in 0..managers.len() {
             net.after(0, Happening::Restart(Part::Manager(manager)));
         }
@@ -343,7 +344,7 @@ impl World {
 
     fn start_proxy(&mut self, proxy: usize) {
         if !self.proxies[proxy].is_up() {
-            let fresh = Proxy::new(proxy, &self.setup, &self.rotten, &mut self.net);
+            let fresh = Proxy::new(proxy, &self.setup, &self.rotten, &self.agreed, &mut self.net);
             self.proxies[proxy] = fresh;
         }
     }

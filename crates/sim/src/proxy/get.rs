@@ -55,10 +55,11 @@ impl Desk {
         None
     }
 
-    /// The chunk stood where it was while its bytes were read twice: they must have been damaged.
+    /// The chunk stood where it was while its bytes were read twice: they must have been damaged, or this proxy looks
+    /// where the copy was once.
     fn check_rotten(&self, key: &ObjectKey, chunk: &Chunk) {
         for replica in chunk.holders.iter() {
-            if !self.is_rotten(chunk.grant, replica) {
+            if !self.may_be_bad(chunk, replica) {
                 let text =
                     format!("{key:?}: replica {replica} of {:?} {:?}", chunk.grant, chunk.extents);
                 self.find(Finding::LostData(text));

@@ -12,6 +12,7 @@ use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::{Answer, AppendRefusal, Call, Refusal};
 use larder_types::{BootId, Condition, EtagList, PgId, View};
 
+use crate::agreed::Shared;
 use crate::content::etag_of;
 use crate::desk::{Desk, Rotten, Task};
 use crate::happening::{Ask, FromManagers, Heard, NodeIn, ProxyIn};
@@ -51,8 +52,14 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(crate) fn new(id: usize, setup: &Arc<Setup>, rotten: &Rotten, net: &mut Net) -> Self {
-        let desk = Desk::new(id, net.rng.next_u64(), setup, rotten);
+    pub(crate) fn new(
+        id: usize,
+        setup: &Arc<Setup>,
+        rotten: &Rotten,
+        agreed: &Shared,
+        net: &mut Net,
+    ) -> Self {
+        let desk = Desk::new(id, net.rng.next_u64(), setup, rotten, agreed);
         let session = desk.session();
         let boot = BootId(net.rng.next_u64());
         net.soon((id, ProxyIn::Beat { session }));
