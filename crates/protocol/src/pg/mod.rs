@@ -70,7 +70,7 @@ pub use refill::{Considered, Refill, chunk_in};
 use replicate::Follower;
 use resolve::{Resolution, Retry};
 use room::{OpenPuts, Tail};
-use slots::{Slot, Slots};
+use slots::{Slots, slots_of};
 pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
 pub use state::{LogGap, Origin, Recovering};
 pub use walk::{Rhythm, Walk, chunk_at};
@@ -554,48 +554,5 @@ fn chunk_of(op: &Op) -> Option<&Chunk> {
     match &op.put()?.body {
         Body::Chunk(chunk) => Some(chunk),
         _ => None,
-    }
-}
-
-/// The keys whose order an op keeps.
-fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
-    use larder_types::UploadId;
-    match op {
-        Op::Put(put) | Op::PutEnough { put, .. } => match (&put.target, &put.body) {
-            (Target::Version, Body::Stream { stream, .. }) => {
-                [Some(Slot::Version(put.bucket, put.key.clone())), Some(Slot::Stream(*stream))]
-            }
-            (Target::Version, _) => [Some(Slot::Version(put.bucket, put.key.clone())), None],
-            (Target::Chunk { stream, .. }, _) => [Some(Slot::Stream(*stream)), None],
-            (Target::Part { upload, .. }, Body::Stream { stream, .. }) => {
-                [Some(Slot::Upload(*upload)), Some(Slot::Stream(*stream))]
-            }
-            (Target::Part { upload, .. }, _) => [Some(Slot::Upload(*upload)), None],
-        },
-        Op::Delete { bucket, key, .. } | Op::SetTags { bucket, key, .. } => {
-            [Some(Slot::Version(*bucket, key.clone())), None]
-        }
-        Op::CompleteUpload { bucket, key, upload, .. } => {
-            [Some(Slot::Version(*bucket, key.clone())), Some(Slot::Upload(*upload))]
-        }
-        Op::Append(append) => {
-            let stream = match &append.body {
-                Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
-                _ => None,
-            };
-            [Some(Slot::Version(append.bucket, append.key.clone())), stream]
-        }
-        Op::CreateUpload { .. } => [Some(Slot::Upload(UploadId { pg, op: id })), None],
-        Op::AbortUpload { upload, .. } => [Some(Slot::Upload(*upload)), None],
-        Op::DropStream { stream, .. } => [Some(Slot::Stream(*stream)), None],
-        Op::ViewStart { .. }
-        | Op::Regrant { .. }
-        | Op::Outcome { .. }
-        | Op::Holders { .. }
-        | Op::Moved { .. }
-        | Op::Digest
-        | Op::SnapshotBegin
-        | Op::SnapshotSession(_)
-        | Op::SnapshotEnd { .. } => [None, None],
     }
 }

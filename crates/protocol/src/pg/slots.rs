@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use larder_types::{BucketId, ObjectKey, OpSeq, StreamId, UploadId};
+use larder_types::{Body, BucketId, ObjectKey, Op, OpId, OpSeq, PgId, StreamId, Target, UploadId};
 
 use crate::message::{Call, Token};
 
@@ -166,5 +166,47 @@ impl SlotState {
 impl Waiter {
     fn call(self) -> (Token, Call) {
         (self.token, self.call)
+    }
+}
+
+/// The keys whose order an op keeps.
+pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
+    match op {
+        Op::Put(put) | Op::PutEnough { put, .. } => match (&put.target, &put.body) {
+            (Target::Version, Body::Stream { stream, .. }) => {
+                [Some(Slot::Version(put.bucket, put.key.clone())), Some(Slot::Stream(*stream))]
+            }
+            (Target::Version, _) => [Some(Slot::Version(put.bucket, put.key.clone())), None],
+            (Target::Chunk { stream, .. }, _) => [Some(Slot::Stream(*stream)), None],
+            (Target::Part { upload, .. }, Body::Stream { stream, .. }) => {
+                [Some(Slot::Upload(*upload)), Some(Slot::Stream(*stream))]
+            }
+            (Target::Part { upload, .. }, _) => [Some(Slot::Upload(*upload)), None],
+        },
+        Op::Delete { bucket, key, .. } | Op::SetTags { bucket, key, .. } => {
+            [Some(Slot::Version(*bucket, key.clone())), None]
+        }
+        Op::CompleteUpload { bucket, key, upload, .. } => {
+            [Some(Slot::Version(*bucket, key.clone())), Some(Slot::Upload(*upload))]
+        }
+        Op::Append(append) => {
+            let stream = match &append.body {
+                Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
+                _ => None,
+            };
+            [Some(Slot::Version(append.bucket, append.key.clone())), stream]
+        }
+        Op::CreateUpload { .. } => [Some(Slot::Upload(UploadId { pg, op: id })), None],
+        Op::AbortUpload { upload, .. } => [Some(Slot::Upload(*upload)), None],
+        Op::DropStream { stream, .. } => [Some(Slot::Stream(*stream)), None],
+        Op::ViewStart { .. }
+        | Op::Regrant { .. }
+        | Op::Outcome { .. }
+        | Op::Holders { .. }
+        | Op::Moved { .. }
+        | Op::Digest
+        | Op::SnapshotBegin
+        | Op::SnapshotSession(_)
+        | Op::SnapshotEnd { .. } => [None, None],
     }
 }
