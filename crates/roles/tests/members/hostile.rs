@@ -20,9 +20,10 @@ use crate::support::{BUCKET, Cluster, PG, data, inline, put, request};
 /// Requests of one round that wait for their answers together.
 const AT_ONCE: usize = 40;
 
-/// A session that no golden message names: one that does may well end another's.
+/// A request of a session that no golden message names: one that does may well end another's. Those before are finished,
+/// as a proxy says at each beat: a session of which 65,536 are not is told to slow down.
 fn of_another_session(number: u64) -> Request {
-    Request { session: SessionId(1 << 40), ..request(number) }
+    Request { session: SessionId(1 << 40), number, floor: number }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,7 +73,7 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
             assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
         }
     }
-    let done = cluster.call(PG, put(of_another_session(1), "good", inline())).await;
+    let done = cluster.call(PG, put(of_another_session(number + 1), "good", inline())).await;
     assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
     cluster.shows(primary, &["good".to_owned()]).await;
     assert_eq!(panics(), before, "nothing panicked");
