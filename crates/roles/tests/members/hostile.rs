@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_kv::KvReader;
 use larder_net::{Peer, Role};
 use larder_protocol::manager::policy::ManagerMessage;
-use larder_protocol::{Answer, Call, LogEntry, PeerMessage};
+use larder_protocol::{Answer, Call, LogEntry, PeerMessage, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 use larder_types::codec::encode;
 use larder_types::limits::REPLICAS_MAX;
 use larder_types::{
     Condition, Epoch, LvId, ObjectKey, Op, OpId, OpSeq, Request, ServerId, SessionId, StreamId,
-    View,
+    View, rows,
 };
 
 use crate::raw::{InBytes, Raw, corpus, panics, rounds, spoiled};
-use crate::support::{BUCKET, Cluster, PG, data, inline, put, request};
+use crate::support::{BUCKET, Cluster, OTHER_SESSION, PG, SESSION, data, inline, put, request};
 
 /// Requests of one round that wait for their answers together.
 const AT_ONCE: usize = 40;
@@ -23,7 +24,7 @@ const AT_ONCE: usize = 40;
 /// A request of a session that no golden message names: one that does may well end another's. Those before are finished,
 /// as a proxy says at each beat: a session of which 65,536 are not is told to slow down.
 fn of_another_session(number: u64) -> Request {
-    Request { session: SessionId(1 << 40), number, floor: number }
+    Request { session: OTHER_SESSION, number, floor: number }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,4 +169,26 @@ async fn a_volume_that_no_manager_decides_on_is_not_stepped() {
     hears(&cluster, (ServerId(9), Role::Manager), primary, said).await;
     assert_eq!(panics(), before, "a set of replicas has no more places");
     cluster.put_data(PG, put(request(2), "next", data())).await;
+}
+
+/// What a group remembers of a session it forgets when that ends: of sessions that nobody has opened it would remember
+/// requests for ever, until it takes no more of anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_remembered_of_sessions_that_are_not_the_senders() {
+    let cluster = Cluster::start(1).await;
+    let (view, to) = cluster.leads(PG);
+    let unknown = Request { session: SessionId(1 << 41), ..request(1) };
+    let refused = cluster.call(PG, put(unknown, "bad", inline())).await;
+    assert_eq!(refused, Answer::Refused(Refusal::Busy), "it may be opened in a newer map");
+    let other = cluster.another(ServerId(3), Role::Proxy);
+    let peer: Peer<MetaService> = Peer::new(&other, to, cluster.address(to));
+    let call = MetaCall::Call { pg: PG, view, call: put(request(1), "bad", inline()) };
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    assert!(peer.call(&call, Bytes::new(), deadline).await.is_err(), "it is another proxy's");
+    let mine = cluster.call(PG, put(request(1), "good", inline())).await;
+    assert!(matches!(mine, Answer::Done { .. }), "and has not had its request done: {mine:?}");
+    assert_eq!(request(1).session, SESSION);
+    cluster.shows(to, &["good".to_owned()]).await;
+    let row = rows::version(BUCKET, &ObjectKey::new("bad").unwrap(), rows::NULL_VERSION);
+    assert_eq!(cluster.meta(to).kv().get(&row).unwrap(), None);
 }
