@@ -192,3 +192,24 @@ async fn nothing_is_remembered_of_sessions_that_are_not_the_senders() {
     let row = rows::version(BUCKET, &ObjectKey::new("bad").unwrap(), rows::NULL_VERSION);
     assert_eq!(cluster.meta(to).kv().get(&row).unwrap(), None);
 }
+
+/// A volume that is new has no earlier description by which both could be judged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_described_twice_is_not_stepped() {
+    let cluster = Cluster::start(1).await;
+    let before = panics();
+    cluster.put_data(PG, put(request(1), "good", data())).await;
+    let (view, primary) = cluster.leads(PG);
+    let map = cluster.desk.map();
+    let known = map.lv(LvId(0)).unwrap();
+    let mut wide = known.clone();
+    wide.replicas = vec![known.replicas[0]; 2];
+    let (boot, version) = (map.servers[&primary].boot, map.version);
+    let (lvs, boots) = (vec![(LvId(77), wide), (LvId(77), known.clone())], Vec::new());
+    let sessions = Vec::new();
+    let word = ManagerMessage::Volumes { pg: PG, view, boot, version, lvs, boots, sessions };
+    let said = (MetaMessage::Manager(word), Bytes::new());
+    hears(&cluster, (ServerId(9), Role::Manager), primary, said).await;
+    assert_eq!(panics(), before, "the second has lost a replica");
+    cluster.put_data(PG, put(request(2), "next", data())).await;
+}
