@@ -25,7 +25,7 @@ use larder_roles::managers::{Managers, NotProposed};
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, DataService, MetaMessage, MetaService,
 };
-use larder_types::{BootId, BucketName, RegionId, ServerId};
+use larder_types::{BootId, BucketName, RegionId, ServerId, SessionId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, watch};
 
@@ -176,6 +176,12 @@ impl Desk {
             self.versions.send_replace(version);
         }
         applied
+    }
+
+    /// The proxy begins a session, and has ended the one before it by number.
+    pub fn begin_session(&self, session: SessionId) {
+        self.apply(Command::OpenSession(session, PROXY, PROXY_BOOT)).unwrap();
+        drop(self.apply(Command::CloseSession(SessionId(session.0 - 1))));
     }
 
     fn step(&self, event: PolicyEvent) {
