@@ -48,7 +48,8 @@ pub const SLOW_PUT_MS: u64 = 300;
 /// Milliseconds for which a list that begins at the row of an open put waits for all puts on its way together: as long as
 /// puts of a proxy that died take, and most slow ones.
 pub const LIST_GATHER_MS: u64 = 3_000;
-/// Ticks for which a call waits for a row of which a put is open; then it is refused, so that such calls do not pile up.
+/// Ticks for which a call waits for a row of which a put is open, or for space; then it is refused, so that such calls do
+/// not pile up.
 pub const DOUBT_TICKS_MAX: u64 = 90;
 /// Replicas that may fail between two ticks before calls that wait for space are turned away: another
 /// LV may be out of reach too.

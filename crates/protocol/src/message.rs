@@ -222,6 +222,21 @@ pub enum Call {
 }
 
 impl Call {
+    /// The request that it is, of those that a session numbers.
+    #[must_use]
+    pub fn request(&self) -> Option<&Request> {
+        match self {
+            Self::Put(put) => Some(&put.request),
+            Self::Append(append) => Some(&append.request),
+            Self::Delete { request, .. }
+            | Self::SetTags { request, .. }
+            | Self::CreateUpload { request, .. }
+            | Self::CompleteUpload { request, .. }
+            | Self::AbortUpload { request, .. } => Some(request),
+            _ => None,
+        }
+    }
+
     /// Whether it is a word on what a proxy did or found, true in every view, and may come without anybody who waits for
     /// an answer.
     #[must_use]

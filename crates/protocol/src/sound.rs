@@ -9,7 +9,7 @@
 use larder_types::codec::decode;
 use larder_types::limits::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, INLINE_BYTES_MAX, OBJECT_BYTES_MAX, OP_BYTES_MAX,
-    PART_NUMBER_MAX, REPLICAS_MAX, SUM_BYTES,
+    PART_NUMBER_MAX, PIECES_MAX, REPLICAS_MAX, SUM_BYTES,
 };
 use larder_types::{
     Attributes, Body, Chunk, Extent, HybridClock, Metax, ObjectChecksum, Op, OpId, OpSeq, Outcome,
@@ -194,12 +194,12 @@ pub fn check_message(message: &PeerMessage) -> Judged {
     match message {
         PeerMessage::Append { view, prev, entries, .. } => {
             check_follow(*prev, entries)?;
-            check(
-                entries.last().is_none_or(|last| last.id.view <= *view),
-                "an op is of a later view",
-            )
+            check(entries.last().is_none_or(|last| last.id.view <= *view), LATE_VIEW)
         }
-        PeerMessage::Report { report, .. } => check_report(report),
+        PeerMessage::Report { view, report } => {
+            check(report.last.view <= *view, LATE_VIEW)?;
+            check_report(report)
+        }
         PeerMessage::Snapshot { view, header } => {
             check(header.at.view <= *view, "a snapshot is of a later view")?;
             check_header(header)
@@ -250,6 +250,7 @@ fn check_follow(prev: OpId, entries: &[LogEntry]) -> Judged {
     Ok(())
 }
 
+const LATE_VIEW: &str = "an op is of a later view";
 const LATE_OP: &str = "there are not so many ops";
 
 fn check_header(header: &SnapshotHeader) -> Judged {
@@ -379,7 +380,10 @@ fn check_body(body: &Body, size: u64) -> Judged {
         }
         Body::Stream { chunks, chunk_bytes, .. } => check_stream(*chunks, *chunk_bytes, size),
         Body::Parts { parts, .. } => check_parts(parts.iter(), size),
-        Body::Pieces { rows, .. } => check(*rows > 0 && size > 0, "an object has no pieces"),
+        Body::Pieces { rows, .. } => {
+            check(*rows > 0 && size > 0, "an object has no pieces")?;
+            check(*rows <= PIECES_MAX, "an object has too many pieces")
+        }
     }
 }
 

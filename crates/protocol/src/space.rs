@@ -273,6 +273,12 @@ impl Lv {
         self.present.iter().map(|replica| self.floors[replica]).min().flatten()
     }
 
+    /// Whether its replicas are about to answer `Open`. One that has lost all of them will take nothing.
+    fn is_opening(&self) -> bool {
+        let awaits = !self.present.is_empty() && self.floor().is_none();
+        awaits && self.gone.is_empty() && self.leaving.is_empty()
+    }
+
     fn takes_objects(&self) -> bool {
         self.gone.is_empty() && self.leaving.is_empty() && self.floor().is_some() && !self.is_full()
     }
@@ -458,7 +464,7 @@ impl VolumeGroup {
                 narrow |= lv.takes_objects();
                 continue;
             }
-            opening |= lv.floor().is_none() && lv.gone.is_empty() && lv.leaving.is_empty();
+            opening |= lv.is_opening();
             if lv.takes_objects()
                 && let Some(extents) = lv.runs.allocate(need)
             {

@@ -31,6 +31,7 @@ impl Pg {
             matches!(self.role, Role::Levelling | Role::Active | Role::Serving),
             "only a primary appends"
         );
+        assert!(self.last().view <= self.view, "pg {}: views never go back in a log", self.id);
         let id = self.next_id();
         let entry = LogEntry { id, op: Arc::new(op) };
         self.replicate(&entry, out);

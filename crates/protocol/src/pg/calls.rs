@@ -5,10 +5,11 @@ use std::ops::ControlFlow;
 use larder_types::codec::decode;
 use larder_types::{
     Body, BucketId, Condition, Epoch, Holders, Metax, ObjectKey, Op, OpId, Outcome, PartRow, Put,
-    RegionId, Request, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow, rows,
+    RegionId, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow, rows,
 };
 
 use super::barrier::Barrier;
+use super::grant::Starved;
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
@@ -98,7 +99,7 @@ impl Pg {
             out.push(Effect::SyncSoon);
             return Ok(());
         }
-        if let Some(request) = request_of(&call) {
+        if let Some(request) = call.request() {
             self.sessions.heard(request.session, self.ticks);
             match self.sessions.lookup(request) {
                 Known::New => {}
@@ -137,7 +138,7 @@ impl Pg {
                 self.slots.wait_at_rest(slot, token, call, resumed);
                 out.push(Effect::SyncSoon);
             }
-            Step::Starve => self.starved.push_back((token, call)),
+            Step::Starve => self.starve(token, call),
         }
         Ok(())
     }
@@ -455,7 +456,7 @@ impl Pg {
         refusal: Refusal,
         out: &mut Outbox,
     ) {
-        if let Some(request) = request_of(call) {
+        if let Some(request) = call.request() {
             self.sessions.refuse(request, refusal);
         }
         self.refuse(token, refusal, out);
@@ -472,7 +473,7 @@ impl Pg {
     /// Takes every call that waits, to refuse it.
     pub(super) fn drain_waiting(&mut self) -> Vec<(Token, Call)> {
         let mut calls = self.slots.drain();
-        calls.extend(self.starved.drain(..));
+        calls.extend(self.starved.drain(..).map(Starved::call));
         calls.extend(self.barriers.drain(..).map(Barrier::call));
         calls
     }
@@ -520,19 +521,6 @@ fn stream_is_whole(
         ControlFlow::Continue(())
     })?;
     Ok(found == chunks)
-}
-
-fn request_of(call: &Call) -> Option<&Request> {
-    match call {
-        Call::Put(put) => Some(&put.request),
-        Call::Append(append) => Some(&append.request),
-        Call::Delete { request, .. }
-        | Call::SetTags { request, .. }
-        | Call::CreateUpload { request, .. }
-        | Call::CompleteUpload { request, .. }
-        | Call::AbortUpload { request, .. } => Some(request),
-        _ => None,
-    }
 }
 
 pub(super) fn slot_of_call(call: &Call) -> Option<Slot> {

@@ -11,6 +11,9 @@ use crate::sound::{
 };
 use crate::space::LvInfo;
 
+/// A view's first op is its primary's, once all have reported.
+const UNBEGUN: &str = "an op is of a view that has not begun";
+
 impl Pg {
     /// Checks a call of a proxy.
     ///
@@ -50,7 +53,9 @@ impl Pg {
                 entries.iter().try_for_each(admits)?;
                 check_lengths(entries.iter().map(|entry| &*entry.op), bytes)
             }
-            PeerMessage::Report { report, .. } => {
+            PeerMessage::Report { view, report } => {
+                let is_early = *view == self.view && self.is_levelling();
+                check(!is_early || report.last.view < *view, UNBEGUN)?;
                 report.entries.iter().try_for_each(admits)?;
                 check_lengths(report.entries.iter().map(|entry| &*entry.op), bytes)
             }

@@ -69,9 +69,10 @@ impl Pg {
         }
     }
 
-    /// Refuses calls that have waited long for a row of which a put is open.
+    /// Refuses calls that have waited long for a row of which a put is open, or for space.
     pub(super) fn refuse_overdue(&mut self, out: &mut Outbox) {
         let Some(before) = self.ticks.checked_sub(DOUBT_TICKS_MAX) else { return };
+        self.refuse_starved(before, out);
         let mut overdue = self.slots.overdue(before);
         overdue.extend(self.overdue_barriers(before));
         for (token, call) in overdue {

@@ -49,7 +49,7 @@ use larder_types::{
 
 use crate::index::{Index, IndexError};
 use crate::ledger::Ledger;
-use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
+use crate::message::{Effect, Event, LogEntry, Outbox, PeerMessage, Token};
 use crate::now::Now;
 use crate::planted::Planted;
 use crate::sessions::Sessions;
@@ -57,6 +57,7 @@ use crate::space::{SpaceUse, VolumeGroup};
 use barrier::Barrier;
 use digest::Digests;
 pub use doubt::Doubt;
+use grant::Starved;
 pub use ledger::LedgerWalk;
 use moves::Moves;
 pub use moves::{Begun, Move, MoveCounts};
@@ -272,7 +273,7 @@ pub struct Pg {
     /// When replicas out of reach were asked last to open again.
     reopened_ms: u64,
     /// Calls that wait for space.
-    starved: VecDeque<(Token, Call)>,
+    starved: VecDeque<Starved>,
     /// Callers that wait until the index shows what was taken before.
     barriers: Vec<Barrier>,
     /// Ticks so far, of those that it wanted.
@@ -370,6 +371,7 @@ impl Pg {
             || self.role == Role::Learner
             || !self.followers.is_empty()
             || !self.open.is_empty()
+            || !self.starved.is_empty()
             || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
             || self.refills.has_changes()
             || self.moves.has_copied()

@@ -248,8 +248,12 @@ fn piece_at(
     })?;
     let missing = || IndexError(format!("pieces {pieces} lack byte {at}"));
     let (row, piece) = found.ok_or_else(missing)?;
-    let (_, _, end) = row.ok_or_else(missing)?;
-    Ok((end, piece?))
+    let ((_, _, end), piece) = (row.ok_or_else(missing)?, piece?);
+    if piece.start > at {
+        // The search would come to no end.
+        return Err(missing());
+    }
+    Ok((end, piece))
 }
 
 impl Batch<'_> {
@@ -348,4 +352,66 @@ fn begun(append: &Append, id: OpId) -> VersionRow {
         retention: None,
     };
     VersionRow { op: id, metax, body: append.body.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use bytes::Bytes;
+    use larder_types::codec::encode;
+    use larder_types::{Epoch, OpSeq, View};
+
+    use super::*;
+    use crate::index::{Changes, Visit};
+
+    /// One piece, and no patience.
+    struct OnePiece {
+        row: Vec<u8>,
+        piece: PieceRow,
+        looks: Cell<u32>,
+    }
+
+    impl Index for OnePiece {
+        fn get(&self, _row: &[u8]) -> Result<Option<Bytes>, IndexError> {
+            unreachable!("only pieces are looked for")
+        }
+
+        fn scan(
+            &self,
+            from: &[u8],
+            to: Option<&[u8]>,
+            visit: &mut Visit<'_>,
+        ) -> Result<(), IndexError> {
+            self.looks.set(self.looks.get() + 1);
+            assert!(self.looks.get() < 100, "the search comes to no end");
+            let is_in = &self.row[..] >= from && to.is_none_or(|to| &self.row[..] < to);
+            if is_in {
+                let _ends: ControlFlow<()> = visit(&self.row, &encode(&self.piece));
+            }
+            Ok(())
+        }
+
+        fn write(&self, _changes: Changes) -> Result<(), IndexError> {
+            unreachable!("nothing is changed")
+        }
+
+        fn bucket_epoch(&self, _bucket: BucketId) -> Option<Epoch> {
+            None
+        }
+    }
+
+    /// Another member's snapshot may lack pieces.
+    #[test]
+    fn a_search_for_a_piece_ends_also_where_pieces_are_missing() {
+        let op = |seq| OpId { view: View(1), seq: OpSeq(seq) };
+        let (bucket, pieces) = (BucketId(1), PiecesId { pg: PgId(0), op: op(3) });
+        let body = Body::Inline(Bytes::from_static(b"0123456789"));
+        let piece =
+            PieceRow { op: op(9), start: 90, body, etag: ETag::Md5([1; 16]), checksum: None };
+        let row = rows::piece(bucket, pieces, 100);
+        let index = OnePiece { row, piece, looks: Cell::new(0) };
+        let found = |seq| find_piece(bucket, pieces, 100, op(seq), &index);
+        assert!(found(5).is_err(), "bytes before 90 are missing");
+    }
 }

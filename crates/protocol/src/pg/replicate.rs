@@ -62,9 +62,11 @@ impl EarlyReports {
         }
     }
 
+    /// Those of a view that begins now. Whoever has an op of it already is not believed: its primary has issued none.
     fn of_members(self, view: View, members: &[ServerId]) -> BTreeMap<ServerId, Report> {
         let Self { view: of, mut reports } = self;
-        reports.retain(|from, _| of == view && members.contains(from));
+        let is_before = |report: &Report| report.last.view < view;
+        reports.retain(|from, it| of == view && members.contains(from) && is_before(it));
         reports
     }
 }
@@ -243,7 +245,7 @@ impl Pg {
     fn reported(&mut self, from: ServerId, report: Report, out: &mut Outbox) {
         if self.leads() {
             self.place(from, &report, out);
-        } else if self.role == Role::Levelling && self.members[1..].contains(&from) {
+        } else if self.is_levelling() && self.members[1..].contains(&from) {
             self.reports.insert(from, report);
             self.level_if_reported(out);
         }
@@ -414,6 +416,11 @@ impl Pg {
             entries: self.entries_after(self.commit),
         };
         self.message(self.members[0], PeerMessage::Report { view: self.view, report }, out);
+    }
+
+    /// Whether this is the primary of a view in which no op was issued yet: not every member has reported.
+    pub(super) fn is_levelling(&self) -> bool {
+        self.role == Role::Levelling && !self.levelled
     }
 
     /// Whether this is the primary and its log is the one that counts.

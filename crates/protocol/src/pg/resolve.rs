@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 
 use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 
+use super::grant::Starved;
 use super::{OpenPut, Pg, Role};
 use crate::index::{Index, IndexError};
 use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS, RETRY_TICKS_MAX};
@@ -202,7 +203,7 @@ impl Pg {
             return Ok(());
         }
         if is_alone || self.lv_failures >= LV_FAILURES_MAX {
-            for (token, _) in std::mem::take(&mut self.starved) {
+            for Starved { token, .. } in std::mem::take(&mut self.starved) {
                 self.refuse(token, Refusal::DiskFailed, out);
             }
             return Ok(());
@@ -414,16 +415,9 @@ impl Pg {
             return;
         }
         let why = self.no_space();
-        for (token, call) in std::mem::take(&mut self.starved) {
+        for Starved { token, call, .. } in std::mem::take(&mut self.starved) {
             self.refuse_for_good(token, &call, why, out);
         }
-    }
-
-    fn feed_starved(&mut self, index: &dyn Index, out: &mut Outbox) -> Result<(), IndexError> {
-        for (token, call) in std::mem::take(&mut self.starved) {
-            self.mutate(token, call, true, index, out)?;
-        }
-        Ok(())
     }
 
     /// Replicas had no room for a put's data: nothing is given there, and behind it, for a while, or only on the others.

@@ -282,3 +282,74 @@ fn a_snapshot_with_open_puts_from_behind_it_is_refused() {
     assert!(!is_refused(&backup(), &snapshot(9)));
     assert!(is_refused(&backup(), &snapshot(10)), "of an earlier view, but behind");
 }
+
+/// A primary that waits for the report of the other member in view 3.
+fn levelling() -> Member {
+    let mut primary = Member::new(1);
+    primary.begin(3, &[1, 2]);
+    assert_eq!(primary.pg.role(), Role::Levelling);
+    primary
+}
+
+/// One that has these ops.
+fn report(view: u64, entries: Vec<LogEntry>) -> PeerMessage {
+    let last = entries.last().expect("an op").id;
+    let report = Report { is_whole: true, last, prev: OpId::default(), entries };
+    PeerMessage::Report { view: View(view), report }
+}
+
+fn put_in(view: u64) -> LogEntry {
+    LogEntry { id: key(view, 1), op: Arc::new(inline(Target::Version, 7)) }
+}
+
+/// The view's own ops would come before those that the primary took over: a row would be removed by an earlier op than
+/// made it.
+#[test]
+fn a_report_of_ops_of_a_later_view_is_refused() {
+    let mut primary = levelling();
+    let later = report(3, vec![put_in(9)]);
+    if is_refused(&primary, &later) {
+        hear(&mut primary, report(3, vec![put_in(2)]));
+    } else {
+        hear(&mut primary, later);
+    }
+    primary.settle();
+    let through = primary.pg.last();
+    hear(&mut primary, PeerMessage::Acked { view: View(3), through });
+    primary.settle();
+    // The next primary is sound, and so is what it sends.
+    primary.begin(4, &[2, 1]);
+    let op = Op::Delete {
+        request: Request { number: 5, ..REQUEST },
+        bucket: BUCKET,
+        key: name_of("k"),
+        clock: HybridClock(9),
+    };
+    let prev = primary.pg.last();
+    let id = OpId { view: View(4), seq: prev.seq.next() };
+    let entries = vec![LogEntry { id, op: Arc::new(op) }];
+    let commit = id.seq;
+    hear(&mut primary, PeerMessage::Append { view: View(4), prev, entries, commit });
+    primary.settle();
+    hear(&mut primary, PeerMessage::Append { view: View(4), prev: id, entries: vec![], commit });
+    primary.settle();
+    assert_eq!((primary.pg.applied(), primary.row("k")), (id, None));
+}
+
+/// The commit point would reach them before the view's start: the view would be active with ops yet to be applied.
+#[test]
+fn a_report_of_ops_of_a_view_that_has_not_begun_is_not_believed() {
+    let mut primary = levelling();
+    assert!(is_refused(&primary, &report(3, vec![put_in(3)])));
+    hear(&mut primary, report(3, vec![put_in(2)]));
+    assert_eq!(primary.pg.last(), key(3, 2), "the view has begun behind the longest log");
+    // Now there are such ops: whoever comes back to the view has some.
+    assert!(!is_refused(&primary, &report(3, vec![put_in(3)])));
+    // One that came before the primary was told of its view.
+    let mut primary = Member::new(1);
+    hear(&mut primary, report(3, vec![put_in(3)]));
+    primary.begin(3, &[1, 2]);
+    assert_eq!((primary.pg.role(), primary.pg.last()), (Role::Levelling, OpId::default()));
+    hear(&mut primary, report(3, vec![put_in(2)]));
+    assert_eq!(primary.pg.last(), key(3, 2));
+}

@@ -3,6 +3,7 @@
 
 mod appends;
 mod barriers;
+mod busy;
 mod digest;
 mod door;
 mod doubt;

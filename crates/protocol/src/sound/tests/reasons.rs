@@ -342,6 +342,9 @@ fn rows_of_a_snapshot_can_be_read_and_name_what_there_is() {
     assert_eq!(of_version(id(3, 8), pieces(1), 3), "");
     assert_eq!(of_version(id(3, 8), pieces(0), 3), "an object has no pieces");
     assert_eq!(of_version(id(3, 8), pieces(1), 0), "an object has no pieces");
+    assert_eq!(of_version(id(3, 8), pieces(PIECES_MAX), 3), "");
+    let many = "an object has too many pieces";
+    assert_eq!(of_version(id(3, 8), pieces(PIECES_MAX + 1), 3), many);
     let parts = Body::Parts { upload: upload(PG, id(3, 8)), parts: vec![] };
     assert_eq!(of_version(HERE, parts, 0), "an upload has no part");
     assert_eq!(why_row(version, vec![1, 2, 3]), unread);
