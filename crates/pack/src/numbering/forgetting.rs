@@ -32,6 +32,18 @@ use crate::limits::{
     PROCESS_AGE_MIN, PROCESSES_FORGOTTEN_AT_ONCE, PROCESSES_KEPT, PROCESSES_OF_EARLIER_KEPT,
 };
 
+/// Whether a simulation wants all but the last to go at once, as if everything came much later.
+#[cfg(test)]
+fn keeps_few() -> bool {
+    crate::sim::keeps_few()
+}
+
+/// Whether a simulation wants all but the last to go at once.
+#[cfg(not(test))]
+const fn keeps_few() -> bool {
+    false
+}
+
 /// Processes that are old, of a worker and those before it, in their order; some may have a record alone.
 pub(crate) fn old(numbers: &Numbers, worker: WorkerId) -> Vec<Process> {
     let Some(last) = numbers.of_worker(worker).next_back() else { return Vec::new() };
@@ -40,7 +52,7 @@ pub(crate) fn old(numbers: &Numbers, worker: WorkerId) -> Vec<Process> {
         let made_ms = numbers.numbers.get(process);
         made_ms.map(|made_ms| i128::from(last_ms) - i128::from(*made_ms))
     };
-    let young_ms = 0..PROCESS_AGE_MIN.as_millis() as i128;
+    let young_ms = 0..if keeps_few() { 0 } else { PROCESS_AGE_MIN.as_millis() as i128 };
     let is_young = |process: &Process| age_ms(process).is_some_and(|age| young_ms.contains(&age));
     // A clock was set back since: it is older than those behind it, however old that is.
     let is_undated = |process: &Process| age_ms(process).is_some_and(|age| age < 0);
@@ -49,7 +61,10 @@ pub(crate) fn old(numbers: &Numbers, worker: WorkerId) -> Vec<Process> {
     let mut all_old = Vec::new();
     for of in workers {
         let Some(last) = numbers.of_worker(of).next_back() else { continue };
-        let kept = if of < worker { PROCESSES_OF_EARLIER_KEPT } else { PROCESSES_KEPT };
+        let kept = match of < worker || keeps_few() {
+            true => PROCESSES_OF_EARLIER_KEPT,
+            false => PROCESSES_KEPT,
+        };
         let is_many = |(_, process): &Process| process.number() + kept <= last.number();
         let all = (of, ProcessId::UNNUMBERED)..(of, last);
         let named = numbers.numbers.range(all.clone()).map(|(process, _)| *process);
@@ -92,7 +107,7 @@ impl Numbering {
         numbers: &Numbers,
     ) -> Result<(), PackError> {
         let old = old(numbers, self.worker);
-        if old.len() < PROCESSES_FORGOTTEN_AT_ONCE {
+        if old.is_empty() || !keeps_few() && old.len() < PROCESSES_FORGOTTEN_AT_ONCE {
             return Ok(());
         }
         let mut blobs = Listed::all(self.backend.names(blob::PREFIX).await?)?;
