@@ -24,6 +24,7 @@ use std::collections::BTreeSet;
 use super::{By, Numbering};
 use crate::backend::Backend;
 use crate::blob;
+use crate::bugs::{self, Bug};
 use crate::counting::{self, Counting, Listed, Numbers, Process};
 use crate::entry::{ProcessId, WorkerId};
 use crate::error::PackError;
@@ -79,7 +80,9 @@ pub(crate) fn old(numbers: &Numbers, worker: WorkerId) -> Vec<Process> {
 
 /// Of old processes those that may go: of each worker the last stays that began. Its record says for good what comes too late.
 pub(crate) fn may_go(counting: &Counting, mut old: Vec<Process>) -> Vec<Process> {
-    old.retain(|(of, process)| counting.last_begun(*of).is_none_or(|last| *process < last));
+    if !bugs::planted(Bug::LastBegunForgotten) {
+        old.retain(|(of, process)| counting.last_begun(*of).is_none_or(|last| *process < last));
+    }
     old
 }
 

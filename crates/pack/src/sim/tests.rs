@@ -100,6 +100,11 @@ fn a_process_that_does_not_close_numbers_before_its_own_is_found() {
 }
 
 #[test]
+fn a_last_process_that_is_forgotten_is_found() {
+    is_found_from(Bug::LastBegunForgotten, 77, SEEDS_OF_BUGS, run_with_copies);
+}
+
+#[test]
 fn a_process_that_does_not_look_after_an_upload_is_found_beside_a_copy() {
     is_found(Bug::OwnerAskedOnce, SEEDS_OF_BUGS, run_with_copies);
 }
