@@ -17,6 +17,10 @@ pub(crate) enum Bug {
     OwnerAskedOnce,
     /// A blob that another process judged void is adopted if it is the same as one that waits.
     AdoptedThoughVoid,
+    /// A process does not close numbers before it that have no record.
+    NumbersNotClosed,
+    /// The number of the last process that began goes as others do.
+    LastBegunForgotten,
     /// A part may move in one group behind what ends the object that it is of.
     PartOutlives,
     /// Deletes are told anew only for blobs, not for backups that are older.

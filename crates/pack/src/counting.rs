@@ -19,12 +19,15 @@
 //!    last process before it that began is undecided: only those that close such numbers may count it. Blobs before that
 //!    one were acknowledged, or another was not begun.
 //! 5. Bundles count as their blobs do.
+//! 6. Numbers and records that are old go in their order (`forgetting.rs`); nothing that is in the backend counts otherwise
+//!    without them. A record without its number counts for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 
 use futures::future::join_all;
 use larder_types::codec::decode;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, Unread};
@@ -37,7 +40,7 @@ use crate::rows::BlobRow;
 /// Prefix of numbers and records.
 pub(crate) const PREFIX: &str = "incarnations";
 /// What the name of a record has behind that of its number.
-const RECORD: &str = "-from";
+pub(crate) const RECORD: &str = "-from";
 
 /// The record of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +52,7 @@ pub(crate) enum Record {
 }
 
 /// A process of a worker.
-type Process = (WorkerId, ProcessId);
+pub(crate) type Process = (WorkerId, ProcessId);
 
 /// A blob as the backend lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,32 +83,125 @@ impl Listed {
     }
 }
 
-/// Numbers and records of all workers below one prefix.
+/// Which processes have numbers and records, of all workers below one prefix, by their names alone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Numbers {
+    /// When the backend got each, in milliseconds since 1970, by its own clock.
+    pub(crate) numbers: BTreeMap<Process, i64>,
+    pub(crate) recorded: BTreeSet<Process>,
+}
+
+impl Numbers {
+    pub(crate) async fn list(backend: &Backend) -> Result<Self, PackError> {
+        let mut all = Self::default();
+        for (name, made_ms) in backend.names_made(PREFIX).await? {
+            let unnamed = || PackError::unknown(format!("{PREFIX}/{name}"), "a process's number");
+            let (process, is_record) = parse(&name).ok_or_else(unnamed)?;
+            if is_record {
+                all.recorded.insert(process);
+            } else {
+                all.numbers.insert(process, made_ms);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Processes that have a number and no record.
+    pub(crate) fn open(&self) -> impl Iterator<Item = Process> {
+        self.numbers.keys().copied().filter(|process| !self.recorded.contains(process))
+    }
+
+    /// Processes whose records count: those that have a number too. A record without one was left when that was removed, or
+    /// came back: a request for it was late.
+    fn counted(&self) -> impl Iterator<Item = Process> {
+        self.recorded.iter().copied().filter(|process| self.numbers.contains_key(process))
+    }
+
+    /// The same without what was removed since, of which these `missing` records tell. Who removes old numbers does so in
+    /// their order, and a number before its record.
+    ///
+    /// # Errors
+    /// [`PackError::Backend`] if one is listed again: then the backend only did not show it.
+    async fn without_removed(
+        mut self,
+        backend: &Backend,
+        missing: &[Process],
+    ) -> Result<Self, PackError> {
+        let now = Self::list(backend).await?;
+        for (worker, process) in missing {
+            if now.numbers.contains_key(&(*worker, *process)) {
+                return Err(PackError::Backend {
+                    operation: "read",
+                    name: record_path(*worker, *process),
+                    reason: "it is listed, and cannot be found".to_owned(),
+                });
+            }
+            self.numbers.retain(|(of, number), _| of != worker || number > process);
+            self.recorded.remove(&(*worker, *process));
+        }
+        Ok(self)
+    }
+
+    /// Numbers of a worker's processes, in their order.
+    pub(crate) fn of_worker(&self, worker: WorkerId) -> impl DoubleEndedIterator<Item = ProcessId> {
+        let all = (worker, ProcessId::UNNUMBERED)..=(worker, ProcessId::LAST);
+        self.numbers.range(all).map(|((_, process), _)| *process)
+    }
+}
+
+/// Records that were read before, of all workers below one prefix: they never change.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<BTreeMap<Process, Record>>);
+
+/// Which blobs count, as numbers and records of all workers below one prefix say.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counting {
-    numbers: BTreeSet<Process>,
+    pub(crate) numbers: Numbers,
     records: BTreeMap<Process, Record>,
     /// The least number at which this process or a later one of its worker begins.
     least: BTreeMap<Process, u64>,
+    /// The only process of which, and of later ones of its worker, it can say whether their blobs count.
+    only: Option<Process>,
 }
 
 impl Counting {
-    /// Reads them. Records that were `known` before are not read again.
-    pub(crate) async fn read(backend: &Backend, known: &Self) -> Result<Self, PackError> {
-        let (mut numbers, mut records, mut wanted) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
-        for (name, _) in backend.names(PREFIX).await? {
-            let unnamed = || PackError::damaged(format!("{PREFIX}/{name}"), "it is no number");
-            let (process, is_record) = parse(&name).ok_or_else(unnamed)?;
-            match known.records.get(&process) {
-                _ if !is_record => {
-                    numbers.insert(process);
+    /// Reads what is not known.
+    pub(crate) async fn read(backend: &Backend, known: &Known) -> Result<Self, PackError> {
+        Self::of_records(backend, known, None).await
+    }
+
+    /// As [`Counting::read`], to say whether blobs of this process and of later ones of its worker count.
+    pub(crate) async fn read_from(
+        backend: &Backend,
+        known: &Known,
+        process: Process,
+    ) -> Result<Self, PackError> {
+        Self::of_records(backend, known, Some(process)).await
+    }
+
+    async fn of_records(
+        backend: &Backend,
+        known: &Known,
+        only: Option<Process>,
+    ) -> Result<Self, PackError> {
+        let mut numbers = Numbers::list(backend).await?;
+        let is_wanted = |(worker, process): &Process| {
+            only.is_none_or(|(of, first)| *worker == of && *process > first)
+        };
+        let (mut records, mut wanted) = (BTreeMap::new(), Vec::new());
+        {
+            let mut known = known.0.lock();
+            known.retain(|process, _| numbers.recorded.contains(process));
+            for process in numbers.counted().filter(is_wanted) {
+                match known.get(&process) {
+                    Some(record) => {
+                        records.insert(process, *record);
+                    }
+                    None => wanted.push(process),
                 }
-                Some(record) => {
-                    records.insert(process, *record);
-                }
-                None => wanted.push(process),
             }
         }
+        let mut missing = Vec::new();
         for some in wanted.chunks(RECORDS_AT_ONCE) {
             let reading =
                 some.iter().map(|(worker, process)| read_record(backend, *worker, *process));
@@ -114,24 +210,18 @@ impl Counting {
                     Some(record) => {
                         records.insert(*process, record);
                     }
-                    // Removed since it was listed, as its number was before; or not shown for a moment.
-                    None if backend.size(&path(process.0, process.1)).await?.is_none() => {
-                        numbers.remove(process);
-                    }
-                    None => {
-                        return Err(PackError::Backend {
-                            operation: "read",
-                            name: record_path(process.0, process.1),
-                            reason: "it is listed, and cannot be found".to_owned(),
-                        });
-                    }
+                    None => missing.push(*process),
                 }
             }
         }
-        Ok(Self::of(numbers, records))
+        if !missing.is_empty() {
+            numbers = numbers.without_removed(backend, &missing).await?;
+        }
+        known.0.lock().extend(records.iter().map(|(process, record)| (*process, *record)));
+        Ok(Self { only, ..Self::of(numbers, records) })
     }
 
-    fn of(numbers: BTreeSet<Process>, records: BTreeMap<Process, Record>) -> Self {
+    pub(crate) fn of(numbers: Numbers, records: BTreeMap<Process, Record>) -> Self {
         let (mut least, mut last) = (BTreeMap::new(), None);
         for (process, record) in records.iter().rev() {
             let later = last.filter(|(worker, _)| *worker == process.0).map(|(_, from)| from);
@@ -145,11 +235,29 @@ impl Counting {
             least.insert(*process, from);
             last = Some((process.0, from));
         }
-        Self { numbers, records, least }
+        Self { numbers, records, least, only: None }
+    }
+
+    /// The last process of a worker that began, of those with a number.
+    pub(crate) fn last_begun(&self, worker: WorkerId) -> Option<ProcessId> {
+        let all = (worker, ProcessId::UNNUMBERED)..=(worker, ProcessId::LAST);
+        let mut begun = self.records.range(all).rev();
+        begun.find(|(_, record)| matches!(record, Record::From(_))).map(|((_, of), _)| *of)
+    }
+
+    /// The same without what is there of some processes.
+    pub(crate) fn without(&self, gone: &BTreeSet<Process>) -> Self {
+        let (mut numbers, mut records) = (self.numbers.clone(), self.records.clone());
+        numbers.numbers.retain(|process, _| !gone.contains(process));
+        numbers.recorded.retain(|process| !gone.contains(process));
+        records.retain(|process, _| !gone.contains(process));
+        Self { only: self.only, ..Self::of(numbers, records) }
     }
 
     /// Whether a blob that a process uploaded counts, and its bundles.
     pub(crate) fn counts(&self, worker: WorkerId, process: ProcessId, seq: u64) -> bool {
+        let is_known = self.only.is_none_or(|(of, first)| worker == of && process >= first);
+        assert!(is_known, "records that say whether {worker}'s blob {seq} counts were not read");
         let later = (Bound::Excluded((worker, process)), Bound::Unbounded);
         let least = self.least.range(later).next().filter(|((of, _), _)| *of == worker);
         least.is_none_or(|(_, from)| seq < *from)
@@ -188,7 +296,7 @@ impl Counting {
 
     /// Whether numbers of a worker's processes up to one behind this were removed.
     fn is_forgotten(&self, worker: WorkerId, process: ProcessId) -> bool {
-        let first = self.of_worker(worker).next();
+        let first = self.numbers.of_worker(worker).next();
         first.is_some_and(|first| first.number() > 1 && process < first)
     }
 
@@ -225,18 +333,7 @@ impl Counting {
         let later =
             (Bound::Excluded((worker, process)), Bound::Included((worker, ProcessId::LAST)));
         self.least.range(later).next().is_none()
-            && self.numbers.range(later).any(|number| !self.records.contains_key(number))
-    }
-
-    /// Processes that have a number and no record.
-    pub(crate) fn open(&self) -> impl Iterator<Item = Process> {
-        self.numbers.iter().copied().filter(|process| !self.records.contains_key(process))
-    }
-
-    /// Numbers of a worker's processes, in their order.
-    pub(crate) fn of_worker(&self, worker: WorkerId) -> impl DoubleEndedIterator<Item = ProcessId> {
-        let all = (worker, ProcessId::UNNUMBERED)..=(worker, ProcessId::LAST);
-        self.numbers.range(all).map(|(_, process)| *process)
+            && self.numbers.open().any(|number| later.contains(&number))
     }
 }
 
@@ -277,6 +374,11 @@ fn parse(file: &str) -> Option<(Process, bool)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use larder_types::codec::encode;
+    use object_store::memory::InMemory;
+
     use super::*;
     use crate::entry::BlobId;
 
@@ -288,16 +390,33 @@ mod tests {
 
     /// Numbers with their records.
     fn counting(all: &[(u64, Option<Record>)]) -> Counting {
-        let numbers = all.iter().map(|(number, _)| (W, process(*number))).collect();
-        let records =
-            all.iter().filter_map(|(number, record)| Some(((W, process(*number)), (*record)?)));
-        Counting::of(numbers, records.collect())
+        let records = all.iter();
+        let records: BTreeMap<_, _> = records
+            .filter_map(|(number, record)| Some(((W, process(*number)), (*record)?)))
+            .collect();
+        let numbers = all.iter().map(|(number, _)| ((W, process(*number)), 0)).collect();
+        let numbers = Numbers { numbers, recorded: records.keys().copied().collect() };
+        Counting::of(numbers, records)
     }
 
     fn blob(number: u64, seq: u64) -> Listed {
         let id = BlobId { worker: W, seq };
         let name = BlobName { id, created_ms: 1, footer_offset: 2, process: process(number) };
         Listed { name, bytes: 9 }
+    }
+
+    #[tokio::test]
+    async fn a_record_that_comes_back_without_its_number_judges_nothing() {
+        let backend = Backend::over(Arc::new(InMemory::new()));
+        let put = async |name: String, bytes: Vec<u8>| {
+            assert!(backend.put_new(&name, bytes.into()).await.unwrap());
+        };
+        // The request of the third was late, and nothing of it was there any more.
+        put(record_path(W, process(3)), encode(&Record::From(2))).await;
+        put(path(W, process(9)), vec![1, 7]).await;
+        put(record_path(W, process(9)), encode(&Record::From(6))).await;
+        let counting = Counting::read(&backend, &Known::default()).await.unwrap();
+        assert!(counting.counts(W, process(1), 5) && !counting.counts(W, process(1), 6));
     }
 
     #[test]
@@ -358,7 +477,7 @@ mod tests {
         assert_eq!(open.decided(blobs.clone(), nobody).unwrap(), (before, true));
         assert_eq!(open.decided(blobs.clone(), |_| true).unwrap(), (blobs.clone(), false));
         assert_eq!(open.counted(blobs.clone()).unwrap(), blobs);
-        assert_eq!(open.open().collect::<Vec<_>>(), [(W, process(3))]);
+        assert_eq!(open.numbers.open().collect::<Vec<_>>(), [(W, process(3))]);
         let closed =
             [(1, Some(Record::From(1))), (2, Some(Record::From(3))), (3, Some(Record::Closed))];
         assert_eq!(counting(&closed).decided(blobs.clone(), nobody).unwrap(), (blobs, false));

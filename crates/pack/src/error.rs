@@ -112,12 +112,16 @@ pub enum PackError {
         reason: String,
     },
     /// Use a newer release.
-    #[error("{name} has format version {found}, this release knows up to 2: use a newer release")]
+    #[error(
+        "{name} has format version {found}, this release knows up to {known}: use a newer release"
+    )]
     Version {
         /// The file or object.
         name: String,
         /// Version found.
         found: u32,
+        /// The last that this release knows.
+        known: u32,
     },
     /// The disk of the directory failed.
     #[error(transparent)]
@@ -152,6 +156,14 @@ impl PackError {
             Self::OlderCopy { name } => Some(Self::OlderCopy { name: name.clone() }),
             _ => None,
         }
+    }
+
+    /// Of an object that is named as none of its kind is.
+    pub(crate) fn unknown(name: impl Into<String>, kind: &str) -> Self {
+        let reason = format!(
+            "it is not named as {kind} is; if a later release made it, this one must not be used here"
+        );
+        Self::Damaged { name: name.into(), reason }
     }
 
     pub(crate) fn damaged(name: impl Into<String>, reason: impl Into<String>) -> Self {

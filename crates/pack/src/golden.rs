@@ -323,9 +323,18 @@ fn rows_and_files_are_written_as_ever() {
     check_value("applied with rebuilt", &applied);
     check("key of a blob", &rows::blob(BLOB));
     check("key of a bucket", &rows::bucket(BucketId(0x0506)));
-    check_value("layout", &rows::LAYOUT);
+    check_value("layout", &rows::LAYOUT_UNMARKED);
+    check_value("layout since backends are marked", &rows::LAYOUT);
     let (first, last, clock) = (OpSeq(301), OpSeq(309), HybridClock(1_000_009));
-    check_value("content of a blob", &BlobContent { first, last, clock, end: 9, live: 5 });
+    let (first_clock, end, live) = (Some(HybridClock(1_000_001)), 9, 5);
+    let content = BlobContent { first, first_clock, last, clock, end, live };
+    let of_v1 = BlobContent { first_clock: None, ..content };
+    for (name, content) in
+        [("content of a blob", of_v1), ("content of a blob of version 2", content)]
+    {
+        check(name, &content.encode());
+        assert_eq!(BlobContent::decode(&golden(name).unwrap()), Ok(content));
+    }
     check_value("retired blob", &RetiredRow { retired_ms: 1_700_000_000_000, by: BLOB });
     check("key of a blob's content", &rows::content(BLOB));
     check("key of a retired blob", &rows::retired(BLOB));

@@ -47,8 +47,9 @@ impl<'a> Ledger<'a> {
         clock: HybridClock,
     ) -> Result<(), PackError> {
         let content = self.blob(blob)?;
-        let content =
-            content.get_or_insert(BlobContent { first: seq, last: seq, clock, end: 0, live: 0 });
+        let first_clock = Some(clock);
+        let new = BlobContent { first: seq, first_clock, last: seq, clock, end: 0, live: 0 };
+        let content = content.get_or_insert(new);
         (content.last, content.clock) = (content.last.max(seq), content.clock.max(clock));
         Ok(())
     }
@@ -142,7 +143,7 @@ impl<'a> Ledger<'a> {
             Entry::Vacant(new) => {
                 let row = self.kv.get(&rows::content(id))?;
                 let content = match row {
-                    Some(value) => Some(decode("what a blob has", &value)?),
+                    Some(value) => Some(BlobContent::decode(&value)?),
                     None => None,
                 };
                 Ok(new.insert(content))
@@ -167,7 +168,7 @@ impl<'a> Ledger<'a> {
     pub(crate) fn finish(mut self) -> Batch {
         for (id, content) in &self.blobs {
             if let Some(content) = content {
-                self.batch.put(&rows::content(*id), &encode(content));
+                self.batch.put(&rows::content(*id), &content.encode());
             }
         }
         for (id, content) in &self.bundles {

@@ -20,14 +20,15 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{Backend, Unread};
 use crate::blob;
 use crate::bugs::{self, Bug};
-use crate::counting::{Counting, Listed};
+use crate::counting::{Counting, Known, Listed, Numbers};
 use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
+use crate::identity::MARKER;
 use crate::limits::HORIZON_BYTES_MAX;
 use crate::numbering::close;
 
 /// Prefix of their names.
-const PREFIX: &str = "horizons";
+pub(crate) const PREFIX: &str = "horizons";
 
 /// Through which blob an heir knows each worker before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,10 +42,14 @@ pub(crate) struct Horizon(BTreeMap<WorkerId, Inheritance>);
 
 impl Horizon {
     /// Reads those of all workers, and makes that of `worker` if it is missing.
-    pub(crate) async fn establish(backend: &Backend, worker: WorkerId) -> Result<Self, PackError> {
+    pub(crate) async fn establish(
+        backend: &Backend,
+        worker: WorkerId,
+        records: &Known,
+    ) -> Result<Self, PackError> {
         let mut horizon = Self::read(backend).await?;
         if !horizon.is_of(worker) {
-            horizon.inherit(backend, worker).await?;
+            horizon.inherit(backend, worker, records).await?;
         }
         Ok(horizon)
     }
@@ -62,23 +67,29 @@ impl Horizon {
     /// Reads those of all workers.
     pub(crate) async fn read(backend: &Backend) -> Result<Self, PackError> {
         let mut horizon = Self::default();
-        for (name, bytes) in backend.names(PREFIX).await? {
+        let names = backend.names(PREFIX).await?.into_iter();
+        for (name, bytes) in names.filter(|(name, _)| name != MARKER) {
             let heir = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
             let path = format!("{PREFIX}/{name}");
-            let heir = heir.ok_or_else(|| PackError::damaged(&path, "it is no horizon"))?;
+            let heir = heir.ok_or_else(|| PackError::unknown(&path, "a horizon"))?;
             horizon.0.insert(WorkerId(heir), read(backend, &path, bytes).await?);
         }
         Ok(horizon)
     }
 
     /// Takes down what there is of earlier workers.
-    async fn inherit(&mut self, backend: &Backend, heir: WorkerId) -> Result<(), PackError> {
+    async fn inherit(
+        &mut self,
+        backend: &Backend,
+        heir: WorkerId,
+        records: &Known,
+    ) -> Result<(), PackError> {
         let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
         // After the claim: a process that numbers itself later sees that.
-        let numbers = Counting::read(backend, &Counting::default()).await?;
+        let numbers = Numbers::list(backend).await?;
         close(backend, &numbers, |(worker, _)| worker < heir).await?;
         let names = backend.names(blob::PREFIX).await?;
-        let counting = Counting::read(backend, &numbers).await?;
+        let counting = Counting::read(backend, records).await?;
         // One that is named otherwise is of a later release, and must not be left out for good.
         let there = Listed::all(names)?.into_iter().map(|blob| blob.name);
         let there = there.filter(|name| counting.counts(name.id.worker, name.process, name.id.seq));

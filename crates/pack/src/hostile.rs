@@ -96,7 +96,7 @@ fn read_all(bytes: &[u8]) {
     looked_at(decode::<Record>("record", bytes));
     looked_at(decode::<Numbered>("numbered", bytes));
     looked_at(std::str::from_utf8(bytes).map(OwnId::parse));
-    looked_at(decode::<BlobContent>("row", bytes));
+    looked_at(BlobContent::decode(bytes));
     looked_at(decode::<BundleContent>("row", bytes));
     looked_at(decode::<PackedPart>("row", bytes));
     looked_at(decode::<PackedVersion>("row", bytes));

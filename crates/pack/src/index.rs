@@ -5,7 +5,10 @@
 //!
 //! 1. A change is applied wholly or not at all, together with how far the index is then.
 //! 2. A part's row is there while its upload is open or its completed object is its key's version.
-//! 3. Half an index is none: only one that says how far it is, in the layout of this release, is used.
+//! 3. Half an index is none: only one that says how far it is, in a layout that this release reads, is used. One of a later
+//!    release stops a start: it is not rebuilt.
+//! 4. An index that is open says the layout of this release, or none yet: durably, unless the disk is full. A process has no
+//!    number before that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -14,7 +17,9 @@ use std::path::Path;
 use larder_kv::{Batch, FlushReport, Kv, KvError, KvReader, LsmKv, Progress};
 use larder_types::codec::{decode, encode};
 use larder_types::rows::{self as keys, NULL_VERSION};
-use larder_types::{BucketId, BucketName, BucketRecord, ObjectKey, UploadId, UploadRow};
+use larder_types::{
+    BucketId, BucketName, BucketRecord, CodecError, ObjectKey, UploadId, UploadRow,
+};
 use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 
@@ -43,9 +48,27 @@ impl Index {
 
     /// As [`Index::open`], over a store of rows that is at hand.
     pub(crate) fn over(kv: Box<dyn Kv>) -> Result<(Self, Option<Applied>), PackError> {
-        let layout = row::<u32>(&*kv, "the layout of the index", &rows::layout())?;
-        if layout != Some(rows::LAYOUT) {
-            return Ok((Self { kv, buckets: RwLock::default() }, None));
+        match row::<u32>(&*kv, "the layout of the index", &rows::layout())? {
+            Some(rows::LAYOUT) => {}
+            Some(rows::LAYOUT_UNMARKED) => {
+                let mut batch = Batch::new();
+                batch.put(&rows::layout(), &encode(&rows::LAYOUT));
+                kv.apply(&batch)?;
+                match kv.flush() {
+                    // What waits must be able to leave a full disk. The markers stop an earlier build by themselves.
+                    Err(error @ KvError::Full { .. }) => {
+                        tracing::warn!(%error, "the index says its new layout once there is space");
+                    }
+                    flushed => {
+                        flushed?;
+                    }
+                }
+            }
+            Some(found) if found > rows::LAYOUT => {
+                let (name, known) = ("the index".to_owned(), rows::LAYOUT);
+                return Err(PackError::Version { name, found, known });
+            }
+            _ => return Ok((Self { kv, buckets: RwLock::default() }, None)),
         }
         let applied = row(&*kv, "how far the index is", &rows::applied())?;
         let index = Self { kv, buckets: RwLock::default() };
@@ -167,25 +190,28 @@ impl Index {
     }
 
     pub(crate) fn blob_content(&self, id: BlobId) -> Result<Option<BlobContent>, PackError> {
-        row(&*self.kv, "what a blob has", &rows::content(id))
+        let content = self.kv.get(&rows::content(id))?;
+        Ok(content.map(|value| BlobContent::decode(&value)).transpose()?)
     }
 
     /// Blobs that count: their contents, oldest first. A rebuild reads these and no others.
     pub(crate) fn standing(&self) -> Result<Vec<(BlobId, BlobContent)>, PackError> {
         let retired: BTreeSet<_> = self.retired()?.into_iter().map(|(id, _)| id).collect();
-        let mut blobs = self.of_blobs::<BlobContent>(b"C", "what a blob has")?;
+        let mut blobs = self.of_blobs(b"C", "what a blob has", BlobContent::decode)?;
         blobs.retain(|(id, _)| !retired.contains(id));
         Ok(blobs)
     }
 
     /// Blobs that were retired and are not known to be gone.
     pub(crate) fn retired(&self) -> Result<Vec<(BlobId, RetiredRow)>, PackError> {
-        self.of_blobs(b"G", "a retired blob's row")
+        let what = "a retired blob's row";
+        self.of_blobs(b"G", what, |value| decode(what, value))
     }
 
     /// Blobs that were uploaded and are not known to be gone.
     pub(crate) fn uploaded(&self) -> Result<Vec<(BlobId, BlobRow)>, PackError> {
-        self.of_blobs(b"B", "a blob's row")
+        let what = "a blob's row";
+        self.of_blobs(b"B", what, |value| decode(what, value))
     }
 
     /// Whether a blob of which there are or were changes here is in the backend, or was until it was retired: else it
@@ -210,16 +236,17 @@ impl Index {
         Ok(bundles)
     }
 
-    fn of_blobs<T: DeserializeOwned>(
+    fn of_blobs<T>(
         &self,
         table: &[u8],
         what: &'static str,
+        decode: impl Fn(&[u8]) -> Result<T, CodecError>,
     ) -> Result<Vec<(BlobId, T)>, PackError> {
         let mut blobs = Vec::new();
         self.visit(table, &mut |row, value| {
             let id = rows::parse_blob(row);
             let id = id.ok_or_else(|| PackError::damaged(what, "its key names no blob"))?;
-            blobs.push((id, decode(what, value)?));
+            blobs.push((id, decode(value)?));
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(blobs)
@@ -426,7 +453,7 @@ fn row<T: DeserializeOwned>(
 mod tests {
     use super::*;
     use crate::entry::WorkerId;
-    use larder_kv::SimKv;
+    use larder_kv::{FlushFault, SimKv};
     use larder_types::{HybridClock, OpSeq};
 
     #[test]
@@ -434,38 +461,70 @@ mod tests {
         let index = Index::over(Box::new(SimKv::default())).unwrap().0;
         let id = BlobId { worker: WorkerId(3), seq: 4 };
         let (seq, clock) = (OpSeq(7), HybridClock(8));
-        let content = BlobContent { first: seq, last: seq, clock, end: 5, live: 5 };
+        let first_clock = Some(clock);
+        let content = BlobContent { first: seq, first_clock, last: seq, clock, end: 5, live: 5 };
         let put = |row: Vec<u8>, value: Vec<u8>| {
             let mut batch = Batch::new();
             batch.put(&row, &value);
             index.commit(batch, None).unwrap();
         };
-        put(rows::content(id), encode(&content));
+        put(rows::content(id), content.encode());
         assert!(!index.is_uploaded(id).unwrap());
         // As a backup has it that was made before the upload, with the footers since.
         put(rows::retired(id), encode(&RetiredRow { retired_ms: 1, by: id }));
         assert!(index.is_uploaded(id).unwrap());
         index.forget_blob(id).unwrap();
         assert!(index.is_uploaded(id).unwrap(), "it was retired and removed");
-        put(rows::content(id), encode(&content));
+        put(rows::content(id), content.encode());
         index.add_blob(id, &BlobRow::NONE, None).unwrap();
         assert!(index.is_uploaded(id).unwrap());
     }
 
+    /// An index that says that it has a layout, as a process finds it.
+    fn of_layout(layout: Option<u32>) -> Result<(Index, Option<Applied>), PackError> {
+        let kv = SimKv::default();
+        let mut batch = Batch::new();
+        if let Some(layout) = layout {
+            batch.put(&rows::layout(), &encode(&layout));
+        }
+        batch.position(&rows::applied(), &encode(&Applied::default()));
+        kv.apply(&batch).unwrap();
+        kv.flush().unwrap();
+        Index::over(Box::new(kv))
+    }
+
     #[test]
-    fn an_index_of_another_layout_is_none() {
-        let index = |layout: Option<u32>| {
-            let kv = SimKv::default();
-            let mut batch = Batch::new();
-            if let Some(layout) = layout {
-                batch.put(&rows::layout(), &encode(&layout));
-            }
-            batch.position(&rows::applied(), &encode(&Applied::default()));
-            kv.apply(&batch).unwrap();
-            Index::over(Box::new(kv)).unwrap().1
-        };
-        assert_eq!(index(Some(rows::LAYOUT)), Some(Applied::default()));
-        assert_eq!(index(Some(rows::LAYOUT + 1)), None);
-        assert_eq!(index(None), None, "the first releases wrote none");
+    fn an_index_of_an_earlier_layout_is_none_and_one_of_a_later_stops_a_start() {
+        let applied = |layout| of_layout(layout).unwrap().1;
+        assert_eq!(applied(Some(rows::LAYOUT)), Some(Applied::default()));
+        assert_eq!(applied(Some(1)), None);
+        assert_eq!(applied(None), None, "the first releases wrote none");
+        let error = of_layout(Some(rows::LAYOUT + 1)).err().unwrap();
+        assert!(matches!(error, PackError::Version { found: 4, known: 3, .. }), "{error}");
+    }
+
+    #[test]
+    fn an_index_of_the_last_layout_is_used_also_on_a_full_disk() {
+        let kv = SimKv::default();
+        let mut batch = Batch::new();
+        batch.put(&rows::layout(), &encode(&rows::LAYOUT_UNMARKED));
+        batch.position(&rows::applied(), &encode(&Applied::default()));
+        kv.apply(&batch).unwrap();
+        kv.flush().unwrap();
+        kv.fail_next_flush(FlushFault::Full);
+        let (index, applied) = Index::over(Box::new(kv)).unwrap();
+        assert_eq!(applied, Some(Applied::default()));
+        index.flush().unwrap();
+        assert_eq!(row::<u32>(&*index.kv, "layout", &rows::layout()).unwrap(), Some(rows::LAYOUT));
+    }
+
+    #[test]
+    fn an_index_from_before_processes_had_numbers_is_used_and_not_by_an_earlier_build_any_more() {
+        let (index, applied) = of_layout(Some(2)).unwrap();
+        assert_eq!(applied, Some(Applied::default()));
+        // What an earlier build asks, of what is durable: it takes an index of another layout for none.
+        assert_eq!(index.kv.unflushed_bytes(), 0);
+        let layout = row::<u32>(&*index.kv, "layout", &rows::layout()).unwrap();
+        assert_eq!(layout, Some(3));
     }
 }

@@ -159,6 +159,16 @@ pub const RECORD_BYTES_MAX: u64 = 64;
 pub const RECORDS_AT_ONCE: usize = 16;
 /// Numbers and records of a worker's processes that stay in the backend: the last ones.
 pub const PROCESSES_KEPT: u64 = 512;
+/// The same of workers that another has taken over from: their last number is not given again.
+pub const PROCESSES_OF_EARLIER_KEPT: u64 = 1;
+/// How long before the last number of all the backend got one at least that is removed: longer than a request for it may be
+/// under way.
+pub const PROCESS_AGE_MIN: Duration = Duration::from_secs(3600);
+/// Old processes of which a start removes number and record; fewer are left to work in the background.
+pub const PROCESSES_FORGOTTEN_AT_ONCE: usize = 16;
+/// How long a process goes by having found its own number, when it finds that there is no next one and nothing counts by that
+/// yet.
+pub const OWN_NUMBER_SEEN_MAX: Duration = Duration::from_secs(3 * 60);
 /// How long a request, or the timer, waits for an answer to who owns the backend.
 pub const OWNER_LOOK_MAX: Duration = Duration::from_secs(100);
 /// Bytes of a horizon at most: some for each worker that ever was.
@@ -303,6 +313,14 @@ const _: () = assert!(
     "a dead connection is noticed in minutes"
 );
 const _: () = assert!(PROCESSES_KEPT >= 2, "a process finds its own number and the next");
+const _: () = assert!(
+    PROCESS_AGE_MIN.as_secs() >= 4 * OWN_NUMBER_SEEN_MAX.as_secs(),
+    "the next number does not come and go while a process goes by its own"
+);
+const _: () = assert!(
+    2 * PROCESSES_FORGOTTEN_AT_ONCE as u64 <= REMOVED_UNASKED_MAX,
+    "the owner is asked for before them"
+);
 const _: () = assert!(
     OWNER_UNSEEN_MAX.as_secs() > OWNER_PERIOD.as_secs() + OWNER_LOOK_MAX.as_secs(),
     "a question that is not answered is over before requests wait for it"

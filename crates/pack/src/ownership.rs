@@ -24,10 +24,11 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::counters::count;
+use crate::counting;
 use crate::entry::ProcessId;
 use crate::error::PackError;
 use crate::limits::{OWNER_LOOK_MAX, OWNER_PERIOD, OWNER_UNSEEN_MAX};
-use crate::numbering::{Knows, Numbering};
+use crate::numbering::{By, Knows, Numbering};
 use crate::plan::unavailable;
 use crate::queue::Queue;
 use crate::rows::BlobRow;
@@ -115,14 +116,26 @@ impl Ownership {
         Self { numbering, spool, seen, asking, queue, fatal, uptime }
     }
 
-    /// Asks now, on behalf of a change to the backend: the number of the process, which it has from then on.
+    /// Asks now, on behalf of what is to count: the number of the process, which it has from then on.
     ///
     /// # Errors
     /// [`PackError::is_superseded`], for ever, or that the backend does not answer.
     pub(crate) async fn ask(&self) -> Result<ProcessId, PackError> {
+        self.ask_by(By::Backend).await
+    }
+
+    /// As [`Ownership::ask`], on behalf of what is begun now, and counts only once that was asked again.
+    ///
+    /// # Errors
+    /// As for [`Ownership::ask`].
+    pub(crate) async fn ask_to_begin(&self) -> Result<ProcessId, PackError> {
+        self.ask_by(By::Clocks).await
+    }
+
+    async fn ask_by(&self, by: By) -> Result<ProcessId, PackError> {
         self.known()?;
         let begun = Sighting::now(self.uptime);
-        let answer = self.numbering.check(Knows::All(&self.spool)).await;
+        let answer = self.numbering.check(Knows::All(&self.spool), by).await;
         self.learn(begun, answer)
     }
 
@@ -147,6 +160,11 @@ impl Ownership {
             Err(_) => self.seen.lock().failed = Some(Sighting::now(self.uptime)),
         }
         answer
+    }
+
+    /// Records of processes that were read.
+    pub(crate) fn records(&self) -> &counting::Known {
+        self.numbering.records()
     }
 
     /// How a blob that waits is in the backend already, if it is.

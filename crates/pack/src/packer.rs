@@ -157,18 +157,19 @@ impl Packer {
         if leftovers > 0 {
             tracing::info!(leftovers, "what was left of uploads was removed");
         }
-        let horizon = Horizon::establish(&backend, worker).await?;
+        let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone(), uptime));
+        let horizon = Horizon::establish(&backend, worker, numbering.records()).await?;
         let backups = backup::known(&backend, &horizon).await?;
         let report = config.dir.join(LOSS_FILE);
         let rebuild = Rebuild {
             backend: &backend,
             worker,
             horizon: &horizon,
+            records: numbering.records(),
             backups: &backups,
             accept_loss: config.accept_loss.then_some(report.as_path()),
             is_own: true,
         };
-        let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone()));
         let index = open_index(&config.dir.join(INDEX_DIR))?;
         let start = recover(disk.clone(), index, &rebuild, &numbering).await?;
         let cache = Self::open_cache(&*disk, &config, &backend)?;

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use larder_env::Disk;
-use larder_metalog::{LogConfig, Lsn, Recovered};
+use larder_metalog::{LogConfig, LogError, Lsn, Recovered};
 use larder_types::BucketName;
 use larder_types::codec::decode;
 
@@ -23,7 +23,7 @@ use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
 use crate::log::{self, LogRecord, PackLog};
-use crate::numbering::{Knows, Numbering};
+use crate::numbering::{By, Knows, Numbering};
 use crate::rebuild::{Rebuild, Rebuilt};
 use crate::rows::Applied;
 use crate::spool::Spool;
@@ -54,7 +54,7 @@ pub(crate) async fn recover(
             numbering.number(Knows::Log(&waiting)).await?;
             let rebuilt = rebuild.run(&index).await?;
             // Blobs that it lists wait no more: an heir must not have listed them before they came.
-            numbering.check(Knows::Log(&waiting)).await?;
+            numbering.check(Knows::Log(&waiting), By::Backend).await?;
             index.set_applied(&rebuilt.applied)?;
             index.flush()?;
             (index, rebuilt)
@@ -104,7 +104,12 @@ fn waiting(disk: Arc<dyn Disk>, worker: WorkerId) -> Result<Spool, PackError> {
     let (at, shown) = (Applied::default(), Lsn(0));
     let mut replay =
         Replay { index: None, spool: &spool, worker, at, shown, rebuilt: 0, failed: None };
-    larder_metalog::recover(disk, log::DIR, &config(), &mut |record| replay.take(&record))?;
+    // Looked at alone: whoever goes on writing reads it again.
+    disk.create_dir(log::DIR)?;
+    let scanned = larder_metalog::scan(&*disk, log::DIR, &mut |record| replay.take(&record))?;
+    if let Some(damage) = scanned.damages.into_iter().next() {
+        return Err(LogError::Damaged(damage).into());
+    }
     let Replay { at, failed, .. } = replay;
     failed.map_or(Ok(()), Err)?;
     spool.start(at.blob);

@@ -34,7 +34,8 @@ use crate::entry::{OwnId, ProcessId, Within, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::index::Index;
-use crate::limits::{PROCESSES_KEPT, REMOVED_UNASKED_MAX, UNWANTED_MAX};
+use crate::limits::{REMOVED_UNASKED_MAX, UNWANTED_MAX};
+use crate::numbering::forgetting;
 use crate::own;
 use crate::ownership::Ownership;
 use crate::queue::{Queue, Request};
@@ -123,7 +124,7 @@ impl Remover {
             let has_bundles = some.iter().any(|(name, _)| name.len() > own::NAME_BYTES);
             if has_bundles {
                 self.pace.spend(0).await;
-                self.counting = Counting::read(&self.backend, &self.counting).await?;
+                self.read_counting().await?;
             }
             for (name, bytes) in some {
                 let Some((own, process)) = OwnId::parse(&name) else {
@@ -152,14 +153,18 @@ impl Remover {
         there: &mut BTreeSet<Stray>,
     ) -> Result<u64, PackError> {
         let stray = (Within::Own(own), process);
-        if self.unwanted.contains_key(&stray) {
-            self.has_void = true;
-        } else {
-            let is_void = self.is_void_bundle(own, process);
-            self.has_void |= is_void;
+        let is_void = self.is_void_bundle(own, process);
+        self.has_void |= is_void;
+        if !self.unwanted.contains_key(&stray) {
             let is_held = !self.index.holders(stray.0, 0, 1)?.is_empty();
-            let told = match is_void {
-                true if is_held && self.index.bundle_process(own)? == process => {
+            let named = match own.bundle() {
+                Some(_) => self.index.bundle_process(own)?,
+                None => process,
+            };
+            // As of blobs, in `is_known`.
+            let is_earlier = is_held && process < named;
+            let told = match is_void || is_earlier {
+                true if is_held && named == process => {
                     tracing::error!(object = %own.path_of(process), "it is void, and the index names it: it stays");
                     None
                 }
@@ -203,7 +208,7 @@ impl Remover {
         self.pace.spend(0).await;
         let listed = self.backend.names(crate::blob::PREFIX).await?;
         self.pace.spend(0).await;
-        self.counting = Counting::read(&self.backend, &self.counting).await?;
+        self.read_counting().await?;
         for (name, bytes) in listed {
             let Some(name) = BlobName::parse(&name) else { continue };
             let is_past = name.id.worker < self.worker
@@ -235,26 +240,28 @@ impl Remover {
 
     /// Whether a blob is one of the index, or one that it should have: then nothing is removed.
     fn is_known(&self, name: BlobName) -> Result<bool, PackError> {
-        if self.index.blob(name.id)?.is_some() {
-            return Ok(true);
+        if let Some(row) = self.index.blob(name.id)? {
+            // One of an earlier process is void by a record that is gone, as it is so long ago.
+            return Ok(name.process >= row.process);
         }
         // Standing by its changes alone: its upload is being told.
         Ok(self.index.blob_content(name.id)?.is_some() && self.horizon.has(name.id))
     }
 
-    /// Removes numbers and records of this worker's processes that are too many, in their order, unless anything may be there
-    /// still that is void by them.
+    async fn read_counting(&mut self) -> Result<(), PackError> {
+        self.counting = Counting::read(&self.backend, self.owner.records()).await?;
+        Ok(())
+    }
+
+    /// Removes numbers and records of processes that are old, unless anything may be there still that is void by them.
     async fn forget_processes(&mut self) -> Result<(), PackError> {
         if std::mem::take(&mut self.has_void) {
             return Ok(());
         }
-        let all: Vec<_> = self.counting.of_worker(self.worker).collect();
-        let Some(last) = all.last().copied() else { return Ok(()) };
-        let old = all.into_iter().filter(|old| old.number() + PROCESSES_KEPT <= last.number());
-        for process in old {
-            // The number first: one without a record is taken for one that may get it.
-            self.remove(&counting::path(self.worker, process), 0).await?;
-            self.remove(&counting::record_path(self.worker, process), 0).await?;
+        let old = forgetting::old(&self.counting.numbers, self.worker);
+        for (worker, process) in forgetting::may_go(&self.counting, old) {
+            self.remove(&counting::path(worker, process), 0).await?;
+            self.remove(&counting::record_path(worker, process), 0).await?;
         }
         Ok(())
     }

@@ -15,16 +15,19 @@
 //! `within*` is 0 worker(8) seq(8) for a blob, 1 worker(8) run(8) number(8) for an object of its own; `holder*` is
 //! 0 bucket(8) key for a version, 1 bucket(8) pg(4) view(8) seq(8) number(2) for a part.
 
+use larder_types::codec::{decode, encode};
 use larder_types::{
-    BucketId, HybridClock, Metax, ObjectKey, OpId, OpSeq, PgId, UploadId, View, rows,
+    BucketId, CodecError, HybridClock, Metax, ObjectKey, OpId, OpSeq, PgId, UploadId, View, rows,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobName;
 use crate::entry::{BlobId, Content, OwnId, Place, ProcessId, Within, WorkerId};
 
-/// The layout that this release writes. An index of another is rebuilt.
-pub(crate) const LAYOUT: u32 = 2;
+/// The layout that this release writes. An index of an earlier one is rebuilt, but for one of [`LAYOUT_UNMARKED`].
+pub(crate) const LAYOUT: u32 = 3;
+/// That of builds from before the markers of `identity.rs`, which call an index of [`LAYOUT`] none. Its rows are read.
+pub(crate) const LAYOUT_UNMARKED: u32 = 2;
 
 /// A key's version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,10 +95,12 @@ impl From<BlobRow> for StoredBlobRow {
 }
 
 /// What a blob has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlobContent {
     /// Its first change.
     pub(crate) first: OpSeq,
+    /// The clock of that; `None` in a row of an earlier build.
+    pub(crate) first_clock: Option<HybridClock>,
     /// Its last change.
     pub(crate) last: OpSeq,
     /// The clock of its last change.
@@ -104,6 +109,51 @@ pub(crate) struct BlobContent {
     pub(crate) end: u64,
     /// Bytes of bodies that versions and parts have; those that several have count once.
     pub(crate) live: u64,
+}
+
+/// A [`BlobContent`] as it was first stored, and as rows of version 2 begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct BlobContentV1 {
+    first: OpSeq,
+    last: OpSeq,
+    clock: HybridClock,
+    end: u64,
+    live: u64,
+}
+
+/// Version of a row of [`BlobContent`] that has the clock of the first change.
+const CONTENT_V2: u8 = 2;
+
+impl BlobContent {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let &Self { first, first_clock, last, clock, end, live } = self;
+        let v1 = BlobContentV1 { first, last, clock, end, live };
+        match first_clock {
+            None => encode(&v1),
+            Some(first_clock) => {
+                let row = postcard::to_extend(&(v1, first_clock), vec![CONTENT_V2]);
+                row.expect("plain data always encodes")
+            }
+        }
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        const WHAT: &str = "what a blob has";
+        let (v1, first_clock) = match bytes.split_first() {
+            Some((&CONTENT_V2, body)) => {
+                let damaged = |reason: String| CodecError::Damaged { what: WHAT, reason };
+                let (row, rest) = postcard::take_from_bytes::<(BlobContentV1, HybridClock)>(body)
+                    .map_err(|error| damaged(error.to_string()))?;
+                if !rest.is_empty() {
+                    return Err(damaged(format!("{} bytes are left over", rest.len())));
+                }
+                (row.0, Some(row.1))
+            }
+            _ => (decode(WHAT, bytes)?, None),
+        };
+        let BlobContentV1 { first, last, clock, end, live } = v1;
+        Ok(Self { first, first_clock, last, clock, end, live })
+    }
 }
 
 /// A blob that nothing needs any more.

@@ -121,7 +121,11 @@ impl Status {
         let damaged = |error: serde_json::Error| PackError::damaged(FILE, error.to_string());
         let Versioned { version } = serde_json::from_slice(bytes).map_err(damaged)?;
         if version != VERSION {
-            return Err(PackError::Version { name: FILE.to_owned(), found: version });
+            return Err(PackError::Version {
+                name: FILE.to_owned(),
+                found: version,
+                known: VERSION,
+            });
         }
         serde_json::from_slice(bytes).map_err(damaged)
     }

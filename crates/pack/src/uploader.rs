@@ -93,7 +93,7 @@ impl Uploader {
 
     /// Takes up what is missing of a blob.
     async fn upload(&self, sealed: &mut Sealed, progress: &mut Progress) -> Result<(), PackError> {
-        let process = self.owner.ask().await?;
+        let process = self.owner.ask_to_begin().await?;
         if let Some(row) = self.owner.adopted(sealed.id.seq) {
             tracing::info!(blob = %sealed.id, by = %row.process, "a blob that waits is in the backend already");
             sealed.row = row;

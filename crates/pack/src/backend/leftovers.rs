@@ -10,10 +10,19 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::entry::WorkerId;
+use crate::identity::MARKER;
 use crate::limits::LEFTOVER_AGE;
 
-/// Prefixes below which names begin with that of a worker.
-const PREFIXES: [&str; 4] = [crate::blob::PREFIX, crate::own::PREFIX, "index", "backups"];
+/// Prefixes below which names begin with that of a worker, or are a marker.
+const PREFIXES: [&str; 7] = [
+    crate::blob::PREFIX,
+    crate::own::PREFIX,
+    crate::backup::SEGMENTS,
+    crate::backup::HEADS,
+    crate::counting::PREFIX,
+    crate::horizon::PREFIX,
+    crate::identity::PREFIX,
+];
 /// Digits of a worker in names.
 const WORKER_DIGITS: usize = 16;
 
@@ -42,7 +51,7 @@ pub(super) fn remove(dir: &Path, worker: WorkerId) -> u64 {
 fn is_leftover(name: &str, worker: WorkerId) -> bool {
     let Some((object, number)) = name.split_once('#') else { return false };
     let begun_by = object.get(..WORKER_DIGITS).and_then(|by| u64::from_str_radix(by, 16).ok());
-    begun_by.is_some_and(|by| by <= worker.0)
+    (begun_by.is_some_and(|by| by <= worker.0) || object == MARKER)
         && !number.is_empty()
         && number.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -76,13 +85,20 @@ mod tests {
             ("objects/0000000000000003-0000000000000000-0000000000000101#1", true),
             ("objects/0000000000000002-other#x", true),
             ("elsewhere/0000000000000002#1", true),
+            ("claims/0000000000000002", true),
+            ("claims/numbered", true),
         ];
         for (name, is_old) in kept {
             make(name, is_old);
         }
         make("blobs/0000000000000002-0000000000000002-018bcfe56800-0000000009#1", true);
         make("objects/0000000000000001-0000000000000000-0000000000000101#12", true);
-        assert_eq!(remove(dir.path(), WorkerId(2)), 2);
+        make("incarnations/0000000000000002-00000007#3", true);
+        make("incarnations/0000000000000001-00000007-from#3", true);
+        make("horizons/0000000000000002#1", true);
+        make("claims/0000000000000002#1", true);
+        make("claims/numbered#2", true);
+        assert_eq!(remove(dir.path(), WorkerId(2)), 7);
         for (name, _) in kept {
             assert!(dir.path().join(name).exists(), "{name}");
         }

@@ -34,6 +34,16 @@ impl Listing {
     /// # Errors
     /// What the store says. Names of the page that failed may be passed over by then: a list that failed is begun anew.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<(String, u64)>>, PackError> {
+        let page = self.page().await?;
+        let sized = |(name, object): (String, ObjectMeta)| (name, object.size);
+        Ok(page.map(|page| page.into_iter().map(sized).collect()))
+    }
+
+    /// As [`Listing::next`], with all that the store says of each.
+    ///
+    /// # Errors
+    /// As for [`Listing::next`].
+    pub(super) async fn page(&mut self) -> Result<Option<Vec<(String, ObjectMeta)>>, PackError> {
         if self.is_done {
             return Ok(None);
         }
@@ -52,8 +62,8 @@ impl Listing {
         self.is_done = page.len() < PAGE_NAMES;
         let below = |object: ObjectMeta| {
             let name = object.location.as_ref().strip_prefix(self.prefix.as_str());
-            let name = name.and_then(|name| name.strip_prefix('/'))?;
-            Some((name.to_owned(), object.size))
+            let name = name.and_then(|name| name.strip_prefix('/'))?.to_owned();
+            Some((name, object))
         };
         Ok(Some(page.into_iter().filter_map(below).collect()))
     }

@@ -32,8 +32,8 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
-    UpdateVersion,
+    Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, UpdateVersion,
 };
 
 pub(crate) use http::jittered;
@@ -358,6 +358,20 @@ impl Backend {
     /// Names, without the prefix, and sizes of all objects below a prefix, sorted.
     pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<(String, u64)>, PackError> {
         sorted(self.list(prefix)).await
+    }
+
+    /// Names, without the prefix, of all objects below a prefix, sorted, and when the backend got each, in milliseconds since
+    /// 1970, by its own clock.
+    pub(crate) async fn names_made(&self, prefix: &str) -> Result<Vec<(String, i64)>, PackError> {
+        let (mut listing, mut names) = (self.list(prefix), Vec::new());
+        while let Some(page) = listing.page().await? {
+            let made = |(name, object): (String, ObjectMeta)| {
+                (name, object.last_modified.timestamp_millis())
+            };
+            names.extend(page.into_iter().map(made));
+        }
+        names.sort_unstable();
+        Ok(names)
     }
 
     /// As [`Backend::names`], but only those that sort behind `after`, which need not be one's.

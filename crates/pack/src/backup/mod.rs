@@ -29,9 +29,9 @@ pub(crate) use v1::{Segment, SegmentSum, read_segment};
 pub(crate) use write::BackupWriter;
 
 /// Prefix of the heads' names.
-const HEADS: &str = "backups";
+pub(crate) const HEADS: &str = "backups";
 /// Prefix of the segments' names.
-const SEGMENTS: &str = "index";
+pub(crate) const SEGMENTS: &str = "index";
 
 impl BackupId {
     pub(crate) fn head_path(&self) -> String {

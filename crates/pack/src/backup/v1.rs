@@ -113,7 +113,8 @@ pub(crate) fn read_segment(
     }
     let (version, mut rest) = bytes.split_first().ok_or_else(|| damaged("it is empty"))?;
     if *version != VERSION {
-        return Err(PackError::Version { name: name.to_owned(), found: u32::from(*version) });
+        let (found, known) = (u32::from(*version), u32::from(VERSION));
+        return Err(PackError::Version { name: name.to_owned(), found, known });
     }
     let (mut batch, mut rows) = (Batch::new(), 0);
     while !rest.is_empty() {

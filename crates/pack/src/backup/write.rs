@@ -143,7 +143,10 @@ impl BackupWriter {
         let ids = self.backups.ids();
         let kept = &ids[ids.len().saturating_sub(BACKUPS_KEPT)..];
         self.pace.spend(0).await;
-        for (name, _) in self.backend.names(HEADS).await? {
+        let heads = self.backend.names(HEADS).await?;
+        // After the list: what a later owner has made since is not in it.
+        self.owner.ask().await?;
+        for (name, _) in heads {
             match BackupId::parse(&name) {
                 Some((id, None)) if id.worker <= self.worker && !kept.contains(&id) => {
                     self.remove(&id.head_path()).await?;
@@ -155,7 +158,9 @@ impl BackupWriter {
             self.backups.forget(*id);
         }
         self.pace.spend(0).await;
-        for (name, _) in self.backend.names(SEGMENTS).await? {
+        let segments = self.backend.names(SEGMENTS).await?;
+        self.owner.ask().await?;
+        for (name, _) in segments {
             match BackupId::parse(&name) {
                 Some((id, Some(segment))) if id.worker <= self.worker && !kept.contains(&id) => {
                     self.remove(&id.segment_path(segment)).await?;
@@ -192,4 +197,62 @@ fn fill(rows: &dyn KvReader, begin: &[u8]) -> Result<(Segment, Option<Vec<u8>>),
 
 fn stopping() -> PackError {
     PackError::Deferred { reason: "the store is stopping".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use larder_env::SimDisk;
+    use object_store::memory::InMemory;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::numbering::Numbering;
+    use crate::workers::{Sighting, uptime};
+
+    const WORKER: WorkerId = WorkerId(1);
+
+    /// What makes backups in a backend.
+    fn writer(backend: &Backend) -> BackupWriter {
+        let (queue, disk) = (Arc::<Queue>::default(), SimDisk::new(1, 1 << 20));
+        let spool = Arc::new(Spool::new(disk.clone(), WORKER).unwrap());
+        let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk, uptime));
+        let (fatal, owned) = (watch::Sender::new(None), Sighting::now(uptime));
+        let owner = Ownership::new((numbering, spool.clone()), owned, queue.clone(), fatal, uptime);
+        BackupWriter {
+            backend: backend.clone(),
+            spool,
+            queue,
+            counters: backend.counters().clone(),
+            backups: Arc::new(Backups::of(&[])),
+            worker: WORKER,
+            owner: Arc::new(owner),
+            pace: Pace::new(1 << 30, 1 << 40),
+            interval: Duration::ZERO,
+            last: Instant::now(),
+            through: 0,
+            tried: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn an_owner_that_was_superseded_since_it_asked_removes_no_backup() {
+        let backend = Backend::over(Arc::new(InMemory::new()));
+        let mut writer = writer(&backend);
+        writer.owner.ask().await.unwrap();
+        // A copy of the directory starts, and makes one.
+        let id = BackupId { worker: WORKER, number: 9 };
+        let theirs = [id.head_path(), id.segment_path(0)];
+        for name in &theirs {
+            backend.put(name, Bytes::from_static(b"theirs")).await.unwrap();
+        }
+        assert!(
+            backend.put_new("incarnations/0000000000000001-00000002", "2".into()).await.unwrap()
+        );
+        assert!(writer.remove_old().await.unwrap_err().is_superseded());
+        for name in &theirs {
+            assert!(backend.size(name).await.unwrap().is_some(), "{name}");
+        }
+    }
 }

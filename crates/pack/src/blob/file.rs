@@ -224,6 +224,10 @@ impl BlobFile {
 fn elsewhere(place: &Place) -> String {
     match place.within {
         Within::Blob(blob) => format!("its bytes lie in blob {blob}"),
+        // Its name ends with the process that uploaded it, which no blob says.
+        Within::Own(own) if own.bundle().is_some() => {
+            format!("its bytes lie in a bundle, the object whose name begins with {}", own.path())
+        }
         Within::Own(own) => format!("its bytes are the object {}", own.path()),
     }
 }

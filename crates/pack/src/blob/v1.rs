@@ -79,7 +79,7 @@ impl Trailer {
         }
         let found = u32::from_le_bytes(std::array::from_fn(|i| bytes[8 + i]));
         if !(VERSION_MIN..=VERSION).contains(&found) {
-            return Err(PackError::Version { name: name.to_owned(), found });
+            return Err(PackError::Version { name: name.to_owned(), found, known: VERSION });
         }
         let end = number(32).checked_add(number(40));
         if end.and_then(|end| end.checked_add(TRAILER_BYTES as u64)).is_none() {

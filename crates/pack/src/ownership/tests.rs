@@ -7,6 +7,7 @@ use object_store::memory::InMemory;
 use super::*;
 use crate::backend::Backend;
 use crate::entry::WorkerId;
+use crate::limits::OWN_NUMBER_SEEN_MAX;
 use crate::queue::Request;
 use crate::workers::uptime;
 
@@ -24,7 +25,7 @@ fn owner_of(backend: &Backend, uptime: Uptime) -> (Arc<Ownership>, Arc<Queue>, F
     let (heard, owned) = (fatal.subscribe(), Sighting::now(uptime));
     let disk = SimDisk::new(1, 1 << 20);
     let spool = Arc::new(Spool::new(disk.clone(), WORKER).unwrap());
-    let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk));
+    let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk, uptime));
     let owner = Ownership::new((numbering, spool), owned, queue.clone(), fatal, uptime);
     (Arc::new(owner), queue, heard)
 }
@@ -148,7 +149,7 @@ async fn of_two_processes_with_one_claim_the_earlier_answers_nothing_any_more() 
     second.admit().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_process_whose_number_was_removed_has_been_superseded_if_there_is_a_greater_one() {
     let backend = backend();
     let (owner, ..) = owner_of(&backend, uptime);
@@ -157,8 +158,28 @@ async fn a_process_whose_number_was_removed_has_been_superseded_if_there_is_a_gr
     let bytes = backend.whole(&number(1), 100).await;
     let Ok(bytes) = bytes else { panic!("it has a number") };
     backend.remove(&number(1)).await.unwrap();
+    owner
+        .ask_to_begin()
+        .await
+        .expect("it is looked at once in a while: it goes long after others came");
+    tokio::time::advance(OWN_NUMBER_SEEN_MAX + Duration::from_secs(1)).await;
     assert!(matches!(owner.ask().await, Err(PackError::Backend { .. })), "nobody took its place");
     // There were many after it, of which the first are forgotten too.
     assert!(backend.put_new(&number(9), bytes).await.unwrap());
     assert!(matches!(owner.ask().await, Err(PackError::Copied { .. })));
+}
+
+#[tokio::test]
+async fn a_process_that_was_paused_past_many_others_acknowledges_nothing() {
+    let backend = backend();
+    // Neither clock goes on while the machine is paused.
+    let (owner, ..) = owner_of(&backend, || Duration::ZERO);
+    owner.ask().await.unwrap();
+    let number = |process: u64| format!("incarnations/0000000000000001-{process:08x}");
+    backend.remove(&number(1)).await.unwrap();
+    backend.remove(&(number(1) + "-from")).await.unwrap();
+    assert!(backend.put_new(&number(600), Bytes::from_static(b"later")).await.unwrap());
+    // The numbers between have come, and gone as they were old.
+    let answer = owner.ask().await;
+    assert!(matches!(answer, Err(PackError::Copied { .. })), "{answer:?}");
 }

@@ -7,7 +7,7 @@ use futures::future::join_all;
 
 use crate::backend::{Backend, Unread};
 use crate::blob::{self, FooterReader};
-use crate::counting::{Counting, Listed};
+use crate::counting::{Counting, Known, Listed};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::limits::{FOOTERS_AHEAD, FOOTERS_BYTES_MAX};
@@ -23,9 +23,10 @@ pub(crate) const UNDECIDED: &str = "a process of the worker has numbered itself 
 pub(super) async fn list(
     backend: &Backend,
     horizon: &Horizon,
+    records: &Known,
 ) -> Result<(Vec<Listed>, Counting), PackError> {
     let mut listed = Listed::all(backend.names(blob::PREFIX).await?)?;
-    let counting = Counting::read(backend, &Counting::default()).await?;
+    let counting = Counting::read(backend, records).await?;
     listed.retain(|blob| horizon.has(blob.name.id));
     match counting.decided(listed, |worker| horizon.is_settled(worker))? {
         (decided, false) => Ok((decided, counting)),

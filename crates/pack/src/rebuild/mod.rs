@@ -30,7 +30,7 @@ use larder_types::{HybridClock, OpId};
 use crate::backend::Backend;
 use crate::backup::{self, Head};
 use crate::blob::FooterReader;
-use crate::counting::Listed;
+use crate::counting::{Known, Listed};
 use crate::entry::{BackupId, BlobId, Change, Run, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
@@ -44,6 +44,8 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) backend: &'a Backend,
     pub(crate) worker: WorkerId,
     pub(crate) horizon: &'a Horizon,
+    /// Records of processes that were read before.
+    pub(crate) records: &'a Known,
     /// Backups whose heads verify, oldest first.
     pub(crate) backups: &'a [Head],
     /// The file in which it writes down what is lost, if it may go on without.
@@ -99,7 +101,7 @@ impl Rebuild<'_> {
     /// Fills an empty index.
     pub(crate) async fn run(&self, index: &Index) -> Result<Rebuilt, PackError> {
         let mut backups = self.backups.to_vec();
-        let (listed, counting) = footers::list(self.backend, self.horizon).await?;
+        let (listed, counting) = footers::list(self.backend, self.horizon, self.records).await?;
         while let Some(head) = backups.last() {
             let later = listed.iter().filter(|blob| blob.name.id >= head.blob()).copied();
             let mut footers = Footers::new(self.backend, later.collect());

@@ -69,8 +69,14 @@ mod tests {
     fn needs(backups: &[u64]) -> Needs {
         let blob = |seq, first, last| {
             let (first, last) = (OpSeq(first), OpSeq(last));
-            let content =
-                BlobContent { first, last, clock: HybridClock(last.0 * 10), end: 0, live: 0 };
+            let content = BlobContent {
+                first,
+                first_clock: None,
+                last,
+                clock: HybridClock(last.0 * 10),
+                end: 0,
+                live: 0,
+            };
             (BlobId { worker: WorkerId(1), seq }, content)
         };
         let all = [blob(1, 1, 10), blob(2, 11, 20), blob(4, 31, 40)];

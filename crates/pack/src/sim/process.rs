@@ -126,23 +126,24 @@ impl Process {
         packing: Packing,
         others: Option<Arc<Others>>,
     ) -> Result<Self, PackError> {
-        let horizon = Horizon::establish(&backend, worker).await?;
+        let disk: Arc<dyn Disk> = disk;
+        let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone(), uptime));
+        let horizon = Horizon::establish(&backend, worker, numbering.records()).await?;
         let heads = backup::known(&backend, &horizon).await?;
         let (backups, accept_loss) = (&heads[..], None);
         let rebuild = Rebuild {
             backend: &backend,
             worker,
             horizon: &horizon,
+            records: numbering.records(),
             backups,
             accept_loss,
             is_own: true,
         };
-        let disk: Arc<dyn Disk> = disk;
         let (index, applied) = Index::over(Box::new(Rows(rows)))?;
         if applied.is_none() {
             index.clear()?;
         }
-        let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone()));
         let start = recover(disk, (index, applied), &rebuild, &numbering).await?;
         let Start { index, log, spool, at, backups: heads } = start;
         let (counters, stored) = (backend.counters().clone(), (Arc::new(index), Arc::new(spool)));

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::backend::Backend;
 use crate::blob;
-use crate::counting::{Counting, Listed};
+use crate::counting::{Counting, Known, Listed};
 use crate::entry::WorkerId;
 
 /// The backend of a simulation. What is in it outlives every process.
@@ -37,6 +37,8 @@ struct State {
     is_calm: bool,
     /// Lists show everything.
     is_prompt: bool,
+    /// Writes of names with this in them fail, and come late.
+    late_part: Option<&'static str>,
     /// Requests that were answered with an error and have not taken effect yet.
     late: Vec<Late>,
     /// Objects that lists do not show yet.
@@ -72,7 +74,8 @@ impl SimStore {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let (late, unlisted) = (Vec::new(), Vec::new());
         let rng = SeededRng::new(seed);
-        let state = State { rng, is_calm: false, is_prompt: false, late, unlisted };
+        let (is_calm, is_prompt, late_part) = (false, false, None);
+        let state = State { rng, is_calm, is_prompt, late_part, late, unlisted };
         Arc::new(Self { inner: InMemory::new(), state: Mutex::new(state) })
     }
 
@@ -81,6 +84,11 @@ impl SimStore {
         let mut state = self.state.lock();
         state.is_prompt = true;
         state.unlisted.clear();
+    }
+
+    /// From now on writes of names with this in them are answered with an error, and come late.
+    pub(crate) fn set_late(&self, part: Option<&'static str>) {
+        self.state.lock().late_part = part;
     }
 
     pub(crate) fn set_calm(&self, is_calm: bool) {
@@ -124,7 +132,7 @@ impl SimStore {
         let was_calm = std::mem::replace(&mut self.state.lock().is_calm, true);
         let backend = Backend::over(self.clone()).below(prefix);
         let listed = Listed::all(backend.names(blob::PREFIX).await.unwrap()).unwrap();
-        let counting = Counting::read(&backend, &Counting::default()).await.unwrap();
+        let counting = Counting::read(&backend, &Known::default()).await.unwrap();
         self.set_calm(was_calm);
         counting.counted(listed).unwrap()
     }
@@ -152,6 +160,17 @@ impl SimStore {
 
     pub(crate) async fn remove(&self, name: &str) {
         self.inner.delete(&Name::from(name)).await.unwrap();
+    }
+
+    fn fate_of_write(&self, name: &Name) -> Fate {
+        let late_part = {
+            let state = self.state.lock();
+            state.late_part.filter(|_| !state.is_calm)
+        };
+        match late_part.is_some_and(|part| name.as_ref().contains(part)) {
+            true => Fate::FailedAndLate,
+            false => self.fate(),
+        }
     }
 
     fn fate(&self) -> Fate {
@@ -186,7 +205,7 @@ impl SimStore {
 
     async fn write(&self, name: &Name, bytes: Bytes, mode: PutMode) -> Result<()> {
         self.travel().await;
-        let fate = self.fate();
+        let fate = self.fate_of_write(name);
         let mut taken = Ok(());
         if matches!(fate, Fate::Done | Fate::Twice | Fate::FailedAndDone) {
             {

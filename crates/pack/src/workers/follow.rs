@@ -28,7 +28,7 @@ use crate::index::Index;
 use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX, HEARD_BYTES_KEPT};
 use crate::read::{Bodies, Waits};
 use crate::rebuild::Rebuild;
-use crate::rows::{Applied, BlobRow};
+use crate::rows::{Applied, BlobContent, BlobRow};
 
 impl Others {
     /// Looks at what a worker has in the bucket, and takes what is new.
@@ -148,6 +148,7 @@ impl Others {
             backend,
             worker,
             horizon: &horizon,
+            records: peer.records(),
             backups: &backups,
             accept_loss: report.as_deref(),
             is_own: false,
@@ -355,22 +356,32 @@ async fn take_blob(
 }
 
 /// Whether a footer has what was heard of its blob: the first and the last entry of that, and if all was heard, no more. Each
-/// has its number and its clock, which no two processes give alike.
+/// has its number and its clock, which no two processes give alike; rows of earlier builds lack the first clock.
 fn has_all_heard(known: &Known, blob: BlobId, footer: FooterReader<'_>) -> Result<bool, PackError> {
     let heard = known.index().blob_content(blob)?;
     let Some(heard) = heard else {
         // Nothing was heard, or it was retired since, by what was heard after it.
         return Ok(true);
     };
-    let is_whole = blob.seq <= known.at().blob;
+    has_heard(&heard, blob.seq <= known.at().blob, footer)
+}
+
+fn has_heard(
+    heard: &BlobContent,
+    is_whole: bool,
+    footer: FooterReader<'_>,
+) -> Result<bool, PackError> {
     let (mut first, mut has_last, mut is_longer) = (None, false, false);
     for entry in footer {
         let entry = entry?;
-        first.get_or_insert(entry.seq);
+        first.get_or_insert((entry.seq, entry.clock));
         has_last |= (entry.seq, entry.clock) == (heard.last, heard.clock);
         is_longer |= entry.seq > heard.last;
     }
-    Ok(first == Some(heard.first) && has_last && !(is_whole && is_longer))
+    let has_first = first.is_some_and(|(seq, clock)| {
+        seq == heard.first && heard.first_clock.is_none_or(|heard| heard == clock)
+    });
+    Ok(has_first && has_last && !(is_whole && is_longer))
 }
 
 /// Whether what a mark says is past a change of that clock and number.
@@ -378,4 +389,45 @@ pub(super) fn is_past(mark: &Mark, worker: WorkerId, seq: larder_types::OpSeq) -
     bugs::planted(Bug::GivenUpEarly)
         || mark.worker > worker
         || mark.worker == worker && mark.seq >= seq
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{BucketId, HybridClock, OpSeq};
+
+    use super::*;
+    use crate::blob::{FooterHead, encode_footer};
+    use crate::entry::Change;
+    use crate::lot::Lot;
+
+    /// The footer of a blob with changes of these numbers and clocks.
+    fn footer(changes: &[(u64, u64)]) -> Vec<u8> {
+        let (id, mut entries) = (BlobId { worker: WorkerId(3), seq: 4 }, Vec::new());
+        for (seq, clock) in changes {
+            let change = Change::BucketRemoved(BucketId(1));
+            let entry = Entry { seq: OpSeq(*seq), clock: HybridClock(*clock), change };
+            entries = postcard::to_extend(&entry, entries).unwrap();
+        }
+        let head = FooterHead { created_ms: 1, entries: changes.len() as u64, buckets: Vec::new() };
+        encode_footer(id, Lot::SHARED, 0, &head, &entries)
+    }
+
+    #[test]
+    fn what_was_heard_is_in_a_footer_that_begins_with_the_same_change() {
+        let (first_clock, clock) = (Some(HybridClock(100)), HybridClock(102));
+        let (first, last) = (OpSeq(10), OpSeq(12));
+        let heard = BlobContent { first, first_clock, last, clock, end: 0, live: 0 };
+        let has = |heard: &BlobContent, changes: &[(u64, u64)]| {
+            let tail = footer(changes);
+            has_heard(heard, false, FooterReader::new("a blob", &tail).unwrap()).unwrap()
+        };
+        let theirs = [(10, 100), (11, 101), (12, 102), (13, 103)];
+        assert!(has(&heard, &theirs));
+        let mixed = [(10, 99), (11, 101), (12, 102)];
+        assert!(!has(&heard, &mixed), "another process gave the first number");
+        let of_v1 = BlobContent { first_clock: None, ..heard };
+        assert!(has(&of_v1, &theirs) && has(&of_v1, &mixed), "a row of an earlier build");
+        assert!(!has(&heard, &[(10, 100), (11, 101), (12, 103)]));
+        assert!(!has(&heard, &[(9, 99), (10, 100), (12, 102)]));
+    }
 }

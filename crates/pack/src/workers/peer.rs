@@ -27,7 +27,7 @@ use super::sighting::Sighting;
 use super::telling::Telling;
 use crate::backend::Backend;
 use crate::bugs::{self, Bug};
-use crate::counting::Counting;
+use crate::counting::{self, Counting};
 use crate::entry::{BlobId, Change, Entry, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
@@ -45,7 +45,7 @@ pub(crate) struct Peer {
     pace: Mutex<Pace>,
     gaps: AtomicU32,
     /// What was last read of its processes and their records.
-    counting: Mutex<Counting>,
+    records: counting::Known,
     /// Held by whoever changes the index.
     pub(super) following: tokio::sync::Mutex<()>,
 }
@@ -99,7 +99,7 @@ impl Peer {
             known: RwLock::new(None),
             told: Arc::new(Mutex::new(told)),
             gaps: AtomicU32::new(0),
-            counting: Mutex::default(),
+            records: counting::Known::default(),
             pace: Mutex::new(pace),
             following: tokio::sync::Mutex::default(),
         }
@@ -132,12 +132,14 @@ impl Peer {
         }
     }
 
+    /// Records of its processes that were read.
+    pub(super) fn records(&self) -> &counting::Known {
+        &self.records
+    }
+
     /// Which of its blobs count, as the bucket says now.
     pub(super) async fn counting(&self) -> Result<Counting, PackError> {
-        let known = self.counting.lock().clone();
-        let counting = Counting::read(&self.backend, &known).await?;
-        *self.counting.lock() = counting.clone();
-        Ok(counting)
+        Counting::read(&self.backend, &self.records).await
     }
 
     /// How many looks in a row found that a blob is missing.

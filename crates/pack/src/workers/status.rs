@@ -68,7 +68,7 @@ impl WorkersStatus {
         let found = status["version"].as_u64().unwrap_or(0);
         if found != u64::from(VERSION) {
             let found = u32::try_from(found).unwrap_or(u32::MAX);
-            return Err(PackError::Version { name: FILE.to_owned(), found });
+            return Err(PackError::Version { name: FILE.to_owned(), found, known: VERSION });
         }
         serde_json::from_value(status).map(Some).map_err(damaged)
     }

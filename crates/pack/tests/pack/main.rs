@@ -6,6 +6,7 @@ mod backends;
 mod backups;
 mod copies;
 mod crashes;
+mod earlier;
 mod embed;
 mod objects;
 mod owners;

@@ -144,14 +144,14 @@ async fn the_bill_tells_what_was_asked_and_what_would_have_been() {
     }
     let totals = store.status().totals;
     assert_eq!((totals.direct.put, totals.direct.get, totals.blobs), (100, 5, 1));
-    // The claim, the process's number and its record, and the blob.
-    assert_eq!((totals.requests.put, totals.requests.part), (4, 0));
+    // The claim, two markers, the process's number and its record, and the blob.
+    assert_eq!((totals.requests.put, totals.requests.part), (6, 0));
     drop(store);
     let kept = larder_pack::Status::read(dir.path()).unwrap();
     assert!(!kept.running);
-    assert_eq!(kept.totals.requests.put, 4);
+    assert_eq!(kept.totals.requests.put, 6);
     let store = try_open(cached(dir.path()), &backend).await.unwrap();
-    assert!((4..=6).contains(&store.status().totals.requests.put), "it goes on");
+    assert!((6..=10).contains(&store.status().totals.requests.put), "it goes on");
     assert!(store.status().totals.requests.get > kept.totals.requests.get);
 }
 

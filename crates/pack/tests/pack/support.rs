@@ -1,5 +1,6 @@
 //! A store to be tested, its backend, and the few calls that tests make.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
 use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use larder_objects::{
     BodyDigest, BodyError, ListItem, ListRequest, ListedObject, ObjectError, Objects, PutBody,
     PutDone, PutOptions, ReadBody,
@@ -40,6 +41,8 @@ pub struct Faulty {
     pub silent: AtomicBool,
     /// How many reads are still told that there is no such object.
     pub missing: AtomicUsize,
+    /// What names have in them that reads are told to be missing, and how many reads still.
+    pub hidden: Mutex<(String, usize)>,
     /// Puts of blobs, in one request each, wait while somebody has this for writing.
     pub puts: tokio::sync::RwLock<()>,
     puts_waiting: AtomicUsize,
@@ -52,6 +55,8 @@ pub struct Faulty {
     pub answers_lost: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
+    /// Names that lists say to be a day older than they are.
+    pub aged: Mutex<BTreeSet<String>>,
     /// What somebody else puts while the next claim is made.
     pub beside_claim: Mutex<Option<(Name, Bytes)>>,
 }
@@ -192,6 +197,13 @@ impl ObjectStore for Faulty {
         if self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
             return Err(Error::NotFound { path: name.to_string(), source: "404".into() });
         }
+        {
+            let mut hidden = self.hidden.lock();
+            if hidden.1 > 0 && name.as_ref().contains(&hidden.0) {
+                hidden.1 -= 1;
+                return Err(Error::NotFound { path: name.to_string(), source: "404".into() });
+            }
+        }
         self.inner.get_opts(name, options).await
     }
 
@@ -203,12 +215,19 @@ impl ObjectStore for Faulty {
     }
 
     fn list(&self, prefix: Option<&Name>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let aged = self.aged.lock().clone();
+        let listed = self.inner.list(prefix).map_ok(move |mut object| {
+            if aged.contains(object.location.as_ref()) {
+                object.last_modified -= Duration::from_secs(24 * 3600);
+            }
+            object
+        });
         let mut late = self.late.lock();
         let (name, left) = &mut *late;
         let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
         let is_it = prefix.is_some_and(|prefix| prefix.as_ref() == folder);
         if !is_it || *left == 0 {
-            return self.inner.list(prefix);
+            return listed.boxed();
         }
         *left -= 1;
         let name = name.clone();
@@ -216,7 +235,7 @@ impl ObjectStore for Faulty {
             let is_late = object.as_ref().is_ok_and(|object| object.location.as_ref() == name);
             std::future::ready(!is_late)
         };
-        self.inner.list(prefix).filter(shown).boxed()
+        listed.filter(shown).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Name>) -> Result<ListResult> {

@@ -9,6 +9,7 @@ use larder_kv::{Batch, Kv, KvReader};
 
 use super::super::process::Process;
 use super::*;
+use crate::counting::RECORD;
 
 /// Steps of an original after it was copied, and of both beside each other.
 const STEPS_APART: u64 = 12;
@@ -102,6 +103,9 @@ impl World {
         copy: (Arc<SimDisk>, Arc<SimKv>),
         before: History,
     ) {
+        if self.rng.one_in(3) {
+            self.end_between(&mut second).await;
+        }
         for _ in 0..self.rng.below(STEPS_BESIDE) {
             match self.rng.below(7) {
                 0 => self.process().upload_unless_ended(),
@@ -146,6 +150,27 @@ impl World {
                 (self.disk, self.rows, self.history) = kept;
                 self.come_back(&then, None).await;
             }
+        }
+    }
+
+    /// The copy has a number, and looks for blobs; one that is on its way from the original comes after that, and the record of
+    /// the copy is late.
+    async fn end_between(&mut self, second: &mut Process) {
+        self.seal();
+        self.commit().await;
+        self.store.set_late(Some(crate::blob::PREFIX));
+        for _ in 0..STEPS_OF_UPLOAD / 2 {
+            self.process().upload_unless_ended();
+            tokio::time::advance(Duration::from_secs(31)).await;
+        }
+        self.store.set_late(Some(RECORD));
+        for _ in 0..STEPS_OF_UPLOAD {
+            second.upload_unless_ended();
+            tokio::time::advance(Duration::from_secs(31)).await;
+        }
+        self.store.set_late(None);
+        for _ in 0..self.rng.below(4) {
+            self.store.let_one_come_late().await;
         }
     }
 

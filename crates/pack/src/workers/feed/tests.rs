@@ -164,7 +164,7 @@ async fn more_is_told_only_behind_an_entry_that_the_process_itself_has() {
 async fn a_process_tells_nothing_once_the_place_is_another_s() {
     let backend = Backend::over(Arc::new(InMemory::new()));
     let (feed, disk) = (feed(), SimDisk::new(1, 1 << 20));
-    let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk));
+    let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk, uptime));
     let (fatal, owned) = (tokio::sync::watch::Sender::new(None), Sighting::now(uptime));
     let parts = (numbering, feed.spool.clone());
     let owner = Ownership::new(parts, owned, Arc::<Queue>::default(), fatal, uptime);
