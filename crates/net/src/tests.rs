@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -115,6 +115,11 @@ pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     pub(crate) fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
+        // While a process has a single subscriber, a thread without one that comes to a line first turns it off for all.
+        static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+            tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish())
+        });
+        LazyLock::force(&SECOND);
         let log = Self::default();
         let subscriber =
             tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();

@@ -52,6 +52,9 @@ impl std::io::Write for Log {
 async fn many_forms_that_are_turned_away_get_one_line() {
     let log = Log::default();
     let writer = log.clone();
+    // While a process has a single subscriber, a thread without one that comes to a line first turns it off for all.
+    let _second =
+        tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let server = Server::bucket().await;
