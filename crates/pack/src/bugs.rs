@@ -19,6 +19,8 @@ pub(crate) enum Bug {
     AdoptedThoughVoid,
     /// A process does not close numbers before it that have no record.
     NumbersNotClosed,
+    /// The number of the last process that began goes as others do.
+    LastBegunForgotten,
     /// A part may move in one group behind what ends the object that it is of.
     PartOutlives,
     /// Deletes are told anew only for blobs, not for backups that are older.

@@ -24,6 +24,7 @@ use std::collections::BTreeSet;
 use super::{By, Numbering};
 use crate::backend::Backend;
 use crate::blob;
+use crate::bugs::{self, Bug};
 use crate::counting::{self, Counting, Listed, Numbers, Process};
 use crate::entry::{ProcessId, WorkerId};
 use crate::error::PackError;
@@ -31,6 +32,18 @@ use crate::identity::check_owner;
 use crate::limits::{
     PROCESS_AGE_MIN, PROCESSES_FORGOTTEN_AT_ONCE, PROCESSES_KEPT, PROCESSES_OF_EARLIER_KEPT,
 };
+
+/// Whether a simulation wants all but the last to go at once, as if everything came much later.
+#[cfg(test)]
+fn keeps_few() -> bool {
+    crate::sim::keeps_few()
+}
+
+/// Whether a simulation wants all but the last to go at once.
+#[cfg(not(test))]
+const fn keeps_few() -> bool {
+    false
+}
 
 /// Processes that are old, of a worker and those before it, in their order; some may have a record alone.
 pub(crate) fn old(numbers: &Numbers, worker: WorkerId) -> Vec<Process> {
@@ -40,7 +53,7 @@ pub(crate) fn old(numbers: &Numbers, worker: WorkerId) -> Vec<Process> {
         let made_ms = numbers.numbers.get(process);
         made_ms.map(|made_ms| i128::from(last_ms) - i128::from(*made_ms))
     };
-    let young_ms = 0..PROCESS_AGE_MIN.as_millis() as i128;
+    let young_ms = 0..if keeps_few() { 0 } else { PROCESS_AGE_MIN.as_millis() as i128 };
     let is_young = |process: &Process| age_ms(process).is_some_and(|age| young_ms.contains(&age));
     // A clock was set back since: it is older than those behind it, however old that is.
     let is_undated = |process: &Process| age_ms(process).is_some_and(|age| age < 0);
@@ -49,7 +62,10 @@ pub(crate) fn old(numbers: &Numbers, worker: WorkerId) -> Vec<Process> {
     let mut all_old = Vec::new();
     for of in workers {
         let Some(last) = numbers.of_worker(of).next_back() else { continue };
-        let kept = if of < worker { PROCESSES_OF_EARLIER_KEPT } else { PROCESSES_KEPT };
+        let kept = match of < worker || keeps_few() {
+            true => PROCESSES_OF_EARLIER_KEPT,
+            false => PROCESSES_KEPT,
+        };
         let is_many = |(_, process): &Process| process.number() + kept <= last.number();
         let all = (of, ProcessId::UNNUMBERED)..(of, last);
         let named = numbers.numbers.range(all.clone()).map(|(process, _)| *process);
@@ -64,7 +80,9 @@ pub(crate) fn old(numbers: &Numbers, worker: WorkerId) -> Vec<Process> {
 
 /// Of old processes those that may go: of each worker the last stays that began. Its record says for good what comes too late.
 pub(crate) fn may_go(counting: &Counting, mut old: Vec<Process>) -> Vec<Process> {
-    old.retain(|(of, process)| counting.last_begun(*of).is_none_or(|last| *process < last));
+    if !bugs::planted(Bug::LastBegunForgotten) {
+        old.retain(|(of, process)| counting.last_begun(*of).is_none_or(|last| *process < last));
+    }
     old
 }
 
@@ -92,7 +110,7 @@ impl Numbering {
         numbers: &Numbers,
     ) -> Result<(), PackError> {
         let old = old(numbers, self.worker);
-        if old.len() < PROCESSES_FORGOTTEN_AT_ONCE {
+        if old.is_empty() || !keeps_few() && old.len() < PROCESSES_FORGOTTEN_AT_ONCE {
             return Ok(());
         }
         let mut blobs = Listed::all(self.backend.names(blob::PREFIX).await?)?;

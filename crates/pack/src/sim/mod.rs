@@ -35,6 +35,8 @@ pub(crate) use store::SimStore;
 thread_local! {
     static RUNNING: Cell<bool> = const { Cell::new(false) };
     static NOW_MS: Cell<u64> = const { Cell::new(1_700_000_000_000) };
+    /// Whether old numbers of processes go at once.
+    static KEEPS_FEW: Cell<bool> = const { Cell::new(false) };
     /// How far the clock of the machine is ahead that does something now.
     static AHEAD_MS: Cell<u64> = const { Cell::new(0) };
 }
@@ -42,6 +44,11 @@ thread_local! {
 /// Whether a simulation runs on this thread: then nothing runs on another.
 pub(crate) fn is_running() -> bool {
     RUNNING.get()
+}
+
+/// Whether old numbers of processes go at once in the simulation that runs on this thread.
+pub(crate) fn keeps_few() -> bool {
+    KEEPS_FEW.get()
 }
 
 /// A fault that is planted fails one of so many seeds.
@@ -56,6 +63,7 @@ fn is_found_from<T>(bug: Bug, first: u64, seeds: u64, run: fn(u64) -> T) {
     let found = all.find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err());
     plant(None);
     RUNNING.set(false);
+    KEEPS_FEW.set(false);
     AHEAD_MS.set(0);
     println!("{bug:?}: seed {found:?}");
     assert!(found.is_some(), "{bug:?} was not found in {seeds} seeds");

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::world::{Outcomes, World};
-use super::{NOW_MS, RUNNING, is_found, is_found_from};
+use super::{KEEPS_FEW, NOW_MS, RUNNING, is_found, is_found_from};
 use crate::bugs::Bug;
 
 /// Steps of one run.
@@ -57,6 +57,8 @@ fn a_backup_names_no_number_that_is_given_again() {
 /// Runs one seed of a world in which directories are copied; gives what came of that.
 fn run_with_copies(seed: u64) -> Outcomes {
     RUNNING.set(true);
+    // In every second one what comes late does so after records that speak of it are gone.
+    KEEPS_FEW.set(seed % 2 == 1);
     NOW_MS.set(1_700_000_000_000);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -66,6 +68,7 @@ fn run_with_copies(seed: u64) -> Outcomes {
         world.outcomes()
     });
     RUNNING.set(false);
+    KEEPS_FEW.set(false);
     outcomes
 }
 
@@ -94,6 +97,11 @@ fn a_blob_that_is_adopted_though_it_is_void_is_found() {
 #[test]
 fn a_process_that_does_not_close_numbers_before_its_own_is_found() {
     is_found_from(Bug::NumbersNotClosed, 149, SEEDS_OF_BUGS, run_with_copies);
+}
+
+#[test]
+fn a_last_process_that_is_forgotten_is_found() {
+    is_found_from(Bug::LastBegunForgotten, 77, SEEDS_OF_BUGS, run_with_copies);
 }
 
 #[test]

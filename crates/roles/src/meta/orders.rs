@@ -132,6 +132,11 @@ impl Meta {
         if member.pg.view() != volumes.view {
             return;
         }
+        let distinct: BTreeSet<LvId> = volumes.lvs.iter().map(|info| info.lv).collect();
+        if distinct.len() != volumes.lvs.len() {
+            let pg = member.pg.id();
+            return tracing::error!(%pg, "a manager describes a volume twice: its word is refused");
+        }
         for info in &volumes.lvs {
             if let Err(why) = member.pg.admits_lv(info) {
                 let (pg, lv) = (member.pg.id(), info.lv);

@@ -7,6 +7,7 @@
 //! 1. A call is stepped only in the view that it names.
 //! 2. A request gets one answer, or its caller hears that there is none.
 //! 3. What comes over a connection is stepped once the machine has admitted it: machines assert what they admit.
+//! 4. A request is stepped only under a session that the map names as its sender's, or has closed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +36,7 @@ pub struct MetaHandler {
 impl Handler<MetaService> for MetaHandler {
     fn request(
         &self,
-        _from: &PeerIdentity,
+        from: &PeerIdentity,
         request: MetaCall,
         _payload: Bytes,
         responder: Responder<MetaService>,
@@ -43,7 +44,12 @@ impl Handler<MetaService> for MetaHandler {
         let Some(cluster) = self.meta.cluster() else { return };
         let meta = &self.meta;
         match request {
-            MetaCall::Call { pg, view, call } => meta.serve_call(pg, view, call, responder),
+            MetaCall::Call { pg, view, call } => match session_of(cluster, from, &call) {
+                Named::Own => meta.serve_call(pg, view, call, responder),
+                Named::Unknown => refuse(responder, Refusal::Busy),
+                // Its caller hears that there is no answer.
+                Named::Anothers => tracing::error!(%from, "a request under another's session"),
+            },
             MetaCall::Await { pg, view, op } => meta.serve_await(pg, view, op, responder),
             MetaCall::Find { pg, view, bucket, key } => {
                 meta.serve_find(cluster, (pg, view), bucket, key, responder);
@@ -87,6 +93,29 @@ impl Handler<MetaService> for MetaHandler {
             }
             other => tracing::warn!(%from, ?other, "a message that this server may not send"),
         }
+    }
+}
+
+/// Whose session a request names, as the managers have told.
+enum Named {
+    /// Its sender's; or one that is over, as the machine knows, or will know within a beat.
+    Own,
+    /// Another proxy's.
+    Anothers,
+    /// Nobody's yet. A proxy asks nothing under a session before its map names it; the map of this server may be a moment
+    /// older.
+    Unknown,
+}
+
+/// What a group remembers of a session it forgets when the session ends, and one that nobody has opened has no end.
+fn session_of(cluster: &Cluster, from: &PeerIdentity, call: &Call) -> Named {
+    let Some(request) = call.request() else { return Named::Own };
+    let map = cluster.managers.map();
+    match map.sessions.get(&request.session) {
+        Some(record) if record.server == from.subject.server => Named::Own,
+        Some(_) => Named::Anothers,
+        None if map.closed.iter().any(|(_, it)| *it == request.session) => Named::Own,
+        None => Named::Unknown,
     }
 }
 

@@ -25,17 +25,18 @@ use larder_roles::managers::{Managers, NotProposed};
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, DataService, MetaMessage, MetaService,
 };
-use larder_types::{BootId, BucketName, RegionId, ServerId};
+use larder_types::{BootId, BucketName, RegionId, ServerId, SessionId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, watch};
 
-use super::support::{endpoint, socket};
+use super::support::{OTHER_SESSION, SESSION, endpoint, socket};
 
 /// Servers of the test: three meta servers, then these.
 pub const DATA: ServerId = ServerId(3);
 pub const PROXY: ServerId = ServerId(4);
 const MANAGER: ServerId = ServerId(9);
 const DATA_BOOT: BootId = BootId(33);
+const PROXY_BOOT: BootId = BootId(44);
 
 /// What waits at the desk; more is lost.
 const SAID_MAX: usize = 4096;
@@ -134,6 +135,10 @@ impl Desk {
         }
         self.apply(Command::AddDisk(DATA, Weight(100), 16)).unwrap();
         self.apply(Command::CreateBucket(bucket(), None, 0)).unwrap();
+        self.apply(Command::ServerStarted(PROXY, PROXY_BOOT, vec![], vec![])).unwrap();
+        for session in [SESSION, OTHER_SESSION] {
+            self.apply(Command::OpenSession(session, PROXY, PROXY_BOOT)).unwrap();
+        }
     }
 
     pub fn map(&self) -> Arc<Topology> {
@@ -171,6 +176,12 @@ impl Desk {
             self.versions.send_replace(version);
         }
         applied
+    }
+
+    /// The proxy begins a session, and has ended the one before it by number.
+    pub fn begin_session(&self, session: SessionId) {
+        self.apply(Command::OpenSession(session, PROXY, PROXY_BOOT)).unwrap();
+        drop(self.apply(Command::CloseSession(SessionId(session.0 - 1))));
     }
 
     fn step(&self, event: PolicyEvent) {
@@ -227,6 +238,7 @@ async fn run(desk: Arc<Desk>, mut said: mpsc::Receiver<Said>) {
             }
             _ = ticks.tick() => {
                 desk.step(PolicyEvent::From(DATA, ServerMessage::Heartbeat(DATA_BOOT)));
+                desk.step(PolicyEvent::From(PROXY, ServerMessage::Heartbeat(PROXY_BOOT)));
                 desk.step(PolicyEvent::Tick);
             }
         }

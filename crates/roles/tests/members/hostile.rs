@@ -3,32 +3,96 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_kv::KvReader;
 use larder_net::{Peer, Role};
 use larder_protocol::manager::policy::ManagerMessage;
-use larder_protocol::{Answer, Call, LogEntry, PeerMessage};
+use larder_protocol::{Answer, AppendCall, Call, LogEntry, PeerMessage, PutCall, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 use larder_types::codec::encode;
 use larder_types::limits::REPLICAS_MAX;
 use larder_types::{
-    Condition, Epoch, LvId, ObjectKey, Op, OpId, OpSeq, Request, ServerId, SessionId, StreamId,
-    View,
+    Attributes, Condition, Epoch, LvId, ObjectKey, Op, OpId, OpSeq, Request, ServerId, SessionId,
+    StreamId, Target, UploadId, View, rows,
 };
 
 use crate::raw::{InBytes, Raw, corpus, panics, rounds, spoiled};
-use crate::support::{BUCKET, Cluster, PG, data, inline, put, request};
+use crate::support::{
+    BUCKET, Cluster, OTHER_SESSION, PG, SESSION, data, inline, put, put_to, request,
+};
 
 /// Requests of one round that wait for their answers together.
 const AT_ONCE: usize = 40;
 
-/// A session that no golden message names: one that does may well end another's.
+/// How often a good request is among what is spoiled, so that many of these get past the door.
+const GOOD_PART: usize = 6;
+
+/// Numbers of requests that [`calls`] takes, and more.
+const KINDS: u64 = 16;
+
+/// A request of a session that no golden message names: one that does may well end another's. Those before are finished,
+/// as a proxy says at each beat: a session of which 65,536 are not is told to slow down.
 fn of_another_session(number: u64) -> Request {
-    Request { session: SessionId(1 << 40), ..request(number) }
+    Request { session: OTHER_SESSION, number, floor: number }
+}
+
+/// Good requests under a session, one of each kind that changes or waits for something, without the byte of the version.
+fn calls(view: View, session: SessionId, number: u64) -> Vec<Vec<u8>> {
+    let (bucket, epoch, condition) = (BUCKET, Epoch(1), Condition::default);
+    let (key, stream) = (ObjectKey::new("k").unwrap(), StreamId { session, number });
+    let mut number = KINDS * number;
+    let mut request = || {
+        number += 1;
+        Request { session, number, floor: number.saturating_sub(KINDS) }
+    };
+    let chunk = Target::Chunk { stream, number: 0 };
+    let Call::Put(like) = put(request(), "k", inline()) else { unreachable!("a put") };
+    let PutCall { description, content, .. } = *like;
+    let append = AppendCall {
+        request: request(),
+        bucket,
+        epoch,
+        key: key.clone(),
+        offset: None,
+        description,
+        content,
+        condition: condition(),
+    };
+    let upload = UploadId { pg: PG, op: Default::default() };
+    let attributes = Attributes::default();
+    let calls = [
+        put(request(), "k", inline()),
+        put(request(), "k", data()),
+        put_to(request(), "k", chunk, data()),
+        Call::Append(Box::new(append)),
+        Call::Delete {
+            request: request(),
+            bucket,
+            epoch,
+            key: key.clone(),
+            condition: condition(),
+        },
+        Call::SetTags { request: request(), bucket, key: key.clone(), tags: Vec::new() },
+        Call::CreateUpload {
+            request: request(),
+            bucket,
+            epoch,
+            key: key.clone(),
+            attributes,
+            checksum: None,
+        },
+        Call::AbortUpload { request: request(), bucket, key: key.clone(), upload },
+        Call::DropStream { bucket, stream },
+        Call::Read { bucket, key },
+        Call::Barrier,
+    ];
+    let bytes = |call| encode(&MetaCall::Call { pg: PG, view, call })[1..].to_vec();
+    calls.into_iter().map(bytes).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_from_certified_servers_end_no_meta_server() {
     let cluster = Cluster::start(1).await;
-    let (corpus, before) = (corpus(), panics());
+    let (golden, before) = (corpus(), panics());
     let (_, primary) = cluster.leads(PG);
     let roles = [Role::Meta, Role::Proxy, Role::Manager];
     let callers: Vec<_> = (0..3)
@@ -42,6 +106,14 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
         .collect();
     let mut number = 1_000;
     for mut draw in rounds() {
+        // Bytes may well end a session.
+        let session = SessionId(number / 50);
+        if number % 50 == 0 {
+            cluster.desk.begin_session(session);
+        }
+        let good = calls(cluster.leads(PG).0, session, number);
+        let mut corpus = golden.clone();
+        (0..GOOD_PART).for_each(|_| corpus.extend_from_slice(&good));
         let calls = (0..AT_ONCE).map(|_| {
             let peer = &callers[draw.below(callers.len() as u64) as usize];
             let (body, payload) =
@@ -51,7 +123,7 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
                 drop(peer.send(&body, payload));
                 return None;
             }
-            let deadline = tokio::time::Instant::now() + Duration::from_millis(200);
+            let deadline = tokio::time::Instant::now() + Duration::from_millis(50);
             Some(async move { peer.call(&body, payload, deadline).await.map(|_| ()) })
         });
         let calls: Vec<_> = calls.collect();
@@ -72,10 +144,13 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
             assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
         }
     }
-    let done = cluster.call(PG, put(of_another_session(1), "good", inline())).await;
+    let done = cluster.call(PG, put(of_another_session(number + 1), "good", inline())).await;
     assert!(matches!(done, Answer::Done { .. }), "a good request is served: {done:?}");
     cluster.shows(primary, &["good".to_owned()]).await;
     assert_eq!(panics(), before, "nothing panicked");
+    let (rounds, ops) = (number - 1_000, cluster.meta(primary).log_counters().ops);
+    println!("{rounds} rounds, {ops} ops, {:?}", cluster.meta(primary).gauges(PG));
+    assert!(ops > rounds / 10, "much gets past the door");
 }
 
 /// The index takes no such key, and asserts it: a release ends with the panic.
@@ -166,5 +241,48 @@ async fn a_volume_that_no_manager_decides_on_is_not_stepped() {
     let said = (MetaMessage::Manager(word), Bytes::new());
     hears(&cluster, (ServerId(9), Role::Manager), primary, said).await;
     assert_eq!(panics(), before, "a set of replicas has no more places");
+    cluster.put_data(PG, put(request(2), "next", data())).await;
+}
+
+/// What a group remembers of a session it forgets when that ends: of sessions that nobody has opened it would remember
+/// requests for ever, until it takes no more of anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_remembered_of_sessions_that_are_not_the_senders() {
+    let cluster = Cluster::start(1).await;
+    let (view, to) = cluster.leads(PG);
+    let unknown = Request { session: SessionId(1 << 41), ..request(1) };
+    let refused = cluster.call(PG, put(unknown, "bad", inline())).await;
+    assert_eq!(refused, Answer::Refused(Refusal::Busy), "it may be opened in a newer map");
+    let other = cluster.another(ServerId(3), Role::Proxy);
+    let peer: Peer<MetaService> = Peer::new(&other, to, cluster.address(to));
+    let call = MetaCall::Call { pg: PG, view, call: put(request(1), "bad", inline()) };
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    assert!(peer.call(&call, Bytes::new(), deadline).await.is_err(), "it is another proxy's");
+    let mine = cluster.call(PG, put(request(1), "good", inline())).await;
+    assert!(matches!(mine, Answer::Done { .. }), "and has not had its request done: {mine:?}");
+    assert_eq!(request(1).session, SESSION);
+    cluster.shows(to, &["good".to_owned()]).await;
+    let row = rows::version(BUCKET, &ObjectKey::new("bad").unwrap(), rows::NULL_VERSION);
+    assert_eq!(cluster.meta(to).kv().get(&row).unwrap(), None);
+}
+
+/// A volume that is new has no earlier description by which both could be judged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_described_twice_is_not_stepped() {
+    let cluster = Cluster::start(1).await;
+    let before = panics();
+    cluster.put_data(PG, put(request(1), "good", data())).await;
+    let (view, primary) = cluster.leads(PG);
+    let map = cluster.desk.map();
+    let known = map.lv(LvId(0)).unwrap();
+    let mut wide = known.clone();
+    wide.replicas = vec![known.replicas[0]; 2];
+    let (boot, version) = (map.servers[&primary].boot, map.version);
+    let (lvs, boots) = (vec![(LvId(77), wide), (LvId(77), known.clone())], Vec::new());
+    let sessions = Vec::new();
+    let word = ManagerMessage::Volumes { pg: PG, view, boot, version, lvs, boots, sessions };
+    let said = (MetaMessage::Manager(word), Bytes::new());
+    hears(&cluster, (ServerId(9), Role::Manager), primary, said).await;
+    assert_eq!(panics(), before, "the second has lost a replica");
     cluster.put_data(PG, put(request(2), "next", data())).await;
 }

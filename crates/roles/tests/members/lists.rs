@@ -1,20 +1,14 @@
 //! Lists while puts are pending, and puts whose proxy has died or was not heard.
 
-use larder_protocol::manager::state::Command;
 use larder_protocol::{Answer, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply};
-use larder_types::{BootId, BucketId, Grant, ObjectKey, ServerId, rows};
+use larder_types::{BucketId, Grant, ObjectKey, ServerId, rows};
 
-use super::desk::PROXY;
 use super::support::{BUCKET, Cluster, PG, SESSION, data, inline, put, request, until};
-
-const BOOT: BootId = BootId(44);
 
 /// A cluster with a put of key `m` that is pending, and its primary.
 async fn pending() -> (Cluster, ServerId, Grant) {
     let cluster = Cluster::start(1).await;
-    cluster.desk.apply(Command::ServerStarted(PROXY, BOOT, vec![], vec![])).unwrap();
-    cluster.desk.apply(Command::OpenSession(SESSION, PROXY, BOOT)).unwrap();
     assert!(matches!(cluster.call(PG, put(request(1), "a", inline())).await, Answer::Done { .. }));
     let granted = cluster.call(PG, put(request(2), "m", data())).await;
     let Answer::Granted { grant, .. } = granted else { panic!("no grant: {granted:?}") };

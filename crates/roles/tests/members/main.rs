@@ -24,7 +24,6 @@ use larder_protocol::{Answer, Call, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply};
 use larder_types::{ObjectKey, PgId, ServerId, StreamId, Target, View, rows};
 
-use desk::PROXY;
 use support::{BUCKET, Cluster, PG, SESSION, data, inline, put, put_to, request, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -343,11 +342,6 @@ async fn list_all(cluster: &Cluster, pg_count: u32) -> Result<Vec<String>, Refus
 #[tokio::test(flavor = "multi_thread")]
 async fn the_streams_of_a_session_that_is_over_are_dropped() {
     let cluster = Cluster::start(1).await;
-    cluster
-        .desk
-        .apply(Command::ServerStarted(PROXY, larder_types::BootId(44), vec![], vec![]))
-        .unwrap();
-    cluster.desk.apply(Command::OpenSession(SESSION, PROXY, larder_types::BootId(44))).unwrap();
     let stream = StreamId { session: SESSION, number: 1 };
     let target = Target::Chunk { stream, number: 0 };
     let op = cluster.put_data(PG, put_to(request(1), "large", target, data())).await;

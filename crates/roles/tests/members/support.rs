@@ -26,7 +26,9 @@ use super::desk::{AtDesk, Desk, PROXY};
 use super::stalls::{Gate, GatedDisk};
 
 pub const BUCKET: BucketId = BucketId(1);
+/// The proxy's session, and another of its.
 pub const SESSION: SessionId = SessionId(5);
+pub const OTHER_SESSION: SessionId = SessionId(1 << 40);
 pub const PG: PgId = PgId(0);
 /// Bytes of a segment of each server's log.
 pub const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;

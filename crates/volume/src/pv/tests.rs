@@ -54,6 +54,19 @@ fn an_open_never_lowers() {
     assert!(pv.dirty);
 }
 
+/// A meta server may say it, and say it again.
+#[test]
+fn a_view_at_the_end_of_numbers_is_refused() {
+    let mut pv = opened(3, key(3, 50));
+    let refusal = Err(Refusal::WrongView { current: View(3) });
+    for _ in 0..2 {
+        assert_eq!(open(&mut pv, u64::MAX, key(3, 60)), refusal);
+    }
+    for _ in 0..2 {
+        assert_eq!(open(&mut pv, u64::MAX - 1, key(3, 60)), Ok(()));
+    }
+}
+
 #[test]
 fn an_open_of_another_boot_changes_nothing() {
     let mut pv = Pv::new(PvId(0), (LvId(1), 0), MapVersion(1), 0);
