@@ -104,8 +104,8 @@ impl Sessions {
     pub fn lookup(&self, request: &Request) -> Known {
         let is_full = self.remembered >= GROUP_REPEATS_MAX;
         let Some(session) = self.open.get(&request.session) else {
-            let has_place = self.open.len() < GROUP_SESSIONS_MAX || self.over > 0;
-            return if is_full || !has_place { Known::TooMany } else { Known::New };
+            let is_one_too_many = is_full || !self.has_place(request.session);
+            return if is_one_too_many { Known::TooMany } else { Known::New };
         };
         if request.number < session.floor {
             return Known::Finished;
@@ -123,9 +123,16 @@ impl Sessions {
         }
     }
 
-    /// The session's proxy says something.
+    /// The session's proxy says something. Nothing is noted of one that would be turned away.
     pub fn heard(&mut self, session: SessionId, tick: u64) {
-        self.note(session).heard = Some(tick);
+        if self.has_place(session) {
+            self.note(session).heard = Some(tick);
+        }
+    }
+
+    /// Whether something may be remembered of a session.
+    fn has_place(&self, session: SessionId) -> bool {
+        self.open.len() < GROUP_SESSIONS_MAX || self.over > 0 || self.open.contains_key(&session)
     }
 
     /// The tick at which a session's proxy was heard last, if it ever was.
@@ -340,6 +347,7 @@ mod tests {
         for session in 0..count {
             sessions.record(&of(session, 1), id(2 + (session + 7) % count), HybridClock(5));
         }
+        sessions.heard(SessionId(count), 1);
         assert_eq!(sessions.lookup(&of(count, 1)), Known::TooMany, "none is over");
         assert!(matches!(sessions.lookup(&of(3, 1)), Known::Op(_)), "a repeat is answered");
         let oldest = count - 7;
