@@ -35,7 +35,7 @@ const FILE: &str = "worker";
 pub(crate) const PREFIX: &str = "claims";
 /// The marker, below each of [`PREFIX`] and [`horizon::PREFIX`].
 pub(crate) const MARKER: &str = "numbered";
-/// What it has, for people.
+/// The marker's content, for people who find it.
 pub(crate) const MARKER_TEXT: &str = "A later build of Larder has used this. Earlier ones cannot read all of it, and stop at \
      this object. Leave it here, and use a later build.\n";
 

@@ -161,13 +161,13 @@ pub const RECORDS_AT_ONCE: usize = 16;
 pub const PROCESSES_KEPT: u64 = 512;
 /// The same of workers that another has taken over from: their last number is not given again.
 pub const PROCESSES_OF_EARLIER_KEPT: u64 = 1;
-/// How long before the last number of all the backend got one at least that is removed: longer than a request for it may be
+/// A number is removed only if the backend got it so long before its latest one: longer than a request for it can be
 /// under way.
 pub const PROCESS_AGE_MIN: Duration = Duration::from_secs(3600);
 /// Old processes of which a start removes number and record; fewer are left to work in the background.
 pub const PROCESSES_FORGOTTEN_AT_ONCE: usize = 16;
-/// How long a process goes by having found its own number, when it finds that there is no next one and nothing counts by that
-/// yet.
+/// A process looks for its own number again after so long, when it finds that there is no next one and nothing counts by
+/// that yet.
 pub const OWN_NUMBER_SEEN_MAX: Duration = Duration::from_secs(3 * 60);
 /// How long a request, or the timer, waits for an answer to who owns the backend.
 pub const OWNER_LOOK_MAX: Duration = Duration::from_secs(100);

@@ -76,10 +76,10 @@ pub(crate) enum Knows<'a> {
     Log(&'a Spool),
 }
 
-/// What a question may go by.
+/// The evidence by which a question may be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
-    /// What the backend shows alone: something counts, or goes, by the answer.
+    /// The backend's objects alone: something is counted or removed by the answer.
     Backend,
     /// Clocks too, which stand still while a machine is paused: what is begun by the answer is asked for again before it
     /// counts.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::version_file::CURRENT;
 use crate::KvError;
 
-/// What `current` is called while the index is being removed. It goes last.
+/// Name of `current` while the index is being removed. It is removed last.
 const REMOVED: &str = "removed";
 
 /// Called before each change of the directory: an error ends the removal there, as a crash would.
@@ -77,7 +77,7 @@ fn empty_if_removed(path: &Path, step: &mut Step<'_>) -> std::io::Result<()> {
     sync(path)
 }
 
-/// What is in a directory, in an order that does not depend on the file system.
+/// The entries of a directory, by name: file systems list them in orders of their own.
 fn sorted(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut entries = std::fs::read_dir(dir)?
         .map(|entry| entry.map(|entry| entry.path()))

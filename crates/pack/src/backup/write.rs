@@ -213,7 +213,7 @@ mod tests {
 
     const WORKER: WorkerId = WorkerId(1);
 
-    /// What makes backups in a backend.
+    /// A writer of backups in a backend.
     fn writer(backend: &Backend) -> BackupWriter {
         let (queue, disk) = (Arc::<Queue>::default(), SimDisk::new(1, 1 << 20));
         let spool = Arc::new(Spool::new(disk.clone(), WORKER).unwrap());
