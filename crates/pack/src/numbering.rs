@@ -401,7 +401,7 @@ impl Numbering {
         }
     }
 
-    /// Whether a number that this process has is the last. Old numbers go in their order, so whoever finds its own, and did
+    /// Refuses if this process no longer has the last number. Old numbers go in their order, so whoever finds its own, and did
     /// not find the next before, had the last then. The next may come and go again only [`PROCESS_AGE_MIN`] later: until
     /// long before that, by clocks, the own number need not be looked at.
     async fn check_latest(&self, own: ProcessId, by: By) -> Result<(), PackError> {

@@ -33,13 +33,13 @@ use crate::limits::{
     PROCESS_AGE_MIN, PROCESSES_FORGOTTEN_AT_ONCE, PROCESSES_KEPT, PROCESSES_OF_EARLIER_KEPT,
 };
 
-/// Whether a simulation wants all but the last to go at once, as if everything came much later.
+/// True in simulations that remove all numbers but the last at once, as if each start came much later.
 #[cfg(test)]
 fn keeps_few() -> bool {
     crate::sim::keeps_few()
 }
 
-/// Whether a simulation wants all but the last to go at once.
+/// There are no simulations outside of tests.
 #[cfg(not(test))]
 const fn keeps_few() -> bool {
     false
@@ -86,7 +86,7 @@ pub(crate) fn may_go(counting: &Counting, mut old: Vec<Process>) -> Vec<Process>
     old
 }
 
-/// Whether the same of these blobs, in the order of their names, count without what there is of some processes. Of two that
+/// True if the same of these blobs, in the order of their names, count without the records of some processes. Of two that
 /// have one number then the later process's does, and the other is void as before.
 pub(crate) fn count_alike(counting: &Counting, gone: &[Process], blobs: &[Listed]) -> bool {
     let without = counting.without(&gone.iter().copied().collect());

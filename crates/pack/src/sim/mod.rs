@@ -35,7 +35,7 @@ pub(crate) use store::SimStore;
 thread_local! {
     static RUNNING: Cell<bool> = const { Cell::new(false) };
     static NOW_MS: Cell<u64> = const { Cell::new(1_700_000_000_000) };
-    /// Whether old numbers of processes go at once.
+    /// Old numbers of processes are removed at once.
     static KEEPS_FEW: Cell<bool> = const { Cell::new(false) };
     /// How far the clock of the machine is ahead that does something now.
     static AHEAD_MS: Cell<u64> = const { Cell::new(0) };
@@ -46,7 +46,7 @@ pub(crate) fn is_running() -> bool {
     RUNNING.get()
 }
 
-/// Whether old numbers of processes go at once in the simulation that runs on this thread.
+/// True if the simulation on this thread removes old numbers of processes at once.
 pub(crate) fn keeps_few() -> bool {
     KEEPS_FEW.get()
 }

@@ -41,7 +41,7 @@ pub struct Faulty {
     pub silent: AtomicBool,
     /// How many reads are still told that there is no such object.
     pub missing: AtomicUsize,
-    /// What names have in them that reads are told to be missing, and how many reads still.
+    /// A part of names: reads of objects that have it find nothing. And for how many reads that lasts.
     pub hidden: Mutex<(String, usize)>,
     /// Puts of blobs, in one request each, wait while somebody has this for writing.
     pub puts: tokio::sync::RwLock<()>,

@@ -27,7 +27,7 @@ use crate::limits::{
 };
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
 
-/// What a member or learner has when it meets a primary.
+/// A member's or learner's log as it tells it to a primary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Whether its rows are all there; if not, it has nothing.
@@ -124,8 +124,9 @@ impl Pg {
         {
             let (prev, end, is_cut) = (longest.prev, longest.end(), longest.end() < longest.last);
             let entries = longest.entries.clone();
-            if self.asked_on && self.known_id(prev.seq) != Some(prev) {
-                // A late answer about a log that was the longest no more.
+            let is_open = prev.seq >= self.applied.seq;
+            if self.asked_on && is_open && self.known_id(prev.seq) != Some(prev) {
+                // A late answer about a log that was the longest no more. What is applied here every log has.
                 self.reports.remove(&whose);
                 return;
             }

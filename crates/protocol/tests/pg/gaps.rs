@@ -216,3 +216,36 @@ fn a_log_of_many_frames_is_told_one_after_the_other() {
     let all: Vec<_> = (1..=3).map(|id| cluster.at(id).pg.last()).collect();
     assert_eq!(all, [all[0]; 3]);
 }
+
+#[test]
+fn a_part_of_a_long_log_that_is_lost_is_told_again_to_a_primary_that_has_restarted() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.settle();
+    // The second member has an op of which it does not know yet that it is committed.
+    put_long(cluster.at(1), "long");
+    cluster.at(1).sync();
+    cluster.deliver(1, &[2, 3]);
+    for id in [2, 3] {
+        cluster.at(id).sync();
+        cluster.deliver(id, &[1]);
+    }
+    cluster.at(1).settle();
+    cluster.at(1).flush();
+    assert!(cluster.at(2).pg.commit() < cluster.at(1).pg.commit());
+    let last = with_a_long_log(&mut cluster, 2);
+    cluster.restart(1);
+    cluster.begin(2, &[1, 2, 3]);
+    for id in [2, 3] {
+        deliver_framed(&mut cluster, id);
+    }
+    assert!(!cluster.at(1).messages().is_empty(), "it asks for more, and that is lost");
+    for _ in 0..4 * UNHEARD_TICKS_MAX {
+        for id in [2, 3, 1] {
+            cluster.at(id).step(Event::Tick);
+            deliver_framed(&mut cluster, id);
+        }
+    }
+    assert!(cluster.at(1).pg.last() > last, "{:?}", cluster.at(1).pg.last());
+    cluster.settle();
+    assert_eq!(cluster.at(1).pg.role(), Role::Active);
+}

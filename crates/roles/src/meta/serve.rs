@@ -7,7 +7,8 @@
 //! 1. A call is stepped only in the view that it names.
 //! 2. A request gets one answer, or its caller hears that there is none.
 //! 3. What comes over a connection is stepped once the machine has admitted it: machines assert what they admit.
-//! 4. A request is stepped only under a session that the map names as its sender's, or has closed.
+//! 4. A request is stepped only under a session that the map names as its sender's. Of one that is closed a group may
+//!    have forgotten what it did, so that its requests are finished, whoever sends them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,6 +47,7 @@ impl Handler<MetaService> for MetaHandler {
         match request {
             MetaCall::Call { pg, view, call } => match session_of(cluster, from, &call) {
                 Named::Own => meta.serve_call(pg, view, call, responder),
+                Named::Closed => refuse(responder, Refusal::Finished),
                 Named::Unknown => refuse(responder, Refusal::Busy),
                 // Its caller hears that there is no answer.
                 Named::Anothers => tracing::error!(%from, "a request under another's session"),
@@ -98,8 +100,10 @@ impl Handler<MetaService> for MetaHandler {
 
 /// Whose session a request names, as the managers have told.
 enum Named {
-    /// Its sender's; or one that is over, as the machine knows, or will know within a beat.
+    /// Its sender's.
     Own,
+    /// One that is over.
+    Closed,
     /// Another proxy's.
     Anothers,
     /// Nobody's yet. A proxy asks nothing under a session before its map names it; the map of this server may be a moment
@@ -114,7 +118,7 @@ fn session_of(cluster: &Cluster, from: &PeerIdentity, call: &Call) -> Named {
     match map.sessions.get(&request.session) {
         Some(record) if record.server == from.subject.server => Named::Own,
         Some(_) => Named::Anothers,
-        None if map.closed.iter().any(|(_, it)| *it == request.session) => Named::Own,
+        None if map.closed.iter().any(|(_, it)| *it == request.session) => Named::Closed,
         None => Named::Unknown,
     }
 }

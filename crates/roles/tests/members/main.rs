@@ -354,3 +354,22 @@ async fn the_streams_of_a_session_that_is_over_are_dropped() {
     let late = cluster.call(PG, put(request(2), "late", inline())).await;
     assert_eq!(late, Answer::Refused(Refusal::Finished), "after op {op:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_request_of_a_session_that_is_over_is_not_done_after_a_restart() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.call(PG, put(request(1), "good", inline())).await;
+    let (view, _) = cluster.leads(PG);
+    cluster.desk.apply(Command::CloseSession(SESSION)).unwrap();
+    // What floors were raised to is in no log.
+    let servers = cluster.members(PG).1;
+    for server in servers.iter().copied() {
+        cluster.end(server).await;
+    }
+    for server in servers {
+        cluster.begin(server).await;
+    }
+    cluster.serving(PG, View(view.0 + 1)).await;
+    let late = cluster.call(PG, put(request(2), "late", inline())).await;
+    assert_eq!(late, Answer::Refused(Refusal::Finished));
+}
