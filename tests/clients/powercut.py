@@ -11,7 +11,7 @@ The store lies on an ext4 file system in a loop-mounted file. Two kinds of cut t
 
 Needs root, for mounting.
 
-    python3 tests/clients/powercut.py [--rounds 40] [--seed N] [--binary PATH]
+    python3 tests/clients/powercut.py [--rounds 40] [--kind copy|shutdown] [--seed N] [--binary PATH]
 """
 
 import argparse
@@ -66,18 +66,21 @@ def inspect(server):
         raise Failed(f"inspect ended with {code}:\n{report[-3000:]}")
 
 
-def run(server, disk, rounds, seed):
+CUTS = {"copy": cut_by_copy, "shutdown": cut_by_shutdown}
+
+
+def run(server, disk, rounds, kinds, seed):
     journal, uploads, rng, clock = Journal(), Uploads(), random.Random(seed), Clock()
     server.start()
     server.boto3().create_bucket(Bucket=BUCKET)
     for number in range(1, rounds + 1):
-        kind, cut = ("copy", cut_by_copy) if number % 2 else ("shutdown", cut_by_shutdown)
+        kind = kinds[(number - 1) % len(kinds)]
         try:
             load = Load(server, journal, uploads, seed, round_number=number)
             load.start()
             time.sleep(rng.uniform(*LOAD_SECONDS))
             load.cut.set()
-            cut(server, disk)
+            CUTS[kind](server, disk)
             load.join()
             disk.mount()
             if number % INSPECT_EVERY == 0:
@@ -97,14 +100,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=default_binary())
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--kind", choices=CUTS, help="only this kind of cut; by turns otherwise")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     arguments = parser.parse_args()
     print(f"powercut: {arguments.rounds} cuts, seed {arguments.seed}", flush=True)
+    kinds = [arguments.kind] if arguments.kind else list(CUTS)
     with scratch_folder() as scratch:
         disk = Disk(scratch, DISK_BYTES)
         server = Server(arguments.binary, disk.mount_point / "store", log=scratch / "server.log")
         try:
-            acknowledged = run(server, disk, arguments.rounds, arguments.seed)
+            acknowledged = run(server, disk, arguments.rounds, kinds, arguments.seed)
         except (Failed, AssertionError) as failure:
             print(f"FAIL powercut: {failure}\n{server.log_tail()}\n0 passed, 1 failed")
             return 1

@@ -80,6 +80,7 @@ SOAK = [
     Scenario("clients-of-cluster", "run.py --nodes 3"),
     Scenario("crash", "crash.py --rounds 200"),
     Scenario("powercut", "powercut.py --rounds 40", needs=("root",)),
+    Scenario("shutdown", "powercut.py --rounds 120 --kind shutdown", needs=("root",)),
     Scenario("pack", "pack.py --rounds 100"),
     Scenario("pack-by-prefix", "pack.py --rounds 50 --packing prefix --s3"),
     Scenario("workers", "workers.py --seconds 60"),

@@ -37,12 +37,13 @@ class Journal:
 
     def __init__(self):
         self._lock, self._clock = threading.Lock(), itertools.count()
-        self._keys, self.acknowledged = {}, 0
+        self._keys, self._told, self.acknowledged = {}, {}, 0
 
     def begin(self, key, value):
         with self._lock:
             operation = Operation(value, next(self._clock))
             self._keys.setdefault(key, []).append(operation)
+            self._told.setdefault(key, []).append(operation)
             return operation
 
     def acknowledge(self, operation):
@@ -67,10 +68,20 @@ class Journal:
             current = {o.value for o in history if o.ended is None or o.ended >= last_begun}
             return current if done else current | {ABSENT}
 
+    def story(self, key):
+        """All that was ever asked of the key, in order: what a failure must be read with."""
+        with self._lock:
+            return "\n".join(f"  {o.value[0]}, {o.value[1]} bytes: began at {o.began}, {end(o.ended)}"
+                             for o in self._told.get(key, []))
+
     def settle(self, key, value):
         """The key was seen with this value, and nothing is under way."""
         with self._lock:
             self._keys[key] = [Operation(value, -2, -1)]
+
+
+def end(ended):
+    return "was cut off" if ended is None else f"was acknowledged at {ended}"
 
 
 class Uploads:
@@ -194,7 +205,8 @@ def verify(server, journal, uploads, whole):
         seen = read(s3, key)
         value = match(seen, allowed)
         if value is None:
-            raise Failed(f"{key}: {describe(seen)}, but allowed are {sorted(map(str, allowed))}")
+            raise Failed(f"{key}: {describe(seen)}, but allowed are {sorted(map(str, allowed))}; asked of it:\n"
+                         f"{journal.story(key)}")
         if (seen is None) != (key not in listed):
             raise Failed(f"{key}: get says {describe(seen)}, the list says {listed.get(key)}")
         if seen and (listed[key]["Size"], listed[key]["ETag"]) != (len(seen[1]), seen[0]):

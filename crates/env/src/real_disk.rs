@@ -7,6 +7,16 @@
 //! 2. A call that returned `Ok` has done all of its work: short reads and writes go on, interrupted
 //!    calls are repeated. No other error is repeated here, least of all that of a sync.
 //! 3. The kernel orders what overlaps.
+//! 4. A sync is believed only if the file can be written to after it.
+//!
+//! # Why a sync alone is not believed
+//!
+//! Where bytes were reserved and never written, ext4 notes in its journal that they are written now, once
+//! they are on the device. When the journal has ended by then, because the device failed, the note fails
+//! unseen: the sync finds no page left to write and nothing in the journal to wait for, and says `Ok`. It
+//! happens to one sync of each file, the one under way then; what it covered reads as zeros later. In 150
+//! shutdowns of a file system under three writers, 26 such syncs said `Ok` (Linux 6.18). The journal had
+//! ended before, so a write that is tried after the sync is refused.
 
 mod direct;
 
@@ -293,7 +303,14 @@ impl DiskFile for RealFile {
     }
 
     fn sync(&self) -> Result<(), DiskError> {
-        retry_on_intr(|| rustix::fs::fdatasync(&self.file)).map_err(self.fail("sync"))
+        retry_on_intr(|| rustix::fs::fdatasync(&self.file)).map_err(self.fail("sync"))?;
+        if self.device_len.is_some() {
+            return Ok(());
+        }
+        // A write of nothing changes nothing: it only asks whether the file system takes any.
+        retry_on_intr(|| rustix::io::pwrite(&self.file, &[], 0))
+            .map(|_| ())
+            .map_err(self.fail("write after the sync"))
     }
 
     fn allocate(&self, offset: u64, len: u64) -> Result<(), DiskError> {

@@ -23,6 +23,19 @@ fn parts_are_written_one_after_the_other() {
     assert_eq!(file.len().unwrap(), 9);
 }
 
+/// A file that is open for reading stands for one whose file system has ended: syncs succeed, writes do not.
+#[test]
+fn a_sync_after_which_nothing_can_be_written_is_not_believed() {
+    let (_dir, disk) = disk();
+    disk.open("a", OpenMode::CreateNew).unwrap().sync().unwrap();
+    let file = disk.open("a", OpenMode::Read).unwrap();
+    let failed = file.sync().unwrap_err();
+    assert!(
+        matches!(failed, DiskError::Broken { operation: "write after the sync", .. }),
+        "{failed}"
+    );
+}
+
 #[test]
 fn more_parts_than_one_call_takes_are_all_written() {
     let (_dir, disk) = disk();
