@@ -30,6 +30,14 @@ pub const PEER_FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const TAIL_BYTES_MAX: usize = 11 * 512 * 1024;
 /// Bytes of those that its primaries made of themselves, from which on they make no more; outcomes do not count.
 pub const OWN_BYTES_MAX: usize = 512 * 1024;
+/// Ops of one PG above the applied position from which on a primary takes no more of a longer log.
+pub const LONGEST_OPS_MAX: usize = 4 * TAIL_OPS_MAX;
+/// Bytes of them, but for outcomes: as many as an earlier release leaves, whose bound was on ops.
+pub const LONGEST_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Ops of one PG above the applied position from which on a follower takes no more.
+pub const FOLLOWED_OPS_MAX: usize = 2 * LONGEST_OPS_MAX;
+/// Bytes of them, but for outcomes.
+pub const FOLLOWED_BYTES_MAX: usize = 3 * LONGEST_BYTES_MAX / 2;
 /// Bytes of puts of one PG without an outcome, from which on others with data are turned away: a snapshot's header tells
 /// all of them.
 pub const OPEN_BYTES_MAX: usize = 3 * 512 * 1024;
@@ -224,6 +232,18 @@ const _: () = assert!(
         + PEER_HEAD_BYTES_MAX
         <= PEER_FRAME_BYTES_MAX,
     "a report fits a frame, with one op more of a call and one of a primary"
+);
+const _: () = assert!(
+    TAIL_OPS_MAX
+        + OWN_BYTES_MAX / OP_ID_BYTES_MAX
+        + OPEN_BYTES_MAX / OPEN_PUT_BYTES_MIN
+        + LONGEST_OPS_MAX
+        < FOLLOWED_OPS_MAX,
+    "a follower has room for all that a primary may have above its commit point"
+);
+const _: () = assert!(
+    LONGEST_BYTES_MAX + 4 * PEER_FRAME_BYTES_MAX < FOLLOWED_BYTES_MAX,
+    "a follower has room for the longest log, and for what its primary adds to it"
 );
 const _: () = assert!(
     OPEN_BYTES_MAX

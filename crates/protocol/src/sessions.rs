@@ -11,8 +11,10 @@
 //!    many requests above its floor is turned away, and so are all while their group has too many. Floors, which proxies
 //!    tell at each beat, are the way out.
 //! 2. Of sessions there are [`GROUP_SESSIONS_MAX`] at most, of each of which a header tells the floor: the ones forgotten
-//!    are over, and of those the ones whose last op is the oldest. A request of theirs would have to come later than those
-//!    of thousands of sessions after them. One more that is not known is turned away while none is over.
+//!    are over, and of those the ones of which that was known first. One more that is not known is turned away while none
+//!    is over, and nothing that its proxy says is noted; only what is in the log always is.
+//! 3. A request of a session that was forgotten is New here. It is kept out by those who know which sessions are open: the
+//!    server refuses it ([`Refusal::Finished`]).
 
 use std::collections::BTreeMap;
 
@@ -43,8 +45,8 @@ struct Session {
     refused: BTreeMap<u64, Refusal>,
     /// The tick at which its proxy was heard last by this run of this member.
     heard: Option<u64>,
-    /// Its last op, as far as this member knows.
-    latest: OpSeq,
+    /// How many were over when it was found to be.
+    ended: u64,
 }
 
 impl Session {
@@ -73,6 +75,8 @@ pub struct Sessions {
     remembered: usize,
     /// Sessions that are over.
     over: usize,
+    /// Sessions that were ever found to be over.
+    endings: u64,
 }
 
 impl Sessions {
@@ -80,7 +84,7 @@ impl Sessions {
     fn note(&mut self, session: SessionId) -> &mut Session {
         while self.open.len() >= GROUP_SESSIONS_MAX && !self.open.contains_key(&session) {
             let over = self.open.iter().filter(|(_, known)| known.is_over());
-            let oldest = over.min_by_key(|(session, known)| (known.latest, **session));
+            let oldest = over.min_by_key(|(session, known)| (known.ended, **session));
             let Some(oldest) = oldest.map(|(session, _)| *session) else { break };
             self.open.remove(&oldest);
             self.over -= 1;
@@ -90,12 +94,17 @@ impl Sessions {
 
     /// Raises a session's floor, and notes it.
     fn note_floor(&mut self, session: SessionId, floor: u64) -> &mut Session {
+        let endings = self.endings;
         let known = self.note(session);
         let was_over = known.is_over();
         let forgotten = known.raise_floor(floor);
-        let is_over = known.is_over();
+        let ends = known.is_over() && !was_over;
+        if ends {
+            known.ended = endings;
+        }
         self.remembered -= forgotten;
-        self.over += usize::from(is_over && !was_over);
+        self.over += usize::from(ends);
+        self.endings += u64::from(ends);
         self.open.entry(session).or_default()
     }
 
@@ -144,7 +153,6 @@ impl Sessions {
     /// The request became this op.
     pub fn record(&mut self, request: &Request, op: OpId, clock: HybridClock) {
         let session = self.note_floor(request.session, request.floor);
-        session.latest = session.latest.max(op.seq);
         if request.number >= session.floor {
             let known = Remembered { op, clock, revoked: false };
             let before = session.ops.insert(request.number, known);
@@ -170,15 +178,26 @@ impl Sessions {
         }
     }
 
-    /// The proxy says that every number below `floor` is finished: all of them, if its session is over.
+    /// The proxy says that every number below `floor` is finished: all of them, if its session is over. Nothing is noted
+    /// of one that would be turned away.
     pub fn raise_floor(&mut self, session: SessionId, floor: u64) {
-        self.note_floor(session, floor);
+        if self.has_place(session) {
+            self.note_floor(session, floor);
+        }
+    }
+
+    /// Whether there is something to remember of a session that is not over.
+    #[must_use]
+    pub fn remembers(&self, session: SessionId) -> bool {
+        self.open.get(&session).is_some_and(|known| !known.is_over())
     }
 
     /// Every session so far is over.
     pub fn end_all(&mut self) {
-        for session in self.open.values_mut() {
+        for session in self.open.values_mut().filter(|session| !session.is_over()) {
             self.remembered -= session.raise_floor(u64::MAX);
+            session.ended = self.endings;
+            self.endings += 1;
         }
         self.over = self.open.len();
     }
@@ -188,6 +207,12 @@ impl Sessions {
     pub fn oldest(&self) -> Option<OpSeq> {
         let ops = self.open.values().flat_map(|session| session.ops.values());
         ops.map(|known| known.op.seq).min()
+    }
+
+    /// Requests remembered that became ops.
+    #[must_use]
+    pub fn remembered_count(&self) -> usize {
+        self.remembered
     }
 
     /// All that is remembered of ops through `last`, session by session, in parts that each fit a record of the log.
@@ -207,8 +232,6 @@ impl Sessions {
     /// Takes what another member remembered, or a part of that.
     pub fn restore(&mut self, memory: &SessionMemory) {
         let session = self.note_floor(memory.session, memory.floor);
-        let latest = memory.requests.iter().map(|(_, known)| known.op.seq).max();
-        session.latest = session.latest.max(latest.unwrap_or_default());
         let (from, before) = (session.floor, session.ops.len());
         session.ops.extend(memory.requests.iter().copied().filter(|(number, _)| *number >= from));
         self.remembered += session.ops.len() - before;
@@ -342,16 +365,24 @@ mod tests {
         let of = |session, number| Request { session: SessionId(session), number, floor: 0 };
         let id = |seq| OpId { view: View(1), seq: OpSeq(seq) };
         let mut sessions = Sessions::default();
-        // The oldest is one in the middle: ids say nothing.
         let count = GROUP_SESSIONS_MAX as u64;
         for session in 0..count {
-            sessions.record(&of(session, 1), id(2 + (session + 7) % count), HybridClock(5));
+            sessions.record(&of(session, 1), id(2 + session), HybridClock(5));
         }
         sessions.heard(SessionId(count), 1);
         assert_eq!(sessions.lookup(&of(count, 1)), Known::TooMany, "none is over");
         assert!(matches!(sessions.lookup(&of(3, 1)), Known::Op(_)), "a repeat is answered");
-        let oldest = count - 7;
-        for session in [3, oldest, 5] {
+        for floor in [1, u64::MAX] {
+            sessions.raise_floor(SessionId(count), floor);
+            assert_eq!(
+                sessions.open.len(),
+                GROUP_SESSIONS_MAX,
+                "what is turned away leaves nothing"
+            );
+        }
+        // Neither ids nor ops say which of them ended first.
+        for session in [5, 3, 9] {
+            sessions.raise_floor(SessionId(session), u64::MAX);
             sessions.raise_floor(SessionId(session), u64::MAX);
         }
         assert_eq!(sessions.lookup(&of(count, 1)), Known::New);
@@ -359,9 +390,9 @@ mod tests {
             sessions.record(&of(session, 1), id(session + 9), HybridClock(5));
             assert_eq!(sessions.remembered(OpSeq(u64::MAX)).len(), GROUP_SESSIONS_MAX);
         }
-        let over = [3, oldest, 5].map(|session| sessions.lookup(&of(session, 1)));
+        let over = [5, 3, 9].map(|session| sessions.lookup(&of(session, 1)));
         let gone = Known::New;
-        assert_eq!(over, [gone, gone, Known::Finished], "the one whose op is the latest is left");
+        assert_eq!(over, [gone, gone, Known::Finished], "the one that ended last is left");
         assert!(matches!(sessions.lookup(&of(4, 1)), Known::Op(_)), "none that is not over");
         sessions.end_all();
         for session in 0..3 * count {

@@ -47,6 +47,8 @@ pub fn check(holds: bool, unless: &'static str) -> Judged {
 /// # Errors
 /// [`Unsound`].
 pub fn check_call(call: &Call) -> Judged {
+    // That number no floor passes.
+    check(call.request().is_none_or(|it| it.number < u64::MAX), "a request has the last number")?;
     match call {
         Call::Put(put) => {
             let is_data = matches!(put.content, Content::Data { .. });

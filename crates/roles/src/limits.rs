@@ -14,6 +14,8 @@ use larder_types::limits::CHUNK_BYTES_MAX;
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Part of a segment that may wait before calls are turned away.
 pub const LOG_BUFFER_SEGMENT_PART: u64 = 4;
+/// Milliseconds for which a group's ops are turned away while the log is behind, before one is taken.
+pub const STARVED_MS: u64 = 500;
 /// Milliseconds between two looks at what is due: lazy outcomes, floors, puts in doubt, free space.
 pub const TICK_MS: u64 = 100;
 /// Log bytes that may pile up before the index is flushed and the log behind it freed. Bounds the time
@@ -321,6 +323,11 @@ const _: () = assert!(
 const _: () = assert!(
     READ_PIECE_BYTES.is_multiple_of(larder_types::limits::SUM_BYTES as u64),
     "pieces are whole checksummed blocks"
+);
+const _: () = assert!(
+    STARVED_MS + TICK_MS * larder_protocol::limits::REPEAT_TICKS_MAX
+        < TICK_MS * larder_protocol::limits::UNHEARD_TICKS_MAX as u64,
+    "a member whose log is behind gets on before it counts as unheard"
 );
 const _: () = assert!(
     LOG_BUFFER_BYTES_MAX * 2 <= larder_metalog::limits::BUFFER_BYTES_MAX,

@@ -70,12 +70,13 @@ impl RoleMetrics for StoreMetrics {
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
         let log = self.meta.log_counters();
         let disk = self.data.counters();
-        let mut tail = 0;
+        let (mut tail, mut remembered) = (0, 0);
         let (mut open, mut doubt, mut doubt_ms, mut waiting) = (0, 0, 0, 0);
         let mut space = larder_roles::SpaceUse::default();
         for pg in self.meta.pg_ids() {
             let gauges = self.meta.gauges(pg);
             tail += gauges.tail_ops;
+            remembered += gauges.remembered;
             open += gauges.open_puts;
             doubt += gauges.in_doubt;
             doubt_ms = doubt_ms.max(gauges.in_doubt_ms);
@@ -114,6 +115,11 @@ impl RoleMetrics for StoreMetrics {
             ),
             ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
             ("open_puts", "Puts without an outcome", open as f64),
+            (
+                "requests_remembered",
+                "Requests that became ops and may be repeated",
+                remembered as f64,
+            ),
             ("puts_in_doubt", "Puts being resolved", doubt as f64),
             (
                 "put_in_doubt_oldest_seconds",

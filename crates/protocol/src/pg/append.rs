@@ -5,6 +5,7 @@ use std::sync::Arc;
 use larder_types::{Body, HybridClock, Op, OpId, Request};
 
 use super::resolve::Retry;
+use super::room::{bytes_of, open_bytes_of};
 use super::{OpenPut, Pg, ReplyKind, Role};
 use crate::append::AppendDone;
 use crate::message::{Answer, Effect, LogEntry, Outbox, Token};
@@ -51,7 +52,8 @@ impl Pg {
         for slot in super::slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
             self.slots.enter(slot, entry.id.seq);
         }
-        self.note_open(&entry);
+        let bytes = bytes_of(&entry.op);
+        self.note_open(&entry, bytes);
         if let Some(request) = request_of_op(&entry.op) {
             self.sessions.record(request, entry.id, clock_of(&entry.op));
         }
@@ -64,15 +66,17 @@ impl Pg {
             let answer = answer_of(&entry);
             out.push(Effect::Reply { token, answer });
         }
-        self.tail.push_back(entry, reply);
+        self.tail.push_back(entry, reply, bytes);
     }
 
-    /// Remembers a put with data until its outcome is applied, and what became of one.
-    pub(super) fn note_open(&mut self, entry: &LogEntry) {
+    /// Remembers a put with data, whose op takes so many bytes of a message, until its outcome is applied, and what became
+    /// of one.
+    pub(super) fn note_open(&mut self, entry: &LogEntry, bytes: usize) {
         if let Some(chunk) = super::chunk_of(&entry.op) {
             let open = OpenPut {
                 id: entry.id,
                 put: entry.op.clone(),
+                bytes: open_bytes_of(bytes),
                 chunk: chunk.clone(),
                 earlier: Vec::new(),
                 since_ms: self.now_ms,

@@ -12,18 +12,20 @@
 //!
 //! 1. A report fits a frame. One of more ops, which a log has that an earlier release wrote, is cut off at its end, never
 //!    at its beginning: the primary may lack the first of them.
-//! 2. A primary that has a part of the longest log keeps every op that any member was told is committed: these are in all
+//! 2. Where a report is cut off before what the primary remembers, it is asked for the rest too: whether the logs have an
+//!    op in common is not known yet, so nothing of it counts as this primary's.
+//! 3. A primary that has a part of the longest log keeps every op that any member was told is committed: these are in all
 //!    logs, and it cuts only where another op stands in the longest.
 
 use std::collections::BTreeMap;
 
-use larder_types::{Op, OpId, ServerId, View};
+use larder_types::{Op, OpId, OpSeq, ServerId, View};
 use serde::{Deserialize, Serialize};
 
 use super::{Pg, Role};
 use crate::limits::{
     PEER_FRAME_BYTES_MAX, PEER_HEAD_BYTES_MAX, PG_MEMBERS_MAX, REPEAT_BYTES_PER_TICK,
-    REPEAT_TICKS_MAX,
+    REPEAT_TICKS_MAX, UNHEARD_TICKS_MAX,
 };
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
 
@@ -42,7 +44,7 @@ pub struct Report {
 
 impl Report {
     /// The last op that it tells.
-    fn end(&self) -> OpId {
+    pub(super) fn end(&self) -> OpId {
         self.entries.last().map_or(self.prev, |entry| entry.id)
     }
 }
@@ -108,7 +110,7 @@ impl Pg {
             entries.push(entry.clone());
         }
         let (is_whole, last) = (self.is_whole, self.last());
-        self.report_due = self.ticks + repeat_after(bytes);
+        (self.report_due, self.reported_from) = (self.ticks + repeat_after(bytes), prev);
         let report = Report { is_whole, last, prev, entries };
         self.message(self.members[0], PeerMessage::Report { view: self.view, report }, out);
     }
@@ -122,7 +124,13 @@ impl Pg {
         if let Some((&whose, longest)) = longest
             && longest.last > self.last()
         {
-            let (prev, end, is_cut) = (longest.prev, longest.end(), longest.end() < longest.last);
+            if self.tail.is_as_long_as_any() {
+                // No release leaves so long a log: the next view is without it.
+                self.reports.remove(&whose);
+                self.quiet.insert(whose, UNHEARD_TICKS_MAX + 1);
+                return;
+            }
+            let (prev, last) = (longest.prev, longest.last);
             let entries = longest.entries.clone();
             let is_open = prev.seq >= self.applied.seq;
             if self.asked_on && is_open && self.known_id(prev.seq) != Some(prev) {
@@ -130,14 +138,14 @@ impl Pg {
                 self.reports.remove(&whose);
                 return;
             }
-            if !self.follow(prev, &entries, out) {
+            let Some(through) = self.follow(prev, &entries, out) else {
                 let reason = format!("pg {}: the longest log starts at {prev:?}", self.id);
                 self.role = Role::Halted;
                 out.push(Effect::Halt(reason));
                 return;
-            }
-            if is_cut {
-                self.ask_on(whose, end, !entries.is_empty(), out);
+            };
+            if through < last {
+                self.ask_on(whose, through, !entries.is_empty(), out);
                 return;
             }
         }
@@ -159,10 +167,16 @@ impl Pg {
         self.reports.remove(&whose);
         self.asked_on = true;
         if is_more {
-            let (view, commit) = (self.view, self.commit);
-            let message = PeerMessage::Append { view, prev: end, entries: Vec::new(), commit };
-            self.message(whose, message, out);
+            self.ask_for_more(whose, end, self.commit, out);
         }
+    }
+
+    /// Asks a member for what its log has after an op. That op is committed only if it is in this log: else the commit
+    /// point is none.
+    pub(super) fn ask_for_more(&self, whose: ServerId, end: OpId, commit: OpSeq, out: &mut Outbox) {
+        let message =
+            PeerMessage::Append { view: self.view, prev: end, entries: Vec::new(), commit };
+        self.message(whose, message, out);
     }
 
     /// A primary that is levelling asks for what comes after an op: no op of its view is here yet, though some are that

@@ -42,11 +42,11 @@ mod snapshot;
 mod state;
 mod walk;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::{
-    Body, BootId, BucketId, Chunk, HybridClock, Op, OpId, OpSeq, PgId, Put, ServerId, StreamId,
-    Target, View,
+    Body, BootId, BucketId, Chunk, HybridClock, Op, OpId, OpSeq, PgId, Put, ServerId, SessionId,
+    StreamId, Target, View,
 };
 
 use crate::index::{Index, IndexError};
@@ -117,6 +117,8 @@ enum ReplyKind {
 struct OpenPut {
     id: OpId,
     put: std::sync::Arc<Op>,
+    /// What it takes of a snapshot's header.
+    bytes: usize,
     /// Its place: that of the latest attempt.
     chunk: Chunk,
     /// Places of earlier attempts, each with the op that gave it another.
@@ -194,6 +196,8 @@ pub struct PgGauges {
     pub in_doubt_ms: u64,
     /// Calls that wait.
     pub waiting_calls: usize,
+    /// Requests that may be repeated, which the log is kept back for.
+    pub remembered: usize,
     /// Copies under way, and changes of holders that have no op yet.
     pub refills: usize,
     /// Grants on most replicas of an LV of which others were out of reach, since this member began.
@@ -247,6 +251,8 @@ pub struct Pg {
     asked_on: bool,
     /// The tick from which on this follower reports again.
     report_due: u64,
+    /// The op after which it reported last.
+    reported_from: OpId,
     /// Whether this view's primary has spoken to this follower lately, and ticks since.
     heard: bool,
     silent_ticks: u32,
@@ -358,6 +364,12 @@ impl Pg {
         })
     }
 
+    /// Those of some sessions of which this group remembers something and does not know that they are over.
+    #[must_use]
+    pub fn remembered_of(&self, sessions: &BTreeSet<SessionId>) -> Vec<SessionId> {
+        sessions.iter().copied().filter(|it| self.sessions.remembers(*it)).collect()
+    }
+
     /// Says that every proxy heard of so far is gone: its requests will not be repeated.
     pub fn end_sessions(&mut self) {
         self.sessions.end_all();
@@ -372,6 +384,7 @@ impl Pg {
             in_doubt: self.in_doubt().count(),
             in_doubt_ms: self.in_doubt().map(|open| self.age_ms(open)).max().unwrap_or(0),
             waiting_calls: self.waiting_calls(),
+            remembered: self.sessions.remembered_count(),
             refills: self.refills.len(),
             grants_on_most: self.grants_on_most,
             moves: self.moves.len(),

@@ -16,7 +16,6 @@
 
 use std::sync::Arc;
 
-use larder_types::codec::encoded_len;
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
 
 use super::digest::Digests;
@@ -24,11 +23,10 @@ use super::level::{Report, repeat_after};
 use super::moves::Moves;
 use super::refill::Refills;
 use super::resolve::Retry;
+use super::room::bytes_of;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
-use crate::limits::{
-    HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, OP_ID_BYTES_MAX, SILENT_TICKS_MAX,
-};
+use crate::limits::{HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
 
 /// What a primary knows of one that follows it.
@@ -220,10 +218,13 @@ impl Pg {
 
     /// Sends a new op to those who follow.
     pub(super) fn replicate(&mut self, entry: &LogEntry, out: &mut Outbox) {
-        let (view, prev, commit) = (self.view, self.last(), self.commit);
+        let (view, prev, commit, ticks) = (self.view, self.last(), self.commit, self.ticks);
         for (&to, follower) in &mut self.followers {
             if follower.copies.is_none() && follower.sent == prev.seq {
                 follower.sent = entry.id.seq;
+                if follower.shared == prev.seq {
+                    follower.due = follower.due.max(ticks + 2);
+                }
                 let entries = vec![entry.clone()];
                 let message = PeerMessage::Append { view, prev, entries, commit };
                 out.push(Effect::Send { to, message });
@@ -268,6 +269,12 @@ impl Pg {
             // There is nothing to copy yet; it asks again.
             return;
         }
+        if self.lies_before_history(report) {
+            if copies.is_some() {
+                out.push(Effect::SnapshotOver { to: from });
+            }
+            return self.ask_for_more(from, report.end(), OpSeq(0), out);
+        }
         // The header may have been lost.
         let header = copies.filter(|header| self.goes_on(header)).unwrap_or_else(|| {
             out.push(Effect::Snapshot { to: from, at: self.applied });
@@ -298,6 +305,7 @@ impl Pg {
             && !self.members.contains(&from)
             && self.applied.seq > OpSeq(0)
             && self.last_shared(report).is_none()
+            && !self.lies_before_history(report)
             && !copies.is_some_and(|header| self.goes_on(header))
     }
 
@@ -314,6 +322,13 @@ impl Pg {
         }
         let ids = report.entries.iter().rev().map(|entry| entry.id);
         ids.chain([report.prev]).find(|id| self.known_id(id.seq) == Some(*id))
+    }
+
+    /// Whether all that a report tells lies before what is remembered here, and is not all of its log: the rest may well
+    /// have ops in common with this one.
+    fn lies_before_history(&self, report: &Report) -> bool {
+        let is_cut = !report.entries.is_empty() && report.end() < report.last;
+        report.is_whole && is_cut && report.end().seq < self.before_history.seq
     }
 
     /// Sends a follower all that comes after `seq`; one of whom that is not known any more reports anew.
@@ -435,19 +450,21 @@ impl Pg {
         commit: OpSeq,
         out: &mut Outbox,
     ) {
-        if !self.follow(prev, &entries, out) {
+        let Some(agreed) = self.follow(prev, &entries, out) else {
             // Those that came behind the one that is missing do not fit either.
             if self.ticks >= self.report_due {
                 self.report(out);
             }
             return;
-        }
+        };
         if self.is_asked_on(prev, &entries) {
-            self.report_from(prev, out);
-        } else {
+            // What ticks repeat asks for the same again and again.
+            if prev != self.reported_from || self.ticks >= self.report_due {
+                self.report_from(prev, out);
+            }
+        } else if !entries.is_empty() {
             self.report_due = 0;
         }
-        let agreed = entries.last().map_or(prev, |entry| entry.id);
         // Only ops known to be the primary's may take effect here.
         self.told = self.told.max(commit.min(agreed.seq));
         self.advance(self.told.min(self.durable), out);
@@ -459,31 +476,43 @@ impl Pg {
         }
     }
 
-    /// Makes this log go on after `prev` with `entries`, cutting what differs. `false` if `prev` is not
-    /// in this log, or views would go back in it.
-    pub(super) fn follow(&mut self, prev: OpId, entries: &[LogEntry], out: &mut Outbox) -> bool {
+    /// Makes this log go on after `prev` with `entries`, cutting what differs, as far as there is room. Returns the op
+    /// through which it does; nothing if `prev` is not in this log, or views would go back in it.
+    pub(super) fn follow(
+        &mut self,
+        prev: OpId,
+        entries: &[LogEntry],
+        out: &mut Outbox,
+    ) -> Option<OpId> {
         if prev.seq > self.last().seq {
-            return false;
+            return None;
         }
         if prev.seq >= self.applied.seq && self.known_id(prev.seq) != Some(prev) {
-            return false;
+            return None;
         }
+        let mut through = prev;
         for entry in entries {
             if entry.id.seq <= self.commit {
+                through = entry.id;
                 continue;
             }
             if entry.id.seq <= self.last().seq {
                 if self.known_id(entry.id.seq) == Some(entry.id) {
+                    through = entry.id;
                     continue;
                 }
                 self.cut(entry.id.seq);
             }
             if entry.id.view < self.last().view {
-                return false;
+                return None;
+            }
+            if self.tail.is_at_its_end() {
+                break;
             }
             self.take(entry.clone(), None, out);
+            through = entry.id;
         }
-        true
+        Some(through)
     }
 
     /// Cuts the log from `first` on, and undoes what was noted of it: keys in motion, puts that it opened, places and
@@ -539,7 +568,7 @@ impl Pg {
         };
         let applied = self.history.range(skipped(self.before_history.seq, self.history.len())..);
         let tail = self.tail.range(skipped(self.applied.seq, self.tail.len())..);
-        let applied = applied.map(|entry| (entry, encoded_len(&*entry.op) + OP_ID_BYTES_MAX));
+        let applied = applied.map(|entry| (entry, bytes_of(&entry.op)));
         applied.chain(tail.map(|tail| (&tail.entry, tail.bytes)))
     }
 

@@ -9,7 +9,9 @@
 //!    calls. [`OWN_BYTES_MAX`] bounds the ops that a primary makes of itself, so that calls never take their room.
 //! 3. An outcome always has room: it was kept when its put was taken. Outcomes are the way out of a full table of open
 //!    puts.
-//! 4. Whoever is turned away for want of room has the log synced and the index brought up to the commit point: then
+//! 4. Nothing another server says makes the tail longer than [`FOLLOWED_OPS_MAX`] ops and [`FOLLOWED_BYTES_MAX`] and one
+//!    op. A follower takes the rest when it has applied some; a primary has room to spare when it begins its view.
+//! 5. Whoever is turned away for want of room has the log synced and the index brought up to the commit point: then
 //!    there is room, unless a member does not acknowledge. That one goes unheard, and the next view is without it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +24,8 @@ use super::append::request_of_op;
 use super::{OpenPut, Pg, ReplyKind, TailEntry};
 use crate::index::{Index, IndexError};
 use crate::limits::{
-    DROPS_WAITING_MAX, OP_ID_BYTES_MAX, OPEN_BYTES_MAX, OPEN_PUT_BYTES_MIN, OWN_BYTES_MAX,
+    DROPS_WAITING_MAX, FOLLOWED_BYTES_MAX, FOLLOWED_OPS_MAX, LONGEST_BYTES_MAX, LONGEST_OPS_MAX,
+    OP_ID_BYTES_MAX, OPEN_BYTES_MAX, OPEN_PUT_BYTES_MIN, OUTCOME_BYTES_MAX, OWN_BYTES_MAX,
     TAIL_BYTES_MAX, TAIL_OPS_MAX, WAITING_CALLS_MAX,
 };
 use crate::message::{Call, Content, Effect, LogEntry, Outbox, Refusal, Token};
@@ -38,8 +41,13 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    pub(super) fn push_back(&mut self, entry: LogEntry, reply: Option<(Token, ReplyKind)>) {
-        let bytes = encoded_len(&*entry.op) + OP_ID_BYTES_MAX;
+    /// An op that takes so many bytes of a message.
+    pub(super) fn push_back(
+        &mut self,
+        entry: LogEntry,
+        reply: Option<(Token, ReplyKind)>,
+        bytes: usize,
+    ) {
         if let Some(sum) = self.sum_of(&entry.op) {
             *sum += bytes;
         }
@@ -83,6 +91,16 @@ impl Tail {
         }
     }
 
+    /// Whether no sound log has more above its applied position.
+    pub(super) fn is_as_long_as_any(&self) -> bool {
+        self.ops.len() >= LONGEST_OPS_MAX || self.called + self.own >= LONGEST_BYTES_MAX
+    }
+
+    /// Whether there is no room for another op of a primary.
+    pub(super) fn is_at_its_end(&self) -> bool {
+        self.ops.len() >= FOLLOWED_OPS_MAX || self.called + self.own >= FOLLOWED_BYTES_MAX
+    }
+
     /// The sum that an op belongs to.
     fn sum_of(&mut self, op: &Op) -> Option<&mut usize> {
         match op {
@@ -110,16 +128,16 @@ pub(super) struct OpenPuts {
 
 impl OpenPuts {
     pub(super) fn insert(&mut self, open: OpenPut) {
-        self.bytes += weight(&open);
+        self.bytes += open.bytes;
         // The log of one that took a snapshot tells of it twice.
         if let Some(before) = self.puts.insert(open.id.seq, open) {
-            self.bytes -= weight(&before);
+            self.bytes -= before.bytes;
         }
     }
 
     pub(super) fn remove(&mut self, put: &OpSeq) -> Option<OpenPut> {
         let open = self.puts.remove(put)?;
-        self.bytes -= weight(&open);
+        self.bytes -= open.bytes;
         Some(open)
     }
 
@@ -144,9 +162,17 @@ impl Deref for OpenPuts {
     }
 }
 
-/// What an open put takes of a snapshot's header, and at least what keeps the number of outcomes down.
-fn weight(open: &OpenPut) -> usize {
-    (encoded_len(&*open.put) + OP_ID_BYTES_MAX + 1).max(OPEN_PUT_BYTES_MIN)
+/// What an op takes of a message, with its id. That it is measured once shows in what a put costs.
+pub(super) fn bytes_of(op: &Op) -> usize {
+    match op {
+        Op::Outcome { .. } => OUTCOME_BYTES_MAX,
+        op => encoded_len(op) + OP_ID_BYTES_MAX,
+    }
+}
+
+/// What an open put takes of a snapshot's header, if its op takes so much: at least what keeps the number of outcomes down.
+pub(super) fn open_bytes_of(op_bytes: usize) -> usize {
+    (op_bytes + 1).max(OPEN_PUT_BYTES_MIN)
 }
 
 impl Pg {

@@ -31,6 +31,7 @@ use larder_types::{
 
 use serde::{Deserialize, Serialize};
 
+use super::room::bytes_of;
 use super::{Pg, Role};
 use crate::index::{Changes, Index, IndexError, Row, ScanFrom};
 use crate::limits::{SNAPSHOT_PIECE_BYTES, SNAPSHOT_REMOVALS_MAX};
@@ -320,7 +321,7 @@ impl Pg {
             for slot in super::slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
                 self.slots.enter(slot, entry.id.seq);
             }
-            self.note_open(entry);
+            self.note_open(entry, bytes_of(&entry.op));
             if *is_superseded {
                 superseded.push(entry.id.seq);
             }

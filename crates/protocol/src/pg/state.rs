@@ -134,6 +134,7 @@ impl Recovering {
                 levelled: false,
                 asked_on: false,
                 report_due: 0,
+                reported_from: OpId::default(),
                 heard: false,
                 silent_ticks: 0,
                 quiet: BTreeMap::new(),
@@ -277,7 +278,7 @@ fn replay_op(pg: &mut Pg, entry: LogEntry) -> Result<(), LogGap> {
 
 /// An op that the index shows already still says which puts are open and which were superseded.
 fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
-    pg.note_open(entry);
+    pg.note_open(entry, super::room::bytes_of(&entry.op));
     pg.clock = pg.clock.max(super::append::clock_of(&entry.op));
     if let Some(request) = super::append::request_of_op(&entry.op) {
         pg.sessions.record(request, entry.id, super::append::clock_of(&entry.op));

@@ -91,6 +91,15 @@ fn a_size_that_is_not_that_of_the_content_is_refused() {
 }
 
 #[test]
+fn a_request_with_a_number_that_no_floor_passes_is_refused() {
+    for (number, is_sound) in [(u64::MAX - 1, true), (u64::MAX, false)] {
+        let Call::Put(mut put) = put(inline(5), 5) else { unreachable!("it is a put") };
+        put.request.number = number;
+        assert_eq!(check_call(&Call::Put(put)).is_ok(), is_sound);
+    }
+}
+
+#[test]
 fn what_proxies_send_is_sound() {
     for (content, size) in [(inline(0), 0), (inline(3), 3), (data(7, 1), 7), (stream(2, 8), 16)] {
         check_call(&put(content, size)).unwrap();

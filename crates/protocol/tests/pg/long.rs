@@ -1,14 +1,19 @@
 //! What a member may have to tell another in one message is bounded: calls are turned away, and taken again when there is
 //! room.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use larder_protocol::limits::{
-    DROPS_WAITING_MAX, OPEN_BYTES_MAX, OWN_BYTES_MAX, PEER_FRAME_BYTES_MAX, TAIL_BYTES_MAX,
+    DROPS_WAITING_MAX, FOLLOWED_BYTES_MAX, OPEN_BYTES_MAX, OWN_BYTES_MAX, PEER_FRAME_BYTES_MAX,
+    TAIL_BYTES_MAX,
 };
-use larder_protocol::pg::Role;
-use larder_protocol::{Answer, Call, Content, Effect, Event, PeerMessage, Refusal, Token};
+use larder_protocol::pg::{Report, Role};
+use larder_protocol::{
+    Answer, Call, Content, Effect, Event, LogEntry, PeerMessage, Refusal, Token,
+};
 use larder_types::codec::encode;
-use larder_types::{Condition, Op, ServerId, SessionId, StreamId, View};
+use larder_types::{Condition, Op, OpId, OpSeq, ServerId, SessionId, StreamId, View};
 
 use crate::support::{BUCKET, Member, data, put};
 use crate::views::Cluster;
@@ -208,4 +213,74 @@ fn a_stream_is_dropped_when_there_is_room_for_that() {
     }
     assert_eq!(dropped(&member), first + kept);
     assert!(!member.pg.wants_tick(), "there is nothing left to do");
+}
+
+/// As many ops after one as a message has, each as long as one may be.
+fn ops_after(prev: OpId, op: &Arc<Op>) -> Vec<LogEntry> {
+    let id = |number| OpId { view: prev.view, seq: OpSeq(prev.seq.0 + number) };
+    let count = (PEER_FRAME_BYTES_MAX / LONG) as u64;
+    (1..=count).map(|number| LogEntry { id: id(number), op: op.clone() }).collect()
+}
+
+/// A long op, and how many of it any tail has room for.
+fn long_op() -> (Arc<Op>, u64) {
+    let mut member = Member::alone(1);
+    long_put(&mut member, "long", inline());
+    let op = member.log.last().expect("an op").0.op.clone();
+    (op, (FOLLOWED_BYTES_MAX / LONG) as u64 + 2)
+}
+
+#[test]
+fn a_primary_that_commits_nothing_fills_no_follower() {
+    let (op, most) = long_op();
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.settle();
+    let from = cluster.at(2).pg.last();
+    for _ in 0..2 * FOLLOWED_BYTES_MAX / PEER_FRAME_BYTES_MAX {
+        let prev = cluster.at(2).pg.last();
+        let entries = ops_after(prev, &op);
+        let message = PeerMessage::Append { view: View(1), prev, entries, commit: from.seq };
+        cluster.at(2).step(Event::Peer { from: ServerId(1), message });
+        cluster.at(2).sync();
+        cluster.at(2).effects.clear();
+    }
+    let last = cluster.at(2).pg.last();
+    assert!(last.seq.0 - from.seq.0 <= most, "{last:?} after {from:?}");
+    // What it has goes on as soon as something of it is committed.
+    let commit = OpSeq(from.seq.0 + 1);
+    let message = PeerMessage::Append { view: View(1), prev: last, entries: Vec::new(), commit };
+    cluster.at(2).step(Event::Peer { from: ServerId(1), message });
+    cluster.at(2).settle();
+    let message =
+        PeerMessage::Append { view: View(1), prev: last, entries: ops_after(last, &op), commit };
+    cluster.at(2).step(Event::Peer { from: ServerId(1), message });
+    assert!(cluster.at(2).pg.last() > last);
+}
+
+#[test]
+fn a_member_whose_log_has_no_end_is_not_heard_and_fills_no_primary() {
+    let (op, most) = long_op();
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.settle();
+    let from = cluster.at(1).pg.last();
+    cluster.begin(2, &[1, 2, 3]);
+    cluster.deliver(3, &[1]);
+    cluster.at(1).effects.clear();
+    let end = OpId { view: View(1), seq: OpSeq(1 << 40) };
+    let mut prev = from;
+    for _ in 0..2 * FOLLOWED_BYTES_MAX / PEER_FRAME_BYTES_MAX {
+        let entries = ops_after(prev, &op);
+        let next = entries.last().expect("an op").id;
+        let report = Report { is_whole: true, last: end, prev, entries };
+        let message = PeerMessage::Report { view: View(2), report };
+        cluster.at(1).step(Event::Peer { from: ServerId(2), message });
+        prev = next;
+    }
+    let last = cluster.at(1).pg.last();
+    assert!(last.seq.0 - from.seq.0 <= most, "{last:?} after {from:?}");
+    assert_eq!(cluster.at(1).pg.unheard().collect::<Vec<_>>(), [ServerId(2)]);
+    cluster.at(1).begin(3, &[1, 3]);
+    cluster.at(3).begin(3, &[1, 3]);
+    cluster.settle();
+    assert_eq!(cluster.at(1).pg.role(), Role::Active, "the next view is without it");
 }

@@ -14,6 +14,7 @@ use larder_types::{BootId, LvId, OpId, OpSeq, ServerId, SessionId, View};
 use super::Member;
 use super::callers::Wants;
 use super::snapshots::Kept;
+use super::turns::Turns;
 use crate::limits::CALL_MAX;
 use crate::wire::{MetaReply, MetaService};
 
@@ -33,6 +34,8 @@ pub(super) struct Duties {
     pub(super) volumes: Option<Volumes>,
     /// The machine waits for another LV.
     pub(super) needs_lv: bool,
+    /// Of its ops while the log is behind.
+    pub(super) turns: Turns,
     /// METAX contradicts itself: the PG is not served in this view.
     pub(super) contradicts: bool,
 }

@@ -62,6 +62,7 @@ mod scrub;
 mod serve;
 mod server;
 mod snapshots;
+mod turns;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

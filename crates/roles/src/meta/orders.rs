@@ -240,14 +240,20 @@ impl Meta {
         }
     }
 
-    /// What the manager says of a session's end may be lost; the map says it for a long time.
+    /// What the manager says of a session's end may be lost; the map says it for a long time. At a start that is all there
+    /// is: of what ended before, those count that some group remembers.
     fn look_for_ended_sessions(&self, cluster: &Cluster) {
         let map = cluster.managers.map();
         let mut seen = cluster.sessions_seen.lock();
         let from = (MapVersion(seen.0 + 1), SessionId(0));
-        let ended: BTreeSet<SessionId> = map.closed.range(from..).map(|(_, it)| *it).collect();
+        let mut ended: BTreeSet<SessionId> = map.closed.range(from..).map(|(_, it)| *it).collect();
+        let is_first = *seen == MapVersion(0);
         *seen = (*seen).max(map.version);
         drop(seen);
+        if is_first {
+            let of = |pg| self.lock(pg).pg.remembered_of(&ended);
+            ended = self.pg_ids().flat_map(of).collect();
+        }
         if !ended.is_empty() {
             cluster.adoption.end_sessions(ended);
         }

@@ -298,23 +298,27 @@ impl Meta {
                 self.hold_report(cluster, pg, from, message);
             }
             _ => {
-                if let Some(message) = self.bounded(&member, message) {
+                if let Some(message) = self.bounded(&mut member, message) {
                     self.step(&mut member, Event::Peer { from, message });
                 }
             }
         }
     }
 
-    /// What is taken of a message while the log is behind: no ops. Their sender repeats them until they are
+    /// What is taken of a message while the log is behind: hardly any ops. Their sender repeats them until they are
     /// acknowledged, and waits with more.
-    fn bounded(&self, member: &Member, message: PeerMessage) -> Option<PeerMessage> {
+    fn bounded(&self, member: &mut Member, message: PeerMessage) -> Option<PeerMessage> {
         match message {
-            PeerMessage::Append { view, prev, entries, commit }
-                if !entries.is_empty() && self.log_is_busy() =>
-            {
+            PeerMessage::Append { view, prev, mut entries, commit } if !entries.is_empty() => {
+                let is_behind = self.log_is_busy();
                 // Without what it follows, it would only be asked for.
                 let follows = prev.seq <= member.pg.last().seq;
-                follows.then(|| PeerMessage::Append { view, prev, entries: Vec::new(), commit })
+                if !is_behind || follows {
+                    let takes = member.duties.turns.takes(Instant::now(), is_behind, entries.len());
+                    entries.truncate(takes);
+                    return Some(PeerMessage::Append { view, prev, entries, commit });
+                }
+                None
             }
             message => Some(message),
         }

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use larder_env::Disk;
 use larder_net::Endpoint;
 use larder_protocol::Pg;
+use larder_protocol::manager::state::MapVersion;
 use larder_types::{BootId, OpId, PgId, View};
 use tokio::runtime::Handle;
 
@@ -77,7 +78,8 @@ impl MetaServer {
             meta: OnceLock::new(),
             adoption: Adoption::default(),
             renew_soon: AtomicBool::new(false),
-            sessions_seen: parking_lot::Mutex::new(map.version),
+            // What ended while this server was down is said to it now.
+            sessions_seen: parking_lot::Mutex::new(MapVersion(0)),
             managers: managers.clone(),
         };
         let buckets = Buckets::Apart(LiveBuckets::new(managers));

@@ -372,4 +372,6 @@ async fn a_late_request_of_a_session_that_is_over_is_not_done_after_a_restart() 
     cluster.serving(PG, View(view.0 + 1)).await;
     let late = cluster.call(PG, put(request(2), "late", inline())).await;
     assert_eq!(late, Answer::Refused(Refusal::Finished));
+    let remembered = async || (0..3).any(|id| cluster.meta(ServerId(id)).gauges(PG).remembered > 0);
+    until("nothing of it is remembered", async || !remembered().await).await;
 }

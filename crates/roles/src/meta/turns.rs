@@ -1,0 +1,52 @@
+//! What is taken of other members' ops while the log is behind: of each group a little at a time. A primary takes a member
+//! that gets on with nothing for one that it does not hear, and a log that is full of other groups' ops is no reason.
+//!
+//! # Invariants
+//!
+//! 1. While the log is behind, a group has at most one op in [`STARVED_MS`] taken.
+//! 2. While it is behind for longer, each group that is told ops as often has one taken.
+
+use std::time::{Duration, Instant};
+
+use crate::limits::STARVED_MS;
+
+/// The turns of one group.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// When it was turned away first, or had an op taken since.
+    since: Option<Instant>,
+}
+
+impl Turns {
+    /// How many of a message's ops are taken now.
+    pub(super) fn takes(&mut self, now: Instant, is_behind: bool, ops: usize) -> usize {
+        if !is_behind {
+            self.since = None;
+            return ops;
+        }
+        let since = *self.since.get_or_insert(now);
+        if now.duration_since(since) < Duration::from_millis(STARVED_MS) {
+            return 0;
+        }
+        self.since = Some(now);
+        ops.min(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_gets_on_by_one_op_at_a_time_while_the_log_is_behind() {
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut turns = Turns::default();
+        assert_eq!(turns.takes(at(0), false, 9), 9);
+        let taken: Vec<u64> =
+            (1..=3 * STARVED_MS).filter(|ms| turns.takes(at(*ms), true, 9) == 1).collect();
+        assert_eq!(taken, [1 + STARVED_MS, 1 + 2 * STARVED_MS]);
+        assert_eq!(turns.takes(at(4 * STARVED_MS), false, 9), 9);
+        assert_eq!(turns.takes(at(9 * STARVED_MS), true, 9), 0, "it was turned away just now");
+    }
+}
