@@ -24,6 +24,17 @@ pub(crate) struct Waiting {
     pub(crate) since: Instant,
 }
 
+/// How far a call was when it was cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cancelled {
+    /// It does not leave.
+    Before,
+    /// Its peer may have it.
+    UnderWay,
+    /// It had ended.
+    Over,
+}
+
 #[derive(Debug)]
 struct Place {
     number: u64,
@@ -38,6 +49,8 @@ pub(crate) struct Calls {
     issued: u64,
     /// The highest number that has left whole.
     sent_through: u64,
+    /// The highest number that is on its way out, or has left.
+    begun_through: u64,
 }
 
 const PLACE_BITS: u32 = 16;
@@ -80,10 +93,32 @@ impl Calls {
 
     /// Whether somebody still waits for its answer.
     pub(crate) fn wanted(&self, number: u64) -> bool {
-        let place = (number & ((1 << PLACE_BITS) - 1)) as usize;
-        let entry = self.places.get(place).filter(|entry| entry.number == number);
-        let waiting = entry.and_then(|entry| entry.waiting.as_ref());
+        let waiting = self.entry(number).and_then(|entry| entry.waiting.as_ref());
         waiting.is_some_and(|waiting| !waiting.answer.is_closed())
+    }
+
+    /// Notes that a call's frame is on its way out and cannot be held back.
+    pub(crate) fn begun(&mut self, number: u64) {
+        assert!(number > self.begun_through, "calls leave in the order of their numbers");
+        self.begun_through = number;
+    }
+
+    /// Cancels a call: one that has not begun to leave ends here.
+    pub(crate) fn cancel(&mut self, number: u64) -> Cancelled {
+        if number <= self.begun_through {
+            return if self.waits(number) { Cancelled::UnderWay } else { Cancelled::Over };
+        }
+        self.leave(number).map_or(Cancelled::Over, |_| Cancelled::Before)
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn waits(&self, number: u64) -> bool {
+        self.entry(number).is_some_and(|entry| entry.waiting.is_some())
+    }
+
+    fn entry(&self, number: u64) -> Option<&Place> {
+        let place = (number & ((1 << PLACE_BITS) - 1)) as usize;
+        self.places.get(place).filter(|entry| entry.number == number)
     }
 
     pub(crate) fn sent(&mut self, number: u64) {

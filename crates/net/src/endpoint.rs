@@ -18,7 +18,7 @@ use crate::connection::{Broken, Duplex, Wire};
 use crate::error::{Decider, Denied};
 use crate::hello;
 use crate::identity::{Role, Subject, server_name};
-use crate::limits::{CONNECT_TIME_MAX, READ_BYTES};
+use crate::limits::{CONNECT_TIME_MAX, PROTOCOL_MAX, PROTOCOL_MIN, READ_BYTES};
 use crate::link::Target;
 use crate::metrics::{Metrics, Refused};
 use crate::tls::{Credentials, denied};
@@ -31,6 +31,8 @@ pub struct Endpoint {
     runtime: Handle,
     /// Servers whose certificates count no more.
     removed: watch::Sender<BTreeSet<ServerId>>,
+    /// Newest version of the protocol that it speaks.
+    newest: u8,
 }
 
 /// How connections are secured.
@@ -49,7 +51,17 @@ impl Endpoint {
     /// Outside of a runtime.
     #[must_use]
     pub fn new(credentials: Arc<Credentials>) -> Arc<Self> {
-        Self::with(Security::Tls(credentials))
+        Self::with(Security::Tls(credentials), PROTOCOL_MAX)
+    }
+
+    /// Speaks no version newer than this, as an older release does: for tests of clusters of two releases.
+    ///
+    /// # Panics
+    /// Outside of a runtime, or if this release does not speak the version.
+    #[must_use]
+    pub fn as_of(credentials: Arc<Credentials>, newest: u8) -> Arc<Self> {
+        assert!((PROTOCOL_MIN..=PROTOCOL_MAX).contains(&newest), "a version that is spoken");
+        Self::with(Security::Tls(credentials), newest)
     }
 
     /// One without TLS, to measure what that costs.
@@ -59,13 +71,13 @@ impl Endpoint {
     #[cfg(feature = "plain-for-measurement")]
     #[must_use]
     pub fn plain(subject: Subject) -> Arc<Self> {
-        Self::with(Security::Plain(subject))
+        Self::with(Security::Plain(subject), PROTOCOL_MAX)
     }
 
-    fn with(security: Security) -> Arc<Self> {
+    fn with(security: Security, newest: u8) -> Arc<Self> {
         let (metrics, runtime) = (Arc::default(), Handle::current());
         let removed = watch::Sender::default();
-        Arc::new(Self { security, metrics, runtime, removed })
+        Arc::new(Self { security, metrics, runtime, removed, newest })
     }
 
     /// What its connections did.
@@ -97,6 +109,10 @@ impl Endpoint {
         removed(server)
     }
 
+    pub(crate) fn newest(&self) -> u8 {
+        self.newest
+    }
+
     pub(crate) fn security(&self) -> &Security {
         &self.security
     }
@@ -113,7 +129,7 @@ impl Endpoint {
             tcp.set_nodelay(true)?;
             let socket = self.secure(tcp, target).await?;
             let mut wire = Wire::new(socket, self.metrics.clone());
-            hello::call(&mut wire, target.role).await?;
+            hello::call(&mut wire, target.role, self.newest).await?;
             Ok(wire)
         };
         in_time(connecting).await

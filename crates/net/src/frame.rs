@@ -69,10 +69,12 @@ pub(crate) mod v1 {
         Ping,
         Pong,
         Goodbye,
+        /// The caller does not wait for the request of this number any more.
+        Cancel,
     }
 
     impl Kind {
-        const ALL: [(u8, Kind); 7] = [
+        const ALL: [(u8, Kind); 8] = [
             (1, Kind::Hello),
             (2, Kind::Request),
             (3, Kind::Answer),
@@ -80,6 +82,7 @@ pub(crate) mod v1 {
             (5, Kind::Ping),
             (6, Kind::Pong),
             (7, Kind::Goodbye),
+            (8, Kind::Cancel),
         ];
     }
 
@@ -119,7 +122,7 @@ pub(crate) mod v1 {
         pub(crate) version: u8,
         pub(crate) kind: Kind,
         pub(crate) status: Status,
-        /// Of the request, or of the ping that is answered; else 0.
+        /// Of the request, also of one that is cancelled, or of the ping that is answered; else 0.
         pub(crate) number: u64,
         pub(crate) body_len: u32,
         pub(crate) payload_len: u32,

@@ -50,9 +50,9 @@ fn decode<T: DeserializeOwned>(frame: &Frame) -> Result<T, Broken> {
     }
 }
 
-/// The newest version that both sides speak.
-fn agree(theirs: &Hello) -> Result<u8, Denied> {
-    let newest = theirs.max.min(PROTOCOL_MAX);
+/// The newest version that both sides speak; ours is `newest` at most.
+fn agree(theirs: &Hello, newest: u8) -> Result<u8, Denied> {
+    let newest = theirs.max.min(newest);
     if newest >= theirs.min.max(PROTOCOL_MIN) {
         return Ok(newest);
     }
@@ -63,8 +63,8 @@ fn agree(theirs: &Hello) -> Result<u8, Denied> {
     Err(Denied { by: Decider::Us, reason: Refused::Version, why: why.into() })
 }
 
-fn hello(service: u8) -> Result<Outgoing, Broken> {
-    let hello = Hello { min: PROTOCOL_MIN, max: PROTOCOL_MAX, service };
+fn hello(service: u8, newest: u8) -> Result<Outgoing, Broken> {
+    let hello = Hello { min: PROTOCOL_MIN, max: newest, service };
     said(Kind::Hello, &hello)
 }
 
@@ -83,12 +83,12 @@ pub(crate) fn goodbye_said(frame: &Frame) -> Broken {
 }
 
 /// The caller's side: asks for a service.
-pub(crate) async fn call(wire: &mut Wire, service: Role) -> Result<(), Broken> {
-    wire.say(hello(service.number())?).await?;
+pub(crate) async fn call(wire: &mut Wire, service: Role, newest: u8) -> Result<(), Broken> {
+    wire.say(hello(service.number(), newest)?).await?;
     let frame = wire.hear().await?;
     match frame.header.kind {
         Kind::Hello => {
-            let version = agree(&decode(&frame)?).map_err(Broken::Denied)?;
+            let version = agree(&decode(&frame)?, newest).map_err(Broken::Denied)?;
             wire.agreed(version);
             Ok(())
         }
@@ -99,18 +99,18 @@ pub(crate) async fn call(wire: &mut Wire, service: Role) -> Result<(), Broken> {
 
 /// The listener's side: hears which service is wanted. The version is agreed on, and [`welcome`] or
 /// [`refuse`] due.
-pub(crate) async fn asked(wire: &mut Wire) -> Result<(u8, u8), Broken> {
+pub(crate) async fn asked(wire: &mut Wire, newest: u8) -> Result<(u8, u8), Broken> {
     let frame = wire.hear().await?;
     if frame.header.kind != Kind::Hello {
         return Err(Broken::Frame(FrameError::NotDue));
     }
     let theirs: Hello = decode(&frame)?;
-    Ok((agree(&theirs).map_err(Broken::Denied)?, theirs.service))
+    Ok((agree(&theirs, newest).map_err(Broken::Denied)?, theirs.service))
 }
 
-/// Serves it.
+/// Serves it, in the version that was agreed on.
 pub(crate) async fn welcome(wire: &mut Wire, version: u8, service: u8) -> Result<(), Broken> {
-    wire.say(hello(service)?).await?;
+    wire.say(hello(service, version)?).await?;
     wire.agreed(version);
     Ok(())
 }
@@ -128,9 +128,10 @@ mod tests {
     #[test]
     fn the_newest_version_that_both_know_is_spoken() {
         let theirs = |min, max| Hello { min, max, service: 0 };
-        assert_eq!(agree(&theirs(PROTOCOL_MIN, PROTOCOL_MIN)).unwrap(), PROTOCOL_MIN);
-        assert_eq!(agree(&theirs(0, 9)).unwrap(), PROTOCOL_MAX);
-        let denied = agree(&theirs(PROTOCOL_MAX + 1, PROTOCOL_MAX + 3)).unwrap_err();
+        let agree = |theirs| agree(&theirs, PROTOCOL_MAX);
+        assert_eq!(agree(theirs(PROTOCOL_MIN, PROTOCOL_MIN)).unwrap(), PROTOCOL_MIN);
+        assert_eq!(agree(theirs(0, 9)).unwrap(), PROTOCOL_MAX);
+        let denied = agree(theirs(PROTOCOL_MAX + 1, PROTOCOL_MAX + 3)).unwrap_err();
         assert_eq!(denied.reason, Refused::Version);
     }
 }

@@ -26,7 +26,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::calls::{Calls, Ended, Outcome, Waiting};
+use crate::calls::{Calls, Cancelled, Ended, Outcome, Waiting};
 use crate::connection::{Broken, End, Queue, Seen, Wire, run};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Denied, NotSent, SendError, Side, Unknown};
@@ -34,7 +34,8 @@ use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
 use crate::hello::goodbye_said;
 use crate::identity::Role;
 use crate::limits::{
-    BACKOFF_MAX, BACKOFF_MIN, PING_INTERVAL, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SILENCE_MAX, TICK,
+    BACKOFF_MAX, BACKOFF_MIN, PING_INTERVAL, PROTOCOL_CANCELS, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX,
+    SILENCE_MAX, TICK,
 };
 use crate::metrics::{Metrics, Opened};
 use crate::transmit::Batch;
@@ -116,12 +117,12 @@ impl Link {
         self.endpoint.metrics()
     }
 
-    /// Queues a request.
+    /// Queues a request; its number names it for [`cancel`](Self::cancel).
     pub(crate) fn call(
         self: &Arc<Self>,
         frame: Outgoing,
         deadline: Instant,
-    ) -> Result<oneshot::Receiver<Outcome>, CallError> {
+    ) -> Result<(u64, oneshot::Receiver<Outcome>), CallError> {
         let since = Instant::now();
         if deadline <= since {
             return Err(CallError::NotSent(NotSent::Late));
@@ -144,7 +145,26 @@ impl Link {
         if let Some(sleeper) = sleeper {
             sleeper.wake();
         }
-        Ok(receiver)
+        Ok((number, receiver))
+    }
+
+    /// Cancels a request whose caller has gone. One that has not begun to leave never does; of another the peer is told, if
+    /// its version has cancels and the queue has room: a cancel that is lost costs the peer a read.
+    pub(crate) fn cancel(&self, number: u64) {
+        let mut state = self.state.lock();
+        let frame = Outgoing::bare(Kind::Cancel, Status::Done).numbered(number);
+        let sleeper = match state.calls.cancel(number) {
+            Cancelled::Before => {
+                drop(state);
+                return self.metrics().in_flight.sub(1);
+            }
+            Cancelled::UnderWay if state.queue.takes(&frame) => state.queue.push(frame),
+            Cancelled::UnderWay | Cancelled::Over => None,
+        };
+        drop(state);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
     }
 
     /// Queues a message.
@@ -357,7 +377,7 @@ impl End for Calling<'_> {
             Kind::Answer => self.answers.push(frame),
             Kind::Pong => {}
             Kind::Goodbye => return Err(goodbye_said(&frame)),
-            Kind::Hello | Kind::Request | Kind::Message | Kind::Ping => {
+            Kind::Hello | Kind::Request | Kind::Message | Kind::Ping | Kind::Cancel => {
                 return Err(Broken::Frame(FrameError::NotDue));
             }
         }
@@ -395,7 +415,19 @@ impl End for Calling<'_> {
     fn fill(&mut self, batch: &mut Batch, waker: &Waker) {
         let mut guard = self.link.state.lock();
         let State { calls, queue, .. } = &mut *guard;
-        let wanted = |header: &Header| header.kind != Kind::Request || calls.wanted(header.number);
+        let tells = self.version >= PROTOCOL_CANCELS;
+        let wanted = |header: &Header| match header.kind {
+            Kind::Request => {
+                let is_wanted = calls.wanted(header.number);
+                if is_wanted {
+                    calls.begun(header.number);
+                }
+                is_wanted
+            }
+            // One that was answered meanwhile is over.
+            Kind::Cancel => tells && calls.waits(header.number),
+            _ => true,
+        };
         queue.fill(batch, self.version, waker, wanted);
         self.in_flight = calls.len() > 0;
     }

@@ -248,7 +248,7 @@ impl House {
             #[cfg(feature = "plain-for-measurement")]
             _ => return Err(Broken::Denied(by_us(Refused::Garbage, "it is not secured".into()))),
         };
-        let asked = hello::asked(&mut wire).await;
+        let asked = hello::asked(&mut wire, self.endpoint.newest()).await;
         let found = asked.and_then(|(version, service)| {
             let offer = self.services.find(service, &subject).map_err(Broken::Denied)?;
             if !offer.tells_removed {

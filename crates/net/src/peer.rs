@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_types::ServerId;
+use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
+use crate::calls::Outcome;
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Rejected, SendError, Side, Unknown};
 use crate::frame::{Kind, Outgoing, Status};
@@ -41,6 +43,18 @@ impl<S: Service> fmt::Debug for Peer<S> {
     }
 }
 
+/// A call for which somebody waits; cancels it when dropped.
+struct Wanted<'a> {
+    link: &'a Link,
+    number: u64,
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.link.cancel(self.number);
+    }
+}
+
 impl<S: Service> Peer<S> {
     /// The server that has this id, at `host:port`. Another server at that address is refused.
     #[must_use]
@@ -63,8 +77,33 @@ impl<S: Service> Peer<S> {
     ) -> Result<(S::Answer, Bytes), CallError> {
         let frame = Outgoing::new(Kind::Request, request, payload)
             .map_err(|_too_long| CallError::Rejected(Rejected::TooLong))?;
-        let answer = self.held.0.call(frame, deadline)?;
-        let frame = match answer.await {
+        let (_, answer) = self.held.0.call(frame, deadline)?;
+        Self::answer(answer.await)
+    }
+
+    /// As [`call`](Self::call), but dropping the future cancels the call: it does not leave if it has not begun to, and
+    /// else the server is told. The server may still execute it.
+    ///
+    /// # Errors
+    /// [`CallError`], by what to do.
+    pub async fn call_while_wanted(
+        &self,
+        request: &S::Request,
+        payload: Bytes,
+        deadline: Instant,
+    ) -> Result<(S::Answer, Bytes), CallError> {
+        let frame = Outgoing::new(Kind::Request, request, payload)
+            .map_err(|_too_long| CallError::Rejected(Rejected::TooLong))?;
+        let (number, mut answer) = self.held.0.call(frame, deadline)?;
+        // Dropped before the receiver, so that the link knows the call until it is cancelled.
+        let wanted = Wanted { link: &self.held.0, number };
+        let outcome = (&mut answer).await;
+        std::mem::forget(wanted);
+        Self::answer(outcome)
+    }
+
+    fn answer(outcome: Result<Outcome, RecvError>) -> Result<(S::Answer, Bytes), CallError> {
+        let frame = match outcome {
             Ok(outcome) => outcome?,
             Err(_runtime_ended) => {
                 return Err(CallError::Unknown(Unknown::Broken("the runtime ended".into())));

@@ -55,7 +55,22 @@ impl<S: Service> fmt::Debug for Responder<S> {
     }
 }
 
+/// Runs when a request is cancelled.
+pub(crate) type Unwanted = Box<dyn FnOnce() + Send>;
+
 impl<S: Service> Responder<S> {
+    /// Version of the protocol that is spoken with the caller.
+    #[must_use]
+    pub fn version(&self) -> u8 {
+        self.reply.version
+    }
+
+    /// Runs `then` on the connection's task when the caller cancels the request or the connection ends, unless it was
+    /// answered before. It must not block. A cancel that came before this was called is not heard.
+    pub fn when_unwanted(&self, then: impl FnOnce() + Send + 'static) {
+        self.reply.outlet.when_unwanted(self.reply.number, Box::new(then));
+    }
+
     /// Answers. If the connection has ended meanwhile, nobody hears it.
     pub fn answer(mut self, answer: &S::Answer, payload: Bytes) {
         match Outgoing::new(Kind::Answer, answer, payload) {
@@ -70,14 +85,15 @@ impl<S: Service> Responder<S> {
 pub(crate) struct Reply {
     outlet: Arc<Outlet>,
     number: u64,
+    version: u8,
     /// Bytes of payload that were counted as held.
     held: usize,
     owed: bool,
 }
 
 impl Reply {
-    pub(crate) fn new(outlet: Arc<Outlet>, number: u64, held: usize) -> Self {
-        Self { outlet, number, held, owed: true }
+    pub(crate) fn new(outlet: Arc<Outlet>, (number, version): (u64, u8), held: usize) -> Self {
+        Self { outlet, number, version, held, owed: true }
     }
 
     pub(crate) fn send(&mut self, frame: Outgoing) {

@@ -7,6 +7,7 @@
 //! 2. While many bytes of answers wait to be written nothing more is read, so that a caller that does not
 //!    read is not read either; one that takes nothing for long is dropped.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -17,9 +18,11 @@ use tokio::time::Instant;
 use crate::connection::{Broken, End, Queue, Seen};
 use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
 use crate::identity::PeerIdentity;
-use crate::limits::{ANSWER_BYTES_MAX, HELD_BYTES_MAX, PING_INTERVAL, REQUESTS_MAX, SILENCE_MAX};
+use crate::limits::{
+    ANSWER_BYTES_MAX, HELD_BYTES_MAX, PING_INTERVAL, PROTOCOL_CANCELS, REQUESTS_MAX, SILENCE_MAX,
+};
 use crate::metrics::Metrics;
-use crate::service::{Reply, Serve};
+use crate::service::{Reply, Serve, Unwanted};
 use crate::transmit::Batch;
 
 /// Where answers go, from whichever thread.
@@ -34,6 +37,8 @@ struct State {
     handling: usize,
     held_bytes: usize,
     ended: bool,
+    /// What runs on a cancel, by the numbers of requests that are not answered: at most as many as are handled.
+    unwanted: BTreeMap<u64, Unwanted>,
 }
 
 impl Outlet {
@@ -42,11 +47,31 @@ impl Outlet {
         let mut state = self.state.lock();
         state.handling -= 1;
         state.held_bytes -= held;
+        let answered = state.unwanted.remove(&frame.header().number);
         let sleeper = if state.ended { None } else { state.queue.push(frame) };
         drop(state);
+        drop(answered);
         self.metrics.handling.sub(1);
         if let Some(sleeper) = sleeper {
             sleeper.wake();
+        }
+    }
+
+    /// Keeps what runs when a request is cancelled; runs it at once if the connection has ended.
+    pub(crate) fn when_unwanted(&self, number: u64, then: Unwanted) {
+        let mut state = self.state.lock();
+        if state.ended {
+            drop(state);
+            return then();
+        }
+        state.unwanted.insert(number, then);
+    }
+
+    /// The caller has cancelled this request, or one that was answered already.
+    fn cancel(&self, number: u64) {
+        let unwanted = self.state.lock().unwanted.remove(&number);
+        if let Some(then) = unwanted {
+            then();
         }
     }
 
@@ -95,7 +120,7 @@ impl Serving {
         let (number, held) = (frame.header.number, frame.header.payload_len as usize);
         if self.outlet.admit(held) {
             self.metrics.handling.add(1);
-            let reply = Reply::new(self.outlet.clone(), number, held);
+            let reply = Reply::new(self.outlet.clone(), (number, self.version), held);
             self.service.request(&self.from, frame, reply);
         } else {
             self.metrics.busy.add(1);
@@ -120,6 +145,9 @@ impl Drop for Serving {
         let mut state = self.outlet.state.lock();
         state.ended = true;
         state.queue.clear();
+        let unwanted = std::mem::take(&mut state.unwanted);
+        drop(state);
+        unwanted.into_values().for_each(|then| then());
     }
 }
 
@@ -139,7 +167,10 @@ impl End for Serving {
                 pong.address(self.version);
                 batch.push_first(pong);
             }
-            Kind::Hello | Kind::Answer | Kind::Pong | Kind::Goodbye => {
+            Kind::Cancel if self.version >= PROTOCOL_CANCELS => {
+                self.outlet.cancel(frame.header.number);
+            }
+            Kind::Cancel | Kind::Hello | Kind::Answer | Kind::Pong | Kind::Goodbye => {
                 return Err(Broken::Frame(FrameError::NotDue));
             }
         }

@@ -42,6 +42,15 @@ fn a_frame_is_written_as_it_always_was() {
 }
 
 #[test]
+fn a_cancel_is_written_as_it_always_was() {
+    let golden = include_str!("../../tests/golden/cancel.hex");
+    let mut frame = Outgoing::bare(Kind::Cancel, Status::Done).numbered(0x0102);
+    frame.address(4);
+    let hex: String = bytes_of(&frame).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, golden.split_whitespace().collect::<String>());
+}
+
+#[test]
 fn frames_are_received_whole_wherever_the_bytes_are_cut() {
     let first = bytes_of(&addressed(Kind::Request, "first", b"with a payload", 1));
     let second = bytes_of(&addressed(Kind::Message, "second", b"", 0));

@@ -38,7 +38,7 @@ impl Played {
         };
         let tls = TlsAcceptor::from(configs.calls.clone()).accept(buffered(tcp)).await.unwrap();
         let mut wire = Wire::new(Box::new(tls), Arc::default());
-        let (version, service) = hello::asked(&mut wire).await.unwrap();
+        let (version, service) = hello::asked(&mut wire, self.endpoint.newest()).await.unwrap();
         hello::welcome(&mut wire, version, service).await.unwrap();
         wire
     }
@@ -277,4 +277,147 @@ fn pauses_grow_up_to_a_bound_and_differ() {
     assert!(drawn.iter().all(|p| *p >= BACKOFF_MIN / 2 && *p <= BACKOFF_MIN));
     assert!(drawn.iter().any(|p| *p != drawn[0]));
     assert!(pause(u32::MAX) >= BACKOFF_MAX / 2 && pause(u32::MAX) <= BACKOFF_MAX);
+}
+
+/// Waits for an event that comes, but not for ever.
+async fn comes<T>(event: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(10), event).await.expect("it comes within seconds")
+}
+
+/// A call that nobody waits for any more, once the other end has it.
+async fn given_up(ours: &Arc<Endpoint>, to: &Peer<crate::tests::Echo>, asked: impl Future) {
+    let request = "wait".to_owned();
+    let call = to.call_while_wanted(&request, Bytes::new(), soon());
+    tokio::select! {
+        answered = call => panic!("nobody answers: {answered:?}"),
+        _ = asked => {}
+    }
+    assert_eq!(ours.metrics().in_flight.get(), 1, "it is owed an answer still");
+}
+
+#[tokio::test]
+async fn who_answers_hears_that_nobody_waits_any_more() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let to = peer(&ours, 2, listener.address());
+    let (told, hears) = oneshot::channel();
+    let mut asked = None;
+    given_up(&ours, &to, async {
+        let (_, _, responder) = heard.asked.recv().await.unwrap();
+        assert_eq!(responder.version(), PROTOCOL_CANCELS);
+        responder.when_unwanted(move || told.send(()).unwrap_or_default());
+        asked = Some(responder);
+    })
+    .await;
+    comes(hears).await.expect("it is told");
+    // What it held is free when the other end says that there is no answer.
+    drop(asked);
+    to.call(&"next".into(), Bytes::new(), soon()).await.unwrap();
+    assert_eq!(ours.metrics().in_flight.get(), 0);
+}
+
+#[tokio::test]
+async fn one_that_was_answered_is_not_told_later() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let to = peer(&ours, 2, listener.address());
+    let (told, hears) = oneshot::channel::<()>();
+    let answers = async {
+        let (said, payload, responder) = heard.asked.recv().await.unwrap();
+        responder.when_unwanted(move || told.send(()).unwrap_or_default());
+        responder.answer(&said, payload);
+    };
+    let request = "wait".to_owned();
+    let call = to.call_while_wanted(&request, Bytes::new(), soon());
+    let (answered, ()) = tokio::join!(call, answers);
+    answered.unwrap();
+    comes(hears).await.expect_err("what was to be done is forgotten");
+}
+
+#[tokio::test]
+async fn whoever_is_gone_waits_for_nothing() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let to = peer(&ours, 2, listener.address());
+    let mut tasks = JoinSet::new();
+    calls(&mut tasks, &to, 0, 0);
+    let (_, _, responder) = heard.asked.recv().await.unwrap();
+    let (told, hears) = oneshot::channel();
+    responder.when_unwanted(move || told.send(()).unwrap_or_default());
+    tasks.abort_all();
+    drop((tasks, to));
+    comes(hears).await.expect("the connection ended");
+    let (told, hears) = oneshot::channel();
+    responder.when_unwanted(move || told.send(()).unwrap_or_default());
+    comes(hears).await.expect("it has ended already");
+}
+
+#[tokio::test]
+async fn an_older_release_is_told_nothing_that_it_does_not_understand() {
+    let authority = authority();
+    let ours = caller(&authority);
+    let identity = authority.identity(ServerId(2), Roles::of(&[Role::Data])).unwrap();
+    let (socket, credentials) = (socket().await, crate::Credentials::new(&identity).unwrap());
+    let played = Played { socket, endpoint: Endpoint::as_of(credentials, PROTOCOL_CANCELS - 1) };
+    let to = peer(&ours, 2, played.address());
+    let mut wire = None;
+    given_up(&ours, &to, async {
+        let mut accepted = played.accept().await;
+        assert_eq!(accepted.version(), PROTOCOL_CANCELS - 1);
+        assert_eq!(accepted.hear().await.unwrap().header.kind, Kind::Request);
+        wire = Some(accepted);
+    })
+    .await;
+    to.send(&7, Bytes::new()).unwrap();
+    let next = wire.unwrap().hear().await.unwrap();
+    assert_eq!(next.header.kind, Kind::Message, "nothing was said in between");
+}
+
+#[tokio::test]
+async fn an_older_caller_is_served_in_its_version() {
+    let authority = authority();
+    let identity = authority.identity(ServerId(1), Roles::of(&[Role::Meta])).unwrap();
+    let credentials = crate::Credentials::new(&identity).unwrap();
+    let ours = Endpoint::as_of(credentials, PROTOCOL_CANCELS - 1);
+    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let to = peer(&ours, 2, listener.address());
+    let mut asked = None;
+    given_up(&ours, &to, async {
+        let (_, _, responder) = heard.asked.recv().await.unwrap();
+        assert_eq!(responder.version(), PROTOCOL_CANCELS - 1);
+        asked = Some(responder);
+    })
+    .await;
+    // A cancel would end the connection, and the call with it.
+    drop(asked);
+    to.call(&"next".into(), Bytes::new(), soon()).await.unwrap();
+    assert_eq!(ours.metrics().broken.get(), 0);
+}
+
+#[tokio::test]
+async fn a_call_that_has_not_left_does_not_leave_when_nobody_waits() {
+    let authority = authority();
+    let (ours, played) = (caller(&authority), Played::new(&authority).await);
+    let to = peer(&ours, 2, played.address());
+    // It waits for the connection, which is not accepted yet.
+    let request = "wait".to_owned();
+    let call = to.call_while_wanted(&request, Bytes::new(), soon());
+    assert!(polled_once(call).await.is_none());
+    assert_eq!(ours.metrics().in_flight.get(), 0, "it has ended");
+    to.send(&7, Bytes::new()).unwrap();
+    let next = played.accept().await.hear().await.unwrap();
+    assert_eq!(next.header.kind, Kind::Message);
+}
+
+/// What a future comes to if it is polled once.
+async fn polled_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }

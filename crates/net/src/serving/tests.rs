@@ -21,30 +21,50 @@ struct Side {
 
 /// A connection through memory: the hellos are said.
 fn connected() -> Side {
+    connected_in(1)
+}
+
+/// The same, in this version of the protocol.
+fn connected_in(version: u8) -> Side {
     let (ours, theirs) = duplex(64 * 1024);
     let (echoing, heard) = Echoing::new();
     let metrics = Arc::new(Metrics::default());
-    let ended = tokio::spawn(served(theirs, echoing, metrics.clone()));
+    let ended = tokio::spawn(served(theirs, echoing, metrics.clone(), version));
     let mut wire = Wire::new(Box::new(ours), Arc::default());
-    wire.agreed(1);
+    wire.agreed(version);
     Side { wire, heard, metrics, ended }
 }
 
-async fn served(socket: DuplexStream, echoing: Echoing, metrics: Arc<Metrics>) -> Broken {
+async fn served(
+    socket: DuplexStream,
+    echoing: Echoing,
+    metrics: Arc<Metrics>,
+    version: u8,
+) -> Broken {
     let roles = Roles::all();
     let subject = Subject { cluster: ClusterId(7), server: ServerId(1), roles };
     let from = PeerIdentity { subject, address: "127.0.0.1:1".parse().unwrap() };
     let serve = Arc::new(Served::<Echo, _>::new(echoing));
-    let mut serving = Serving::new((from, None), serve, 1, metrics.clone());
+    let mut serving = Serving::new((from, None), serve, version, metrics.clone());
     let mut wire = Wire::new(Box::new(socket), metrics);
-    wire.agreed(1);
+    wire.agreed(version);
     run(&mut wire, &mut serving).await
 }
 
 fn request(number: u64, body: &str, payload: usize) -> Outgoing {
+    request_in(1, number, body, payload)
+}
+
+fn request_in(version: u8, number: u64, body: &str, payload: usize) -> Outgoing {
     let payload = Bytes::from(vec![7; payload]);
     let mut frame = Outgoing::new(Kind::Request, &body, payload).unwrap().numbered(number);
-    frame.address(1);
+    frame.address(version);
+    frame
+}
+
+fn cancel(version: u8, number: u64) -> Outgoing {
+    let mut frame = Outgoing::bare(Kind::Cancel, Status::Done).numbered(number);
+    frame.address(version);
     frame
 }
 
@@ -149,7 +169,7 @@ async fn a_caller_that_says_nothing_is_dropped_and_one_that_pings_is_not() {
 async fn garbage_ends_the_connection() {
     let (mut ours, theirs) = duplex(1024);
     let (echoing, _heard) = Echoing::new();
-    let ended = tokio::spawn(served(theirs, echoing, Arc::default()));
+    let ended = tokio::spawn(served(theirs, echoing, Arc::default(), 1));
     ours.write_all(&[0xff; 100]).await.unwrap();
     assert!(matches!(ended.await.unwrap(), Broken::Frame(FrameError::Magic)));
 }
@@ -169,4 +189,38 @@ async fn answers_overtake_each_other() {
         assert_eq!(frame.header.number, number);
         assert_eq!(frame.into_payload().len(), number as usize * 10);
     }
+}
+
+#[tokio::test]
+async fn a_cancel_concerns_the_request_that_it_names_and_no_other() {
+    let version = PROTOCOL_CANCELS;
+    let mut side = connected_in(version);
+    let (told, mut hears) = tokio::sync::mpsc::channel(4);
+    let mut asked = Vec::new();
+    for number in [1_u64, 2] {
+        side.wire.say(request_in(version, number, "wait", 0)).await.unwrap();
+        let (body, _, responder) = side.heard.asked.recv().await.unwrap();
+        let told = told.clone();
+        responder.when_unwanted(move || told.try_send(number).unwrap_or_default());
+        asked.push((body, responder));
+    }
+    for number in [9999, 2, 2] {
+        side.wire.say(cancel(version, number)).await.unwrap();
+    }
+    assert_eq!(hears.recv().await, Some(2));
+    let (body, responder) = asked.remove(0);
+    responder.answer(&body, Bytes::new());
+    assert_eq!(side.wire.hear().await.unwrap().header.number, 1, "the connection goes on");
+    side.wire.say(cancel(version, 1)).await.unwrap();
+    side.wire.say(request_in(version, 3, "echo", 0)).await.unwrap();
+    assert_eq!(side.wire.hear().await.unwrap().header.number, 3);
+    assert!(hears.try_recv().is_err(), "neither twice, nor after the answer");
+}
+
+#[tokio::test]
+async fn a_cancel_in_a_version_that_has_none_ends_the_connection() {
+    let version = PROTOCOL_CANCELS - 1;
+    let mut side = connected_in(version);
+    side.wire.say(cancel(version, 1)).await.unwrap();
+    assert!(matches!(side.ended.await.unwrap(), Broken::Frame(FrameError::NotDue)));
 }
