@@ -384,6 +384,24 @@ pub const WINDOW_US: u64 = 500;
 pub const WINDOW_REQUESTS_MAX: usize = 1024;
 /// Requests of one primary that wait for others of their keys.
 pub const DEPENDENT_REQUESTS_MAX: usize = 4096;
+/// Reads that are at a disk at once: as many as a hard disk sorts (NCQ), and enough to keep a solid state disk busy.
+pub const READS_AT_DEVICE: u16 = 32;
+/// Of these, reads for copies that are made: an eighth of the device at its busiest.
+pub const REPAIRS_AT_DEVICE: u16 = 4;
+/// Of these, reads for copies that are verified: with read buffers of 1 MiB each.
+pub const SCRUBS_AT_DEVICE: u16 = 2;
+/// Reads that wait at a disk; one more is turned away.
+pub const READS_WAITING_MAX: usize = 8192;
+/// More urgent reads that begin before one of lesser urgency that waits.
+pub const READS_PASSED_OVER_MAX: u32 = 16;
+/// Least microseconds after which another holder is asked too: shorter than timers can be told apart helps nobody.
+pub const HEDGE_AFTER_US_MIN: u64 = 2_000;
+/// Most microseconds after which it is, and those before anything was answered: a piece over 100 Mbit/s takes 50 ms.
+pub const HEDGE_AFTER_US_MAX: u64 = 250_000;
+/// Of so many reads one may be hedged: less than 3 %, where 5 % take longer than is usual while all is well.
+pub const HEDGED_PART: u32 = 34;
+/// Hedges that may be saved up: enough to find out that a server hangs, little for servers with too much to do.
+pub const HEDGES_SAVED_MAX: u32 = 16;
 /// Holders of one chunk among which one is chosen: as many as [`larder_types::Holders`] has bits.
 pub const CHOICES_MAX: usize = 16;
 /// Disks of which is remembered what was heard.
@@ -397,3 +415,12 @@ pub const STALE_US_MIN: u64 = 100_000;
 pub const STALE_US_MAX: u64 = 60_000_000;
 
 const _: () = assert!(STALE_US_MIN < STALE_US_MAX, "reports lose their weight");
+const _: () = assert!(
+    REPAIRS_AT_DEVICE + SCRUBS_AT_DEVICE < READS_AT_DEVICE,
+    "clients have most of the device"
+);
+const _: () = assert!(HEDGE_AFTER_US_MIN < HEDGE_AFTER_US_MAX, "a delay may be between");
+const _: () = assert!(3 * HEDGED_PART > 100, "at most 3 % more reads");
+const _: () = assert!(CHOICES_MAX == u16::BITS as usize, "choices are bits of a u16");
+const _: () =
+    assert!(larder_types::limits::REPLICAS_MAX <= CHOICES_MAX, "every holder is a choice");

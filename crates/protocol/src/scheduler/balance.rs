@@ -17,18 +17,22 @@
 //!
 //! 1. The choice is among the holders that were given, and depends on nothing but what was heard, the time and the number
 //!    drawn for it.
-//! 2. Holders that are about equal are taken at random: askers that heard the same do not run in a herd.
+//! 2. Holders that are about equal are taken at random: askers that heard the same do not run in a herd. A near one goes
+//!    before others as good: a read there takes no trip over the network.
 //! 3. A report loses its weight. What it says of the queue fades, to the mean of the holders or to what that disk has on
 //!    average if that is less, within the time in which that queue would be served. When it is so many times older than that, and at the latest after [`STALE_US_MAX`],
 //!    its disk counts as one that was never heard: as good as the best. **So no disk starves on account of an old
-//!    report**: of n holders it is taken with a chance of 1/n at least.
+//!    report**: of n holders it is taken with a chance of 1/n at least, or if it is far and others are near, whenever the
+//!    near ones are worse than the far ones on average.
 //! 4. A disk that owes an answer does not count as unheard for being silent. The driver says of each request that was
 //!    sent how it ended, so a silent disk is asked again when it has answered or was given up.
-//! 5. What is remembered is bounded: of those that owe nothing, the one that was heard longest ago is forgotten.
+//! 5. A disk that answers and never reports, as one of an older release does, counts as like the mean of the others.
+//! 6. What is remembered is bounded: of those that owe nothing, the one that was heard longest ago is forgotten.
 
 use std::collections::BTreeMap;
 
 use larder_types::DiskId;
+use serde::Deserialize;
 
 use super::meter::{Load, Report, SIZE_CLASSES, SizeClass, moved};
 use crate::limits::{
@@ -39,7 +43,8 @@ mod score;
 mod seen;
 
 /// How a holder is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// See the module's head, also for the others.
     PrimaryFirst,
@@ -52,6 +57,7 @@ pub enum Policy {
     /// By Prequal's rule.
     Prequal,
     /// By the time at which it would be done.
+    #[default]
     EarliestFinish,
     /// By the queue.
     Parallel,
@@ -88,6 +94,8 @@ impl Policy {
 #[derive(Debug, Default)]
 struct Known {
     report: Option<Report>,
+    /// It has answered without a report, and never given one.
+    is_mute: bool,
     /// When the report came.
     heard_us: u64,
     /// Average of the requests that reports tell of, in sixteenths.
@@ -126,7 +134,7 @@ pub struct Balance {
     known: BTreeMap<DiskId, Known>,
     /// The queues that were last reported, whose ever.
     queues: score::Recent,
-    turn: usize,
+    turn: u64,
 }
 
 impl Balance {
@@ -135,6 +143,11 @@ impl Balance {
     pub fn new(policy: Policy, askers: u32) -> Self {
         let queues = score::Recent::default();
         Self { policy, askers, known: BTreeMap::new(), queues, turn: 0 }
+    }
+
+    /// Sets the estimate of how many ask.
+    pub fn set_askers(&mut self, askers: u32) {
+        self.askers = askers.max(1);
     }
 
     /// The policy in force.
@@ -157,22 +170,40 @@ impl Balance {
         bytes: u64,
         draw: u64,
     ) -> Option<DiskId> {
+        self.take_turn();
+        self.choose_near(now_us, (holders, 0), bytes, draw)
+    }
+
+    /// Begins the next turn: by turns, requests of one turn begin at the same place.
+    pub fn take_turn(&mut self) {
+        self.turn = self.turn.wrapping_add(1);
+    }
+
+    /// As [`choose`](Self::choose), where the holders at whose places `far` has a bit are reached over the network.
+    /// Policies that hear take a near one unless a far one is better by more than the trip; turns are taken among near
+    /// ones.
+    pub fn choose_near(
+        &self,
+        now_us: u64,
+        (holders, far): (&[DiskId], u16),
+        bytes: u64,
+        draw: u64,
+    ) -> Option<DiskId> {
         let holders = &holders[..holders.len().min(CHOICES_MAX)];
         let first = *holders.first()?;
-        let place = |draw: u64| (draw % holders.len() as u64) as usize;
-        match self.policy {
+        let all = u16::MAX >> (CHOICES_MAX - holders.len());
+        let far = if far & all == all { 0 } else { far & all };
+        let (among, draw) = match self.policy {
             Policy::PrimaryFirst => return Some(first),
-            Policy::Random => return Some(holders[place(draw)]),
-            Policy::RoundRobin => {
-                self.turn = self.turn.wrapping_add(1);
-                return Some(holders[place(self.turn as u64)]);
+            Policy::Random => (all, draw),
+            Policy::RoundRobin => (all & !far, self.turn),
+            Policy::C3 | Policy::Prequal | Policy::EarliestFinish | Policy::Parallel => {
+                (self.best(now_us, (holders, far), SizeClass::of(bytes)), draw)
             }
-            Policy::C3 | Policy::Prequal | Policy::EarliestFinish | Policy::Parallel => {}
-        }
-        let equals = self.best(now_us, holders, SizeClass::of(bytes));
-        assert!(equals != 0, "one of them is the best");
-        let nth = draw % u64::from(equals.count_ones());
-        let of_them = (0..holders.len()).filter(|at| equals >> at & 1 == 1);
+        };
+        assert!(among != 0 && among & !all == 0, "some of them are as good as any");
+        let nth = draw % u64::from(among.count_ones());
+        let of_them = (0..holders.len()).filter(|at| among >> at & 1 == 1);
         of_them.map(|at| holders[at]).nth(nth as usize)
     }
 
@@ -188,18 +219,21 @@ impl Balance {
         known.since[class].add(bytes);
     }
 
-    /// It was answered, with a report, so long after it was sent.
+    /// It was answered so long after it was sent, with a report if the release of its server gives one.
     pub fn answered(
         &mut self,
         now_us: u64,
         disk: DiskId,
         bytes: u64,
         took_us: u64,
-        report: Report,
+        report: impl Into<Option<Report>>,
     ) {
         self.ended(disk, bytes);
-        self.heard(now_us, disk, report);
+        if let Some(report) = report.into() {
+            self.heard(now_us, disk, report);
+        }
         if let Some(known) = self.known.get_mut(&disk) {
+            known.is_mute = known.report.is_none();
             known.silent_since_us = now_us;
             known.response_us = match known.response_us {
                 0 => took_us.max(1),
@@ -223,9 +257,23 @@ impl Balance {
             Some(_) => moved(known.queue_average.max(1), 16 * requests),
         };
         known.report = Some(report);
+        known.is_mute = false;
         known.heard_us = known.heard_us.max(now_us);
         known.since = [Load::default(); SIZE_CLASSES];
         self.queues.push(requests);
+    }
+
+    /// Age of a disk's last report; `None` before the first.
+    #[must_use]
+    pub fn age_us(&self, now_us: u64, disk: DiskId) -> Option<u64> {
+        let known = self.known.get(&disk).filter(|known| known.report.is_some())?;
+        Some(now_us.saturating_sub(known.heard_us))
+    }
+
+    /// Requests that were sent and have not ended, of all disks.
+    #[must_use]
+    pub fn owed(&self) -> u64 {
+        self.known.values().map(|known| u64::from(known.owes())).sum()
     }
 
     /// Disks of which something is remembered.

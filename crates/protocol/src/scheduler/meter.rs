@@ -6,6 +6,8 @@
 //! 2. An average moves by one part in [`AVERAGE_PART`] with each request that was served. One that was cancelled before
 //!    it touched the disk moves none.
 
+use serde::{Deserialize, Serialize};
+
 use crate::limits::AVERAGE_PART;
 
 /// Requests of about one size: their service times are comparable.
@@ -25,6 +27,20 @@ pub enum SizeClass {
 pub const SIZE_CLASSES: usize = 4;
 
 impl SizeClass {
+    /// All of them, in order.
+    pub const ALL: [Self; SIZE_CLASSES] = [Self::Small, Self::Medium, Self::Large, Self::Huge];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Small => "16KiB",
+            Self::Medium => "128KiB",
+            Self::Large => "1MiB",
+            Self::Huge => "chunk",
+        }
+    }
+
     /// That of a request for so many bytes.
     #[must_use]
     pub fn of(bytes: u64) -> Self {
@@ -38,7 +54,7 @@ impl SizeClass {
 }
 
 /// Requests of a class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Load {
     /// How many.
     pub requests: u32,
@@ -60,8 +76,8 @@ impl Load {
     }
 }
 
-/// What a data server says of one disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What a data server says of one disk. It comes from a peer: any numbers may stand in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Requests that are at the disk, by class.
     pub waiting: [Load; SIZE_CLASSES],

@@ -15,6 +15,8 @@
 //! | [`front`] | the three together, as a primary has them |
 //! | [`meter`] | what a data server reports of a disk's queue |
 //! | [`balance`] | which holder is asked |
+//! | [`reads`] | which holder a proxy asks, which one beside it, and when |
+//! | [`disk`] | which reads of a data server are at the device, wait, or are cancelled |
 //!
 //! Times are microseconds of the driver's steady clock. A key is whatever the driver takes for one: a row's key at a
 //! primary, a number in a simulation.
@@ -24,9 +26,12 @@
 
 pub mod balance;
 pub mod dependencies;
+pub mod disk;
 pub mod front;
+mod hedge;
 pub mod merge;
 pub mod meter;
+pub mod reads;
 pub mod window;
 
 #[cfg(test)]
@@ -34,7 +39,9 @@ mod dice;
 
 pub use balance::{Balance, Policy};
 pub use dependencies::{Access, Dependencies, ReadWrite};
+pub use disk::{Arrival, DiskCounts, DiskReads, Turn, Urgency};
 pub use front::{Front, Full};
 pub use merge::{Asked, Bars, Group, Kind, Merge};
 pub use meter::{Load, Meter, Report, SIZE_CLASSES, SizeClass};
+pub use reads::{RANKS, ReadCounts, Reading, Reads, Replica};
 pub use window::Window;

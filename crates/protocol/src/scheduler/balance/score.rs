@@ -15,6 +15,9 @@ const COLD_OF_RECENT: usize = 13;
 /// chance runs with all others. What is above is a slow disk.
 const SLOW_TIMES: u64 = 2;
 
+/// Microseconds that a trip over the network takes, with what it costs both ends: a far disk has to be done so much earlier.
+const TRIP_US: u128 = 200;
+
 /// Bytes below which queues of as many requests do not differ.
 const BYTES_UNIT: u64 = 128 * 1024;
 
@@ -41,9 +44,30 @@ impl Recent {
     }
 }
 
+/// The best of some of the holders, as bits by their places, and how good they are.
+fn best_of(
+    seen: &[Seen],
+    scores: &[u128; CHOICES_MAX],
+    is_meant: impl Fn(usize) -> bool,
+) -> (u16, u128) {
+    let meant = || (0..seen.len()).filter(|at| is_meant(*at));
+    // Unheard ones by what they last said: that they may be as good makes no bad one as good as they.
+    let best = meant().map(|at| scores[at]).min().unwrap_or(u128::MAX);
+    let are_equal = meant().filter(|at| seen[*at].is_unheard || scores[*at] == best);
+    let bits = are_equal.fold(0, |bits, at| bits | 1 << at);
+    // If all of them are unheard, what they last said says nothing.
+    let heard = meant().filter(|at| !seen[*at].is_unheard).map(|at| scores[at]).min();
+    (bits, heard.unwrap_or(0))
+}
+
 impl Balance {
-    /// The best of the holders, as bits by their places.
-    pub(super) fn best(&self, now_us: u64, holders: &[DiskId], class: SizeClass) -> u16 {
+    /// The best of the holders, as bits by their places; those at the places of `far` take a trip over the network.
+    pub(super) fn best(
+        &self,
+        now_us: u64,
+        (holders, far): (&[DiskId], u16),
+        class: SizeClass,
+    ) -> u16 {
         let seen = self.seen(now_us, holders, class);
         let seen = &seen[..holders.len()];
         let services = seen.iter().map(|seen| seen.service_us).filter(|service| *service > 0);
@@ -58,10 +82,14 @@ impl Balance {
                 _ => u128::from(seen.queue / PARTS) << 64 | u128::from(seen.bytes / BYTES_UNIT),
             };
         }
-        // Unheard ones by what they last said: that they may be as good makes no bad one as good as they.
-        let best = scores[..seen.len()].iter().copied().min().unwrap_or(u128::MAX);
-        let is_best = |at: &usize| seen[*at].is_unheard || scores[*at] == best;
-        (0..seen.len()).filter(is_best).fold(0, |bits, at| bits | 1 << at)
+        let is_near = |at: usize| far >> at & 1 == 0;
+        let near = best_of(seen, &scores, is_near);
+        if far == 0 {
+            return near.0;
+        }
+        let others = best_of(seen, &scores, |at| !is_near(at));
+        let trip_us = if self.policy == Policy::EarliestFinish { TRIP_US } else { 0 };
+        if near.1 <= others.1.saturating_add(trip_us) { near.0 } else { others.0 }
     }
 
     /// When the holder would be done. Its queue has two witnesses: what was reported, of all askers but old, and what this

@@ -112,7 +112,31 @@ impl Balance {
                 ..known.map_or_else(Seen::default, |it| of_known(it, *told, mean, class))
             };
         }
+        self.level(holders, &mut seen);
         seen
+    }
+}
+
+impl Balance {
+    /// Takes disks that answer and never report for ones like those that do.
+    fn level(&self, holders: &[DiskId], seen: &mut [Seen; CHOICES_MAX]) {
+        let is_mute = |disk: &DiskId| self.known.get(disk).is_some_and(|it| it.is_mute);
+        if !holders.iter().any(is_mute) {
+            return;
+        }
+        let reports = |disk: &DiskId| self.known.get(disk).is_some_and(|it| it.report.is_some());
+        let (mut like, mut count) = (Seen::default(), 0_u64);
+        for (seen, _) in seen.iter().zip(holders).filter(|(_, disk)| reports(disk)) {
+            like.each_us = like.each_us.saturating_add(seen.each_us);
+            like.service_us = like.service_us.saturating_add(seen.service_us);
+            like.lanes = like.lanes.saturating_add(seen.lanes);
+            count += 1;
+        }
+        let mean = |sum: u64| sum.checked_div(count).unwrap_or(0).max(1);
+        for (seen, _) in seen.iter_mut().zip(holders).filter(|(_, disk)| is_mute(disk)) {
+            (seen.each_us, seen.service_us) = (mean(like.each_us), mean(like.service_us));
+            seen.lanes = mean(like.lanes);
+        }
     }
 }
 

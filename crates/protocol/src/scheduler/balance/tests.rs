@@ -271,13 +271,16 @@ fn any_report_leaves_a_choice() {
         for round in 0..2000_u64 {
             let disk = HOLDERS[dice.below(3) as usize];
             let report = if dice.below(2) == 0 { worst } else { Report::default() };
-            match dice.below(4) {
+            match dice.below(5) {
                 0 => balance.sent(round * 1000, disk, dice.next()),
                 1 => balance.answered(round * 1000, disk, dice.next(), dice.next(), report),
-                2 => balance.gave_up(disk, dice.next()),
+                2 => balance.answered(round * 1000, disk, dice.next(), dice.next(), None),
+                3 => balance.gave_up(disk, dice.next()),
                 _ => balance.heard(dice.next(), disk, report),
             }
-            assert!(balance.choose(round * 1000, &HOLDERS, dice.next(), dice.next()).is_some());
+            let among = (&HOLDERS[..], dice.next() as u16);
+            let chosen = balance.choose_near(round * 1000, among, dice.next(), dice.next());
+            assert!(chosen.is_some_and(|disk| HOLDERS.contains(&disk)));
         }
     }
 }

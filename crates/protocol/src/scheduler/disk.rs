@@ -1,0 +1,242 @@
+//! The reads of one disk, at its data server: some are at the device, the others wait, and one that is cancelled while it
+//! waits never touches the device.
+//!
+//! ```text
+//!            room at the device                served
+//!  arrive ───────────────────────▶ at the device ──────▶
+//!     │                                  ▲
+//!     └──▶ waits, by urgency, oldest ────┘
+//!               first
+//!               ├──▶ cancelled
+//!               └──▶ late: nobody can be waiting for it any more
+//! ```
+//!
+//! Writes have a queue of their own, in the order in which they came, which their floors rely on: here they are only
+//! counted, so that the report tells of them.
+//!
+//! # Invariants
+//!
+//! 1. At most so many reads are at the device, and of each urgency at most its share; none waits while there is room for
+//!    its urgency, once the driver has taken what is [`next`](DiskReads::next).
+//! 2. Of what waits the most urgent begins first, of one urgency the oldest. Once [`READS_PASSED_OVER_MAX`] of greater
+//!    urgency have begun while some of a lesser one waited for room, its oldest begins: nothing waits for ever.
+//! 3. Each read that arrived ends once: it is served, cancelled, late or turned away. Only one that was served has touched
+//!    the device, and only it moves an average.
+//! 4. What waits is bounded; one more is turned away. What waits longer than anybody waits for it leaves, so the queue of
+//!    a disk that hung is empty soon after.
+
+use std::collections::BTreeMap;
+
+use super::meter::{Meter, Report};
+use crate::limits::{
+    READS_AT_DEVICE, READS_PASSED_OVER_MAX, READS_WAITING_MAX, REPAIRS_AT_DEVICE, SCRUBS_AT_DEVICE,
+};
+
+/// What a read is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// A client's get.
+    Client,
+    /// A copy that is missing or moves.
+    Repair,
+    /// A copy that is verified.
+    Scrub,
+}
+
+/// Number of urgencies.
+const URGENCIES: usize = 3;
+
+/// Reads of each urgency that may be at the device.
+const SHARES: [u16; URGENCIES] = [READS_AT_DEVICE, REPAIRS_AT_DEVICE, SCRUBS_AT_DEVICE];
+
+impl Urgency {
+    /// All of them, the most urgent first.
+    const ALL: [Self; URGENCIES] = [Self::Client, Self::Repair, Self::Scrub];
+}
+
+/// What becomes of a read that arrives.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival<T> {
+    /// It is at the device now.
+    Begins(T),
+    /// It waits.
+    Waits,
+    /// Too many wait.
+    TurnedAway(T),
+}
+
+/// What becomes of a read that waited.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Turn<T> {
+    /// It is at the device now.
+    Begins {
+        /// What it is for.
+        urgency: Urgency,
+        /// Its bytes.
+        bytes: u64,
+        /// The read.
+        read: T,
+    },
+    /// It waited too long.
+    Late(T),
+}
+
+/// Reads since the start, by what became of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiskCounts {
+    /// Reads that the device served.
+    pub served: u64,
+    /// Reads that were cancelled before they touched the device.
+    pub cancelled: u64,
+    /// Reads that waited too long.
+    pub late: u64,
+    /// Reads for which there was no room.
+    pub turned_away: u64,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    bytes: u64,
+    until_us: u64,
+    read: T,
+}
+
+/// See the module's head. `T` is what the driver needs to carry a read out.
+#[derive(Debug)]
+pub struct DiskReads<T> {
+    meter: Meter,
+    /// By urgency, each by number: a number is higher than those that arrived before.
+    waiting: [BTreeMap<u64, Waiting<T>>; URGENCIES],
+    at_device: [u16; URGENCIES],
+    /// By urgency: more urgent ones that began since its oldest could have.
+    passed_over: [u32; URGENCIES],
+    last: u64,
+    counts: DiskCounts,
+}
+
+impl<T> Default for DiskReads<T> {
+    fn default() -> Self {
+        Self {
+            meter: Meter::new(READS_AT_DEVICE),
+            waiting: Default::default(),
+            at_device: [0; URGENCIES],
+            passed_over: [0; URGENCIES],
+            last: 0,
+            counts: DiskCounts::default(),
+        }
+    }
+}
+
+impl<T> DiskReads<T> {
+    /// Gives out the number of a read that is about to arrive.
+    pub fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Takes a read of so many bytes, under a number that was given out and not used; it may wait until then.
+    pub fn arrive(
+        &mut self,
+        number: u64,
+        (urgency, bytes): (Urgency, u64),
+        until_us: u64,
+        read: T,
+    ) -> Arrival<T> {
+        assert!(number <= self.last, "numbers are given out");
+        if self.has_room(urgency as usize) && self.waiting[urgency as usize].is_empty() {
+            self.at_device[urgency as usize] += 1;
+            self.meter.arrived(bytes);
+            return Arrival::Begins(read);
+        }
+        if self.waits() == READS_WAITING_MAX {
+            self.counts.turned_away += 1;
+            return Arrival::TurnedAway(read);
+        }
+        self.meter.arrived(bytes);
+        let waiting = Waiting { bytes, until_us, read };
+        let before = self.waiting[urgency as usize].insert(number, waiting);
+        assert!(before.is_none(), "a number names one read");
+        Arrival::Waits
+    }
+
+    /// Notes that the device has served a read within so long. What is [`next`](Self::next) has room now.
+    ///
+    /// # Panics
+    /// If none of its urgency is at the device.
+    pub fn served(&mut self, (urgency, bytes): (Urgency, u64), took_us: u64) {
+        let at_device = &mut self.at_device[urgency as usize];
+        assert!(*at_device > 0, "what is served is at the device");
+        *at_device -= 1;
+        self.meter.served(bytes, took_us);
+        self.counts.served += 1;
+    }
+
+    /// Takes a read out of the queue: the next that begins, or one that is late. `None` if all others have to wait.
+    pub fn next(&mut self, now_us: u64) -> Option<Turn<T>> {
+        let can = |at: &usize| !self.waiting[*at].is_empty() && self.has_room(*at);
+        let is_due = |at: &usize| self.passed_over[*at] >= READS_PASSED_OVER_MAX;
+        let mut able = (0..URGENCIES).filter(can);
+        let chosen = able.clone().rfind(is_due).or_else(|| able.next())?;
+        let (_, Waiting { bytes, until_us, read }) = self.waiting[chosen].pop_first()?;
+        if now_us > until_us {
+            self.meter.cancelled(bytes);
+            self.counts.late += 1;
+            return Some(Turn::Late(read));
+        }
+        for lesser in chosen + 1..URGENCIES {
+            let waits = !self.waiting[lesser].is_empty();
+            self.passed_over[lesser] = if waits { self.passed_over[lesser] + 1 } else { 0 };
+        }
+        self.passed_over[chosen] = 0;
+        self.at_device[chosen] += 1;
+        Some(Turn::Begins { urgency: Urgency::ALL[chosen], bytes, read })
+    }
+
+    /// Cancels a read. Returns it if it still waited; else it is at the device or has ended.
+    pub fn cancel(&mut self, number: u64) -> Option<T> {
+        let Waiting { bytes, read, .. } =
+            self.waiting.iter_mut().find_map(|waiting| waiting.remove(&number))?;
+        self.meter.cancelled(bytes);
+        self.counts.cancelled += 1;
+        Some(read)
+    }
+
+    /// Counts a write of so many bytes that is under way to the disk: reads wait for it too.
+    pub fn write_begins(&mut self, bytes: u64) {
+        self.meter.arrived(bytes);
+    }
+
+    /// Ends the count of a write.
+    ///
+    /// # Panics
+    /// If none of its size has begun.
+    pub fn write_ends(&mut self, bytes: u64) {
+        self.meter.cancelled(bytes);
+    }
+
+    /// What answers tell of the disk.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.meter.report()
+    }
+
+    /// Counts since the start.
+    #[must_use]
+    pub fn counts(&self) -> DiskCounts {
+        self.counts
+    }
+
+    /// Reads that wait for the device.
+    #[must_use]
+    pub fn waits(&self) -> usize {
+        self.waiting.iter().map(BTreeMap::len).sum()
+    }
+
+    fn has_room(&self, urgency: usize) -> bool {
+        let all: u16 = self.at_device.iter().sum();
+        all < READS_AT_DEVICE && self.at_device[urgency] < SHARES[urgency]
+    }
+}
+
+#[cfg(test)]
+mod tests;

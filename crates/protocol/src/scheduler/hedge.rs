@@ -1,0 +1,116 @@
+//! When a read is hedged: a holder that has not answered for longer than reads of that size nearly always take is not
+//! waited for any longer alone, another is asked too, and the first right answer counts (Dean and Barroso, The Tail at
+//! Scale, 2013).
+//!
+//! # Invariants
+//!
+//! 1. Of all reads a small share is hedged, whatever the disks do: servers with too much to do get little more.
+//! 2. A read that was not waited for to the end counts as one that took long: the delay does not shrink by not being
+//!    measured.
+
+use crate::limits::{HEDGE_AFTER_US_MAX, HEDGE_AFTER_US_MIN, HEDGED_PART, HEDGES_SAVED_MAX};
+
+/// The estimate grows by one part in so many with an answer that took longer, and shrinks by one in
+/// [`SHRINKS_PART`] with each that did not: it rests where 1 answer in 20 takes longer.
+const GROWS_PART: u64 = 5;
+/// See [`GROWS_PART`].
+const SHRINKS_PART: u64 = GROWS_PART * 20;
+
+/// How long answers take, but for one read in about 20: an estimate of the 95th percentile that needs no memory of single
+/// answers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Usual {
+    us: u64,
+}
+
+impl Default for Usual {
+    /// Before the first answer.
+    fn default() -> Self {
+        Self { us: HEDGE_AFTER_US_MAX }
+    }
+}
+
+impl Usual {
+    /// An answer took so long, or was given up after so long.
+    pub(super) fn note(&mut self, took_us: u64) {
+        let moved = match took_us > self.us {
+            true => self.us + self.us / GROWS_PART,
+            false => self.us - self.us / SHRINKS_PART,
+        };
+        // Beyond the bounds it would take long to come back.
+        self.us = moved.clamp(HEDGE_AFTER_US_MIN, HEDGE_AFTER_US_MAX);
+    }
+
+    /// How long to wait for an answer alone.
+    pub(super) fn hedge_after_us(self) -> u64 {
+        self.us
+    }
+}
+
+/// What reads have saved up for hedges.
+#[derive(Debug)]
+pub(super) struct Purse {
+    /// A hedge costs [`HEDGED_PART`].
+    saved: u32,
+}
+
+impl Default for Purse {
+    /// Full.
+    fn default() -> Self {
+        Self { saved: HEDGED_PART * HEDGES_SAVED_MAX }
+    }
+}
+
+impl Purse {
+    /// A read begins.
+    pub(super) fn earn(&mut self) {
+        self.saved = (self.saved + 1).min(HEDGED_PART * HEDGES_SAVED_MAX);
+    }
+
+    /// Pays for a hedge; false if there is not enough.
+    pub(super) fn pay(&mut self) -> bool {
+        let left = self.saved.checked_sub(HEDGED_PART);
+        self.saved = left.unwrap_or(self.saved);
+        left.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_delay_is_what_19_answers_of_20_stay_below() {
+        let mut usual = Usual::default();
+        let mut longer = 0;
+        // Evenly from 10.1 to 110 ms, mixed.
+        for number in 0..20_000_u64 {
+            let took_us = 10_000 + 100 * (1 + number * 387 % 1000);
+            longer += u32::from(number >= 10_000 && took_us > usual.hedge_after_us());
+            usual.note(took_us);
+        }
+        assert!((400..700).contains(&longer), "of 10,000: {longer}");
+    }
+
+    #[test]
+    fn the_delay_stays_within_its_bounds() {
+        let mut usual = Usual::default();
+        (0..10_000).for_each(|_| usual.note(50));
+        assert_eq!(usual.hedge_after_us(), HEDGE_AFTER_US_MIN);
+        (0..100).for_each(|_| usual.note(4_000_000));
+        assert_eq!(usual.hedge_after_us(), HEDGE_AFTER_US_MAX);
+    }
+
+    #[test]
+    fn a_small_share_of_reads_is_hedged() {
+        let mut purse = Purse::default();
+        let reads = 100_000;
+        let paid = (0..reads).filter(|_| {
+            purse.earn();
+            purse.pay()
+        });
+        let hedged = paid.count() as u32;
+        let most = reads * 3 / 100 + HEDGES_SAVED_MAX;
+        assert!((reads / 50..=most).contains(&hedged), "of {reads}: {hedged}");
+    }
+}

@@ -1,0 +1,232 @@
+//! A proxy's reads of chunks: which holder is asked first, when another beside it, and what is remembered of each.
+//!
+//! ```text
+//!  begin ─▶ next ─▶ asked ──▶ answered (with a report)
+//!             ▲       │  └──▶ gave up: refused, silent, cancelled ──▶ next
+//!             │       └─ late ─▶ hedge ─▶ another asked; of the two, one is answered and the other given up or outrun
+//! ```
+//!
+//! The driver asks, verifies what comes, and keeps the time; whom it asks, this decides.
+//!
+//! # Invariants
+//!
+//! 1. Only replicas that METAX names as holders are asked, each at most once in a round.
+//! 2. Each that was asked ends once: it was answered, given up or outrun. That is why [`Asked`] is handed back by value.
+//! 3. A replica that is down is asked when no other is left, and is no hedge.
+//! 4. Of all reads less than 3 % are hedged ([`hedge`](super::hedge)).
+
+use larder_types::{DiskId, Holders, ServerId};
+
+use super::balance::{Balance, Policy};
+use super::hedge::{Purse, Usual};
+use super::meter::{Report, SIZE_CLASSES, SizeClass};
+use crate::limits::CHOICES_MAX;
+
+/// Holders told apart in counts: the first, the second, the third, and all others.
+pub const RANKS: usize = 4;
+
+/// A replica of a chunk's volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replica {
+    /// Its index, by which METAX names it.
+    pub index: usize,
+    /// Its server.
+    pub server: ServerId,
+    /// Its disk.
+    pub disk: DiskId,
+    /// Whether it is in the asker's failure domain.
+    pub is_near: bool,
+    /// Whether the asker takes its server for down.
+    pub is_down: bool,
+}
+
+/// One round of a read.
+#[derive(Debug)]
+pub struct Reading {
+    /// Holders that were not asked yet, with their ranks.
+    left: Vec<(usize, Replica)>,
+    bytes: u64,
+}
+
+impl Reading {
+    /// A round for so many bytes of a chunk that `holders` have, of the replicas of its volume.
+    #[must_use]
+    pub fn of(holders: Holders, replicas: impl IntoIterator<Item = Replica>, bytes: u64) -> Self {
+        let holders = replicas.into_iter().filter(|replica| holders.has(replica.index));
+        Self { left: holders.enumerate().take(CHOICES_MAX).collect(), bytes }
+    }
+
+    /// Whether every holder was asked.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.left.is_empty()
+    }
+}
+
+/// A holder that was asked, and has not ended.
+#[derive(Debug)]
+#[must_use = "what became of it is to be told"]
+pub struct Asked {
+    /// The replica that was asked.
+    pub replica: Replica,
+    bytes: u64,
+    at_us: u64,
+    /// How long to wait for it alone.
+    pub hedge_after_us: u64,
+}
+
+/// Counts since the start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadCounts {
+    /// Holders asked, by the policy's place in [`Policy::ALL`] and by rank, hedges too.
+    pub asked: [[u64; RANKS]; Policy::ALL.len()],
+    /// Of these, hedges.
+    pub hedges: u64,
+    /// Hedges that were answered first.
+    pub hedges_won: u64,
+    /// Hedges that were not sent, as the share of hedges was spent.
+    pub hedges_spared: u64,
+    /// Holders asked of which a report was known.
+    pub reports: u64,
+    /// Sum of the ages of these reports, in microseconds.
+    pub report_age_us: u64,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Reads {
+    balance: Balance,
+    usual: [Usual; SIZE_CLASSES],
+    purse: Purse,
+    counts: ReadCounts,
+}
+
+impl Reads {
+    /// A machine that has asked nobody yet.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            balance: Balance::new(policy, 1),
+            usual: [Usual::default(); SIZE_CLASSES],
+            purse: Purse::default(),
+            counts: ReadCounts::default(),
+        }
+    }
+
+    /// Chooses by another policy from now on.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.balance.set_policy(policy);
+    }
+
+    /// Sets the number of proxies that ask the same disks.
+    pub fn set_askers(&mut self, askers: usize) {
+        self.balance.set_askers(u32::try_from(askers).unwrap_or(u32::MAX));
+    }
+
+    /// Begins a read, which has one turn and adds to the share of hedges once, however many holders it asks.
+    pub fn begin(&mut self) {
+        self.purse.earn();
+        self.balance.take_turn();
+    }
+
+    /// Chooses the holder to ask next; `None` if all were asked. `draw` is a number drawn at random for this choice.
+    pub fn next(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<Asked> {
+        if let Some(asked) = self.ask_one_that_is_up(now_us, reading, draw) {
+            return Some(asked);
+        }
+        // Nobody else is left.
+        let at = (draw % reading.left.len().max(1) as u64) as usize;
+        (!reading.left.is_empty()).then(|| self.ask(now_us, reading, at))
+    }
+
+    /// Chooses the holder to ask beside one that takes long; `None` if no other is up, or the share of hedges is spent.
+    pub fn hedge(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<Asked> {
+        if reading.left.iter().all(|(_, replica)| replica.is_down) {
+            return None;
+        }
+        if !self.purse.pay() {
+            self.counts.hedges_spared += 1;
+            return None;
+        }
+        self.counts.hedges += 1;
+        self.ask_one_that_is_up(now_us, reading, draw)
+    }
+
+    /// Notes that a holder answered, whatever it said, with a report if its release gives any.
+    pub fn answered(&mut self, now_us: u64, asked: Asked, report: Option<Report>) {
+        let Asked { replica, bytes, at_us, .. } = asked;
+        let took_us = now_us.saturating_sub(at_us);
+        self.balance.answered(now_us, replica.disk, bytes, took_us, report);
+        self.usual[SizeClass::of(bytes) as usize].note(took_us);
+    }
+
+    /// Notes that a holder did not answer, or that nobody waits for it any more.
+    pub fn gave_up(&mut self, asked: Asked) {
+        self.balance.gave_up(asked.replica.disk, asked.bytes);
+    }
+
+    /// Notes that a hedge was answered before this one, which nobody waits for any more.
+    pub fn outrun(&mut self, now_us: u64, asked: Asked) {
+        self.usual[SizeClass::of(asked.bytes) as usize].note(now_us.saturating_sub(asked.at_us));
+        self.counts.hedges_won += 1;
+        self.gave_up(asked);
+    }
+
+    /// Counts since the start.
+    #[must_use]
+    pub fn counts(&self) -> &ReadCounts {
+        &self.counts
+    }
+
+    /// Holders that were asked and have not ended.
+    #[must_use]
+    pub fn owed(&self) -> u64 {
+        self.balance.owed()
+    }
+
+    /// How long a read of a size is waited for alone.
+    #[must_use]
+    pub fn hedge_after_us(&self, class: SizeClass) -> u64 {
+        self.usual[class as usize].hedge_after_us()
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.balance.policy()
+    }
+
+    fn ask_one_that_is_up(
+        &mut self,
+        now_us: u64,
+        reading: &mut Reading,
+        draw: u64,
+    ) -> Option<Asked> {
+        let (mut disks, mut far, mut up) = ([DiskId(0); CHOICES_MAX], 0_u16, 0);
+        for (_, replica) in reading.left.iter().filter(|(_, replica)| !replica.is_down) {
+            disks[up] = replica.disk;
+            far |= u16::from(!replica.is_near) << up;
+            up += 1;
+        }
+        let disk = self.balance.choose_near(now_us, (&disks[..up], far), reading.bytes, draw)?;
+        let is_chosen = |(_, it): &(usize, Replica)| it.disk == disk && !it.is_down;
+        let at = reading.left.iter().position(is_chosen)?;
+        Some(self.ask(now_us, reading, at))
+    }
+
+    fn ask(&mut self, now_us: u64, reading: &mut Reading, at: usize) -> Asked {
+        let (rank, replica) = reading.left.remove(at);
+        let bytes = reading.bytes;
+        self.counts.asked[self.balance.policy() as usize][rank.min(RANKS - 1)] += 1;
+        if let Some(age_us) = self.balance.age_us(now_us, replica.disk) {
+            self.counts.reports += 1;
+            self.counts.report_age_us = self.counts.report_age_us.saturating_add(age_us);
+        }
+        self.balance.sent(now_us, replica.disk, bytes);
+        let hedge_after_us = self.hedge_after_us(SizeClass::of(bytes));
+        Asked { replica, bytes, at_us: now_us, hedge_after_us }
+    }
+}
+
+#[cfg(test)]
+mod tests;
