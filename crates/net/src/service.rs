@@ -71,6 +71,11 @@ impl<S: Service> Responder<S> {
         self.reply.outlet.when_unwanted(self.reply.number, Box::new(then));
     }
 
+    /// Says that there is too much to do: the request is not executed.
+    pub fn busy(mut self) {
+        self.reply.send(Outgoing::bare(Kind::Answer, Status::Busy));
+    }
+
     /// Answers. If the connection has ended meanwhile, nobody hears it.
     pub fn answer(mut self, answer: &S::Answer, payload: Bytes) {
         match Outgoing::new(Kind::Answer, answer, payload) {

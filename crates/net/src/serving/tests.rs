@@ -82,6 +82,9 @@ async fn requests_beyond_the_bound_are_answered_busy_at_once() {
     let (body, _, responder) = side.heard.asked.recv().await.unwrap();
     responder.answer(&body, Bytes::new());
     assert_eq!(side.wire.hear().await.unwrap().header.number, 0);
+    side.heard.asked.recv().await.unwrap().2.busy();
+    let busy = side.wire.hear().await.unwrap();
+    assert_eq!((busy.header.number, busy.header.status), (1, Status::Busy), "a handler may say so");
     side.wire.say(request(10_000, "again", 0)).await.unwrap();
     assert_eq!(side.wire.hear().await.unwrap().header.status, Status::Done);
 }
