@@ -9,6 +9,8 @@ use larder_protocol::limits::{
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
+/// Oldest version of the protocol between processes in which data servers report what waits at their disks.
+pub const PROTOCOL_REPORTS: u8 = 4;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -170,8 +172,6 @@ pub const DIGEST_PIECE_BYTES: usize = 1024 * 1024;
 pub const DIGESTS_MAX: usize = 4;
 /// Groups told one by one whose members differ.
 pub const DIFFERING_TOLD_MAX: usize = 16;
-/// Copies that a data server verifies at a time: with read buffers of 1 MiB each.
-pub const VERIFIED_AT_ONCE_MAX: usize = 2;
 /// Time between two looks at how many requests of clients are under way while there is background work.
 pub const LOAD_LOOK: Duration = Duration::from_millis(250);
 /// How long a data server may take to say so; one that takes longer has too much to do.
@@ -234,6 +234,10 @@ pub const DOUBT_TOLD_MS: u64 = 5_000;
 /// or with the session.
 pub const ORPHANS_MAX: usize = 1024;
 
+const _: () = assert!(
+    PROTOCOL_REPORTS <= larder_net::limits::PROTOCOL_MAX,
+    "reports are for peers of a version that is spoken"
+);
 const _: () = assert!(
     PEERS_MAX * (PEER_NAME_BYTES_MAX + 1) + 1024 <= larder_net::limits::HELLO_BYTES_MAX,
     "a knock fits what is said before a hello"

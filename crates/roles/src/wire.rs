@@ -12,12 +12,15 @@
 use larder_net::{Role, Service};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};
+use larder_protocol::scheduler::Report;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
 use larder_types::{
     BucketId, Chunk, Extent, Grant, LvId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow,
     View,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::limits::PROTOCOL_REPORTS;
 
 /// What meta servers answer.
 #[derive(Debug)]
@@ -233,6 +236,27 @@ pub enum DataReply {
     Verified(CopyState),
     /// To [`DataCall::Load`].
     Load(u32),
+    /// As [`Self::Bytes`], with what waits at the disk. Since [`PROTOCOL_REPORTS`](crate::limits::PROTOCOL_REPORTS).
+    BytesAnd(Report),
+    /// As [`Self::Unreadable`], with what waits at the disk. Since the same version.
+    UnreadableAnd(Report),
+}
+
+impl DataReply {
+    /// That bytes were read or not, with the report if the asker's version of the protocol has it.
+    pub(crate) fn of_read(is_read: bool, version: u8, report: Report) -> Self {
+        match (is_read, version >= PROTOCOL_REPORTS) {
+            (true, true) => Self::BytesAnd(report),
+            (true, false) => Self::Bytes,
+            (false, true) => Self::UnreadableAnd(report),
+            (false, false) => Self::Unreadable,
+        }
+    }
+
+    /// Whether it comes with the bytes that were asked for, in either version.
+    pub(crate) fn has_bytes(&self) -> bool {
+        matches!(self, Self::Bytes | Self::BytesAnd(_))
+    }
 }
 
 /// What data servers are told.

@@ -14,17 +14,21 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use larder_net::{Authority, Credentials, Endpoint, Listener, Peer, Role, Roles, Services};
+use larder_protocol::limits::{READS_AT_DEVICE, REPAIRS_AT_DEVICE};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{
     Applied, ClusterId, Command, MapVersion, NewServer, ServerRole, Settings, Topology,
 };
 use larder_protocol::placement::{FailureDomains, Weight};
+use larder_protocol::scheduler::Load;
 use larder_protocol::{DataAnswer, DataRequest};
 use larder_roles::data_node::{DataFace, DataNode, DataNodeConfig, DataNodeError};
+use larder_roles::limits::PROTOCOL_REPORTS;
 use larder_roles::managers::{Managers, NotProposed};
 use larder_roles::wire::{CopyState, DataCall, DataMessage, DataReply, DataService};
 use larder_types::checksum::{seed_of, sum_blocks};
+use larder_types::limits::CHUNK_BYTES_MAX;
 use larder_types::{
     BootId, Chunk, DiskId, Extent, Grant, GrantKey, Holders, LvId, OpId, OpSeq, PgId, PvId,
     Request, ServerId, SessionId, View,
@@ -120,6 +124,8 @@ struct Served {
     _listener: Listener,
     meta: Peer<DataService>,
     manager: Peer<DataService>,
+    /// A meta server of a release that knows no reports.
+    older: Peer<DataService>,
     address: String,
     /// A meta server's, a manager's and a proxy's.
     endpoints: [Arc<Endpoint>; 3],
@@ -129,11 +135,13 @@ impl Served {
     async fn start(node: Arc<DataNode>) -> Self {
         let authority =
             Authority::create(larder_types::ClusterId(CLUSTER)).expect("a loopback cluster");
-        let endpoint = |server, role| {
+        let credentials = |server, role| {
             let identity =
                 authority.identity(server, Roles::of(&[role])).expect("a loopback cluster");
-            Endpoint::new(Credentials::new(&identity).expect("a loopback cluster"))
+            Credentials::new(&identity).expect("a loopback cluster")
         };
+        let older = Endpoint::as_of(credentials(ServerId(4), Role::Meta), PROTOCOL_REPORTS - 1);
+        let endpoint = |server, role| Endpoint::new(credentials(server, role));
         let own = endpoint(ME, Role::Data);
         let socket =
             tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a loopback cluster");
@@ -144,7 +152,8 @@ impl Served {
         let endpoints = callers.map(|(id, role)| endpoint(ServerId(id), role));
         let meta = Peer::new(&endpoints[0], ME, address.clone());
         let manager = Peer::new(&endpoints[1], ME, address.clone());
-        Self { node, _listener: listener, meta, manager, address, endpoints }
+        let older = Peer::new(&older, ME, address.clone());
+        Self { node, _listener: listener, meta, manager, older, address, endpoints }
     }
 
     async fn call(&self, call: DataCall, payload: &'static [u8]) -> (DataReply, Bytes) {
@@ -153,6 +162,15 @@ impl Served {
             .call(&call, Bytes::from_static(payload), deadline)
             .await
             .expect("a loopback cluster")
+    }
+
+    /// Bytes as they lie there, if they can be read, with a report either way.
+    async fn read(&self, from: u32, len: u32) -> Option<Bytes> {
+        match self.call(read(from, len), b"").await {
+            (DataReply::BytesAnd(_), bytes) => Some(bytes),
+            (DataReply::UnreadableAnd(_), _) => None,
+            other => panic!("{other:?}"),
+        }
     }
 
     async fn pg(&self, request: DataRequest) -> DataAnswer {
@@ -192,7 +210,7 @@ async fn what_was_written_is_read_and_verified() {
     assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::NotWritten, "not opened yet");
     served.opened(&mut hears).await;
     assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
-    assert_eq!(served.call(read(1, 3), b"").await, (DataReply::Bytes, Bytes::from_static(b"yte")));
+    assert_eq!(served.read(1, 3).await, Some(Bytes::from_static(b"yte")));
     let request = Request { session: SessionId(1), number: 1, floor: 1 };
     let seed = seed_of(&request);
     let chunk = Chunk {
@@ -262,8 +280,8 @@ async fn bytes_from_certified_servers_end_no_data_server() {
         drop(futures::future::join_all(calls.into_iter().flatten()).await);
     }
     assert!(matches!(served.call(DataCall::Load, b"").await.0, DataReply::Load(_)));
-    let read = served.call(read(0, 5), b"").await.0;
-    assert!(matches!(read, DataReply::Bytes | DataReply::Unreadable), "its disk answers: {read:?}");
+    // Its disk answers, one way or the other.
+    served.read(0, 5).await;
     assert_eq!(raw::panics(), before, "nothing panicked");
     served.node.close();
     heard.abort();
@@ -311,13 +329,83 @@ async fn a_read_that_leaves_every_chunk_is_refused() {
     let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
     served.opened(&mut hears).await;
     for (from, len) in [(0, 0), (u32::MAX, 2), (0, u32::MAX), (0, 4096 + 1)] {
-        assert_eq!(
-            served.call(read(from, len), b"").await.0,
-            DataReply::Unreadable,
-            "{from}+{len}"
-        );
+        assert_eq!(served.read(from, len).await, None, "{from}+{len}");
     }
     served.node.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_asker_of_an_older_release_is_told_no_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, mut hears) = Map::founded();
+    let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+    served.opened(&mut hears).await;
+    assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
+    for (len, reply) in [(5, DataReply::Bytes), (8192, DataReply::Unreadable)] {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let answered = served.older.call(&read(0, len), Bytes::new(), deadline).await.unwrap();
+        assert_eq!(answered.0, reply);
+    }
+    let (reply, _) = served.call(read(0, 5), b"").await;
+    let DataReply::BytesAnd(report) = reply else { panic!("{reply:?}") };
+    assert_eq!((report.lanes, report.waiting), (READS_AT_DEVICE, [Load::default(); 4]));
+    served.node.close();
+}
+
+/// Waits for what comes, but not for ever.
+async fn comes(what: impl Fn() -> bool) {
+    let comes = async {
+        while !what() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), comes).await.expect("it comes within a minute");
+}
+
+#[test]
+fn a_read_that_is_cancelled_before_its_turn_never_touches_the_disk() {
+    // Reads at the device wait for the only thread that may read.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (map, mut hears) = Map::founded();
+        let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+        served.opened(&mut hears).await;
+        let node = &served.node;
+        // Written past the page cache, which the reads are far enough from each other not to fill by reading ahead.
+        let (extents, len) = (vec![Extent { first: 4, blocks: 2048 }], CHUNK_BYTES_MAX);
+        let DataCall::Write { lv, grant, .. } = write(len) else { unreachable!() };
+        let call = DataCall::Write { lv, grant, extents: extents.clone(), len };
+        let written = served.call(call, Box::leak(vec![7; len as usize].into())).await;
+        assert_eq!(written.0, DataReply::Written);
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = tokio::task::spawn_blocking(move || held.recv().is_err());
+        let mut asked = tokio::task::JoinSet::new();
+        for number in 0..u32::from(REPAIRS_AT_DEVICE) + 2 {
+            let (peer, extents) = (served.meta.clone(), extents.clone());
+            asked.spawn(async move {
+                let call = DataCall::Read { lv, extents, from: number << 20, len: 4096 };
+                let deadline = Instant::now() + Duration::from_secs(30);
+                drop(peer.call_while_wanted(&call, Bytes::new(), deadline).await);
+            });
+        }
+        // Served, cancelled, and those that wait.
+        let now = || (node.reads().0.served, node.reads().0.cancelled, node.reads().1);
+        comes(|| now() == (0, 0, 2)).await;
+        asked.shutdown().await;
+        comes(|| now() == (0, 2, 0)).await;
+        drop(release);
+        assert!(held.await.unwrap(), "it was released");
+        let at_device = u64::from(REPAIRS_AT_DEVICE);
+        comes(|| now() == (at_device, 2, 0)).await;
+        assert_eq!(served.read(0, 3).await, Some(Bytes::from_static(&[7; 3])), "it reads on");
+        node.close();
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -387,7 +475,7 @@ async fn a_late_order_for_a_former_owner_takes_nothing_back() {
     assert_eq!(hears.recv().await, Some(ServerMessage::Created(next, 0, disk, pv)));
     for boot in [12, 13] {
         assert_eq!(served.call(write(5), b"other").await.0, DataReply::NotWritten);
-        assert_eq!(served.call(read(0, 5), b"").await.0, DataReply::Unreadable);
+        assert_eq!(served.read(0, 5).await, None);
         served.manager.send(&give(LV, 4), Bytes::new()).unwrap();
         served.manager.send(&give(next, 6), Bytes::new()).unwrap();
         // What is heard is of the second: the first is not answered.

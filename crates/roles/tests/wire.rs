@@ -4,6 +4,7 @@ use bytes::Bytes;
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
+use larder_protocol::scheduler::{Load, Report};
 use larder_protocol::{
     Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
     Description, PeerMessage, PutCall, Refusal, RowSpan,
@@ -247,7 +248,16 @@ fn said() -> Vec<String> {
             open: vec![6, 299],
         })),
         hex(&encode(&doubts())),
+        hex(&encode(&DataReply::BytesAnd(report()))),
+        hex(&encode(&DataReply::UnreadableAnd(Report::default()))),
     ]
+}
+
+fn report() -> Report {
+    let small = Load { requests: 300, bytes: 4096 };
+    let huge = Load { requests: 1, bytes: 8 << 20 };
+    let waiting = [small, Load::default(), Load::default(), huge];
+    Report { waiting, service_us: [100, 0, 0, 50_000], lanes: 32 }
 }
 
 fn sum() -> IndexSum {

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder, Role};
 use larder_protocol::sound::check_chunk;
 use larder_types::limits::CHUNK_BYTES_MAX;
-use larder_types::{Chunk, Extent, LvId};
+use larder_types::{Extent, LvId};
 use larder_volume::{Action, Refusal};
 
 use super::DataNode;
+use super::reads::Wanted;
 use crate::data::{Client, action_of, pg_answer};
 use crate::wire::{DataCall, DataMessage, DataReply, DataService};
 
@@ -30,10 +31,12 @@ impl Handler<DataService> for DataFace {
                 if self.0.server.is_full() {
                     return answer(responder, &DataReply::Full);
                 }
-                let client = self.client(from);
+                let (client, reads) = (self.client(from), self.0.reads.clone());
                 let bytes = payload.len();
+                reads.write_begins(bytes);
                 let action = Action::Write { lv, grant, extents, data: vec![payload], len };
                 let written = Box::new(move |result: Result<_, Refusal>| {
+                    reads.write_ends(bytes);
                     let reply = match result {
                         Ok(_) => DataReply::Written,
                         Err(Refusal::Full) => DataReply::Full,
@@ -47,10 +50,10 @@ impl Handler<DataService> for DataFace {
                 });
                 self.0.server.carry_out(action, bytes, written);
             }
-            DataCall::Read { lv, extents, from: first, len } => {
-                let wanted = Wanted { lv, extents, first, len, client: self.client(from) };
-                self.read(wanted, responder);
-            }
+            DataCall::Read { lv, extents, from: first, len } => match piece(first, len) {
+                Some(range) => self.read(from, (lv, extents, range), responder),
+                None => self.unreadable(responder),
+            },
             DataCall::Pg { lv, request } => {
                 if !from.subject.roles.has(Role::Meta) {
                     tracing::warn!(from = %from.subject, "only meta servers may speak for a PG");
@@ -71,7 +74,7 @@ impl Handler<DataService> for DataFace {
                     tracing::error!(from = %from.subject, ?chunk, %why, "a chunk is refused");
                     return;
                 }
-                self.verify(chunk, responder);
+                self.0.reads.read(Wanted::Copy(chunk), responder);
             }
             DataCall::Load => answer(responder, &DataReply::Load(self.0.server.clients())),
         }
@@ -87,57 +90,40 @@ impl Handler<DataService> for DataFace {
     }
 }
 
-/// What is to be read, as it lies there.
-struct Wanted {
-    lv: LvId,
-    extents: Vec<Extent>,
-    first: u32,
-    len: u32,
-    client: Option<Client>,
-}
-
 impl DataFace {
     /// What a proxy asks for, a client waits for; meta servers do what nobody waits for.
     fn client(&self, from: &PeerIdentity) -> Option<Client> {
         from.subject.roles.has(Role::Proxy).then(|| self.0.server.client())
     }
 
-    fn read(&self, wanted: Wanted, responder: Responder<DataService>) {
-        let Wanted { lv, extents, first, len, client } = wanted;
-        let Some(range) = piece(first, len) else {
-            return answer(responder, &DataReply::Unreadable);
-        };
+    /// Answers at once what the page cache has; the rest waits for the device.
+    fn read(
+        &self,
+        from: &PeerIdentity,
+        (lv, extents, range): (LvId, Vec<Extent>, Range<u32>),
+        responder: Responder<DataService>,
+    ) {
         match self.0.server.read_raw_cached(lv, &extents, range.clone()) {
-            Ok(Some(bytes)) => responder.answer(&DataReply::Bytes, bytes),
-            Ok(None) => {
-                let server = self.0.server.clone();
-                tokio::task::spawn_blocking(move || {
-                    match server.read_raw(lv, &extents, range) {
-                        Ok(bytes) => responder.answer(&DataReply::Bytes, bytes),
-                        Err(error) => unreadable(lv, &error, responder),
-                    }
-                    drop(client);
-                });
+            Ok(Some(bytes)) => {
+                let report = self.0.reads.report();
+                let reply = DataReply::of_read(true, responder.version(), report);
+                responder.answer(&reply, bytes);
             }
-            Err(error) => unreadable(lv, &error, responder),
+            Ok(None) => {
+                let client = self.client(from);
+                self.0.reads.read(Wanted::Bytes { lv, extents, range, client }, responder);
+            }
+            Err(error) => {
+                tracing::debug!(%lv, %error, "a chunk cannot be read");
+                self.unreadable(responder);
+            }
         }
     }
 
-    /// Verifies a copy beside what the disk's thread does, a few at a time. Those that wait are bounded by what meta
-    /// servers have under way.
-    fn verify(&self, chunk: Box<Chunk>, responder: Responder<DataService>) {
-        let (server, places) = (self.0.server.clone(), self.0.verifying.clone());
-        tokio::spawn(async move {
-            let Ok(place) = places.acquire_owned().await else { return };
-            let verified = tokio::task::spawn_blocking(move || {
-                let state = server.verify_copy(&chunk);
-                answer(responder, &DataReply::Verified(state));
-                drop(place);
-            });
-            if let Err(error) = verified.await {
-                tracing::error!(%error, "a copy could not be verified");
-            }
-        });
+    fn unreadable(&self, responder: Responder<DataService>) {
+        let report = self.0.reads.report();
+        let reply = DataReply::of_read(false, responder.version(), report);
+        answer(responder, &reply);
     }
 }
 
@@ -145,11 +131,6 @@ impl DataFace {
 fn piece(from: u32, len: u32) -> Option<Range<u32>> {
     let end = from.checked_add(len)?;
     (len > 0 && end <= CHUNK_BYTES_MAX).then_some(from..end)
-}
-
-fn unreadable(lv: LvId, error: &larder_volume::ReadError, responder: Responder<DataService>) {
-    tracing::debug!(%lv, %error, "a chunk cannot be read");
-    answer(responder, &DataReply::Unreadable);
 }
 
 fn answer(responder: Responder<DataService>, reply: &DataReply) {

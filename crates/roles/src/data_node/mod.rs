@@ -8,6 +8,7 @@
 
 mod face;
 mod open;
+mod reads;
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -16,10 +17,10 @@ use std::time::Duration;
 use larder_protocol::limits::{NO_ROOM_MS, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::Topology;
+use larder_protocol::scheduler::DiskCounts;
 use larder_types::{BootId, DiskId, ServerId};
 use larder_volume::{Action, Answer, Refusal};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio::time::MissedTickBehavior;
 
 use crate::data::DataServer;
@@ -27,6 +28,7 @@ use crate::limits::TICK_MS;
 use crate::managers::{Managers, Presence, Run};
 pub use face::DataFace;
 pub use open::{DataNodeConfig, DataNodeError};
+use reads::Reads;
 
 /// See the module's head.
 pub struct DataNode {
@@ -39,8 +41,8 @@ pub struct DataNode {
     /// Tells the managers of this run.
     presence: OnceLock<Presence>,
     running: Mutex<Option<Running>>,
-    /// Places for copies that are verified.
-    verifying: Arc<Semaphore>,
+    /// Reads for other servers.
+    reads: Arc<Reads>,
 }
 
 /// What ends when the server is closed.
@@ -60,6 +62,12 @@ impl DataNode {
     #[must_use]
     pub fn server(&self) -> &Arc<DataServer> {
         &self.server
+    }
+
+    /// Reads for other servers that touched the disk or were to, since the start, and those that wait for it.
+    #[must_use]
+    pub fn reads(&self) -> (DiskCounts, usize) {
+        self.reads.counts()
     }
 
     /// What a map has to say against this server's going on with its disk.

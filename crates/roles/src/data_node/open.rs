@@ -10,11 +10,10 @@ use larder_types::limits::BLOCK_BYTES;
 use larder_types::{BootId, DiskId, PvId, ServerId};
 use larder_volume::{Volume, VolumeConfig, VolumeError};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
+use super::reads::Reads;
 use super::{DataNode, Running};
 use crate::data::DataServer;
-use crate::limits::VERIFIED_AT_ONCE_MAX;
 use crate::managers::{Managers, NotProposed};
 use crate::store::{DATA_FILE, LOCK_FILE, LVS_PER_PG_MIN};
 
@@ -125,7 +124,7 @@ impl DataNode {
             .spawn(move || runs.disk_loop(volume))
             .map_err(DataNodeError::System)?;
         let running = Mutex::new(Some(Running { thread, lock }));
-        let (me, name) = (config.me, name.to_owned());
+        let (me, name, reads) = (config.me, name.to_owned(), Reads::new(server.clone()));
         Ok(Arc::new(Self {
             me,
             server,
@@ -134,7 +133,7 @@ impl DataNode {
             managers,
             presence: OnceLock::new(),
             running,
-            verifying: Arc::new(Semaphore::new(VERIFIED_AT_ONCE_MAX)),
+            reads,
         }))
     }
 }

@@ -139,8 +139,9 @@ impl Cluster {
                 () = down(&*self.managers, server) => continue,
             };
             match answered {
-                Ok((DataReply::Bytes, bytes))
-                    if bytes.len() == sums.len as usize
+                Ok((reply, bytes))
+                    if reply.has_bytes()
+                        && bytes.len() == sums.len as usize
                         && verify_range(chunk, sums.first_sum, &bytes).is_ok() =>
                 {
                     return Some(bytes);

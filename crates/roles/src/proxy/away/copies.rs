@@ -22,7 +22,7 @@ use super::route::newer;
 use crate::data::{ReadFailure, verified};
 use crate::limits::{MAP_LATE_MAX, READ_PATIENCE_MS, READ_ROUNDS_MAX};
 use crate::peers::down;
-use crate::wire::{DataCall, DataReply, DataService};
+use crate::wire::{DataCall, DataService};
 
 /// Why a replica did not help. Of several, the greatest says what is known of the chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -207,7 +207,7 @@ async fn read_from(
         }
     };
     away.replicas.detectors.lock().answered_read(&asked, Instant::now());
-    if reply != DataReply::Bytes {
+    if !reply.has_bytes() {
         return Err(Failed::Unreadable);
     }
     let right = bytes.len() == sums.len as usize;

@@ -1,0 +1,182 @@
+//! Carries out the reads of a data server's disk: the [machine](DiskReads) says which are at the device, and threads of
+//! the runtime read.
+//!
+//! # Invariants
+//!
+//! 1. A thread is taken for a read that is at the device, and for no other: one that waits costs memory alone.
+//! 2. Each read is answered, or its responder dropped, exactly once, and never under the queue's lock.
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_net::Responder;
+use larder_protocol::scheduler::{Arrival, DiskCounts, DiskReads, Report, Turn, Urgency};
+use larder_types::{Chunk, Extent, LvId};
+use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use crate::data::{Client, DataServer};
+use crate::limits::{DATA_ANSWER_MAX, READ_PATIENCE_MS};
+use crate::wire::{DataReply, DataService};
+
+/// What is read, as it lies there.
+pub(super) enum Wanted {
+    /// Bytes, for whoever has the sums.
+    Bytes {
+        lv: LvId,
+        extents: Vec<Extent>,
+        range: Range<u32>,
+        /// While it is under way, background work yields.
+        client: Option<Client>,
+    },
+    /// Whether a copy verifies.
+    Copy(Box<Chunk>),
+}
+
+impl Wanted {
+    fn urgency(&self) -> Urgency {
+        match self {
+            Self::Bytes { client: Some(_), .. } => Urgency::Client,
+            Self::Bytes { client: None, .. } => Urgency::Repair,
+            Self::Copy(_) => Urgency::Scrub,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Bytes { range, .. } => range.len() as u64,
+            Self::Copy(chunk) => u64::from(chunk.len),
+        }
+    }
+
+    /// How long whoever asked waits for the answer.
+    fn patience(&self) -> Duration {
+        match self {
+            Self::Bytes { .. } => Duration::from_millis(READ_PATIENCE_MS),
+            Self::Copy(_) => DATA_ANSWER_MAX,
+        }
+    }
+}
+
+struct Read {
+    wanted: Wanted,
+    responder: Responder<DataService>,
+}
+
+/// See the module's head.
+pub(super) struct Reads {
+    server: Arc<DataServer>,
+    queue: Mutex<DiskReads<Read>>,
+    began: Instant,
+}
+
+/// A read that is at the device; when it is dropped, however the read ended, the next begins.
+struct AtDevice {
+    reads: Arc<Reads>,
+    what: (Urgency, u64),
+    began_us: u64,
+}
+
+impl Drop for AtDevice {
+    fn drop(&mut self) {
+        let now_us = self.reads.now_us();
+        let (mut begin, mut late) = (Vec::new(), Vec::new());
+        let mut queue = self.reads.queue.lock();
+        queue.served(self.what, now_us - self.began_us);
+        while let Some(turn) = queue.next(now_us) {
+            match turn {
+                Turn::Begins { urgency, bytes, read } => begin.push(((urgency, bytes), read)),
+                Turn::Late(read) => late.push(read),
+            }
+        }
+        drop(queue);
+        for (what, read) in begin {
+            self.reads.begin(what, read);
+        }
+        drop(late);
+    }
+}
+
+impl Reads {
+    pub(super) fn new(server: Arc<DataServer>) -> Arc<Self> {
+        Arc::new(Self { server, queue: Mutex::default(), began: Instant::now() })
+    }
+
+    /// Reads and answers, in its turn. One that the asker cancels before is not read.
+    pub(super) fn read(self: &Arc<Self>, wanted: Wanted, responder: Responder<DataService>) {
+        let what = (wanted.urgency(), wanted.bytes());
+        let until_us = self.now_us() + wanted.patience().as_micros() as u64;
+        let number = self.queue.lock().number();
+        let reads = Arc::downgrade(self);
+        responder.when_unwanted(move || cancel(&reads, number));
+        let read = Read { wanted, responder };
+        let arrival = self.queue.lock().arrive(number, what, until_us, read);
+        match arrival {
+            Arrival::Begins(read) => self.begin(what, read),
+            Arrival::Waits => {}
+            Arrival::TurnedAway(read) => read.responder.busy(),
+        }
+    }
+
+    /// What answers tell of the disk.
+    pub(super) fn report(&self) -> Report {
+        self.queue.lock().report()
+    }
+
+    /// What became of reads that the page cache could not answer, and how many wait.
+    pub(super) fn counts(&self) -> (DiskCounts, usize) {
+        let queue = self.queue.lock();
+        (queue.counts(), queue.waits())
+    }
+
+    /// A write of so many bytes is under way.
+    pub(super) fn write_begins(&self, bytes: usize) {
+        self.queue.lock().write_begins(bytes as u64);
+    }
+
+    /// It has ended.
+    pub(super) fn write_ends(&self, bytes: usize) {
+        self.queue.lock().write_ends(bytes as u64);
+    }
+
+    fn now_us(&self) -> u64 {
+        self.began.elapsed().as_micros() as u64
+    }
+
+    fn begin(self: &Arc<Self>, what: (Urgency, u64), read: Read) {
+        let reads = self.clone();
+        drop(spawn_blocking(move || {
+            let at_device = AtDevice { began_us: reads.now_us(), what, reads };
+            carry_out(at_device, read);
+        }));
+    }
+}
+
+fn cancel(reads: &Weak<Reads>, number: u64) {
+    let read = reads.upgrade().and_then(|reads| reads.queue.lock().cancel(number));
+    drop(read);
+}
+
+fn carry_out(at_device: AtDevice, Read { wanted, responder }: Read) {
+    let (reads, version) = (at_device.reads.clone(), responder.version());
+    match wanted {
+        Wanted::Bytes { lv, extents, range, client } => {
+            let read = reads.server.read_raw(lv, &extents, range);
+            drop((at_device, client));
+            let answer = DataReply::of_read(read.is_ok(), version, reads.report());
+            let bytes = read.unwrap_or_else(|error| {
+                tracing::debug!(%lv, %error, "a chunk cannot be read");
+                Bytes::new()
+            });
+            responder.answer(&answer, bytes);
+        }
+        Wanted::Copy(chunk) => {
+            let state = reads.server.verify_copy(&chunk);
+            drop(at_device);
+            responder.answer(&DataReply::Verified(state), Bytes::new());
+        }
+    }
+}
