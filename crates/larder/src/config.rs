@@ -5,6 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use larder_protocol::scheduler::Policy;
 use larder_roles::BackgroundConfig;
 use larder_s3::FaceOptions;
 use serde::Deserialize;
@@ -36,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) background_mib_per_s: u64,
     /// Within which time every copy is verified.
     pub(crate) scrub_within: Within,
+    /// How a machine of a cluster chooses the copy that it reads.
+    pub(crate) read_policy: Policy,
     /// Log lines as `text` or `json`.
     pub(crate) log_format: LogFormat,
     /// All machines of a cluster of equal ones, `HOST:PORT`; none for a node of its own.
@@ -199,6 +202,7 @@ impl Default for Config {
             log_segment_mib: 64,
             background_mib_per_s: BACKGROUND_MIB_PER_S,
             scrub_within: Within::TWO_WEEKS,
+            read_policy: Policy::default(),
             log_format: LogFormat::Text,
             peers: Vec::new(),
             me: None,

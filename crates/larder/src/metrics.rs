@@ -1,6 +1,7 @@
 //! Prometheus' view of a process that serves S3: requests and latencies, and what its roles count.
 
 mod background;
+mod data;
 mod meta;
 mod mount;
 mod pack;
@@ -31,6 +32,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+pub(crate) use data::DataMetrics;
 pub(crate) use meta::MetaMetrics;
 pub(crate) use mount::MountMetrics;
 pub(crate) use pack::PackMetrics;

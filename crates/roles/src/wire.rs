@@ -257,6 +257,14 @@ impl DataReply {
     pub(crate) fn has_bytes(&self) -> bool {
         matches!(self, Self::Bytes | Self::BytesAnd(_))
     }
+
+    /// What it says of the disk's queue.
+    pub(crate) fn report(&self) -> Option<Report> {
+        match self {
+            Self::BytesAnd(report) | Self::UnreadableAnd(report) => Some(*report),
+            _ => None,
+        }
+    }
 }
 
 /// What data servers are told.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use larder_protocol::scheduler::Policy;
 use larder_s3::FaceOptions;
 use serde::Deserialize;
 
@@ -43,6 +44,9 @@ pub(crate) struct RoleConfig {
     /// Within which time a meta server has every copy verified.
     #[serde(default = "scrub_within")]
     pub(crate) scrub_within: Within,
+    /// How a proxy chooses the copy that it reads.
+    #[serde(default)]
+    pub(crate) read_policy: Policy,
     /// A proxy's address for S3.
     #[serde(default = "s3_listen")]
     pub(crate) s3_listen: String,
@@ -206,6 +210,7 @@ impl RoleConfig {
             log_segment_mib: log_segment_mib(),
             background_mib_per_s: background_mib_per_s(),
             scrub_within: scrub_within(),
+            read_policy: Policy::default(),
             s3_listen: s3_listen(),
             credentials: None,
             metrics_listen: off(),
@@ -243,6 +248,9 @@ mod tests {
         let config = parse("dir = \"/srv/larder\"").unwrap();
         assert_eq!(config.listen, "127.0.0.1:7000", "nothing beyond loopback unless told");
         assert_eq!(config.found, None);
+        assert_eq!(config.read_policy, Policy::EarliestFinish);
+        let config = parse("dir = \"/srv/larder\"\nread_policy = \"round-robin\"").unwrap();
+        assert_eq!(config.read_policy, Policy::RoundRobin);
     }
 
     #[cfg(not(feature = "ablation"))]
@@ -270,6 +278,7 @@ mod tests {
             ("dir = \"d\"\njoinn = \"x\"", "joinn"),
             ("dir = \"d\"\nlog_segment_mib = 1", "log_segment_mib"),
             ("dir = \"d\"\nscrub_within = \"often\"", "scrub_within"),
+            ("dir = \"d\"\nread_policy = \"fastest\"", "read_policy"),
             ("dir = \"d\"\nmanagers = [\"10.0.0.1:7000\"]", "managers"),
             ("dir = \"d\"\n[found]\nname = \"m\"\npg_count = 3", "found.pg_count"),
             ("dir = \"d\"\n[found]\nname = \"m\"\ncopies = 9", "found.copies"),

@@ -85,6 +85,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         managers: managers.clone(),
         me: member.me,
         boot: member.boot,
+        read_policy: config.read_policy,
     };
     let proxy = tokio::select! {
         proxy = ClusterProxy::begin(cluster) => Arc::new(proxy),

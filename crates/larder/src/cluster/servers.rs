@@ -20,7 +20,7 @@ use super::{
     settings,
 };
 use crate::config::background;
-use crate::metrics::MetaMetrics;
+use crate::metrics::{DataMetrics, MetaMetrics};
 
 /// A meta server's share of the PGs.
 pub(super) const WEIGHT: Weight = Weight(100);
@@ -127,7 +127,8 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let listener = listener.map_err(RoleError::System)?;
     let standing = member.renewal.standing();
-    around.show(None, (standing, member.endpoint.metrics()));
+    let metrics = Box::new(DataMetrics(node.clone()));
+    around.show(Some(metrics), (standing, member.endpoint.metrics()));
     node.introduce(member.me, vec![member.address.clone()]);
     tracing::info!(server = %member.me, address = %member.address, "a data server runs");
     let over = |map: &Topology| {

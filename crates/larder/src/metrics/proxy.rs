@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use larder_protocol::scheduler::RANKS;
 use larder_roles::managers::Managers;
 use larder_roles::proxy::ClusterProxy;
 
@@ -30,7 +31,9 @@ impl RoleMetrics for ProxyMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (alarms, counters) = (self.proxy.alarms(), self.proxy.counters());
-        let appends = self.proxy.appends();
+        let (appends, (reads, _)) = (self.proxy.appends(), self.proxy.reads());
+        let rank = |rank| reads.asked.iter().map(|by_policy| by_policy[rank]).sum::<u64>();
+        let asked: [u64; RANKS] = std::array::from_fn(rank);
         vec![
             ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
@@ -57,6 +60,27 @@ impl RoleMetrics for ProxyMetrics {
                 "proxy_hedges_won",
                 "Hedged reads that the other replica answered",
                 load(&counters.hedges_won),
+            ),
+            (
+                "proxy_hedges_spared",
+                "Reads that were not hedged because the share of hedges was spent",
+                reads.hedges_spared as f64,
+            ),
+            ("proxy_replica_reads", "Replicas asked for bytes", asked.iter().sum::<u64>() as f64),
+            (
+                "proxy_replica_reads_first",
+                "Of those, asked as the first of the holders",
+                asked[0] as f64,
+            ),
+            (
+                "proxy_replica_reads_informed",
+                "Of those, asked while a report of the queue was known",
+                reads.reports as f64,
+            ),
+            (
+                "proxy_report_age_seconds",
+                "Age of those reports when they were used, summed",
+                reads.report_age_us as f64 / 1e6,
             ),
             (
                 "proxy_puts_answered_early",
@@ -90,6 +114,11 @@ impl RoleMetrics for ProxyMetrics {
         vec![
             ("map_version", "Version of the map that this process has", map.version.0 as f64),
             ("pgs_inactive", "Placement groups without an active view", inactive as f64),
+            (
+                "proxy_replica_reads_owed",
+                "Replicas that were asked for bytes and have not answered",
+                self.proxy.reads().1 as f64,
+            ),
             ("pgs_degraded", "Placement groups with fewer members than wanted", degraded as f64),
         ]
     }

@@ -126,6 +126,7 @@ impl Machine<'_> {
             log_segment_mib: config.log_segment_mib,
             background_mib_per_s: config.background_mib_per_s,
             scrub_within: config.scrub_within,
+            read_policy: config.read_policy,
             s3_listen: config.listen.clone(),
             credentials: Some(self.dir.join(credentials::FILE)),
             region: config.region.clone(),

@@ -32,6 +32,7 @@ use larder_objects::{
     AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart,
     ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
 };
+use larder_protocol::scheduler::ReadCounts;
 use larder_protocol::{AppendRefusal, Call, Refusal};
 use larder_types::codec::decode;
 use larder_types::limits::OBJECT_BYTES_MAX;
@@ -94,6 +95,12 @@ impl ClusterProxy {
     #[must_use]
     pub fn counters(&self) -> &ProxyCounters {
         self.reach.counters()
+    }
+
+    /// What its choices of replicas came to, and the replicas that owe an answer.
+    #[must_use]
+    pub fn reads(&self) -> (ReadCounts, u64) {
+        self.reach.reads()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::pin::{Pin, pin};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,13 +9,15 @@ use futures::future::{Either, select};
 use larder_net::{CallError, Peer};
 use larder_protocol::Call;
 use larder_protocol::manager::state::Topology;
-use larder_types::{Chunk, ServerId};
-use larder_volume::whole_sums;
+use larder_protocol::scheduler::{Reading, Replica};
+use larder_types::Chunk;
+use larder_volume::{SumRange, whole_sums};
 use tokio::time::{Instant, timeout};
 
 use super::Away;
 use super::counters::count;
-use super::detector::{Asked, Standing};
+use super::detector::Standing;
+use super::reads::Holder;
 use super::retry::pause;
 use super::route::newer;
 use crate::data::{ReadFailure, verified};
@@ -39,6 +40,8 @@ enum Failed {
 struct Wanted<'a> {
     chunk: &'a Chunk,
     range: Range<u32>,
+    /// The range in whole checksummed blocks.
+    sums: SumRange,
 }
 
 /// Reads bytes of a chunk and verifies them; asks one replica after the other until one has them right.
@@ -47,10 +50,13 @@ pub(super) async fn read(
     chunk: &Chunk,
     range: Range<u32>,
 ) -> Result<Bytes, ReadFailure> {
-    let (wanted, turn) = (Wanted { chunk, range }, away.turn.fetch_add(1, Ordering::Relaxed));
+    let sums = whole_sums(chunk, range.clone());
+    let wanted = Wanted { chunk, range, sums };
+    away.replicas.reads.begin(&away.managers.map());
     for round in 1..=READ_ROUNDS_MAX {
         let map = away.managers.map();
-        match read_once(away, &map, &holders(away, &map, chunk, turn), &wanted).await {
+        let mut reading = reading(away, &map, &wanted);
+        match read_once(away, &map, &mut reading, &wanted).await {
             Ok(bytes) => return Ok(bytes),
             // It is damaged only if every holder was heard, and none has it. By an older map others are asked.
             Err(Failed::Mismatch) => {
@@ -69,25 +75,23 @@ pub(super) async fn read(
     Err(ReadFailure::Unreadable)
 }
 
-/// Asks each holder once: one after the other, and the next beside one that takes long.
+/// Asks each holder once: one after the other, and another beside one that takes long.
 async fn read_once(
     away: &Away,
     map: &Topology,
-    holders: &[ServerId],
+    reading: &mut Reading,
     wanted: &Wanted<'_>,
 ) -> Result<Bytes, Failed> {
     // Of none: the map does not show the chunk's volume yet.
-    let mut all = if holders.is_empty() { Failed::Silent } else { Failed::Unreadable };
-    let mut left = holders.iter().copied().peekable();
-    while let Some(server) = left.next() {
-        let asked = asked(away, server);
-        let mut first = pin!(read_at(away, map, asked, wanted));
-        let answered = match timeout(asked.hedge_after, first.as_mut()).await {
+    let mut all = if reading.is_over() { Failed::Silent } else { Failed::Unreadable };
+    while let Some(holder) = Holder::next(&away.replicas, reading, away.counters()) {
+        let mut first = pin!(read_at(away, map, &holder, wanted));
+        let answered = match timeout(holder.hedge_after, first.as_mut()).await {
             Ok(answered) => answered,
-            Err(_late) => match left.next_if(|other| may_hedge(away, *other)) {
-                Some(other) => {
-                    let other = read_at(away, map, self::asked(away, other), wanted);
-                    Box::pin(either(away, asked, first, other)).await
+            Err(_late) => match Holder::beside(&away.replicas, reading, away.counters()) {
+                Some(beside) => {
+                    let other = read_at(away, map, &beside, wanted);
+                    Box::pin(either(away, &holder, first, other)).await
                 }
                 None => first.await,
             },
@@ -100,37 +104,31 @@ async fn read_once(
     Err(all)
 }
 
-/// Servers that have the chunk, in the order in which they are asked.
-fn holders(away: &Away, map: &Topology, chunk: &Chunk, turn: usize) -> Vec<ServerId> {
-    let Some(record) = map.lvs.get(chunk.lv.0 as usize) else { return Vec::new() };
+/// The replicas among which the holders are.
+fn reading(away: &Away, map: &Topology, wanted: &Wanted<'_>) -> Reading {
+    let (holders, bytes) = (wanted.chunk.holders, u64::from(wanted.sums.len));
+    let Some(record) = map.lvs.get(wanted.chunk.lv.0 as usize) else {
+        return Reading::of(holders, [], bytes);
+    };
     let place = |server| map.servers.get(&server).map(|record| record.domains);
     let (here, now) = (place(away.me), Instant::now());
-    let mut detectors = away.replicas.detectors.lock();
-    detectors.read_begins();
-    let present = record.present().filter(|(index, _)| chunk.holders.has(*index));
-    let candidates = present.map(|(_, replica)| {
-        let is_near = here.is_some() && place(replica.server) == here;
-        (replica.server, is_near, detectors.standing(replica.server, now))
+    let detectors = away.replicas.detectors.lock();
+    let replicas = record.present().map(|(index, replica)| Replica {
+        index,
+        server: replica.server,
+        disk: replica.disk,
+        is_near: here.is_some() && place(replica.server) == here,
+        is_down: detectors.standing(replica.server, now) == Standing::Down,
     });
-    in_order(candidates.collect(), turn)
+    Reading::of(holders, replicas, bytes)
 }
 
-/// Those that are down last, as nothing else may be left; near ones before others; else by turns.
-fn in_order(mut candidates: Vec<(ServerId, bool, Standing)>, turn: usize) -> Vec<ServerId> {
-    if !candidates.is_empty() {
-        let by = turn % candidates.len();
-        candidates.rotate_left(by);
-    }
-    candidates.sort_by_key(|(_, is_near, standing)| (*standing == Standing::Down, !is_near));
-    candidates.into_iter().map(|(server, ..)| server).collect()
-}
-
-/// Waits for a replica that takes long and for another one; the first right answer counts.
-async fn either<F: Future<Output = Result<Bytes, Failed>>>(
+/// Waits for a replica that takes long and for another one; the first right answer counts, and the other is cancelled.
+async fn either(
     away: &Away,
-    asked: Asked,
-    first: Pin<&mut F>,
-    other: F,
+    holder: &Holder<'_>,
+    first: Pin<&mut impl Future<Output = Result<Bytes, Failed>>>,
+    other: impl Future<Output = Result<Bytes, Failed>>,
 ) -> Result<Bytes, Failed> {
     count(&away.counters().reads_hedged);
     let (answered, by_other) = match select(first, pin!(other)).await {
@@ -138,7 +136,7 @@ async fn either<F: Future<Output = Result<Bytes, Failed>>>(
         Either::Right((Err(failed), first)) => (first.await.map_err(|it| it.max(failed)), false),
         Either::Left((answered, _)) => (answered, false),
         Either::Right((answered, _)) => {
-            away.replicas.detectors.lock().outrun(&asked, Instant::now());
+            holder.outrun();
             (answered, true)
         }
     };
@@ -148,29 +146,15 @@ async fn either<F: Future<Output = Result<Bytes, Failed>>>(
     answered
 }
 
-/// Whether another replica is asked beside one that takes long.
-fn may_hedge(away: &Away, other: ServerId) -> bool {
-    away.replicas.detectors.lock().may_hedge(other, Instant::now())
-}
-
-/// A server is about to be asked.
-fn asked(away: &Away, server: ServerId) -> Asked {
-    let asked = away.replicas.detectors.lock().asked(server, Instant::now());
-    if asked.is_probe {
-        count(&away.counters().probes);
-    }
-    asked
-}
-
 /// One replica's bytes, verified.
 async fn read_at(
     away: &Away,
     map: &Topology,
-    asked: Asked,
+    holder: &Holder<'_>,
     wanted: &Wanted<'_>,
 ) -> Result<Bytes, Failed> {
-    let read = match away.replicas.data.of(map, asked.server) {
-        Some(peer) => read_from(away, &peer, asked, wanted).await,
+    let read = match away.replicas.data.of(map, holder.server()) {
+        Some(peer) => read_from(away, &peer, holder, wanted).await,
         None => Err(Failed::Silent),
     };
     if read.is_err() {
@@ -182,17 +166,16 @@ async fn read_at(
 async fn read_from(
     away: &Away,
     peer: &Peer<DataService>,
-    asked: Asked,
+    holder: &Holder<'_>,
     wanted: &Wanted<'_>,
 ) -> Result<Bytes, Failed> {
-    let (server, Wanted { chunk, range }) = (asked.server, wanted);
-    let sums = whole_sums(chunk, range.clone());
+    let (server, Wanted { chunk, range, sums }) = (holder.server(), wanted);
     let (lv, extents) = (chunk.lv, chunk.extents.clone());
     let call = DataCall::Read { lv, extents, from: sums.from_byte, len: sums.len };
     let deadline = Instant::now() + Duration::from_millis(READ_PATIENCE_MS);
     let answered = tokio::select! {
         biased;
-        answered = peer.call(&call, Bytes::new(), deadline) => answered,
+        answered = peer.call_while_wanted(&call, Bytes::new(), deadline) => answered,
         () = down(&*away.managers, server) => return Err(Failed::Silent),
     };
     let (reply, bytes) = match answered {
@@ -201,17 +184,17 @@ async fn read_from(
             tracing::debug!(%server, %error, "a replica did not answer a read");
             // One that has too much to do is up.
             if !matches!(error, CallError::Busy(_)) {
-                away.replicas.detectors.lock().failed(server, Instant::now());
+                holder.failed();
             }
             return Err(Failed::Silent);
         }
     };
-    away.replicas.detectors.lock().answered_read(&asked, Instant::now());
+    holder.answered(reply.report());
     if !reply.has_bytes() {
         return Err(Failed::Unreadable);
     }
     let right = bytes.len() == sums.len as usize;
-    match right.then(|| verified(chunk, range.clone(), sums, bytes)) {
+    match right.then(|| verified(chunk, range.clone(), *sums, bytes)) {
         Some(Ok(bytes)) => Ok(bytes),
         _ => {
             tracing::debug!(%server, lv = %chunk.lv, "a replica's bytes do not verify");
@@ -221,25 +204,5 @@ async fn read_from(
             away.primaries.tell(chunk.grant.pg, suspect);
             Err(Failed::Mismatch)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn replicas_take_turns_near_ones_first_and_those_down_last() {
-        let up = |id, is_near| (ServerId(id), is_near, Standing::Up);
-        let ids = |order: Vec<ServerId>| order.into_iter().map(|id| id.0).collect::<Vec<_>>();
-        let far = vec![up(1, false), up(2, false), up(3, false)];
-        assert_eq!(ids(in_order(far.clone(), 0)), [1, 2, 3]);
-        assert_eq!(ids(in_order(far, 4)), [2, 3, 1]);
-        let near = vec![up(1, false), up(2, true), (ServerId(3), true, Standing::Down)];
-        assert_eq!(ids(in_order(near.clone(), 0)), [2, 1, 3]);
-        assert_eq!(ids(in_order(near, 2)), [2, 1, 3]);
-        let due = vec![up(1, false), (ServerId(2), true, Standing::Due)];
-        assert_eq!(ids(in_order(due, 0)), [2, 1], "a probe goes where a request would have gone");
-        assert_eq!(ids(in_order(Vec::new(), 5)), [0; 0]);
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use larder_types::ServerId;
 use tokio::time::Instant;
 
-use super::hedge::{Purse, Usual};
 use crate::limits::{DOWN_FAILURES, DOWN_MS};
 
 /// Whether a server should be asked.
@@ -25,19 +24,15 @@ pub(super) enum Standing {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) server: ServerId,
-    at: Instant,
     /// How often it had answered.
     answers: u64,
     pub(super) is_probe: bool,
-    /// How long to wait for it alone.
-    pub(super) hedge_after: Duration,
 }
 
 /// What is known of one server.
 #[derive(Debug, Default)]
 struct Detector {
     answers: u64,
-    usual: Usual,
     /// Since the last answer.
     failures: u32,
     /// Not to be asked before.
@@ -61,26 +56,15 @@ impl Detector {
     }
 }
 
-/// All servers that were ever asked, and what there is for hedges.
+/// All servers that were ever asked.
 #[derive(Debug, Default)]
 pub(super) struct Detectors {
     servers: BTreeMap<ServerId, Detector>,
-    purse: Purse,
 }
 
 impl Detectors {
     pub(super) fn standing(&self, server: ServerId, now: Instant) -> Standing {
         self.servers.get(&server).map_or(Standing::Up, |detector| detector.standing(now))
-    }
-
-    /// A read begins.
-    pub(super) fn read_begins(&mut self) {
-        self.purse.earn();
-    }
-
-    /// Whether a read that waits may ask this server too, which is paid for then. One that may be down helps nobody.
-    pub(super) fn may_hedge(&mut self, server: ServerId, now: Instant) -> bool {
-        self.standing(server, now) == Standing::Up && self.purse.pay()
     }
 
     /// The server is about to be asked. Others wait for what comes of a probe.
@@ -90,21 +74,14 @@ impl Detectors {
         if is_probe {
             detector.down_until = Some(now + Duration::from_millis(DOWN_MS));
         }
-        let (answers, hedge_after) = (detector.answers, detector.usual.hedge_after());
-        Asked { server, at: now, answers, is_probe, hedge_after }
+        Asked { server, answers: detector.answers, is_probe }
     }
 
     /// It answered, whatever it said.
-    pub(super) fn answered(&mut self, server: ServerId) -> &mut Usual {
+    pub(super) fn answered(&mut self, server: ServerId) {
         let detector = self.servers.entry(server).or_default();
         detector.answers += 1;
         (detector.failures, detector.down_until) = (0, None);
-        &mut detector.usual
-    }
-
-    /// It answered a read, whatever it said.
-    pub(super) fn answered_read(&mut self, asked: &Asked, now: Instant) {
-        self.answered(asked.server).note(now - asked.at);
     }
 
     /// It did not answer.
@@ -116,7 +93,6 @@ impl Detectors {
     /// meanwhile it hangs; else it is slow.
     pub(super) fn outrun(&mut self, asked: &Asked, now: Instant) {
         let detector = self.servers.entry(asked.server).or_default();
-        detector.usual.note(now - asked.at);
         if detector.answers == asked.answers {
             detector.failed(now);
         }
@@ -193,7 +169,5 @@ mod tests {
             hung.outrun(&outrun, now);
         }
         assert_eq!(hung.standing(SERVER, now), Standing::Down);
-        assert!(!hung.may_hedge(SERVER, now), "it helps nobody");
-        assert!(hung.may_hedge(ServerId(8), now));
     }
 }

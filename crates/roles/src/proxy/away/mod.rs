@@ -7,7 +7,7 @@
 //! | `primaries.rs` | asking a PG's primary, whoever that is by then |
 //! | `calling.rs` | a call that becomes an op: always the same request |
 //! | `put.rs`, `write.rs` | METAX and data in parallel |
-//! | `copies.rs`, `detector.rs`, `hedge.rs` | bytes from whichever replica has them right, soonest |
+//! | `copies.rs`, `reads.rs`, `detector.rs` | bytes from whichever replica has them right, soonest |
 //! | `scan.rs`, `merge.rs` | one scan of all meta servers |
 //! | `buckets.rs`, `session.rs` | what the managers are asked |
 //!
@@ -23,10 +23,10 @@ mod calling;
 mod copies;
 mod counters;
 mod detector;
-mod hedge;
 mod merge;
 mod primaries;
 mod put;
+mod reads;
 mod retry;
 mod route;
 mod scan;
@@ -35,13 +35,14 @@ mod write;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_net::Endpoint;
 use larder_objects::ObjectError;
 use larder_protocol::placement::pg_of;
+use larder_protocol::scheduler::{Policy, ReadCounts};
 use larder_protocol::{Answer, Call, PutCall};
 use larder_types::{
     BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, PgId, ServerId, VersionRow, View,
@@ -64,6 +65,7 @@ use calling::Calling;
 pub use counters::ProxyCounters;
 use detector::Detectors;
 use primaries::Primaries;
+use reads::Reads;
 use session::Keeper;
 
 /// What a cluster's proxy is made with.
@@ -76,6 +78,8 @@ pub struct ClusterConfig {
     pub me: ServerId,
     /// Its run, which the managers are told of by others.
     pub boot: BootId,
+    /// How it chooses the replica that it reads.
+    pub read_policy: Policy,
 }
 
 /// The data servers, and what is known of them.
@@ -83,6 +87,7 @@ struct Replicas {
     managers: Arc<dyn Managers>,
     data: Peers<DataService>,
     detectors: Mutex<Detectors>,
+    reads: Reads,
 }
 
 /// The roles of other processes.
@@ -93,8 +98,6 @@ pub struct Away {
     me: ServerId,
     /// Room for data, in KiB, whose client was answered before every replica had it.
     stragglers: Arc<Semaphore>,
-    /// Turns of the replicas.
-    turn: AtomicUsize,
     /// Whether the managers know the session.
     is_open: Arc<AtomicBool>,
     orphans: Arc<Semaphore>,
@@ -105,17 +108,17 @@ pub struct Away {
 impl Away {
     /// Opens the session; returns once the managers know it.
     pub(super) async fn begin(config: ClusterConfig, requests: &Arc<Requests>) -> Self {
-        let ClusterConfig { endpoint, managers, me, boot } = config;
+        let ClusterConfig { endpoint, managers, me, boot, read_policy } = config;
         session::opened(&*managers, boot, requests.session()).await;
         let peers = Peers::new(&endpoint);
         let primaries = Arc::new(Primaries::new(managers.clone(), peers, requests.clone()));
         let is_open = Arc::new(AtomicBool::new(true));
         let (data, detectors) = (Peers::new(&endpoint), Mutex::default());
+        let reads = Reads::new(read_policy);
         Self {
-            replicas: Arc::new(Replicas { managers: managers.clone(), data, detectors }),
+            replicas: Arc::new(Replicas { managers: managers.clone(), data, detectors, reads }),
             me,
             stragglers: Arc::new(Semaphore::new(STRAGGLERS_KIB_MAX)),
-            turn: AtomicUsize::new(0),
             orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
             runtime: Handle::current(),
             _keeper: Keeper::start(primaries.clone(), boot, is_open.clone()),
@@ -127,6 +130,11 @@ impl Away {
 
     pub(super) fn counters(&self) -> &ProxyCounters {
         self.primaries.counters()
+    }
+
+    /// What its choices of replicas came to, and the replicas that owe an answer.
+    pub(super) fn reads(&self) -> (ReadCounts, u64) {
+        self.replicas.reads.counts()
     }
 
     /// Frees a stream's chunks, whoever leads their PG by then: nobody else knows of them before the session ends.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder};
+use larder_protocol::scheduler::Report;
 use larder_types::LvId;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::wire::{DataCall, DataMessage, DataReply, DataService};
 
@@ -37,6 +39,10 @@ pub(super) struct Disk {
     /// By LV and first block.
     extents: Mutex<BTreeMap<(LvId, u32), Bytes>>,
     pub(super) reads: Mutex<u32>,
+    /// What it says of its queue, if its release does.
+    pub(super) report: Mutex<Option<Report>>,
+    /// Reads that hang, and that were cancelled.
+    pub(super) unwanted: watch::Sender<u32>,
     /// Reads that hang.
     held: Mutex<Vec<(DataCall, Responder<DataService>)>>,
 }
@@ -70,6 +76,8 @@ impl FakeData {
             }
             (request @ DataCall::Read { .. }, Fault::Hangs) => {
                 *self.0.reads.lock() += 1;
+                let unwanted = self.0.unwanted.clone();
+                responder.when_unwanted(move || unwanted.send_modify(|count| *count += 1));
                 return self.0.held.lock().push((request, responder));
             }
             (DataCall::Write { .. }, Fault::NextWrite) => {
@@ -95,7 +103,10 @@ impl FakeData {
                             read[0] ^= 1;
                         }
                         bytes = read.into();
-                        DataReply::Bytes
+                        match *self.0.report.lock() {
+                            Some(report) => DataReply::BytesAnd(report),
+                            None => DataReply::Bytes,
+                        }
                     }
                     None => DataReply::Unreadable,
                 }

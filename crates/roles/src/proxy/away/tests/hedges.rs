@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use larder_protocol::limits::HEDGES_SAVED_MAX;
 use tokio::time::Instant;
 
 use super::data::Fault;
-use super::{Cluster, content, soon};
-use crate::limits::{DOWN_FAILURES, HEDGES_SAVED_MAX, READ_PATIENCE_MS};
+use super::{Cluster, content, reaches, soon};
+use crate::limits::{DOWN_FAILURES, READ_PATIENCE_MS};
 
 fn hedged(cluster: &Cluster) -> u64 {
     cluster.proxy.counters().reads_hedged.load(Ordering::Relaxed)
@@ -32,6 +33,8 @@ async fn a_replica_that_hangs_is_outrun_by_the_next() {
     let asked = *cluster.disks[0].reads.lock();
     assert_eq!((hedged(&cluster), won(&cluster)), (u64::from(asked), u64::from(asked)));
     assert!((1..=DOWN_FAILURES + 1).contains(&asked), "it was found to be down: {asked}");
+    // Whoever lost the race is told that nobody waits for it.
+    reaches(&cluster.disks[0].unwanted, asked).await;
 }
 
 #[tokio::test]
@@ -39,9 +42,10 @@ async fn a_wrong_answer_of_the_next_does_not_win() {
     let cluster = Cluster::begin().await;
     let bytes = content(10_000, 22);
     cluster.put("read", &bytes).await.unwrap();
+    assert!(cluster.has("read", &bytes).await);
     cluster.fail(0, Fault::Hangs);
     cluster.fail(1, Fault::Corrupt);
-    // One of two reads begins with the replica that hangs.
+    // One of two reads begins with the replica that hangs: the first, as this one does not.
     let reads = async { cluster.has("read", &bytes).await && cluster.has("read", &bytes).await };
     let released = soon(async {
         while hedged(&cluster) == 0

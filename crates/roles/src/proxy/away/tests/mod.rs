@@ -5,6 +5,7 @@ mod hedges;
 mod managers;
 mod meta;
 mod policies;
+mod reads;
 mod rows;
 
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use larder_net::limits::PROTOCOL_MAX;
 use larder_net::{Authority, Credentials, Endpoint, Listener, Role, Roles, Services};
 use larder_objects::{
     BodyDigest, BodyError, CompleteOptions, ListItem, ListRequest, NamedPart, ObjectError, Objects,
@@ -22,6 +24,7 @@ use larder_objects::{
 };
 use larder_protocol::manager::state::Command;
 use larder_protocol::placement::pg_of;
+use larder_protocol::scheduler::Policy;
 use larder_types::limits::{CHUNK_BYTES_MAX, PART_BYTES_MIN};
 use larder_types::{
     BootId, BucketName, BucketRecord, ClusterId, Condition, ETag, ObjectKey, PgId, ServerId, View,
@@ -91,10 +94,20 @@ async fn reaches(counter: &watch::Sender<u32>, count: u32) {
 
 impl Cluster {
     async fn begin() -> Self {
+        Self::reading_by(Policy::RoundRobin).await
+    }
+
+    async fn reading_by(read_policy: Policy) -> Self {
+        Self::of_releases(read_policy, PROTOCOL_MAX).await
+    }
+
+    /// With data servers that speak no newer version of the protocol.
+    async fn of_releases(read_policy: Policy, data_speaks: u8) -> Self {
         let authority = Authority::create(ClusterId(9)).unwrap();
         let endpoint = |id, role| {
             let identity = authority.identity(ServerId(id), Roles::of(&[role])).unwrap();
-            Endpoint::new(Credentials::new(&identity).unwrap())
+            let newest = if role == Role::Data { data_speaks } else { PROTOCOL_MAX };
+            Endpoint::as_of(Credentials::new(&identity).unwrap(), newest)
         };
         let mut sockets = Vec::new();
         for _ in 0..4 {
@@ -125,6 +138,7 @@ impl Cluster {
             managers: managers.clone(),
             me: PROXY,
             boot: BootId(1),
+            read_policy,
         }));
         let proxy = proxy.await;
         let name = BucketName::new("bucket").unwrap();

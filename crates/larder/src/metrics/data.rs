@@ -1,0 +1,39 @@
+//! What a data server of a cluster counts.
+
+use std::sync::Arc;
+
+use larder_roles::data_node::DataNode;
+
+use super::RoleMetrics;
+
+/// A data server whose disk other servers read.
+pub(crate) struct DataMetrics(pub(crate) Arc<DataNode>);
+
+impl RoleMetrics for DataMetrics {
+    /// When its disk fails, proxies read and write elsewhere, also the one of its machine.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let (reads, _) = self.0.reads();
+        vec![
+            ("data_reads_served", "Reads that the disk served", reads.served as f64),
+            (
+                "data_reads_cancelled",
+                "Reads that were cancelled before they touched the disk",
+                reads.cancelled as f64,
+            ),
+            ("data_reads_late", "Reads that waited too long for the disk", reads.late as f64),
+            (
+                "data_reads_turned_away",
+                "Reads for which there was no room in the queue",
+                reads.turned_away as f64,
+            ),
+        ]
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+        vec![("data_reads_waiting", "Reads that wait for the disk", self.0.reads().1 as f64)]
+    }
+}

@@ -1,0 +1,116 @@
+//! Which replicas reads ask.
+
+use std::sync::atomic::Ordering;
+
+use larder_protocol::scheduler::{Load, Policy, Report};
+
+use super::data::Fault;
+use super::{Cluster, content, soon};
+use crate::limits::PROTOCOL_REPORTS;
+
+/// So many small requests at a disk that takes 10 ms for each.
+fn waiting(requests: u32) -> Option<Report> {
+    let mut report = Report { lanes: 1, service_us: [10_000; 4], ..Report::default() };
+    report.waiting[0] = Load { requests, bytes: u64::from(requests) * 4096 };
+    Some(report)
+}
+
+impl Cluster {
+    fn asked(&self) -> [u32; 2] {
+        [0, 1].map(|disk| *self.disks[disk].reads.lock())
+    }
+}
+
+#[tokio::test]
+async fn the_replica_with_the_shorter_queue_is_read() {
+    for policy in [Policy::EarliestFinish, Policy::Parallel, Policy::C3] {
+        let cluster = Cluster::reading_by(policy).await;
+        let bytes = content(10_000, 31);
+        cluster.put("read", &bytes).await.unwrap();
+        *cluster.disks[0].report.lock() = waiting(500);
+        *cluster.disks[1].report.lock() = waiting(0);
+        // Until both were heard.
+        soon(async {
+            while cluster.asked().contains(&0) {
+                assert!(cluster.has("read", &bytes).await);
+            }
+        })
+        .await;
+        let before = cluster.asked();
+        for _ in 0..20 {
+            assert!(cluster.has("read", &bytes).await);
+        }
+        assert_eq!(cluster.asked(), [before[0], before[1] + 20], "{policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn all_replicas_serve_whichever_release_theirs_is() {
+    for policy in Policy::ALL {
+        let cluster = Cluster::reading_by(policy).await;
+        let bytes = content(10_000, 32);
+        cluster.put("read", &bytes).await.unwrap();
+        *cluster.disks[1].report.lock() = waiting(0);
+        for _ in 0..40 {
+            assert!(cluster.has("read", &bytes).await, "{policy:?}");
+        }
+        let [old, new] = cluster.asked();
+        assert_eq!((old + new, cluster.proxy.reads().1), (40, 0), "{policy:?}");
+        assert!(old > 0, "{policy:?}: {old} and {new}");
+        // By latencies, either may be better by chance.
+        if !matches!(policy, Policy::PrimaryFirst | Policy::C3 | Policy::Prequal) {
+            assert!(new > 0, "{policy:?}: {old} and {new}");
+        }
+    }
+}
+
+/// A proxy is upgraded before the data servers: it hedges, and they hear of no cancel.
+#[tokio::test]
+async fn data_servers_of_an_older_release_are_hedged_and_told_nothing_new() {
+    let cluster = Cluster::of_releases(Policy::default(), PROTOCOL_REPORTS - 1).await;
+    let bytes = content(10_000, 34);
+    cluster.put("read", &bytes).await.unwrap();
+    cluster.fail(0, Fault::Hangs);
+    soon(async {
+        while cluster.asked()[0] == 0 {
+            assert!(cluster.has("read", &bytes).await);
+        }
+    })
+    .await;
+    cluster.disks[0].release();
+    // On the same connection: a frame that they do not know would have ended it.
+    soon(async {
+        while cluster.asked()[0] < 10 {
+            assert!(cluster.has("read", &bytes).await);
+        }
+    })
+    .await;
+    assert!(cluster.proxy.counters().hedges_won.load(Ordering::Relaxed) > 0);
+    assert_eq!(cluster.proxy.counters().failed_reads.load(Ordering::Relaxed), 0);
+    assert_eq!(*cluster.disks[0].unwanted.borrow(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_no_replica_owing() {
+    let cluster = Cluster::begin().await;
+    let bytes = content(10_000, 33);
+    cluster.put("read", &bytes).await.unwrap();
+    (0..2).for_each(|disk| cluster.fail(disk, Fault::Hangs));
+    let is_asked = soon(async {
+        while cluster.proxy.reads().1 == 0 || cluster.asked() == [0, 0] {
+            tokio::task::yield_now().await;
+        }
+    });
+    tokio::select! {
+        _ = cluster.read("read", 0..10) => unreachable!("nobody answers"),
+        () = is_asked => {}
+    }
+    assert_eq!(cluster.proxy.reads().1, 0, "what nobody waits for weighs on no replica");
+    let unwanted = |disk: usize| *cluster.disks[disk].unwanted.borrow();
+    soon(async {
+        while [unwanted(0), unwanted(1)] != cluster.asked() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
