@@ -22,6 +22,7 @@ use crate::faults::FaultKind;
 use crate::happening::{Ask, Asker, Caller, Happening, Heard, NodeIn, ProxyIn, StoreIn};
 use crate::index::BUCKET;
 use crate::net::Net;
+use crate::proxy::choices::Choices;
 use crate::servers::{Server, place, primary_of};
 use crate::setup::Setup;
 use crate::verdict::Finding;
@@ -37,6 +38,7 @@ enum Out {
     Store { store: usize, input: StoreIn, slow_us: u64 },
     Wake { task: u64, at_us: u64 },
     Strikes(FaultKind),
+    Counts(&'static str),
     Found(Finding),
 }
 
@@ -60,6 +62,7 @@ struct State {
     setup: Arc<Setup>,
     rotten: Rotten,
     agreed: Shared,
+    reads: Choices,
 }
 
 /// See the module's head. Cloned into each task.
@@ -94,6 +97,7 @@ impl Desk {
             setup: setup.clone(),
             rotten: rotten.clone(),
             agreed: agreed.clone(),
+            reads: Choices::new(seed, setup),
         })))
     }
 
@@ -139,6 +143,20 @@ impl Desk {
         let asked = place(&state.setup, &state.map, chunk.lv, replica);
         let lies = state.agreed.borrow().place(&state.setup, chunk.lv, replica);
         asked != lies || state.rotten.borrow().contains(&(chunk.grant, replica))
+    }
+
+    /// Looks at what the proxy's reads know.
+    pub(crate) fn with_choices<T>(
+        &self,
+        look: impl FnOnce(&mut Choices, &Topology, u64) -> T,
+    ) -> T {
+        let mut guard = self.0.borrow_mut();
+        let State { reads, map, now_us, .. } = &mut *guard;
+        look(reads, map, *now_us)
+    }
+
+    pub(crate) fn count(&self, what: &'static str) {
+        self.0.borrow_mut().out.push(Out::Counts(what));
     }
 
     /// A new request; it is finished when the guard goes.
@@ -241,6 +259,7 @@ impl Desk {
                     net.after(delay, (proxy, ProxyIn::Wake { session, task }));
                 }
                 Out::Strikes(fault) => net.soon(Happening::Strikes(fault)),
+                Out::Counts(what) => net.answers.add(what, 1),
                 Out::Found(finding) => net.find(finding),
             }
         }
@@ -342,11 +361,24 @@ impl Line {
 
     /// What arrives next; `None` if nothing does before `until_us`.
     pub(crate) async fn hear(&self, until_us: u64) -> Option<Heard> {
+        self.desk.hear_on(&[self.token], until_us).await.map(|(_, heard)| heard)
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+}
+
+impl Desk {
+    /// What arrives next on any of these lines, and on which; `None` if nothing does before `until_us`.
+    pub(crate) async fn hear_on(&self, lines: &[u64], until_us: u64) -> Option<(usize, Heard)> {
         let mut asked = false;
         poll_fn(|_| {
-            let mut state = self.desk.0.borrow_mut();
-            if let Some(heard) = state.inbox.get_mut(&self.token).and_then(VecDeque::pop_front) {
-                return Poll::Ready(Some(heard));
+            let mut state = self.0.borrow_mut();
+            for (at, line) in lines.iter().enumerate() {
+                if let Some(heard) = state.inbox.get_mut(line).and_then(VecDeque::pop_front) {
+                    return Poll::Ready(Some((at, heard)));
+                }
             }
             if state.now_us >= until_us {
                 return Poll::Ready(None);

@@ -31,6 +31,9 @@ pub(crate) enum Driver {
     /// A meta server counts a chunk as copied to its new place when it has sent it there.
     #[cfg(feature = "planted-bugs")]
     CountsMoveUnwritten,
+    /// A proxy reads any replica of the volume, whether METAX says that it has the chunk or not.
+    #[cfg(feature = "planted-bugs")]
+    ReadsNonHolders,
 }
 
 macro_rules! asks {
@@ -56,6 +59,7 @@ asks! {
     counts_lease_from_arrival => LeaseFromArrival,
     counts_copy_unwritten => CountsCopyUnwritten,
     counts_move_unwritten => CountsMoveUnwritten,
+    reads_non_holders => ReadsNonHolders,
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -101,6 +105,7 @@ bugs! {
     "odd-one-follows" => protocol: larder_protocol::Planted::OddOneFollows,
     "moved-unchecked" => protocol: larder_protocol::Planted::MovedUnchecked,
     "moved-reused-at-once" => protocol: larder_protocol::Planted::MovedReusedAtOnce,
+    "read-of-no-holder" => driver: Driver::ReadsNonHolders,
     "move-counted-unwritten" => driver: Driver::CountsMoveUnwritten,
     "copy-counted-unwritten" => driver: Driver::CountsCopyUnwritten,
     "lost-member-leads" => driver: Driver::ClaimsAll,

@@ -2,6 +2,7 @@
 
 use larder_env::SeededRng;
 use larder_protocol::limits::{LEASE_DRIFT_MS, LEASE_MS};
+use larder_protocol::scheduler::Policy;
 use larder_protocol::space::Fragmentation;
 
 use crate::faults::{Fault, FaultKind};
@@ -96,6 +97,8 @@ pub(crate) struct Setup {
     pub(crate) weather: Weather,
     /// When LVs are compacted.
     pub(crate) fragmentation: Fragmentation,
+    /// How proxies choose the replicas that they read.
+    pub(crate) read_policy: Policy,
     pub(crate) faults: Vec<Fault>,
     /// Milliseconds since 1970 at the start.
     pub(crate) epoch_ms: u64,
@@ -151,6 +154,12 @@ fn draw_fragmentation(seed: u64) -> Fragmentation {
     if is_eager { eager } else { Fragmentation::default() }
 }
 
+/// Of draws of its own, as above.
+fn draw_read_policy(seed: u64) -> Policy {
+    let drawn = SeededRng::new(seed ^ 0x4EAD).below(Policy::ALL.len() as u64);
+    Policy::ALL[drawn as usize]
+}
+
 impl Setup {
     pub(crate) fn draw(seed: u64, options: Options) -> Self {
         let mut rng = SeededRng::new(seed ^ 0x5E7D);
@@ -195,6 +204,7 @@ impl Setup {
             stubborn_one_in: if patient { 30 } else { 1000 },
             weather,
             fragmentation: draw_fragmentation(seed),
+            read_policy: draw_read_policy(seed),
             faults: Vec::new(),
             epoch_ms: 1_800_000_000_000 + rng.below(1_000_000),
         };
@@ -234,5 +244,18 @@ impl Setup {
         }
         setup.faults.sort_by_key(|fault| fault.at_op);
         setup
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_few_seeds_read_by_all_policies() {
+        let drawn: BTreeSet<Policy> = (0..25).map(draw_read_policy).collect();
+        assert_eq!(drawn.len(), Policy::ALL.len(), "{drawn:?}");
     }
 }

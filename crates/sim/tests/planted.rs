@@ -15,8 +15,9 @@ const SEEDS: u64 = 400;
 const FOUND_LAST: &[(&str, u64)] = &[
     ("lease-not-waited-out", 45),
     ("lease-not-confirmed", 44),
-    ("copy-under-lasting-grant", 1624),
-    ("vacated-with-open-puts", 453),
+    ("copy-under-lasting-grant", 86),
+    ("vacated-with-open-puts", 21),
+    ("policy-taken-for-all", 14),
     ("odd-one-follows", 16),
     ("move-counted-unwritten", 59),
     ("copy-counted-unwritten", 15),
@@ -47,6 +48,7 @@ const OF_COPIES: &[&str] = &[
     "vacated-with-open-puts",
     "copy-counted-unwritten",
     "policy-taken-for-all",
+    "read-of-no-holder",
 ];
 
 /// Bugs of comparisons of indexes.

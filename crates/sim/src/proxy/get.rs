@@ -1,12 +1,14 @@
 //! Gets and lists: METAX from the primary, bytes from any holder, verified before they are believed.
 
 use bytes::Bytes;
+use larder_protocol::scheduler::Reading;
+use larder_protocol::scheduler::reads::Asked;
 use larder_types::{Chunk, ObjectKey, rows};
 use larder_volume::verify_range;
 
 use super::{PATIENCE_US, REPEAT_US};
 use crate::content::{digest_of, tags_number, values_in};
-use crate::desk::Desk;
+use crate::desk::{Desk, Line};
 use crate::happening::{Ask, Heard, Located, Piece};
 use crate::history::Shown;
 use crate::index::BUCKET;
@@ -82,25 +84,89 @@ impl Desk {
         Read::Whole(pieces)
     }
 
+    /// Asks one holder after the other, and another beside one that takes long, until one has the right bytes.
     async fn read_chunk(&self, chunk: &Chunk) -> Result<Bytes, Read> {
-        let holders: Vec<usize> = chunk.holders.iter().collect();
-        let first = self.below(holders.len().max(1) as u64) as usize;
+        let mut draw = self.below(u64::MAX);
+        let mut reading = self.with_choices(|choices, map, _| choices.begin(map, chunk));
         let mut unreachable = false;
-        for offset in 0..holders.len() {
-            let line = self.open_line();
-            line.read(chunk, holders[(first + offset) % holders.len()]);
-            let until_us = self.now_us() + REPEAT_US.min(PATIENCE_US);
-            match line.hear(until_us).await {
-                Some(Heard::Bytes(Some(bytes))) => {
-                    if bytes.len() == chunk.len as usize && verify_range(chunk, 0, &bytes).is_ok() {
-                        return Ok(bytes);
-                    }
-                    self.suspect(chunk, holders[(first + offset) % holders.len()]);
-                }
-                _ => unreachable = true,
+        while let Some(asked) =
+            self.with_choices(|choices, _, now_us| choices.next(now_us, &mut reading, draw))
+        {
+            draw = draw.rotate_left(7);
+            match self.read_holders(chunk, asked, &mut reading).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(is_unreachable) => unreachable |= is_unreachable,
             }
         }
         Err(if unreachable { Read::Unreachable } else { Read::Bad(Box::new(chunk.clone())) })
+    }
+
+    /// What a holder answers, or another that is asked beside it; whether one did not answer.
+    async fn read_holders(
+        &self,
+        chunk: &Chunk,
+        asked: Asked,
+        reading: &mut Reading,
+    ) -> Result<Bytes, bool> {
+        let patience_us = REPEAT_US.min(PATIENCE_US);
+        let hedge_us = self.now_us() + asked.hedge_after_us.min(patience_us);
+        let mut until_us = self.now_us() + patience_us;
+        let (mut may_hedge, mut unreachable) = (!reading.is_over(), false);
+        let mut under_way = vec![self.ask_holder(chunk, asked)];
+        while !under_way.is_empty() {
+            let lines: Vec<u64> = under_way.iter().map(|(_, line)| line.token()).collect();
+            let heard = self.hear_on(&lines, if may_hedge { hedge_us } else { until_us }).await;
+            let Some((at, heard)) = heard else {
+                if std::mem::take(&mut may_hedge) {
+                    let beside =
+                        self.with_choices(|choices, _, now_us| choices.hedge(now_us, reading));
+                    if let Some(beside) = beside {
+                        self.count("a hedged read");
+                        until_us = self.now_us() + patience_us;
+                        under_way.push(self.ask_holder(chunk, beside));
+                    }
+                    continue;
+                }
+                unreachable = true;
+                break;
+            };
+            may_hedge = false;
+            let (asked, _line) = under_way.remove(at);
+            let replica = asked.replica.index;
+            let Heard::Bytes(Some(bytes)) = heard else {
+                self.with_choices(|choices, _, _| choices.gave_up(asked));
+                unreachable = true;
+                continue;
+            };
+            self.with_choices(|choices, _, now_us| choices.answered(now_us, asked));
+            if bytes.len() != chunk.len as usize || verify_range(chunk, 0, &bytes).is_err() {
+                self.suspect(chunk, replica);
+                continue;
+            }
+            for (asked, _line) in under_way {
+                self.with_choices(|choices, _, now_us| match at {
+                    0 => choices.gave_up(asked),
+                    _ => choices.outrun(now_us, asked),
+                });
+            }
+            return Ok(bytes);
+        }
+        for (asked, _line) in under_way {
+            self.with_choices(|choices, _, _| choices.gave_up(asked));
+        }
+        Err(unreachable)
+    }
+
+    /// Asks a holder; where its answer arrives.
+    fn ask_holder(&self, chunk: &Chunk, asked: Asked) -> (Asked, Line) {
+        let replica = asked.replica.index;
+        if !chunk.holders.has(replica) {
+            let text = format!("{:?} is read from replica {replica}, no holder", chunk.grant);
+            self.find(Finding::Contradiction(text));
+        }
+        let line = self.open_line();
+        line.read(chunk, replica);
+        (asked, line)
     }
 
     /// Every key with what it shows; `None` if a PG did not answer.

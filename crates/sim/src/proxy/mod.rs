@@ -1,6 +1,7 @@
 //! A proxy: runs its clients' calls as tasks, each of them the proxy's half of DESIGN §5 and §6.
 
 pub(crate) mod append;
+pub(crate) mod choices;
 pub(crate) mod get;
 pub(crate) mod large;
 pub(crate) mod put;
