@@ -1,6 +1,10 @@
 //! The power of the simulator: each planted bug is found within some seeds.
 #![cfg(feature = "planted-bugs")]
 
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use larder_sim::planted::{Bugs, NAMES};
 use larder_sim::{Options, run};
 
@@ -70,23 +74,36 @@ fn options(name: &str) -> Options {
     }
 }
 
-/// The names of these bugs that no seed finds. Assertions that fail on the way are findings too.
+/// Whether some seed finds a bug. Assertions that fail on the way are findings too.
+fn is_found(name: &str) -> bool {
+    let options = options(name);
+    let first = FOUND_LAST.iter().find(|(of, _)| *of == name).map(|(_, seed)| *seed);
+    let tried = first.into_iter().chain(0..SEEDS);
+    let found = tried.enumerate().find(|(_, seed)| run(*seed, options).finding.is_some());
+    if let Some((before, seed)) = found.filter(|(before, _)| *before as u64 >= SEEDS_AT_EASE) {
+        println!("{name} is found by seed {seed}, and by none of {before} before it");
+    }
+    found.is_some()
+}
+
+/// The names of these bugs that no seed finds. A simulation takes one thread: there are as many as cores.
 fn missed(names: &[&'static str]) -> Vec<&'static str> {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let is_found = |name: &str| {
-        let options = options(name);
-        let first = FOUND_LAST.iter().find(|(of, _)| *of == name).map(|(_, seed)| *seed);
-        let tried = first.into_iter().chain(0..SEEDS);
-        let found = tried.enumerate().find(|(_, seed)| run(*seed, options).finding.is_some());
-        if let Some((before, seed)) = found.filter(|(before, _)| *before as u64 >= SEEDS_AT_EASE) {
-            println!("{name} is found by seed {seed}, and by none of {before} before it");
+    let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZeroUsize::get) {
+            scope.spawn(|| {
+                while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !is_found(name) {
+                        missed.lock().expect("no thread failed").push(*name);
+                    }
+                }
+            });
         }
-        found.is_some()
-    };
-    let missed = names.iter().copied().filter(|name| !is_found(name)).collect();
+    });
     std::panic::set_hook(loud);
-    missed
+    missed.into_inner().expect("no thread failed")
 }
 
 #[test]
