@@ -186,10 +186,9 @@ impl Sessions {
         }
     }
 
-    /// Whether there is something to remember of a session that is not over.
-    #[must_use]
-    pub fn remembers(&self, session: SessionId) -> bool {
-        self.open.get(&session).is_some_and(|known| !known.is_over())
+    /// Sessions that are not over, as far as this member knows.
+    pub fn not_over(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.open.iter().filter(|(_, known)| !known.is_over()).map(|(session, _)| *session)
     }
 
     /// Every session so far is over.

@@ -18,6 +18,8 @@ pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
 pub const LOG_BUFFER_SEGMENT_PART: u64 = 4;
 /// Milliseconds for which a group's ops are turned away while the log is behind, before one is taken.
 pub const STARVED_MS: u64 = 500;
+/// Beats after which a meta server looks again for sessions that ended long ago and that a group remembers.
+pub const SESSION_LOOKS: u32 = 10;
 /// Milliseconds between two looks at what is due: lazy outcomes, floors, puts in doubt, free space.
 pub const TICK_MS: u64 = 100;
 /// Log bytes that may pile up before the index is flushed and the log behind it freed. Bounds the time

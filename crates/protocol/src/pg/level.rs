@@ -125,9 +125,13 @@ impl Pg {
             && longest.last > self.last()
         {
             if self.tail.is_as_long_as_any() {
-                // No release leaves so long a log: the next view is without it.
+                // It reports again until it is heard.
                 self.reports.remove(&whose);
-                self.quiet.insert(whose, UNHEARD_TICKS_MAX + 1);
+                self.make_room(out);
+                if self.applied.seq == self.commit {
+                    // No release leaves so long a log: the next view is without it.
+                    self.quiet.insert(whose, UNHEARD_TICKS_MAX + 1);
+                }
                 return;
             }
             let (prev, last) = (longest.prev, longest.last);

@@ -42,7 +42,7 @@ mod snapshot;
 mod state;
 mod walk;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use larder_types::{
     Body, BootId, BucketId, Chunk, HybridClock, Op, OpId, OpSeq, PgId, Put, ServerId, SessionId,
@@ -364,10 +364,9 @@ impl Pg {
         })
     }
 
-    /// Those of some sessions of which this group remembers something and does not know that they are over.
-    #[must_use]
-    pub fn remembered_of(&self, sessions: &BTreeSet<SessionId>) -> Vec<SessionId> {
-        sessions.iter().copied().filter(|it| self.sessions.remembers(*it)).collect()
+    /// Sessions of which this group remembers something and does not know that they are over.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.sessions.not_over()
     }
 
     /// Says that every proxy heard of so far is gone: its requests will not be repeated.

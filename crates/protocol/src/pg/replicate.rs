@@ -73,6 +73,7 @@ impl Pg {
         self.boot = boot;
         self.members = members;
         let early = std::mem::take(&mut self.early);
+        self.apply_what_is_committed(out);
         if leads {
             self.role = Role::Levelling;
             self.reports = early.of_members(view, &self.members[1..]);
@@ -98,6 +99,7 @@ impl Pg {
         self.role = Role::Learner;
         // From here on nothing counts on what it has: it takes all of it anew.
         self.is_whole &= !is_odd;
+        self.apply_what_is_committed(out);
         self.report(out);
     }
 
@@ -325,10 +327,11 @@ impl Pg {
     }
 
     /// Whether all that a report tells lies before what is remembered here, and is not all of its log: the rest may well
-    /// have ops in common with this one.
+    /// have ops in common with this one. One that has ops of this view does not answer questions.
     fn lies_before_history(&self, report: &Report) -> bool {
         let is_cut = !report.entries.is_empty() && report.end() < report.last;
-        report.is_whole && is_cut && report.end().seq < self.before_history.seq
+        let answers = report.is_whole && report.last.view < self.view;
+        answers && is_cut && report.end().seq < self.before_history.seq
     }
 
     /// Sends a follower all that comes after `seq`; one of whom that is not known any more reports anew.
@@ -506,7 +509,8 @@ impl Pg {
             if entry.id.view < self.last().view {
                 return None;
             }
-            if self.tail.is_at_its_end() {
+            if self.has_no_room_to_follow() {
+                self.make_room(out);
                 break;
             }
             self.take(entry.clone(), None, out);

@@ -91,7 +91,7 @@ impl Tail {
         }
     }
 
-    /// Whether no sound log has more above its applied position.
+    /// Whether no sound log has more above its commit point, up to which all is applied.
     pub(super) fn is_as_long_as_any(&self) -> bool {
         self.ops.len() >= LONGEST_OPS_MAX || self.called + self.own >= LONGEST_BYTES_MAX
     }
@@ -210,9 +210,20 @@ impl Pg {
     /// Has what is in the way of more ops brought to its end.
     pub(super) fn make_room(&self, out: &mut Outbox) {
         out.push(Effect::SyncSoon);
-        if self.applied.seq < self.commit {
+        self.apply_what_is_committed(out);
+    }
+
+    /// Has the index brought up to the commit point: after a start the tail has all that was not flushed before.
+    pub(super) fn apply_what_is_committed(&self, out: &mut Outbox) {
+        if self.is_whole && self.applied.seq < self.commit {
             out.push(Effect::Committed);
         }
+    }
+
+    /// Whether nothing more is taken of another's log. A primary that has taken the longest has room left at those who
+    /// follow it.
+    pub(super) fn has_no_room_to_follow(&self) -> bool {
+        self.tail.is_at_its_end() || self.is_levelling() && self.tail.is_as_long_as_any()
     }
 
     /// There is no room for a call. One that nobody repeats waits for it, in a queue of its own; where that is full, the

@@ -311,6 +311,27 @@ fn a_member_whose_report_is_cut_before_what_is_remembered_keeps_its_log() {
 }
 
 #[test]
+fn one_that_has_ops_of_the_view_and_no_op_in_common_takes_a_snapshot() {
+    let mut member = Member::alone(1);
+    put_long(&mut member, "long");
+    member.settle();
+    member.flush();
+    let entry = member.log.last().expect("an op").0.clone();
+    let mut primary = member.restart();
+    primary.begin(2, &[1]);
+    primary.serve(1);
+    let begins = |view| {
+        let last = OpId { view: View(view), seq: OpSeq(1 << 20) };
+        let first = OpId { view: View(1), seq: OpSeq(1) };
+        let entries = vec![LogEntry { id: first, op: entry.op.clone() }];
+        let report = Report { is_whole: true, last, prev: OpId::default(), entries };
+        let message = PeerMessage::Report { view: View(2), report };
+        primary.pg.begins_snapshot(ServerId(2), &message)
+    };
+    assert_eq!([begins(1), begins(2)], [false, true], "only who has none of the view answers");
+}
+
+#[test]
 fn what_is_asked_of_a_log_of_another_view_is_not_committed_by_that() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     cluster.settle();

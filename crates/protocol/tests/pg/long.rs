@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_protocol::limits::{
-    DROPS_WAITING_MAX, FOLLOWED_BYTES_MAX, OPEN_BYTES_MAX, OWN_BYTES_MAX, PEER_FRAME_BYTES_MAX,
-    TAIL_BYTES_MAX,
+    DROPS_WAITING_MAX, FOLLOWED_BYTES_MAX, FOLLOWED_OPS_MAX, LONGEST_BYTES_MAX, LONGEST_OPS_MAX,
+    OPEN_BYTES_MAX, OWN_BYTES_MAX, PEER_FRAME_BYTES_MAX, TAIL_BYTES_MAX, UNHEARD_TICKS_MAX,
 };
 use larder_protocol::pg::{Report, Role};
 use larder_protocol::{
@@ -255,6 +255,71 @@ fn a_primary_that_commits_nothing_fills_no_follower() {
         PeerMessage::Append { view: View(1), prev: last, entries: ops_after(last, &op), commit };
     cluster.at(2).step(Event::Peer { from: ServerId(1), message });
     assert!(cluster.at(2).pg.last() > last);
+}
+
+/// Each member's log has so many long ops above what the index shows, as after a loss of power between two flushes; one
+/// member has one more.
+fn restarted_with(cluster: &mut Cluster, count: usize) {
+    cluster.settle();
+    let (op, _) = long_op();
+    for id in 1..=3 {
+        let member = cluster.at(id);
+        member.log.retain(|(entry, _)| entry.id.seq <= member.pg.commit());
+        let from = member.log.last().expect("an op").0.id;
+        for number in 1..=(count + usize::from(id == 2)) as u64 {
+            let at = OpId { view: from.view, seq: OpSeq(from.seq.0 + number) };
+            member.log.push((LogEntry { id: at, op: op.clone() }, OpSeq(at.seq.0 - 1)));
+        }
+        member.synced = member.log.len();
+        cluster.restart(id);
+    }
+}
+
+/// As drivers do: rows are changed only when a machine says that something is committed.
+fn drive(cluster: &mut Cluster, id: u32) {
+    cluster.at(id).sync();
+    while cluster.at(id).effects.contains(&Effect::Committed) {
+        cluster.at(id).effects.retain(|effect| *effect != Effect::Committed);
+        cluster.at(id).apply();
+    }
+    cluster.deliver(id, &[1, 2, 3]);
+}
+
+#[test]
+fn what_was_not_flushed_before_a_restart_is_in_no_ones_way() {
+    for bytes in [LONGEST_BYTES_MAX, FOLLOWED_BYTES_MAX] {
+        let mut cluster = Cluster::serving(1, [2, 3]);
+        restarted_with(&mut cluster, bytes / LONG + 1);
+        cluster.begin(2, &[1, 2, 3]);
+        for _ in 0..UNHEARD_TICKS_MAX {
+            for id in 1..=3 {
+                cluster.at(id).step(Event::Tick);
+                drive(&mut cluster, id);
+            }
+            assert_eq!(cluster.at(1).pg.unheard().count(), 0, "all are sound");
+        }
+        assert_eq!(cluster.at(1).pg.role(), Role::Active, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn a_report_of_many_short_ops_leaves_room_for_the_views_start() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    cluster.settle();
+    cluster.at(1).put_inline("k", "x");
+    let op = cluster.at(1).log.last().expect("an op").0.op.clone();
+    cluster.at(1).effects.clear();
+    let from = cluster.at(2).pg.last();
+    cluster.begin(2, &[1, 2, 3]);
+    cluster.deliver(3, &[1]);
+    let id = |number| OpId { view: View(1), seq: OpSeq(from.seq.0 + number) };
+    let count = FOLLOWED_OPS_MAX as u64;
+    let entries = (1..=count).map(|number| LogEntry { id: id(number), op: op.clone() }).collect();
+    let report = Report { is_whole: true, last: id(count), prev: from, entries };
+    let message = PeerMessage::Report { view: View(2), report };
+    cluster.at(1).step(Event::Peer { from: ServerId(2), message });
+    let taken = cluster.at(1).pg.last().seq.0 - from.seq.0;
+    assert!(taken <= LONGEST_OPS_MAX as u64 + 1, "{taken} ops are taken");
 }
 
 #[test]

@@ -44,8 +44,8 @@ pub(super) struct Cluster {
     pub(super) adoption: Adoption,
     /// A PG has begun to serve: its lease does not wait for the next beat.
     pub(super) renew_soon: AtomicBool,
-    /// Sessions that ended up to this map have been dealt with.
-    pub(super) sessions_seen: parking_lot::Mutex<MapVersion>,
+    /// Sessions that ended up to this map have been dealt with; and how often that was looked at.
+    pub(super) sessions_seen: parking_lot::Mutex<(MapVersion, u32)>,
 }
 
 impl Cluster {

@@ -4,7 +4,8 @@
 //!
 //! 1. An op that a machine has taken gets its place: one that the appender has no room for waits here, in order, and
 //!    every later one behind it. A slow disk never ends the process.
-//! 2. What waits is bounded by those who bring it: calls and other members' ops are turned away while the log is busy.
+//! 2. What waits is bounded by those who bring it: calls and other members' ops are turned away while the log is busy, but
+//!    for an op of each group now and then (`turns.rs`).
 //! 3. While an op waits for room the log thread has a turn due, as only its turns make room: nothing waits for the next op
 //!    to come.
 

@@ -25,7 +25,7 @@ use super::cluster::Cluster;
 use super::duties::Volumes;
 use super::{Member, Meta};
 use crate::clock::now;
-use crate::limits::TICK_MS;
+use crate::limits::{SESSION_LOOKS, TICK_MS};
 
 /// Time between two beats, but for half a tick: they are looked for at ticks, which are never quite in time.
 const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS - TICK_MS / 2);
@@ -240,19 +240,22 @@ impl Meta {
         }
     }
 
-    /// What the manager says of a session's end may be lost; the map says it for a long time. At a start that is all there
-    /// is: of what ended before, those count that some group remembers.
+    /// What the manager says of a session's end may be lost; the map says it for a long time. At a start, and now and then,
+    /// sessions count that ended before and that some group remembers: their ops may come late, from other members.
     fn look_for_ended_sessions(&self, cluster: &Cluster) {
         let map = cluster.managers.map();
         let mut seen = cluster.sessions_seen.lock();
-        let from = (MapVersion(seen.0 + 1), SessionId(0));
-        let mut ended: BTreeSet<SessionId> = map.closed.range(from..).map(|(_, it)| *it).collect();
-        let is_first = *seen == MapVersion(0);
-        *seen = (*seen).max(map.version);
+        let (through, looks) = *seen;
+        *seen = (through.max(map.version), looks.wrapping_add(1));
         drop(seen);
-        if is_first {
-            let of = |pg| self.lock(pg).pg.remembered_of(&ended);
-            ended = self.pg_ids().flat_map(of).collect();
+        let from = (MapVersion(through.0 + 1), SessionId(0));
+        let mut ended: BTreeSet<SessionId> = map.closed.range(from..).map(|(_, it)| *it).collect();
+        if looks.is_multiple_of(SESSION_LOOKS) {
+            let closed: BTreeSet<SessionId> = map.closed.iter().map(|(_, it)| *it).collect();
+            for pg in self.pg_ids() {
+                let member = self.lock(pg);
+                ended.extend(member.pg.sessions().filter(|session| closed.contains(session)));
+            }
         }
         if !ended.is_empty() {
             cluster.adoption.end_sessions(ended);

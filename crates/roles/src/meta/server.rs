@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use larder_env::Disk;
 use larder_net::Endpoint;
 use larder_protocol::Pg;
-use larder_protocol::manager::state::MapVersion;
 use larder_types::{BootId, OpId, PgId, View};
 use tokio::runtime::Handle;
 
@@ -78,8 +77,7 @@ impl MetaServer {
             meta: OnceLock::new(),
             adoption: Adoption::default(),
             renew_soon: AtomicBool::new(false),
-            // What ended while this server was down is said to it now.
-            sessions_seen: parking_lot::Mutex::new(MapVersion(0)),
+            sessions_seen: parking_lot::Mutex::new((map.version, 0)),
             managers: managers.clone(),
         };
         let buckets = Buckets::Apart(LiveBuckets::new(managers));

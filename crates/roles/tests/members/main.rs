@@ -375,3 +375,18 @@ async fn a_late_request_of_a_session_that_is_over_is_not_done_after_a_restart() 
     let remembered = async || (0..3).any(|id| cluster.meta(ServerId(id)).gauges(PG).remembered > 0);
     until("nothing of it is remembered", async || !remembered().await).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_closed_while_a_server_was_down_is_over_there_though_its_ops_come_later() {
+    let mut cluster = Cluster::start(1).await;
+    let (view, primary) = cluster.leads(PG);
+    let away = cluster.members(PG).1.into_iter().find(|id| *id != primary).unwrap();
+    cluster.end(away).await;
+    cluster.serving(PG, View(view.0 + 1)).await;
+    cluster.call(PG, put(request(1), "k", inline())).await;
+    cluster.desk.apply(Command::CloseSession(SESSION)).unwrap();
+    cluster.begin(away).await;
+    cluster.shows(away, &["k".to_owned()]).await;
+    let remembered = async || cluster.meta(away).gauges(PG).remembered;
+    until("nothing of it is remembered", async || remembered().await == 0).await;
+}
