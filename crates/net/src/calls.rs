@@ -126,12 +126,13 @@ impl Calls {
         self.sent_through = number;
     }
 
-    /// Ends those whose deadline has passed, or for whom nobody waits and which have not left.
+    /// Ends those whose deadline has passed, or for whom nobody waits and which can be held back. Of others the peer is told
+    /// that nobody waits ([`cancel`](Self::cancel)): they have a place until then.
     pub(crate) fn expire(&mut self, now: Instant, ended: &mut Ended) {
-        let sent = |number| number <= self.sent_through;
+        let begun = |number| number <= self.begun_through;
         let over = |place: &&Place| match &place.waiting {
             Some(waiting) => {
-                waiting.deadline <= now || (waiting.answer.is_closed() && !sent(place.number))
+                waiting.deadline <= now || (waiting.answer.is_closed() && !begun(place.number))
             }
             None => false,
         };
@@ -202,6 +203,24 @@ mod tests {
         assert!(matches!(ended[0].1, Err(CallError::Unknown(Unknown::Late))));
         assert!(matches!(ended[1].1, Err(CallError::NotSent(NotSent::Late))));
         assert_eq!(calls.len(), 0);
+    }
+
+    #[test]
+    fn one_that_is_on_its_way_out_keeps_its_place_until_its_peer_is_told() {
+        let mut calls = Calls::default();
+        let now = Instant::now();
+        let (far, mut ended) = (now + Duration::from_secs(60), Vec::new());
+        let [(begun, gone), (queued, also_gone)] = [waiting(far), waiting(far)];
+        let number = calls.enter(begun).unwrap();
+        calls.enter(queued).unwrap();
+        calls.begun(number);
+        drop((gone, also_gone));
+        calls.expire(now, &mut ended);
+        assert_eq!(ended.len(), 1, "one never leaves");
+        assert_eq!(calls.cancel(number), Cancelled::UnderWay);
+        assert!(calls.waits(number), "a cancel finds it");
+        calls.expire(far, &mut ended);
+        assert_eq!((ended.len(), calls.len()), (2, 0), "it has an end");
     }
 
     #[test]

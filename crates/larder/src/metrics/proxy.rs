@@ -74,7 +74,7 @@ impl RoleMetrics for ProxyMetrics {
             ),
             (
                 "proxy_replica_reads_informed",
-                "Of those, asked while a report of the queue was known",
+                "Replicas asked for bytes while a report of the queue was known",
                 reads.reports as f64,
             ),
             (

@@ -51,13 +51,13 @@ pub enum Policy {
     /// At random.
     Random,
     /// By turns.
+    #[default]
     RoundRobin,
     /// By C3's score.
     C3,
     /// By Prequal's rule.
     Prequal,
     /// By the time at which it would be done.
-    #[default]
     EarliestFinish,
     /// By the queue.
     Parallel,

@@ -21,9 +21,9 @@
 //! 2. Of what waits the most urgent begins first, of one urgency the oldest. Once [`READS_PASSED_OVER_MAX`] of greater
 //!    urgency have begun while some of a lesser one waited for room, its oldest begins: nothing waits for ever.
 //! 3. Each read that arrived ends once: it is served, cancelled, late or turned away. Only one that was served has touched
-//!    the device, and only it moves an average.
-//! 4. What waits is bounded; one more is turned away. What waits longer than anybody waits for it leaves, so the queue of
-//!    a disk that hung is empty soon after.
+//!    the device, and only one that was served well moves an average.
+//! 4. What waits is bounded; one more is turned away. What waits longer than anybody waits for it leaves when another
+//!    comes, so a disk that hangs has no long queue.
 
 use std::collections::BTreeMap;
 
@@ -159,16 +159,35 @@ impl<T> DiskReads<T> {
         Arrival::Waits
     }
 
-    /// Notes that the device has served a read within so long. What is [`next`](Self::next) has room now.
+    /// Notes that the device has served a read, and within how long, if that says how long others of its size take: one
+    /// that failed, perhaps at once, does not. What is [`next`](Self::next) has room now.
     ///
     /// # Panics
     /// If none of its urgency is at the device.
-    pub fn served(&mut self, (urgency, bytes): (Urgency, u64), took_us: u64) {
+    pub fn served(&mut self, (urgency, bytes): (Urgency, u64), took_us: Option<u64>) {
         let at_device = &mut self.at_device[urgency as usize];
         assert!(*at_device > 0, "what is served is at the device");
         *at_device -= 1;
-        self.meter.served(bytes, took_us);
+        match took_us {
+            Some(took_us) => self.meter.served(bytes, took_us),
+            None => self.meter.cancelled(bytes),
+        }
         self.counts.served += 1;
+    }
+
+    /// Takes out what has waited for longer than anybody waits for it, also while the device serves nothing.
+    pub fn shed(&mut self, now_us: u64) -> Vec<T> {
+        let mut late = Vec::new();
+        for waiting in &mut self.waiting {
+            while waiting.first_key_value().is_some_and(|(_, first)| first.until_us < now_us)
+                && let Some((_, Waiting { bytes, read, .. })) = waiting.pop_first()
+            {
+                self.meter.cancelled(bytes);
+                self.counts.late += 1;
+                late.push(read);
+            }
+        }
+        late
     }
 
     /// Takes a read out of the queue: the next that begins, or one that is late. `None` if all others have to wait.
@@ -185,7 +204,8 @@ impl<T> DiskReads<T> {
         }
         for lesser in chosen + 1..URGENCIES {
             let waits = !self.waiting[lesser].is_empty();
-            self.passed_over[lesser] = if waits { self.passed_over[lesser] + 1 } else { 0 };
+            self.passed_over[lesser] =
+                if waits { self.passed_over[lesser].saturating_add(1) } else { 0 };
         }
         self.passed_over[chosen] = 0;
         self.at_device[chosen] += 1;

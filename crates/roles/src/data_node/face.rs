@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder, Role};
 use larder_protocol::sound::check_chunk;
-use larder_types::limits::CHUNK_BYTES_MAX;
+use larder_types::limits::{CHUNK_BYTES_MAX, CHUNK_EXTENTS_MAX};
 use larder_types::{Extent, LvId};
 use larder_volume::{Action, Refusal};
 
@@ -51,8 +51,10 @@ impl Handler<DataService> for DataFace {
                 self.0.server.carry_out(action, bytes, written);
             }
             DataCall::Read { lv, extents, from: first, len } => match piece(first, len) {
-                Some(range) => self.read(from, (lv, extents, range), responder),
-                None => self.unreadable(responder),
+                Some(range) if extents.len() <= CHUNK_EXTENTS_MAX => {
+                    self.read(from, (lv, extents, range), responder);
+                }
+                _ => self.unreadable(responder),
             },
             DataCall::Pg { lv, request } => {
                 if !from.subject.roles.has(Role::Meta) {

@@ -78,6 +78,8 @@ struct AtDevice {
     reads: Arc<Reads>,
     what: (Urgency, u64),
     began_us: u64,
+    /// Whether how long it took says how long others take: bytes were read as clients read them.
+    is_measure: bool,
 }
 
 impl Drop for AtDevice {
@@ -85,7 +87,7 @@ impl Drop for AtDevice {
         let now_us = self.reads.now_us();
         let (mut begin, mut late) = (Vec::new(), Vec::new());
         let mut queue = self.reads.queue.lock();
-        queue.served(self.what, now_us - self.began_us);
+        queue.served(self.what, self.is_measure.then(|| now_us - self.began_us));
         while let Some(turn) = queue.next(now_us) {
             match turn {
                 Turn::Begins { urgency, bytes, read } => begin.push(((urgency, bytes), read)),
@@ -113,7 +115,11 @@ impl Reads {
         let reads = Arc::downgrade(self);
         responder.when_unwanted(move || cancel(&reads, number));
         let read = Read { wanted, responder };
-        let arrival = self.queue.lock().arrive(number, what, until_us, read);
+        let mut queue = self.queue.lock();
+        let late = queue.shed(self.now_us());
+        let arrival = queue.arrive(number, what, until_us, read);
+        drop(queue);
+        drop(late);
         match arrival {
             Arrival::Begins(read) => self.begin(what, read),
             Arrival::Waits => {}
@@ -149,7 +155,7 @@ impl Reads {
     fn begin(self: &Arc<Self>, what: (Urgency, u64), read: Read) {
         let reads = self.clone();
         drop(spawn_blocking(move || {
-            let at_device = AtDevice { began_us: reads.now_us(), what, reads };
+            let at_device = AtDevice { began_us: reads.now_us(), what, is_measure: false, reads };
             carry_out(at_device, read);
         }));
     }
@@ -160,11 +166,12 @@ fn cancel(reads: &Weak<Reads>, number: u64) {
     drop(read);
 }
 
-fn carry_out(at_device: AtDevice, Read { wanted, responder }: Read) {
+fn carry_out(mut at_device: AtDevice, Read { wanted, responder }: Read) {
     let (reads, version) = (at_device.reads.clone(), responder.version());
     match wanted {
         Wanted::Bytes { lv, extents, range, client } => {
             let read = reads.server.read_raw(lv, &extents, range);
+            at_device.is_measure = read.is_ok();
             drop((at_device, client));
             let answer = DataReply::of_read(read.is_ok(), version, reads.report());
             let bytes = read.unwrap_or_else(|error| {

@@ -30,7 +30,7 @@ fn waits(disk: &mut Disk, urgency: Urgency) -> u64 {
 
 /// A client's read is served; the read that begins in its place.
 fn next(disk: &mut Disk) -> Option<u64> {
-    disk.served((Urgency::Client, BYTES), 100);
+    disk.served((Urgency::Client, BYTES), Some(100));
     match disk.next(0)? {
         Turn::Begins { read, .. } => Some(read),
         Turn::Late(read) => panic!("{read} is not late"),
@@ -41,7 +41,7 @@ fn next(disk: &mut Disk) -> Option<u64> {
 fn drained(disk: &mut Disk) -> Vec<u64> {
     let (mut began, mut last) = (Vec::new(), (Urgency::Client, BYTES));
     loop {
-        disk.served(last, 100);
+        disk.served(last, Some(100));
         let Some(Turn::Begins { urgency, bytes, read }) = disk.next(0) else { return began };
         began.push(read);
         last = (urgency, bytes);
@@ -74,7 +74,7 @@ fn one_that_is_cancelled_before_its_turn_never_begins() {
 fn one_that_nobody_can_be_waiting_for_leaves_without_touching_the_device() {
     let mut disk = busy();
     let [first, second] = [(); 2].map(|()| waits(&mut disk, Urgency::Client));
-    disk.served((Urgency::Client, BYTES), 100);
+    disk.served((Urgency::Client, BYTES), Some(100));
     assert_eq!(disk.next(SOON + 1), Some(Turn::Late(first)));
     assert_eq!(disk.next(SOON + 1), Some(Turn::Late(second)));
     assert_eq!(disk.next(SOON + 1), None);
@@ -114,7 +114,7 @@ fn reads_of_little_urgency_leave_most_of_the_device_to_clients() {
     }
     assert!(matches!(arrive(&mut disk, Urgency::Client).1, Arrival::Begins(_)));
     assert_eq!(disk.next(0), None, "the others wait for their like");
-    disk.served((Urgency::Scrub, BYTES), 100);
+    disk.served((Urgency::Scrub, BYTES), Some(100));
     let turn = disk.next(0);
     assert!(matches!(turn, Some(Turn::Begins { urgency: Urgency::Scrub, .. })), "{turn:?}");
 }
@@ -141,4 +141,32 @@ fn writes_are_told_and_move_no_average() {
     disk.write_ends(100 * 1024);
     let report = disk.report();
     assert_eq!((report.waiting[1].requests, report.service_us), (0, [0; 4]));
+}
+
+#[test]
+fn what_is_late_leaves_also_while_the_device_serves_nothing() {
+    let mut disk = busy();
+    let late = [Urgency::Client, Urgency::Scrub].map(|urgency| waits(&mut disk, urgency));
+    let number = disk.number();
+    let stays = disk.arrive(number, (Urgency::Client, BYTES), u64::MAX, number);
+    assert_eq!(stays, Arrival::Waits);
+    assert_eq!(disk.shed(SOON), [] as [u64; 0], "somebody may wait for them");
+    assert_eq!(disk.shed(SOON + 1), late);
+    assert_eq!((disk.waits(), disk.counts().late), (1, 2));
+}
+
+#[test]
+fn a_read_that_failed_at_once_does_not_say_that_the_disk_is_quick() {
+    let mut disk = Disk::default();
+    let serve = |disk: &mut Disk, took_us| {
+        let (_, arrival) = arrive(disk, Urgency::Client);
+        assert!(matches!(arrival, Arrival::Begins(_)));
+        disk.served((Urgency::Client, BYTES), took_us);
+        disk.report()
+    };
+    let before = serve(&mut disk, Some(5_000));
+    for _ in 0..100 {
+        assert_eq!(serve(&mut disk, None), before);
+    }
+    assert_ne!(serve(&mut disk, Some(100)), before);
 }

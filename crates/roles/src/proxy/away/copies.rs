@@ -86,15 +86,15 @@ async fn read_once(
     let mut all = if reading.is_over() { Failed::Silent } else { Failed::Unreadable };
     while let Some(holder) = Holder::next(&away.replicas, reading, away.counters()) {
         let mut first = pin!(read_at(away, map, &holder, wanted));
-        let answered = match timeout(holder.hedge_after, first.as_mut()).await {
-            Ok(answered) => answered,
-            Err(_late) => match Holder::beside(&away.replicas, reading, away.counters()) {
-                Some(beside) => {
-                    let other = read_at(away, map, &beside, wanted);
-                    Box::pin(either(away, &holder, first, other)).await
-                }
-                None => first.await,
-            },
+        let answered = loop {
+            if let Ok(answered) = timeout(holder.hedge_after, first.as_mut()).await {
+                break answered;
+            }
+            // Where the share of hedges is spent, it may not be a while later.
+            if let Some(beside) = Holder::beside(&away.replicas, reading, away.counters()) {
+                let other = read_at(away, map, &beside, wanted);
+                break Box::pin(either(away, &holder, first, other)).await;
+            }
         };
         match answered {
             Ok(bytes) => return Ok(bytes),

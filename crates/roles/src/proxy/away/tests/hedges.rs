@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use larder_protocol::limits::HEDGES_SAVED_MAX;
+use larder_protocol::limits::{HEDGED_PART, HEDGES_SAVED_MAX};
 use tokio::time::Instant;
 
 use super::data::Fault;
@@ -82,4 +82,26 @@ async fn where_all_replicas_take_long_few_reads_are_hedged() {
     assert!(all.into_iter().all(|read| read));
     let most = u64::from(HEDGES_SAVED_MAX + count / 20);
     assert!(hedged(&cluster) <= most, "{} of {count}", hedged(&cluster));
+}
+
+#[tokio::test]
+async fn a_read_for_which_no_hedge_was_left_is_hedged_when_there_is_one_again() {
+    let cluster = Cluster::begin().await;
+    let bytes = content(10_000, 24);
+    cluster.put("read", &bytes).await.unwrap();
+    cluster.fail(0, Fault::Hangs);
+    // Half of them are sent to the one that hangs: more than there are hedges.
+    let reads = (0..3 * HEDGES_SAVED_MAX).map(|_| cluster.has("read", &bytes));
+    let others = soon(async {
+        while hedged(&cluster) < u64::from(HEDGES_SAVED_MAX) {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..HEDGED_PART * HEDGES_SAVED_MAX {
+            assert!(cluster.has("read", &bytes).await);
+        }
+    });
+    let (all, ()) = tokio::join!(futures::future::join_all(reads), others);
+    assert!(all.into_iter().all(|read| read));
+    let least = u64::from(HEDGES_SAVED_MAX + HEDGES_SAVED_MAX / 4);
+    assert!(hedged(&cluster) >= least, "{} hedges", hedged(&cluster));
 }
