@@ -398,12 +398,16 @@ pub const READS_PASSED_OVER_MAX: u32 = 16;
 pub const HEDGE_AFTER_US_MIN: u64 = 2_000;
 /// Most microseconds after which it is, and those before anything was answered: a piece over 100 Mbit/s takes 50 ms.
 pub const HEDGE_AFTER_US_MAX: u64 = 250_000;
-/// Of so many reads one may be hedged: less than 3 %, where 5 % take longer than is usual while all is well.
+/// Of so many reads one may be hedged: less than 3 %, and more than the 2.5 % that take longer than is usual while all is
+/// well.
 pub const HEDGED_PART: u32 = 34;
 /// Hedges that may be saved up: enough to find out that a server hangs, little for servers with too much to do.
 pub const HEDGES_SAVED_MAX: u32 = 16;
 /// Holders of one chunk among which one is chosen: as many as [`larder_types::Holders`] has bits.
 pub const CHOICES_MAX: usize = 16;
+/// Microseconds for which a holder is asked after the others when it gave nothing, or wrong bytes: it may do so at once, and
+/// look like the quickest.
+pub const REFUSED_US: u64 = 2_000_000;
 /// Disks of which is remembered what was heard.
 pub const HOLDERS_HEARD_MAX: usize = 4096;
 /// A disk counts as unheard when what was heard of it is so many times older than the time in which it would have served

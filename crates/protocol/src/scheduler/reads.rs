@@ -1,8 +1,9 @@
 //! A proxy's reads of chunks: which holder is asked first, when another beside it, and what is remembered of each.
 //!
 //! ```text
-//!  begin ─▶ next ─▶ asked ──▶ answered (with a report)
-//!             ▲       │  └──▶ gave up: refused, silent, cancelled ──▶ next
+//!  begin ─▶ next ─▶ asked ──▶ answered with the right bytes (and a report)
+//!             ▲       │  ├──▶ refused: no bytes, wrong ones, or too much to do ──▶ next
+//!             ▲       │  └──▶ gave up: silent, cancelled ──▶ next
 //!             │       └─ late ─▶ hedge ─▶ another asked; of the two, one is answered and the other given up or outrun
 //! ```
 //!
@@ -11,16 +12,19 @@
 //! # Invariants
 //!
 //! 1. Only replicas that METAX names as holders are asked, each at most once in a round.
-//! 2. Each that was asked ends once: it was answered, given up or outrun. That is why [`Asked`] is handed back by value.
-//! 3. A replica that is down is asked when no other is left, and is no hedge.
+//! 2. Each that was asked ends once: it was answered, refused, given up or outrun. That is why [`Asked`] is handed back by value.
+//! 3. A replica that is down is asked when no other is left, and is no hedge. One that has refused is asked after the
+//!    others for [`REFUSED_US`], by whatever policy: refusals are quick, and averages and queues praise them.
 //! 4. Of all reads less than 3 % are hedged ([`hedge`](super::hedge)).
+
+use std::collections::BTreeMap;
 
 use larder_types::{DiskId, Holders, ServerId};
 
 use super::balance::{Balance, Policy};
 use super::hedge::{Purse, Usual};
 use super::meter::{Report, SIZE_CLASSES, SizeClass};
-use crate::limits::CHOICES_MAX;
+use crate::limits::{CHOICES_MAX, HOLDERS_HEARD_MAX, REFUSED_US};
 
 /// Holders told apart in counts: the first, the second, the third, and all others.
 pub const RANKS: usize = 4;
@@ -98,6 +102,8 @@ pub struct Reads {
     balance: Balance,
     usual: [Usual; SIZE_CLASSES],
     purse: Purse,
+    /// Until when those that have refused are asked after the others.
+    refused: BTreeMap<DiskId, u64>,
     counts: ReadCounts,
 }
 
@@ -109,6 +115,7 @@ impl Reads {
             balance: Balance::new(policy, 1),
             usual: [Usual::default(); SIZE_CLASSES],
             purse: Purse::default(),
+            refused: BTreeMap::new(),
             counts: ReadCounts::default(),
         }
     }
@@ -152,12 +159,23 @@ impl Reads {
         self.ask_one_that_is_up(now_us, reading, draw)
     }
 
-    /// Notes that a holder answered, whatever it said, with a report if its release gives any.
+    /// Notes that a holder answered with what was asked for, and with a report if its release gives any.
     pub fn answered(&mut self, now_us: u64, asked: Asked, report: Option<Report>) {
         let Asked { replica, bytes, at_us, .. } = asked;
         let took_us = now_us.saturating_sub(at_us);
         self.balance.answered(now_us, replica.disk, bytes, took_us, report);
         self.usual[SizeClass::of(bytes) as usize].note(took_us);
+    }
+
+    /// Notes that a holder gave no bytes or wrong ones, or had too much to do.
+    pub fn refused(&mut self, now_us: u64, asked: Asked) {
+        if self.refused.len() >= HOLDERS_HEARD_MAX {
+            self.refused.retain(|_, until_us| *until_us > now_us);
+        }
+        if self.refused.len() < HOLDERS_HEARD_MAX {
+            self.refused.insert(asked.replica.disk, now_us + REFUSED_US);
+        }
+        self.gave_up(asked);
     }
 
     /// Notes that a holder did not answer, or that nobody waits for it any more.
@@ -202,13 +220,20 @@ impl Reads {
         reading: &mut Reading,
         draw: u64,
     ) -> Option<Asked> {
-        let (mut disks, mut far, mut up) = ([DiskId(0); CHOICES_MAX], 0_u16, 0);
-        for (_, replica) in reading.left.iter().filter(|(_, replica)| !replica.is_down) {
-            disks[up] = replica.disk;
-            far |= u16::from(!replica.is_near) << up;
-            up += 1;
-        }
-        let disk = self.balance.choose_near(now_us, (&disks[..up], far), reading.bytes, draw)?;
+        let has_refused =
+            |disk: &DiskId| self.refused.get(disk).is_some_and(|until_us| now_us < *until_us);
+        let is_up = |replica: &Replica| !replica.is_down;
+        let of_all = |is_fit: &dyn Fn(&Replica) -> bool| {
+            let (mut disks, mut far, mut fit) = ([DiskId(0); CHOICES_MAX], 0_u16, 0);
+            for (_, replica) in reading.left.iter().filter(|(_, replica)| is_fit(replica)) {
+                disks[fit] = replica.disk;
+                far |= u16::from(!replica.is_near) << fit;
+                fit += 1;
+            }
+            self.balance.choose_near(now_us, (&disks[..fit], far), reading.bytes, draw)
+        };
+        let disk = of_all(&|replica| is_up(replica) && !has_refused(&replica.disk))
+            .or_else(|| of_all(&is_up))?;
         let is_chosen = |(_, it): &(usize, Replica)| it.disk == disk && !it.is_down;
         let at = reading.left.iter().position(is_chosen)?;
         Some(self.ask(now_us, reading, at))

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 
 use super::*;
-use crate::limits::{HEDGE_AFTER_US_MAX, HEDGED_PART, HEDGES_SAVED_MAX, STALE_US_MAX};
+use crate::limits::{HEDGE_AFTER_US_MAX, HEDGED_PART, HEDGES_SAVED_MAX, REFUSED_US, STALE_US_MAX};
 use crate::scheduler::dice::Dice;
 use crate::scheduler::meter::Load;
 
@@ -95,6 +95,24 @@ fn those_that_are_down_are_asked_last() {
         let asked = [0, 1].map(|_| reads.next(0, &mut reading, 5).map(|it| it.replica.index));
         assert_eq!(BTreeSet::from(asked), [Some(0), Some(1)].into(), "{policy:?}");
         assert!(reads.next(0, &mut reading, 5).is_none());
+    }
+}
+
+#[test]
+fn one_that_refuses_at_once_is_asked_after_the_others_for_a_while() {
+    for policy in Policy::ALL {
+        let mut reads = reads(policy);
+        let mut reading = Reading::of(all(), [replica(0)], BYTES);
+        let asked = reads.next(0, &mut reading, 0).unwrap();
+        reads.refused(0, asked);
+        assert_eq!(reads.owed(), 0);
+        let of = [replica(0), replica(1), down(2)];
+        assert_eq!(firsts(&mut reads, REFUSED_US - 1, all(), &of), [1].into(), "{policy:?}");
+        let mut reading = Reading::of(all(), of, BYTES);
+        let asked = [(); 3].map(|()| reads.next(1, &mut reading, 7).unwrap().replica.index);
+        assert_eq!(asked, [1, 0, 2], "{policy:?}: before one that is down");
+        let later = firsts(&mut reads, REFUSED_US, all(), &of);
+        assert!(later.contains(&0) || policy == Policy::C3, "{policy:?}: it is tried again");
     }
 }
 

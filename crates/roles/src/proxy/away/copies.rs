@@ -183,20 +183,26 @@ async fn read_from(
         Err(error) => {
             tracing::debug!(%server, %error, "a replica did not answer a read");
             // One that has too much to do is up.
-            if !matches!(error, CallError::Busy(_)) {
-                holder.failed();
+            match error {
+                CallError::Busy(_) => holder.is_busy(),
+                _ => holder.failed(),
             }
             return Err(Failed::Silent);
         }
     };
-    holder.answered(reply.report());
+    let report = reply.report();
     if !reply.has_bytes() {
+        holder.refused();
         return Err(Failed::Unreadable);
     }
     let right = bytes.len() == sums.len as usize;
     match right.then(|| verified(chunk, range.clone(), *sums, bytes)) {
-        Some(Ok(bytes)) => Ok(bytes),
+        Some(Ok(bytes)) => {
+            holder.answered(report);
+            Ok(bytes)
+        }
         _ => {
+            holder.refused();
             tracing::debug!(%server, lv = %chunk.lv, "a replica's bytes do not verify");
             count(&away.counters().mismatches);
             // Or the object was replaced while it was read: then its primary finds nothing to mend.

@@ -119,10 +119,21 @@ impl<'a> Holder<'a> {
         self.detected.server
     }
 
-    /// It answered, whatever it said.
+    /// It answered with what was asked for.
     pub(super) fn answered(&self, report: Option<Report>) {
         self.of.detectors.lock().answered(self.server());
         self.end(|machine, now_us, asked| machine.answered(now_us, asked, report));
+    }
+
+    /// It answered, but has no such bytes, or wrong ones.
+    pub(super) fn refused(&self) {
+        self.of.detectors.lock().answered(self.server());
+        self.end(machine::Reads::refused);
+    }
+
+    /// It has too much to do, or too much was sent to it.
+    pub(super) fn is_busy(&self) {
+        self.end(machine::Reads::refused);
     }
 
     /// It did not answer, though it may be up.

@@ -114,3 +114,20 @@ async fn a_client_that_goes_away_leaves_no_replica_owing() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_replica_with_wrong_bytes_is_asked_after_the_others() {
+    for policy in [Policy::EarliestFinish, Policy::RoundRobin] {
+        let cluster = Cluster::reading_by(policy).await;
+        let bytes = content(10_000, 35);
+        cluster.put("read", &bytes).await.unwrap();
+        // It gives them at once, and its queue is always empty.
+        *cluster.disks[0].report.lock() = waiting(0);
+        *cluster.disks[1].report.lock() = waiting(5);
+        cluster.fail(0, Fault::Corrupt);
+        for _ in 0..40 {
+            assert!(cluster.has("read", &bytes).await);
+        }
+        assert!((1..=2).contains(&cluster.asked()[0]), "{policy:?}: {:?}", cluster.asked());
+    }
+}
