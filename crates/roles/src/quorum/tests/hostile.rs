@@ -8,7 +8,9 @@ use larder_net::{
     Responder, Role, Roles, Services,
 };
 use larder_protocol::manager::policy::ServerMessage;
-use larder_protocol::manager::state::{Command, Outcome, ServerRole, ServerState, Topology};
+use larder_protocol::manager::state::{
+    Command, Outcome, Refusal, ServerRole, ServerState, Topology,
+};
 use larder_types::{BootId, BucketName, ServerId};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
@@ -122,6 +124,8 @@ async fn until_it_agrees(founder: &Manager, command: Command) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match founder.managers().propose(command.clone()).await {
+            // A manager that was not heard for a while, on a busy machine, counts as down.
+            Ok(Err(Refusal::NoMajority)) => assert!(Instant::now() < deadline, "one is down"),
             Ok(_) => return,
             // Busy with what was sent before.
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
