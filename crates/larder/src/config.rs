@@ -37,7 +37,7 @@ pub(crate) struct Config {
     pub(crate) background_mib_per_s: u64,
     /// Within which time every copy is verified.
     pub(crate) scrub_within: Within,
-    /// How a machine of a cluster chooses the copy that it reads.
+    /// Policy by which a proxy of the cluster chooses a replica to read.
     pub(crate) read_policy: Policy,
     /// Log lines as `text` or `json`.
     pub(crate) log_format: LogFormat,

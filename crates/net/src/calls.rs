@@ -24,7 +24,7 @@ pub(crate) struct Waiting {
     pub(crate) since: Instant,
 }
 
-/// How far a call was when it was cancelled.
+/// State of a call at the time it was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cancelled {
     /// It does not leave.
@@ -111,7 +111,7 @@ impl Calls {
         self.leave(number).map_or(Cancelled::Over, |_| Cancelled::Before)
     }
 
-    /// Whether it has not ended.
+    /// Whether the call is still outstanding.
     pub(crate) fn waits(&self, number: u64) -> bool {
         self.entry(number).is_some_and(|entry| entry.waiting.is_some())
     }

@@ -37,7 +37,7 @@ struct State {
     handling: usize,
     held_bytes: usize,
     ended: bool,
-    /// What runs on a cancel, by the numbers of requests that are not answered: at most as many as are handled.
+    /// Cancel handlers by request number, of requests without an answer: at most as many as are handled.
     unwanted: BTreeMap<u64, Unwanted>,
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct RoleConfig {
     /// Within which time a meta server has every copy verified.
     #[serde(default = "scrub_within")]
     pub(crate) scrub_within: Within,
-    /// How a proxy chooses the copy that it reads.
+    /// Policy by which the proxy chooses a replica to read.
     #[serde(default)]
     pub(crate) read_policy: Policy,
     /// A proxy's address for S3.

@@ -1,4 +1,4 @@
-//! What a data server of a cluster counts.
+//! Metrics of a cluster's data server.
 
 use std::sync::Arc;
 

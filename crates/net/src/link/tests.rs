@@ -412,7 +412,7 @@ async fn a_call_that_has_not_left_does_not_leave_when_nobody_waits() {
     assert_eq!(next.header.kind, Kind::Message);
 }
 
-/// What a future comes to if it is polled once.
+/// Polls a future once; its output if it is ready.
 async fn polled_once<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|cx| match future.as_mut().poll(cx) {

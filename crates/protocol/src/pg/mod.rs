@@ -117,7 +117,7 @@ enum ReplyKind {
 struct OpenPut {
     id: OpId,
     put: std::sync::Arc<Op>,
-    /// What it takes of a snapshot's header.
+    /// Encoded bytes that it adds to a snapshot's header.
     bytes: usize,
     /// Its place: that of the latest attempt.
     chunk: Chunk,

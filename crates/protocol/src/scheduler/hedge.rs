@@ -5,8 +5,8 @@
 //! # Invariants
 //!
 //! 1. Of all reads a small share is hedged, whatever the disks do: servers with too much to do get little more.
-//! 2. A read that was not waited for to the end counts as one that took long: the delay does not shrink by not being
-//!    measured.
+//! 2. A read that its hedge outran counts as one that took long: the delay does not shrink by not being measured. One that
+//!    was given up, at its deadline or because its caller left, counts for nothing.
 
 use crate::limits::{HEDGE_AFTER_US_MAX, HEDGE_AFTER_US_MIN, HEDGED_PART, HEDGES_SAVED_MAX};
 

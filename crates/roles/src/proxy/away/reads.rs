@@ -86,11 +86,7 @@ impl<'a> Holder<'a> {
         reading: &mut Reading,
         counters: &ProxyCounters,
     ) -> Option<Self> {
-        let mut state = of.reads.state.lock();
-        let draw = state.rng.next_u64();
-        let asked = state.machine.next(of.reads.now_us(), reading, draw);
-        drop(state);
-        asked.map(|asked| Self::asked(of, asked, counters))
+        Self::choose(of, counters, |machine, now_us, draw| machine.next(now_us, reading, draw))
     }
 
     /// The one to ask beside one that takes long, if any may be.
@@ -99,9 +95,17 @@ impl<'a> Holder<'a> {
         reading: &mut Reading,
         counters: &ProxyCounters,
     ) -> Option<Self> {
+        Self::choose(of, counters, |machine, now_us, draw| machine.hedge(now_us, reading, draw))
+    }
+
+    fn choose(
+        of: &'a Replicas,
+        counters: &ProxyCounters,
+        how: impl FnOnce(&mut machine::Reads, u64, u64) -> Option<machine::Asked>,
+    ) -> Option<Self> {
         let mut state = of.reads.state.lock();
         let draw = state.rng.next_u64();
-        let asked = state.machine.hedge(of.reads.now_us(), reading, draw);
+        let asked = how(&mut state.machine, of.reads.now_us(), draw);
         drop(state);
         asked.map(|asked| Self::asked(of, asked, counters))
     }
