@@ -206,6 +206,10 @@ pub const WITHDRAWALS_MAX: u32 = 3;
 pub const WRITE_PATIENCE_MS: u64 = 10_000;
 /// Milliseconds for which it waits for a replica's bytes before it asks another.
 pub const READ_PATIENCE_MS: u64 = 5_000;
+/// Reads that wait for one of the same bytes: each holds a sender.
+pub const JOINED_MAX: usize = 1024;
+/// Reads of the same bytes that one waits for, one after the other, before it reads by itself.
+pub const JOINS_MAX: u32 = 2;
 /// Times that all replicas are asked for bytes, as long as some do not answer.
 pub const READ_ROUNDS_MAX: u32 = 3;
 /// How long a reader whose every replica has other bytes waits for a newer map, by which others may have them.

@@ -83,7 +83,9 @@ impl ETag {
 }
 
 /// Replicas of an LV, by index, as a set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, PartialOrd, Ord)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, PartialOrd, Ord, Hash,
+)]
 pub struct Holders(pub u16);
 
 impl Holders {

@@ -52,6 +52,11 @@ impl RoleMetrics for ProxyMetrics {
                 load(&counters.failed_reads),
             ),
             (
+                "proxy_joined_reads",
+                "Reads that got what one of the same bytes got, which was under way",
+                load(&counters.reads_joined),
+            ),
+            (
                 "proxy_hedged_reads",
                 "Reads for which another replica was asked too",
                 load(&counters.reads_hedged),

@@ -158,6 +158,8 @@ async fn read_at(
         None => Err(Failed::Silent),
     };
     if read.is_err() {
+        // Also if another that was asked beside it is still waited for.
+        holder.gave_up();
         count(&away.counters().failed_reads);
     }
     read

@@ -13,6 +13,8 @@ pub struct ProxyCounters {
     pub failed_reads: AtomicU64,
     /// Reads of replicas whose bytes did not verify: the object was replaced, or the copy is damaged.
     pub mismatches: AtomicU64,
+    /// Reads that got what one of the same bytes got, which was under way.
+    pub reads_joined: AtomicU64,
     /// Reads for which another replica was asked before the first had answered.
     pub reads_hedged: AtomicU64,
     /// Of those, answered by the other replica.

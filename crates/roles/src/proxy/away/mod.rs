@@ -8,6 +8,7 @@
 //! | `calling.rs` | a call that becomes an op: always the same request |
 //! | `put.rs`, `write.rs` | METAX and data in parallel |
 //! | `copies.rs`, `reads.rs`, `detector.rs` | bytes from whichever replica has them right, soonest |
+//! | `joined.rs` | reads of the same bytes at once are one |
 //! | `scan.rs`, `merge.rs` | one scan of all meta servers |
 //! | `buckets.rs`, `session.rs` | what the managers are asked |
 //!
@@ -23,6 +24,7 @@ mod calling;
 mod copies;
 mod counters;
 mod detector;
+mod joined;
 mod merge;
 mod primaries;
 mod put;
@@ -64,6 +66,7 @@ use crate::wire::{DataService, MetaCall, MetaReply};
 use calling::Calling;
 pub use counters::ProxyCounters;
 use detector::Detectors;
+use joined::Joined;
 use primaries::Primaries;
 use reads::Reads;
 use session::Keeper;
@@ -88,6 +91,7 @@ struct Replicas {
     data: Peers<DataService>,
     detectors: Mutex<Detectors>,
     reads: Reads,
+    joined: Joined,
 }
 
 /// The roles of other processes.
@@ -113,10 +117,15 @@ impl Away {
         let peers = Peers::new(&endpoint);
         let primaries = Arc::new(Primaries::new(managers.clone(), peers, requests.clone()));
         let is_open = Arc::new(AtomicBool::new(true));
-        let (data, detectors) = (Peers::new(&endpoint), Mutex::default());
-        let reads = Reads::new(read_policy);
+        let replicas = Replicas {
+            managers: managers.clone(),
+            data: Peers::new(&endpoint),
+            detectors: Mutex::default(),
+            reads: Reads::new(read_policy),
+            joined: Joined::default(),
+        };
         Self {
-            replicas: Arc::new(Replicas { managers: managers.clone(), data, detectors, reads }),
+            replicas: Arc::new(replicas),
             me,
             stragglers: Arc::new(Semaphore::new(STRAGGLERS_KIB_MAX)),
             orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
@@ -296,7 +305,7 @@ impl Reach for Away {
         chunk: Box<Chunk>,
         range: Range<u32>,
     ) -> Result<(Box<Chunk>, Bytes), ReadFailure> {
-        let bytes = copies::read(self, &chunk, range).await?;
+        let bytes = joined::read(self, &chunk, range).await?;
         Ok((chunk, bytes))
     }
 

@@ -13,7 +13,9 @@ use larder_env::rng::unique_u64;
 use larder_protocol::manager::state::{
     MapVersion, ServerRecord, ServerRole, ServerState, Topology,
 };
-use larder_protocol::scheduler::{Policy, ReadCounts, Reading, Report, reads as machine};
+use larder_protocol::scheduler::{
+    Policy, ReadCounts, Reading, Report, SizeClass, reads as machine,
+};
 use larder_types::ServerId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -55,6 +57,11 @@ impl Reads {
     pub(super) fn counts(&self) -> (ReadCounts, u64) {
         let state = self.state.lock();
         (state.machine.counts().clone(), state.machine.owed())
+    }
+
+    /// How long a read of a size is waited for alone.
+    pub(super) fn hedge_after(&self, class: SizeClass) -> Duration {
+        Duration::from_micros(self.state.lock().machine.hedge_after_us(class))
     }
 
     fn now_us(&self) -> u64 {
@@ -145,6 +152,11 @@ impl<'a> Holder<'a> {
         self.of.detectors.lock().failed(self.server(), Instant::now());
     }
 
+    /// Nobody waits for it any more, unless it has ended.
+    pub(super) fn gave_up(&self) {
+        self.end(|machine, _, asked| machine.gave_up(asked));
+    }
+
     /// The one that was asked beside it answered first.
     pub(super) fn outrun(&self) {
         self.of.detectors.lock().outrun(&self.detected, Instant::now());
@@ -160,6 +172,6 @@ impl<'a> Holder<'a> {
 
 impl Drop for Holder<'_> {
     fn drop(&mut self) {
-        self.end(|machine, _, asked| machine.gave_up(asked));
+        self.gave_up();
     }
 }

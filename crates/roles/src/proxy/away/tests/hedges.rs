@@ -68,7 +68,8 @@ async fn where_all_replicas_take_long_few_reads_are_hedged() {
     cluster.fail(0, Fault::Hangs);
     cluster.fail(1, Fault::Hangs);
     let count = 3 * HEDGES_SAVED_MAX;
-    let reads = futures::future::join_all((0..count).map(|_| cluster.has("read", &bytes)));
+    let read = |from| cluster.has_from("read", &bytes, from);
+    let reads = futures::future::join_all((0..count).map(read));
     let released = soon(async {
         let asked = |disk: usize| *cluster.disks[disk].reads.lock();
         while hedged(&cluster) < u64::from(HEDGES_SAVED_MAX)
@@ -91,7 +92,7 @@ async fn a_read_for_which_no_hedge_was_left_is_hedged_when_there_is_one_again() 
     cluster.put("read", &bytes).await.unwrap();
     cluster.fail(0, Fault::Hangs);
     // Half of them are sent to the one that hangs: more than there are hedges.
-    let reads = (0..3 * HEDGES_SAVED_MAX).map(|_| cluster.has("read", &bytes));
+    let reads = (0..3 * HEDGES_SAVED_MAX).map(|from| cluster.has_from("read", &bytes, from));
     let others = soon(async {
         while hedged(&cluster) < u64::from(HEDGES_SAVED_MAX) {
             tokio::task::yield_now().await;

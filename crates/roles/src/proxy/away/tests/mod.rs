@@ -174,6 +174,12 @@ impl Cluster {
         self.read(name, 0..bytes.len() as u64).await.as_ref() == Ok(bytes)
     }
 
+    /// Whether this part of it is there: one of its own, which no other read joins.
+    async fn has_from(&self, name: &str, bytes: &Bytes, from: u32) -> bool {
+        let range = u64::from(from)..bytes.len() as u64;
+        self.read(name, range).await == Ok(bytes.slice(from as usize..))
+    }
+
     async fn list(&self, request: ListRequest) -> (Vec<String>, bool) {
         let page = soon(self.proxy.list(&self.bucket.name, request)).await.unwrap();
         let names = page.items.into_iter().map(|item| match item {

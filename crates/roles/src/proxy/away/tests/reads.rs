@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use larder_objects::Objects;
 use larder_protocol::scheduler::{Load, Policy, Report};
 
 use super::data::Fault;
-use super::{Cluster, content, soon};
+use super::{Cluster, content, key, soon};
 use crate::limits::PROTOCOL_REPORTS;
 
 /// So many small requests at a disk that takes 10 ms for each.
@@ -130,4 +131,57 @@ async fn a_replica_with_wrong_bytes_is_asked_after_the_others() {
         }
         assert!((1..=2).contains(&cluster.asked()[0]), "{policy:?}: {:?}", cluster.asked());
     }
+}
+
+fn joined(cluster: &Cluster) -> u64 {
+    cluster.proxy.counters().reads_joined.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn reads_of_the_same_bytes_at_once_are_one() {
+    let cluster = Cluster::begin().await;
+    let bytes = content(10_000, 35);
+    cluster.put("read", &bytes).await.unwrap();
+    cluster.fail(0, Fault::Hangs);
+    cluster.fail(1, Fault::Hangs);
+    let reads = futures::future::join_all((0..10).map(|_| cluster.has("read", &bytes)));
+    let released = soon(async {
+        while cluster.asked() == [0, 0] {
+            tokio::task::yield_now().await;
+        }
+        // All but the first have looked it up by then, as this one does.
+        assert!(cluster.proxy.open(&cluster.bucket.name, &key("read")).await.is_ok());
+        cluster.disks.iter().for_each(|disk| disk.release());
+    });
+    let (all, ()) = tokio::join!(reads, released);
+    assert!(all.into_iter().all(|read| read));
+    let [one, two] = cluster.asked();
+    assert!(joined(&cluster) > 0, "{one} and {two} were asked");
+    assert!(u64::from(one + two) <= 10 - joined(&cluster) + 2, "{one} and {two} were asked");
+}
+
+#[tokio::test]
+async fn who_joined_a_read_whose_client_goes_away_reads_on() {
+    let cluster = Cluster::begin().await;
+    let bytes = content(10_000, 36);
+    cluster.put("read", &bytes).await.unwrap();
+    cluster.fail(0, Fault::Hangs);
+    cluster.fail(1, Fault::Hangs);
+    let mut first = Box::pin(cluster.has("read", &bytes));
+    let begun = soon(async {
+        while cluster.asked() == [0, 0] {
+            tokio::task::yield_now().await;
+        }
+    });
+    tokio::select! {
+        _ = &mut first => panic!("nothing answers it"),
+        () = begun => {}
+    }
+    let other = cluster.has("read", &bytes);
+    let gone = async {
+        tokio::task::yield_now().await;
+        drop(first);
+        cluster.disks.iter().for_each(|disk| disk.release());
+    };
+    assert!(tokio::join!(other, gone).0);
 }
