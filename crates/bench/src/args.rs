@@ -62,6 +62,17 @@ The tables go to stdout, everything else to stderr. Exit codes:
   2  the command line, a file or a document is wrong, or a cluster did not start
   3  the system did not let the run begin, or it was interrupted";
 
+/// Below the options of `policies`.
+const POLICIES_NOTES: &str = "\
+The program must be built with the feature for it: cargo build --release --features ablation. Never serve
+anything of value with such a program.
+
+The tables go to stdout, everything else to stderr. Exit codes:
+  0  all went well
+  1  a get failed
+  2  the command line, a file or a document is wrong, or a cluster did not start
+  3  the system did not let the run begin, or it was interrupted";
+
 /// Measure an S3 endpoint, replay a trace against it, or serve as the floor to compare with.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
@@ -92,6 +103,9 @@ pub enum BenchCommand {
     /// Measure puts in parallel against puts in order, in clusters with a slowed down network and slowed down disks
     #[command(after_help = ORDERED_NOTES)]
     Ordered(OrderedArgs),
+    /// Measure policies of the read scheduler in clusters whose disks are slowed down
+    #[command(after_help = POLICIES_NOTES)]
+    Policies(PoliciesArgs),
     /// Simulate policies of the read scheduler on modelled disks, and write the comparison down
     Schedule(ScheduleArgs),
     /// Serve S3 without a store: what HTTP, authentication and digests alone cost
@@ -305,6 +319,38 @@ pub struct OrderedArgs {
     /// Time under load before the measured time; its puts do not count
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_duration)]
     pub warmup: Duration,
+}
+
+/// A comparison of the ways to choose a copy.
+///
+/// Each round starts a cluster of three nodes on this machine for each policy and each state of the disks, in an order
+/// drawn anew, reads from it in an open loop, and removes it. The rows are written to DOCS/benchmarks-policies.json; the
+/// part of DOCS/scheduling.md is made from them.
+#[derive(Debug, Clone, Args)]
+pub struct PoliciesArgs {
+    /// Make the tables from the rows in FILE; measure nothing
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// Folder of scheduling.md and the rows
+    #[arg(long, value_name = "DIR", default_value = "docs")]
+    pub docs: PathBuf,
+    /// Folder on the disk to measure, in which each cluster gets a folder of its own; by default that of temporary
+    /// files
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
+    pub rounds: u64,
+    /// Measured time of each policy in each state
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Time under load before the measured time; its reads do not count
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub warmup: Duration,
+    /// Only these policies, as in earliest-finish,c3
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub policies: Vec<String>,
 }
 
 /// A simulation of the read scheduler.

@@ -82,6 +82,7 @@ fn execute(command: BenchCommand) -> Result<u64, BenchError> {
         }
         BenchCommand::Compare(args) => return compare::run(&args),
         BenchCommand::Ordered(args) => return compare::ordered::run(&args),
+        BenchCommand::Policies(args) => return compare::policies::run(&args),
         BenchCommand::Schedule(args) => return compare::schedule::run(&args),
         BenchCommand::Floor(args) => return floor::run(&args).map(|()| 0),
     };

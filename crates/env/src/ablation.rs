@@ -6,6 +6,7 @@
 //! | choice | what becomes of a file |
 //! |---|---|
 //! | [`DiskAblation::sync_min`] | its syncs take at least this long: a device that is slower |
+//! | [`DiskAblation::reads`] | reads of one file take at least so long, so many at once, and none is answered from memory |
 //! | [`DiskAblation::plain_files`] | what is written into reserved space becomes a file for each piece, each synced |
 //! | [`DiskAblation::separate_metax`] | a sync of the log is three, each after a write of its own |
 //!
@@ -15,6 +16,7 @@
 //!    found again by another run, so that a server with them must never be started again.
 
 mod plain_files;
+mod reads;
 mod separate;
 mod slow;
 
@@ -24,6 +26,7 @@ use std::time::Duration;
 
 use crate::disk::{DiskError, DiskFile};
 use plain_files::PlainFiles;
+use reads::SlowReads;
 use separate::Separate;
 use slow::Slow;
 
@@ -32,10 +35,25 @@ use slow::Slow;
 pub struct DiskAblation {
     /// The least time of a sync.
     pub sync_min: Duration,
+    /// How a modelled device reads, and the name of its file.
+    pub reads: Option<(String, ReadAblation)>,
     /// Name of the file of which the pieces become files.
     pub plain_files: Option<String>,
     /// Directory of the log whose records are made durable in three writes.
     pub separate_metax: Option<String>,
+}
+
+/// How a modelled device reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReadAblation {
+    /// The least time of a read.
+    pub read_min: Duration,
+    /// Reads that it serves at once; 0 counts as 1.
+    pub lanes: u16,
+    /// How long it stands still, at the end of each period; zero if it never does.
+    pub stall: Duration,
+    /// The period.
+    pub stall_every: Duration,
 }
 
 static CHOSEN: OnceLock<DiskAblation> = OnceLock::new();
@@ -70,6 +88,10 @@ fn shaped_by(
     file: Arc<dyn DiskFile>,
 ) -> Result<Arc<dyn DiskFile>, DiskError> {
     let slow = |file| Arc::new(Slow { file, sync_min: chosen.sync_min }) as Arc<dyn DiskFile>;
+    let file = match &chosen.reads {
+        Some((of, shape)) if of == name => Arc::new(SlowReads::new(file, *shape)),
+        _ => file,
+    };
     if chosen.plain_files.as_deref() == Some(name) {
         let pieces = root.join(format!("{name}.pieces"));
         return Ok(Arc::new(PlainFiles::new(slow(file), &pieces, chosen.sync_min)?));

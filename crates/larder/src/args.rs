@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use larder_pack::WorkerName;
 use larder_protocol::manager::state::ServerRole;
+use larder_protocol::scheduler::Policy;
 use larder_types::{BucketName, WritePolicy};
 
 use crate::exit;
@@ -440,6 +441,12 @@ pub(crate) enum BucketCommand {
     },
 }
 
+fn read_policy(name: &str) -> Result<Policy, String> {
+    let known = Policy::ALL.map(Policy::name);
+    let at = known.iter().position(|known| *known == name);
+    at.map(|at| Policy::ALL[at]).ok_or_else(|| format!("it is one of {}", known.join(", ")))
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct DevClusterArgs {
     /// Directory of the cluster; made if it is missing.
@@ -453,6 +460,9 @@ pub(crate) struct DevClusterArgs {
     /// Leave dead what dies.
     #[arg(long)]
     pub(crate) no_restart: bool,
+    /// How the proxies of a new cluster choose the copy that they read, as `read_policy` of their configurations.
+    #[arg(long, value_name = "POLICY", value_parser = read_policy)]
+    pub(crate) read_policy: Option<Policy>,
     /// What makes the processes of a new cluster worse, as the section `ablation` of their configurations.
     #[cfg(feature = "ablation")]
     #[arg(long, hide = true, value_name = "TOML", default_value = "")]
@@ -461,6 +471,14 @@ pub(crate) struct DevClusterArgs {
     #[cfg(feature = "ablation")]
     #[arg(long, hide = true, value_name = "N")]
     pub(crate) ordered_node: Option<usize>,
+    /// Further of that section, of one node.
+    #[cfg(feature = "ablation")]
+    #[arg(long, hide = true, value_name = "TOML", default_value = "")]
+    pub(crate) worse: toml::Table,
+    /// That node's number.
+    #[cfg(feature = "ablation")]
+    #[arg(long, hide = true, value_name = "N")]
+    pub(crate) worse_node: Option<usize>,
 }
 
 #[derive(Debug, Args)]

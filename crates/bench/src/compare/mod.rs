@@ -9,7 +9,7 @@
 //!
 //! | module | what it answers |
 //! |---|---|
-//! | [`systems`], [`clusters`] | which systems there are, and how they are started |
+//! | [`systems`], [`clusters`], [`devcluster`] | which systems there are, and how they are started |
 //! | [`works`] | what they are given to do |
 //! | [`rounds`], [`launch`], [`process`], [`usage`], [`machine`] | what came of it |
 //! | [`peaks`] | the most that each peer did, and larder under that load |
@@ -17,12 +17,14 @@
 //! | [`document`], [`tables`], [`plots`], [`svg`] | how it is shown |
 
 mod clusters;
+mod devcluster;
 mod document;
 mod launch;
 mod machine;
 pub mod ordered;
 mod peaks;
 mod plots;
+pub mod policies;
 mod process;
 mod results;
 mod rounds;

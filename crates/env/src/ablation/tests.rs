@@ -87,3 +87,32 @@ fn metax_in_three_writes_takes_three_syncs() {
 }
 
 const ENTRIES: u64 = 4;
+
+#[test]
+fn reads_take_their_time_a_few_at_once_and_stand_still_at_the_end_of_a_period() {
+    let shape = ReadAblation {
+        read_min: Duration::from_millis(20),
+        lanes: 2,
+        stall: Duration::from_millis(200),
+        stall_every: Duration::from_millis(1_000),
+    };
+    let chosen = DiskAblation { reads: Some(("f".into(), shape)), ..DiskAblation::default() };
+    let begun = Instant::now();
+    let (_dir, file) = file(&chosen, "f");
+    write(&*file, 0, &[&[7; BLOCK]]);
+    assert_eq!(file.read_cached_at(0, &mut [0; 8]).unwrap(), None, "nothing is cached");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut read = [0; 8];
+                assert_eq!((file.read_at(0, &mut read).unwrap(), read), (8, [7; 8]));
+            });
+        }
+    });
+    assert!(begun.elapsed() >= 2 * shape.read_min, "two at once");
+    while begun.elapsed() < Duration::from_millis(850) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    file.read_at(0, &mut [0; 8]).unwrap();
+    assert!(begun.elapsed() >= shape.stall_every, "it stood still: {:?}", begun.elapsed());
+}

@@ -10,6 +10,9 @@ pub(super) fn section(args: &DevClusterArgs, node: usize, role: PartRole) -> tom
     if role == PartRole::Proxy && args.ordered_node == Some(node + 1) {
         section.insert("ordered".to_owned(), true.into());
     }
+    if args.worse_node == Some(node + 1) {
+        section.extend(args.worse.clone());
+    }
     section
 }
 

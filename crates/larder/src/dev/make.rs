@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use larder_protocol::manager::state::{NewServer, ServerRole, Settings};
 use larder_protocol::placement::{FailureDomains, MachineId, Weight};
+use larder_protocol::scheduler::Policy;
 use larder_roles::quorum::{Founding, found};
 use larder_types::ServerId;
 use larder_types::limits::BLOCK_BYTES;
@@ -52,6 +53,8 @@ struct Written<'a> {
     s3_listen: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     credentials: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_policy: Option<&'a str>,
     log_segment_mib: u64,
     #[serde(skip_serializing_if = "toml::Table::is_empty")]
     ablation: toml::Table,
@@ -172,6 +175,7 @@ fn make(root: &Path, path: &Path, nodes: usize, args: &DevClusterArgs) -> Result
             join: token.map(|token| token.to_string()),
             s3_listen: is_proxy.then_some(&node.s3),
             credentials: is_proxy.then_some(&credentials),
+            read_policy: args.read_policy.filter(|_| is_proxy).map(Policy::name),
             log_segment_mib: 4,
             ablation: ablation::section(args, number, part.role),
         };

@@ -1,33 +1,26 @@
 //! The rounds: a cluster for each of the delays, and what each variant did in it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::sync::Arc;
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use super::cases::{ABLATED, ALONE, DELAYS, Delays, SIZES, TOGETHER, Variant, Work};
 use crate::BenchError;
 use crate::args::{EndpointArgs, LoadArgs, OrderedArgs};
-use crate::compare::launch::{self, LaunchError, READY_MAX};
+use crate::compare::devcluster::{NODES, Starter};
 use crate::compare::machine;
-use crate::compare::process::{Interrupts, Server};
 use crate::compare::results::{Machine, lines};
-use crate::compare::rounds::{draw_keys, shuffled};
-use crate::compare::systems::Keys;
+use crate::compare::rounds::shuffled;
 use crate::compare::works::{BUCKET, TIMEOUT};
 use crate::report::Report;
 use crate::scenario::{self, run_number};
-use crate::sign::Credentials;
 use crate::units::ByteSize;
 use crate::workload::{Operation, Random};
 
-/// Nodes of a cluster.
-const NODES: &str = "3";
 /// The node whose proxy writes in order; the first does not.
 const ORDERED_NODE: usize = 2;
+const _: () = assert!(ORDERED_NODE <= NODES);
 
 /// All that was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,15 +127,11 @@ impl Setup {
 struct Plan<'a> {
     args: &'a OrderedArgs,
     scratch: &'a Path,
-    keys: Keys,
-    credentials: Credentials,
-    interrupts: Arc<Interrupts>,
+    starter: Starter,
 }
 
 pub(super) fn run(args: &OrderedArgs) -> Result<Results, BenchError> {
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
-    let keys = draw_keys();
-    let credentials = Credentials::new(&keys.access, &keys.secret, "us-east-1")?;
     let about = About {
         date: machine::date(),
         commit: machine::commit(),
@@ -155,8 +144,8 @@ pub(super) fn run(args: &OrderedArgs) -> Result<Results, BenchError> {
         rounds: args.rounds,
         measured_ms: args.duration.as_millis() as u64,
     };
-    let interrupts = Interrupts::watch()?;
-    let plan = Plan { args, scratch: &scratch, keys, credentials, interrupts };
+    let starter = Starter::new()?;
+    let plan = Plan { args, scratch: &scratch, starter };
     let mut results = Results { about, rows: Vec::new() };
     let mut random = Random((run_number() % u128::from(u64::MAX)) as u64);
     let setups = Setup::all();
@@ -179,13 +168,15 @@ impl Plan<'_> {
     ) -> Result<(), BenchError> {
         let directory = tempfile::Builder::new().prefix("larder-ordered-").tempdir_in(self.scratch);
         let directory = directory.map_err(BenchError::System)?;
-        let (server, endpoints) = self.start(setup, directory.path())?;
+        let (section, ordered) = (setup.section(), ORDERED_NODE.to_string());
+        let options = ["--ablation", &section, "--ordered-node", &ordered];
+        let (server, endpoints) = self.starter.start(directory.path(), &options)?;
         let pids = server.pids().map_err(BenchError::System)?;
         // Volumes are drawn and connections made at the first puts, whoever makes them.
         for (_, node) in setup.measured() {
             let size = SIZES[0];
             self.put(&endpoints[node - 1], &pids, Work { size, connections: TOGETHER })?;
-            self.interrupts.check()?;
+            self.starter.interrupts.check()?;
         }
         for connections in [ALONE, TOGETHER] {
             for size in SIZES {
@@ -194,47 +185,12 @@ impl Plan<'_> {
                 for index in shuffled(measured.len(), random) {
                     let (variant, node) = measured[index];
                     let report = self.put(&endpoints[node - 1], &pids, work)?;
-                    self.interrupts.check()?;
+                    self.starter.interrupts.check()?;
                     rows.push(row(round, setup.delays, variant, work, &report));
                 }
             }
         }
         Ok(())
-    }
-
-    fn start(&self, setup: Setup, directory: &Path) -> Result<(Server, Vec<String>), BenchError> {
-        let ready = directory.join("ready");
-        let log = directory.join("log");
-        let mut command = Command::new(std::env::current_exe().map_err(BenchError::System)?);
-        command
-            .arg("dev-cluster")
-            .arg(directory.join("cluster"))
-            .args(["--nodes", NODES, "--json", "--no-restart"])
-            .args(["--ablation", &setup.section()])
-            .args(["--ordered-node", &ORDERED_NODE.to_string()])
-            .env("LARDER_ROOT_ACCESS_KEY", &self.keys.access)
-            .env("LARDER_ROOT_SECRET_KEY", &self.keys.secret);
-        let out = File::create(&ready).map_err(BenchError::System)?;
-        let server = Server::start_with_output(command, out, &log, &self.interrupts);
-        let server = server.map_err(BenchError::System)?;
-        let deadline = Instant::now() + READY_MAX;
-        let begun = launch::announced(&ready, &server, deadline).and_then(|endpoints| {
-            for endpoint in &endpoints {
-                launch::ask_until_ready(endpoint, false, &self.credentials, &server, deadline)?;
-            }
-            Ok(endpoints)
-        });
-        self.interrupts.check()?;
-        match begun {
-            Ok(endpoints) if endpoints.len() >= ORDERED_NODE => Ok((server, endpoints)),
-            Ok(_) => Err(BenchError::usage("dev-cluster", "it announces too few nodes")),
-            Err(LaunchError::Bench(error)) => Err(error),
-            Err(error) => {
-                let tail = server.log_tail();
-                let reason = format!("{error}\n{tail}\n{FEATURE_NOTE}");
-                Err(BenchError::usage("dev-cluster", reason))
-            }
-        }
     }
 
     fn put(&self, endpoint: &str, pids: &[u32], work: Work) -> Result<Report, BenchError> {
@@ -256,13 +212,9 @@ impl Plan<'_> {
             warmup: self.args.warmup,
             floor: false,
         };
-        scenario::load(Operation::Put, &load, None, self.credentials.clone())
+        scenario::load(Operation::Put, &load, None, self.starter.credentials.clone())
     }
 }
-
-/// Below what a cluster said that did not start.
-const FEATURE_NOTE: &str = "A program that knows no --ablation was built without the feature for it: \
-    cargo build --release --features ablation";
 
 fn row(round: u64, delays: Delays, variant: Variant, work: Work, report: &Report) -> Row {
     eprintln!(

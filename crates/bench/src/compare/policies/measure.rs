@@ -1,0 +1,215 @@
+//! The rounds: a cluster for each policy and state of the disks.
+
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use larder_protocol::scheduler::Policy;
+use serde::{Deserialize, Serialize};
+
+use super::cases::{CONNECTIONS, Disks, OBJECTS, RATE, SIZE, WORSE_NODE};
+use crate::BenchError;
+use crate::args::{EndpointArgs, LoadArgs, PoliciesArgs};
+use crate::compare::devcluster::{NODES, Starter};
+use crate::compare::machine;
+use crate::compare::results::{Machine, lines};
+use crate::compare::rounds::shuffled;
+use crate::compare::works::{BUCKET, TIMEOUT};
+use crate::report::Report;
+use crate::scenario::{self, run_number};
+use crate::units::ByteSize;
+use crate::workload::{Operation, Random};
+
+const _: () = assert!(WORSE_NODE <= NODES);
+
+/// All that was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Results {
+    pub(super) about: About,
+    pub(super) rows: Vec<Row>,
+}
+
+/// How and where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct About {
+    /// Day of its begin (UTC).
+    pub(super) date: String,
+    /// Commit of the sources it was started among.
+    pub(super) commit: String,
+    /// The command line.
+    pub(super) command: String,
+    /// What it ran on.
+    pub(super) machine: Machine,
+    /// Rounds.
+    pub(super) rounds: u64,
+    /// Measured milliseconds of each row.
+    pub(super) measured_ms: u64,
+}
+
+/// What one policy did in one state of the disks, in one round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) round: u64,
+    pub(super) disks: Disks,
+    pub(super) policy: String,
+    pub(super) ops_s: f64,
+    pub(super) p50_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+    pub(super) p999_us: Option<f64>,
+    pub(super) server_cpu_us_per_op: Option<f64>,
+    /// Reads that were due and never begun.
+    pub(super) unsent: u64,
+    pub(super) errors: u64,
+}
+
+impl Results {
+    /// Reads them from a file.
+    ///
+    /// # Errors
+    /// [`BenchError::File`] or [`BenchError::Document`].
+    pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| BenchError::File { path: path.to_owned(), source })?;
+        serde_json::from_str(&text).map_err(|error| BenchError::Document {
+            path: path.to_owned(),
+            reason: format!("it is not what `larder bench policies` writes: {error}"),
+        })
+    }
+
+    /// As text, with a line for each row.
+    pub(super) fn json(&self) -> String {
+        let about = serde_json::to_string_pretty(&self.about);
+        let about = about.expect("numbers and text always encode").replace('\n', "\n  ");
+        format!("{{\n  \"about\": {about},\n  \"rows\": {}\n}}\n", lines(&self.rows))
+    }
+
+    /// Rows in which something went wrong.
+    pub(super) fn faults(&self) -> u64 {
+        self.rows.iter().filter(|row| row.errors > 0).count() as u64
+    }
+}
+
+pub(super) fn run(args: &PoliciesArgs) -> Result<Results, BenchError> {
+    let policies = chosen(&args.policies)?;
+    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let about = About {
+        date: machine::date(),
+        commit: machine::commit(),
+        command: format!(
+            "larder bench policies --rounds {} --duration {}ms",
+            args.rounds,
+            args.duration.as_millis()
+        ),
+        machine: machine::machine(&scratch),
+        rounds: args.rounds,
+        measured_ms: args.duration.as_millis() as u64,
+    };
+    let starter = Starter::new()?;
+    let mut results = Results { about, rows: Vec::new() };
+    let mut random = Random((run_number() % u128::from(u64::MAX)) as u64);
+    let cases: Vec<(Disks, Policy)> =
+        Disks::ALL.iter().flat_map(|disks| policies.iter().map(|it| (*disks, *it))).collect();
+    for round in 1..=args.rounds {
+        for index in shuffled(cases.len(), &mut random) {
+            let (disks, policy) = cases[index];
+            let report = measure(args, &scratch, &starter, (disks, policy))?;
+            starter.interrupts.check()?;
+            results.rows.push(row(round, disks, policy, &report));
+        }
+    }
+    Ok(results)
+}
+
+fn chosen(names: &[String]) -> Result<Vec<Policy>, BenchError> {
+    let all = Policy::ALL.map(Policy::name);
+    if let Some(odd) = names.iter().find(|name| !all.contains(&name.as_str())) {
+        let reason = format!("{odd:?} is no policy: there are {}", all.join(", "));
+        return Err(BenchError::usage("--policies", reason));
+    }
+    let is_chosen =
+        |policy: &Policy| names.is_empty() || names.iter().any(|it| it == policy.name());
+    Ok(Policy::ALL.into_iter().filter(is_chosen).collect())
+}
+
+/// One policy in one cluster.
+fn measure(
+    args: &PoliciesArgs,
+    scratch: &Path,
+    starter: &Starter,
+    (disks, policy): (Disks, Policy),
+) -> Result<Report, BenchError> {
+    let directory = tempfile::Builder::new().prefix("larder-policies-").tempdir_in(scratch);
+    let directory = directory.map_err(BenchError::System)?;
+    let [all, worse] = disks.sections();
+    let node = WORSE_NODE.to_string();
+    let options = [
+        "--read-policy",
+        policy.name(),
+        "--ablation",
+        &all,
+        "--worse",
+        &worse,
+        "--worse-node",
+        &node,
+    ];
+    let (server, endpoints) = starter.start(directory.path(), &options)?;
+    let endpoint = EndpointArgs {
+        endpoint: endpoints[WORSE_NODE - 1].clone(),
+        bucket: BUCKET.to_owned(),
+        pids: server.pids().map_err(BenchError::System)?,
+        concurrency: CONNECTIONS,
+        threads: Some(1),
+        timeout: TIMEOUT,
+        unsigned_payload: false,
+        json: false,
+    };
+    let load = LoadArgs {
+        endpoint,
+        size: ByteSize(SIZE),
+        rate: NonZeroU32::new(RATE),
+        duration: args.duration,
+        warmup: args.warmup,
+        floor: false,
+    };
+    scenario::load(Operation::Get, &load, Some(OBJECTS), starter.credentials.clone())
+}
+
+fn row(round: u64, disks: Disks, policy: Policy, report: &Report) -> Row {
+    let ms = |us: Option<f64>| us.unwrap_or_default() / 1000.0;
+    eprintln!(
+        "round {round}, {}, {}: {:.0} gets/s, p50 {:.1} ms, p99 {:.1} ms, p99.9 {:.1} ms, {} errors",
+        disks.title(),
+        policy.name(),
+        report.ops_s,
+        ms(report.p50_us),
+        ms(report.p99_us),
+        ms(report.p999_us),
+        report.errors
+    );
+    Row {
+        round,
+        disks,
+        policy: policy.name().to_owned(),
+        ops_s: report.ops_s,
+        p50_us: report.p50_us,
+        p99_us: report.p99_us,
+        p999_us: report.p999_us,
+        server_cpu_us_per_op: report.server_cpu_us_per_op,
+        unsent: report.unsent,
+        errors: report.errors,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_chosen_by_name_and_all_if_none_is_named() {
+        assert_eq!(chosen(&[]).unwrap(), Policy::ALL);
+        let names = ["c3", "random"].map(str::to_owned);
+        assert_eq!(chosen(&names).unwrap(), [Policy::Random, Policy::C3]);
+        let error = chosen(&["fastest".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("fastest") && error.contains("earliest-finish"), "{error}");
+    }
+}
