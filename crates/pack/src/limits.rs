@@ -254,8 +254,11 @@ pub const GRAVES_REMEMBERED: usize = 100_000;
 pub const ROUND_ROWS: usize = 256;
 /// Rows of each worker that a list takes at a time.
 pub const LIST_ROWS: usize = 1024;
-/// Calls of other workers under way at once; more wait to be accepted.
+/// Calls of other workers under way at once; more wait for a place.
 pub const FEED_CALLS_MAX: usize = 256;
+/// Connections of other workers; of more the oldest without a head makes room, and where all have theirs the new one is
+/// closed.
+pub const FEED_CONNECTIONS_MAX: usize = FEED_CALLS_MAX + 64;
 /// Bodies for other workers in memory at once.
 pub const FEED_BODIES_MAX: usize = 8;
 /// Bytes of changes that one answer has.

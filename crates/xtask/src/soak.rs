@@ -4,7 +4,7 @@ use crate::{Failure, blackbox, cargo, counts, sh};
 
 /// Arguments of cargo, a line each.
 const LINES: [&str; 19] = [
-    "run --release --locked --quiet -p larder-sim -- --seeds 20000",
+    "run --release --locked --quiet -p larder-sim -- --seeds 20000 --members 3 --ops 1000 --once",
     "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
     "run --release --locked --quiet -p larder-model -- log --views 5 --ops 2 --restarts 0 --damages 0 --patient --pairs",
     "run --release --locked --quiet -p larder-model -- put --replicas 2 --policy 2 --attempts 2 --restarts 2 --losses 1 --views 2",

@@ -24,9 +24,22 @@ use crate::limits::{MOVES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
 enum Span {
     Inline(Bytes),
     Chunk(Box<Chunk>, Named, Range<u32>),
-    ChunkRow { stream: StreamId, number: u32, range: Range<u32> },
-    PartRow { upload: UploadId, number: u16, range: Range<u64> },
-    Pieces { pieces: PiecesId, range: Range<u64> },
+    /// Bytes of a stream whose chunks but the last have so many: a row may tell of very many chunks, of which those that
+    /// are read are looked up.
+    Chunks {
+        stream: StreamId,
+        chunk_bytes: u32,
+        range: Range<u64>,
+    },
+    PartRow {
+        upload: UploadId,
+        number: u16,
+        range: Range<u64>,
+    },
+    Pieces {
+        pieces: PiecesId,
+        range: Range<u64>,
+    },
 }
 
 /// What names a chunk: it is asked again where the chunk lies, as chunks move.
@@ -167,15 +180,8 @@ impl<R: Reach> Reading<R> {
                 spans.push(Span::Chunk(Box::new(chunk.clone()), named, range));
             }
             Body::Stream { stream, chunk_bytes, .. } => {
-                let size = u64::from(*chunk_bytes);
-                let mut at = range.start;
-                while at < range.end {
-                    let number = (at / size) as u32;
-                    let end = range.end.min((u64::from(number) + 1) * size);
-                    let inside = (at % size) as u32;
-                    let range = inside..inside + (end - at) as u32;
-                    spans.push(Span::ChunkRow { stream: *stream, number, range });
-                    at = end;
+                if range.start < range.end {
+                    spans.push(Span::Chunks { stream: *stream, chunk_bytes: *chunk_bytes, range });
                 }
             }
             Body::Parts { upload, parts } => {
@@ -211,12 +217,21 @@ impl<R: Reach> Reading<R> {
                 Span::Chunk(chunk, named, range) => {
                     return self.read_piece(chunk, named, range).await.map(Some);
                 }
-                Span::ChunkRow { stream, number, range } => {
-                    let row = rows::chunk(self.bucket, stream, number);
+                Span::Chunks { stream, chunk_bytes, range } => {
+                    let size = u64::from(chunk_bytes);
+                    let number = range.start / size;
+                    let end = range.end.min((number + 1) * size);
+                    let inside = (range.start % size) as u32;
+                    let row = rows::chunk(self.bucket, stream, number as u32);
                     let value = self.row(&row).await?;
                     let chunk: Chunk =
                         decode("chunk row", &value).map_err(|_error| ReadFailure::Unreadable)?;
-                    self.spans.push_front(Span::Chunk(Box::new(chunk), Named::ByRow(row), range));
+                    if end < range.end {
+                        let rest = end..range.end;
+                        self.spans.push_front(Span::Chunks { stream, chunk_bytes, range: rest });
+                    }
+                    let inside = inside..inside + (end - range.start) as u32;
+                    self.spans.push_front(Span::Chunk(Box::new(chunk), Named::ByRow(row), inside));
                 }
                 Span::PartRow { upload, number, range } => {
                     let row = rows::part(self.bucket, upload, number);

@@ -1,8 +1,10 @@
 //! Answers other workers.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -14,6 +16,7 @@ use larder_types::codec::encode;
 use larder_types::{HybridClock, OpSeq};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use super::ends::Ends;
 use super::wire::{
@@ -27,8 +30,8 @@ use crate::entry::{BlobId, ProcessId, Within, WorkerId};
 use crate::error::PackError;
 use crate::index::Index;
 use crate::limits::{
-    CALL_HEADERS_MAX, FEED_BODIES_MAX, FEED_BYTES_MAX, FEED_CALLS_MAX, FEED_WAIT_MAX,
-    PACKED_BYTES_MAX,
+    CALL_HEADERS_MAX, FEED_BODIES_MAX, FEED_BYTES_MAX, FEED_CALLS_MAX, FEED_CONNECTIONS_MAX,
+    FEED_WAIT_MAX, PACKED_BYTES_MAX,
 };
 use crate::lot::Lot;
 use crate::ownership::Ownership;
@@ -56,11 +59,19 @@ pub(crate) struct Feed {
 /// Why a call gets nothing else.
 pub(crate) type Refusal = (StatusCode, Vec<u8>);
 
-/// Answers until it is dropped.
+/// A call under way.
+struct Running {
+    task: AbortHandle,
+    /// Whether its head has come.
+    is_read: Arc<AtomicBool>,
+}
+
+/// Answers until it is dropped. Calls whose heads have come have places, or wait for them; where there are too many
+/// connections, the oldest without a head makes room. So whoever only connects keeps no other worker away.
 pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
     let places = Arc::new(Semaphore::new(FEED_CALLS_MAX));
+    let mut running: VecDeque<Running> = VecDeque::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -69,12 +80,32 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
                 continue;
             }
         };
-        let feed = feed.clone();
-        tokio::spawn(async move {
-            let _place = place;
+        running.retain(|call| !call.task.is_finished());
+        if running.len() >= FEED_CONNECTIONS_MAX {
+            let is_silent = |call: &Running| !call.is_read.load(Ordering::Relaxed);
+            let Some(oldest) = running.iter().position(is_silent) else {
+                tracing::warn!("a call of another worker is turned away: too many are under way");
+                continue;
+            };
+            if let Some(oldest) = running.remove(oldest) {
+                oldest.task.abort();
+            }
+        }
+        let (feed, is_read) = (feed.clone(), Arc::new(AtomicBool::new(false)));
+        let (has_head, places) = (is_read.clone(), places.clone());
+        let task = tokio::spawn(async move {
+            // Until all of the answer has left.
+            let place = Arc::new(OnceLock::new());
             let answer = service_fn(|call| {
-                let feed = feed.clone();
-                async move { Ok::<_, Infallible>(feed.answer(call).await) }
+                has_head.store(true, Ordering::Relaxed);
+                let (feed, place, places) = (feed.clone(), place.clone(), places.clone());
+                async move {
+                    if let Ok(taken) = places.acquire_owned().await {
+                        // A connection has one call.
+                        let _ = place.set(taken);
+                    }
+                    Ok::<_, Infallible>(feed.answer(call).await)
+                }
             });
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -85,6 +116,7 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
                 tracing::debug!(%error, "a call of another worker broke off");
             }
         });
+        running.push_back(Running { task: task.abort_handle(), is_read });
     }
 }
 

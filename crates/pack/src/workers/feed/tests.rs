@@ -15,6 +15,7 @@ use super::*;
 use crate::backend::Backend;
 use crate::entry::{BlobId, Change, Entry, Run, WorkerId};
 use crate::index::Index;
+use crate::limits::{CALL_HEADERS_MAX, FEED_CONNECTIONS_MAX};
 use crate::numbering::Numbering;
 use crate::ownership::Ownership;
 use crate::queue::Queue;
@@ -99,6 +100,21 @@ async fn an_answer_that_somebody_changed_on_the_way_is_not_heard() {
     let status = |answer: &mut Vec<u8>| answer[9..12].copy_from_slice(b"201");
     let changed = on_the_way(worker, status, false).await;
     assert_eq!(heard(&changed).await, None);
+}
+
+#[tokio::test]
+async fn whoever_only_connects_keeps_no_other_worker_away() {
+    let worker = worker().await;
+    let mut silent = Vec::new();
+    for _ in 0..FEED_CONNECTIONS_MAX + 8 {
+        silent.push(TcpStream::connect(&worker).await.unwrap());
+    }
+    // Long before any of them is given up.
+    let soon = tokio::time::timeout(CALL_HEADERS_MAX / 2, heard(&worker)).await;
+    assert_eq!(soon.ok().flatten(), Some(Heard::Uploaded { blob: 4, row: ROW }));
+    let mut end = [0; 1];
+    let first = tokio::time::timeout(CALL_HEADERS_MAX / 2, silent[0].read(&mut end)).await;
+    assert!(matches!(first, Ok(Ok(0) | Err(_))), "the oldest made room: {first:?}");
 }
 
 #[tokio::test]
