@@ -390,8 +390,19 @@ pub const READS_AT_DEVICE: u16 = 32;
 pub const REPAIRS_AT_DEVICE: u16 = 4;
 /// Of these, reads for copies that are verified: with read buffers of 1 MiB each.
 pub const SCRUBS_AT_DEVICE: u16 = 2;
-/// Reads that wait at a disk; one more is turned away.
-pub const READS_WAITING_MAX: usize = 8192;
+/// Clients' reads that wait at a disk; one more is turned away.
+pub const CLIENT_READS_WAITING_MAX: usize = 6144;
+/// Reads for copies that are made, which wait at a disk: apart, as a queue that is full of clients' reads shall turn away
+/// none that saves data.
+pub const REPAIR_READS_WAITING_MAX: usize = 1024;
+/// Reads for copies that are verified, which wait at a disk.
+pub const SCRUB_READS_WAITING_MAX: usize = 1024;
+/// A share of reads that the page cache answers moves by one part in this many with each read: that is one or nothing, so
+/// that a share which moved faster would mostly tell of the last few.
+pub const MISSED_PART: u32 = 64;
+/// A read that is at the device for long says that others take at least one part in this many of that. While all is well
+/// the oldest of many is some times older than the average.
+pub const OLDEST_PART: u64 = 4;
 /// More urgent reads that begin before one of lesser urgency that waits.
 pub const READS_PASSED_OVER_MAX: u32 = 16;
 /// Least microseconds after which another holder is asked too: shorter than timers can be told apart helps nobody.

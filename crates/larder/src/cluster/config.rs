@@ -248,9 +248,9 @@ mod tests {
         let config = parse("dir = \"/srv/larder\"").unwrap();
         assert_eq!(config.listen, "127.0.0.1:7000", "nothing beyond loopback unless told");
         assert_eq!(config.found, None);
-        assert_eq!(config.read_policy, Policy::RoundRobin);
-        let config = parse("dir = \"/srv/larder\"\nread_policy = \"earliest-finish\"").unwrap();
         assert_eq!(config.read_policy, Policy::EarliestFinish);
+        let config = parse("dir = \"/srv/larder\"\nread_policy = \"round-robin\"").unwrap();
+        assert_eq!(config.read_policy, Policy::RoundRobin);
     }
 
     #[cfg(not(feature = "ablation"))]

@@ -138,7 +138,7 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
     let outcome = tokio::select! {
         () = around.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
-        () = node.watch_space() => unreachable!("it looks as long as it is asked to"),
+        () = node.watch_disk() => unreachable!("it looks as long as it is asked to"),
     };
     drop(listener);
     let closed = tokio::task::spawn_blocking(move || node.close()).await;

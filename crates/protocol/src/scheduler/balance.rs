@@ -26,7 +26,8 @@
 //!    near ones are worse than the far ones on average.
 //! 4. A disk that owes an answer does not count as unheard for being silent. The driver says of each request that was
 //!    sent how it ended, so a silent disk is asked again when it has answered or was given up.
-//! 5. A disk that answers and never reports, as one of an older release does, counts as like the mean of the others.
+//! 5. A disk that answers and does not say how long it takes, as one of an older release or one whose device has served
+//!    nothing yet, counts as like the mean of the others.
 //! 6. What is remembered is bounded: of those that owe nothing, the one that was heard longest ago is forgotten.
 
 use std::collections::BTreeMap;
@@ -51,13 +52,13 @@ pub enum Policy {
     /// At random.
     Random,
     /// By turns.
-    #[default]
     RoundRobin,
     /// By C3's score.
     C3,
     /// By Prequal's rule.
     Prequal,
     /// By the time at which it would be done.
+    #[default]
     EarliestFinish,
     /// By the queue.
     Parallel,
@@ -94,7 +95,7 @@ impl Policy {
 #[derive(Debug, Default)]
 struct Known {
     report: Option<Report>,
-    /// It has answered without a report, and never given one.
+    /// Its last answer had no report.
     is_mute: bool,
     /// When the report came.
     heard_us: u64,
@@ -229,11 +230,14 @@ impl Balance {
         report: impl Into<Option<Report>>,
     ) {
         self.ended(disk, bytes);
-        if let Some(report) = report.into() {
+        let report = report.into();
+        if let Some(report) = report {
             self.heard(now_us, disk, report);
         }
         if let Some(known) = self.known.get_mut(&disk) {
-            known.is_mute = known.report.is_none();
+            // What its server said as a newer release says nothing of now.
+            known.report = report;
+            known.is_mute = report.is_none();
             known.silent_since_us = now_us;
             known.response_us = match known.response_us {
                 0 => took_us.max(1),

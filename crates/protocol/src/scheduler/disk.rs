@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Writes have a queue of their own, in the order in which they came, which their floors rely on: here they are only
-//! counted, so that the report tells of them.
+//! counted, so that the report tells of them. It tells what a client's read would wait for: reads of lesser urgency count
+//! while they are at the device, and not while they wait.
 //!
 //! # Invariants
 //!
@@ -20,16 +21,17 @@
 //!    its urgency, once the driver has taken what is [`next`](DiskReads::next).
 //! 2. Of what waits the most urgent begins first, of one urgency the oldest. Once [`READS_PASSED_OVER_MAX`] of greater
 //!    urgency have begun while some of a lesser one waited for room, its oldest begins: nothing waits for ever.
-//! 3. Each read that arrived ends once: it is served, cancelled, late or turned away. Only one that was served has touched
-//!    the device, and only one that was served well moves an average.
-//! 4. What waits is bounded; one more is turned away. What waits longer than anybody waits for it leaves when another
-//!    comes, so a disk that hangs has no long queue.
+//! 3. Each read that arrived ends once: it is served, cancelled, late or turned away; [`Begun`] is handed back by value.
+//!    Only one that was served has touched the device, and only one that was served well moves an average.
+//! 4. What waits is bounded, for each urgency by itself; one more is turned away. What waits longer than anybody waits for
+//!    it leaves when the driver [sheds](DiskReads::shed) it, so a disk that hangs has no long queue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::meter::{Meter, Report};
+use super::meter::{Meter, Report, SIZE_CLASSES, SizeClass};
 use crate::limits::{
-    READS_AT_DEVICE, READS_PASSED_OVER_MAX, READS_WAITING_MAX, REPAIRS_AT_DEVICE, SCRUBS_AT_DEVICE,
+    CLIENT_READS_WAITING_MAX, READS_AT_DEVICE, READS_PASSED_OVER_MAX, REPAIR_READS_WAITING_MAX,
+    REPAIRS_AT_DEVICE, SCRUB_READS_WAITING_MAX, SCRUBS_AT_DEVICE,
 };
 
 /// What a read is for.
@@ -49,16 +51,30 @@ const URGENCIES: usize = 3;
 /// Reads of each urgency that may be at the device.
 const SHARES: [u16; URGENCIES] = [READS_AT_DEVICE, REPAIRS_AT_DEVICE, SCRUBS_AT_DEVICE];
 
+/// Reads of each urgency that may wait.
+const WAITING_MAX: [usize; URGENCIES] =
+    [CLIENT_READS_WAITING_MAX, REPAIR_READS_WAITING_MAX, SCRUB_READS_WAITING_MAX];
+
 impl Urgency {
     /// All of them, the most urgent first.
     const ALL: [Self; URGENCIES] = [Self::Client, Self::Repair, Self::Scrub];
+}
+
+/// A read that is at the device.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "when it ends, others have room"]
+pub struct Begun {
+    number: u64,
+    urgency: Urgency,
+    bytes: u64,
+    since_us: u64,
 }
 
 /// What becomes of a read that arrives.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<T> {
     /// It is at the device now.
-    Begins(T),
+    Begins(Begun, T),
     /// It waits.
     Waits,
     /// Too many wait.
@@ -69,14 +85,7 @@ pub enum Arrival<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn<T> {
     /// It is at the device now.
-    Begins {
-        /// What it is for.
-        urgency: Urgency,
-        /// Its bytes.
-        bytes: u64,
-        /// The read.
-        read: T,
-    },
+    Begins(Begun, T),
     /// It waited too long.
     Late(T),
 }
@@ -108,6 +117,8 @@ pub struct DiskReads<T> {
     /// By urgency, each by number: a number is higher than those that arrived before.
     waiting: [BTreeMap<u64, Waiting<T>>; URGENCIES],
     at_device: [u16; URGENCIES],
+    /// Since when which reads for bytes are at the device, by class. A copy that is verified is read piece by piece.
+    since_us: [BTreeSet<(u64, u64)>; SIZE_CLASSES],
     /// By urgency: more urgent ones that began since its oldest could have.
     passed_over: [u32; URGENCIES],
     last: u64,
@@ -120,6 +131,7 @@ impl<T> Default for DiskReads<T> {
             meter: Meter::new(READS_AT_DEVICE),
             waiting: Default::default(),
             at_device: [0; URGENCIES],
+            since_us: Default::default(),
             passed_over: [0; URGENCIES],
             last: 0,
             counts: DiskCounts::default(),
@@ -134,43 +146,55 @@ impl<T> DiskReads<T> {
         self.last
     }
 
+    /// Notes that the page cache answered a client's read of so many bytes.
+    pub fn answered_by_cache(&mut self, bytes: u64) {
+        self.meter.looked_up(bytes, true);
+    }
+
     /// Takes a read of so many bytes, under a number that was given out and not used; it may wait until then.
     pub fn arrive(
         &mut self,
+        now_us: u64,
         number: u64,
         (urgency, bytes): (Urgency, u64),
         until_us: u64,
         read: T,
     ) -> Arrival<T> {
         assert!(number <= self.last, "numbers are given out");
-        if self.has_room(urgency as usize) && self.waiting[urgency as usize].is_empty() {
-            self.at_device[urgency as usize] += 1;
-            self.meter.arrived(bytes);
-            return Arrival::Begins(read);
+        if urgency == Urgency::Client {
+            self.meter.looked_up(bytes, false);
         }
-        if self.waits() == READS_WAITING_MAX {
+        if self.has_room(urgency as usize) && self.waiting[urgency as usize].is_empty() {
+            self.meter.arrived(bytes);
+            return Arrival::Begins(self.begin(now_us, number, (urgency, bytes)), read);
+        }
+        if self.waiting[urgency as usize].len() == WAITING_MAX[urgency as usize] {
             self.counts.turned_away += 1;
             return Arrival::TurnedAway(read);
         }
-        self.meter.arrived(bytes);
+        if urgency == Urgency::Client {
+            self.meter.arrived(bytes);
+        }
         let waiting = Waiting { bytes, until_us, read };
         let before = self.waiting[urgency as usize].insert(number, waiting);
         assert!(before.is_none(), "a number names one read");
         Arrival::Waits
     }
 
-    /// Notes that the device has served a read, and within how long, if that says how long others of its size take: one
-    /// that failed, perhaps at once, does not. What is [`next`](Self::next) has room now.
+    /// Notes that the device has served a read. How long it took is a measure if that says how long others of its size
+    /// take: of one that failed, perhaps at once, it is none. What is [`next`](Self::next) has room now.
     ///
     /// # Panics
     /// If none of its urgency is at the device.
-    pub fn served(&mut self, (urgency, bytes): (Urgency, u64), took_us: Option<u64>) {
+    pub fn served(&mut self, now_us: u64, begun: Begun, is_measure: bool) {
+        let Begun { number, urgency, bytes, since_us } = begun;
         let at_device = &mut self.at_device[urgency as usize];
         assert!(*at_device > 0, "what is served is at the device");
         *at_device -= 1;
-        match took_us {
-            Some(took_us) => self.meter.served(bytes, took_us),
-            None => self.meter.cancelled(bytes),
+        self.since_us[SizeClass::of(bytes) as usize].remove(&(since_us, number));
+        match is_measure {
+            true => self.meter.served(bytes, now_us.saturating_sub(since_us)),
+            false => self.meter.cancelled(bytes),
         }
         self.counts.served += 1;
     }
@@ -178,13 +202,14 @@ impl<T> DiskReads<T> {
     /// Takes out what has waited for longer than anybody waits for it, also while the device serves nothing.
     pub fn shed(&mut self, now_us: u64) -> Vec<T> {
         let mut late = Vec::new();
-        for waiting in &mut self.waiting {
-            while waiting.first_key_value().is_some_and(|(_, first)| first.until_us < now_us)
-                && let Some((_, Waiting { bytes, read, .. })) = waiting.pop_first()
+        for urgency in Urgency::ALL {
+            let first = |disk: &Self| {
+                disk.waiting[urgency as usize].first_key_value().map(|it| it.1.until_us)
+            };
+            while first(self).is_some_and(|until_us| until_us < now_us)
+                && let Some((_, waiting)) = self.waiting[urgency as usize].pop_first()
             {
-                self.meter.cancelled(bytes);
-                self.counts.late += 1;
-                late.push(read);
+                late.push(self.is_late(urgency, waiting));
             }
         }
         late
@@ -196,11 +221,10 @@ impl<T> DiskReads<T> {
         let is_due = |at: &usize| self.passed_over[*at] >= READS_PASSED_OVER_MAX;
         let mut able = (0..URGENCIES).filter(can);
         let chosen = able.clone().rfind(is_due).or_else(|| able.next())?;
-        let (_, Waiting { bytes, until_us, read }) = self.waiting[chosen].pop_first()?;
-        if now_us > until_us {
-            self.meter.cancelled(bytes);
-            self.counts.late += 1;
-            return Some(Turn::Late(read));
+        let urgency = Urgency::ALL[chosen];
+        let (number, waiting) = self.waiting[chosen].pop_first()?;
+        if now_us > waiting.until_us {
+            return Some(Turn::Late(self.is_late(urgency, waiting)));
         }
         for lesser in chosen + 1..URGENCIES {
             let waits = !self.waiting[lesser].is_empty();
@@ -208,17 +232,20 @@ impl<T> DiskReads<T> {
                 if waits { self.passed_over[lesser].saturating_add(1) } else { 0 };
         }
         self.passed_over[chosen] = 0;
-        self.at_device[chosen] += 1;
-        Some(Turn::Begins { urgency: Urgency::ALL[chosen], bytes, read })
+        let Waiting { bytes, read, .. } = waiting;
+        if urgency != Urgency::Client {
+            self.meter.arrived(bytes);
+        }
+        Some(Turn::Begins(self.begin(now_us, number, (urgency, bytes)), read))
     }
 
     /// Cancels a read. Returns it if it still waited; else it is at the device or has ended.
     pub fn cancel(&mut self, number: u64) -> Option<T> {
-        let Waiting { bytes, read, .. } =
-            self.waiting.iter_mut().find_map(|waiting| waiting.remove(&number))?;
-        self.meter.cancelled(bytes);
+        let of =
+            |urgency: Urgency| Some((urgency, self.waiting[urgency as usize].remove(&number)?));
+        let (urgency, waiting) = Urgency::ALL.into_iter().find_map(of)?;
         self.counts.cancelled += 1;
-        Some(read)
+        Some(self.waits_no_more(urgency, waiting))
     }
 
     /// Counts a write of so many bytes that is under way to the disk: reads wait for it too.
@@ -236,8 +263,11 @@ impl<T> DiskReads<T> {
 
     /// What answers tell of the disk.
     #[must_use]
-    pub fn report(&self) -> Report {
-        self.meter.report()
+    pub fn report(&self, now_us: u64) -> Report {
+        let oldest_us = |since_us: &BTreeSet<(u64, u64)>| {
+            since_us.first().map_or(0, |(since_us, _)| now_us.saturating_sub(*since_us))
+        };
+        self.meter.report(self.since_us.each_ref().map(oldest_us))
     }
 
     /// Counts since the start.
@@ -250,6 +280,27 @@ impl<T> DiskReads<T> {
     #[must_use]
     pub fn waits(&self) -> usize {
         self.waiting.iter().map(BTreeMap::len).sum()
+    }
+
+    /// Takes a read to the device, which is counted.
+    fn begin(&mut self, now_us: u64, number: u64, (urgency, bytes): (Urgency, u64)) -> Begun {
+        self.at_device[urgency as usize] += 1;
+        if urgency != Urgency::Scrub {
+            self.since_us[SizeClass::of(bytes) as usize].insert((now_us, number));
+        }
+        Begun { number, urgency, bytes, since_us: now_us }
+    }
+
+    fn is_late(&mut self, urgency: Urgency, waiting: Waiting<T>) -> T {
+        self.counts.late += 1;
+        self.waits_no_more(urgency, waiting)
+    }
+
+    fn waits_no_more(&mut self, urgency: Urgency, waiting: Waiting<T>) -> T {
+        if urgency == Urgency::Client {
+            self.meter.cancelled(waiting.bytes);
+        }
+        waiting.read
     }
 
     fn has_room(&self, urgency: usize) -> bool {

@@ -1,14 +1,20 @@
-//! What a data server says of a disk with each answer: what waits there, and how long the device takes.
+//! What a data server says of a disk with each answer: what waits there, and how long a read takes.
+//!
+//! Reads that the page cache answers have no queue and take no time, and who asks cannot tell which they are. What is
+//! told as the time of a read is therefore that of the device times the share of reads that get there: with it, the
+//! queue's time and the read's own both come out as they are to be expected.
 //!
 //! # Invariants
 //!
 //! 1. What arrived and has not ended is counted, whether it waits or is served.
 //! 2. An average moves by one part in [`AVERAGE_PART`] with each request that was served. One that was cancelled before
 //!    it touched the disk moves none.
+//! 3. What is told is no less than what the oldest read at the device says, if it says more than the average: a device
+//!    that hangs ends none, so that no average would ever tell of it.
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::AVERAGE_PART;
+use crate::limits::{AVERAGE_PART, MISSED_PART, OLDEST_PART};
 
 /// Requests of about one size: their service times are comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,28 +87,38 @@ impl Load {
 pub struct Report {
     /// Requests that are at the disk, by class.
     pub waiting: [Load; SIZE_CLASSES],
-    /// Microseconds that the device takes for one, on average, by class; 0 if none was served yet.
+    /// Microseconds that one is to be expected to take, by class: what the device takes, less for the share that the page
+    /// cache answers; 0 if the device served none yet.
     pub service_us: [u32; SIZE_CLASSES],
     /// Requests that the device serves at once; 0 counts as 1.
     pub lanes: u16,
 }
 
+/// A share of all.
+const WHOLE: u32 = 1 << 16;
+
 /// See the module's head.
 #[derive(Debug)]
 pub struct Meter {
-    report: Report,
+    waiting: [Load; SIZE_CLASSES],
+    /// Microseconds that the device takes, on average; 0 if it served none yet.
+    device_us: [u32; SIZE_CLASSES],
+    /// Of clients' reads those that get to the device, in parts of [`WHOLE`].
+    missed: [u32; SIZE_CLASSES],
+    lanes: u16,
 }
 
 impl Meter {
     /// That of a disk which serves so many requests at once.
     #[must_use]
     pub fn new(lanes: u16) -> Self {
-        Self { report: Report { lanes, ..Report::default() } }
+        let (waiting, device_us) = Default::default();
+        Self { waiting, device_us, missed: [WHOLE; SIZE_CLASSES], lanes }
     }
 
     /// A request for so many bytes is in the queue.
     pub fn arrived(&mut self, bytes: u64) {
-        self.report.waiting[SizeClass::of(bytes) as usize].add(bytes);
+        self.waiting[SizeClass::of(bytes) as usize].add(bytes);
     }
 
     /// The device has served it, within so long.
@@ -111,7 +127,7 @@ impl Meter {
     /// If none of its size has arrived.
     pub fn served(&mut self, bytes: u64, took_us: u64) {
         self.cancelled(bytes);
-        let average = &mut self.report.service_us[SizeClass::of(bytes) as usize];
+        let average = &mut self.device_us[SizeClass::of(bytes) as usize];
         let took = u32::try_from(took_us).unwrap_or(u32::MAX).max(1);
         *average = if *average == 0 { took } else { moved(u64::from(*average), took_us) as u32 };
     }
@@ -121,15 +137,31 @@ impl Meter {
     /// # Panics
     /// If none of its size has arrived.
     pub fn cancelled(&mut self, bytes: u64) {
-        let waiting = &mut self.report.waiting[SizeClass::of(bytes) as usize];
+        let waiting = &mut self.waiting[SizeClass::of(bytes) as usize];
         assert!(waiting.requests > 0, "what ends at a disk has arrived there");
         waiting.take(bytes);
     }
 
-    /// As things are.
+    /// A client's read for so many bytes came, which the page cache could answer or not.
+    pub fn looked_up(&mut self, bytes: u64, is_cached: bool) {
+        let missed = &mut self.missed[SizeClass::of(bytes) as usize];
+        match is_cached {
+            true => *missed -= missed.div_ceil(MISSED_PART),
+            false => *missed += (WHOLE - *missed).div_ceil(MISSED_PART),
+        }
+    }
+
+    /// As things are, where the oldest read at the device is there for so long, by class; 0 if none is.
     #[must_use]
-    pub fn report(&self) -> Report {
-        self.report
+    pub fn report(&self, oldest_us: [u64; SIZE_CLASSES]) -> Report {
+        let service_us = |class: usize| {
+            let oldest_us = u32::try_from(oldest_us[class] / OLDEST_PART).unwrap_or(u32::MAX);
+            let device_us = u64::from(self.device_us[class].max(oldest_us));
+            let expected_us = device_us * u64::from(self.missed[class]) / u64::from(WHOLE);
+            (expected_us as u32).max(u32::from(device_us > 0))
+        };
+        let service_us = std::array::from_fn(service_us);
+        Report { waiting: self.waiting, service_us, lanes: self.lanes }
     }
 }
 
@@ -145,6 +177,8 @@ pub(super) fn moved(average: u64, value: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NONE: [u64; SIZE_CLASSES] = [0; SIZE_CLASSES];
 
     #[test]
     fn classes_are_told_by_bytes() {
@@ -170,7 +204,7 @@ mod tests {
         meter.arrived(100);
         meter.arrived(1 << 20);
         meter.served(100, 90);
-        let report = meter.report();
+        let report = meter.report(NONE);
         assert_eq!(report.waiting[0], Load { requests: 1, bytes: 4096 });
         assert_eq!(report.waiting[2], Load { requests: 1, bytes: 1 << 20 });
         assert_eq!((report.lanes, report.service_us), (8, [90, 0, 0, 0]));
@@ -181,7 +215,7 @@ mod tests {
         let mut meter = Meter::new(1);
         meter.arrived(4096);
         meter.cancelled(4096);
-        assert_eq!(meter.report(), Report { lanes: 1, ..Report::default() });
+        assert_eq!(meter.report(NONE), Report { lanes: 1, ..Report::default() });
     }
 
     #[test]
@@ -192,12 +226,50 @@ mod tests {
                 meter.arrived(4096);
                 meter.served(4096, took_us);
             }
-            meter.report().service_us[0]
+            meter.report(NONE).service_us[0]
         };
         assert_eq!(serve(100, 1), 100, "the first says all that is known");
         assert_eq!(serve(900, 1), 200);
         assert_eq!(serve(900, 100), 900);
         assert_eq!(serve(100, 100), 100);
+    }
+
+    /// A disk that takes 6.4 ms, so many of whose next reads of each hundred the page cache answers.
+    fn cached(percent: u32) -> Meter {
+        let mut meter = Meter::new(1);
+        meter.arrived(4096);
+        meter.served(4096, 6_400);
+        for at in 0..1000 {
+            meter.looked_up(4096, at * 37 % 100 < percent);
+        }
+        meter
+    }
+
+    #[test]
+    fn a_read_takes_as_long_as_the_share_that_gets_to_the_device() {
+        for (percent, expected_us) in
+            [(0, 6_400..6_401), (50, 2_900..3_500), (90, 400..900), (100, 1..3)]
+        {
+            let told = cached(percent).report(NONE).service_us[0];
+            assert!(expected_us.contains(&told), "{percent} %: {told}");
+        }
+    }
+
+    #[test]
+    fn what_the_cache_answers_says_nothing_of_a_device_that_served_nothing() {
+        let mut meter = Meter::new(1);
+        (0..100).for_each(|_| meter.looked_up(4096, true));
+        assert_eq!(meter.report(NONE).service_us, [0; 4], "that is not quick, but unknown");
+    }
+
+    #[test]
+    fn a_read_that_does_not_end_is_told_also_beside_a_warm_cache() {
+        let mut meter = cached(50);
+        let told = |meter: &Meter, oldest_us| meter.report([oldest_us, 0, 0, 0]).service_us[0];
+        assert_eq!(told(&meter, 4 * 6_400), told(&meter, 0), "the oldest of many may be that old");
+        assert!(told(&meter, 1_000_000) > 10 * told(&meter, 0));
+        (0..1000).for_each(|_| meter.looked_up(4096, false));
+        assert_eq!(told(&meter, u64::MAX), u32::MAX, "no number overflows");
     }
 
     #[test]

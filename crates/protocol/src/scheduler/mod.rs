@@ -39,9 +39,9 @@ mod dice;
 
 pub use balance::{Balance, Policy};
 pub use dependencies::{Access, Dependencies, ReadWrite};
-pub use disk::{Arrival, DiskCounts, DiskReads, Turn, Urgency};
+pub use disk::{Arrival, Begun, DiskCounts, DiskReads, Turn, Urgency};
 pub use front::{Front, Full};
 pub use merge::{Asked, Bars, Group, Kind, Merge};
 pub use meter::{Load, Meter, Report, SIZE_CLASSES, SizeClass};
-pub use reads::{RANKS, ReadCounts, Reading, Reads, Replica};
+pub use reads::{RANKS, ReadCounts, Reading, Reads, Replica, Standing};
 pub use window::Window;

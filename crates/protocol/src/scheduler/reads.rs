@@ -13,7 +13,7 @@
 //!
 //! 1. Only replicas that METAX names as holders are asked, each at most once in a round.
 //! 2. Each that was asked ends once: it was answered, refused, given up or outrun. That is why [`Asked`] is handed back by value.
-//! 3. A replica that is down is asked when no other is left, and is no hedge. One that has refused is asked after the
+//! 3. A replica that is down is asked when no other is left, and is no hedge, nor is one that may still be. One that has refused is asked after the
 //!    others for [`REFUSED_US`], by whatever policy: refusals are quick, and averages and queues praise them.
 //! 4. Of all reads less than 3 % are hedged ([`hedge`](super::hedge)).
 
@@ -29,6 +29,17 @@ use crate::limits::{CHOICES_MAX, HOLDERS_HEARD_MAX, REFUSED_US};
 /// Holders told apart in counts: the first, the second, the third, and all others.
 pub const RANKS: usize = 4;
 
+/// Whether a server should be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It answers.
+    Up,
+    /// It was down; it may be asked, once, and not as a hedge: one that may be down helps nobody.
+    Due,
+    /// It is down.
+    Down,
+}
+
 /// A replica of a chunk's volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replica {
@@ -40,8 +51,8 @@ pub struct Replica {
     pub disk: DiskId,
     /// Whether it is in the asker's failure domain.
     pub is_near: bool,
-    /// Whether the asker takes its server for down.
-    pub is_down: bool,
+    /// What the asker takes its server for.
+    pub standing: Standing,
 }
 
 /// One round of a read.
@@ -138,7 +149,8 @@ impl Reads {
 
     /// Chooses the holder to ask next; `None` if all were asked. `draw` is a number drawn at random for this choice.
     pub fn next(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<Asked> {
-        if let Some(asked) = self.ask_one_that_is_up(now_us, reading, draw) {
+        let is_up = |replica: &Replica| replica.standing != Standing::Down;
+        if let Some(asked) = self.ask_one_of(&is_up, now_us, reading, draw) {
             return Some(asked);
         }
         // Nobody else is left.
@@ -148,7 +160,8 @@ impl Reads {
 
     /// Chooses the holder to ask beside one that takes long; `None` if no other is up, or the share of hedges is spent.
     pub fn hedge(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<Asked> {
-        if reading.left.iter().all(|(_, replica)| replica.is_down) {
+        let is_up = |replica: &Replica| replica.standing == Standing::Up;
+        if !reading.left.iter().any(|(_, replica)| is_up(replica)) {
             return None;
         }
         if !self.purse.pay() {
@@ -156,7 +169,7 @@ impl Reads {
             return None;
         }
         self.counts.hedges += 1;
-        self.ask_one_that_is_up(now_us, reading, draw)
+        self.ask_one_of(&is_up, now_us, reading, draw)
     }
 
     /// Notes that a holder answered with what was asked for, and with a report if its release gives any.
@@ -214,15 +227,15 @@ impl Reads {
         self.balance.policy()
     }
 
-    fn ask_one_that_is_up(
+    fn ask_one_of(
         &mut self,
+        is_up: &dyn Fn(&Replica) -> bool,
         now_us: u64,
         reading: &mut Reading,
         draw: u64,
     ) -> Option<Asked> {
         let has_refused =
             |disk: &DiskId| self.refused.get(disk).is_some_and(|until_us| now_us < *until_us);
-        let is_up = |replica: &Replica| !replica.is_down;
         let of_all = |is_fit: &dyn Fn(&Replica) -> bool| {
             let (mut disks, mut far, mut fit) = ([DiskId(0); CHOICES_MAX], 0_u16, 0);
             for (_, replica) in reading.left.iter().filter(|(_, replica)| is_fit(replica)) {
@@ -233,8 +246,8 @@ impl Reads {
             self.balance.choose_near(now_us, (&disks[..fit], far), reading.bytes, draw)
         };
         let disk = of_all(&|replica| is_up(replica) && !has_refused(&replica.disk))
-            .or_else(|| of_all(&is_up))?;
-        let is_chosen = |(_, it): &(usize, Replica)| it.disk == disk && !it.is_down;
+            .or_else(|| of_all(is_up))?;
+        let is_chosen = |(_, it): &(usize, Replica)| it.disk == disk && is_up(it);
         let at = reading.left.iter().position(is_chosen)?;
         Some(self.ask(now_us, reading, at))
     }

@@ -110,14 +110,15 @@ impl DataNode {
         self.server.carry_out(Action::CreatePv { pv, lv, replica, map }, 0, created);
     }
 
-    /// Looks at the free space of the disk as long as somebody polls this. The managers hear at once that there is no
-    /// room for another volume, and then as long as it is so.
-    pub async fn watch_space(&self) {
+    /// Looks at the free space of the disk and at reads that wait for it, as long as somebody polls this. The managers hear
+    /// at once that there is no room for another volume, and then as long as it is so.
+    pub async fn watch_disk(&self) {
         let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut is_told, mut silent_ms, mut room_ms) = (false, 0, 0);
         loop {
             ticks.tick().await;
+            self.reads.shed();
             self.server.measure_free_space();
             if !self.server.lacks_room() {
                 room_ms += TICK_MS;

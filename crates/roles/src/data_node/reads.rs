@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_net::Responder;
-use larder_protocol::scheduler::{Arrival, DiskCounts, DiskReads, Report, Turn, Urgency};
+use larder_protocol::scheduler::{Arrival, Begun, DiskCounts, DiskReads, Report, Turn, Urgency};
 use larder_types::{Chunk, Extent, LvId};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
@@ -76,27 +76,28 @@ pub(super) struct Reads {
 /// A read that is at the device; when it is dropped, however the read ended, the next begins.
 struct AtDevice {
     reads: Arc<Reads>,
-    what: (Urgency, u64),
-    began_us: u64,
+    /// Until it ends.
+    begun: Option<Begun>,
     /// Whether how long it took says how long others take: bytes were read as clients read them.
     is_measure: bool,
 }
 
 impl Drop for AtDevice {
     fn drop(&mut self) {
+        let Some(begun) = self.begun.take() else { return };
         let now_us = self.reads.now_us();
         let (mut begin, mut late) = (Vec::new(), Vec::new());
         let mut queue = self.reads.queue.lock();
-        queue.served(self.what, self.is_measure.then(|| now_us - self.began_us));
+        queue.served(now_us, begun, self.is_measure);
         while let Some(turn) = queue.next(now_us) {
             match turn {
-                Turn::Begins { urgency, bytes, read } => begin.push(((urgency, bytes), read)),
+                Turn::Begins(begun, read) => begin.push((begun, read)),
                 Turn::Late(read) => late.push(read),
             }
         }
         drop(queue);
-        for (what, read) in begin {
-            self.reads.begin(what, read);
+        for (begun, read) in begin {
+            self.reads.begin(begun, read);
         }
         drop(late);
     }
@@ -110,26 +111,38 @@ impl Reads {
     /// Reads and answers, in its turn. One that the asker cancels before is not read.
     pub(super) fn read(self: &Arc<Self>, wanted: Wanted, responder: Responder<DataService>) {
         let what = (wanted.urgency(), wanted.bytes());
-        let until_us = self.now_us() + wanted.patience().as_micros() as u64;
+        let now_us = self.now_us();
+        let until_us = now_us + wanted.patience().as_micros() as u64;
         let number = self.queue.lock().number();
         let reads = Arc::downgrade(self);
         responder.when_unwanted(move || cancel(&reads, number));
         let read = Read { wanted, responder };
-        let mut queue = self.queue.lock();
-        let late = queue.shed(self.now_us());
-        let arrival = queue.arrive(number, what, until_us, read);
-        drop(queue);
-        drop(late);
+        let arrival = self.queue.lock().arrive(now_us, number, what, until_us, read);
         match arrival {
-            Arrival::Begins(read) => self.begin(what, read),
+            Arrival::Begins(begun, read) => self.begin(begun, read),
             Arrival::Waits => {}
             Arrival::TurnedAway(read) => read.responder.busy(),
         }
     }
 
+    /// Ends what has waited for longer than anybody waits for it.
+    pub(super) fn shed(&self) {
+        let late = self.queue.lock().shed(self.now_us());
+        drop(late);
+    }
+
     /// What answers tell of the disk.
     pub(super) fn report(&self) -> Report {
-        self.queue.lock().report()
+        let now_us = self.now_us();
+        self.queue.lock().report(now_us)
+    }
+
+    /// The page cache answered a client's read of so many bytes; what its answer tells of the disk.
+    pub(super) fn answered_by_cache(&self, bytes: usize) -> Report {
+        let now_us = self.now_us();
+        let mut queue = self.queue.lock();
+        queue.answered_by_cache(bytes as u64);
+        queue.report(now_us)
     }
 
     /// What became of reads that the page cache could not answer, and how many wait.
@@ -152,11 +165,11 @@ impl Reads {
         self.began.elapsed().as_micros() as u64
     }
 
-    fn begin(self: &Arc<Self>, what: (Urgency, u64), read: Read) {
+    /// A closure that a runtime drops while it ends leaves its read at the device, with a queue that nobody asks any more.
+    fn begin(self: &Arc<Self>, begun: Begun, read: Read) {
         let reads = self.clone();
         drop(spawn_blocking(move || {
-            let at_device = AtDevice { began_us: reads.now_us(), what, is_measure: false, reads };
-            carry_out(at_device, read);
+            carry_out(AtDevice { begun: Some(begun), is_measure: false, reads }, read);
         }));
     }
 }

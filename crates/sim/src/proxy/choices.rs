@@ -6,7 +6,7 @@ use std::sync::Arc;
 use larder_env::SeededRng;
 use larder_protocol::manager::state::Topology;
 use larder_protocol::scheduler::reads::{Asked, Reads};
-use larder_protocol::scheduler::{Load, Reading, Replica, Report};
+use larder_protocol::scheduler::{Load, Reading, Replica, Report, Standing};
 use larder_types::{Chunk, DiskId, Holders, ServerId};
 
 use crate::setup::Setup;
@@ -36,14 +36,14 @@ impl Choices {
                 server: replica.server,
                 disk: replica.disk,
                 is_near: replica.server.0.is_multiple_of(2),
-                is_down: false,
+                standing: Standing::Up,
             },
             None => Replica {
                 index,
                 server: ServerId(u32::MAX),
                 disk: DiskId(u32::MAX - index as u32),
                 is_near: false,
-                is_down: true,
+                standing: Standing::Down,
             },
         };
         if self.setup.options.bugs.driver.reads_non_holders() {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use larder_protocol::scheduler::front::Effect;
 use larder_protocol::scheduler::{
-    Asked, Balance, Front, Group, Kind as Does, Policy, ReadWrite, Report, Window,
+    Asked, Balance, Front, Group, Kind as Does, Policy, ReadWrite, Report, SIZE_CLASSES, Window,
 };
 use larder_types::DiskId;
 
@@ -222,7 +222,7 @@ impl<'a> World<'a> {
             Event::Served { disk, work, began_us } => {
                 self.disks[disk].served(self.now_us - began_us);
                 let answer = self.free_reports.pop().unwrap_or(self.reports.len());
-                let report = self.disks[disk].meter.report();
+                let report = self.disks[disk].meter.report([0; SIZE_CLASSES]);
                 match self.reports.get_mut(answer) {
                     Some(place) => *place = report,
                     None => self.reports.push(report),

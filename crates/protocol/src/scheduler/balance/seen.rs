@@ -22,7 +22,7 @@ pub(super) struct Seen {
     pub(super) bytes: u64,
     /// Of these, what it owes this asker.
     pub(super) owed: u64,
-    /// How long the device takes for each of these, on average.
+    /// How long each of these is expected to take, on average.
     pub(super) each_us: u64,
     /// How many it serves at once, 1 at least.
     pub(super) lanes: u64,
@@ -118,22 +118,25 @@ impl Balance {
 }
 
 impl Balance {
-    /// Takes disks that answer and never report for ones like those that do.
+    /// Takes disks that answer and do not say how long they take for ones like those that do: of an older release, or
+    /// with a device that has served nothing yet.
     fn level(&self, holders: &[DiskId], seen: &mut [Seen; CHOICES_MAX]) {
-        let is_mute = |disk: &DiskId| self.known.get(disk).is_some_and(|it| it.is_mute);
-        if !holders.iter().any(is_mute) {
+        let answers = |disk: &DiskId| {
+            self.known.get(disk).is_some_and(|it| it.is_mute || it.report.is_some())
+        };
+        let is_silent = |seen: &Seen, disk: &DiskId| seen.service_us == 0 && answers(disk);
+        if !seen.iter().zip(holders).any(|(seen, disk)| is_silent(seen, disk)) {
             return;
         }
-        let reports = |disk: &DiskId| self.known.get(disk).is_some_and(|it| it.report.is_some());
         let (mut like, mut count) = (Seen::default(), 0_u64);
-        for (seen, _) in seen.iter().zip(holders).filter(|(_, disk)| reports(disk)) {
+        for seen in seen.iter().filter(|seen| seen.service_us > 0) {
             like.each_us = like.each_us.saturating_add(seen.each_us);
             like.service_us = like.service_us.saturating_add(seen.service_us);
             like.lanes = like.lanes.saturating_add(seen.lanes);
             count += 1;
         }
         let mean = |sum: u64| sum.checked_div(count).unwrap_or(0).max(1);
-        for (seen, _) in seen.iter_mut().zip(holders).filter(|(_, disk)| is_mute(disk)) {
+        for (seen, _) in seen.iter_mut().zip(holders).filter(|(seen, disk)| is_silent(seen, disk)) {
             (seen.each_us, seen.service_us) = (mean(like.each_us), mean(like.service_us));
             seen.lanes = mean(like.lanes);
         }

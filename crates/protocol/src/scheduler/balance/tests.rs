@@ -139,6 +139,27 @@ fn averages_that_differ_by_chance_make_no_difference() {
 }
 
 #[test]
+fn a_disk_whose_device_served_nothing_yet_is_not_the_quickest() {
+    let mut balance =
+        heard(Policy::EarliestFinish, [report(0, 5_000), report(0, 5_000), report(0, 0)]);
+    assert_eq!(choices(&mut balance, 0), all());
+    for _ in 0..4 {
+        balance.sent(0, HOLDERS[2], BYTES);
+    }
+    assert_eq!(choices(&mut balance, 0), [1, 2].into(), "what waits there counts");
+}
+
+#[test]
+fn a_disk_that_reports_no_more_is_like_the_mean_of_the_others() {
+    let mut balance =
+        heard(Policy::EarliestFinish, [report(0, 5_000), report(0, 5_000), report(0, 500)]);
+    assert_eq!(choices(&mut balance, 0), [3].into());
+    balance.sent(0, HOLDERS[2], BYTES);
+    balance.answered(0, HOLDERS[2], BYTES, 500, None);
+    assert_eq!(choices(&mut balance, 0), all());
+}
+
+#[test]
 fn what_one_has_there_itself_is_a_sample_of_what_all_have() {
     let mut balance =
         heard(Policy::EarliestFinish, [report(2, 1000), report(4, 1000), report(9, 1000)]);

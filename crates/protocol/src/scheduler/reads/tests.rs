@@ -14,11 +14,11 @@ const BYTES: u64 = 8192;
 
 fn replica(index: usize) -> Replica {
     let (server, disk) = (ServerId(10 + index as u32), DiskId(20 + index as u32));
-    Replica { index, server, disk, is_near: false, is_down: false }
+    Replica { index, server, disk, is_near: false, standing: Standing::Up }
 }
 
 fn down(index: usize) -> Replica {
-    Replica { is_down: true, ..replica(index) }
+    Replica { standing: Standing::Down, ..replica(index) }
 }
 
 fn near(index: usize) -> Replica {
@@ -216,6 +216,28 @@ fn the_delay_is_that_of_the_size() {
     let small = reads.hedge_after_us(SizeClass::Small);
     assert!((3000..6000).contains(&small), "{small}");
     assert_eq!(reads.hedge_after_us(SizeClass::Huge), HEDGE_AFTER_US_MAX);
+}
+
+#[test]
+fn one_that_may_still_be_down_is_asked_and_is_no_hedge() {
+    let due = |index| Replica { standing: Standing::Due, ..replica(index) };
+    for policy in Policy::ALL {
+        let mut reads = reads(policy);
+        let mut reading = Reading::of(Holders(0b11), [due(0), due(1)], BYTES);
+        let first = reads.next(0, &mut reading, 1).unwrap();
+        assert!(reads.hedge(0, &mut reading, 1).is_none(), "{policy:?}");
+        reads.gave_up(first);
+        let mut reading = Reading::of(all(), [down(0), replica(1), due(2)], BYTES);
+        for place in 1..=3 {
+            let asked = reads.next(0, &mut reading, 1).unwrap();
+            let is_last = asked.replica.standing == Standing::Down;
+            assert_eq!(is_last, place == 3, "{policy:?}");
+            reads.gave_up(asked);
+        }
+    }
+    let mut reads = reads(Policy::Random);
+    let mut reading = Reading::of(all(), [due(0), replica(1), due(2)], BYTES);
+    assert_eq!(reads.hedge(0, &mut reading, 5).map(|asked| asked.replica.index), Some(1));
 }
 
 #[test]

@@ -16,7 +16,6 @@ use tokio::time::{Instant, timeout};
 
 use super::Away;
 use super::counters::count;
-use super::detector::Standing;
 use super::reads::Holder;
 use super::retry::pause;
 use super::route::newer;
@@ -118,7 +117,7 @@ fn reading(away: &Away, map: &Topology, wanted: &Wanted<'_>) -> Reading {
         server: replica.server,
         disk: replica.disk,
         is_near: here.is_some() && place(replica.server) == here,
-        is_down: detectors.standing(replica.server, now) == Standing::Down,
+        standing: detectors.standing(replica.server, now),
     });
     Reading::of(holders, replicas, bytes)
 }

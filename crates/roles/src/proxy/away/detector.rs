@@ -4,21 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use larder_protocol::scheduler::Standing;
 use larder_types::ServerId;
 use tokio::time::Instant;
 
 use crate::limits::{DOWN_FAILURES, DOWN_MS};
-
-/// Whether a server should be asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It answers.
-    Up,
-    /// It was down; it may be asked, once.
-    Due,
-    /// It is down.
-    Down,
-}
 
 /// What was known of a server when it was asked.
 #[derive(Debug, Clone, Copy)]
