@@ -151,7 +151,7 @@ pub const SNAPSHOT_REMOVALS_MAX: usize = 1024;
 pub const SILENT_TICKS_MAX: u32 = 20;
 /// Ticks without a word from another member after which its primary says so to the managers: more than they need to
 /// find a server down, so that they hear of those alone that they hear and the primary does not.
-pub const UNHEARD_TICKS_MAX: u32 = 25;
+pub const UNHEARD_TICKS_MAX: u32 = 16;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
 
@@ -269,8 +269,13 @@ const _: () = assert!(WAITING_CALLS_MAX <= TAIL_OPS_MAX, "calls that wait find r
 pub const MANAGERS_MAX: usize = 5;
 /// Milliseconds between two messages of the managers' leader to each other manager.
 pub const HEARTBEAT_MS: u64 = 150;
-/// Milliseconds for which a manager hears nothing before it asks to be elected; up to twice as many by lot.
-pub const ELECTION_MS_MIN: u64 = 1000;
+/// Milliseconds for which a manager hears nothing before it asks to be elected.
+pub const ELECTION_MS_MIN: u64 = 800;
+/// Milliseconds that it waits beyond that at most, by lot: many times what an election takes, so that two seldom ask at
+/// once.
+pub const ELECTION_LOT_MS: u64 = 400;
+/// Milliseconds for which one that would vote for another does not ask itself: an election takes less.
+pub const ELECTION_YIELD_MS: u64 = 200;
 /// Events that wait in a manager for its disk; more messages are dropped, more proposals turned away.
 pub const QUORUM_WAITING_MAX: usize = 1024;
 /// Entries of the quorum's log that may be above the commit point.
@@ -316,11 +321,17 @@ const _: () =
     assert!(CLOSED_SESSIONS_MAX >= SESSIONS_MAX, "a late opening is known for what it is");
 
 /// Milliseconds between two messages of a server to the leading manager.
-pub const SERVER_BEAT_MS: u64 = 500;
+pub const SERVER_BEAT_MS: u64 = 300;
 /// Milliseconds for which nothing is heard of a server before it is taken for down.
-pub const SILENT_MS: u64 = 2000;
+pub const SILENT_MS: u64 = 1500;
+/// Milliseconds for which a server may stand still at any time without being taken for down: a slow disk, or a machine
+/// with too much to do.
+pub const STALL_MS: u64 = 1000;
+/// Milliseconds between two looks of the leading manager at what is due, beyond which it stood still itself, and nobody
+/// may be taken for silent: what servers said meanwhile is still on its way to it.
+pub const LATE_LOOK_MS: u64 = 2 * SERVER_BEAT_MS;
 /// Milliseconds for which a primary may answer reads alone after it sent its renewal.
-pub const LEASE_MS: u64 = 1500;
+pub const LEASE_MS: u64 = 900;
 /// Milliseconds that clocks may drift apart during a lease, generously.
 pub const LEASE_DRIFT_MS: u64 = 200;
 /// Milliseconds that a server has to be up before it is trusted after its second flap; doubled with each further.
@@ -334,7 +345,7 @@ pub const LOST_MS: u64 = 10 * 60 * 1000;
 /// Milliseconds between two looks at where replicas ought to be.
 pub const LV_PLAN_MS: u64 = 5000;
 /// Milliseconds for which a disk counts as one without room after its server said so.
-pub const NO_ROOM_MS: u64 = 4 * SERVER_BEAT_MS;
+pub const NO_ROOM_MS: u64 = 6 * SERVER_BEAT_MS;
 /// Milliseconds after which an order to vacate a replica is forgotten if the manager does not repeat it.
 pub const VACATE_MS: u64 = 3 * LV_PLAN_MS;
 /// Proposals of the leading manager that are under way.
@@ -364,8 +375,18 @@ const _: () = assert!(
     "a part of a session's memory fits a record"
 );
 const _: () = assert!(SLOW_PUT_MS < LIST_GATHER_MS, "slow puts are waited for together");
-const _: () =
-    assert!(LEASE_MS < SILENT_MS, "a lease has mostly run out when its holder is found down");
+const _: () = assert!(
+    LEASE_MS + LEASE_DRIFT_MS < SILENT_MS,
+    "a lease has run out when its holder is found down: nobody waits for both"
+);
+const _: () = assert!(
+    STALL_MS + SERVER_BEAT_MS < SILENT_MS,
+    "a server that stands still for a moment is heard again before it counts as down"
+);
+const _: () = assert!(
+    LATE_LOOK_MS < SILENT_MS && LATE_LOOK_MS < ELECTION_MS_MIN,
+    "a leader that stood still for long is no leader any more"
+);
 const _: () = assert!(
     FLAP_FORGET_MS > PROBATION_MS << PROBATION_DOUBLINGS_MAX,
     "a flap is not forgotten during its probation"

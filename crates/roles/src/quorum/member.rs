@@ -209,6 +209,7 @@ impl<A> Member<A> {
             self.consider(PolicyEvent::From(from, said));
             return self.settle();
         }
+        self.consider(PolicyEvent::Overheard(from));
         if by.is_none()
             && let Some(leader) = self.quorum.leader().filter(|leader| *leader != self.me)
         {

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use larder_types::{BootId, ServerId};
 
-use crate::limits::{FLAP_FORGET_MS, LOST_MS, PROBATION_DOUBLINGS_MAX, PROBATION_MS, SILENT_MS};
+use crate::limits::{
+    FLAP_FORGET_MS, LATE_LOOK_MS, LOST_MS, PROBATION_DOUBLINGS_MAX, PROBATION_MS, SERVER_BEAT_MS,
+    SILENT_MS,
+};
 
 #[derive(Debug)]
 struct Health {
@@ -17,16 +20,39 @@ struct Health {
     flapped_ms: u64,
 }
 
+/// When a manager that only follows heard of servers last.
+pub(super) type Overheard = BTreeMap<ServerId, u64>;
+
 /// Health of all servers, since this manager leads.
 #[derive(Debug)]
 pub(super) struct Healths {
     since_ms: u64,
+    looked_ms: u64,
     servers: BTreeMap<ServerId, Health>,
 }
 
 impl Healths {
-    pub(super) fn new(now_ms: u64) -> Self {
-        Self { since_ms: now_ms, servers: BTreeMap::new() }
+    /// What one of so many managers knows that leads from now on. Who died with the leader before has been silent for a
+    /// while already: a server speaks to the leader and to the others in turn. All of them have time to be heard here.
+    pub(super) fn new(now_ms: u64, overheard: &Overheard, managers: usize) -> Self {
+        let mut healths = Self { since_ms: now_ms, looked_ms: now_ms, servers: BTreeMap::new() };
+        let turn_ms = managers.saturating_sub(1) as u64 * SERVER_BEAT_MS;
+        let least_ms = now_ms.saturating_sub(SILENT_MS - 2 * SERVER_BEAT_MS);
+        for (&server, &heard_ms) in overheard {
+            healths.entry(server).heard_ms = (heard_ms + turn_ms).clamp(least_ms, now_ms);
+        }
+        healths
+    }
+
+    /// The manager looks at what is due. If it stood still before, what servers said meanwhile has yet to reach it.
+    pub(super) fn look(&mut self, now_ms: u64) {
+        let late_ms = now_ms.saturating_sub(std::mem::replace(&mut self.looked_ms, now_ms));
+        if late_ms > LATE_LOOK_MS {
+            self.since_ms = (self.since_ms + late_ms).min(now_ms);
+            for health in self.servers.values_mut() {
+                health.heard_ms = (health.heard_ms + late_ms).min(now_ms);
+            }
+        }
     }
 
     fn entry(&mut self, server: ServerId) -> &mut Health {
@@ -68,6 +94,14 @@ impl Healths {
         }
     }
 
+    /// Whether it was heard lately: one of two beats may be late.
+    pub(super) fn is_heard(&self, server: ServerId, now_ms: u64) -> bool {
+        let heard = |health: &Health| {
+            health.boot.is_some() && now_ms < health.heard_ms + 2 * SERVER_BEAT_MS
+        };
+        self.servers.get(&server).is_some_and(heard)
+    }
+
     /// Whether nothing was heard of it for so long that it is taken for down.
     pub(super) fn is_silent(&self, server: ServerId, now_ms: u64) -> bool {
         let heard_ms = self.servers.get(&server).map_or(self.since_ms, |health| health.heard_ms);
@@ -93,13 +127,14 @@ impl Healths {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::STALL_MS;
 
     const SERVER: ServerId = ServerId(3);
     const BOOT: BootId = BootId(9);
 
     #[test]
     fn a_return_counts_once_however_long_the_map_takes_to_show_it() {
-        let mut healths = Healths::new(0);
+        let mut healths = Healths::new(0, &Overheard::new(), 3);
         healths.heard(SERVER, BOOT, 0);
         healths.down(SERVER, SILENT_MS);
         let back_ms = 2 * SILENT_MS;
@@ -114,7 +149,7 @@ mod tests {
 
     #[test]
     fn one_that_was_down_before_this_manager_led_comes_back_too() {
-        let mut healths = Healths::new(0);
+        let mut healths = Healths::new(0, &Overheard::new(), 3);
         healths.down(SERVER, 0);
         assert!(healths.is_lost(SERVER, LOST_MS));
         for turn in 1..=3 {
@@ -123,5 +158,50 @@ mod tests {
             assert_eq!(healths.is_settled(SERVER, now_ms), turn < 2, "return {turn}");
             healths.down(SERVER, now_ms + SILENT_MS);
         }
+    }
+
+    #[test]
+    fn a_new_leader_knows_who_fell_silent_with_the_one_before() {
+        let (died, lives, unknown) = (SERVER, ServerId(4), ServerId(5));
+        let (heard_ms, elected_ms) = (10_000, 11_000);
+        let overheard = Overheard::from([(died, heard_ms), (lives, elected_ms - 10)]);
+        let healths = Healths::new(elected_ms, &overheard, 3);
+        let silent_ms = |server| (0..).find(|ms| healths.is_silent(server, elected_ms + ms));
+        // It hears of each server at every second beat.
+        let since_ms = SILENT_MS + 2 * SERVER_BEAT_MS - (elected_ms - heard_ms);
+        assert_eq!(silent_ms(died), Some(since_ms), "two periods of silence do not add up");
+        assert_eq!(silent_ms(lives), Some(SILENT_MS));
+        assert_eq!(silent_ms(unknown), Some(SILENT_MS));
+    }
+
+    #[test]
+    fn whoever_it_overheard_long_ago_has_time_to_be_heard_by_a_new_leader() {
+        let healths = Healths::new(90_000, &Overheard::from([(SERVER, 10)]), 3);
+        assert!(!healths.is_silent(SERVER, 90_000 + 2 * SERVER_BEAT_MS - 1));
+        assert!(healths.is_silent(SERVER, 90_000 + 2 * SERVER_BEAT_MS));
+    }
+
+    #[test]
+    fn a_manager_that_stood_still_takes_nobody_for_silent() {
+        let mut healths = Healths::new(0, &Overheard::new(), 3);
+        healths.heard(SERVER, BOOT, 0);
+        for now_ms in (0..=SERVER_BEAT_MS).step_by(50) {
+            healths.look(now_ms);
+        }
+        let goes_on_ms = SERVER_BEAT_MS + SILENT_MS;
+        healths.look(goes_on_ms);
+        assert!(!healths.is_silent(SERVER, goes_on_ms), "its beats are on their way");
+        assert!(!healths.is_silent(ServerId(4), goes_on_ms));
+        for now_ms in (goes_on_ms..goes_on_ms + SILENT_MS).step_by(50) {
+            healths.look(now_ms);
+        }
+        assert!(healths.is_silent(SERVER, goes_on_ms + SILENT_MS), "none came");
+    }
+
+    #[test]
+    fn one_that_stands_still_for_a_moment_is_not_taken_for_down() {
+        let mut healths = Healths::new(0, &Overheard::new(), 3);
+        healths.heard(SERVER, BOOT, 0);
+        assert!(!healths.is_silent(SERVER, SERVER_BEAT_MS + STALL_MS));
     }
 }

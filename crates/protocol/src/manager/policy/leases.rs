@@ -8,7 +8,7 @@ use super::message::ManagerMessage;
 use super::{PolicyEffect, Subject, Turn};
 use crate::limits::{GRANTS_WAITING_MAX, LEASE_DRIFT_MS, LEASE_MS};
 use crate::manager::quorum::Ticket;
-use crate::manager::state::ServerState;
+use crate::manager::state::{PgRecord, ServerState};
 
 #[derive(Debug)]
 struct Renewal {
@@ -23,7 +23,8 @@ struct Renewal {
 pub(super) struct Leases {
     /// Until when leases that a leader before may have granted hold.
     inherited_until_ms: u64,
-    until_ms: BTreeMap<PgId, u64>,
+    /// Until when the leases that were granted in a PG's latest view hold.
+    until_ms: BTreeMap<PgId, (View, u64)>,
     /// PGs whose lease is not renewed, because another is to lead.
     pub(super) withdrawn: BTreeSet<PgId>,
     /// Renewals that came before the question.
@@ -42,9 +43,11 @@ impl Leases {
         }
     }
 
-    /// Whether no primary of the PG's present view may hold a lease any more.
-    pub(super) fn have_run_out(&self, pg: PgId, now_ms: u64) -> bool {
-        let own_ms = self.until_ms.get(&pg).copied().unwrap_or(0);
+    /// Whether no primary of the PG's present view or one before may hold a lease any more. In a view that is active no
+    /// earlier lease counts: another primary's was waited out, and its own died when it entered the view.
+    pub(super) fn have_run_out(&self, pg: PgId, record: &PgRecord, now_ms: u64) -> bool {
+        let counts = |(view, _): &(View, u64)| *view == record.view || !record.is_active();
+        let own_ms = self.until_ms.get(&pg).copied().filter(counts).map_or(0, |(_, ms)| ms);
         now_ms >= own_ms.max(self.inherited_until_ms)
     }
 }
@@ -76,8 +79,8 @@ impl Turn<'_> {
         }
         // It was sent before it came: no lease outlasts this.
         let until_ms = self.now_ms + LEASE_MS + LEASE_DRIFT_MS;
-        for (pg, _) in &granted {
-            leases.until_ms.insert(*pg, until_ms);
+        for (pg, view) in &granted {
+            leases.until_ms.insert(*pg, (*view, until_ms));
         }
         if self.planted.confirms_no_lease() {
             self.tell(server, ManagerMessage::Leases { boot, sent_ms, granted });

@@ -33,11 +33,11 @@ use larder_types::{DiskId, LvId, PgId, ServerId, SessionId, View};
 use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX};
 use crate::manager::quorum::Ticket;
 use crate::manager::state::{
-    Applied, Command, MapVersion, Outcome, ServerRole, ServerState, Topology,
+    Applied, Command, MapVersion, Outcome, ServerRecord, ServerRole, ServerState, Topology,
 };
 use crate::placement::{MetaServer, Standing};
 use crate::planted::Planted;
-use health::Healths;
+use health::{Healths, Overheard};
 use leases::Leases;
 pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
 use parted::Parted;
@@ -51,6 +51,8 @@ pub enum PolicyEvent {
     Deposed,
     /// A server says something.
     From(ServerId, ServerMessage),
+    /// A server said something to this manager, which does not lead.
+    Overheard(ServerId),
     /// What became of a proposal; `None` if that is not known or it was not taken.
     Decided(Ticket, Option<Applied>),
     /// This manager led after the question.
@@ -119,6 +121,8 @@ struct Leading {
 #[derive(Debug, Default)]
 pub struct Policy {
     leading: Option<Leading>,
+    /// Of servers that spoke to this manager while another led.
+    overheard: Overheard,
     tickets: u64,
     planted: Planted,
     #[cfg(feature = "ablation")]
@@ -161,8 +165,11 @@ impl Policy {
     ) {
         match event {
             PolicyEvent::Elected => {
+                let overheard = std::mem::take(&mut self.overheard);
+                let manages = |server: &&ServerRecord| server.roles.contains(&ServerRole::Manager);
+                let managers = map.servers.values().filter(manages).count();
                 self.leading = Some(Leading {
-                    healths: Healths::new(now_ms),
+                    healths: Healths::new(now_ms, &overheard, managers),
                     leases: Leases::new(now_ms),
                     proposals: BTreeMap::new(),
                     under_way: BTreeSet::new(),
@@ -188,7 +195,14 @@ impl Policy {
             }
             _ => {}
         }
-        let (Some(leading), tickets) = (&mut self.leading, &mut self.tickets) else { return };
+        let (Some(leading), tickets) = (&mut self.leading, &mut self.tickets) else {
+            if let PolicyEvent::Overheard(server) = event
+                && map.servers.contains_key(&server)
+            {
+                self.overheard.insert(server, now_ms);
+            }
+            return;
+        };
         if map.founded.is_none() {
             return;
         }
@@ -207,6 +221,8 @@ impl Policy {
             PolicyEvent::Decided(ticket, applied) => turn.decided(ticket, applied),
             PolicyEvent::Confirmed(ticket) => turn.confirmed(ticket),
             PolicyEvent::Tick => turn.tick(),
+            // It leads since: what the server says comes by way of others too.
+            PolicyEvent::Overheard(_) => {}
             PolicyEvent::Elected | PolicyEvent::Deposed => unreachable!("handled above"),
         }
     }
@@ -248,6 +264,10 @@ impl Turn<'_> {
                 self.tell_view(pg);
                 self.decide_group(pg);
             }
+            // A server went or came: views that need another do not wait for the next tick.
+            (Subject::Server(_), Some(Ok(_))) => {
+                (0..self.map.pgs.len() as u32).map(PgId).for_each(|pg| self.decide_group(pg));
+            }
             (_, Some(Ok(Outcome::Lv(lv)))) => self.make_pvs(lv),
             (Subject::Lv(lv), Some(Ok(outcome))) => {
                 let is_made = |index: &u8| {
@@ -272,7 +292,7 @@ impl Turn<'_> {
 
     /// Servers that are up with this role.
     fn servers(&self, role: ServerRole) -> impl Iterator<Item = ServerId> + use<> {
-        let up = |s: &&crate::manager::state::ServerRecord| s.state == ServerState::Up;
+        let up = |s: &&ServerRecord| s.state == ServerState::Up;
         let map = self.map.servers.iter().filter(|(_, s)| up(s) && s.roles.contains(&role));
         map.map(|(server, _)| *server).collect::<Vec<_>>().into_iter()
     }
@@ -329,8 +349,11 @@ impl Turn<'_> {
                 self.vacated(server, (lv, replica), view, order);
             }
             ServerMessage::SessionBegun(boot, session) => {
-                let command = Command::OpenSession(session, server, boot);
-                self.propose(Subject::Session(session), command);
+                // Of a server that is down it would be closed at the next look, and never be open again.
+                if boot == known && record.state == ServerState::Up {
+                    let command = Command::OpenSession(session, server, boot);
+                    self.propose(Subject::Session(session), command);
+                }
             }
             ServerMessage::NoRoom(boot, disk) => {
                 if boot == known && record.disks.contains_key(&disk) {
@@ -370,6 +393,7 @@ impl Turn<'_> {
     }
 
     fn tick(&mut self) {
+        self.leading.healths.look(self.now_ms);
         for (&server, record) in &self.map.servers {
             match record.state {
                 ServerState::Up if self.leading.healths.is_silent(server, self.now_ms) => {

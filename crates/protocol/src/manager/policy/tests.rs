@@ -3,6 +3,7 @@
 
 #[cfg(feature = "ablation")]
 mod ablation;
+mod failover;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,6 +62,8 @@ struct World {
     servers: BTreeMap<u32, Server>,
     lost: u64,
     very_late: u64,
+    /// One in so many messages goes to the manager that does not lead.
+    astray: u64,
     views: u64,
     pool_empty: u64,
     vacated: BTreeSet<(LvId, u8)>,
@@ -95,6 +98,7 @@ impl World {
             servers: BTreeMap::new(),
             lost: 0,
             very_late: 0,
+            astray: 6,
             views: 0,
             pool_empty: 0,
             vacated: BTreeSet::new(),
@@ -396,7 +400,8 @@ impl World {
             Happening::ToServer(id, message) => self.arrive(id, message),
             Happening::ToManager(id, message) => {
                 // Some still talk to a leader that is none any more.
-                let to = if self.rng.one_in(6) { 1 - self.leader.0 } else { self.leader.0 };
+                let to =
+                    if self.rng.one_in(self.astray) { 1 - self.leader.0 } else { self.leader.0 };
                 self.policy(to, PolicyEvent::From(ServerId(id), message));
             }
             Happening::Decide(manager, term, ticket, command) => {
@@ -639,6 +644,7 @@ fn a_server_that_drains_is_left_and_a_new_one_takes_its_share() {
 #[test]
 fn lvs_are_drawn_on_demand_and_a_restart_of_their_data_server_begins_a_view() {
     let mut world = World::new(7, 4);
+    world.astray = 0;
     world.calm_down();
     let need = |world: &mut World, has| {
         let pg = world.pg(0).clone();
@@ -670,6 +676,7 @@ fn lvs_are_drawn_on_demand_and_a_restart_of_their_data_server_begins_a_view() {
 #[test]
 fn narrow_lvs_are_made_while_a_host_is_away_and_widened_when_it_is_back() {
     let mut world = World::new(8, 3);
+    world.astray = 0;
     world.calm_down();
     world.stop(2);
     world.run_for(20_000);

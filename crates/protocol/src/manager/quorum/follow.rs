@@ -8,7 +8,10 @@ use larder_types::ServerId;
 
 use super::node::{Quorum, QuorumEffect};
 use super::wire::{Entries, Item, LogIndex, Members, Position, QuorumMessage, Snapshot, Term};
-use crate::limits::{ELECTION_MS_MIN, HEARTBEAT_MS, MAP_BYTES_MAX, MAP_PIECE_BYTES};
+use crate::limits::{
+    ELECTION_LOT_MS, ELECTION_MS_MIN, ELECTION_YIELD_MS, HEARTBEAT_MS, MAP_BYTES_MAX,
+    MAP_PIECE_BYTES,
+};
 
 /// An attempt to find out whether a majority would vote for this manager.
 #[derive(Debug)]
@@ -28,7 +31,7 @@ impl Quorum {
     pub(super) fn set_timer(&mut self) {
         let patience = match self.node.role() {
             noraft::Role::Leader => HEARTBEAT_MS,
-            _ => ELECTION_MS_MIN + self.draw(ELECTION_MS_MIN),
+            _ => ELECTION_MS_MIN + self.draw(ELECTION_LOT_MS),
         };
         self.timer_ms = self.now_ms + patience;
     }
@@ -73,9 +76,15 @@ impl Quorum {
     pub(super) fn follow(&mut self, from: ServerId, message: QuorumMessage) {
         match message {
             QuorumMessage::PreVote { round, last } => {
-                if !self.has_leader() && last >= self.last() {
+                // Of two that ask at once the one with the higher id gives way: each would vote for itself, and nobody lead.
+                let gives_way = self.pre_voting.is_none() || from < self.me;
+                if !self.has_leader() && last >= self.last() && gives_way {
                     let granted = QuorumMessage::PreVoteGranted { round };
                     self.held.push(QuorumEffect::Send(from, granted));
+                    if self.led.is_none() {
+                        self.pre_voting = None;
+                        self.timer_ms = self.timer_ms.max(self.now_ms + ELECTION_YIELD_MS);
+                    }
                 }
             }
             QuorumMessage::PreVoteGranted { round } => self.pre_vote_granted(from, round),

@@ -1,0 +1,107 @@
+//! What a failover waits for, and what not.
+
+use larder_types::{PgId, ServerId, SessionId};
+
+use super::{PolicyEvent, SETTINGS, ServerMessage, Settings, World};
+use crate::limits::{LEASE_MS, PROBATION_MS, SERVER_BEAT_MS, SILENT_MS};
+
+#[test]
+fn views_without_a_server_begin_as_soon_as_it_is_down() {
+    let mut world = World::new(12, 3);
+    world.calm_down();
+    let (died, views) = (world.pg(0).members[0], world.views);
+    world.stop(died.0);
+    while world.map.is_up(died) {
+        world.run_for(1);
+    }
+    world.run_for(50);
+    assert!(world.views > views, "no view waits for the next look, which is 200 ms later");
+}
+
+#[test]
+fn a_lease_of_an_earlier_view_holds_up_no_change_of_primary() {
+    let (mut changes, mut longest_ms) = (0, 0);
+    for (seed, died) in (0..20).flat_map(|seed| (0..3).map(move |id| (seed, ServerId(id)))) {
+        let mut world = World::founded(seed, 3, Settings { pg_count: 32, ..SETTINGS });
+        world.astray = 0;
+        world.calm_down();
+        world.stop(died.0);
+        while world.map.is_up(died) {
+            world.run_for(1);
+        }
+        let (down_ms, views) = (world.now_ms, world.views);
+        // Others are to lead, for balance, before anybody has a lease in the views without the server.
+        while world.views - views < 32 || !world.leads_evenly(died) {
+            world.run_for(10);
+        }
+        changes += world.views - views - 32;
+        longest_ms = longest_ms.max(world.now_ms - down_ms);
+    }
+    assert!(changes > 0, "every server was followed evenly");
+    assert!(longest_ms < LEASE_MS, "{changes} changes, no reads for up to {longest_ms} ms");
+}
+
+#[test]
+fn a_server_that_died_with_the_leader_is_not_waited_for_anew() {
+    let mut world = World::new(13, 3);
+    world.calm_down();
+    let died = world.pg(0).members[0];
+    let (next, died_ms) = (1 - world.leader.0, world.now_ms);
+    world.stale = world.map.clone();
+    (0..3).for_each(|id| world.policy(next, PolicyEvent::Overheard(ServerId(id))));
+    world.stop(died.0);
+    world.run_for(1000);
+    assert!(world.map.is_up(died), "the leader before had no time to find out");
+    let others = (0..3).filter(|id| ServerId(*id) != died);
+    others.for_each(|id| world.policy(next, PolicyEvent::Overheard(ServerId(id))));
+    world.change_leader();
+    while world.map.is_up(died) {
+        world.run_for(10);
+    }
+    let took_ms = world.now_ms - died_ms;
+    assert!(took_ms < SILENT_MS + 500, "down after {took_ms} ms");
+    let is_up = |id: &ServerId| *id == died || world.map.is_up(*id);
+    assert!(world.map.servers.keys().all(is_up), "the others were heard");
+}
+
+#[test]
+fn one_that_nobody_hears_is_let_in_again_as_soon_as_it_is_back() {
+    let mut world = World::new(14, 3);
+    world.calm_down();
+    let pg = world.pg(0).clone();
+    let (primary, died) = (pg.members[0], pg.members[1]);
+    world.stop(died.0);
+    world.run_for(1000);
+    // Its primary misses it before the managers do.
+    let boot = world.servers[&primary.0].boot;
+    for _ in 0..5 {
+        world.say(primary.0, ServerMessage::Unheard(boot, PgId(0), pg.view, vec![died]));
+    }
+    world.run_for(SILENT_MS);
+    assert!(!world.pg(0).members.contains(&died));
+    world.start(died.0);
+    world.run_for(PROBATION_MS / 2);
+    assert!(world.pg(0).members.contains(&died), "{:?}", world.pg(0));
+}
+
+#[test]
+fn a_session_that_its_proxy_begins_before_it_is_up_again_stays_open() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3);
+        world.astray = 0;
+        world.calm_down();
+        let (proxy, session) = (ServerId(1), SessionId(70));
+        let boot = world.servers[&1].boot;
+        world.servers.get_mut(&1).unwrap().cut = true;
+        // Beats and looks come at any time after that.
+        world.run_for(2 * SILENT_MS + 17 * seed);
+        assert!(!world.map.is_up(proxy));
+        world.servers.get_mut(&1).unwrap().cut = false;
+        // It says so until the map names the session.
+        for _ in 0..20 {
+            world.say(1, ServerMessage::SessionBegun(boot, session));
+            world.run_for(SERVER_BEAT_MS);
+        }
+        assert!(world.map.sessions.contains_key(&session), "seed {seed}: closed for good");
+    }
+}
