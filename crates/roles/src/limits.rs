@@ -75,9 +75,12 @@ pub const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Milliseconds for which a server that starts waits for managers.
 pub const START_PATIENCE_MS: u64 = 30_000;
 /// Milliseconds that a manager lets a question for a newer map wait.
-pub const MAP_WAIT_MS: u64 = 5_000;
-/// Milliseconds beyond that after which a manager that has not answered is taken for gone.
-pub const MAP_ANSWER_MS: u64 = 2_000;
+pub const MAP_WAIT_MS: u64 = 1_000;
+/// Milliseconds beyond that after which another manager is asked too: a view that begins because a machine is gone must
+/// not be heard of only when connections to that machine have broken.
+pub const MAP_LATE_MS: u64 = 500;
+/// Milliseconds beyond the wait after which a manager that has not answered is taken for gone: a map may be large.
+pub const MAP_ANSWER_MS: u64 = 6_000;
 /// Milliseconds that a map may take to come once somebody told of it; after that the next manager is asked.
 pub const MAP_TOLD_MS: u64 = 200;
 /// Milliseconds for which a manager that did not answer is passed over while others do.
@@ -249,6 +252,10 @@ const _: () = assert!(
     "who is asked has answered, or not, before the next look"
 );
 const _: () = assert!(PAUSE_MS_MIN < PAUSE_MS_MAX, "pauses grow");
+const _: () = assert!(
+    MAP_WAIT_MS + MAP_LATE_MS <= SILENT_MS && MAP_LATE_MS < MAP_ANSWER_MS,
+    "who asks a manager that dies asks another before the view without its machine begins"
+);
 const _: () = assert!(
     PROXY_PATIENCE_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,
     "a primary that fails is replaced while its callers wait"
