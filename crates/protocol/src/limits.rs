@@ -151,7 +151,7 @@ pub const SNAPSHOT_REMOVALS_MAX: usize = 1024;
 pub const SILENT_TICKS_MAX: u32 = 20;
 /// Ticks without a word from another member after which its primary says so to the managers: more than they need to
 /// find a server down, so that they hear of those alone that they hear and the primary does not.
-pub const UNHEARD_TICKS_MAX: u32 = 16;
+pub const UNHEARD_TICKS_MAX: u32 = 20;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
 
@@ -330,8 +330,13 @@ pub const STALL_MS: u64 = 1000;
 /// Milliseconds between two looks of the leading manager at what is due, beyond which it stood still itself, and nobody
 /// may be taken for silent: what servers said meanwhile is still on its way to it.
 pub const LATE_LOOK_MS: u64 = 2 * SERVER_BEAT_MS;
-/// Milliseconds for which a primary may answer reads alone after it sent its renewal.
-pub const LEASE_MS: u64 = 900;
+/// Milliseconds for which late looks put off that a silent server is found down, at most.
+pub const LENT_MS_MAX: u64 = SILENT_MS;
+/// Milliseconds for which a primary may answer reads alone, counted from the time that a grant of leases names.
+pub const LEASE_MS: u64 = 1500;
+/// Milliseconds for which it may after it sent its renewal: a grant names an earlier time. So every release, whatever it
+/// takes leases for, holds them no longer.
+pub const LEASE_GRANTED_MS: u64 = 900;
 /// Milliseconds that clocks may drift apart during a lease, generously.
 pub const LEASE_DRIFT_MS: u64 = 200;
 /// Milliseconds that a server has to be up before it is trusted after its second flap; doubled with each further.
@@ -376,7 +381,7 @@ const _: () = assert!(
 );
 const _: () = assert!(SLOW_PUT_MS < LIST_GATHER_MS, "slow puts are waited for together");
 const _: () = assert!(
-    LEASE_MS + LEASE_DRIFT_MS < SILENT_MS,
+    LEASE_GRANTED_MS + LEASE_DRIFT_MS < SILENT_MS && LEASE_GRANTED_MS <= LEASE_MS,
     "a lease has run out when its holder is found down: nobody waits for both"
 );
 const _: () = assert!(

@@ -314,7 +314,7 @@ const _: () = assert!(
     "a list may wait more than once, and no longer than any other request"
 );
 const _: () = assert!(
-    WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_MS,
+    WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_GRANTED_MS,
     "the renewal after that is answered in time"
 );
 const _: () = assert!(

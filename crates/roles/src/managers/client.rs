@@ -10,7 +10,7 @@
 //!    have told.
 //! 5. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,6 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use larder_net::{CallError, JoinToken};
-use larder_protocol::limits::MANAGERS_MAX;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer, Topology};
 use larder_types::ServerId;
@@ -294,11 +293,19 @@ impl Turns {
         Self { avoided: BTreeMap::new(), turn: 0, failures: 0, pause }
     }
 
-    fn next(&mut self, all: &[ServerId]) -> Option<ServerId> {
+    /// The manager to ask; `None` if all are being asked.
+    fn next(&mut self, all: &[ServerId], asked: &BTreeSet<ServerId>) -> Option<ServerId> {
         let now = Instant::now();
         self.avoided.retain(|_, until| *until > now);
         let in_turn = (0..all.len()).map(|at| all[(self.turn + at) % all.len()]);
-        in_turn.clone().find(|it| !self.avoided.contains_key(it)).or(in_turn.min())
+        let free = in_turn.filter(|it| !asked.contains(it));
+        free.clone().find(|it| !self.avoided.contains_key(it)).or(free.min())
+    }
+
+    /// One is late: others are asked for a while.
+    fn late(&mut self, manager: ServerId) {
+        self.avoided.insert(manager, Instant::now() + Duration::from_millis(MANAGER_AVOIDED_MS));
+        self.turn = self.turn.wrapping_add(1);
     }
 
     /// One that has news is asked again, and else another.
@@ -310,11 +317,9 @@ impl Turns {
         }
     }
 
-    /// One did not answer, or is late; of so many, how long to wait if it was the last.
+    /// One did not answer, or none is known; of so many, how long to wait if it was the last.
     fn failed(&mut self, manager: Option<ServerId>, of: usize) -> Option<Duration> {
-        let until = Instant::now() + Duration::from_millis(MANAGER_AVOIDED_MS);
-        self.avoided.extend(manager.map(|manager| (manager, until)));
-        self.turn = self.turn.wrapping_add(1);
+        manager.into_iter().for_each(|manager| self.late(manager));
         self.failures += 1;
         if self.failures < of {
             return None;
@@ -332,24 +337,29 @@ impl Turns {
 async fn follow(known: Arc<Known>) {
     let mut turns = Turns::new();
     let mut asking = FuturesUnordered::new();
+    let mut asked_now = BTreeSet::new();
     // Who was asked last, and is not late yet; nobody else is asked meanwhile.
     let mut last: Option<Asked> = None;
+    // Nobody is asked before that.
+    let mut paused: Option<Instant> = None;
     let mut questions = 0;
     loop {
         let map = known.map();
         let all = known.contacts.all(&map);
         if last.is_none()
-            && asking.len() < MANAGERS_MAX
-            && let Some(manager) = turns.next(&all)
+            && paused.is_none()
+            && let Some(manager) = turns.next(&all, &asked_now)
         {
             questions += 1;
             let late_at = Instant::now() + Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS);
             let asked = Asked { question: questions, manager, late_at };
             asking.push(answer(known.clone(), map.clone(), asked));
+            asked_now.insert(manager);
             last = Some(asked);
         }
         let pause = tokio::select! {
             Some((asked, answer)) = asking.next() => {
+                asked_now.remove(&asked.manager);
                 last = last.filter(|last| last.question != asked.question);
                 match answer {
                     Ok(has_news) => {
@@ -365,21 +375,33 @@ async fn follow(known: Arc<Known>) {
             manager = late(last) => {
                 tracing::debug!(%manager, "a manager is late with its map");
                 last = None;
-                turns.failed(Some(manager), all.len())
+                turns.late(manager);
+                None
             }
             () = known.overdue(map.version), if last.is_some() => {
                 last = None;
                 turns.answered(false);
                 None
             }
-            () = std::future::ready(()), if all.is_empty() => {
+            () = passed(paused) => {
+                paused = None;
+                None
+            }
+            () = std::future::ready(()), if all.is_empty() && paused.is_none() => {
                 tracing::debug!("no manager is known");
                 turns.failed(None, 0)
             }
         };
-        if let Some(pause) = pause {
-            sleep(pause).await;
-        }
+        // What was asked before may be answered during a pause.
+        paused = pause.map(|pause| Instant::now() + pause).or(paused);
+    }
+}
+
+/// Returns when a pause is over, if there is one.
+async fn passed(paused: Option<Instant>) {
+    match paused {
+        Some(until) => sleep_until(until).await,
+        None => pending().await,
     }
 }
 

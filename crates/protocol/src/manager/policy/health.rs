@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use larder_types::{BootId, ServerId};
 
 use crate::limits::{
-    FLAP_FORGET_MS, LATE_LOOK_MS, LOST_MS, PROBATION_DOUBLINGS_MAX, PROBATION_MS, SERVER_BEAT_MS,
-    SILENT_MS,
+    FLAP_FORGET_MS, LATE_LOOK_MS, LENT_MS_MAX, LOST_MS, PROBATION_DOUBLINGS_MAX, PROBATION_MS,
+    SERVER_BEAT_MS, SILENT_MS,
 };
 
 #[derive(Debug)]
 struct Health {
     heard_ms: u64,
+    /// Of that, for looks of the manager that came late.
+    lent_ms: u64,
     boot: Option<BootId>,
     up_since_ms: u64,
     down_since_ms: Option<u64>,
@@ -27,6 +29,8 @@ pub(super) type Overheard = BTreeMap<ServerId, u64>;
 #[derive(Debug)]
 pub(super) struct Healths {
     since_ms: u64,
+    /// Of that, for looks that came late.
+    lent_ms: u64,
     looked_ms: u64,
     servers: BTreeMap<ServerId, Health>,
 }
@@ -35,7 +39,8 @@ impl Healths {
     /// What one of so many managers knows that leads from now on. Who died with the leader before has been silent for a
     /// while already: a server speaks to the leader and to the others in turn. All of them have time to be heard here.
     pub(super) fn new(now_ms: u64, overheard: &Overheard, managers: usize) -> Self {
-        let mut healths = Self { since_ms: now_ms, looked_ms: now_ms, servers: BTreeMap::new() };
+        let mut healths =
+            Self { since_ms: now_ms, lent_ms: 0, looked_ms: now_ms, servers: BTreeMap::new() };
         let turn_ms = managers.saturating_sub(1) as u64 * SERVER_BEAT_MS;
         let least_ms = now_ms.saturating_sub(SILENT_MS - 2 * SERVER_BEAT_MS);
         for (&server, &heard_ms) in overheard {
@@ -44,14 +49,21 @@ impl Healths {
         healths
     }
 
-    /// The manager looks at what is due. If it stood still before, what servers said meanwhile has yet to reach it.
+    /// The manager looks at what is due. If it stood still before, what servers said meanwhile has yet to reach it. One that
+    /// is late all the time finds a server down all the same, [`LENT_MS_MAX`] later.
     pub(super) fn look(&mut self, now_ms: u64) {
         let late_ms = now_ms.saturating_sub(std::mem::replace(&mut self.looked_ms, now_ms));
-        if late_ms > LATE_LOOK_MS {
-            self.since_ms = (self.since_ms + late_ms).min(now_ms);
-            for health in self.servers.values_mut() {
-                health.heard_ms = (health.heard_ms + late_ms).min(now_ms);
-            }
+        if late_ms <= LATE_LOOK_MS {
+            return;
+        }
+        let lend = |heard_ms: &mut u64, lent_ms: &mut u64| {
+            let more_ms = late_ms.min(LENT_MS_MAX - *lent_ms);
+            *lent_ms += more_ms;
+            *heard_ms = (*heard_ms + more_ms).min(now_ms);
+        };
+        lend(&mut self.since_ms, &mut self.lent_ms);
+        for health in self.servers.values_mut() {
+            lend(&mut health.heard_ms, &mut health.lent_ms);
         }
     }
 
@@ -59,6 +71,7 @@ impl Healths {
         let since_ms = self.since_ms;
         self.servers.entry(server).or_insert(Health {
             heard_ms: since_ms,
+            lent_ms: 0,
             boot: None,
             up_since_ms: since_ms,
             down_since_ms: None,
@@ -70,7 +83,7 @@ impl Healths {
     /// A server was heard of, in this run.
     pub(super) fn heard(&mut self, server: ServerId, boot: BootId, now_ms: u64) {
         let health = self.entry(server);
-        health.heard_ms = now_ms;
+        (health.heard_ms, health.lent_ms) = (now_ms, 0);
         let comes_back = health.down_since_ms.take().is_some();
         let restarted = health.boot.is_some_and(|known| known != boot);
         health.boot = Some(boot);
@@ -196,6 +209,19 @@ mod tests {
             healths.look(now_ms);
         }
         assert!(healths.is_silent(SERVER, goes_on_ms + SILENT_MS), "none came");
+    }
+
+    #[test]
+    fn a_manager_that_is_late_all_the_time_finds_a_server_down() {
+        let mut healths = Healths::new(0, &Overheard::new(), 3);
+        healths.heard(SERVER, BOOT, 0);
+        let mut looks = (0..).step_by(LATE_LOOK_MS as usize + 1);
+        let found_ms = looks.find(|now_ms| {
+            healths.look(*now_ms);
+            healths.is_silent(SERVER, *now_ms) && healths.is_silent(ServerId(4), *now_ms)
+        });
+        let latest_ms = SILENT_MS + LENT_MS_MAX + LATE_LOOK_MS + 1;
+        assert!(found_ms.is_some_and(|ms| ms > SILENT_MS && ms <= latest_ms), "{found_ms:?}");
     }
 
     #[test]

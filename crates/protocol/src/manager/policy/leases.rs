@@ -6,7 +6,9 @@ use larder_types::{BootId, PgId, ServerId, View};
 
 use super::message::ManagerMessage;
 use super::{PolicyEffect, Subject, Turn};
-use crate::limits::{GRANTS_WAITING_MAX, LEASE_DRIFT_MS, LEASE_MS};
+use crate::limits::{
+    ELECTION_MS_MIN, GRANTS_WAITING_MAX, LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS,
+};
 use crate::manager::quorum::Ticket;
 use crate::manager::state::{PgRecord, ServerState};
 
@@ -14,7 +16,8 @@ use crate::manager::state::{PgRecord, ServerState};
 struct Renewal {
     server: ServerId,
     boot: BootId,
-    sent_ms: u64,
+    /// From when the leases count, on the server's clock.
+    from_ms: u64,
     granted: Vec<(PgId, View)>,
 }
 
@@ -33,9 +36,11 @@ pub(super) struct Leases {
 }
 
 impl Leases {
+    /// Those of a manager that leads from now on. The one before may have been of a release that granted [`LEASE_MS`], and
+    /// was not confirmed for [`ELECTION_MS_MIN`]: else a majority would not have voted for this one.
     pub(super) fn new(now_ms: u64) -> Self {
         Self {
-            inherited_until_ms: now_ms + LEASE_MS + LEASE_DRIFT_MS,
+            inherited_until_ms: now_ms + LEASE_MS + LEASE_DRIFT_MS - ELECTION_MS_MIN,
             until_ms: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
             asked: None,
@@ -69,6 +74,8 @@ impl Turn<'_> {
         sent_ms: u64,
         led: &[(PgId, View)],
     ) {
+        // Servers hold a lease for `LEASE_MS` from the time in the grant. One whose clock is younger than that is early.
+        let Some(from_ms) = sent_ms.checked_sub(LEASE_MS - LEASE_GRANTED_MS) else { return };
         let goes_on = |pg: &PgId| !self.leading.leases.withdrawn.contains(pg);
         let led = led.iter().copied().filter(|(pg, _)| goes_on(pg));
         let granted: Vec<(PgId, View)> =
@@ -78,15 +85,15 @@ impl Turn<'_> {
             return;
         }
         // It was sent before it came: no lease outlasts this.
-        let until_ms = self.now_ms + LEASE_MS + LEASE_DRIFT_MS;
+        let until_ms = self.now_ms + LEASE_GRANTED_MS + LEASE_DRIFT_MS;
         for (pg, view) in &granted {
             leases.until_ms.insert(*pg, (*view, until_ms));
         }
         if self.planted.confirms_no_lease() {
-            self.tell(server, ManagerMessage::Leases { boot, sent_ms, granted });
+            self.tell(server, ManagerMessage::Leases { boot, sent_ms: from_ms, granted });
             return;
         }
-        leases.waiting.push(Renewal { server, boot, sent_ms, granted });
+        leases.waiting.push(Renewal { server, boot, from_ms, granted });
         self.ask();
     }
 
@@ -104,11 +111,11 @@ impl Turn<'_> {
         let Some((_, renewals)) = self.leading.leases.asked.take_if(|(t, _)| *t == ticket) else {
             return;
         };
-        for Renewal { server, boot, sent_ms, mut granted } in renewals {
+        for Renewal { server, boot, from_ms, mut granted } in renewals {
             // One that was withdrawn since is waited out like any other: it counts from when its renewal came.
             granted.retain(|pg| self.may_lease(server, boot, *pg));
             if !granted.is_empty() {
-                self.tell(server, ManagerMessage::Leases { boot, sent_ms, granted });
+                self.tell(server, ManagerMessage::Leases { boot, sent_ms: from_ms, granted });
             }
         }
         self.ask();

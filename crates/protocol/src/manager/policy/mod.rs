@@ -264,10 +264,6 @@ impl Turn<'_> {
                 self.tell_view(pg);
                 self.decide_group(pg);
             }
-            // A server went or came: views that need another do not wait for the next tick.
-            (Subject::Server(_), Some(Ok(_))) => {
-                (0..self.map.pgs.len() as u32).map(PgId).for_each(|pg| self.decide_group(pg));
-            }
             (_, Some(Ok(Outcome::Lv(lv)))) => self.make_pvs(lv),
             (Subject::Lv(lv), Some(Ok(outcome))) => {
                 let is_made = |index: &u8| {

@@ -17,6 +17,7 @@ use crate::limits::{
 #[derive(Debug)]
 pub(super) struct PreVoting {
     round: u64,
+    begun_ms: u64,
     granted: BTreeSet<ServerId>,
 }
 
@@ -45,7 +46,8 @@ impl Quorum {
             return;
         }
         let round = self.draw(u64::MAX);
-        self.pre_voting = Some(PreVoting { round, granted: BTreeSet::new() });
+        self.pre_voting =
+            Some(PreVoting { round, begun_ms: self.now_ms, granted: BTreeSet::new() });
         let last = self.last();
         for &peer in members.voters.union(&members.next_voters).filter(|peer| **peer != self.me) {
             self.held.push(QuorumEffect::Send(peer, QuorumMessage::PreVote { round, last }));
@@ -66,19 +68,28 @@ impl Quorum {
         }
     }
 
-    /// Whether a leader has been heard of, or has been confirmed, within the shortest election timeout.
-    fn has_leader(&self) -> bool {
+    /// Whether a leader has been heard of, or has been confirmed, within the shortest election timeout. Then this manager
+    /// votes for nobody: so whoever is elected knows that nobody has been confirmed as leader for that long.
+    pub(super) fn has_leader(&self) -> bool {
         let since_ms = self.led.as_ref().map_or(self.heard_leader_ms, |led| led.confirmed_ms);
         self.now_ms < since_ms + ELECTION_MS_MIN
+    }
+
+    /// Whether this manager would vote for another. Of two that ask at once, with equal logs, the one with the higher id
+    /// gives way: each would vote for itself, and nobody lead. But not for long: the other may hear nothing of it.
+    fn gives_way(&self, to: ServerId, last: Position) -> bool {
+        let asks = |own: &PreVoting| self.now_ms < own.begun_ms + ELECTION_YIELD_MS;
+        match &self.pre_voting {
+            Some(own) if last == self.last() && asks(own) => to < self.me,
+            _ => last >= self.last(),
+        }
     }
 
     /// Takes the messages that `noraft` does not know.
     pub(super) fn follow(&mut self, from: ServerId, message: QuorumMessage) {
         match message {
             QuorumMessage::PreVote { round, last } => {
-                // Of two that ask at once the one with the higher id gives way: each would vote for itself, and nobody lead.
-                let gives_way = self.pre_voting.is_none() || from < self.me;
-                if !self.has_leader() && last >= self.last() && gives_way {
+                if !self.has_leader() && self.gives_way(from, last) {
                     let granted = QuorumMessage::PreVoteGranted { round };
                     self.held.push(QuorumEffect::Send(from, granted));
                     if self.led.is_none() {

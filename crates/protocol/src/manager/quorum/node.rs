@@ -295,6 +295,7 @@ impl Quorum {
     fn peer(&mut self, from: ServerId, message: QuorumMessage, out: &mut Vec<QuorumEffect>) {
         let sender = node_id(from);
         let message = match message {
+            QuorumMessage::Vote { .. } if self.has_leader() => return,
             QuorumMessage::Vote { term, last } => noraft::Message::RequestVoteCall {
                 from: sender,
                 term: noraft::Term::new(term.0),
