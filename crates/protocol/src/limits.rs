@@ -276,6 +276,9 @@ pub const ELECTION_MS_MIN: u64 = 800;
 pub const ELECTION_LOT_MS: u64 = 400;
 /// Milliseconds for which one that would vote for another does not ask itself: an election takes less.
 pub const ELECTION_YIELD_MS: u64 = 200;
+/// First round of a leader that grants leases of [`LEASE_GRANTED_MS`]; leaders of earlier releases, which grant
+/// [`LEASE_MS`], count from 0 and never come that far.
+pub const ROUND_FIRST: u64 = 1 << 48;
 /// Events that wait in a manager for its disk; more messages are dropped, more proposals turned away.
 pub const QUORUM_WAITING_MAX: usize = 1024;
 /// Entries of the quorum's log that may be above the commit point.
@@ -320,8 +323,10 @@ pub const TOKENS_MAX: usize = 4096;
 const _: () =
     assert!(CLOSED_SESSIONS_MAX >= SESSIONS_MAX, "a late opening is known for what it is");
 
-/// Milliseconds between two messages of a server to the leading manager.
+/// Milliseconds between two messages of a meta server, which renews its leases, to the leading manager.
 pub const SERVER_BEAT_MS: u64 = 300;
+/// Milliseconds between two messages of a server that has no leases.
+pub const PRESENCE_BEAT_MS: u64 = 450;
 /// Milliseconds for which nothing is heard of a server before it is taken for down.
 pub const SILENT_MS: u64 = 1500;
 /// Milliseconds for which a server may stand still at any time without being taken for down: a slow disk, or a machine
@@ -330,12 +335,13 @@ pub const STALL_MS: u64 = 1000;
 /// Milliseconds between two looks of the leading manager at what is due, beyond which it stood still itself, and nobody
 /// may be taken for silent: what servers said meanwhile is still on its way to it.
 pub const LATE_LOOK_MS: u64 = 2 * SERVER_BEAT_MS;
-/// Milliseconds for which late looks put off that a silent server is found down, at most.
-pub const LENT_MS_MAX: u64 = SILENT_MS;
+/// Late looks, one after the other, by which a silent server's time is put off: a manager that is late all the time finds
+/// it down all the same.
+pub const LATE_LOOKS_MAX: u32 = 2;
 /// Milliseconds for which a primary may answer reads alone, counted from the time that a grant of leases names.
 pub const LEASE_MS: u64 = 1500;
-/// Milliseconds for which it may after it sent its renewal: a grant names an earlier time. So every release, whatever it
-/// takes leases for, holds them no longer.
+/// Milliseconds for which it may after it sent its renewal: a grant names an earlier time, so that meta servers of earlier
+/// releases hold leases no longer either.
 pub const LEASE_GRANTED_MS: u64 = 900;
 /// Milliseconds that clocks may drift apart during a lease, generously.
 pub const LEASE_DRIFT_MS: u64 = 200;
@@ -366,7 +372,7 @@ pub const LEADS_MAX: usize = 8;
 /// LVs of which a replica is filled at a time.
 pub const LV_MOVES_MAX: usize = 128;
 
-const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_MS, "one lost renewal costs no lease");
+const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_GRANTED_MS, "one lost renewal costs no lease");
 const _: () = assert!(
     FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
     "a call waits for puts of a proxy that died until they are resolved"
@@ -385,7 +391,7 @@ const _: () = assert!(
     "a lease has run out when its holder is found down: nobody waits for both"
 );
 const _: () = assert!(
-    STALL_MS + SERVER_BEAT_MS < SILENT_MS,
+    SERVER_BEAT_MS <= PRESENCE_BEAT_MS && STALL_MS + PRESENCE_BEAT_MS < SILENT_MS,
     "a server that stands still for a moment is heard again before it counts as down"
 );
 const _: () = assert!(

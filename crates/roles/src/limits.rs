@@ -219,6 +219,8 @@ pub const DOWN_FAILURES: u32 = 3;
 pub const DOWN_MS: u64 = 2_000;
 /// Rows that each meta server is asked for beyond its share of a page, so that chance seldom makes it short.
 pub const SHARE_SLACK_ROWS: usize = 16;
+/// Milliseconds between two times that a proxy tells every meta server which of its requests are finished.
+pub const SESSION_BEAT_MS: u64 = 500;
 /// Open requests that a proxy tells meta servers of at a beat, one by one; of those behind nothing is said.
 pub const OPEN_TOLD_MAX: usize = 16_384;
 /// Puts in doubt that a meta server tells one by one: the oldest.
@@ -294,7 +296,7 @@ const _: () = assert!(
 );
 const _: () = assert!(TICK_MS < SERVER_BEAT_MS, "beats are kept by ticks");
 const _: () = assert!(
-    SESSION_TICKS_MAX * TICK_MS >= 4 * SERVER_BEAT_MS,
+    SESSION_TICKS_MAX * TICK_MS >= 4 * SESSION_BEAT_MS,
     "a proxy is silent only if several of its beats are lost"
 );
 const _: () = assert!(

@@ -212,10 +212,10 @@ impl Manager {
                 self.changed(net);
             }
             QuorumEffect::TakeSnapshot => self.snapshot(net),
-            QuorumEffect::Elected(term) => {
+            QuorumEffect::Elected { term, brief_since_ms } => {
                 net.faults.add("managers elected", 1);
                 net.say(format_args!("manager {} leads in {term:?}", self.id));
-                self.policy(PolicyEvent::Elected, net);
+                self.policy(PolicyEvent::Elected { brief_since_ms }, net);
                 self.found(net);
             }
             QuorumEffect::Deposed(term) => {

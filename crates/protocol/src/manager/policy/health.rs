@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use larder_types::{BootId, ServerId};
 
 use crate::limits::{
-    FLAP_FORGET_MS, LATE_LOOK_MS, LENT_MS_MAX, LOST_MS, PROBATION_DOUBLINGS_MAX, PROBATION_MS,
-    SERVER_BEAT_MS, SILENT_MS,
+    FLAP_FORGET_MS, LATE_LOOK_MS, LATE_LOOKS_MAX, LOST_MS, PRESENCE_BEAT_MS,
+    PROBATION_DOUBLINGS_MAX, PROBATION_MS, SERVER_BEAT_MS, SILENT_MS,
 };
 
 #[derive(Debug)]
 struct Health {
     heard_ms: u64,
-    /// Of that, for looks of the manager that came late.
-    lent_ms: u64,
+    /// Late looks of the manager since, for which it counts as heard later.
+    late_looks: u32,
     boot: Option<BootId>,
     up_since_ms: u64,
     down_since_ms: Option<u64>,
@@ -29,41 +29,46 @@ pub(super) type Overheard = BTreeMap<ServerId, u64>;
 #[derive(Debug)]
 pub(super) struct Healths {
     since_ms: u64,
-    /// Of that, for looks that came late.
-    lent_ms: u64,
+    /// Late looks, for which it counts as later.
+    late_looks: u32,
     looked_ms: u64,
     servers: BTreeMap<ServerId, Health>,
 }
 
 impl Healths {
     /// What one of so many managers knows that leads from now on. Who died with the leader before has been silent for a
-    /// while already: a server speaks to the leader and to the others in turn. All of them have time to be heard here.
+    /// while already: a server speaks to the leader and to the others in turn. All of them have time to be heard here; and
+    /// a manager that heard nobody lately was away itself.
     pub(super) fn new(now_ms: u64, overheard: &Overheard, managers: usize) -> Self {
         let mut healths =
-            Self { since_ms: now_ms, lent_ms: 0, looked_ms: now_ms, servers: BTreeMap::new() };
-        let turn_ms = managers.saturating_sub(1) as u64 * SERVER_BEAT_MS;
+            Self { since_ms: now_ms, late_looks: 0, looked_ms: now_ms, servers: BTreeMap::new() };
+        let turn_ms = managers.saturating_sub(1) as u64 * PRESENCE_BEAT_MS;
+        let away_ms =
+            overheard.values().max().map_or(0, |latest_ms| now_ms.saturating_sub(*latest_ms));
         let least_ms = now_ms.saturating_sub(SILENT_MS - 2 * SERVER_BEAT_MS);
         for (&server, &heard_ms) in overheard {
-            healths.entry(server).heard_ms = (heard_ms + turn_ms).clamp(least_ms, now_ms);
+            let heard_ms = heard_ms + away_ms + turn_ms;
+            healths.entry(server).heard_ms = heard_ms.clamp(least_ms, now_ms);
         }
         healths
     }
 
-    /// The manager looks at what is due. If it stood still before, what servers said meanwhile has yet to reach it. One that
-    /// is late all the time finds a server down all the same, [`LENT_MS_MAX`] later.
+    /// The manager looks at what is due. If it stood still before, for however long, what servers said meanwhile has yet to
+    /// reach it.
     pub(super) fn look(&mut self, now_ms: u64) {
         let late_ms = now_ms.saturating_sub(std::mem::replace(&mut self.looked_ms, now_ms));
         if late_ms <= LATE_LOOK_MS {
             return;
         }
-        let lend = |heard_ms: &mut u64, lent_ms: &mut u64| {
-            let more_ms = late_ms.min(LENT_MS_MAX - *lent_ms);
-            *lent_ms += more_ms;
-            *heard_ms = (*heard_ms + more_ms).min(now_ms);
+        let lend = |heard_ms: &mut u64, late_looks: &mut u32| {
+            if *late_looks < LATE_LOOKS_MAX {
+                *late_looks += 1;
+                *heard_ms = (*heard_ms + late_ms).min(now_ms);
+            }
         };
-        lend(&mut self.since_ms, &mut self.lent_ms);
+        lend(&mut self.since_ms, &mut self.late_looks);
         for health in self.servers.values_mut() {
-            lend(&mut health.heard_ms, &mut health.lent_ms);
+            lend(&mut health.heard_ms, &mut health.late_looks);
         }
     }
 
@@ -71,7 +76,7 @@ impl Healths {
         let since_ms = self.since_ms;
         self.servers.entry(server).or_insert(Health {
             heard_ms: since_ms,
-            lent_ms: 0,
+            late_looks: 0,
             boot: None,
             up_since_ms: since_ms,
             down_since_ms: None,
@@ -83,7 +88,7 @@ impl Healths {
     /// A server was heard of, in this run.
     pub(super) fn heard(&mut self, server: ServerId, boot: BootId, now_ms: u64) {
         let health = self.entry(server);
-        (health.heard_ms, health.lent_ms) = (now_ms, 0);
+        (health.heard_ms, health.late_looks) = (now_ms, 0);
         let comes_back = health.down_since_ms.take().is_some();
         let restarted = health.boot.is_some_and(|known| known != boot);
         health.boot = Some(boot);
@@ -177,11 +182,11 @@ mod tests {
     fn a_new_leader_knows_who_fell_silent_with_the_one_before() {
         let (died, lives, unknown) = (SERVER, ServerId(4), ServerId(5));
         let (heard_ms, elected_ms) = (10_000, 11_000);
-        let overheard = Overheard::from([(died, heard_ms), (lives, elected_ms - 10)]);
+        let overheard = Overheard::from([(died, heard_ms), (lives, elected_ms)]);
         let healths = Healths::new(elected_ms, &overheard, 3);
         let silent_ms = |server| (0..).find(|ms| healths.is_silent(server, elected_ms + ms));
         // It hears of each server at every second beat.
-        let since_ms = SILENT_MS + 2 * SERVER_BEAT_MS - (elected_ms - heard_ms);
+        let since_ms = SILENT_MS + 2 * PRESENCE_BEAT_MS - (elected_ms - heard_ms);
         assert_eq!(silent_ms(died), Some(since_ms), "two periods of silence do not add up");
         assert_eq!(silent_ms(lives), Some(SILENT_MS));
         assert_eq!(silent_ms(unknown), Some(SILENT_MS));
@@ -189,9 +194,18 @@ mod tests {
 
     #[test]
     fn whoever_it_overheard_long_ago_has_time_to_be_heard_by_a_new_leader() {
-        let healths = Healths::new(90_000, &Overheard::from([(SERVER, 10)]), 3);
+        let overheard = Overheard::from([(SERVER, 10), (ServerId(4), 90_000)]);
+        let healths = Healths::new(90_000, &overheard, 3);
         assert!(!healths.is_silent(SERVER, 90_000 + 2 * SERVER_BEAT_MS - 1));
         assert!(healths.is_silent(SERVER, 90_000 + 2 * SERVER_BEAT_MS));
+    }
+
+    #[test]
+    fn a_new_leader_that_was_away_itself_takes_nobody_for_silent() {
+        let overheard = Overheard::from([(SERVER, 80_000), (ServerId(4), 80_200)]);
+        let healths = Healths::new(90_000, &overheard, 3);
+        assert!(!healths.is_silent(SERVER, 90_000 + SILENT_MS - 1));
+        assert!(!healths.is_silent(ServerId(4), 90_000 + SILENT_MS - 1));
     }
 
     #[test]
@@ -201,7 +215,7 @@ mod tests {
         for now_ms in (0..=SERVER_BEAT_MS).step_by(50) {
             healths.look(now_ms);
         }
-        let goes_on_ms = SERVER_BEAT_MS + SILENT_MS;
+        let goes_on_ms = SERVER_BEAT_MS + 10 * SILENT_MS;
         healths.look(goes_on_ms);
         assert!(!healths.is_silent(SERVER, goes_on_ms), "its beats are on their way");
         assert!(!healths.is_silent(ServerId(4), goes_on_ms));
@@ -220,7 +234,7 @@ mod tests {
             healths.look(*now_ms);
             healths.is_silent(SERVER, *now_ms) && healths.is_silent(ServerId(4), *now_ms)
         });
-        let latest_ms = SILENT_MS + LENT_MS_MAX + LATE_LOOK_MS + 1;
+        let latest_ms = SILENT_MS + u64::from(LATE_LOOKS_MAX + 1) * (LATE_LOOK_MS + 1);
         assert!(found_ms.is_some_and(|ms| ms > SILENT_MS && ms <= latest_ms), "{found_ms:?}");
     }
 
@@ -228,6 +242,6 @@ mod tests {
     fn one_that_stands_still_for_a_moment_is_not_taken_for_down() {
         let mut healths = Healths::new(0, &Overheard::new(), 3);
         healths.heard(SERVER, BOOT, 0);
-        assert!(!healths.is_silent(SERVER, SERVER_BEAT_MS + STALL_MS));
+        assert!(!healths.is_silent(SERVER, PRESENCE_BEAT_MS + STALL_MS));
     }
 }

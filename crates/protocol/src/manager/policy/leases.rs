@@ -6,9 +6,7 @@ use larder_types::{BootId, PgId, ServerId, View};
 
 use super::message::ManagerMessage;
 use super::{PolicyEffect, Subject, Turn};
-use crate::limits::{
-    ELECTION_MS_MIN, GRANTS_WAITING_MAX, LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS,
-};
+use crate::limits::{GRANTS_WAITING_MAX, LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS};
 use crate::manager::quorum::Ticket;
 use crate::manager::state::{PgRecord, ServerState};
 
@@ -21,6 +19,9 @@ struct Renewal {
     granted: Vec<(PgId, View)>,
 }
 
+/// What a server asks for: in which run, when, and for which PGs.
+type Asked = (BootId, u64, Vec<(PgId, View)>);
+
 /// Leases as the leader knows them.
 #[derive(Debug)]
 pub(super) struct Leases {
@@ -28,6 +29,8 @@ pub(super) struct Leases {
     inherited_until_ms: u64,
     /// Until when the leases that were granted in a PG's latest view hold.
     until_ms: BTreeMap<PgId, (View, u64)>,
+    /// The latest renewal of each server.
+    renewed: BTreeMap<ServerId, Asked>,
     /// PGs whose lease is not renewed, because another is to lead.
     pub(super) withdrawn: BTreeSet<PgId>,
     /// Renewals that came before the question.
@@ -35,13 +38,20 @@ pub(super) struct Leases {
     waiting: Vec<Renewal>,
 }
 
+/// Until when leases may hold that leaders before one who is elected now granted: for [`LEASE_MS`], if they were of earlier
+/// releases. None of these led since the one before it did, if that one grants leases as this release does.
+pub(in crate::manager) fn inherited_until_ms(now_ms: u64, brief_since_ms: Option<u64>) -> u64 {
+    let of_any_ms = brief_since_ms.map_or(now_ms, |since_ms| since_ms.min(now_ms)) + LEASE_MS;
+    of_any_ms.max(now_ms + LEASE_GRANTED_MS) + LEASE_DRIFT_MS
+}
+
 impl Leases {
-    /// Those of a manager that leads from now on. The one before may have been of a release that granted [`LEASE_MS`], and
-    /// was not confirmed for [`ELECTION_MS_MIN`]: else a majority would not have voted for this one.
-    pub(super) fn new(now_ms: u64) -> Self {
+    /// Those of a manager that leads from now on.
+    pub(super) fn new(now_ms: u64, brief_since_ms: Option<u64>) -> Self {
         Self {
-            inherited_until_ms: now_ms + LEASE_MS + LEASE_DRIFT_MS - ELECTION_MS_MIN,
+            inherited_until_ms: inherited_until_ms(now_ms, brief_since_ms),
             until_ms: BTreeMap::new(),
+            renewed: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
             asked: None,
             waiting: Vec::new(),
@@ -74,6 +84,12 @@ impl Turn<'_> {
         sent_ms: u64,
         led: &[(PgId, View)],
     ) {
+        // It comes by way of another manager too.
+        let asked = (boot, sent_ms, led.to_vec());
+        if self.leading.leases.renewed.get(&server) == Some(&asked) {
+            return;
+        }
+        self.leading.leases.renewed.insert(server, asked);
         // Servers hold a lease for `LEASE_MS` from the time in the grant. One whose clock is younger than that is early.
         let Some(from_ms) = sent_ms.checked_sub(LEASE_MS - LEASE_GRANTED_MS) else { return };
         let goes_on = |pg: &PgId| !self.leading.leases.withdrawn.contains(pg);
@@ -119,5 +135,26 @@ impl Turn<'_> {
             }
         }
         self.ask();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Milliseconds for which one that is elected now waits out leases of leaders before.
+    fn waits_ms(now_ms: u64, brief_since_ms: Option<u64>) -> u64 {
+        inherited_until_ms(now_ms, brief_since_ms) - now_ms
+    }
+
+    #[test]
+    fn leases_of_the_leader_before_the_one_before_are_waited_out_too() {
+        let (shortest_ms, longest_ms) =
+            (LEASE_GRANTED_MS + LEASE_DRIFT_MS, LEASE_MS + LEASE_DRIFT_MS);
+        assert_eq!(waits_ms(10_000, None), longest_ms, "it may have been of any release");
+        assert_eq!(waits_ms(10_000, Some(10_000)), longest_ms);
+        assert_eq!(waits_ms(10_000, Some(9_900)), longest_ms - 100);
+        assert_eq!(waits_ms(10_000, Some(9_400)), shortest_ms);
+        assert_eq!(waits_ms(10_000, Some(0)), shortest_ms);
     }
 }

@@ -39,6 +39,8 @@ use crate::placement::{MetaServer, Standing};
 use crate::planted::Planted;
 use health::{Healths, Overheard};
 use leases::Leases;
+#[cfg(test)]
+pub(in crate::manager) use leases::inherited_until_ms;
 pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
 use parted::Parted;
 
@@ -46,7 +48,10 @@ use parted::Parted;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyEvent {
     /// This manager leads.
-    Elected,
+    Elected {
+        /// As [`QuorumEffect::Elected`](crate::manager::quorum::QuorumEffect::Elected) says.
+        brief_since_ms: Option<u64>,
+    },
     /// It does not any more.
     Deposed,
     /// A server says something.
@@ -164,13 +169,13 @@ impl Policy {
         out: &mut Vec<PolicyEffect>,
     ) {
         match event {
-            PolicyEvent::Elected => {
+            PolicyEvent::Elected { brief_since_ms } => {
                 let overheard = std::mem::take(&mut self.overheard);
                 let manages = |server: &&ServerRecord| server.roles.contains(&ServerRole::Manager);
                 let managers = map.servers.values().filter(manages).count();
                 self.leading = Some(Leading {
                     healths: Healths::new(now_ms, &overheard, managers),
-                    leases: Leases::new(now_ms),
+                    leases: Leases::new(now_ms, brief_since_ms),
                     proposals: BTreeMap::new(),
                     under_way: BTreeSet::new(),
                     told: BTreeMap::new(),
@@ -223,7 +228,7 @@ impl Policy {
             PolicyEvent::Tick => turn.tick(),
             // It leads since: what the server says comes by way of others too.
             PolicyEvent::Overheard(_) => {}
-            PolicyEvent::Elected | PolicyEvent::Deposed => unreachable!("handled above"),
+            PolicyEvent::Elected { .. } | PolicyEvent::Deposed => unreachable!("handled above"),
         }
     }
 }

@@ -68,9 +68,8 @@ impl Quorum {
         }
     }
 
-    /// Whether a leader has been heard of, or has been confirmed, within the shortest election timeout. Then this manager
-    /// votes for nobody: so whoever is elected knows that nobody has been confirmed as leader for that long.
-    pub(super) fn has_leader(&self) -> bool {
+    /// Whether a leader has been heard of, or has been confirmed, within the shortest election timeout.
+    fn has_leader(&self) -> bool {
         let since_ms = self.led.as_ref().map_or(self.heard_leader_ms, |led| led.confirmed_ms);
         self.now_ms < since_ms + ELECTION_MS_MIN
     }

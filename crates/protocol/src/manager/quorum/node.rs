@@ -7,7 +7,7 @@ use bytes::Bytes;
 use larder_types::ServerId;
 
 use super::follow::{PreVoting, Receiving, entry_of, node_id, server_id};
-use super::lead::Led;
+use super::lead::{Led, Reign};
 use super::wire::{
     Entries, HardState, Item, LogIndex, LogWrite, Members, Position, QuorumMessage, Snapshot,
     Stored, Term,
@@ -95,7 +95,13 @@ pub enum QuorumEffect {
     /// Answer with the state machine's bytes: the log has become long.
     TakeSnapshot,
     /// This manager leads, and its state is the latest.
-    Elected(Term),
+    Elected {
+        /// Its term.
+        term: Term,
+        /// Since when at least, on this manager's clock, somebody led in the term before who grants leases of
+        /// [`LEASE_GRANTED_MS`](crate::limits::LEASE_GRANTED_MS); `None` if that is not known.
+        brief_since_ms: Option<u64>,
+    },
     /// It does not any more.
     Deposed(Term),
     /// A proposal's end.
@@ -116,6 +122,8 @@ pub struct Quorum {
     pub(super) now_ms: u64,
     pub(super) timer_ms: u64,
     pub(super) heard_leader_ms: u64,
+    /// The latest of a leader that counts rounds as those do that grant short leases.
+    pub(super) reign: Option<Reign>,
     pub(super) pre_voting: Option<PreVoting>,
     pub(super) receiving: Option<Receiving>,
     /// Commands behind the snapshot.
@@ -206,6 +214,7 @@ impl Quorum {
             now_ms,
             timer_ms: now_ms,
             heard_leader_ms: now_ms,
+            reign: None,
             pre_voting: None,
             receiving: None,
             payloads,
@@ -295,7 +304,6 @@ impl Quorum {
     fn peer(&mut self, from: ServerId, message: QuorumMessage, out: &mut Vec<QuorumEffect>) {
         let sender = node_id(from);
         let message = match message {
-            QuorumMessage::Vote { .. } if self.has_leader() => return,
             QuorumMessage::Vote { term, last } => noraft::Message::RequestVoteCall {
                 from: sender,
                 term: noraft::Term::new(term.0),
@@ -311,6 +319,7 @@ impl Quorum {
                 if term >= self.term() {
                     self.heard_leader_ms = self.now_ms;
                     self.pre_voting = None;
+                    self.note_reign(term, round);
                 }
                 // A leader of several terms counts its rounds anew in each: one of an earlier term, late on its way, is
                 // answered in this term and says nothing of it.
@@ -497,7 +506,8 @@ impl Quorum {
             && led.first <= self.applied
         {
             led.announced = true;
-            out.push(QuorumEffect::Elected(led.term));
+            let (term, brief_since_ms) = (led.term, led.brief_since_ms);
+            out.push(QuorumEffect::Elected { term, brief_since_ms });
         }
         self.confirm(out);
         let kept =

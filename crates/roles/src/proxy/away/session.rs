@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_protocol::limits::SERVER_BEAT_MS;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{ServerRole, ServerState};
 use larder_types::{BootId, SessionId};
@@ -23,10 +22,11 @@ use tokio::time::Instant;
 use super::counters::count;
 use super::primaries::Primaries;
 use super::route::found;
+use crate::limits::SESSION_BEAT_MS;
 use crate::managers::Managers;
 use crate::wire::MetaMessage;
 
-const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS);
+const BEAT: Duration = Duration::from_millis(SESSION_BEAT_MS);
 
 /// Tells the managers of a session until their map names it.
 pub(super) async fn opened(managers: &dyn Managers, boot: BootId, session: SessionId) {

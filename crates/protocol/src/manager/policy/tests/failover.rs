@@ -2,21 +2,10 @@
 
 use larder_types::{PgId, ServerId, SessionId};
 
-use super::{PolicyEvent, SETTINGS, ServerMessage, Settings, World};
-use crate::limits::{LEASE_MS, PROBATION_MS, SERVER_BEAT_MS, SILENT_MS};
-
-#[test]
-fn views_without_a_server_begin_as_soon_as_it_is_down() {
-    let mut world = World::new(12, 3);
-    world.calm_down();
-    let (died, views) = (world.pg(0).members[0], world.views);
-    world.stop(died.0);
-    while world.map.is_up(died) {
-        world.run_for(1);
-    }
-    world.run_for(50);
-    assert!(world.views > views, "no view waits for the next look, which is 200 ms later");
-}
+use super::{PolicyEffect, PolicyEvent, SETTINGS, ServerMessage, Settings, World};
+use crate::limits::{
+    LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS, PROBATION_MS, SERVER_BEAT_MS, SILENT_MS,
+};
 
 #[test]
 fn a_lease_of_an_earlier_view_holds_up_no_change_of_primary() {
@@ -104,4 +93,73 @@ fn a_session_that_its_proxy_begins_before_it_is_up_again_stays_open() {
         }
         assert!(world.map.sessions.contains_key(&session), "seed {seed}: closed for good");
     }
+}
+
+/// Milliseconds from an election to the view without a primary that the elected does not hear and that holds a lease. What
+/// happens before may change leaders.
+fn waited_ms(before: impl Fn(&mut World)) -> u64 {
+    let mut world = World::new(3, 3);
+    world.calm_down();
+    before(&mut world);
+    let (primary, view) = (world.pg(0).members[0], world.pg(0).view);
+    let next = 1 - world.leader.0;
+    world.policy(next, PolicyEvent::Deposed);
+    world.stale = world.map.clone();
+    // It is down long before its lease has run out.
+    world.policy(next, PolicyEvent::Overheard(primary));
+    let begun_ms = world.now_ms;
+    world.run_for(2 * SILENT_MS);
+    world.servers.get_mut(&primary.0).unwrap().cut = true;
+    let others = (0..3).map(ServerId).filter(|id| *id != primary);
+    others.for_each(|id| world.policy(next, PolicyEvent::Overheard(id)));
+    assert!(world.now_ms > begun_ms + SILENT_MS && world.pg(0).view == view);
+    world.change_leader();
+    let elected_ms = world.now_ms;
+    while world.pg(0).view == view {
+        world.run_for(1);
+    }
+    assert_ne!(world.pg(0).members[0], primary);
+    world.now_ms - elected_ms
+}
+
+/// Milliseconds from when a view may begin to when it does: a look, and the agreement.
+const LOOK_MS: u64 = 250;
+
+#[test]
+fn a_new_leader_waits_out_a_lease_before_another_leads() {
+    let least_ms = LEASE_GRANTED_MS + LEASE_DRIFT_MS;
+    let waited_ms = waited_ms(|_| {});
+    assert!((least_ms..least_ms + LOOK_MS).contains(&waited_ms), "{waited_ms} ms");
+}
+
+#[test]
+fn a_new_leader_waits_out_leases_that_a_leader_of_an_earlier_release_granted() {
+    let least_ms = LEASE_MS + LEASE_DRIFT_MS;
+    let waited_ms = waited_ms(|world| world.grants_long = true);
+    assert!((least_ms..least_ms + LOOK_MS).contains(&waited_ms), "{waited_ms} ms");
+}
+
+#[test]
+fn a_renewal_that_comes_by_way_of_another_manager_too_is_granted_once() {
+    let mut world = World::new(15, 3);
+    world.calm_down();
+    let (primary, view) = (world.pg(0).members[0], world.pg(0).view);
+    let boot = world.servers[&primary.0].boot;
+    let mut renew = |sent_ms| {
+        let led = vec![(PgId(0), view)];
+        let renewal = ServerMessage::Renew { boot, sent_ms, led };
+        let mut out = Vec::new();
+        let event = PolicyEvent::From(primary, renewal);
+        world.policies[world.leader.0].step(world.now_ms, event, &world.map, &mut out);
+        let asked = out.into_iter().find_map(|effect| match effect {
+            PolicyEffect::Confirm(ticket) => Some(ticket),
+            _ => None,
+        });
+        if let Some(ticket) = asked {
+            world.policy(world.leader.0, PolicyEvent::Confirmed(ticket));
+        }
+        asked.is_some()
+    };
+    let sent_ms = 5_000_000;
+    assert_eq!([sent_ms, sent_ms, sent_ms + 1].map(&mut renew), [true, false, true]);
 }

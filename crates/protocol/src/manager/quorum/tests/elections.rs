@@ -1,8 +1,8 @@
 //! How long there is no leader.
 
-use super::{World, id};
+use super::World;
 use crate::limits::{ELECTION_LOT_MS, ELECTION_MS_MIN, HEARTBEAT_MS};
-use crate::manager::quorum::{QuorumEvent, QuorumMessage, Term};
+use crate::manager::quorum::Term;
 
 /// Milliseconds that two looks at the time, and the messages and writes of an election take.
 const VOTES_MS: u64 = 200;
@@ -122,17 +122,48 @@ fn two_that_hear_only_a_third_get_a_leader() {
 }
 
 #[test]
-fn nobody_votes_against_a_leader_that_was_heard_lately() {
+fn who_is_elected_knows_since_when_the_one_before_led() {
+    let mut known = 0;
     for seed in 0..50 {
         let mut world = World::new(seed, 3, 3);
         world.run_for(5000);
         let leader = world.leader().expect("one leads");
-        let (voter, asker) = ((leader + 1) % 3, (leader + 2) % 3);
-        let quorum = world.machines[voter].quorum.as_ref().expect("it runs");
-        let (term, last) = (quorum.term(), quorum.last());
-        let vote = QuorumMessage::Vote { term: Term(term.0 + 1), last };
-        world.step(voter, QuorumEvent::Peer(id(asker), vote));
-        let quorum = world.machines[voter].quorum.as_ref().expect("it runs");
-        assert_eq!(quorum.term(), term, "seed {seed}: a lease of the leader may be granted still");
+        let led = world.machines[leader].quorum.as_ref().expect("it runs").term();
+        world.crash(leader);
+        let crashed_ms = world.now_ms;
+        world.until_led_ms(SETTLED_MS).expect("another leads");
+        let next = world.leader().expect("another leads");
+        let leads = world.machines[next].quorum.as_ref().expect("it runs").term();
+        // Somebody may have led in a term between.
+        assert_eq!(world.brief_since_ms.is_some(), leads == Term(led.0 + 1), "seed {seed}");
+        if let Some(since_ms) = world.brief_since_ms {
+            known += 1;
+            assert!((1000..crashed_ms).contains(&since_ms), "seed {seed}: {since_ms}");
+        }
+    }
+    assert!(known > 40, "{known}: an election seldom takes two terms");
+}
+
+#[test]
+fn of_a_leader_of_an_earlier_release_nobody_knows_what_it_granted() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 3, 3);
+        world.earlier = (0..3).collect();
+        world.run_for(5000);
+        let leader = world.leader().expect("one leads");
+        world.crash(leader);
+        world.until_led_ms(SETTLED_MS).expect("another leads");
+        assert_eq!(world.brief_since_ms, None, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_manager_that_was_restarted_does_not_know_who_led_before() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, 3);
+        world.run_for(5000);
+        world.restart_all();
+        world.until_led_ms(SETTLED_MS).expect("one leads");
+        assert_eq!(world.brief_since_ms, None, "seed {seed}");
     }
 }
