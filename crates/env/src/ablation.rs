@@ -35,7 +35,7 @@ use slow::Slow;
 pub struct DiskAblation {
     /// The least time of a sync.
     pub sync_min: Duration,
-    /// How a modelled device reads, and the name of its file.
+    /// Name of a file that is read as from a modelled device, and that device.
     pub reads: Option<(String, ReadAblation)>,
     /// Name of the file of which the pieces become files.
     pub plain_files: Option<String>,
@@ -43,7 +43,7 @@ pub struct DiskAblation {
     pub separate_metax: Option<String>,
 }
 
-/// How a modelled device reads.
+/// A modelled device, as far as reads go.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadAblation {
     /// The least time of a read.

@@ -21,7 +21,7 @@ pub(super) const NODES: usize = 3;
 const FEATURE_NOTE: &str = "A program that knows no --ablation was built without the feature for it: \
     cargo build --release --features ablation";
 
-/// Who starts clusters.
+/// Starts clusters, all with the same keys.
 pub(super) struct Starter {
     keys: Keys,
     pub(super) credentials: Credentials,

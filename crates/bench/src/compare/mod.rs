@@ -13,7 +13,7 @@
 //! | [`works`] | what they are given to do |
 //! | [`rounds`], [`launch`], [`process`], [`usage`], [`machine`] | what came of it |
 //! | [`peaks`] | the most that each peer did, and larder under that load |
-//! | [`results`], [`statistics`] | the rows, and what can be said of them |
+//! | [`results`], [`measured`], [`statistics`] | the rows, and what can be said of them |
 //! | [`document`], [`tables`], [`plots`], [`svg`] | how it is shown |
 
 mod clusters;
@@ -21,6 +21,7 @@ mod devcluster;
 mod document;
 mod launch;
 mod machine;
+mod measured;
 pub mod ordered;
 mod peaks;
 mod plots;

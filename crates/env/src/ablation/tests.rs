@@ -110,9 +110,7 @@ fn reads_take_their_time_a_few_at_once_and_stand_still_at_the_end_of_a_period() 
         }
     });
     assert!(begun.elapsed() >= 2 * shape.read_min, "two at once");
-    while begun.elapsed() < Duration::from_millis(850) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    slow::last(begun, Duration::from_millis(850));
     file.read_at(0, &mut [0; 8]).unwrap();
     assert!(begun.elapsed() >= shape.stall_every, "it stood still: {:?}", begun.elapsed());
 }

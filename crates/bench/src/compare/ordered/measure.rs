@@ -1,6 +1,5 @@
 //! The rounds: a cluster for each of the delays, and what each variant did in it.
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -9,8 +8,7 @@ use super::cases::{ABLATED, ALONE, DELAYS, Delays, SIZES, TOGETHER, Variant, Wor
 use crate::BenchError;
 use crate::args::{EndpointArgs, LoadArgs, OrderedArgs};
 use crate::compare::devcluster::{NODES, Starter};
-use crate::compare::machine;
-use crate::compare::results::{Machine, lines};
+use crate::compare::measured::{About, Measured};
 use crate::compare::rounds::shuffled;
 use crate::compare::works::{BUCKET, TIMEOUT};
 use crate::report::Report;
@@ -23,28 +21,7 @@ const ORDERED_NODE: usize = 2;
 const _: () = assert!(ORDERED_NODE <= NODES);
 
 /// All that was found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Results {
-    pub(super) about: About,
-    pub(super) rows: Vec<Row>,
-}
-
-/// How and where.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct About {
-    /// Day of its begin (UTC).
-    pub(super) date: String,
-    /// Commit of the sources it was started among.
-    pub(super) commit: String,
-    /// The command line.
-    pub(super) command: String,
-    /// What it ran on.
-    pub(super) machine: Machine,
-    /// Rounds.
-    pub(super) rounds: u64,
-    /// Measured milliseconds of each work.
-    pub(super) measured_ms: u64,
-}
+pub(super) type Results = Measured<Row>;
 
 /// What one variant did in one work of one round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,26 +38,6 @@ pub(super) struct Row {
 }
 
 impl Results {
-    /// Reads them from a file.
-    ///
-    /// # Errors
-    /// [`BenchError::File`] or [`BenchError::Document`].
-    pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| BenchError::File { path: path.to_owned(), source })?;
-        serde_json::from_str(&text).map_err(|error| BenchError::Document {
-            path: path.to_owned(),
-            reason: format!("it is not what `larder bench ordered` writes: {error}"),
-        })
-    }
-
-    /// As text, with a line for each row.
-    pub(super) fn json(&self) -> String {
-        let about = serde_json::to_string_pretty(&self.about);
-        let about = about.expect("numbers and text always encode").replace('\n', "\n  ");
-        format!("{{\n  \"about\": {about},\n  \"rows\": {}\n}}\n", lines(&self.rows))
-    }
-
     /// Rows in which something went wrong.
     pub(super) fn faults(&self) -> u64 {
         self.rows.iter().filter(|row| row.errors > 0).count() as u64
@@ -132,18 +89,7 @@ struct Plan<'a> {
 
 pub(super) fn run(args: &OrderedArgs) -> Result<Results, BenchError> {
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
-    let about = About {
-        date: machine::date(),
-        commit: machine::commit(),
-        command: format!(
-            "larder bench ordered --rounds {} --duration {}ms",
-            args.rounds,
-            args.duration.as_millis()
-        ),
-        machine: machine::machine(&scratch),
-        rounds: args.rounds,
-        measured_ms: args.duration.as_millis() as u64,
-    };
+    let about = About::begin("ordered", args.rounds, args.duration, &scratch);
     let starter = Starter::new()?;
     let plan = Plan { args, scratch: &scratch, starter };
     let mut results = Results { about, rows: Vec::new() };

@@ -38,7 +38,7 @@ pub fn run(args: &OrderedArgs) -> Result<u64, BenchError> {
     let page = args.docs.join(DOCUMENT);
     document::with_part(&page, &part, "")?;
     let results = match &args.from {
-        Some(file) => Results::read(file)?,
+        Some(file) => Results::read(file, &part)?,
         None => measure::run(args)?,
     };
     write(&args.docs.join(part.rows()), &results.json())?;

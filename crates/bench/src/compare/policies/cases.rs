@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const READ_US: u64 = 4_000;
 /// Reads that a disk serves at once: with these, 1,000 a second.
 pub(super) const READ_LANES: u64 = 4;
-/// How many times as long the slow disk takes.
+/// Factor by which reads of the slow disk take longer.
 pub(super) const SLOW_TIMES: u64 = 10;
 /// Milliseconds for which the disk stands still that does, of every [`STALL_EVERY_MS`].
 pub(super) const STALL_MS: u64 = 500;
@@ -25,7 +25,7 @@ pub(super) const RATE: u32 = 400;
 /// Most reads under way.
 pub(super) const CONNECTIONS: u64 = 256;
 
-/// How the disks are.
+/// State of the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Disks {
@@ -49,7 +49,7 @@ impl Disks {
         }
     }
 
-    /// What makes the disks of all nodes what they are, and what that of one.
+    /// Configuration of the disks of all nodes, and what that of the worse one has besides.
     pub(super) fn sections(self) -> [String; 2] {
         let all = format!("read_us = {READ_US}\nread_lanes = {READ_LANES}\n");
         let worse = match self {

@@ -1,6 +1,5 @@
 //! The rounds: a cluster for each policy and state of the disks.
 
-use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
 
@@ -11,8 +10,7 @@ use super::cases::{CONNECTIONS, Disks, OBJECTS, RATE, SIZE, WORSE_NODE};
 use crate::BenchError;
 use crate::args::{EndpointArgs, LoadArgs, PoliciesArgs};
 use crate::compare::devcluster::{NODES, Starter};
-use crate::compare::machine;
-use crate::compare::results::{Machine, lines};
+use crate::compare::measured::{About, Measured};
 use crate::compare::rounds::shuffled;
 use crate::compare::works::{BUCKET, TIMEOUT};
 use crate::report::Report;
@@ -23,30 +21,9 @@ use crate::workload::{Operation, Random};
 const _: () = assert!(WORSE_NODE <= NODES);
 
 /// All that was found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Results {
-    pub(super) about: About,
-    pub(super) rows: Vec<Row>,
-}
+pub(super) type Results = Measured<Row>;
 
-/// How and where.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct About {
-    /// Day of its begin (UTC).
-    pub(super) date: String,
-    /// Commit of the sources it was started among.
-    pub(super) commit: String,
-    /// The command line.
-    pub(super) command: String,
-    /// What it ran on.
-    pub(super) machine: Machine,
-    /// Rounds.
-    pub(super) rounds: u64,
-    /// Measured milliseconds of each row.
-    pub(super) measured_ms: u64,
-}
-
-/// What one policy did in one state of the disks, in one round.
+/// Result of one policy in one state of the disks, in one round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) round: u64,
@@ -63,26 +40,6 @@ pub(super) struct Row {
 }
 
 impl Results {
-    /// Reads them from a file.
-    ///
-    /// # Errors
-    /// [`BenchError::File`] or [`BenchError::Document`].
-    pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| BenchError::File { path: path.to_owned(), source })?;
-        serde_json::from_str(&text).map_err(|error| BenchError::Document {
-            path: path.to_owned(),
-            reason: format!("it is not what `larder bench policies` writes: {error}"),
-        })
-    }
-
-    /// As text, with a line for each row.
-    pub(super) fn json(&self) -> String {
-        let about = serde_json::to_string_pretty(&self.about);
-        let about = about.expect("numbers and text always encode").replace('\n', "\n  ");
-        format!("{{\n  \"about\": {about},\n  \"rows\": {}\n}}\n", lines(&self.rows))
-    }
-
     /// Rows in which something went wrong.
     pub(super) fn faults(&self) -> u64 {
         self.rows.iter().filter(|row| row.errors > 0).count() as u64
@@ -92,18 +49,7 @@ impl Results {
 pub(super) fn run(args: &PoliciesArgs) -> Result<Results, BenchError> {
     let policies = chosen(&args.policies)?;
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
-    let about = About {
-        date: machine::date(),
-        commit: machine::commit(),
-        command: format!(
-            "larder bench policies --rounds {} --duration {}ms",
-            args.rounds,
-            args.duration.as_millis()
-        ),
-        machine: machine::machine(&scratch),
-        rounds: args.rounds,
-        measured_ms: args.duration.as_millis() as u64,
-    };
+    let about = About::begin("policies", args.rounds, args.duration, &scratch);
     let starter = Starter::new()?;
     let mut results = Results { about, rows: Vec::new() };
     let mut random = Random((run_number() % u128::from(u64::MAX)) as u64);

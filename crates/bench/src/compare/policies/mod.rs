@@ -41,7 +41,7 @@ pub fn run(args: &PoliciesArgs) -> Result<u64, BenchError> {
     let page = args.docs.join(PAGE);
     document::with_part(&page, &part, "")?;
     let results = match &args.from {
-        Some(file) => Results::read(file)?,
+        Some(file) => Results::read(file, &part)?,
         None => measure::run(args)?,
     };
     write(&args.docs.join(part.rows()), &results.json())?;

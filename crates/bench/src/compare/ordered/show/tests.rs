@@ -1,5 +1,5 @@
-use super::super::measure::About;
 use super::*;
+use crate::compare::measured::About;
 use crate::compare::results::Machine;
 
 fn row(round: u64, variant: Variant, connections: u64, p50_us: f64) -> Row {
@@ -72,5 +72,5 @@ fn rows_are_read_as_they_were_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.json");
     std::fs::write(&path, results.json()).unwrap();
-    assert_eq!(Results::read(&path).unwrap(), results);
+    assert_eq!(Results::read(&path, &Part::of_command("ordered", "ordered")).unwrap(), results);
 }
