@@ -50,9 +50,9 @@ pub struct ReadAblation {
     pub read_min: Duration,
     /// Reads that it serves at once; 0 counts as 1.
     pub lanes: u16,
-    /// How long it stands still, at the end of each period; zero if it never does.
+    /// Length of the stall at the end of each period; zero for none.
     pub stall: Duration,
-    /// The period.
+    /// Length of a period.
     pub stall_every: Duration,
 }
 

@@ -460,7 +460,7 @@ pub(crate) struct DevClusterArgs {
     /// Leave dead what dies.
     #[arg(long)]
     pub(crate) no_restart: bool,
-    /// How the proxies of a new cluster choose the copy that they read, as `read_policy` of their configurations.
+    /// Read policy of the proxies of a new cluster, as `read_policy` in their configurations.
     #[arg(long, value_name = "POLICY", value_parser = read_policy)]
     pub(crate) read_policy: Option<Policy>,
     /// What makes the processes of a new cluster worse, as the section `ablation` of their configurations.

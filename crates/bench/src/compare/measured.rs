@@ -1,4 +1,4 @@
-//! What a comparison of Larder's own variants found: how and where, and its rows, as a file keeps them.
+//! The result file of a comparison between variants of Larder: the conditions of the run, and a row for each measurement.
 
 use std::fs;
 use std::path::Path;

@@ -42,8 +42,8 @@ impl SlowReads {
         Lane(self)
     }
 
-    /// How long the device stands still from now on: it does at the end of each period.
-    fn stands_still(&self) -> Duration {
+    /// What is left of the stall that the device is in; zero outside of stalls.
+    fn stall_left(&self) -> Duration {
         let ReadAblation { stall, stall_every, .. } = self.shape;
         if stall.is_zero() {
             return Duration::ZERO;
@@ -55,7 +55,7 @@ impl SlowReads {
 
     fn read<T>(&self, read: impl FnOnce() -> T) -> T {
         let _lane = self.lane();
-        last(Instant::now(), self.stands_still());
+        last(Instant::now(), self.stall_left());
         let begun = Instant::now();
         let read = read();
         last(begun, self.shape.read_min);

@@ -1,4 +1,4 @@
-//! What makes a process worse, for `larder bench ordered` and `policies`. Only with the feature `ablation`: a release refuses a
+//! Delays and left-out optimisations of a process, for `larder bench ordered` and `policies`. Only with the feature `ablation`: a release refuses a
 //! configuration with this section, since it knows no such field.
 
 use std::time::Duration;

@@ -62,8 +62,8 @@ pub(crate) type Refusal = (StatusCode, Vec<u8>);
 /// A call under way.
 struct Running {
     task: AbortHandle,
-    /// Whether its head has come.
-    is_read: Arc<AtomicBool>,
+    /// Whether its request headers were received.
+    has_headers: Arc<AtomicBool>,
 }
 
 /// Answers until it is dropped. Calls whose heads have come have places, or wait for them; where there are too many
@@ -82,7 +82,7 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
         };
         running.retain(|call| !call.task.is_finished());
         if running.len() >= FEED_CONNECTIONS_MAX {
-            let is_silent = |call: &Running| !call.is_read.load(Ordering::Relaxed);
+            let is_silent = |call: &Running| !call.has_headers.load(Ordering::Relaxed);
             let Some(oldest) = running.iter().position(is_silent) else {
                 tracing::warn!("a call of another worker is turned away: too many are under way");
                 continue;
@@ -91,13 +91,13 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
                 oldest.task.abort();
             }
         }
-        let (feed, is_read) = (feed.clone(), Arc::new(AtomicBool::new(false)));
-        let (has_head, places) = (is_read.clone(), places.clone());
+        let (feed, has_headers) = (feed.clone(), Arc::new(AtomicBool::new(false)));
+        let (received, places) = (has_headers.clone(), places.clone());
         let task = tokio::spawn(async move {
             // Until all of the answer has left.
             let place = Arc::new(OnceLock::new());
             let answer = service_fn(|call| {
-                has_head.store(true, Ordering::Relaxed);
+                received.store(true, Ordering::Relaxed);
                 let (feed, place, places) = (feed.clone(), place.clone(), places.clone());
                 async move {
                     if let Ok(taken) = places.acquire_owned().await {
@@ -116,7 +116,7 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
                 tracing::debug!(%error, "a call of another worker broke off");
             }
         });
-        running.push_back(Running { task: task.abort_handle(), is_read });
+        running.push_back(Running { task: task.abort_handle(), has_headers });
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Seen {
     pub(super) bytes: u64,
     /// Of these, what it owes this asker.
     pub(super) owed: u64,
-    /// How long each of these is expected to take, on average.
+    /// Expected microseconds of each of these, on average.
     pub(super) each_us: u64,
     /// How many it serves at once, 1 at least.
     pub(super) lanes: u64,
