@@ -309,7 +309,7 @@ pub const PG_LEARNERS_MAX: usize = 1;
 pub const SESSIONS_MAX: usize = 4096;
 /// Closed sessions that are remembered.
 pub const CLOSED_SESSIONS_MAX: usize = 4096;
-/// Join tokens ever made.
+/// Join tokens in the map. At the bound, those that are revoked or expired make room.
 pub const TOKENS_MAX: usize = 4096;
 
 const _: () =

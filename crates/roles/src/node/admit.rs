@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use larder_net::{AuthorityCell, Doorkeeper, IdentityError, PeerSecret, Port, Reply};
 use larder_protocol::limits::MANAGERS_MAX;
 use larder_protocol::manager::state::{
-    Command, NewServer, Outcome, ServerRecord, ServerRole, ServerState, Topology,
+    Applied, Command, NewServer, Outcome, ServerRecord, ServerRole, ServerState, Topology,
 };
 use larder_protocol::placement::{FailureDomains, MachineId, Weight};
 use larder_types::ServerId;
@@ -27,8 +27,8 @@ use super::v1::{Answer, Knock, Place, Welcome};
 use super::{ROLES, RootKeys, node_of, roles_at, server_name};
 use crate::identity::roles_of;
 use crate::limits::{ADMIT_MAX, PEER_NAME_BYTES_MAX, PEERS_MAX};
-use crate::managers::{Managers, ManagersClient};
-use crate::quorum::{Manager, Published, Seat, admission_of};
+use crate::managers::{Managers, ManagersClient, NotProposed};
+use crate::quorum::{Manager, Published, Seat, add_token, admission_of};
 
 /// A meta server's share of the PGs: machines are equal.
 const WEIGHT: Weight = Weight(100);
@@ -170,14 +170,14 @@ impl Admitter {
         let (mut token, mut agreed) = (None, Vec::new());
         for server in servers {
             let role = *server.roles.first().expect("each server has one role");
-            let [add_token, add_server] = admission_of(server, expires);
+            let [admits, add_server] = admission_of(server, expires);
             let Command::AddServer(server, Some((hash, now_ms))) = add_server else {
                 unreachable!("a server comes in by a token")
             };
             let hash = match token {
                 Some(hash) => hash,
                 None => {
-                    self.propose(add_token).await?;
+                    agreed_on(add_token(&self.managers, admits).await)?;
                     *token.insert(hash)
                 }
             };
@@ -196,10 +196,13 @@ impl Admitter {
     }
 
     async fn propose(&self, command: Command) -> Result<Outcome, Answer> {
-        let proposed = self.managers.propose(command).await;
-        let applied = proposed.map_err(|error| not_now(&error.to_string()))?;
-        applied.map_err(|refusal| not_now(&refusal.to_string()))
+        agreed_on(self.managers.propose(command).await)
     }
+}
+
+fn agreed_on(proposed: Result<Applied, NotProposed>) -> Result<Outcome, Answer> {
+    let applied = proposed.map_err(|error| not_now(&error.to_string()))?;
+    applied.map_err(|refusal| not_now(&refusal.to_string()))
 }
 
 fn not_now(why: &str) -> Answer {

@@ -59,7 +59,7 @@ pub use error::{ManagerError, NotIssued};
 pub use found::{Founding, found};
 pub(crate) use inspect::inspect;
 pub use member::Seat;
-pub(crate) use tokens::admission_of;
+pub(crate) use tokens::{add_token, admission_of};
 
 use crate::limits::MANAGER_INBOX_MAX;
 use crate::managers::{Contacts, ManagersClient, Presence, Run};

@@ -19,7 +19,9 @@ use larder_env::{Disk, DiskError};
 use larder_net::{
     Admission, AuthorityCell, Fingerprint, JoinToken, Refusal, Roles, Subject, TokenId, TokenRecord,
 };
-use larder_protocol::manager::state::{self, Command, NewServer, Outcome, ServerState, Topology};
+use larder_protocol::manager::state::{
+    self, Applied, Command, NewServer, Outcome, ServerState, Topology,
+};
 use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
 use parking_lot::Mutex;
@@ -164,8 +166,8 @@ impl Issuer {
     ) -> Result<(ServerId, JoinToken), NotIssued> {
         let authority = self.authority.get().ok_or(NotIssued::NoAuthority)?.fingerprint();
         let roles = roles_of(&server.roles);
-        let [add_token, add_server] = admission_of(server, expires);
-        let Outcome::Token(place) = self.managers.propose(add_token).await?? else {
+        let [token, add_server] = admission_of(server, expires);
+        let Outcome::Token(place) = add_token(&self.managers, token).await?? else {
             return Err(NotProposed::Unknown.into());
         };
         let Outcome::Server(server) = self.managers.propose(add_server).await?? else {
@@ -183,6 +185,21 @@ impl Issuer {
         let saved = tokio::task::spawn_blocking(move || book.save(&newest.map));
         saved.await.map_err(|ended| ManagerError::System(ended.into()))??;
         Ok((server, token))
+    }
+}
+
+/// Has a token agreed on. If the map holds as many as it may, those that let nobody in any more go first.
+pub(crate) async fn add_token(
+    managers: &ManagersClient,
+    token: Command,
+) -> Result<Applied, NotProposed> {
+    let applied = managers.propose(token.clone()).await?;
+    if applied != Err(state::Refusal::TooMany) {
+        return Ok(applied);
+    }
+    match managers.propose(Command::ForgetTokens(now_ms())).await? {
+        Ok(_) => managers.propose(token).await,
+        Err(refusal) => Ok(Err(refusal)),
     }
 }
 

@@ -90,6 +90,7 @@ impl Topology {
             Command::DropVacated(lv, replica, view) => self.drop_vacated(lv, replica, view),
             Command::SetWritePolicy(name, policy) => self.set_write_policy(&name, policy),
             Command::MemberLacks(pg, view, server) => self.member_lacks(pg, view, server),
+            Command::ForgetTokens(now_ms) => self.forget_tokens(now_ms),
         }
     }
 

@@ -95,6 +95,8 @@ pub enum Command {
     SetWritePolicy(BucketName, WritePolicy),
     /// A member of this view has other rows than the others: it may not lead, and is levelled anew.
     MemberLacks(PgId, View, ServerId),
+    /// Remove the join tokens that are revoked, or expired at this time since 1970: they make room for others.
+    ForgetTokens(u64),
 }
 
 /// What a command did.

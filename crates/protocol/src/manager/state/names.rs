@@ -121,6 +121,13 @@ impl Topology {
         changed(!std::mem::replace(&mut record.revoked, true))
     }
 
+    /// The ids of those removed are not used again.
+    pub(super) fn forget_tokens(&mut self, now_ms: u64) -> Applied {
+        let before = self.tokens.len();
+        self.tokens.retain(|_, token| !token.revoked && now_ms < token.expires_ms);
+        changed(self.tokens.len() < before)
+    }
+
     /// Whether a token with this hash lets servers in at this time.
     pub(super) fn admits(&self, hash: [u8; 32], now_ms: u64) -> bool {
         let mut tokens = self.tokens.values();

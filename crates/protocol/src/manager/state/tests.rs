@@ -10,7 +10,7 @@ use larder_types::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::ENDED_RUNS_MAX;
+use crate::limits::{ENDED_RUNS_MAX, TOKENS_MAX};
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
 
@@ -99,6 +99,33 @@ fn servers_join_with_a_token_that_is_good() {
     log.done(Command::RevokeToken(TokenId(0)));
     let other = Command::AddServer(new_server("other"), Some((HASH, 10)));
     assert_eq!(log.apply(other), Err(Refusal::BadToken));
+}
+
+#[test]
+fn tokens_that_let_nobody_in_make_room_for_others() {
+    let mut log = Log(Topology::default());
+    log.done(Command::Found(ClusterId(9), SETTINGS));
+    let hash = |id: usize| {
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&(id as u64).to_le_bytes());
+        hash
+    };
+    for id in 0..TOKENS_MAX {
+        let expires_ms = if id < 2 { 1000 } else { 2000 };
+        log.done(Command::AddToken(hash(id), expires_ms));
+    }
+    let another = Command::AddToken(hash(TOKENS_MAX), 2000);
+    assert_eq!(log.apply(another.clone()), Err(Refusal::TooMany));
+    assert_eq!(log.done(Command::ForgetTokens(999)), Outcome::Already, "all of them are good");
+    log.done(Command::RevokeToken(TokenId(7)));
+    log.done(Command::ForgetTokens(1000));
+    let left: Vec<u32> = log.0.tokens.keys().take(7).map(|token| token.0).collect();
+    assert_eq!(left, [2, 3, 4, 5, 6, 8, 9]);
+    assert_eq!(log.done(another), Outcome::Token(TokenId(TOKENS_MAX as u32)), "no id comes back");
+    assert_eq!(log.apply(Command::RevokeToken(TokenId(7))), Err(Refusal::NoSuchToken));
+    let join = Command::AddServer(new_server("s0"), Some((hash(3), 1999)));
+    log.done(Command::AddServer(new_server("founder"), None));
+    log.done(join);
 }
 
 #[test]
@@ -353,6 +380,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         (pg(), view(), members()).prop_map(|(pg, v, m)| Command::BeginView(pg, v, m)),
         (pg(), view()).prop_map(|(pg, v)| Command::ViewActivated(pg, v)),
         (pg(), view(), server()).prop_map(|(pg, v, s)| Command::MemberLacks(pg, v, s)),
+        Just(Command::ForgetTokens(1)),
         (pg(), proptest::collection::vec(disk(), 1..4))
             .prop_map(|(pg, d)| Command::CreateLv(pg, d)),
         lv().prop_map(Command::LvCreated),
@@ -471,6 +499,7 @@ fn commands_are_encoded_as_ever() {
         Command::DropVacated(lv, 1, View(9)),
         Command::SetWritePolicy(name, WritePolicy::AtLeast(2)),
         Command::MemberLacks(pg, View(9), server),
+        Command::ForgetTokens(13),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

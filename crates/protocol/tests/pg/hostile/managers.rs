@@ -275,9 +275,10 @@ impl Draw {
             21 => Command::CreateBucket(self.bucket(), None, self.num(1)),
             22 => Command::EndDeletion(self.bucket(), Epoch(self.num(1)), self.one_in(2)),
             23 => Command::AddToken([7; 32], self.num(1000)),
-            24 => match self.one_in(2) {
-                true => Command::RevokeToken(TokenId(self.small())),
-                false => Command::SetWritePolicy(self.bucket(), WritePolicy::Majority),
+            24 => match self.below(3) {
+                0 => Command::RevokeToken(TokenId(self.small())),
+                1 => Command::ForgetTokens(self.num(1000)),
+                _ => Command::SetWritePolicy(self.bucket(), WritePolicy::Majority),
             },
             _ => Command::MemberLacks(pg, view, server),
         }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use futures::StreamExt;
 use larder_net::{
     Authority, Credentials, Endpoint, Identity, JoinError, Refusal, Role, Roles, TokenRecord, join,
 };
+use larder_protocol::limits::TOKENS_MAX;
 use larder_protocol::manager::state::{self, Command, Outcome, ServerRole, ServerState};
 use larder_types::{BootId, ClusterId, ServerId};
 use tokio::net::TcpListener;
@@ -85,6 +87,25 @@ async fn unknown_revoked_and_expired_tokens_are_refused() {
     let before = SystemTime::now() - Duration::from_secs(1);
     let expired = manager.issue_token(data("d2"), Some(before)).await;
     assert!(matches!(expired, Err(NotIssued::Refused(state::Refusal::BadToken))), "{expired:?}");
+}
+
+#[tokio::test]
+async fn tokens_that_let_nobody_in_make_room_for_others() {
+    let (dir, _) = found_with(Vec::new());
+    let manager = start(dir.path(), Vec::new()).await;
+    until(manager.managers(), "up", |map| is(map, ServerId(0), ServerState::Up)).await;
+    let expired = (0..TOKENS_MAX as u64).map(|id| {
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&id.to_le_bytes());
+        manager.managers().propose(Command::AddToken(hash, 1))
+    });
+    let added: Vec<_> = futures::stream::iter(expired).buffer_unordered(64).collect().await;
+    assert!(added.iter().all(|added| matches!(added, Ok(Ok(Outcome::Token(_))))));
+
+    let (server, token) =
+        manager.issue_token(new_server("d0", ServerRole::Data), None).await.unwrap();
+    let identity = join(manager.address(), &token).await.unwrap();
+    assert_eq!(identity.subject().server, server);
 }
 
 #[tokio::test]
