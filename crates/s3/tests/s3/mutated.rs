@@ -1,4 +1,5 @@
-//! Requests that are spoiled at random, sent over a socket: whatever comes, the server answers the next good request.
+//! Requests that are spoiled at random, sent over a socket: whatever comes, the server answers the next good request. Half
+//! of them are spoiled before they are signed (`admitted.rs`).
 //!
 //! `LARDER_SPOIL_S` sets for how many seconds, `LARDER_SPOIL_SEED` where to begin. A failure prints the seed of its batch.
 
@@ -9,6 +10,7 @@ use larder_s3::{FaceOptions, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::admitted::{is_admitted, spoiled};
 use crate::client::{Form, Server, Sign};
 use crate::wire::head;
 
@@ -20,7 +22,7 @@ const BATCH: usize = 32;
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// SplitMix64.
-struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
@@ -31,17 +33,17 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 }
 
 /// Pieces of text that parsers trip over.
-const TOKENS: [&[u8]; 24] = [
+pub const TOKENS: [&[u8]; 24] = [
     b"\r\n",
     b"\r\n\r\n",
     b"\n",
@@ -116,22 +118,7 @@ fn spoil(rng: &mut Rng, request: &[u8]) -> Vec<u8> {
     for _ in 0..1 + rng.below(3) {
         let head = bytes.windows(4).position(|end| end == b"\r\n\r\n").unwrap_or(bytes.len());
         let end = if rng.below(4) == 0 { bytes.len() } else { head };
-        let at = rng.below(end);
-        let until = (at + 1 + rng.below(12)).min(bytes.len());
-        match rng.below(7) {
-            0 => bytes.truncate(at),
-            1 => drop(bytes.drain(at..until)),
-            2 => bytes[at..until].reverse(),
-            3 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
-            4 => {
-                let copied = bytes[at..until].to_vec();
-                bytes.splice(at..at, copied);
-            }
-            _ => {
-                let token = rng.pick(&TOKENS).to_vec();
-                bytes.splice(at..at, token);
-            }
-        }
+        spoil_at(rng, &mut bytes, end);
         if bytes.is_empty() {
             break;
         }
@@ -139,18 +126,44 @@ fn spoil(rng: &mut Rng, request: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Spoils bytes in one place.
+pub fn spoil_piece(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    spoil_at(rng, bytes, bytes.len());
+}
+
+/// Spoils bytes in one place before `end`.
+fn spoil_at(rng: &mut Rng, bytes: &mut Vec<u8>, end: usize) {
+    let at = rng.below(end);
+    let until = (at + 1 + rng.below(12)).min(bytes.len());
+    match rng.below(7) {
+        0 => bytes.truncate(at),
+        1 => drop(bytes.drain(at..until)),
+        2 => bytes[at..until].reverse(),
+        3 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
+        4 => {
+            let copied = bytes[at..until].to_vec();
+            bytes.splice(at..at, copied);
+        }
+        _ => {
+            let token = rng.pick(&TOKENS).to_vec();
+            bytes.splice(at..at, token);
+        }
+    }
+}
+
 /// Sends it in pieces and takes what comes. The server may close at any time, and need not answer what is not complete.
-async fn send(server: &Server, rng: &mut Rng, bytes: &[u8]) {
-    let Ok(mut stream) = TcpStream::connect(server.address).await else { return };
+async fn send(server: &Server, rng: &mut Rng, bytes: &[u8]) -> Vec<u8> {
+    let mut answer = Vec::new();
+    let Ok(mut stream) = TcpStream::connect(server.address).await else { return answer };
     for piece in bytes.chunks(1 + rng.below(bytes.len())) {
         if stream.write_all(piece).await.is_err() {
-            return;
+            return answer;
         }
     }
     // Nothing more comes: the server need not wait.
     let _ = stream.shutdown().await;
-    let mut answer = Vec::new();
     let _ = tokio::time::timeout(ANSWER_MAX, stream.read_to_end(&mut answer)).await;
+    answer
 }
 
 /// Panics of the process, which would end a server.
@@ -177,15 +190,23 @@ async fn a_server_outlives_spoiled_requests() {
     count_panics();
     let mut seed = setting("LARDER_SPOIL_SEED").unwrap_or(1);
     let length = Duration::from_secs(setting("LARDER_SPOIL_S").unwrap_or(SPOIL_S));
-    let begun = Instant::now();
+    let (begun, first, mut admitted) = (Instant::now(), seed, 0);
     while begun.elapsed() < length {
         let mut rng = Rng(seed);
         // Signatures end: each batch signs anew.
         let requests = good(&server);
-        for _ in 0..BATCH {
+        for _ in 0..BATCH / 2 {
             let request = rng.pick(&requests).clone();
             let spoiled = spoil(&mut rng, &request);
             send(&server, &mut rng, &spoiled).await;
+        }
+        let begun = server.ask("POST", "/bkt/k?uploads").send().await.expect(200);
+        let upload = begun.tag("UploadId").expect("an upload has an id");
+        for _ in 0..BATCH / 2 {
+            let ask = spoiled(&server, &mut rng, &upload);
+            let head = head(&ask, &format!("content-length: {}\r\n", ask.sent().len()));
+            let answer = send(&server, &mut rng, &[head.as_bytes(), ask.sent()].concat()).await;
+            admitted += usize::from(is_admitted(&answer));
         }
         let alive = tokio::time::timeout(ANSWER_MAX, async {
             server.put("/bkt/alive", "x").await.expect(200);
@@ -195,8 +216,10 @@ async fn a_server_outlives_spoiled_requests() {
         assert_eq!(PANICS.load(Ordering::Relaxed), 0, "a panic in the batch of seed {seed}");
         seed += 1;
     }
-    println!(
-        "{} batches of {BATCH}, the next seed is {seed}",
-        seed - setting("LARDER_SPOIL_SEED").unwrap_or(1)
+    let batches = (seed - first) as usize;
+    println!("{batches} batches of {BATCH}, {admitted} admitted, the next seed is {seed}");
+    assert!(
+        admitted > batches * BATCH / 4,
+        "half of those that were signed last are admitted: {admitted}"
     );
 }
