@@ -72,7 +72,8 @@ pub(crate) struct Numbered {
 pub(crate) enum Knows<'a> {
     /// Those that wait, and that all before them are uploaded.
     All(&'a Spool),
-    /// Those that the log says to wait. The index is to be made of the others, which are uploaded.
+    /// Those that wait as the log and [`Numbering::known_before`] say. The index is to be made of the others, which are
+    /// uploaded.
     Log(&'a Spool),
 }
 
@@ -188,6 +189,19 @@ impl Numbering {
         }
     }
 
+    /// The first blob that the last process of this directory did not know as uploaded when it had its number. The log may
+    /// say that ones before it wait: it is not told what an index that was made anew has of uploaded blobs. They may have
+    /// been removed since.
+    ///
+    /// # Errors
+    /// [`PackError`], if nobody knows.
+    pub(crate) async fn known_before(&self) -> Result<u64, PackError> {
+        match read_record(&self.backend, self.worker, numbered(&*self.disk)?).await? {
+            Some(Record::From(first)) => Ok(first),
+            Some(Record::Closed) | None => Ok(0),
+        }
+    }
+
     /// Refuses a directory that does not know a blob that counts.
     ///
     /// # Errors
@@ -234,9 +248,13 @@ impl Numbering {
             }
         };
         self.record(own, first).await?;
-        // It spares looks, and decides nothing: a full disk must not keep the spool from getting empty.
         if let Err(error) = replace_file(&*self.disk, "", FILE, &encode(&Numbered { process: own }))
         {
+            if matches!(knows, Knows::Log(_)) {
+                // Nothing else says, if the index is lost again, which blobs it had.
+                return Err(error.into());
+            }
+            // It only spares looks then: a full disk must not keep the spool from getting empty.
             tracing::warn!(%error, process = %own, "the number of this process is not written down");
         }
         if let Err(error) = self.forget_old(own, &before).await {

@@ -50,7 +50,7 @@ pub(crate) async fn recover(
     let (index, Rebuilt { applied, backups }) = match index {
         (index, Some(applied)) => (index, Rebuilt { applied, backups: rebuild.backups.to_vec() }),
         (index, None) => {
-            let waiting = waiting(disk.clone(), worker)?;
+            let waiting = waiting(disk.clone(), worker, numbering.known_before().await?)?;
             numbering.number(Knows::Log(&waiting)).await?;
             let rebuilt = rebuild.run(&index).await?;
             // Blobs that it lists wait no more: an heir must not have listed them before they came.
@@ -98,8 +98,8 @@ pub(crate) async fn recover(
     Ok(Start { index, log, spool, at, backups })
 }
 
-/// Blobs that wait, as far as the log alone says.
-fn waiting(disk: Arc<dyn Disk>, worker: WorkerId) -> Result<Spool, PackError> {
+/// Blobs that wait, as the log says, from a number on: those before it are known to be uploaded.
+fn waiting(disk: Arc<dyn Disk>, worker: WorkerId, from: u64) -> Result<Spool, PackError> {
     let spool = Spool::new(disk.clone(), worker)?;
     let (at, shown) = (Applied::default(), Lsn(0));
     let mut replay =
@@ -112,6 +112,9 @@ fn waiting(disk: Arc<dyn Disk>, worker: WorkerId) -> Result<Spool, PackError> {
     }
     let Replay { at, failed, .. } = replay;
     failed.map_or(Ok(()), Err)?;
+    for blob in spool.waiting_before(from) {
+        spool.forget(blob);
+    }
     spool.start(at.blob);
     Ok(spool)
 }

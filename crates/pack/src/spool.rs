@@ -407,7 +407,7 @@ impl Spool {
         self.uploaded.send_replace(oldest.map_or(last, |seq| seq - 1));
     }
 
-    /// At a start, while records are read: the backend has this blob.
+    /// At a start, before it is told what waits: the backend has this blob.
     pub(crate) fn forget(&self, seq: u64) {
         let mut state = self.state.lock();
         if let Some(blob) = state.blobs.remove(&seq) {

@@ -89,6 +89,12 @@ fn whichever_of_two_copies_goes_on_nothing_that_was_acknowledged_is_void() {
     assert!(all.refused > 0 && least > SEEDS_OF_COPIES / 2, "{all:?}");
 }
 
+/// The index is lost twice, and between that a blob is removed that the log says to wait.
+#[test]
+fn seed_602_with_copies() {
+    run_with_copies(602);
+}
+
 #[test]
 fn a_blob_that_is_adopted_though_it_is_void_is_found() {
     is_found(Bug::AdoptedThoughVoid, SEEDS_OF_BUGS, run_with_copies);

@@ -13,7 +13,8 @@ use object_store::path::Path as Name;
 
 use crate::crashes::{Seen, fill, seen};
 use crate::support::{
-    Faulty, MIB, Sent, bucket, config, content, count, delete, get, key, made, put, try_open,
+    Faulty, MIB, Sent, bucket, config, content, count, delete, get, key, made, put, snapshot,
+    try_open,
 };
 
 /// A configuration under which what is not needed goes at once.
@@ -344,4 +345,31 @@ async fn what_a_superseded_worker_uploads_late_is_void_and_is_removed() {
     assert_eq!(backend.names("blobs").await.len(), 2);
     assert_eq!(store.keep_house().await.unwrap().removed, 1);
     assert_eq!(get(&store, "k").await.unwrap(), content(1, 1000));
+}
+
+#[tokio::test]
+async fn an_index_that_is_lost_twice_is_rebuilt_though_a_blob_of_the_log_was_removed_between() {
+    let (dir, backend, store) = hasty_store().await;
+    put(&store, "k", content(1, 1000)).await.unwrap();
+    let crashed = snapshot(dir.path());
+    assert!(store.flush().await);
+    drop(store);
+    let lose = || std::fs::remove_dir_all(crashed.path().join("kv")).unwrap();
+
+    // The backend has the first blob, and the log says that it waits.
+    lose();
+    let store = try_open(hasty(crashed.path()), &backend).await.unwrap();
+    delete(&store, "k").await;
+    assert!(store.flush().await);
+    let (first, _) = backend.names("blobs").await.remove(0);
+    keep_house(&store).await;
+    assert!(backend.names("blobs").await.iter().all(|(name, _)| *name != first), "it is removed");
+    put(&store, "waits", content(2, 1000)).await.unwrap();
+    drop(store);
+
+    lose();
+    let store = try_open(hasty(crashed.path()), &backend).await.unwrap();
+    assert_eq!(get(&store, "waits").await.unwrap(), content(2, 1000));
+    assert!(matches!(get(&store, "k").await, Err(ObjectError::NoSuchKey)));
+    assert!(store.flush().await);
 }
