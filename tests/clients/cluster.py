@@ -1,7 +1,7 @@
 """A cluster of processes under S3 clients, while each of its processes is killed or paused in turn, or two at a time.
 
 Nothing that was acknowledged may be lost, nothing may be seen that was never put, and reads and writes of every key must
-go on within 10 seconds of any single failure. Another data server can join with a token, and not without, and be removed again; what
+go on within 10 seconds of any single failure. Lists go on within 5 seconds of the death of a proxy that had puts under way. Another data server can join with a token, and not without, and be removed again; what
 would lose a last copy, and wrong names, are refused. The cluster must start again with all of it after the supervisor was killed, and
 `larder inspect` must find every server's directory sound.
 
@@ -22,6 +22,9 @@ from harness import default_binary, scratch_folder
 from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
 
 RESUMED_SECONDS = 10
+# A proxy is given up after 2 s of silence, and its puts are settled within 3 s of that.
+LISTED_SECONDS = 5
+WRITERS = 8
 WHOLE_SECONDS = 60
 REMOVED = 5
 PROBES = 64
@@ -91,6 +94,39 @@ def one_turn(cluster, journal, uploads, rng, turn, targets):
     wait_until_whole(cluster)
     verify(others[-1], journal, uploads, whole=True)
     return took
+
+
+def list_beside_a_dead_proxy(cluster, journal, uploads, rng, node):
+    """Kills a proxy with puts under way; the seconds until another lists their bucket. A bucket without any is listed at once."""
+    other = cluster.proxies[(node + 1) % len(cluster.proxies)]
+    load = Load(cluster.proxies[node], journal, uploads, "listed", writers=WRITERS, round_number=f"listed-{node}")
+    load.cut.set()
+    load.start()
+    time.sleep(rng.uniform(*LOAD_SECONDS))
+    cluster.signal(node, "proxy", signal.SIGKILL)
+    began = time.monotonic()
+    quiet = list_of(other, PROBE_BUCKET, began)
+    took = list_of(other, BUCKET, began)
+    load.join()
+    if quiet > LISTED_SECONDS / 2:
+        raise Failed(f"a bucket without puts under way was listed only {quiet:.1f} s after a proxy died")
+    wait_until_whole(cluster)
+    verify(other, journal, uploads, whole=True)
+    return took
+
+
+def list_of(proxy, bucket, began):
+    """Lists a bucket until that works; the seconds since `began`."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    s3, failure = proxy.boto3(connect_timeout=1, read_timeout=LISTED_SECONDS), None
+    while time.monotonic() < began + LISTED_SECONDS:
+        try:
+            s3.list_objects_v2(Bucket=bucket)
+            return time.monotonic() - began
+        except (BotoCoreError, ClientError) as error:
+            failure = error
+    raise Failed(f"{bucket} is not listed {LISTED_SECONDS} s after a proxy died with puts under way: {failure}")
 
 
 def wait_until_whole(cluster):
@@ -217,6 +253,8 @@ def run(cluster, arguments, scratch):
             raise Failed(f"turn {turn}, {what}, at nodes {[node + 1 for node, _, _ in struck]}: {failure}") from failure
         slowest[what] = max(took, slowest.get(what, 0))
         clock.tell(f"turn {turn}, {what}: {took:.1f} s, {journal.acknowledged} acknowledged")
+    listed = max(list_beside_a_dead_proxy(cluster, journal, uploads, rng, node) for node in range(len(cluster.proxies)))
+    clock.tell(f"lists again {listed:.1f} s after a proxy died")
     join(cluster, scratch)
     cluster.kill_all()
     cluster.start()
@@ -227,7 +265,7 @@ def run(cluster, arguments, scratch):
     if cluster.stop() != 0:
         raise Failed("the last stop was not clean")
     inspect_all(cluster)
-    return journal.acknowledged, slowest
+    return journal.acknowledged, slowest, listed
 
 
 def main():
@@ -245,14 +283,14 @@ def main():
     with scratch_folder(arguments.keep) as scratch:
         cluster = Cluster(arguments.binary, scratch / "cluster", arguments.nodes)
         try:
-            acknowledged, slowest = run(cluster, arguments, scratch)
+            acknowledged, slowest, listed = run(cluster, arguments, scratch)
         except (Failed, AssertionError) as failure:
             print(f"FAIL cluster: {failure}\n{cluster.log_tail()}\n0 passed, 1 failed")
             return 1
         finally:
             cluster.kill_all()
     told = ", ".join(f"{what} {took:.1f} s" for what, took in sorted(slowest.items()))
-    print(f"cluster: {acknowledged} acknowledged operations, none lost; all keys again after: {told}")
+    print(f"cluster: {acknowledged} acknowledged operations, none lost; lists again {listed:.1f} s after a proxy died; all keys again after: {told}")
     print("1 passed, 0 failed")
     return 0
 
