@@ -80,8 +80,8 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Notes a session, in place of one that is over if there are too many.
-    fn note(&mut self, session: SessionId) -> &mut Session {
+    /// Makes room for a session, if there are too many: one that is over goes.
+    fn make_room(&mut self, session: SessionId) {
         while self.open.len() >= GROUP_SESSIONS_MAX && !self.open.contains_key(&session) {
             let over = self.open.iter().filter(|(_, known)| known.is_over());
             let oldest = over.min_by_key(|(session, known)| (known.ended, **session));
@@ -89,23 +89,20 @@ impl Sessions {
             self.open.remove(&oldest);
             self.over -= 1;
         }
-        self.open.entry(session).or_default()
     }
 
     /// Raises a session's floor, and notes it.
     fn note_floor(&mut self, session: SessionId, floor: u64) -> &mut Session {
-        let endings = self.endings;
-        let known = self.note(session);
+        self.make_room(session);
+        let known = self.open.entry(session).or_default();
         let was_over = known.is_over();
-        let forgotten = known.raise_floor(floor);
-        let ends = known.is_over() && !was_over;
-        if ends {
-            known.ended = endings;
+        self.remembered -= known.raise_floor(floor);
+        if known.is_over() && !was_over {
+            known.ended = self.endings;
+            self.over += 1;
+            self.endings += 1;
         }
-        self.remembered -= forgotten;
-        self.over += usize::from(ends);
-        self.endings += u64::from(ends);
-        self.open.entry(session).or_default()
+        known
     }
 
     /// What is known of a request, before it is done.
@@ -135,7 +132,8 @@ impl Sessions {
     /// The session's proxy says something. Nothing is noted of one that would be turned away.
     pub fn heard(&mut self, session: SessionId, tick: u64) {
         if self.has_place(session) {
-            self.note(session).heard = Some(tick);
+            self.make_room(session);
+            self.open.entry(session).or_default().heard = Some(tick);
         }
     }
 
