@@ -1,6 +1,8 @@
 //! Whole quorums under one seeded scheduler: loss, delay, doubling, reordering, slow disks, crashes that lose
 //! what was not durable, partitions, restarts, and managers that come and go.
 
+mod bounds;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
