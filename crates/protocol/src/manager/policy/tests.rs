@@ -3,6 +3,7 @@
 
 #[cfg(feature = "ablation")]
 mod ablation;
+mod bounds;
 
 use std::collections::{BTreeMap, BTreeSet};
 
