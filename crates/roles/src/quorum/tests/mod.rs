@@ -3,6 +3,7 @@
 mod cluster;
 mod disk;
 mod hostile;
+mod inbox;
 mod joining;
 mod member;
 #[path = "../../../tests/raw/mod.rs"]
