@@ -4,6 +4,7 @@
 
 mod keys;
 mod kinds;
+mod ports;
 mod process;
 
 use std::fs;
