@@ -63,6 +63,7 @@ fn a_write_of_too_many_bytes_is_refused_and_one_is_taken_when_the_disk_has_writt
     let disk = begin(&server, volume);
     assert_eq!(answer(&first), Ok(Answer::Written));
     assert_eq!(answer(&last), Ok(Answer::Written));
+    assert_eq!(server.counters().queued_bytes, 0, "there is room for all");
     assert_eq!(answer(&write(&server, 2, DISK_QUEUE_BYTES_MAX)), Ok(Answer::Written));
     server.stop();
     disk.join().unwrap();

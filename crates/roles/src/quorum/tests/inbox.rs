@@ -62,8 +62,8 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
     let address = listener.address().to_string();
     let peer: Peer<ManagerService> = Peer::new(&endpoint(9), ME, address);
     let founding = ManagerCall::Propose(Command::Found(state::ClusterId(CLUSTER.0), SETTINGS));
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let propose = async || peer.call(&founding, Bytes::new(), deadline).await.unwrap().0;
+    let soon = || Instant::now() + Duration::from_secs(20);
+    let propose = async || peer.call(&founding, Bytes::new(), soon()).await.unwrap().0;
     assert_eq!(propose().await, ManagerReply::Busy);
 
     let log = QuorumDisk::open(disk.clone(), CLUSTER, ME).unwrap();
@@ -77,6 +77,7 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
         stopping: stopping.clone(),
         lock: disk.lock(LOCK_FILE).unwrap(),
     };
+    let deadline = Instant::now() + Duration::from_secs(60);
     let driving = std::thread::spawn(move || driver.run());
     let applied = loop {
         match propose().await {
