@@ -7,6 +7,6 @@ mod inbox;
 mod joining;
 mod member;
 #[path = "../../../tests/raw/mod.rs"]
-mod raw;
+pub(crate) mod raw;
 pub(crate) mod support;
 mod tokens;

@@ -2,6 +2,7 @@
 
 mod data;
 mod hedges;
+mod hostile;
 mod managers;
 mod meta;
 mod policies;
@@ -49,6 +50,11 @@ struct Cluster {
     disks: Vec<Arc<Disk>>,
     bucket: BucketRecord,
     _listeners: Vec<Listener>,
+}
+
+/// Who may call servers.
+fn callers() -> Roles {
+    Roles::of(&[Role::Proxy])
 }
 
 /// A body in pieces, without digests.
@@ -104,6 +110,25 @@ impl Cluster {
 
     /// With data servers that speak no newer version of the protocol.
     async fn of_releases(read_policy: Policy, data_speaks: u8) -> Self {
+        Self::of_servers(read_policy, data_speaks, |id, world, disks| {
+            let services = Services::new();
+            match id {
+                0 | 1 => {
+                    services.with::<MetaService>(callers(), FakeMeta { me: ServerId(id), world })
+                }
+                _ => services
+                    .with::<DataService>(callers(), FakeData(disks[id as usize - 2].clone())),
+            }
+        })
+        .await
+    }
+
+    /// Of servers, by id, that offer these services.
+    async fn of_servers(
+        read_policy: Policy,
+        data_speaks: u8,
+        offered: impl Fn(u32, Arc<World>, &[Arc<Disk>]) -> Services,
+    ) -> Self {
         let authority = Authority::create(ClusterId(9)).unwrap();
         let endpoint = |id, role| {
             let identity = authority.identity(ServerId(id), Roles::of(&[role])).unwrap();
@@ -124,14 +149,8 @@ impl Cluster {
         let disks: Vec<Arc<Disk>> = (0..2).map(|_| Arc::default()).collect();
         let mut listeners = Vec::new();
         for (id, socket) in (0..).zip(sockets) {
-            let callers = Roles::of(&[Role::Proxy]);
-            let (role, services) = if id < 2 {
-                let meta = FakeMeta { me: ServerId(id), world: world.clone() };
-                (Role::Meta, Services::new().with::<MetaService>(callers, meta))
-            } else {
-                let data = FakeData(disks[id as usize - 2].clone());
-                (Role::Data, Services::new().with::<DataService>(callers, data))
-            };
+            let role = if id < 2 { Role::Meta } else { Role::Data };
+            let services = offered(id, world.clone(), &disks);
             listeners.push(Listener::start(&endpoint(id, role), socket, services).unwrap());
         }
         let proxy = soon(ClusterProxy::begin(ClusterConfig {
