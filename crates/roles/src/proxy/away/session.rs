@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_protocol::limits::SERVER_BEAT_MS;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{ServerRole, ServerState};
 use larder_types::{BootId, SessionId};
@@ -23,20 +22,37 @@ use tokio::time::Instant;
 use super::counters::count;
 use super::primaries::Primaries;
 use super::route::found;
+use crate::limits::SESSION_BEAT_MS;
 use crate::managers::Managers;
 use crate::wire::MetaMessage;
 
-const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS);
+const BEAT: Duration = Duration::from_millis(SESSION_BEAT_MS);
 
-/// Tells the managers of a session until their map names it.
-pub(super) async fn opened(managers: &dyn Managers, boot: BootId, session: SessionId) {
+/// Tells the managers of a session until their map names it. Whether it is open; one that was closed before this proxy saw
+/// it is never open again.
+pub(super) async fn opened(managers: &dyn Managers, boot: BootId, session: SessionId) -> bool {
     loop {
         managers.say(ServerMessage::SessionBegun(boot, session));
         let named = found(managers, Instant::now() + BEAT, |map| {
-            map.sessions.get(&session).map(|record| record.boot)
+            let is_closed = map.closed.iter().any(|(_, closed)| *closed == session);
+            if is_closed {
+                Some(false)
+            } else {
+                map.sessions.contains_key(&session).then_some(true)
+            }
         });
-        if named.await.is_some() {
-            return;
+        if let Some(is_open) = named.await {
+            return is_open;
+        }
+    }
+}
+
+/// Begins a session that the managers' map names.
+pub(super) async fn begun(managers: &dyn Managers, boot: BootId) -> SessionId {
+    loop {
+        let session = SessionId(larder_env::rng::unique_u64());
+        if opened(managers, boot, session).await {
+            return session;
         }
     }
 }
@@ -65,8 +81,7 @@ impl Keeper {
                 tracing::warn!("the managers have closed this proxy's session: it begins another");
                 count(&primaries.counters().lost_sessions);
                 is_open.store(false, Ordering::Relaxed);
-                let next = SessionId(larder_env::rng::unique_u64());
-                opened(managers, boot, next).await;
+                let next = begun(managers, boot).await;
                 primaries.requests().begin_session(next);
                 is_open.store(true, Ordering::Relaxed);
             }
