@@ -175,7 +175,8 @@ impl Managers for ManagersClient {
         let turn = self.known.said.fetch_add(1, Ordering::Relaxed);
         let leader = self.known.leader.lock().filter(|leader| others.contains(leader));
         others.retain(|other| Some(*other) != leader);
-        others.rotate_left(turn % others.len().max(1));
+        let turn = turn % others.len().max(1);
+        others.rotate_left(turn);
         let mut sent = 0;
         for manager in leader.into_iter().chain(others) {
             match self.known.contacts.send(&map, manager, &message, &Bytes::new()) {
