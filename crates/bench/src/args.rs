@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -110,6 +110,21 @@ pub enum BenchCommand {
     Schedule(ScheduleArgs),
     /// Serve S3 without a store: what HTTP, authentication and digests alone cost
     Floor(FloorArgs),
+}
+
+impl BenchCommand {
+    /// Folders that it writes into.
+    #[must_use]
+    pub fn written(&self) -> Vec<&Path> {
+        let (docs, scratch) = match self {
+            Self::Compare(args) => (&args.docs, args.scratch.as_deref()),
+            Self::Ordered(args) => (&args.docs, args.scratch.as_deref()),
+            Self::Policies(args) => (&args.docs, args.scratch.as_deref()),
+            Self::Schedule(args) => (&args.docs, None),
+            _ => return Vec::new(),
+        };
+        std::iter::once(docs.as_path()).chain(scratch).collect()
+    }
 }
 
 /// Where requests go and who makes them.

@@ -1,7 +1,7 @@
 //! Root credentials: drawn at the first start, kept in a file that only its owner can read.
 
 use std::fs;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -30,7 +30,7 @@ struct Kept {
     secret_key: String,
 }
 
-/// Stands first in a file whose keys no start has shown yet.
+/// Stands first in a file whose keys no terminal has shown yet.
 const UNSEEN: &str = "# Not shown yet: the next start that succeeds shows them on a terminal.\n";
 
 /// The root credentials of a start.
@@ -38,7 +38,7 @@ pub(crate) struct Root {
     pub(crate) keys: Credentials,
     /// They lie in the directory's file, not in the environment.
     pub(crate) from_file: bool,
-    /// They were drawn, and no start has succeeded since.
+    /// They were drawn, and no start that succeeded has shown them since.
     pub(crate) unseen: bool,
     /// They were drawn just now.
     pub(crate) drawn: bool,
@@ -61,24 +61,30 @@ impl Root {
         }
     }
 
-    /// Shows keys that were drawn, once and on a terminal alone: anything else may be a journal that others read.
-    /// Gives away whether it did.
+    /// Names the file, and shows keys that were drawn, once and on a terminal alone: anything else may be a journal that
+    /// others read. Gives away whether it did.
     pub(crate) fn show_once(&self, file: &Path) -> bool {
-        let shows = self.unseen && std::io::stderr().is_terminal();
-        if self.from_file {
-            eprintln!("Root credentials are kept in {}", file.display());
+        let mut stderr = std::io::stderr().lock();
+        let is_terminal = stderr.is_terminal();
+        self.show_once_on(&mut stderr, is_terminal, file)
+    }
+
+    fn show_once_on(&self, out: &mut impl Write, is_terminal: bool, file: &Path) -> bool {
+        if !self.from_file {
+            return false;
         }
-        if shows {
-            eprintln!("They were drawn now, and are shown this once:");
-            eprintln!("  access key  {}", self.keys.access_key);
-            eprintln!("  secret key  {}", self.keys.secret_key);
-        }
-        if self.unseen
-            && let Err(error) = mark_seen(file, &self.keys)
-        {
+        let told = writeln!(out, "Root credentials are kept in {}", file.display());
+        let shows = told.is_ok() && self.unseen && is_terminal && self.show(out).is_ok();
+        if shows && let Err(error) = mark_seen(file, &self.keys) {
             tracing::warn!(file = %file.display(), %error, "the keys are shown again at the next start");
         }
         shows
+    }
+
+    fn show(&self, out: &mut impl Write) -> std::io::Result<()> {
+        writeln!(out, "Larder drew them. They are shown this once:")?;
+        writeln!(out, "  access key  {}", self.keys.access_key)?;
+        writeln!(out, "  secret key  {}", self.keys.secret_key)
     }
 }
 
@@ -233,16 +239,52 @@ mod tests {
 
     use super::*;
 
+    /// What a start says, and whether it says that it has shown the keys.
+    fn start(path: &Path, is_terminal: bool) -> (String, bool) {
+        let mut said = Vec::new();
+        let shows = load_file(path).unwrap().show_once_on(&mut said, is_terminal, path);
+        (String::from_utf8(said).unwrap(), shows)
+    }
+
     #[test]
-    fn drawn_keys_are_shown_until_a_start_succeeds() {
+    fn drawn_keys_are_shown_once_by_the_first_start_on_a_terminal_that_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
+        let keys = load_file(&path).unwrap().keys;
+        assert!(load_file(&path).unwrap().unseen, "no start has succeeded");
+        let named = format!("Root credentials are kept in {}\n", path.display());
+        // As a service, twice.
+        for _start in 0..2 {
+            assert_eq!(start(&path, false), (named.clone(), false));
+        }
+        let (said, shows) = start(&path, true);
+        assert!(shows && said.starts_with(&named), "{said}");
+        for key in [&keys.access_key, &keys.secret_key] {
+            assert!(said.contains(key.as_str()), "{said}");
+        }
+        for is_terminal in [true, false] {
+            assert_eq!(start(&path, is_terminal), (named.clone(), false));
+        }
+        assert_eq!(load_file(&path).unwrap().keys.secret_key, keys.secret_key);
+    }
+
+    #[test]
+    fn keys_that_could_not_be_written_to_the_terminal_stay_unseen() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let root = load_file(&path).unwrap();
+        // Room for the name of the file, and for no keys.
+        let mut room = vec![0; path.as_os_str().len() + 40];
+        assert!(!root.show_once_on(&mut room.as_mut_slice(), true, &path));
         assert!(load_file(&path).unwrap().unseen);
-        let after_failure = load_file(&path).unwrap();
-        assert!(after_failure.unseen, "no start has succeeded");
-        mark_seen(&path, &after_failure.keys).unwrap();
-        let later = load_file(&path).unwrap();
-        assert!(!later.unseen && later.keys.secret_key == after_failure.keys.secret_key);
+    }
+
+    #[test]
+    fn keys_of_the_environment_are_not_shown_and_no_file_is_named() {
+        let keys = Credentials { access_key: "AAA".to_owned(), secret_key: "B".repeat(8) };
+        let mut said = Vec::new();
+        assert!(!Root::given(keys).show_once_on(&mut said, true, Path::new("/nowhere")));
+        assert!(said.is_empty());
     }
 
     #[test]

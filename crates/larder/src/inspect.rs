@@ -19,7 +19,8 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
     if args.dir.join(RECORD).exists() {
         let dir = args.dir.display();
         eprintln!(
-            "error: {dir} is a machine of a cluster: inspect {dir}/manager, {dir}/meta and {dir}/data, each by itself"
+            "error: {dir} is a machine of a cluster: run `larder inspect {dir}/manager`, and the same for {dir}/meta and \
+             {dir}/data"
         );
         return exit::code(exit::USAGE);
     }

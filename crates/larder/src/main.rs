@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod bench;
 mod cluster;
 mod config;
 mod credentials;
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
         Command::DevCluster(args) => dev::run(&args),
         Command::Pack(args) => pack::run(args),
         Command::Inspect(args) => inspect::run(&args),
-        Command::Bench { command } => larder_bench::run(command),
+        Command::Bench { command } => bench::run(command),
     }
 }
 

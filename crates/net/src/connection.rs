@@ -85,6 +85,12 @@ impl Wire {
         self.receiver.version()
     }
 
+    /// What is below the frames.
+    #[cfg(test)]
+    pub(crate) fn into_socket(self) -> Box<dyn Duplex> {
+        self.socket
+    }
+
     /// Sends one frame.
     pub(crate) async fn say(&mut self, frame: Outgoing) -> Result<(), Broken> {
         self.batch.push(frame);

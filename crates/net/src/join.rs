@@ -355,4 +355,6 @@ impl ServerCertVerifier for Pinned {
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

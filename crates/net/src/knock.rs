@@ -27,8 +27,9 @@ use rustls::{
     SignatureScheme,
 };
 use serde::{Deserialize, Serialize};
+use tokio_rustls::client;
 
-use crate::connection::{Broken, Wire};
+use crate::connection::{Broken, Duplex, Wire};
 use crate::endpoint::{by_us, in_time};
 use crate::error::{IdentityError, KnockError};
 use crate::frame::{FrameError, Kind};
@@ -126,20 +127,8 @@ impl Doorkeeper {
 /// # Errors
 /// [`KnockError`], by what to do.
 pub async fn knock(address: &str, secret: &PeerSecret, said: &[u8]) -> Result<Vec<u8>, KnockError> {
-    let provider = Arc::new(provider());
-    let anybody = Arc::new(Anybody { provider: provider.clone() });
-    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
-    let mut config = config
-        .map_err(|error| KnockError::Unreachable(error.to_string()))?
-        .dangerous()
-        .with_custom_certificate_verifier(anybody)
-        .with_no_client_auth();
-    config.resumption = Resumption::disabled();
-    config.alpn_protocols = vec![KNOCKING.to_vec()];
-    let name = ServerName::try_from(NAME).expect("a DNS name");
-    let tls = connect(address, name, Arc::new(config)).await;
-    let tls = tls.map_err(|error| KnockError::Unreachable(error.to_string()))?;
     let unreachable = |error: &dyn std::fmt::Display| KnockError::Unreachable(error.to_string());
+    let tls = connect_knocking(address).await?;
     let session = session_secret(tls.get_ref().1).map_err(|error| unreachable(&error))?;
     let proof = secret.prove(Prover::Knocker, &session, said);
     let asking = async {
@@ -158,6 +147,25 @@ pub async fn knock(address: &str, secret: &PeerSecret, said: &[u8]) -> Result<Ve
         }
         Told::OtherSecret => Err(KnockError::OtherSecret),
     }
+}
+
+async fn connect_knocking(
+    address: &str,
+) -> Result<client::TlsStream<impl Duplex + 'static>, KnockError> {
+    let unreachable = |error: &dyn std::fmt::Display| KnockError::Unreachable(error.to_string());
+    let provider = Arc::new(provider());
+    let anybody = Arc::new(Anybody { provider: provider.clone() });
+    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
+    let mut config = config
+        .map_err(|error| unreachable(&error))?
+        .dangerous()
+        .with_custom_certificate_verifier(anybody)
+        .with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    config.alpn_protocols = vec![KNOCKING.to_vec()];
+    let name = ServerName::try_from(NAME).expect("a DNS name");
+    let tls = connect(address, name, Arc::new(config)).await;
+    tls.map_err(|error| unreachable(&error))
 }
 
 /// Whom a knocker asks for: nobody in particular.
@@ -209,5 +217,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod tests;

@@ -64,4 +64,6 @@ pub use tls::Credentials;
 pub use token::{JoinToken, TokenId, TokenRecord};
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

@@ -296,8 +296,20 @@ impl Counting {
 
     /// Whether numbers of a worker's processes up to one behind this were removed.
     fn is_forgotten(&self, worker: WorkerId, process: ProcessId) -> bool {
-        let first = self.numbers.of_worker(worker).next();
+        let begun = self.last_begun(worker).unwrap_or_default();
+        let mut numbers = self.numbers.of_worker(worker);
+        let first = numbers.find(|number| *number >= begun || !self.came_back(worker, *number));
         first.is_some_and(|first| first.number() > 1 && process < first)
+    }
+
+    /// Whether a number before the last that began says nothing: its process never began, or it was removed, with its record,
+    /// and a request for it came late.
+    fn came_back(&self, worker: WorkerId, process: ProcessId) -> bool {
+        match self.records.get(&(worker, process)) {
+            Some(Record::From(_)) => false,
+            Some(Record::Closed) => true,
+            None => !self.numbers.recorded.contains(&(worker, process)),
+        }
     }
 
     /// As [`Counting::counted`], without what is undecided, and whether anything is. Nothing is of workers that are
@@ -457,6 +469,19 @@ mod tests {
         for name in [blob(1, 1), blob(2, 1)] {
             assert!(damaged.contains(&name.name.path()), "{damaged}");
         }
+    }
+
+    #[test]
+    fn a_number_that_comes_back_without_a_record_keeps_no_blob_of_its_process() {
+        let began = (9, Some(Record::From(6)));
+        for record in [None, Some(Record::Closed)] {
+            let counting = counting(&[(3, record), began]);
+            assert_eq!(counting.counted(vec![blob(3, 5), blob(4, 5)]).unwrap(), [blob(4, 5)]);
+            // A later one has it counted, or has none of this number itself.
+            assert_eq!(counting.counted(vec![blob(3, 4)]).unwrap(), [blob(3, 4)]);
+        }
+        let whole = counting(&[(3, Some(Record::From(1))), began]);
+        assert!(whole.counted(vec![blob(3, 5), blob(4, 5)]).is_err(), "both count");
     }
 
     #[test]

@@ -460,3 +460,6 @@ pub(crate) fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -
         (Ok(_) | Err(_), _) => DataAnswer::Failed,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,8 +13,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use larder_net::{Authority, Credentials, Endpoint, Listener, Peer, Role, Roles, Services};
-use larder_protocol::limits::{READS_AT_DEVICE, REPAIRS_AT_DEVICE};
+use larder_net::{
+    Authority, CallError, Credentials, Endpoint, Listener, Peer, Role, Roles, Services, Side,
+};
+use larder_protocol::limits::{
+    READS_AT_DEVICE, REPAIRS_AT_DEVICE, SCRUB_READS_WAITING_MAX, SCRUBS_AT_DEVICE,
+};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{
@@ -198,6 +202,20 @@ fn write(len: u32) -> DataCall {
     DataCall::Write { lv: LV, grant, extents: vec![Extent { first: 4, blocks: 1 }], len }
 }
 
+/// What was written by [`write`], if it was `bytes`.
+fn chunk() -> Chunk {
+    let seed = seed_of(&Request { session: SessionId(1), number: 1, floor: 1 });
+    Chunk {
+        grant: Grant { pg: PgId(0), op: OpId { view: VIEW, seq: OpSeq(1) }, attempt: 0 },
+        seed,
+        lv: LV,
+        extents: vec![Extent { first: 4, blocks: 1 }],
+        len: 5,
+        sums: sum_blocks(seed, std::iter::once(&b"bytes"[..])),
+        holders: Holders::default(),
+    }
+}
+
 fn read(from: u32, len: u32) -> DataCall {
     DataCall::Read { lv: LV, extents: vec![Extent { first: 4, blocks: 1 }], from, len }
 }
@@ -211,17 +229,7 @@ async fn what_was_written_is_read_and_verified() {
     served.opened(&mut hears).await;
     assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
     assert_eq!(served.read(1, 3).await, Some(Bytes::from_static(b"yte")));
-    let request = Request { session: SessionId(1), number: 1, floor: 1 };
-    let seed = seed_of(&request);
-    let chunk = Chunk {
-        grant: Grant { pg: PgId(0), op: OpId { view: VIEW, seq: OpSeq(1) }, attempt: 0 },
-        seed,
-        lv: LV,
-        extents: vec![Extent { first: 4, blocks: 1 }],
-        len: 5,
-        sums: sum_blocks(seed, std::iter::once(&b"bytes"[..])),
-        holders: Holders::default(),
-    };
+    let chunk = chunk();
     let answer = served.pg(DataRequest::Verify { chunk: Box::new(chunk.clone()) }).await;
     assert_eq!(answer, DataAnswer::Verified(chunk.grant));
     let verify = |chunk: &Chunk| DataCall::Verify(Box::new(chunk.clone()));
@@ -295,16 +303,7 @@ async fn a_chunk_that_lacks_sums_or_blocks_is_not_verified() {
     served.opened(&mut hears).await;
     assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
     let before = raw::panics();
-    let seed = 7;
-    let chunk = Chunk {
-        grant: Grant { pg: PgId(0), op: OpId { view: VIEW, seq: OpSeq(1) }, attempt: 0 },
-        seed,
-        lv: LV,
-        extents: vec![Extent { first: 4, blocks: 1 }],
-        len: 5,
-        sums: sum_blocks(seed, std::iter::once(&b"bytes"[..])),
-        holders: Holders::default(),
-    };
+    let chunk = chunk();
     for spoiled in [
         Chunk { sums: Vec::new(), ..chunk.clone() },
         Chunk { extents: Vec::new(), ..chunk.clone() },
@@ -362,16 +361,15 @@ async fn comes(what: impl Fn() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), comes).await.expect("it comes within a minute");
 }
 
+/// A runtime in which reads at the device wait for the only thread that may read.
+fn with_one_reader() -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).max_blocking_threads(1).enable_all().build().unwrap()
+}
+
 #[test]
 fn a_read_that_is_cancelled_before_its_turn_never_touches_the_disk() {
-    // Reads at the device wait for the only thread that may read.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .max_blocking_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    with_one_reader().block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let (map, mut hears) = Map::founded();
         let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
@@ -406,6 +404,47 @@ fn a_read_that_is_cancelled_before_its_turn_never_touches_the_disk() {
         assert_eq!(served.read(0, 3).await, Some(Bytes::from_static(&[7; 3])), "it reads on");
         node.close();
     });
+}
+
+#[test]
+fn a_read_too_many_is_turned_away_and_another_done_once_those_that_wait_are() {
+    with_one_reader().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (map, mut hears) = Map::founded();
+        let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+        served.opened(&mut hears).await;
+        assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
+        let now = || served.node.reads();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = tokio::task::spawn_blocking(move || held.recv().is_err());
+        // Past the page cache, and more than one connection may have under way.
+        let peers = [served.meta.clone(), served.older.clone()];
+        let count = usize::from(SCRUBS_AT_DEVICE) + SCRUB_READS_WAITING_MAX;
+        let mut asked = tokio::task::JoinSet::new();
+        for peer in peers.iter().cycle().take(count) {
+            let peer = peer.clone();
+            asked.spawn(async move { verify(&peer).await.map(|(reply, _)| reply) });
+        }
+        comes(|| now().1 == SCRUB_READS_WAITING_MAX).await;
+        let one_more = verify(&served.meta).await;
+        assert!(matches!(one_more, Err(CallError::Busy(Side::There))), "{one_more:?}");
+        assert_eq!(now().0.turned_away, 1);
+        drop(release);
+        assert!(held.await.unwrap(), "it was released");
+        let right = DataReply::Verified(CopyState::Right);
+        for answer in asked.join_all().await {
+            assert_eq!(answer.unwrap(), right, "those that waited are done");
+        }
+        assert_eq!(verify(&served.meta).await.unwrap().0, right);
+        assert_eq!((now().0.turned_away, now().1), (1, 0));
+        served.node.close();
+    });
+}
+
+/// Has what was written compared with its sums.
+async fn verify(peer: &Peer<DataService>) -> Result<(DataReply, Bytes), CallError> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    peer.call(&DataCall::Verify(Box::new(chunk())), Bytes::new(), deadline).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -192,7 +192,13 @@ impl History {
     pub fn check(&self) -> Result<(), String> {
         for (key, entries) in self.keys.iter().enumerate() {
             let made = self.made.with_listed(entries);
-            let verdict = |entries: &[Entry]| Search::new(&relevant(entries), &made).run();
+            let verdict = |entries: &[Entry]| {
+                let relevant = relevant(entries);
+                match Search::new(&relevant, &made, false).run() {
+                    Verdict::Unexplained => Search::new(&relevant, &made, true).run(),
+                    found => found,
+                }
+            };
             let explained = |entries: &[Entry]| verdict(entries) == Verdict::Explained;
             let found = match verdict(entries) {
                 Verdict::Explained => continue,

@@ -3,7 +3,7 @@
 use crate::{Failure, blackbox, cargo, counts, sh};
 
 /// Arguments of cargo, a line each.
-const LINES: [&str; 19] = [
+const LINES: [&str; 20] = [
     "run --release --locked --quiet -p larder-sim -- --seeds 20000 --members 3 --ops 1000 --once",
     "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
     "run --release --locked --quiet -p larder-model -- log --views 5 --ops 2 --restarts 0 --damages 0 --patient --pairs",
@@ -21,6 +21,7 @@ const LINES: [&str; 19] = [
     "test --locked --quiet -p larder-roles --test members bytes_from",
     "test --locked --quiet -p larder-roles --test data_node bytes_from",
     "test --locked --quiet -p larder-roles --lib bytes_from",
+    "test --locked --quiet -p larder-net --lib hostile",
     "test --locked --quiet -p larder-pack --lib hostile",
     "test --locked --quiet -p larder-env -p larder-net -p larder-protocol -p larder-roles -p larder \
      --features larder/ablation --lib --bins ablation",

@@ -89,6 +89,11 @@ impl Around {
         Self { stop, listens: Listens::Shared(port), metrics, patience: None, greeter }
     }
 
+    /// Whether the process has no other role.
+    pub(super) fn is_alone(&self) -> bool {
+        matches!(self.listens, Listens::Own(_))
+    }
+
     /// Where it listens for the other servers, and the address by which they reach it.
     pub(super) fn listen(&mut self, config: &RoleConfig) -> Result<(Ear, String), RoleError> {
         let sockets = match &mut self.listens {

@@ -120,7 +120,8 @@ pub(super) async fn managers(config: &RoleConfig) -> Result<Arc<ManagersClient>,
     let roles = Identity::load(&config.dir.join(IDENTITY_FILE))?.subject().roles;
     if !roles.has(Role::Manager) {
         return Err(RoleError::Named(format!(
-            "this is the configuration of a {roles}: servers, disks and buckets are changed with a manager's"
+            "this is the configuration of a {roles}: servers, disks and buckets are changed, \
+             and tokens made, with a manager's"
         )));
     }
     follow_as(config).await

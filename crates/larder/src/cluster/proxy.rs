@@ -1,5 +1,6 @@
 //! The process that serves S3.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,12 +44,12 @@ impl Handler<ProxyService> for ProxyFace {
     }
 }
 
-/// Root's keys: those of the environment, or of the file that all proxies share, drawn if there is none.
-fn root(config: &RoleConfig, was_member: bool) -> Result<Root, RoleError> {
+/// Root's keys with their file: those of the environment, or of the file that all proxies share, drawn if there is none.
+fn root(config: &RoleConfig, was_member: bool) -> Result<(Root, PathBuf), RoleError> {
     let own = config.dir.join(credentials::FILE);
     let (file, root) = match &config.credentials {
-        Some(named) => (named.as_path(), credentials::load_named(named)),
-        None => (own.as_path(), credentials::load(&own)),
+        Some(named) => (named, credentials::load_named(named)),
+        None => (&own, credentials::load(&own)),
     };
     let root = root.map_err(RoleError::face)?;
     if root.drawn {
@@ -58,11 +59,7 @@ fn root(config: &RoleConfig, was_member: bool) -> Result<Root, RoleError> {
         );
     }
     root.warn_if_replaced(file, !was_member);
-    // A file that others use too is shown by what made it.
-    if config.credentials.is_none() && root.from_file {
-        root.show_once(file);
-    }
-    Ok(root)
+    Ok((root, file.clone()))
 }
 
 pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
@@ -72,7 +69,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
         return Ok(());
     };
-    let root = root(&config, was_member)?;
+    let (root, file) = root(&config, was_member)?;
     let managers = member.managers();
     let addresses = vec![member.address.clone()];
     let run = Run { server: member.me, boot: member.boot, addresses, has: Vec::new() };
@@ -94,8 +91,12 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let metrics = Box::new(ProxyMetrics::new(proxy.clone(), managers.clone()));
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
-    let service = S3Service::new(proxy, root.keys, config.face());
+    let service = S3Service::new(proxy, root.keys.clone(), config.face());
     let service = service.map_err(RoleError::face)?;
+    // Beside other roles, the machine has shown them.
+    if around.is_alone() {
+        root.show_once(&file);
+    }
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");
     let options = server_options(DRAIN_MAX);
     let (me, boot) = (member.me, member.boot);

@@ -7,9 +7,10 @@ use larder_protocol::manager::state::{NewServer, ServerRole};
 use larder_protocol::placement::{FailureDomains, MachineId};
 use larder_roles::managers::Managers;
 
+use super::RoleError;
 use super::config::RoleConfig;
+use super::operate::managers;
 use super::servers::WEIGHT;
-use super::{RoleError, follow_as};
 use crate::args::TokenArgs;
 use crate::exit;
 
@@ -34,7 +35,7 @@ fn ask(args: &TokenArgs) -> Result<String, RoleError> {
     let config = RoleConfig::load(&args.config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RoleError::System)?.block_on(async {
-        let managers = follow_as(&config).await?;
+        let managers = managers(&config).await?;
         let server = NewServer {
             name: args.name.clone(),
             roles: [ServerRole::from(args.role)].into(),

@@ -59,7 +59,7 @@ pub(crate) enum NodeError {
     #[error("the secret file {path}: {source}")]
     Secret { path: String, source: SecretError },
     #[error(
-        "the address {name} cannot be listened on: {source}; it must be an address of this machine"
+        "the address {name} cannot be listened on: {source}; name a free one of this machine with --peer"
     )]
     Listen { name: String, source: io::Error },
     #[error("{path}: {source}")]

@@ -10,9 +10,13 @@ use larder_types::{Metax, ObjectKey, UploadId};
 use serde_json::{Value, json};
 
 use crate::exit;
+use crate::kind::{self, KindError};
 
 /// Prints a blob's trailer and entries, a line of JSON each.
 pub(crate) fn inspect(blob: &Path, verify: bool) -> ExitCode {
+    if let Err(error) = check_blob(blob) {
+        return refused(&error);
+    }
     match show(blob, verify) {
         Ok(0) => exit::code(exit::OK),
         Ok(bad) => {
@@ -25,9 +29,8 @@ pub(crate) fn inspect(blob: &Path, verify: bool) -> ExitCode {
 
 /// Writes a blob's objects into files.
 pub(crate) fn extract(blob: &Path, dir: &Path, keys: &[String]) -> ExitCode {
-    if let Err(error) = crate::kind::check_unowned(dir) {
-        eprintln!("error: {error}");
-        return exit::code(exit::USAGE);
+    if let Err(error) = check_blob(blob).and_then(|()| kind::check_unowned(dir)) {
+        return refused(&error);
     }
     let done = match BlobFile::open(blob).and_then(|blob| blob.extract(keys, dir)) {
         Ok(done) => done,
@@ -45,6 +48,16 @@ pub(crate) fn extract(blob: &Path, dir: &Path, keys: &[String]) -> ExitCode {
     }
     println!("{objects} objects with {bytes} bytes extracted, {faults} not");
     exit::code(if faults == 0 { exit::OK } else { exit::FAULTS })
+}
+
+/// Refuses a directory of Larder's in place of a blob.
+fn check_blob(blob: &Path) -> Result<(), KindError> {
+    kind::allow(blob, |_| false)
+}
+
+fn refused(error: &KindError) -> ExitCode {
+    eprintln!("error: {error}");
+    exit::code(exit::USAGE)
 }
 
 fn failed(error: &PackError) -> ExitCode {

@@ -24,8 +24,8 @@ impl Admission for Book {
     }
 }
 
-struct Cluster {
-    authority: Arc<Authority>,
+pub(super) struct Cluster {
+    pub(super) authority: Arc<Authority>,
     book: Book,
     fingerprint: Fingerprint,
     listener: Listener,
@@ -38,7 +38,7 @@ fn cell(authority: Authority) -> AuthorityCell {
     Arc::new(OnceLock::from(authority))
 }
 
-async fn cluster(authority: Authority, folder: &std::path::Path) -> Cluster {
+pub(super) async fn cluster(authority: Authority, folder: &std::path::Path) -> Cluster {
     // Two that have the same key: one for the listener, one for the test.
     let path = folder.join("authority.pem");
     authority.save(&path).unwrap();
@@ -53,7 +53,7 @@ async fn cluster(authority: Authority, folder: &std::path::Path) -> Cluster {
 }
 
 impl Cluster {
-    fn token(&self, expires: Option<SystemTime>) -> JoinToken {
+    pub(super) fn token(&self, expires: Option<SystemTime>) -> JoinToken {
         let roles = Roles::of(&[Role::Data]);
         let (record, token) =
             TokenRecord::issue(self.fingerprint, ServerId(3), roles, expires).unwrap();
@@ -61,7 +61,7 @@ impl Cluster {
         token
     }
 
-    fn address(&self) -> String {
+    pub(super) fn address(&self) -> String {
         self.listener.address().to_string()
     }
 }

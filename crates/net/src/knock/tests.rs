@@ -69,16 +69,7 @@ async fn whoever_stands_between_is_found_out() {
         let tls = tokio_rustls::TlsAcceptor::from(between.config).accept(tcp).await.unwrap();
         let mut near = Wire::new(Box::new(tls), Arc::default());
         let asked: Asked = near.hear().await.unwrap().decode().unwrap();
-        let provider = Arc::new(provider());
-        let mut config = ClientConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&[&TLS13])
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody { provider }))
-            .with_no_client_auth();
-        config.alpn_protocols = vec![KNOCKING.to_vec()];
-        let name = ServerName::try_from(NAME).unwrap();
-        let tls = connect(&address, name, Arc::new(config)).await.unwrap();
+        let tls = connect_knocking(&address).await.unwrap();
         let mut far = Wire::new(Box::new(tls), Arc::default());
         far.say(frame_of(Kind::Request, &asked).unwrap()).await.unwrap();
         let told: Told = far.hear().await.unwrap().decode().unwrap();

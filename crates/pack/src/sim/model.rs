@@ -32,9 +32,10 @@ pub(crate) struct State {
     pub(crate) uploads: BTreeMap<UploadId, Open>,
 }
 
-/// All that was answered, with the blob that has it.
+/// All that was answered, with the blob that has it, since there was this.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct History {
+    base: State,
     changes: Vec<(BlobId, Effect)>,
     pub(crate) now: State,
 }
@@ -68,6 +69,11 @@ impl State {
 }
 
 impl History {
+    /// What was answered from now on, to a store that shows this.
+    pub(crate) fn since(base: State) -> Self {
+        Self { now: base.clone(), base, changes: Vec::new() }
+    }
+
     pub(crate) fn push(&mut self, blob: BlobId, effect: Effect) {
         self.now.apply(&effect);
         self.changes.push((blob, effect));
@@ -76,7 +82,7 @@ impl History {
     /// Everything after this blob is lost.
     pub(crate) fn cut_after(&mut self, last: BlobId) {
         self.changes.retain(|(blob, _)| *blob <= last);
-        self.now = State::default();
+        self.now = self.base.clone();
         for (_, effect) in &self.changes {
             self.now.apply(effect);
         }

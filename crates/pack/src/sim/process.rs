@@ -101,6 +101,7 @@ pub(crate) struct Process {
     pub(crate) others: Option<Arc<Others>>,
     pub(crate) marks: Arc<Marks>,
     pub(crate) owner: Arc<Ownership>,
+    pub(crate) numbering: Arc<Numbering>,
     uploader: Pin<Box<dyn Future<Output = ()>>>,
     housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
     turning: Option<Turning>,
@@ -164,7 +165,7 @@ impl Process {
         });
         let (began, committer) = (at.blob + 1, Committer::new(committing, limits, worker, log, at));
         let owned = Sighting::now(uptime);
-        let (asking, stopping) = ((numbering, spool.clone()), queue.clone());
+        let (asking, stopping) = ((numbering.clone(), spool.clone()), queue.clone());
         let owner = Arc::new(Ownership::new(asking, owned, stopping, fatal, uptime));
         let uploader = Uploader {
             backend: backend.clone(),
@@ -190,6 +191,7 @@ impl Process {
             others,
             marks,
             owner,
+            numbering,
             uploader: Box::pin(uploader.run()),
             housekeeping: Arc::new(tokio::sync::Mutex::new(housekeeping)),
             turning: None,

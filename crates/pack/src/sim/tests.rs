@@ -95,6 +95,18 @@ fn seed_602_with_copies() {
     run_with_copies(602);
 }
 
+/// A directory is lost that is an older copy: another copy's blob came late, and it had no number yet.
+#[test]
+fn seed_996_with_copies() {
+    run_with_copies(996);
+}
+
+/// A number comes late, after it and those behind it were removed.
+#[test]
+fn seed_1535_with_copies() {
+    run_with_copies(1535);
+}
+
 #[test]
 fn a_blob_that_is_adopted_though_it_is_void_is_found() {
     is_found(Bug::AdoptedThoughVoid, SEEDS_OF_BUGS, run_with_copies);

@@ -1,10 +1,10 @@
 //! What happens, and what is compared.
 
 mod copies;
+mod rest;
 
 pub(super) use copies::Outcomes;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -379,13 +379,17 @@ impl World {
 
     async fn start(&mut self) {
         self.store.set_calm(true);
+        self.begin().await;
+        self.settle().await;
+        self.compare().await;
+        self.store.set_calm(false);
+    }
+
+    async fn begin(&mut self) {
         let backend = Backend::over(self.store.clone());
         let (disk, rows) = (self.disk.clone(), self.rows.clone());
         let started = Process::start(self.worker, disk, rows, backend, sizes(), None).await;
         self.process = Some(started.unwrap_or_else(|error| panic!("no start: {error}")));
-        self.settle().await;
-        self.compare().await;
-        self.store.set_calm(false);
     }
 
     async fn claim(&mut self) {
@@ -395,16 +399,18 @@ impl World {
 
     /// Everything but the backend is gone, and another worker takes over.
     async fn lose_directory(&mut self) {
+        let is_older = self.is_older_copy().await;
         self.stop(|disk| disk.crash());
-        self.take_over().await;
+        self.take_over(is_older).await;
     }
 
     /// Another worker takes over while this one runs on: nothing counts as uploaded there that is not there here.
     async fn be_superseded(&mut self) {
+        let is_older = self.is_older_copy().await;
         let mut old = self.process.take().expect("a process runs");
         self.hear();
         self.pending.clear();
-        self.take_over().await;
+        self.take_over(is_older).await;
         for _ in 0..STEPS_OF_SUPERSEDED {
             if old.owner.status().superseded || old.commit().is_err() {
                 break;
@@ -417,7 +423,8 @@ impl World {
         assert!(counts <= there, "blob {counts} of worker {worker} counts, and is void");
     }
 
-    async fn take_over(&mut self) {
+    /// Another worker takes over. If the directory was an older copy, what counts is not what its clients were told.
+    async fn take_over(&mut self, was_older_copy: bool) {
         self.in_doubt.clear();
         let old = self.worker;
         self.claim().await;
@@ -426,6 +433,14 @@ impl World {
         self.history.cut_after(BlobId { worker: old, seq });
         self.rebuilds += 1;
         self.calls.check();
+        if was_older_copy {
+            self.store.set_calm(true);
+            self.begin().await;
+            self.history = History::since(self.found().await);
+            self.store.set_calm(false);
+            self.calls = Calls::of(&self.history.now, KEYS);
+            return;
+        }
         self.calls = Calls::of(&self.history.now, KEYS);
         self.start().await;
     }
@@ -501,95 +516,6 @@ impl World {
             }
         }
         panic!("blobs wait for ever");
-    }
-
-    /// Nothing fails any more: everything must come to rest, and be the same however it is rebuilt.
-    async fn heal(&mut self) {
-        self.end(|disk| disk.kill()).await;
-        self.store.set_calm(true);
-        while self.store.let_one_come_late().await {}
-        self.store.catch_up();
-        self.touch();
-        let mut idle = 0;
-        for step in 0..3000 {
-            if step % 50 == 0 {
-                self.seal();
-            }
-            self.commit().await;
-            self.process().upload();
-            match self.process().keep_house() {
-                Some(Ok(kept)) if kept == Kept::default() => idle += 1,
-                Some(Ok(_)) => idle = 0,
-                Some(Err(error)) => panic!("housekeeping fails though nothing else does: {error}"),
-                None => {}
-            }
-            tokio::time::advance(Duration::from_secs(31)).await;
-            if idle > 3 && self.process().spool.waiting() == 0 {
-                break;
-            }
-        }
-        assert!(idle > 3, "housekeeping does not come to rest");
-        self.compare().await;
-        self.calls.check();
-        self.check_rest().await;
-        self.rebuild("from the last backup").await;
-        for name in self.store.names("backups").await.into_iter().rev() {
-            self.store.remove(&name).await;
-            self.rebuild("from a backup before, or from footers").await;
-        }
-        self.rebuilds += 1;
-    }
-
-    /// The backend has what is needed and nothing else.
-    async fn check_rest(&mut self) {
-        let index = self.process().index.clone();
-        let standing: BTreeSet<_> =
-            index.standing().unwrap().into_iter().map(|(id, _)| id).collect();
-        let there = self.store.names("blobs").await.len();
-        assert_eq!(there, standing.len(), "blobs that nothing needs are gone");
-        let mut owns = BTreeSet::new();
-        for place in places(&index).into_keys() {
-            if let Within::Own(own) = place.0 {
-                owns.insert(match own.bundle() {
-                    Some(_) => index.bundle_path(own).unwrap(),
-                    None => own.path(),
-                });
-            }
-        }
-        let there: BTreeSet<_> = self.store.names("objects").await.into_iter().collect();
-        assert_eq!(there, owns, "objects that nothing names are gone");
-        for (id, content) in index.standing().unwrap() {
-            assert!(content.live * 100 >= content.end * 80, "blob {id} was not repacked");
-        }
-        for (id, content) in index.bundles().unwrap() {
-            let is_repacked = content.live * 100 >= content.end * 80;
-            assert!(is_repacked, "bundle {} was not repacked", id.path());
-        }
-    }
-
-    /// An index that is made from what the backend has equals that of the process.
-    async fn rebuild(&mut self, how: &str) {
-        let process = self.process.as_ref().expect("a process runs");
-        let (backend, horizon) = (&process.backend, &process.horizon);
-        let heads = backup::known(backend, horizon).await.unwrap();
-        let rebuild = Rebuild {
-            backend,
-            worker: self.worker,
-            horizon,
-            records: &crate::counting::Known::default(),
-            backups: &heads,
-            accept_loss: None,
-            is_own: true,
-        };
-        let (index, _) = Index::over(Box::new(Rows(Arc::default()))).unwrap();
-        rebuild.run(&index).await.unwrap_or_else(|error| panic!("no rebuild {how}: {error}"));
-        assert_eq!(found(process, &index, &self.store).await, self.history.now, "rebuilt {how}");
-        check_counts(&index);
-        let live = |index: &Index| -> BTreeMap<_, _> {
-            let all = index.standing().unwrap().into_iter();
-            all.map(|(id, content)| (id, content.live)).collect()
-        };
-        assert_eq!(live(&index), live(&process.index), "live shares, rebuilt {how}");
     }
 }
 

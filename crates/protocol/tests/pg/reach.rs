@@ -1,6 +1,6 @@
 //! Replicas that have no room, or are out of reach for a while.
 
-use larder_protocol::limits::{LV_REOPEN_MS, NARROW_MS, WITHHELD_MS};
+use larder_protocol::limits::{LV_FAILURES_MAX, LV_REOPEN_MS, NARROW_MS, WITHHELD_MS};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Effect, Event, LvInfo, Refusal};
 use larder_types::{Body, BootId, Condition, Holders, LvId, OpSeq, ServerId};
@@ -219,4 +219,37 @@ fn while_one_of_three_replicas_is_away_puts_go_to_the_others_and_it_gets_copies_
     let token = member.put_data("last", 1);
     let [Answer::Granted { replicas, .. }] = member.answers(token)[..] else { panic!() };
     assert_eq!(replicas.count(), 3);
+}
+
+/// Another volume comes, of which a replica is out of reach.
+fn fails(member: &mut Member, number: u32) {
+    let lv = LvId(LV.0 + number);
+    member.step(Event::Lv(LvInfo { lv, ..info(2) }));
+    member.step(Event::Data { lv, replica: 1, answer: DataAnswer::Failed });
+}
+
+#[test]
+fn puts_are_refused_when_too_many_replicas_fail_at_once_and_wait_again_after_a_tick() {
+    let mut member = Member::alone(2);
+    member.answer(1, DataAnswer::Failed);
+    let waits = member.put_data("waits", 1);
+    for number in 1..LV_FAILURES_MAX {
+        fails(&mut member, number);
+        assert_eq!(member.answers(waits), [], "another volume may be within reach");
+    }
+    fails(&mut member, LV_FAILURES_MAX);
+    assert_eq!(member.refusal(waits), Refusal::DiskFailed);
+    let at_once = member.put_data("at once", 1);
+    fails(&mut member, LV_FAILURES_MAX + 1);
+    assert_eq!(member.refusal(at_once), Refusal::DiskFailed);
+    member.step(Event::Tick);
+    let later = member.put_data("later", 1);
+    fails(&mut member, LV_FAILURES_MAX + 2);
+    assert_eq!(member.answers(later), [], "failures are counted anew");
+    let lv = LvId(LV.0 + LV_FAILURES_MAX + 3);
+    member.step(Event::Lv(LvInfo { lv, ..info(2) }));
+    for replica in 0..2 {
+        member.step(Event::Data { lv, replica, answer: DataAnswer::Floor(key(1, 0)) });
+    }
+    assert!(matches!(member.answers(later)[..], [Answer::Granted { lv: of, .. }] if of == lv));
 }

@@ -1,5 +1,7 @@
 //! Copies that are made and given up while their objects stay where they are.
 
+mod bounds;
+
 use std::collections::BTreeSet;
 
 use larder_protocol::limits::{OP_ID_BYTES_MAX, OWN_BYTES_MAX, SUSPECT_TRIES_MAX};

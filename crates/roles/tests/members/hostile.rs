@@ -264,6 +264,9 @@ async fn nothing_is_remembered_of_sessions_that_are_not_the_senders() {
     cluster.shows(to, &["good".to_owned()]).await;
     let row = rows::version(BUCKET, &ObjectKey::new("bad").unwrap(), rows::NULL_VERSION);
     assert_eq!(cluster.meta(to).kv().get(&row).unwrap(), None);
+    cluster.desk.begin_session(unknown.session);
+    let opened = cluster.call(PG, put(unknown, "late", inline())).await;
+    assert!(matches!(opened, Answer::Done { .. }), "the newer map has come: {opened:?}");
 }
 
 /// A volume that is new has no earlier description by which both could be judged.

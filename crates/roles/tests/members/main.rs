@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use larder_kv::KvReader;
 use larder_protocol::manager::policy::ManagerMessage;
-use larder_protocol::manager::state::{Command, MapVersion};
+use larder_protocol::manager::state::Command;
 use larder_protocol::placement::pg_of;
 use larder_protocol::{Answer, Call, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply};
@@ -319,8 +319,12 @@ async fn a_scan_is_answered_under_the_map_that_its_asker_has_or_a_newer_one() {
         under(cluster.desk.map().version).await.is_ok()
     })
     .await;
-    let to_come = MapVersion(cluster.desk.map().version.0 + 1_000_000);
-    assert_eq!(under(to_come).await, Err(Refusal::Busy), "a bucket may be marked in that map");
+    cluster.desk.hold_map();
+    cluster.desk.apply(Command::BeginDeletion(desk::bucket())).unwrap();
+    let to_come = cluster.desk.map().version;
+    assert_eq!(under(to_come).await, Err(Refusal::Busy), "a bucket is marked in that map");
+    cluster.desk.show_map();
+    until("the primary answers under that map", async || under(to_come).await.is_ok()).await;
 }
 
 /// What each primary lists of the PGs that it leads, in pages of three.

@@ -151,8 +151,8 @@ fn spoil_at(rng: &mut Rng, bytes: &mut Vec<u8>, end: usize) {
     }
 }
 
-/// Sends it in pieces and takes what comes. The server may close at any time, and need not answer what is not complete.
-async fn send(server: &Server, rng: &mut Rng, bytes: &[u8]) -> Vec<u8> {
+/// Sends it in pieces and takes what comes. The server may close at any time, and need not answer what is not whole.
+async fn send(server: &Server, rng: &mut Rng, bytes: &[u8], is_whole: bool) -> Vec<u8> {
     let mut answer = Vec::new();
     let Ok(mut stream) = TcpStream::connect(server.address).await else { return answer };
     for piece in bytes.chunks(1 + rng.below(bytes.len())) {
@@ -160,8 +160,10 @@ async fn send(server: &Server, rng: &mut Rng, bytes: &[u8]) -> Vec<u8> {
             return answer;
         }
     }
-    // Nothing more comes: the server need not wait.
-    let _ = stream.shutdown().await;
+    if !is_whole {
+        // Nothing more comes: the server need not wait.
+        let _ = stream.shutdown().await;
+    }
     let _ = tokio::time::timeout(ANSWER_MAX, stream.read_to_end(&mut answer)).await;
     answer
 }
@@ -198,14 +200,15 @@ async fn a_server_outlives_spoiled_requests() {
         for _ in 0..BATCH / 2 {
             let request = rng.pick(&requests).clone();
             let spoiled = spoil(&mut rng, &request);
-            send(&server, &mut rng, &spoiled).await;
+            send(&server, &mut rng, &spoiled, false).await;
         }
         let begun = server.ask("POST", "/bkt/k?uploads").send().await.expect(200);
         let upload = begun.tag("UploadId").expect("an upload has an id");
         for _ in 0..BATCH / 2 {
             let ask = spoiled(&server, &mut rng, &upload);
-            let head = head(&ask, &format!("content-length: {}\r\n", ask.sent().len()));
-            let answer = send(&server, &mut rng, &[head.as_bytes(), ask.sent()].concat()).await;
+            let more = format!("connection: close\r\ncontent-length: {}\r\n", ask.sent().len());
+            let whole = [head(&ask, &more).as_bytes(), ask.sent()].concat();
+            let answer = send(&server, &mut rng, &whole, true).await;
             admitted += usize::from(is_admitted(&answer));
         }
         let alive = tokio::time::timeout(ANSWER_MAX, async {

@@ -41,6 +41,9 @@ fn size_seen(entry: &Entry) -> Option<u64> {
 /// Calls without an answer are placed only where they make the next answered call possible: placed
 /// anywhere else they could as well come later, or never. Of several that nobody has seen and that
 /// do the same, one stands for all.
+///
+/// A search that is not thorough takes as few of them as make a call possible. That may be too few: a condition that is not
+/// met says of the object only what it is not, and a later call may tell which of them it was.
 pub(super) struct Search<'a> {
     entries: &'a [Entry],
     made: &'a Made,
@@ -59,6 +62,7 @@ pub(super) struct Search<'a> {
     of_value: BTreeMap<u64, usize>,
     /// Calls that were tried in chains.
     tried: Cell<u64>,
+    is_thorough: bool,
     /// What was found before a call, by what may be found: the call, the state, and which calls are open.
     kept: BTreeMap<(usize, Option<Shown>, u64), Vec<Move>>,
 }
@@ -92,7 +96,7 @@ const UNREAD_MAX: usize = 4;
 const SUMMED_MAX: usize = 4;
 
 impl<'a> Search<'a> {
-    pub(super) fn new(entries: &'a [Entry], made: &'a Made) -> Self {
+    pub(super) fn new(entries: &'a [Entry], made: &'a Made, is_thorough: bool) -> Self {
         let mut rng = SeededRng::new(0xC0FF_EE00);
         Self {
             entries,
@@ -107,6 +111,7 @@ impl<'a> Search<'a> {
             visited: BTreeSet::new(),
             of_value: of_value(entries),
             tried: Cell::new(0),
+            is_thorough,
             kept: BTreeMap::new(),
         }
     }
@@ -203,7 +208,8 @@ impl<'a> Search<'a> {
         for length in 0..=APPENDS_MAX {
             self.chains(length, open, state, &mut Vec::new(), at, &mut found);
             found.retain(|it| self.may_be_tagged(at, it.next));
-            if !found.is_empty() && !self.is_tagged_in_doubt(at) {
+            let is_enough = !self.is_thorough || length >= CHAIN_MAX;
+            if !found.is_empty() && is_enough && !self.is_tagged_in_doubt(at) {
                 break;
             }
         }

@@ -252,7 +252,7 @@ fn what_only_an_answered_call_can_have_made_is_not_looked_for_among_the_others()
     ]);
     let entry = |(asked, begun, ended, answered)| Entry { asked, begun, ended, answered };
     let entries: Vec<Entry> = calls.into_iter().map(entry).collect();
-    let mut search = Search::new(&entries, &made);
+    let mut search = Search::new(&entries, &made, false);
     assert_eq!(search.run(), Verdict::Explained);
     assert!(search.tried() < 10_000, "{} calls tried", search.tried());
 }
@@ -326,4 +326,23 @@ fn what_was_put_and_appended_to_without_an_answer_may_have_been_tagged_too() {
     assert_eq!(check(9), Ok(()));
     assert_eq!(check(0), Ok(()));
     assert!(check(7).is_err(), "nobody set these");
+}
+
+#[test]
+fn a_condition_that_is_not_met_may_come_after_more_calls_than_one() {
+    let appended = Asked::Append(8, None, If::Always);
+    let not_met = Asked::Append(9, None, If::Value(7));
+    let calls = [
+        // Alone it would do, and nothing that comes after it would be explained.
+        (put(5), 1, NEVER, Unknown),
+        (Get, 2, 3, NOTHING),
+        (Asked::Put(7, If::Absent), 4, NEVER, Unknown),
+        (appended, 5, NEVER, Unknown),
+        (not_met, 6, 7, Unmet),
+        (Get, 8, 9, Answered::Shows(Some(Shown::put(7).with(8)))),
+    ];
+    assert_eq!(check(&calls), Ok(()));
+    // Nothing puts what the last shows.
+    let without = [calls[0], calls[1], calls[3], calls[4], calls[5]];
+    assert!(check(&without).is_err());
 }

@@ -10,6 +10,7 @@ use larder_kv::{Batch, Kv, KvReader};
 use super::super::process::Process;
 use super::*;
 use crate::counting::RECORD;
+use crate::numbering::Knows;
 
 /// Steps of an original after it was copied, and of both beside each other.
 const STEPS_APART: u64 = 12;
@@ -77,6 +78,19 @@ impl World {
             None => self.tell(|outcomes| outcomes.refused += 1),
             Some(second) => self.beside(second, copy, before).await,
         }
+    }
+
+    /// Whether a blob of another copy counts that this directory does not know: it came late, and the process here has no
+    /// number yet that would have made it void.
+    pub(super) async fn is_older_copy(&mut self) -> bool {
+        if self.copies.is_none() {
+            return false;
+        }
+        self.store.set_calm(true);
+        let process = self.process.as_ref().expect("a process runs");
+        let known = process.numbering.refuse_older_copy(Knows::All(&process.spool)).await;
+        self.store.set_calm(false);
+        matches!(known, Err(crate::error::PackError::OlderCopy { .. }))
     }
 
     fn tell(&mut self, what: impl FnOnce(&mut Outcomes)) {
@@ -200,7 +214,7 @@ impl World {
             Err(crate::error::PackError::OlderCopy { .. }) => {
                 // The copy has gone another way, and both directories are given up: what counts is found again.
                 self.history = had.expect("one of both knows all that counts");
-                self.take_over().await;
+                self.take_over(false).await;
             }
             Err(error) => panic!("the original does not start again: {error}"),
         }

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "ablation")]
 mod ablation;
+mod bounds;
 mod failover;
 
 use std::collections::{BTreeMap, BTreeSet};

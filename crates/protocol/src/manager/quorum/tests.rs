@@ -1,6 +1,7 @@
 //! Whole quorums under one seeded scheduler: loss, delay, doubling, reordering, slow disks, crashes that lose
 //! what was not durable, partitions, restarts, and managers that come and go.
 
+mod bounds;
 mod elections;
 mod leases;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use larder_types::codec::{decode, encode};
+use larder_types::limits::BUCKETS_MAX;
 use larder_types::{
     BootId, BucketName, DiskId, Epoch, LvId, PgId, PvId, RegionId, ServerId, SessionId, View,
     WritePolicy,
@@ -10,7 +11,7 @@ use larder_types::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{ENDED_RUNS_MAX, TOKENS_MAX};
+use crate::limits::{ENDED_RUNS_MAX, SERVERS_MAX, SESSIONS_MAX, TOKENS_MAX};
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
 
@@ -427,6 +428,47 @@ fn follows(before: &Topology, after: &Topology) {
             assert!(bucket.id >= old.id && (bucket.id > old.id || bucket.epoch >= old.epoch));
         }
     }
+}
+
+#[test]
+fn a_session_too_many_is_opened_once_another_has_closed() {
+    let mut log = Log::cluster(1);
+    let open = |number| Command::OpenSession(SessionId(number), ServerId(0), BootId(1));
+    let last = SESSIONS_MAX as u64;
+    (0..last).for_each(|number| drop(log.done(open(number))));
+    assert_eq!(log.apply(open(last)), Err(Refusal::TooMany));
+    assert_eq!(log.done(open(0)), Outcome::Already, "one that is open stays so");
+    log.done(Command::CloseSession(SessionId(0)));
+    assert_eq!(log.done(open(last)), Outcome::Done);
+    assert_eq!(log.apply(open(last + 1)), Err(Refusal::TooMany));
+}
+
+#[test]
+fn a_server_too_many_joins_once_another_was_removed() {
+    let mut log = Log::cluster(1);
+    let join = |id| Command::AddServer(new_server(&format!("s{id}")), Some((HASH, 10)));
+    let last = SERVERS_MAX as u32;
+    for id in 1..last {
+        assert_eq!(log.done(join(id)), Outcome::Server(ServerId(id)));
+    }
+    assert_eq!(log.apply(join(last)), Err(Refusal::TooMany));
+    log.done(Command::RemoveServer(ServerId(7)));
+    assert_eq!(log.done(join(last)), Outcome::Server(ServerId(last)));
+    assert_eq!(log.apply(join(last + 1)), Err(Refusal::TooMany));
+}
+
+#[test]
+fn a_bucket_too_many_is_made_once_another_was_deleted() {
+    let mut log = Log::cluster(1);
+    let name = |number: usize| BucketName::new(&format!("bucket-{number}")).unwrap();
+    let create = |number| Command::CreateBucket(name(number), None, 1);
+    (0..BUCKETS_MAX).for_each(|number| drop(log.done(create(number))));
+    assert_eq!(log.apply(create(BUCKETS_MAX)), Err(Refusal::TooMany));
+    log.done(Command::BeginDeletion(name(0)));
+    assert_eq!(log.apply(create(BUCKETS_MAX)), Err(Refusal::TooMany), "it may not be empty");
+    log.done(Command::EndDeletion(name(0), Epoch(2), true));
+    log.done(create(BUCKETS_MAX));
+    assert_eq!(log.apply(create(0)), Err(Refusal::TooMany));
 }
 
 proptest! {

@@ -3,9 +3,10 @@
 mod cluster;
 mod disk;
 mod hostile;
+mod inbox;
 mod joining;
 mod member;
 #[path = "../../../tests/raw/mod.rs"]
-mod raw;
+pub(crate) mod raw;
 pub(crate) mod support;
 mod tokens;

@@ -23,6 +23,8 @@ pub(super) enum Fault {
     NextWriteFull,
     /// Has no room for any.
     Full,
+    /// Has too much to do for writes.
+    Busy,
     /// Gives wrong bytes.
     Corrupt,
     /// Answers nothing.
@@ -43,6 +45,8 @@ pub(super) struct Disk {
     pub(super) report: Mutex<Option<Report>>,
     /// Reads that hang, and that were cancelled.
     pub(super) unwanted: watch::Sender<u32>,
+    /// Writes for which it had too much to do.
+    pub(super) turned_away: watch::Sender<u32>,
     /// Reads that hang.
     held: Mutex<Vec<(DataCall, Responder<DataService>)>>,
 }
@@ -73,6 +77,10 @@ impl FakeData {
             (_, Fault::Silent) => return,
             (request @ DataCall::Write { .. }, Fault::HangsWrites) => {
                 return self.0.held.lock().push((request, responder));
+            }
+            (DataCall::Write { .. }, Fault::Busy) => {
+                self.0.turned_away.send_modify(|count| *count += 1);
+                return responder.busy();
             }
             (request @ DataCall::Read { .. }, Fault::Hangs) => {
                 *self.0.reads.lock() += 1;

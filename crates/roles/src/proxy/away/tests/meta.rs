@@ -235,7 +235,7 @@ pub(super) struct FakeMeta {
 }
 
 impl FakeMeta {
-    fn answer(&self, call: MetaCall) -> (MetaReply, Bytes) {
+    pub(super) fn answer(&self, call: MetaCall) -> (MetaReply, Bytes) {
         let index = self.world.index.lock();
         let mut payload = Bytes::new();
         let reply = match call {

@@ -2,11 +2,13 @@
 
 mod data;
 mod hedges;
+mod hostile;
 mod managers;
 mod meta;
 mod policies;
 mod reads;
 mod rows;
+mod writes;
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -48,6 +50,11 @@ struct Cluster {
     disks: Vec<Arc<Disk>>,
     bucket: BucketRecord,
     _listeners: Vec<Listener>,
+}
+
+/// Who may call servers.
+fn callers() -> Roles {
+    Roles::of(&[Role::Proxy])
 }
 
 /// A body in pieces, without digests.
@@ -103,6 +110,25 @@ impl Cluster {
 
     /// With data servers that speak no newer version of the protocol.
     async fn of_releases(read_policy: Policy, data_speaks: u8) -> Self {
+        Self::of_servers(read_policy, data_speaks, |id, world, disks| {
+            let services = Services::new();
+            match id {
+                0 | 1 => {
+                    services.with::<MetaService>(callers(), FakeMeta { me: ServerId(id), world })
+                }
+                _ => services
+                    .with::<DataService>(callers(), FakeData(disks[id as usize - 2].clone())),
+            }
+        })
+        .await
+    }
+
+    /// Of servers, by id, that offer these services.
+    async fn of_servers(
+        read_policy: Policy,
+        data_speaks: u8,
+        offered: impl Fn(u32, Arc<World>, &[Arc<Disk>]) -> Services,
+    ) -> Self {
         let authority = Authority::create(ClusterId(9)).unwrap();
         let endpoint = |id, role| {
             let identity = authority.identity(ServerId(id), Roles::of(&[role])).unwrap();
@@ -123,14 +149,8 @@ impl Cluster {
         let disks: Vec<Arc<Disk>> = (0..2).map(|_| Arc::default()).collect();
         let mut listeners = Vec::new();
         for (id, socket) in (0..).zip(sockets) {
-            let callers = Roles::of(&[Role::Proxy]);
-            let (role, services) = if id < 2 {
-                let meta = FakeMeta { me: ServerId(id), world: world.clone() };
-                (Role::Meta, Services::new().with::<MetaService>(callers, meta))
-            } else {
-                let data = FakeData(disks[id as usize - 2].clone());
-                (Role::Data, Services::new().with::<DataService>(callers, data))
-            };
+            let role = if id < 2 { Role::Meta } else { Role::Data };
+            let services = offered(id, world.clone(), &disks);
             listeners.push(Listener::start(&endpoint(id, role), socket, services).unwrap());
         }
         let proxy = soon(ClusterProxy::begin(ClusterConfig {
@@ -273,55 +293,6 @@ async fn nothing_is_written_by_an_older_map_than_it_was_granted_by() {
     stored.unwrap();
     assert!(cluster.disks.iter().all(|disk| disk.chunks() == 2));
     assert!(cluster.has("late", &bytes).await);
-    assert_eq!(cluster.proxy.counters().begun_anew.load(Ordering::Relaxed), 0);
-}
-
-#[tokio::test]
-async fn data_that_a_replica_does_not_take_is_put_elsewhere() {
-    for fault in [Fault::NextWrite, Fault::NextWriteFull, Fault::Silent] {
-        let cluster = Cluster::begin().await;
-        cluster.fail(1, fault);
-        let bytes = content(70_000, 3);
-        let (stored, ()) = tokio::join!(cluster.put("retried", &bytes), async {
-            if fault == Fault::Silent {
-                let failed = &cluster.proxy.counters().failed_writes;
-                soon(async {
-                    while failed.load(Ordering::Relaxed) == 0 {
-                        tokio::task::yield_now().await;
-                    }
-                })
-                .await;
-                cluster.fail(1, Fault::None);
-            }
-        });
-        stored.unwrap();
-        assert!(cluster.has("retried", &bytes).await);
-        let anew = cluster.proxy.counters().begun_anew.load(Ordering::Relaxed);
-        assert_eq!(anew, u64::from(*cluster.world.abandoned.borrow()));
-        assert!(anew > 0, "{fault:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_put_is_begun_anew_only_after_it_is_known_to_be_revoked() {
-    let cluster = Cluster::begin().await;
-    cluster.fail(1, Fault::NextWrite);
-    *cluster.world.loses_word.lock() = true;
-    let bytes = content(70_000, 3);
-    cluster.put("retried", &bytes).await.unwrap();
-    assert!(cluster.has("retried", &bytes).await);
-    assert_eq!(*cluster.world.abandoned.borrow(), 1, "its primary was told again");
-    assert_eq!(cluster.proxy.counters().begun_anew.load(Ordering::Relaxed), 1);
-}
-
-#[tokio::test]
-async fn a_put_that_is_rolled_forward_is_done_and_not_begun_anew() {
-    let cluster = Cluster::begin().await;
-    cluster.fail(1, Fault::NextWrite);
-    *cluster.world.rolls_forward.lock() = true;
-    let bytes = content(70_000, 3);
-    cluster.put("once", &bytes).await.unwrap();
-    assert!(cluster.has("once", &bytes).await);
     assert_eq!(cluster.proxy.counters().begun_anew.load(Ordering::Relaxed), 0);
 }
 

@@ -1,142 +1,16 @@
-//! Whole processes of the program: what a start that is refused leaves, and which of two wins.
+//! Whole processes of the program: what a start that is refused leaves, which of two wins, and what is told of keys.
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+mod keys;
+mod kinds;
+mod ports;
+mod process;
+
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 
-use larder_net::{Role, Roles, TokenRecord};
-use larder_types::ServerId;
-
-/// How a start went.
-#[derive(Debug)]
-struct Outcome {
-    /// It served, until it was killed.
-    served: bool,
-    code: Option<i32>,
-    said: String,
-}
-
-fn start(words: &[&str], variables: &[(&str, &str)]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_larder"))
-        .args(words)
-        .env_remove("LARDER_ROOT_ACCESS_KEY")
-        .env_remove("LARDER_ROOT_SECRET_KEY")
-        .envs(variables.iter().copied())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// Waits until a process serves, or has ended.
-fn outcome(child: &mut Child) -> Outcome {
-    let mut said = String::new();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    while let Some(line) = lines.next() {
-        said.push_str(&line.unwrap());
-        said.push('\n');
-        let serves = ["Larder serves S3 on", "waiting for", "a manager runs", "This is "];
-        if serves.iter().any(|serves| said.contains(serves)) {
-            // A process whose last words nobody takes would end.
-            std::thread::spawn(move || lines.for_each(drop));
-            return Outcome { served: true, code: None, said };
-        }
-    }
-    Outcome { served: false, code: child.wait().unwrap().code(), said }
-}
-
-/// Starts a process that is killed if it serves.
-fn run(words: &[&str], variables: &[(&str, &str)]) -> Outcome {
-    let mut child = start(words, variables);
-    let outcome = outcome(&mut child);
-    end(child);
-    outcome
-}
-
-fn end(mut child: Child) {
-    let _has_ended = child.kill();
-    child.wait().unwrap();
-}
-
-/// Every file below a directory with its bytes; directories have none.
-fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let bytes = if path.is_dir() { Vec::new() } else { fs::read(&path).unwrap() };
-        if path.is_dir() {
-            all.extend(contents(&path));
-        }
-        all.insert(path, bytes);
-    }
-    all
-}
-
-/// Files and addresses that wrong settings name.
-struct Scratch {
-    dir: tempfile::TempDir,
-    taken: TcpListener,
-}
-
-impl Scratch {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-        let secret = Command::new(env!("CARGO_BIN_EXE_larder")).arg("secret").output().unwrap();
-        let path = dir.path().join("secret");
-        fs::write(&path, secret.stdout).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        fs::set_permissions(&path, mode).unwrap();
-        Self { dir, taken }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).display().to_string()
-    }
-
-    fn file(&self, name: &str, text: &str) -> String {
-        fs::write(self.dir.path().join(name), text).unwrap();
-        self.path(name)
-    }
-
-    fn taken(&self) -> String {
-        self.taken.local_addr().unwrap().to_string()
-    }
-}
-
-/// A start with one wrong setting leaves a directory that was missing missing, and an empty one empty.
-fn leaves_nothing(words: &[&str], variables: &[(&str, &str)], dir: &str) {
-    let dir = Path::new(dir);
-    for exists in [false, true] {
-        if exists {
-            fs::create_dir(dir).unwrap();
-        }
-        let ended = run(words, variables);
-        assert!(!ended.served && ended.code != Some(0), "{words:?} was taken: {ended:?}");
-        if exists {
-            let left = contents(dir);
-            assert!(left.is_empty(), "{words:?} left {:?}; {}", left.keys(), ended.said);
-            fs::remove_dir(dir).unwrap();
-        } else {
-            let left = dir.exists().then(|| contents(dir));
-            assert!(left.is_none(), "{words:?} made {left:?}; {}", ended.said);
-        }
-    }
-}
-
-/// A token of no cluster.
-fn a_token() -> String {
-    let roles = Roles::of(&[Role::Proxy]);
-    TokenRecord::issue([7; 32], ServerId(3), roles, None).unwrap().1.to_string()
-}
-
-const QUIET: [&str; 4] = ["--listen", "127.0.0.1:0", "--metrics-listen", "off"];
+use process::{QUIET, Scratch, a_free_address, contents, end, leaves_nothing, outcome, run, start};
 
 #[test]
 fn a_wrong_setting_of_a_node_leaves_nothing() {
@@ -166,43 +40,11 @@ fn a_wrong_setting_of_a_node_leaves_nothing() {
 }
 
 #[test]
-fn half_a_pair_of_keys_is_an_error_of_settings_that_names_the_other_half() {
-    let scratch = Scratch::new();
-    let (dir, secret) = (scratch.path("dir"), scratch.path("secret"));
-    let backend = format!("file://{}", scratch.path("blobs"));
-    let role = scratch.file(
-        "proxy.toml",
-        &format!(
-            "dir = {dir:?}\nlisten = \"127.0.0.1:0\"\ns3_listen = \"127.0.0.1:0\"\n\
-             managers = [\"0@127.0.0.1:1\"]\njoin = {:?}",
-            a_token()
-        ),
-    );
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let one = scratch.file("larder.toml", "copies = 1");
-    let peer = ["server", &dir, "--config", &one, "--peer", &free, "--secret-file", &secret];
-    let keys = ["LARDER_ROOT_ACCESS_KEY", "LARDER_ROOT_SECRET_KEY"];
-    for words in [
-        [&["server", &dir], &QUIET[..]].concat(),
-        [&["pack", &dir, "--backend", &backend], &QUIET[..]].concat(),
-        [&peer[..], &QUIET].concat(),
-        vec!["proxy", "--config", &role],
-    ] {
-        for (set, missing) in [(keys[0], keys[1]), (keys[1], keys[0])] {
-            let ended = run(&words, &[(set, "half-of-them")]);
-            assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
-            let said = format!("error: {set} is set but {missing} is not: set both, or neither");
-            assert!(ended.said.contains(&said), "{words:?}: {}", ended.said);
-        }
-    }
-}
-
-#[test]
 fn a_wrong_setting_of_a_machine_leaves_nothing() {
     let scratch = Scratch::new();
     let (dir, secret) = (scratch.path("dir"), scratch.path("secret"));
     // Its port is free: only what is wrong besides may refuse it.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = a_free_address();
     let with = |config: &str, variables: &[(&str, &str)]| {
         let config = scratch.file("larder.toml", config);
         let peer = ["--peer", &free, "--secret-file", &secret];
@@ -292,7 +134,7 @@ fn a_directory_in_use_is_refused_before_a_port_is_opened() {
         scratch
             .file("m.toml", &format!("dir = {dir:?}\nmetrics_listen = {metrics:?}\n{own}{found}"))
     };
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = a_free_address();
     let one = scratch.file("larder.toml", "copies = 1");
     let peer = ["server", &dir, "--config", &one, "--peer", &free, "--secret-file", &secret];
     for words in [
@@ -354,7 +196,7 @@ fn another_clusters_manager_is_not_founded_anew() {
     let mut running = start(&["manager", "--config", &config], &[]);
     assert!(outcome(&mut running).served);
     end(running);
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = a_free_address();
     let one = scratch.file("larder.toml", "copies = 1");
     let words = ["server", &dir, "--peer", &free, "--secret-file", &secret, "--config", &one];
     let words = [&words[..], &QUIET].concat();
@@ -370,20 +212,4 @@ fn another_clusters_manager_is_not_founded_anew() {
         let after = contents(Path::new(&dir));
         assert!(before == after, "changed {:?}", after.keys());
     }
-}
-
-#[test]
-fn keys_that_are_drawn_anew_are_told_of() {
-    let scratch = tempfile::tempdir().unwrap();
-    let dir = scratch.path().join("store");
-    let words = [&["server", dir.to_str().unwrap()], &QUIET[..]].concat();
-    let first = run(&words, &[]);
-    assert!(first.served && !first.said.contains("warning"), "{first:?}");
-    fs::remove_file(dir.join("credentials.toml")).unwrap();
-    let mut child = start(&words, &[]);
-    let again = outcome(&mut child);
-    end(child);
-    let file = dir.join("credentials.toml").display().to_string();
-    assert!(again.said.contains("clients with the old ones are refused"), "{}", again.said);
-    assert!(again.said.contains(&file), "{}", again.said);
 }

@@ -1,0 +1,82 @@
+//! Knockers and doorkeepers whose words are not good.
+
+use parking_lot::Mutex;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::Port;
+use crate::hostile::{self, framed, panics, rounds};
+use crate::tests::socket;
+
+const SAID: &[u8] = b"knock";
+
+fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_extend(value, Vec::new()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spoiled_knocks_are_not_heard_and_end_no_doorkeeper() {
+    let (secret, before) = (PeerSecret::draw().unwrap(), panics());
+    let port = Port::open(socket().await).unwrap();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = heard.clone();
+    let decide = move |_, said: Vec<u8>| -> Reply {
+        hears.lock().push(said.clone());
+        Box::pin(async move { said })
+    };
+    port.answer(Doorkeeper::new(secret.clone(), decide).unwrap());
+    let address = port.address().to_string();
+    let (mut answered, mut refused, mut unheard) = (0, 0, 0);
+    for mut draw in rounds() {
+        let tls = connect_knocking(&address).await.unwrap();
+        let session = session_secret(tls.get_ref().1).unwrap();
+        let proof = secret.prove(Prover::Knocker, &session, SAID);
+        let good = encoded(&Asked::Knock { said: SAID.to_vec(), proof });
+        let bytes = framed(&mut draw, Kind::Request, &[good]);
+        match hostile::ask(tls, &bytes).await.map(|frame| frame.decode().unwrap()) {
+            Some(Told::Answer { .. }) => answered += 1,
+            Some(Told::OtherSecret) => refused += 1,
+            None => unheard += 1,
+        }
+    }
+    println!("{answered} answered, {refused} refused, {unheard} not understood");
+    assert!(answered > 0 && refused > 0 && unheard > 0, "all of it is reached");
+    assert_eq!(knock(&address, &secret, SAID).await.unwrap(), SAID);
+    let heard = heard.lock();
+    assert!(heard.iter().all(|said| said == SAID), "only what is proved is handed on");
+    assert_eq!(panics(), before, "nothing panicked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spoiled_answers_are_not_believed_and_end_no_knocker() {
+    let (secret, before) = (PeerSecret::draw().unwrap(), panics());
+    let keeper = Doorkeeper::new(secret.clone(), |_, said| Box::pin(async { said })).unwrap();
+    let acceptor = TlsAcceptor::from(keeper.config);
+    let socket = socket().await;
+    let address = socket.local_addr().unwrap().to_string();
+    let (mut believed, mut others, mut unreachable) = (0, 0, 0);
+    for mut draw in rounds() {
+        let answering = async {
+            let (tcp, _) = socket.accept().await.unwrap();
+            let tls = acceptor.accept(tcp).await.unwrap();
+            let session = session_secret(tls.get_ref().1).unwrap();
+            let mut wire = Wire::new(Box::new(tls), Arc::default());
+            let _knock: Asked = wire.hear().await.unwrap().decode().unwrap();
+            let proof = secret.prove(Prover::Doorkeeper, &session, SAID);
+            let good = encoded(&Told::Answer { said: SAID.to_vec(), proof });
+            let bytes = framed(&mut draw, Kind::Answer, &[good, encoded(&Told::OtherSecret)]);
+            hostile::ask(wire.into_socket(), &bytes).await
+        };
+        match tokio::join!(knock(&address, &secret, b"who is there?"), answering).0 {
+            Ok(told) => {
+                assert_eq!(told, SAID, "only what is proved is believed");
+                believed += 1;
+            }
+            Err(KnockError::OtherSecret) => others += 1,
+            Err(KnockError::Unreachable(_)) => unreachable += 1,
+        }
+    }
+    println!("{believed} believed, {others} of another secret, {unreachable} not understood");
+    assert!(believed > 0 && others > 0 && unreachable > 0, "all of it is reached");
+    assert_eq!(panics(), before, "nothing panicked");
+}

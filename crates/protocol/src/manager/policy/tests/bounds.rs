@@ -1,0 +1,93 @@
+//! What a leading manager leaves undone when it has too much under way, and that it does it later.
+
+use super::*;
+use crate::limits::{GRANTS_WAITING_MAX, POLICY_PROPOSALS_MAX};
+
+impl World {
+    /// What the leader wants done at once.
+    fn effects(&mut self, event: PolicyEvent) -> Vec<PolicyEffect> {
+        let mut out = Vec::new();
+        self.policies[self.leader.0].step(self.now_ms, event, &self.map, &mut out);
+        out
+    }
+}
+
+#[test]
+fn what_is_one_proposal_too_many_is_proposed_when_another_is_through() {
+    let mut world = World::new(12, 3);
+    world.calm_down();
+    let boot = world.servers[&1].boot;
+    let begun = |number: u64| {
+        let begun = ServerMessage::SessionBegun(boot, SessionId(number));
+        PolicyEvent::From(ServerId(1), begun)
+    };
+    let proposed = |effects: &[PolicyEffect]| match effects {
+        [PolicyEffect::Propose(ticket, Command::OpenSession(session, ..))] => {
+            Some((*ticket, *session))
+        }
+        [] => None,
+        other => panic!("{other:?}"),
+    };
+    let last = POLICY_PROPOSALS_MAX as u64;
+    let first = proposed(&world.effects(begun(0)));
+    for number in 1..last {
+        let (_, session) = proposed(&world.effects(begun(number))).expect("there is room");
+        assert_eq!(session, SessionId(number));
+    }
+    assert_eq!(world.effects(begun(last)), [], "too much is under way");
+    let (ticket, session) = first.expect("there is room");
+    let command = Command::OpenSession(session, ServerId(1), boot);
+    let applied = world.apply(command);
+    world.effects(PolicyEvent::Decided(ticket, Some(applied)));
+    let (ticket, session) = proposed(&world.effects(begun(last))).expect("there is room again");
+    assert_eq!(session, SessionId(last));
+    assert_eq!(world.effects(begun(last + 1)), [], "for one");
+    // One that the quorum did not take makes room as well.
+    world.effects(PolicyEvent::Decided(ticket, None));
+    assert!(proposed(&world.effects(begun(last + 1))).is_some());
+}
+
+#[test]
+fn a_renewal_too_many_is_granted_when_it_is_said_again_after_a_confirmation() {
+    let mut world = World::new(13, 3);
+    world.calm_down();
+    let (pg, record) = (PgId(0), world.pg(0).clone());
+    let (server, view) = (record.members[0], record.view);
+    let boot = world.servers[&server.0].boot;
+    let renew = |sent_ms| {
+        let renew = ServerMessage::Renew { boot, sent_ms, led: vec![(pg, view)] };
+        PolicyEvent::From(server, renew)
+    };
+    let question = |effects: &[PolicyEffect]| {
+        effects.iter().find_map(|effect| match effect {
+            PolicyEffect::Confirm(ticket) => Some(*ticket),
+            _ => None,
+        })
+    };
+    let granted = |effects: &[PolicyEffect]| -> Vec<u64> {
+        let told = effects.iter().filter_map(|effect| match effect {
+            PolicyEffect::Tell(to, ManagerMessage::Leases { sent_ms, granted, .. }) => {
+                assert_eq!((*to, &granted[..]), (server, &[(pg, view)][..]));
+                Some(*sent_ms)
+            }
+            _ => None,
+        });
+        told.collect()
+    };
+    // The world's own questions may be open.
+    world.elect(0);
+    world.now_ms += 2 * (LEASE_MS + LEASE_DRIFT_MS);
+    let first = question(&world.effects(renew(0))).expect("the first is asked about");
+    let last = GRANTS_WAITING_MAX as u64 + 1;
+    for sent_ms in 1..=last {
+        assert_eq!(world.effects(renew(sent_ms)), [], "it waits for the answer to the first");
+    }
+    let effects = world.effects(PolicyEvent::Confirmed(first));
+    assert_eq!(granted(&effects), [0]);
+    let next = question(&effects).expect("those that wait are asked about");
+    assert_eq!(world.effects(renew(last)), [], "there is room for it again");
+    let effects = world.effects(PolicyEvent::Confirmed(next));
+    assert_eq!(granted(&effects), (1..last).collect::<Vec<_>>(), "all but one too many");
+    let next = question(&effects).expect("it is asked about");
+    assert_eq!(granted(&world.effects(PolicyEvent::Confirmed(next))), [last]);
+}

@@ -1,0 +1,96 @@
+//! A manager with more to do than its inbox takes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_env::RealDisk;
+use larder_net::{
+    Authority, AuthorityCell, Credentials, Endpoint, Listener, Peer, Role, Roles, Services,
+};
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::state::{self, Command, Outcome};
+use larder_types::{BootId, ClusterId, ServerId};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::support::SETTINGS;
+use crate::limits::MANAGER_INBOX_MAX;
+use crate::managers::{Contacts, ManagersClient};
+use crate::quorum::LOCK_FILE;
+use crate::quorum::disk::QuorumDisk;
+use crate::quorum::driver::{Driver, Input, Outlets};
+use crate::quorum::handler::Desk;
+use crate::quorum::maps::Published;
+use crate::quorum::member::{Member, Seat};
+use crate::quorum::tokens::{Issuer, TokenBook};
+use crate::wire::{ManagerCall, ManagerReply, ManagerService};
+
+const CLUSTER: ClusterId = ClusterId(1);
+const ME: ServerId = ServerId(0);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(RealDisk::open(dir.path()).unwrap());
+    let authority = Authority::create(CLUSTER).unwrap();
+    let endpoint = |id| {
+        let identity = authority.identity(ServerId(id), Roles::of(&[Role::Manager])).unwrap();
+        Endpoint::new(Credentials::new(&identity).unwrap())
+    };
+    let own = endpoint(0);
+    let contacts = Arc::new(Contacts::new(&own, Vec::new()));
+    let (maps_in, maps) = watch::channel(Arc::new(Published::default()));
+    let issuer = Issuer {
+        authority: AuthorityCell::default(),
+        book: Arc::new(TokenBook::begin(disk.clone())),
+        managers: Arc::new(ManagersClient::start(contacts.clone())),
+        maps: maps.clone(),
+    };
+    // Nobody takes anything out of it yet.
+    let (inbox_in, inbox) = sync_channel(MANAGER_INBOX_MAX);
+    let beat = || Input::Server(ServerId(7), ServerMessage::Heartbeat(BootId(1)), None);
+    let taken = (0..).take_while(|_| inbox_in.try_send(beat()).is_ok()).count();
+    assert_eq!(taken, MANAGER_INBOX_MAX);
+    let desk = Desk { inbox: inbox_in, maps, issuer: Arc::new(issuer) };
+    let services = Services::new().with::<ManagerService>(Roles::all(), desk);
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = Listener::start(&own, socket, services).unwrap();
+    let address = listener.address().to_string();
+    let peer: Peer<ManagerService> = Peer::new(&endpoint(9), ME, address);
+    let founding = ManagerCall::Propose(Command::Found(state::ClusterId(CLUSTER.0), SETTINGS));
+    let soon = || Instant::now() + Duration::from_secs(20);
+    let propose = async || peer.call(&founding, Bytes::new(), soon()).await.unwrap().0;
+    assert_eq!(propose().await, ManagerReply::Busy);
+
+    let log = QuorumDisk::open(disk.clone(), CLUSTER, ME).unwrap();
+    let stopping = Arc::new(AtomicBool::new(false));
+    let driver = Driver {
+        member: Member::found(ME, log, 1, 0).unwrap(),
+        inbox,
+        out: Outlets::new(&own, contacts),
+        maps: maps_in,
+        seat: watch::channel(Seat::default()).0,
+        stopping: stopping.clone(),
+        lock: disk.lock(LOCK_FILE).unwrap(),
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let driving = std::thread::spawn(move || driver.run());
+    let applied = loop {
+        match propose().await {
+            // It has yet to drain its inbox, or to lead.
+            ManagerReply::Busy | ManagerReply::NotLeader(_) => {
+                assert!(Instant::now() < deadline, "it never serves again");
+                sleep(Duration::from_millis(10)).await;
+            }
+            ManagerReply::Applied(applied) => break applied,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(applied, Ok(Outcome::Done));
+    stopping.store(true, Ordering::Release);
+    driving.join().unwrap().unwrap();
+}
