@@ -3,9 +3,27 @@
 //! `LARDER_FUZZ_SECONDS` sets how long the tests that draw from here run, `LARDER_FUZZ_SEED` where they begin.
 
 use std::iter::repeat_n;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::SeededRng;
+
+/// Panics of this process, since one was asked for.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+static COUNTED: Once = Once::new();
+
+/// Panics so far, of tasks and threads too: those of a test are caught by its runtime, and end a release.
+pub fn panics() -> u64 {
+    COUNTED.call_once(|| {
+        let told = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.fetch_add(1, Ordering::Relaxed);
+            told(panic);
+        }));
+    });
+    PANICS.load(Ordering::Relaxed)
+}
 
 /// One of these values with bits turned, its end cut, the tail of another, or lengths and numbers that are none.
 ///

@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// What a start says, and whether it says that it has shown the keys.
+    /// Output of a start, and true if it showed the keys.
     fn start(path: &Path, is_terminal: bool) -> (String, bool) {
         let mut said = Vec::new();
         let shows = load_file(path).unwrap().show_once_on(&mut said, is_terminal, path);

@@ -85,7 +85,7 @@ impl Wire {
         self.receiver.version()
     }
 
-    /// What is below the frames.
+    /// Returns the socket that carries the frames.
     #[cfg(test)]
     pub(crate) fn into_socket(self) -> Box<dyn Duplex> {
         self.socket

@@ -1,11 +1,10 @@
 //! Frames as strangers may send them, who have a session of TLS and nothing else.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_env::SeededRng;
-pub(crate) use larder_env::hostile::spoiled;
+pub(crate) use larder_env::hostile::{panics, spoiled};
 use serde::ser::SerializeTuple;
 use serde::{Serialize, Serializer};
 use tokio::io::AsyncWriteExt;
@@ -15,22 +14,6 @@ use crate::frame::{Frame, Kind, Outgoing};
 
 /// Rounds of a short run.
 const ROUNDS: u64 = 300;
-
-/// Panics of this process, since one was asked for.
-static PANICS: AtomicU64 = AtomicU64::new(0);
-static COUNTED: Once = Once::new();
-
-/// Panics so far, of tasks and threads too: those of a test are caught by its runtime, and end a release.
-pub(crate) fn panics() -> u64 {
-    COUNTED.call_once(|| {
-        let told = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            PANICS.fetch_add(1, Ordering::Relaxed);
-            told(panic);
-        }));
-    });
-    PANICS.load(Ordering::Relaxed)
-}
 
 /// Rounds to be run, each with draws of its own.
 pub(crate) fn rounds() -> impl Iterator<Item = SeededRng> {

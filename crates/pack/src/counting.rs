@@ -294,17 +294,19 @@ impl Counting {
         Ok(counted)
     }
 
-    /// Whether numbers of a worker's processes up to one behind this were removed.
+    /// Whether numbers of a worker's processes up to one behind this were removed: numbers follow each other, so one is
+    /// missing then.
     fn is_forgotten(&self, worker: WorkerId, process: ProcessId) -> bool {
         let begun = self.last_begun(worker).unwrap_or_default();
-        let mut numbers = self.numbers.of_worker(worker);
-        let first = numbers.find(|number| *number >= begun || !self.came_back(worker, *number));
-        first.is_some_and(|first| first.number() > 1 && process < first)
+        let proves_nothing =
+            |number: &ProcessId| *number < begun && self.has_not_begun(worker, *number);
+        let before = self.numbers.of_worker(worker).take_while(proves_nothing).count() as u64;
+        let first = self.numbers.of_worker(worker).find(|number| !proves_nothing(number));
+        first.is_some_and(|first| process < first && before + 1 < first.number())
     }
 
-    /// Whether a number before the last that began says nothing: its process never began, or it was removed, with its record,
-    /// and a request for it came late.
-    fn came_back(&self, worker: WorkerId, process: ProcessId) -> bool {
+    /// True for a number whose process never began, or that a late request made again after it was removed.
+    fn has_not_begun(&self, worker: WorkerId, process: ProcessId) -> bool {
         match self.records.get(&(worker, process)) {
             Some(Record::From(_)) => false,
             Some(Record::Closed) => true,
@@ -477,11 +479,12 @@ mod tests {
         for record in [None, Some(Record::Closed)] {
             let counting = counting(&[(3, record), began]);
             assert_eq!(counting.counted(vec![blob(3, 5), blob(4, 5)]).unwrap(), [blob(4, 5)]);
-            // A later one has it counted, or has none of this number itself.
-            assert_eq!(counting.counted(vec![blob(3, 4)]).unwrap(), [blob(3, 4)]);
+            assert_eq!(counting.counted(vec![blob(3, 4)]).unwrap(), [blob(3, 4)], "it is alone");
         }
         let whole = counting(&[(3, Some(Record::From(1))), began]);
         assert!(whole.counted(vec![blob(3, 5), blob(4, 5)]).is_err(), "both count");
+        let all_there = counting(&[(1, Some(Record::Closed)), (2, Some(Record::From(6)))]);
+        assert!(all_there.counted(vec![blob(0, 5), blob(2, 5)]).is_err(), "nothing was removed");
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Around {
         Self { stop, listens: Listens::Shared(port), metrics, patience: None, greeter }
     }
 
-    /// Whether the process has no other role.
+    /// True if the process runs no other role.
     pub(super) fn is_alone(&self) -> bool {
         matches!(self.listens, Listens::Own(_))
     }

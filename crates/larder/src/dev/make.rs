@@ -213,8 +213,6 @@ fn role(role: PartRole) -> ServerRole {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     fn write(dir: &Path, names: &[&str]) {
@@ -236,19 +234,6 @@ mod tests {
         args
     }
 
-    /// Opens it again, once nobody has it open: a process that another test begins may, until it runs its program.
-    fn reopened(dir: &Path) -> Result<(), String> {
-        let until = Instant::now() + Duration::from_secs(60);
-        loop {
-            let told = open_or_make(&args(dir)).map(drop).map_err(|error| error.to_string());
-            let is_held = told.as_ref().is_err_and(|told| told.contains("is in use"));
-            if !is_held || Instant::now() >= until {
-                return told;
-            }
-            std::thread::yield_now();
-        }
-    }
-
     #[test]
     fn a_first_start_that_was_cut_off_begins_anew() {
         let dir = tempfile::tempdir().unwrap();
@@ -256,7 +241,7 @@ mod tests {
         let role = dir.path().join("node-1/meta").join(CONFIGURATION);
         let before = fs::read(&role).unwrap();
         fs::remove_file(dir.path().join(LAYOUT)).unwrap();
-        reopened(dir.path()).unwrap();
+        drop(open_or_make(&args(dir.path())).unwrap());
         assert_ne!(fs::read(&role).unwrap(), before, "another cluster");
     }
 
@@ -266,7 +251,7 @@ mod tests {
         drop(open_or_make(&args(dir.path())).unwrap());
         fs::remove_file(dir.path().join(LAYOUT)).unwrap();
         write(dir.path(), &["node-1/data/data0"]);
-        let error = reopened(dir.path()).unwrap_err();
+        let error = open_or_make(&args(dir.path())).err().unwrap().to_string();
         assert!(error.contains("data0"), "{error}");
         assert!(dir.path().join("node-1/manager/identity.pem").exists());
     }

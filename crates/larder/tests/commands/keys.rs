@@ -57,7 +57,7 @@ fn keys_that_are_drawn_anew_are_told_of() {
     assert!(again.said.contains(&file), "{}", again.said);
 }
 
-/// What a process says until it has said this, and from there until it has stopped.
+/// Stderr of a process that is stopped once it has printed `until`.
 fn said_in_all(mut child: Child, until: &str) -> String {
     let mut stderr = child.stderr.take().unwrap();
     let mut said = Vec::new();

@@ -105,7 +105,7 @@ struct Case {
     words: Vec<String>,
     /// Kinds that it takes.
     takes: &'static [Kind],
-    /// What it says in place of the right command, to a few kinds.
+    /// The expected words for kinds of which the error names no command.
     says: fn(Kind, &str) -> Option<String>,
     /// It takes no directory, and has only to leave alone the one that it is started in.
     has_no_directory: bool,

@@ -1,4 +1,4 @@
-//! Whole processes of the program: what a start that is refused leaves, which of two wins, and what is told of keys.
+//! The program as a process: refused starts change no file, one of two starts wins, and starts name the file of their keys.
 
 #![allow(clippy::unwrap_used)]
 

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use larder_net::{Role, Roles, TokenRecord};
 use larder_types::ServerId;
 
-/// How a start went.
+/// Result of a start.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// It served, until it was killed.

@@ -1,11 +1,9 @@
 //! Bytes in place of messages, for servers whose certificates are good: golden messages of every service, spoiled.
 
 use std::marker::PhantomData;
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_env::SeededRng;
-pub use larder_env::hostile::spoiled;
+pub use larder_env::hostile::{panics, spoiled};
 use larder_net::{Role, Service};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -13,22 +11,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 const GOLDEN: &str = include_str!("../golden/roles.hex");
 /// Rounds of a short run.
 const ROUNDS: u64 = 300;
-
-/// Panics of this process, since one was asked for.
-static PANICS: AtomicU64 = AtomicU64::new(0);
-static COUNTED: Once = Once::new();
-
-/// Panics so far, of tasks and threads too: those of a test are caught by its runtime, and end a release.
-pub fn panics() -> u64 {
-    COUNTED.call_once(|| {
-        let told = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            PANICS.fetch_add(1, Ordering::Relaxed);
-            told(panic);
-        }));
-    });
-    PANICS.load(Ordering::Relaxed)
-}
 
 /// What is sent as it is.
 pub struct Raw(pub Vec<u8>);

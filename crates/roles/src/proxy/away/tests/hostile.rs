@@ -1,4 +1,4 @@
-//! Meta and data servers whose certificates are good and whose answers are not: whatever they say, the proxy goes on.
+//! Meta and data servers with valid certificates that send wrong answers: the proxy keeps running.
 
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicBool;
