@@ -119,8 +119,10 @@ pub const REPEAT_BYTES_MAX: usize = 41;
 /// Applied ops that a member of several remembers for one that is a little behind: about 100 KiB.
 pub const HISTORY_OPS_MIN: usize = 256;
 /// Applied ops that a primary remembers while a follower takes a snapshot; one that takes longer
-/// begins anew. About 8 MiB.
+/// begins anew, and has twice as many then. About 8 MiB.
 pub const HISTORY_OPS_MAX: usize = 16_384;
+/// How often these are doubled at most: about 64 MiB.
+pub const HISTORY_DOUBLINGS_MAX: u32 = 3;
 /// Percent of an LV that are free, at least, where it is compacted: for a block that is won no more than three are
 /// copied.
 pub const FRAGMENTED_FREE_PERCENT: u64 = 25;
@@ -343,7 +345,7 @@ pub const POLICY_PROPOSALS_MAX: usize = 512;
 pub const GRANTS_WAITING_MAX: usize = 4096;
 /// PGs of which the target changes in one command.
 pub const RETARGET_MAX: usize = 1024;
-/// PGs that have a learner at a time: each may have its primary remember [`HISTORY_OPS_MAX`] ops.
+/// PGs that have a learner at a time: each may have its primary remember [`HISTORY_OPS_MAX`] ops, or more.
 pub const PG_MOVES_MAX: usize = 64;
 /// PGs that get another primary for balance at a time.
 pub const LEADS_MAX: usize = 8;

@@ -26,6 +26,7 @@ mod digest;
 mod door;
 mod doubt;
 mod grant;
+mod history;
 mod ledger;
 mod level;
 mod moves;
@@ -60,6 +61,7 @@ use barrier::Barrier;
 use digest::Digests;
 pub use doubt::Doubt;
 use grant::Starved;
+use history::History;
 pub use ledger::LedgerWalk;
 use level::EarlyReports;
 pub use level::Report;
@@ -231,9 +233,8 @@ pub struct Pg {
     told: OpSeq,
     /// The last op appended, until it is known to be synced.
     unsynced: Option<OpId>,
-    /// Ops applied last, for followers that are behind; the first of them comes after `before_history`.
-    history: VecDeque<LogEntry>,
-    before_history: OpId,
+    /// Ops applied last, for followers that are behind.
+    history: History,
     /// Whether the index has all rows of the PG up to `applied`.
     is_whole: bool,
     /// The snapshot that is being taken.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
 
 use super::digest::Digests;
+use super::history::History;
 use super::level::{Report, repeat_after};
 use super::moves::Moves;
 use super::refill::Refills;
@@ -26,7 +27,7 @@ use super::resolve::Retry;
 use super::room::bytes_of;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
-use crate::limits::{HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
+use crate::limits::{LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
 
 /// What a primary knows of one that follows it.
@@ -277,6 +278,9 @@ impl Pg {
             }
             return self.ask_for_more(from, report.end(), OpSeq(0), out);
         }
+        if copies.as_ref().is_some_and(|header| !self.goes_on(header)) {
+            self.history.was_too_short();
+        }
         // The header may have been lost.
         let header = copies.filter(|header| self.goes_on(header)).unwrap_or_else(|| {
             out.push(Effect::Snapshot { to: from, at: self.applied });
@@ -331,7 +335,7 @@ impl Pg {
     fn lies_before_history(&self, report: &Report) -> bool {
         let is_cut = !report.entries.is_empty() && report.end() < report.last;
         let answers = report.is_whole && report.last.view < self.view;
-        answers && is_cut && report.end().seq < self.before_history.seq
+        answers && is_cut && report.end().seq < self.history.before().seq
     }
 
     /// Sends a follower all that comes after `seq`; one of whom that is not known any more reports anew.
@@ -546,17 +550,13 @@ impl Pg {
 
     /// The op at a position, as far back as it is remembered.
     pub(super) fn known_id(&self, seq: OpSeq) -> Option<OpId> {
-        if seq == self.before_history.seq {
-            return Some(self.before_history);
-        }
         if seq == self.applied.seq {
             return Some(self.applied);
         }
         if let Some(tail) = self.tail_at(seq) {
             return Some(tail.entry.id);
         }
-        let at = seq.0.checked_sub(self.before_history.seq.0 + 1)?;
-        self.history.get(usize::try_from(at).ok()?).map(|entry| entry.id)
+        self.history.id(seq)
     }
 
     /// Whether another op, or none yet, stands at an op's position, as far as that is known.
@@ -567,12 +567,9 @@ impl Pg {
 
     /// Ops after a position, as far back as they are remembered, each with the bytes that it takes of a message.
     pub(super) fn sized_after(&self, seq: OpSeq) -> impl Iterator<Item = (&LogEntry, usize)> {
-        let skipped = |before: OpSeq, count: usize| {
-            usize::try_from(seq.0.saturating_sub(before.0)).unwrap_or(usize::MAX).min(count)
-        };
-        let applied = self.history.range(skipped(self.before_history.seq, self.history.len())..);
-        let tail = self.tail.range(skipped(self.applied.seq, self.tail.len())..);
-        let applied = applied.map(|entry| (entry, bytes_of(&entry.op)));
+        let skipped = usize::try_from(seq.0.saturating_sub(self.applied.seq.0));
+        let tail = self.tail.range(skipped.unwrap_or(usize::MAX).min(self.tail.len())..);
+        let applied = self.history.ops_after(seq).map(|entry| (entry, bytes_of(&entry.op)));
         applied.chain(tail.map(|tail| (&tail.entry, tail.bytes)))
     }
 
@@ -580,19 +577,14 @@ impl Pg {
     pub(super) fn remember(&mut self, entry: LogEntry) {
         let id = entry.id;
         if self.members.len() == 1 && self.followers.is_empty() {
-            self.history.clear();
-            self.before_history = id;
+            self.history = History::after(id);
             return;
         }
-        self.history.push_back(entry);
         let shared = self.followers.values().map(|follower| follower.shared);
         let needed = shared.min().unwrap_or(OpSeq(u64::MAX));
-        while let Some(oldest) = self.history.front()
-            && (self.history.len() > HISTORY_OPS_MAX
-                || self.history.len() > HISTORY_OPS_MIN && oldest.id.seq <= needed)
-        {
-            self.before_history = oldest.id;
-            self.history.pop_front();
+        if self.followers.values().all(|follower| follower.copies.is_none()) {
+            self.history.is_long_enough();
         }
+        self.history.push(entry, needed);
     }
 }

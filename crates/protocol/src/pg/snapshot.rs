@@ -31,6 +31,7 @@ use larder_types::{
 
 use serde::{Deserialize, Serialize};
 
+use super::history::History;
 use super::room::bytes_of;
 use super::{Pg, Role};
 use crate::index::{Changes, Index, IndexError, Row, ScanFrom};
@@ -196,9 +197,8 @@ impl Pg {
         self.open.clear();
         self.slots = super::Slots::default();
         self.sessions = super::Sessions::default();
-        self.history.clear();
+        self.history = History::default();
         self.applied = OpId::default();
-        self.before_history = OpId::default();
         (self.durable, self.commit, self.told) = (OpSeq(0), OpSeq(0), OpSeq(0));
     }
 
@@ -305,7 +305,7 @@ impl Pg {
         );
         self.is_whole = true;
         self.applied = at;
-        self.before_history = at;
+        self.history = History::after(at);
         self.commit = at.seq;
         self.durable = OpSeq(at.seq.0.saturating_sub(1));
         self.clock = self.clock.max(header.clock);

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow};
 
 use super::digest::Digests;
+use super::history::History;
 use super::level::EarlyReports;
 use super::moves::{MoveCounts, Moves};
 use super::refill::Refills;
@@ -123,8 +124,7 @@ impl Recovering {
                 commit: applied.seq,
                 told: OpSeq(0),
                 unsynced: None,
-                history: VecDeque::new(),
-                before_history: applied,
+                history: History::after(applied),
                 is_whole: true,
                 copy: None,
                 flushes: 0,
@@ -181,7 +181,7 @@ impl Recovering {
             Op::SnapshotBegin => {
                 let applied = pg.applied;
                 pg.forget_all();
-                (pg.applied, pg.before_history) = (applied, applied);
+                (pg.applied, pg.history) = (applied, History::after(applied));
                 (pg.durable, pg.commit) = (applied.seq, applied.seq);
                 self.waiting.clear();
                 (self.commit, self.settled) = (OpSeq(0), OpSeq(0));

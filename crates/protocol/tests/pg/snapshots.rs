@@ -3,7 +3,9 @@
 use crate::support::{Member, put};
 use crate::views::Cluster;
 use bytes::Bytes;
-use larder_protocol::limits::{HISTORY_OPS_MIN, LEARNER_TICKS_MAX};
+use larder_protocol::limits::{
+    HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, SILENT_TICKS_MAX,
+};
 use larder_protocol::pg::Role;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage};
 use larder_types::{Condition, Op, ServerId, View};
@@ -227,4 +229,45 @@ fn a_put_open_in_a_snapshot_is_committed_by_its_taker() {
     assert_eq!(cluster.at(3).pg.gauges().open_puts, 0);
     assert_eq!(cluster.at(3).row("open"), cluster.at(1).row("open"));
     assert!(cluster.at(3).row("open").is_some());
+}
+
+/// Has members 1 and 2 agree on so many puts before anybody's next tick.
+fn put_at_once(cluster: &mut Cluster, count: usize) {
+    for at in 0..count {
+        cluster.at(1).put_inline(&format!("k{}", at % 7), &format!("value {at}"));
+        if at % 50 == 0 || at + 1 == count {
+            cluster.at(1).settle();
+            cluster.deliver(1, &[2]);
+            cluster.at(2).settle();
+            cluster.deliver(2, &[1]);
+            cluster.at(1).settle();
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_that_takes_too_long_begins_anew_and_has_twice_the_time() {
+    let mut cluster = without_the_third();
+    put_many(&mut cluster);
+    learn(&mut cluster, 3, 2, 1);
+    cluster.deliver(3, &[1]);
+    cluster.deliver(1, &[3]);
+    assert_eq!(cluster.at(1).snapshots_begun, 1);
+    put_at_once(&mut cluster, HISTORY_OPS_MAX + 1);
+    for _ in 0..SILENT_TICKS_MAX + 10 {
+        if cluster.at(1).snapshots_begun == 2 {
+            break;
+        }
+        cluster.at(3).settle();
+        cluster.at(3).flush();
+        cluster.at(3).step(Event::Tick);
+        cluster.deliver(3, &[1]);
+        cluster.deliver(1, &[3]);
+    }
+    assert_eq!(cluster.at(1).snapshots_begun, 2, "what follows the first is forgotten");
+    put_at_once(&mut cluster, HISTORY_OPS_MAX + 1);
+    cluster.settle();
+    assert_eq!(cluster.at(1).snapshots_begun, 2, "the second was not too long");
+    assert!(cluster.at(1).caught_up().contains(&ServerId(3)));
+    same_rows(&mut cluster, &[1, 2, 3]);
 }
