@@ -4,8 +4,8 @@
 //!
 //! 1. Commands reach the volume in the order in which they were submitted: a control command is
 //!    answered after every write submitted before it has drained (DESIGN §8).
-//! 2. Writes that wait are bounded in bytes and in number; beyond that a write is refused at once, and
-//!    its put fails without having been tried. Requests of PGs are never refused: a PG has at most a few
+//! 2. Writes that wait are bounded in bytes and in number; beyond that a write is refused at once, without
+//!    having been tried: a proxy of a cluster repeats it, and a client is told to slow down. Requests of PGs are never refused: a PG has at most a few
 //!    of them under way for each of its LVs and open puts, which are bounded.
 
 use std::collections::VecDeque;
@@ -263,7 +263,7 @@ impl DataServer {
             drop(queue);
             match concerned {
                 Concerned::Put { ticket, replica, .. } => {
-                    ticket.written(replica, WriteOutcome::Failed);
+                    ticket.written(replica, WriteOutcome::Busy);
                 }
                 Concerned::Then(then) => then(Err(Refusal::Busy)),
                 Concerned::Pg { .. } | Concerned::Nobody => {}

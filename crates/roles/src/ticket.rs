@@ -56,6 +56,7 @@ struct State {
     written: usize,
     holders: Holders,
     full: bool,
+    busy: bool,
     waker: Option<Waker>,
     /// Nobody waits any more.
     orphaned: bool,
@@ -107,6 +108,7 @@ impl Ticket {
         match outcome {
             WriteOutcome::Durable => state.holders = state.holders.with(replica),
             WriteOutcome::Full => state.full = true,
+            WriteOutcome::Busy => state.busy = true,
             WriteOutcome::Failed => {}
         }
         wake(&mut state, false);
@@ -157,6 +159,11 @@ impl Ticket {
         self.state.lock().full
     }
 
+    /// Whether the disk of a replica had too much to do to try.
+    pub(crate) fn hit_busy_disk(&self) -> bool {
+        self.state.lock().busy
+    }
+
     /// Nobody waits any more: a grant that comes is to be abandoned. Returns a grant that has come.
     pub(crate) fn orphan(&self) -> Option<OpId> {
         let mut state = self.state.lock();
@@ -172,6 +179,8 @@ pub(crate) enum WriteOutcome {
     Durable,
     /// The disk is full; nothing was written.
     Full,
+    /// There is too much to do; nothing was tried.
+    Busy,
     /// It was refused or failed.
     Failed,
 }

@@ -60,6 +60,12 @@ fn a_write_of_too_many_bytes_is_refused_and_one_is_taken_when_the_disk_has_writt
     let first = write(&server, 0, DISK_QUEUE_BYTES_MAX - 5);
     let last = write(&server, 1, 5);
     assert_eq!(answer(&write(&server, 2, 1)), Err(Refusal::Busy));
+    let ticket = Arc::new(Ticket::default());
+    ticket.writing(1);
+    let (extents, data) = (vec![Extent { first: 2, blocks: 1 }], vec![Bytes::from_static(b"b")]);
+    let grant = Grant { pg: PgId(0), op: OpId { view: VIEW, seq: OpSeq(3) }, attempt: 0 };
+    server.write(LV, grant, PutWrite { extents, data, len: 1, replica: 0 }, &ticket);
+    assert!(ticket.hit_busy_disk(), "its client is told to slow down");
     let disk = begin(&server, volume);
     assert_eq!(answer(&first), Ok(Answer::Written));
     assert_eq!(answer(&last), Ok(Answer::Written));

@@ -8,7 +8,7 @@ use larder_net::{Handler, PeerIdentity, Responder, Role};
 use larder_protocol::sound::check_chunk;
 use larder_types::limits::{CHUNK_BYTES_MAX, CHUNK_EXTENTS_MAX};
 use larder_types::{Extent, LvId};
-use larder_volume::{Action, Refusal};
+use larder_volume::{Action, Answer, Refusal};
 
 use super::DataNode;
 use super::reads::Wanted;
@@ -35,17 +35,12 @@ impl Handler<DataService> for DataFace {
                 let bytes = payload.len();
                 reads.write_begins(bytes);
                 let action = Action::Write { lv, grant, extents, data: vec![payload], len };
-                let written = Box::new(move |result: Result<_, Refusal>| {
+                let written = Box::new(move |result| {
                     reads.write_ends(bytes);
-                    let reply = match result {
-                        Ok(_) => DataReply::Written,
-                        Err(Refusal::Full) => DataReply::Full,
-                        Err(refusal) => {
-                            tracing::debug!(%lv, %refusal, "a write was refused");
-                            DataReply::NotWritten
-                        }
-                    };
-                    answer(responder, &reply);
+                    match written(lv, result) {
+                        Some(reply) => answer(responder, &reply),
+                        None => responder.busy(),
+                    }
                     drop(client);
                 });
                 self.0.server.carry_out(action, bytes, written);
@@ -132,6 +127,19 @@ impl DataFace {
     }
 }
 
+/// What is said of a write; nothing of one that was not tried, which its proxy repeats.
+fn written(lv: LvId, result: Result<Answer, Refusal>) -> Option<DataReply> {
+    match result {
+        Ok(_) => Some(DataReply::Written),
+        Err(Refusal::Busy) => None,
+        Err(Refusal::Full) => Some(DataReply::Full),
+        Err(refusal) => {
+            tracing::debug!(%lv, %refusal, "a write was refused");
+            Some(DataReply::NotWritten)
+        }
+    }
+}
+
 /// The range of a read, if it is one inside a chunk.
 fn piece(from: u32, len: u32) -> Option<Range<u32>> {
     let end = from.checked_add(len)?;
@@ -140,4 +148,20 @@ fn piece(from: u32, len: u32) -> Option<Range<u32>> {
 
 fn answer(responder: Responder<DataService>, reply: &DataReply) {
     responder.answer(reply, Bytes::new());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_write_that_was_not_tried_may_be_repeated_under_its_grant() {
+        let said = |result| written(LvId(0), result);
+        assert_eq!(said(Err(Refusal::Busy)), None);
+        assert_eq!(said(Ok(Answer::Written)), Some(DataReply::Written));
+        assert_eq!(said(Err(Refusal::Full)), Some(DataReply::Full));
+        for refusal in [Refusal::Broken, Refusal::Voided, Refusal::BelowFloor] {
+            assert_eq!(said(Err(refusal)), Some(DataReply::NotWritten));
+        }
+    }
 }

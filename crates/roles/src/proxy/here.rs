@@ -245,6 +245,8 @@ impl Reach for Here {
                 // The only replica: nothing was written.
                 Ok(Ended::Lost(Lost { full: Holders::default().with(0) }))
             }
+            // It is given up by the guard, and no bytes of it can be found.
+            Settled::Written(..) if ticket.hit_busy_disk() => Err(ObjectError::SlowDown),
             Settled::Written(..) => Err(unavailable("the disk did not take the data")),
             Settled::Done(_, clock) => {
                 guard.armed = false;

@@ -41,7 +41,7 @@ impl Seen {
         match outcome {
             WriteOutcome::Durable => self.holders = self.holders.with(replica),
             WriteOutcome::Full => self.full = self.full.with(replica),
-            WriteOutcome::Failed => self.has_failed = true,
+            WriteOutcome::Busy | WriteOutcome::Failed => self.has_failed = true,
         }
         if outcome != WriteOutcome::Durable {
             count(&counters.failed_writes);
