@@ -64,7 +64,7 @@ pub const APPLY_OPS_MAX: usize = 256;
 pub const APPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Milliseconds for which space is given on most replicas of an LV before another is asked for: longer than the
 /// managers need to find a server down, so that they draw none with it, and a restart draws none at all.
-pub const NARROW_MS: u64 = 2 * SILENT_MS;
+pub const NARROW_MS: u64 = 4000;
 /// Milliseconds after which another is asked for again: the one that was drawn may not have been within reach either.
 pub const NARROW_AGAIN_MS: u64 = 60_000;
 /// Milliseconds after which an open grant is resolved although its proxy is heard and says that the put is under way.
@@ -153,7 +153,7 @@ pub const SNAPSHOT_REMOVALS_MAX: usize = 1024;
 pub const SILENT_TICKS_MAX: u32 = 20;
 /// Ticks without a word from another member after which its primary says so to the managers: more than they need to
 /// find a server down, so that they hear of those alone that they hear and the primary does not.
-pub const UNHEARD_TICKS_MAX: u32 = 25;
+pub const UNHEARD_TICKS_MAX: u32 = 20;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
 
@@ -271,8 +271,16 @@ const _: () = assert!(WAITING_CALLS_MAX <= TAIL_OPS_MAX, "calls that wait find r
 pub const MANAGERS_MAX: usize = 5;
 /// Milliseconds between two messages of the managers' leader to each other manager.
 pub const HEARTBEAT_MS: u64 = 150;
-/// Milliseconds for which a manager hears nothing before it asks to be elected; up to twice as many by lot.
-pub const ELECTION_MS_MIN: u64 = 1000;
+/// Milliseconds for which a manager hears nothing before it asks to be elected.
+pub const ELECTION_MS_MIN: u64 = 800;
+/// Milliseconds that it waits beyond that at most, by lot: many times what an election takes, so that two seldom ask at
+/// once.
+pub const ELECTION_LOT_MS: u64 = 400;
+/// Milliseconds for which one that would vote for another does not ask itself: an election takes less.
+pub const ELECTION_YIELD_MS: u64 = 200;
+/// First round of a leader that grants leases of [`LEASE_GRANTED_MS`]; leaders of earlier releases, which grant
+/// [`LEASE_MS`], count from 0 and never come that far.
+pub const ROUND_FIRST: u64 = 1 << 48;
 /// Events that wait in a manager for its disk; more messages are dropped, more proposals turned away.
 pub const QUORUM_WAITING_MAX: usize = 1024;
 /// Entries of the quorum's log that may be above the commit point.
@@ -317,12 +325,29 @@ pub const TOKENS_MAX: usize = 4096;
 const _: () =
     assert!(CLOSED_SESSIONS_MAX >= SESSIONS_MAX, "a late opening is known for what it is");
 
-/// Milliseconds between two messages of a server to the leading manager.
-pub const SERVER_BEAT_MS: u64 = 500;
+/// Milliseconds between two messages of a meta server, which renews its leases, to the leading manager.
+pub const SERVER_BEAT_MS: u64 = 300;
+/// Milliseconds between two messages of a server that has no leases.
+pub const PRESENCE_BEAT_MS: u64 = 450;
 /// Milliseconds for which nothing is heard of a server before it is taken for down.
-pub const SILENT_MS: u64 = 2000;
-/// Milliseconds for which a primary may answer reads alone after it sent its renewal.
+pub const SILENT_MS: u64 = 1500;
+/// Milliseconds for which a server may stand still at any time without being taken for down: a slow disk, or a machine
+/// with too much to do.
+pub const STALL_MS: u64 = 1000;
+/// Milliseconds for which the quorum may take to say whether this manager leads, before it takes nobody for down: less than
+/// a server is silent after it.
+pub const CONFIRM_MS_MAX: u64 = 4 * HEARTBEAT_MS;
+/// Milliseconds between two looks of the leading manager at what is due, beyond which it stood still itself, and that time
+/// counts for nobody's silence: what servers said meanwhile is still on its way to it.
+pub const LATE_LOOK_MS: u64 = 2 * SERVER_BEAT_MS;
+/// Late looks, one after the other, by which a silent server's time is put off: a manager that is late all the time finds
+/// it down all the same.
+pub const LATE_LOOKS_MAX: u32 = 2;
+/// Milliseconds for which a primary may answer reads alone, counted from the time that a grant of leases names.
 pub const LEASE_MS: u64 = 1500;
+/// Milliseconds for which it may after it sent its renewal: a grant names an earlier time, so that meta servers of earlier
+/// releases hold leases no longer either.
+pub const LEASE_GRANTED_MS: u64 = 900;
 /// Milliseconds that clocks may drift apart during a lease, generously.
 pub const LEASE_DRIFT_MS: u64 = 200;
 /// Milliseconds that a server has to be up before it is trusted after its second flap; doubled with each further.
@@ -331,12 +356,15 @@ pub const PROBATION_MS: u64 = 10_000;
 pub const PROBATION_DOUBLINGS_MAX: u32 = 6;
 /// Milliseconds without a flap after which flaps are forgotten.
 pub const FLAP_FORGET_MS: u64 = 60 * 60 * 1000;
+/// Milliseconds for which the sessions of a server that is down are kept: with its silence, longer than its meta servers
+/// wait for it before they resolve what it has under way ([`SESSION_TICKS_MAX`]).
+pub const SESSION_KEPT_MS: u64 = 1500;
 /// Milliseconds that a server is down before what it has goes elsewhere.
 pub const LOST_MS: u64 = 10 * 60 * 1000;
 /// Milliseconds between two looks at where replicas ought to be.
 pub const LV_PLAN_MS: u64 = 5000;
 /// Milliseconds for which a disk counts as one without room after its server said so.
-pub const NO_ROOM_MS: u64 = 4 * SERVER_BEAT_MS;
+pub const NO_ROOM_MS: u64 = 6 * SERVER_BEAT_MS;
 /// Milliseconds after which an order to vacate a replica is forgotten if the manager does not repeat it.
 pub const VACATE_MS: u64 = 3 * LV_PLAN_MS;
 /// Proposals of the leading manager that are under way.
@@ -352,7 +380,7 @@ pub const LEADS_MAX: usize = 8;
 /// LVs of which a replica is filled at a time.
 pub const LV_MOVES_MAX: usize = 128;
 
-const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_MS, "one lost renewal costs no lease");
+const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_GRANTED_MS, "one lost renewal costs no lease");
 const _: () = assert!(
     FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
     "a call waits for puts of a proxy that died until they are resolved"
@@ -366,8 +394,23 @@ const _: () = assert!(
     "a part of a session's memory fits a record"
 );
 const _: () = assert!(SLOW_PUT_MS < LIST_GATHER_MS, "slow puts are waited for together");
-const _: () =
-    assert!(LEASE_MS < SILENT_MS, "a lease has mostly run out when its holder is found down");
+const _: () = assert!(
+    LEASE_GRANTED_MS + LEASE_DRIFT_MS < SILENT_MS && LEASE_GRANTED_MS <= LEASE_MS,
+    "a lease has run out when its holder is found down: nobody waits for both"
+);
+const _: () = assert!(
+    SERVER_BEAT_MS <= PRESENCE_BEAT_MS && STALL_MS + PRESENCE_BEAT_MS < SILENT_MS,
+    "a server that stands still for a moment is heard again before it counts as down"
+);
+const _: () = assert!(2 * SILENT_MS <= NARROW_MS, "a server that is down is known to be");
+const _: () = assert!(
+    HEARTBEAT_MS + CONFIRM_MS_MAX + PRESENCE_BEAT_MS < SILENT_MS,
+    "a leader that hears nobody any more takes nobody for down"
+);
+const _: () = assert!(
+    LATE_LOOK_MS < SILENT_MS && LATE_LOOK_MS < ELECTION_MS_MIN,
+    "a leader that stood still for long is no leader any more"
+);
 const _: () = assert!(
     FLAP_FORGET_MS > PROBATION_MS << PROBATION_DOUBLINGS_MAX,
     "a flap is not forgotten during its probation"

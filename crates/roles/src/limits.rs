@@ -5,7 +5,7 @@ use std::time::Duration;
 use larder_protocol::limits::{
     DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX, HEDGE_AFTER_US_MAX,
     HEDGES_SAVED_MAX, LV_REOPEN_MS, PEER_FRAME_BYTES_MAX, REPEAT_BYTES_MAX, SERVER_BEAT_MS,
-    SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
+    SESSION_KEPT_MS, SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -75,9 +75,14 @@ pub const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Milliseconds for which a server that starts waits for managers.
 pub const START_PATIENCE_MS: u64 = 30_000;
 /// Milliseconds that a manager lets a question for a newer map wait.
-pub const MAP_WAIT_MS: u64 = 5_000;
-/// Milliseconds beyond that after which a manager that has not answered is taken for gone.
-pub const MAP_ANSWER_MS: u64 = 2_000;
+pub const MAP_WAIT_MS: u64 = 1_000;
+/// Milliseconds beyond that after which another manager is asked too: a view that begins because a machine is gone must
+/// not be heard of only when connections to that machine have broken.
+pub const MAP_LATE_MS: u64 = 500;
+/// Milliseconds beyond the wait after which a manager that has not answered is taken for gone: a map may be large.
+pub const MAP_ANSWER_MS: u64 = 6_000;
+/// Milliseconds that a manager may take to give the authority's key.
+pub const AUTHORITY_WAIT_MS: u64 = 2_000;
 /// Milliseconds that a map may take to come once somebody told of it; after that the next manager is asked.
 pub const MAP_TOLD_MS: u64 = 200;
 /// Milliseconds for which a manager that did not answer is passed over while others do.
@@ -195,7 +200,7 @@ pub const BUSY_TRIES_MAX: u32 = 6;
 /// Times that a call is made anew because a primary has another record of its bucket than the proxy.
 pub const STALE_TRIES_MAX: u32 = 6;
 /// Milliseconds for which a server is silent on its own way before the leading manager tells it by way of another too:
-/// two beats, and a lease outlasts that by one.
+/// two beats of a meta server, whose lease outlasts that by one.
 pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS;
 /// Times that a put is begun because its data did not come to lie on every replica: with their pauses longer than
 /// it takes to find a data server down and to have other volumes.
@@ -220,6 +225,8 @@ pub const DOWN_FAILURES: u32 = 3;
 pub const DOWN_MS: u64 = 2_000;
 /// Rows that each meta server is asked for beyond its share of a page, so that chance seldom makes it short.
 pub const SHARE_SLACK_ROWS: usize = 16;
+/// Milliseconds between two times that a proxy tells every meta server which of its requests are finished.
+pub const SESSION_BEAT_MS: u64 = 500;
 /// Open requests that a proxy tells meta servers of at a beat, one by one; of those behind nothing is said.
 pub const OPEN_TOLD_MAX: usize = 16_384;
 /// Puts in doubt that a meta server tells one by one: the oldest.
@@ -253,6 +260,10 @@ const _: () = assert!(
     "who is asked has answered, or not, before the next look"
 );
 const _: () = assert!(PAUSE_MS_MIN < PAUSE_MS_MAX, "pauses grow");
+const _: () = assert!(
+    MAP_WAIT_MS + MAP_LATE_MS <= SILENT_MS && MAP_LATE_MS < MAP_ANSWER_MS,
+    "who asks a manager that dies asks another before the view without its machine begins"
+);
 const _: () = assert!(
     PROXY_PATIENCE_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,
     "a primary that fails is replaced while its callers wait"
@@ -291,7 +302,7 @@ const _: () = assert!(
 );
 const _: () = assert!(TICK_MS < SERVER_BEAT_MS, "beats are kept by ticks");
 const _: () = assert!(
-    SESSION_TICKS_MAX * TICK_MS >= 4 * SERVER_BEAT_MS,
+    SESSION_TICKS_MAX * TICK_MS >= 4 * SESSION_BEAT_MS,
     "a proxy is silent only if several of its beats are lost"
 );
 const _: () = assert!(
@@ -311,7 +322,11 @@ const _: () = assert!(
     "a list may wait more than once, and no longer than any other request"
 );
 const _: () = assert!(
-    WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_MS,
+    SILENT_MS + SESSION_KEPT_MS > SESSION_TICKS_MAX * TICK_MS,
+    "a proxy's puts are resolved before its session is closed"
+);
+const _: () = assert!(
+    WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_GRANTED_MS,
     "the renewal after that is answered in time"
 );
 const _: () = assert!(

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use larder_protocol::limits::SERVER_BEAT_MS;
+use larder_protocol::limits::{PRESENCE_BEAT_MS, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::Topology;
 use larder_types::{BootId, ServerId};
@@ -13,8 +13,10 @@ use crate::net::{MS, Net};
 use crate::servers::{Server, names};
 use crate::setup::Setup;
 
-/// Between two times that a server tells the managers that it goes on.
+/// Between two times that a meta server tells the managers that it goes on.
 pub(crate) const BEAT_US: u64 = SERVER_BEAT_MS * MS;
+/// Between two times that another server does.
+pub(crate) const PRESENCE_US: u64 = PRESENCE_BEAT_MS * MS;
 /// Microseconds for which a server hears nothing from the managers before it talks to another.
 const SILENT_US: u64 = 3 * BEAT_US;
 

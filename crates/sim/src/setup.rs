@@ -1,7 +1,7 @@
 //! What a seed decides before anything happens: the cluster, its weather, the faults to come.
 
 use larder_env::SeededRng;
-use larder_protocol::limits::{LEASE_DRIFT_MS, LEASE_MS};
+use larder_protocol::limits::{LEASE_DRIFT_MS, LEASE_GRANTED_MS};
 use larder_protocol::scheduler::Policy;
 use larder_protocol::space::Fragmentation;
 
@@ -128,7 +128,8 @@ const HEAVY_FAULTS: u32 = 20;
 /// than a lease allows.
 const SLOWEST_PER_MILLE: u64 = 960;
 const _: () = assert!(
-    LEASE_MS * (2000 - SLOWEST_PER_MILLE) < (LEASE_MS + LEASE_DRIFT_MS) * SLOWEST_PER_MILLE,
+    LEASE_GRANTED_MS * (2000 - SLOWEST_PER_MILLE)
+        < (LEASE_GRANTED_MS + LEASE_DRIFT_MS) * SLOWEST_PER_MILLE,
     "the managers wait out a lease whichever clocks are the fast and the slow one"
 );
 /// Least faults of a run.

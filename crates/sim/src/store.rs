@@ -17,7 +17,7 @@ use larder_volume::{
 
 use crate::fate::Fate;
 use crate::happening::{Asker, Caller, FromManagers, Heard, NodeIn, ProxyIn, Requester, StoreIn};
-use crate::managers::{BEAT_US, Managers};
+use crate::managers::{Managers, PRESENCE_US};
 use crate::net::{MS, Net};
 use crate::promises::Promises;
 use crate::servers::Server;
@@ -117,7 +117,7 @@ impl Store {
     /// Tells the managers that it runs, until they know it, and that it goes on.
     fn beat(&mut self, net: &mut Net) {
         let boot = self.boot;
-        net.after(BEAT_US, (self.id, StoreIn::Beat { boot }));
+        net.after(PRESENCE_US, (self.id, StoreIn::Beat { boot }));
         let Some(managers) = &mut self.managers else { return };
         let message = if managers.know_me() {
             ServerMessage::Heartbeat(boot)

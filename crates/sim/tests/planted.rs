@@ -14,13 +14,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Seeds in which a bug must be found.
 const SEEDS: u64 = 400;
 
-/// Seeds that found bugs which most others miss, tried first: they spare time, and decide nothing. Where one does not find
+/// Seeds that found bugs which most others miss, tried first: they spare time, and decide nothing, as they are among
+/// those. Where one does not find
 /// its bug any more, the test says which does.
 const FOUND_LAST: &[(&str, u64)] = &[
-    ("lease-not-waited-out", 45),
+    ("lease-not-waited-out", 95),
     ("lease-not-confirmed", 44),
-    ("copy-under-lasting-grant", 86),
-    ("vacated-with-open-puts", 21),
+    ("copy-under-lasting-grant", 214),
+    ("vacated-with-open-puts", 266),
     ("policy-taken-for-all", 14),
     ("odd-one-follows", 16),
     ("move-counted-unwritten", 59),
@@ -59,13 +60,16 @@ const OF_COPIES: &[&str] = &[
 const OF_DIGESTS: &[&str] = &["digest-after-batch", "primary-is-right", "odd-one-follows"];
 
 /// How a bug is looked for: one that needs a view change while old messages are on their way takes
-/// three members, one of returning members many that go and come, and one that needs a batch which
-/// crosses from one segment of the log into the next takes large ops.
+/// three members, one of returning members many that go and come, one that needs a batch which
+/// crosses from one segment of the log into the next takes large ops, and one that needs a copy to be
+/// late by several views takes long runs.
 fn options(name: &str) -> Options {
     let bugs = Bugs::named(name).expect("a planted bug's name");
     let is_of_several = OF_RETURNING.contains(&name) || OF_COPIES.contains(&name);
     let is_of_digests = OF_DIGESTS.contains(&name);
+    let is_late = name == "copy-under-lasting-grant";
     Options {
+        ops: if is_late { 1500 } else { Options::default().ops },
         members: if name == "open-lowers" || is_of_several || is_of_digests { 3 } else { 1 },
         restless: is_of_several,
         heavy_log: name == "cut-tail-not-synced",
@@ -78,6 +82,7 @@ fn options(name: &str) -> Options {
 fn is_found(name: &str) -> bool {
     let options = options(name);
     let first = FOUND_LAST.iter().find(|(of, _)| *of == name).map(|(_, seed)| *seed);
+    assert!(first.is_none_or(|seed| seed < SEEDS), "{name} would be found by none else");
     let tried = first.into_iter().chain(0..SEEDS);
     let found = tried.enumerate().find(|(_, seed)| run(*seed, options).finding.is_some());
     if let Some((before, seed)) = found.filter(|(before, _)| *before as u64 >= SEEDS_AT_EASE) {

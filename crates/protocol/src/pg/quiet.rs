@@ -10,6 +10,7 @@ use larder_types::ServerId;
 
 use super::{Pg, Role};
 use crate::limits::UNHEARD_TICKS_MAX;
+use crate::message::PeerMessage;
 
 impl Pg {
     /// A tick. Every member that can says something at each: it reports, or acknowledges what the tick repeats to it, and
@@ -19,6 +20,16 @@ impl Pg {
             for member in &self.members[1..] {
                 *self.quiet.entry(*member).or_default() += 1;
             }
+        }
+    }
+
+    /// Whether a member that says this hears this primary, as far as that can be told. One that hears nothing reports on
+    /// and on, and a view in which it is waited for commits nothing. What it acknowledges says so if that gets on.
+    pub(super) fn shows_hearing(&self, message: &PeerMessage) -> bool {
+        match message {
+            PeerMessage::Report { .. } => !self.levelled,
+            PeerMessage::Acked { .. } => false,
+            _ => true,
         }
     }
 

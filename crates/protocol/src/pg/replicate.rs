@@ -170,7 +170,7 @@ impl Pg {
             }
             return Ok(());
         }
-        if !matches!(message, PeerMessage::Acked { .. }) {
+        if self.shows_hearing(&message) {
             self.quiet.remove(&from);
         }
         if let Some(follower) = self.followers.get_mut(&from) {

@@ -74,6 +74,11 @@ fn a_member_whose_log_takes_nothing_is_not_heard() {
         }
     }
     assert_eq!(unheard(&mut cluster), [ServerId(3)]);
+    // It is sent anew what it has not taken.
+    for _ in 0..REPEAT_TICKS_MAX {
+        cluster.at(1).step(Event::Tick);
+        cluster.settle();
+    }
     // One that takes them slowly gets on.
     for number in 0..2 * UNHEARD_TICKS_MAX {
         cluster.at(1).put_inline(&format!("k{number}"), "x");

@@ -1,7 +1,7 @@
 //! Several members: the commit point, and levelling at the start of a view.
 
 use crate::support::{Member, origin};
-use larder_protocol::limits::UNHEARD_TICKS_MAX;
+use larder_protocol::limits::{SILENT_TICKS_MAX, UNHEARD_TICKS_MAX};
 use larder_protocol::pg::{LogGap, Origin, Recovering, Role};
 use larder_protocol::{Answer, Event, Refusal};
 use larder_types::{BootId, Op, OpId, OpSeq, PgId, ServerId, View};
@@ -295,4 +295,21 @@ fn a_primary_knows_whom_it_does_not_hear() {
     cluster.begin(3, &[1, 2]);
     cluster.settle();
     assert_eq!(unheard(&mut cluster), [], "it is no member any more");
+}
+
+#[test]
+fn a_member_that_hears_nothing_is_told_of_though_it_reports() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    let mut told = Vec::new();
+    for _ in 0..SILENT_TICKS_MAX + 2 * UNHEARD_TICKS_MAX {
+        for id in 1..=3 {
+            cluster.at(id).settle();
+            cluster.at(id).step(Event::Tick);
+            cluster.deliver(id, &[1, 2]);
+        }
+        told.push(cluster.at(1).pg.unheard().collect::<Vec<_>>());
+    }
+    let (before, after) = told.split_at(UNHEARD_TICKS_MAX as usize);
+    assert!(before.iter().all(Vec::is_empty), "it may have much to do");
+    assert!(after.iter().all(|unheard| unheard == &[ServerId(3)]), "{after:?}");
 }

@@ -6,18 +6,20 @@
 //! 2. A manager that is cut off from the others keeps no server with its old map: after each wait without news
 //!    another manager is asked.
 //! 3. A proposal is repeated only if it was certainly not taken.
-//! 4. A manager that stands still keeps nobody from a map of which others have told.
+//! 4. A manager that stands still or is cut off keeps nobody from a map for long, and not at all from one of which others
+//!    have told.
 //! 5. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use larder_net::{CallError, JoinToken};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer, Topology};
@@ -26,13 +28,13 @@ use larder_types::codec::decode;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Contacts, Managers, NotProposed};
 use crate::clock::since_1970_ms;
 use crate::limits::{
-    MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_TOLD_MS,
-    MAP_WAIT_MS, PROPOSE_WAIT_MS, SAID_TO_MANAGERS,
+    AUTHORITY_WAIT_MS, MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN,
+    MAP_ANSWER_MS, MAP_LATE_MS, MAP_TOLD_MS, MAP_WAIT_MS, PROPOSE_WAIT_MS, SAID_TO_MANAGERS,
 };
 use crate::quorum::NotIssued;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply};
@@ -130,7 +132,7 @@ impl ManagersClient {
     pub(crate) async fn authority(&self, me: ServerId) -> Option<Bytes> {
         let map = self.map();
         for manager in self.known.contacts.all(&map).into_iter().filter(|it| *it != me) {
-            let deadline = Instant::now() + Duration::from_millis(MAP_ANSWER_MS);
+            let deadline = Instant::now() + Duration::from_millis(AUTHORITY_WAIT_MS);
             let call = ManagerCall::Authority;
             match self.known.contacts.call(&map, manager, &call, deadline).await {
                 Ok((ManagerReply::Authority, text)) => return Some(text),
@@ -169,11 +171,12 @@ impl Managers for ManagersClient {
     fn say(&self, message: ServerMessage) {
         let map = self.map();
         let message = ManagerMessageIn::Server(message);
-        let all = self.known.contacts.all(&map);
+        let mut others = self.known.contacts.all(&map);
         let turn = self.known.said.fetch_add(1, Ordering::Relaxed);
-        let leader = self.known.leader.lock().filter(|leader| all.contains(leader));
-        let others = (0..all.len()).map(|at| all[(turn + at) % all.len()]);
-        let others = others.filter(|other| Some(*other) != leader);
+        let leader = self.known.leader.lock().filter(|leader| others.contains(leader));
+        others.retain(|other| Some(*other) != leader);
+        let turn = turn % others.len().max(1);
+        others.rotate_left(turn);
         let mut sent = 0;
         for manager in leader.into_iter().chain(others) {
             match self.known.contacts.send(&map, manager, &message, &Bytes::new()) {
@@ -268,46 +271,154 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).min(Duration::from_millis(MANAGERS_PAUSE_MS_MAX))
 }
 
-/// Asks one manager after the other for newer maps.
+/// A question for a newer map.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    question: u64,
+    manager: ServerId,
+    /// A manager that works has answered before, if only that it knows no newer one.
+    late_at: Instant,
+}
+
+/// Whom to ask next for a newer map.
+struct Turns {
+    avoided: BTreeMap<ServerId, Instant>,
+    turn: usize,
+    failures: usize,
+    pause: Duration,
+}
+
+impl Turns {
+    fn new() -> Self {
+        let pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
+        Self { avoided: BTreeMap::new(), turn: 0, failures: 0, pause }
+    }
+
+    /// The manager to ask; `None` if all are being asked.
+    fn next(&mut self, all: &[ServerId], asked: &BTreeSet<ServerId>) -> Option<ServerId> {
+        let now = Instant::now();
+        self.avoided.retain(|_, until| *until > now);
+        let in_turn = (0..all.len()).map(|at| all[(self.turn + at) % all.len()]);
+        let free = in_turn.filter(|it| !asked.contains(it));
+        free.clone().find(|it| !self.avoided.contains_key(it)).or(free.min())
+    }
+
+    /// One is late: others are asked for a while.
+    fn late(&mut self, manager: ServerId) {
+        self.avoided.insert(manager, Instant::now() + Duration::from_millis(MANAGER_AVOIDED_MS));
+        self.turn = self.turn.wrapping_add(1);
+    }
+
+    /// One that has news is asked again, and else another.
+    fn answered(&mut self, has_news: bool) {
+        self.failures = 0;
+        self.pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
+        if !has_news {
+            self.turn = self.turn.wrapping_add(1);
+        }
+    }
+
+    /// One did not answer, or none is known; of so many, how long to wait if it was the last.
+    fn failed(&mut self, manager: Option<ServerId>, of: usize) -> Option<Duration> {
+        manager.into_iter().for_each(|manager| self.late(manager));
+        self.failures += 1;
+        if self.failures < of {
+            return None;
+        }
+        tracing::warn!(managers = of, "no manager answers");
+        self.avoided.clear();
+        self.failures = 0;
+        let pause = self.pause;
+        self.pause = longer(pause);
+        Some(pause)
+    }
+}
+
+/// Asks one manager after the other for newer maps; one that is late goes on being asked, and another beside it.
 async fn follow(known: Arc<Known>) {
-    let mut avoided: BTreeMap<ServerId, Instant> = BTreeMap::new();
-    let mut pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
-    let (mut turn, mut failures) = (0_usize, 0);
+    let mut turns = Turns::new();
+    let mut asking = FuturesUnordered::new();
+    let mut asked_now = BTreeSet::new();
+    // Who was asked last, and is not late yet; nobody else is asked meanwhile.
+    let mut last: Option<Asked> = None;
+    // Nobody is asked before that.
+    let mut paused: Option<Instant> = None;
+    let mut questions = 0;
     loop {
         let map = known.map();
         let all = known.contacts.all(&map);
-        let now = Instant::now();
-        avoided.retain(|_, until| *until > now);
-        let in_turn = (0..all.len()).map(|at| all[(turn + at) % all.len()]);
-        let manager = in_turn.clone().find(|it| !avoided.contains_key(it)).or(in_turn.min());
-        let answer = match manager {
-            Some(manager) => tokio::select! {
-                answer = ask_map(&known, &map, manager) => answer,
-                () = known.overdue(map.version) => Ok(false),
-            },
-            None => Err("no manager is known".to_owned()),
-        };
-        match answer {
-            // This one has news: stay with it.
-            Ok(true) => failures = 0,
-            Ok(false) => (failures, turn) = (0, turn.wrapping_add(1)),
-            Err(error) => {
-                tracing::debug!(?manager, %error, "no map");
-                let until = Instant::now() + Duration::from_millis(MANAGER_AVOIDED_MS);
-                avoided.extend(manager.map(|manager| (manager, until)));
-                (failures, turn) = (failures + 1, turn.wrapping_add(1));
+        if last.is_none()
+            && paused.is_none()
+            && let Some(manager) = turns.next(&all, &asked_now)
+        {
+            questions += 1;
+            let late_at = Instant::now() + Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS);
+            let asked = Asked { question: questions, manager, late_at };
+            asking.push(answer(known.clone(), map.clone(), asked));
+            asked_now.insert(manager);
+            last = Some(asked);
+        }
+        let pause = tokio::select! {
+            Some((asked, answer)) = asking.next() => {
+                asked_now.remove(&asked.manager);
+                last = last.filter(|last| last.question != asked.question);
+                match answer {
+                    Ok(has_news) => {
+                        turns.answered(has_news);
+                        None
+                    }
+                    Err(error) => {
+                        tracing::debug!(manager = %asked.manager, %error, "no map");
+                        turns.failed(Some(asked.manager), all.len())
+                    }
+                }
             }
-        }
-        if failures == 0 {
-            pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
-        } else if failures >= all.len() {
-            tracing::warn!(managers = all.len(), "no manager answers");
-            avoided.clear();
-            failures = 0;
-            sleep(pause).await;
-            pause = longer(pause);
-        }
+            manager = late(last) => {
+                tracing::debug!(%manager, "a manager is late with its map");
+                last = None;
+                turns.late(manager);
+                None
+            }
+            () = known.overdue(map.version), if last.is_some() => {
+                last = None;
+                turns.answered(false);
+                None
+            }
+            () = passed(paused) => {
+                paused = None;
+                None
+            }
+            () = std::future::ready(()), if all.is_empty() && paused.is_none() => {
+                tracing::debug!("no manager is known");
+                turns.failed(None, 0)
+            }
+        };
+        // What was asked before may be answered during a pause.
+        paused = pause.map(|pause| Instant::now() + pause).or(paused);
     }
+}
+
+/// Returns when a pause is over, if there is one.
+async fn passed(paused: Option<Instant>) {
+    match paused {
+        Some(until) => sleep_until(until).await,
+        None => pending().await,
+    }
+}
+
+/// Returns when the manager that was asked is late, if one was.
+async fn late(asked: Option<Asked>) -> ServerId {
+    let Some(asked) = asked else { return pending().await };
+    sleep_until(asked.late_at).await;
+    asked.manager
+}
+
+async fn answer(
+    known: Arc<Known>,
+    map: Arc<Topology>,
+    asked: Asked,
+) -> (Asked, Result<bool, String>) {
+    (asked, ask_map(&known, &map, asked.manager).await)
 }
 
 /// Whether a manager had a newer map, which is shown then.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_protocol::limits::SERVER_BEAT_MS;
+use larder_protocol::limits::PRESENCE_BEAT_MS;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{ServerState, Topology};
 use larder_types::{BootId, PgId, ServerId, View};
@@ -60,7 +60,7 @@ impl Presence {
 
 async fn tell(managers: Arc<dyn Managers>, run: Run, asked: Arc<Notify>) {
     let started = || ServerMessage::Started(run.boot, run.addresses.clone(), run.has.clone());
-    let mut beat = interval(Duration::from_millis(SERVER_BEAT_MS));
+    let mut beat = interval(Duration::from_millis(PRESENCE_BEAT_MS));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {

@@ -70,6 +70,8 @@ impl Driver {
             }
             for _ in 1..MANAGER_BATCH_MAX {
                 let Ok(input) = self.inbox.try_recv() else { break };
+                // After the input came: a lease is never granted from before it was asked for.
+                self.member.set_now(began.elapsed().as_millis() as u64);
                 self.take(input)?;
             }
             if Instant::now() >= tick_at {

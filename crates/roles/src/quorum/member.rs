@@ -209,6 +209,7 @@ impl<A> Member<A> {
             self.consider(PolicyEvent::From(from, said));
             return self.settle();
         }
+        self.consider(PolicyEvent::Overheard(from));
         if by.is_none()
             && let Some(leader) = self.quorum.leader().filter(|leader| *leader != self.me)
         {
@@ -281,10 +282,10 @@ impl<A> Member<A> {
                 }
                 QuorumEffect::Restore(_, state) => self.restore_map(&state)?,
                 QuorumEffect::TakeSnapshot => self.snapshot_due = true,
-                QuorumEffect::Elected(term) => {
+                QuorumEffect::Elected { term, brief_since_ms } => {
                     tracing::info!(term = term.0, "this manager leads");
                     self.ways.clear();
-                    self.consider(PolicyEvent::Elected);
+                    self.consider(PolicyEvent::Elected { brief_since_ms });
                 }
                 QuorumEffect::Deposed(term) => {
                     tracing::info!(term = term.0, "this manager does not lead any more");

@@ -96,7 +96,7 @@ impl Desk {
             told_of: watch::Sender::new(MapVersion(0)),
         });
         desk.found(pg_count);
-        desk.step(PolicyEvent::Elected);
+        desk.step(PolicyEvent::Elected { brief_since_ms: None });
         desk.say(DATA, ServerMessage::Started(DATA_BOOT, vec![address], Vec::new()));
         tokio::spawn(run(desk.clone(), said));
         desk

@@ -212,10 +212,10 @@ impl Manager {
                 self.changed(net);
             }
             QuorumEffect::TakeSnapshot => self.snapshot(net),
-            QuorumEffect::Elected(term) => {
+            QuorumEffect::Elected { term, brief_since_ms } => {
                 net.faults.add("managers elected", 1);
                 net.say(format_args!("manager {} leads in {term:?}", self.id));
-                self.policy(PolicyEvent::Elected, net);
+                self.policy(PolicyEvent::Elected { brief_since_ms }, net);
                 self.found(net);
             }
             QuorumEffect::Deposed(term) => {
@@ -341,8 +341,11 @@ impl Manager {
         let me = self.me;
         let quorum = &self.life().quorum;
         if quorum.leads() {
-            self.policy(PolicyEvent::From(from, message), net);
-        } else if let Some(leader) = quorum.leader().filter(|leader| *leader != me && !handed_on)
+            return self.policy(PolicyEvent::From(from, message), net);
+        }
+        let leader = quorum.leader().filter(|leader| *leader != me && !handed_on);
+        self.policy(PolicyEvent::Overheard(from), net);
+        if let Some(leader) = leader
             && let Server::Manager(manager) = self.setup.server(leader)
         {
             let input = ManagerIn::Server { from, message, handed_on: true };

@@ -4,7 +4,7 @@
 //!
 //! 1. What was meant for another run is dropped.
 //! 2. What may be lost is said again at each beat until its effect is seen.
-//! 3. A lease runs from the sending of its renewal, by this server's clock.
+//! 3. A lease runs from the time that its grant names, by this server's clock.
 //! 4. A PG serves only once all its LVs as of this view are known.
 
 use std::collections::{BTreeMap, BTreeSet};

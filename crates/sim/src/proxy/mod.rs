@@ -18,7 +18,7 @@ use crate::content::etag_of;
 use crate::desk::{Desk, Rotten, Task};
 use crate::happening::{Ask, FromManagers, Heard, NodeIn, ProxyIn};
 use crate::history::{Answered, If};
-use crate::managers::{BEAT_US, Managers};
+use crate::managers::{Managers, PRESENCE_US};
 use crate::net::{MS, Net};
 use crate::servers::Server;
 use crate::setup::Setup;
@@ -150,7 +150,7 @@ impl Proxy {
 
     fn beat(&mut self, net: &mut Net) {
         let (boot, session) = (self.boot, self.desk.session());
-        net.after(BEAT_US, (self.id, ProxyIn::Beat { session }));
+        net.after(PRESENCE_US, (self.id, ProxyIn::Beat { session }));
         if self.managers.know_me() {
             self.managers.say(ServerMessage::Heartbeat(boot), net);
         } else {

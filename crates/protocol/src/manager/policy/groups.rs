@@ -130,7 +130,7 @@ impl Turn<'_> {
         let lease_died =
             record.members.first().is_some_and(|primary| self.has_restarted(*primary, record));
         let may_answer = other_leads && !lease_died && !self.planted.waits_out_no_lease();
-        if may_answer && !self.leading.leases.have_run_out(pg, self.now_ms) {
+        if may_answer && !self.leading.leases.have_run_out(pg, record, self.now_ms) {
             self.leading.leases.withdrawn.insert(pg);
             return;
         }
@@ -240,7 +240,9 @@ impl Turn<'_> {
         let mut next = members.clone();
         match step {
             PgStep::AddLearner(server) => {
-                if self.leading.moving.len() < PG_MOVES_MAX {
+                // One that nobody hears is down soon, though the map has it up.
+                let is_heard = self.leading.healths.is_heard(server, self.now_ms);
+                if is_heard && self.leading.moving.len() < PG_MOVES_MAX {
                     self.leading.moving.insert(pg);
                     self.leading.caught_up.remove(&(pg, server));
                     self.propose(Subject::Pg(pg), Command::AddLearner(pg, server));

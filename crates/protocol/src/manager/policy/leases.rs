@@ -6,16 +6,29 @@ use larder_types::{BootId, PgId, ServerId, View};
 
 use super::message::ManagerMessage;
 use super::{PolicyEffect, Subject, Turn};
-use crate::limits::{GRANTS_WAITING_MAX, LEASE_DRIFT_MS, LEASE_MS};
+use crate::limits::{
+    CONFIRM_MS_MAX, GRANTS_WAITING_MAX, HEARTBEAT_MS, LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS,
+    SILENT_MS,
+};
 use crate::manager::quorum::Ticket;
-use crate::manager::state::ServerState;
+use crate::manager::state::{PgRecord, ServerState};
 
 #[derive(Debug)]
 struct Renewal {
     server: ServerId,
     boot: BootId,
-    sent_ms: u64,
+    /// From when the leases count, on the server's clock.
+    from_ms: u64,
     granted: Vec<(PgId, View)>,
+}
+
+/// A question to the quorum whether this manager leads.
+#[derive(Debug)]
+struct Question {
+    ticket: Ticket,
+    asked_ms: u64,
+    /// Renewals that came before.
+    renewals: Vec<Renewal>,
 }
 
 /// Leases as the leader knows them.
@@ -23,28 +36,51 @@ struct Renewal {
 pub(super) struct Leases {
     /// Until when leases that a leader before may have granted hold.
     inherited_until_ms: u64,
-    until_ms: BTreeMap<PgId, u64>,
+    /// Until when the leases that were granted in a PG's latest view hold.
+    until_ms: BTreeMap<PgId, (View, u64)>,
+    /// The run and time of each server's latest renewal that was taken.
+    renewed: BTreeMap<ServerId, (BootId, u64)>,
     /// PGs whose lease is not renewed, because another is to lead.
     pub(super) withdrawn: BTreeSet<PgId>,
-    /// Renewals that came before the question.
-    asked: Option<(Ticket, Vec<Renewal>)>,
+    question: Option<Question>,
     waiting: Vec<Renewal>,
+    /// When the latest question was asked that the quorum answered.
+    confirmed_ms: u64,
+}
+
+/// Until when leases may hold that leaders before one who is elected now granted: for [`LEASE_MS`], if they were of earlier
+/// releases. None of these led since the one before it did, if that one grants leases as this release does.
+pub(in crate::manager) fn inherited_until_ms(now_ms: u64, brief_since_ms: Option<u64>) -> u64 {
+    let of_any_ms = brief_since_ms.map_or(now_ms, |since_ms| since_ms.min(now_ms)) + LEASE_MS;
+    of_any_ms.max(now_ms + LEASE_GRANTED_MS) + LEASE_DRIFT_MS
 }
 
 impl Leases {
-    pub(super) fn new(now_ms: u64) -> Self {
+    /// Those of a manager that leads from now on.
+    pub(super) fn new(now_ms: u64, brief_since_ms: Option<u64>) -> Self {
         Self {
-            inherited_until_ms: now_ms + LEASE_MS + LEASE_DRIFT_MS,
+            inherited_until_ms: inherited_until_ms(now_ms, brief_since_ms),
             until_ms: BTreeMap::new(),
+            renewed: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
-            asked: None,
+            question: None,
             waiting: Vec::new(),
+            confirmed_ms: now_ms,
         }
     }
 
-    /// Whether no primary of the PG's present view may hold a lease any more.
-    pub(super) fn have_run_out(&self, pg: PgId, now_ms: u64) -> bool {
-        let own_ms = self.until_ms.get(&pg).copied().unwrap_or(0);
+    /// Whether a majority follows this manager, as far as it can know: no question has waited for long. One that is not
+    /// followed may hear nobody, and what it proposes its successor commits: it must not have servers taken for down.
+    pub(super) fn is_followed(&self, now_ms: u64) -> bool {
+        let is_late = |question: &Question| now_ms >= question.asked_ms + CONFIRM_MS_MAX;
+        !self.question.as_ref().is_some_and(is_late)
+    }
+
+    /// Whether no primary of the PG's present view or one before may hold a lease any more. In a view that is active no
+    /// earlier lease counts: another primary's was waited out, and its own died when it entered the view.
+    pub(super) fn have_run_out(&self, pg: PgId, record: &PgRecord, now_ms: u64) -> bool {
+        let counts = |(view, _): &(View, u64)| *view == record.view || !record.is_active();
+        let own_ms = self.until_ms.get(&pg).copied().filter(counts).map_or(0, |(_, ms)| ms);
         now_ms >= own_ms.max(self.inherited_until_ms)
     }
 }
@@ -66,6 +102,15 @@ impl Turn<'_> {
         sent_ms: u64,
         led: &[(PgId, View)],
     ) {
+        // It comes by way of another manager too. A clock that went back is one of a guest that was restored.
+        let is_copy = |(known, latest_ms): &(BootId, u64)| {
+            *known == boot && latest_ms.checked_sub(sent_ms).is_some_and(|ms| ms < SILENT_MS)
+        };
+        if self.leading.leases.renewed.get(&server).is_some_and(is_copy) {
+            return;
+        }
+        // Servers hold a lease for `LEASE_MS` from the time in the grant. One whose clock is younger than that is early.
+        let Some(from_ms) = sent_ms.checked_sub(LEASE_MS - LEASE_GRANTED_MS) else { return };
         let goes_on = |pg: &PgId| !self.leading.leases.withdrawn.contains(pg);
         let led = led.iter().copied().filter(|(pg, _)| goes_on(pg));
         let granted: Vec<(PgId, View)> =
@@ -74,40 +119,68 @@ impl Turn<'_> {
         if granted.is_empty() || leases.waiting.len() >= GRANTS_WAITING_MAX {
             return;
         }
+        leases.renewed.insert(server, (boot, sent_ms));
         // It was sent before it came: no lease outlasts this.
-        let until_ms = self.now_ms + LEASE_MS + LEASE_DRIFT_MS;
-        for (pg, _) in &granted {
-            leases.until_ms.insert(*pg, until_ms);
+        let until_ms = self.now_ms + LEASE_GRANTED_MS + LEASE_DRIFT_MS;
+        for (pg, view) in &granted {
+            leases.until_ms.insert(*pg, (*view, until_ms));
         }
         if self.planted.confirms_no_lease() {
-            self.tell(server, ManagerMessage::Leases { boot, sent_ms, granted });
+            self.tell(server, ManagerMessage::Leases { boot, sent_ms: from_ms, granted });
             return;
         }
-        leases.waiting.push(Renewal { server, boot, sent_ms, granted });
+        leases.waiting.push(Renewal { server, boot, from_ms, granted });
         self.ask();
     }
 
-    fn ask(&mut self) {
-        if self.leading.leases.asked.is_some() || self.leading.leases.waiting.is_empty() {
+    /// Asks the quorum, if renewals wait or it was not asked for long.
+    pub(super) fn ask(&mut self) {
+        let leases = &self.leading.leases;
+        let is_due = self.now_ms >= leases.confirmed_ms + HEARTBEAT_MS;
+        if leases.question.is_some() || leases.waiting.is_empty() && !is_due {
             return;
         }
-        let ticket = self.ticket();
-        let before = std::mem::take(&mut self.leading.leases.waiting);
-        self.leading.leases.asked = Some((ticket, before));
+        let (ticket, asked_ms) = (self.ticket(), self.now_ms);
+        let renewals = std::mem::take(&mut self.leading.leases.waiting);
+        self.leading.leases.question = Some(Question { ticket, asked_ms, renewals });
         self.out.push(PolicyEffect::Confirm(ticket));
     }
 
     pub(super) fn confirmed(&mut self, ticket: Ticket) {
-        let Some((_, renewals)) = self.leading.leases.asked.take_if(|(t, _)| *t == ticket) else {
+        let leases = &mut self.leading.leases;
+        let Some(question) = leases.question.take_if(|question| question.ticket == ticket) else {
             return;
         };
-        for Renewal { server, boot, sent_ms, mut granted } in renewals {
+        let Question { asked_ms, renewals, .. } = question;
+        leases.confirmed_ms = asked_ms;
+        for Renewal { server, boot, from_ms, mut granted } in renewals {
             // One that was withdrawn since is waited out like any other: it counts from when its renewal came.
             granted.retain(|pg| self.may_lease(server, boot, *pg));
             if !granted.is_empty() {
-                self.tell(server, ManagerMessage::Leases { boot, sent_ms, granted });
+                self.tell(server, ManagerMessage::Leases { boot, sent_ms: from_ms, granted });
             }
         }
         self.ask();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Milliseconds for which one that is elected now waits out leases of leaders before.
+    fn waits_ms(now_ms: u64, brief_since_ms: Option<u64>) -> u64 {
+        inherited_until_ms(now_ms, brief_since_ms) - now_ms
+    }
+
+    #[test]
+    fn leases_of_the_leader_before_the_one_before_are_waited_out_too() {
+        let (shortest_ms, longest_ms) =
+            (LEASE_GRANTED_MS + LEASE_DRIFT_MS, LEASE_MS + LEASE_DRIFT_MS);
+        assert_eq!(waits_ms(10_000, None), longest_ms, "it may have been of any release");
+        assert_eq!(waits_ms(10_000, Some(10_000)), longest_ms);
+        assert_eq!(waits_ms(10_000, Some(9_900)), longest_ms - 100);
+        assert_eq!(waits_ms(10_000, Some(9_400)), shortest_ms);
+        assert_eq!(waits_ms(10_000, Some(0)), shortest_ms);
     }
 }

@@ -102,11 +102,11 @@ pub enum ManagerMessage {
         /// The run that is meant.
         boot: BootId,
     },
-    /// Leases, from the renewal's sending on for `LEASE_MS`.
+    /// Leases of `LEASE_MS`.
     Leases {
         /// The run that is meant.
         boot: BootId,
-        /// The renewal's clock.
+        /// From when they count, on the server's clock: some time before it sent its renewal.
         sent_ms: u64,
         /// PGs whose primary may answer reads alone, each in this view.
         granted: Vec<(PgId, View)>,

@@ -15,7 +15,9 @@
 //! 2. A view with another primary is proposed only after every lease granted in the view before has run out, with
 //!    a margin for clocks that drift; or the primary has begun another run, and its lease died with the old one.
 //! 3. One proposal is under way per PG, LV, server and session; the map decides again when it is through.
-//! 4. Nothing here must survive: a new leader starts with what the map says.
+//! 4. Nobody is taken for down, and no session closed, while the quorum does not answer: a leader that hears nobody may
+//!    still be heard, and its successor commits what it proposed.
+//! 5. Nothing here must survive: a new leader starts with what the map says.
 
 mod groups;
 mod health;
@@ -30,15 +32,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{DiskId, LvId, PgId, ServerId, SessionId, View};
 
-use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX};
+use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX, SESSION_KEPT_MS};
 use crate::manager::quorum::Ticket;
 use crate::manager::state::{
-    Applied, Command, MapVersion, Outcome, ServerRole, ServerState, Topology,
+    Applied, Command, MapVersion, Outcome, ServerRecord, ServerRole, ServerState, Topology,
 };
 use crate::placement::{MetaServer, Standing};
 use crate::planted::Planted;
-use health::Healths;
+use health::{Healths, Overheard};
 use leases::Leases;
+#[cfg(test)]
+pub(in crate::manager) use leases::inherited_until_ms;
 pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
 use parted::Parted;
 
@@ -46,11 +50,16 @@ use parted::Parted;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyEvent {
     /// This manager leads.
-    Elected,
+    Elected {
+        /// As [`QuorumEffect::Elected`](crate::manager::quorum::QuorumEffect::Elected) says.
+        brief_since_ms: Option<u64>,
+    },
     /// It does not any more.
     Deposed,
     /// A server says something.
     From(ServerId, ServerMessage),
+    /// A server said something to this manager, which does not lead.
+    Overheard(ServerId),
     /// What became of a proposal; `None` if that is not known or it was not taken.
     Decided(Ticket, Option<Applied>),
     /// This manager led after the question.
@@ -119,6 +128,8 @@ struct Leading {
 #[derive(Debug, Default)]
 pub struct Policy {
     leading: Option<Leading>,
+    /// Of servers that spoke to this manager while another led.
+    overheard: Overheard,
     tickets: u64,
     planted: Planted,
     #[cfg(feature = "ablation")]
@@ -160,10 +171,16 @@ impl Policy {
         out: &mut Vec<PolicyEffect>,
     ) {
         match event {
-            PolicyEvent::Elected => {
+            PolicyEvent::Elected { brief_since_ms } => {
+                let overheard = std::mem::take(&mut self.overheard);
+                let manages = |server: &&ServerRecord| {
+                    let is_there = matches!(server.state, ServerState::Up | ServerState::Down);
+                    is_there && server.roles.contains(&ServerRole::Manager)
+                };
+                let managers = map.servers.values().filter(manages).count();
                 self.leading = Some(Leading {
-                    healths: Healths::new(now_ms),
-                    leases: Leases::new(now_ms),
+                    healths: Healths::new(now_ms, &overheard, managers),
+                    leases: Leases::new(now_ms, brief_since_ms),
                     proposals: BTreeMap::new(),
                     under_way: BTreeSet::new(),
                     told: BTreeMap::new(),
@@ -188,7 +205,14 @@ impl Policy {
             }
             _ => {}
         }
-        let (Some(leading), tickets) = (&mut self.leading, &mut self.tickets) else { return };
+        let (Some(leading), tickets) = (&mut self.leading, &mut self.tickets) else {
+            if let PolicyEvent::Overheard(server) = event
+                && map.servers.contains_key(&server)
+            {
+                self.overheard.insert(server, now_ms);
+            }
+            return;
+        };
         if map.founded.is_none() {
             return;
         }
@@ -207,7 +231,9 @@ impl Policy {
             PolicyEvent::Decided(ticket, applied) => turn.decided(ticket, applied),
             PolicyEvent::Confirmed(ticket) => turn.confirmed(ticket),
             PolicyEvent::Tick => turn.tick(),
-            PolicyEvent::Elected | PolicyEvent::Deposed => unreachable!("handled above"),
+            // It leads since: what the server says comes by way of others too.
+            PolicyEvent::Overheard(_) => {}
+            PolicyEvent::Elected { .. } | PolicyEvent::Deposed => unreachable!("handled above"),
         }
     }
 }
@@ -272,7 +298,7 @@ impl Turn<'_> {
 
     /// Servers that are up with this role.
     fn servers(&self, role: ServerRole) -> impl Iterator<Item = ServerId> + use<> {
-        let up = |s: &&crate::manager::state::ServerRecord| s.state == ServerState::Up;
+        let up = |s: &&ServerRecord| s.state == ServerState::Up;
         let map = self.map.servers.iter().filter(|(_, s)| up(s) && s.roles.contains(&role));
         map.map(|(server, _)| *server).collect::<Vec<_>>().into_iter()
     }
@@ -329,8 +355,14 @@ impl Turn<'_> {
                 self.vacated(server, (lv, replica), view, order);
             }
             ServerMessage::SessionBegun(boot, session) => {
-                let command = Command::OpenSession(session, server, boot);
-                self.propose(Subject::Session(session), command);
+                // Of a server that is down it would be closed at the next look, and never be open again.
+                if boot == known
+                    && record.state == ServerState::Up
+                    && !self.is_under_way(Subject::Server(server))
+                {
+                    let command = Command::OpenSession(session, server, boot);
+                    self.propose(Subject::Session(session), command);
+                }
             }
             ServerMessage::NoRoom(boot, disk) => {
                 if boot == known && record.disks.contains_key(&disk) {
@@ -370,23 +402,9 @@ impl Turn<'_> {
     }
 
     fn tick(&mut self) {
-        for (&server, record) in &self.map.servers {
-            match record.state {
-                ServerState::Up if self.leading.healths.is_silent(server, self.now_ms) => {
-                    self.leading.healths.down(server, self.now_ms);
-                    let command = Command::ServerDown(server, record.boot);
-                    self.propose(Subject::Server(server), command);
-                }
-                ServerState::Down => {
-                    self.leading.healths.down(server, self.now_ms);
-                    let own = self.map.sessions.iter().filter(|(_, s)| s.server == server);
-                    for session in own.map(|(session, _)| *session).collect::<Vec<_>>() {
-                        self.propose(Subject::Session(session), Command::CloseSession(session));
-                    }
-                }
-                _ => {}
-            }
-        }
+        self.leading.healths.look(self.now_ms);
+        self.ask();
+        self.look_at_servers();
         self.leading.parted.forget_old(self.now_ms);
         self.set_targets();
         self.balance();
@@ -399,6 +417,36 @@ impl Turn<'_> {
         if self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS {
             self.leading.planned_lvs_ms = self.now_ms;
             self.plan_lvs();
+        }
+    }
+
+    /// Has servers that are silent taken for down, and closes the sessions of proxies that have been down for long: one that
+    /// only stood still finds its session again.
+    fn look_at_servers(&mut self) {
+        let is_followed = self.leading.leases.is_followed(self.now_ms);
+        for (&server, record) in &self.map.servers {
+            let healths = &mut self.leading.healths;
+            match record.state {
+                ServerState::Up if is_followed && healths.is_silent(server, self.now_ms) => {
+                    healths.down(server, self.now_ms);
+                    let command = Command::ServerDown(server, record.boot);
+                    self.propose(Subject::Server(server), command);
+                }
+                ServerState::Down => {
+                    healths.down(server, self.now_ms);
+                    if is_followed && healths.is_down_for(server, SESSION_KEPT_MS, self.now_ms) {
+                        self.close_sessions(server);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn close_sessions(&mut self, server: ServerId) {
+        let own = self.map.sessions.iter().filter(|(_, session)| session.server == server);
+        for session in own.map(|(session, _)| *session).collect::<Vec<_>>() {
+            self.propose(Subject::Session(session), Command::CloseSession(session));
         }
     }
 

@@ -47,7 +47,10 @@ impl Turn<'_> {
         self.leading.parted.said.insert(pg, said);
         let Some(record) = self.map.pg(pg) else { return };
         for server in self.parted(pg, record) {
-            self.leading.parted.left_out.insert((pg, server), self.now_ms + PROBATION_MS);
+            // One that this manager does not hear either is about to be found down, and may come back at once.
+            if self.leading.healths.is_heard(server, self.now_ms) {
+                self.leading.parted.left_out.insert((pg, server), self.now_ms + PROBATION_MS);
+            }
         }
         self.decide_group(pg);
     }

@@ -8,12 +8,16 @@ use larder_types::ServerId;
 
 use super::node::{Quorum, QuorumEffect};
 use super::wire::{Entries, Item, LogIndex, Members, Position, QuorumMessage, Snapshot, Term};
-use crate::limits::{ELECTION_MS_MIN, HEARTBEAT_MS, MAP_BYTES_MAX, MAP_PIECE_BYTES};
+use crate::limits::{
+    ELECTION_LOT_MS, ELECTION_MS_MIN, ELECTION_YIELD_MS, HEARTBEAT_MS, MAP_BYTES_MAX,
+    MAP_PIECE_BYTES,
+};
 
 /// An attempt to find out whether a majority would vote for this manager.
 #[derive(Debug)]
 pub(super) struct PreVoting {
     round: u64,
+    begun_ms: u64,
     granted: BTreeSet<ServerId>,
 }
 
@@ -28,7 +32,7 @@ impl Quorum {
     pub(super) fn set_timer(&mut self) {
         let patience = match self.node.role() {
             noraft::Role::Leader => HEARTBEAT_MS,
-            _ => ELECTION_MS_MIN + self.draw(ELECTION_MS_MIN),
+            _ => ELECTION_MS_MIN + self.draw(ELECTION_LOT_MS),
         };
         self.timer_ms = self.now_ms + patience;
     }
@@ -42,7 +46,8 @@ impl Quorum {
             return;
         }
         let round = self.draw(u64::MAX);
-        self.pre_voting = Some(PreVoting { round, granted: BTreeSet::new() });
+        self.pre_voting =
+            Some(PreVoting { round, begun_ms: self.now_ms, granted: BTreeSet::new() });
         let last = self.last();
         for &peer in members.voters.union(&members.next_voters).filter(|peer| **peer != self.me) {
             self.held.push(QuorumEffect::Send(peer, QuorumMessage::PreVote { round, last }));
@@ -58,6 +63,7 @@ impl Quorum {
         voting.granted.insert(by);
         if members.have_majority(|server| voting.granted.contains(&server)) {
             self.pre_voting = None;
+            self.voted_ms = self.now_ms;
             assert_ne!(self.node.role(), noraft::Role::Leader, "a leader asks for no votes");
             self.node.handle_election_timeout();
         }
@@ -69,13 +75,31 @@ impl Quorum {
         self.now_ms < since_ms + ELECTION_MS_MIN
     }
 
+    /// Whether this manager would vote for another. Of two that ask at once, with equal logs, the one with the higher id
+    /// gives way: each would vote for itself, and nobody lead. But not for long: the other may hear nothing of it.
+    fn gives_way(&self, to: ServerId, last: Position) -> bool {
+        let asks = |own: &PreVoting| self.now_ms < own.begun_ms + ELECTION_YIELD_MS;
+        match &self.pre_voting {
+            Some(own) if last == self.last() && asks(own) => to < self.me,
+            // It has asked for votes, and must not depose itself as it wins.
+            None if self.node.role() == noraft::Role::Candidate => {
+                self.now_ms >= self.voted_ms + ELECTION_YIELD_MS && last >= self.last()
+            }
+            _ => last >= self.last(),
+        }
+    }
+
     /// Takes the messages that `noraft` does not know.
     pub(super) fn follow(&mut self, from: ServerId, message: QuorumMessage) {
         match message {
             QuorumMessage::PreVote { round, last } => {
-                if !self.has_leader() && last >= self.last() {
+                if !self.has_leader() && self.gives_way(from, last) {
                     let granted = QuorumMessage::PreVoteGranted { round };
                     self.held.push(QuorumEffect::Send(from, granted));
+                    if self.led.is_none() {
+                        self.pre_voting = None;
+                        self.timer_ms = self.timer_ms.max(self.now_ms + ELECTION_YIELD_MS);
+                    }
                 }
             }
             QuorumMessage::PreVoteGranted { round } => self.pre_vote_granted(from, round),

@@ -7,7 +7,7 @@ use larder_types::ServerId;
 use super::follow::{members_of, node_id};
 use super::node::{ChangeRefused, MemberChange, ProposalEnd, Quorum, QuorumEffect, Ticket};
 use super::wire::{LogIndex, Position, Term};
-use crate::limits::{MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_WAITING_MAX};
+use crate::limits::{MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_WAITING_MAX, ROUND_FIRST};
 
 /// What a leader knows besides `noraft`.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(super) struct Led {
     pub(super) term: Term,
     pub(super) first: LogIndex,
     pub(super) announced: bool,
+    /// See [`QuorumEffect::Elected`].
+    pub(super) brief_since_ms: Option<u64>,
     pub(super) round: u64,
     /// When rounds not yet confirmed began.
     pub(super) began_ms: BTreeMap<u64, u64>,
@@ -26,7 +28,22 @@ pub(super) struct Led {
     pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
 }
 
+/// A term in which somebody led.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reign {
+    term: Term,
+    /// When this manager knew of it first.
+    since_ms: u64,
+}
+
 impl Quorum {
+    /// A leader of this term speaks.
+    pub(super) fn note_reign(&mut self, term: Term, round: u64) {
+        if round >= ROUND_FIRST && self.reign.is_none_or(|reign| reign.term < term) {
+            self.reign = Some(Reign { term, since_ms: self.now_ms });
+        }
+    }
+
     pub(super) fn begin_round(&mut self) {
         let Some(led) = &mut self.led else { return };
         led.round += 1;
@@ -46,11 +63,14 @@ impl Quorum {
         }
         if leads && self.led.is_none() {
             self.pre_voting = None;
+            let before = self.reign.filter(|before| before.term.0 + 1 == term.0);
+            self.note_reign(term, ROUND_FIRST);
             self.led = Some(Led {
                 term,
                 first: self.last().index,
                 announced: false,
-                round: 0,
+                brief_since_ms: before.map(|before| before.since_ms),
+                round: ROUND_FIRST,
                 began_ms: BTreeMap::new(),
                 acked: BTreeMap::new(),
                 questions: BTreeMap::new(),

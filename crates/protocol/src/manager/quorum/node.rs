@@ -7,7 +7,7 @@ use bytes::Bytes;
 use larder_types::ServerId;
 
 use super::follow::{PreVoting, Receiving, entry_of, node_id, server_id};
-use super::lead::Led;
+use super::lead::{Led, Reign};
 use super::wire::{
     Entries, HardState, Item, LogIndex, LogWrite, Members, Position, QuorumMessage, Snapshot,
     Stored, Term,
@@ -95,7 +95,13 @@ pub enum QuorumEffect {
     /// Answer with the state machine's bytes: the log has become long.
     TakeSnapshot,
     /// This manager leads, and its state is the latest.
-    Elected(Term),
+    Elected {
+        /// Its term.
+        term: Term,
+        /// Since when at least, on this manager's clock, somebody led in the term before who grants leases of
+        /// [`LEASE_GRANTED_MS`](crate::limits::LEASE_GRANTED_MS); `None` if that is not known.
+        brief_since_ms: Option<u64>,
+    },
     /// It does not any more.
     Deposed(Term),
     /// A proposal's end.
@@ -116,7 +122,11 @@ pub struct Quorum {
     pub(super) now_ms: u64,
     pub(super) timer_ms: u64,
     pub(super) heard_leader_ms: u64,
+    /// The latest of a leader that counts rounds as those do that grant short leases.
+    pub(super) reign: Option<Reign>,
     pub(super) pre_voting: Option<PreVoting>,
+    /// When it asked for votes last.
+    pub(super) voted_ms: u64,
     pub(super) receiving: Option<Receiving>,
     /// Commands behind the snapshot.
     pub(super) payloads: BTreeMap<LogIndex, Bytes>,
@@ -206,7 +216,9 @@ impl Quorum {
             now_ms,
             timer_ms: now_ms,
             heard_leader_ms: now_ms,
+            reign: None,
             pre_voting: None,
+            voted_ms: 0,
             receiving: None,
             payloads,
             incoming: BTreeMap::new(),
@@ -310,6 +322,7 @@ impl Quorum {
                 if term >= self.term() {
                     self.heard_leader_ms = self.now_ms;
                     self.pre_voting = None;
+                    self.note_reign(term, round);
                 }
                 // A leader of several terms counts its rounds anew in each: one of an earlier term, late on its way, is
                 // answered in this term and says nothing of it.
@@ -434,6 +447,9 @@ impl Quorum {
                 QuorumMessage::Vote { term: Term(term.get()), last: (*last_position).into() }
             }
             noraft::Message::RequestVoteReply { term, vote_granted, .. } => {
+                if *vote_granted {
+                    self.pre_voting = None;
+                }
                 QuorumMessage::Voted { term: Term(term.get()), granted: *vote_granted }
             }
             noraft::Message::AppendEntriesCall { term, commit_index, entries, .. } => {
@@ -496,7 +512,8 @@ impl Quorum {
             && led.first <= self.applied
         {
             led.announced = true;
-            out.push(QuorumEffect::Elected(led.term));
+            let (term, brief_since_ms) = (led.term, led.brief_since_ms);
+            out.push(QuorumEffect::Elected { term, brief_since_ms });
         }
         self.confirm(out);
         let kept =

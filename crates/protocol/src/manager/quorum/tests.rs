@@ -2,6 +2,8 @@
 //! what was not durable, partitions, restarts, and managers that come and go.
 
 mod bounds;
+mod elections;
+mod leases;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +12,7 @@ use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
 
 use super::*;
-use crate::limits::{ELECTION_MS_MIN, HEARTBEAT_MS};
+use crate::limits::{ELECTION_MS_MIN, HEARTBEAT_MS, ROUND_FIRST};
 use crate::manager::chance::Rng;
 
 enum Happening {
@@ -49,8 +51,13 @@ struct World {
     cut: BTreeSet<(usize, usize)>,
     committed: BTreeMap<LogIndex, u64>,
     leaders: BTreeMap<Term, (usize, u64)>,
+    /// What the last that was elected knows of who led before.
+    brief_since_ms: Option<u64>,
+    /// Machines of an earlier release, by the rounds of their appends.
+    earlier: BTreeSet<usize>,
+    leases: leases::Leases,
     ended: BTreeMap<Ticket, ProposalEnd>,
-    asked: BTreeMap<Ticket, (usize, u64)>,
+    asked: BTreeMap<Ticket, (u64, u64)>,
     confirmed: BTreeSet<Ticket>,
     next: u64,
     snapshots: u64,
@@ -76,6 +83,9 @@ impl World {
             cut: BTreeSet::new(),
             committed: BTreeMap::new(),
             leaders: BTreeMap::new(),
+            brief_since_ms: None,
+            earlier: BTreeSet::new(),
+            leases: leases::Leases::default(),
             ended: BTreeMap::new(),
             asked: BTreeMap::new(),
             confirmed: BTreeSet::new(),
@@ -154,6 +164,7 @@ impl World {
                 }
                 QuorumEffect::Send(to, message) => {
                     let to = to.0 as usize;
+                    let message = self.as_released(at, to, message);
                     if self.rng.one_in(self.weather.lost) || self.cut.contains(&(at, to)) {
                         continue;
                     }
@@ -191,7 +202,9 @@ impl World {
                     let index = self.machines[at].applied;
                     self.snapshot(at, index);
                 }
-                QuorumEffect::Elected(term) => {
+                QuorumEffect::Elected { term, brief_since_ms } => {
+                    self.brief_since_ms = brief_since_ms;
+                    self.waits_out(at, term, brief_since_ms);
                     let leader = *self.leaders.entry(term).or_insert((at, self.steps));
                     assert_eq!(leader.0, at, "{term:?} has two leaders");
                     let state = &self.machines[at].state;
@@ -206,12 +219,13 @@ impl World {
                     assert_eq!(self.ended.insert(ticket, end), None, "{ticket:?} ended twice");
                 }
                 QuorumEffect::Confirmed(ticket) => {
-                    let (_, asked) = self.asked[&ticket];
+                    let (asked_ms, asked) = self.asked[&ticket];
                     let quorum = self.machines[at].quorum.as_ref().unwrap();
                     let later = quorum.term();
                     let usurper = self.leaders.range(later..).skip(1).find(|(_, l)| l.1 < asked);
                     assert_eq!(usurper, None, "confirmed although another led before the question");
                     self.confirmed.insert(ticket);
+                    self.grants(at, later, asked_ms);
                 }
                 QuorumEffect::Halt(reason) => panic!("{reason}"),
             }
@@ -288,7 +302,7 @@ impl World {
     fn confirm(&mut self, at: usize) -> Ticket {
         let ticket = self.ticket();
         self.steps += 1;
-        self.asked.insert(ticket, (at, self.steps));
+        self.asked.insert(ticket, (self.now_ms, self.steps));
         self.step(at, QuorumEvent::Confirm(ticket));
         ticket
     }
@@ -474,7 +488,7 @@ fn a_round_of_an_earlier_term_confirms_nothing() {
     let leader = world.leader().unwrap();
     let late = QuorumMessage::Append {
         term: Term(0),
-        round: 1_000_000,
+        round: ROUND_FIRST + 1_000_000,
         commit: LogIndex(0),
         entries: Entries { after: Position::default(), items: Vec::new() },
     };

@@ -360,7 +360,7 @@ fn map_case(seed: u64, tally: &mut Tally) {
         leading.apply(&Command::ServerStarted(ServerId(id), BootId(1), Vec::new(), has));
         leading.apply(&Command::AddDisk(ServerId(id), Weight(100), 3));
     }
-    leading.consider(PolicyEvent::Elected);
+    leading.consider(PolicyEvent::Elected { brief_since_ms: None });
     for _ in 0..20 + draw.below(60) {
         tally.stepped += 1;
         match draw.below(4) {

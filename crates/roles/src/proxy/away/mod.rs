@@ -113,7 +113,9 @@ impl Away {
     /// Opens the session; returns once the managers know it.
     pub(super) async fn begin(config: ClusterConfig, requests: &Arc<Requests>) -> Self {
         let ClusterConfig { endpoint, managers, me, boot, read_policy } = config;
-        session::opened(&*managers, boot, requests.session()).await;
+        if !session::opened(&*managers, boot, requests.session()).await {
+            requests.begin_session(session::begun(&*managers, boot).await);
+        }
         let peers = Peers::new(&endpoint);
         let primaries = Arc::new(Primaries::new(managers.clone(), peers, requests.clone()));
         let is_open = Arc::new(AtomicBool::new(true));

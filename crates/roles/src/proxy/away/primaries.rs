@@ -73,10 +73,15 @@ impl Primaries {
         call: &mut MetaCall,
         deadline: Instant,
     ) -> Result<Said, ObjectError> {
-        let (mut tries, mut is_repeat) = (Tries::default(), false);
+        let (mut tries, mut is_repeat, mut asked) = (Tries::default(), false, None);
         loop {
             let map = self.managers.map();
-            let tried = match primary(&map, pg) {
+            let at = primary(&map, pg);
+            if at != asked {
+                tries.begin_anew();
+                asked = at;
+            }
+            let tried = match at {
                 Some(at) => {
                     set_view(call, at.view);
                     self.ask_once(pg, at, call, deadline).await
@@ -92,7 +97,9 @@ impl Primaries {
                 Some(pause) if Instant::now() < deadline => {
                     tracing::debug!(%pg, ?trouble, "a primary is asked again");
                     count(&self.counters.retries);
-                    newer(&*self.managers, map.version, pause).await;
+                    if newer(&*self.managers, map.version, pause).await {
+                        tries.cut_short();
+                    }
                 }
                 _ => return Err(trouble.final_error()),
             }

@@ -298,7 +298,9 @@ async fn persisted(
         };
         let Some(pause) = tries.pause_after(&trouble) else { return Err(trouble.final_error()) };
         count(&primaries.counters().retries);
-        newer(primaries.managers(), version, pause).await;
+        if newer(primaries.managers(), version, pause).await {
+            tries.cut_short();
+        }
         match calling.answer().await? {
             (Answer::Granted { grant: of, .. }, by) if of == grant => at = by,
             (Answer::Persisted { grant: of }, _) if of == grant => return Ok(None),

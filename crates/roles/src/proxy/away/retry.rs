@@ -82,6 +82,17 @@ impl Tries {
         }
         Some(pause(self.count))
     }
+
+    /// A newer map ended the pause: nothing was waited for in vain. A failover makes one map after the other, and the
+    /// pauses must not be at their longest when the last of them comes.
+    pub(super) fn cut_short(&mut self) {
+        self.count = self.count.saturating_sub(1);
+    }
+
+    /// Another primary, or another view of it, is asked: what was waited for the one before says nothing of it.
+    pub(super) fn begin_anew(&mut self) {
+        self.count = 0;
+    }
 }
 
 /// The pause before a try, after so many.
@@ -102,6 +113,19 @@ mod tests {
             .collect();
         assert_eq!(pauses[..4], [10, 20, 40, 80]);
         assert_eq!(pauses[39], PAUSE_MS_MAX);
+    }
+
+    #[test]
+    fn pauses_that_a_newer_map_ends_do_not_grow() {
+        let mut tries = Tries::default();
+        let next = |tries: &mut Tries| tries.pause_after(&Trouble::ViewPassed).unwrap().as_millis();
+        for _ in 0..100 {
+            assert_eq!(next(&mut tries), u128::from(PAUSE_MS_MIN));
+            tries.cut_short();
+        }
+        assert_eq!([next(&mut tries), next(&mut tries), next(&mut tries)], [10, 20, 40]);
+        tries.begin_anew();
+        assert_eq!(next(&mut tries), 10, "another view begins soon");
     }
 
     #[test]

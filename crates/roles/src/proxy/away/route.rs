@@ -58,10 +58,10 @@ pub(super) async fn found<T>(
     }
 }
 
-/// Pauses, but not beyond the coming of a newer map.
-pub(super) async fn newer(managers: &dyn Managers, than: MapVersion, pause: Duration) {
+/// Pauses, but not beyond the coming of a newer map; whether it came.
+pub(super) async fn newer(managers: &dyn Managers, than: MapVersion, pause: Duration) -> bool {
     let deadline = Instant::now() + pause;
-    let _either_way = found(managers, deadline, |map| (map.version > than).then_some(())).await;
+    found(managers, deadline, |map| (map.version > than).then_some(())).await.is_some()
 }
 
 /// Returns when the PG is in another view. For the side of a wait that has a deadline of its own: a timer for each

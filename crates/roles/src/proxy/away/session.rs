@@ -13,9 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_protocol::limits::SERVER_BEAT_MS;
 use larder_protocol::manager::policy::ServerMessage;
-use larder_protocol::manager::state::{ServerRole, ServerState};
+use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
 use larder_types::{BootId, SessionId};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -23,20 +22,54 @@ use tokio::time::Instant;
 use super::counters::count;
 use super::primaries::Primaries;
 use super::route::found;
+use crate::limits::SESSION_BEAT_MS;
 use crate::managers::Managers;
 use crate::wire::MetaMessage;
 
-const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS);
+const BEAT: Duration = Duration::from_millis(SESSION_BEAT_MS);
 
-/// Tells the managers of a session until their map names it.
-pub(super) async fn opened(managers: &dyn Managers, boot: BootId, session: SessionId) {
+/// Tells the managers of a session until their map names it. Whether it is open; one that was closed before this proxy saw
+/// it is never open again.
+pub(super) async fn opened(managers: &dyn Managers, boot: BootId, session: SessionId) -> bool {
+    let is_up = |map: &Topology| {
+        map.servers.values().any(|it| it.boot == boot && it.state == ServerState::Up)
+    };
+    // Before that managers do not listen.
+    let mut was_up = is_up(&managers.map());
     loop {
         managers.say(ServerMessage::SessionBegun(boot, session));
-        let named = found(managers, Instant::now() + BEAT, |map| {
-            map.sessions.get(&session).map(|record| record.boot)
+        let seen = found(managers, Instant::now() + BEAT, |map| {
+            if map.closed.iter().any(|(_, closed)| *closed == session) {
+                Some(Seen::Closed)
+            } else if map.sessions.contains_key(&session) {
+                Some(Seen::Open)
+            } else {
+                (!was_up && is_up(map)).then_some(Seen::Up)
+            }
         });
-        if named.await.is_some() {
-            return;
+        match seen.await {
+            Some(Seen::Open) => return true,
+            Some(Seen::Closed) => return false,
+            Some(Seen::Up) => was_up = true,
+            None => {}
+        }
+    }
+}
+
+/// What a map shows of a session that was told of.
+enum Seen {
+    Open,
+    Closed,
+    /// Nothing yet, and the run of its proxy for the first time.
+    Up,
+}
+
+/// Begins a session that the managers' map names.
+pub(super) async fn begun(managers: &dyn Managers, boot: BootId) -> SessionId {
+    loop {
+        let session = SessionId(larder_env::rng::unique_u64());
+        if opened(managers, boot, session).await {
+            return session;
         }
     }
 }
@@ -65,8 +98,7 @@ impl Keeper {
                 tracing::warn!("the managers have closed this proxy's session: it begins another");
                 count(&primaries.counters().lost_sessions);
                 is_open.store(false, Ordering::Relaxed);
-                let next = SessionId(larder_env::rng::unique_u64());
-                opened(managers, boot, next).await;
+                let next = begun(managers, boot).await;
                 primaries.requests().begin_session(next);
                 is_open.store(true, Ordering::Relaxed);
             }

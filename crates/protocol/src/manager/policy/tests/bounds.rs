@@ -48,7 +48,7 @@ fn what_is_one_proposal_too_many_is_proposed_when_another_is_through() {
 }
 
 #[test]
-fn a_renewal_too_many_is_granted_when_it_is_said_again_after_a_confirmation() {
+fn after_a_renewal_too_many_the_next_one_is_granted_after_a_confirmation() {
     let mut world = World::new(13, 3);
     world.calm_down();
     let (pg, record) = (PgId(0), world.pg(0).clone());
@@ -77,17 +77,20 @@ fn a_renewal_too_many_is_granted_when_it_is_said_again_after_a_confirmation() {
     // The world's own questions may be open.
     world.elect(0);
     world.now_ms += 2 * (LEASE_MS + LEASE_DRIFT_MS);
-    let first = question(&world.effects(renew(0))).expect("the first is asked about");
+    let sent = |number: u64| LEASE_MS + number;
+    let from = |number: u64| sent(number) - (LEASE_MS - LEASE_GRANTED_MS);
+    let first = question(&world.effects(renew(sent(0)))).expect("the first is asked about");
     let last = GRANTS_WAITING_MAX as u64 + 1;
-    for sent_ms in 1..=last {
-        assert_eq!(world.effects(renew(sent_ms)), [], "it waits for the answer to the first");
+    for number in 1..=last {
+        let effects = world.effects(renew(sent(number)));
+        assert_eq!(effects, [], "it waits for the answer to the first");
     }
     let effects = world.effects(PolicyEvent::Confirmed(first));
-    assert_eq!(granted(&effects), [0]);
+    assert_eq!(granted(&effects), [from(0)]);
     let next = question(&effects).expect("those that wait are asked about");
-    assert_eq!(world.effects(renew(last)), [], "there is room for it again");
+    assert_eq!(world.effects(renew(sent(last + 1))), [], "there is room for the next one");
     let effects = world.effects(PolicyEvent::Confirmed(next));
-    assert_eq!(granted(&effects), (1..last).collect::<Vec<_>>(), "all but one too many");
+    assert_eq!(granted(&effects), (1..last).map(from).collect::<Vec<_>>(), "all but one too many");
     let next = question(&effects).expect("it is asked about");
-    assert_eq!(granted(&world.effects(PolicyEvent::Confirmed(next))), [last]);
+    assert_eq!(granted(&world.effects(PolicyEvent::Confirmed(next))), [from(last + 1)]);
 }

@@ -26,6 +26,8 @@ pub(super) struct FakeManagers {
     versions: watch::Sender<MapVersion>,
     /// Proposals to come of which the proxy does not hear what came of them.
     pub(super) unheard: Mutex<u32>,
+    /// Sessions to come that are closed before the proxy sees them.
+    pub(super) closed_early: Mutex<u32>,
 }
 
 impl FakeManagers {
@@ -37,6 +39,7 @@ impl FakeManagers {
             shown: Mutex::default(),
             versions: watch::Sender::new(MapVersion(0)),
             unheard: Mutex::new(0),
+            closed_early: Mutex::new(0),
         });
         let settings = Settings {
             pg_count: PGS,
@@ -163,6 +166,11 @@ impl Managers for FakeManagers {
     fn say(&self, message: ServerMessage) {
         let ServerMessage::SessionBegun(boot, session) = message else { return };
         self.agree(Command::OpenSession(session, PROXY, boot));
+        let mut closed_early = self.closed_early.lock();
+        if *closed_early > 0 {
+            *closed_early -= 1;
+            self.agree(Command::CloseSession(session));
+        }
         self.publish();
     }
 }

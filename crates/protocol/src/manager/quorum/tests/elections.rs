@@ -1,0 +1,169 @@
+//! How long there is no leader.
+
+use super::World;
+use crate::limits::{ELECTION_LOT_MS, ELECTION_MS_MIN, HEARTBEAT_MS};
+use crate::manager::quorum::Term;
+
+/// Milliseconds that two looks at the time, and the messages and writes of an election take.
+const VOTES_MS: u64 = 200;
+/// Milliseconds in which somebody leads, whoever asks first and however long the logs are.
+const SETTLED_MS: u64 = 6 * (ELECTION_MS_MIN + ELECTION_LOT_MS);
+
+impl World {
+    /// Milliseconds until one leads; `None` if that takes longer than so many.
+    fn until_led_ms(&mut self, most_ms: u64) -> Option<u64> {
+        let begun_ms = self.now_ms;
+        while self.leader().is_none() && self.now_ms < begun_ms + most_ms {
+            self.run_for(5);
+        }
+        self.leader().map(|_| self.now_ms - begun_ms)
+    }
+
+    fn cut_way(&mut self, one: usize, other: usize) {
+        self.cut.extend([(one, other), (other, one)]);
+    }
+
+    /// All stop at once, and start again with what was durable.
+    fn restart_all(&mut self) {
+        for at in 0..self.machines.len() {
+            self.crash(at);
+        }
+        for at in 0..self.machines.len() {
+            self.start(at);
+        }
+    }
+}
+
+/// A world of three that the last one leads.
+fn led_by_the_last(seed: u64) -> Option<World> {
+    let mut world = World::new(seed, 3, 3);
+    world.run_for(5000);
+    for other in [0, 1] {
+        if world.leader() == Some(other) {
+            world.cut_off(other);
+            world.run_for(SETTLED_MS);
+            world.cut.clear();
+            world.run_for(SETTLED_MS);
+        }
+    }
+    (world.leader() == Some(2)).then_some(world)
+}
+
+#[test]
+fn two_that_miss_their_leader_do_not_take_each_others_votes() {
+    for seed in 0..400 {
+        let mut world = World::new(seed, 3, 3);
+        world.run_for(5000);
+        let leader = world.leader().expect("one leads");
+        world.crash(leader);
+        let most_ms = ELECTION_MS_MIN + ELECTION_LOT_MS + VOTES_MS;
+        let took_ms = world.until_led_ms(SETTLED_MS);
+        assert!(took_ms.is_some_and(|ms| ms <= most_ms), "seed {seed}: {took_ms:?}");
+    }
+}
+
+#[test]
+fn a_manager_with_the_longest_log_and_the_highest_id_is_elected() {
+    let mut tried = 0;
+    for seed in 0..100 {
+        let Some(mut world) = led_by_the_last(seed) else { continue };
+        tried += 1;
+        // Each has more than those of lower ids, and only the last can win.
+        world.cut_off(0);
+        world.propose(2);
+        world.run_for(HEARTBEAT_MS);
+        world.cut_way(1, 2);
+        world.propose(2);
+        world.run_for(HEARTBEAT_MS);
+        world.cut.clear();
+        world.restart_all();
+        let took_ms = world.until_led_ms(SETTLED_MS);
+        assert!(took_ms.is_some(), "seed {seed}: nobody leads");
+    }
+    assert!(tried >= 20, "{tried} worlds are led by the last");
+}
+
+#[test]
+fn a_manager_that_lags_and_asks_first_keeps_nobody_from_being_elected() {
+    let mut tried = 0;
+    for seed in 0..100 {
+        let Some(mut world) = led_by_the_last(seed) else { continue };
+        tried += 1;
+        world.cut_off(0);
+        for _ in 0..5 {
+            world.propose(2);
+            world.run_for(HEARTBEAT_MS);
+        }
+        // It has asked for long, and asks on.
+        world.run_for(SETTLED_MS);
+        world.cut.clear();
+        world.crash(2);
+        world.start(2);
+        let took_ms = world.until_led_ms(SETTLED_MS);
+        assert!(took_ms.is_some(), "seed {seed}: nobody leads");
+        assert_ne!(world.leader(), Some(0), "it lacks what was committed");
+    }
+    assert!(tried >= 20, "{tried} worlds are led by the last");
+}
+
+#[test]
+fn two_that_hear_only_a_third_get_a_leader() {
+    for hub in 0..3 {
+        let (one, other) = ((hub + 1) % 3, (hub + 2) % 3);
+        for seed in 0..100 {
+            let mut world = World::new(seed, 3, 3);
+            world.run_for(5000);
+            world.cut_way(one, other);
+            world.restart_all();
+            let took_ms = world.until_led_ms(SETTLED_MS);
+            assert!(took_ms.is_some(), "hub {hub}, seed {seed}: nobody leads");
+        }
+    }
+}
+
+#[test]
+fn who_is_elected_knows_since_when_the_one_before_led() {
+    let mut known = 0;
+    for seed in 0..50 {
+        let mut world = World::new(seed, 3, 3);
+        world.run_for(5000);
+        let leader = world.leader().expect("one leads");
+        let led = world.machines[leader].quorum.as_ref().expect("it runs").term();
+        world.crash(leader);
+        let crashed_ms = world.now_ms;
+        world.until_led_ms(SETTLED_MS).expect("another leads");
+        let next = world.leader().expect("another leads");
+        let leads = world.machines[next].quorum.as_ref().expect("it runs").term();
+        // Somebody may have led in a term between.
+        assert_eq!(world.brief_since_ms.is_some(), leads == Term(led.0 + 1), "seed {seed}");
+        if let Some(since_ms) = world.brief_since_ms {
+            known += 1;
+            assert!((1000..crashed_ms).contains(&since_ms), "seed {seed}: {since_ms}");
+        }
+    }
+    assert!(known > 40, "{known}: an election seldom takes two terms");
+}
+
+#[test]
+fn of_a_leader_of_an_earlier_release_nobody_knows_what_it_granted() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 3, 3);
+        world.earlier = (0..3).collect();
+        world.run_for(5000);
+        let leader = world.leader().expect("one leads");
+        world.crash(leader);
+        world.until_led_ms(SETTLED_MS).expect("another leads");
+        assert_eq!(world.brief_since_ms, None, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_manager_that_was_restarted_does_not_know_who_led_before() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, 3);
+        world.run_for(5000);
+        world.restart_all();
+        world.until_led_ms(SETTLED_MS).expect("one leads");
+        assert_eq!(world.brief_since_ms, None, "seed {seed}");
+    }
+}
