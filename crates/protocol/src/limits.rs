@@ -151,9 +151,12 @@ pub const SNAPSHOT_PIECE_BYTES: usize = 512 * 1024;
 pub const SNAPSHOT_REMOVALS_MAX: usize = 1024;
 /// Ticks without a word from the primary after which a follower reports anew.
 pub const SILENT_TICKS_MAX: u32 = 20;
+/// Ticks between two messages of a primary to a follower that has everything and was told so: few enough that several may
+/// be lost before either takes the other for silent.
+pub const IDLE_TICKS: u64 = 3;
 /// Ticks without a word from another member after which its primary says so to the managers: more than they need to
 /// find a server down, so that they hear of those alone that they hear and the primary does not.
-pub const UNHEARD_TICKS_MAX: u32 = 20;
+pub const UNHEARD_TICKS_MAX: u32 = 22;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
 
@@ -401,6 +404,10 @@ const _: () = assert!(
 const _: () = assert!(
     SERVER_BEAT_MS <= PRESENCE_BEAT_MS && STALL_MS + PRESENCE_BEAT_MS < SILENT_MS,
     "a server that stands still for a moment is heard again before it counts as down"
+);
+const _: () = assert!(
+    3 * IDLE_TICKS < UNHEARD_TICKS_MAX as u64 && 3 * IDLE_TICKS < SILENT_TICKS_MAX as u64,
+    "two lost messages make nobody silent"
 );
 const _: () = assert!(2 * SILENT_MS <= NARROW_MS, "a server that is down is known to be");
 const _: () = assert!(

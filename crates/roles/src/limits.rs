@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use larder_protocol::limits::{
     DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX, HEDGE_AFTER_US_MAX,
-    HEDGES_SAVED_MAX, LV_REOPEN_MS, PEER_FRAME_BYTES_MAX, REPEAT_BYTES_MAX, SERVER_BEAT_MS,
-    SESSION_KEPT_MS, SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
+    HEDGES_SAVED_MAX, IDLE_TICKS, LV_REOPEN_MS, PEER_FRAME_BYTES_MAX, REPEAT_BYTES_MAX,
+    SERVER_BEAT_MS, SESSION_KEPT_MS, SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -330,7 +330,7 @@ const _: () = assert!(
     "the renewal after that is answered in time"
 );
 const _: () = assert!(
-    UNHEARD_TICKS_MAX as u64 * TICK_MS > SILENT_MS,
+    (UNHEARD_TICKS_MAX as u64 - IDLE_TICKS) * TICK_MS > SILENT_MS,
     "the managers find out by themselves that a member is down"
 );
 const _: () = assert!(
@@ -339,7 +339,7 @@ const _: () = assert!(
 );
 const _: () = assert!(
     STARVED_MS + TICK_MS * larder_protocol::limits::REPEAT_TICKS_MAX
-        < TICK_MS * larder_protocol::limits::UNHEARD_TICKS_MAX as u64,
+        < TICK_MS * (UNHEARD_TICKS_MAX as u64 - IDLE_TICKS),
     "a member whose log is behind gets on before it counts as unheard"
 );
 const _: () = assert!(

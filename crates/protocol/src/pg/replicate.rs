@@ -27,11 +27,11 @@ use super::resolve::Retry;
 use super::room::bytes_of;
 use super::{Pg, Role, SnapshotHeader};
 use crate::index::{Index, IndexError};
-use crate::limits::{LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
+use crate::limits::{IDLE_TICKS, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
 
 /// What a primary knows of one that follows it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Follower {
     /// A member of the view; else a learner.
     counts: bool,
@@ -49,6 +49,10 @@ pub(super) struct Follower {
     due: u64,
     /// Until that tick all that follows `shared` is taken to be on its way, as it was sent together.
     on_way_until: u64,
+    /// The commit point that a tick told it last.
+    told_commit: OpSeq,
+    /// The tick at which it is spoken to though there is nothing to say.
+    idle_due: u64,
     /// Ticks since it said something.
     silent_ticks: u32,
 }
@@ -248,17 +252,7 @@ impl Pg {
         let known = self.followers.remove(&from);
         let acked = known.as_ref().map_or(OpSeq(0), |known| known.acked);
         let copies = known.and_then(|known| known.copies);
-        let mut placed = Follower {
-            counts,
-            shared: OpSeq(0),
-            acked,
-            copies: None,
-            told: false,
-            sent: OpSeq(0),
-            due: 0,
-            on_way_until: 0,
-            silent_ticks: 0,
-        };
+        let mut placed = Follower { counts, acked, ..Follower::default() };
         if let Some(shared) = shared {
             if copies.is_some() {
                 out.push(Effect::SnapshotOver { to: from });
@@ -359,18 +353,24 @@ impl Pg {
     }
 
     /// Repeats to a follower what it has not acknowledged, if that is due; else what its log goes on from, for it to say
-    /// something.
+    /// something. One that has everything and was told so is spoken to now and then.
     fn repeat_to(&mut self, to: ServerId, out: &mut Outbox) {
-        let Some(follower) = self.followers.get(&to) else { return };
+        let (last, commit, ticks) = (self.last().seq, self.commit, self.ticks);
+        let Some(follower) = self.followers.get_mut(&to) else { return };
+        let has_all = follower.acked >= last && follower.told_commit == commit;
+        if has_all && ticks < follower.idle_due {
+            return;
+        }
+        (follower.told_commit, follower.idle_due) = (commit, ticks + IDLE_TICKS);
         let shared = follower.shared;
-        if self.ticks >= follower.due {
+        if ticks >= follower.due {
             return self.send_from(to, shared, out);
         }
         let Some(prev) = self.known_id(shared) else {
             self.followers.remove(&to);
             return;
         };
-        let (view, commit) = (self.view, self.commit);
+        let view = self.view;
         self.message(to, PeerMessage::Append { view, prev, entries: Vec::new(), commit }, out);
     }
 
