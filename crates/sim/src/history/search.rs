@@ -43,7 +43,7 @@ fn size_seen(entry: &Entry) -> Option<u64> {
 /// do the same, one stands for all.
 ///
 /// A search that is not thorough takes as few of them as make a call possible. That may be too few: a condition that is not
-/// met says of the object only what it is not, and a later call may tell which of them it was.
+/// met says of the object only what it is not, a length fits many, and a later call may tell which of them it was.
 pub(super) struct Search<'a> {
     entries: &'a [Entry],
     made: &'a Made,
@@ -83,6 +83,8 @@ struct Place {
 /// Calls without an answer that may come next.
 struct Open {
     calls: Vec<usize>,
+    /// Of several that do the same, the one that comes before this one.
+    twins: BTreeMap<usize, usize>,
     sums: OnceCell<Vec<BTreeSet<u64>>>,
 }
 
@@ -168,7 +170,8 @@ impl<'a> Search<'a> {
         let left = || self.entries.iter().enumerate().filter(|(at, _)| !self.done[*at]);
         let first_end = left().map(|(_, entry)| entry.ended).min().unwrap_or(NEVER);
         let (mut answered, mut open) = (Vec::new(), Vec::new());
-        let mut kinds = Vec::new();
+        let mut twins = BTreeMap::new();
+        let mut kinds: Vec<(Asked, Vec<usize>)> = Vec::new();
         for (at, entry) in left().take_while(|(_, entry)| entry.begun < first_end) {
             if entry.ended != NEVER {
                 answered.push(at);
@@ -183,13 +186,20 @@ impl<'a> Search<'a> {
                 }
                 asked => asked,
             };
-            if !kinds.contains(&kind) {
-                kinds.push(kind);
+            let index = kinds.iter().position(|(other, _)| *other == kind);
+            let index = index.unwrap_or_else(|| {
+                kinds.push((kind, Vec::new()));
+                kinds.len() - 1
+            });
+            let same = &mut kinds[index].1;
+            if same.len() < doing_the_same_max(kind) {
+                twins.extend(same.last().map(|&before| (at, before)));
+                same.push(at);
                 open.push(at);
             }
         }
         answered.sort_by_key(|&at| std::cmp::Reverse(self.entries[at].ended));
-        let open = Open { calls: open, sums: OnceCell::new() };
+        let open = Open { calls: open, twins, sums: OnceCell::new() };
         answered.into_iter().flat_map(|at| self.moves_to(at, &open, state)).collect()
     }
 
@@ -208,7 +218,7 @@ impl<'a> Search<'a> {
         for length in 0..=APPENDS_MAX {
             self.chains(length, open, state, &mut Vec::new(), at, &mut found);
             found.retain(|it| self.may_be_tagged(at, it.next));
-            let is_enough = !self.is_thorough || length >= CHAIN_MAX;
+            let is_enough = !self.is_thorough || length >= self.enough(at);
             if !found.is_empty() && is_enough && !self.is_tagged_in_doubt(at) {
                 break;
             }
@@ -218,6 +228,14 @@ impl<'a> Search<'a> {
             self.kept.insert((at, state, marks), found.clone());
         }
         found
+    }
+
+    /// Calls after which no longer chain tells more than those found. Of an object of which only the length is told, any of
+    /// that length may be it.
+    fn enough(&self, at: usize) -> usize {
+        let entry = &self.entries[at];
+        let is_told = size_seen(entry).is_none() || self.found_by(entry).is_some();
+        if is_told { CHAIN_MAX } else { APPENDS_MAX }
     }
 
     /// Whether open calls may lead from the state to the object that the call found, as far as that is known: each of its
@@ -300,7 +318,9 @@ impl<'a> Search<'a> {
                 return;
             }
             self.tried.set(self.tried.get() + 1);
+            let twin = open.twins.get(&at);
             let fits = !chain.contains(&at)
+                && twin.is_none_or(|before| chain.contains(before))
                 && self.is_in_order(chain, at)
                 && self.leads_to(last, length, at, state)
                 && (!of_appends || self.is_appended_for(last, length, chain, at, state, open));
@@ -397,6 +417,11 @@ impl<'a> Search<'a> {
         is_append(&self.entries[at])
             && value_of(&self.entries[at]).is_some_and(|value| !self.made.has(value))
     }
+}
+
+/// How many calls that do the same may be placed before one call: a second changes something only where it appends.
+fn doing_the_same_max(kind: Asked) -> usize {
+    if matches!(kind, Asked::Append(_, None, _)) { UNREAD_MAX } else { 1 }
 }
 
 /// Which call puts or appends a value.

@@ -346,3 +346,32 @@ fn a_condition_that_is_not_met_may_come_after_more_calls_than_one() {
     let without = [calls[0], calls[1], calls[3], calls[4], calls[5]];
     assert!(check(&without).is_err());
 }
+
+#[test]
+fn an_answer_that_tells_only_a_length_may_come_after_many_appends() {
+    let calls = [
+        // It alone is as long, and nothing leads from it to what is seen.
+        (put(10), 1, NEVER, Unknown),
+        (record(1), 2, NEVER, Unknown),
+        (record(2), 3, NEVER, Unknown),
+        (record(3), 4, NEVER, Unknown),
+        (record(4), 5, NEVER, Unknown),
+        (append_at(9, 999), 6, 7, Ends(10)),
+        (Get, 8, 9, grown_by(1, &[2, 3, 4])),
+    ];
+    assert_eq!(check(&calls), Ok(()));
+    let without = [&calls[..4], &calls[5..]].concat();
+    assert!(check(&without).is_err(), "nothing appends what is seen last");
+}
+
+#[test]
+fn of_appends_of_one_length_that_nobody_saw_several_may_be_done() {
+    let six = |number: u64| record(number << 20 | 6);
+    let done = |size| {
+        let unknown = (1..=3).map(|at| (six(at), at, NEVER, Unknown));
+        check(&unknown.chain([(record(5), 5, 6, Grown(size))]).collect::<Vec<_>>())
+    };
+    assert_eq!([0, 6, 12, 18].map(done), [const { Ok(()) }; 4]);
+    assert!(done(24).is_err(), "there are three");
+    assert!(done(9).is_err(), "all or nothing");
+}
