@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::content::{digest_of, etag_of, grown, len_of};
 use made::Made;
-use search::{Search, Verdict};
+use search::{Limits, Search, Verdict};
 
 mod made;
 mod search;
@@ -190,25 +190,21 @@ impl History {
     /// The last calls before the first moment at which no order explains a key's calls, or was not found in the time that
     /// a search has.
     pub fn check(&self) -> Result<(), String> {
+        self.check_within(Limits::PATIENT)
+    }
+
+    fn check_within(&self, limits: Limits) -> Result<(), String> {
         for (key, entries) in self.keys.iter().enumerate() {
-            let made = self.made.with_listed(entries);
-            let verdict = |entries: &[Entry]| {
-                let relevant = relevant(entries);
-                match Search::new(&relevant, &made, false).run() {
-                    Verdict::Unexplained => Search::new(&relevant, &made, true).run(),
-                    found => found,
-                }
-            };
-            let explained = |entries: &[Entry]| verdict(entries) == Verdict::Explained;
-            let found = match verdict(entries) {
+            let judge = Judge { made: self.made.with_listed(entries), limits };
+            let found = match judge.verdict(entries) {
                 Verdict::Explained => continue,
                 Verdict::Unexplained => "no order explains",
+                Verdict::UnexplainedByFew => {
+                    "no order with few unanswered calls at a time explains (others were given up)"
+                }
                 Verdict::GivenUp => "the search was given up for an order that explains",
             };
-            let mut ends: Vec<u64> = entries.iter().map(|entry| entry.ended).collect();
-            ends.sort_unstable();
-            let first_bad = ends.partition_point(|end| explained(&until(entries, *end)));
-            let end = ends.get(first_bad).copied().unwrap_or(NEVER);
+            let end = judge.first_bad(entries);
             let mut lines: Vec<String> =
                 until(entries, end).iter().map(|entry| format!("  {entry}")).collect();
             let shown = lines.split_off(lines.len().saturating_sub(LINES_SHOWN));
@@ -216,6 +212,47 @@ impl History {
             return Err(format!("key {key}: {found} what was answered by {end}:\n{calls}"));
         }
         Ok(())
+    }
+}
+
+/// Judges the calls of one key.
+struct Judge {
+    made: Made,
+    limits: Limits,
+}
+
+impl Judge {
+    fn verdict(&self, entries: &[Entry]) -> Verdict {
+        let relevant = relevant(entries);
+        let found = Search::new(&relevant, &self.made, self.limits).run();
+        if found != Verdict::Unexplained {
+            return found;
+        }
+        match Search::thorough(&relevant, &self.made, self.limits).run() {
+            Verdict::GivenUp => Verdict::UnexplainedByFew,
+            found => found,
+        }
+    }
+
+    /// Whether an order explains the calls that takes as few of them as will do.
+    fn is_explained_by_few(&self, entries: &[Entry]) -> bool {
+        let relevant = relevant(entries);
+        Search::new(&relevant, &self.made, self.limits).run() == Verdict::Explained
+    }
+
+    /// The first moment at which calls are not explained. The quick search looks for it: a thorough one takes long where
+    /// nothing explains them, and is asked only about what that one found.
+    fn first_bad(&self, entries: &[Entry]) -> u64 {
+        let mut ends: Vec<u64> = entries.iter().map(|entry| entry.ended).collect();
+        ends.sort_unstable();
+        let is_explained = |end: &u64| self.verdict(&until(entries, *end)) == Verdict::Explained;
+        let by_few = ends.partition_point(|end| self.is_explained_by_few(&until(entries, *end)));
+        let later = ends.get(by_few + 1..).unwrap_or_default();
+        let first_bad = match ends.get(by_few).is_some_and(is_explained) {
+            true => by_few + 1 + later.partition_point(is_explained),
+            false => by_few,
+        };
+        ends.get(first_bad).copied().unwrap_or(NEVER)
     }
 }
 

@@ -9,12 +9,32 @@ use super::made::{Made, sums_of};
 use super::{Answered, Asked, Entry, If, NEVER, Shown, after, is_append, shown_in, value_of};
 use crate::content::len_of;
 
-/// Steps after which a search is given up; that counts as a failure, to be looked at.
-const STEPS_MAX: usize = 2_000_000;
-/// Calls tried in chains without an answer, after which likewise: a quarter of an hour.
-const TRIED_MAX: u64 = 2_000_000_000;
 /// Tries from which on it is kept what a call was found to take: this also bounds what is kept.
 const KEPT_TRIES_MIN: u64 = 1_000;
+/// Most moves that are kept of one call: longer lists are found again.
+const KEPT_MOVES_MAX: usize = 1_000;
+
+/// What a search may cost before it is given up; that counts as a failure, to be looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) steps: usize,
+    /// Calls tried in chains without an answer.
+    pub(super) tried: u64,
+    /// Moves in memory, of some 130 bytes each.
+    pub(super) moves: usize,
+}
+
+impl Limits {
+    /// A quarter of an hour, and half a gigabyte.
+    pub(super) const PATIENT: Self =
+        Self { steps: 2_000_000, tried: 2_000_000_000, moves: 4_000_000 };
+
+    /// Those of a thorough search: where a history is wrong nearly all orders are to be tried, and it comes after
+    /// one that says already that few calls explain nothing.
+    pub(super) fn of_thorough(self) -> Self {
+        Self { steps: self.steps / 10, tried: self.tried / 10, ..self }
+    }
+}
 
 /// What a search found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +43,8 @@ pub(super) enum Verdict {
     Explained,
     /// None does.
     Unexplained,
+    /// None does that takes as few calls without an answer as will do; of others it was not found out.
+    UnexplainedByFew,
     /// It was not found out.
     GivenUp,
 }
@@ -62,6 +84,11 @@ pub(super) struct Search<'a> {
     of_value: BTreeMap<u64, usize>,
     /// Calls that were tried in chains.
     tried: Cell<u64>,
+    /// Moves in memory.
+    held: Cell<usize>,
+    /// A limit was reached: not all moves were found.
+    given_up: Cell<bool>,
+    limits: Limits,
     is_thorough: bool,
     /// What was found before a call, by what may be found: the call, the state, and which calls are open.
     kept: BTreeMap<(usize, Option<Shown>, u64), Vec<Move>>,
@@ -98,7 +125,8 @@ const UNREAD_MAX: usize = 4;
 const SUMMED_MAX: usize = 4;
 
 impl<'a> Search<'a> {
-    pub(super) fn new(entries: &'a [Entry], made: &'a Made, is_thorough: bool) -> Self {
+    /// One that takes as few calls as will do.
+    pub(super) fn new(entries: &'a [Entry], made: &'a Made, limits: Limits) -> Self {
         let mut rng = SeededRng::new(0xC0FF_EE00);
         Self {
             entries,
@@ -113,19 +141,28 @@ impl<'a> Search<'a> {
             visited: BTreeSet::new(),
             of_value: of_value(entries),
             tried: Cell::new(0),
-            is_thorough,
+            held: Cell::new(0),
+            given_up: Cell::new(false),
+            limits,
+            is_thorough: false,
             kept: BTreeMap::new(),
         }
+    }
+
+    /// A thorough one, with a part of the limits.
+    pub(super) fn thorough(entries: &'a [Entry], made: &'a Made, limits: Limits) -> Self {
+        let search = Self::new(entries, made, limits.of_thorough());
+        Self { is_thorough: true, ..search }
     }
 
     /// Whether there is one.
     pub(super) fn run(&mut self) -> Verdict {
         let mut places = vec![Place { moves: self.moves(None), taken: Vec::new() }];
-        for _step in 0..STEPS_MAX {
+        for _step in 0..self.limits.steps {
             if self.answered_left == 0 {
                 return Verdict::Explained;
             }
-            if self.is_given_up() {
+            if self.given_up.get() {
                 return Verdict::GivenUp;
             }
             let Some(place) = places.last_mut() else { return Verdict::Unexplained };
@@ -136,6 +173,7 @@ impl<'a> Search<'a> {
                 places.pop();
                 continue;
             };
+            self.held.update(|held| held - 1);
             calls.iter().for_each(|&at| self.mark(at, true));
             place.taken = calls;
             let (value, tags) = next.map_or((0, 0), |shown| (shown.value, shown.tags));
@@ -152,8 +190,12 @@ impl<'a> Search<'a> {
         self.tried.get()
     }
 
+    /// Whether a limit is reached, now or before.
     fn is_given_up(&self) -> bool {
-        self.tried.get() >= TRIED_MAX
+        let Limits { tried, moves, .. } = self.limits;
+        let is_reached = self.tried.get() >= tried || self.held.get() >= moves;
+        self.given_up.set(self.given_up.get() || is_reached);
+        self.given_up.get()
     }
 
     fn mark(&mut self, at: usize, done: bool) {
@@ -208,23 +250,27 @@ impl<'a> Search<'a> {
     fn moves_to(&mut self, at: usize, open: &Open, state: Option<Shown>) -> Vec<Move> {
         let marks = open.calls.iter().fold(0, |marks, &call| marks ^ self.marks[call]);
         if let Some(kept) = self.kept.get(&(at, state, marks)) {
+            self.held.update(|held| held + kept.len());
             return kept.clone();
         }
         if !self.may_come_after(at, open, state) {
             return Vec::new();
         }
-        let tried_before = self.tried.get();
+        let (tried_before, held_before) = (self.tried.get(), self.held.get());
         let mut found: Vec<Move> = Vec::new();
         for length in 0..=APPENDS_MAX {
             self.chains(length, open, state, &mut Vec::new(), at, &mut found);
             found.retain(|it| self.may_be_tagged(at, it.next));
+            self.held.set(held_before + found.len());
             let is_enough = !self.is_thorough || length >= self.enough(at);
             if !found.is_empty() && is_enough && !self.is_tagged_in_doubt(at) {
                 break;
             }
         }
         found.reverse();
-        if self.tried.get() - tried_before >= KEPT_TRIES_MIN {
+        let is_dear = self.tried.get() - tried_before >= KEPT_TRIES_MIN;
+        if is_dear && found.len() <= KEPT_MOVES_MAX {
+            self.held.update(|held| held + found.len());
             self.kept.insert((at, state, marks), found.clone());
         }
         found
@@ -309,6 +355,7 @@ impl<'a> Search<'a> {
             if let Some(next) = self.after(last, state) {
                 let calls = chain.iter().copied().chain([last]).collect();
                 found.push(Move { calls, next });
+                self.held.update(|held| held + 1);
             }
             return;
         }

@@ -252,7 +252,7 @@ fn what_only_an_answered_call_can_have_made_is_not_looked_for_among_the_others()
     ]);
     let entry = |(asked, begun, ended, answered)| Entry { asked, begun, ended, answered };
     let entries: Vec<Entry> = calls.into_iter().map(entry).collect();
-    let mut search = Search::new(&entries, &made, false);
+    let mut search = Search::new(&entries, &made, Limits::PATIENT);
     assert_eq!(search.run(), Verdict::Explained);
     assert!(search.tried() < 10_000, "{} calls tried", search.tried());
 }
@@ -374,4 +374,27 @@ fn of_appends_of_one_length_that_nobody_saw_several_may_be_done() {
     assert_eq!([0, 6, 12, 18].map(done), [const { Ok(()) }; 4]);
     assert!(done(24).is_err(), "there are three");
     assert!(done(9).is_err(), "all or nothing");
+}
+
+#[test]
+fn a_wrong_history_with_many_open_calls_is_called_wrong_in_bounded_time_and_memory() {
+    let number = |n: u64| n << 20 | (1_000 + n);
+    let open = (1..=30).map(|n| match n % 3 {
+        0 => (record(number(n)), n, NEVER, Unknown),
+        _ => (put(number(n)), n, NEVER, Unknown),
+    });
+    // Each may come after any three of those.
+    let unmet = (100..110).map(|n| (Asked::Put(number(n), If::Absent), n, n + 100, Unmet));
+    let wrong = (Get, 400, 401, shows(number(99)));
+    let mut history = History::new(1);
+    for (asked, begun, ended, answered) in open.chain(unmet).chain([wrong]) {
+        history.keys[0].push(Entry { asked, begun, ended, answered });
+    }
+    let check = |limits| history.check_within(limits).unwrap_err();
+    let few_tries = check(Limits { tried: 20_000_000, ..Limits::PATIENT });
+    let few_moves = check(Limits { moves: 100_000, ..Limits::PATIENT });
+    for error in [few_tries, few_moves] {
+        assert!(error.contains("no order with few unanswered calls"), "{error}");
+        assert!(error.contains("answered by 401"), "{error}");
+    }
 }
