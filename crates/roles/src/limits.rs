@@ -95,6 +95,9 @@ pub const MANAGERS_PAUSE_MS_MAX: u64 = 1_000;
 pub const SAID_TO_MANAGERS: usize = 2;
 /// Milliseconds for which a leading manager is looked for and waited for.
 pub const PROPOSE_WAIT_MS: u64 = 10_000;
+/// Milliseconds that a manager may take to make a join token: it waits for the token, where there are too many for some to
+/// go and for the token again, for its server, and for the map.
+pub const ISSUE_MS_MAX: u64 = 5 * PROPOSE_WAIT_MS;
 /// Milliseconds for which a server that joins waits for a manager that lets it.
 pub const JOIN_WAIT_MS: u64 = 60_000;
 /// Milliseconds between two rounds of asking them.

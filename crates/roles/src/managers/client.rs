@@ -33,8 +33,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{Contacts, Managers, NotProposed};
 use crate::clock::since_1970_ms;
 use crate::limits::{
-    AUTHORITY_WAIT_MS, MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN,
-    MAP_ANSWER_MS, MAP_LATE_MS, MAP_TOLD_MS, MAP_WAIT_MS, PROPOSE_WAIT_MS, SAID_TO_MANAGERS,
+    AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX,
+    MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_LATE_MS, MAP_TOLD_MS, MAP_WAIT_MS, PROPOSE_WAIT_MS,
+    SAID_TO_MANAGERS,
 };
 use crate::quorum::NotIssued;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply};
@@ -94,8 +95,8 @@ impl ManagersClient {
     ) -> Result<(ServerId, JoinToken), NotIssued> {
         let expires_ms = expires.map(since_1970_ms);
         let call = ManagerCall::IssueToken(Box::new(server), expires_ms);
-        // As long as the manager waits for the three things that it has to wait for, and a moment.
-        let wait = Duration::from_millis(3 * PROPOSE_WAIT_MS + MAP_ANSWER_MS);
+        // As long as the manager may take, and a moment.
+        let wait = Duration::from_millis(ISSUE_MS_MAX + MAP_ANSWER_MS);
         let (map, mut end) = (self.map(), NotIssued::NoAuthority);
         for manager in self.known.contacts.all(&map) {
             let deadline = Instant::now() + wait;

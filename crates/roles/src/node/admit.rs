@@ -177,7 +177,7 @@ impl Admitter {
             let hash = match token {
                 Some(hash) => hash,
                 None => {
-                    agreed_on(add_token(&self.managers, admits).await)?;
+                    agreed_on(add_token(&*self.managers, admits).await)?;
                     *token.insert(hash)
                 }
             };

@@ -166,20 +166,9 @@ impl Issuer {
     ) -> Result<(ServerId, JoinToken), NotIssued> {
         let authority = self.authority.get().ok_or(NotIssued::NoAuthority)?.fingerprint();
         let roles = roles_of(&server.roles);
-        let [token, add_server] = admission_of(server, expires);
-        let Outcome::Token(place) = add_token(&self.managers, token).await?? else {
-            return Err(NotProposed::Unknown.into());
-        };
-        let Outcome::Server(server) = self.managers.propose(add_server).await?? else {
-            return Err(NotProposed::Unknown.into());
-        };
-        // Joiners are let in by the map as it is here.
-        let mut maps = self.maps.clone();
-        let named = maps.wait_for(|newest| newest.map.servers.contains_key(&server));
-        let newest = match timeout(Duration::from_millis(PROPOSE_WAIT_MS), named).await {
-            Ok(Ok(newest)) => newest.clone(),
-            Ok(Err(_)) | Err(_) => return Err(NotProposed::Unknown.into()),
-        };
+        let admission = admission_of(server, expires);
+        let (place, server) = admit(&*self.managers, admission, self.maps.clone()).await?;
+        let newest = self.maps.borrow().clone();
         let token = self.book.add(authority, (server, roles), place, expires)?;
         let book = self.book.clone();
         let saved = tokio::task::spawn_blocking(move || book.save(&newest.map));
@@ -188,9 +177,29 @@ impl Issuer {
     }
 }
 
+/// Has a token and its server agreed on, and waits until the map here shows the server: joiners are let in by that. Takes
+/// [`ISSUE_MS_MAX`](crate::limits::ISSUE_MS_MAX) at most.
+pub(super) async fn admit(
+    managers: &impl Managers,
+    [token, add_server]: [Command; 2],
+    mut maps: watch::Receiver<Arc<Published>>,
+) -> Result<(state::TokenId, ServerId), NotIssued> {
+    let Outcome::Token(place) = add_token(managers, token).await?? else {
+        return Err(NotProposed::Unknown.into());
+    };
+    let Outcome::Server(server) = managers.propose(add_server).await?? else {
+        return Err(NotProposed::Unknown.into());
+    };
+    let named = maps.wait_for(|newest| newest.map.servers.contains_key(&server));
+    match timeout(Duration::from_millis(PROPOSE_WAIT_MS), named).await {
+        Ok(Ok(_)) => Ok((place, server)),
+        Ok(Err(_)) | Err(_) => Err(NotProposed::Unknown.into()),
+    }
+}
+
 /// Has a token agreed on. If the map holds as many as it may, those that let nobody in any more go first.
 pub(crate) async fn add_token(
-    managers: &ManagersClient,
+    managers: &impl Managers,
     token: Command,
 ) -> Result<Applied, NotProposed> {
     let applied = managers.propose(token.clone()).await?;

@@ -3,16 +3,28 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use larder_env::SimDisk;
 use larder_env::disk::{read_file, replace_file};
 use larder_net::{Refusal, Role, Roles, TokenId};
+use larder_protocol::limits::TOKENS_MAX;
+use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::quorum::LogIndex;
-use larder_protocol::manager::state::{self, ClusterId, Command, ServerRole, Topology};
+use larder_protocol::manager::state::{
+    self, Applied, ClusterId, Command, MapVersion, ServerRole, Topology,
+};
 use larder_types::{BootId, ServerId};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
 use super::support::{SETTINGS, new_server};
+use crate::limits::{ISSUE_MS_MAX, PROPOSE_WAIT_MS};
+use crate::managers::{Managers, NotProposed};
 use crate::quorum::ManagerError;
-use crate::quorum::tokens::{FILE, TokenBook, admission_of};
+use crate::quorum::maps::Published;
+use crate::quorum::tokens::{FILE, TokenBook, admission_of, admit};
 
 fn golden() -> Vec<u8> {
     let text = include_str!("../../../tests/golden/tokens.hex");
@@ -94,4 +106,69 @@ fn a_token_is_good_while_its_server_is_to_come_and_the_map_knows_it() {
     book.save(&map).unwrap();
     let left = TokenBook::open(disk).unwrap();
     assert_eq!(left.find(id, &map_with(&["d0"])), Err(Refusal::Token), "it was not kept");
+}
+
+/// Managers that answer each command after a while, and show its map after as long again.
+struct Slow {
+    takes: Duration,
+    /// With the end of the log.
+    map: Mutex<(LogIndex, Topology)>,
+    shown: watch::Sender<Arc<Published>>,
+}
+
+impl Slow {
+    /// At the bound of tokens, which expire at these times by turns.
+    fn full(takes: Duration, expire: &[u64]) -> Self {
+        let mut map = map_with(&[]);
+        for (id, expires_ms) in (0..TOKENS_MAX as u64).zip(expire.iter().cycle()) {
+            let command = Command::AddToken(hash(id), *expires_ms);
+            map.apply(LogIndex(100 + id), command).unwrap();
+        }
+        let shown = watch::Sender::new(Published::new(map.clone()));
+        Self { takes, map: Mutex::new((LogIndex(10_000), map)), shown }
+    }
+}
+
+impl Managers for Slow {
+    fn map(&self) -> Arc<Topology> {
+        Arc::new(self.map.lock().1.clone())
+    }
+
+    fn versions(&self) -> watch::Receiver<MapVersion> {
+        watch::Sender::new(MapVersion(0)).subscribe()
+    }
+
+    fn told_of(&self, _: MapVersion) {}
+
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
+        let answer = async move {
+            sleep(self.takes).await;
+            let (end, map) = &mut *self.map.lock();
+            end.0 += 1;
+            let applied = map.apply(*end, command);
+            let (shown, newest) = (self.shown.clone(), Published::new(map.clone()));
+            let later = sleep(self.takes);
+            tokio::spawn(later.map(move |()| shown.send_replace(newest)));
+            Ok(applied)
+        };
+        answer.boxed()
+    }
+
+    fn say(&self, _: ServerMessage) {}
+}
+
+fn hash(id: u64) -> [u8; 32] {
+    let mut hash = [7; 32];
+    hash[..8].copy_from_slice(&id.to_le_bytes());
+    hash
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_a_token_waits_as_long_as_it_may_take_where_others_have_to_go_first() {
+    let managers = Slow::full(Duration::from_millis(PROPOSE_WAIT_MS - 1), &[1]);
+    let began = Instant::now();
+    let admission = admission_of(new_server("d0", ServerRole::Data), None);
+    let admitted = admit(&managers, admission, managers.shown.subscribe()).await;
+    assert_eq!(admitted.unwrap().1, ServerId(1));
+    assert!(began.elapsed() <= Duration::from_millis(ISSUE_MS_MAX), "{:?}", began.elapsed());
 }
