@@ -98,6 +98,9 @@ pub const PROPOSE_WAIT_MS: u64 = 10_000;
 /// Milliseconds that a manager may take to make a join token: it waits for the token, where there are too many for some to
 /// go and for the token again, for its server, and for the map.
 pub const ISSUE_MS_MAX: u64 = 5 * PROPOSE_WAIT_MS;
+/// By how many milliseconds the clock of a manager may be ahead that has expired tokens removed: by the first after which
+/// some go.
+pub const CLOCK_AHEAD_MS: [u64; 3] = [24 * 3600 * 1000, 3600 * 1000, 0];
 /// Milliseconds for which a server that joins waits for a manager that lets it.
 pub const JOIN_WAIT_MS: u64 = 60_000;
 /// Milliseconds between two rounds of asking them.

@@ -34,7 +34,7 @@ use super::error::{ManagerError, NotIssued};
 use super::maps::Published;
 use crate::clock::{now_ms, since_1970_ms};
 use crate::identity::roles_of;
-use crate::limits::PROPOSE_WAIT_MS;
+use crate::limits::{CLOCK_AHEAD_MS, PROPOSE_WAIT_MS};
 use crate::managers::{Managers, ManagersClient, NotProposed};
 
 /// The book, within the manager's directory.
@@ -206,10 +206,21 @@ pub(crate) async fn add_token(
     if applied != Err(state::Refusal::TooMany) {
         return Ok(applied);
     }
-    match managers.propose(Command::ForgetTokens(now_ms())).await? {
+    match managers.propose(forget_tokens(&managers.map(), now_ms())).await? {
         Ok(_) => managers.propose(token).await,
         Err(refusal) => Ok(Err(refusal)),
     }
+}
+
+/// Removes tokens that let nobody in any more. This clock may be ahead of that of another manager, by which one is good
+/// that has expired here: only those go that expired long ago, if there are any.
+fn forget_tokens(map: &Topology, now_ms: u64) -> Command {
+    let times = CLOCK_AHEAD_MS.map(|ahead| now_ms.saturating_sub(ahead));
+    let frees = |time: &u64| {
+        let mut tokens = map.tokens.values();
+        tokens.any(|token| token.revoked || token.expires_ms <= *time)
+    };
+    Command::ForgetTokens(times.into_iter().find(frees).unwrap_or(now_ms))
 }
 
 /// What has to be agreed on for a server's token: that there is one, then that it lets this server in.

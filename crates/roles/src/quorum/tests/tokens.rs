@@ -12,7 +12,7 @@ use larder_protocol::limits::TOKENS_MAX;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{
-    self, Applied, ClusterId, Command, MapVersion, ServerRole, Topology,
+    self, Applied, ClusterId, Command, MapVersion, Outcome, ServerRole, Topology,
 };
 use larder_types::{BootId, ServerId};
 use parking_lot::Mutex;
@@ -20,11 +20,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::support::{SETTINGS, new_server};
+use crate::clock::now_ms;
 use crate::limits::{ISSUE_MS_MAX, PROPOSE_WAIT_MS};
 use crate::managers::{Managers, NotProposed};
 use crate::quorum::ManagerError;
 use crate::quorum::maps::Published;
-use crate::quorum::tokens::{FILE, TokenBook, admission_of, admit};
+use crate::quorum::tokens::{FILE, TokenBook, add_token, admission_of, admit};
 
 fn golden() -> Vec<u8> {
     let text = include_str!("../../../tests/golden/tokens.hex");
@@ -171,4 +172,31 @@ async fn who_asks_for_a_token_waits_as_long_as_it_may_take_where_others_have_to_
     let admitted = admit(&managers, admission, managers.shown.subscribe()).await;
     assert_eq!(admitted.unwrap().1, ServerId(1));
     assert!(began.elapsed() <= Duration::from_millis(ISSUE_MS_MAX), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_ahead_takes_no_token_from_those_who_are_on_their_way() {
+    const HOUR_MS: u64 = 3_600_000;
+    let now_ms = now_ms();
+    let expires = [now_ms - 48 * HOUR_MS, now_ms - HOUR_MS];
+    let managers = Slow::full(Duration::ZERO, &expires);
+    let added = add_token(&managers, Command::AddToken([1; 32], u64::MAX)).await.unwrap();
+    assert!(matches!(added, Ok(Outcome::Token(_))), "there is room: {added:?}");
+    // By the clock of the manager that made it the second is good for an hour yet.
+    let joins = |token: u64, name: &str| {
+        let server = new_server(name, ServerRole::Data);
+        let by = (hash(token), now_ms - 2 * HOUR_MS);
+        managers.propose(Command::AddServer(server, Some(by)))
+    };
+    assert_eq!(joins(1, "d0").await.unwrap(), Ok(Outcome::Server(ServerId(1))));
+    assert_eq!(joins(0, "d1").await.unwrap(), Err(state::Refusal::BadToken), "it is long gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_token_expired_long_ago_those_go_that_just_have() {
+    let (past, to_come) = (now_ms() - 1000, now_ms() + 3_600_000);
+    let managers = Slow::full(Duration::ZERO, &[past, to_come]);
+    let added = add_token(&managers, Command::AddToken([1; 32], u64::MAX)).await.unwrap();
+    assert!(matches!(added, Ok(Outcome::Token(_))), "there is room: {added:?}");
+    assert_eq!(managers.map().tokens.len(), TOKENS_MAX / 2 + 1);
 }
