@@ -192,6 +192,8 @@ pub struct PeerIdentity {
     pub subject: Subject,
     /// From where it speaks.
     pub address: SocketAddr,
+    /// Version of the protocol that is spoken with it.
+    pub version: u8,
 }
 
 impl fmt::Display for PeerIdentity {

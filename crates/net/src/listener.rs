@@ -259,10 +259,10 @@ impl House {
         match found {
             Ok((version, service, offer)) => {
                 hello::welcome(&mut wire, version, service).await?;
-                let from = PeerIdentity { subject, address };
+                let from = PeerIdentity { subject, address, version };
                 let (serve, metrics) = (offer.serve.clone(), self.metrics().clone());
                 let ends_with = (!offer.tells_removed).then_some(subject.server);
-                Ok(Some((wire, Serving::new((from, ends_with), serve, version, metrics))))
+                Ok(Some((wire, Serving::new((from, ends_with), serve, metrics))))
             }
             Err(Broken::Denied(denied)) => {
                 // Whether it still hears the reason changes nothing.

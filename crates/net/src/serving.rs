@@ -103,9 +103,9 @@ impl Serving {
     pub(crate) fn new(
         (from, ends_with): (PeerIdentity, Option<ServerId>),
         service: Arc<dyn Serve>,
-        version: u8,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let version = from.version;
         let state = Mutex::new(State::default());
         let outlet = Arc::new(Outlet { state, metrics: metrics.clone() });
         Self { from, ends_with, service, outlet, version, metrics, not_understood: false }

@@ -11,6 +11,8 @@ use larder_types::limits::CHUNK_BYTES_MAX;
 
 /// Oldest version of the protocol between processes in which data servers report what waits at their disks.
 pub const PROTOCOL_REPORTS: u8 = 4;
+/// Oldest version of it that all managers speak who know the command `ForgetTokens`.
+pub const PROTOCOL_FORGETS: u8 = 5;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -247,6 +249,10 @@ pub const ORPHANS_MAX: usize = 1024;
 const _: () = assert!(
     PROTOCOL_REPORTS <= larder_net::limits::PROTOCOL_MAX,
     "reports are for peers of a version that is spoken"
+);
+const _: () = assert!(
+    PROTOCOL_FORGETS <= larder_net::limits::PROTOCOL_MAX,
+    "managers of this release say that they know its commands"
 );
 const _: () = assert!(
     PEERS_MAX * (PEER_NAME_BYTES_MAX + 1) + 1024 <= larder_net::limits::HELLO_BYTES_MAX,

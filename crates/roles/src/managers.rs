@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{Applied, Command, MapVersion, Topology};
+use larder_types::ServerId;
 use tokio::sync::watch;
 
 pub use client::ManagersClient;
@@ -49,4 +50,9 @@ pub enum NotProposed {
     /// Give up: this server's certificate does not allow it, or the server was removed.
     #[error("the managers take no such command from this server")]
     NotAllowed,
+    /// Nothing was done. Upgrade this manager, or start it, or remove it; then ask again.
+    #[error(
+        "manager {0} may be of an earlier release that does not know this, or has not been heard yet: upgrade or start it first"
+    )]
+    OlderManager(ServerId),
 }

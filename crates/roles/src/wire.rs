@@ -20,7 +20,7 @@ use larder_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::limits::PROTOCOL_REPORTS;
+use crate::limits::{PROTOCOL_FORGETS, PROTOCOL_REPORTS};
 
 /// What meta servers answer.
 #[derive(Debug)]
@@ -325,6 +325,19 @@ pub enum ManagerReply {
     NotAllowed,
     /// Payload: the authority's key and certificate, as in its file.
     Authority,
+    /// Not begun: a voter, this one, may not know the command. Since
+    /// [`PROTOCOL_FORGETS`](crate::limits::PROTOCOL_FORGETS).
+    OlderManager(ServerId),
+}
+
+impl ManagerReply {
+    /// What an asker understands who speaks this version of the protocol.
+    pub(crate) fn in_version(self, version: u8) -> Self {
+        match self {
+            Self::OlderManager(_) if version < PROTOCOL_FORGETS => Self::Busy,
+            reply => reply,
+        }
+    }
 }
 
 /// What managers are told.

@@ -250,6 +250,7 @@ fn said() -> Vec<String> {
         hex(&encode(&doubts())),
         hex(&encode(&DataReply::BytesAnd(report()))),
         hex(&encode(&DataReply::UnreadableAnd(Report::default()))),
+        hex(&encode(&ManagerReply::OlderManager(ServerId(300)))),
     ]
 }
 

@@ -9,7 +9,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::endpoint::{Security, buffered};
 use crate::identity::Roles;
-use crate::limits::{PAYLOAD_BYTES_MAX, REQUESTS_MAX};
+use crate::limits::{PAYLOAD_BYTES_MAX, PROTOCOL_MAX, REQUESTS_MAX};
 use crate::tests::{Heard, authority, caller, data_server, endpoint, peer, socket, soon};
 use crate::{Authority, Peer, Rejected, hello};
 
@@ -305,7 +305,7 @@ async fn who_answers_hears_that_nobody_waits_any_more() {
     let mut asked = None;
     given_up(&ours, &to, async {
         let (_, _, responder) = heard.asked.recv().await.unwrap();
-        assert_eq!(responder.version(), PROTOCOL_CANCELS);
+        assert_eq!(responder.version(), PROTOCOL_MAX);
         responder.when_unwanted(move || told.send(()).unwrap_or_default());
         asked = Some(responder);
     })

@@ -43,9 +43,9 @@ async fn served(
 ) -> Broken {
     let roles = Roles::all();
     let subject = Subject { cluster: ClusterId(7), server: ServerId(1), roles };
-    let from = PeerIdentity { subject, address: "127.0.0.1:1".parse().unwrap() };
+    let from = PeerIdentity { subject, address: "127.0.0.1:1".parse().unwrap(), version };
     let serve = Arc::new(Served::<Echo, _>::new(echoing));
-    let mut serving = Serving::new((from, None), serve, version, metrics.clone());
+    let mut serving = Serving::new((from, None), serve, metrics.clone());
     let mut wire = Wire::new(Box::new(socket), metrics);
     wire.agreed(version);
     run(&mut wire, &mut serving).await

@@ -251,6 +251,9 @@ impl Known {
                 }
                 Ok((ManagerReply::NotLeader(leader), _)) => named = leader,
                 Ok((ManagerReply::NotAllowed, _)) => return Some(Err(NotProposed::NotAllowed)),
+                Ok((ManagerReply::OlderManager(older), _)) => {
+                    return Some(Err(NotProposed::OlderManager(older)));
+                }
                 Ok((ManagerReply::Busy, _)) | Err(CallError::Busy(_)) => {
                     return Some(Err(NotProposed::Busy));
                 }

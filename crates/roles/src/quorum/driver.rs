@@ -33,8 +33,8 @@ pub(super) type Asker = Responder<ManagerService>;
 
 /// What a manager is told from outside.
 pub(super) enum Input {
-    /// By another manager.
-    Peer(ServerId, QuorumMessage),
+    /// By another manager, in this version of the protocol.
+    Peer(ServerId, u8, QuorumMessage),
     /// By a server itself, or by a manager that handed it on.
     Server(ServerId, ServerMessage, Option<ServerId>),
     /// By the manager that leads: tell a server this.
@@ -88,7 +88,10 @@ impl Driver {
 
     fn take(&mut self, input: Input) -> Result<(), ManagerError> {
         match input {
-            Input::Peer(from, message) => self.member.peer(from, message),
+            Input::Peer(from, version, message) => {
+                self.member.spoke(from, version);
+                self.member.peer(from, message)
+            }
             Input::Server(from, message, by) => self.member.hear(from, message, by),
             Input::HandedBack(to, message) => {
                 self.out.to_server(&self.maps.borrow(), to, message);
@@ -127,7 +130,10 @@ impl Driver {
                     let message = ManagerMessageIn::HandedBack(to, message);
                     self.out.hand(&map, by, &message, &Bytes::new());
                 }
-                MemberEffect::Answer(asker, reply) => asker.answer(&reply, Bytes::new()),
+                MemberEffect::Answer(asker, reply) => {
+                    let reply = reply.in_version(asker.version());
+                    asker.answer(&reply, Bytes::new());
+                }
             }
         }
     }

@@ -85,7 +85,7 @@ impl Handler<ManagerService> for Desk {
             }
             ManagerMessageIn::Peer if manager => {
                 match decode::<QuorumMessage>("a message of a manager", &payload) {
-                    Ok(message) => Input::Peer(subject.server, message),
+                    Ok(message) => Input::Peer(subject.server, from.version, message),
                     Err(error) => {
                         tracing::warn!(%from, %error, "a message was not understood");
                         return;

@@ -33,6 +33,7 @@ use larder_types::codec::{decode, encode};
 use super::disk::{PATH, QuorumDisk};
 use super::error::ManagerError;
 use super::membership::next_change;
+use super::releases::Releases;
 use super::ways::Ways;
 use crate::wire::ManagerReply;
 
@@ -77,6 +78,7 @@ pub(super) struct Member<A> {
     quorum: Quorum,
     policy: Policy,
     ways: Ways,
+    releases: Releases,
     map: Topology,
     /// End of the log when this run began.
     began_with: LogIndex,
@@ -135,6 +137,7 @@ impl<A> Member<A> {
             quorum,
             policy: policy(),
             ways: Ways::default(),
+            releases: Releases::default(),
             map: Topology::default(),
             disk,
             unwritten: None,
@@ -185,6 +188,11 @@ impl<A> Member<A> {
         self.settle()
     }
 
+    /// A manager speaks this version of the protocol.
+    pub(super) fn spoke(&mut self, manager: ServerId, version: u8) {
+        self.releases.spoke(manager, version);
+    }
+
     /// A manager says something.
     pub(super) fn peer(&mut self, from: ServerId, said: QuorumMessage) -> Result<(), ManagerError> {
         if let Err(why) = self.quorum.admits(&said).and_then(|()| check_commands(&said)) {
@@ -220,6 +228,10 @@ impl<A> Member<A> {
 
     /// Somebody wants a command agreed on, and is answered.
     pub(super) fn propose(&mut self, command: &Command, asker: A) -> Result<(), ManagerError> {
+        if let Some(older) = self.held_up_by(command) {
+            self.out.push(MemberEffect::Answer(asker, ManagerReply::OlderManager(older)));
+            return Ok(());
+        }
         let ticket = self.ticket(Proposer::Asker(asker));
         self.take(QuorumEvent::Propose(ticket, encode(command).into()))
     }
@@ -236,6 +248,13 @@ impl<A> Member<A> {
     /// What is to be done, in this order.
     pub(super) fn effects(&mut self) -> std::vec::Drain<'_, MemberEffect<A>> {
         self.out.drain(..)
+    }
+
+    /// While this manager leads, a voter that may not know a command: it would stand at that one's door for ever, and all
+    /// that is proposed after it.
+    fn held_up_by(&mut self, command: &Command) -> Option<ServerId> {
+        let members = self.leads().then(|| self.quorum.members())?;
+        self.releases.held_up_by(self.me, &members, command)
     }
 
     fn ticket(&mut self, proposer: Proposer<A>) -> Ticket {
@@ -320,6 +339,10 @@ impl<A> Member<A> {
         for effect in effects {
             let event = match effect {
                 PolicyEffect::Propose(ticket, command) => {
+                    if self.held_up_by(&command).is_some() {
+                        self.consider(PolicyEvent::Decided(ticket, None));
+                        continue;
+                    }
                     let ticket = self.ticket(Proposer::Policy(ticket));
                     QuorumEvent::Propose(ticket, encode(&command).into())
                 }

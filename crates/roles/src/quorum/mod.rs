@@ -36,6 +36,7 @@ mod inspect;
 mod maps;
 mod member;
 mod membership;
+mod releases;
 mod tokens;
 mod v1;
 mod ways;

@@ -49,7 +49,7 @@ fn agree(member: &mut Member<u32>, command: &Command) -> Applied {
     }
 }
 
-fn founded(disk: &Arc<SimDisk>) -> Member<u32> {
+pub(super) fn founded(disk: &Arc<SimDisk>) -> Member<u32> {
     let mut member = Member::found(ME, log(disk), 1, 0).unwrap();
     elect(&mut member, 0);
     assert_eq!(agree(&mut member, &Command::Found(ClusterId(1), SETTINGS)), Ok(Outcome::Done));
@@ -237,7 +237,7 @@ fn managers(states: &[ServerState]) -> Topology {
     map
 }
 
-fn members(voters: &[u32], learners: &[u32]) -> Members {
+pub(super) fn members(voters: &[u32], learners: &[u32]) -> Members {
     let set = |ids: &[u32]| ids.iter().copied().map(ServerId).collect::<BTreeSet<_>>();
     Members { voters: set(voters), next_voters: BTreeSet::new(), learners: set(learners) }
 }

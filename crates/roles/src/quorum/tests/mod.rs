@@ -8,5 +8,6 @@ mod joining;
 mod member;
 #[path = "../../../tests/raw/mod.rs"]
 pub(crate) mod raw;
+mod releases;
 pub(crate) mod support;
 mod tokens;

@@ -1,0 +1,81 @@
+//! Which commands the other managers know. A manager refuses what it does not know at the door, with all that comes behind
+//! it in the log: a command goes into the log only when every voter is known to know it.
+
+use std::collections::BTreeMap;
+
+use larder_net::limits::PROTOCOL_MIN;
+use larder_protocol::manager::quorum::Members;
+use larder_protocol::manager::state::Command;
+use larder_types::ServerId;
+
+use crate::limits::PROTOCOL_FORGETS;
+
+/// The version of the protocol that each manager spoke last, in this run.
+#[derive(Debug, Default)]
+pub(super) struct Releases {
+    spoke: BTreeMap<ServerId, u8>,
+    /// The voter that was told of last as holding commands up.
+    told: Option<ServerId>,
+}
+
+impl Releases {
+    pub(super) fn spoke(&mut self, manager: ServerId, version: u8) {
+        self.spoke.insert(manager, version);
+    }
+
+    /// A voter that may not know a command: it speaks an older version, or has not spoken yet.
+    pub(super) fn held_up_by(
+        &mut self,
+        me: ServerId,
+        members: &Members,
+        command: &Command,
+    ) -> Option<ServerId> {
+        let since = since(command);
+        let speaks = |voter: &ServerId| self.spoke.get(voter).copied().unwrap_or(PROTOCOL_MIN);
+        let mut others = members.voters.union(&members.next_voters).filter(|voter| **voter != me);
+        let older = others.find(|voter| speaks(voter) < since).copied()?;
+        if self.told.replace(older) != Some(older) {
+            let is_heard = self.spoke.contains_key(&older);
+            tracing::warn!(manager = %older, is_heard, "some commands wait: this manager may not know them; upgrade or start it");
+        }
+        Some(older)
+    }
+}
+
+/// The oldest version of the protocol that managers speak who know a command.
+fn since(command: &Command) -> u8 {
+    match command {
+        Command::Found(..)
+        | Command::AddServer(..)
+        | Command::ServerStarted(..)
+        | Command::ServerDown(..)
+        | Command::SetWeight(..)
+        | Command::SetDraining(..)
+        | Command::RemoveServer(..)
+        | Command::AddDisk(..)
+        | Command::SetDiskDraining(..)
+        | Command::RemoveDisk(..)
+        | Command::Retarget(..)
+        | Command::AddLearner(..)
+        | Command::DropLearner(..)
+        | Command::BeginView(..)
+        | Command::ViewActivated(..)
+        | Command::CreateLv(..)
+        | Command::LvCreated(..)
+        | Command::SetLvReadOnly(..)
+        | Command::AddReplica(..)
+        | Command::ReplicaCurrent(..)
+        | Command::DropReplica(..)
+        | Command::OpenSession(..)
+        | Command::CloseSession(..)
+        | Command::CreateBucket(..)
+        | Command::BeginDeletion(..)
+        | Command::EndDeletion(..)
+        | Command::AddToken(..)
+        | Command::RevokeToken(..)
+        | Command::DropVacated(..)
+        | Command::SetWritePolicy(..)
+        | Command::MemberLacks(..) => PROTOCOL_MIN,
+        Command::ForgetTokens(..) => PROTOCOL_FORGETS,
+    }
+}
