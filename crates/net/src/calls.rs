@@ -5,6 +5,7 @@
 //! 1. A number is never used twice, and numbers grow in the order in which calls are queued: one number tells
 //!    for all calls whether they have left.
 //! 2. Each call is told its end exactly once, whoever is first: answer, deadline, or the connection's end.
+//! 3. None that waits has a deadline before `due`.
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -51,6 +52,8 @@ pub(crate) struct Calls {
     sent_through: u64,
     /// The highest number that is on its way out, or has left.
     begun_through: u64,
+    /// When one may be late at the soonest; those that were answered since count until then.
+    due: Option<Instant>,
 }
 
 const PLACE_BITS: u32 = 16;
@@ -59,6 +62,11 @@ impl Calls {
     /// Those that wait.
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
+    }
+
+    /// When to look for late ones again ([`expire`](Self::expire)); `None` if none waits.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
     }
 
     /// Takes one, with its number; `None` if there are too many.
@@ -71,6 +79,7 @@ impl Calls {
                 (self.places.len() - 1) as u16
             }
         };
+        self.due = Some(self.due.map_or(waiting.deadline, |due| due.min(waiting.deadline)));
         self.issued += 1;
         let number = self.issued << PLACE_BITS | u64::from(place);
         let entry = &mut self.places[usize::from(place)];
@@ -138,6 +147,9 @@ impl Calls {
         };
         let numbers: Vec<u64> = self.places.iter().filter(over).map(|place| place.number).collect();
         self.end(&numbers, ended, CallError::NotSent(NotSent::Late), Unknown::Late);
+        let left = self.places.iter().filter_map(|place| place.waiting.as_ref());
+        self.due = left.map(|waiting| waiting.deadline).min();
+        assert!(self.due.is_none_or(|due| due > now), "whoever is late was told");
     }
 
     /// Ends all: the connection broke, or could not be made.
@@ -187,6 +199,26 @@ mod tests {
         assert!(calls.leave(number).is_none());
         assert!(calls.leave(again).is_some());
         assert!(calls.leave(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn who_may_be_late_first_is_looked_for_then() {
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let (mut calls, mut ended) = (Calls::default(), Vec::new());
+        assert_eq!(calls.due(), None);
+        let (waits, _receivers): (Vec<_>, Vec<_>) =
+            [9, 5, 7].map(at).map(waiting).into_iter().unzip();
+        let numbers: Vec<u64> = waits.into_iter().map(|it| calls.enter(it).unwrap()).collect();
+        assert_eq!(calls.due(), Some(at(5)));
+        assert!(calls.leave(numbers[1]).is_some());
+        assert!(calls.due() <= Some(at(7)), "no later than that of any that waits");
+        calls.expire(at(5), &mut ended);
+        assert_eq!((calls.due(), ended.len()), (Some(at(7)), 0));
+        calls.expire(at(7), &mut ended);
+        assert_eq!((calls.due(), ended.len()), (Some(at(9)), 1));
+        calls.expire(at(9), &mut ended);
+        assert_eq!((calls.due(), ended.len()), (None, 2));
     }
 
     #[test]

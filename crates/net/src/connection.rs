@@ -151,9 +151,9 @@ pub(crate) trait End {
     fn fill(&mut self, batch: &mut Batch, waker: &Waker);
     /// A frame has left whole.
     fn sent(&mut self, header: &Header);
-    /// Whether something has a deadline, which is kept to the tick.
-    fn hurries(&self) -> bool;
-    /// Looks at the clock; when to look again if nothing hurries.
+    /// When something may be late, which is looked at within a tick after that.
+    fn due(&self) -> Option<Instant>;
+    /// Looks at the clock; when to look again if nothing is due before.
     fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken>;
 }
 
@@ -161,7 +161,7 @@ pub(crate) trait End {
 pub(crate) async fn run<E: End>(wire: &mut Wire, end: &mut E) -> Broken {
     let now = Instant::now();
     let sleep = pin!(tokio::time::sleep_until(now));
-    let mut clock = Clock { sleep, ticks: false, reading: true };
+    let mut clock = Clock { sleep, reading: true };
     poll_fn(|cx| match poll(wire, end, &mut clock, cx) {
         Ok(()) => Poll::Pending,
         Err(broken) => Poll::Ready(broken),
@@ -171,8 +171,6 @@ pub(crate) async fn run<E: End>(wire: &mut Wire, end: &mut E) -> Broken {
 
 struct Clock<'a> {
     sleep: Pin<&'a mut Sleep>,
-    /// Whether the sleep ends at the next tick.
-    ticks: bool,
     reading: bool,
 }
 
@@ -253,9 +251,10 @@ fn look_at_clock<E: End>(
     clock: &mut Clock<'_>,
     cx: &mut Context<'_>,
 ) -> Result<(), Broken> {
-    if end.hurries() && !clock.ticks {
-        clock.sleep.as_mut().reset(Instant::now() + TICK);
-        clock.ticks = true;
+    // A call may have come with an earlier deadline than all others.
+    let planned = clock.sleep.deadline();
+    if end.due().is_some_and(|due| due + TICK < planned || !wire.batch.is_done()) {
+        clock.sleep.as_mut().reset(next_look(wire, end, planned));
     }
     while clock.sleep.as_mut().poll(cx).is_ready() {
         let now = Instant::now();
@@ -264,10 +263,20 @@ fn look_at_clock<E: End>(
         }
         let next = end.tick(now, wire.seen, &mut wire.batch)?;
         transmit(wire, end, cx)?;
-        clock.ticks = end.hurries();
-        clock.sleep.as_mut().reset(if clock.ticks { now + TICK } else { next });
+        clock.sleep.as_mut().reset(next_look(wire, end, next));
     }
     Ok(())
+}
+
+/// When to look at the clock again. While the socket takes nothing, nobody hears of calls that come: it is looked for
+/// late ones at each tick.
+fn next_look<E: End>(wire: &Wire, end: &E, latest: Instant) -> Instant {
+    let next_tick = Instant::now() + TICK;
+    match end.due() {
+        Some(_) if !wire.batch.is_done() => latest.min(next_tick),
+        Some(due) => latest.min(next_tick.max(due)),
+        None => latest,
+    }
 }
 
 /// Frames that wait for a connection's task, which sleeps while there are none.
@@ -334,5 +343,69 @@ impl Queue {
         let messages = self.frames.iter().filter(|frame| frame.is_message()).count();
         self.frames.clear();
         messages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::duplex;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::limits::PING_INTERVAL;
+
+    /// One that waits for something, and says nothing.
+    struct Waits {
+        due: Instant,
+        looks: u32,
+        /// When it was looked at what is late, from when it was.
+        late: Option<Instant>,
+    }
+
+    impl End for Waits {
+        fn awake(&mut self) -> Result<(), Broken> {
+            Ok(())
+        }
+
+        fn receive(&mut self, _: Frame, _: &mut Batch) -> Result<(), Broken> {
+            Ok(())
+        }
+
+        fn settle(&mut self) {}
+
+        fn accepts(&self, _: &Batch) -> bool {
+            true
+        }
+
+        fn fill(&mut self, _: &mut Batch, _: &Waker) {}
+
+        fn sent(&mut self, _: &Header) {}
+
+        fn due(&self) -> Option<Instant> {
+            self.late.is_none().then_some(self.due)
+        }
+
+        fn tick(&mut self, now: Instant, _: Seen, _: &mut Batch) -> Result<Instant, Broken> {
+            self.looks += 1;
+            if now >= self.due {
+                self.late = self.late.or(Some(now));
+            }
+            Ok(now + PING_INTERVAL)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_waits_for_long_is_looked_at_seldom_and_in_time_when_it_is_late() {
+        let (ours, _theirs) = duplex(1024);
+        let mut wire = Wire::new(Box::new(ours), Arc::default());
+        let due = Instant::now() + Duration::from_millis(7_345);
+        let mut end = Waits { due, looks: 0, late: None };
+        let runs = timeout(Duration::from_secs(10), run(&mut wire, &mut end)).await;
+        assert!(runs.is_err(), "it goes on");
+        let late = end.late.expect("it was late");
+        assert!((due..=due + 2 * TICK).contains(&late), "{:?} later", late - due);
+        assert!(end.looks <= 14, "{} looks in ten seconds", end.looks);
     }
 }

@@ -279,7 +279,7 @@ impl Link {
         let mut tick = tokio::time::interval(TICK);
         std::future::poll_fn(|cx| {
             while tick.poll_tick(cx).is_ready() {
-                self.expire(Instant::now());
+                let _due = self.expire(Instant::now());
             }
             let mut state = self.state.lock();
             if state.unused {
@@ -292,10 +292,15 @@ impl Link {
         .await
     }
 
-    fn expire(&self, now: Instant) {
+    /// Tells those who are late; when the next may be.
+    fn expire(&self, now: Instant) -> Option<Instant> {
         let mut ended = Vec::new();
-        self.state.lock().calls.expire(now, &mut ended);
+        let mut state = self.state.lock();
+        state.calls.expire(now, &mut ended);
+        let due = state.calls.due();
+        drop(state);
         self.tell(ended);
+        due
     }
 
     /// The connection is no more: everybody is told.
@@ -346,7 +351,7 @@ struct Calling<'a> {
     /// Answers received in this turn.
     answers: Vec<Frame>,
     answered: Vec<(Waiting, Frame)>,
-    in_flight: bool,
+    due: Option<Instant>,
     pinged: Instant,
     pings: u64,
 }
@@ -358,7 +363,7 @@ impl<'a> Calling<'a> {
             version,
             answers: Vec::new(),
             answered: Vec::new(),
-            in_flight: false,
+            due: None,
             pinged: Instant::now(),
             pings: 0,
         }
@@ -429,7 +434,7 @@ impl End for Calling<'_> {
             _ => true,
         };
         queue.fill(batch, self.version, waker, wanted);
-        self.in_flight = calls.len() > 0;
+        self.due = calls.due();
     }
 
     fn sent(&mut self, header: &Header) {
@@ -438,12 +443,12 @@ impl End for Calling<'_> {
         }
     }
 
-    fn hurries(&self) -> bool {
-        self.in_flight
+    fn due(&self) -> Option<Instant> {
+        self.due
     }
 
     fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken> {
-        self.link.expire(now);
+        self.due = self.link.expire(now);
         if now - seen.received >= SILENCE_MAX {
             return Err(Broken::Silent);
         }

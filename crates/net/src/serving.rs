@@ -189,8 +189,8 @@ impl End for Serving {
 
     fn sent(&mut self, _header: &Header) {}
 
-    fn hurries(&self) -> bool {
-        false
+    fn due(&self) -> Option<Instant> {
+        None
     }
 
     fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken> {

@@ -51,8 +51,6 @@ pub(super) struct Follower {
     on_way_until: u64,
     /// The commit point that a tick told it last.
     told_commit: OpSeq,
-    /// The tick at which it is spoken to though there is nothing to say.
-    idle_due: u64,
     /// Ticks since it said something.
     silent_ticks: u32,
 }
@@ -358,10 +356,11 @@ impl Pg {
         let (last, commit, ticks) = (self.last().seq, self.commit, self.ticks);
         let Some(follower) = self.followers.get_mut(&to) else { return };
         let has_all = follower.acked >= last && follower.told_commit == commit;
-        if has_all && ticks < follower.idle_due {
+        // At the same ticks for all groups of a server, whose messages go together.
+        if has_all && !ticks.is_multiple_of(IDLE_TICKS) {
             return;
         }
-        (follower.told_commit, follower.idle_due) = (commit, ticks + IDLE_TICKS);
+        follower.told_commit = commit;
         let shared = follower.shared;
         if ticks >= follower.due {
             return self.send_from(to, shared, out);
