@@ -186,7 +186,7 @@ impl Counting {
     ) -> Result<Self, PackError> {
         let mut numbers = Numbers::list(backend).await?;
         let is_wanted = |(worker, process): &Process| {
-            only.is_none_or(|(of, first)| *worker == of && *process > first)
+            only.is_none_or(|(of, first)| *worker == of && *process >= first)
         };
         let (mut records, mut wanted) = (BTreeMap::new(), Vec::new());
         {
@@ -280,8 +280,7 @@ impl Counting {
                     true => (*other, blob),
                     false => (blob, *other),
                 };
-                // The greater began at this number or before; that record is gone, as it is so long ago.
-                if self.is_forgotten(id.worker, lesser.name.process) {
+                if self.is_forgotten(id.worker, lesser.name.process, greater.name.process) {
                     counted.pop();
                     counted.push(greater);
                     continue;
@@ -294,24 +293,18 @@ impl Counting {
         Ok(counted)
     }
 
-    /// Whether numbers of a worker's processes up to one behind this were removed: numbers follow each other, so one is
-    /// missing then.
-    fn is_forgotten(&self, worker: WorkerId, process: ProcessId) -> bool {
-        let begun = self.last_begun(worker).unwrap_or_default();
-        let proves_nothing =
-            |number: &ProcessId| *number < begun && self.has_not_begun(worker, *number);
-        let before = self.numbers.of_worker(worker).take_while(proves_nothing).count() as u64;
-        let first = self.numbers.of_worker(worker).find(|number| !proves_nothing(number));
-        first.is_some_and(|first| process < first && before + 1 < first.number())
-    }
-
-    /// True for a number whose process never began, or that a late request made again after it was removed.
-    fn has_not_begun(&self, worker: WorkerId, process: ProcessId) -> bool {
-        match self.records.get(&(worker, process)) {
-            Some(Record::From(_)) => false,
-            Some(Record::Closed) => true,
-            None => !self.numbers.recorded.contains(&(worker, process)),
-        }
+    /// Whether of two processes that uploaded a blob of one number, both of which count, the record of the later one is gone, as it
+    /// is so long ago: it began at that number or before, and the other's blob was void by that. Numbers go in their order, so
+    /// that of the other is gone too, and stays so unless number and record came back. One that is there without a record that
+    /// tells a beginning, before the last that began, came back, and may have been closed since.
+    fn is_forgotten(&self, worker: WorkerId, lesser: ProcessId, greater: ProcessId) -> bool {
+        let is_told = |process| {
+            let all = (worker, process);
+            let began = matches!(self.records.get(&all), Some(Record::From(_)));
+            began && self.numbers.numbers.contains_key(&all)
+        };
+        let is_before = self.last_begun(worker).is_some_and(|begun| greater < begun);
+        is_before && !is_told(lesser) && !is_told(greater)
     }
 
     /// As [`Counting::counted`], without what is undecided, and whether anything is. Nothing is of workers that are
@@ -485,6 +478,44 @@ mod tests {
         assert!(whole.counted(vec![blob(3, 5), blob(4, 5)]).is_err(), "both count");
         let all_there = counting(&[(1, Some(Record::Closed)), (2, Some(Record::From(6)))]);
         assert!(all_there.counted(vec![blob(0, 5), blob(2, 5)]).is_err(), "nothing was removed");
+    }
+
+    #[tokio::test]
+    async fn a_number_that_came_back_and_was_closed_keeps_no_blob_of_its_process_either_for_who_reads_few_records()
+     {
+        let backend = Backend::over(Arc::new(InMemory::new()));
+        for (number, record) in [(3, Record::Closed), (9, Record::From(6))] {
+            let of = process(number);
+            for (name, bytes) in [(path(W, of), vec![1, 7]), (record_path(W, of), encode(&record))]
+            {
+                assert!(backend.put_new(&name, bytes.into()).await.unwrap());
+            }
+        }
+        let all = Counting::read(&backend, &Known::default()).await.unwrap();
+        let few = Counting::read_from(&backend, &Known::default(), (W, process(3))).await.unwrap();
+        for counting in [all, few] {
+            assert_eq!(counting.counted(vec![blob(3, 5), blob(4, 5)]).unwrap(), [blob(4, 5)]);
+        }
+    }
+
+    #[test]
+    fn a_blob_before_the_one_with_which_its_process_says_that_it_began_is_damage_beside_another() {
+        let counting = counting(&[(9, Some(Record::From(6)))]);
+        for blobs in [vec![blob(8, 5), blob(9, 5)], vec![blob(9, 5), blob(8, 5)]] {
+            counting.counted(blobs).unwrap_err();
+        }
+        assert_eq!(counting.counted(vec![blob(7, 5), blob(8, 5)]).unwrap(), [blob(8, 5)]);
+    }
+
+    #[test]
+    fn all_numbers_that_were_removed_may_come_back_without_their_records() {
+        for record in [None, Some(Record::Closed)] {
+            let one = counting(&[(1, record), (2, Some(Record::From(6)))]);
+            assert_eq!(one.counted(vec![blob(0, 5), blob(1, 5)]).unwrap(), [blob(1, 5)]);
+            let two = counting(&[(1, record), (2, record), (3, Some(Record::From(6)))]);
+            let blobs = vec![blob(2, 5), blob(0, 5), blob(1, 5)];
+            assert_eq!(two.counted(blobs).unwrap(), [blob(2, 5)]);
+        }
     }
 
     #[test]

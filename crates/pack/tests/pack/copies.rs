@@ -24,7 +24,7 @@ fn reason(store: &Packer) -> String {
 }
 
 /// Waits until a process has a number and a record.
-async fn numbered(backend: &Faulty, process: u64) {
+pub async fn numbered(backend: &Faulty, process: u64) {
     let record = format!("-{process:08x}-from");
     until("the process has a number", async || {
         backend.names("incarnations").await.iter().any(|(name, _)| name.ends_with(&record))
@@ -56,7 +56,7 @@ async fn upload_late(backend: &Faulty, process: u64, store: Packer) {
     drop(store);
 }
 
-fn without(dir: &Path, parts: &[&str]) {
+pub fn without(dir: &Path, parts: &[&str]) {
     for part in parts {
         std::fs::remove_dir_all(dir.join(part)).unwrap();
     }

@@ -10,7 +10,7 @@ use larder_pack::{PackConfig, Packer};
 use object_store::ObjectStoreExt;
 use object_store::path::Path as Name;
 
-use crate::copies::beside_a_late_blob;
+use crate::copies::{beside_a_late_blob, numbered, without};
 use crate::policies::{MANY, check, name, put_some};
 use crate::support::{
     Faulty, MIB, bucket, by_prefix, config, content, count, delete, get, heir_of, key, made, open,
@@ -99,6 +99,30 @@ async fn a_number_that_is_not_shown_for_a_moment_ends_no_process() {
     assert!(store.flush().await);
     assert_eq!(*store.fatal().borrow(), None);
     assert_eq!(get(&store, "k").await.unwrap(), content(2, 1000));
+}
+
+#[tokio::test]
+async fn a_number_that_came_back_beside_a_late_blob_keeps_no_index_from_being_made_anew() {
+    let (dir, backend) = beside_a_late_blob().await;
+    for process in [3, 4] {
+        let store = open(dir.path(), &backend).await;
+        numbered(&backend, process).await;
+        assert!(store.flush().await);
+    }
+    // The numbers of the first two were removed; a request for the first was made twice, and is late.
+    let first = "incarnations/0000000000000001-00000001";
+    let number = backend.bytes(first).await;
+    for name in ["1", "1-from", "2", "2-from"] {
+        let name = format!("incarnations/0000000000000001-0000000{name}");
+        backend.inner.delete(&Name::from(name)).await.unwrap();
+    }
+    backend.inner.put(&Name::from(first), number.into()).await.unwrap();
+    for _ in 0..2 {
+        without(dir.path(), &["kv"]);
+        let store = open(dir.path(), &backend).await;
+        assert_eq!(get(&store, "of the second").await.unwrap(), content(3, 1000));
+        assert_eq!(get(&store, "waits").await.unwrap(), content(4, 1000));
+    }
 }
 
 #[tokio::test]
