@@ -245,6 +245,17 @@ impl Counting {
         begun.find(|(_, record)| matches!(record, Record::From(_))).map(|((_, of), _)| *of)
     }
 
+    /// Of each worker the last blob that the last process that began knew as uploaded. It was in the backend then, and goes
+    /// only when a later blob retires it. Processes before that may have known more, which it has judged void.
+    pub(crate) fn known(&self) -> BTreeMap<WorkerId, u64> {
+        let from = |record: &Record| match record {
+            Record::From(from) => Some(from.saturating_sub(1)),
+            Record::Closed => None,
+        };
+        let begun = self.records.iter();
+        begun.filter_map(|((worker, _), record)| Some((*worker, from(record)?))).collect()
+    }
+
     /// The same without what is there of some processes.
     pub(crate) fn without(&self, gone: &BTreeSet<Process>) -> Self {
         let (mut numbers, mut records) = (self.numbers.clone(), self.records.clone());

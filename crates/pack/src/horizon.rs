@@ -9,6 +9,7 @@
 //! 1. An heir's horizon is written once, before its index, and never changed or removed. It is made of a list that
 //!    begins after the claim is there: a worker acknowledges no blob that the list lacks (`uploader.rs`). Before the list it
 //!    closes the numbers of processes that have no record: none of them judges a blob of the list void later.
+//!    A blob that the last process knew as uploaded is in it too, if the list lacks it: it is missing then, and not void.
 //! 2. A blob is void if any horizon says so; horizons of later heirs leave out what is void.
 
 use std::collections::BTreeMap;
@@ -96,7 +97,10 @@ impl Horizon {
         let there = there.map(|name| name.id);
         // Of some that earlier heirs knew there is no blob left.
         let known = self.0.values().flat_map(|inheritance| inheritance.last.clone());
-        for id in there.chain(known) {
+        // Nor one that a process knew, if it is lost: a rebuild misses it then, and it counts when it is back.
+        let told = counting.known().into_iter().filter(|(_, seq)| *seq > 0);
+        let told = told.map(|(worker, seq)| BlobId { worker, seq });
+        for id in there.chain(known).chain(told) {
             if id.worker < heir && self.has(id) {
                 let seq = last.entry(id.worker).or_default();
                 *seq = id.seq.max(*seq);

@@ -7,7 +7,8 @@
 //! 4. [Close](close) the numbers before it that have no record.
 //! 5. List the blobs again. One that counts and is the same as one that waits is *adopted*: it counts as uploaded. One that
 //!    is not known otherwise stops the process, as in 1.
-//! 6. Write the record: the first blob that is not known as uploaded. Blobs of earlier processes from there on are void.
+//! 6. Write the record: the first blob that is not known as uploaded. Blobs of earlier processes from there on are void. Where the
+//!    index is lost, what the last process knew is known, unless it waits here.
 //!
 //! A process that has no number yet serves what it has: the backend may take no writes.
 //!
@@ -349,9 +350,17 @@ impl Numbering {
         let from = (self.worker, processes.min().unwrap_or(ProcessId::LAST));
         let counting = match bugs::planted(Bug::AdoptedThoughVoid) {
             true => Counting::default(),
+            false if is_made_anew => Counting::read(&self.backend, &self.records).await?,
             false => Counting::read_from(&self.backend, &self.records, from).await?,
         };
         let mut decided = Decided { first: uploaded + 1, adopted: BTreeMap::new() };
+        // What the last process knew is uploaded, also if it is lost: then it is not void when it is back.
+        if is_made_anew
+            && let Some(known) = counting.known().get(&self.worker)
+            && spool.waiting_before(known + 1).is_empty()
+        {
+            decided.first = decided.first.max(known + 1);
+        }
         for blob in counting.counted(listed)? {
             let (seq, path) = (blob.name.id.seq, blob.name.path());
             if is_made_anew && !spool.waits(seq) {

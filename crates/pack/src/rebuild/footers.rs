@@ -8,6 +8,7 @@ use futures::future::join_all;
 use crate::backend::{Backend, Unread};
 use crate::blob::{self, FooterReader};
 use crate::counting::{Counting, Known, Listed};
+use crate::entry::WorkerId;
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::limits::{FOOTERS_AHEAD, FOOTERS_BYTES_MAX};
@@ -16,20 +17,36 @@ use crate::limits::{FOOTERS_AHEAD, FOOTERS_BYTES_MAX};
 pub(crate) const UNDECIDED: &str = "a process of the worker has numbered itself and not judged the last blob before it; it, \
      the next process or an heir does";
 
-/// All blobs that count, oldest first, and what says so.
+/// What there is in the backend.
+pub(super) struct List {
+    /// All blobs that count, oldest first.
+    pub(super) blobs: Vec<Listed>,
+    /// What says so.
+    pub(super) counting: Counting,
+    /// The last blob of the worker that its last process knew as uploaded: the list has it, or a later one.
+    pub(super) known: u64,
+}
+
+/// What there is for a worker.
 ///
 /// # Errors
-/// [`PackError::Deferred`] while it is undecided whether one does.
+/// [`PackError::Deferred`] while it is undecided whether a blob counts.
 pub(super) async fn list(
     backend: &Backend,
-    horizon: &Horizon,
+    (worker, horizon): (WorkerId, &Horizon),
     records: &Known,
-) -> Result<(Vec<Listed>, Counting), PackError> {
+) -> Result<List, PackError> {
+    // Before the list: what a record speaks of that comes after it may not be listed yet.
+    let known = match horizon.is_settled(worker) {
+        true => None,
+        false => Counting::read(backend, records).await?.known().get(&worker).copied(),
+    };
+    let known = known.unwrap_or(0);
     let mut listed = Listed::all(backend.names(blob::PREFIX).await?)?;
     let counting = Counting::read(backend, records).await?;
     listed.retain(|blob| horizon.has(blob.name.id));
     match counting.decided(listed, |worker| horizon.is_settled(worker))? {
-        (decided, false) => Ok((decided, counting)),
+        (blobs, false) => Ok(List { blobs, counting, known }),
         (_, true) => Err(PackError::Deferred { reason: UNDECIDED.to_owned() }),
     }
 }

@@ -11,7 +11,8 @@
 //! # Invariants
 //!
 //! 1. A blob that is missing or damaged and was not retired stops it, since what it deleted would come back; unless
-//!    it was told to go on, and then it writes down what that concerns.
+//!    it was told to go on, and then it writes down what that concerns. A blob is missing if a later one is there, or if it or a
+//!    later one is known to be uploaded: by what an heir or a process has written down.
 //! 2. What comes out depends on what is in the backend alone: not on whether a backup was used.
 //! 3. A backup that is passed over is removed by its owner: the index knows of no key since when the backup may have had it, which
 //!    deletes have to say.
@@ -37,7 +38,7 @@ use crate::horizon::Horizon;
 use crate::index::Index;
 use crate::rows::{Applied, BlobRow, RetiredRow};
 use check::Loss;
-use footers::Footers;
+use footers::{Footers, List};
 
 /// What a rebuild works with.
 pub(crate) struct Rebuild<'a> {
@@ -101,7 +102,9 @@ impl Rebuild<'_> {
     /// Fills an empty index.
     pub(crate) async fn run(&self, index: &Index) -> Result<Rebuilt, PackError> {
         let mut backups = self.backups.to_vec();
-        let (listed, counting) = footers::list(self.backend, self.horizon, self.records).await?;
+        let of = (self.worker, self.horizon);
+        let list = footers::list(self.backend, of, self.records).await?;
+        let (listed, counting) = (&list.blobs, &list.counting);
         while let Some(head) = backups.last() {
             let later = listed.iter().filter(|blob| blob.name.id >= head.blob()).copied();
             let mut footers = Footers::new(self.backend, later.collect());
@@ -113,8 +116,8 @@ impl Rebuild<'_> {
                     blobs = footers.len(),
                     "the index is rebuilt from a backup"
                 );
-                let applied = self.replay(index, &listed, footers, &retired, Some(head)).await?;
-                bundles::name(self.backend, &counting, index).await?;
+                let applied = self.replay(index, &list, footers, &retired, Some(head)).await?;
+                bundles::name(self.backend, counting, index).await?;
                 return Ok(Rebuilt { applied, backups });
             }
             if self.is_own {
@@ -125,8 +128,8 @@ impl Rebuild<'_> {
         tracing::info!(blobs = listed.len(), "the index is rebuilt from all blobs");
         let mut footers = Footers::new(self.backend, listed.clone());
         let retired = self.retired(&mut footers).await?;
-        let applied = self.replay(index, &listed, footers, &retired, None).await?;
-        bundles::name(self.backend, &counting, index).await?;
+        let applied = self.replay(index, &list, footers, &retired, None).await?;
+        bundles::name(self.backend, counting, index).await?;
         Ok(Rebuilt { applied, backups })
     }
 
@@ -150,7 +153,7 @@ impl Rebuild<'_> {
     async fn replay(
         &self,
         index: &Index,
-        listed: &[Listed],
+        list: &List,
         mut footers: Footers<'_>,
         retired: &Retirements,
         backup: Option<&Head>,
@@ -172,17 +175,17 @@ impl Rebuild<'_> {
                 }
             }
         }
-        for blob in listed {
+        for blob in &list.blobs {
             self.show(index, blob, retired.of(blob.name.id))?;
         }
-        let there: BTreeSet<_> = listed.iter().map(|blob| blob.name.id).collect();
-        for blob in self.missing(index, &there, retired, backup)? {
+        let there: BTreeSet<_> = list.blobs.iter().map(|blob| blob.name.id).collect();
+        for blob in self.missing(index, (&there, list.known), retired, backup)? {
             // Known likewise, under a name that no blob has.
             index.add_blob(blob, &BlobRow::NONE, None)?;
             losses.push(Loss { blob, error: PackError::Missing { blob } });
         }
         check::check(self, index, &there, losses, backup.map(Head::blob))?;
-        Ok(self.applied(&taking, listed, retired, backup))
+        Ok(self.applied(&taking, list, retired, backup))
     }
 
     /// The rows of a blob that is in the backend, also of one that was retired: it is to be removed.
@@ -208,7 +211,7 @@ impl Rebuild<'_> {
     fn missing(
         &self,
         index: &Index,
-        there: &BTreeSet<BlobId>,
+        (there, known): (&BTreeSet<BlobId>, u64),
         retired: &Retirements,
         backup: Option<&Head>,
     ) -> Result<BTreeSet<BlobId>, PackError> {
@@ -219,6 +222,8 @@ impl Rebuild<'_> {
             let inherited = self.horizon.last(worker).unwrap_or(0);
             last.insert(worker, inherited.max(retired.last(worker)));
         }
+        let own = last.entry(self.worker).or_default();
+        *own = known.max(*own);
         for id in there {
             let seq = last.entry(id.worker).or_default();
             *seq = id.seq.max(*seq);
@@ -239,7 +244,7 @@ impl Rebuild<'_> {
     fn applied(
         &self,
         taking: &Taking<'_>,
-        listed: &[Listed],
+        list: &List,
         retired: &Retirements,
         backup: Option<&Head>,
     ) -> Applied {
@@ -247,9 +252,10 @@ impl Rebuild<'_> {
         if taking.last.view.0 == self.worker.0 {
             applied.seq = taking.last.seq;
         }
-        // Also of blobs that were retired: their numbers are not given again.
-        let own = listed.iter().map(|blob| blob.name.id).filter(|id| id.worker == self.worker);
-        applied.blob = own.map(|id| id.seq).max().unwrap_or(0).max(retired.last(self.worker));
+        // Also of blobs that were retired, or lost: their numbers are not given again.
+        let own = list.blobs.iter().map(|blob| blob.name.id).filter(|id| id.worker == self.worker);
+        let last = own.map(|id| id.seq).max().unwrap_or(0);
+        applied.blob = last.max(retired.last(self.worker)).max(list.known);
         if let Some(head) = backup.filter(|head| head.id.worker == self.worker) {
             applied.blob = applied.blob.max(head.blob);
         }

@@ -33,7 +33,7 @@ pub async fn numbered(backend: &Faulty, process: u64) {
 }
 
 /// Process and number of all blobs, in the order of their names.
-async fn blobs(backend: &Faulty) -> Vec<(u64, u64)> {
+pub async fn blobs(backend: &Faulty) -> Vec<(u64, u64)> {
     let names = backend.names("blobs").await.into_iter();
     let parse = |(name, _): (String, u64)| BlobName::parse(name.strip_prefix("blobs/").unwrap());
     let named = names.map(|name| parse(name).unwrap());

@@ -8,6 +8,7 @@ mod copies;
 mod crashes;
 mod earlier;
 mod embed;
+mod missing;
 mod objects;
 mod owners;
 mod policies;
