@@ -227,6 +227,10 @@ impl Numbering {
             Some(own) => own,
             None => {
                 self.refuse_older_copy(knows).await?;
+                if matches!(knows, Knows::Log(_)) {
+                    // It is written in the end: a disk without room for it takes the worker from nobody.
+                    self.write_down(numbered(&*self.disk)?)?;
+                }
                 // A number that is never used has others wait.
                 check_owner(&self.backend, self.worker).await?;
                 mark_numbered(&self.backend).await?;
@@ -249,8 +253,7 @@ impl Numbering {
             }
         };
         self.record(own, first).await?;
-        if let Err(error) = replace_file(&*self.disk, "", FILE, &encode(&Numbered { process: own }))
-        {
+        if let Err(error) = self.write_down(own) {
             if matches!(knows, Knows::Log(_)) {
                 // Nothing else says, if the index is lost again, which blobs it had.
                 return Err(error.into());
@@ -265,6 +268,11 @@ impl Numbering {
         let taken = self.taken.set(Taken { process: own, adopted });
         assert!(taken.is_ok(), "a process has one number");
         Ok(own)
+    }
+
+    /// Writes into the directory which of its processes has a number and a record.
+    fn write_down(&self, process: ProcessId) -> Result<(), DiskError> {
+        replace_file(&*self.disk, "", FILE, &encode(&Numbered { process }))
     }
 
     /// The next number, as this process's.

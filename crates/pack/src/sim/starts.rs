@@ -8,6 +8,7 @@ use larder_env::SimDisk;
 use super::process::{Process, sizes};
 use super::{RUNNING, SimStore};
 use crate::backend::Backend;
+use crate::counting::PREFIX;
 use crate::entry::WorkerId;
 use crate::error::PackError;
 
@@ -26,5 +27,29 @@ async fn a_rebuild_beside_a_take_over_counts_nothing_as_uploaded() {
     disk.kill();
     let refused = start(disk.reopen()).await.err().expect("it is superseded");
     assert!(matches!(refused, PackError::Superseded { .. }), "{refused}");
+    RUNNING.set(false);
+}
+
+/// Otherwise a directory on a full disk, started again and again, takes the worker each time from a process that runs.
+#[tokio::test]
+async fn a_start_without_an_index_on_a_full_disk_takes_no_number() {
+    RUNNING.set(true);
+    let (store, disk) = (SimStore::new(1), SimDisk::new(1, 1 << 30));
+    store.set_calm(true);
+    let start = |disk: Arc<SimDisk>| {
+        let backend = Backend::over(store.clone());
+        Process::start(WorkerId(0), disk, Arc::default(), backend, sizes(), None)
+    };
+    drop(start(disk.clone()).await.unwrap());
+    let before = store.names(PREFIX).await;
+    assert_eq!(before.len(), 2, "{before:?}");
+    disk.kill();
+    let disk = disk.reopen();
+    disk.set_capacity(0);
+    assert!(start(disk.clone()).await.is_err(), "the disk is full");
+    assert_eq!(store.names(PREFIX).await, before);
+    disk.set_capacity(1 << 30);
+    drop(start(disk).await.unwrap());
+    assert_eq!(store.names(PREFIX).await.len(), 4);
     RUNNING.set(false);
 }
