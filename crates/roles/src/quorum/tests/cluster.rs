@@ -75,6 +75,14 @@ async fn three() -> Vec<(TempDir, Manager)> {
 }
 
 #[tokio::test]
+async fn what_all_managers_know_is_agreed_on() {
+    // Each has spoken to the leader, on a connection of this release: else they would not vote.
+    let managers = three().await;
+    let forgotten = managers[0].1.managers().propose(Command::ForgetTokens(0)).await;
+    assert_eq!(forgotten, Ok(Ok(Outcome::Already)));
+}
+
+#[tokio::test]
 async fn a_founded_cluster_keeps_its_map_over_a_restart() {
     let (dir, _) = found_with(Vec::new());
     let manager = start(dir.path(), Vec::new()).await;
