@@ -304,10 +304,10 @@ impl Counting {
         Ok(counted)
     }
 
-    /// Whether of two processes that uploaded a blob of one number, both of which count, the record of the later one is gone, as it
-    /// is so long ago: it began at that number or before, and the other's blob was void by that. Numbers go in their order, so
-    /// that of the other is gone too, and stays so unless number and record came back. One that is there without a record that
-    /// tells a beginning, before the last that began, came back, and may have been closed since.
+    /// Two processes uploaded a blob of one number, and no record makes either void: whether that is because the later one's
+    /// record was removed as too old. It began at that number or before, which made the other's blob void. Numbers are removed
+    /// in their order, so the other's is gone too, unless a late request made it again. A number before the last process that
+    /// began, without a record of a beginning, was made again, and may have been closed since.
     fn is_forgotten(&self, worker: WorkerId, lesser: ProcessId, greater: ProcessId) -> bool {
         let is_told = |process| {
             let all = (worker, process);

@@ -121,7 +121,7 @@ pub const HISTORY_OPS_MIN: usize = 256;
 /// Applied ops that a primary remembers while a follower takes a snapshot; one that takes longer
 /// begins anew, and has twice as many then. About 8 MiB.
 pub const HISTORY_OPS_MAX: usize = 16_384;
-/// How often these are doubled at most: about 64 MiB.
+/// Most times that this bound is doubled, to about 64 MiB.
 pub const HISTORY_DOUBLINGS_MAX: u32 = 3;
 /// Percent of an LV that are free, at least, where it is compacted: for a block that is won no more than three are
 /// copied.

@@ -17,17 +17,17 @@ use crate::limits::{FOOTERS_AHEAD, FOOTERS_BYTES_MAX};
 pub(crate) const UNDECIDED: &str = "a process of the worker has numbered itself and not judged the last blob before it; it, \
      the next process or an heir does";
 
-/// What there is in the backend.
+/// The blobs in the backend.
 pub(super) struct List {
     /// All blobs that count, oldest first.
     pub(super) blobs: Vec<Listed>,
-    /// What says so.
+    /// The records by which they count.
     pub(super) counting: Counting,
     /// The last blob of the worker that its last process knew as uploaded: the list has it, or a later one.
     pub(super) known: u64,
 }
 
-/// What there is for a worker.
+/// Lists the blobs for a worker.
 ///
 /// # Errors
 /// [`PackError::Deferred`] while it is undecided whether a blob counts.

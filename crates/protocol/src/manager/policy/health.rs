@@ -36,10 +36,10 @@ pub(super) struct Healths {
 }
 
 impl Healths {
-    /// What one of so many managers knows that leads from now on. Who died with the leader before has been silent for a
-    /// while already: a server speaks to the leader and to the others in turn. All of them have time to be heard here; and
-    /// a manager that heard nobody lately was away itself. Of a server that was not overheard for longer than it may be
-    /// silent the way here is cut, or was: nothing is known of it.
+    /// What a manager knows when it is elected, of so many. A server speaks to the leader, and to the others in turn: one
+    /// that died with the leader has been silent for a while already. Each has time to be heard here first. A manager that
+    /// heard nobody lately was cut off itself. A server that it did not hear for longer than one may be silent reaches
+    /// only others, so that its silence says nothing.
     pub(super) fn new(now_ms: u64, overheard: &Overheard, managers: usize) -> Self {
         let mut healths =
             Self { since_ms: now_ms, late_looks: 0, looked_ms: now_ms, servers: BTreeMap::new() };
@@ -115,7 +115,7 @@ impl Healths {
         }
     }
 
-    /// Whether it was heard lately: one of two beats may be late.
+    /// Whether one of its last two beats was heard.
     pub(super) fn is_heard(&self, server: ServerId, now_ms: u64) -> bool {
         let heard = |health: &Health| {
             health.boot.is_some() && now_ms < health.heard_ms + 2 * PRESENCE_BEAT_MS
@@ -134,7 +134,7 @@ impl Healths {
         self.is_down_for(server, LOST_MS, now_ms)
     }
 
-    /// Whether it has been down for as long as `down_ms`.
+    /// Whether it has been down for `down_ms` or longer.
     pub(super) fn is_down_for(&self, server: ServerId, down_ms: u64, now_ms: u64) -> bool {
         let since_ms = self.servers.get(&server).and_then(|health| health.down_since_ms);
         since_ms.is_some_and(|since_ms| now_ms >= since_ms + down_ms)
