@@ -260,7 +260,10 @@ impl Turn<'_> {
                 next.swap(0, at);
             }
         }
-        self.begin_view(pg, next);
+        // A primary whose rows are not those of the others may be the only member that is up.
+        if next.first().is_some_and(|leader| record.qualified.contains(leader)) {
+            self.begin_view(pg, next);
+        }
     }
 
     /// Tells members and learners of the view, those who have not heard of it in their run.

@@ -2,7 +2,9 @@
 
 use larder_types::{PgId, ServerId, SessionId};
 
-use super::{PolicyEffect, PolicyEvent, SETTINGS, ServerMessage, Settings, World};
+use super::{
+    Command, PolicyEffect, PolicyEvent, SETTINGS, ServerMessage, ServerState, Settings, World,
+};
 use crate::limits::{
     LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS, PRESENCE_BEAT_MS, PROBATION_MS, SERVER_BEAT_MS,
     SESSION_KEPT_MS, SILENT_MS,
@@ -109,6 +111,38 @@ fn a_renewal_of_a_clock_that_went_back_is_granted() {
     assert_eq!(leases(&world), before, "one that another manager handed on late");
     renew(&mut world, 10_000);
     assert_ne!(leases(&world), before, "it waits for the quorum's answer");
+}
+
+#[test]
+fn nobody_is_admitted_to_a_view_that_no_member_may_lead() {
+    let mut world = World::new(20, 4);
+    world.astray = 0;
+    world.calm_down();
+    let (pg, manager, now_ms) = (PgId(0), world.leader.0, world.now_ms);
+    let record = &mut world.map.pgs[0];
+    let learner = record.members.pop().unwrap();
+    let (primary, away) = (record.members[0], record.members[1]);
+    record.learners.insert(learner);
+    record.qualified = [away].into();
+    record.lacking = [primary].into();
+    let (view, caught_up) = (record.view, ServerMessage::CaughtUp(pg, record.view, learner));
+    world.map.servers.get_mut(&away).unwrap().state = ServerState::Down;
+    let mut out = Vec::new();
+    let event = PolicyEvent::From(primary, caught_up.clone());
+    world.policies[manager].step(now_ms, event, &world.map, &mut out);
+    assert_eq!(out, [], "the one that may lead is awaited");
+    // It is there again, and leads those that are.
+    world.map.servers.get_mut(&away).unwrap().state = ServerState::Up;
+    world.map.pgs[0].qualified.insert(primary);
+    world.map.pgs[0].lacking.clear();
+    let event = PolicyEvent::From(primary, caught_up);
+    world.policies[manager].step(now_ms, event, &world.map, &mut out);
+    let admits = vec![primary, away, learner];
+    let begins = Command::BeginView(pg, view, admits);
+    assert!(
+        matches!(&out[..], [PolicyEffect::Propose(_, command)] if *command == begins),
+        "{out:?}"
+    );
 }
 
 #[test]
