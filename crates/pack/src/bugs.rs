@@ -21,6 +21,8 @@ pub(crate) enum Bug {
     NumbersNotClosed,
     /// The number of the last process that began goes as others do.
     LastBegunForgotten,
+    /// An heir knows only the first half of a worker's blobs.
+    HalfInherited,
     /// A part may move in one group behind what ends the object that it is of.
     PartOutlives,
     /// Deletes are told anew only for blobs, not for backups that are older.

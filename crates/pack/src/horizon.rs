@@ -106,6 +106,9 @@ impl Horizon {
                 *seq = id.seq.max(*seq);
             }
         }
+        if bugs::planted(Bug::HalfInherited) {
+            last.values_mut().for_each(|seq| *seq /= 2);
+        }
         let last = last.into_iter().map(|(worker, seq)| BlobId { worker, seq }).collect();
         let inheritance = Inheritance { last };
         let path = format!("{PREFIX}/{:016x}", heir.0);

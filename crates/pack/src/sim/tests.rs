@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::world::{Outcomes, World};
 use super::{KEEPS_FEW, NOW_MS, RUNNING, is_found, is_found_from};
-use crate::bugs::Bug;
+use crate::bugs::{Bug, plant};
 
 /// Steps of one run.
 const STEPS: u64 = 1500;
@@ -56,6 +56,11 @@ fn a_backup_names_no_number_that_is_given_again() {
 
 /// Runs one seed of a world in which directories are copied; gives what came of that.
 fn run_with_copies(seed: u64) -> Outcomes {
+    run_with_older_copies(seed, None)
+}
+
+/// The same, with a fault that shows only while somebody takes over from an older copy.
+fn run_with_older_copies(seed: u64, bug: Option<Bug>) -> Outcomes {
     RUNNING.set(true);
     // In every second one what comes late does so after records that speak of it are gone.
     KEEPS_FEW.set(seed % 2 == 1);
@@ -63,7 +68,10 @@ fn run_with_copies(seed: u64) -> Outcomes {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let outcomes = runtime.unwrap().block_on(async {
-        let mut world = World::with_copies(seed).await;
+        let mut world = match bug {
+            Some(bug) => World::with_older_copies(seed, bug).await,
+            None => World::with_copies(seed).await,
+        };
         world.run(STEPS).await;
         world.outcomes()
     });
@@ -91,8 +99,8 @@ fn whichever_of_two_copies_goes_on_nothing_that_was_acknowledged_is_void() {
 
 /// The index is lost twice, and between that a blob is removed that the log says to wait.
 #[test]
-fn seed_602_with_copies() {
-    run_with_copies(602);
+fn seed_620_with_copies() {
+    run_with_copies(620);
 }
 
 /// A directory is lost that is an older copy: another copy's blob came late, and it had no number yet.
@@ -103,8 +111,27 @@ fn seed_996_with_copies() {
 
 /// A number comes late, after it and those behind it were removed.
 #[test]
-fn seed_1535_with_copies() {
-    run_with_copies(1535);
+fn seed_325_with_copies() {
+    run_with_copies(325);
+}
+
+/// A process without a number finds out by itself that its directory is an older copy.
+#[test]
+fn seed_191_with_copies() {
+    run_with_copies(191);
+}
+
+/// Not only when the bucket is looked through in the end, for what is left of it.
+#[test]
+fn what_the_heir_of_an_older_copy_leaves_out_is_found_at_once() {
+    let run = || run_with_older_copies(191, Some(Bug::HalfInherited));
+    let found =
+        catch_unwind(AssertUnwindSafe(run)).expect_err("a blob is lost, and nobody sees it");
+    plant(None);
+    RUNNING.set(false);
+    KEEPS_FEW.set(false);
+    let why = found.downcast_ref::<String>().map_or("", String::as_str);
+    assert!(why.contains("what was acknowledged is lost"), "{why}");
 }
 
 #[test]

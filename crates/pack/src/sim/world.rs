@@ -1,9 +1,11 @@
 //! What happens, and what is compared.
 
 mod copies;
+mod given_up;
 mod rest;
 
 pub(super) use copies::Outcomes;
+use given_up::GivenUp;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +26,7 @@ use super::process::{Process, Rows, sizes};
 use super::store::SimStore;
 use crate::backend::Backend;
 use crate::backup;
+use crate::bugs::{Bug, plant};
 use crate::entry::{BlobId, Content, OwnId, Within, WorkerId};
 use crate::housekeeping::Kept;
 use crate::index::Index;
@@ -68,6 +71,8 @@ pub(super) struct World {
     pub(super) rebuilds: u64,
     /// What came of copies of the directory, if there are any.
     copies: Option<copies::Outcomes>,
+    /// What is planted while somebody takes over from an older copy.
+    older_bug: Option<Bug>,
 }
 
 pub(super) fn bucket() -> BucketName {
@@ -116,6 +121,7 @@ impl World {
             owns: 0,
             rebuilds: 0,
             copies: None,
+            older_bug: None,
         };
         world.claim().await;
         world.start().await;
@@ -136,6 +142,9 @@ impl World {
                 // The power went while the process wrote that it has a number.
                 self.end(|_| {}).await;
             }
+            if self.process().owner.status().superseded {
+                assert!(self.gives_up_older().await, "the owner is superseded by nobody");
+            }
             if step % STEPS_TO_LOOK == 0 {
                 self.look().await;
             }
@@ -152,7 +161,8 @@ impl World {
             110..140 => self.process().upload(),
             140..180 => {
                 if let Some(Err(error)) = self.process().keep_house() {
-                    assert!(!error.is_superseded(), "the owner is superseded by nobody: {error}");
+                    let is_said = self.process().owner.status().superseded;
+                    assert!(!error.is_superseded() || is_said, "it does not stop: {error}");
                 }
             }
             180..186 => self.seal(),
@@ -165,7 +175,7 @@ impl World {
             194 => self.disk.power_off_after(1 + self.rng.below(20)),
             195 => self.end(|disk| disk.kill()).await,
             196 => self.end(|disk| disk.crash()).await,
-            197 if self.rng.one_in(2) => {
+            197 if self.rng.one_in(2) && !self.gives_up_older().await => {
                 self.stop(|disk| disk.crash());
                 self.rows = Arc::default();
                 self.start().await;
@@ -362,8 +372,11 @@ impl World {
         answer.try_recv().unwrap().at.seq
     }
 
-    /// The process ends, and another one starts.
+    /// The process ends, and another one starts, unless it would be refused.
     async fn end(&mut self, how: impl Fn(&SimDisk)) {
+        if self.gives_up_older().await {
+            return;
+        }
         self.stop(how);
         self.start().await;
     }
@@ -399,18 +412,18 @@ impl World {
 
     /// Everything but the backend is gone, and another worker takes over.
     async fn lose_directory(&mut self) {
-        let is_older = self.is_older_copy().await;
+        let given_up = self.given_up().await;
         self.stop(|disk| disk.crash());
-        self.take_over(is_older).await;
+        self.take_over(Some(given_up)).await;
     }
 
     /// Another worker takes over while this one runs on: nothing counts as uploaded there that is not there here.
     async fn be_superseded(&mut self) {
-        let is_older = self.is_older_copy().await;
+        let given_up = self.given_up().await;
         let mut old = self.process.take().expect("a process runs");
         self.hear();
         self.pending.clear();
-        self.take_over(is_older).await;
+        self.take_over(Some(given_up)).await;
         for _ in 0..STEPS_OF_SUPERSEDED {
             if old.owner.status().superseded || old.commit().is_err() {
                 break;
@@ -423,26 +436,45 @@ impl World {
         assert!(counts <= there, "blob {counts} of worker {worker} counts, and is void");
     }
 
-    /// Another worker takes over. If the directory was an older copy, what counts is not what its clients were told.
-    async fn take_over(&mut self, was_older_copy: bool) {
+    /// Another worker takes over from a directory; from several, if none is named.
+    async fn take_over(&mut self, given_up: Option<GivenUp>) {
         self.in_doubt.clear();
         let old = self.worker;
         self.claim().await;
         (self.disk, self.rows) = (SimDisk::new(self.rng.next_u64(), 1 << 30), Arc::default());
         let seq = self.store.last_that_counts("", old).await;
-        self.history.cut_after(BlobId { worker: old, seq });
         self.rebuilds += 1;
         self.calls.check();
-        if was_older_copy {
-            self.store.set_calm(true);
-            self.begin().await;
-            self.history = History::since(self.found().await);
-            self.store.set_calm(false);
-            self.calls = Calls::of(&self.history.now, KEYS);
-            return;
+        match &given_up {
+            Some(given_up) if given_up.is_older() => self.inherit_more(given_up).await,
+            _ => {
+                self.history.cut_after(BlobId { worker: old, seq });
+                self.calls = Calls::of(&self.history.now, KEYS);
+                self.start().await;
+            }
         }
+        if let Some(given_up) = given_up {
+            self.is_counted(&given_up.acknowledged).await;
+        }
+    }
+
+    /// From an older copy: what counts is less than its clients were told, and more than it knew.
+    async fn inherit_more(&mut self, given_up: &GivenUp) {
+        self.history.cut_after(given_up.through);
+        self.store.set_calm(true);
+        if self.older_bug.is_some() {
+            plant(self.older_bug);
+        }
+        self.begin().await;
+        if self.older_bug.is_some() {
+            plant(None);
+        }
+        let found = self.found().await;
+        self.store.set_calm(false);
+        given_up.check_inherited(&self.history.now, &found);
+        check_counts(&self.process().index);
+        self.history = History::since(found);
         self.calls = Calls::of(&self.history.now, KEYS);
-        self.start().await;
     }
 
     /// Finds out which of the changes in doubt were taken: they are in the last blob.

@@ -9,8 +9,8 @@ use larder_kv::{Batch, Kv, KvReader};
 
 use super::super::process::Process;
 use super::*;
+use crate::blob::BlobName;
 use crate::counting::RECORD;
-use crate::numbering::Knows;
 
 /// Steps of an original after it was copied, and of both beside each other.
 const STEPS_APART: u64 = 12;
@@ -41,6 +41,11 @@ impl World {
         world
     }
 
+    /// The same, with a fault that shows only while somebody takes over from an older copy.
+    pub(in crate::sim) async fn with_older_copies(seed: u64, bug: Bug) -> Self {
+        Self { older_bug: Some(bug), ..Self::with_copies(seed).await }
+    }
+
     pub(in crate::sim) fn outcomes(&self) -> Outcomes {
         self.copies.unwrap_or_default()
     }
@@ -56,6 +61,9 @@ impl World {
         let copy = (copy_of(&self.disk, self.rng.next_u64()), copy_of_rows(&self.rows));
         let before = self.history.clone();
         for _ in 0..self.rng.below(STEPS_APART) {
+            if self.process().owner.status().superseded {
+                break;
+            }
             match self.rng.below(6) {
                 0 => self.ask().await,
                 1 => self.seal(),
@@ -65,7 +73,7 @@ impl World {
             }
             tokio::time::advance(Duration::from_secs(31)).await;
         }
-        if self.rng.one_in(3) {
+        if self.rng.one_in(3) && !self.process().owner.status().superseded {
             // So that the copy is older than what was acknowledged.
             self.seal();
             for _ in 0..STEPS_OF_UPLOAD {
@@ -74,23 +82,13 @@ impl World {
                 tokio::time::advance(Duration::from_secs(31)).await;
             }
         }
+        if self.gives_up_older().await {
+            return;
+        }
         match self.copy_starts(&copy).await {
             None => self.tell(|outcomes| outcomes.refused += 1),
             Some(second) => self.beside(second, copy, before).await,
         }
-    }
-
-    /// Whether a blob of another copy counts that this directory does not know: it came late, and the process here has no
-    /// number yet that would have made it void.
-    pub(super) async fn is_older_copy(&mut self) -> bool {
-        if self.copies.is_none() {
-            return false;
-        }
-        self.store.set_calm(true);
-        let process = self.process.as_ref().expect("a process runs");
-        let known = process.numbering.refuse_older_copy(Knows::All(&process.spool)).await;
-        self.store.set_calm(false);
-        matches!(known, Err(crate::error::PackError::OlderCopy { .. }))
     }
 
     fn tell(&mut self, what: impl FnOnce(&mut Outcomes)) {
@@ -214,18 +212,21 @@ impl World {
             Err(crate::error::PackError::OlderCopy { .. }) => {
                 // The copy has gone another way, and both directories are given up: what counts is found again.
                 self.history = had.expect("one of both knows all that counts");
-                self.take_over(false).await;
+                self.take_over(None).await;
+                self.is_counted(of_copy).await;
             }
             Err(error) => panic!("the original does not start again: {error}"),
         }
     }
 
-    /// Blobs that some process acknowledged count, or were removed since.
-    async fn is_counted(&mut self, acknowledged: &BTreeSet<String>) {
+    /// Blobs that some process acknowledged count, also for those after it, or were removed since.
+    pub(super) async fn is_counted(&mut self, acknowledged: &BTreeSet<String>) {
         let there: BTreeSet<_> = self.store.names(crate::blob::PREFIX).await.into_iter().collect();
         let counted = self.store.counted("").await;
         for name in acknowledged.intersection(&there) {
-            assert!(counted.contains(name), "{name} was acknowledged, and is void");
+            let blob = name.rsplit_once('/').and_then(|(_, name)| BlobName::parse(name)).unwrap();
+            let counts = counted.contains(name) && self.process().horizon.has(blob.id);
+            assert!(counts, "{name} was acknowledged, and is void");
         }
     }
 }
@@ -238,7 +239,7 @@ impl Process {
     }
 
     /// Names of all blobs that it counts as uploaded.
-    fn acknowledged(&self) -> BTreeSet<String> {
+    pub(super) fn acknowledged(&self) -> BTreeSet<String> {
         let rows = self.index.uploaded().unwrap().into_iter();
         rows.map(|(id, row)| row.name(id).path()).collect()
     }

@@ -12,6 +12,8 @@ impl World {
         self.end(|disk| disk.kill()).await;
         self.store.set_calm(true);
         while self.store.let_one_come_late().await {}
+        self.gives_up_older().await;
+        self.store.set_calm(true);
         self.store.catch_up();
         self.touch();
         let mut idle = 0;
