@@ -71,7 +71,7 @@ pub(super) struct World {
     pub(super) rebuilds: u64,
     /// What came of copies of the directory, if there are any.
     copies: Option<copies::Outcomes>,
-    /// What is planted while somebody takes over from an older copy.
+    /// The bug that is planted during each take-over from an older copy.
     older_bug: Option<Bug>,
 }
 

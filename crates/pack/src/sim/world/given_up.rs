@@ -9,15 +9,15 @@ use crate::entry::Change;
 use crate::numbering::Knows;
 use crate::rows::BlobRow;
 
-/// What a directory knew that is given up.
+/// The state of a directory at the time another worker takes over from it.
 pub(super) struct GivenUp {
     /// Names of all blobs that it counted as uploaded.
     pub(super) acknowledged: BTreeSet<String>,
     /// Through this one it knew that they are.
     pub(super) through: BlobId,
-    /// Whether a blob counts behind that which is none of its own: that of a copy.
+    /// Whether a later blob counts that another copy of the directory uploaded.
     is_older: bool,
-    /// Keys and uploads that blobs behind that are about, its own too.
+    /// Keys and uploads that later blobs change, its own too.
     keys: BTreeSet<String>,
     uploads: BTreeSet<UploadId>,
 }
@@ -68,7 +68,7 @@ impl GivenUp {
 }
 
 impl World {
-    /// What the directory knows that is about to be given up.
+    /// Reads the state of the directory before another worker takes over.
     pub(super) async fn given_up(&mut self) -> GivenUp {
         let process = self.process.as_ref().expect("a process runs");
         let through = BlobId { worker: self.worker, seq: *process.spool.uploaded().borrow() };

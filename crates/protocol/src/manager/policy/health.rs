@@ -36,7 +36,7 @@ pub(super) struct Healths {
 }
 
 impl Healths {
-    /// What a manager knows when it is elected, of so many. A server speaks to the leader, and to the others in turn: one
+    /// The health of servers as a newly elected one of `managers` knows it. A server speaks to the leader, and to the others in turn: one
     /// that died with the leader has been silent for a while already. Each has time to be heard here first. A manager that
     /// heard nobody lately was cut off itself. A server that it did not hear for longer than one may be silent reaches
     /// only others, so that its silence says nothing.
@@ -115,7 +115,7 @@ impl Healths {
         }
     }
 
-    /// Whether one of its last two beats was heard.
+    /// Whether at least one of its last two heartbeats arrived.
     pub(super) fn is_heard(&self, server: ServerId, now_ms: u64) -> bool {
         let heard = |health: &Health| {
             health.boot.is_some() && now_ms < health.heard_ms + 2 * PRESENCE_BEAT_MS
