@@ -10,6 +10,9 @@ pub const LV_FULL_PERCENT: u64 = 85;
 /// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room, or only on the others:
 /// as often one put finds out whether room was made.
 pub const WITHHELD_MS: u64 = 10_000;
+/// Milliseconds after a disk had no room for data for which puts go to other disks, or to most replicas without it, though
+/// it may take them.
+pub const REFUSED_MS: u64 = 500;
 /// Milliseconds for which a PG takes it that there is no other LV, before it asks again on behalf of a put for which a
 /// disk has no room.
 pub const POOL_EMPTY_MS: u64 = 1_000;
@@ -364,6 +367,8 @@ pub const FLAP_FORGET_MS: u64 = 60 * 60 * 1000;
 pub const SESSION_KEPT_MS: u64 = 1500;
 /// Milliseconds that a server is down before what it has goes elsewhere.
 pub const LOST_MS: u64 = 10 * 60 * 1000;
+/// Milliseconds after which the leading manager looks at all groups though nothing seems to have changed.
+pub const REST_MS_MAX: u64 = 1000;
 /// Milliseconds between two looks at where replicas ought to be.
 pub const LV_PLAN_MS: u64 = 5000;
 /// Milliseconds for which a disk counts as one without room after its server said so.

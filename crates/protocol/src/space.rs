@@ -18,7 +18,7 @@ use larder_types::{
     BootId, DiskId, Extent, GrantKey, Holders, LvId, OpId, OpSeq, PvId, ServerId, View,
 };
 
-use crate::limits::{LV_FULL_PERCENT, WAITING_BLOCKS_BEFORE_RAISE, WITHHELD_MS};
+use crate::limits::{LV_FULL_PERCENT, REFUSED_MS, WAITING_BLOCKS_BEFORE_RAISE, WITHHELD_MS};
 use crate::manager::state::{MapVersion, ReplicaState};
 pub use compact::Fragmentation;
 use compact::{Asked, Pace};
@@ -330,6 +330,8 @@ pub struct VolumeGroup {
     view: View,
     lvs: BTreeMap<LvId, Lv>,
     asked: Asked,
+    /// Disks that had no room for data that came to them lately, and when they said so last.
+    refused: BTreeMap<DiskId, u64>,
 }
 
 /// Why an allocation failed.
@@ -491,6 +493,8 @@ impl VolumeGroup {
         let before = lv.withheld.take();
         let from = before.as_ref().map_or(from, |before| before.from.min(from));
         let mut crowded = crowded.common(lv.present);
+        let disks = crowded.iter().map(|replica| lv.info.replicas[replica].disk);
+        self.refused.extend(disks.map(|disk| (disk, now_ms)));
         if let Some(before) = before {
             runs.release_all(before.runs);
             crowded = crowded.union(before.crowded);
@@ -501,9 +505,9 @@ impl VolumeGroup {
     /// Gives again what was withheld for [`WITHHELD_MS`]. Returns whether replicas that had no room may lack copies.
     pub fn offer_again(&mut self, now_ms: u64) -> bool {
         let mut may_lack = false;
+        self.refused.retain(|_, refused_ms| now_ms < refused_ms.saturating_add(REFUSED_MS));
         for lv in self.lvs.values_mut() {
-            let due =
-                |withheld: &mut Withheld| now_ms.saturating_sub(withheld.since_ms) >= WITHHELD_MS;
+            let due = |it: &mut Withheld| now_ms.saturating_sub(it.since_ms) >= WITHHELD_MS;
             if let Some(withheld) = lv.withheld.take_if(due) {
                 lv.runs.release_all(withheld.runs);
                 may_lack |= !withheld.crowded.is_empty();

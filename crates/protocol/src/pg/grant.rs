@@ -76,7 +76,10 @@ impl Pg {
         match self.allocate(len, enough, out) {
             Ok((lv, extents, holders)) => Ok(chunk(lv, extents, holders)),
             Err(NoSpace::Opening) => Err(Step::Starve),
-            Err(NoSpace::TooNarrow) => Err(Step::Refuse(Refusal::TooFewCopies)),
+            Err(NoSpace::TooNarrow) => match self.allocate_on_most(len, enough, out) {
+                Some((lv, extents, holders)) => Ok(chunk(lv, extents, holders)),
+                None => Err(Step::Refuse(Refusal::TooFewCopies)),
+            },
             Err(NoSpace::NeedLv) => {
                 self.need_lv(out);
                 self.raise_floors(true, out);
@@ -107,6 +110,16 @@ impl Pg {
         replicas_min: usize,
         out: &mut Outbox,
     ) -> Result<(LvId, Vec<Extent>, Holders), NoSpace> {
+        let now_ms = self.now_ms;
+        let space = self.space.as_mut().expect("a serving primary knows its space");
+        if space.refused_lately(now_ms) {
+            if let Some((lv, extents)) = space.allocate_beside(len, replicas_min, now_ms) {
+                return Ok((lv, extents, space.present(lv)));
+            }
+            if let Some(narrow) = self.allocate_on_most(len, replicas_min, out) {
+                return Ok(narrow);
+            }
+        }
         let space = self.space.as_mut().expect("a serving primary knows its space");
         let wide = space.allocate(len, replicas_min);
         match wide {

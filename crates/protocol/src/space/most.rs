@@ -8,9 +8,10 @@
 //! 2. Each replica that is given something has answered its `Open` in this view.
 
 use larder_types::limits::BLOCK_BYTES;
-use larder_types::{Extent, Holders, LvId};
+use larder_types::{DiskId, Extent, Holders, LvId};
 
 use super::{Lv, VolumeGroup};
+use crate::limits::REFUSED_MS;
 
 impl Lv {
     /// Replicas whose disks had no room a short while ago.
@@ -46,6 +47,36 @@ impl Lv {
 }
 
 impl VolumeGroup {
+    /// Whether a disk refused data a moment ago. It may take other data, where it has given room before; but a put that it
+    /// refused would else be given one place on it after the other.
+    #[must_use]
+    pub fn refused_lately(&self, now_ms: u64) -> bool {
+        self.refused.keys().any(|&disk| self.is_refusing(disk, now_ms))
+    }
+
+    fn is_refusing(&self, disk: DiskId, now_ms: u64) -> bool {
+        let refused_ms = self.refused.get(&disk);
+        refused_ms.is_some_and(|refused_ms| now_ms < refused_ms.saturating_add(REFUSED_MS))
+    }
+
+    /// Blocks for `bytes` of data in an LV of at least so many replicas, none on a disk that refused data a moment ago.
+    pub fn allocate_beside(
+        &mut self,
+        bytes: u32,
+        replicas_min: usize,
+        now_ms: u64,
+    ) -> Option<(LvId, Vec<Extent>)> {
+        let need = bytes.div_ceil(BLOCK_BYTES).max(1);
+        let lies_beside = |(_, lv): &(&LvId, &Lv)| {
+            let refuses = |at: usize| self.is_refusing(lv.info.replicas[at].disk, now_ms);
+            lv.takes_objects()
+                && lv.present.count() >= replicas_min
+                && !lv.present.iter().any(refuses)
+        };
+        let beside: Vec<LvId> = self.lvs.iter().filter(lies_beside).map(|(id, _)| *id).collect();
+        beside.into_iter().find_map(|id| Some((id, self.lvs.get_mut(&id)?.runs.allocate(need)?)))
+    }
+
     /// Blocks for `bytes` of data on the replicas within reach of an LV, at least so many, of which others are not or
     /// have no room: for when no LV has all of its own.
     pub fn allocate_on_most(

@@ -2,6 +2,7 @@ use larder_types::{Chunk, Grant, PgId};
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::REFUSED_MS;
 
 fn info() -> LvInfo {
     let replica = |n| Replica {
@@ -243,6 +244,35 @@ fn most_replicas_give_what_is_withheld_because_one_has_no_room_and_it_is_given_n
     assert!(!group.offer_again(2 + 2 * WITHHELD_MS), "nothing is withheld");
     assert_eq!(group.usage().free, 50, "the refused put has its blocks until it is decided");
     assert_eq!(group.allocate(30 * BLOCK_BYTES, 3).unwrap().1[0].first, 50);
+}
+
+#[test]
+fn for_a_moment_nothing_is_given_on_a_disk_that_refused_data_as_long_as_others_have_room() {
+    let mut group = VolumeGroup::new(View(3));
+    let disk = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    for (lv, disks) in [(1, [1, 2, 3]), (2, [1, 2, 3]), (3, [1, 2, 4])] {
+        let replicas = disks.map(disk).to_vec();
+        group.add(LvInfo { lv: LvId(lv), replicas, ..info() }, FreeRuns::whole(100));
+        (0..3).for_each(|replica| {
+            group.floor_acknowledged(LvId(lv), replica, floor(0));
+        });
+    }
+    assert_eq!(group.allocate_beside(1, 0, 0).unwrap().0, LvId(1));
+    let (lv, refused) = group.allocate(20 * BLOCK_BYTES, 0).unwrap();
+    assert!(!group.refused_lately(0));
+    group.withhold(lv, &refused, Holders::default().with(2), 1000);
+    assert!(
+        group.refused_lately(1000 + REFUSED_MS - 1) && !group.refused_lately(1000 + REFUSED_MS)
+    );
+    let beside = |group: &mut VolumeGroup, now_ms| {
+        group.allocate_beside(80 * BLOCK_BYTES, 3, now_ms).map(|(lv, _)| lv)
+    };
+    assert_eq!(group.allocate_beside(1, 4, 1000), None, "it has fewer than are wanted");
+    assert_eq!(beside(&mut group, 1000), Some(LvId(3)), "the second lies on the same disk");
+    assert_eq!(beside(&mut group, 1000), None, "the third is full");
+    assert_eq!(beside(&mut group, 1000 + REFUSED_MS), Some(LvId(2)));
+    group.offer_again(1000 + REFUSED_MS);
+    assert!(!group.refused_lately(1000), "it is forgotten");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Replicas that have no room, or are out of reach for a while.
 
-use larder_protocol::limits::{LV_FAILURES_MAX, LV_REOPEN_MS, NARROW_MS, WITHHELD_MS};
+use larder_protocol::limits::{LV_FAILURES_MAX, LV_REOPEN_MS, NARROW_MS, REFUSED_MS, WITHHELD_MS};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Effect, Event, LvInfo, Refusal};
 use larder_types::{Body, BootId, Condition, Holders, LvId, OpSeq, ServerId};
 
-use crate::support::{LV, Member, data, info, key, put};
+use crate::support::{LV, LV_BLOCKS, Member, data, info, key, put};
 
 #[test]
 fn a_put_goes_to_another_volume_when_a_disk_has_no_room() {
@@ -84,6 +84,43 @@ fn while_one_of_three_disks_is_full_puts_go_to_the_others_and_it_gets_copies_lat
     assert_eq!(member.refusal(token), Refusal::Full);
     let at_once = member.put_data("two", 20);
     assert_eq!(member.refusal(at_once), Refusal::Full);
+}
+
+/// It would else be given one place after the other on that disk: the tightest run lies lower each time.
+#[test]
+fn a_put_that_a_full_disk_refused_goes_to_the_two_others_at_once() {
+    let mut member = Member::alone(3);
+    // Free runs of 2, 1 and of what is left, in this order.
+    for (key, blocks) in [("a", 2), ("b", 1), ("c", 1), ("d", 1), ("e", 1)] {
+        member.store(key, blocks, 3);
+    }
+    member.delete("a");
+    member.delete("c");
+    member.settle();
+    // One that finds no room has what was freed given back.
+    let large = member.put_data("large", LV_BLOCKS);
+    for (replica, request) in member.requests() {
+        let DataRequest::RaiseFloor { floor } = request else { panic!("{request:?}") };
+        member.answer(replica, DataAnswer::Floor(floor));
+    }
+    member.step(Event::PoolEmpty);
+    assert_eq!(member.refusal(large), Refusal::Full);
+    let token = member.put_data("new", 1);
+    let grant = member.granted(token);
+    let full = Holders::default().with(2);
+    member.call(Call::NoRoom { op: grant.op, replicas: full });
+    member.call(Call::Withdraw { op: grant.op, disk_full: false });
+    member.settle();
+    let put = |member: &mut Member, key| {
+        let token = member.put_data(key, 1);
+        let [Answer::Granted { replicas, .. }] = member.answers(token)[..] else {
+            panic!("it is granted at once")
+        };
+        replicas.count()
+    };
+    assert_eq!(put(&mut member, "again"), 2);
+    member.now_ms += REFUSED_MS;
+    assert_eq!(put(&mut member, "later"), 3, "it may take what lies lower");
 }
 
 #[test]

@@ -203,7 +203,8 @@ pub(super) async fn again(away: &Away, tries: u32, lost: Lost) -> Result<(), Obj
     if tries >= tries_max {
         return Err(match has_room {
             true => unavailable("a data server does not take the data"),
-            false => ObjectError::Full,
+            // Only the primary knows whether there is no room elsewhere either.
+            false => unavailable("disks had no room for the data wherever it was tried"),
         });
     }
     count(&away.counters().begun_anew);
