@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_env::{Disk, RealDisk};
 use larder_kv::KvReader;
 use larder_metalog::LogConfig;
-use larder_net::{Authority, Credentials, Endpoint, Listener, Peer, Role, Roles, Services};
+use larder_net::{
+    Authority, CallError, Credentials, Endpoint, Listener, Peer, Role, Roles, Services, Unknown,
+};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
 use larder_roles::meta::ServerConfig;
@@ -32,6 +35,10 @@ pub const OTHER_SESSION: SessionId = SessionId(1 << 40);
 pub const PG: PgId = PgId(0);
 /// Bytes of a segment of each server's log.
 pub const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
+/// How long one call waits for its answer.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// How long something may take to become so: as long as several calls wait.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn endpoint(authority: &Authority, server: ServerId, role: Role) -> Arc<Endpoint> {
     let identity = authority.identity(server, Roles::of(&[role])).unwrap();
@@ -44,10 +51,14 @@ pub async fn socket() -> TcpListener {
 
 /// Looks until it is so.
 pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
+    let (mut waited, mut begun) = (Duration::ZERO, Instant::now());
     while !is_so().await {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never came: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
+        // One that took longer than a call waits stood still with the machine: that may be minutes, and says nothing of what
+        // is looked for.
+        waited += begun.elapsed().min(ANSWER_MAX);
+        assert!(waited < PATIENCE, "never came: {what}");
+        begun = Instant::now();
     }
 }
 
@@ -58,6 +69,14 @@ struct Running {
     _listener: Listener,
     peer: Peer<MetaService>,
     address: String,
+}
+
+impl Running {
+    /// Asks it, as the proxy.
+    async fn ask(&self, call: &MetaCall) -> Result<(MetaReply, Bytes), CallError> {
+        let deadline = tokio::time::Instant::now() + ANSWER_MAX;
+        self.peer.call(call, Bytes::new(), deadline).await
+    }
 }
 
 /// See the module's head.
@@ -71,6 +90,7 @@ pub struct Cluster {
     runs: u64,
     scrub_period: Option<Duration>,
     segment_bytes: u64,
+    lost: AtomicU64,
 }
 
 impl Cluster {
@@ -100,6 +120,7 @@ impl Cluster {
             runs: 0,
             scrub_period,
             segment_bytes,
+            lost: AtomicU64::new(0),
         };
         for id in 0..3 {
             cluster.begin(ServerId(id)).await;
@@ -200,27 +221,55 @@ impl Cluster {
     }
 
     pub async fn ask(&self, to: ServerId, call: MetaCall) -> Option<(MetaReply, Bytes)> {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-        let peer = &self.running.get(&to)?.peer;
-        peer.call(&call, Bytes::new(), deadline).await.ok()
+        self.running.get(&to)?.ask(&call).await.ok()
     }
 
-    /// Calls the primary, and the one after it if the view is over.
+    /// Calls the primary, and the one after it if the view is over. A call that is lost is made again, as a proxy does: it is
+    /// lost with its connection, which breaks where the machine lets nobody speak for seconds. Its request is done once,
+    /// however often it is made. A server that never answers is found to be one, and [`Cluster::lost`] tells one that seldom
+    /// does.
     pub async fn call(&self, pg: PgId, call: Call) -> Answer {
         let mut answer = Answer::Refused(Refusal::NotPrimary);
-        until("the pg has a primary", async || {
+        until("the pg has a primary that answers", async || {
             let (view, to) = self.leads(pg);
-            answer = self.call_in(pg, view, to, call.clone()).await;
+            match self.try_in(pg, view, to, call.clone()).await {
+                Ok(answered) => answer = answered,
+                Err(
+                    error @ (CallError::NotSent(_)
+                    | CallError::Unknown(Unknown::Late | Unknown::Broken(_))),
+                ) => {
+                    println!("pg {pg}, view {view}: server {to} does not answer: {error}");
+                    self.lost.fetch_add(1, Ordering::Relaxed);
+                    return false;
+                }
+                Err(error) => panic!("pg {pg}, view {view}: server {to} does not answer: {error}"),
+            }
             answer != Answer::Refused(Refusal::NotPrimary)
         })
         .await;
         answer
     }
 
+    /// Calls that were lost, and made again.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     pub async fn call_in(&self, pg: PgId, view: View, to: ServerId, call: Call) -> Answer {
-        match self.ask(to, MetaCall::Call { pg, view, call }).await {
-            Some((MetaReply::Answered(answer), _)) => answer,
-            Some((MetaReply::Refused(refusal), _)) => Answer::Refused(refusal),
+        let answered = self.try_in(pg, view, to, call).await;
+        answered.unwrap_or_else(|error| panic!("server {to} does not answer: {error}"))
+    }
+
+    async fn try_in(
+        &self,
+        pg: PgId,
+        view: View,
+        to: ServerId,
+        call: Call,
+    ) -> Result<Answer, CallError> {
+        match self.running[&to].ask(&MetaCall::Call { pg, view, call }).await?.0 {
+            MetaReply::Answered(answer) => Ok(answer),
+            MetaReply::Refused(refusal) => Ok(Answer::Refused(refusal)),
             other => panic!("a call is answered by {other:?}"),
         }
     }
