@@ -24,6 +24,7 @@ mod health;
 mod leases;
 mod message;
 mod parted;
+mod rest;
 mod volumes;
 #[cfg(feature = "ablation")]
 mod without_groups;
@@ -45,6 +46,7 @@ use leases::Leases;
 pub(in crate::manager) use leases::inherited_until_ms;
 pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
 use parted::Parted;
+use rest::{Rest, ends_rest};
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +124,9 @@ struct Leading {
     no_room: BTreeMap<DiskId, u64>,
     planned_lvs_ms: u64,
     parted: Parted,
+    rest: Option<Rest>,
+    /// Looks at all groups.
+    looks: u64,
 }
 
 /// See the module's head.
@@ -196,6 +201,8 @@ impl Policy {
                     no_room: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
                     parted: Parted::default(),
+                    rest: None,
+                    looks: 0,
                 });
                 return;
             }
@@ -226,6 +233,9 @@ impl Policy {
             without_groups: self.without_groups,
             out,
         };
+        if ends_rest(&event) {
+            turn.leading.rest = None;
+        }
         match event {
             PolicyEvent::From(server, message) => turn.hear(server, message),
             PolicyEvent::Decided(ticket, applied) => turn.decided(ticket, applied),
@@ -406,6 +416,15 @@ impl Turn<'_> {
         self.ask();
         self.look_at_servers();
         self.leading.parted.forget_old(self.now_ms);
+        self.look_at_groups();
+        if self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS {
+            self.leading.planned_lvs_ms = self.now_ms;
+            self.plan_lvs();
+        }
+    }
+
+    /// What is due for the groups and their volumes.
+    fn decide_groups(&mut self) {
         self.set_targets();
         self.balance();
         self.count_moves();
@@ -414,10 +433,6 @@ impl Turn<'_> {
             self.tell_view(pg);
         }
         self.make_missing_pvs();
-        if self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS {
-            self.leading.planned_lvs_ms = self.now_ms;
-            self.plan_lvs();
-        }
     }
 
     /// Has servers that are silent taken for down, and closes the sessions of proxies that have been down for long: one that

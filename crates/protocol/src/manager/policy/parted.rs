@@ -31,6 +31,11 @@ impl Parted {
         self.left_out.retain(|_, until_ms| *until_ms > now_ms);
     }
 
+    /// Whether no primary said anything that still counts.
+    pub(super) fn is_empty(&self) -> bool {
+        self.said.is_empty() && self.left_out.is_empty()
+    }
+
     /// Whether a server was left out of a PG's view a while ago: where it comes and goes the others are not held up
     /// again at once.
     pub(super) fn leaves_out(&self, pg: PgId, server: ServerId) -> bool {

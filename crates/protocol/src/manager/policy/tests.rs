@@ -5,6 +5,7 @@
 mod ablation;
 mod bounds;
 mod failover;
+mod rest;
 
 use std::collections::{BTreeMap, BTreeSet};
 
