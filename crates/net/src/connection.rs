@@ -19,7 +19,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::error::Denied;
 use crate::frame::{Bounds, Frame, FrameError, Header, Outgoing};
-use crate::limits::{BATCH_BYTES_MAX, RECEIVED_PER_TURN_MAX, TICK, TURNS_MAX};
+use crate::limits::{BATCH_BYTES_MAX, PING_INTERVAL, RECEIVED_PER_TURN_MAX, TICK, TURNS_MAX};
 use crate::metrics::Metrics;
 use crate::receive::Receiver;
 use crate::transmit::Batch;
@@ -58,13 +58,21 @@ pub(crate) struct Wire {
     seen: Seen,
 }
 
-/// When the peer last showed that it lives.
+/// When the peer last showed that it lives, and this end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     /// Bytes came, or we began to read again.
     pub(crate) received: Instant,
     /// It took bytes, or there were first some to take.
     pub(crate) wrote: Instant,
+}
+
+impl Seen {
+    /// Whether bytes have gone both ways a moment ago, after the beat before: both ends know that the other lives.
+    pub(crate) fn is_lively(&self, now: Instant) -> bool {
+        let lately = |at: Instant| now.saturating_duration_since(at) < PING_INTERVAL / 2;
+        lately(self.received) && lately(self.wrote)
+    }
 }
 
 impl Wire {
@@ -134,6 +142,26 @@ impl Wire {
         self.metrics.bytes_sent.add(written as u64);
         self.seen.wrote = Instant::now();
         Poll::Ready(Ok(()))
+    }
+}
+
+/// When all connections of an endpoint are looked at and pinged. They are together, so that an idle process wakes once
+/// for all of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Beats {
+    since: Instant,
+}
+
+impl Beats {
+    pub(crate) fn begin() -> Self {
+        Self { since: Instant::now() }
+    }
+
+    /// The first after this time, a [`PING_INTERVAL`] from it at most.
+    pub(crate) fn next(self, now: Instant) -> Instant {
+        let passed = now.saturating_duration_since(self.since).as_nanos();
+        let beats = passed / PING_INTERVAL.as_nanos() + 1;
+        self.since + PING_INTERVAL.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX))
     }
 }
 
@@ -354,7 +382,6 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::limits::PING_INTERVAL;
 
     /// One that waits for something, and says nothing.
     struct Waits {
@@ -394,6 +421,16 @@ mod tests {
             }
             Ok(now + PING_INTERVAL)
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn beats_of_an_endpoint_are_one_interval_apart_whenever_one_asks() {
+        let beats = Beats::begin();
+        let begun = Instant::now();
+        let after = |ms| beats.next(begun + Duration::from_millis(ms)) - begun;
+        assert_eq!(after(0), PING_INTERVAL);
+        assert_eq!((after(999), after(1000), after(1001)), (after(0), after(0) * 2, after(0) * 2));
+        assert_eq!(beats.next(begun - Duration::from_millis(5)) - begun, PING_INTERVAL);
     }
 
     #[tokio::test(start_paused = true)]

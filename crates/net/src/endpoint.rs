@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::connection::{Broken, Duplex, Wire};
+use crate::connection::{Beats, Broken, Duplex, Wire};
 use crate::error::{Decider, Denied};
 use crate::hello;
 use crate::identity::{Role, Subject, server_name};
@@ -29,6 +29,7 @@ pub struct Endpoint {
     security: Security,
     metrics: Arc<Metrics>,
     runtime: Handle,
+    beats: Beats,
     /// Servers whose certificates count no more.
     removed: watch::Sender<BTreeSet<ServerId>>,
     /// Newest version of the protocol that it speaks.
@@ -77,7 +78,8 @@ impl Endpoint {
     fn with(security: Security, newest: u8) -> Arc<Self> {
         let (metrics, runtime) = (Arc::default(), Handle::current());
         let removed = watch::Sender::default();
-        Arc::new(Self { security, metrics, runtime, removed, newest })
+        let beats = Beats::begin();
+        Arc::new(Self { security, metrics, runtime, beats, removed, newest })
     }
 
     /// What its connections did.
@@ -115,6 +117,10 @@ impl Endpoint {
 
     pub(crate) fn security(&self) -> &Security {
         &self.security
+    }
+
+    pub(crate) fn beats(&self) -> Beats {
+        self.beats
     }
 
     pub(crate) fn runtime(&self) -> &Handle {

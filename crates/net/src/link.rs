@@ -34,8 +34,8 @@ use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
 use crate::hello::goodbye_said;
 use crate::identity::Role;
 use crate::limits::{
-    BACKOFF_MAX, BACKOFF_MIN, PING_INTERVAL, PROTOCOL_CANCELS, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX,
-    SILENCE_MAX, TICK,
+    BACKOFF_MAX, BACKOFF_MIN, PROTOCOL_CANCELS, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SILENCE_MAX,
+    TICK,
 };
 use crate::metrics::{Metrics, Opened};
 use crate::transmit::Batch;
@@ -352,7 +352,7 @@ struct Calling<'a> {
     answers: Vec<Frame>,
     answered: Vec<(Waiting, Frame)>,
     due: Option<Instant>,
-    pinged: Instant,
+    ping_at: Instant,
     pings: u64,
 }
 
@@ -364,7 +364,7 @@ impl<'a> Calling<'a> {
             answers: Vec::new(),
             answered: Vec::new(),
             due: None,
-            pinged: Instant::now(),
+            ping_at: link.endpoint.beats().next(Instant::now()),
             pings: 0,
         }
     }
@@ -452,14 +452,17 @@ impl End for Calling<'_> {
         if now - seen.received >= SILENCE_MAX {
             return Err(Broken::Silent);
         }
-        if now - self.pinged >= PING_INTERVAL {
-            self.pinged = now;
+        let is_due = now >= self.ping_at;
+        if is_due {
+            self.ping_at = self.link.endpoint.beats().next(now);
+        }
+        if is_due && !seen.is_lively(now) {
             self.pings += 1;
             let mut ping = Outgoing::bare(Kind::Ping, Status::Done).numbered(self.pings);
             ping.address(self.version);
             batch.push_first(ping);
         }
-        Ok(self.pinged + PING_INTERVAL)
+        Ok(self.ping_at)
     }
 }
 

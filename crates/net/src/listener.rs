@@ -260,9 +260,10 @@ impl House {
             Ok((version, service, offer)) => {
                 hello::welcome(&mut wire, version, service).await?;
                 let from = PeerIdentity { subject, address, version };
-                let (serve, metrics) = (offer.serve.clone(), self.metrics().clone());
+                let serve = offer.serve.clone();
+                let (metrics, beats) = (self.metrics().clone(), self.endpoint.beats());
                 let ends_with = (!offer.tells_removed).then_some(subject.server);
-                Ok(Some((wire, Serving::new((from, ends_with), serve, metrics))))
+                Ok(Some((wire, Serving::new((from, ends_with), serve, (metrics, beats)))))
             }
             Err(Broken::Denied(denied)) => {
                 // Whether it still hears the reason changes nothing.

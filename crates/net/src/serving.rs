@@ -15,11 +15,11 @@ use larder_types::ServerId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::connection::{Broken, End, Queue, Seen};
+use crate::connection::{Beats, Broken, End, Queue, Seen};
 use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
 use crate::identity::PeerIdentity;
 use crate::limits::{
-    ANSWER_BYTES_MAX, HELD_BYTES_MAX, PING_INTERVAL, PROTOCOL_CANCELS, REQUESTS_MAX, SILENCE_MAX,
+    ANSWER_BYTES_MAX, HELD_BYTES_MAX, PROTOCOL_CANCELS, REQUESTS_MAX, SILENCE_MAX,
 };
 use crate::metrics::Metrics;
 use crate::service::{Reply, Serve, Unwanted};
@@ -96,6 +96,7 @@ pub(crate) struct Serving {
     outlet: Arc<Outlet>,
     version: u8,
     metrics: Arc<Metrics>,
+    beats: Beats,
     not_understood: bool,
 }
 
@@ -103,12 +104,12 @@ impl Serving {
     pub(crate) fn new(
         (from, ends_with): (PeerIdentity, Option<ServerId>),
         service: Arc<dyn Serve>,
-        metrics: Arc<Metrics>,
+        (metrics, beats): (Arc<Metrics>, Beats),
     ) -> Self {
         let version = from.version;
         let state = Mutex::new(State::default());
         let outlet = Arc::new(Outlet { state, metrics: metrics.clone() });
-        Self { from, ends_with, service, outlet, version, metrics, not_understood: false }
+        Self { from, ends_with, service, outlet, version, metrics, beats, not_understood: false }
     }
 
     /// The server whose removal from the cluster ends the connection.
@@ -200,7 +201,7 @@ impl End for Serving {
         if !batch.is_done() && now - seen.wrote >= SILENCE_MAX {
             return Err(Broken::Stalled);
         }
-        Ok(now + PING_INTERVAL)
+        Ok(self.beats.next(now))
     }
 }
 

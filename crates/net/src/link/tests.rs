@@ -9,7 +9,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::endpoint::{Security, buffered};
 use crate::identity::Roles;
-use crate::limits::{PAYLOAD_BYTES_MAX, PROTOCOL_MAX, REQUESTS_MAX};
+use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_MAX, REQUESTS_MAX};
 use crate::tests::{Heard, authority, caller, data_server, endpoint, peer, socket, soon};
 use crate::{Authority, Peer, Rejected, hello};
 
@@ -153,6 +153,30 @@ async fn a_peer_that_is_gone_without_a_word_is_given_up() {
     assert!(matches!(error, CallError::Unknown(Unknown::Broken(_))), "{error}");
     assert!(error.to_string().contains("silent"), "{error}");
     assert!(since.elapsed() <= SILENCE_MAX + PING_INTERVAL);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_of_an_endpoint_are_pinged_together_but_for_those_that_are_lively() {
+    let ours = caller(&authority());
+    let target = || Target { server: ServerId(2), role: Role::Data, address: String::new() };
+    let (one, other) = (Link::new(ours.clone(), target()), Link::new(ours.clone(), target()));
+    let begun = Instant::now();
+    let (mut first, mut batch) = (Calling::new(&one, PROTOCOL_MAX), Batch::default());
+    tokio::time::advance(PING_INTERVAL * 7 / 10).await;
+    let mut second = Calling::new(&other, PROTOCOL_MAX);
+    let old = Seen { received: begun, wrote: begun };
+    for calling in [&mut first, &mut second] {
+        let next = calling.tick(Instant::now(), old, &mut batch).unwrap();
+        assert_eq!((next - begun, batch.bytes()), (PING_INTERVAL, 0));
+    }
+    tokio::time::advance(PING_INTERVAL * 3 / 10).await;
+    let now = Instant::now();
+    let lately = Seen { received: now, wrote: now };
+    assert_eq!(first.tick(now, lately, &mut batch).unwrap() - now, PING_INTERVAL);
+    assert_eq!(batch.bytes(), 0, "both ends know that the other lives");
+    let heard_nothing = Seen { wrote: now, ..old };
+    assert_eq!(second.tick(now, heard_nothing, &mut batch).unwrap() - now, PING_INTERVAL);
+    assert!(batch.bytes() > 0, "it is pinged");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::connection::{Wire, run};
 use crate::identity::{Roles, Subject};
-use crate::limits::PAYLOAD_BYTES_MAX;
+use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL};
 use crate::service::Served;
 use crate::tests::{Echo, Echoing, Heard};
 
@@ -45,7 +45,7 @@ async fn served(
     let subject = Subject { cluster: ClusterId(7), server: ServerId(1), roles };
     let from = PeerIdentity { subject, address: "127.0.0.1:1".parse().unwrap(), version };
     let serve = Arc::new(Served::<Echo, _>::new(echoing));
-    let mut serving = Serving::new((from, None), serve, metrics.clone());
+    let mut serving = Serving::new((from, None), serve, (metrics.clone(), Beats::begin()));
     let mut wire = Wire::new(Box::new(socket), metrics);
     wire.agreed(version);
     run(&mut wire, &mut serving).await
