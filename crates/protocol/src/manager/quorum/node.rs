@@ -490,7 +490,7 @@ impl Quorum {
     /// What was decided is durable: let it out, and apply what is committed.
     fn release(&mut self, out: &mut Vec<QuorumEffect>) {
         out.append(&mut self.held);
-        let commit = self.node.commit_index().get();
+        let (before, commit) = (self.applied, self.node.commit_index().get());
         while self.applied.0 < commit {
             self.applied = LogIndex(self.applied.0 + 1);
             let index = noraft::LogIndex::new(self.applied.0);
@@ -516,6 +516,13 @@ impl Quorum {
             out.push(QuorumEffect::Elected { term, brief_since_ms });
         }
         self.confirm(out);
+        if self.applied > before {
+            self.look_at_log(out);
+        }
+    }
+
+    /// Asks for a snapshot once what is applied has made the log long. All its entries are looked at: only when there are more.
+    fn look_at_log(&mut self, out: &mut Vec<QuorumEffect>) {
         let kept =
             self.applied.0 - self.snapshot.as_ref().map_or(0, |snapshot| snapshot.at.index.0);
         let bytes: usize = self.payloads.values().map(Bytes::len).sum();
