@@ -90,24 +90,32 @@ impl FlushSignal {
     }
 }
 
+/// When the tick after one that was due then is due. After a stall there is one, not all that were missed: who counts ticks
+/// takes them for time in which others could be heard.
+fn next_tick(ticked: Instant, now: Instant) -> Instant {
+    let tick = Duration::from_millis(TICK_MS);
+    let is_late = now.saturating_duration_since(ticked) > 2 * tick;
+    if is_late { now } else { ticked + tick }
+}
+
 impl Meta {
     /// The tick thread.
     pub(super) fn tick_loop(&self) {
-        let mut due = Instant::now();
+        let mut ticked = Instant::now();
         let mut flushed_at = Lsn(0);
         let mut wanting = Vec::new();
         let mut beat = Beat::default();
         while !self.stopping.load(Ordering::Acquire) {
-            due += Duration::from_millis(TICK_MS);
+            let due = next_tick(ticked, Instant::now());
             self.need_lv.wait_until(due);
             self.need_lv.take_now(&mut wanting);
             if let Neighbours::Here(here) = &self.neighbours {
                 self.draw_lvs(here, &mut wanting);
             }
             if Instant::now() < due {
-                due -= Duration::from_millis(TICK_MS);
                 continue;
             }
+            ticked = due;
             if let Err(error) = self.log.tick() {
                 tracing::warn!(%error, "the log's last group goes without a mark");
             }
@@ -211,5 +219,28 @@ impl Meta {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_stall_there_is_one_tick_and_else_they_keep_time() {
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        assert_eq!(next_tick(at(100), at(101)), at(100 + TICK_MS));
+        assert_eq!(
+            next_tick(at(100), at(299)),
+            at(100 + TICK_MS),
+            "a little late: none is left out"
+        );
+        let (stalled, mut ticks, mut ticked) = (at(3000), 0, at(100));
+        while ticked < stalled + Duration::from_millis(TICK_MS) {
+            ticked = next_tick(ticked, stalled.max(ticked));
+            ticks += 1;
+        }
+        assert_eq!(ticks, 2, "of the 29 that were missed one is made up for");
     }
 }
