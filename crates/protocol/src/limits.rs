@@ -11,8 +11,8 @@ pub const LV_FULL_PERCENT: u64 = 85;
 /// as often one put finds out whether room was made.
 pub const WITHHELD_MS: u64 = 10_000;
 /// Milliseconds after a disk had no room for data for which puts go to other disks, or to most replicas without it, though
-/// it may take them.
-pub const REFUSED_MS: u64 = 500;
+/// it may take them: as long as the put that it refused takes to come again.
+pub const REFUSED_MS: u64 = 200;
 /// Milliseconds for which a PG takes it that there is no other LV, before it asks again on behalf of a put for which a
 /// disk has no room.
 pub const POOL_EMPTY_MS: u64 = 1_000;
@@ -414,6 +414,7 @@ const _: () = assert!(
     3 * IDLE_TICKS < UNHEARD_TICKS_MAX as u64 && 3 * IDLE_TICKS < SILENT_TICKS_MAX as u64,
     "two lost messages make nobody silent"
 );
+const _: () = assert!(REFUSED_MS < WITHHELD_MS, "what was refused is withheld for longer");
 const _: () = assert!(2 * SILENT_MS <= NARROW_MS, "a server that is down is known to be");
 const _: () = assert!(
     HEARTBEAT_MS + CONFIRM_MS_MAX + PRESENCE_BEAT_MS < SILENT_MS,

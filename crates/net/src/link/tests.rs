@@ -174,9 +174,14 @@ async fn connections_of_an_endpoint_are_pinged_together_but_for_those_that_are_l
     let lately = Seen { received: now, wrote: now };
     assert_eq!(first.tick(now, lately, &mut batch).unwrap() - now, PING_INTERVAL);
     assert_eq!(batch.bytes(), 0, "both ends know that the other lives");
-    let heard_nothing = Seen { wrote: now, ..old };
-    assert_eq!(second.tick(now, heard_nothing, &mut batch).unwrap() - now, PING_INTERVAL);
-    assert!(batch.bytes() > 0, "it is pinged");
+    let (says_nothing, hears_nothing) =
+        (Seen { wrote: begun, ..lately }, Seen { wrote: now, ..old });
+    for (calling, seen) in [(&mut first, says_nothing), (&mut second, hears_nothing)] {
+        calling.ping_at = now;
+        let mut batch = Batch::default();
+        assert_eq!(calling.tick(now, seen, &mut batch).unwrap() - now, PING_INTERVAL);
+        assert!(batch.bytes() > 0, "it is pinged");
+    }
 }
 
 #[tokio::test]

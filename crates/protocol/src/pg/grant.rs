@@ -114,7 +114,9 @@ impl Pg {
         let space = self.space.as_mut().expect("a serving primary knows its space");
         if space.refused_lately(now_ms) {
             if let Some((lv, extents)) = space.allocate_beside(len, replicas_min, now_ms) {
-                return Ok((lv, extents, space.present(lv)));
+                let holders = space.present(lv);
+                self.wider_due_ms = None;
+                return Ok((lv, extents, holders));
             }
             if let Some(narrow) = self.allocate_on_most(len, replicas_min, out) {
                 return Ok(narrow);
@@ -143,10 +145,10 @@ impl Pg {
         replicas_min: usize,
         out: &mut Outbox,
     ) -> Option<(LvId, Vec<Extent>, Holders)> {
-        let space = self.space.as_mut().expect("a serving primary knows its space");
-        let narrow = space.allocate_on_most(len, replicas_min)?;
-        self.grants_on_most += 1;
         let now_ms = self.now_ms;
+        let space = self.space.as_mut().expect("a serving primary knows its space");
+        let narrow = space.allocate_on_most(len, replicas_min, now_ms)?;
+        self.grants_on_most += 1;
         let due_ms = self.wider_due_ms.get_or_insert(now_ms.saturating_add(NARROW_MS));
         if now_ms >= *due_ms {
             *due_ms = now_ms.saturating_add(NARROW_AGAIN_MS);

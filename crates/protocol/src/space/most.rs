@@ -67,6 +67,7 @@ impl VolumeGroup {
         now_ms: u64,
     ) -> Option<(LvId, Vec<Extent>)> {
         let need = bytes.div_ceil(BLOCK_BYTES).max(1);
+        self.asked.note(need);
         let lies_beside = |(_, lv): &(&LvId, &Lv)| {
             let refuses = |at: usize| self.is_refusing(lv.info.replicas[at].disk, now_ms);
             lv.takes_objects()
@@ -78,16 +79,24 @@ impl VolumeGroup {
     }
 
     /// Blocks for `bytes` of data on the replicas within reach of an LV, at least so many, of which others are not or
-    /// have no room: for when no LV has all of its own.
+    /// have no room: for when no LV has all of its own. Those come first that lie beside disks that refused data a moment
+    /// ago.
     pub fn allocate_on_most(
         &mut self,
         bytes: u32,
         replicas_min: usize,
+        now_ms: u64,
     ) -> Option<(LvId, Vec<Extent>, Holders)> {
         let (need, widest) = (bytes.div_ceil(BLOCK_BYTES).max(1), self.widest());
-        self.lvs.iter_mut().find_map(|(&id, lv)| {
+        let most = |(&id, lv): (&LvId, &Lv)| {
             let within = lv.most(widest).filter(|within| within.count() >= replicas_min)?;
-            Some((id, lv.allocate_on_most(need)?, within))
+            let refuses = |at: usize| self.is_refusing(lv.info.replicas[at].disk, now_ms);
+            Some((within.iter().any(refuses), id, within))
+        };
+        let mut found: Vec<(bool, LvId, Holders)> = self.lvs.iter().filter_map(most).collect();
+        found.sort_by_key(|(refuses, id, _)| (*refuses, *id));
+        found.into_iter().find_map(|(_, id, within)| {
+            Some((id, self.lvs.get_mut(&id)?.allocate_on_most(need)?, within))
         })
     }
 

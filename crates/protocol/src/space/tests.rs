@@ -59,9 +59,9 @@ fn most_replicas_give_space_while_one_is_away_and_what_was_freed_there_waits_for
         group.floor_acknowledged(LvId(1), replica, floor(8));
     });
     let two = Holders::default().with(0).with(1);
-    let given = group.allocate_on_most(40 * BLOCK_BYTES, 2).unwrap();
+    let given = group.allocate_on_most(40 * BLOCK_BYTES, 2, 0).unwrap();
     assert_eq!(given, (LvId(1), vec![Extent { first: 40, blocks: 40 }], two), "not what was freed");
-    assert_eq!(group.allocate_on_most(BLOCK_BYTES, 3), None, "the policy wants three");
+    assert_eq!(group.allocate_on_most(BLOCK_BYTES, 3, 0), None, "the policy wants three");
     group.close(LvId(1), 1);
     assert!(!group.has_most(), "one of three is not most");
     assert!(group.floor_acknowledged(LvId(1), 1, floor(8)), "it is back");
@@ -71,7 +71,7 @@ fn most_replicas_give_space_while_one_is_away_and_what_was_freed_there_waits_for
     group.add(LvInfo { lv: LvId(2), ..info() }, FreeRuns::whole(100));
     group.floor_acknowledged(LvId(2), 0, floor(0));
     group.close(LvId(2), 1);
-    let (lv, ..) = group.allocate_on_most(BLOCK_BYTES, 0).unwrap();
+    let (lv, ..) = group.allocate_on_most(BLOCK_BYTES, 0, 0).unwrap();
     assert_eq!(lv, LvId(1));
     group.floor_acknowledged(LvId(1), 2, floor(8));
     assert!(!group.has_most());
@@ -221,8 +221,11 @@ fn most_replicas_give_what_is_withheld_because_one_has_no_room_and_it_is_given_n
     let (full, others) = (Holders::default().with(1), Holders::default().with(0).with(2));
     group.withhold(lv, &refused, full, 0);
     assert_eq!(group.allocate(30 * BLOCK_BYTES, 0), Err(NoSpace::DiskFull));
-    assert!(group.allocate_on_most(30 * BLOCK_BYTES, 3).is_none(), "it has fewer than are wanted");
-    let (_, extents, holders) = group.allocate_on_most(30 * BLOCK_BYTES, 2).unwrap();
+    assert!(
+        group.allocate_on_most(30 * BLOCK_BYTES, 3, 0).is_none(),
+        "it has fewer than are wanted"
+    );
+    let (_, extents, holders) = group.allocate_on_most(30 * BLOCK_BYTES, 2, 0).unwrap();
     assert_eq!((extents[0].first, holders), (20, others));
     assert!(group.has_most());
     let chunk = Chunk {
@@ -238,7 +241,7 @@ fn most_replicas_give_what_is_withheld_because_one_has_no_room_and_it_is_given_n
     assert_eq!((need(&group).absent, need(&group).missing), (full, Holders::default()));
     // Two that have no room are most of it.
     group.withhold(lv, &refused, others, 1);
-    assert!(group.allocate_on_most(BLOCK_BYTES, 0).is_none());
+    assert!(group.allocate_on_most(BLOCK_BYTES, 0, 0).is_none());
     assert!(group.offer_again(1 + WITHHELD_MS));
     assert_eq!(need(&group).missing, full);
     assert!(!group.offer_again(2 + 2 * WITHHELD_MS), "nothing is withheld");
@@ -273,6 +276,24 @@ fn for_a_moment_nothing_is_given_on_a_disk_that_refused_data_as_long_as_others_h
     assert_eq!(beside(&mut group, 1000 + REFUSED_MS), Some(LvId(2)));
     group.offer_again(1000 + REFUSED_MS);
     assert!(!group.refused_lately(1000), "it is forgotten");
+}
+
+#[test]
+fn most_replicas_of_a_volume_beside_a_disk_that_refused_data_come_first() {
+    let mut group = VolumeGroup::new(View(3));
+    let disk = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    for (lv, disks) in [(1, [1, 2, 9]), (2, [1, 4, 5])] {
+        let replicas = disks.map(disk).to_vec();
+        group.add(LvInfo { lv: LvId(lv), replicas, ..info() }, FreeRuns::whole(100));
+        (0..3).for_each(|replica| {
+            group.floor_acknowledged(LvId(lv), replica, floor(0));
+        });
+    }
+    assert!(group.close(LvId(1), 2));
+    let (lv, refused) = group.allocate(1, 3).unwrap();
+    group.withhold(lv, &refused, Holders::default().with(0), 1000);
+    assert_eq!(group.allocate_on_most(1, 2, 1000).unwrap().0, LvId(2));
+    assert_eq!(group.allocate_on_most(1, 2, 1000 + REFUSED_MS).unwrap().0, LvId(1));
 }
 
 #[test]

@@ -33,13 +33,17 @@ pub(super) struct Rest {
     since_ms: u64,
 }
 
-/// Whether something is said that a look at groups may come from. Beats are not: what they tell is a server's
-/// condition, and what is due for a group whose view is active is done at once.
+/// Whether something is said that a look at groups may come from. Beats are not, as what they tell is a server's
+/// condition; nor is what is dealt with at once.
 pub(super) fn ends_rest(event: &PolicyEvent) -> bool {
     match event {
         PolicyEvent::From(_, said) => !matches!(
             said,
-            ServerMessage::Heartbeat(_) | ServerMessage::Renew { .. } | ServerMessage::Active(..)
+            ServerMessage::Heartbeat(_)
+                | ServerMessage::Renew { .. }
+                | ServerMessage::Active(..)
+                | ServerMessage::NoRoom(..)
+                | ServerMessage::SessionBegun(..)
         ),
         PolicyEvent::Decided(..) => true,
         _ => false,
@@ -55,18 +59,22 @@ impl Turn<'_> {
             is_short && rest.map == self.map.version && rest.servers == servers
         };
         if self.leading.rest.as_ref().is_some_and(goes_on) {
+            #[cfg(test)]
+            assert!(self.decides_nothing(), "nothing has changed: {:?}", self.leading.rest);
             return;
         }
+        self.leading.looks += 1;
+        let rests = self.decides_nothing() && self.leading.proposals.is_empty();
+        let rest = Rest { map: self.map.version, servers, since_ms: self.now_ms };
+        self.leading.rest = rests.then_some(rest);
+    }
+
+    /// Does what is due for the groups; whether that was nothing, and nothing is waited for.
+    fn decides_nothing(&mut self) -> bool {
         let before = self.out.len();
         self.decide_groups();
-        self.leading.looks += 1;
-        let leading = &mut *self.leading;
-        let waits = !leading.proposals.is_empty()
-            || !leading.leases.withdrawn.is_empty()
-            || !leading.parted.is_empty();
-        let rests = self.out.len() == before && !waits;
-        let rest = Rest { map: self.map.version, servers, since_ms: self.now_ms };
-        leading.rest = rests.then_some(rest);
+        let waits = !self.leading.leases.withdrawn.is_empty() || !self.leading.parted.is_empty();
+        self.out.len() == before && !waits
     }
 
     fn conditions(&self) -> Vec<Condition> {
