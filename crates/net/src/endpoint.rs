@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use larder_types::ServerId;
+use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::CertificateDer;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
@@ -21,6 +22,8 @@ use crate::identity::{Role, Subject, server_name};
 use crate::limits::{CONNECT_TIME_MAX, PROTOCOL_MAX, PROTOCOL_MIN, READ_BYTES};
 use crate::link::Target;
 use crate::metrics::{Metrics, Refused};
+#[cfg(feature = "simulated")]
+use crate::simulated::Host;
 use crate::tls::{Credentials, denied};
 
 /// What peers and listeners of a process share.
@@ -43,6 +46,9 @@ pub(crate) enum Security {
     /// Not at all: everybody is believed to be this server.
     #[cfg(feature = "plain-for-measurement")]
     Plain(Subject),
+    /// By what the simulated network knows of everybody.
+    #[cfg(feature = "simulated")]
+    Simulated(Host),
 }
 
 impl Endpoint {
@@ -73,6 +79,16 @@ impl Endpoint {
     #[must_use]
     pub fn plain(subject: Subject) -> Arc<Self> {
         Self::with(Security::Plain(subject), PROTOCOL_MAX)
+    }
+
+    /// One whose connections go over a simulated network.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[cfg(feature = "simulated")]
+    #[must_use]
+    pub fn simulated(host: Host) -> Arc<Self> {
+        Self::with(Security::Simulated(host), PROTOCOL_MAX)
     }
 
     fn with(security: Security, newest: u8) -> Arc<Self> {
@@ -131,14 +147,22 @@ impl Endpoint {
     pub(crate) async fn connect(&self, target: &Target) -> Result<Wire, Broken> {
         let connecting = async {
             self.admit(target.server).map_err(Broken::Denied)?;
-            let tcp = TcpStream::connect(&target.address).await?;
-            tcp.set_nodelay(true)?;
-            let socket = self.secure(tcp, target).await?;
+            let socket = self.dial(target).await?;
             let mut wire = Wire::new(socket, self.metrics.clone());
             hello::call(&mut wire, target.role, self.newest).await?;
             Ok(wire)
         };
         in_time(connecting).await
+    }
+
+    async fn dial(&self, target: &Target) -> Result<Box<dyn Duplex>, Broken> {
+        #[cfg(feature = "simulated")]
+        if let Security::Simulated(host) = &self.security {
+            return Ok(Box::new(host.connect(target).await?));
+        }
+        let tcp = TcpStream::connect(&target.address).await?;
+        tcp.set_nodelay(true)?;
+        self.secure(tcp, target).await
     }
 
     async fn secure(&self, tcp: TcpStream, target: &Target) -> Result<Box<dyn Duplex>, Broken> {
@@ -157,7 +181,20 @@ impl Endpoint {
             }
             #[cfg(feature = "plain-for-measurement")]
             Security::Plain(_) => Ok(Box::new(tcp)),
+            #[cfg(feature = "simulated")]
+            Security::Simulated(_) => unreachable!("it dials no TCP"),
         }
+    }
+
+    /// Random bits, of which nothing secret is made; `None` if there are none.
+    pub(crate) fn draw(&self) -> Option<u16> {
+        #[cfg(feature = "simulated")]
+        if let Security::Simulated(host) = &self.security {
+            return Some(host.draw() as u16);
+        }
+        let mut drawn = [0; 2];
+        SystemRandom::new().fill(&mut drawn).ok()?;
+        Some(u16::from_le_bytes(drawn))
     }
 }
 

@@ -11,6 +11,7 @@
 //! | `connection.rs` | one task for one connection, for both ends |
 //! | `peer.rs`, `link.rs`, `calls.rs` | the calling end |
 //! | `port.rs`, `listener.rs`, `serving.rs`, `service.rs` | the answering end |
+//! | `transport.rs`, `simulated.rs` | what the bytes go through: TCP, or a network within the process |
 //! | `identity.rs`, `certificate.rs`, `authority.rs`, `tls.rs` | who is who |
 //! | `token.rs`, `join.rs` | how a server becomes a member, and stays one |
 //! | `secret.rs`, `knock.rs` | how machines find each other before they are a cluster |
@@ -39,9 +40,12 @@ mod receive;
 mod secret;
 mod service;
 mod serving;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod tls;
 mod token;
 mod transmit;
+mod transport;
 
 pub use authority::{Authority, Fingerprint, PublicKey};
 pub use certificate::{Identity, IdentityRequest};

@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use larder_types::ServerId;
 use parking_lot::Mutex;
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -311,7 +310,7 @@ impl Link {
         let mut state = self.state.lock();
         state.calls.fail(not_sent, unknown, &mut ended);
         let dropped = state.queue.clear();
-        let until = Instant::now() + pause(state.failures);
+        let until = Instant::now() + pause(state.failures, || self.endpoint.draw());
         state.failures = state.failures.saturating_add(1);
         state.phase = Phase::Paused { until, failure };
         drop(state);
@@ -329,18 +328,15 @@ impl Link {
 }
 
 /// How long to wait after so many failures before: none after the first of a connection that had held.
-fn pause(failures: u32) -> Duration {
+fn pause(failures: u32, draw: impl FnOnce() -> Option<u16>) -> Duration {
     if failures == 0 {
         return Duration::ZERO;
     }
     let longest =
         BACKOFF_MIN.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(BACKOFF_MAX);
-    let mut drawn = [0; 2];
     // Without randomness the pause is half: it is only there to spread attempts.
-    if SystemRandom::new().fill(&mut drawn).is_err() {
-        return longest / 2;
-    }
-    let part = f64::from(u16::from_le_bytes(drawn)) / f64::from(u16::MAX);
+    let Some(drawn) = draw() else { return longest / 2 };
+    let part = f64::from(drawn) / f64::from(u16::MAX);
     longest.mul_f64(0.5 + part / 2.0)
 }
 

@@ -31,6 +31,7 @@ use crate::port::{Begun, Ear, Handshake, Street, asks_for};
 use crate::service::{Handler, Serve, Served, Service};
 use crate::serving::Serving;
 use crate::tls::{Configs, ENROLMENT};
+use crate::transport::Acceptor;
 
 /// What a listener serves, and to whom.
 #[derive(Default)]
@@ -132,17 +133,21 @@ impl Listener {
             services,
             closing: watch::Sender::new(false),
         });
-        let (address, street, task) = match ear.into() {
-            Ear::Own(socket) => {
-                let address = socket.local_addr()?;
-                let street = Street::of_one(house.clone());
-                let accepting = street.clone().accept(socket);
-                (address, street, Some(endpoint.runtime().spawn(accepting)))
-            }
+        let ear = ear.into();
+        let address = ear.address()?;
+        let alone = |acceptor| {
+            let street = Street::of_one(house.clone());
+            let accepting = street.clone().accept(acceptor);
+            (street, Some(endpoint.runtime().spawn(accepting)))
+        };
+        let (street, task) = match ear {
+            Ear::Own(socket) => alone(Acceptor::Tcp(socket)),
             Ear::Shared(port) => {
                 port.street().open(house.clone());
-                (port.address(), port.street().clone(), None)
+                (port.street().clone(), None)
             }
+            #[cfg(feature = "simulated")]
+            Ear::Simulated(arrivals) => alone(Acceptor::Simulated(arrivals)),
         };
         Ok(Self { address, house, street, task })
     }
@@ -172,6 +177,8 @@ impl House {
             Security::Tls(credentials) => credentials.configs().is_named(name),
             #[cfg(feature = "plain-for-measurement")]
             Security::Plain(_) => true,
+            #[cfg(feature = "simulated")]
+            Security::Simulated(_) => true,
         }
     }
 
@@ -181,6 +188,8 @@ impl House {
             Security::Tls(credentials) => credentials.configs().is_beside(name),
             #[cfg(feature = "plain-for-measurement")]
             Security::Plain(_) => true,
+            #[cfg(feature = "simulated")]
+            Security::Simulated(_) => true,
         }
     }
 
@@ -245,7 +254,11 @@ impl House {
             (Security::Plain(subject), Begun::Plain(tcp)) => {
                 (Wire::new(Box::new(tcp), self.metrics().clone()), *subject)
             }
-            #[cfg(feature = "plain-for-measurement")]
+            #[cfg(feature = "simulated")]
+            (Security::Simulated(_), Begun::Simulated(pipe, subject)) => {
+                (Wire::new(pipe, self.metrics().clone()), subject)
+            }
+            #[cfg(any(feature = "plain-for-measurement", feature = "simulated"))]
             _ => return Err(Broken::Denied(by_us(Refused::Garbage, "it is not secured".into()))),
         };
         let asked = hello::asked(&mut wire, self.endpoint.newest()).await;

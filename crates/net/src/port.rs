@@ -28,12 +28,17 @@ use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 use crate::connection::{Broken, Wire};
 use crate::endpoint::{buffered, by_us, in_time};
 use crate::error::Denied;
+#[cfg(feature = "simulated")]
+use crate::identity::Subject;
 use crate::knock::{Doorkeeper, KNOCKING};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
 use crate::listener::House;
 use crate::metrics::{Metrics, Refused};
 use crate::serving::Serving;
+#[cfg(feature = "simulated")]
+use crate::simulated::{Arrivals, Pipe};
 use crate::tls::ENROLMENT;
+use crate::transport::{Acceptor, Arrived};
 use under_way::{Taken, UnderWay};
 
 /// A handshake of which the client has said its first words.
@@ -44,6 +49,8 @@ pub(crate) enum Begun {
     Tls(Box<Handshake>),
     #[cfg(feature = "plain-for-measurement")]
     Plain(TcpStream),
+    #[cfg(feature = "simulated")]
+    Simulated(Box<Pipe>, Subject),
 }
 
 /// Where a server listens.
@@ -52,6 +59,9 @@ pub enum Ear {
     Own(TcpListener),
     /// At one that it shares.
     Shared(Arc<Port>),
+    /// At an address of a simulated network.
+    #[cfg(feature = "simulated")]
+    Simulated(Arrivals),
 }
 
 impl Ear {
@@ -63,6 +73,8 @@ impl Ear {
         match self {
             Self::Own(socket) => socket.local_addr(),
             Self::Shared(port) => Ok(port.address()),
+            #[cfg(feature = "simulated")]
+            Self::Simulated(arrivals) => Ok(arrivals.address()),
         }
     }
 }
@@ -70,6 +82,13 @@ impl Ear {
 impl From<TcpListener> for Ear {
     fn from(socket: TcpListener) -> Self {
         Self::Own(socket)
+    }
+}
+
+#[cfg(feature = "simulated")]
+impl From<Arrivals> for Ear {
+    fn from(arrivals: Arrivals) -> Self {
+        Self::Simulated(arrivals)
     }
 }
 
@@ -103,7 +122,7 @@ impl Port {
     pub fn open(socket: TcpListener) -> io::Result<Arc<Self>> {
         let address = socket.local_addr()?;
         let street = Arc::new(Street { named: true, ..Street::default() });
-        let task = tokio::spawn(street.clone().accept(socket));
+        let task = tokio::spawn(street.clone().accept(Acceptor::Tcp(socket)));
         Ok(Arc::new(Self { address, street, task }))
     }
 
@@ -172,11 +191,11 @@ impl Street {
         house.cloned()
     }
 
-    pub(crate) async fn accept(self: Arc<Self>, socket: TcpListener) {
+    pub(crate) async fn accept(self: Arc<Self>, mut acceptor: Acceptor) {
         let handshakes = Arc::new(UnderWay::default());
         let mut connections = JoinSet::new();
         loop {
-            let (tcp, address) = match socket.accept().await {
+            let (arrived, address) = match acceptor.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection cannot be accepted");
@@ -191,15 +210,15 @@ impl Street {
                 continue;
             }
             let taken = handshakes.enter(network(address.ip()));
-            connections.spawn(self.clone().serve(tcp, address, taken));
+            connections.spawn(self.clone().serve(arrived, address, taken));
         }
     }
 
-    async fn serve(self: Arc<Self>, tcp: TcpStream, address: SocketAddr, mut taken: Taken) {
+    async fn serve(self: Arc<Self>, arrived: Arrived, address: SocketAddr, mut taken: Taken) {
         let mut met = None;
         let shaken = tokio::select! {
             biased;
-            shaken = in_time(self.shake_hands(tcp, address, &mut met)) => shaken,
+            shaken = in_time(self.shake_hands(arrived, address, &mut met)) => shaken,
             () = taken.lost() => {
                 let why = format!("there are {HANDSHAKES_MAX} handshakes, most of them its own");
                 Err(Broken::Denied(by_us(Refused::TooMany, why)))
@@ -229,12 +248,11 @@ impl Street {
     /// Finds who answers, then what is wanted; `None` if that was done at once.
     async fn shake_hands(
         &self,
-        tcp: TcpStream,
+        arrived: Arrived,
         address: SocketAddr,
         met: &mut Option<Arc<House>>,
     ) -> Result<Option<(Wire, Serving)>, Broken> {
-        tcp.set_nodelay(true)?;
-        let begun = match self.begun(tcp).await? {
+        let begun = match self.begun(arrived).await? {
             Begun::Tls(handshake) if asks_for(&handshake, KNOCKING) => match self.doorkeeper() {
                 Some(doorkeeper) => {
                     doorkeeper.answer(*handshake, address, &self.metrics).await?;
@@ -253,7 +271,20 @@ impl Street {
         self.doorkeeper.read().clone()
     }
 
-    async fn begun(&self, tcp: TcpStream) -> Result<Begun, Broken> {
+    async fn begun(&self, arrived: Arrived) -> Result<Begun, Broken> {
+        #[cfg_attr(
+            not(feature = "simulated"),
+            expect(
+                clippy::infallible_destructuring_match,
+                reason = "simulations have another kind"
+            )
+        )]
+        let tcp = match arrived {
+            Arrived::Tcp(tcp) => tcp,
+            #[cfg(feature = "simulated")]
+            Arrived::Simulated(pipe, subject) => return Ok(Begun::Simulated(pipe, subject)),
+        };
+        tcp.set_nodelay(true)?;
         let begun = timeout(HELLO_TIME_MAX, self.begin(tcp)).await;
         begun.unwrap_or_else(|_elapsed| Err(Broken::Io(io::ErrorKind::TimedOut.into())))
     }

@@ -33,8 +33,8 @@ impl Played {
         let (tcp, _) = self.socket.accept().await.unwrap();
         let configs = match self.endpoint.security() {
             Security::Tls(credentials) => credentials.configs(),
-            #[cfg(feature = "plain-for-measurement")]
-            Security::Plain(_) => unreachable!("tests speak TLS"),
+            #[cfg(any(feature = "plain-for-measurement", feature = "simulated"))]
+            _ => unreachable!("tests speak TLS"),
         };
         let tls = TlsAcceptor::from(configs.calls.clone()).accept(buffered(tcp)).await.unwrap();
         let mut wire = Wire::new(Box::new(tls), Arc::default());
@@ -301,11 +301,12 @@ async fn sixty_four_calls_in_flight_each_get_their_own_answer() {
 
 #[test]
 fn pauses_grow_up_to_a_bound_and_differ() {
-    assert_eq!(pause(0), Duration::ZERO);
-    let drawn: Vec<Duration> = (0..20).map(|_| pause(1)).collect();
+    let pause = |failures, drawn| pause(failures, || Some(drawn));
+    assert_eq!(pause(0, 0), Duration::ZERO);
+    let drawn: Vec<Duration> = (0..20).map(|part| pause(1, part * 3000)).collect();
     assert!(drawn.iter().all(|p| *p >= BACKOFF_MIN / 2 && *p <= BACKOFF_MIN));
     assert!(drawn.iter().any(|p| *p != drawn[0]));
-    assert!(pause(u32::MAX) >= BACKOFF_MAX / 2 && pause(u32::MAX) <= BACKOFF_MAX);
+    assert!(pause(u32::MAX, 0) >= BACKOFF_MAX / 2 && pause(u32::MAX, u16::MAX) <= BACKOFF_MAX);
 }
 
 /// Waits for an event that comes, but not for ever.

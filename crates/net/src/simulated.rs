@@ -1,0 +1,265 @@
+//! A network within the process, for simulations: what its hosts say arrives late, in pieces or not at all, as its user has
+//! it drawn. Only with the feature `simulated`, which no release has.
+//!
+//! It takes the place of TCP and TLS alone: frames, links, listeners, deadlines and cancels above it are those of production.
+//! Without TLS, because its random bytes would make each run another; who is at the other end is known here without
+//! certificates, and checked as they would be.
+//!
+//! # Invariants
+//!
+//! 1. Bytes of one direction of a connection arrive in their order, each once, or none behind the first that is lost.
+//! 2. Nothing here looks at a clock but tokio's, or draws but from what its user gave: on one thread with a paused clock the
+//!    same draws make the same run.
+
+mod pipe;
+mod ways;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_types::ServerId;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep};
+
+use crate::connection::Broken;
+use crate::endpoint::by_us;
+use crate::identity::Subject;
+use crate::link::Target;
+use crate::metrics::Refused;
+pub(crate) use pipe::Pipe;
+pub use ways::Delivered;
+use ways::Ways;
+
+/// Connections that a listener has not accepted yet.
+const BACKLOG: usize = 1024;
+
+/// How a network treats what is sent over it. Tokio's timers are a millisecond coarse, and so is this.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Weather {
+    /// The longest that bytes usually take.
+    pub delay_ms: u64,
+    /// One piece in so many takes longer; 0: none.
+    pub late_one_in: u64,
+    /// The longest that those take.
+    pub late_ms: u64,
+    /// Of one write in so many only a part is taken; 0: none.
+    pub split_one_in: u64,
+}
+
+/// A network for hosts of one process.
+pub struct Network {
+    state: Mutex<State>,
+    /// Whoever waits for a way to be open looks again.
+    changed: Notify,
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
+}
+
+struct State {
+    draw: Box<dyn FnMut() -> u64 + Send>,
+    weather: Weather,
+    /// Who listens, by address.
+    doors: BTreeMap<String, Door>,
+    ways: Ways,
+    refusing: BTreeSet<ServerId>,
+    slow: BTreeMap<(ServerId, ServerId), Duration>,
+}
+
+struct Door {
+    subject: Subject,
+    arrivals: mpsc::Sender<Arrival>,
+}
+
+/// A connection, who opened it, and from where.
+type Arrival = (Pipe, Subject, SocketAddr);
+
+impl State {
+    fn delay(&mut self, way: (ServerId, ServerId)) -> Duration {
+        let Weather { delay_ms, late_one_in, late_ms, .. } = self.weather;
+        let is_late = late_one_in > 0 && (self.draw)().is_multiple_of(late_one_in);
+        let longest = if is_late { late_ms } else { delay_ms };
+        let drawn = Duration::from_millis((self.draw)() % (longest + 1));
+        drawn + self.slow.get(&way).copied().unwrap_or_default()
+    }
+}
+
+impl Network {
+    /// One where everything arrives as the weather has it. `draw` gives the next 64 random bits.
+    #[must_use]
+    pub fn new(weather: Weather, draw: impl FnMut() -> u64 + Send + 'static) -> Arc<Self> {
+        let state = State {
+            draw: Box::new(draw),
+            weather,
+            doors: BTreeMap::new(),
+            ways: Ways::new(Instant::now()),
+            refusing: BTreeSet::new(),
+            slow: BTreeMap::new(),
+        };
+        Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
+    }
+
+    /// A server's place in the network.
+    #[must_use]
+    pub fn host(self: &Arc<Self>, subject: Subject) -> Host {
+        Host { network: self.clone(), subject }
+    }
+
+    /// Lets nothing through from one server to another: it waits, as behind a cable that was pulled out.
+    pub fn cut(&self, from: ServerId, to: ServerId) {
+        self.state.lock().ways.cut(from, to);
+    }
+
+    /// Lets through again what waits, and what comes.
+    pub fn heal(&self, from: ServerId, to: ServerId) {
+        self.state.lock().ways.heal(from, to);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether nothing goes through from one server to another.
+    #[must_use]
+    pub fn is_cut(&self, from: ServerId, to: ServerId) -> bool {
+        self.state.lock().ways.is_cut(from, to)
+    }
+
+    /// Ends all connections of two servers with each other; what is on its way is lost.
+    pub fn reset(&self, one: ServerId, other: ServerId) {
+        self.state.lock().ways.reset(one, other);
+    }
+
+    /// Whether a server refuses new connections, as a process that is gone.
+    pub fn refuse(&self, server: ServerId, refuses: bool) {
+        let refusing = &mut self.state.lock().refusing;
+        if refuses {
+            refusing.insert(server)
+        } else {
+            refusing.remove(&server)
+        };
+    }
+
+    /// Everything takes so much longer from one server to another.
+    pub fn slow(&self, from: ServerId, to: ServerId, by: Duration) {
+        self.state.lock().slow.insert((from, to), by);
+    }
+
+    /// What has arrived so far, in its order.
+    #[must_use]
+    pub fn delivered(&self) -> Vec<Delivered> {
+        self.state.lock().ways.delivered().to_vec()
+    }
+}
+
+/// A server's place in a network.
+#[derive(Debug, Clone)]
+pub struct Host {
+    network: Arc<Network>,
+    subject: Subject,
+}
+
+impl Host {
+    /// Listens at an address.
+    #[must_use]
+    pub fn listen(&self, address: SocketAddr) -> Arrivals {
+        let (sender, receiver) = mpsc::channel(BACKLOG);
+        let door = Door { subject: self.subject, arrivals: sender };
+        self.network.state.lock().doors.insert(address.to_string(), door);
+        Arrivals { address, receiver }
+    }
+
+    pub(crate) fn draw(&self) -> u64 {
+        (self.network.state.lock().draw)()
+    }
+
+    /// Opens a connection to a server that is the one meant and has the role.
+    pub(crate) async fn connect(&self, target: &Target) -> Result<Pipe, Broken> {
+        let (there, back) = self.ways_to(target);
+        sleep(there).await;
+        self.both_open(target.server).await;
+        let pipe = self.enter(target)?;
+        sleep(back).await;
+        Ok(pipe)
+    }
+
+    fn ways_to(&self, target: &Target) -> (Duration, Duration) {
+        let (us, them) = (self.subject.server, target.server);
+        let mut state = self.network.state.lock();
+        (state.delay((us, them)), state.delay((them, us)))
+    }
+
+    async fn both_open(&self, server: ServerId) {
+        let us = self.subject.server;
+        loop {
+            let changed = self.network.changed.notified();
+            if !self.network.is_cut(us, server) && !self.network.is_cut(server, us) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn enter(&self, target: &Target) -> Result<Pipe, Broken> {
+        let refused = || Broken::Io(io::ErrorKind::ConnectionRefused.into());
+        let mut state = self.network.state.lock();
+        let State { doors, ways, refusing, .. } = &mut *state;
+        let door = doors.get(&target.address).ok_or_else(refused)?;
+        let subject = door.subject;
+        if refusing.contains(&subject.server) || door.arrivals.is_closed() {
+            return Err(refused());
+        }
+        if subject.server != target.server || subject.cluster != self.subject.cluster {
+            let why = format!("{subject} is another server than was meant");
+            return Err(Broken::Denied(by_us(Refused::WrongServer, why)));
+        }
+        if !subject.roles.has(target.role) {
+            let why = format!("{subject} has not the role {}", target.role);
+            return Err(Broken::Denied(by_us(Refused::WrongRole, why)));
+        }
+        let (there, back) = ways.open(self.subject.server, subject.server);
+        let theirs = Pipe::new(self.network.clone(), there, back);
+        // It is held here until they are told: dropping it takes the state's lock.
+        let told = door.arrivals.try_send((theirs, self.subject, address_of(self.subject.server)));
+        drop(state);
+        let ours = Pipe::new(self.network.clone(), back, there);
+        match told {
+            Ok(()) => Ok(ours),
+            Err(_full_or_closed) => Err(refused()),
+        }
+    }
+}
+
+/// From where a host speaks.
+fn address_of(server: ServerId) -> SocketAddr {
+    let [_, a, b, c] = server.0.to_be_bytes();
+    (Ipv4Addr::new(10, a, b, c), 1).into()
+}
+
+/// Connections that come to an address.
+pub struct Arrivals {
+    address: SocketAddr,
+    receiver: mpsc::Receiver<Arrival>,
+}
+
+impl Arrivals {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) async fn next(&mut self) -> Arrival {
+        match self.receiver.recv().await {
+            Some(arrival) => arrival,
+            // The network is gone, and nobody can come.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! What the bytes of connections go through: TCP, or in simulations a network within the process (`simulated.rs`).
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::{TcpListener, TcpStream};
+
+#[cfg(feature = "simulated")]
+use crate::identity::Subject;
+#[cfg(feature = "simulated")]
+use crate::simulated::{Arrivals, Pipe};
+
+/// Where connections come from.
+pub(crate) enum Acceptor {
+    Tcp(TcpListener),
+    #[cfg(feature = "simulated")]
+    Simulated(Arrivals),
+}
+
+/// A connection that came.
+pub(crate) enum Arrived {
+    Tcp(TcpStream),
+    /// With who opened it.
+    #[cfg(feature = "simulated")]
+    Simulated(Box<Pipe>, Subject),
+}
+
+impl Acceptor {
+    pub(crate) async fn accept(&mut self) -> io::Result<(Arrived, SocketAddr)> {
+        match self {
+            Self::Tcp(socket) => {
+                let (tcp, address) = socket.accept().await?;
+                Ok((Arrived::Tcp(tcp), address))
+            }
+            #[cfg(feature = "simulated")]
+            Self::Simulated(arrivals) => {
+                let (pipe, subject, address) = arrivals.next().await;
+                Ok((Arrived::Simulated(Box::new(pipe), subject), address))
+            }
+        }
+    }
+}
