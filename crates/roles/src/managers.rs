@@ -3,6 +3,7 @@
 mod client;
 mod contacts;
 mod presence;
+mod versions;
 
 use std::sync::Arc;
 
@@ -10,11 +11,11 @@ use futures::future::BoxFuture;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{Applied, Command, MapVersion, Topology};
 use larder_types::ServerId;
-use tokio::sync::watch;
 
 pub use client::ManagersClient;
 pub use contacts::Contacts;
 pub use presence::{Presence, Run};
+pub use versions::{NoMoreVersions, VersionWatch, Versions};
 
 /// The managers, as the other roles of a cluster see them.
 pub trait Managers: Send + Sync + 'static {
@@ -22,7 +23,7 @@ pub trait Managers: Send + Sync + 'static {
     fn map(&self) -> Arc<Topology>;
 
     /// Changes with each map that comes.
-    fn versions(&self) -> watch::Receiver<MapVersion>;
+    fn versions(&self) -> VersionWatch;
 
     /// Something was said by a map of this version. If that does not come here within a moment, another manager is asked
     /// for it.

@@ -29,7 +29,7 @@ use larder_protocol::scheduler::Load;
 use larder_protocol::{DataAnswer, DataRequest};
 use larder_roles::data_node::{DataFace, DataNode, DataNodeConfig, DataNodeError};
 use larder_roles::limits::PROTOCOL_REPORTS;
-use larder_roles::managers::{Managers, NotProposed};
+use larder_roles::managers::{Managers, NotProposed, VersionWatch, Versions};
 use larder_roles::wire::{CopyState, DataCall, DataMessage, DataReply, DataService};
 use larder_types::checksum::{seed_of, sum_blocks};
 use larder_types::limits::CHUNK_BYTES_MAX;
@@ -39,7 +39,7 @@ use larder_types::{
 };
 use parking_lot::Mutex;
 use raw::{InBytes, Raw, spoiled};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 const CLUSTER: u64 = 7;
@@ -53,7 +53,7 @@ const TOKEN: [u8; 32] = [7; 32];
 /// Managers that agree at once.
 struct Map {
     map: Mutex<Topology>,
-    versions: watch::Sender<MapVersion>,
+    versions: Versions,
     said: mpsc::Sender<ServerMessage>,
 }
 
@@ -61,7 +61,7 @@ impl Map {
     fn founded() -> (Arc<Self>, mpsc::Receiver<ServerMessage>) {
         let (said, hears) = mpsc::channel(SAID_MAX);
         let map =
-            Self { map: Mutex::default(), versions: watch::channel(MapVersion::default()).0, said };
+            Self { map: Mutex::default(), versions: Versions::new(MapVersion::default()), said };
         let settings = Settings {
             pg_count: 1,
             members: 1,
@@ -98,7 +98,7 @@ impl Managers for Map {
         Arc::new(self.map.lock().clone())
     }
 
-    fn versions(&self) -> watch::Receiver<MapVersion> {
+    fn versions(&self) -> VersionWatch {
         self.versions.subscribe()
     }
 

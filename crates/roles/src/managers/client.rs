@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Contacts, Managers, NotProposed};
+use super::{Contacts, Managers, NotProposed, VersionWatch, Versions};
 use crate::clock::since_1970_ms;
 use crate::limits::{
     AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX,
@@ -50,7 +50,7 @@ pub struct ManagersClient {
 struct Known {
     contacts: Arc<Contacts>,
     map: RwLock<Arc<Topology>>,
-    version: watch::Sender<MapVersion>,
+    version: Versions,
     /// The latest that somebody told of.
     told: watch::Sender<MapVersion>,
     /// Who led when last it mattered.
@@ -75,7 +75,7 @@ impl ManagersClient {
         let known = Arc::new(Known {
             contacts,
             map: RwLock::default(),
-            version: watch::Sender::new(MapVersion(0)),
+            version: Versions::new(MapVersion(0)),
             told: watch::Sender::new(MapVersion(0)),
             leader: Mutex::new(None),
             said: AtomicUsize::new(0),
@@ -151,7 +151,7 @@ impl Managers for ManagersClient {
         self.known.map()
     }
 
-    fn versions(&self) -> watch::Receiver<MapVersion> {
+    fn versions(&self) -> VersionWatch {
         self.known.version.subscribe()
     }
 
@@ -205,7 +205,7 @@ impl Known {
             self.contacts.refuse_removed(&map);
             *shown = Arc::new(map);
             drop(shown);
-            self.version.send_replace(version);
+            self.version.show(version);
         }
     }
 

@@ -63,8 +63,8 @@ impl Cluster {
         self.managers.told_of(map);
         let (mut versions, meta) = (self.managers.versions(), self.meta.get().cloned());
         self.runtime.spawn(async move {
-            let known = versions.wait_for(|known| *known >= map);
-            if let Ok(Ok(_)) = tokio::time::timeout(MAP_LAG_MAX, known).await
+            let known = versions.reaches(map);
+            if let Ok(Ok(())) = tokio::time::timeout(MAP_LAG_MAX, known).await
                 && let Some(meta) = meta.and_then(|meta| meta.upgrade())
                 && let Some(cluster) = meta.cluster()
             {

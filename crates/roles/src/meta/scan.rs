@@ -106,9 +106,9 @@ impl Meta {
         }
         let (mut versions, meta) = (cluster.managers.versions(), cluster.meta());
         cluster.runtime.spawn(async move {
-            let known = versions.wait_for(|known| *known >= map);
+            let known = versions.reaches(map);
             match tokio::time::timeout(MAP_LAG_MAX, known).await {
-                Ok(Ok(_)) => {}
+                Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => return refuse(responder, Refusal::Busy),
             }
             if let Some(meta) = meta

@@ -21,7 +21,7 @@ use larder_protocol::manager::state::{
 };
 use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
 use larder_protocol::{DataAnswer, DataRequest};
-use larder_roles::managers::{Managers, NotProposed};
+use larder_roles::managers::{Managers, NotProposed, VersionWatch, Versions};
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, DataService, MetaMessage, MetaService,
 };
@@ -46,7 +46,7 @@ type Said = (ServerId, ServerMessage);
 /// See the module's head.
 pub struct Desk {
     map: RwLock<Arc<Topology>>,
-    versions: watch::Sender<MapVersion>,
+    versions: Versions,
     leading: Mutex<Leading>,
     inbox: mpsc::Sender<Said>,
     /// Leases do not arrive.
@@ -88,7 +88,7 @@ impl Desk {
         let (inbox, said) = mpsc::channel(SAID_MAX);
         let desk = Arc::new(Self {
             map: RwLock::default(),
-            versions: watch::Sender::new(MapVersion(0)),
+            versions: Versions::new(MapVersion(0)),
             leading: Mutex::new(leading),
             inbox,
             keeps_leases: AtomicBool::new(false),
@@ -153,7 +153,7 @@ impl Desk {
     /// They have the newest again.
     pub fn show_map(&self) {
         *self.held.lock() = None;
-        self.versions.send_replace(self.map().version);
+        self.versions.show(self.map().version);
     }
 
     fn say(&self, server: ServerId, message: ServerMessage) {
@@ -173,7 +173,7 @@ impl Desk {
         let version = map.version;
         *self.map.write() = Arc::new(map);
         if self.held.lock().is_none() {
-            self.versions.send_replace(version);
+            self.versions.show(version);
         }
         applied
     }
@@ -257,7 +257,7 @@ impl Managers for AtDesk {
         held.unwrap_or_else(|| self.desk.map())
     }
 
-    fn versions(&self) -> watch::Receiver<MapVersion> {
+    fn versions(&self) -> VersionWatch {
         self.desk.versions.subscribe()
     }
 

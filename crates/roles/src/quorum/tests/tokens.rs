@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use super::support::{SETTINGS, new_server};
 use crate::clock::now_ms;
 use crate::limits::{ISSUE_MS_MAX, PROPOSE_WAIT_MS};
-use crate::managers::{Managers, NotProposed};
+use crate::managers::{Managers, NotProposed, VersionWatch, Versions};
 use crate::quorum::ManagerError;
 use crate::quorum::maps::Published;
 use crate::quorum::tokens::{FILE, TokenBook, add_token, admission_of, admit};
@@ -135,8 +135,8 @@ impl Managers for Slow {
         Arc::new(self.map.lock().1.clone())
     }
 
-    fn versions(&self) -> watch::Receiver<MapVersion> {
-        watch::Sender::new(MapVersion(0)).subscribe()
+    fn versions(&self) -> VersionWatch {
+        Versions::new(MapVersion(0)).subscribe()
     }
 
     fn told_of(&self, _: MapVersion) {}

@@ -12,9 +12,8 @@ use larder_protocol::manager::state::{
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_types::{BootId, BucketId, Epoch, LvId, PgId, ServerId, SessionId, View};
 use parking_lot::Mutex;
-use tokio::sync::watch;
 
-use crate::managers::{Managers, NotProposed};
+use crate::managers::{Managers, NotProposed, VersionWatch, Versions};
 
 pub(super) const PGS: u32 = 4;
 pub(super) const PROXY: ServerId = ServerId(4);
@@ -23,7 +22,7 @@ const HASH: [u8; 32] = [7; 32];
 pub(super) struct FakeManagers {
     agreed: Mutex<Topology>,
     shown: Mutex<Arc<Topology>>,
-    versions: watch::Sender<MapVersion>,
+    versions: Versions,
     /// Proposals to come of which the proxy does not hear what came of them.
     pub(super) unheard: Mutex<u32>,
     /// Sessions to come that are closed before the proxy sees them.
@@ -37,7 +36,7 @@ impl FakeManagers {
         let this = Arc::new(Self {
             agreed: Mutex::default(),
             shown: Mutex::default(),
-            versions: watch::Sender::new(MapVersion(0)),
+            versions: Versions::new(MapVersion(0)),
             unheard: Mutex::new(0),
             closed_early: Mutex::new(0),
         });
@@ -99,7 +98,7 @@ impl FakeManagers {
         let agreed = self.agreed.lock().clone();
         let version = agreed.version;
         *self.shown.lock() = Arc::new(agreed);
-        self.versions.send_replace(version);
+        self.versions.show(version);
     }
 
     /// The map that is agreed on.
@@ -144,7 +143,7 @@ impl Managers for FakeManagers {
         self.shown.lock().clone()
     }
 
-    fn versions(&self) -> watch::Receiver<MapVersion> {
+    fn versions(&self) -> VersionWatch {
         self.versions.subscribe()
     }
 
