@@ -15,6 +15,8 @@ pub mod open_files;
 mod real_disk;
 pub mod rng;
 pub mod sim_disk;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 
 pub use disk::{Disk, DiskError, DiskFile, OpenMode};
 pub use real_disk::{FileLock, RealDisk};

@@ -50,6 +50,10 @@ pub fn fill_secret(bytes: &mut [u8]) {
 /// 64 bits from the operating system's generator: for ids that must never repeat, such as boot ids.
 #[must_use]
 pub fn unique_u64() -> u64 {
+    #[cfg(feature = "simulated")]
+    if let Some(drawn) = crate::simulated::draw() {
+        return drawn;
+    }
     let mut bytes = [0; 8];
     fill_secret(&mut bytes);
     u64::from_le_bytes(bytes)

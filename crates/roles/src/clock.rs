@@ -14,7 +14,7 @@ pub(crate) fn now() -> Now {
 /// Milliseconds since 1970; 0 on a machine whose clock is before that.
 #[must_use]
 pub fn now_ms() -> u64 {
-    since_1970_ms(SystemTime::now())
+    since_1970_ms(larder_env::clock::wall())
 }
 
 /// Milliseconds from 1970 to this time; 0 if it is before that.
