@@ -3,7 +3,7 @@
 use crate::{Failure, blackbox, cargo, counts, sh};
 
 /// Arguments of cargo, a line each.
-const LINES: [&str; 20] = [
+const LINES: [&str; 21] = [
     "run --release --locked --quiet -p larder-sim -- --seeds 20000 --members 3 --ops 1000 --once",
     "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
     "run --release --locked --quiet -p larder-model -- log --views 5 --ops 2 --restarts 0 --damages 0 --patient --pairs",
@@ -21,6 +21,7 @@ const LINES: [&str; 20] = [
     "test --locked --quiet -p larder-roles --test members bytes_from",
     "test --locked --quiet -p larder-roles --test data_node bytes_from",
     "test --locked --quiet -p larder-roles --lib bytes_from",
+    "test --release --locked --quiet -p larder-roles --lib proxy::away::sim",
     "test --locked --quiet -p larder-net --lib hostile",
     "test --locked --quiet -p larder-pack --lib hostile",
     "test --locked --quiet -p larder-env -p larder-net -p larder-protocol -p larder-roles -p larder \
@@ -29,6 +30,8 @@ const LINES: [&str; 20] = [
 
 /// Seeds of the simulation of packing.
 const PACK_SEEDS: &str = "LARDER_PACK_SEEDS=2000";
+/// Seeds of the simulated proxies.
+const PROXY_SEEDS: &str = "LARDER_PROXY_SEEDS=20000";
 /// How long each fuzzer runs: an hour.
 const FUZZ_SECONDS: &str = "LARDER_FUZZ_SECONDS=3600";
 
@@ -41,7 +44,11 @@ pub(crate) fn run() -> Result<(), Failure> {
         println!("\n== cargo {line}");
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let cargo = cargo();
-        sh("env", &[&[PACK_SEEDS, FUZZ_SECONDS, SPOIL, &cargo], &arguments[..]].concat(), &[])
+        sh(
+            "env",
+            &[&[PACK_SEEDS, PROXY_SEEDS, FUZZ_SECONDS, SPOIL, &cargo], &arguments[..]].concat(),
+            &[],
+        )
     });
     let counts = counts::print();
     let scenarios = blackbox(&["--set".to_owned(), "soak".to_owned()]);

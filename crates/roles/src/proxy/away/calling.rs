@@ -121,7 +121,7 @@ impl<'a> Calling<'a> {
 }
 
 /// What a call says of its bucket, if that must be the latest, and under which request.
-fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut Epoch)> {
+pub(super) fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut Epoch)> {
     match call {
         Call::Put(put) => Some((&mut put.request, put.bucket, &mut put.epoch)),
         Call::Append(append) => Some((&mut append.request, append.bucket, &mut append.epoch)),

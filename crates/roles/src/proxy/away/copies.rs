@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Away;
 use super::counters::count;
+use super::planted::{self, Bug};
 use super::reads::Holder;
 use super::retry::pause;
 use super::route::newer;
@@ -195,6 +196,10 @@ async fn read_from(
     if !reply.has_bytes() {
         holder.refused();
         return Err(Failed::Unreadable);
+    }
+    if planted::has(Bug::ReadsUnverified) {
+        let from = (range.start - sums.from_byte) as usize;
+        return Ok(bytes.slice(from..from + range.len()));
     }
     let right = bytes.len() == sums.len as usize;
     match right.then(|| verified(chunk, range.clone(), *sums, bytes)) {

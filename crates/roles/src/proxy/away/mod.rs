@@ -11,6 +11,7 @@
 //! | `joined.rs` | reads of the same bytes at once are one |
 //! | `scan.rs`, `merge.rs` | one scan of all meta servers |
 //! | `buckets.rs`, `session.rs` | what the managers are asked |
+//! | `sim/`, `planted.rs` | all of this under one seed, and faults for that to find |
 //!
 //! # Invariants
 //!
@@ -26,6 +27,7 @@ mod counters;
 mod detector;
 mod joined;
 mod merge;
+mod planted;
 mod primaries;
 mod put;
 mod reads;
@@ -67,6 +69,7 @@ use calling::Calling;
 pub use counters::ProxyCounters;
 use detector::Detectors;
 use joined::Joined;
+use planted::Bug;
 use primaries::Primaries;
 use reads::Reads;
 use session::Keeper;
@@ -170,6 +173,9 @@ impl Away {
             let answer = Calling::of_orphan(&primaries, pg, call, patience()).answer().await;
             if let Ok((Answer::Granted { grant, .. }, _)) = answer {
                 primaries.tell(pg, Call::Withdraw { op: grant.op, disk_full: false });
+            }
+            if planted::has(Bug::KeepsOrphans) {
+                return std::mem::forget((kept, place));
             }
             drop((kept, place));
         });
@@ -319,5 +325,7 @@ impl Reach for Away {
     }
 }
 
+#[cfg(test)]
+mod sim;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,9 @@ use larder_protocol::{Answer, Call, Refusal};
 use larder_types::{PgId, ServerId, View};
 use tokio::time::Instant;
 
+use super::calling::in_bucket;
 use super::counters::{ProxyCounters, count};
+use super::planted::{self, Bug};
 use super::retry::{Tries, Trouble};
 use super::route::{Primary, newer, primary, view_passed};
 use crate::managers::Managers;
@@ -93,6 +95,9 @@ impl Primaries {
                 Err(trouble) => trouble,
             };
             is_repeat |= trouble.may_be_done();
+            if planted::has(Bug::RepeatsUnderAnother) {
+                under_another(call);
+            }
             match tries.pause_after(&trouble) {
                 Some(pause) if Instant::now() < deadline => {
                     tracing::debug!(%pg, ?trouble, "a primary is asked again");
@@ -138,6 +143,15 @@ impl Primaries {
         if let Err(error) = peer.send(&message, Bytes::new()) {
             tracing::debug!(%pg, %error, "a primary was not told");
         }
+    }
+}
+
+/// What must never be done.
+fn under_another(call: &mut MetaCall) {
+    if let MetaCall::Call { call, .. } = call
+        && let Some((request, ..)) = in_bucket(call)
+    {
+        request.number += 1 << 32;
     }
 }
 

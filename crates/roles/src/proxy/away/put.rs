@@ -23,6 +23,7 @@ use super::super::reach::{Data, Ended, Lost};
 use super::super::{refused, unavailable};
 use super::calling::Calling;
 use super::counters::count;
+use super::planted::{self, Bug};
 use super::primaries::Primaries;
 use super::retry::{Tries, Trouble, pause};
 use super::route::{Primary, newer};
@@ -127,6 +128,10 @@ impl Flight<'_> {
                     self.stage = Stage::Over;
                     commit(self.away, self.pg, granted.grant, written);
                     return Ok(Ended::Done(granted.clock));
+                }
+                Carried::Lost(lost) if planted::has(Bug::BeginsAnewAtOnce) => {
+                    self.stage = Stage::Over;
+                    return Ok(Ended::Lost(lost));
                 }
                 Carried::Lost(lost) => {
                     tell_full(&self.away.primaries, self.pg, op, lost.full);
@@ -259,6 +264,9 @@ async fn carry(
     let persisted = pin!(persisted(calling, pg, grant, at));
     Ok(match select(written, persisted).await {
         Either::Left((Err(lost), _)) => Carried::Lost(lost),
+        Either::Left((Ok(written), _)) if planted::has(Bug::AnswersUnpersisted) => {
+            Carried::Durable(written)
+        }
         Either::Left((Ok(written), persisted)) => match persisted.await? {
             None => Carried::Durable(written),
             Some((answer, by)) => Carried::Answered(answer, by),

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::Replicas;
 use super::counters::{ProxyCounters, count};
 use super::detector;
+use super::planted::{self, Bug};
 
 /// See the module's head.
 pub(super) struct Reads {
@@ -172,6 +173,9 @@ impl<'a> Holder<'a> {
 
 impl Drop for Holder<'_> {
     fn drop(&mut self) {
+        if planted::has(Bug::OwesForEver) {
+            return;
+        }
         self.gave_up();
     }
 }

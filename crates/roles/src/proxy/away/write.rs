@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::reach::Lost;
 use super::counters::{ProxyCounters, count};
+use super::planted::{self, Bug};
 use super::retry::pause;
 use super::route::{found, replicas};
 use super::{Away, Replicas};
@@ -41,6 +42,7 @@ impl Seen {
         match outcome {
             WriteOutcome::Durable => self.holders = self.holders.with(replica),
             WriteOutcome::Full => self.full = self.full.with(replica),
+            _ if planted::has(Bug::CountsFailedWrites) => self.holders = self.holders.with(replica),
             WriteOutcome::Busy | WriteOutcome::Failed => self.has_failed = true,
         }
         if outcome != WriteOutcome::Durable {

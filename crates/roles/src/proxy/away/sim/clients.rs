@@ -1,0 +1,269 @@
+//! Clients of the proxies, what they ask, and what they were answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::join_all;
+use larder_env::SeededRng;
+use larder_objects::{
+    BodyDigest, BodyError, ListItem, ListRequest, ObjectError, Objects, PutBody, PutOptions,
+    ReadBody,
+};
+use larder_sim::history::{Answered, Asked, History, If, Shown};
+use larder_types::{BucketName, Condition, ETag, EtagList, Metax, ObjectKey};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::super::ClusterProxy;
+use super::World;
+
+const KEYS: usize = 6;
+/// Calls of one client.
+const CALLS: u64 = 25;
+/// No call takes longer: a put is begun several times, each for as long as a proxy has patience.
+const CALL_MAX: Duration = Duration::from_secs(300);
+/// Bits of a value that say how many bytes it has.
+const LEN_BITS: u32 = 20;
+
+/// Everything that was asked.
+pub(super) struct Calls {
+    pub(super) history: History,
+    values: u64,
+    pub(super) asked: u64,
+    pub(super) done: u64,
+    pub(super) longest: Duration,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        let (history, longest) = (History::new(KEYS), Duration::ZERO);
+        Self { history, values: 0, asked: 0, done: 0, longest }
+    }
+}
+
+/// One client of a proxy.
+pub(super) struct Client {
+    pub(super) world: Arc<World>,
+    pub(super) proxy: Arc<ClusterProxy>,
+    pub(super) bucket: BucketName,
+    /// Of its proxy.
+    pub(super) number: usize,
+    pub(super) calls: Arc<Mutex<Calls>>,
+}
+
+fn key_of(key: usize) -> ObjectKey {
+    ObjectKey::new(&format!("key{key}")).expect("it is a key")
+}
+
+fn bytes_of(value: u64) -> Bytes {
+    let len = (value & ((1 << LEN_BITS) - 1)) as usize;
+    let mut rng = SeededRng::new(value);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes.into()
+}
+
+fn value_of(etag: &ETag) -> u64 {
+    let (ETag::Md5(digest) | ETag::Parts(digest, _)) = etag;
+    u64::from_be_bytes(digest[..8].try_into().expect("it has eight bytes"))
+}
+
+fn shown(metax: &Metax) -> Shown {
+    Shown::put(value_of(&metax.etag))
+}
+
+/// The bytes of a value, in two pieces.
+struct Body {
+    pieces: Vec<Bytes>,
+    value: u64,
+}
+
+impl PutBody for Body {
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        self.pieces.pop().map(Ok)
+    }
+
+    fn finish(&mut self) -> Result<BodyDigest, BodyError> {
+        let mut md5 = [0; 16];
+        md5[..8].copy_from_slice(&self.value.to_be_bytes());
+        Ok(BodyDigest { md5, checksum: None })
+    }
+}
+
+impl Client {
+    pub(super) async fn run(self) {
+        for _ in 0..CALLS {
+            let dice = &self.world.dice;
+            sleep(dice.ms(if dice.one_in(4) { 1500 } else { 60 })).await;
+            let key = dice.below(KEYS as u64) as usize;
+            // Some go away before they are answered.
+            let patience = if dice.one_in(8) { dice.ms(80) } else { CALL_MAX };
+            let began = Instant::now();
+            let call = async {
+                match dice.below(20) {
+                    0..9 => self.put(key).await,
+                    9..13 => self.get(key).await,
+                    // Reads of the same bytes at once are one.
+                    13..16 => drop(join_all([(); 3].map(|()| self.get(key))).await),
+                    16..18 => self.list().await,
+                    _ => self.delete(key).await,
+                }
+            };
+            let is_late = timeout(patience, call).await.is_err() && patience == CALL_MAX;
+            let mut calls = self.calls.lock();
+            calls.asked += 1;
+            calls.longest = calls.longest.max(began.elapsed());
+            drop(calls);
+            if is_late {
+                self.world.violated(format!("a call at proxy {} does not end", self.number));
+            }
+        }
+    }
+
+    fn begin(&self, key: usize, asked: Asked) -> larder_sim::history::CallId {
+        self.calls.lock().history.begin(key, asked)
+    }
+
+    fn end(&self, call: larder_sim::history::CallId, answered: Answered) {
+        let mut calls = self.calls.lock();
+        calls.done += u64::from(answered != Answered::Unknown);
+        calls.history.end(call, answered);
+    }
+
+    fn draw_value(&self) -> u64 {
+        let dice = &self.world.dice;
+        let len = match dice.below(10) {
+            0..3 => 1 + dice.below(2048),
+            3..9 => 2049 + dice.below(30_000),
+            _ => 100_000 + dice.below(300_000),
+        };
+        let mut calls = self.calls.lock();
+        calls.values += 1;
+        calls.values << LEN_BITS | len
+    }
+
+    async fn put(&self, key: usize) {
+        let value = self.draw_value();
+        let on = if self.world.dice.one_in(5) { If::Absent } else { If::Always };
+        let if_none_match = (on == If::Absent).then_some(EtagList::Any);
+        let condition = Condition { if_none_match, ..Condition::default() };
+        let options = PutOptions { condition, ..PutOptions::default() };
+        let bytes = bytes_of(value);
+        let half = bytes.len() / 2;
+        let body = Body { pieces: vec![bytes.slice(half..), bytes.slice(..half)], value };
+        let call = self.begin(key, Asked::Put(value, on));
+        let put = self.proxy.put(&self.bucket, &key_of(key), options, body).await;
+        self.end(
+            call,
+            match put {
+                Ok(_) => Answered::Done,
+                Err(ObjectError::PreconditionFailed) => Answered::Unmet,
+                // It says that nothing was done.
+                Err(ObjectError::Full) => Answered::Refused,
+                Err(_) => Answered::Unknown,
+            },
+        );
+    }
+
+    async fn delete(&self, key: usize) {
+        let call = self.begin(key, Asked::Delete(If::Always));
+        let deleted = self.proxy.delete(&self.bucket, &key_of(key), Condition::default()).await;
+        self.end(call, if deleted.is_ok() { Answered::Done } else { Answered::Unknown });
+    }
+
+    async fn get(&self, key: usize) {
+        let call = self.begin(key, Asked::Get);
+        self.end(
+            call,
+            match self.read(key).await {
+                Ok(found) => Answered::Shows(found.map(Shown::put)),
+                Err(ObjectError::Damaged) => {
+                    if !self.world.disks.iter().any(|disk| *disk.was_corrupt.lock()) {
+                        self.world.violated(format!("key {key} is called damaged"));
+                    }
+                    Answered::Unknown
+                }
+                Err(_) => Answered::Unknown,
+            },
+        );
+    }
+
+    /// The value that is there, if its bytes are.
+    async fn read(&self, key: usize) -> Result<Option<u64>, ObjectError> {
+        let opened = match self.proxy.open(&self.bucket, &key_of(key)).await {
+            Ok(opened) => opened,
+            Err(ObjectError::NoSuchKey) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let value = value_of(&opened.metax.etag);
+        let bytes = match self.proxy.read(&opened, 0..opened.metax.size).await? {
+            ReadBody::Whole(bytes) => bytes,
+            ReadBody::Stream(mut pieces) => {
+                let mut read = Vec::new();
+                while let Some(piece) = pieces.next().await {
+                    read.extend_from_slice(&piece?);
+                }
+                read.into()
+            }
+        };
+        if bytes != bytes_of(value) {
+            self.world.violated(format!("key {key} has other bytes than were put"));
+        }
+        Ok(Some(value))
+    }
+
+    async fn list(&self) {
+        let max = if self.world.dice.one_in(2) { 1000 } else { 1 + self.world.dice.below(3) };
+        let mut after: Option<String> = None;
+        loop {
+            let request =
+                ListRequest { max: max as usize, after: after.clone(), ..Default::default() };
+            let begun = self.calls.lock().history.now();
+            let Ok(page) = self.proxy.list(&self.bucket, request).await else { return };
+            let entries = page.items.into_iter().map(|item| match item {
+                ListItem::Entry(object) => (object.key.as_str().to_owned(), shown(&object.metax)),
+                ListItem::Group(group) => panic!("no delimiter was named: {group}"),
+            });
+            let entries: Vec<(String, Shown)> = entries.collect();
+            let last = entries.last().map(|(key, _)| key.clone());
+            let covers = |key: &str| {
+                after.as_ref().is_none_or(|after| key > after.as_str())
+                    && (!page.truncated || last.as_ref().is_some_and(|last| key <= last.as_str()))
+            };
+            let mut calls = self.calls.lock();
+            for key in (0..KEYS).filter(|key| covers(key_of(*key).as_str())) {
+                let found = entries.iter().find(|(name, _)| *name == key_of(key).as_str());
+                calls.history.saw(key, begun, found.map(|(_, shown)| *shown));
+            }
+            calls.done += 1;
+            drop(calls);
+            if !page.truncated || last.is_none() {
+                return;
+            }
+            after = last;
+        }
+    }
+
+    /// Reads every key, when nothing fails any more.
+    pub(super) async fn read_all(&self) {
+        for key in 0..KEYS {
+            let call = self.begin(key, Asked::Get);
+            match timeout(CALL_MAX, self.read(key)).await {
+                Ok(Ok(found)) => self.end(call, Answered::Shows(found.map(Shown::put))),
+                other => {
+                    self.world.violated(format!("key {key} cannot be read at rest: {other:?}"))
+                }
+            }
+        }
+        self.list().await;
+    }
+}

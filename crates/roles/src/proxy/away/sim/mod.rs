@@ -1,0 +1,335 @@
+//! The driver as it is, simulated: proxies of production over a simulated network, on a runtime of one thread whose clock
+//! stands still while anything can be done. One seed decides all that is drawn, so that a failure repeats exactly (ADR 36).
+//!
+//! What proxies ask is answered by stand-ins: meta servers and managers that share one state (`meta.rs`, `store.rs`,
+//! `managers.rs`), and data servers that keep bytes (`data.rs`). Calls of clients and what they were answered are judged by the
+//! history checker of the simulator of the protocol.
+//!
+//! # Invariants
+//!
+//! 1. What was answered is explained by some order of the calls, each of which takes effect at most once; a list too.
+//! 2. Each call ends within a bound, whatever fails.
+//! 3. When nothing fails any more, nothing is left: no open put, request, permit, or read that is waited for.
+//! 4. The same seed makes the same run, to each byte that arrives and when.
+
+mod clients;
+mod data;
+mod faults;
+mod managers;
+mod meta;
+mod store;
+mod tests;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_env::SeededRng;
+use larder_net::limits::BACKOFF_MAX;
+use larder_net::simulated::{Delivered, Network, Weather};
+use larder_net::{Endpoint, Listener, Role, Roles, Services, Subject};
+use larder_objects::Objects;
+use larder_protocol::manager::state::Command;
+use larder_protocol::scheduler::Policy;
+use larder_types::{BucketName, ClusterId, Holders, ServerId, WritePolicy};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use super::super::ClusterProxy;
+use super::ClusterConfig;
+use super::planted::{Bug, plant};
+use crate::limits::{ORPHANS_MAX, STRAGGLERS_KIB_MAX};
+use crate::wire::{DataService, MetaService};
+use clients::{Calls, Client};
+use data::{DataFace, Disk, Mood};
+use managers::{Agreed, BOOT, Heard};
+use meta::MetaFace;
+use store::Store;
+
+const METAS: Range<u32> = 0..3;
+const DATA: Range<u32> = 3..6;
+const PROXIES: Range<u32> = 6..9;
+const PGS: u32 = 4;
+/// How long everything has to come to rest when nothing fails any more.
+const REST: Duration = Duration::from_secs(90);
+
+fn address(id: u32) -> SocketAddr {
+    (Ipv4Addr::new(10, 0, 1, id as u8), 7000).into()
+}
+
+/// What all parts draw from.
+#[derive(Clone)]
+struct Dice(Arc<Mutex<SeededRng>>);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(SeededRng::new(seed))))
+    }
+
+    fn below(&self, bound: u64) -> u64 {
+        self.0.lock().below(bound)
+    }
+
+    fn one_in(&self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+
+    /// A time up to so many milliseconds.
+    fn ms(&self, longest: u64) -> Duration {
+        Duration::from_millis(self.below(longest + 1))
+    }
+}
+
+/// Everything but the proxies.
+struct World {
+    dice: Dice,
+    network: Arc<Network>,
+    agreed: Arc<Agreed>,
+    store: Mutex<Store>,
+    /// By replica.
+    disks: Vec<Arc<Disk>>,
+    /// Whoever waits for a put or a view looks again.
+    changed: Notify,
+    violations: Mutex<Vec<String>>,
+}
+
+impl World {
+    fn violated(&self, what: String) {
+        self.violations.lock().push(what);
+    }
+
+    /// The replicas whose servers are up, as far as the managers know.
+    fn replicas_up(&self) -> Holders {
+        let up = DATA.enumerate().filter(|(_, id)| self.agreed.is_up(ServerId(*id)));
+        up.fold(Holders::default(), |all, (replica, _)| all.with(replica))
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Default)]
+struct Ran {
+    /// What must never be.
+    violations: Vec<String>,
+    delivered: Vec<Delivered>,
+    /// Simulated time.
+    took: Duration,
+    calls: u64,
+    /// Of those, answered with what was asked for.
+    done: u64,
+    longest: Duration,
+    /// Counters of all proxies: what the seed met.
+    retries: u64,
+    begun_anew: u64,
+    hedged: u64,
+    joined: u64,
+    mismatches: u64,
+    lost_sessions: u64,
+}
+
+/// A simulated cluster.
+struct Simulation {
+    world: Arc<World>,
+    proxies: Vec<Arc<ClusterProxy>>,
+    endpoints: Vec<Arc<Endpoint>>,
+    bucket: BucketName,
+    _listeners: Vec<Listener>,
+}
+
+fn subject(id: u32, role: Role) -> Subject {
+    Subject { cluster: ClusterId(9), server: ServerId(id), roles: Roles::of(&[role]) }
+}
+
+impl Simulation {
+    async fn begin(seed: u64) -> Self {
+        let dice = Dice::new(seed);
+        let weather = Weather {
+            delay_ms: dice.below(4),
+            late_one_in: 20 + dice.below(200),
+            late_ms: 20 + dice.below(400),
+            split_one_in: dice.below(6),
+        };
+        let drawn = dice.clone();
+        let network = Network::new(weather, move || drawn.0.lock().next_u64());
+        let proxies = 1 + dice.below(3) as u32;
+        let agreed = Agreed::new(dice.clone(), proxies);
+        let world = Arc::new(World {
+            network,
+            store: Mutex::default(),
+            disks: DATA.map(|_| Disk::new(dice.clone())).collect(),
+            changed: Notify::new(),
+            violations: Mutex::default(),
+            agreed,
+            dice,
+        });
+        let listeners = METAS.chain(DATA).map(|id| serve(&world, id)).collect();
+        let (mut begun, mut endpoints) = (Vec::new(), Vec::new());
+        for id in (PROXIES.start..).take(proxies as usize) {
+            let host = world.network.host(subject(id, Role::Proxy));
+            let endpoint = Endpoint::simulated(host);
+            let proxy = ClusterProxy::begin(ClusterConfig {
+                endpoint: endpoint.clone(),
+                managers: Heard::new(ServerId(id), &world.agreed),
+                me: ServerId(id),
+                boot: BOOT,
+                read_policy: Policy::ALL[world.dice.below(Policy::ALL.len() as u64) as usize],
+            });
+            begun.push(Arc::new(proxy.await));
+            endpoints.push(endpoint);
+        }
+        tokio::spawn(world.clone().resolve());
+        let bucket = BucketName::new("bucket").expect("it is a name");
+        Self { world, proxies: begun, endpoints, bucket, _listeners: listeners }
+    }
+
+    async fn make_bucket(&self) {
+        while self.proxies[0].create_bucket(&self.bucket, None).await.is_err()
+            && self.proxies[0].bucket(&self.bucket).is_err()
+        {
+            sleep(Duration::from_millis(100)).await;
+        }
+        let policies = [WritePolicy::All, WritePolicy::Majority, WritePolicy::AtLeast(1)];
+        let policy = policies[self.world.dice.below(3) as usize];
+        self.world.agreed.agree(Command::SetWritePolicy(self.bucket.clone(), policy));
+        for proxy in &self.proxies {
+            while proxy.bucket(&self.bucket).is_err() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+
+    async fn run(self) -> Ran {
+        let began = Instant::now();
+        self.make_bucket().await;
+        let calls = Arc::new(Mutex::new(Calls::default()));
+        let mut clients = tokio::task::JoinSet::new();
+        for (number, proxy) in self.proxies.iter().enumerate() {
+            for _ in 0..1 + self.world.dice.below(3) {
+                let (world, proxy) = (self.world.clone(), proxy.clone());
+                let bucket = self.bucket.clone();
+                let client = Client { world, proxy, bucket, number, calls: calls.clone() };
+                clients.spawn(client.run());
+            }
+        }
+        let faults = tokio::spawn(faults::happen(self.world.clone()));
+        while let Some(ended) = clients.join_next().await {
+            if let Err(panic) = ended {
+                self.world.violated(format!("a client: {panic}"));
+            }
+        }
+        faults.abort();
+        // What it holds is gone when it is over.
+        drop(faults.await);
+        faults::end(&self.world);
+        self.come_to_rest().await;
+        // Connections are tried again, and maps are heard.
+        sleep(2 * BACKOFF_MAX).await;
+        for (number, proxy) in self.proxies.iter().enumerate() {
+            let (world, proxy) = (self.world.clone(), proxy.clone());
+            let bucket = self.bucket.clone();
+            let reader = Client { world, proxy, bucket, number, calls: calls.clone() };
+            reader.read_all().await;
+        }
+        self.told(began, &calls.lock())
+    }
+
+    /// Waits until nothing is left, and says what is left after all.
+    async fn come_to_rest(&self) {
+        let deadline = Instant::now() + REST;
+        loop {
+            let left = self.left();
+            if left.is_empty() {
+                return;
+            }
+            if Instant::now() >= deadline {
+                return self.world.violated(format!("left at rest: {}", left.join(", ")));
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        left.extend(self.world.store.lock().open().map(|open| format!("{open:?}")));
+        for (number, proxy) in self.proxies.iter().enumerate() {
+            let away = &proxy.reach;
+            let orphans = ORPHANS_MAX - away.orphans.available_permits();
+            let stragglers = STRAGGLERS_KIB_MAX - away.stragglers.available_permits();
+            let (requests, owed) = (proxy.requests.finished().1.len(), proxy.reads().1);
+            let waits = self.endpoints[number].metrics().in_flight.get();
+            let counts = [orphans as u64, stragglers as u64, requests as u64, owed, waits];
+            if counts != [0; 5] {
+                left.push(format!(
+                    "proxy {number}: orphans, stragglers, requests, reads, calls {counts:?}"
+                ));
+            }
+        }
+        left
+    }
+
+    fn told(&self, began: Instant, calls: &Calls) -> Ran {
+        let mut violations = self.world.violations.lock().clone();
+        if let Err(why) = calls.history.check() {
+            violations.push(why);
+        }
+        let store = self.world.store.lock();
+        violations.extend(store.twice().iter().map(|etag| format!("{etag} took effect twice")));
+        let sum = |counter: fn(&super::ProxyCounters) -> &std::sync::atomic::AtomicU64| {
+            let of = |proxy: &Arc<ClusterProxy>| {
+                counter(proxy.counters()).load(std::sync::atomic::Ordering::Relaxed)
+            };
+            self.proxies.iter().map(of).sum()
+        };
+        Ran {
+            violations,
+            delivered: self.world.network.delivered(),
+            took: began.elapsed(),
+            calls: calls.asked,
+            done: calls.done,
+            longest: calls.longest,
+            retries: sum(|counters| &counters.retries),
+            begun_anew: sum(|counters| &counters.begun_anew),
+            hedged: sum(|counters| &counters.reads_hedged),
+            joined: sum(|counters| &counters.reads_joined),
+            mismatches: sum(|counters| &counters.mismatches),
+            lost_sessions: sum(|counters| &counters.lost_sessions),
+        }
+    }
+}
+
+fn serve(world: &Arc<World>, id: u32) -> Listener {
+    let callers = Roles::of(&[Role::Proxy]);
+    let (role, services) = if METAS.contains(&id) {
+        let face = MetaFace { me: ServerId(id), world: world.clone() };
+        (Role::Meta, Services::new().with::<MetaService>(callers, face))
+    } else {
+        let disk = world.disks[(id - DATA.start) as usize].clone();
+        (Role::Data, Services::new().with::<DataService>(callers, DataFace(disk)))
+    };
+    let host = world.network.host(subject(id, role));
+    let arrivals = host.listen(address(id));
+    Listener::start(&Endpoint::simulated(host), arrivals, services).expect("it has an address")
+}
+
+/// Runs one seed.
+fn run(seed: u64, bug: Option<Bug>) -> Ran {
+    tests::watch_panics();
+    plant(bug);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime is made");
+    let mut ran = runtime.block_on(async {
+        let began = Instant::now();
+        let _world = larder_env::simulated::begin(seed, move || began.elapsed());
+        Simulation::begin(seed).await.run().await
+    });
+    drop(runtime);
+    plant(None);
+    if tests::has_panicked() {
+        ran.violations.push("a task panicked".to_owned());
+    }
+    ran
+}

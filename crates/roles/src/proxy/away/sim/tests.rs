@@ -1,0 +1,143 @@
+//! Seeds that must pass, that each is the same when it is run again, and planted faults that must be found.
+
+use std::cell::Cell;
+use std::sync::Once;
+
+use super::{Ran, run};
+use crate::proxy::away::planted::Bug;
+
+/// Seeds of every run of the tests; `LARDER_PROXY_SEEDS` has more run by hand, and `LARDER_PROXY_SEED` one.
+const SEEDS: u64 = 40;
+/// Seeds within which each planted fault must be found.
+const SEEDS_OF_BUGS: u64 = 300;
+
+thread_local! {
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes panics of this thread from now on: those of tasks end no test by themselves.
+pub(super) fn watch_panics() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICKED.set(true);
+            before(info);
+        }));
+    });
+    PANICKED.set(false);
+}
+
+pub(super) fn has_panicked() -> bool {
+    PANICKED.replace(false)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|number| number.parse().ok())
+}
+
+fn tell(what: &str, ran: &Ran) {
+    let Ran { took, calls, done, longest, delivered, .. } = ran;
+    println!("{what}: {calls} calls, {done} answers, in {took:.1?}, the longest {longest:.1?}");
+    let Ran { retries, begun_anew, hedged, joined, mismatches, lost_sessions, .. } = ran;
+    println!(
+        "  {} pieces, {retries} retries, {begun_anew} begun anew, {hedged} hedged, {joined} joined, {mismatches} mismatches, {lost_sessions} sessions lost",
+        delivered.len(),
+    );
+}
+
+#[test]
+fn whatever_fails_what_was_answered_is_so_and_nothing_is_left() {
+    let (first, count) = match number("LARDER_PROXY_SEED") {
+        Some(seed) => (seed, 1),
+        None => (0, number("LARDER_PROXY_SEEDS").unwrap_or(SEEDS)),
+    };
+    let mut all = Ran::default();
+    let mut failed = Vec::new();
+    for seed in first..first + count {
+        let ran = run(seed, None);
+        tell(&format!("seed {seed}"), &ran);
+        if !ran.violations.is_empty() {
+            failed.push(format!("seed {seed}: {}", ran.violations.join("\n")));
+        }
+        all.took += ran.took;
+        all.calls += ran.calls;
+        all.done += ran.done;
+        all.longest = all.longest.max(ran.longest);
+        all.retries += ran.retries;
+        all.begun_anew += ran.begun_anew;
+        all.hedged += ran.hedged;
+        all.joined += ran.joined;
+        all.mismatches += ran.mismatches;
+        all.lost_sessions += ran.lost_sessions;
+    }
+    tell(&format!("{count} seeds"), &all);
+    assert!(failed.is_empty(), "LARDER_PROXY_SEED=n repeats it\n{}", failed.join("\n\n"));
+    let met =
+        [all.retries, all.begun_anew, all.hedged, all.joined, all.mismatches, all.lost_sessions];
+    let met_all = met.iter().all(|met| *met > 0) && 2 * all.done > all.calls;
+    assert!(count < SEEDS || met_all, "runs that meet nothing show nothing");
+}
+
+#[test]
+fn the_same_seed_makes_the_same_run() {
+    for seed in 0..4 {
+        let (one, two) = (run(seed, None), run(seed, None));
+        let differ = one.delivered.iter().zip(&two.delivered).position(|(one, two)| one != two);
+        if let Some(at) = differ {
+            panic!("seed {seed} differs at {at}: {:?}, {:?}", one.delivered[at], two.delivered[at]);
+        }
+        assert_eq!(one.delivered.len(), two.delivered.len());
+        assert_eq!((one.took, one.calls, one.done), (two.took, two.calls, two.done));
+    }
+}
+
+/// Has a planted fault found.
+fn is_found(bug: Bug) {
+    for seed in 0..SEEDS_OF_BUGS {
+        if let Some(first) = run(seed, Some(bug)).violations.first() {
+            return println!("{bug:?} is found by seed {seed}: {first}");
+        }
+    }
+    panic!("{bug:?} is not found in {SEEDS_OF_BUGS} seeds");
+}
+
+#[test]
+fn a_put_that_begins_anew_at_once_is_found() {
+    is_found(Bug::BeginsAnewAtOnce);
+}
+
+#[test]
+fn a_put_that_counts_failed_writes_is_found() {
+    is_found(Bug::CountsFailedWrites);
+}
+
+#[test]
+fn a_put_that_is_answered_before_metax_is_persisted_is_found() {
+    is_found(Bug::AnswersUnpersisted);
+}
+
+#[test]
+fn a_call_that_is_repeated_under_another_number_is_found() {
+    is_found(Bug::RepeatsUnderAnother);
+}
+
+#[test]
+fn bytes_that_nobody_verified_are_found() {
+    is_found(Bug::ReadsUnverified);
+}
+
+#[test]
+fn a_list_that_does_not_wait_for_all_servers_is_found() {
+    is_found(Bug::MergesHungry);
+}
+
+#[test]
+fn an_orphan_that_holds_its_place_for_ever_is_found() {
+    is_found(Bug::KeepsOrphans);
+}
+
+#[test]
+fn a_replica_that_owes_an_answer_for_ever_is_found() {
+    is_found(Bug::OwesForEver);
+}
