@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::backend::Backend;
 use crate::blob;
-use crate::counting::{Counting, Known, Listed};
+use crate::counting::{self, Counting, Known, Listed, RECORD};
 use crate::entry::WorkerId;
 
 /// The backend of a simulation. What is in it outlives every process.
@@ -43,6 +43,10 @@ struct State {
     late: Vec<Late>,
     /// Objects that lists do not show yet.
     unlisted: Vec<Name>,
+    /// Numbers and records of processes that were ever there.
+    made: BTreeSet<Name>,
+    /// Those that were removed, and that a late request made again.
+    back: BTreeSet<Name>,
 }
 
 impl fmt::Debug for State {
@@ -75,7 +79,8 @@ impl SimStore {
         let (late, unlisted) = (Vec::new(), Vec::new());
         let rng = SeededRng::new(seed);
         let (is_calm, is_prompt, late_part) = (false, false, None);
-        let state = State { rng, is_calm, is_prompt, late_part, late, unlisted };
+        let (made, back) = (BTreeSet::new(), BTreeSet::new());
+        let state = State { rng, is_calm, is_prompt, late_part, late, unlisted, made, back };
         Arc::new(Self { inner: InMemory::new(), state: Mutex::new(state) })
     }
 
@@ -106,14 +111,33 @@ impl SimStore {
             let at = state.rng.below(number) as usize;
             state.late.swap_remove(at)
         };
-        // One that is there meanwhile stays, if that is the condition.
-        let _exists = self.take(&name, bytes, &mode).await;
+        let Some(other) = other_of_process(&name) else {
+            // One that is there meanwhile stays, if that is the condition.
+            let _exists = self.take(&name, bytes, &mode).await;
+            return true;
+        };
+        // Once both were removed only one of them comes back: by then no request for a number is under way any more of a
+        // process that has sent its record (`numbering/forgetting.rs`). Alone, either may come.
+        let (was_there, is_other_back) = {
+            let state = self.state.lock();
+            (state.made.contains(&name), state.back.contains(&other))
+        };
+        if was_there && is_other_back && self.inner.head(&other).await.is_ok() {
+            return true;
+        }
+        if self.take(&name, bytes, &mode).await.is_ok() && was_there {
+            self.state.lock().back.insert(name);
+        }
         true
     }
 
     async fn take(&self, name: &Name, bytes: Bytes, mode: &PutMode) -> Result<()> {
         let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
-        self.inner.put_opts(name, bytes.into(), options).await.map(drop)
+        self.inner.put_opts(name, bytes.into(), options).await?;
+        if other_of_process(name).is_some() {
+            self.state.lock().made.insert(name.clone());
+        }
+        Ok(())
     }
 
     /// Names of all blobs below a prefix that count.
@@ -225,6 +249,17 @@ impl SimStore {
             _ => Err(Error::Generic { store: "sim", source: "timed out".into() }),
         }
     }
+}
+
+/// The name of the record that belongs to a process's number, or of the number that belongs to a record.
+fn other_of_process(name: &Name) -> Option<Name> {
+    let name = name.as_ref();
+    let is_process =
+        name.starts_with(counting::PREFIX) || name.contains(&format!("/{}/", counting::PREFIX));
+    is_process.then(|| match name.strip_suffix(RECORD) {
+        Some(number) => Name::from(number),
+        None => Name::from(format!("{name}{RECORD}")),
+    })
 }
 
 impl fmt::Display for SimStore {

@@ -115,6 +115,12 @@ fn seed_325_with_copies() {
     run_with_copies(325);
 }
 
+/// Requests for the number of a process and for its record, which was closed, are late until both were removed.
+#[test]
+fn seed_1967_with_copies() {
+    run_with_copies(1967);
+}
+
 /// A process without a number finds out by itself that its directory is an older copy.
 #[test]
 fn seed_191_with_copies() {
