@@ -68,7 +68,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether bytes have gone both ways a moment ago, after the beat before: both ends know that the other lives.
+    /// True if bytes went both ways within the last quarter of an interval: each end knows that the other lives.
     pub(crate) fn is_lively(&self, now: Instant) -> bool {
         let lately = |at: Instant| now.saturating_duration_since(at) < PING_INTERVAL / 4;
         lately(self.received) && lately(self.wrote)

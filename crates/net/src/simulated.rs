@@ -38,7 +38,7 @@ use ways::Ways;
 /// Connections that a listener has not accepted yet.
 const BACKLOG: usize = 1024;
 
-/// How a network treats what is sent over it. Tokio's timers are a millisecond coarse, and so is this.
+/// Delays of a network, and the parts in which it takes writes. A millisecond is the shortest time, as it is of tokio's timers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Weather {
     /// The longest that bytes usually take.
@@ -54,7 +54,7 @@ pub struct Weather {
 /// A network for hosts of one process.
 pub struct Network {
     state: Mutex<State>,
-    /// Whoever waits for a way to be open looks again.
+    /// Notified when a way opens.
     changed: Notify,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Debug for Network {
 struct State {
     draw: Box<dyn FnMut() -> u64 + Send>,
     weather: Weather,
-    /// Who listens, by address.
+    /// Listeners, by address.
     doors: BTreeMap<String, Door>,
     ways: Ways,
     refusing: BTreeSet<ServerId>,
@@ -124,7 +124,7 @@ impl Network {
         self.changed.notify_waiters();
     }
 
-    /// Whether nothing goes through from one server to another.
+    /// True while nothing goes through from one server to another.
     #[must_use]
     pub fn is_cut(&self, from: ServerId, to: ServerId) -> bool {
         self.state.lock().ways.is_cut(from, to)
@@ -135,7 +135,7 @@ impl Network {
         self.state.lock().ways.reset(one, other);
     }
 
-    /// Whether a server refuses new connections, as a process that is gone.
+    /// Has a server refuse new connections, as if its process were gone, or take them again.
     pub fn refuse(&self, server: ServerId, refuses: bool) {
         let refusing = &mut self.state.lock().refusing;
         if refuses {
@@ -150,7 +150,7 @@ impl Network {
         self.state.lock().slow.insert((from, to), by);
     }
 
-    /// What has arrived so far, in its order.
+    /// All pieces that have arrived so far, in the order of their arrival.
     #[must_use]
     pub fn delivered(&self) -> Vec<Delivered> {
         self.state.lock().ways.delivered().to_vec()
