@@ -107,7 +107,7 @@ impl AsyncWrite for Pipe {
     }
 }
 
-/// How much of a write is taken.
+/// Bytes of a write that are accepted: all, or a part where the weather splits it.
 fn part(state: &mut State, wanted: usize) -> usize {
     let one_in = state.weather.split_one_in;
     if wanted > 1 && one_in > 0 && (state.draw)().is_multiple_of(one_in) {

@@ -116,7 +116,7 @@ async fn who_refuses_or_is_another_is_not_spoken_with() {
     assert!(matches!(denied, Err(CallError::Denied(_))), "{denied:?}");
 }
 
-/// What arrives while calls are made side by side, and connections break. Each run has a runtime of its own: the order in
+/// All pieces that arrive during concurrent calls whose connections break. Each run has a runtime of its own: the order in
 /// which timers of the same millisecond fire depends on where in its time they lie.
 fn run(seed: u64) -> Vec<Delivered> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -19,11 +19,11 @@ pub struct Delivered {
     pub at_us: u64,
     /// Number of the connection's direction.
     pub way: u64,
-    /// Who had sent them.
+    /// The sender.
     pub from: ServerId,
-    /// Who has them.
+    /// The receiver.
     pub to: ServerId,
-    /// How many.
+    /// Bytes of the piece.
     pub bytes: usize,
     /// Their checksum.
     pub sum: u64,
@@ -47,7 +47,7 @@ pub(super) struct Way {
     writer: Option<Waker>,
 }
 
-/// What a reader finds.
+/// What a read returns.
 pub(super) enum Found {
     Bytes(Bytes),
     End,
@@ -191,7 +191,7 @@ impl Ways {
         }
     }
 
-    /// How many bytes may be sent; who writes is woken when there is room again.
+    /// Bytes that may be written now; the writer is woken when there is room again.
     pub(super) fn room(&mut self, number: u64, writer: &Waker) -> io::Result<usize> {
         let (from, to) = self.ends_of(number);
         let hears = !self.is_cut(to, from);
@@ -218,7 +218,7 @@ impl Ways {
         wake(&mut way.reader);
     }
 
-    /// Whoever wrote is gone: the end comes behind all that was sent.
+    /// The writer has closed its end: the reader sees that after all that was sent.
     pub(super) fn end(&mut self, number: u64, due: Instant) {
         let way = self.way(number);
         way.ends = Some(way.last.max(due));
