@@ -75,7 +75,7 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// First pause after a failed attempt to connect.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Longest pause between attempts; a connection that held this long was a good one.
-pub const BACKOFF_MAX: Duration = Duration::from_secs(2);
+pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// How far clocks may be off: certificates are valid from this long before they are made. A day covers
 /// a clock that runs on local time where the authority's runs on UTC.

@@ -223,8 +223,11 @@ pub const READ_PATIENCE_MS: u64 = 5_000;
 pub const JOINED_MAX: usize = 1024;
 /// Reads of the same bytes that one waits for, one after the other, before it reads by itself.
 pub const JOINS_MAX: u32 = 2;
-/// Times that all replicas are asked for bytes, as long as some do not answer.
-pub const READ_ROUNDS_MAX: u32 = 3;
+/// How long a read goes on asking while no replica answers, or some do not and none has the bytes right: connections to
+/// servers that are back may pause.
+pub const READ_SILENT_MAX: Duration = Duration::from_millis(1_500);
+/// Times that all replicas are asked for bytes of which each has others, by newer maps.
+pub const READ_MAPS_MAX: u32 = 3;
 /// How long a reader whose every replica has other bytes waits for a newer map, by which others may have them.
 pub const MAP_LATE_MAX: Duration = Duration::from_millis(50);
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
@@ -283,6 +286,10 @@ const _: () = assert!(
 const _: () = assert!(
     READ_PATIENCE_MS <= WRITE_PATIENCE_MS && WRITE_PATIENCE_MS < PROXY_PATIENCE_MS,
     "one server is given up before the request is"
+);
+const _: () = assert!(
+    READ_SILENT_MAX.as_millis() > larder_net::limits::BACKOFF_MAX.as_millis(),
+    "a read outlasts the pause of a connection"
 );
 const _: () = assert!(
     HEDGE_AFTER_US_MAX < 1000 * READ_PATIENCE_MS,

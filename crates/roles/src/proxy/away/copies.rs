@@ -21,7 +21,7 @@ use super::reads::Holder;
 use super::retry::pause;
 use super::route::newer;
 use crate::data::{ReadFailure, verified};
-use crate::limits::{MAP_LATE_MAX, READ_PATIENCE_MS, READ_ROUNDS_MAX};
+use crate::limits::{MAP_LATE_MAX, READ_MAPS_MAX, READ_PATIENCE_MS, READ_SILENT_MAX};
 use crate::peers::down;
 use crate::wire::{DataCall, DataService};
 
@@ -53,7 +53,8 @@ pub(super) async fn read(
     let sums = whole_sums(chunk, range.clone());
     let wanted = Wanted { chunk, range, sums };
     away.replicas.reads.begin(&away.managers.map());
-    for round in 1..=READ_ROUNDS_MAX {
+    let silent_by = Instant::now() + READ_SILENT_MAX;
+    for round in 1.. {
         let map = away.managers.map();
         let mut reading = reading(away, &map, &wanted);
         match read_once(away, &map, &mut reading, &wanted).await {
@@ -61,15 +62,18 @@ pub(super) async fn read(
             // It is damaged only if every holder was heard, and none has it. By an older map others are asked.
             Err(Failed::Mismatch) => {
                 newer(&*away.managers, map.version, MAP_LATE_MAX).await;
-                if round == READ_ROUNDS_MAX || away.managers.map().version == map.version {
+                if round >= READ_MAPS_MAX || away.managers.map().version == map.version {
                     return Err(ReadFailure::Mismatch);
                 }
             }
             Err(Failed::Unreadable) => return Err(ReadFailure::Unreadable),
-            Err(Failed::Silent) if round < READ_ROUNDS_MAX => {
-                newer(&*away.managers, map.version, pause(round)).await;
+            Err(Failed::Silent) => {
+                let left = silent_by.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                newer(&*away.managers, map.version, pause(round).min(left)).await;
             }
-            Err(Failed::Silent) => {}
         }
     }
     Err(ReadFailure::Unreadable)

@@ -1,13 +1,15 @@
 //! Which replicas reads ask.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use larder_objects::Objects;
+use larder_objects::{ObjectError, Objects};
 use larder_protocol::scheduler::{Load, Policy, Report};
+use tokio::time::{Instant, sleep};
 
 use super::data::Fault;
 use super::{Cluster, content, key, soon};
-use crate::limits::PROTOCOL_REPORTS;
+use crate::limits::{PROTOCOL_REPORTS, READ_SILENT_MAX};
 
 /// So many small requests at a disk that takes 10 ms for each.
 fn waiting(requests: u32) -> Option<Report> {
@@ -131,6 +133,34 @@ async fn a_replica_with_wrong_bytes_is_asked_after_the_others() {
         }
         assert!((1..=2).contains(&cluster.asked()[0]), "{policy:?}: {:?}", cluster.asked());
     }
+}
+
+#[tokio::test]
+async fn a_read_outlasts_a_moment_in_which_no_replica_answers() {
+    let cluster = Cluster::begin().await;
+    let bytes = content(10_000, 37);
+    cluster.put("read", &bytes).await.unwrap();
+    (0..2).for_each(|disk| cluster.fail(disk, Fault::Silent));
+    let back = soon(async {
+        // Both were asked several times.
+        while cluster.proxy.counters().failed_reads.load(Ordering::Relaxed) < 10 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        (0..2).for_each(|disk| cluster.fail(disk, Fault::None));
+    });
+    assert!(tokio::join!(cluster.has("read", &bytes), back).0);
+}
+
+#[tokio::test]
+async fn a_read_that_no_replica_answers_ends_soon() {
+    let cluster = Cluster::begin().await;
+    let bytes = content(10_000, 38);
+    cluster.put("read", &bytes).await.unwrap();
+    (0..2).for_each(|disk| cluster.fail(disk, Fault::Silent));
+    let began = Instant::now();
+    let read = cluster.read("read", 0..10).await;
+    assert!(matches!(read, Err(ObjectError::Unavailable { .. })), "{read:?}");
+    assert!(began.elapsed() >= READ_SILENT_MAX, "{:?}", began.elapsed());
 }
 
 fn joined(cluster: &Cluster) -> u64 {
