@@ -207,7 +207,13 @@ impl Reach for Here {
         self.meta.tell(pg, call);
     }
 
-    async fn put(&self, pg: PgId, call: PutCall, data: Option<Data>) -> Result<Ended, ObjectError> {
+    async fn put(
+        &self,
+        pg: PgId,
+        call: PutCall,
+        data: Option<Data>,
+        _: Instant,
+    ) -> Result<Ended, ObjectError> {
         let ticket = Arc::new(Ticket::default());
         let mut guard = PutGuard {
             meta: &self.meta,
@@ -261,7 +267,7 @@ impl Reach for Here {
     }
 
     /// Begins anew at once: there may be room in space that was written before.
-    async fn again(&self, tries: u32, _lost: Lost) -> Result<(), ObjectError> {
+    async fn again(&self, tries: u32, _: Lost, _: Instant) -> Result<(), ObjectError> {
         if tries < DISK_FULL_TRIES_MAX { Ok(()) } else { Err(ObjectError::Full) }
     }
 

@@ -27,6 +27,7 @@ mod read;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use larder_objects::{
     AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart,
@@ -40,8 +41,10 @@ use larder_types::{
     BucketId, BucketName, BucketRecord, Condition, Epoch, ObjectKey, PgId, SessionId, StreamId,
     UploadId, UploadRow,
 };
+use tokio::time::Instant;
 
 use crate::data::DataServer;
+use crate::limits::PROXY_PATIENCE_MS;
 use crate::manager::Manager;
 use crate::meta::Meta;
 use crate::requests::Requests;
@@ -202,6 +205,11 @@ fn append_refused(refusal: AppendRefusal) -> ObjectError {
             unavailable("the append was done, and its object was replaced or deleted since")
         }
     }
+}
+
+/// When a call of another process that begins now is given up.
+fn patience() -> Instant {
+    Instant::now() + Duration::from_millis(PROXY_PATIENCE_MS)
 }
 
 fn unavailable(reason: &str) -> ObjectError {

@@ -13,9 +13,10 @@ use larder_types::{
     Attributes, BucketId, BucketName, Condition, ETag, Epoch, HybridClock, ObjectKey, PgId,
     StreamId, Target,
 };
+use tokio::time::Instant;
 
-use super::Proxy;
 use super::reach::{Ended, Reach};
+use super::{Proxy, patience};
 use crate::limits::PUT_WINDOW_CHUNKS;
 
 /// Everything about a put but its bytes.
@@ -193,7 +194,7 @@ impl<R: Reach> Proxy<R> {
     }
 
     /// Stores at most one chunk's bytes under one op: another one if the data of the first did not come to lie
-    /// where it should have. The first is revoked by then, so that one put takes effect once.
+    /// where it should have. The first is revoked by then, so that one put takes effect once. All tries have one time.
     async fn store_chunk(
         &self,
         wanted: &Wanted,
@@ -201,13 +202,13 @@ impl<R: Reach> Proxy<R> {
         description: Description,
         pieces: Pieces,
     ) -> Result<HybridClock, ObjectError> {
-        let mut tries = 0;
+        let (mut tries, by) = (0, patience());
         loop {
-            match self.try_chunk(wanted, &target, &description, pieces.clone()).await? {
+            match self.try_chunk(wanted, &target, &description, pieces.clone(), by).await? {
                 Ended::Done(clock) => return Ok(clock),
                 Ended::Lost(lost) => {
                     tries += 1;
-                    self.reach.again(tries, lost).await?;
+                    self.reach.again(tries, lost, by).await?;
                 }
             }
         }
@@ -219,6 +220,7 @@ impl<R: Reach> Proxy<R> {
         target: &Target,
         description: &Description,
         pieces: Pieces,
+        by: Instant,
     ) -> Result<Ended, ObjectError> {
         let request = self.requests.begin();
         let inline =
@@ -242,7 +244,7 @@ impl<R: Reach> Proxy<R> {
             condition: wanted.condition.clone(),
             enough: wanted.enough,
         };
-        self.reach.put(wanted.pg, call, data).await
+        self.reach.put(wanted.pg, call, data, by).await
     }
 
     /// Stores chunks while the body comes in.
@@ -358,7 +360,7 @@ impl<R: Reach> Proxy<R> {
             condition: wanted.condition,
             enough: wanted.enough,
         };
-        match self.reach.put(wanted.pg, call, None).await? {
+        match self.reach.put(wanted.pg, call, None, patience()).await? {
             Ended::Done(clock) => {
                 guard.claimed();
                 Ok(PutDone { etag, checksum, clock, size })

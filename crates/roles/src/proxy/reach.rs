@@ -14,6 +14,7 @@ use larder_protocol::{Call, PutCall};
 use larder_types::{
     BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, ObjectKey, PgId, VersionRow,
 };
+use tokio::time::Instant;
 
 use crate::data::ReadFailure;
 use crate::ticket::Settled;
@@ -105,20 +106,25 @@ pub trait Reach: Send + Sync + 'static {
     fn tell(&self, pg: PgId, call: Call);
 
     /// The put of DESIGN §5: METAX and data in parallel, committed when both are durable. If the future is
-    /// dropped the put is taken back.
+    /// dropped the put is taken back. It ends `by` then, at the latest.
     fn put(
         &self,
         pg: PgId,
         call: PutCall,
         data: Option<Data>,
+        by: Instant,
     ) -> impl Future<Output = Result<Ended, ObjectError>> + Send;
 
     /// A put was given up so many times, last for this reason: returns when it may begin anew.
     ///
     /// # Errors
-    /// If it was tried often enough.
-    fn again(&self, tries: u32, lost: Lost)
-    -> impl Future<Output = Result<(), ObjectError>> + Send;
+    /// If it was tried often enough, or its time is over.
+    fn again(
+        &self,
+        tries: u32,
+        lost: Lost,
+        by: Instant,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
     /// The key's null version; waits for the outcome of puts that are under way.
     fn find(

@@ -5,10 +5,10 @@ use larder_protocol::manager::state::{Applied, Command, Outcome, Refusal};
 use larder_types::{BucketName, BucketRecord};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::unavailable;
+use super::super::{patience, unavailable};
 use super::retry::pause;
 use super::route::{found, newer};
-use super::{patience, unfitting};
+use super::unfitting;
 use crate::clock::now_ms;
 use crate::limits::BUSY_TRIES_MAX;
 use crate::managers::{Managers, NotProposed};

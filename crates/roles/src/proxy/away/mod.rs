@@ -40,7 +40,6 @@ mod write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use larder_net::Endpoint;
@@ -57,9 +56,9 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::reach::{Data, Ended, FoundRow, Lost, Onward, Reach, Scan};
-use super::{refused, unavailable};
+use super::{patience, refused, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::{ORPHANS_MAX, PROXY_PATIENCE_MS, STRAGGLERS_KIB_MAX};
+use crate::limits::{ORPHANS_MAX, STRAGGLERS_KIB_MAX};
 use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
@@ -182,11 +181,6 @@ impl Away {
     }
 }
 
-/// When a request that begins now is given up.
-fn patience() -> Instant {
-    Instant::now() + Duration::from_millis(PROXY_PATIENCE_MS)
-}
-
 /// An answer to another question.
 fn unfitting(what: &impl std::fmt::Debug) -> ObjectError {
     tracing::error!(?what, "a server gave an answer to another question");
@@ -250,12 +244,18 @@ impl Reach for Away {
         }
     }
 
-    async fn put(&self, pg: PgId, call: PutCall, data: Option<Data>) -> Result<Ended, ObjectError> {
-        put::put(self, pg, call, data).await
+    async fn put(
+        &self,
+        pg: PgId,
+        call: PutCall,
+        data: Option<Data>,
+        by: Instant,
+    ) -> Result<Ended, ObjectError> {
+        put::put(self, pg, call, data, by).await
     }
 
-    async fn again(&self, tries: u32, lost: Lost) -> Result<(), ObjectError> {
-        put::again(self, tries, lost).await
+    async fn again(&self, tries: u32, lost: Lost, by: Instant) -> Result<(), ObjectError> {
+        put::again(self, tries, lost, by).await
     }
 
     async fn find(

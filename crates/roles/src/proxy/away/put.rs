@@ -28,7 +28,7 @@ use super::primaries::Primaries;
 use super::retry::{Tries, Trouble, pause};
 use super::route::{Primary, newer};
 use super::write::{self, Seen, Written};
-use super::{Away, patience, unfitting};
+use super::{Away, unfitting};
 use crate::limits::{DISK_FULL_TRIES_MAX, LOST_TRIES_MAX, WITHDRAWALS_MAX};
 use crate::ticket::Granted;
 use crate::wire::{MetaCall, MetaReply};
@@ -84,10 +84,11 @@ pub(super) async fn put(
     pg: PgId,
     call: PutCall,
     data: Option<Data>,
+    by: Instant,
 ) -> Result<Ended, ObjectError> {
     let data = data.map(|(pieces, len)| joined(pieces, len));
     let enough = call.enough;
-    let calling = Calling::new(&away.primaries, pg, Call::Put(Box::new(call)), patience());
+    let calling = Calling::new(&away.primaries, pg, Call::Put(Box::new(call)), by);
     let stage = if data.is_some() { Stage::Asked } else { Stage::Over };
     Flight { away, pg, calling, enough, stage }.fly(data.as_ref()).await
 }
@@ -122,7 +123,8 @@ impl Flight<'_> {
             let Some(data) = data else { return Err(unfitting(&granted)) };
             let op = granted.grant.op;
             self.stage = Stage::Granted { op };
-            let written = write::write(self.away, &granted, data, self.enough);
+            let by = self.calling.deadline();
+            let written = write::write(self.away, &granted, data, self.enough, by);
             match carry(&mut self.calling, self.pg, granted.grant, at, written).await? {
                 Carried::Durable(written) => {
                     self.stage = Stage::Over;
@@ -202,10 +204,15 @@ impl Flight<'_> {
 }
 
 /// A put that was given up may begin anew, a little later or by a newer map.
-pub(super) async fn again(away: &Away, tries: u32, lost: Lost) -> Result<(), ObjectError> {
+pub(super) async fn again(
+    away: &Away,
+    tries: u32,
+    lost: Lost,
+    by: Instant,
+) -> Result<(), ObjectError> {
     let has_room = lost.full.is_empty();
     let tries_max = if has_room { LOST_TRIES_MAX } else { DISK_FULL_TRIES_MAX };
-    if tries >= tries_max {
+    if tries >= tries_max || Instant::now() >= by {
         return Err(match has_room {
             true => unavailable("a data server does not take the data"),
             // Only the primary knows whether there is no room elsewhere either.

@@ -18,13 +18,13 @@ use larder_types::{PgId, View};
 use tokio::time::Instant;
 
 use super::super::reach::{FoundRow, Onward, Scan};
-use super::super::{refused, unavailable};
+use super::super::{patience, refused, unavailable};
 use super::counters::count;
 use super::merge::{Merge, Source};
 use super::primaries::Primaries;
 use super::retry::{Tries, Trouble};
 use super::route::{newer, primary};
-use super::{patience, unfitting};
+use super::unfitting;
 use crate::limits::{LIST_WAIT_MS_MAX, ROWS_MAX, SCAN_MS_MAX, SHARE_SLACK_ROWS};
 use crate::wire::{MetaCall, MetaReply, Rows};
 

@@ -79,14 +79,16 @@ impl Stragglers {
     }
 }
 
-/// Writes the data to every replica that the grant names, and returns once `enough` have it; 0: all of them.
+/// Writes the data to every replica that the grant names, and returns once `enough` have it; 0: all of them. It goes on
+/// no longer than `by`.
 pub(super) async fn write(
     away: &Away,
     granted: &Granted,
     data: &Bytes,
     enough: u8,
+    by: Instant,
 ) -> Result<Written, Lost> {
-    let deadline = Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS);
+    let deadline = by.min(Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS));
     // A server that has been given up takes writes until it hears of that: nobody copies what it has.
     let place = |map: &Topology| {
         let is_new = map.version >= granted.as_of;

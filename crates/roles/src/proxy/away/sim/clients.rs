@@ -18,12 +18,15 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::super::ClusterProxy;
 use super::World;
+use crate::limits::{PAUSE_MS_MAX, PROXY_PATIENCE_MS};
 
 const KEYS: usize = 6;
 /// Calls of one client.
 const CALLS: u64 = 25;
-/// No call takes longer: a put is begun several times, each for as long as a proxy has patience.
-const CALL_MAX: Duration = Duration::from_secs(300);
+/// No call takes longer: one that reads looks its object up, asks every replica, and may look it up once more.
+const CALL_MAX: Duration = Duration::from_millis(3 * PROXY_PATIENCE_MS);
+/// No put takes longer, however often it is begun: its time is over, but for a pause.
+const PUT_MAX: Duration = Duration::from_millis(PROXY_PATIENCE_MS + 2 * PAUSE_MS_MAX);
 /// Bits of a value that say how many bytes it has.
 const LEN_BITS: u32 = 20;
 
@@ -151,7 +154,7 @@ impl Client {
         calls.values << LEN_BITS | len
     }
 
-    async fn put(&self, key: usize) {
+    pub(super) async fn put(&self, key: usize) {
         let value = self.draw_value();
         let on = if self.world.dice.one_in(5) { If::Absent } else { If::Always };
         let if_none_match = (on == If::Absent).then_some(EtagList::Any);
@@ -161,7 +164,11 @@ impl Client {
         let half = bytes.len() / 2;
         let body = Body { pieces: vec![bytes.slice(half..), bytes.slice(..half)], value };
         let call = self.begin(key, Asked::Put(value, on));
+        let began = Instant::now();
         let put = self.proxy.put(&self.bucket, &key_of(key), options, body).await;
+        if began.elapsed() > PUT_MAX {
+            self.world.violated(format!("a put took {:?}", began.elapsed()));
+        }
         self.end(
             call,
             match put {

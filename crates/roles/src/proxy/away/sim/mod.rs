@@ -199,17 +199,19 @@ impl Simulation {
         }
     }
 
+    fn client(&self, number: usize, calls: &Arc<Mutex<Calls>>) -> Client {
+        let (world, proxy) = (self.world.clone(), self.proxies[number].clone());
+        Client { world, proxy, bucket: self.bucket.clone(), number, calls: calls.clone() }
+    }
+
     async fn run(self) -> Ran {
         let began = Instant::now();
         self.make_bucket().await;
         let calls = Arc::new(Mutex::new(Calls::default()));
         let mut clients = tokio::task::JoinSet::new();
-        for (number, proxy) in self.proxies.iter().enumerate() {
+        for number in 0..self.proxies.len() {
             for _ in 0..1 + self.world.dice.below(3) {
-                let (world, proxy) = (self.world.clone(), proxy.clone());
-                let bucket = self.bucket.clone();
-                let client = Client { world, proxy, bucket, number, calls: calls.clone() };
-                clients.spawn(client.run());
+                clients.spawn(self.client(number, &calls).run());
             }
         }
         let faults = tokio::spawn(faults::happen(self.world.clone()));
@@ -225,11 +227,8 @@ impl Simulation {
         self.come_to_rest().await;
         // Connections are tried again, and maps are heard.
         sleep(2 * BACKOFF_MAX).await;
-        for (number, proxy) in self.proxies.iter().enumerate() {
-            let (world, proxy) = (self.world.clone(), proxy.clone());
-            let bucket = self.bucket.clone();
-            let reader = Client { world, proxy, bucket, number, calls: calls.clone() };
-            reader.read_all().await;
+        for number in 0..self.proxies.len() {
+            self.client(number, &calls).read_all().await;
         }
         self.told(began, &calls.lock())
     }
@@ -312,21 +311,25 @@ fn serve(world: &Arc<World>, id: u32) -> Listener {
     Listener::start(&Endpoint::simulated(host), arrivals, services).expect("it has an address")
 }
 
-/// Runs one seed.
-fn run(seed: u64, bug: Option<Bug>) -> Ran {
-    tests::watch_panics();
-    plant(bug);
+/// Has something done in a cluster on a runtime of its own.
+fn simulate<T>(seed: u64, what: impl AsyncFnOnce(Simulation) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime is made");
-    let mut ran = runtime.block_on(async {
+    runtime.block_on(async {
         let began = Instant::now();
         let _world = larder_env::simulated::begin(seed, move || began.elapsed());
-        Simulation::begin(seed).await.run().await
-    });
-    drop(runtime);
+        what(Simulation::begin(seed).await).await
+    })
+}
+
+/// Runs one seed.
+fn run(seed: u64, bug: Option<Bug>) -> Ran {
+    tests::watch_panics();
+    plant(bug);
+    let mut ran = simulate(seed, Simulation::run);
     plant(None);
     if tests::has_panicked() {
         ran.violations.push("a task panicked".to_owned());

@@ -1,9 +1,13 @@
 //! Seeds that must pass, that each is the same when it is run again, and planted faults that must be found.
 
 use std::cell::Cell;
-use std::sync::Once;
+use std::sync::{Arc, Once};
+use std::time::Duration;
 
-use super::{Ran, run};
+use tokio::time::Instant;
+
+use super::{Mood, Ran, run, simulate};
+use crate::limits::WRITE_PATIENCE_MS;
 use crate::proxy::away::planted::Bug;
 
 /// Seeds of every run of the tests; `LARDER_PROXY_SEEDS` has more run by hand, and `LARDER_PROXY_SEED` one.
@@ -90,6 +94,26 @@ fn the_same_seed_makes_the_same_run() {
         assert_eq!(one.delivered.len(), two.delivered.len());
         assert_eq!((one.took, one.calls, one.done), (two.took, two.calls, two.done));
     }
+}
+
+#[test]
+fn a_put_that_no_data_server_answers_ends_in_its_time() {
+    let (longest, violations) = simulate(0, async |simulation| {
+        simulation.make_bucket().await;
+        let world = simulation.world.clone();
+        world.disks.iter().for_each(|disk| disk.become_(Mood::Stalled));
+        let client = simulation.client(0, &Arc::default());
+        let mut longest = Duration::ZERO;
+        // Some are small, and need no data server.
+        for _ in 0..5 {
+            let began = Instant::now();
+            client.put(0).await;
+            longest = longest.max(began.elapsed());
+        }
+        (longest, world.violations.lock().clone())
+    });
+    assert!(longest > Duration::from_millis(WRITE_PATIENCE_MS), "begun once: {longest:?}");
+    assert!(violations.is_empty(), "{violations:?}");
 }
 
 /// Has a planted fault found.
