@@ -53,14 +53,14 @@ class Machine(Server):
             self.kill()
         return code, self.log_tail()
 
-    def certificate_seconds(self):
+    def metric(self, name):
         with urllib.request.urlopen(self.metrics_url(), timeout=5) as answer:
             text = answer.read().decode()
         names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise Failed(f"metrics that two roles have: {sorted(twice)}")
-        return float(re.search(r"^larder_certificate_expires_seconds (\S+)", text, re.MULTILINE)[1])
+        return float(re.search(rf"^larder_{name} (\S+)", text, re.MULTILINE)[1])
 
 
 def run(binary, *words, code=0):
@@ -159,7 +159,9 @@ def grow(binary, machines, scratch):
     ready([*rest, fourth])
     until("renewed", 60, lambda: all("certificate was renewed" in pathlib.Path(machine.log).read_text() for machine in [*rest, fourth]),
           [*rest, fourth])
-    left = [machine.certificate_seconds() for machine in [*rest, fourth]]
+    if not all(machine.metric("connections_local_total") for machine in [*rest, fourth]):
+        raise Failed("the servers of a machine speak with each other over sockets")
+    left = [machine.metric("certificate_expires_seconds") for machine in [*rest, fourth]]
     if min(left) <= 0:
         raise Failed(f"certificates end: {left}")
     return fourth

@@ -107,10 +107,32 @@ fn write_gauge(out: &mut String, name: &str, help: &str, value: f64) -> std::fmt
     writeln!(out, "larder_{name} {value}")
 }
 
-/// Connections between servers that were refused, by reason; of a process that has any.
-fn write_refusals(of: &[Arc<larder_net::Metrics>], out: &mut String) -> std::fmt::Result {
+/// What connections between servers count, all of a process together: name, help, and where it is.
+type OfConnections = (&'static str, &'static str, fn(&larder_net::Metrics) -> u64);
+
+const CONNECTIONS: [OfConnections; 9] = [
+    ("connections_made", "Connections to servers that were made", |of| of.connected.get()),
+    ("connections_local", "Of those made, the ones to servers of this process", |of| of.local.get()),
+    ("connections_accepted", "Connections of servers that were accepted", |of| of.accepted.get()),
+    ("connections_unreachable", "Attempts to connect that failed", |of| of.unreachable.get()),
+    ("connections_broken", "Connections that broke or were closed", |of| of.broken.get()),
+    ("frames_sent", "Frames sent to servers", |of| of.sent.get()),
+    ("frames_received", "Frames received from servers", |of| of.received.get()),
+    ("frame_bytes_sent", "Bytes of frames sent to servers", |of| of.bytes_sent.get()),
+    ("frame_bytes_received", "Bytes of frames received", |of| of.bytes_received.get()),
+];
+
+/// What connections between servers count; of a process that has any.
+fn write_connections(of: &[Arc<larder_net::Metrics>], out: &mut String) -> std::fmt::Result {
     if of.is_empty() {
         return Ok(());
+    }
+    let open: u64 = of.iter().map(|of| of.open.get()).sum();
+    write_gauge(out, "connections_open", "Connections with servers, either way", open as f64)?;
+    for (name, help, count) in CONNECTIONS {
+        let value: u64 = of.iter().map(|of| count(of)).sum();
+        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
+        writeln!(out, "larder_{name}_total {value}")?;
     }
     let name = "larder_connections_refused";
     writeln!(out, "# HELP {name} Connections between servers that were refused, by reason.")?;
@@ -180,7 +202,7 @@ impl Metrics {
             let help = "Seconds until a certificate of this process ends";
             write_gauge(&mut own, "certificate_expires_seconds", help, left)?;
         }
-        write_refusals(&self.connections.read(), &mut own)?;
+        write_connections(&self.connections.read(), &mut own)?;
         own.push_str("# EOF\n");
         Ok(own)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use larder_types::ServerId;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -21,6 +21,7 @@ use crate::hello;
 use crate::identity::{Role, Subject, server_name};
 use crate::limits::{CONNECT_TIME_MAX, PROTOCOL_MAX, PROTOCOL_MIN, READ_BYTES};
 use crate::link::Target;
+use crate::local::Shared;
 use crate::metrics::{Metrics, Refused};
 #[cfg(feature = "simulated")]
 use crate::simulated::Host;
@@ -37,6 +38,7 @@ pub struct Endpoint {
     removed: watch::Sender<BTreeSet<ServerId>>,
     /// Newest version of the protocol that it speaks.
     newest: u8,
+    pub(crate) shared: OnceLock<Shared>,
 }
 
 /// How connections are secured.
@@ -95,7 +97,8 @@ impl Endpoint {
         let (metrics, runtime) = (Arc::default(), Handle::current());
         let removed = watch::Sender::default();
         let beats = Beats::begin();
-        Arc::new(Self { security, metrics, runtime, beats, removed, newest })
+        let shared = OnceLock::new();
+        Arc::new(Self { security, metrics, runtime, beats, removed, newest, shared })
     }
 
     /// What its connections did.
@@ -135,6 +138,15 @@ impl Endpoint {
         &self.security
     }
 
+    /// Whose endpoint this is, if that is certified.
+    pub(crate) fn subject(&self) -> Option<Subject> {
+        match &self.security {
+            Security::Tls(credentials) => Some(credentials.configs().subject),
+            #[cfg(any(feature = "plain-for-measurement", feature = "simulated"))]
+            _ => None,
+        }
+    }
+
     pub(crate) fn beats(&self) -> Beats {
         self.beats
     }
@@ -159,6 +171,9 @@ impl Endpoint {
         #[cfg(feature = "simulated")]
         if let Security::Simulated(host) = &self.security {
             return Ok(Box::new(host.connect(target).await?));
+        }
+        if let Some(local) = self.connect_locally(target)? {
+            return Ok(local);
         }
         let tcp = TcpStream::connect(&target.address).await?;
         tcp.set_nodelay(true)?;

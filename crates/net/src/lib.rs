@@ -11,7 +11,7 @@
 //! | `connection.rs` | one task for one connection, for both ends |
 //! | `peer.rs`, `link.rs`, `calls.rs` | the calling end |
 //! | `port.rs`, `listener.rs`, `serving.rs`, `service.rs` | the answering end |
-//! | `transport.rs`, `simulated.rs` | what the bytes go through: TCP, or a network within the process |
+//! | `transport.rs`, `local.rs`, `simulated.rs` | what the bytes go through: TCP, memory between servers of one process, a simulated network |
 //! | `identity.rs`, `certificate.rs`, `authority.rs`, `tls.rs` | who is who |
 //! | `token.rs`, `join.rs` | how a server becomes a member, and stays one |
 //! | `secret.rs`, `knock.rs` | how machines find each other before they are a cluster |
@@ -33,6 +33,7 @@ mod knock;
 pub mod limits;
 mod link;
 mod listener;
+mod local;
 mod metrics;
 mod peer;
 mod port;

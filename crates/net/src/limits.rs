@@ -28,6 +28,8 @@ pub const READ_ROOM_BYTES_MIN: usize = 16 * 1024;
 /// Frames with a payload and up to this long are copied out of the read that they came with, so that a
 /// few bytes that somebody keeps do not keep [`READ_BYTES`].
 pub const COPIED_FRAME_BYTES_MAX: usize = 1024;
+/// Bytes that wait in each direction of a connection between servers of one process.
+pub const PIPE_BYTES: usize = 256 * 1024;
 /// Bytes handed over from the queue to the socket's batch at a time, or one frame.
 pub const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Slices of one vectored write: two for each frame with a payload.

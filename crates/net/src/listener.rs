@@ -20,14 +20,15 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::connection::{Broken, Wire, run};
-use crate::endpoint::{Endpoint, Security, by_us, role_named, subject_of};
+use crate::endpoint::{Endpoint, Security, by_us, in_time, role_named, subject_of};
 use crate::error::Denied;
 use crate::hello;
 use crate::identity::{PeerIdentity, Role, Roles, Subject};
 use crate::join::{self, Enrolment};
 use crate::limits::CONNECT_TIME_MAX;
+use crate::local::Local;
 use crate::metrics::{Metrics, Opened, Refused};
-use crate::port::{Begun, Ear, Handshake, Street, asks_for};
+use crate::port::{Begun, Ear, Handshake, Street, asks_for, refused};
 use crate::service::{Handler, Serve, Served, Service};
 use crate::serving::Serving;
 use crate::tls::{Configs, ENROLMENT};
@@ -171,6 +172,11 @@ impl House {
         self.endpoint.metrics()
     }
 
+    /// Whose this is, if that is certified.
+    pub(crate) fn subject(&self) -> Option<Subject> {
+        self.endpoint.subject()
+    }
+
     /// Whether TLS may ask for this server by the name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         match self.endpoint.security() {
@@ -202,6 +208,17 @@ impl House {
     #[cfg(feature = "plain-for-measurement")]
     pub(crate) fn is_secure(&self) -> bool {
         matches!(self.endpoint.security(), Security::Tls(_))
+    }
+
+    /// Serves a server of this process, of which is known who it is.
+    pub(crate) async fn serve_local(self: Arc<Self>, local: Local, address: SocketAddr) {
+        match in_time(self.shake_hands(Begun::Local(local), address)).await {
+            Ok(Some((wire, serving))) => self.serve(wire, serving, address).await,
+            Ok(None) => {}
+            Err(Broken::Denied(denied)) => refused(self.metrics(), address, &denied),
+            // It gave up before it was answered.
+            Err(broken) => tracing::debug!(%address, %broken, "a handshake broke"),
+        }
     }
 
     /// Serves until the connection breaks or the listener is dropped.
@@ -249,6 +266,9 @@ impl House {
                     Some(known) => known,
                     None => return Ok(None),
                 }
+            }
+            (Security::Tls(_), Begun::Local(Local { pipe, from })) => {
+                (Wire::new(Box::new(pipe), self.metrics().clone()), from)
             }
             #[cfg(feature = "plain-for-measurement")]
             (Security::Plain(subject), Begun::Plain(tcp)) => {

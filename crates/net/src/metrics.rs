@@ -163,6 +163,8 @@ pub struct Metrics {
     pub open: Counter,
     /// Connections made, by us.
     pub connected: Counter,
+    /// Of those, the ones to servers of this process.
+    pub local: Counter,
     /// Connections accepted.
     pub accepted: Counter,
     /// Attempts to connect that failed without the peer's being refused.

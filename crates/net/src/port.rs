@@ -18,6 +18,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use larder_types::{ClusterId, ServerId};
 use parking_lot::RwLock;
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
@@ -33,6 +34,7 @@ use crate::identity::Subject;
 use crate::knock::{Doorkeeper, KNOCKING};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
 use crate::listener::House;
+use crate::local::Local;
 use crate::metrics::{Metrics, Refused};
 use crate::serving::Serving;
 #[cfg(feature = "simulated")]
@@ -51,6 +53,8 @@ pub(crate) enum Begun {
     Plain(TcpStream),
     #[cfg(feature = "simulated")]
     Simulated(Box<Pipe>, Subject),
+    /// By a server of this process.
+    Local(Local),
 }
 
 /// Where a server listens.
@@ -167,6 +171,14 @@ impl Street {
 
     pub(crate) fn open(&self, house: Arc<House>) {
         self.houses.write().push(house);
+    }
+
+    /// The server of this port with this id.
+    pub(crate) fn house(&self, cluster: ClusterId, server: ServerId) -> Option<Arc<House>> {
+        let is_meant = |house: &&Arc<House>| {
+            house.subject().is_some_and(|it| (it.cluster, it.server) == (cluster, server))
+        };
+        self.houses.read().iter().find(is_meant).cloned()
     }
 
     pub(crate) fn close(&self, house: &Arc<House>) {
@@ -313,7 +325,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-fn refused(metrics: &Metrics, address: SocketAddr, denied: &Denied) {
+pub(crate) fn refused(metrics: &Metrics, address: SocketAddr, denied: &Denied) {
     let Some(without_line) = metrics.refuse_stranger(denied.reason) else { return };
     let reason = denied.reason.name();
     tracing::warn!(%address, reason, without_line, %denied, "a connection was refused");

@@ -211,6 +211,7 @@ impl Member {
         let credentials = Credentials::new(&identity)?;
         let endpoint = Endpoint::new(credentials.clone());
         let (ear, address) = around.listen(config)?;
+        endpoint.share(&ear);
         let managers = client(&endpoint, managers(config));
         // Before it waits: a certificate that has ended is renewed, and only then somebody answers.
         let path = config.dir.join(IDENTITY_FILE);

@@ -138,6 +138,7 @@ impl Manager {
         };
         let credentials = Credentials::new(identity)?;
         let endpoint = Endpoint::new(credentials.clone());
+        endpoint.share(&ear);
         let log = QuorumDisk::open(disk.clone(), cluster, me)?;
         let own = [(me, address.clone())];
         let first = named_in(log.stored()).into_iter().chain(config.managers).chain(own);
