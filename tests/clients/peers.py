@@ -161,6 +161,7 @@ def grow(binary, machines, scratch):
           [*rest, fourth])
     if not all(machine.metric("connections_local_total") for machine in [*rest, fourth]):
         raise Failed("the servers of a machine speak with each other over sockets")
+    until("one manager leads", 10, lambda: sum(machine.metric("manager_leads") for machine in rest) == 1, rest)
     left = [machine.metric("certificate_expires_seconds") for machine in [*rest, fourth]]
     if min(left) <= 0:
         raise Failed(f"certificates end: {left}")

@@ -2,6 +2,7 @@
 
 mod background;
 mod data;
+mod manager;
 mod meta;
 mod mount;
 mod pack;
@@ -33,6 +34,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 pub(crate) use data::DataMetrics;
+pub(crate) use manager::ManagerMetrics;
 pub(crate) use meta::MetaMetrics;
 pub(crate) use mount::MountMetrics;
 pub(crate) use pack::PackMetrics;
@@ -112,7 +114,9 @@ type OfConnections = (&'static str, &'static str, fn(&larder_net::Metrics) -> u6
 
 const CONNECTIONS: [OfConnections; 9] = [
     ("connections_made", "Connections to servers that were made", |of| of.connected.get()),
-    ("connections_local", "Of those made, the ones to servers of this process", |of| of.local.get()),
+    ("connections_local", "Of those made, the ones to servers of this process", |of| {
+        of.local.get()
+    }),
     ("connections_accepted", "Connections of servers that were accepted", |of| of.accepted.get()),
     ("connections_unreachable", "Attempts to connect that failed", |of| of.unreachable.get()),
     ("connections_broken", "Connections that broke or were closed", |of| of.broken.get()),

@@ -14,12 +14,14 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream};
 use tokio::time::{Instant, Sleep};
 
 use crate::error::Denied;
 use crate::frame::{Bounds, Frame, FrameError, Header, Outgoing};
-use crate::limits::{BATCH_BYTES_MAX, PING_INTERVAL, RECEIVED_PER_TURN_MAX, TICK, TURNS_MAX};
+use crate::limits::{
+    BATCH_BYTES_MAX, PING_INTERVAL, RECEIVED_PER_TURN_MAX, SILENCE_MAX, TICK, TURNS_MAX,
+};
 use crate::metrics::Metrics;
 use crate::receive::Receiver;
 use crate::transmit::Batch;
@@ -65,13 +67,20 @@ pub(crate) struct Seen {
     pub(crate) received: Instant,
     /// It took bytes, or there were first some to take.
     pub(crate) wrote: Instant,
+    /// The peer is in this process: its end goes when it goes, and nothing has to be asked.
+    pub(crate) is_local: bool,
 }
 
 impl Seen {
     /// True if bytes went both ways within the last quarter of an interval: each end knows that the other lives.
     pub(crate) fn is_lively(&self, now: Instant) -> bool {
         let lately = |at: Instant| now.saturating_duration_since(at) < PING_INTERVAL / 4;
-        lately(self.received) && lately(self.wrote)
+        self.is_local || lately(self.received) && lately(self.wrote)
+    }
+
+    /// True if the peer is given up.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        !self.is_local && now - self.received >= SILENCE_MAX
     }
 }
 
@@ -80,8 +89,15 @@ impl Wire {
         #[cfg(feature = "ablation")]
         let socket = crate::ablation::delayed(socket);
         let now = Instant::now();
-        let seen = Seen { received: now, wrote: now };
+        let seen = Seen { received: now, wrote: now, is_local: false };
         Self { socket, receiver: Receiver::new(), batch: Batch::default(), metrics, seen }
+    }
+
+    /// One end of a connection within the process.
+    pub(crate) fn local(pipe: DuplexStream, metrics: Arc<Metrics>) -> Self {
+        let mut wire = Self::new(Box::new(pipe), metrics);
+        wire.seen.is_local = true;
+        wire
     }
 
     /// Frames of this version are due from now on.

@@ -159,8 +159,10 @@ impl Endpoint {
     pub(crate) async fn connect(&self, target: &Target) -> Result<Wire, Broken> {
         let connecting = async {
             self.admit(target.server).map_err(Broken::Denied)?;
-            let socket = self.dial(target).await?;
-            let mut wire = Wire::new(socket, self.metrics.clone());
+            let mut wire = match self.connect_locally(target)? {
+                Some(pipe) => Wire::local(pipe, self.metrics.clone()),
+                None => Wire::new(self.dial(target).await?, self.metrics.clone()),
+            };
             hello::call(&mut wire, target.role, self.newest).await?;
             Ok(wire)
         };
@@ -171,9 +173,6 @@ impl Endpoint {
         #[cfg(feature = "simulated")]
         if let Security::Simulated(host) = &self.security {
             return Ok(Box::new(host.connect(target).await?));
-        }
-        if let Some(local) = self.connect_locally(target)? {
-            return Ok(local);
         }
         let tcp = TcpStream::connect(&target.address).await?;
         tcp.set_nodelay(true)?;

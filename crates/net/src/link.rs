@@ -33,8 +33,7 @@ use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
 use crate::hello::goodbye_said;
 use crate::identity::Role;
 use crate::limits::{
-    BACKOFF_MAX, BACKOFF_MIN, PROTOCOL_CANCELS, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SILENCE_MAX,
-    TICK,
+    BACKOFF_MAX, BACKOFF_MIN, PROTOCOL_CANCELS, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, TICK,
 };
 use crate::metrics::{Metrics, Opened};
 use crate::transmit::Batch;
@@ -445,7 +444,7 @@ impl End for Calling<'_> {
 
     fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken> {
         self.due = self.link.expire(now);
-        if now - seen.received >= SILENCE_MAX {
+        if seen.is_silent(now) {
             return Err(Broken::Silent);
         }
         let is_due = now >= self.ping_at;

@@ -268,7 +268,7 @@ impl House {
                 }
             }
             (Security::Tls(_), Begun::Local(Local { pipe, from })) => {
-                (Wire::new(Box::new(pipe), self.metrics().clone()), from)
+                (Wire::local(pipe, self.metrics().clone()), from)
             }
             #[cfg(feature = "plain-for-measurement")]
             (Security::Plain(subject), Begun::Plain(tcp)) => {

@@ -4,7 +4,8 @@
 //!
 //! 1. Both ends are known for certain. Who calls holds the credentials of its endpoint, and who answers is a server of
 //!    this process. Cluster, role and removal are checked as they are of a connection from outside.
-//! 2. A pipe holds [`PIPE_BYTES`] each way at most: whoever writes into a full one waits until it was read.
+//! 2. Neither end asks whether the other lives: a server's end goes with it.
+//! 3. A pipe holds [`PIPE_BYTES`] each way at most: whoever writes into a full one waits until it was read.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::io::{DuplexStream, duplex};
 
-use crate::connection::{Broken, Duplex};
+use crate::connection::Broken;
 use crate::endpoint::{Endpoint, by_us};
 use crate::identity::Subject;
 use crate::limits::PIPE_BYTES;
@@ -49,10 +50,7 @@ impl Endpoint {
     }
 
     /// Connects to a server of this process; `None` if it is none.
-    pub(crate) fn connect_locally(
-        &self,
-        target: &Target,
-    ) -> Result<Option<Box<dyn Duplex>>, Broken> {
+    pub(crate) fn connect_locally(&self, target: &Target) -> Result<Option<DuplexStream>, Broken> {
         let (Some(from), Some(shared)) = (self.subject(), self.shared.get()) else {
             return Ok(None);
         };
@@ -69,7 +67,7 @@ impl Endpoint {
         let (ours, pipe) = duplex(PIPE_BYTES);
         self.metrics().local.add(1);
         drop(self.runtime().spawn(house.serve_local(Local { pipe, from }, shared.address)));
-        Ok(Some(Box::new(ours)))
+        Ok(Some(ours))
     }
 }
 

@@ -195,7 +195,7 @@ impl End for Serving {
     }
 
     fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken> {
-        if now - seen.received >= SILENCE_MAX {
+        if seen.is_silent(now) {
             return Err(Broken::Silent);
         }
         if !batch.is_done() && now - seen.wrote >= SILENCE_MAX {

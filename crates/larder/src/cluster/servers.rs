@@ -20,7 +20,7 @@ use super::{
     settings,
 };
 use crate::config::background;
-use crate::metrics::{DataMetrics, MetaMetrics};
+use crate::metrics::{DataMetrics, ManagerMetrics, MetaMetrics};
 
 /// A meta server's share of the PGs.
 pub(super) const WEIGHT: Weight = Weight(100);
@@ -52,7 +52,8 @@ pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<()
     // It reads its log, and is not to hold up who shares the threads.
     let mut manager = block_in_place(|| Manager::start(manager_config, ear))?;
     around.greet(Greeted::Manager(&manager));
-    around.show(None, (manager.standing(), manager.connections()));
+    let counts = ManagerMetrics(manager.counts().clone());
+    around.show(Some(Box::new(counts)), (manager.standing(), manager.connections()));
     let (me, map) = (manager.server(), manager.managers().clone());
     tokio::select! {
         () = around.stop.told() => Ok(manager.stop().await?),

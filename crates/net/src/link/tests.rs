@@ -164,14 +164,14 @@ async fn connections_of_an_endpoint_are_pinged_together_but_for_those_that_are_l
     let (mut first, mut batch) = (Calling::new(&one, PROTOCOL_MAX), Batch::default());
     tokio::time::advance(PING_INTERVAL * 7 / 10).await;
     let mut second = Calling::new(&other, PROTOCOL_MAX);
-    let old = Seen { received: begun, wrote: begun };
+    let old = Seen { is_local: false, received: begun, wrote: begun };
     for calling in [&mut first, &mut second] {
         let next = calling.tick(Instant::now(), old, &mut batch).unwrap();
         assert_eq!((next - begun, batch.bytes()), (PING_INTERVAL, 0));
     }
     tokio::time::advance(PING_INTERVAL * 3 / 10).await;
     let now = Instant::now();
-    let lately = Seen { received: now, wrote: now };
+    let lately = Seen { is_local: false, received: now, wrote: now };
     assert_eq!(first.tick(now, lately, &mut batch).unwrap() - now, PING_INTERVAL);
     assert_eq!(batch.bytes(), 0, "both ends know that the other lives");
     let (says_nothing, hears_nothing) =

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_types::ServerId;
 
-use crate::limits::PIPE_BYTES;
+use crate::limits::{PIPE_BYTES, SILENCE_MAX};
 use crate::tests::{Echo, Echoing, Heard, authority, caller, endpoint, peer, socket, soon};
 use crate::{Authority, CallError, Ear, Endpoint, Listener, Port, Refused, Role, Roles, Services};
 
@@ -95,6 +95,19 @@ async fn a_server_of_this_process_is_checked_as_others_are() {
         panic!("it is denied")
     };
     assert_eq!(denied.reason, Refused::Removed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_asks_whether_a_server_of_this_process_lives() {
+    let machine = Machine::of(&authority()).await;
+    let to = peer(&machine.ours, 2, machine.port.address());
+    to.call(&"x".into(), Bytes::new(), soon()).await.unwrap();
+    let sent = || (machine.ours.metrics().sent.get(), machine.theirs.metrics().sent.get());
+    let before = sent();
+    tokio::time::sleep(10 * SILENCE_MAX).await;
+    assert_eq!(sent(), before);
+    to.call(&"x".into(), Bytes::new(), soon()).await.unwrap();
+    assert_eq!(machine.ours.metrics().local.get(), 1, "on the same connection");
 }
 
 #[tokio::test]

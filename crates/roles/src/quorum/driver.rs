@@ -17,6 +17,7 @@ use larder_types::ServerId;
 use larder_types::codec::encode;
 use tokio::sync::watch;
 
+use super::counts::ManagerCounts;
 use super::error::ManagerError;
 use super::maps::Published;
 use super::member::{Member, MemberEffect, Seat};
@@ -50,6 +51,7 @@ pub(super) struct Driver {
     pub(super) out: Outlets,
     pub(super) maps: watch::Sender<Arc<Published>>,
     pub(super) seat: watch::Sender<Seat>,
+    pub(super) counts: Arc<ManagerCounts>,
     pub(super) stopping: Arc<AtomicBool>,
     /// The directory is this manager's until the thread ends.
     pub(super) lock: FileLock,
@@ -63,6 +65,7 @@ impl Driver {
         while !self.stopping.load(Ordering::Acquire) {
             let first = self.inbox.recv_timeout(tick_at.saturating_duration_since(Instant::now()));
             self.member.set_now(began.elapsed().as_millis() as u64);
+            let mut taken = u64::from(first.is_ok());
             match first {
                 Ok(input) => self.take(input)?,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -73,6 +76,7 @@ impl Driver {
                 // After the input came: a lease is never granted from before it was asked for.
                 self.member.set_now(began.elapsed().as_millis() as u64);
                 self.take(input)?;
+                taken += 1;
             }
             if Instant::now() >= tick_at {
                 self.member.tick()?;
@@ -80,6 +84,7 @@ impl Driver {
             }
             self.member.write()?;
             self.publish();
+            self.counts.show(taken, &self.member.stand());
             self.send();
         }
         drop(self.lock);

@@ -30,6 +30,7 @@ use larder_protocol::sound::{Judged, check};
 use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
 
+use super::counts::Stand;
 use super::disk::{PATH, QuorumDisk};
 use super::error::ManagerError;
 use super::membership::next_change;
@@ -95,6 +96,8 @@ pub(super) struct Member<A> {
     snapshot_due: bool,
     /// A change of the managers is under way.
     changing: bool,
+    /// Writes of the log.
+    writes: u64,
     out: Vec<MemberEffect<A>>,
 }
 
@@ -147,6 +150,7 @@ impl<A> Member<A> {
             latest: None,
             snapshot_due: false,
             changing: false,
+            writes: 0,
             out: Vec::new(),
         };
         member.carry_out(effects)?;
@@ -173,6 +177,20 @@ impl<A> Member<A> {
     pub(super) fn seat(&self) -> Seat {
         let (leads, leader) = (self.leads(), self.quorum.leader());
         Seat { leads, leader, members: self.quorum.members() }
+    }
+
+    /// Where it stands, for metrics.
+    pub(super) fn stand(&self) -> Stand {
+        Stand {
+            leads: self.leads(),
+            has_leader: self.quorum.leader().is_some(),
+            voters: self.quorum.members().voters.len(),
+            term: self.quorum.term().0,
+            log_last: self.quorum.last().index.0,
+            log_applied: self.quorum.applied().0,
+            map_version: self.map.version.0,
+            writes: self.writes,
+        }
     }
 
     /// Sets the clock, in milliseconds; it never goes back.
@@ -240,6 +258,7 @@ impl<A> Member<A> {
     pub(super) fn write(&mut self) -> Result<(), ManagerError> {
         while let Some((number, write)) = self.unwritten.take() {
             self.disk.write(write)?;
+            self.writes += 1;
             self.take(QuorumEvent::Persisted(number))?;
         }
         Ok(())

@@ -27,6 +27,7 @@
 //! 3. Who speaks is who its certificate says; what only managers may say is taken from managers alone.
 
 mod authority;
+mod counts;
 mod disk;
 mod driver;
 mod error;
@@ -56,6 +57,7 @@ use larder_protocol::manager::state::NewServer;
 use larder_types::{BootId, ServerId};
 use tokio::sync::{oneshot, watch};
 
+pub use counts::ManagerCounts;
 pub use error::{ManagerError, NotIssued};
 pub use found::{Founding, found};
 pub(crate) use inspect::inspect;
@@ -100,6 +102,7 @@ pub struct Manager {
     address: String,
     client: Arc<ManagersClient>,
     seat: watch::Receiver<Seat>,
+    counts: Arc<ManagerCounts>,
     issuer: Arc<Issuer>,
     renewal: Renewal,
     endpoint: Arc<Endpoint>,
@@ -149,12 +152,14 @@ impl Manager {
         let stopping = Arc::new(AtomicBool::new(false));
         let out = Outlets::new(&endpoint, contacts.clone());
         let (seat_in, seat) = watch::channel(Seat::default());
+        let counts = Arc::new(ManagerCounts::default());
         let driver = Driver {
             member,
             inbox,
             out,
             maps: maps_in,
             seat: seat_in,
+            counts: counts.clone(),
             stopping: stopping.clone(),
             lock,
         };
@@ -186,6 +191,7 @@ impl Manager {
             address,
             client,
             seat,
+            counts,
             issuer,
             renewal,
             endpoint,
@@ -219,6 +225,12 @@ impl Manager {
     #[must_use]
     pub fn seat(&self) -> watch::Receiver<Seat> {
         self.seat.clone()
+    }
+
+    /// Where it stands, for metrics.
+    #[must_use]
+    pub fn counts(&self) -> &Arc<ManagerCounts> {
+        &self.counts
     }
 
     /// The map as this manager has applied it: where it leads, whatever was answered is in it.

@@ -1,0 +1,51 @@
+//! Metrics of a cluster's manager.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use larder_roles::quorum::ManagerCounts;
+
+use super::RoleMetrics;
+
+/// A manager among the managers.
+pub(crate) struct ManagerMetrics(pub(crate) Arc<ManagerCounts>);
+
+fn of(count: &AtomicU64) -> f64 {
+    count.load(Ordering::Relaxed) as f64
+}
+
+impl RoleMetrics for ManagerMetrics {
+    /// Proxies and meta servers go on while the managers elect.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let counts = &self.0;
+        vec![
+            (
+                "manager_taken",
+                "Messages and proposals that the manager has taken",
+                of(&counts.taken),
+            ),
+            ("manager_log_writes", "Writes of the managers' log, each synced", of(&counts.writes)),
+        ]
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let counts = &self.0;
+        vec![
+            ("manager_leads", "1 if this manager leads", of(&counts.leads)),
+            ("manager_has_leader", "1 if it knows which manager leads", of(&counts.has_leader)),
+            ("manager_voters", "Managers that vote", of(&counts.voters)),
+            (
+                "manager_term",
+                "Term of the managers, which grows with each election",
+                of(&counts.term),
+            ),
+            ("manager_log_last", "Last entry of the managers' log here", of(&counts.log_last)),
+            ("manager_log_applied", "Last entry that is applied", of(&counts.log_applied)),
+            ("manager_map_version", "Version of the map that this made", of(&counts.map_version)),
+        ]
+    }
+}

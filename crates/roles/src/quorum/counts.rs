@@ -1,0 +1,57 @@
+//! Where a manager stands, for metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Written by the manager's thread after each batch, read by whoever shows metrics.
+#[derive(Debug, Default)]
+pub struct ManagerCounts {
+    /// 1 while it leads.
+    pub leads: AtomicU64,
+    /// 1 while it knows who leads.
+    pub has_leader: AtomicU64,
+    /// Managers that vote, by its log.
+    pub voters: AtomicU64,
+    /// Its term: grows with each election.
+    pub term: AtomicU64,
+    /// Last entry of its log.
+    pub log_last: AtomicU64,
+    /// Last entry that it has applied.
+    pub log_applied: AtomicU64,
+    /// Version of the map that this made.
+    pub map_version: AtomicU64,
+    /// Messages and proposals that it has taken.
+    pub taken: AtomicU64,
+    /// Writes of its log, each synced.
+    pub writes: AtomicU64,
+}
+
+/// Where a manager stands at one moment.
+pub(super) struct Stand {
+    pub(super) leads: bool,
+    pub(super) has_leader: bool,
+    pub(super) voters: usize,
+    pub(super) term: u64,
+    pub(super) log_last: u64,
+    pub(super) log_applied: u64,
+    pub(super) map_version: u64,
+    pub(super) writes: u64,
+}
+
+impl ManagerCounts {
+    /// So many inputs were taken, and this is where it stands now.
+    pub(super) fn show(&self, taken: u64, now: &Stand) {
+        self.taken.fetch_add(taken, Ordering::Relaxed);
+        for (shown, value) in [
+            (&self.leads, u64::from(now.leads)),
+            (&self.has_leader, u64::from(now.has_leader)),
+            (&self.voters, now.voters as u64),
+            (&self.term, now.term),
+            (&self.log_last, now.log_last),
+            (&self.log_applied, now.log_applied),
+            (&self.map_version, now.map_version),
+            (&self.writes, now.writes),
+        ] {
+            shown.store(value, Ordering::Relaxed);
+        }
+    }
+}
