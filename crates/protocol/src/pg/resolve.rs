@@ -430,17 +430,24 @@ impl Pg {
         }
     }
 
-    /// Finds out which replicas of an open put are within reach: where one is not, nothing more is given that needs it.
-    /// A put is tried again soon after it was taken back, and would be given the same replicas for ever.
+    /// Finds out which replicas of an open put take writes: where one does not, nothing more is given that needs it. A put
+    /// is tried again soon after it was taken back, and would be given the same replicas for ever. They are asked to open
+    /// as they are open: a server that has begun another run takes a higher floor, but neither that nor a write.
     pub(super) fn probe(&mut self, op: OpId, out: &mut Outbox) {
         let Some(lv) =
             self.open.get(&op.seq).filter(|open| open.id == op).map(|open| open.chunk.lv)
         else {
             return;
         };
+        let view = self.view;
         let Some(space) = self.space_mut() else { return };
         for (replica, floor) in space.probes(lv) {
-            out.push(Effect::Data { lv, replica, request: DataRequest::RaiseFloor { floor } });
+            let Some(boot) = space.boot(lv, replica) else { continue };
+            out.push(Effect::Data {
+                lv,
+                replica,
+                request: DataRequest::Open { view, floor, boot },
+            });
         }
     }
 

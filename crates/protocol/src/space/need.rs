@@ -10,7 +10,7 @@
 //! 3. A replica that joins an LV is opened with a floor above everything that the index shows: no write that was
 //!    granted before reaches it.
 
-use larder_types::{Chunk, GrantKey, Holders, LvId, OpSeq};
+use larder_types::{BootId, Chunk, GrantKey, Holders, LvId, OpSeq};
 
 use super::{FloorRaise, Lv, LvInfo, VolumeGroup};
 use crate::limits::VACATE_MS;
@@ -94,6 +94,12 @@ impl VolumeGroup {
     #[must_use]
     pub fn present(&self, lv: LvId) -> Holders {
         self.lvs.get(&lv).map(|lv| lv.present).unwrap_or_default()
+    }
+
+    /// The run of a replica's server in which it was opened.
+    #[must_use]
+    pub fn boot(&self, lv: LvId, replica: usize) -> Option<BootId> {
+        self.lvs.get(&lv)?.info.replicas.get(replica).map(|it| it.boot)
     }
 
     /// Replicas of an LV that are gone for good and have not been dropped yet.

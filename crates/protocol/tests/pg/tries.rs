@@ -4,8 +4,8 @@ use larder_protocol::limits::APPLY_BYTES_MAX;
 use larder_protocol::{Answer, Call, Changes, DataAnswer, DataRequest, Index, Refusal};
 use larder_types::codec::encode;
 use larder_types::{
-    Chunk, Condition, Extent, Grant, Holders, OpId, OpSeq, Request, SessionId, StreamId, Target,
-    View, rows,
+    BootId, Chunk, Condition, Extent, Grant, Holders, OpId, OpSeq, Request, SessionId, StreamId,
+    Target, View, rows,
 };
 
 use crate::support::{BUCKET, LV, Member, PG, data, key, put};
@@ -59,9 +59,14 @@ fn a_put_that_is_taken_back_is_revoked_whatever_its_replicas_have() {
     let mut member = Member::alone(2);
     let (request, grant) = begun(&mut member);
     member.call(Call::Withdraw { op: grant.op, disk_full: false });
-    let floor = DataRequest::RaiseFloor { floor: key(1, 0) };
-    let probes = [(0, floor.clone()), (1, floor)];
-    assert_eq!(member.requests(), probes, "they are asked whether they are there, none for a void");
+    // One that has begun another run since takes no writes, and says so to this alone.
+    let open = DataRequest::Open { view: View(1), floor: key(1, 0), boot: BootId(1) };
+    let probes = [(0, open.clone()), (1, open)];
+    assert_eq!(
+        member.requests(),
+        probes,
+        "they are asked whether they take writes, none for a void"
+    );
     let answers = repeated(&mut member, request);
     assert!(
         !answers.contains(&Answer::Refused(Refusal::Revoked)),
