@@ -213,6 +213,11 @@ pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS;
 /// Times that a put is begun because its data did not come to lie on every replica: with their pauses longer than
 /// it takes to find a data server down and to have other volumes.
 pub const LOST_TRIES_MAX: u32 = 14;
+/// Milliseconds that are left of a put's time to take it back, when its data is not waited for any more: a new primary
+/// may have to be found.
+pub const WITHDRAWAL_MS: u64 = 4_000;
+/// Milliseconds without which a put is not begun once more.
+pub const LAST_TRY_MS: u64 = WITHDRAWAL_MS + 2_000;
 /// Times that a primary is told that a put is taken back before it is told so as an earlier release understands.
 pub const WITHDRAWALS_MAX: u32 = 3;
 /// Milliseconds for which a proxy waits for a replica's write.
@@ -228,6 +233,8 @@ pub const JOINS_MAX: u32 = 2;
 pub const READ_SILENT_MAX: Duration = Duration::from_millis(1_500);
 /// Times that all replicas are asked for bytes of which each has others, by newer maps.
 pub const READ_MAPS_MAX: u32 = 3;
+/// Pauses of such a read that a newer map ends. Those behind are waited out: a failover makes hundreds of maps.
+pub const READ_PAUSES_CUT_MAX: u32 = 3;
 /// How long a reader whose every replica has other bytes waits for a newer map, by which others may have them.
 pub const MAP_LATE_MAX: Duration = Duration::from_millis(50);
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
@@ -284,7 +291,7 @@ const _: () = assert!(
     "a primary that fails is replaced while its callers wait"
 );
 const _: () = assert!(
-    READ_PATIENCE_MS <= WRITE_PATIENCE_MS && WRITE_PATIENCE_MS < PROXY_PATIENCE_MS,
+    READ_PATIENCE_MS <= WRITE_PATIENCE_MS && WRITE_PATIENCE_MS + LAST_TRY_MS < PROXY_PATIENCE_MS,
     "one server is given up before the request is"
 );
 const _: () = assert!(

@@ -12,7 +12,7 @@ use larder_protocol::manager::state::Topology;
 use larder_protocol::scheduler::{Reading, Replica};
 use larder_types::Chunk;
 use larder_volume::{SumRange, whole_sums};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Away;
 use super::counters::count;
@@ -21,7 +21,9 @@ use super::reads::Holder;
 use super::retry::pause;
 use super::route::newer;
 use crate::data::{ReadFailure, verified};
-use crate::limits::{MAP_LATE_MAX, READ_MAPS_MAX, READ_PATIENCE_MS, READ_SILENT_MAX};
+use crate::limits::{
+    MAP_LATE_MAX, READ_MAPS_MAX, READ_PATIENCE_MS, READ_PAUSES_CUT_MAX, READ_SILENT_MAX,
+};
 use crate::peers::down;
 use crate::wire::{DataCall, DataService};
 
@@ -54,29 +56,33 @@ pub(super) async fn read(
     let wanted = Wanted { chunk, range, sums };
     away.replicas.reads.begin(&away.managers.map());
     let silent_by = Instant::now() + READ_SILENT_MAX;
-    for round in 1.. {
+    let (mut silent, mut mismatches) = (0, 0);
+    loop {
+        // A round may take long by itself: one that began in time is followed by another.
+        let began = Instant::now();
         let map = away.managers.map();
         let mut reading = reading(away, &map, &wanted);
         match read_once(away, &map, &mut reading, &wanted).await {
             Ok(bytes) => return Ok(bytes),
             // It is damaged only if every holder was heard, and none has it. By an older map others are asked.
             Err(Failed::Mismatch) => {
+                mismatches += 1;
                 newer(&*away.managers, map.version, MAP_LATE_MAX).await;
-                if round >= READ_MAPS_MAX || away.managers.map().version == map.version {
+                if mismatches == READ_MAPS_MAX || away.managers.map().version == map.version {
                     return Err(ReadFailure::Mismatch);
                 }
             }
             Err(Failed::Unreadable) => return Err(ReadFailure::Unreadable),
-            Err(Failed::Silent) => {
-                let left = silent_by.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
+            Err(Failed::Silent) if began < silent_by => {
+                silent += 1;
+                match silent <= READ_PAUSES_CUT_MAX {
+                    true => drop(newer(&*away.managers, map.version, pause(silent)).await),
+                    false => sleep(pause(silent)).await,
                 }
-                newer(&*away.managers, map.version, pause(round).min(left)).await;
             }
+            Err(Failed::Silent) => return Err(ReadFailure::Unreadable),
         }
     }
-    Err(ReadFailure::Unreadable)
 }
 
 /// Asks each holder once: one after the other, and another beside one that takes long.

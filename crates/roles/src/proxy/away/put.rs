@@ -11,6 +11,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::future::{Either, select};
@@ -29,7 +30,7 @@ use super::retry::{Tries, Trouble, pause};
 use super::route::{Primary, newer};
 use super::write::{self, Seen, Written};
 use super::{Away, unfitting};
-use crate::limits::{DISK_FULL_TRIES_MAX, LOST_TRIES_MAX, WITHDRAWALS_MAX};
+use crate::limits::{DISK_FULL_TRIES_MAX, LAST_TRY_MS, LOST_TRIES_MAX, WITHDRAWALS_MAX};
 use crate::ticket::Granted;
 use crate::wire::{MetaCall, MetaReply};
 
@@ -212,7 +213,8 @@ pub(super) async fn again(
 ) -> Result<(), ObjectError> {
     let has_room = lost.full.is_empty();
     let tries_max = if has_room { LOST_TRIES_MAX } else { DISK_FULL_TRIES_MAX };
-    if tries >= tries_max || Instant::now() >= by {
+    let begins = Instant::now() + pause(tries);
+    if tries >= tries_max || begins + Duration::from_millis(LAST_TRY_MS) > by {
         return Err(match has_room {
             true => unavailable("a data server does not take the data"),
             // Only the primary knows whether there is no room elsewhere either.

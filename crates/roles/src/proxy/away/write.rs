@@ -19,7 +19,7 @@ use super::planted::{self, Bug};
 use super::retry::pause;
 use super::route::{found, replicas};
 use super::{Away, Replicas};
-use crate::limits::{STRAGGLER_MAX, STRAGGLERS_KIB_MAX, WRITE_PATIENCE_MS};
+use crate::limits::{STRAGGLER_MAX, STRAGGLERS_KIB_MAX, WITHDRAWAL_MS, WRITE_PATIENCE_MS};
 use crate::peers::down;
 use crate::ticket::{Granted, WriteOutcome};
 use crate::wire::{DataCall, DataReply};
@@ -79,8 +79,8 @@ impl Stragglers {
     }
 }
 
-/// Writes the data to every replica that the grant names, and returns once `enough` have it; 0: all of them. It goes on
-/// no longer than `by`.
+/// Writes the data to every replica that the grant names, and returns once `enough` have it; 0: all of them. The put
+/// is to end `by` then.
 pub(super) async fn write(
     away: &Away,
     granted: &Granted,
@@ -88,7 +88,9 @@ pub(super) async fn write(
     enough: u8,
     by: Instant,
 ) -> Result<Written, Lost> {
-    let deadline = by.min(Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS));
+    // What is not written by then has to be taken back in what is left.
+    let last = by - Duration::from_millis(WITHDRAWAL_MS);
+    let deadline = last.min(Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS));
     // A server that has been given up takes writes until it hears of that: nobody copies what it has.
     let place = |map: &Topology| {
         let is_new = map.version >= granted.as_of;

@@ -75,6 +75,7 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
         out: Outlets::new(&own, contacts),
         maps: maps_in,
         seat,
+        counts: Arc::default(),
         stopping: stopping.clone(),
         lock: disk.lock(LOCK_FILE).unwrap(),
     };
