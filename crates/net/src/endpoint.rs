@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use larder_types::ServerId;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -138,10 +139,13 @@ impl Endpoint {
         &self.security
     }
 
-    /// Whose endpoint this is, if that is certified.
+    /// Whose endpoint this is, while its certificate says so.
     pub(crate) fn subject(&self) -> Option<Subject> {
         match &self.security {
-            Security::Tls(credentials) => Some(credentials.configs().subject),
+            Security::Tls(credentials) => {
+                let configs = credentials.configs();
+                (configs.valid_until > SystemTime::now()).then_some(configs.subject)
+            }
             #[cfg(any(feature = "plain-for-measurement", feature = "simulated"))]
             _ => None,
         }

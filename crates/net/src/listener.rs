@@ -172,7 +172,7 @@ impl House {
         self.endpoint.metrics()
     }
 
-    /// Whose this is, if that is certified.
+    /// Whose this is, while its certificate says so.
     pub(crate) fn subject(&self) -> Option<Subject> {
         self.endpoint.subject()
     }

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use parking_lot::RwLock;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -50,6 +51,7 @@ pub(crate) fn provider() -> CryptoProvider {
 /// An identity as TLS uses it.
 pub(crate) struct Configs {
     pub(crate) subject: Subject,
+    pub(crate) valid_until: SystemTime,
     pub(crate) authority: CertificateDer<'static>,
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) enrolling: Arc<ClientConfig>,
@@ -111,6 +113,7 @@ impl Configs {
         let whole = vec![chain.certificate.clone(), chain.authority.clone()];
         Ok(Self {
             subject: identity.subject(),
+            valid_until: identity.valid_until(),
             authority: chain.authority.clone(),
             client: Arc::new(client),
             enrolling: Arc::new(enrolling),

@@ -9,7 +9,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::endpoint::{Security, buffered};
 use crate::identity::Roles;
-use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_MAX, REQUESTS_MAX};
+use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_MAX, REQUESTS_MAX, SILENCE_MAX};
 use crate::tests::{Heard, authority, caller, data_server, endpoint, peer, socket, soon};
 use crate::{Authority, Peer, Rejected, hello};
 

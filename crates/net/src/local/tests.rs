@@ -7,7 +7,9 @@ use bytes::Bytes;
 use larder_types::ServerId;
 
 use crate::limits::{PIPE_BYTES, SILENCE_MAX};
-use crate::tests::{Echo, Echoing, Heard, authority, caller, endpoint, peer, socket, soon};
+use crate::tests::{
+    Echo, Echoing, Heard, authority, caller, endpoint, expired, peer, socket, soon,
+};
 use crate::{Authority, CallError, Ear, Endpoint, Listener, Port, Refused, Role, Roles, Services};
 
 /// A data server and a meta server at one port.
@@ -95,6 +97,18 @@ async fn a_server_of_this_process_is_checked_as_others_are() {
         panic!("it is denied")
     };
     assert_eq!(denied.reason, Refused::Removed);
+}
+
+#[tokio::test]
+async fn a_certificate_that_has_ended_is_refused_as_elsewhere() {
+    let authority = authority();
+    let machine = Machine::of(&authority).await;
+    let roles = Roles::of(&[Role::Meta]);
+    let old = endpoint(&authority.identity_valid(ServerId(1), roles, expired()).unwrap());
+    let CallError::Denied(denied) = machine.answers(&old).await.unwrap_err() else {
+        panic!("it is denied")
+    };
+    assert_eq!((denied.reason, old.metrics().local.get()), (Refused::Expired, 0));
 }
 
 #[tokio::test(start_paused = true)]
