@@ -438,13 +438,13 @@ impl VolumeGroup {
         self.lvs.get(&lv).map_or(Holders::default(), |lv| lv.gone)
     }
 
-    /// Whether every replica of an LV has answered its `Open`, but for those that are gone; and one has.
+    /// Whether every replica of an LV has answered its `Open`, but for those that are gone; and one has, or all are lost.
     #[must_use]
     pub fn is_fenced(&self, lv: LvId) -> bool {
         self.lvs.get(&lv).is_some_and(|lv| {
             let is_open = |replica: usize| lv.floors[replica].is_some();
             let present = lv.present;
-            present.iter().any(is_open)
+            (present.iter().any(is_open) || lv.lost() == present)
                 && present.iter().all(|replica| is_open(replica) || lv.gone.has(replica))
         })
     }

@@ -103,9 +103,12 @@ impl Pg {
                 out.push(Effect::Data { lv, replica, request });
             }
         }
+        // None says anything.
+        resolution.failed = replicas.is_empty();
         open.resolution = Some(resolution);
         open.retry.begin(self.ticks);
-        Ok(())
+        // Nobody may be within reach to answer.
+        self.decide(grant, index, out)
     }
 
     pub(super) fn data_answered(
@@ -129,10 +132,7 @@ impl Pg {
                 self.feed_starved(index, out)?;
                 self.resolve_older_views(index, out)
             }
-            DataAnswer::Voided(grant) => {
-                self.voided(grant, replica, out);
-                Ok(())
-            }
+            DataAnswer::Voided(grant) => self.voided(grant, replica, index, out),
             DataAnswer::Verified(grant) => {
                 if let Some((_, resolution, _)) = self.resolving(grant) {
                     resolution.verified = resolution.verified.with(replica);
@@ -185,17 +185,15 @@ impl Pg {
         let Some(space) = self.space_mut() else { return Ok(()) };
         let is_news = space.close(lv, replica);
         let is_alone = space.present(lv).count() == 1;
-        let mut fenced = Vec::new();
-        let mut asked = Vec::new();
+        let mut waiting = Vec::new();
         for open in self.open.values_mut().filter(|open| open.chunk.lv == lv) {
             if let Some(resolution) = &mut open.resolution {
                 resolution.gone = resolution.gone.with(replica);
-                let grants = if resolution.verifying { &mut asked } else { &mut fenced };
-                grants.push(open.chunk.grant);
+                waiting.push(open.chunk.grant);
             }
         }
-        fenced.into_iter().for_each(|grant| self.verify_if_fenced(grant, out));
-        for grant in asked {
+        for grant in waiting {
+            self.verify_if_fenced(grant, out);
             self.decide(grant, index, out)?;
         }
         self.resolve_older_views(index, out)?;
@@ -213,20 +211,30 @@ impl Pg {
         self.feed_starved(index, out)
     }
 
-    fn voided(&mut self, grant: Grant, replica: usize, out: &mut Outbox) {
-        let Some((_, resolution, _)) = self.resolving(grant) else { return };
+    fn voided(
+        &mut self,
+        grant: Grant,
+        replica: usize,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        let Some((_, resolution, _)) = self.resolving(grant) else { return Ok(()) };
         resolution.voided = resolution.voided.with(replica);
         self.verify_if_fenced(grant, out);
+        self.decide(grant, index, out)
     }
 
-    /// Verifies what is within reach once all of that is fenced.
+    /// Verifies what is within reach once all of that is fenced. It may be that nobody is, and then nobody answers: decide
+    /// afterwards.
     fn verify_if_fenced(&mut self, grant: Grant, out: &mut Outbox) {
+        let lost = self.lost_of(grant);
         let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return };
         let is_fenced = replicas.without(resolution.voided).without(resolution.gone).is_empty();
         if !is_fenced || resolution.verifying {
             return;
         }
-        if resolution.voided.is_empty() {
+        // Those that are gone for good take no writes.
+        if resolution.voided.is_empty() && !replicas.without(lost).is_empty() {
             resolution.failed = true;
             return;
         }
@@ -246,7 +254,8 @@ impl Pg {
         let enough = self.enough(grant);
         let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return Ok(()) };
         let looked_at = resolution.verified.union(resolution.mismatched);
-        if !resolution.verifying || !replicas.without(looked_at.union(resolution.gone)).is_empty() {
+        let is_answered = replicas.without(looked_at.union(resolution.gone)).is_empty();
+        if replicas.is_empty() || !resolution.verifying || !is_answered {
             return Ok(());
         }
         let holders = resolution.verified;

@@ -21,4 +21,5 @@ mod sessions;
 mod snapshots;
 mod support;
 mod tries;
+mod unreachable;
 mod views;
