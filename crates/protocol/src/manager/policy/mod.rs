@@ -31,12 +31,13 @@ mod without_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_types::{DiskId, LvId, PgId, ServerId, SessionId, View};
+use larder_types::{BootId, DiskId, LvId, PgId, ServerId, SessionId, View};
 
 use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX, SESSION_KEPT_MS};
 use crate::manager::quorum::Ticket;
 use crate::manager::state::{
-    Applied, Command, MapVersion, Outcome, ServerRecord, ServerRole, ServerState, Topology,
+    Applied, Command, MapVersion, Outcome, PgRecord, ServerRecord, ServerRole, ServerState,
+    Topology,
 };
 use crate::placement::{MetaServer, Standing};
 use crate::planted::Planted;
@@ -264,6 +265,15 @@ impl Turn<'_> {
 
     /// Proposes, unless something about the subject is under way or too much in all; it is tried again at the next
     /// occasion.
+    /// A primary says that its view is active.
+    fn activate(&mut self, (server, boot): (ServerId, BootId), pg: PgId, view: View) {
+        let runs = self.map.servers.get(&server).is_some_and(|record| record.boot == boot);
+        let is_active = self.map.pg(pg).is_none_or(PgRecord::is_active);
+        if runs && !is_active && self.leads(server, pg, view) {
+            self.propose(Subject::Pg(pg), Command::ViewActivated(pg, view));
+        }
+    }
+
     fn propose(&mut self, subject: Subject, command: Command) {
         if self.leading.proposals.len() >= POLICY_PROPOSALS_MAX
             || !self.leading.under_way.insert(subject)
@@ -336,13 +346,15 @@ impl Turn<'_> {
             ServerMessage::Renew { boot, sent_ms, led } => {
                 self.heartbeat(server, boot);
                 self.renew(server, boot, sent_ms, &led);
+                // What a manager before agreed on, or could not while another change was under way, may not have come about.
+                for (pg, view) in led {
+                    self.activate((server, boot), pg, view);
+                }
             }
             ServerMessage::Told(boot, pg, view) => self.was_told(server, boot, pg, view),
             ServerMessage::Active(boot, pg, view) => {
                 if boot == known && self.leads(server, pg, view) {
-                    if self.map.pg(pg).is_some_and(|pg| !pg.is_active()) {
-                        self.propose(Subject::Pg(pg), Command::ViewActivated(pg, view));
-                    }
+                    self.activate((server, boot), pg, view);
                     self.tell_volumes(pg);
                 }
             }

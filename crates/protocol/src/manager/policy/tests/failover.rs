@@ -1,6 +1,6 @@
 //! What a failover waits for, and what not.
 
-use larder_types::{PgId, ServerId, SessionId};
+use larder_types::{BootId, PgId, ServerId, SessionId, View};
 
 use super::{
     Command, PolicyEffect, PolicyEvent, SETTINGS, ServerMessage, ServerState, Settings, World,
@@ -111,6 +111,34 @@ fn a_renewal_of_a_clock_that_went_back_is_granted() {
     assert_eq!(leases(&world), before, "one that another manager handed on late");
     renew(&mut world, 10_000);
     assert_ne!(leases(&world), before, "it waits for the quorum's answer");
+}
+
+/// The primary serves, and says no more that its view is active.
+#[test]
+fn a_view_whose_activation_was_lost_is_activated_when_its_primary_renews() {
+    let mut world = World::new(21, 3);
+    world.astray = 0;
+    world.calm_down();
+    let (pg, manager, now_ms) = (PgId(0), world.leader.0, world.now_ms);
+    let record = &mut world.map.pgs[0];
+    record.activated = View(record.view.0 - 1);
+    let (primary, view) = (record.members[0], record.view);
+    let (boot, sent_ms) = (world.servers[&primary.0].boot, now_ms);
+    let mut say = |boot, view| {
+        let said = ServerMessage::Renew { boot, sent_ms, led: vec![(pg, view)] };
+        let mut out = Vec::new();
+        let event = PolicyEvent::From(primary, said);
+        world.policies[manager].step(now_ms, event, &world.map, &mut out);
+        let proposed = out.into_iter().filter_map(|effect| match effect {
+            PolicyEffect::Propose(_, command) => Some(command),
+            _ => None,
+        });
+        proposed.collect::<Vec<_>>()
+    };
+    assert_eq!(say(boot, View(view.0 - 1)), [], "of an earlier view");
+    assert_eq!(say(BootId(0), view), [], "of another run");
+    assert_eq!(say(boot, view), [Command::ViewActivated(pg, view)]);
+    assert_eq!(say(boot, view), [], "it is under way");
 }
 
 #[test]
