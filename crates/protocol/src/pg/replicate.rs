@@ -155,7 +155,9 @@ impl Pg {
         }
         if self.follows(from) {
             self.heard = true;
-            self.silent_ticks = 0;
+            if self.is_awaited(&message) {
+                self.silent_ticks = 0;
+            }
             match message {
                 PeerMessage::Append { prev, entries, commit, .. }
                     if self.copy.is_none() && self.is_whole =>

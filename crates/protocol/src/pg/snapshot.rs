@@ -183,12 +183,22 @@ impl Pg {
         if self.copy.is_some() || self.unsynced.is_some() {
             return;
         }
+        if self.has_all_of(&header) {
+            // A report that was late on its way asked for it. The primary may count on what would be forgotten.
+            return self.report(out);
+        }
         self.forget_all();
         self.is_whole = false;
         self.ledger.begin_empty();
         self.append_own(header.at, Op::SnapshotBegin, out);
         let (phase, is_first) = (Phase::Begin, self.is_bare);
         self.copy = Some(Copy { header, phase, after: None, is_first });
+    }
+
+    /// Whether nothing would be learnt from a snapshot.
+    fn has_all_of(&self, header: &SnapshotHeader) -> bool {
+        let at = header.at;
+        self.is_whole && (at.seq <= self.applied.seq || self.known_id(at.seq) == Some(at))
     }
 
     /// Forgets rows, log and sessions.
@@ -206,6 +216,15 @@ impl Pg {
     fn append_own(&mut self, id: OpId, op: Op, out: &mut Outbox) {
         self.unsynced = Some(id);
         out.push(Effect::Append(LogEntry { id, op: op.into() }));
+    }
+
+    /// Whether a message tells a follower that its primary goes on with what it waits for: with rows, where those are
+    /// missing. A primary that sends ops may have forgotten the snapshot.
+    pub(super) fn is_awaited(&self, message: &PeerMessage) -> bool {
+        let wants_rows = self.copy.as_ref().is_some_and(|copy| copy.phase == Phase::Rows);
+        let is_of_snapshot =
+            matches!(message, PeerMessage::Snapshot { .. } | PeerMessage::SnapshotRows { .. });
+        !wants_rows || is_of_snapshot
     }
 
     /// The rows do not come: ask for another snapshot.

@@ -271,3 +271,55 @@ fn a_snapshot_that_takes_too_long_begins_anew_and_has_twice_the_time() {
     assert!(cluster.at(1).caught_up().contains(&ServerId(3)));
     same_rows(&mut cluster, &[1, 2, 3]);
 }
+
+/// A report from the beginning of the view comes when all that it names is long forgotten, and looks as if its member had
+/// nothing in common with the primary.
+#[test]
+fn a_late_report_makes_no_member_forget_what_it_has_acknowledged() {
+    let mut cluster = Cluster::serving(1, [2, 3]);
+    for id in [1, 2] {
+        cluster.at(id).begin(2, &[1, 2]);
+    }
+    let late = cluster.at(2).messages();
+    let is_report = |message: &PeerMessage| matches!(message, PeerMessage::Report { .. });
+    let late = late.into_iter().find(|(_, message)| is_report(message)).expect("a report").1;
+    settle_two(&mut cluster);
+    cluster.at(1).serve(1);
+    put_many(&mut cluster);
+    let put = cluster.at(1).put_inline("k0", "at last");
+    cluster.at(1).settle();
+    cluster.deliver(1, &[2]);
+    cluster.at(2).settle();
+    cluster.at(1).step(Event::Peer { from: ServerId(2), message: late });
+    cluster.deliver(1, &[2]);
+    assert!(cluster.at(2).pg.is_whole(), "it has what the snapshot shows");
+    cluster.deliver(2, &[1]);
+    settle_two(&mut cluster);
+    assert!(matches!(cluster.at(1).answers(put)[..], [Answer::Done { .. }]));
+    assert_eq!(cluster.at(1).pg.last(), cluster.at(2).pg.last());
+    same_rows(&mut cluster, &[1, 2]);
+}
+
+#[test]
+fn one_whose_snapshot_its_primary_forgot_asks_for_another_though_ops_still_come() {
+    let mut cluster = without_the_third();
+    put_many(&mut cluster);
+    learn(&mut cluster, 3, 2, 1);
+    cluster.deliver(3, &[1]);
+    cluster.deliver(1, &[3]);
+    cluster.at(3).sync();
+    let is_asking = |messages: &[(ServerId, PeerMessage)], wanted: fn(&PeerMessage) -> bool| {
+        messages.iter().any(|(_, message)| wanted(message))
+    };
+    let sent = cluster.at(3).messages();
+    assert!(is_asking(&sent, |message| matches!(message, PeerMessage::SnapshotNext { .. })));
+    let (prev, view) = (cluster.at(1).pg.last(), View(2));
+    let ops = PeerMessage::Append { view, prev, entries: Vec::new(), commit: prev.seq };
+    for _ in 0..=SILENT_TICKS_MAX {
+        cluster.at(3).step(Event::Peer { from: ServerId(1), message: ops.clone() });
+        cluster.at(3).messages();
+        cluster.at(3).step(Event::Tick);
+    }
+    let sent = cluster.at(3).messages();
+    assert!(is_asking(&sent, |message| matches!(message, PeerMessage::Report { .. })), "{sent:?}");
+}
