@@ -1,7 +1,7 @@
 //! Puts in doubt: fence, then verify, then decide (DESIGN §7), also over a restart.
 
 use crate::support::{LV_BLOCKS, Member, data, key, mismatch, put, unacknowledged};
-use larder_protocol::limits::{GRANT_MS_MAX, RETRY_TICKS_MAX};
+use larder_protocol::limits::{GRANT_MS_MAX, LV_REOPEN_MS, RETRY_TICKS_MAX};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Event, Refusal};
 use larder_types::{Body, Condition, Grant, GrantKey, Holders, SessionId};
 
@@ -457,6 +457,34 @@ fn a_put_in_doubt_for_want_of_a_replica_is_asked_about_at_once_when_it_is_back()
     member.step(Event::Tick);
     let requests = member.requests();
     assert_eq!(requests, [(0, DataRequest::Void { grant }), (1, DataRequest::Void { grant })]);
+}
+
+/// Of an earlier view nobody has to be fenced anew: who is within reach is asked at once, and that may be nobody.
+#[test]
+fn a_put_of_an_earlier_view_is_asked_about_again_though_nobody_was_within_reach() {
+    let mut member = Member::alone(1);
+    let token = member.put_data("k", 1);
+    let grant = member.granted(token);
+    member.settle();
+    member.begin(2, &[1]);
+    member.serve(1);
+    member.requests();
+    member.answer(0, DataAnswer::Floor(key(2, 0)));
+    let asks = |member: &mut Member| member.requests().iter().any(|(_, it)| is_verify(it));
+    assert!(asks(&mut member));
+    member.answer(0, DataAnswer::Failed);
+    for _ in 0..4 {
+        member.step(Event::Tick);
+        assert!(!asks(&mut member), "it is out of reach");
+    }
+    member.now_ms += LV_REOPEN_MS;
+    member.step(Event::Tick);
+    member.answer(0, DataAnswer::Floor(key(2, grant.op.seq.0 + 1)));
+    member.step(Event::Tick);
+    assert!(asks(&mut member), "it is back");
+    member.answer(0, DataAnswer::Verified(grant));
+    member.settle();
+    assert!(member.row("k").is_some());
 }
 
 #[test]
