@@ -73,6 +73,8 @@ impl Turn<'_> {
         if changed.is_empty() {
             self.leading.targets_for = servers;
         } else {
+            // Servers may be again what they were by the time that these are agreed on.
+            self.leading.targets_for.clear();
             self.propose(Subject::Targets, Command::Retarget(changed));
         }
     }

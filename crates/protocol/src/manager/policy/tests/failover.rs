@@ -3,7 +3,8 @@
 use larder_types::{BootId, PgId, ServerId, SessionId, View};
 
 use super::{
-    Command, PolicyEffect, PolicyEvent, SETTINGS, ServerMessage, ServerState, Settings, World,
+    Command, Outcome, PolicyEffect, PolicyEvent, SETTINGS, ServerMessage, ServerState, Settings,
+    Ticket, World,
 };
 use crate::limits::{
     LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS, PRESENCE_BEAT_MS, PROBATION_MS, SERVER_BEAT_MS,
@@ -139,6 +140,51 @@ fn a_view_whose_activation_was_lost_is_activated_when_its_primary_renews() {
     assert_eq!(say(BootId(0), view), [], "of another run");
     assert_eq!(say(boot, view), [Command::ViewActivated(pg, view)]);
     assert_eq!(say(boot, view), [], "it is under way");
+}
+
+/// They are found anew when that is agreed on: servers are again what they were.
+#[test]
+fn a_draining_that_ends_while_its_targets_are_agreed_on_leaves_none_behind() {
+    let mut world = World::new(23, 3);
+    world.astray = 0;
+    world.calm_down();
+    let (manager, drained) = (world.leader.0, ServerId(1));
+    let targets = |world: &World| -> Vec<_> {
+        world.map.pgs.iter().map(|record| record.target.clone()).collect()
+    };
+    let before = targets(&world);
+    let set_draining = |world: &mut World, draining| {
+        world.map.servers.get_mut(&drained).unwrap().draining = draining;
+        world.map.version.0 += 1;
+    };
+    let look = |world: &mut World, decided: Option<Ticket>| {
+        world.now_ms += SERVER_BEAT_MS;
+        let mut out = Vec::new();
+        let decided = decided.map(|it| PolicyEvent::Decided(it, Some(Ok(Outcome::Done))));
+        for event in decided.into_iter().chain([PolicyEvent::Tick]) {
+            world.policies[manager].step(world.now_ms, event, &world.map, &mut out);
+        }
+        let mut proposed = out.into_iter().filter_map(|effect| match effect {
+            PolicyEffect::Propose(ticket, Command::Retarget(changed)) => Some((ticket, changed)),
+            _ => None,
+        });
+        proposed.next()
+    };
+    let apply = |world: &mut World, changed: Vec<(PgId, Vec<ServerId>)>| {
+        for (pg, target) in changed {
+            world.map.pgs[pg.0 as usize].target = target;
+        }
+        world.map.version.0 += 1;
+    };
+    assert_eq!(look(&mut world, None), None, "all is as it ought to be");
+    set_draining(&mut world, true);
+    let (ticket, changed) = look(&mut world, None).expect("it is to leave");
+    set_draining(&mut world, false);
+    assert_eq!(look(&mut world, None), None, "that is under way");
+    apply(&mut world, changed);
+    let (_, changed) = look(&mut world, Some(ticket)).expect("it is to stay after all");
+    apply(&mut world, changed);
+    assert_eq!(targets(&world), before);
 }
 
 #[test]
