@@ -96,8 +96,6 @@ impl Pg {
         if fenced_by_open || fence_known {
             resolution.verifying = true;
             resolution.gone = space.gone(lv);
-            // Nobody will answer: it is asked about again.
-            resolution.failed = replicas.without(resolution.gone).is_empty();
             ask_to_verify(&open.chunk, replicas, resolution.gone, out);
         } else {
             for replica in replicas.iter() {

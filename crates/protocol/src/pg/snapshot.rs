@@ -179,13 +179,13 @@ impl Pg {
     }
 
     pub(super) fn begin_copy(&mut self, header: Arc<SnapshotHeader>, out: &mut Outbox) {
-        // A sync under way could be taken for that of the record appended here.
-        if self.copy.is_some() || self.unsynced.is_some() {
-            return;
-        }
         if self.has_all_of(&header) {
             // A report that was late on its way asked for it. The primary may count on what would be forgotten.
             return self.report(out);
+        }
+        // A sync under way could be taken for that of the record appended here.
+        if self.copy.is_some() || self.unsynced.is_some() {
+            return;
         }
         self.forget_all();
         self.is_whole = false;

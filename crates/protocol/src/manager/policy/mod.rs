@@ -263,8 +263,6 @@ impl Turn<'_> {
         self.leading.under_way.contains(&subject)
     }
 
-    /// Proposes, unless something about the subject is under way or too much in all; it is tried again at the next
-    /// occasion.
     /// A primary says that its view is active.
     fn activate(&mut self, (server, boot): (ServerId, BootId), pg: PgId, view: View) {
         let runs = self.map.servers.get(&server).is_some_and(|record| record.boot == boot);
@@ -274,6 +272,8 @@ impl Turn<'_> {
         }
     }
 
+    /// Proposes, unless something about the subject is under way or too much in all; it is tried again at the next
+    /// occasion.
     fn propose(&mut self, subject: Subject, command: Command) {
         if self.leading.proposals.len() >= POLICY_PROPOSALS_MAX
             || !self.leading.under_way.insert(subject)
