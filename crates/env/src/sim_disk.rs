@@ -131,6 +131,11 @@ impl SimDisk {
         self.machine.lock().faults.misdirect = Some(prefix.to_owned());
     }
 
+    /// Disarms all faults that have not gone off.
+    pub fn disarm(&self) {
+        self.machine.lock().faults = Faults::default();
+    }
+
     /// Changes the capacity, also to less than is in use.
     pub fn set_capacity(&self, bytes: u64) {
         self.machine.lock().capacity = bytes;

@@ -67,6 +67,11 @@ impl SimKv {
         self.state.lock().next_flush = Some(fault);
     }
 
+    /// Lets the next flush be one as any.
+    pub fn disarm(&self) {
+        self.state.lock().next_flush = None;
+    }
+
     /// Flips one bit of a stored value, on disk and in memory; `false` if there is no such row.
     pub fn rot(&self, key: &[u8], bit: usize) -> bool {
         let mut guard = self.state.lock();

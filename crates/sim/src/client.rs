@@ -31,6 +31,16 @@ enum Left {
 
 type Slip = Rc<RefCell<Option<Left>>>;
 
+/// A call that must be answered at rest, of a key or of all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Probe {
+    Get(usize),
+    Put(usize),
+    PutStream(usize),
+    Delete(usize),
+    List,
+}
+
 /// What a client waits for.
 enum Waiting {
     Call(CallId, Slip),
@@ -50,6 +60,10 @@ pub(crate) struct Clients {
     /// Where each key's object ends, as far as anybody knows.
     ends: Vec<u64>,
     ballast: usize,
+    /// Calls are probes by now: no proxy drops them on purpose.
+    is_probing: bool,
+    /// Calls so far that were refused or not answered.
+    pub(crate) unserved: u64,
 }
 
 impl Clients {
@@ -66,6 +80,8 @@ impl Clients {
             latest: vec![0; keys.len()],
             ends: vec![0; keys.len()],
             ballast: setup.ballast,
+            is_probing: false,
+            unserved: 0,
             keys,
         }
     }
@@ -93,6 +109,36 @@ impl Clients {
         (name, task)
     }
 
+    /// Every key is seen, and written in one way or another; at last all are listed.
+    pub(crate) fn probes(&mut self) -> Vec<Probe> {
+        let mut probes: Vec<Probe> = (0..self.keys.len()).map(Probe::Get).collect();
+        for key in 0..self.keys.len() {
+            probes.push(match self.rng.below(6) {
+                0 => Probe::Delete(key),
+                1 => Probe::PutStream(key),
+                _ => Probe::Put(key),
+            });
+        }
+        probes.push(Probe::List);
+        probes
+    }
+
+    /// Begins a probe.
+    pub(crate) fn probe(&mut self, client: usize, probe: Probe, desk: &Desk) -> Task {
+        assert!(self.waiting[client].is_none(), "a client makes one call at a time");
+        self.is_probing = true;
+        let (key, (_, asked, task, slip)) = match probe {
+            Probe::Get(key) => (key, self.get(key, desk)),
+            Probe::Put(key) => (key, self.put(key, desk)),
+            Probe::PutStream(key) => (key, self.put_stream(key, desk)),
+            Probe::Delete(key) => (key, self.delete(key, desk)),
+            Probe::List => return self.list(client, desk).1,
+        };
+        let call = self.history.begin(key, asked);
+        self.waiting[client] = Some(Waiting::Call(call, slip));
+        task
+    }
+
     /// A client's call is over; `left` is false if its proxy died with it.
     pub(crate) fn done(&mut self, client: usize) -> &'static str {
         let Some(waiting) = self.waiting[client].take() else { return "nothing" };
@@ -107,6 +153,8 @@ impl Clients {
                     _ => Answered::Unknown,
                 };
                 self.history.end(call, answered);
+                let is_unserved = matches!(answered, Answered::Refused | Answered::Unknown);
+                self.unserved += u64::from(is_unserved);
                 if let Answered::Ends(size) = answered {
                     self.ends[call.key()] = size;
                 }
@@ -127,7 +175,10 @@ impl Clients {
                     self.listed(begun, &listed);
                     "listed"
                 }
-                _ => "no answer",
+                _ => {
+                    self.unserved += 1;
+                    "no answer"
+                }
             },
         }
     }
@@ -266,6 +317,7 @@ impl Clients {
 
     fn wanted(&mut self, key: usize, value: u64, on: If) -> Wanted {
         let drop_at = match self.rng.below(40) {
+            _ if self.is_probing => None,
             0 => Some(DropAt::Sent),
             1 | 2 => Some(DropAt::Granted),
             3 => Some(DropAt::Durable),

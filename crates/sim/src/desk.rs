@@ -63,6 +63,9 @@ struct State {
     rotten: Rotten,
     agreed: Shared,
     reads: Choices,
+    /// No put is slow or dropped on purpose any more.
+    is_good: bool,
+    was_full: bool,
 }
 
 /// See the module's head. Cloned into each task.
@@ -98,6 +101,8 @@ impl Desk {
             rotten: rotten.clone(),
             agreed: agreed.clone(),
             reads: Choices::new(seed, setup),
+            is_good: false,
+            was_full: false,
         })))
     }
 
@@ -118,10 +123,39 @@ impl Desk {
         self.0.borrow_mut().rng.one_in(one_in)
     }
 
+    /// From now on no put is slow or dropped on purpose.
+    pub(crate) fn misbehave_no_more(&self) {
+        self.0.borrow_mut().is_good = true;
+    }
+
+    /// A put was refused for want of space.
+    pub(crate) fn note_full(&self) {
+        self.0.borrow_mut().was_full = true;
+    }
+
+    /// Whether one was since this was asked last.
+    pub(crate) fn was_full(&self) -> bool {
+        std::mem::take(&mut self.0.borrow_mut().was_full)
+    }
+
+    /// Whether a put is to go wrong on purpose, once in so many times.
+    pub(crate) fn misbehaves(&self, one_in: u64) -> bool {
+        let mut state = self.0.borrow_mut();
+        !state.is_good && state.rng.one_in(one_in)
+    }
+
     /// Whether a put is to outlive the age at which its grant is ended.
     pub(crate) fn is_stubborn(&self) -> bool {
         let one_in = self.0.borrow().setup.stubborn_one_in;
-        self.one_in(one_in)
+        self.misbehaves(one_in)
+    }
+
+    /// What its tasks have left open, if anything.
+    pub(crate) fn under_way(&self) -> Option<String> {
+        let state = self.0.borrow();
+        let (requests, lines) = (state.open.len(), state.inbox.len());
+        let is_idle = requests == 0 && lines == 0;
+        (!is_idle).then(|| format!("{requests} requests and {lines} lines are open"))
     }
 
     pub(crate) fn pg_of(&self, key: &ObjectKey) -> PgId {

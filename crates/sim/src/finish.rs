@@ -1,10 +1,8 @@
-//! The end of a run: every fault ends, everything restarts, and then the store must come to rest and
-//! be whole.
+//! The end of a run: every fault ends, and the store must come to rest and serve; then everything restarts, and it must
+//! come to rest again and be whole.
 
 use larder_protocol::IndexError;
-use larder_protocol::digest::Compared;
 use larder_protocol::index::Row;
-use larder_protocol::manager::state::{LvRecord, ReplicaState};
 use larder_protocol::pg::{Role, owner};
 use larder_types::{PgId, rows};
 
@@ -14,22 +12,17 @@ use crate::history::Shown;
 use crate::index::{BUCKET, Port};
 use crate::net::MS;
 use crate::node::{NoStart, scan};
+use crate::rest::LOOK_US;
 use crate::verdict::Finding;
 use crate::world::World;
 
-/// Virtual microseconds in which the store must come to rest.
-const REST_US: u64 = 300_000 * MS;
 /// One in so many runs ends with damage to a log.
 const LOG_ROT_ONE_IN: u64 = 8;
-/// Between two looks.
-const LOOK_US: u64 = 50 * MS;
-/// Looks at rest, one after the other, after which nothing is under way any more.
-const CALM_LOOKS: u32 = 10;
 /// Virtual microseconds that the clients of a run may take in all.
 const RUN_US: u64 = 3_600_000 * MS;
 
 impl World {
-    /// Runs clients and faults, then heals and checks everything.
+    /// Runs clients and faults, then ends the faults and checks everything.
     pub(crate) fn run(&mut self) {
         while self.ops < self.setup.options.ops || self.clients.busy() {
             let until_us = self.net.now_us() + LOOK_US;
@@ -43,23 +36,12 @@ impl World {
             }
         }
         self.closing = true;
-        let on_most = |pg: &larder_protocol::Pg| pg.gauges().grants_on_most;
-        let on_most = self.nodes.iter().flat_map(|node| node.pgs().map(on_most)).sum();
-        self.net.faults.add("grants on most replicas of a volume", on_most);
-        self.heal();
-        let end_us = self.net.now_us() + REST_US;
-        let mut calm_looks = 0;
-        while self.net.finding().is_none() && calm_looks < CALM_LOOKS {
-            let until_us = self.net.now_us() + LOOK_US;
-            self.run_until(until_us);
-            calm_looks += 1;
-            if let Err(restless) = self.rests() {
-                calm_looks = 0;
-                if self.net.now_us() > end_us {
-                    self.net.find(Finding::NoRest(restless));
-                }
-            }
-        }
+        self.end_faults();
+        self.come_to_rest();
+        self.probe_all();
+        self.count_grants();
+        self.restart_all();
+        self.come_to_rest();
         if self.net.finding().is_none()
             && let Err(finding) = self.check()
         {
@@ -68,6 +50,13 @@ impl World {
         if self.net.finding().is_none() && self.net.rng.one_in(LOG_ROT_ONE_IN) {
             self.rot_log();
         }
+    }
+
+    /// Counts what members gave on most replicas since they began.
+    fn count_grants(&mut self) {
+        let on_most = |pg: &larder_protocol::Pg| pg.gauges().grants_on_most;
+        let on_most = self.nodes.iter().flat_map(|node| node.pgs().map(on_most)).sum();
+        self.net.faults.add("grants on most replicas of a volume", on_most);
     }
 
     /// A bit of a log rots below what is known to be synced: the server must not start.
@@ -85,66 +74,6 @@ impl World {
                 self.net.find(Finding::DamageMissed(format!("{fate:?}")));
             }
         }
-    }
-
-    /// What is not at rest yet.
-    fn rests(&self) -> Result<(), String> {
-        if !self.proxies.iter().all(crate::proxy::Proxy::serves) {
-            return Err("a proxy does not serve".to_owned());
-        }
-        let agreed = self.agreed.borrow();
-        if agreed.map.servers.values().any(|server| server.draining) {
-            return Err("a server drains".to_owned());
-        }
-        let is_filled = |lv: &&LvRecord| {
-            lv.present().all(|(_, replica)| replica.state == ReplicaState::Current)
-        };
-        let mut filling = agreed.map.lvs.iter().filter(|lv| !is_filled(lv));
-        if let Some(lv) = filling.find(|lv| !self.has_lost(lv.pg)) {
-            return Err(format!("a replica is being filled: {lv:?}"));
-        }
-        for (at, node) in self.nodes.iter().enumerate() {
-            if !node.is_up() {
-                return Err(format!("meta server {at} is down"));
-            }
-            for pg in node.pgs() {
-                if pg.is_whole() && pg.ledger().is_none() {
-                    return Err(format!("meta server {at} reads what pg {} names", pg.id()));
-                }
-                let Some(members) = agreed.whole(pg.id()) else {
-                    let record = agreed.map.pg(pg.id());
-                    return Err(format!("pg {} lacks members: {record:?}", pg.id()));
-                };
-                if !members.contains(&at) {
-                    continue;
-                }
-                let primary = members[0] == at;
-                let gauges = pg.gauges();
-                let wanted = if primary { Role::Serving } else { Role::Backup };
-                if pg.role() != wanted
-                    || pg.view() != agreed.view(pg.id())
-                    || gauges.tail_ops > 0
-                    || gauges.open_puts > 0
-                    || gauges.waiting_calls > 0
-                    || gauges.refills + gauges.moves > 0
-                    || primary && pg.wants_walk().is_some() && !self.has_lost(pg.id())
-                {
-                    let role = pg.role();
-                    return Err(format!("meta server {at}, pg {}: {role:?}, {gauges:?}", pg.id()));
-                }
-                if primary && members.len() > 1 && pg.compared() != Some(Compared::Equal) {
-                    return Err(format!("pg {}: its indexes: {:?}", pg.id(), pg.compared()));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether no copy of some chunk of a PG is good, as all that it had were damaged on purpose: it is tried for ever
-    /// to copy it.
-    fn has_lost(&self, pg: PgId) -> bool {
-        let primary = self.agreed.borrow().primary(pg);
-        self.nodes[primary].chunks_of(pg).iter().any(|chunk| self.good_copy(chunk).is_none())
     }
 
     fn check(&mut self) -> Result<(), Finding> {
@@ -269,7 +198,7 @@ impl World {
         Ok(())
     }
 
-    fn good_copy(&self, chunk: &larder_types::Chunk) -> Option<bytes::Bytes> {
+    pub(crate) fn good_copy(&self, chunk: &larder_types::Chunk) -> Option<bytes::Bytes> {
         chunk.holders.iter().find_map(|replica| {
             let (store, _) = self.agreed.borrow().place(&self.setup, chunk.lv, replica)?;
             self.stores[store].read(chunk)

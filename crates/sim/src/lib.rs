@@ -2,8 +2,8 @@
 //!
 //! A run is a function of its seed. Machines, disks, messages, clocks and clients are simulated; the
 //! PGs' machines, the managers' quorum, map and policy, the metadata log, volumes, codecs, row formats and the derivation of space are the
-//! ones that serve. Clients' answers are checked for linearizability; at the end every fault ends,
-//! everything restarts, and the store must come to rest and be whole (DESIGN §14).
+//! ones that serve. Clients' answers are checked for linearizability; at the end every fault ends, and the store must
+//! come to rest and serve; then everything restarts, and it must come to rest again and be whole (DESIGN §14).
 
 #![deny(unsafe_code)]
 #![expect(
@@ -29,6 +29,7 @@ mod node;
 pub mod planted;
 mod promises;
 mod proxy;
+mod rest;
 mod servers;
 mod setup;
 mod store;

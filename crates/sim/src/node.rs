@@ -488,6 +488,21 @@ impl Node {
         chunks
     }
 
+    /// What it has under way for others, if anything.
+    pub(crate) fn under_way(&self) -> Option<String> {
+        let life = self.life.as_ref()?;
+        let (requests, snapshots) = (life.requests.len(), life.snapshots.len());
+        if requests > 0 {
+            return Some(format!("{requests} requests to data servers are not answered"));
+        }
+        if snapshots > 0 {
+            return Some(format!("{snapshots} snapshots are kept"));
+        }
+        let wants_lv = |member: &&Member| member.wants_lv == Some(member.pg.view());
+        let starved = life.members.iter().find(wants_lv);
+        starved.map(|member| format!("pg {} waits for a volume", member.pg.id()))
+    }
+
     /// The machines, for the checks at the end.
     pub(crate) fn pgs(&self) -> impl Iterator<Item = &Pg> {
         self.life.iter().flat_map(|life| life.members.iter().map(|member| &member.pg))

@@ -24,6 +24,8 @@ pub enum Finding {
     DamageMissed(String),
     /// The store did not come to rest after all faults had ended.
     NoRest(String),
+    /// A call was refused or not answered although nothing was wrong any more.
+    NoService(String),
     /// An assertion of the store failed.
     Panic(String),
 }
@@ -40,6 +42,7 @@ impl fmt::Display for Finding {
             Finding::NoStart(text) => ("a server does not start", text),
             Finding::DamageMissed(text) => ("damage was not noticed", text),
             Finding::NoRest(text) => ("the store does not come to rest", text),
+            Finding::NoService(text) => ("a call is not served at rest", text),
             Finding::Panic(text) => ("an assertion failed", text),
         };
         write!(f, "{what}: {text}")

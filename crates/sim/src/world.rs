@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    fn done(&mut self, client: usize) {
+    pub(crate) fn done(&mut self, client: usize) {
         let answered = self.clients.done(client);
         self.net.answers.add(answered, 1);
         self.net.say(format_args!("client {client}: {answered}"));
@@ -205,7 +205,7 @@ impl World {
     }
 
     /// Processes die; page caches stay.
-    fn kill(&mut self, part: Part) {
+    pub(crate) fn kill(&mut self, part: Part) {
         let part = self.widen(part);
         match part {
             Part::Machine(machine) => {
@@ -433,6 +433,7 @@ impl World {
     pub(crate) fn over(&mut self, kind: FaultKind) {
         match kind {
             FaultKind::DiskFull(of) => self.disk(of).set_capacity(Self::capacity(of)),
+            FaultKind::Storm if self.closing => {}
             FaultKind::Storm => self.net.weather = self.setup.weather,
             FaultKind::CutOff(server) => {
                 self.net.cut_off.remove(&self.setup.id_of(server));
@@ -528,23 +529,6 @@ impl World {
                     format!("pg {pg}: meta server {odd} is called odd, and is not: {shows:?}");
                 self.net.find(Finding::Contradiction(text));
             }
-        }
-    }
-
-    /// Every fault ends: what was armed, what is lasting, and the weather.
-    pub(crate) fn heal(&mut self) {
-        self.net.weather = Weather { lost: 0, doubled: 0, late: 50, very_late: 0 };
-        self.net.cut_off.clear();
-        self.net.laggards.clear();
-        for machine in 0..self.setup.machines {
-            self.over(FaultKind::DiskFull(DiskOf::Node(machine)));
-            self.over(FaultKind::DiskFull(DiskOf::Store(machine)));
-            self.over(FaultKind::Draining(Server::Node(machine)));
-            self.over(FaultKind::Draining(Server::Store(machine)));
-            self.kill(Part::Machine(machine));
-        }
-        for proxy in 0..self.proxies.len() {
-            self.kill(Part::Proxy(proxy));
         }
     }
 }

@@ -196,7 +196,7 @@ pub struct PgGauges {
     pub in_doubt: usize,
     /// Milliseconds for which the oldest of them has been open.
     pub in_doubt_ms: u64,
-    /// Calls that wait.
+    /// Calls that wait: for a row, for space, for what is under way to show, or for room in the log.
     pub waiting_calls: usize,
     /// Requests that may be repeated, which the log is kept back for.
     pub remembered: usize,
@@ -383,7 +383,7 @@ impl Pg {
             open_puts: self.open.len(),
             in_doubt: self.in_doubt().count(),
             in_doubt_ms: self.in_doubt().map(|open| self.age_ms(open)).max().unwrap_or(0),
-            waiting_calls: self.waiting_calls(),
+            waiting_calls: self.waiting_calls() + self.barriers.len() + self.drops.len(),
             remembered: self.sessions.remembered_count(),
             refills: self.refills.len(),
             grants_on_most: self.grants_on_most,

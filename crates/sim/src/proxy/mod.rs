@@ -88,6 +88,15 @@ impl Proxy {
         self.is_up && self.session == Session::Closed
     }
 
+    /// What it has under way for clients, if anything.
+    pub(crate) fn under_way(&self) -> Option<String> {
+        let tasks = self.tasks.len();
+        if tasks > 0 {
+            return Some(format!("{tasks} tasks run"));
+        }
+        self.desk.under_way()
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.is_up
     }

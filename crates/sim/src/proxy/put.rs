@@ -78,14 +78,14 @@ struct Flight<'a> {
 impl Desk {
     /// Gives a put up; some proxies are gone before they can say so.
     pub(crate) fn abandon(&self, pg: PgId, op: OpId) {
-        if !self.one_in(20) {
+        if !self.misbehaves(20) {
             self.tell(pg, Call::Abandon { op, disk_full: false });
         }
     }
 
     /// Takes a put back; at times that is lost on the way.
     fn withdraw(&self, pg: PgId, op: OpId) {
-        if !self.one_in(10) {
+        if !self.misbehaves(10) {
             self.tell(pg, Call::Withdraw { op, disk_full: false });
         }
     }
@@ -146,7 +146,7 @@ impl Desk {
         // ends their grant for its age.
         let (slow_us, patience_us) = if self.is_stubborn() {
             (GRANT_MS_MAX * MS - 15_000 * MS, 3 * GRANT_MS_MAX * MS)
-        } else if self.one_in(60) {
+        } else if self.misbehaves(60) {
             (50 * MS + self.below(5_000 * MS), PATIENCE_US)
         } else {
             (0, PATIENCE_US)
@@ -264,7 +264,12 @@ impl Flight<'_> {
                 self.desk.refresh(self.pg);
                 None
             }
-            Answer::Refused(refusal) => Some(Err(refused(refusal))),
+            Answer::Refused(refusal) => {
+                if refusal == larder_protocol::Refusal::Full {
+                    self.desk.note_full();
+                }
+                Some(Err(refused(refusal)))
+            }
             _ => None,
         }
     }
@@ -280,7 +285,7 @@ impl Flight<'_> {
             return Some(Err(Answered::Unknown));
         }
         let (op, attempt, holders) = (grant.op, grant.attempt, self.holders);
-        if self.enough > 0 && self.desk.one_in(4) {
+        if self.enough > 0 && self.desk.misbehaves(4) {
             // It has answered its client, waits for the last copies, and is never heard of again.
             if self.desk.one_in(2) {
                 self.abandon();
