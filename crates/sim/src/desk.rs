@@ -281,12 +281,10 @@ impl Desk {
         };
         for out in out {
             match out {
-                // What nobody waits for is sent until it has arrived.
-                Out::Ask { node, input: input @ NodeIn::Ask { caller: None, .. } } => {
-                    net.send((node, input));
+                Out::Ask { node, input } => net.send(Server::Proxy(proxy), (node, input)),
+                Out::Store { store, input, slow_us: 0 } => {
+                    net.send(Server::Proxy(proxy), (store, input));
                 }
-                Out::Ask { node, input } => net.send_lossy((node, input)),
-                Out::Store { store, input, slow_us: 0 } => net.send_lossy((store, input)),
                 Out::Store { store, input, slow_us } => net.after(slow_us, (store, input)),
                 Out::Wake { task, at_us } => {
                     let delay = at_us.saturating_sub(net.now_us());

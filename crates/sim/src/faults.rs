@@ -5,6 +5,7 @@ use larder_kv::FlushFault;
 use larder_types::ServerId;
 
 use crate::happening::Part;
+use crate::links::Cut;
 use crate::net::MS;
 use crate::servers::Server;
 use crate::setup::Setup;
@@ -52,6 +53,8 @@ pub(crate) enum FaultKind {
     Storm,
     /// A server does not hear the managers for some seconds, nor they it: others lead its PGs, or the quorum.
     CutOff(Server),
+    /// Servers do not reach others for seconds or minutes.
+    Cut(Cut),
     /// What a meta or data server has goes elsewhere, for some seconds.
     Draining(Server),
     /// A server hears the managers late, though they hear it at once.
@@ -75,7 +78,7 @@ impl FaultKind {
         let disk = if rng.one_in(2) { DiskOf::Node(machine) } else { DiskOf::Store(machine) };
         let several = setup.options.members > 1;
         let manager = rng.below(setup.managers as u64) as usize;
-        match rng.below(37) {
+        match rng.below(42) {
             0..=2 => Self::Kill(Part::Machine(machine)),
             3 => Self::Kill(Part::Node(machine)),
             4 => Self::Kill(Part::Store(machine)),
@@ -116,6 +119,7 @@ impl FaultKind {
                 let id = rng.below(setup.servers() as u64) as u32;
                 Self::CutOff(setup.server(ServerId(id)))
             }
+            37..=41 if !setup.proxy_inside => Self::Cut(Cut::draw(rng, setup)),
             33 if several => Self::Draining(Server::Node(machine)),
             34..=36 if several => Self::Draining(Server::Store(machine)),
             _ => Self::PowerLossAt(disk, 1 + rng.below(200)),
@@ -149,6 +153,17 @@ impl FaultKind {
         }
     }
 
+    /// Draws one that parts servers from each other.
+    pub(crate) fn draw_of_links(rng: &mut SeededRng, setup: &Setup) -> Self {
+        let machine = rng.below(setup.machines as u64) as usize;
+        match rng.below(10) {
+            0 => Self::Kill(Part::Node(machine)),
+            1 => Self::Kill(Part::Store(machine)),
+            2 => Self::Away(machine),
+            _ => Self::Cut(Cut::draw(rng, setup)),
+        }
+    }
+
     /// Its name in the counts.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -170,6 +185,7 @@ impl FaultKind {
             Self::Storm => "network storm",
             Self::CutOff(Server::Manager(_)) => "manager cut off from the others",
             Self::CutOff(_) => "server cut off from the managers",
+            Self::Cut(cut) => cut.between,
             Self::Draining(Server::Store(_)) => "data server drains",
             Self::Draining(_) => "meta server drains",
             Self::Laggard(_) => "server that hears the managers late",
@@ -186,6 +202,7 @@ impl FaultKind {
         match self {
             Self::DiskFull(_) | Self::Storm => 50 * MS + rng.below(800 * MS),
             Self::Draining(Server::Store(_)) => 3_000 * MS + rng.below(30_000 * MS),
+            Self::Cut(_) => Cut::lasts_us(rng),
             Self::CutOff(_) | Self::Draining(_) | Self::Laggard(_) => {
                 500 * MS + rng.below(12_000 * MS)
             }

@@ -13,6 +13,7 @@ use larder_types::{
 };
 
 use crate::faults::FaultKind;
+use crate::servers::Server;
 
 /// A thing that happens.
 #[derive(Debug, Clone)]
@@ -79,13 +80,11 @@ pub(crate) enum Asker {
     },
 }
 
-/// The PG that asks a data server, and the request's own number.
+/// The run of a meta server that asks a data server, and the request's own number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requester {
     pub(crate) node: usize,
     pub(crate) run: BootId,
-    pub(crate) pg: PgId,
-    pub(crate) replica: usize,
     pub(crate) id: u64,
 }
 
@@ -106,7 +105,7 @@ pub(crate) enum Ask {
 pub(crate) enum NodeIn {
     Ask { pg: PgId, view: View, caller: Option<Caller>, ask: Ask },
     Peer { pg: PgId, from: ServerId, message: PeerMessage },
-    Data { run: BootId, id: u64, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer },
+    Data { run: BootId, id: u64, answer: DataAnswer },
     Copy { run: BootId, copy: u64, heard: Heard },
     Managers(FromManagers),
     Floor { session: SessionId, floor: u64 },
@@ -205,6 +204,17 @@ pub(crate) enum Piece {
 }
 
 impl Happening {
+    /// The server that it happens to.
+    pub(crate) fn receiver(&self) -> Option<Server> {
+        match self {
+            Happening::Node(at, _) => Some(Server::Node(*at)),
+            Happening::Store(at, _) => Some(Server::Store(*at)),
+            Happening::Manager(at, _) => Some(Server::Manager(*at)),
+            Happening::Proxy(at, _) => Some(Server::Proxy(*at)),
+            _ => None,
+        }
+    }
+
     /// A number for the trace's hash: what happens, and to whom.
     pub(crate) fn mark(&self) -> u64 {
         let (kind, whom, more) = match self {
@@ -275,11 +285,11 @@ impl NodeIn {
         match self {
             NodeIn::Ask { pg, .. }
             | NodeIn::Peer { pg, .. }
-            | NodeIn::Data { pg, .. }
             | NodeIn::Sum { pg, .. }
             | NodeIn::Apply { pg, .. } => u64::from(pg.0),
             NodeIn::Managers(what) => what.kind(),
             NodeIn::Copy { copy, .. } => *copy,
+            NodeIn::Data { id, .. } => *id,
             _ => 0,
         }
     }

@@ -21,6 +21,7 @@ mod finish;
 mod happening;
 pub mod history;
 mod index;
+mod links;
 mod log;
 mod manager;
 mod managers;

@@ -21,7 +21,8 @@ pub(crate) const PRESENCE_US: u64 = PRESENCE_BEAT_MS * MS;
 const SILENT_US: u64 = 3 * BEAT_US;
 
 pub(crate) struct Managers {
-    me: ServerId,
+    me: Server,
+    id: ServerId,
     boot: BootId,
     count: usize,
     at: usize,
@@ -34,7 +35,8 @@ impl Managers {
     pub(crate) fn new(me: Server, boot: BootId, setup: &Setup, net: &mut Net) -> Self {
         let count = setup.managers;
         Self {
-            me: setup.id_of(me),
+            me,
+            id: setup.id_of(me),
             boot,
             count,
             at: net.rng.below(count as u64) as usize,
@@ -45,19 +47,19 @@ impl Managers {
 
     /// Tells the leader something; it may be lost.
     pub(crate) fn say(&self, message: ServerMessage, net: &mut Net) {
-        let input = ManagerIn::Server { from: self.me, message, handed_on: false };
-        net.send_to_manager(self.me, (self.at, input));
+        let input = ManagerIn::Server { from: self.id, message, handed_on: false };
+        net.send(self.me, (self.at, input));
     }
 
     /// Whether the map names this run.
     pub(crate) fn know_me(&self) -> bool {
-        names(&self.map, self.me, self.boot)
+        names(&self.map, self.id, self.boot)
     }
 
     /// Whether the map says that another run is in this one's place: a late message made the managers think so, and
     /// they do not hear this one any more.
     pub(crate) fn know_another(&self) -> bool {
-        self.map.servers.get(&self.me).is_some_and(|record| record.ended.contains(&self.boot))
+        self.map.servers.get(&self.id).is_some_and(|record| record.ended.contains(&self.boot))
     }
 
     /// What is due at each beat besides what the server says: to ask for a newer map, of another if this one is
@@ -71,8 +73,8 @@ impl Managers {
     }
 
     fn ask_map(&self, net: &mut Net) {
-        let input = ManagerIn::AskMap { from: self.me, known: self.map.version };
-        net.send_to_manager(self.me, (self.at, input));
+        let input = ManagerIn::AskMap { from: self.id, known: self.map.version };
+        net.send(self.me, (self.at, input));
     }
 
     /// Something came from a manager.

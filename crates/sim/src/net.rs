@@ -2,12 +2,13 @@
 //! decides. Also what all parts share: time, chance, the trace and what was found.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BinaryHeap;
 
 use larder_env::SeededRng;
-use larder_types::ServerId;
 
 use crate::happening::Happening;
+use crate::links::{Links, Servers};
+use crate::servers::Server;
 use crate::setup::Weather;
 use crate::trace::Trace;
 use crate::verdict::{Covered, Finding};
@@ -57,11 +58,10 @@ pub(crate) struct Net {
     serial: u64,
     pub(crate) trace: Trace,
     pub(crate) weather: Weather,
-    /// Servers that do not hear the managers, nor these them, and managers that do not hear each other. What servers
-    /// say to each other arrives.
-    pub(crate) cut_off: BTreeSet<ServerId>,
+    /// Who does not reach whom.
+    pub(crate) links: Links,
     /// Servers that hear the managers late, though these hear them at once.
-    pub(crate) laggards: BTreeSet<ServerId>,
+    pub(crate) laggards: Servers,
     pub(crate) faults: Covered,
     pub(crate) answers: Covered,
     finding: Option<Finding>,
@@ -76,8 +76,8 @@ impl Net {
             serial: 0,
             trace,
             weather,
-            cut_off: BTreeSet::new(),
-            laggards: BTreeSet::new(),
+            links: Links::default(),
+            laggards: Servers::default(),
             faults: Covered::default(),
             answers: Covered::default(),
             finding: None,
@@ -115,9 +115,26 @@ impl Net {
         self.after(delay, what);
     }
 
-    /// A message that arrives, sooner or later, perhaps twice.
-    pub(crate) fn send(&mut self, what: impl Into<Happening>) {
+    /// A message from a server, which may be lost, late or doubled; it is lost if the way is cut.
+    pub(crate) fn send(&mut self, from: Server, what: impl Into<Happening>) {
         let what = what.into();
+        let to = what.receiver();
+        if to.is_some_and(|to| self.links.are_cut(from, to)) {
+            self.faults.add("messages cut off", 1);
+        } else if matches!(from, Server::Manager(_))
+            && to.is_some_and(|to| self.laggards.has(to) && !matches!(to, Server::Manager(_)))
+        {
+            let late = LAG_US_MIN + self.rng.below(LAG_US_MORE);
+            self.after(late, what);
+        } else if chance(&mut self.rng, self.weather.lost) {
+            self.faults.add("messages lost", 1);
+        } else {
+            self.deliver(what);
+        }
+    }
+
+    /// A message arrives, sooner or later, perhaps twice.
+    fn deliver(&mut self, what: Happening) {
         if chance(&mut self.rng, self.weather.doubled) {
             let late = self.rng.one_in(3);
             let delay = self.delay() + self.rng.below(if late { 1_500 * MS } else { 5 * MS });
@@ -126,48 +143,6 @@ impl Net {
         }
         let delay = self.delay();
         self.after(delay, what);
-    }
-
-    /// A message that may be lost.
-    pub(crate) fn send_lossy(&mut self, what: impl Into<Happening>) {
-        if chance(&mut self.rng, self.weather.lost) {
-            self.faults.add("messages lost", 1);
-            return;
-        }
-        self.send(what);
-    }
-
-    /// A message between two managers; it may be lost, and is if one of them is cut off.
-    pub(crate) fn send_among_managers(
-        &mut self,
-        (from, to): (ServerId, ServerId),
-        what: impl Into<Happening>,
-    ) {
-        let is_cut = self.cut_off.contains(&from) || self.cut_off.contains(&to);
-        self.send_unless(is_cut, what);
-    }
-
-    /// What a server says to a manager; it may be lost, and is if the server is cut off.
-    pub(crate) fn send_to_manager(&mut self, from: ServerId, what: impl Into<Happening>) {
-        self.send_unless(self.cut_off.contains(&from), what);
-    }
-
-    /// What a manager says to a server; it may be lost, and is if the server is cut off.
-    pub(crate) fn send_from_manager(&mut self, to: ServerId, what: impl Into<Happening>) {
-        if self.laggards.contains(&to) && !self.cut_off.contains(&to) {
-            let late = LAG_US_MIN + self.rng.below(LAG_US_MORE);
-            self.after(late, what);
-        } else {
-            self.send_unless(self.cut_off.contains(&to), what);
-        }
-    }
-
-    fn send_unless(&mut self, is_cut: bool, what: impl Into<Happening>) {
-        if is_cut {
-            self.faults.add("messages cut off", 1);
-        } else {
-            self.send_lossy(what);
-        }
     }
 
     fn delay(&mut self) -> u64 {

@@ -7,6 +7,7 @@
 //! 3. What tells a proxy about a key's present state leaves only under a lease, which is looked at after the
 //!    index was read.
 
+mod asking;
 mod digest;
 mod ledger;
 mod managed;
@@ -31,11 +32,12 @@ use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, Session
 
 use crate::agreed::Shared;
 use crate::fate::Fate;
-use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn, Requester, StoreIn};
+use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn};
 use crate::index::Port;
 use crate::log::Log;
 use crate::managers::Managers;
 use crate::net::{MS, Net};
+use crate::servers::Server;
 use crate::setup::Setup;
 use crate::verdict::Finding;
 pub(crate) use start::NoStart;
@@ -75,7 +77,7 @@ struct Life {
     /// Data servers of each LV's replicas, by index, as of a map.
     places: BTreeMap<LvId, (MapVersion, Vec<usize>)>,
     /// Requests to data servers that were not answered; each is answered once.
-    requests: BTreeMap<u64, View>,
+    requests: BTreeMap<u64, asking::Request>,
     next_request: u64,
     /// Sessions that this run knows to have ended.
     closed: BTreeSet<SessionId>,
@@ -147,7 +149,7 @@ impl Node {
                 match caller {
                     Some(caller) if view != current => {
                         let answer = Answer::Refused(Refusal::NotPrimary);
-                        hear(caller, Heard::Answer(answer, current), net);
+                        hear(self.id, caller, Heard::Answer(answer, current), net);
                         Ok(())
                     }
                     caller => self.ask(pg, caller, ask, net),
@@ -163,13 +165,8 @@ impl Node {
                 self.flush_for(pg, flush, net)
             }
             NodeIn::Peer { pg, from, message } => self.step(pg, Event::Peer { from, message }, net),
-            NodeIn::Data { run: meant, id, pg, lv, replica, answer } if meant == run => {
-                // What a server failed to do for an earlier view says nothing about this one.
-                let asked_in = self.life().requests.remove(&id);
-                if asked_in != Some(self.member(pg).pg.view()) {
-                    return Ok(());
-                }
-                self.step(pg, Event::Data { lv, replica, answer }, net)
+            NodeIn::Data { run: meant, id, answer } if meant == run => {
+                self.data_heard(id, answer, net)
             }
             NodeIn::Managers(what) => self.hear_managers(what, net),
             NodeIn::Copy { run: meant, copy, heard } if meant == run => {
@@ -254,17 +251,12 @@ impl Node {
                 Effect::SyncSoon => net.soon((id, NodeIn::TakeBatch { run })),
                 Effect::Send { to, message } => {
                     let from = ServerId(id as u32);
-                    net.send_lossy((to.0 as usize, NodeIn::Peer { pg, from, message }));
+                    let to = (to.0 as usize, NodeIn::Peer { pg, from, message });
+                    net.send(Server::Node(id), to);
                 }
                 Effect::Reply { token, answer } => self.reply(pg, token, answer, net),
                 Effect::Data { lv, replica, request } => {
-                    let life = self.life();
-                    let store = life.store_of(lv, replica);
-                    let store = store.expect("a PG asks data servers of LVs that it was told of");
-                    life.next_request += 1;
-                    life.requests.insert(life.next_request, life.members[pg.0 as usize].pg.view());
-                    let from = Requester { node: id, run, pg, replica, id: life.next_request };
-                    net.send((store, StoreIn::Request { from, lv, request }));
+                    self.ask_data((pg, lv, replica), request, net);
                 }
                 Effect::Committed => net.soon((id, NodeIn::Apply { run, pg })),
                 Effect::NeedLv => self.need_lv(pg, net),
@@ -332,7 +324,7 @@ impl Node {
         };
         if adds_data && self.life().log.is_full() {
             let answer = Heard::Answer(Answer::Refused(Refusal::Busy), self.member(pg).pg.view());
-            hear(caller, answer, net);
+            hear(self.id, caller, answer, net);
             return Ok(());
         }
         let member = self.member(pg);
@@ -366,7 +358,7 @@ impl Node {
             self.look_up(pg, view, wanted, answer)
         };
         match heard {
-            Ok(heard) => hear(caller, heard, net),
+            Ok(heard) => hear(self.id, caller, heard, net),
             Err(error) => net.find(Finding::Contradiction(format!("pg {pg}: {error}"))),
         }
     }
@@ -420,6 +412,7 @@ impl Node {
                 self.step(pg, Event::Tick, net)?;
             }
         }
+        self.ask_again(net)?;
         self.walk_on(net)?;
         self.compact_on(net)?;
         self.compare_indexes(net)?;
@@ -475,7 +468,8 @@ impl Node {
         match read_piece(&scan, (pg, pgs), after.as_deref()) {
             Ok(piece) => {
                 let message = PeerMessage::SnapshotRows { view, at, after, piece };
-                net.send_lossy((to.0 as usize, NodeIn::Peer { pg, from, message }));
+                let to = (to.0 as usize, NodeIn::Peer { pg, from, message });
+                net.send(Server::Node(self.id), to);
             }
             Err(error) => net.find(Finding::Contradiction(error.0)),
         }
@@ -559,7 +553,7 @@ fn kv_fate(error: KvError) -> Fate {
     }
 }
 
-fn hear(caller: Caller, heard: Heard, net: &mut Net) {
+fn hear(node: usize, caller: Caller, heard: Heard, net: &mut Net) {
     let Caller { proxy, session, token } = caller;
-    net.send_lossy((proxy, ProxyIn::Heard { session, token, heard }));
+    net.send(Server::Node(node), (proxy, ProxyIn::Heard { session, token, heard }));
 }

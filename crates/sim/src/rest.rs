@@ -12,6 +12,7 @@ use larder_types::PgId;
 use crate::client::Probe;
 use crate::faults::{DiskOf, FaultKind};
 use crate::happening::Part;
+use crate::links::Servers;
 use crate::net::MS;
 use crate::servers::Server;
 use crate::setup::Weather;
@@ -40,8 +41,8 @@ impl World {
     /// Every fault ends: what was armed, what is lasting, and the weather. Who is away comes back by itself.
     pub(crate) fn end_faults(&mut self) {
         self.net.weather = FAIR;
-        self.net.cut_off.clear();
-        self.net.laggards.clear();
+        self.net.links.mend_all();
+        self.net.laggards = Servers::default();
         for machine in 0..self.setup.machines {
             self.nodes[machine].disk.disarm();
             self.nodes[machine].kv.disarm();

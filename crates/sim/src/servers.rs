@@ -61,6 +61,10 @@ impl Setup {
         }
     }
 
+    pub(crate) fn all_servers(&self) -> impl Iterator<Item = Server> {
+        (0..self.servers()).map(|id| self.server(ServerId(id as u32)))
+    }
+
     /// The machine on which a server runs; proxies are on machines of their own.
     pub(crate) fn machine_of(&self, server: Server) -> usize {
         match server {

@@ -112,6 +112,10 @@ pub const WIDE_ONE_IN: u64 = 16;
 pub const HEAVY_ONE_IN: u64 = 40;
 /// One in so many seeds of several members has members that often go and come.
 pub const RESTLESS_ONE_IN: u64 = 8;
+/// One in so many seeds of several members has servers that often do not reach each other.
+const PARTED_ONE_IN: u64 = 6;
+/// Faults of the network that are added to such a seed's.
+const PARTED_FAULTS: u32 = 12;
 /// One in so many seeds of several members has a row of an index that rots unseen.
 const INDEX_ROT_ONE_IN: u64 = 3;
 /// One in so many seeds of several members has clients that take their time.
@@ -240,6 +244,14 @@ impl Setup {
             for _ in 0..RESTLESS_FAULTS {
                 let at_op = rng.below(u64::from(options.ops)) as u32;
                 let kind = FaultKind::draw_of_members(&mut rng, &setup);
+                setup.faults.push(Fault { at_op, kind });
+            }
+        }
+        if !single && rng.one_in(PARTED_ONE_IN) {
+            setup.pause_us = LONG_PAUSE_US;
+            for _ in 0..PARTED_FAULTS {
+                let at_op = rng.below(u64::from(options.ops)) as u32;
+                let kind = FaultKind::draw_of_links(&mut rng, &setup);
                 setup.faults.push(Fault { at_op, kind });
             }
         }

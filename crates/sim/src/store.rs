@@ -37,7 +37,7 @@ const GROUP_MAX: u64 = 12;
 #[derive(Debug, Clone, Copy)]
 enum Concerned {
     Put { caller: Asker, grant: Grant, replica: usize },
-    Pg { from: Requester, lv: LvId, grant: Option<Grant> },
+    Pg { from: Requester, grant: Option<Grant> },
     Managers { lv: LvId, replica: u8, disk: DiskId, pv: PvId },
 }
 
@@ -176,7 +176,7 @@ impl Store {
                     }
                 });
                 let bytes = bytes.flatten();
-                hear(caller, Heard::Bytes(bytes), net);
+                hear(self.id, caller, Heard::Bytes(bytes), net);
                 return Ok(());
             }
             StoreIn::Managers(what) => match self.hear_managers(what, net)? {
@@ -190,7 +190,7 @@ impl Store {
             }
             StoreIn::Request { from, lv, request } => {
                 let (action, grant) = action_of(lv, request);
-                (action, Concerned::Pg { from, lv, grant })
+                (action, Concerned::Pg { from, grant })
             }
         };
         if self.is_up() {
@@ -243,12 +243,12 @@ impl Store {
         match concerned {
             Concerned::Put { caller, grant, replica } => {
                 let good = result == Ok(Answer::Written);
-                hear(caller, Heard::Written { replica, grant, good }, net);
+                hear(self.id, caller, Heard::Written { replica, grant, good }, net);
             }
-            Concerned::Pg { from, lv, grant } => {
-                let Requester { node, run, pg, replica, id } = from;
+            Concerned::Pg { from, grant } => {
+                let Requester { node, run, id } = from;
                 let answer = pg_answer(result, grant);
-                net.send((node, NodeIn::Data { run, id, pg, lv, replica, answer }));
+                net.send(Server::Store(self.id), (node, NodeIn::Data { run, id, answer }));
             }
             Concerned::Managers { lv, replica, disk, pv } => {
                 if let (Ok(Answer::Created), Some(managers)) = (result, &self.managers) {
@@ -284,13 +284,14 @@ fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -> DataAnswe
     }
 }
 
-fn hear(caller: Asker, heard: Heard, net: &mut Net) {
+fn hear(store: usize, caller: Asker, heard: Heard, net: &mut Net) {
+    let from = Server::Store(store);
     match caller {
         Asker::Proxy(Caller { proxy, session, token }) => {
-            net.send_lossy((proxy, ProxyIn::Heard { session, token, heard }));
+            net.send(from, (proxy, ProxyIn::Heard { session, token, heard }));
         }
         Asker::Node { node, run, copy } => {
-            net.send_lossy((node, NodeIn::Copy { run, copy, heard }));
+            net.send(from, (node, NodeIn::Copy { run, copy, heard }));
         }
     }
 }

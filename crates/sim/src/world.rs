@@ -13,6 +13,7 @@ use crate::desk::Rotten;
 use crate::fate::Fate;
 use crate::faults::{DiskOf, FaultKind};
 use crate::happening::{Happening, ManagerIn, Part};
+use crate::links::Cut;
 use crate::manager::{MEMBERS_MIN, Manager};
 use crate::net::{MS, Net};
 use crate::node::{NoStart, Node};
@@ -401,11 +402,10 @@ impl World {
                 self.net.weather = Weather { lost: 4, doubled: 4, late: 4, very_late: 20 };
             }
             FaultKind::CutOff(server) => {
-                self.net.cut_off.insert(self.setup.id_of(server));
+                self.net.links.cut(Cut::off(server, &self.setup));
             }
-            FaultKind::Laggard(server) => {
-                self.net.laggards.insert(self.setup.id_of(server));
-            }
+            FaultKind::Cut(cut) => self.net.links.cut(cut),
+            FaultKind::Laggard(server) => self.net.laggards.insert(server),
             FaultKind::Draining(server) => {
                 self.set_draining(server, true);
                 let leader = self.managers.iter().position(Manager::leads);
@@ -436,12 +436,11 @@ impl World {
             FaultKind::Storm if self.closing => {}
             FaultKind::Storm => self.net.weather = self.setup.weather,
             FaultKind::CutOff(server) => {
-                self.net.cut_off.remove(&self.setup.id_of(server));
+                self.net.links.mend(Cut::off(server, &self.setup));
             }
             FaultKind::Draining(server) => self.set_draining(server, false),
-            FaultKind::Laggard(server) => {
-                self.net.laggards.remove(&self.setup.id_of(server));
-            }
+            FaultKind::Cut(cut) => self.net.links.mend(cut),
+            FaultKind::Laggard(server) => self.net.laggards.remove(server),
             _ => {}
         }
     }
@@ -452,7 +451,7 @@ impl World {
         let leader = self.managers.iter().position(Manager::leads);
         if let Some(leader) = leader {
             let command = Command::SetDraining(server, draining);
-            self.net.send_lossy((leader, ManagerIn::Operator(command)));
+            self.net.soon((leader, ManagerIn::Operator(command)));
         }
         let record = self.agreed.borrow().map.servers.get(&server).cloned();
         if !draining && record.is_some_and(|record| record.draining) {

@@ -197,8 +197,8 @@ impl Manager {
             QuorumEffect::Send(to, message) => {
                 let from = self.me;
                 if let Server::Manager(manager) = self.setup.server(to) {
-                    net.send_among_managers(
-                        (from, to),
+                    net.send(
+                        Server::Manager(self.id),
                         (manager, ManagerIn::Quorum { from, message }),
                     );
                 }
@@ -309,7 +309,7 @@ impl Manager {
             Server::Proxy(proxy) => (proxy, ProxyIn::Managers(what)).into(),
             Server::Manager(_) => return,
         };
-        net.send_from_manager(to, what);
+        net.send(Server::Manager(self.id), what);
     }
 
     fn snapshot(&mut self, net: &mut Net) {
@@ -338,7 +338,7 @@ impl Manager {
 
     /// A server says something to whoever leads.
     fn hear(&mut self, from: ServerId, message: ServerMessage, handed_on: bool, net: &mut Net) {
-        let me = self.me;
+        let (id, me) = (self.id, self.me);
         let quorum = &self.life().quorum;
         if quorum.leads() {
             return self.policy(PolicyEvent::From(from, message), net);
@@ -349,7 +349,7 @@ impl Manager {
             && let Server::Manager(manager) = self.setup.server(leader)
         {
             let input = ManagerIn::Server { from, message, handed_on: true };
-            net.send_among_managers((me, leader), (manager, input));
+            net.send(Server::Manager(id), (manager, input));
         }
     }
 

@@ -13,6 +13,7 @@ use crate::fate::Fate;
 use crate::happening::{Asker, Heard, StoreIn};
 use crate::index::Port;
 use crate::net::{MS, Net};
+use crate::servers::Server;
 use crate::verdict::Finding;
 
 /// Microseconds after which copies are given up that nobody answers for.
@@ -116,7 +117,7 @@ impl Node {
         let chunk = moving.to.chunk.clone();
         if let Some(store) = self.life().store_of(chunk.lv, holder) {
             let caller = Asker::Node { node, run, copy: id };
-            net.send_lossy((store, StoreIn::Read { caller, chunk: Box::new(chunk) }));
+            net.send(Server::Node(node), (store, StoreIn::Read { caller, chunk: Box::new(chunk) }));
         }
         true
     }
@@ -167,7 +168,7 @@ impl Node {
                 replica,
             };
             let twice = net.rng.one_in(2).then(|| input.clone());
-            net.send_lossy((store, input));
+            net.send(Server::Node(node), (store, input));
             if let Some(input) = twice {
                 let late = net.rng.below(20_000 * MS);
                 net.after(late, (store, input));

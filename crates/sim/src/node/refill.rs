@@ -13,6 +13,7 @@ use crate::fate::Fate;
 use crate::happening::{Asker, Heard, StoreIn};
 use crate::index::Port;
 use crate::net::{MS, Net};
+use crate::servers::Server;
 use crate::verdict::Finding;
 
 /// Microseconds after which a copy is given up that nobody answers for.
@@ -118,7 +119,7 @@ impl Node {
         if let Some(store) = life.store_of(chunk.lv, holder) {
             let input =
                 StoreIn::Read { caller: Asker::Node { node, run, copy }, chunk: Box::new(chunk) };
-            net.send_lossy((store, input));
+            net.send(Server::Node(node), (store, input));
         }
         true
     }
@@ -149,7 +150,7 @@ impl Node {
                     replica: to,
                 };
                 let twice = net.rng.one_in(2).then(|| input.clone());
-                net.send_lossy((store, input));
+                net.send(Server::Node(node), (store, input));
                 if let Some(input) = twice {
                     let late = net.rng.below(20_000 * MS);
                     net.after(late, (store, input));

@@ -148,7 +148,7 @@ impl Proxy {
             ProxyIn::Floor { session } if session == own && self.is_up => {
                 let floor = self.desk.floor();
                 for node in 0..self.nodes {
-                    net.send_lossy((node, NodeIn::Floor { session, floor }));
+                    net.send(Server::Proxy(self.id), (node, NodeIn::Floor { session, floor }));
                 }
                 net.after(FLOOR_US, (self.id, ProxyIn::Floor { session }));
                 None
