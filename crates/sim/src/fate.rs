@@ -9,6 +9,8 @@ pub(crate) enum Fate {
     PowerLost,
     /// It ends by itself, and says why.
     Ends(String),
+    /// It has no way out, and says why: this must never be.
+    Stuck(String),
 }
 
 impl Fate {

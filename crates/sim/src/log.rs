@@ -1,4 +1,8 @@
-//! One meta server's log as its driver keeps it: a batch under way, and what may be trimmed.
+//! One meta server's log as its driver keeps it: a batch under way, what may be trimmed, and ops that wait for room.
+//!
+//! # Invariants
+//!
+//! 1. A log that has no room at the moment ends nothing: the op waits, and every later one behind it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,6 +33,8 @@ pub(crate) struct Log {
     /// Last op of each PG that waits to be taken.
     last: BTreeMap<PgId, OpId>,
     records: VecDeque<(PgId, OpSeq, Lsn)>,
+    /// Ops that the appender had no room for, in order, each with the commit point when it came.
+    deferred: VecDeque<(PgId, LogEntry, OpSeq)>,
 }
 
 impl Log {
@@ -54,14 +60,35 @@ impl Log {
             is_writing: false,
             last: BTreeMap::new(),
             records,
+            deferred: VecDeque::new(),
         })
     }
 
-    pub(crate) fn append(&mut self, pg: PgId, entry: &LogEntry, commit: OpSeq) -> Result<(), Fate> {
+    /// Gives an op its place, or lets it wait for one.
+    pub(crate) fn append(&mut self, pg: PgId, entry: LogEntry, commit: OpSeq) -> Result<(), Fate> {
+        self.deferred.push_back((pg, entry, commit));
+        self.place_deferred()
+    }
+
+    fn place_deferred(&mut self) -> Result<(), Fate> {
+        while let Some((pg, entry, commit)) = self.deferred.pop_front() {
+            match self.place(pg, &entry, commit) {
+                Ok(()) => {}
+                Err(LogError::Busy) => {
+                    self.deferred.push_front((pg, entry, commit));
+                    break;
+                }
+                Err(error) => return Err(fate(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, pg: PgId, entry: &LogEntry, commit: OpSeq) -> Result<(), LogError> {
         let payload = encode(&*entry.op);
         let OpId { view, seq } = entry.id;
         let record = Record { pg, view, seq, commit, payload: &payload };
-        let end = self.appender.append(&record).map_err(|error| fate(&error))?;
+        let end = self.appender.append(&record)?;
         self.last.insert(pg, entry.id);
         self.records.push_back((pg, entry.id.seq, end));
         Ok(())
@@ -70,6 +97,11 @@ impl Log {
     /// Whether no new data may be taken.
     pub(crate) fn is_full(&self) -> bool {
         self.appender.is_full()
+    }
+
+    /// Whether ops wait for room: calls that would bring more are turned away.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.deferred.is_empty()
     }
 
     /// Says in the log how far it is synced.
@@ -101,6 +133,11 @@ impl Log {
         let progress = self.writer.prepare().map_err(|error| fate(&error))?;
         self.appender.note(progress);
         self.is_writing = false;
+        self.place_deferred()?;
+        let is_stuck = !self.deferred.is_empty() && !self.has_waiting();
+        if is_stuck {
+            return Err(Fate::Stuck("ops wait for room in a log that is empty".to_owned()));
+        }
         Ok(std::mem::take(&mut self.in_flight))
     }
 
@@ -135,6 +172,7 @@ fn config(log_id: u64, bugs: Bugs) -> LogConfig {
 pub(crate) fn fate(error: &LogError) -> Fate {
     match error {
         LogError::Broken { source: DiskError::PoweredOff } => Fate::PowerLost,
+        LogError::Busy => Fate::Stuck(error.to_string()),
         error => Fate::Ends(error.to_string()),
     }
 }
@@ -152,4 +190,42 @@ pub(crate) fn place_in_record(disk: &SimDisk, rng: &mut SeededRng) -> Option<(St
     let (start, bytes) = records[rng.below(records.len() as u64) as usize];
     let at = start.0 + rng.below(bytes);
     Some((format!("{LOG_DIR}/{:016x}.log", at / SEGMENT_BYTES), at % SEGMENT_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{BootId, Op, ServerId, View};
+
+    use super::*;
+
+    #[test]
+    fn ops_that_the_log_has_no_room_for_wait_and_keep_their_order() {
+        let disk = SimDisk::new(1, 64 << 20);
+        let open = |disk: &Arc<SimDisk>, replay: &mut dyn FnMut(&Recovered<'_>)| {
+            Log::open(disk, 1, Bugs::default(), replay).expect("a log")
+        };
+        let mut log = open(&disk, &mut |_| panic!("it is empty"));
+        let op = Arc::new(Op::ViewStart { members: vec![ServerId(0); 20_000], boot: BootId(1) });
+        let size = larder_metalog::limits::RECORD_HEADER_BYTES + encode(&*op).len() as u64;
+        // More than what is ready: the segment that is written and the next.
+        let count = 3 * SEGMENT_BYTES / size;
+        for seq in 1..=count {
+            let id = OpId { view: View(1), seq: OpSeq(seq) };
+            let entry = LogEntry { id, op: op.clone() };
+            log.append(PgId(0), entry, OpSeq(0)).expect("it has room or waits");
+        }
+        assert!(log.is_busy(), "all of {count} ops have room");
+        while log.take() {
+            log.commit().expect("it is written");
+        }
+        assert!(!log.is_busy(), "none waits for good");
+        drop(log);
+        disk.kill();
+        let mut found = 0;
+        open(&disk.reopen(), &mut |recovered| {
+            found += 1;
+            assert_eq!(recovered.record.seq, OpSeq(found));
+        });
+        assert_eq!(found, count);
+    }
 }

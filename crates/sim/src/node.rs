@@ -240,8 +240,9 @@ impl Node {
                 Effect::Append(entry) => {
                     let life = self.life();
                     let commit = life.members[pg.0 as usize].pg.commit();
-                    life.log.append(pg, &entry, commit)?;
-                    if matches!(*entry.op, Op::Outcome { .. }) {
+                    let is_outcome = matches!(*entry.op, Op::Outcome { .. });
+                    life.log.append(pg, entry, commit)?;
+                    if is_outcome {
                         let patience = 2 * MS + net.rng.below(30 * MS);
                         net.after(patience, (id, NodeIn::TakeBatch { run }));
                     } else {
@@ -322,7 +323,10 @@ impl Node {
         let Some(caller) = caller else {
             return self.step(pg, Event::Call { token: NOBODY, call }, net);
         };
-        if adds_data && self.life().log.is_full() {
+        let becomes_op = matches!(wanted, Wanted::Answer);
+        let (is_full, is_busy) = (self.life().log.is_full(), self.life().log.is_busy());
+        if adds_data && is_full || becomes_op && is_busy {
+            net.faults.add("calls turned away by a full or busy log", 1);
             let answer = Heard::Answer(Answer::Refused(Refusal::Busy), self.member(pg).pg.view());
             hear(self.id, caller, answer, net);
             return Ok(());

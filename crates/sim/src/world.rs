@@ -186,6 +186,9 @@ impl World {
     fn end(&mut self, part: Part, fate: &Fate) {
         self.net.say(format_args!("{part:?} ends: {fate:?}"));
         match (fate, part) {
+            (Fate::Stuck(text), _) => {
+                self.net.find(Finding::NoRest(format!("{part:?}: {text}")));
+            }
             (Fate::PowerLost, Part::Node(machine) | Part::Store(machine)) => {
                 self.power_off(machine);
             }
