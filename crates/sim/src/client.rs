@@ -1,6 +1,7 @@
 //! What clients do: each makes one call after the other, and notes what it was answered.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::Rc;
 
 use larder_env::SeededRng;
@@ -39,6 +40,21 @@ pub(crate) enum Probe {
     PutStream(usize),
     Delete(usize),
     List,
+}
+
+/// A call, for who reads a timeline: its name, and of a call of one key this and what is asked.
+pub(crate) struct Called {
+    name: &'static str,
+    of: Option<(usize, Asked)>,
+}
+
+impl fmt::Display for Called {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of {
+            Some((key, asked)) => write!(f, "{} of key {key}, {asked:?},", self.name),
+            None => write!(f, "{}", self.name),
+        }
+    }
 }
 
 /// What a client waits for.
@@ -91,12 +107,12 @@ impl Clients {
     }
 
     /// The next call of a client, to be run by a proxy.
-    pub(crate) fn next_call(&mut self, client: usize, desk: &Desk) -> (&'static str, Task) {
+    pub(crate) fn next_call(&mut self, client: usize, desk: &Desk) -> (Called, Task) {
         assert!(self.waiting[client].is_none(), "a client makes one call at a time");
         let key = self.rng.below(self.keys.len() as u64) as usize;
         let (name, asked, task, slip) = match self.rng.below(100) {
             0..=27 => self.get(key, desk),
-            28..=33 => return self.list(client, desk),
+            28..=33 => return (Called { name: "list", of: None }, self.list(client, desk)),
             34..=42 => self.delete(key, desk),
             43..=46 => self.set_tags(key, desk),
             47..=51 => self.upload(key, desk),
@@ -106,7 +122,7 @@ impl Clients {
         };
         let call = self.history.begin(key, asked);
         self.waiting[client] = Some(Waiting::Call(call, slip));
-        (name, task)
+        (Called { name, of: Some((key, asked)) }, task)
     }
 
     /// Every key is seen, and written in one way or another; at last all are listed.
@@ -132,7 +148,7 @@ impl Clients {
             Probe::Put(key) => (key, self.put(key, desk)),
             Probe::PutStream(key) => (key, self.put_stream(key, desk)),
             Probe::Delete(key) => (key, self.delete(key, desk)),
-            Probe::List => return self.list(client, desk).1,
+            Probe::List => return self.list(client, desk),
         };
         let call = self.history.begin(key, asked);
         self.waiting[client] = Some(Waiting::Call(call, slip));
@@ -197,14 +213,13 @@ impl Clients {
         }
     }
 
-    fn list(&mut self, client: usize, desk: &Desk) -> (&'static str, Task) {
+    fn list(&mut self, client: usize, desk: &Desk) -> Task {
         let (slip, desk) = (Slip::default(), desk.clone());
         self.waiting[client] = Some(Waiting::List(self.history.now(), slip.clone()));
-        let task = async move {
+        Box::pin(async move {
             let listed = desk.list().await;
             *slip.borrow_mut() = Some(Left::List(listed));
-        };
-        ("list", Box::pin(task))
+        })
     }
 
     fn get(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {

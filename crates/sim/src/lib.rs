@@ -21,10 +21,12 @@ mod finish;
 mod happening;
 pub mod history;
 mod index;
+pub mod less;
 mod links;
 mod log;
 mod manager;
 mod managers;
+pub mod minimise;
 mod net;
 mod node;
 pub mod planted;
@@ -43,12 +45,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use setup::{MACHINES_MAX, Options};
 pub use verdict::{Finding, Report};
 
+use less::Less;
 use world::World;
 
 /// Runs one seed.
 #[must_use]
 pub fn run(seed: u64, options: Options) -> Report {
-    let mut world = World::new(setup::Setup::draw(seed, options));
+    run_less(seed, options, &Less::default())
+}
+
+/// Runs one seed, but for what is left out.
+#[must_use]
+pub fn run_less(seed: u64, options: Options, less: &Less) -> Report {
+    let mut setup = setup::Setup::draw(seed, options);
+    less.of(&mut setup);
+    let mut world = World::new(setup, less.clone());
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     if let Err(panic) = ended {
         let text = panic

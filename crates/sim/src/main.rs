@@ -1,4 +1,4 @@
-//! `larder-sim`: runs seeds of the simulator. Progress on standard error, results on standard output;
+//! `larder-sim`: runs seeds of the simulator, and shortens those that fail. Progress on standard error, results on standard output;
 //! exit code 1 at the first failure.
 
 use std::cell::Cell;
@@ -9,10 +9,13 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use larder_sim::less::Less;
 use larder_sim::planted::Bugs;
 use larder_sim::trace::Text;
 use larder_sim::verdict::Covered;
-use larder_sim::{MACHINES_MAX, Options, Report, run};
+use larder_sim::{MACHINES_MAX, Options, Report, run_less};
+
+mod shorten;
 
 /// A run is small pieces of memory taken and given back: a fifth of its time with the system's allocator.
 #[global_allocator]
@@ -55,6 +58,21 @@ struct Args {
     /// Print every event of every run to standard error, and run each seed once.
     #[arg(long)]
     trace: bool,
+    /// Print calls, answers, faults and views of every run, and run each seed once.
+    #[arg(long, conflicts_with = "trace")]
+    timeline: bool,
+    /// Leave calls, faults and more out of each run, as the minimiser writes them: `calls=30/averted=0-4,7`.
+    #[arg(long)]
+    less: Option<Less>,
+    /// Leave out of a seed that fails whatever it fails without, and print its timeline.
+    #[arg(long)]
+    minimise: Option<u64>,
+    /// Runs that the minimiser may try.
+    #[arg(long, default_value_t = 1000)]
+    tries: u32,
+    /// Of a seed that fails print one line.
+    #[arg(long)]
+    brief: bool,
 }
 
 thread_local! {
@@ -88,6 +106,9 @@ fn main() -> ExitCode {
     if args.members.is_some_and(|members| members != 1 && members != 3) {
         eprintln!("--members must be 1 or 3");
         return ExitCode::from(2);
+    }
+    if let Some(seed) = args.minimise {
+        return shorten::shorten(&args, seed);
     }
     let bugs = match &args.planted {
         None => Bugs::default(),
@@ -166,7 +187,13 @@ fn run_all(args: &Args, bugs: Bugs) -> Total {
 fn run_seed(args: &Args, bugs: Bugs, seed: u64) -> Result<Report, Vec<String>> {
     let members = args.members.unwrap_or(if seed.is_multiple_of(2) { 1 } else { 3 });
     RUNNING.set((seed, members));
-    let text = if args.trace { Text::Live } else { Text::None };
+    let text = match (args.trace, args.timeline) {
+        (true, _) => Text::Live,
+        (_, true) => Text::Timeline,
+        _ => Text::None,
+    };
+    let less = args.less.clone().unwrap_or_default();
+    let run = |options| run_less(seed, options, &less);
     let options = Options {
         members,
         machines: args.machines,
@@ -176,14 +203,18 @@ fn run_seed(args: &Args, bugs: Bugs, seed: u64) -> Result<Report, Vec<String>> {
         bugs,
         text,
     };
-    let report = run(seed, options);
+    let report = run(options);
     if let Some(finding) = &report.finding {
-        let mut lines = run(seed, Options { text: Text::Tail, ..options }).tail;
+        let is_told = text != Text::None || args.brief;
+        let tail = (!is_told).then(|| run(Options { text: Text::Tail, ..options }).tail);
+        let (calls, faults) = (report.ops, report.faults);
+        let mut lines = tail.unwrap_or_default();
         lines.push(format!("seed {seed}, {members} members: FAILED: {finding}"));
+        lines.push(format!("by then it had made {calls} calls and met {faults} faults"));
         return Err(lines);
     }
-    let once = args.once || args.trace;
-    if !once && run(seed, options).trace_hash != report.trace_hash {
+    let once = args.once || text != Text::None;
+    if !once && run(options).trace_hash != report.trace_hash {
         return Err(vec![format!("seed {seed}, {members} members: FAILED: two runs of it differ")]);
     }
     Ok(report)

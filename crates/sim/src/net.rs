@@ -90,7 +90,7 @@ impl Net {
 
     /// Records the first thing that must never be; the run ends with it.
     pub(crate) fn find(&mut self, finding: Finding) {
-        self.say(format_args!("FOUND: {finding}"));
+        self.tell(format_args!("FOUND: {finding}"));
         self.finding.get_or_insert(finding);
     }
 
@@ -100,6 +100,11 @@ impl Net {
 
     pub(crate) fn say(&mut self, line: std::fmt::Arguments<'_>) {
         self.trace.say(self.now_us, line);
+    }
+
+    /// Says something that a timeline shows too.
+    pub(crate) fn tell(&mut self, line: std::fmt::Arguments<'_>) {
+        self.trace.tell(self.now_us, line);
     }
 
     /// Something happens after so many microseconds.

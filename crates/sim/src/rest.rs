@@ -40,6 +40,7 @@ const FAIR: Weather = Weather { lost: 0, doubled: 0, late: 50, very_late: 0 };
 impl World {
     /// Every fault ends: what was armed, what is lasting, and the weather. Who is away comes back by itself.
     pub(crate) fn end_faults(&mut self) {
+        self.net.tell(format_args!("every fault ends"));
         self.net.weather = FAIR;
         self.net.links.mend_all();
         self.net.laggards = Servers::default();
@@ -56,6 +57,7 @@ impl World {
 
     /// Every machine and proxy restarts.
     pub(crate) fn restart_all(&mut self) {
+        self.net.tell(format_args!("everything restarts"));
         for machine in 0..self.setup.machines {
             self.kill(Part::Machine(machine));
         }
@@ -79,6 +81,7 @@ impl World {
                 }
             }
         }
+        self.net.tell(format_args!("the store rests"));
     }
 
     /// Reads and writes every key and lists them all, through every proxy: with nothing wrong, each call is answered.
@@ -113,7 +116,7 @@ impl World {
         self.proxies[proxy].desk.misbehave_no_more();
         self.proxies[proxy].desk.was_full();
         let task = self.clients.probe(PROBER, probe, &self.proxies[proxy].desk);
-        self.net.say(format_args!("proxy {proxy} is probed: {probe:?}"));
+        self.net.tell(format_args!("proxy {proxy} is probed: {probe:?}"));
         if let Some(client) = self.proxies[proxy].begin(PROBER, task, &mut self.net) {
             self.done(client);
         }

@@ -15,6 +15,8 @@ pub enum Text {
     Tail,
     /// Everything, to standard error, as it happens.
     Live,
+    /// Calls, answers, faults and views alone, to standard output, as they happen.
+    Timeline,
 }
 
 /// The trace of one run.
@@ -42,7 +44,7 @@ impl Trace {
     /// Adds a line, if text is kept.
     pub(crate) fn say(&mut self, now_us: u64, line: Arguments<'_>) {
         match self.text {
-            Text::None => {}
+            Text::None | Text::Timeline => {}
             Text::Live => eprintln!("{:>12.3} ms  {line}", now_us as f64 / 1000.0),
             Text::Tail => {
                 if self.tail.len() == TAIL_LINES {
@@ -53,7 +55,22 @@ impl Trace {
         }
     }
 
-    pub(crate) fn wants_text(&self) -> bool {
+    /// Adds a line that belongs to a timeline too.
+    pub(crate) fn tell(&mut self, now_us: u64, line: Arguments<'_>) {
+        if self.text == Text::Timeline {
+            println!("{:>12.3} ms  {line}", now_us as f64 / 1000.0);
+        } else {
+            self.say(now_us, line);
+        }
+    }
+
+    /// Whether every event is to be a line.
+    pub(crate) fn wants_events(&self) -> bool {
+        matches!(self.text, Text::Tail | Text::Live)
+    }
+
+    /// Whether a timeline is made.
+    pub(crate) fn wants_timeline(&self) -> bool {
         self.text != Text::None
     }
 

@@ -49,6 +49,14 @@ impl fmt::Display for Finding {
     }
 }
 
+impl Finding {
+    /// What kind of thing it is: two runs that differ fail in the same way if it is the same.
+    #[must_use]
+    pub fn kind(text: &str) -> &str {
+        text.split_once(": ").map_or(text, |(what, _)| what)
+    }
+}
+
 /// Counts of what happened, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Covered(BTreeMap<&'static str, u64>);

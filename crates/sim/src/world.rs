@@ -13,6 +13,7 @@ use crate::desk::Rotten;
 use crate::fate::Fate;
 use crate::faults::{DiskOf, FaultKind};
 use crate::happening::{Happening, ManagerIn, Part};
+use crate::less::Less;
 use crate::links::Cut;
 use crate::manager::{MEMBERS_MIN, Manager};
 use crate::net::{MS, Net};
@@ -32,6 +33,8 @@ const STORE_DISK_BYTES: u64 = 64 << 20;
 /// See the module's head.
 pub(crate) struct World {
     pub(crate) setup: Arc<Setup>,
+    /// What is left out.
+    less: Less,
     pub(crate) net: Net,
     pub(crate) agreed: Shared,
     pub(crate) managers: Vec<Manager>,
@@ -49,7 +52,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(setup: Setup) -> Self {
+    pub(crate) fn new(setup: Setup, less: Less) -> Self {
         let setup = Arc::new(setup);
         let mut rng = SeededRng::new(setup.seed);
         let trace = Trace::new(setup.options.text);
@@ -82,6 +85,7 @@ impl World {
         }
         Self {
             setup,
+            less,
             net,
             agreed,
             managers,
@@ -106,7 +110,7 @@ impl World {
     }
 
     fn take(&mut self, what: Happening) {
-        if self.net.trace.wants_text() {
+        if self.net.trace.wants_events() {
             self.say(&what);
         }
         match what {
@@ -134,7 +138,10 @@ impl World {
             Happening::Restart(part) => self.restart(part),
             Happening::Strikes(kind) if !self.closing => self.inject(kind),
             Happening::Strikes(_) => {}
-            Happening::Over(kind) => self.over(kind),
+            Happening::Over(kind) => {
+                self.net.tell(format_args!("over: {kind:?}"));
+                self.over(kind);
+            }
         }
     }
 
@@ -156,8 +163,10 @@ impl World {
             if fault.at_op > self.ops {
                 break;
             }
+            if !self.less.averted.contains(&(self.faults as usize)) {
+                self.inject(fault.kind);
+            }
             self.faults += 1;
-            self.inject(fault.kind);
         }
         let up: Vec<usize> =
             (0..self.proxies.len()).filter(|proxy| self.proxies[*proxy].serves()).collect();
@@ -167,8 +176,14 @@ impl World {
         }
         let proxy = up[self.net.rng.below(up.len() as u64) as usize];
         self.ops += 1;
-        let (name, task) = self.clients.next_call(client, &self.proxies[proxy].desk);
-        self.net.say(format_args!("client {client}: {name} through proxy {proxy}"));
+        let (call, task) = self.clients.next_call(client, &self.proxies[proxy].desk);
+        let number = self.ops - 1;
+        if self.less.skipped.contains(&number) {
+            self.clients.done(client);
+            self.net.after(MS, Happening::Client(client));
+            return;
+        }
+        self.net.tell(format_args!("client {client}: call {number}, {call} through proxy {proxy}"));
         if let Some(client) = self.proxies[proxy].begin(client, task, &mut self.net) {
             self.done(client);
         }
@@ -177,14 +192,14 @@ impl World {
     pub(crate) fn done(&mut self, client: usize) {
         let answered = self.clients.done(client);
         self.net.answers.add(answered, 1);
-        self.net.say(format_args!("client {client}: {answered}"));
+        self.net.tell(format_args!("client {client}: {answered}"));
         let pause = self.net.rng.below(self.setup.pause_us);
         self.net.after(pause, Happening::Client(client));
     }
 
     /// A part ends by itself.
     fn end(&mut self, part: Part, fate: &Fate) {
-        self.net.say(format_args!("{part:?} ends: {fate:?}"));
+        self.net.tell(format_args!("{part:?} ends: {fate:?}"));
         match (fate, part) {
             (Fate::Stuck(text), _) => {
                 self.net.find(Finding::NoRest(format!("{part:?}: {text}")));
@@ -296,6 +311,7 @@ impl World {
     }
 
     fn restart(&mut self, part: Part) {
+        self.net.tell(format_args!("{part:?} starts"));
         match part {
             Part::Machine(machine) => {
                 self.start_manager(machine);
@@ -368,7 +384,7 @@ impl World {
     }
 
     fn inject(&mut self, kind: FaultKind) {
-        self.net.say(format_args!("FAULT: {kind:?}"));
+        self.net.tell(format_args!("FAULT: {kind:?}"));
         self.net.faults.add(kind.name(), 1);
         match kind {
             FaultKind::Kill(part) => self.kill(part),
@@ -507,7 +523,7 @@ impl World {
         let up = members.get(at).filter(|member| self.nodes[**member].is_up());
         let row = up.and_then(|member| self.nodes[*member].change_row(pg, &mut self.net.rng));
         let Some(row) = row else { return false };
-        self.net.say(format_args!("in meta server {}: {}", members[at], row.escape_ascii()));
+        self.net.tell(format_args!("in meta server {}: {}", members[at], row.escape_ascii()));
         self.net.faults.add("rows of indexes changed", 1);
         self.agreed.borrow_mut().changed_rows.insert(pg, row);
         true

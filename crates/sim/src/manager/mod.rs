@@ -214,12 +214,12 @@ impl Manager {
             QuorumEffect::TakeSnapshot => self.snapshot(net),
             QuorumEffect::Elected { term, brief_since_ms } => {
                 net.faults.add("managers elected", 1);
-                net.say(format_args!("manager {} leads in {term:?}", self.id));
+                net.tell(format_args!("manager {} leads in {term:?}", self.id));
                 self.policy(PolicyEvent::Elected { brief_since_ms }, net);
                 self.found(net);
             }
             QuorumEffect::Deposed(term) => {
-                net.say(format_args!("manager {} does not lead in {term:?} any more", self.id));
+                net.tell(format_args!("manager {} does not lead in {term:?} any more", self.id));
                 self.policy(PolicyEvent::Deposed, net);
             }
             QuorumEffect::Decided(FOUNDING, _) => {
@@ -287,6 +287,7 @@ impl Manager {
             net.find(Finding::Contradiction(wrong));
         }
         news::count(&before, &shown, net);
+        news::tell(&before, &shown, &self.setup, net);
         news::delay_deposed(&self.setup, &before, &shown, net);
         self.show_map(net);
     }

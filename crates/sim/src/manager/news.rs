@@ -37,6 +37,36 @@ pub(super) fn count(before: &Topology, map: &Topology, net: &mut Net) {
     net.faults.add("sessions closed", closed as u64);
 }
 
+/// Tells a timeline what is new in a map.
+pub(super) fn tell(before: &Topology, map: &Topology, setup: &Setup, net: &mut Net) {
+    if map.version <= before.version || !net.trace.wants_timeline() {
+        return;
+    }
+    for (pg, record) in map.pgs.iter().enumerate() {
+        let known = before.pgs.get(pg);
+        if known.is_none_or(|known| known.view != record.view) {
+            let (view, members) = (record.view, ids(&record.members));
+            net.tell(format_args!("pg {pg}: view {view} begins, of meta servers {members}"));
+        } else if known.is_some_and(|known| known.activated != record.activated) {
+            net.tell(format_args!("pg {pg}: view {} is active", record.view));
+        }
+    }
+    for (id, record) in &map.servers {
+        let (known, server) = (before.servers.get(id), setup.server(*id));
+        if known.is_some_and(|known| known.state != record.state) {
+            net.tell(format_args!("{server:?} is {:?} in the map", record.state));
+        }
+    }
+    for (_, session) in map.closed.difference(&before.closed) {
+        net.tell(format_args!("{session:?} is closed"));
+    }
+}
+
+fn ids(servers: &[ServerId]) -> String {
+    let ids: Vec<String> = servers.iter().map(ToString::to_string).collect();
+    ids.join(", ")
+}
+
 /// A primary that another takes the place of while it runs may hear of it late: what keeps it from answering until
 /// then is its lease alone.
 pub(super) fn delay_deposed(setup: &Setup, before: &Topology, map: &Topology, net: &mut Net) {
