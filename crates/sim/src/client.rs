@@ -12,6 +12,7 @@ use crate::content::{HEAD_BYTES, content, etag_of, len_of, tags, value};
 use crate::desk::{Desk, Task};
 use crate::history::{Answered, Asked, CallId, History, If, Moment, Shown};
 use crate::index::BUCKET;
+use crate::mix::{CallKind, Mix};
 use crate::proxy::append::AppendPlan;
 use crate::proxy::condition_of;
 use crate::proxy::large::UploadPlan;
@@ -66,6 +67,7 @@ enum Waiting {
 /// All clients, their keys and values.
 pub(crate) struct Clients {
     rng: SeededRng,
+    mix: Mix,
     pub(crate) keys: Vec<ObjectKey>,
     waiting: Vec<Option<Waiting>>,
     pub(crate) history: History,
@@ -89,6 +91,7 @@ impl Clients {
             .collect();
         Self {
             rng,
+            mix: setup.mix.clone(),
             waiting: (0..setup.clients).map(|_| None).collect(),
             history: History::new(keys.len()),
             next_value: 1,
@@ -110,15 +113,17 @@ impl Clients {
     pub(crate) fn next_call(&mut self, client: usize, desk: &Desk) -> (Called, Task) {
         assert!(self.waiting[client].is_none(), "a client makes one call at a time");
         let key = self.rng.below(self.keys.len() as u64) as usize;
-        let (name, asked, task, slip) = match self.rng.below(100) {
-            0..=27 => self.get(key, desk),
-            28..=33 => return (Called { name: "list", of: None }, self.list(client, desk)),
-            34..=42 => self.delete(key, desk),
-            43..=46 => self.set_tags(key, desk),
-            47..=51 => self.upload(key, desk),
-            52..=57 => self.put_stream(key, desk),
-            _ if key.is_multiple_of(LOGS_ONE_IN) && !self.rng.one_in(3) => self.append(key, desk),
-            _ => self.put(key, desk),
+        let (name, asked, task, slip) = match self.mix.draw_call(&mut self.rng) {
+            CallKind::Get => self.get(key, desk),
+            CallKind::List => {
+                return (Called { name: "list", of: None }, self.list(client, desk));
+            }
+            CallKind::Delete => self.delete(key, desk),
+            CallKind::SetTags => self.set_tags(key, desk),
+            CallKind::Upload => self.upload(key, desk),
+            CallKind::PutStream => self.put_stream(key, desk),
+            CallKind::Append if key.is_multiple_of(LOGS_ONE_IN) => self.append(key, desk),
+            CallKind::Append | CallKind::Put => self.put(key, desk),
         };
         let call = self.history.begin(key, asked);
         self.waiting[client] = Some(Waiting::Call(call, slip));

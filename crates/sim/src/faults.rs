@@ -17,6 +17,9 @@ pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
 }
 
+/// Families of kinds of faults.
+pub(crate) const FAMILIES: usize = 11;
+
 /// Which disk of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskOf {
@@ -161,6 +164,26 @@ impl FaultKind {
             1 => Self::Kill(Part::Store(machine)),
             2 => Self::Away(machine),
             _ => Self::Cut(Cut::draw(rng, setup)),
+        }
+    }
+
+    /// Kinds that a seed has or leaves out together, below [`FAMILIES`].
+    pub(crate) fn family(self) -> usize {
+        match self {
+            Self::Kill(_) => 0,
+            Self::PowerLoss(_)
+            | Self::KillThenPowerLoss(_)
+            | Self::AllPowerLoss
+            | Self::PowerLossAt(..) => 1,
+            Self::FailedSync(_) | Self::FailedOperation(..) | Self::Flush(..) => 2,
+            Self::DiskFull(_) => 3,
+            Self::Rot | Self::IndexRot => 4,
+            Self::ClockJump(..) => 5,
+            Self::Storm | Self::Laggard(_) => 6,
+            Self::CutOff(_) | Self::Cut(_) => 7,
+            Self::StoreAway(_) | Self::Away(_) | Self::ManagerAway(_) => 8,
+            Self::Wiped(_) => 9,
+            Self::Draining(_) => 10,
         }
     }
 

@@ -27,6 +27,7 @@ mod log;
 mod manager;
 mod managers;
 pub mod minimise;
+mod mix;
 mod net;
 mod node;
 pub mod planted;

@@ -6,6 +6,7 @@ use larder_protocol::scheduler::Policy;
 use larder_protocol::space::Fragmentation;
 
 use crate::faults::{Fault, FaultKind};
+use crate::mix::Mix;
 use crate::net::MS;
 use crate::planted::Bugs;
 use crate::trace::Text;
@@ -99,6 +100,7 @@ pub(crate) struct Setup {
     pub(crate) fragmentation: Fragmentation,
     /// How proxies choose the replicas that they read.
     pub(crate) read_policy: Policy,
+    pub(crate) mix: Mix,
     pub(crate) faults: Vec<Fault>,
     /// Milliseconds since 1970 at the start.
     pub(crate) epoch_ms: u64,
@@ -116,6 +118,10 @@ pub const RESTLESS_ONE_IN: u64 = 8;
 const PARTED_ONE_IN: u64 = 6;
 /// Faults of the network that are added to such a seed's.
 const PARTED_FAULTS: u32 = 12;
+/// Most clients.
+const CLIENTS_MAX: u64 = 8;
+/// Keys of a seed beyond those that its clients need.
+const KEYS_MORE: u64 = 20;
 /// One in so many seeds of several members has a row of an index that rots unseen.
 const INDEX_ROT_ONE_IN: u64 = 3;
 /// One in so many seeds of several members has clients that take their time.
@@ -166,6 +172,15 @@ fn draw_read_policy(seed: u64) -> Policy {
 }
 
 impl Setup {
+    /// More or fewer clients and keys than is usual. Of draws of its own, as above.
+    fn draw_size(&mut self) {
+        let mut rng = SeededRng::new(self.seed ^ 0x512E);
+        self.clients = 1 + rng.below(CLIENTS_MAX) as usize;
+        // What many do with one key at once takes a history's checker too long.
+        let least = self.clients.div_ceil(2);
+        self.keys = least + rng.below(KEYS_MORE) as usize;
+    }
+
     pub(crate) fn draw(seed: u64, options: Options) -> Self {
         let mut rng = SeededRng::new(seed ^ 0x5E7D);
         let single = options.members == 1;
@@ -210,9 +225,13 @@ impl Setup {
             weather,
             fragmentation: draw_fragmentation(seed),
             read_policy: draw_read_policy(seed),
+            mix: Mix::draw(seed),
             faults: Vec::new(),
             epoch_ms: 1_800_000_000_000 + rng.below(1_000_000),
         };
+        if !setup.mix.is_usual {
+            setup.draw_size();
+        }
         setup.clocks = (0..setup.servers()).map(|_| Clock::draw(&mut rng)).collect();
         let least = FAULTS_MIN.max(u64::from(options.ops) / OPS_PER_FAULT);
         let mut count = least + if patient { 0 } else { rng.below(FAULTS_MORE) };
@@ -221,7 +240,7 @@ impl Setup {
         }
         for _ in 0..count {
             let at_op = rng.below(u64::from(options.ops)) as u32;
-            let kind = FaultKind::draw(&mut rng, &setup);
+            let kind = setup.mix.draw_fault(|| FaultKind::draw(&mut rng, &setup));
             setup.faults.push(Fault { at_op, kind });
         }
         if heavy {
