@@ -5,6 +5,12 @@ use larder_types::{HybridClock, MapVersion, OpSeq};
 
 use crate::manager::quorum::{LogIndex, Term};
 
+/// A limit, and what it is instead where a simulation is to reach it within a few hundred calls: tables fill, logs lag and
+/// histories run out there. What must be true of limits is asserted of both.
+const fn limit(usual: usize, small: usize) -> usize {
+    if cfg!(feature = "small-limits") { small } else { usual }
+}
+
 /// An LV that is fuller than this takes no new objects until deletes have made room (DESIGN §3.4).
 pub const LV_FULL_PERCENT: u64 = 85;
 /// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room, or only on the others:
@@ -20,19 +26,19 @@ pub const POOL_EMPTY_MS: u64 = 1_000;
 /// that a raise, which writes one block, costs less than half a percent.
 pub const WAITING_BLOCKS_BEFORE_RAISE: u32 = 256;
 /// Calls that may wait in one PG for keys to come to rest, for space or for a barrier.
-pub const WAITING_CALLS_MAX: usize = 4096;
+pub const WAITING_CALLS_MAX: usize = limit(4096, 4);
 /// Barriers of one group that wait. They have a bound of their own: lists that wait for a put in doubt leave room for
 /// calls that concern other keys.
-pub const BARRIERS_MAX: usize = 1024;
+pub const BARRIERS_MAX: usize = limit(1024, 2);
 /// Ops of one PG that may be above the applied position before calls are turned away.
-pub const TAIL_OPS_MAX: usize = 16_384;
+pub const TAIL_OPS_MAX: usize = limit(16_384, 24);
 /// Most bytes of a message to another member: one frame carries it.
 pub const PEER_FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of the ops of one PG above the applied position that calls became, from which on calls are turned away: a member
 /// reports them in one message when a view begins.
 pub const TAIL_BYTES_MAX: usize = 11 * 512 * 1024;
 /// Bytes of those that its primaries made of themselves, from which on they make no more; outcomes do not count.
-pub const OWN_BYTES_MAX: usize = 512 * 1024;
+pub const OWN_BYTES_MAX: usize = limit(512 * 1024, 1024);
 /// Ops of one PG above the applied position from which on a primary takes no more of a longer log.
 pub const LONGEST_OPS_MAX: usize = 4 * TAIL_OPS_MAX;
 /// Bytes of them, but for outcomes: as many as an earlier release leaves, whose bound was on ops.
@@ -43,7 +49,7 @@ pub const FOLLOWED_OPS_MAX: usize = 2 * LONGEST_OPS_MAX;
 pub const FOLLOWED_BYTES_MAX: usize = 3 * LONGEST_BYTES_MAX / 2;
 /// Bytes of puts of one PG without an outcome, from which on others with data are turned away: a snapshot's header tells
 /// all of them.
-pub const OPEN_BYTES_MAX: usize = 3 * 512 * 1024;
+pub const OPEN_BYTES_MAX: usize = limit(3 * 512 * 1024, 4096);
 /// Bytes that an open put counts for at least, so that the number of their outcomes is bounded.
 pub const OPEN_PUT_BYTES_MIN: usize = 256;
 /// Most bytes of an op's id: two numbers.
@@ -59,9 +65,9 @@ pub const REPEAT_BYTES_PER_TICK: usize = 1024 * 1024;
 /// Most ticks before it is said again.
 pub const REPEAT_TICKS_MAX: u64 = 12;
 /// Streams to be dropped that wait in one PG for room in its log.
-pub const DROPS_WAITING_MAX: usize = 4096;
+pub const DROPS_WAITING_MAX: usize = limit(4096, 2);
 /// Ops applied to the index in one batch.
-pub const APPLY_OPS_MAX: usize = 256;
+pub const APPLY_OPS_MAX: usize = limit(256, 4);
 /// Bytes of changes above which a batch takes no further op: far below what the index takes at once, as one op may
 /// remove all rows of the largest object.
 pub const APPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -97,18 +103,18 @@ pub const LV_REOPEN_MS: u64 = 5_000;
 /// Changes of one PG's ledger that wait while the index is walked for it: a few megabytes.
 pub const LEDGER_CHANGES_MAX: usize = 16_384;
 /// Copies of one PG's chunks that are being made at a time.
-pub const REFILLS_MAX: usize = 32;
+pub const REFILLS_MAX: usize = limit(32, 4);
 /// Copies of one PG's chunks that readers found damaged, and that wait to be made anew; more are found again.
-pub const SUSPECTS_MAX: usize = 1024;
+pub const SUSPECTS_MAX: usize = limit(1024, 2);
 /// Walks that try to mend a damaged copy before it is forgotten until it is found again: with their pauses longer than
 /// it takes to have another replica in place of one that is lost.
 pub const SUSPECT_TRIES_MAX: u32 = 16;
 /// Chunks whose holders change in one op: about 20 KiB.
-pub const HOLDERS_CHANGES_MAX: usize = 128;
+pub const HOLDERS_CHANGES_MAX: usize = limit(128, 2);
 /// Chunks of one PG whose holders are about to change.
 pub const HOLDERS_WAITING_MAX: usize = 8 * HOLDERS_CHANGES_MAX;
 /// Answers kept per session for repeats.
-pub const REPEATS_MAX: usize = 65_536;
+pub const REPEATS_MAX: usize = limit(65_536, 64);
 /// Answers kept per group, of all its sessions: a snapshot's header tells all of them, in one message.
 pub const GROUP_REPEATS_MAX: usize = 2 * REPEATS_MAX;
 /// Sessions of which a group remembers something: twice as many as may be open. A header tells a floor of each.
@@ -116,14 +122,14 @@ pub const GROUP_SESSIONS_MAX: usize = 2 * SESSIONS_MAX;
 /// Most bytes of what a header tells of a session besides answers: two numbers, and how many answers there are.
 pub const SESSION_BYTES_MAX: usize = 24;
 /// Answers of a session that one record of the log tells, when a snapshot was taken.
-pub const RECORD_REPEATS_MAX: usize = 16_384;
+pub const RECORD_REPEATS_MAX: usize = limit(16_384, 4);
 /// Most bytes of one such answer: four numbers of up to ten bytes, and whether it was revoked.
 pub const REPEAT_BYTES_MAX: usize = 41;
 /// Applied ops that a member of several remembers for one that is a little behind: about 100 KiB.
-pub const HISTORY_OPS_MIN: usize = 256;
+pub const HISTORY_OPS_MIN: usize = limit(256, 4);
 /// Applied ops that a primary remembers while a follower takes a snapshot; one that takes longer
 /// begins anew, and has twice as many then. About 8 MiB.
-pub const HISTORY_OPS_MAX: usize = 16_384;
+pub const HISTORY_OPS_MAX: usize = limit(16_384, 16);
 /// Most times that this bound is doubled, to about 64 MiB.
 pub const HISTORY_DOUBLINGS_MAX: u32 = 3;
 /// Percent of an LV that are free, at least, where it is compacted: for a block that is won no more than three are
@@ -141,17 +147,17 @@ pub const COMPACT_AGAIN_PART: u32 = 16;
 /// Extents that a chunk may get by moving, if it had fewer.
 pub const MOVE_EXTENTS_MAX: usize = 4;
 /// Chunks of one PG that are being moved at a time.
-pub const MOVES_MAX: usize = 32;
+pub const MOVES_MAX: usize = limit(32, 4);
 /// Chunks that one op moves: about 60 KiB.
-pub const MOVES_PER_OP_MAX: usize = 32;
+pub const MOVES_PER_OP_MAX: usize = limit(32, 2);
 /// Milliseconds between two walks over the index to compact LVs.
 pub const COMPACT_PAUSE_MS: u64 = 5_000;
 /// The pause is so many times as long as the walk before took, if that is longer.
 pub const COMPACT_PAUSE_WALKS: u64 = 8;
 /// Bytes of rows in one piece of a snapshot, but for the last row's.
-pub const SNAPSHOT_PIECE_BYTES: usize = 512 * 1024;
+pub const SNAPSHOT_PIECE_BYTES: usize = limit(512 * 1024, 1024);
 /// Old rows removed at once when a snapshot takes their place.
-pub const SNAPSHOT_REMOVALS_MAX: usize = 1024;
+pub const SNAPSHOT_REMOVALS_MAX: usize = limit(1024, 3);
 /// Ticks without a word from the primary after which a follower reports anew.
 pub const SILENT_TICKS_MAX: u32 = 20;
 /// Ticks between two messages of a primary to a follower that has everything and was told so: few enough that several may

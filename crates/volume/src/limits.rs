@@ -8,8 +8,10 @@ pub const PV_BYTES_STEP: u64 = 1024 * 1024;
 pub const PV_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
 /// Most PVs of one disk.
 pub const PV_COUNT_MAX: u32 = 16_384;
-/// Voided grants that a PV remembers above its floor; one more is refused with `Busy`, and its primary raises the floor.
+/// Voided grants that a PV has room for above its floor.
 pub const VOIDS_MAX: usize = 160;
+/// Those that it takes; one more is refused with `Busy`, and its primary raises the floor. Simulations are to come so far.
+pub const VOIDS_TAKEN_MAX: usize = if cfg!(feature = "small-limits") { 4 } else { VOIDS_MAX };
 /// Grants of which a PV remembers that it wrote under them, the latest ones: enough for the puts that
 /// are under way.
 pub const WRITTEN_GRANTS_MAX: usize = 1024;
@@ -30,6 +32,7 @@ pub const READ_BUFFER_BYTES: usize = 512 * 1024;
 /// Buffers kept for the next read.
 pub const READ_BUFFERS_KEPT_MAX: usize = 32;
 
+const _: () = assert!(VOIDS_TAKEN_MAX <= VOIDS_MAX, "what is taken has room");
 const _: () = assert!(PV_BYTES_STEP.is_multiple_of(BLOCK_BYTES as u64), "PVs are whole blocks");
 const _: () = assert!(PV_BYTES_MAX.is_multiple_of(PV_BYTES_STEP), "the largest PV is a PV");
 const _: () =

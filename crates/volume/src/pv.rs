@@ -11,7 +11,7 @@ use larder_env::{DiskError, DiskFile};
 use larder_types::{BootId, Grant, GrantKey, LvId, MapVersion, OpId, PvId, View};
 
 use crate::command::Refusal;
-use crate::limits::{VOIDS_MAX, WRITTEN_GRANTS_MAX};
+use crate::limits::{VOIDS_MAX, VOIDS_TAKEN_MAX, WRITTEN_GRANTS_MAX};
 use crate::planted::Planted;
 use crate::v1::{Header, State, Superblock};
 
@@ -208,7 +208,7 @@ impl Pv {
         if self.is_implied(&grant) || self.header.voids.contains(&grant) {
             return Ok(());
         }
-        if self.header.voids.len() == VOIDS_MAX {
+        if self.header.voids.len() >= VOIDS_TAKEN_MAX {
             return Err(Refusal::Busy);
         }
         self.header.voids.push(grant);

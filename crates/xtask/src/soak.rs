@@ -3,9 +3,10 @@
 use crate::{Failure, blackbox, cargo, counts, sh};
 
 /// Arguments of cargo, a line each.
-const LINES: [&str; 21] = [
+const LINES: [&str; 22] = [
     "run --release --locked --quiet -p larder-sim -- --seeds 20000 --members 3 --ops 1000 --once",
     "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
+    "run --release --locked --quiet -p larder-sim --features small-limits -- --seeds 5000 --ops 1000",
     "run --release --locked --quiet -p larder-model -- log --views 5 --ops 2 --restarts 0 --damages 0 --patient --pairs",
     "run --release --locked --quiet -p larder-model -- put --replicas 2 --policy 2 --attempts 2 --restarts 2 --losses 1 --views 2",
     "run --release --locked --quiet -p larder-model -- put --replicas 3 --policy 2 --attempts 1 --restarts 2 --losses 1 --views 2",
