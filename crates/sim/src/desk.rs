@@ -123,6 +123,11 @@ impl Desk {
         self.0.borrow_mut().rng.one_in(one_in)
     }
 
+    /// The bug that a proxy is to have, if any.
+    pub(crate) fn bug(&self) -> crate::planted::Driver {
+        self.0.borrow().setup.options.bugs.driver
+    }
+
     /// From now on no put is slow or dropped on purpose.
     pub(crate) fn misbehave_no_more(&self) {
         self.0.borrow_mut().is_good = true;

@@ -339,7 +339,7 @@ impl Node {
     }
 
     fn reply(&mut self, pg: PgId, token: Token, answer: Answer, net: &mut Net) {
-        let now_ms = self.clock_ms(net);
+        let (now_ms, bug) = (self.clock_ms(net), self.setup.options.bugs.driver);
         let member = self.member(pg);
         let Some((caller, wanted)) = member.waiting.get(&token).cloned() else { return };
         let more_follows = matches!(answer, Answer::Granted { .. });
@@ -347,7 +347,7 @@ impl Node {
             member.waiting.remove(&token);
         }
         let (view, until_ms) = member.lease;
-        let is_leased = view == member.pg.view() && now_ms < until_ms;
+        let is_leased = view == member.pg.view() && now_ms < until_ms || bug.reads_without_lease();
         let tells = !matches!(
             answer,
             Answer::Granted { .. } | Answer::Persisted { .. } | Answer::Done { .. }
@@ -462,10 +462,12 @@ impl Node {
     ) {
         let (from, view, pgs) =
             (ServerId(self.id as u32), self.member(pg).pg.view(), self.setup.pgs);
+        let (kv, is_live) = (self.kv.clone(), self.setup.options.bugs.driver.copies_live_rows());
         let Some((of, reader)) = self.life().snapshots.get(&(pg, to)) else { return };
         if *of != at {
             return;
         }
+        let reader: &dyn KvReader = if is_live { &*kv } else { &**reader };
         let scan = |from: &[u8], visit: &mut larder_protocol::index::Visit<'_>| {
             reader.scan(from, None, visit).map_err(|error| IndexError(error.to_string()))
         };

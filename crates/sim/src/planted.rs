@@ -34,6 +34,30 @@ pub(crate) enum Driver {
     /// A proxy reads any replica of the volume, whether METAX says that it has the chunk or not.
     #[cfg(feature = "planted-bugs")]
     ReadsNonHolders,
+    /// A meta server asks a data server once, and waits for ever for an answer that is lost.
+    #[cfg(feature = "planted-bugs")]
+    AsksDataOnce,
+    /// A proxy gives out what a data server sent without verifying it.
+    #[cfg(feature = "planted-bugs")]
+    ReadsUnverified,
+    /// A meta server tells what is there without looking at its lease.
+    #[cfg(feature = "planted-bugs")]
+    ReadsWithoutLease,
+    /// A snapshot is read from the index as it is, not as it was when the snapshot began.
+    #[cfg(feature = "planted-bugs")]
+    CopiesLiveRows,
+    /// A sum is made of the index as it is, not as it was at the digest.
+    #[cfg(feature = "planted-bugs")]
+    SumsLiveRows,
+    /// A meta server does not hear that a session is closed.
+    #[cfg(feature = "planted-bugs")]
+    IgnoresClosedSessions,
+    /// A proxy lists of each PG what comes before the first put under way.
+    #[cfg(feature = "planted-bugs")]
+    ListsFirstPart,
+    /// A data server says that a write is done when it has taken it.
+    #[cfg(feature = "planted-bugs")]
+    AcksUnexecuted,
 }
 
 macro_rules! asks {
@@ -60,6 +84,14 @@ asks! {
     counts_copy_unwritten => CountsCopyUnwritten,
     counts_move_unwritten => CountsMoveUnwritten,
     reads_non_holders => ReadsNonHolders,
+    asks_data_once => AsksDataOnce,
+    reads_unverified => ReadsUnverified,
+    reads_without_lease => ReadsWithoutLease,
+    copies_live_rows => CopiesLiveRows,
+    sums_live_rows => SumsLiveRows,
+    ignores_closed_sessions => IgnoresClosedSessions,
+    lists_first_part => ListsFirstPart,
+    acks_unexecuted => AcksUnexecuted,
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -106,6 +138,14 @@ bugs! {
     "moved-unchecked" => protocol: larder_protocol::Planted::MovedUnchecked,
     "moved-reused-at-once" => protocol: larder_protocol::Planted::MovedReusedAtOnce,
     "read-of-no-holder" => driver: Driver::ReadsNonHolders,
+    "data-asked-once" => driver: Driver::AsksDataOnce,
+    "read-unverified" => driver: Driver::ReadsUnverified,
+    "read-without-lease" => driver: Driver::ReadsWithoutLease,
+    "snapshot-of-live-rows" => driver: Driver::CopiesLiveRows,
+    "sum-of-live-rows" => driver: Driver::SumsLiveRows,
+    "closed-session-ignored" => driver: Driver::IgnoresClosedSessions,
+    "list-ends-early" => driver: Driver::ListsFirstPart,
+    "write-acked-unexecuted" => driver: Driver::AcksUnexecuted,
     "move-counted-unwritten" => driver: Driver::CountsMoveUnwritten,
     "copy-counted-unwritten" => driver: Driver::CountsCopyUnwritten,
     "lost-member-leads" => driver: Driver::ClaimsAll,

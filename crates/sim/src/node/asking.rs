@@ -73,6 +73,9 @@ impl Node {
 
     /// At a tick: makes requests again, or gives them up.
     pub(super) fn ask_again(&mut self, net: &mut Net) -> Result<(), Fate> {
+        if self.setup.options.bugs.driver.asks_data_once() {
+            return Ok(());
+        }
         let now_us = net.now_us();
         let setup = self.setup.clone();
         let life = self.life();

@@ -71,6 +71,8 @@ impl Node {
             return Ok(());
         }
         let Some((_, reader)) = digests.remove(&pg) else { return Ok(()) };
+        let is_live = self.setup.options.bugs.driver.sums_live_rows();
+        let reader = if is_live { self.kv.snapshot().map_err(kv_fate)? } else { reader };
         let piece_max = 1 + net.rng.below(4_000) as usize;
         let scan = |from: &[u8], visit: &mut larder_protocol::index::Visit<'_>| {
             reader.scan(from, None, visit).map_err(|error| IndexError(error.to_string()))

@@ -139,7 +139,9 @@ impl Desk {
                 continue;
             };
             self.with_choices(|choices, _, now_us| choices.answered(now_us, asked));
-            if bytes.len() != chunk.len as usize || verify_range(chunk, 0, &bytes).is_err() {
+            let is_bad = bytes.len() != chunk.len as usize
+                || verify_range(chunk, 0, &bytes).is_err() && !self.bug().reads_unverified();
+            if is_bad {
                 self.suspect(chunk, replica);
                 continue;
             }
@@ -182,7 +184,7 @@ impl Desk {
                 listed.extend(found.into_iter().map(|(key, etag, tags, size)| {
                     (key, Shown { value: digest_of(&etag), tags: tags_number(&tags), size })
                 }));
-                from = next;
+                from = next.filter(|_| !self.bug().lists_first_part());
             }
         }
         Some(listed)
