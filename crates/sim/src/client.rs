@@ -22,13 +22,17 @@ use crate::setup::Setup;
 /// One key in so many is appended to.
 const LOGS_ONE_IN: usize = 3;
 
+/// Most keys of a page.
+const PAGE_MAX: u64 = 4;
+
 /// What a task leaves for its client.
 #[derive(Debug)]
 enum Left {
     Answer(Answered),
     /// What a get showed, and the values that it read.
     Read(Option<Shown>, Vec<u64>),
-    List(Option<Vec<(ObjectKey, Shown)>>),
+    /// Keys with what they show, and whether there may be more.
+    List(Option<(Vec<(ObjectKey, Shown)>, bool)>),
 }
 
 type Slip = Rc<RefCell<Option<Left>>>;
@@ -61,7 +65,8 @@ impl fmt::Display for Called {
 /// What a client waits for.
 enum Waiting {
     Call(CallId, Slip),
-    List(Moment, Slip),
+    /// A list of what is behind a key, or of all.
+    List(Moment, Option<ObjectKey>, Slip),
 }
 
 /// All clients, their keys and values.
@@ -70,6 +75,8 @@ pub(crate) struct Clients {
     mix: Mix,
     pub(crate) keys: Vec<ObjectKey>,
     waiting: Vec<Option<Waiting>>,
+    /// The last key of the page that each client was shown, if it has not seen the rest.
+    pages: Vec<Option<ObjectKey>>,
     pub(crate) history: History,
     next_value: u64,
     next_tags: u64,
@@ -93,6 +100,7 @@ impl Clients {
             rng,
             mix: setup.mix.clone(),
             waiting: (0..setup.clients).map(|_| None).collect(),
+            pages: vec![None; setup.clients],
             history: History::new(keys.len()),
             next_value: 1,
             next_tags: 1,
@@ -112,11 +120,14 @@ impl Clients {
     /// The next call of a client, to be run by a proxy.
     pub(crate) fn next_call(&mut self, client: usize, desk: &Desk) -> (Called, Task) {
         assert!(self.waiting[client].is_none(), "a client makes one call at a time");
+        if let Some(after) = self.pages[client].take_if(|_| !self.rng.one_in(3)) {
+            return (Called { name: "list on", of: None }, self.list(client, Some(after), desk));
+        }
         let key = self.rng.below(self.keys.len() as u64) as usize;
         let (name, asked, task, slip) = match self.mix.draw_call(&mut self.rng) {
             CallKind::Get => self.get(key, desk),
             CallKind::List => {
-                return (Called { name: "list", of: None }, self.list(client, desk));
+                return (Called { name: "list", of: None }, self.list(client, None, desk));
             }
             CallKind::Delete => self.delete(key, desk),
             CallKind::SetTags => self.set_tags(key, desk),
@@ -153,7 +164,7 @@ impl Clients {
             Probe::Put(key) => (key, self.put(key, desk)),
             Probe::PutStream(key) => (key, self.put_stream(key, desk)),
             Probe::Delete(key) => (key, self.delete(key, desk)),
-            Probe::List => return self.list(client, desk),
+            Probe::List => return self.list(client, None, desk),
         };
         let call = self.history.begin(key, asked);
         self.waiting[client] = Some(Waiting::Call(call, slip));
@@ -191,9 +202,11 @@ impl Clients {
                     Answered::Unknown => "no answer",
                 }
             }
-            Waiting::List(begun, slip) => match slip.take() {
-                Some(Left::List(Some(listed))) => {
-                    self.listed(begun, &listed);
+            Waiting::List(begun, after, slip) => match slip.take() {
+                Some(Left::List(Some((listed, is_cut)))) => {
+                    let last = listed.last().filter(|_| is_cut).map(|(key, _)| key.clone());
+                    self.listed(begun, (after.as_ref(), last.as_ref()), &listed);
+                    self.pages[client] = last;
                     "listed"
                 }
                 _ => {
@@ -204,10 +217,18 @@ impl Clients {
         }
     }
 
-    /// A list saw every key: those that it names, and the absence of the others. One that is named
-    /// twice is seen as something that nobody put.
-    pub(crate) fn listed(&mut self, begun: Moment, listed: &[(ObjectKey, Shown)]) {
-        for (at, key) in self.keys.iter().enumerate() {
+    /// A list saw every key behind the first and up to the last that is given: those that it names, and the absence of the
+    /// others. One that is named twice is seen as something that nobody put.
+    fn listed(
+        &mut self,
+        begun: Moment,
+        (after, last): (Option<&ObjectKey>, Option<&ObjectKey>),
+        listed: &[(ObjectKey, Shown)],
+    ) {
+        let is_in = |key: &ObjectKey| {
+            after.is_none_or(|after| key > after) && last.is_none_or(|last| key <= last)
+        };
+        for (at, key) in self.keys.iter().enumerate().filter(|(_, key)| is_in(key)) {
             let mut found = listed.iter().filter(|(name, _)| name == key).map(|(_, shown)| *shown);
             let first = found.next();
             let shown = match found.next() {
@@ -218,11 +239,14 @@ impl Clients {
         }
     }
 
-    fn list(&mut self, client: usize, desk: &Desk) -> Task {
+    /// A list of what is behind a key, or of all; half of them end after a few keys.
+    fn list(&mut self, client: usize, after: Option<ObjectKey>, desk: &Desk) -> Task {
         let (slip, desk) = (Slip::default(), desk.clone());
-        self.waiting[client] = Some(Waiting::List(self.history.now(), slip.clone()));
+        let page = self.rng.one_in(2).then(|| 1 + self.rng.below(PAGE_MAX) as usize);
+        let begun = self.history.now();
+        self.waiting[client] = Some(Waiting::List(begun, after.clone(), slip.clone()));
         Box::pin(async move {
-            let listed = desk.list().await;
+            let listed = desk.list(after, page).await;
             *slip.borrow_mut() = Some(Left::List(listed));
         })
     }

@@ -171,11 +171,22 @@ impl Desk {
         (asked, line)
     }
 
-    /// Every key with what it shows; `None` if a PG did not answer.
-    pub(crate) async fn list(&self) -> Option<Vec<(ObjectKey, Shown)>> {
+    /// Keys behind `after` with what they show, in order, and so many at most if a page is asked for; whether there may be
+    /// more. `None` if a PG did not answer.
+    pub(crate) async fn list(
+        &self,
+        after: Option<ObjectKey>,
+        page: Option<usize>,
+    ) -> Option<(Vec<(ObjectKey, Shown)>, bool)> {
+        let behind = |key: &ObjectKey| {
+            let mut row = rows::version(BUCKET, key, rows::NULL_VERSION);
+            row.push(0);
+            row
+        };
+        let begin = after.as_ref().map_or_else(|| rows::bucket(b'V', BUCKET), behind);
         let mut listed = Vec::new();
         for pg in self.pgs() {
-            let mut from = Some(rows::bucket(b'V', BUCKET));
+            let mut from = Some(begin.clone());
             while let Some(first) = from.take() {
                 let asked = self.exchange(pg, Ask::List(BUCKET, first)).await?;
                 let Heard::Listed(found, next) = asked else {
@@ -187,7 +198,13 @@ impl Desk {
                 from = next.filter(|_| !self.bug().lists_first_part());
             }
         }
-        Some(listed)
+        let Some(page) = page.filter(|page| *page < listed.len()) else {
+            return Some((listed, false));
+        };
+        // One that is listed twice stays so.
+        listed.sort_by(|(one, _), (other, _)| one.cmp(other));
+        listed.truncate(page);
+        Some((listed, true))
     }
 }
 
