@@ -1,4 +1,5 @@
-//! The ports through which Larder touches the world: disk, clock, randomness.
+//! The ports through which Larder touches the world: disk, clock, randomness,
+//! threads.
 //!
 //! Each port has a real and a simulated side. Stores and roles are written against the port and
 //! never against the operating system, so that the simulator can lose, tear and corrupt what a real
@@ -17,6 +18,7 @@ pub mod rng;
 pub mod sim_disk;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+pub mod threads;
 
 pub use disk::{Disk, DiskError, DiskFile, OpenMode};
 pub use real_disk::{FileLock, RealDisk};

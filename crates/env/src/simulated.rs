@@ -1,22 +1,33 @@
-//! A thread on which randomness and clocks are what a simulation says. Only with the feature `simulated`, which no release
+//! Threads on which randomness and clocks are what a simulation says. Only with the feature `simulated`, which no release
 //! has.
 //!
 //! # Invariants
 //!
 //! 1. Secrets stay those of the operating system: only what must be unique is drawn here.
 
+pub mod threads;
+
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::SeededRng;
+use threads::{ThreadId, Threads};
 
 /// The date at which simulations begin, since 1970: some day of 2026.
 pub(crate) const BEGINS: Duration = Duration::from_secs(1_795_000_000);
 
+/// What a thread has of its simulation.
+#[derive(Clone)]
 struct World {
-    rng: SeededRng,
-    elapsed: Box<dyn Fn() -> Duration>,
+    rng: Arc<Mutex<SeededRng>>,
+    elapsed: Arc<dyn Fn() -> Duration + Send + Sync>,
+    threads: Option<Arc<Threads>>,
+    /// This thread, if it is one of them.
+    me: Option<ThreadId>,
 }
 
 thread_local! {
@@ -29,7 +40,9 @@ pub struct Simulation(PhantomData<*const ()>);
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        WORLD.set(None);
+        if let Some(threads) = WORLD.take().and_then(|world| world.threads) {
+            threads.abandon();
+        }
     }
 }
 
@@ -38,18 +51,20 @@ impl Drop for Simulation {
 /// # Panics
 /// If there is one already.
 #[must_use]
-pub fn begin(seed: u64, elapsed: impl Fn() -> Duration + 'static) -> Simulation {
-    let world = World { rng: SeededRng::new(seed), elapsed: Box::new(elapsed) };
+pub fn begin(seed: u64, elapsed: impl Fn() -> Duration + Send + Sync + 'static) -> Simulation {
+    let rng = Arc::new(Mutex::new(SeededRng::new(seed)));
+    let world = World { rng, elapsed: Arc::new(elapsed), threads: None, me: None };
     assert!(WORLD.replace(Some(world)).is_none(), "a thread is of one simulation");
     Simulation(PhantomData)
 }
 
 pub(crate) fn draw() -> Option<u64> {
-    WORLD.with_borrow_mut(|world| world.as_mut().map(|world| world.rng.next_u64()))
+    WORLD.with_borrow(|world| world.as_ref().map(|world| world.rng.lock().next_u64()))
 }
 
 pub(crate) fn elapsed() -> Option<Duration> {
-    WORLD.with_borrow(|world| world.as_ref().map(|world| (world.elapsed)()))
+    let elapsed = WORLD.with_borrow(|world| world.as_ref().map(|world| world.elapsed.clone()));
+    elapsed.map(|elapsed| elapsed())
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use larder_env::Disk;
+use larder_env::threads::Condvar;
 use larder_protocol::{DataAnswer, DataRequest};
 use larder_types::{BootId, Chunk, Extent, Grant, LvId, MapVersion, PgId};
 use larder_volume::limits::GROUP_COMMANDS_MAX;
@@ -23,7 +24,7 @@ use larder_volume::{
     Action, Answer, Command, Completion, ReadError, Refusal, SumRange, Volume, VolumeReader,
     verify_range, whole_sums,
 };
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::limits::{
     DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, LV_ROOM_BYTES_MIN,

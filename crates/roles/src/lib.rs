@@ -7,6 +7,7 @@
 
 #[cfg(feature = "ablation")]
 pub mod ablation;
+mod blocking;
 mod clock;
 pub mod data;
 pub mod data_node;

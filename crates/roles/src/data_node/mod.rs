@@ -11,9 +11,9 @@ mod open;
 mod reads;
 
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use larder_env::threads::JoinHandle;
 use larder_protocol::limits::{NO_ROOM_MS, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::Topology;
@@ -27,6 +27,8 @@ use crate::data::DataServer;
 use crate::limits::TICK_MS;
 use crate::managers::{Managers, Presence, Run};
 pub use face::DataFace;
+#[cfg(test)]
+pub(crate) use open::Taken;
 pub use open::{DataNodeConfig, DataNodeError};
 use reads::Reads;
 
@@ -48,7 +50,8 @@ pub struct DataNode {
 /// What ends when the server is closed.
 struct Running {
     thread: JoinHandle<()>,
-    lock: larder_env::FileLock,
+    /// Of the directory, if others could take it.
+    lock: Option<larder_env::FileLock>,
 }
 
 impl DataNode {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use larder_env::{Disk, DiskError, OpenMode, RealDisk};
+use larder_env::{Disk, DiskError, FileLock, OpenMode, RealDisk, threads};
 use larder_protocol::manager::state::{Command, DiskRecord, DiskState, Outcome, Refusal, Topology};
 use larder_protocol::placement::Weight;
 use larder_types::limits::BLOCK_BYTES;
@@ -116,15 +116,23 @@ impl DataNode {
         } else {
             made(&disk, name, boot, config.me, &*managers).await?
         };
-        let disk: Arc<dyn Disk> = Arc::new(disk);
+        let taken = Taken { disk: Arc::new(disk), capacity_bytes, volume, id, lock: Some(lock) };
+        Self::run(taken, (config.me, boot), name, managers)
+    }
+
+    /// Serves what lies on a disk that was taken up.
+    pub(crate) fn run(
+        Taken { disk, capacity_bytes, volume, id, lock }: Taken,
+        (me, boot): (ServerId, BootId),
+        name: &str,
+        managers: Arc<dyn Managers>,
+    ) -> Result<Arc<Self>, DataNodeError> {
         let server = DataServer::new(disk, capacity_bytes, &volume, boot)?;
         let runs = server.clone();
-        let thread = std::thread::Builder::new()
-            .name("disk".to_owned())
-            .spawn(move || runs.disk_loop(volume))
+        let thread = threads::spawn("disk", move || runs.disk_loop(volume))
             .map_err(DataNodeError::System)?;
         let running = Mutex::new(Some(Running { thread, lock }));
-        let (me, name, reads) = (config.me, name.to_owned(), Reads::new(server.clone()));
+        let (name, reads) = (name.to_owned(), Reads::new(server.clone()));
         Ok(Arc::new(Self {
             me,
             server,
@@ -136,6 +144,15 @@ impl DataNode {
             reads,
         }))
     }
+}
+
+/// A disk that was taken up.
+pub(crate) struct Taken {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) volume: Volume,
+    pub(crate) id: DiskId,
+    pub(crate) lock: Option<FileLock>,
 }
 
 fn exists(disk: &RealDisk, name: &str) -> Result<bool, DataNodeError> {

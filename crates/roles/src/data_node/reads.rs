@@ -15,9 +15,9 @@ use larder_net::Responder;
 use larder_protocol::scheduler::{Arrival, Begun, DiskCounts, DiskReads, Report, Turn, Urgency};
 use larder_types::{Chunk, Extent, LvId};
 use parking_lot::Mutex;
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
+use crate::blocking;
 use crate::data::{Client, DataServer};
 use crate::limits::{DATA_ANSWER_MAX, READ_PATIENCE_MS};
 use crate::wire::{DataReply, DataService};
@@ -168,7 +168,7 @@ impl Reads {
     /// A closure that a runtime drops while it ends leaves its read at the device, with a queue that nobody asks any more.
     fn begin(self: &Arc<Self>, begun: Begun, read: Read) {
         let reads = self.clone();
-        drop(spawn_blocking(move || {
+        drop(blocking::run(move || {
             carry_out(AtDevice { begun: Some(begun), is_measure: false, reads }, read);
         }));
     }

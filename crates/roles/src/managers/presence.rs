@@ -64,6 +64,7 @@ async fn tell(managers: Arc<dyn Managers>, run: Run, asked: Arc<Notify>) {
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            biased;
             _ = beat.tick() => match naming(&managers.map(), &run) {
                 Naming::Named => managers.say(ServerMessage::Heartbeat(run.boot)),
                 Naming::Unknown => managers.say(started()),

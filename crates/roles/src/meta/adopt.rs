@@ -12,14 +12,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
+use larder_env::threads::Condvar;
 use larder_kv::{Kv, KvReader};
 use larder_protocol::pg::{LedgerWalk, Role};
 use larder_protocol::{Call, Event};
 use larder_types::codec::decode;
 use larder_types::{BucketId, PgId, SessionId, StreamId, View, rows};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::callers::NOBODY;
 use super::cluster::Cluster;

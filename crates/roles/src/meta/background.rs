@@ -111,6 +111,7 @@ impl Background {
                 }
                 Turn::Later => changed.await,
                 Turn::NotBefore(us) => tokio::select! {
+                    biased;
                     () = sleep_until(self.at(us)) => {}
                     () = changed => {}
                 },

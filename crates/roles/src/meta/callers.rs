@@ -1,11 +1,11 @@
 //! Calls in flight in a PG, and who hears the answers.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use larder_net::Responder;
 use larder_protocol::Token;
 use larder_types::{BucketId, ObjectKey};
+use tokio::time::Instant;
 
 use super::scan::Scan;
 use crate::ticket::Ticket;
@@ -80,6 +80,12 @@ impl Callers {
         let caller = self.slot(token)?.caller.take()?;
         self.free.push(token.0 as u32);
         Some(caller)
+    }
+
+    /// Calls that nobody has answered.
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.caller.is_some()).count()
     }
 
     /// Ends the calls of other processes of which `ends` says so.

@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Here, Meta, Neighbours};
+use crate::blocking;
 use crate::data::DataServer;
 use crate::limits::READ_PIECE_BYTES;
 use crate::progress::CompactionNow;
@@ -146,7 +147,7 @@ impl Meta {
         let mut after = Some(Vec::new());
         while let Some(row) = after.take() {
             let (meta, pgs) = (self.clone(), pgs.clone());
-            let looked = tokio::task::spawn_blocking(move || {
+            let looked = blocking::run(move || {
                 let look = |row: &[u8], value: &[u8]| meta.consider_move(&pgs, row, value);
                 // One PG may have all of them.
                 meta.rows_after(&row, MOVES_MAX, look)
@@ -201,7 +202,7 @@ impl Here {
     /// Makes the copy of a chunk at its new place; whether it is durable.
     async fn copy_to_new_place(&self, to: &Move) -> bool {
         let (data, chunk) = (self.data.clone(), to.chunk.clone());
-        let read = tokio::task::spawn_blocking(move || read_whole(&data, &chunk));
+        let read = blocking::run(move || read_whole(&data, &chunk));
         let Ok(Some(bytes)) = read.await else { return false };
         let (lv, grant, extents) = (to.chunk.lv, to.grant, to.extents.clone());
         let action = Action::Write { lv, grant, extents, data: vec![bytes], len: to.chunk.len };

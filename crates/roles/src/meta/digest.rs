@@ -32,6 +32,7 @@ use super::background::Background;
 use super::cluster::Cluster;
 use super::index::index_error;
 use super::{Meta, Neighbours};
+use crate::blocking;
 use crate::limits::{DIFFERING_TOLD_MAX, DIGEST_LOOK, DIGEST_PIECE_BYTES, DIGESTS_MAX};
 use crate::progress::DigestsNow;
 
@@ -227,7 +228,7 @@ impl Summing {
                 return None;
             }
             let reader = reader.clone();
-            let gone_on = tokio::task::spawn_blocking(move || {
+            let gone_on = blocking::run(move || {
                 let scan = |from: &[u8], visit: &mut Visit<'_>| {
                     reader.scan(from, None, visit).map_err(index_error)
                 };

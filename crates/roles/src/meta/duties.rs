@@ -1,7 +1,6 @@
 //! What the driver of a member among several keeps beside its machine. All of it belongs to one view.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 use bytes::Bytes;
 use larder_env::clock::uptime_ms;
@@ -10,9 +9,11 @@ use larder_protocol::manager::state::{LvRecord, MapVersion, ReplicaRecord};
 use larder_protocol::pg::Role;
 use larder_protocol::{Answer, LvInfo, Refusal, Replica};
 use larder_types::{BootId, LvId, OpId, OpSeq, ServerId, SessionId, View};
+use tokio::time::Instant;
 
 use super::Member;
 use super::callers::Wants;
+use super::planted::{Bug, has};
 use super::snapshots::Kept;
 use super::turns::Turns;
 use crate::limits::CALL_MAX;
@@ -84,6 +85,12 @@ impl Duties {
         is_new
     }
 
+    /// How many wait for METAX.
+    #[cfg(test)]
+    pub(super) fn awaited(&self) -> usize {
+        self.awaited.values().map(Vec::len).sum()
+    }
+
     /// Whether the PG knows an LV from a newer map.
     pub(super) fn knows_newer(&self, info: &LvInfo) -> bool {
         self.places.get(&info.lv).is_some_and(|(as_of, _)| *as_of > info.as_of)
@@ -104,7 +111,7 @@ impl Member {
     /// Whether this primary may answer alone what is there.
     pub(super) fn is_leased(&self) -> bool {
         let (view, until_ms) = self.duties.lease;
-        view == self.pg.view() && uptime_ms() < until_ms
+        view == self.pg.view() && (uptime_ms() < until_ms || has(Bug::LeasesForEver))
     }
 
     /// Whether it tells proxies of this view what its index shows.
@@ -133,7 +140,8 @@ impl Member {
         }
         let above = self.duties.awaited.split_off(&self.pg.commit().next());
         let reached = std::mem::replace(&mut self.duties.awaited, above);
-        for (op, responder) in reached.into_values().flatten() {
+        let heard = if has(Bug::ForgetsAwaited) { 1 } else { usize::MAX };
+        for (op, responder) in reached.into_values().flatten().take(heard) {
             self.await_metax(op, responder);
         }
     }

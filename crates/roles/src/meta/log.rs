@@ -11,16 +11,18 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
+use larder_env::threads::Condvar;
 use larder_metalog::{Appender, Batch, LogError, Lsn, Record, Writer};
 use larder_protocol::pg::Retained;
 use larder_protocol::{Event, LogEntry};
 use larder_types::codec::encode_into;
 use larder_types::{Op, OpId, OpSeq, PgId};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::Meta;
+use super::planted::{Bug, has};
 use super::rate::Rate;
 use crate::limits::{LOG_BUFFER_BYTES_MAX, LOG_BUFFER_SEGMENT_PART};
 use crate::progress::{LogKept, LogNow};
@@ -389,15 +391,16 @@ impl Meta {
         let log = &self.log;
         let stopped = log.take_group(group)?;
         if !group.batch.is_empty() {
+            if has(Bug::DurableBeforeWritten) {
+                self.note_durable(group);
+            }
             let started = Instant::now();
             let progress = writer.commit(&mut group.batch)?;
             log.sync_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
             log.groups.fetch_add(1, Ordering::Relaxed);
             log.synced.store(progress.synced.0, Ordering::Relaxed);
             log.state.lock().appender.note(progress);
-            for (pg, last) in group.last.drain(..) {
-                self.step(&mut self.lock(pg), Event::Durable(last));
-            }
+            self.note_durable(group);
         } else if stopped {
             return Ok(false);
         }
@@ -410,6 +413,15 @@ impl Meta {
         log.state.lock().appender.note(progress);
         log.disk_bytes.store(writer.disk_bytes(), Ordering::Relaxed);
         Ok(true)
+    }
+}
+
+impl Meta {
+    /// Each PG in the group hears of its last op that it is durable.
+    fn note_durable(&self, group: &mut Group) {
+        for (pg, last) in group.last.drain(..) {
+            self.step(&mut self.lock(pg), Event::Durable(last));
+        }
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use larder_env::threads::Condvar;
 use larder_kv::{Kv, KvError, LsmKv, Progress};
 use larder_metalog::Lsn;
 use larder_protocol::Event;
 use larder_types::{OpSeq, PgId};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::orders::Beat;
 use super::{Here, Member, Meta, Neighbours};
@@ -39,7 +41,7 @@ impl FlushSignal {
         }
     }
 
-    fn ask(&self) {
+    pub(super) fn ask(&self) {
         let mut state = self.state.lock();
         if !state.held && !std::mem::replace(&mut state.asked, true) {
             self.ready.notify_one();

@@ -52,6 +52,7 @@ mod index;
 mod log;
 mod maintain;
 mod orders;
+pub(crate) mod planted;
 mod progress;
 mod queue;
 mod rate;
@@ -67,6 +68,7 @@ mod turns;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use larder_env::threads::switch_point;
 use larder_kv::{Kv, LsmKv};
 use larder_protocol::pg::PgGauges;
 use larder_protocol::placement::pg_of;
@@ -215,6 +217,33 @@ impl Meta {
         self.lock(pg).pg.shows_all(span)
     }
 
+    /// What it waits for, or others for it, for tests.
+    #[cfg(test)]
+    pub(crate) fn waits(&self) -> Vec<String> {
+        let mut waits = Vec::new();
+        for pg in self.pg_ids() {
+            let member = self.lock(pg);
+            let gauges = member.pg.gauges();
+            let counts = [gauges.open_puts, gauges.waiting_calls, gauges.moves];
+            let (callers, awaited) = (member.callers.in_flight(), member.duties.awaited());
+            let taken = member.duties.snapshots.len();
+            if counts != [0; 3] || callers + awaited + taken > 0 {
+                waits.push(format!(
+                    "{pg} ({:?} in {}): open puts, waiting calls, moves {counts:?}, callers {callers}, awaited {awaited}, snapshots {taken}",
+                    member.pg.role(),
+                    member.pg.view(),
+                ));
+            }
+        }
+        waits
+    }
+
+    /// Has the index flushed, as when enough has piled up, for tests.
+    #[cfg(test)]
+    pub(crate) fn flush_soon(&self) {
+        self.flush.ask();
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -274,6 +303,7 @@ impl Meta {
     }
 
     fn lock(&self, pg: PgId) -> MutexGuard<'_, Member> {
+        switch_point();
         self.pgs[pg.0 as usize].lock()
     }
 

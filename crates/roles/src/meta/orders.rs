@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use larder_env::clock::uptime_ms;
 use larder_protocol::Event;
@@ -20,9 +20,11 @@ use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::Role;
 use larder_types::{LvId, PgId, ServerId, SessionId, View};
 use parking_lot::MutexGuard;
+use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::duties::Volumes;
+use super::planted::{Bug, has};
 use super::{Member, Meta};
 use crate::clock::now;
 use crate::limits::{SESSION_LOOKS, TICK_MS};
@@ -116,6 +118,9 @@ impl Meta {
             _ => return,
         };
         let before = member.pg.view();
+        if has(Bug::IgnoresViews) && member.pg.role() == Role::Serving {
+            return;
+        }
         let Member { pg: machine, out, .. } = &mut *member;
         machine.step(now(), event, &self.index, out);
         if member.pg.view() != before {

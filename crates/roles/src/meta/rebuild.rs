@@ -29,6 +29,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Meta;
 use super::index::index_error;
+use crate::blocking;
 use crate::limits::{REBUILD_PIECE_COPIES_MAX, REBUILD_ROWS_MAX};
 use crate::progress::RebuildNow;
 
@@ -182,7 +183,7 @@ impl Meta {
         let mut piece = Piece { walk, refills: Vec::new(), after: Some(Vec::new()) };
         while let Some(after) = piece.after.take() {
             let (meta, walk) = (self.clone(), piece.walk);
-            let looked = tokio::task::spawn_blocking(move || meta.consider_rows(walk, &after));
+            let looked = blocking::run(move || meta.consider_rows(walk, &after));
             piece = match looked.await {
                 Ok(looked) => looked?,
                 Err(error) => return Err(IndexError(error.to_string())),

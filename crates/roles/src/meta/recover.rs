@@ -9,9 +9,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 
 use larder_env::Disk;
+use larder_env::threads::{self, JoinHandle};
 use larder_kv::{KvError, KvReader, LsmKv};
 use larder_metalog::{LogConfig, LogError, Lsn, Record, Writer};
 use larder_protocol::pg::{LogGap, Origin, Recovering, Role};
@@ -157,9 +157,7 @@ pub struct Threads(Vec<JoinHandle<()>>);
 
 impl Threads {
     pub(super) fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) {
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(run)
+        let thread = threads::spawn(name, run)
             .unwrap_or_else(|error| panic!("the system gives no thread for {name}: {error}"));
         self.0.push(thread);
     }

@@ -27,6 +27,7 @@ use super::callers::Wants;
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::index::index_error;
+use crate::blocking;
 use crate::limits::{MAP_LAG_MAX, ROWS_BYTES_MAX, ROWS_MAX, ROWS_VISITED_MAX};
 use crate::wire::{MetaReply, MetaService, Rows};
 
@@ -70,12 +71,12 @@ impl Scan {
         }
         let scan = scan.clone();
         let runtime = scan.runtime.clone();
-        runtime.spawn_blocking(move || {
+        drop(blocking::run_on(&runtime, move || {
             let responder = scan.responder.lock().take();
             if let (Some(responder), Some(meta)) = (responder, scan.meta.upgrade()) {
                 meta.answer_scan(&scan, responder);
             }
-        });
+        }));
     }
 
     /// A PG does not let it pass.
@@ -214,7 +215,7 @@ impl Meta {
         let (true, Some(meta)) = (serves(pg), cluster.meta()) else {
             return refuse(responder, Refusal::NotPrimary);
         };
-        cluster.runtime.spawn_blocking(move || {
+        drop(blocking::run_on(&cluster.runtime, move || {
             let found = meta.index.kv.get(&row).map_err(index_error);
             let found = found.and_then(|value| match value {
                 Some(value) => Ok(Some((owner(&row, &value, meta.pgs.len() as u32)?, value))),
@@ -232,6 +233,6 @@ impl Meta {
                     refuse(responder, Refusal::IndexDamaged);
                 }
             }
-        });
+        }));
     }
 }

@@ -11,7 +11,6 @@
 //!    have forgotten what it did, so that its requests are finished, whoever sends them.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use larder_kv::KvReader;
@@ -21,12 +20,14 @@ use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
 use parking_lot::MutexGuard;
+use tokio::time::Instant;
 
 use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
 use super::{Member, Meta};
+use crate::blocking;
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
 /// Answers for a meta server of a cluster: [`MetaServer::handler`](super::MetaServer::handler).
@@ -216,7 +217,9 @@ impl Meta {
         responder: Responder<MetaService>,
     ) {
         let Some(meta) = cluster.meta() else { return };
-        cluster.runtime.spawn_blocking(move || meta.answer_from_index(at, &key, responder));
+        drop(blocking::run_on(&cluster.runtime, move || {
+            meta.answer_from_index(at, &key, responder);
+        }));
     }
 
     /// Whatever the index shows now was so after the question came, if the lease still holds afterwards. Takes the

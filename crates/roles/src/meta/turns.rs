@@ -6,7 +6,9 @@
 //! 1. While the log is behind, a group has at most one op in [`STARVED_MS`] taken.
 //! 2. While it is behind for longer, each group that is told ops as often has one taken.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::limits::STARVED_MS;
 

@@ -40,6 +40,7 @@ use super::callers::NOBODY;
 use super::cluster::Cluster;
 use super::index::index_error;
 use super::{Meta, Neighbours};
+use crate::blocking;
 use crate::clock::now_ms;
 use crate::limits::{
     DATA_ANSWER_MAX, SCRUB_LED_PATIENCE, SCRUB_LOGGED_MAX, SCRUB_LOOK, SCRUB_PIECE_BYTES,
@@ -132,7 +133,7 @@ impl Scrubber {
     /// Goes on where the run before has ended. Here and below: `None` once the server is gone.
     async fn begin(&mut self) -> Option<()> {
         let disk = self.disk.clone();
-        let loaded = tokio::task::spawn_blocking(move || load(&*disk)).await.ok()?;
+        let loaded = blocking::run(move || load(&*disk)).await.ok()?;
         let scrub = match loaded {
             Ok(Some(Ok(scrub))) => scrub,
             Ok(Some(Err(error))) => {
@@ -157,7 +158,7 @@ impl Scrubber {
             self.wait_to_lead().await?;
             let meta = self.meta.upgrade()?;
             let server = meta.clone();
-            let looked = tokio::task::spawn_blocking(move || server.copies_to_verify());
+            let looked = blocking::run(move || server.copies_to_verify());
             let piece = match looked.await.ok()? {
                 Ok(piece) => piece,
                 Err(error) => {
@@ -243,7 +244,7 @@ impl Scrubber {
         let bytes = self.meta.upgrade()?.scrub.with(|scrub| v1::encode_file(scrub))?;
         let disk = self.disk.clone();
         let saving = move || replace_file(&*disk, "", SCRUB_FILE, &bytes);
-        if let Err(error) = tokio::task::spawn_blocking(saving).await.ok()? {
+        if let Err(error) = blocking::run(saving).await.ok()? {
             tracing::warn!(%error, "where the scrub is was not written: a restart verifies more than it needs to");
         }
         self.saved = Instant::now();
@@ -357,7 +358,7 @@ impl Meta {
         match &self.neighbours {
             Neighbours::Here(here) => {
                 let (data, chunk) = (here.data.clone(), copy.chunk.clone());
-                tokio::task::spawn_blocking(move || data.verify_copy(&chunk)).await.ok()
+                blocking::run(move || data.verify_copy(&chunk)).await.ok()
             }
             Neighbours::Apart(cluster) => {
                 self.background.works_at(copy.server);

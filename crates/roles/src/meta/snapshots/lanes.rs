@@ -19,13 +19,15 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use larder_env::threads::Condvar;
 use larder_kv::KvReader;
 use larder_protocol::pg::{Piece, owner};
 use larder_protocol::{IndexError, PeerMessage};
 use larder_types::{OpId, PgId, ServerId, View};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::time::Instant;
 
 use super::super::index::index_error;
 use crate::limits::{LANE_STALL_MAX, WALK_PIECE_BYTES};

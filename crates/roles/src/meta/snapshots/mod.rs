@@ -32,7 +32,9 @@ use parking_lot::Mutex;
 
 use super::cluster::Cluster;
 use super::index::index_error;
+use super::planted::{Bug, has};
 use super::{Member, Meta};
+use crate::blocking;
 use crate::limits::WALK_LANES_MAX;
 use lanes::{Follower, LaneOf, Sending, SharedWalk, Taken};
 
@@ -133,7 +135,7 @@ impl Meta {
         if self.snapshots.hold(pg, from, message)
             && let Some(meta) = cluster.meta()
         {
-            cluster.runtime.spawn_blocking(move || meta.walk_for_followers());
+            drop(blocking::run_on(&cluster.runtime, move || meta.walk_for_followers()));
         }
     }
 
@@ -240,7 +242,7 @@ impl Meta {
         }
         let (reader, Some(meta)) = (kept.reader.clone(), cluster.meta()) else { return };
         self.snapshots.read_alone.fetch_add(1, Ordering::Relaxed);
-        cluster.runtime.spawn_blocking(move || {
+        drop(blocking::run_on(&cluster.runtime, move || {
             let scan = |from: &[u8], visit: &mut larder_protocol::index::Visit<'_>| {
                 reader.scan(from, None, visit).map_err(index_error)
             };
@@ -248,7 +250,7 @@ impl Meta {
             let piece = read_piece(&scan, (pg, pg_count), after.as_deref());
             let kept = |kept: &&mut Kept| kept.at == at;
             if let Some(kept) = meta.lock(pg).duties.snapshots.get_mut(&to).filter(kept) {
-                kept.is_read = false;
+                kept.is_read = has(Bug::ForgetsPieces);
             }
             match (piece, meta.cluster()) {
                 (Ok(piece), Some(cluster)) => {
@@ -257,7 +259,7 @@ impl Meta {
                 (Ok(_), None) => {}
                 (Err(error), _) => meta.fail(format!("pg {pg}: rows cannot be read: {error}")),
             }
-        });
+        }));
     }
 
     /// What was done for followers that took snapshots.

@@ -1,6 +1,7 @@
 //! Clients of the proxies, what they ask, and what they were answered.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +18,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::super::ClusterProxy;
-use super::World;
+use super::Dice;
+use super::proxies::Findings;
 use crate::limits::{PAUSE_MS_MAX, PROXY_PATIENCE_MS};
 
 const KEYS: usize = 6;
@@ -48,7 +50,8 @@ impl Default for Calls {
 
 /// One client of a proxy.
 pub(super) struct Client {
-    pub(super) world: Arc<World>,
+    pub(super) dice: Dice,
+    pub(super) findings: Arc<Findings>,
     pub(super) proxy: Arc<ClusterProxy>,
     pub(super) bucket: BucketName,
     /// Of its proxy.
@@ -105,7 +108,7 @@ impl PutBody for Body {
 impl Client {
     pub(super) async fn run(self) {
         for _ in 0..CALLS {
-            let dice = &self.world.dice;
+            let dice = &self.dice;
             sleep(dice.ms(if dice.one_in(4) { 1500 } else { 60 })).await;
             let key = dice.below(KEYS as u64) as usize;
             // Some go away before they are answered.
@@ -127,7 +130,7 @@ impl Client {
             calls.longest = calls.longest.max(began.elapsed());
             drop(calls);
             if is_late {
-                self.world.violated(format!("a call at proxy {} does not end", self.number));
+                self.findings.violated(format!("a call at proxy {} does not end", self.number));
             }
         }
     }
@@ -143,7 +146,7 @@ impl Client {
     }
 
     fn draw_value(&self) -> u64 {
-        let dice = &self.world.dice;
+        let dice = &self.dice;
         let len = match dice.below(10) {
             0..3 => 1 + dice.below(2048),
             3..9 => 2049 + dice.below(30_000),
@@ -156,7 +159,7 @@ impl Client {
 
     pub(super) async fn put(&self, key: usize) {
         let value = self.draw_value();
-        let on = if self.world.dice.one_in(5) { If::Absent } else { If::Always };
+        let on = if self.dice.one_in(5) { If::Absent } else { If::Always };
         let if_none_match = (on == If::Absent).then_some(EtagList::Any);
         let condition = Condition { if_none_match, ..Condition::default() };
         let options = PutOptions { condition, ..PutOptions::default() };
@@ -167,7 +170,7 @@ impl Client {
         let began = Instant::now();
         let put = self.proxy.put(&self.bucket, &key_of(key), options, body).await;
         if began.elapsed() > PUT_MAX {
-            self.world.violated(format!("a put took {:?}", began.elapsed()));
+            self.findings.violated(format!("a put took {:?}", began.elapsed()));
         }
         self.end(
             call,
@@ -194,8 +197,8 @@ impl Client {
             match self.read(key).await {
                 Ok(found) => Answered::Shows(found.map(Shown::put)),
                 Err(ObjectError::Damaged) => {
-                    if !self.world.disks.iter().any(|disk| *disk.was_corrupt.lock()) {
-                        self.world.violated(format!("key {key} is called damaged"));
+                    if !self.findings.was_corrupt.load(Ordering::Relaxed) {
+                        self.findings.violated(format!("key {key} is called damaged"));
                     }
                     Answered::Unknown
                 }
@@ -223,13 +226,13 @@ impl Client {
             }
         };
         if bytes != bytes_of(value) {
-            self.world.violated(format!("key {key} has other bytes than were put"));
+            self.findings.violated(format!("key {key} has other bytes than were put"));
         }
         Ok(Some(value))
     }
 
     async fn list(&self) {
-        let max = if self.world.dice.one_in(2) { 1000 } else { 1 + self.world.dice.below(3) };
+        let max = if self.dice.one_in(2) { 1000 } else { 1 + self.dice.below(3) };
         let mut after: Option<String> = None;
         loop {
             let request =
@@ -267,7 +270,7 @@ impl Client {
             match timeout(CALL_MAX, self.read(key)).await {
                 Ok(Ok(found)) => self.end(call, Answered::Shows(found.map(Shown::put))),
                 other => {
-                    self.world.violated(format!("key {key} cannot be read at rest: {other:?}"))
+                    self.findings.violated(format!("key {key} cannot be read at rest: {other:?}"))
                 }
             }
         }

@@ -59,7 +59,6 @@ pub(super) struct Disk {
     /// Grants under which nothing is written any more.
     void: Mutex<BTreeSet<Grant>>,
     stalled: Mutex<Vec<Asked>>,
-    pub(super) was_corrupt: Mutex<bool>,
 }
 
 impl Disk {
@@ -71,13 +70,11 @@ impl Disk {
             written: Mutex::default(),
             void: Mutex::default(),
             stalled: Mutex::default(),
-            was_corrupt: Mutex::new(false),
         })
     }
 
     pub(super) fn become_(self: &Arc<Self>, mood: Mood) {
         *self.mood.lock() = mood;
-        *self.was_corrupt.lock() |= mood == Mood::Corrupt;
         if mood != Mood::Stalled {
             for asked in std::mem::take(&mut *self.stalled.lock()) {
                 tokio::spawn(self.clone().serve(asked));

@@ -1,6 +1,7 @@
 //! What goes wrong, and that it is all well in the end.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use larder_types::{PgId, ServerId};
@@ -56,7 +57,11 @@ async fn change_primary(world: Arc<World>) {
 /// A data server does something else than it should, for a while.
 async fn spoil(world: Arc<World>) {
     let disk = &world.disks[world.dice.below(world.disks.len() as u64) as usize];
-    disk.become_(Mood::BAD[world.dice.below(Mood::BAD.len() as u64) as usize]);
+    let mood = Mood::BAD[world.dice.below(Mood::BAD.len() as u64) as usize];
+    if mood == Mood::Corrupt {
+        world.findings.was_corrupt.store(true, Ordering::Relaxed);
+    }
+    disk.become_(mood);
     sleep(world.dice.ms(6000)).await;
     disk.become_(Mood::Fine);
 }

@@ -13,10 +13,12 @@
 //! 4. The same seed makes the same run, to each byte that arrives and when.
 
 mod clients;
+mod cluster;
 mod data;
 mod faults;
 mod managers;
 mod meta;
+mod proxies;
 mod store;
 mod tests;
 
@@ -29,10 +31,7 @@ use larder_env::SeededRng;
 use larder_net::limits::BACKOFF_MAX;
 use larder_net::simulated::{Delivered, Network, Weather};
 use larder_net::{Endpoint, Listener, Role, Roles, Services, Subject};
-use larder_objects::Objects;
-use larder_protocol::manager::state::Command;
-use larder_protocol::scheduler::Policy;
-use larder_types::{BucketName, ClusterId, Holders, ServerId, WritePolicy};
+use larder_types::{ClusterId, Holders, ServerId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -40,12 +39,12 @@ use tokio::time::{Instant, sleep};
 use super::super::ClusterProxy;
 use super::ClusterConfig;
 use super::planted::{Bug, plant};
-use crate::limits::{ORPHANS_MAX, STRAGGLERS_KIB_MAX};
+use crate::managers::Managers;
 use crate::wire::{DataService, MetaService};
-use clients::{Calls, Client};
 use data::{DataFace, Disk, Mood};
-use managers::{Agreed, BOOT, Heard};
+use managers::{Agreed, Heard};
 use meta::MetaFace;
+use proxies::{Findings, Proxies};
 use store::Store;
 
 const METAS: Range<u32> = 0..3;
@@ -92,12 +91,12 @@ struct World {
     disks: Vec<Arc<Disk>>,
     /// Whoever waits for a put or a view looks again.
     changed: Notify,
-    violations: Mutex<Vec<String>>,
+    findings: Arc<Findings>,
 }
 
 impl World {
     fn violated(&self, what: String) {
-        self.violations.lock().push(what);
+        self.findings.violated(what);
     }
 
     /// The replicas whose servers are up, as far as the managers know.
@@ -128,12 +127,26 @@ struct Ran {
     lost_sessions: u64,
 }
 
+impl Ran {
+    /// Counts another run in.
+    fn add(&mut self, other: &Self) {
+        self.took += other.took;
+        self.calls += other.calls;
+        self.done += other.done;
+        self.longest = self.longest.max(other.longest);
+        self.retries += other.retries;
+        self.begun_anew += other.begun_anew;
+        self.hedged += other.hedged;
+        self.joined += other.joined;
+        self.mismatches += other.mismatches;
+        self.lost_sessions += other.lost_sessions;
+    }
+}
+
 /// A simulated cluster.
 struct Simulation {
     world: Arc<World>,
-    proxies: Vec<Arc<ClusterProxy>>,
-    endpoints: Vec<Arc<Endpoint>>,
-    bucket: BucketName,
+    proxies: Proxies,
     _listeners: Vec<Listener>,
 }
 
@@ -159,67 +172,23 @@ impl Simulation {
             store: Mutex::default(),
             disks: DATA.map(|_| Disk::new(dice.clone())).collect(),
             changed: Notify::new(),
-            violations: Mutex::default(),
+            findings: Arc::default(),
             agreed,
             dice,
         });
         let listeners = METAS.chain(DATA).map(|id| serve(&world, id)).collect();
-        let (mut begun, mut endpoints) = (Vec::new(), Vec::new());
-        for id in (PROXIES.start..).take(proxies as usize) {
-            let host = world.network.host(subject(id, Role::Proxy));
-            let endpoint = Endpoint::simulated(host);
-            let proxy = ClusterProxy::begin(ClusterConfig {
-                endpoint: endpoint.clone(),
-                managers: Heard::new(ServerId(id), &world.agreed),
-                me: ServerId(id),
-                boot: BOOT,
-                read_policy: Policy::ALL[world.dice.below(Policy::ALL.len() as u64) as usize],
-            });
-            begun.push(Arc::new(proxy.await));
-            endpoints.push(endpoint);
-        }
+        let managers = |id| -> Arc<dyn Managers> { Heard::new(id, &world.agreed) };
+        let ground = (&world.dice, &world.findings);
+        let proxies = Proxies::begin(ground, &world.network, proxies, managers).await;
         tokio::spawn(world.clone().resolve());
-        let bucket = BucketName::new("bucket").expect("it is a name");
-        Self { world, proxies: begun, endpoints, bucket, _listeners: listeners }
-    }
-
-    async fn make_bucket(&self) {
-        while self.proxies[0].create_bucket(&self.bucket, None).await.is_err()
-            && self.proxies[0].bucket(&self.bucket).is_err()
-        {
-            sleep(Duration::from_millis(100)).await;
-        }
-        let policies = [WritePolicy::All, WritePolicy::Majority, WritePolicy::AtLeast(1)];
-        let policy = policies[self.world.dice.below(3) as usize];
-        self.world.agreed.agree(Command::SetWritePolicy(self.bucket.clone(), policy));
-        for proxy in &self.proxies {
-            while proxy.bucket(&self.bucket).is_err() {
-                sleep(Duration::from_millis(10)).await;
-            }
-        }
-    }
-
-    fn client(&self, number: usize, calls: &Arc<Mutex<Calls>>) -> Client {
-        let (world, proxy) = (self.world.clone(), self.proxies[number].clone());
-        Client { world, proxy, bucket: self.bucket.clone(), number, calls: calls.clone() }
+        Self { world, proxies, _listeners: listeners }
     }
 
     async fn run(self) -> Ran {
         let began = Instant::now();
-        self.make_bucket().await;
-        let calls = Arc::new(Mutex::new(Calls::default()));
-        let mut clients = tokio::task::JoinSet::new();
-        for number in 0..self.proxies.len() {
-            for _ in 0..1 + self.world.dice.below(3) {
-                clients.spawn(self.client(number, &calls).run());
-            }
-        }
+        self.proxies.make_bucket(|command| self.world.agreed.agree(command)).await;
         let faults = tokio::spawn(faults::happen(self.world.clone()));
-        while let Some(ended) = clients.join_next().await {
-            if let Err(panic) = ended {
-                self.world.violated(format!("a client: {panic}"));
-            }
-        }
+        self.proxies.serve_clients().await;
         faults.abort();
         // What it holds is gone when it is over.
         drop(faults.await);
@@ -227,10 +196,8 @@ impl Simulation {
         self.come_to_rest().await;
         // Connections are tried again, and maps are heard.
         sleep(2 * BACKOFF_MAX).await;
-        for number in 0..self.proxies.len() {
-            self.client(number, &calls).read_all().await;
-        }
-        self.told(began, &calls.lock())
+        self.proxies.read_all().await;
+        self.told(began)
     }
 
     /// Waits until nothing is left, and says what is left after all.
@@ -249,51 +216,23 @@ impl Simulation {
     }
 
     fn left(&self) -> Vec<String> {
-        let mut left = Vec::new();
-        left.extend(self.world.store.lock().open().map(|open| format!("{open:?}")));
-        for (number, proxy) in self.proxies.iter().enumerate() {
-            let away = &proxy.reach;
-            let orphans = ORPHANS_MAX - away.orphans.available_permits();
-            let stragglers = STRAGGLERS_KIB_MAX - away.stragglers.available_permits();
-            let (requests, owed) = (proxy.requests.finished().1.len(), proxy.reads().1);
-            let waits = self.endpoints[number].metrics().in_flight.get();
-            let counts = [orphans as u64, stragglers as u64, requests as u64, owed, waits];
-            if counts != [0; 5] {
-                left.push(format!(
-                    "proxy {number}: orphans, stragglers, requests, reads, calls {counts:?}"
-                ));
-            }
-        }
-        left
+        let store = self.world.store.lock();
+        let open = store.open().map(|open| format!("{open:?}"));
+        open.chain(self.proxies.left()).collect()
     }
 
-    fn told(&self, began: Instant, calls: &Calls) -> Ran {
-        let mut violations = self.world.violations.lock().clone();
-        if let Err(why) = calls.history.check() {
-            violations.push(why);
-        }
-        let store = self.world.store.lock();
-        violations.extend(store.twice().iter().map(|etag| format!("{etag} took effect twice")));
-        let sum = |counter: fn(&super::ProxyCounters) -> &std::sync::atomic::AtomicU64| {
-            let of = |proxy: &Arc<ClusterProxy>| {
-                counter(proxy.counters()).load(std::sync::atomic::Ordering::Relaxed)
-            };
-            self.proxies.iter().map(of).sum()
-        };
-        Ran {
-            violations,
+    fn told(&self, began: Instant) -> Ran {
+        let mut ran = Ran {
+            violations: self.world.findings.all(),
             delivered: self.world.network.delivered(),
             took: began.elapsed(),
-            calls: calls.asked,
-            done: calls.done,
-            longest: calls.longest,
-            retries: sum(|counters| &counters.retries),
-            begun_anew: sum(|counters| &counters.begun_anew),
-            hedged: sum(|counters| &counters.reads_hedged),
-            joined: sum(|counters| &counters.reads_joined),
-            mismatches: sum(|counters| &counters.mismatches),
-            lost_sessions: sum(|counters| &counters.lost_sessions),
-        }
+            ..Ran::default()
+        };
+        self.proxies.tell(&mut ran);
+        let store = self.world.store.lock();
+        let twice = store.twice().into_iter().map(|etag| format!("{etag} took effect twice"));
+        ran.violations.extend(twice);
+        ran
     }
 }
 

@@ -36,11 +36,11 @@ pub(super) fn has_panicked() -> bool {
     PANICKED.replace(false)
 }
 
-fn number(name: &str) -> Option<u64> {
+pub(super) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
-fn tell(what: &str, ran: &Ran) {
+pub(super) fn tell(what: &str, ran: &Ran) {
     let Ran { took, calls, done, longest, delivered, .. } = ran;
     println!("{what}: {calls} calls, {done} answers, in {took:.1?}, the longest {longest:.1?}");
     let Ran { retries, begun_anew, hedged, joined, mismatches, lost_sessions, .. } = ran;
@@ -64,16 +64,7 @@ fn whatever_fails_what_was_answered_is_so_and_nothing_is_left() {
         if !ran.violations.is_empty() {
             failed.push(format!("seed {seed}: {}", ran.violations.join("\n")));
         }
-        all.took += ran.took;
-        all.calls += ran.calls;
-        all.done += ran.done;
-        all.longest = all.longest.max(ran.longest);
-        all.retries += ran.retries;
-        all.begun_anew += ran.begun_anew;
-        all.hedged += ran.hedged;
-        all.joined += ran.joined;
-        all.mismatches += ran.mismatches;
-        all.lost_sessions += ran.lost_sessions;
+        all.add(&ran);
     }
     tell(&format!("{count} seeds"), &all);
     assert!(failed.is_empty(), "LARDER_PROXY_SEED=n repeats it\n{}", failed.join("\n\n"));
@@ -99,10 +90,10 @@ fn the_same_seed_makes_the_same_run() {
 #[test]
 fn a_put_that_no_data_server_answers_ends_in_its_time() {
     let (longest, violations) = simulate(0, async |simulation| {
-        simulation.make_bucket().await;
-        let world = simulation.world.clone();
+        let Simulation { world, proxies, .. } = &simulation;
+        proxies.make_bucket(|command| world.agreed.agree(command)).await;
         world.disks.iter().for_each(|disk| disk.become_(Mood::Stalled));
-        let client = simulation.client(0, &Arc::default());
+        let client = proxies.client(0);
         let mut longest = Duration::ZERO;
         // Some are small, and need no data server.
         for _ in 0..5 {
@@ -110,7 +101,7 @@ fn a_put_that_no_data_server_answers_ends_in_its_time() {
             client.put(0).await;
             longest = longest.max(began.elapsed());
         }
-        (longest, world.violations.lock().clone())
+        (longest, world.findings.all())
     });
     assert!(longest > Duration::from_millis(WRITE_PATIENCE_MS), "begun once: {longest:?}");
     assert!(violations.is_empty(), "{violations:?}");

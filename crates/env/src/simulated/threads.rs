@@ -1,0 +1,450 @@
+//! Threads of a simulation. They are threads of the system of which one runs at a time: each runs until it waits, and which
+//! is next the seed decides. The thread that began the simulation has their turns run ([`Threads::run_one`]) and stands still
+//! meanwhile, so that whatever it is besides (a runtime of tasks) is one more that takes turns.
+//!
+//! ```text
+//!              run_one              wait, sleep, join
+//!   Ready ───────────────▶ running ───────────────────▶ Waiting
+//!     ▲                       │                            │
+//!     └── notify, time, end of the joined ─────────────────┘
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. At most one thread of a simulation runs: one of these, or the one that began it.
+//! 2. A wait ends when it was notified or its time has come, and not without cause: a wake-up that is lost shows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{WORLD, World, elapsed};
+use crate::SeededRng;
+
+/// For how long a thread may run, in real time, before it is taken to be stuck at a lock.
+const TURN_MAX: Duration = Duration::from_secs(60);
+/// Of so many points at which others may overtake, they do at one.
+const SWITCHES_ONE_IN: u64 = 8;
+
+/// Names a thread of a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ThreadId(u64);
+
+/// Why a thread does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// For a notification here: an address, that is only compared.
+    Condvar(usize),
+    /// For the end of another.
+    Join(ThreadId),
+    /// For time alone.
+    Sleep,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Ready,
+    Waiting(Cause, Option<Duration>),
+    Ended,
+}
+
+struct Thread {
+    name: String,
+    doing: Doing,
+    /// Notified when its turn comes.
+    turn: Arc<parking_lot::Condvar>,
+}
+
+struct State {
+    threads: BTreeMap<ThreadId, Thread>,
+    /// Whose turn it is; `None` if it is that of the thread that began the simulation.
+    running: Option<ThreadId>,
+    next: u64,
+    rng: SeededRng,
+    /// Told when some thread becomes ready.
+    waker: Option<Waker>,
+    panicked: Vec<String>,
+    /// The simulation is over: whoever waits unwinds.
+    is_over: bool,
+}
+
+impl State {
+    fn ready(&mut self, ends: impl Fn(&Doing) -> bool) {
+        let ready = self.threads.values_mut().filter(|thread| ends(&thread.doing));
+        ready.for_each(|thread| thread.doing = Doing::Ready);
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+type Enter = dyn Fn(&mut dyn FnMut()) + Send + Sync;
+
+/// See the module's head.
+pub struct Threads {
+    state: Mutex<State>,
+    /// Notified when the turn is that of the thread that began the simulation.
+    back: parking_lot::Condvar,
+    enter: Box<Enter>,
+}
+
+impl fmt::Debug for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Threads").finish_non_exhaustive()
+    }
+}
+
+/// What a thread unwinds with when its simulation is over.
+struct Over;
+
+impl super::Simulation {
+    /// Has [`spawn`](crate::threads::spawn) start threads of this simulation, on this thread and on those. `enter` runs what
+    /// each of them does, once it has set up what it has of a thread of its own.
+    ///
+    /// # Panics
+    /// If it has threads already.
+    #[must_use]
+    pub fn threads(
+        &self,
+        seed: u64,
+        enter: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static,
+    ) -> Arc<Threads> {
+        let state = State {
+            threads: BTreeMap::new(),
+            running: None,
+            next: 0,
+            rng: SeededRng::new(seed),
+            waker: None,
+            panicked: Vec::new(),
+            is_over: false,
+        };
+        let threads = Arc::new(Threads {
+            state: Mutex::new(state),
+            back: parking_lot::Condvar::new(),
+            enter: Box::new(enter),
+        });
+        WORLD.with_borrow_mut(|world| {
+            let world = world.as_mut().expect("the simulation is this thread's");
+            assert!(world.threads.replace(threads.clone()).is_none(), "it has threads once");
+        });
+        threads
+    }
+}
+
+impl Threads {
+    /// Lets one thread run that can, until it waits; `false` if none can.
+    ///
+    /// # Panics
+    /// If the thread does not come to wait: it is stuck at a lock that another holds, which waits.
+    pub fn run_one(&self) -> bool {
+        let now = elapsed();
+        let mut state = self.state.lock();
+        assert_eq!(state.running, None, "one runs at a time");
+        let is_due = |doing: &Doing| matches!(doing, Doing::Waiting(_, until) if until.is_some() && *until <= now);
+        let due = state.threads.values_mut().filter(|thread| is_due(&thread.doing));
+        due.for_each(|thread| thread.doing = Doing::Ready);
+        let can = state.threads.iter().filter(|(_, thread)| thread.doing == Doing::Ready);
+        let can: Vec<ThreadId> = can.map(|(id, _)| *id).collect();
+        if can.is_empty() {
+            return false;
+        }
+        let next = can[state.rng.below(can.len() as u64) as usize];
+        state.running = Some(next);
+        state.threads[&next].turn.notify_one();
+        while state.running.is_some() {
+            let is_late = self.back.wait_for(&mut state, TURN_MAX).timed_out();
+            let name = || state.running.map(|id| state.threads[&id].name.clone());
+            assert!(!is_late, "{:?} does not come to wait", name());
+        }
+        true
+    }
+
+    /// When the first wait for time ends, since the simulation began.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        let until = |thread: &Thread| match thread.doing {
+            Doing::Waiting(_, until) => until,
+            Doing::Ready | Doing::Ended => None,
+        };
+        state.threads.values().filter_map(until).min()
+    }
+
+    /// Ready once a thread can run, but for waits for time.
+    pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock();
+        if state.threads.values().any(|thread| thread.doing == Doing::Ready) {
+            return Poll::Ready(());
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// What threads panicked with.
+    #[must_use]
+    pub fn panics(&self) -> Vec<String> {
+        self.state.lock().panicked.clone()
+    }
+
+    /// Names of the threads that have not ended.
+    #[must_use]
+    pub fn left(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let left = state.threads.values().filter(|thread| thread.doing != Doing::Ended);
+        left.map(|thread| format!("{} ({:?})", thread.name, thread.doing)).collect()
+    }
+
+    /// Has all that wait unwind.
+    pub(super) fn abandon(&self) {
+        let mut state = self.state.lock();
+        state.is_over = true;
+        for thread in state.threads.values() {
+            thread.turn.notify_one();
+        }
+    }
+
+    /// The thread does not run until its turn comes again.
+    fn wait(&self, me: ThreadId, doing: Doing) {
+        let mut state = self.state.lock();
+        self.yield_turn(&mut state, me, doing);
+        self.await_turn(state, me);
+    }
+
+    fn yield_turn(&self, state: &mut State, me: ThreadId, doing: Doing) {
+        let Some(thread) = state.threads.get_mut(&me) else { return };
+        thread.doing = doing;
+        state.running = None;
+        self.back.notify_one();
+    }
+
+    fn await_turn(&self, mut state: MutexGuard<'_, State>, me: ThreadId) {
+        let turn = state.threads[&me].turn.clone();
+        while state.running != Some(me) {
+            if state.is_over {
+                drop(state);
+                resume_unwind(Box::new(Over));
+            }
+            turn.wait(&mut state);
+        }
+    }
+
+    fn begin(&self, name: &str) -> ThreadId {
+        let mut state = self.state.lock();
+        let id = ThreadId(state.next);
+        state.next += 1;
+        let thread = Thread { name: name.to_owned(), doing: Doing::Ready, turn: Arc::default() };
+        state.threads.insert(id, thread);
+        state.wake();
+        id
+    }
+
+    /// What a thread of the system does for one of the simulation.
+    fn run(&self, me: ThreadId, run: impl FnOnce()) {
+        let mut run = Some(run);
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            self.await_turn(self.state.lock(), me);
+            (self.enter)(&mut || {
+                if let Some(run) = run.take() {
+                    run();
+                }
+            });
+        }));
+        let mut state = self.state.lock();
+        let name = state.threads[&me].name.clone();
+        match ended {
+            Err(panic) if !panic.is::<Over>() => state.panicked.push(name),
+            _ => {}
+        }
+        state.ready(|doing| matches!(doing, Doing::Waiting(Cause::Join(of), _) if *of == me));
+        self.yield_turn(&mut state, me, Doing::Ended);
+    }
+
+    fn has_ended(&self, id: ThreadId) -> bool {
+        self.state.lock().threads[&id].doing == Doing::Ended
+    }
+
+    fn notify(&self, at: usize, is_all: bool) {
+        let mut state = self.state.lock();
+        let waits = |thread: &Thread| matches!(thread.doing, Doing::Waiting(Cause::Condvar(of), _) if of == at);
+        let waiting = state.threads.iter().filter(|(_, thread)| waits(thread));
+        let mut waiting: Vec<ThreadId> = waiting.map(|(id, _)| *id).collect();
+        if !is_all && waiting.len() > 1 {
+            waiting = vec![waiting[state.rng.below(waiting.len() as u64) as usize]];
+        }
+        for id in waiting {
+            if let Some(thread) = state.threads.get_mut(&id) {
+                thread.doing = Doing::Ready;
+            }
+        }
+        state.wake();
+    }
+}
+
+/// The threads of this thread's simulation, and which of them it is.
+fn mine() -> Option<(Arc<Threads>, Option<ThreadId>)> {
+    WORLD.with_borrow(|world| {
+        let world = world.as_ref()?;
+        Some((world.threads.clone()?, world.me))
+    })
+}
+
+/// Whether threads that are started here are those of a simulation.
+#[must_use]
+pub fn are_simulated() -> bool {
+    mine().is_some()
+}
+
+/// Lets others run for so long, if this is a thread of a simulation.
+pub fn sleep(duration: Duration) {
+    if let Some((threads, Some(me))) = mine() {
+        threads.wait(me, Doing::Waiting(Cause::Sleep, until(duration)));
+    }
+}
+
+fn until(duration: Duration) -> Option<Duration> {
+    elapsed().map(|now| now.saturating_add(duration))
+}
+
+/// Where a thread may be overtaken by others: it holds no lock here.
+pub fn switch_point() {
+    let Some((threads, Some(me))) = mine() else { return };
+    let switches = threads.state.lock().rng.one_in(SWITCHES_ONE_IN);
+    if switches {
+        threads.wait(me, Doing::Ready);
+    }
+}
+
+/// Starts a thread, of this thread's simulation if it has one.
+///
+/// # Errors
+/// The system's, if it gives none.
+pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    let Some((threads, _)) = mine() else {
+        return Ok(JoinHandle(Started::Real(builder.spawn(run)?)));
+    };
+    let id = threads.begin(name);
+    let world = WORLD.with_borrow(|world| world.clone());
+    let of = threads.clone();
+    builder.spawn(move || {
+        WORLD.set(world.map(|world| World { me: Some(id), ..world }));
+        of.run(id, run);
+    })?;
+    Ok(JoinHandle(Started::Simulated(threads, id)))
+}
+
+/// A thread that was started.
+#[derive(Debug)]
+pub struct JoinHandle<T>(Started<T>);
+
+#[derive(Debug)]
+enum Started<T> {
+    Real(std::thread::JoinHandle<T>),
+    Simulated(Arc<Threads>, ThreadId),
+}
+
+impl JoinHandle<()> {
+    /// Waits for its end. The thread that began the simulation has others run meanwhile, but no time pass.
+    ///
+    /// # Errors
+    /// What it panicked with; that of a simulation is told of by [`Threads::panics`].
+    ///
+    /// # Panics
+    /// If time would have to pass.
+    pub fn join(self) -> std::thread::Result<()> {
+        let (threads, id) = match self.0 {
+            Started::Real(thread) => return thread.join(),
+            Started::Simulated(threads, id) => (threads, id),
+        };
+        while !threads.has_ended(id) {
+            match mine() {
+                Some((_, Some(me))) => threads.wait(me, Doing::Waiting(Cause::Join(id), None)),
+                _ => assert!(
+                    threads.run_one(),
+                    "{:?} wait for time that stands still",
+                    threads.left()
+                ),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A condition that threads wait for.
+#[derive(Debug, Default)]
+pub struct Condvar(parking_lot::Condvar);
+
+impl Condvar {
+    /// Nobody waits yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(parking_lot::Condvar::new())
+    }
+
+    fn at(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Lets the lock go until it is notified.
+    pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
+        match mine() {
+            Some((threads, me)) => self.wait_in(guard, &threads, me, None),
+            None => self.0.wait(guard),
+        }
+    }
+
+    /// As [`wait`](Self::wait), for so long at most.
+    pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, longest: Duration) {
+        match mine() {
+            Some((threads, me)) => self.wait_in(guard, &threads, me, until(longest)),
+            None => {
+                self.0.wait_for(guard, longest);
+            }
+        }
+    }
+
+    fn wait_in<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        threads: &Threads,
+        me: Option<ThreadId>,
+        until: Option<Duration>,
+    ) {
+        let me =
+            me.expect("what runs on the thread of a simulation itself waits for no other thread");
+        let doing = Doing::Waiting(Cause::Condvar(self.at()), until);
+        MutexGuard::unlocked(guard, || threads.wait(me, doing));
+    }
+
+    /// Ends the wait of one.
+    pub fn notify_one(&self) {
+        match mine() {
+            Some((threads, _)) => threads.notify(self.at(), false),
+            None => {
+                self.0.notify_one();
+            }
+        }
+    }
+
+    /// Ends the wait of all.
+    pub fn notify_all(&self) {
+        match mine() {
+            Some((threads, _)) => threads.notify(self.at(), true),
+            None => {
+                self.0.notify_all();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

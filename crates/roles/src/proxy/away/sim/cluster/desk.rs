@@ -1,0 +1,300 @@
+//! The managers: the real policy over the real map, in one place and without a quorum. What servers say comes late or not at
+//! all, what they are told goes over the network, and each has the map that came last.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use larder_net::simulated::Network;
+use larder_net::{Endpoint, Role};
+use larder_protocol::manager::policy::{
+    ManagerMessage, Policy, PolicyEffect, PolicyEvent, ServerMessage,
+};
+use larder_protocol::manager::quorum::LogIndex;
+use larder_protocol::manager::state::{
+    Applied, ClusterId, Command, MapVersion, NewServer, ServerRole, Settings, Topology,
+};
+use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
+use larder_types::{BootId, DiskId, PgId, RegionId, ServerId, SessionId};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+
+use super::super::managers::BOOT;
+use super::super::{DATA, Dice, METAS, PGS, PROXIES, address, subject};
+use crate::limits::MANAGER_TICK_MS;
+use crate::managers::{Managers, NotProposed, VersionWatch, Versions};
+use crate::peers::Peers;
+use crate::wire::{DataMessage, DataService, MetaMessage, MetaService};
+
+pub(super) const MANAGER: ServerId = ServerId(9);
+pub(super) const CLUSTER: u64 = 9;
+/// Blocks of an LV: four MiB.
+pub(super) const LV_BLOCKS: u32 = 1024;
+/// PVs of each disk.
+pub(super) const PV_COUNT: u32 = 64;
+const HASH: [u8; 32] = [7; 32];
+
+/// See the module's head.
+pub(super) struct Desk {
+    dice: Dice,
+    network: Arc<Network>,
+    map: Mutex<Arc<Topology>>,
+    versions: Versions,
+    policy: Mutex<Policy>,
+    metas: Peers<MetaService>,
+    datas: Peers<DataService>,
+    proxies: u32,
+    began: Instant,
+}
+
+impl Desk {
+    pub(super) fn open(dice: Dice, network: Arc<Network>, proxies: u32) -> Arc<Self> {
+        let endpoint = Endpoint::simulated(network.host(subject(MANAGER.0, Role::Manager)));
+        let desk = Arc::new(Self {
+            dice,
+            network,
+            map: Mutex::default(),
+            versions: Versions::new(MapVersion(0)),
+            policy: Mutex::default(),
+            metas: Peers::new(&endpoint),
+            datas: Peers::new(&endpoint),
+            proxies,
+            began: Instant::now(),
+        });
+        desk.found();
+        desk.step(PolicyEvent::Elected { brief_since_ms: Some(0) });
+        tokio::spawn(desk.clone().tick());
+        desk
+    }
+
+    fn found(&self) {
+        let settings = Settings {
+            pg_count: PGS,
+            members: 3,
+            min_members: 2,
+            copies: 3,
+            min_copies: 1,
+            lv_blocks: LV_BLOCKS,
+        };
+        self.agree(Command::Found(ClusterId(CLUSTER), settings));
+        self.agree(Command::AddToken(HASH, u64::MAX));
+        let proxies = PROXIES.start..PROXIES.start + self.proxies;
+        let all = [
+            (METAS, ServerRole::Meta),
+            (DATA, ServerRole::Data),
+            (proxies.clone(), ServerRole::Proxy),
+        ];
+        for (ids, role) in all {
+            ids.for_each(|id| self.add(id, role));
+        }
+        for id in DATA {
+            self.agree(Command::AddDisk(ServerId(id), Weight(100), PV_COUNT));
+        }
+        for id in proxies {
+            let addresses = vec![address(id).to_string()];
+            self.agree(Command::ServerStarted(ServerId(id), BOOT, addresses, Vec::new()));
+        }
+    }
+
+    fn add(&self, id: u32, role: ServerRole) {
+        let new = NewServer {
+            name: format!("s{id}"),
+            roles: BTreeSet::from([role]),
+            addresses: vec![address(id).to_string()],
+            domains: FailureDomains {
+                region: RegionId(0),
+                rack: RackId(0),
+                machine: MachineId(id),
+            },
+            weight: Weight(100),
+        };
+        self.agree(Command::AddServer(new, (id > 0).then_some((HASH, 1))));
+    }
+
+    fn agree(&self, command: Command) {
+        let text = format!("{command:?}");
+        self.apply(command).unwrap_or_else(|refusal| panic!("{text}: {refusal}"));
+    }
+
+    /// Has a command take effect; everybody hears of it later.
+    pub(super) fn apply(&self, command: Command) -> Applied {
+        let mut held = self.map.lock();
+        let mut map = (**held).clone();
+        let applied = map.apply(LogIndex(map.applied.0 + 1), command);
+        let version = map.version;
+        *held = Arc::new(map);
+        drop(held);
+        self.versions.show(version);
+        applied
+    }
+
+    pub(super) fn map(&self) -> Arc<Topology> {
+        self.map.lock().clone()
+    }
+
+    pub(super) fn disk_of(&self, server: ServerId) -> DiskId {
+        *self.map().servers[&server].disks.keys().next().expect("it has one")
+    }
+
+    /// A group's view, and its members.
+    pub(super) fn view(&self, pg: PgId) -> (u64, Vec<ServerId>) {
+        let map = self.map();
+        let record = map.pg(pg).expect("it is there");
+        (record.view.0, record.members.clone())
+    }
+
+    pub(super) fn is_active(&self, pg: PgId) -> bool {
+        self.map().pg(pg).is_some_and(|record| record.is_active() && record.view.0 > 0)
+    }
+
+    pub(super) fn close_a_session(&self) {
+        let sessions: Vec<SessionId> = self.map().sessions.keys().copied().collect();
+        if !sessions.is_empty() {
+            let closed = sessions[self.dice.below(sessions.len() as u64) as usize];
+            drop(self.apply(Command::CloseSession(closed)));
+        }
+    }
+
+    async fn tick(self: Arc<Self>) {
+        loop {
+            sleep(Duration::from_millis(MANAGER_TICK_MS)).await;
+            for id in (PROXIES.start..).take(self.proxies as usize).map(ServerId) {
+                self.step(PolicyEvent::From(id, ServerMessage::Heartbeat(BOOT)));
+            }
+            self.step(PolicyEvent::Tick);
+        }
+    }
+
+    fn step(&self, event: PolicyEvent) {
+        let mut policy = self.policy.lock();
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let now_ms = self.began.elapsed().as_millis() as u64;
+            let mut effects = Vec::new();
+            policy.step(now_ms, event, &self.map(), &mut effects);
+            for effect in effects {
+                match effect {
+                    PolicyEffect::Propose(ticket, command) => {
+                        let applied = self.apply(command);
+                        events.push_back(PolicyEvent::Decided(ticket, Some(applied)));
+                    }
+                    PolicyEffect::Confirm(ticket) => {
+                        events.push_back(PolicyEvent::Confirmed(ticket));
+                    }
+                    PolicyEffect::Tell(server, message) => self.tell(server, message),
+                }
+            }
+        }
+    }
+
+    fn tell(&self, server: ServerId, message: ManagerMessage) {
+        let map = self.map();
+        if METAS.contains(&server.0) {
+            if let Some(peer) = self.metas.of(&map, server) {
+                drop(peer.send(&MetaMessage::Manager(message), Bytes::new()));
+            }
+        } else if DATA.contains(&server.0)
+            && let Some(peer) = self.datas.of(&map, server)
+        {
+            drop(peer.send(&DataMessage::Manager(message), Bytes::new()));
+        }
+    }
+
+    /// A server says something. It comes late, or not at all.
+    fn said(self: &Arc<Self>, server: ServerId, message: ServerMessage) {
+        if self.dice.one_in(24) || self.network.is_cut(server, MANAGER) {
+            return;
+        }
+        let desk = self.clone();
+        let late = self.dice.ms(if self.dice.one_in(16) { 400 } else { 8 });
+        tokio::spawn(async move {
+            sleep(late).await;
+            desk.step(PolicyEvent::From(server, message));
+        });
+    }
+}
+
+/// The managers, as one server sees them.
+pub(super) struct AtDesk {
+    me: ServerId,
+    desk: Arc<Desk>,
+    shown: Mutex<Arc<Topology>>,
+    versions: Versions,
+}
+
+impl AtDesk {
+    pub(super) fn new(me: ServerId, desk: &Arc<Desk>) -> Arc<Self> {
+        let map = desk.map();
+        let versions = Versions::new(map.version);
+        let this = Arc::new(Self { me, desk: desk.clone(), shown: Mutex::new(map), versions });
+        tokio::spawn(follow(Arc::downgrade(&this), desk.clone()));
+        this
+    }
+}
+
+/// Has a server hear of maps, mostly soon, as long as it is there.
+async fn follow(of: std::sync::Weak<AtDesk>, desk: Arc<Desk>) {
+    let (mut versions, dice) = (desk.versions.subscribe(), desk.dice.clone());
+    loop {
+        sleep(dice.ms(if dice.one_in(16) { 1500 } else { 20 })).await;
+        let Some(at) = of.upgrade() else { return };
+        if !desk.network.is_cut(MANAGER, at.me) {
+            let map = desk.map();
+            let version = map.version;
+            if version > at.shown.lock().version {
+                *at.shown.lock() = map;
+                at.versions.show(version);
+            }
+            drop(at);
+            if versions.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Managers for AtDesk {
+    fn map(&self) -> Arc<Topology> {
+        self.shown.lock().clone()
+    }
+
+    fn versions(&self) -> VersionWatch {
+        self.versions.subscribe()
+    }
+
+    fn told_of(&self, _: MapVersion) {}
+
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
+        Box::pin(async move {
+            let dice = &self.desk.dice;
+            sleep(dice.ms(20)).await;
+            match dice.below(8) {
+                0 => return Err(NotProposed::NoLeader),
+                1 => return Err(NotProposed::Unknown),
+                _ => {}
+            }
+            let applied = self.desk.apply(command);
+            sleep(dice.ms(20)).await;
+            if dice.one_in(8) { Err(NotProposed::Unknown) } else { Ok(applied) }
+        })
+    }
+
+    fn say(&self, message: ServerMessage) {
+        self.desk.said(self.me, message);
+    }
+}
+
+/// Runs of servers are counted.
+#[derive(Default)]
+pub(super) struct Boots(Mutex<BTreeMap<ServerId, u64>>);
+
+impl Boots {
+    pub(super) fn next(&self, server: ServerId) -> BootId {
+        let mut runs = self.0.lock();
+        let run = runs.entry(server).or_default();
+        *run += 1;
+        BootId(u64::from(server.0) << 32 | *run)
+    }
+}

@@ -1,0 +1,472 @@
+//! Meta servers and data servers: they run, lose their power, and begin anew.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_env::SimDisk;
+use larder_metalog::LogConfig;
+use larder_metalog::limits::SEGMENT_BYTES_MIN;
+use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
+use larder_types::limits::BLOCK_BYTES;
+use larder_types::{BootId, ServerId};
+use larder_volume::{Volume, VolumeConfig};
+use parking_lot::Mutex;
+use tempfile::TempDir;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::{DATA, Dice, METAS, PROXIES, address, subject};
+use super::desk::{AtDesk, Boots, CLUSTER, LV_BLOCKS, MANAGER, PV_COUNT};
+use super::disks::{Pace, SlowDisk};
+use super::{Met, World};
+use crate::blocking;
+use crate::data_node::{DataFace, DataNode, Taken};
+use crate::meta::{BackgroundConfig, MetaConfig, MetaServer, ServerConfig};
+use crate::wire::{DataCall, DataMessage, DataReply, DataService, MetaService};
+
+const DISK_BYTES: u64 = 64 << 30;
+/// How long a run may take to let go of everything.
+const END_MAX: Duration = Duration::from_secs(60);
+const DATA_NAME: &str = "data";
+
+/// How a run ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// The machine loses power.
+    Power,
+    /// The process is killed.
+    Killed,
+    /// It is stopped, as for another release.
+    Stopped,
+    /// Its disks are gone too.
+    Wiped,
+}
+
+/// What a server's runs share.
+struct Place {
+    disk: Mutex<Arc<SimDisk>>,
+    pace: Arc<Pace>,
+    /// Of the index, which lies in the file system: what was flushed stays.
+    dir: Mutex<TempDir>,
+}
+
+impl Place {
+    fn new(dice: &Dice) -> Self {
+        let (disk, pace) = (SimDisk::new(dice.below(u64::MAX), DISK_BYTES), Pace::new(dice));
+        Self { disk: Mutex::new(disk), pace, dir: Mutex::new(temp_dir()) }
+    }
+
+    fn slow(&self) -> Arc<SlowDisk> {
+        let mut disk = self.disk.lock();
+        *disk = disk.reopen();
+        Arc::new(SlowDisk { disk: disk.clone(), pace: self.pace.clone() })
+    }
+
+    /// What the end of a run does to the disk.
+    fn strike(&self, ends: Ends) {
+        let disk = self.disk.lock();
+        match ends {
+            Ends::Power | Ends::Wiped => disk.crash(),
+            Ends::Killed => disk.kill(),
+            Ends::Stopped => {}
+        }
+    }
+}
+
+/// In memory, where the system has such a place.
+fn temp_dir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = match memory.is_dir() {
+        true => tempfile::tempdir_in(memory),
+        false => tempfile::tempdir(),
+    };
+    made.expect("a directory is made")
+}
+
+/// A meta server that runs.
+struct RunningMeta {
+    server: MetaServer,
+    listener: Listener,
+    watch: AbortHandle,
+}
+
+/// A data server that runs.
+struct RunningData {
+    node: Arc<DataNode>,
+    listener: Listener,
+    watch: AbortHandle,
+}
+
+/// The meta servers.
+pub(super) struct Metas {
+    places: Vec<Place>,
+    running: Vec<Mutex<Option<RunningMeta>>>,
+    boots: Boots,
+    restarts: AtomicU64,
+    scrub_period: Option<Duration>,
+    snapshots: AtomicU64,
+    rebuilt: AtomicU64,
+    log_groups: AtomicU64,
+    /// Comparisons of members' indexes that found them to differ.
+    differing: AtomicU64,
+}
+
+impl Metas {
+    pub(super) fn new(dice: &Dice) -> Self {
+        let count = METAS.len();
+        let scrubs = dice.one_in(2);
+        Self {
+            places: (0..count).map(|_| Place::new(dice)).collect(),
+            running: (0..count).map(|_| Mutex::default()).collect(),
+            boots: Boots::default(),
+            restarts: AtomicU64::new(0),
+            scrub_period: scrubs.then(|| Duration::from_secs(5 + dice.below(30))),
+            snapshots: AtomicU64::new(0),
+            rebuilt: AtomicU64::new(0),
+            log_groups: AtomicU64::new(0),
+            differing: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn pace(&self, at: usize) -> &Pace {
+        &self.places[at].pace
+    }
+
+    pub(super) fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// Whether all run.
+    pub(super) fn all_run(&self) -> bool {
+        self.running.iter().all(|running| running.lock().is_some())
+    }
+
+    /// Has a server's index flushed, and its log freed behind it.
+    pub(super) fn flush(&self, at: usize) {
+        if let Some(running) = &*self.running[at].lock() {
+            running.server.meta().flush_soon();
+        }
+    }
+
+    /// What those that run wait for.
+    pub(super) fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (at, running) in self.running.iter().enumerate() {
+            match &*running.lock() {
+                Some(running) => {
+                    let waits = running.server.meta().waits();
+                    left.extend(waits.into_iter().map(|what| format!("meta {at}: {what}")));
+                }
+                None => left.push(format!("meta {at} does not run")),
+            }
+        }
+        left
+    }
+
+    pub(super) fn tell(&self, met: &mut Met) {
+        self.running.iter().for_each(|running| self.note(running.lock().as_ref()));
+        met.snapshots = self.snapshots.load(Ordering::Relaxed);
+        met.rebuilt = self.rebuilt.load(Ordering::Relaxed);
+        met.log_groups = self.log_groups.load(Ordering::Relaxed);
+        met.differing = self.differing.load(Ordering::Relaxed);
+    }
+
+    /// Counts what a run did.
+    fn note(&self, running: Option<&RunningMeta>) {
+        let Some(running) = running else { return };
+        let meta = running.server.meta();
+        self.snapshots.fetch_add(meta.snapshots().begun, Ordering::Relaxed);
+        self.log_groups.fetch_add(meta.log_counters().groups, Ordering::Relaxed);
+        let progress = meta.progress();
+        self.rebuilt.fetch_add(progress.rebuild.made, Ordering::Relaxed);
+        let digests = progress.digests;
+        self.differing.fetch_add(
+            digests.map_or(0, |found| found.found_odd + found.found_unclear),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// What a data server does with what others ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mood {
+    Fine,
+    /// It takes no writes.
+    Refuses,
+    /// It has no room, as it says.
+    Full,
+    /// It has too much to do, mostly.
+    Busy,
+    /// It hears late.
+    Slow,
+    /// It hears nothing.
+    Deaf,
+}
+
+impl Mood {
+    pub(super) const BAD: [Self; 5] =
+        [Self::Refuses, Self::Full, Self::Busy, Self::Slow, Self::Deaf];
+}
+
+/// The data servers.
+pub(super) struct Datas {
+    places: Vec<Place>,
+    running: Vec<Mutex<Option<RunningData>>>,
+    moods: Vec<Arc<Mutex<Mood>>>,
+    boots: Boots,
+    restarts: AtomicU64,
+}
+
+impl Datas {
+    pub(super) fn new(dice: &Dice) -> Self {
+        let count = DATA.len();
+        Self {
+            places: (0..count).map(|_| Place::new(dice)).collect(),
+            running: (0..count).map(|_| Mutex::default()).collect(),
+            moods: (0..count).map(|_| Arc::new(Mutex::new(Mood::Fine))).collect(),
+            boots: Boots::default(),
+            restarts: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn become_(&self, at: usize, mood: Mood) {
+        *self.moods[at].lock() = mood;
+    }
+}
+
+/// What the connections of a data server call: its face, in a mood.
+struct MoodyFace {
+    face: Arc<DataFace>,
+    mood: Arc<Mutex<Mood>>,
+    dice: Dice,
+}
+
+impl Handler<DataService> for MoodyFace {
+    fn request(
+        &self,
+        from: &PeerIdentity,
+        request: DataCall,
+        payload: Bytes,
+        responder: Responder<DataService>,
+    ) {
+        let is_write = matches!(request, DataCall::Write { .. });
+        let mood = *self.mood.lock();
+        match mood {
+            Mood::Refuses if is_write => responder.answer(&DataReply::NotWritten, Bytes::new()),
+            Mood::Full if is_write => responder.answer(&DataReply::Full, Bytes::new()),
+            Mood::Busy if !self.dice.one_in(3) => responder.busy(),
+            Mood::Deaf => {}
+            Mood::Slow => {
+                let (face, from, late) = (self.face.clone(), *from, self.dice.ms(1500));
+                tokio::spawn(async move {
+                    sleep(late).await;
+                    face.request(&from, request, payload, responder);
+                });
+            }
+            _ => self.face.request(from, request, payload, responder),
+        }
+    }
+
+    fn message(&self, from: &PeerIdentity, message: DataMessage, payload: Bytes) {
+        self.face.message(from, message, payload);
+    }
+}
+
+impl World {
+    /// Has a meta server begin a run.
+    pub(super) fn begin_meta(self: &Arc<Self>, at: usize) {
+        let id = ServerId(METAS.start + at as u32);
+        let host = self.network.host(subject(id.0, Role::Meta));
+        let (arrivals, endpoint) = (host.listen(address(id.0)), Endpoint::simulated(host));
+        let boot = self.metas.boots.next(id);
+        let place = &self.metas.places[at];
+        let log = LogConfig { segment_bytes: SEGMENT_BYTES_MIN, ..LogConfig::new(boot.0) };
+        let scrub_period = self.metas.scrub_period;
+        let config = ServerConfig {
+            meta: MetaConfig { me: id, log },
+            boot,
+            addresses: vec![address(id.0).to_string()],
+            background: BackgroundConfig { bytes_per_s: 1 << 30, scrub_period },
+        };
+        let root = place.dir.lock().path().to_owned();
+        let managers = AtDesk::new(id, &self.desk);
+        let server = MetaServer::open(place.slow(), &root, &endpoint, managers, &config);
+        let server = server.unwrap_or_else(|error| panic!("meta {at} does not open: {error}"));
+        let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager]);
+        let services = Services::new().with::<MetaService>(callers, server.handler());
+        let listener = Listener::start(&endpoint, arrivals, services).expect("it listens");
+        let watch = tokio::spawn(self.clone().watch_meta(at, &server)).abort_handle();
+        let running = RunningMeta { server, listener, watch };
+        let before = self.metas.running[at].lock().replace(running);
+        assert!(before.is_none(), "meta {at} runs once");
+    }
+
+    /// Finds a server that gives up.
+    fn watch_meta(
+        self: Arc<Self>,
+        at: usize,
+        server: &MetaServer,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let mut fatal = server.meta().fatal();
+        async move {
+            if let Ok(reason) = fatal.wait_for(Option::is_some).await {
+                self.findings.violated(format!("meta {at} gives up: {:?}", *reason));
+            }
+        }
+    }
+
+    /// Ends a meta server's run, if it runs; it begins another after a while.
+    pub(super) async fn restart_meta(self: Arc<Self>, at: usize, ends: Ends, away: Duration) {
+        let Some(running) = self.metas.running[at].lock().take() else { return };
+        self.metas.restarts.fetch_add(1, Ordering::Relaxed);
+        self.metas.note(Some(&running));
+        let id = ServerId(METAS.start + at as u32);
+        self.isolate(id, true);
+        self.metas.places[at].strike(ends);
+        let RunningMeta { server, listener, watch } = running;
+        watch.abort();
+        drop(listener);
+        let meta = Arc::downgrade(server.meta());
+        self.close(&format!("meta {at}"), move || server.close()).await;
+        self.until_gone(&format!("meta {at}"), || meta.strong_count() == 0).await;
+        if ends == Ends::Wiped {
+            let place = &self.metas.places[at];
+            *place.disk.lock() = SimDisk::new(self.dice.below(u64::MAX), DISK_BYTES);
+            *place.dir.lock() = temp_dir();
+        }
+        sleep(away).await;
+        self.isolate(id, false);
+        self.begin_meta(at);
+    }
+
+    /// Has a data server begin a run.
+    pub(super) fn begin_data(self: &Arc<Self>, at: usize) {
+        let id = ServerId(DATA.start + at as u32);
+        let host = self.network.host(subject(id.0, Role::Data));
+        let (arrivals, endpoint) = (host.listen(address(id.0)), Endpoint::simulated(host));
+        let boot = self.datas.boots.next(id);
+        let node = self.open_data(at, id, boot);
+        node.introduce(id, vec![address(id.0).to_string()]);
+        let face = MoodyFace {
+            face: Arc::new(DataFace(node.clone())),
+            mood: self.datas.moods[at].clone(),
+            dice: self.dice.clone(),
+        };
+        let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager]);
+        let services = Services::new().with::<DataService>(callers, face);
+        let listener = Listener::start(&endpoint, arrivals, services).expect("it listens");
+        let watched = node.clone();
+        let watch = tokio::spawn(async move { watched.watch_disk().await }).abort_handle();
+        let running = RunningData { node, listener, watch };
+        let before = self.datas.running[at].lock().replace(running);
+        assert!(before.is_none(), "data {at} runs once");
+    }
+
+    fn open_data(&self, at: usize, me: ServerId, boot: BootId) -> Arc<DataNode> {
+        let (disk, disk_id) = (self.datas.places[at].slow(), self.desk.disk_of(me));
+        let pv_bytes = u64::from(LV_BLOCKS) * u64::from(BLOCK_BYTES);
+        let config = VolumeConfig { cluster: CLUSTER, disk_id, pv_bytes, pv_count_max: PV_COUNT };
+        let volume = match boot.0 & u64::from(u32::MAX) {
+            1 => Volume::create(&*disk, DATA_NAME, config, boot),
+            _ => Volume::open(&*disk, DATA_NAME, boot),
+        };
+        let volume = volume.unwrap_or_else(|error| panic!("data {at} does not open: {error}"));
+        let taken = Taken { disk, capacity_bytes: DISK_BYTES, volume, id: disk_id, lock: None };
+        let node = DataNode::run(taken, (me, boot), DATA_NAME, AtDesk::new(me, &self.desk));
+        node.unwrap_or_else(|error| panic!("data {at} does not open: {error}"))
+    }
+
+    /// Ends a data server's run, if it runs; it begins another after a while.
+    pub(super) async fn restart_data(self: Arc<Self>, at: usize, ends: Ends, away: Duration) {
+        let Some(running) = self.datas.running[at].lock().take() else { return };
+        self.datas.restarts.fetch_add(1, Ordering::Relaxed);
+        let id = ServerId(DATA.start + at as u32);
+        self.isolate(id, true);
+        self.datas.places[at].strike(ends);
+        self.end_data(at, running).await;
+        sleep(away).await;
+        self.isolate(id, false);
+        self.begin_data(at);
+    }
+
+    async fn end_data(&self, at: usize, running: RunningData) {
+        let RunningData { node, listener, watch } = running;
+        watch.abort();
+        drop(listener);
+        let left = Arc::downgrade(&node);
+        self.close(&format!("data {at}"), move || node.close()).await;
+        self.until_gone(&format!("data {at}"), || left.strong_count() == 0).await;
+    }
+
+    /// Lets through again what went from one to another, unless one of them is away.
+    pub(super) fn heal(&self, from: ServerId, to: ServerId) {
+        let away = self.away.lock();
+        if !away.contains(&from) && !away.contains(&to) {
+            self.network.heal(from, to);
+        }
+    }
+
+    /// Nothing reaches a server, nor leaves it.
+    fn isolate(&self, server: ServerId, is_away: bool) {
+        self.network.refuse(server, is_away);
+        match is_away {
+            true => self.away.lock().insert(server),
+            false => self.away.lock().remove(&server),
+        };
+        let others = (METAS.start..PROXIES.end).chain([MANAGER.0]).map(ServerId);
+        for other in others.filter(|other| *other != server) {
+            match is_away {
+                true => {
+                    self.network.cut(server, other);
+                    self.network.cut(other, server);
+                    self.network.reset(server, other);
+                }
+                false => {
+                    self.heal(server, other);
+                    self.heal(other, server);
+                }
+            }
+        }
+    }
+
+    async fn close(&self, what: &str, close: impl FnOnce() + Send + 'static) {
+        if timeout(END_MAX, blocking::run(close)).await.is_err() {
+            self.findings.violated(format!("{what} does not end"));
+        }
+    }
+
+    async fn until_gone(&self, what: &str, is_gone: impl Fn() -> bool) {
+        let deadline = Instant::now() + END_MAX;
+        while !is_gone() {
+            if Instant::now() > deadline {
+                return self.findings.violated(format!("{what} does not let go of everything"));
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Ends all runs.
+    pub(super) async fn end(self: &Arc<Self>) {
+        for at in 0..METAS.len() {
+            let running = self.metas.running[at].lock().take();
+            if let Some(RunningMeta { server, listener, watch }) = running {
+                watch.abort();
+                drop(listener);
+                self.close(&format!("meta {at}"), move || server.close()).await;
+            }
+        }
+        for at in 0..DATA.len() {
+            let running = self.datas.running[at].lock().take();
+            if let Some(running) = running {
+                self.end_data(at, running).await;
+            }
+        }
+    }
+}
