@@ -33,6 +33,8 @@ const LINES: [&str; 22] = [
 const PACK_SEEDS: &str = "LARDER_PACK_SEEDS=2000";
 /// Seeds of the simulated proxies.
 const PROXY_SEEDS: &str = "LARDER_PROXY_SEEDS=20000";
+/// Seeds of simulated clusters of real servers.
+const CLUSTER_SEEDS: &str = "LARDER_CLUSTER_SEEDS=10000";
 /// How long each fuzzer runs: an hour.
 const FUZZ_SECONDS: &str = "LARDER_FUZZ_SECONDS=3600";
 
@@ -47,7 +49,11 @@ pub(crate) fn run() -> Result<(), Failure> {
         let cargo = cargo();
         sh(
             "env",
-            &[&[PACK_SEEDS, PROXY_SEEDS, FUZZ_SECONDS, SPOIL, &cargo], &arguments[..]].concat(),
+            &[
+                &[PACK_SEEDS, PROXY_SEEDS, CLUSTER_SEEDS, FUZZ_SECONDS, SPOIL, &cargo],
+                &arguments[..],
+            ]
+            .concat(),
             &[],
         )
     });

@@ -111,7 +111,7 @@ impl Member {
     /// Whether this primary may answer alone what is there.
     pub(super) fn is_leased(&self) -> bool {
         let (view, until_ms) = self.duties.lease;
-        view == self.pg.view() && (uptime_ms() < until_ms || has(Bug::LeasesForEver))
+        view == self.pg.view() && uptime_ms() < until_ms
     }
 
     /// Whether it tells proxies of this view what its index shows.
@@ -138,10 +138,11 @@ impl Member {
         if self.duties.awaited.is_empty() {
             return;
         }
-        let above = self.duties.awaited.split_off(&self.pg.commit().next());
+        let commit = self.pg.commit();
+        let end = if has(Bug::AnswersOneLate) { commit } else { commit.next() };
+        let above = self.duties.awaited.split_off(&end);
         let reached = std::mem::replace(&mut self.duties.awaited, above);
-        let heard = if has(Bug::ForgetsAwaited) { 1 } else { usize::MAX };
-        for (op, responder) in reached.into_values().flatten().take(heard) {
+        for (op, responder) in reached.into_values().flatten() {
             self.await_metax(op, responder);
         }
     }

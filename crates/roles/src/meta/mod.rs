@@ -217,25 +217,23 @@ impl Meta {
         self.lock(pg).pg.shows_all(span)
     }
 
-    /// What it waits for, or others for it, for tests.
+    /// What a group waits for here, or others for it, for tests.
     #[cfg(test)]
-    pub(crate) fn waits(&self) -> Vec<String> {
-        let mut waits = Vec::new();
-        for pg in self.pg_ids() {
-            let member = self.lock(pg);
-            let gauges = member.pg.gauges();
-            let counts = [gauges.open_puts, gauges.waiting_calls, gauges.moves];
-            let (callers, awaited) = (member.callers.in_flight(), member.duties.awaited());
-            let taken = member.duties.snapshots.len();
-            if counts != [0; 3] || callers + awaited + taken > 0 {
-                waits.push(format!(
-                    "{pg} ({:?} in {}): open puts, waiting calls, moves {counts:?}, callers {callers}, awaited {awaited}, snapshots {taken}",
-                    member.pg.role(),
-                    member.pg.view(),
-                ));
-            }
-        }
-        waits
+    pub(crate) fn waits(&self, pg: PgId) -> Option<String> {
+        let member = self.lock(pg);
+        let gauges = member.pg.gauges();
+        let counts = [
+            gauges.open_puts,
+            gauges.waiting_calls,
+            gauges.moves,
+            member.callers.in_flight(),
+            member.duties.awaited(),
+            member.duties.snapshots.len(),
+        ];
+        let (role, view) = (member.pg.role(), member.pg.view());
+        (counts != [0; 6]).then(|| {
+            format!("{role:?} in view {view}: puts, calls, moves, callers, awaited, snapshots {counts:?}")
+        })
     }
 
     /// Has the index flushed, as when enough has piled up, for tests.

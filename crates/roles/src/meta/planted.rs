@@ -6,14 +6,12 @@
 pub(crate) enum Bug {
     /// The groups of a log's batch hear that it is durable before it is written.
     DurableBeforeWritten,
-    /// Of those who wait for METAX that is persisted at once, one hears of it.
-    ForgetsAwaited,
+    /// Who waits for METAX hears of it when the next op is persisted.
+    AnswersOneLate,
     /// A view that follows another is not heeded while the group is served.
     IgnoresViews,
-    /// A primary tells what is there after its lease has ended.
-    LeasesForEver,
-    /// A piece of a snapshot is being read for ever.
-    ForgetsPieces,
+    /// Between two pieces of a snapshot a row is left out.
+    SkipsRows,
     /// Of groups that were taken from a queue together only the first can be put in again.
     LosesPushes,
 }

@@ -32,7 +32,6 @@ use parking_lot::Mutex;
 
 use super::cluster::Cluster;
 use super::index::index_error;
-use super::planted::{Bug, has};
 use super::{Member, Meta};
 use crate::blocking;
 use crate::limits::WALK_LANES_MAX;
@@ -250,7 +249,7 @@ impl Meta {
             let piece = read_piece(&scan, (pg, pg_count), after.as_deref());
             let kept = |kept: &&mut Kept| kept.at == at;
             if let Some(kept) = meta.lock(pg).duties.snapshots.get_mut(&to).filter(kept) {
-                kept.is_read = has(Bug::ForgetsPieces);
+                kept.is_read = false;
             }
             match (piece, meta.cluster()) {
                 (Ok(piece), Some(cluster)) => {

@@ -29,6 +29,10 @@ const CALLS: u64 = 25;
 const CALL_MAX: Duration = Duration::from_millis(3 * PROXY_PATIENCE_MS);
 /// No put takes longer, however often it is begun: its time is over, but for a pause.
 const PUT_MAX: Duration = Duration::from_millis(PROXY_PATIENCE_MS + 2 * PAUSE_MS_MAX);
+/// The longest that a call takes when nothing fails.
+const QUICK: Duration = Duration::from_secs(5);
+/// Within this time a put that is repeated succeeds when nothing fails.
+const WELL_AGAIN: Duration = Duration::from_secs(20);
 /// Bits of a value that say how many bytes it has.
 const LEN_BITS: u32 = 20;
 
@@ -116,7 +120,10 @@ impl Client {
             let began = Instant::now();
             let call = async {
                 match dice.below(20) {
-                    0..9 => self.put(key).await,
+                    0..9 => {
+                        // What is not answered is in the history.
+                        let _failed = self.put(key).await;
+                    }
                     9..13 => self.get(key).await,
                     // Reads of the same bytes at once are one.
                     13..16 => drop(join_all([(); 3].map(|()| self.get(key))).await),
@@ -157,7 +164,9 @@ impl Client {
         calls.values << LEN_BITS | len
     }
 
-    pub(super) async fn put(&self, key: usize) {
+    /// # Errors
+    /// If it was not answered with what came of it.
+    pub(super) async fn put(&self, key: usize) -> Result<(), ObjectError> {
         let value = self.draw_value();
         let on = if self.dice.one_in(5) { If::Absent } else { If::Always };
         let if_none_match = (on == If::Absent).then_some(EtagList::Any);
@@ -172,16 +181,18 @@ impl Client {
         if began.elapsed() > PUT_MAX {
             self.findings.violated(format!("a put took {:?}", began.elapsed()));
         }
-        self.end(
-            call,
-            match put {
-                Ok(_) => Answered::Done,
-                Err(ObjectError::PreconditionFailed) => Answered::Unmet,
-                // It says that nothing was done.
-                Err(ObjectError::Full) => Answered::Refused,
-                Err(_) => Answered::Unknown,
-            },
-        );
+        let answered = match &put {
+            Ok(_) => Answered::Done,
+            Err(ObjectError::PreconditionFailed) => Answered::Unmet,
+            // It says that nothing was done.
+            Err(ObjectError::Full) => Answered::Refused,
+            Err(_) => Answered::Unknown,
+        };
+        self.end(call, answered);
+        match put {
+            Ok(_) | Err(ObjectError::PreconditionFailed) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     async fn delete(&self, key: usize) {
@@ -260,6 +271,26 @@ impl Client {
                 return;
             }
             after = last;
+        }
+    }
+
+    /// Puts every key, when nothing fails any more: then nobody waits for long, and what is full or was silent is asked
+    /// again soon.
+    pub(super) async fn put_all(&self) {
+        for key in 0..KEYS {
+            let deadline = Instant::now() + WELL_AGAIN;
+            loop {
+                match timeout(QUICK, self.put(key)).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(_)) if Instant::now() < deadline => {
+                        sleep(Duration::from_millis(500)).await
+                    }
+                    failed => {
+                        self.findings.violated(format!("key {key} is not put at rest: {failed:?}"));
+                        break;
+                    }
+                }
+            }
         }
     }
 

@@ -117,6 +117,13 @@ impl Proxies {
         }
     }
 
+    /// Has every key put through each, when nothing fails any more.
+    pub(super) async fn put_all(&self) {
+        for number in 0..self.all.len() {
+            self.client(number).put_all().await;
+        }
+    }
+
     /// Has every key read through each, when nothing fails any more.
     pub(super) async fn read_all(&self) {
         for number in 0..self.all.len() {

@@ -16,7 +16,7 @@ use super::servers::{Ends, Mood};
 /// Has faults happen until the world is calm, and waits for the end of each.
 pub(super) async fn happen(world: Arc<World>) {
     let dice = world.dice.clone();
-    let pause = 200 + dice.below(4000);
+    let pause = 500 + dice.below(6000);
     let mut under_way = JoinSet::new();
     while !world.is_calm.load(Ordering::Relaxed) {
         sleep(dice.ms(pause)).await;
@@ -24,15 +24,18 @@ pub(super) async fn happen(world: Arc<World>) {
             report(&world, ended);
         }
         let world = world.clone();
-        match dice.below(20) {
+        match dice.below(22) {
             0..4 => drop(under_way.spawn(end_meta(world))),
             4 => drop(under_way.spawn(end_all_metas(world))),
             5..7 => drop(under_way.spawn(end_data(world))),
             7..10 => drop(under_way.spawn(spoil(world))),
-            10..14 => drop(under_way.spawn(cut(world))),
+            10..12 => drop(under_way.spawn(cut(world))),
+            12..14 => drop(under_way.spawn(part(world))),
             14 => reset(&world),
             15 => world.desk.close_a_session(),
             16..18 => drop(under_way.spawn(stall(world))),
+            18 => drop(under_way.spawn(break_a_meta(world))),
+            19 => drop(under_way.spawn(break_a_data(world))),
             _ => world.metas.flush(dice.below(METAS.len() as u64) as usize),
         }
     }
@@ -95,6 +98,18 @@ async fn end_data(world: Arc<World>) {
     world.restart_data(at, ends, away).await;
 }
 
+async fn break_a_meta(world: Arc<World>) {
+    let at = world.dice.below(METAS.len() as u64) as usize;
+    let (after, away) = (world.dice.ms(3000), away(&world));
+    world.break_meta(at, after, away).await;
+}
+
+async fn break_a_data(world: Arc<World>) {
+    let at = world.dice.below(DATA.len() as u64) as usize;
+    let (after, away) = (world.dice.ms(3000), away(&world));
+    world.break_data(at, after, away).await;
+}
+
 /// A data server does something else than it should, for a while.
 async fn spoil(world: Arc<World>) {
     let at = world.dice.below(DATA.len() as u64) as usize;
@@ -137,6 +152,28 @@ async fn cut(world: Arc<World>) {
     for (from, to) in [(one, other), (other, one)] {
         world.heal(from, to);
     }
+}
+
+/// The servers are parted: those of one side hear each other. Half the time it is one meta server with some proxies that may
+/// not know yet of a view in which another leads.
+async fn part(world: Arc<World>) {
+    let all = (METAS.start..PROXIES.end).chain([MANAGER.0]).map(ServerId);
+    let alone = world.dice.one_in(2).then(|| world.dice.below(METAS.len() as u64) as u32);
+    let is_apart = |server: &ServerId| match alone {
+        Some(meta) if METAS.contains(&server.0) => server.0 == METAS.start + meta,
+        Some(_) => *server != MANAGER && world.dice.one_in(2),
+        None => world.dice.one_in(4),
+    };
+    let (one, other): (Vec<ServerId>, Vec<ServerId>) = all.partition(is_apart);
+    let across = |part: &dyn Fn(ServerId, ServerId)| {
+        for (one, other) in one.iter().flat_map(|one| other.iter().map(move |it| (*one, *it))) {
+            part(one, other);
+            part(other, one);
+        }
+    };
+    across(&|from, to| world.network.cut(from, to));
+    sleep(world.dice.ms(8000)).await;
+    across(&|from, to| world.heal(from, to));
 }
 
 fn reset(world: &World) {

@@ -6,7 +6,7 @@
 //!
 //! Those of the simulation with stand-ins (`sim/mod.rs`), and
 //!
-//! 1. What fails ends by itself: at rest no server is started anew.
+//! 1. What fails ends by itself: at rest no server is started anew, and then calls are quick.
 //! 2. A server that runs does not give up: it ends where its disk lost power, and nowhere else.
 
 mod desk;
@@ -23,6 +23,7 @@ use std::time::Duration;
 use larder_env::simulated::threads::Threads;
 use larder_net::limits::BACKOFF_MAX;
 use larder_net::simulated::{Network, Weather};
+use larder_protocol::limits::{PROBATION_DOUBLINGS_MAX, PROBATION_MS};
 use larder_types::{PgId, ServerId};
 use parking_lot::Mutex;
 use tokio::task::yield_now;
@@ -34,6 +35,10 @@ use crate::managers::Managers;
 use crate::meta::planted::{Bug, plant};
 use desk::{AtDesk, Desk};
 use servers::{Datas, Metas};
+
+/// How long everything has to come to rest: a server that began anew often is trusted again after so long.
+const MEMBERS_BACK: Duration =
+    Duration::from_millis((PROBATION_MS << PROBATION_DOUBLINGS_MAX) + 60_000);
 
 /// Everything but the proxies.
 struct World {
@@ -63,10 +68,12 @@ pub(super) struct Met {
 struct Simulation {
     world: Arc<World>,
     proxies: Proxies,
+    /// How long everything has to come to rest.
+    rest: Duration,
 }
 
 impl Simulation {
-    async fn begin(seed: u64) -> Self {
+    async fn begin(seed: u64, rest: Duration) -> Self {
         let dice = Dice::new(seed);
         let weather = Weather {
             delay_ms: dice.below(4),
@@ -103,7 +110,7 @@ impl Simulation {
         let managers = |id| -> Arc<dyn Managers> { AtDesk::new(id, &world.desk) };
         let ground = (&world.dice, &world.findings);
         let proxies = Proxies::begin(ground, &world.network, count, managers).await;
-        Self { world, proxies }
+        Self { world, proxies, rest }
     }
 
     async fn run(self, began: Instant) -> (Ran, Met) {
@@ -117,6 +124,9 @@ impl Simulation {
         }
         self.come_to_rest().await;
         // Connections are tried again, and maps are heard.
+        sleep(2 * BACKOFF_MAX).await;
+        self.proxies.put_all().await;
+        // Another proxy may have to hear of a new volume.
         sleep(2 * BACKOFF_MAX).await;
         self.proxies.read_all().await;
         let met = world.met();
@@ -136,10 +146,10 @@ impl Simulation {
 
     /// Waits until nothing is left, and says what is left after all.
     async fn come_to_rest(&self) {
-        let deadline = Instant::now() + REST;
+        let deadline = Instant::now() + self.rest;
         loop {
             let mut left = self.proxies.left();
-            left.extend(self.world.metas.left());
+            left.extend(self.world.metas.left(&self.world.desk));
             if left.is_empty() {
                 return;
             }
@@ -201,7 +211,15 @@ fn run(seed: u64, bug: Option<Bug>) -> (Ran, Met) {
             run();
         });
         let turns = tokio::spawn(run_threads(threads.clone(), began));
-        let (mut ran, met) = Simulation::begin(seed).await.run(began).await;
+        // What a planted fault leaves behind is waited for in vain.
+        let rest = if bug.is_some() { REST } else { MEMBERS_BACK };
+        let (mut ran, met) = Simulation::begin(seed, rest).await.run(began).await;
+        // Reads that nobody waits for any more.
+        for _ in 0..1000 {
+            if !threads.left().is_empty() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
         turns.abort();
         ran.violations.extend(threads.panics().into_iter().map(|it| format!("{it} panicked")));
         (ran, met, threads.left())

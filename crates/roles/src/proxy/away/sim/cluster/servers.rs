@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,15 +11,15 @@ use larder_metalog::LogConfig;
 use larder_metalog::limits::SEGMENT_BYTES_MIN;
 use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
 use larder_types::limits::BLOCK_BYTES;
-use larder_types::{BootId, ServerId};
+use larder_types::{BootId, PgId, ServerId};
 use larder_volume::{Volume, VolumeConfig};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::{DATA, Dice, METAS, PROXIES, address, subject};
-use super::desk::{AtDesk, Boots, CLUSTER, LV_BLOCKS, MANAGER, PV_COUNT};
+use super::super::{DATA, Dice, METAS, PGS, PROXIES, address, subject};
+use super::desk::{AtDesk, Boots, CLUSTER, Desk, LV_BLOCKS, MANAGER, PV_COUNT};
 use super::disks::{Pace, SlowDisk};
 use super::{Met, World};
 use crate::blocking;
@@ -51,18 +51,34 @@ struct Place {
     pace: Arc<Pace>,
     /// Of the index, which lies in the file system: what was flushed stays.
     dir: Mutex<TempDir>,
+    /// Something of the disk is to fail: the server may give up.
+    ails: AtomicBool,
 }
 
 impl Place {
     fn new(dice: &Dice) -> Self {
         let (disk, pace) = (SimDisk::new(dice.below(u64::MAX), DISK_BYTES), Pace::new(dice));
-        Self { disk: Mutex::new(disk), pace, dir: Mutex::new(temp_dir()) }
+        let ails = AtomicBool::new(false);
+        Self { disk: Mutex::new(disk), pace, dir: Mutex::new(temp_dir()), ails }
     }
 
+    /// The disk for the next run.
     fn slow(&self) -> Arc<SlowDisk> {
+        self.ails.store(false, Ordering::Relaxed);
         let mut disk = self.disk.lock();
         *disk = disk.reopen();
         Arc::new(SlowDisk { disk: disk.clone(), pace: self.pace.clone() })
+    }
+
+    /// Has the disk fail at one of its next operations, or lose its power there.
+    fn ail(&self, dice: &Dice) {
+        self.ails.store(true, Ordering::Relaxed);
+        let (disk, at) = (self.disk.lock(), 1 + dice.below(30));
+        match dice.below(4) {
+            0 => disk.fail_next_sync(),
+            1 => disk.fail_after(at),
+            _ => disk.power_off_after(at),
+        }
     }
 
     /// What the end of a run does to the disk.
@@ -151,16 +167,24 @@ impl Metas {
         }
     }
 
-    /// What those that run wait for.
-    pub(super) fn left(&self) -> Vec<String> {
+    /// What the members of groups wait for, and members that are missing.
+    pub(super) fn left(&self, desk: &Desk) -> Vec<String> {
         let mut left = Vec::new();
         for (at, running) in self.running.iter().enumerate() {
-            match &*running.lock() {
-                Some(running) => {
-                    let waits = running.server.meta().waits();
-                    left.extend(waits.into_iter().map(|what| format!("meta {at}: {what}")));
+            let me = ServerId(METAS.start + at as u32);
+            let running = running.lock();
+            let Some(running) = &*running else {
+                left.push(format!("meta {at} does not run"));
+                continue;
+            };
+            for pg in (0..PGS).map(PgId) {
+                match desk.view(pg).1.contains(&me) {
+                    true => {
+                        let waits = running.server.meta().waits(pg);
+                        left.extend(waits.map(|what| format!("meta {at}, pg {pg}: {what}")));
+                    }
+                    false => left.push(format!("meta {at} is not a member of pg {pg}")),
                 }
-                None => left.push(format!("meta {at} does not run")),
             }
         }
         left
@@ -316,7 +340,9 @@ impl World {
     ) -> impl Future<Output = ()> + Send + use<> {
         let mut fatal = server.meta().fatal();
         async move {
-            if let Ok(reason) = fatal.wait_for(Option::is_some).await {
+            if let Ok(reason) = fatal.wait_for(Option::is_some).await
+                && !self.metas.places[at].ails.load(Ordering::Relaxed)
+            {
                 self.findings.violated(format!("meta {at} gives up: {:?}", *reason));
             }
         }
@@ -336,14 +362,37 @@ impl World {
         let meta = Arc::downgrade(server.meta());
         self.close(&format!("meta {at}"), move || server.close()).await;
         self.until_gone(&format!("meta {at}"), || meta.strong_count() == 0).await;
+        let place = &self.metas.places[at];
+        // What was to fail in this run ends with it.
+        place.disk.lock().kill();
         if ends == Ends::Wiped {
-            let place = &self.metas.places[at];
             *place.disk.lock() = SimDisk::new(self.dice.below(u64::MAX), DISK_BYTES);
             *place.dir.lock() = temp_dir();
         }
         sleep(away).await;
         self.isolate(id, false);
         self.begin_meta(at);
+    }
+
+    /// Has the disk of a meta server fail; its process ends a moment later.
+    pub(super) async fn break_meta(self: Arc<Self>, at: usize, after: Duration, away: Duration) {
+        if self.metas.running[at].lock().is_none() {
+            return;
+        }
+        self.metas.places[at].ail(&self.dice);
+        sleep(after).await;
+        // What lay in the page cache is gone with the power alone.
+        self.restart_meta(at, Ends::Killed, away).await;
+    }
+
+    /// Has the disk of a data server fail; its process ends a moment later.
+    pub(super) async fn break_data(self: Arc<Self>, at: usize, after: Duration, away: Duration) {
+        if self.datas.running[at].lock().is_none() {
+            return;
+        }
+        self.datas.places[at].ail(&self.dice);
+        sleep(after).await;
+        self.restart_data(at, Ends::Killed, away).await;
     }
 
     /// Has a data server begin a run.
@@ -391,6 +440,7 @@ impl World {
         self.isolate(id, true);
         self.datas.places[at].strike(ends);
         self.end_data(at, running).await;
+        self.datas.places[at].disk.lock().kill();
         sleep(away).await;
         self.isolate(id, false);
         self.begin_data(at);
