@@ -20,7 +20,7 @@ use threads::{ThreadId, Threads};
 /// The date at which simulations begin, since 1970: some day of 2026.
 pub(crate) const BEGINS: Duration = Duration::from_secs(1_795_000_000);
 
-/// What a thread has of its simulation.
+/// A thread's part in its simulation.
 #[derive(Clone)]
 struct World {
     rng: Arc<Mutex<SeededRng>>,

@@ -103,7 +103,7 @@ impl fmt::Debug for Threads {
     }
 }
 
-/// What a thread unwinds with when its simulation is over.
+/// A thread unwinds with this when its simulation is over.
 struct Over;
 
 impl super::Simulation {
@@ -189,7 +189,7 @@ impl Threads {
         Poll::Pending
     }
 
-    /// What threads panicked with.
+    /// Messages of threads that panicked.
     #[must_use]
     pub fn panics(&self) -> Vec<String> {
         self.state.lock().panicked.clone()
@@ -247,7 +247,7 @@ impl Threads {
         id
     }
 
-    /// What a thread of the system does for one of the simulation.
+    /// A thread of the system does this for one of the simulation.
     fn run(&self, me: ThreadId, run: impl FnOnce()) {
         let mut run = Some(run);
         let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -297,7 +297,7 @@ fn mine() -> Option<(Arc<Threads>, Option<ThreadId>)> {
     })
 }
 
-/// Whether threads that are started here are those of a simulation.
+/// True where threads that are started are those of a simulation.
 #[must_use]
 pub fn are_simulated() -> bool {
     mine().is_some()
@@ -356,7 +356,7 @@ impl JoinHandle<()> {
     /// Waits for its end. The thread that began the simulation has others run meanwhile, but no time pass.
     ///
     /// # Errors
-    /// What it panicked with; that of a simulation is told of by [`Threads::panics`].
+    /// Its panic, if it ended so; that of a simulation is told of by [`Threads::panics`].
     ///
     /// # Panics
     /// If time would have to pass.

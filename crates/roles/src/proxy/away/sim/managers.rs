@@ -210,6 +210,22 @@ impl Heard {
     }
 }
 
+/// A proposal that may come to nothing, or whose answer may be lost.
+pub(super) async fn proposed(
+    dice: &Dice,
+    apply: impl FnOnce() -> Applied,
+) -> Result<Applied, NotProposed> {
+    sleep(dice.ms(20)).await;
+    match dice.below(8) {
+        0 => return Err(NotProposed::NoLeader),
+        1 => return Err(NotProposed::Unknown),
+        _ => {}
+    }
+    let applied = apply();
+    sleep(dice.ms(20)).await;
+    if dice.one_in(8) { Err(NotProposed::Unknown) } else { Ok(applied) }
+}
+
 impl Managers for Heard {
     fn map(&self) -> Arc<Topology> {
         self.shown.lock().clone()
@@ -222,18 +238,7 @@ impl Managers for Heard {
     fn told_of(&self, _: MapVersion) {}
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
-        Box::pin(async move {
-            let dice = &self.agreed.dice;
-            sleep(dice.ms(20)).await;
-            match dice.below(8) {
-                0 => return Err(NotProposed::NoLeader),
-                1 => return Err(NotProposed::Unknown),
-                _ => {}
-            }
-            let applied = self.agreed.apply(command);
-            sleep(dice.ms(20)).await;
-            if dice.one_in(8) { Err(NotProposed::Unknown) } else { Ok(applied) }
-        })
+        Box::pin(proposed(&self.agreed.dice, || self.agreed.apply(command)))
     }
 
     fn say(&self, message: ServerMessage) {

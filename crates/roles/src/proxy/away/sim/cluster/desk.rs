@@ -21,7 +21,7 @@ use larder_types::{BootId, DiskId, PgId, RegionId, ServerId, SessionId};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::super::managers::BOOT;
+use super::super::managers::{BOOT, proposed};
 use super::super::{DATA, Dice, METAS, PGS, PROXIES, address, subject};
 use crate::limits::MANAGER_TICK_MS;
 use crate::managers::{Managers, NotProposed, VersionWatch, Versions};
@@ -267,18 +267,7 @@ impl Managers for AtDesk {
     fn told_of(&self, _: MapVersion) {}
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
-        Box::pin(async move {
-            let dice = &self.desk.dice;
-            sleep(dice.ms(20)).await;
-            match dice.below(8) {
-                0 => return Err(NotProposed::NoLeader),
-                1 => return Err(NotProposed::Unknown),
-                _ => {}
-            }
-            let applied = self.desk.apply(command);
-            sleep(dice.ms(20)).await;
-            if dice.one_in(8) { Err(NotProposed::Unknown) } else { Ok(applied) }
-        })
+        Box::pin(proposed(&self.desk.dice, || self.desk.apply(command)))
     }
 
     fn say(&self, message: ServerMessage) {
