@@ -96,19 +96,6 @@ impl Agreed {
         })
     }
 
-    /// A data server that began a run after the view of a PG that has a replica there. While it is on probation it is not
-    /// opened in that run, and takes no writes.
-    pub(crate) fn unopened(&self) -> Option<ServerId> {
-        let waits = |lv: &&LvRecord| self.pg(lv.pg).data_started > self.pg(lv.pg).begun;
-        self.map.lvs.iter().filter(waits).find_map(|lv| {
-            let view = self.pg(lv.pg).begun;
-            let began_later = |server: &ServerId| {
-                self.map.servers.get(server).is_some_and(|record| record.started > view)
-            };
-            lv.present().map(|(_, replica)| replica.server).find(began_later)
-        })
-    }
-
     /// Whether a meta server is a member of a PG.
     pub(crate) fn is_member(&self, node: usize, pg: PgId) -> bool {
         self.pg(pg).members.contains(&ServerId(node as u32))

@@ -488,6 +488,12 @@ impl Node {
         chunks
     }
 
+    /// Whether a PG waits for a volume here.
+    pub(crate) fn wants_lv(&self, pg: PgId) -> bool {
+        let mut members = self.life.iter().flat_map(|life| &life.members);
+        members.any(|member| member.pg.id() == pg && member.wants_lv == Some(member.pg.view()))
+    }
+
     /// What it has under way for others, if anything.
     pub(crate) fn under_way(&self) -> Option<String> {
         let life = self.life.as_ref()?;
@@ -498,9 +504,7 @@ impl Node {
         if snapshots > 0 {
             return Some(format!("{snapshots} snapshots are kept"));
         }
-        let wants_lv = |member: &&Member| member.wants_lv == Some(member.pg.view());
-        let starved = life.members.iter().find(wants_lv);
-        starved.map(|member| format!("pg {} waits for a volume", member.pg.id()))
+        None
     }
 
     /// The machines, for the checks at the end.

@@ -133,9 +133,6 @@ impl World {
     fn rests(&self) -> Result<(), String> {
         self.proxies_rest()?;
         let agreed = self.agreed.borrow();
-        if let Some(store) = agreed.unopened() {
-            return Err(format!("the replicas of {store} are not opened since it began anew"));
-        }
         if agreed.map.servers.values().any(|server| server.draining) {
             return Err("a server drains".to_owned());
         }
@@ -180,6 +177,9 @@ impl World {
                     return Err(format!(
                         "meta server {at}, pg {id}: {role:?}, {gauges:?}, open: {open:?}"
                     ));
+                }
+                if primary && node.wants_lv(pg.id()) {
+                    return Err(format!("meta server {at}: pg {} waits for a volume", pg.id()));
                 }
                 if primary && members.len() > 1 && pg.compared() != Some(Compared::Equal) {
                     return Err(format!("pg {}: its indexes: {:?}", pg.id(), pg.compared()));
