@@ -57,6 +57,7 @@ GATE = [
     Scenario("crash", "crash.py --rounds 15", seconds=40),
     Scenario("corrupt", "corrupt.py", seconds=30),
     Scenario("large", "large.py --gib 1", seconds=40),
+    Scenario("fill", "fill.py"),
     Scenario("overload", "overload.py --least 0.5 --pairs 2", alone=True),
     Scenario("cluster", "cluster.py --turns 6", seconds=60),
     Scenario("peers", "peers.py", seconds=60),

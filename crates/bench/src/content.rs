@@ -68,6 +68,19 @@ impl Content {
         Bytes::from(piece)
     }
 
+    /// All bytes.
+    #[must_use]
+    pub fn all(&self) -> Bytes {
+        if self.size <= PIECE_BYTES as u64 {
+            return self.piece(0);
+        }
+        let mut all = Vec::with_capacity(self.size as usize);
+        while (all.len() as u64) < self.size {
+            all.extend_from_slice(&self.piece(all.len() as u64));
+        }
+        Bytes::from(all)
+    }
+
     /// SHA-256 of all bytes, and the first piece, which serves the request that follows as well.
     #[must_use]
     pub fn digest(&self) -> ([u8; 32], Bytes) {
@@ -148,11 +161,7 @@ mod tests {
     use super::*;
 
     fn all(content: Content) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        while (bytes.len() as u64) < content.size() {
-            bytes.extend_from_slice(&content.piece(bytes.len() as u64));
-        }
-        bytes
+        content.all().into()
     }
 
     #[test]

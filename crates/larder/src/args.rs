@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use larder_bench::units::ByteSize;
 use larder_pack::WorkerName;
 use larder_protocol::manager::state::ServerRole;
 use larder_protocol::scheduler::Policy;
@@ -111,10 +112,10 @@ pub(crate) enum Command {
     /// if anything is not.
     #[command(after_help = exit::HELP)]
     Inspect(InspectArgs),
-    /// Measure an S3 endpoint, replay a trace, or run the floor server.
+    /// Measure an S3 endpoint, replay a trace, run the floor server, or fill a store for a trial.
     Bench {
         #[command(subcommand)]
-        command: larder_bench::BenchCommand,
+        command: BenchTool,
     },
 }
 
@@ -303,6 +304,10 @@ fn worker_name(text: &str) -> Result<WorkerName, String> {
     WorkerName::new(text).map_err(|error| error.to_string())
 }
 
+fn bucket_name(text: &str) -> Result<BucketName, String> {
+    BucketName::new(text).map_err(|error| error.to_string())
+}
+
 /// When a put is answered, as it is named on the command line.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub(crate) enum AckArg {
@@ -479,6 +484,44 @@ pub(crate) struct DevClusterArgs {
     #[cfg(feature = "ablation")]
     #[arg(long, hide = true, value_name = "N")]
     pub(crate) worse_node: Option<usize>,
+}
+
+/// What measures, and what it is measured with.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchTool {
+    #[command(flatten)]
+    Measure(larder_bench::BenchCommand),
+    /// Write objects into the store of a single node that is not running, for trials with many.
+    ///
+    /// They go into index and volumes without requests, many times faster than puts. DIR is made if it is missing. All are
+    /// of one size, at most 8MiB, in a bucket of their own: fill-SEED/000000000000 and so on. A second fill with the same
+    /// seed goes on behind the last. Afterwards they are objects like all others. To be tried on a store that may be lost:
+    /// nothing else is written or removed, but the disk may become full.
+    ///
+    /// What was written goes to stdout.
+    #[command(after_help = exit::HELP)]
+    Fill(FillArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FillArgs {
+    /// Directory of the store.
+    pub(crate) dir: PathBuf,
+    /// How many objects.
+    #[arg(long, value_name = "N")]
+    pub(crate) objects: u64,
+    /// Bytes of each object: 100, 4KiB, 1MiB. Up to 2KiB lie in the index alone.
+    #[arg(long, value_name = "SIZE", default_value = "100")]
+    pub(crate) size: ByteSize,
+    /// Bucket of all objects, made if it is missing. It may have no objects but those of fills.
+    #[arg(long, value_name = "NAME", default_value = "larder-fill", value_parser = bucket_name)]
+    pub(crate) bucket: BucketName,
+    /// Number that keys, and so contents, are made from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Configuration file of the server, if its data lies on a block device.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

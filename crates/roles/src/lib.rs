@@ -10,6 +10,7 @@ pub mod ablation;
 mod clock;
 pub mod data;
 pub mod data_node;
+pub mod fill;
 pub mod identity;
 pub mod inspect;
 pub mod limits;

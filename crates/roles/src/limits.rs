@@ -24,6 +24,16 @@ pub const STARVED_MS: u64 = 500;
 pub const SESSION_LOOKS: u32 = 10;
 /// Milliseconds between two looks at what is due: lazy outcomes, floors, puts in doubt, free space.
 pub const TICK_MS: u64 = 100;
+/// Threads that write objects of a fill.
+pub const FILL_THREADS_MAX: usize = 8;
+/// Objects that each of them writes at a time, or as many as have [`FILL_BATCH_BYTES`] of data.
+pub const FILL_BATCH_OBJECTS: u64 = 1024;
+/// Bytes of data that each of them has under way.
+pub const FILL_BATCH_BYTES: u64 = 8 * 1024 * 1024;
+/// Bytes that the index may not have flushed while a fill goes on.
+pub const FILL_UNFLUSHED_BYTES_MAX: u64 = 3 * larder_kv::limits::FLUSH_BYTES;
+/// How often a place for an object is looked for: once, for a volume that is drawn, and while it opens.
+pub const FILL_PLACE_TRIES: u32 = 4;
 /// Log bytes that may pile up before the index is flushed and the log behind it freed. Bounds the time
 /// of a restart.
 pub const LOG_BYTES_BEFORE_FLUSH: u64 = 128 * 1024 * 1024;
@@ -246,6 +256,17 @@ pub const DOUBT_TOLD_MS: u64 = 5_000;
 /// or with the session.
 pub const ORPHANS_MAX: usize = 1024;
 
+const _: () = assert!(
+    FILL_THREADS_MAX as u64 * FILL_BATCH_BYTES < DISK_QUEUE_BYTES_MAX as u64
+        && FILL_THREADS_MAX as u64 * FILL_BATCH_OBJECTS < DISK_QUEUE_COMMANDS_MAX as u64,
+    "no write of a fill is refused because too much waits"
+);
+const _: () = assert!(FILL_BATCH_BYTES >= CHUNK_BYTES_MAX as u64, "every object finds room");
+const _: () = assert!(
+    FILL_BATCH_OBJECTS as usize * (larder_types::limits::INLINE_BYTES_MAX as usize + 1024)
+        < larder_kv::limits::BATCH_BYTES_MAX,
+    "the rows of a batch fit one of the index"
+);
 const _: () = assert!(
     PROTOCOL_REPORTS <= larder_net::limits::PROTOCOL_MAX,
     "reports are for peers of a version that is spoken"

@@ -142,6 +142,7 @@ fn that_serve(named: &Named<'_>) -> Vec<Case> {
         case("pack extract", &[dir, elsewhere], &[]),
         case("pack extract", &["no-blob", dir], &[]),
         case("dev-cluster", &[dir], &[DevCluster]),
+        case("bench fill", &[dir, "--objects", "1"], &[Store]),
     ];
     let roles: [(&'static str, &'static [Kind]); 4] =
         [("manager", &[Manager]), ("meta", &[Meta]), ("data", &[Data]), ("proxy", &[Proxy])];

@@ -163,6 +163,16 @@ impl Pg {
         if self.space.as_ref().is_some_and(waits) { Refusal::TooFewCopies } else { Refusal::Full }
     }
 
+    /// Blocks for data that no op tells of: whoever takes them sees to it that a row names them. What no row names is free
+    /// again when the space is derived anew.
+    ///
+    /// # Errors
+    /// [`NoSpace`].
+    pub fn reserve(&mut self, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
+        let space = self.space.as_mut().ok_or(NoSpace::Opening)?;
+        space.allocate(bytes, 0)
+    }
+
     fn need_lv(&mut self, out: &mut Outbox) {
         if !self.lv_asked {
             self.lv_asked = true;

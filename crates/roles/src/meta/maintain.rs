@@ -182,6 +182,13 @@ impl Meta {
         }
     }
 
+    /// Gives a PG another LV as if it had asked for one, if there is any.
+    pub(crate) fn draw_lv(&self, pg: PgId) {
+        if let Neighbours::Here(here) = &self.neighbours {
+            self.draw_lvs(here, &mut vec![pg]);
+        }
+    }
+
     /// The flush thread: makes the index durable, frees the log behind it, compacts.
     pub(super) fn flush_loop(&self) {
         while self.flush.wait() {

@@ -70,8 +70,9 @@ use std::sync::{Arc, OnceLock};
 use larder_kv::{Kv, LsmKv};
 use larder_protocol::pg::PgGauges;
 use larder_protocol::placement::pg_of;
+use larder_protocol::space::NoSpace;
 use larder_protocol::{Answer, Call, DataAnswer, Effect, Event, Outbox, Pg, RowSpan, Token};
-use larder_types::{BucketId, LvId, ObjectKey, OpId, PgId};
+use larder_types::{BucketId, Extent, LvId, ObjectKey, OpId, PgId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
@@ -176,6 +177,16 @@ impl Meta {
     pub(crate) fn tell(&self, pg: PgId, call: Call) {
         let mut member = self.lock(pg);
         self.step(&mut member, Event::Call { token: NOBODY, call });
+    }
+
+    /// The last op that the index shows of a PG.
+    pub(crate) fn applied(&self, pg: PgId) -> OpId {
+        self.lock(pg).pg.applied()
+    }
+
+    /// Space of a PG for data that a row of the index alone will name.
+    pub(crate) fn reserve(&self, pg: PgId, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
+        self.lock(pg).pg.reserve(bytes)
     }
 
     /// Whether the index alone can answer a read of this key.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod compaction;
+mod fill;
 
 use std::ops::Range;
 use std::sync::Arc;
