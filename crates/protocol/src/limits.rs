@@ -94,6 +94,13 @@ pub const LV_FAILURES_MAX: u32 = 4;
 /// Milliseconds after which replicas that were out of reach are asked again to open: longer than a driver tries to
 /// reach one, so that questions do not pile up.
 pub const LV_REOPEN_MS: u64 = 5_000;
+/// A high-water mark rises above what a row names by one part in so many of what lies below, so that it is written seldom.
+pub const HIGH_WATER_STEP_PART: u32 = 8;
+/// But by no more blocks than this: a row of the index for each 4 MiB that a volume grows.
+pub const HIGH_WATER_STEP_BLOCKS_MAX: u32 = 1024;
+/// Milliseconds for which a start that has no space above its marks waits for the rows to be read, before it draws another
+/// LV: so that a restart with few rows draws none.
+pub const UNREAD_MS: u64 = 4_000;
 /// Changes of one PG's ledger that wait while the index is walked for it: a few megabytes.
 pub const LEDGER_CHANGES_MAX: usize = 16_384;
 /// Copies of one PG's chunks that are being made at a time.

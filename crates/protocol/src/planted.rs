@@ -55,6 +55,9 @@ pub enum Planted {
     /// What a walk for the ledger has seen already is taken again.
     #[cfg(feature = "planted-bugs")]
     LedgerTakesTwice,
+    /// High-water marks stay where they are.
+    #[cfg(feature = "planted-bugs")]
+    MarksStay,
     /// An append that is repeated is made again.
     #[cfg(feature = "planted-bugs")]
     AppendRepeated,
@@ -109,6 +112,7 @@ asks! {
     takes_policies_for_all => PolicyTakenForAll,
     appends_past_pending => AppendPastPending,
     takes_changes_twice => LedgerTakesTwice,
+    raises_no_marks => MarksStay,
     repeats_appends => AppendRepeated,
     sums_after_batch => DigestAfterBatch,
     takes_primary_for_right => PrimaryIsRight,

@@ -1,5 +1,5 @@
-//! What METAX says about space and streams, collected row by row: at a single node's start the
-//! allocators' only source. `larder inspect` checks a store with it, and the simulator the ledgers (`ledger.rs`).
+//! What METAX says about space and streams, collected row by row: behind a single node's start the
+//! allocators' source for what lies below the high-water marks. `larder inspect` checks a store with it, and the simulator the ledgers (`ledger.rs`).
 //!
 //! # Invariants
 //!
@@ -37,6 +37,14 @@ pub enum SpaceFault {
     Uncounted {
         /// The LV.
         lv: LvId,
+    },
+    /// A row names a block above the mark below which all that are named lie.
+    #[error("LV {lv}: a row names a block above the high-water mark {mark}")]
+    AboveMark {
+        /// The LV.
+        lv: LvId,
+        /// Its mark.
+        mark: u32,
     },
     /// An object lies in an LV that the map does not have.
     #[error("LV {lv} is named by an object and is not in the map")]

@@ -112,6 +112,7 @@ pub(crate) enum NodeIn {
     Floor { session: SessionId, floor: u64 },
     FlushFor { run: BootId, pg: PgId, flush: u64 },
     ReadIndex { run: BootId, step: u8 },
+    SpaceRead { run: BootId, pg: PgId, view: View },
     TakeBatch { run: BootId },
     CommitBatch { run: BootId },
     Apply { run: BootId, pg: PgId },
@@ -267,6 +268,7 @@ impl NodeIn {
             NodeIn::FlushFor { .. } => 22,
             NodeIn::Copy { .. } => 23,
             NodeIn::ReadIndex { .. } => 25,
+            NodeIn::SpaceRead { .. } => 28,
             NodeIn::Sum { .. } => 24,
         }
     }
@@ -277,6 +279,7 @@ impl NodeIn {
             | NodeIn::Peer { pg, .. }
             | NodeIn::Data { pg, .. }
             | NodeIn::Sum { pg, .. }
+            | NodeIn::SpaceRead { pg, .. }
             | NodeIn::Apply { pg, .. } => u64::from(pg.0),
             NodeIn::Managers(what) => what.kind(),
             NodeIn::Copy { copy, .. } => *copy,

@@ -8,6 +8,7 @@
 //!    index was read.
 
 mod digest;
+mod early;
 mod ledger;
 mod managed;
 mod moves;
@@ -22,7 +23,7 @@ use larder_kv::{Kv, KvError, KvReader, SimKv};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{LedgerWalk, owner, read_piece};
-use larder_protocol::rebuild::SpaceScan;
+use larder_protocol::rebuild::{Space, SpaceScan};
 use larder_protocol::{
     Answer, Call, Content, Effect, Event, IndexError, LvInfo, Now, Outbox, PeerMessage, Pg,
     Refusal, RowSpan, Token,
@@ -87,6 +88,8 @@ struct Life {
     compacting: Option<moves::Compacting>,
     /// The walk under way for the ledgers of the members that were whole at the start.
     reading: Option<LedgerWalk>,
+    /// What PGs that serve early are still to be told of their space, each for its view.
+    unread: BTreeMap<PgId, (View, Space)>,
     /// The bound of the next walk.
     good_max: usize,
 }
@@ -181,6 +184,9 @@ impl Node {
             NodeIn::Beat { run: meant } if meant == run => {
                 self.beat(net);
                 Ok(())
+            }
+            NodeIn::SpaceRead { run: meant, pg, view } if meant == run => {
+                self.space_read(pg, view, net)
             }
             NodeIn::TakeBatch { run: meant } if meant == run => {
                 if self.life().log.take() {

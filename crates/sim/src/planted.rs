@@ -99,6 +99,7 @@ bugs! {
     "policy-taken-for-all" => protocol: larder_protocol::Planted::PolicyTakenForAll,
     "append-past-pending" => protocol: larder_protocol::Planted::AppendPastPending,
     "ledger-takes-twice" => protocol: larder_protocol::Planted::LedgerTakesTwice,
+    "marks-stay" => protocol: larder_protocol::Planted::MarksStay,
     "append-repeated" => protocol: larder_protocol::Planted::AppendRepeated,
     "digest-after-batch" => protocol: larder_protocol::Planted::DigestAfterBatch,
     "primary-is-right" => protocol: larder_protocol::Planted::PrimaryIsRight,

@@ -73,6 +73,7 @@ fn options(name: &str) -> Options {
         members: if name == "open-lowers" || is_of_several || is_of_digests { 3 } else { 1 },
         restless: is_of_several,
         heavy_log: name == "cut-tail-not-synced",
+        early: name == "marks-stay",
         bugs,
         ..Options::default()
     }

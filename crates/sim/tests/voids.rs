@@ -88,7 +88,8 @@ impl Store {
         let volume = Volume::create(&*disk, "volume", config, BOOT).expect("a volume");
         let (me, applied) = (ServerId(0), OpId::default());
         let (pg, pg_count, planted) = (PgId(0), 1, Planted::default());
-        let origin = Origin { pg, pg_count, me, applied, snapshot: None, planted };
+        let origin =
+            Origin { pg, pg_count, me, applied, snapshot: None, high_water: None, planted };
         let pg = Recovering::new(origin).finish().expect("nothing to fit");
         let mut store =
             Self { pg, rows: Rows::default(), volume, replies: BTreeMap::new(), refused: 0 };

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::BlockSums;
-use crate::ids::{Grant, LvId, OpId, PiecesId, RegionId, StreamId, UploadId};
+use crate::ids::{Grant, LvId, OpId, PiecesId, RegionId, StreamId, UploadId, View};
 use crate::limits::BLOCK_BYTES;
 use crate::name::ObjectKey;
 
@@ -349,6 +349,15 @@ pub struct SnapshotRow {
     pub at: OpId,
     /// Whether all of its rows are there; if not, the PG's rows have no meaning.
     pub is_whole: bool,
+}
+
+/// The high-water marks of a PG's volumes, as the index keeps them beside the rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HighWaterRow {
+    /// View of the last op that the index shows; in any other state of it they have no meaning.
+    pub view: View,
+    /// LVs, each with the block from which on no row of the PG names any, in order. Of one that is not here none is named.
+    pub marks: Vec<(LvId, u32)>,
 }
 
 #[cfg(test)]

@@ -85,6 +85,7 @@ impl RoleMetrics for StoreMetrics {
             space.free += gauges.space.free;
             space.waiting += gauges.space.waiting;
             space.withheld += gauges.space.withheld;
+            space.unread += gauges.space.unread;
         }
         let block = f64::from(BLOCK_BYTES);
         let used = space.total - space.free - space.withheld - space.waiting;
@@ -138,6 +139,11 @@ impl RoleMetrics for StoreMetrics {
                 "space_withheld_bytes",
                 "Bytes free in volumes for which the disk had no room",
                 space.withheld as f64 * block,
+            ),
+            (
+                "space_unread_bytes",
+                "Bytes of volumes of which is not known yet what is free, after a start",
+                space.unread as f64 * block,
             ),
         ]);
         gauges

@@ -10,8 +10,8 @@
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, BucketId, Chunk, Grant, HoldersChange, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef,
-    PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
+    Body, BucketId, Chunk, Extent, Grant, HoldersChange, LvId, ObjectKey, Op, OpId, OpSeq, Outcome,
+    PartRef, PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
 };
 
 use super::append::answer_of;
@@ -32,6 +32,8 @@ pub(super) struct Batch<'a> {
     blocks: Vec<(OpId, Change)>,
     /// Whether anybody wants to know of more than what is freed.
     keeps_ledger: bool,
+    /// Where blocks end that rows of the batch name.
+    named: Vec<(LvId, u32)>,
     /// What became of chunks that were to move.
     pub(super) moves: MoveCounts,
 }
@@ -50,7 +52,8 @@ impl Pg {
         let keeps_ledger = self.ledger.is_kept();
         let (changes, blocks) = (Changes::default(), Vec::new());
         let moves = MoveCounts::default();
-        let mut batch = Batch { index, changes, blocks, keeps_ledger, moves };
+        let named = Vec::new();
+        let mut batch = Batch { index, changes, blocks, keeps_ledger, named, moves };
         let mut closed = Vec::new();
         let mut taken = 0;
         while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
@@ -62,6 +65,7 @@ impl Pg {
         let digest = self.digest_within(count);
         let last = self.tail[count - 1].entry.id;
         batch.changes.set_position(rows::applied(self.id), encode(&last));
+        self.mark_named(&mut batch, last);
         self.is_bare = false;
         index.write(batch.changes)?;
         self.applied = last;
@@ -80,6 +84,17 @@ impl Pg {
             self.begin_sum(at, out);
         }
         Ok(count)
+    }
+
+    /// What rows of the batch name lies below marks that are in the batch too.
+    fn mark_named(&mut self, batch: &mut Batch<'_>, last: OpId) {
+        let Some(marks) = &mut self.high_water else { return };
+        if !self.planted.raises_no_marks() {
+            batch.named.iter().for_each(|(lv, end)| marks.raise(*lv, *end));
+        }
+        if let Some(row) = marks.changed(last.view) {
+            batch.changes.put(rows::high_water(self.id), encode(&row));
+        }
     }
 
     fn apply_op(
@@ -408,6 +423,8 @@ impl Batch<'_> {
     }
 
     pub(super) fn name(&mut self, blocks: Blocks, now: OpId) {
+        let ends = blocks.extents.iter().map(Extent::end);
+        self.named.extend(ends.max().map(|end| (blocks.lv, end)));
         if self.keeps_ledger {
             self.blocks.push((now, Change::Named(blocks)));
         }

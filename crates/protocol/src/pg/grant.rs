@@ -6,7 +6,7 @@ use larder_types::{Chunk, Extent, Grant, Holders, LvId};
 use super::Pg;
 use super::calls::Step;
 use crate::index::{Index, IndexError};
-use crate::limits::{NARROW_AGAIN_MS, NARROW_MS, POOL_EMPTY_MS};
+use crate::limits::{NARROW_AGAIN_MS, NARROW_MS, POOL_EMPTY_MS, UNREAD_MS};
 use crate::message::{Call, Effect, Outbox, Refusal, Token};
 use crate::space::{NoSpace, VolumeGroup};
 
@@ -76,6 +76,12 @@ impl Pg {
         match self.allocate(len, enough, out) {
             Ok((lv, extents, holders)) => Ok(chunk(lv, extents, holders)),
             Err(NoSpace::Opening) => Err(Step::Starve),
+            Err(NoSpace::Unread) => {
+                if self.now_ms >= self.early_ms.saturating_add(UNREAD_MS) {
+                    self.need_lv(out);
+                }
+                Err(Step::Starve)
+            }
             Err(NoSpace::TooNarrow) => match self.allocate_on_most(len, enough, out) {
                 Some((lv, extents, holders)) => Ok(chunk(lv, extents, holders)),
                 None => Err(Step::Refuse(Refusal::TooFewCopies)),
@@ -130,8 +136,8 @@ impl Pg {
                 let space = self.space.as_ref().expect("it was just asked");
                 Ok((lv, extents, space.present(lv)))
             }
-            Err(NoSpace::NeedLv) => {
-                self.allocate_on_most(len, replicas_min, out).ok_or(NoSpace::NeedLv)
+            Err(why @ (NoSpace::NeedLv | NoSpace::Unread)) => {
+                self.allocate_on_most(len, replicas_min, out).ok_or(why)
             }
             Err(why) => Err(why),
         }
@@ -163,14 +169,19 @@ impl Pg {
         if self.space.as_ref().is_some_and(waits) { Refusal::TooFewCopies } else { Refusal::Full }
     }
 
-    /// Blocks for data that no op tells of: whoever takes them sees to it that a row names them. What no row names is free
+    /// Blocks for data that no op tells of: whoever takes them writes the row that names them, and no earlier
+    /// than the row of the marks ([`Pg::high_water_row`]). What no row names is free
     /// again when the space is derived anew.
     ///
     /// # Errors
     /// [`NoSpace`].
     pub fn reserve(&mut self, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
         let space = self.space.as_mut().ok_or(NoSpace::Opening)?;
-        space.allocate(bytes, 0)
+        let (lv, extents) = space.allocate(bytes, 0)?;
+        if let Some(marks) = &mut self.high_water {
+            extents.iter().for_each(|extent| marks.raise(lv, extent.end()));
+        }
+        Ok((lv, extents))
     }
 
     fn need_lv(&mut self, out: &mut Outbox) {

@@ -19,7 +19,8 @@ use std::collections::BTreeSet;
 use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 
 use super::grant::Starved;
-use super::{OpenPut, Pg, Role};
+use super::{OpenPut, Pg};
+use crate::high_water::HighWater;
 use crate::index::{Index, IndexError};
 use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS, RETRY_TICKS_MAX};
 use crate::manager::state::MapVersion;
@@ -333,24 +334,15 @@ impl Pg {
     /// # Panics
     /// If the view is not active.
     pub fn adopt_space(&mut self, space: Space, out: &mut Outbox) {
-        assert_eq!(self.role, Role::Active, "pg {}: space is adopted in an active view", self.id);
         let mut group = VolumeGroup::new(self.view);
         for (info, runs) in space.lvs {
-            self.open_lv(&info, info.present().iter(), OpSeq(0), out);
             group.add(info, runs);
         }
-        self.space = Some(group);
-        self.role = Role::Serving;
-        for open in self.open.values_mut().filter(|open| open.since_ms == 0) {
-            // It was taken from the log, before there was a clock.
-            open.since_ms = self.now_ms;
-        }
-        if !space.is_as_wanted {
-            self.refills.want_walk();
-        }
+        self.high_water = Some(HighWater::known(self.applied.view, group.tops()));
+        self.serve_in(group, space.is_as_wanted, out);
     }
 
-    fn open_lv(
+    pub(super) fn open_lv(
         &self,
         info: &LvInfo,
         replicas: impl Iterator<Item = usize>,
@@ -411,7 +403,8 @@ impl Pg {
     pub(super) fn pool_empty(&mut self, out: &mut Outbox) {
         self.lv_asked = false;
         self.pool_empty_ms = Some(self.now_ms);
-        if self.space.as_ref().is_some_and(VolumeGroup::regains) {
+        // Nor what the rows that are still to be read leave free.
+        if self.space.as_ref().is_some_and(|space| space.regains() || space.is_unread()) {
             return;
         }
         let why = self.no_space();

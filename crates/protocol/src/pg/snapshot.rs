@@ -198,6 +198,7 @@ impl Pg {
         self.slots = super::Slots::default();
         self.sessions = super::Sessions::default();
         self.history = History::default();
+        self.high_water = None;
         self.applied = OpId::default();
         (self.durable, self.commit, self.told) = (OpSeq(0), OpSeq(0), OpSeq(0));
     }
@@ -269,6 +270,8 @@ impl Pg {
         }
         let mut changes = Changes::default();
         changes.put(rows::snapshot(self.id), encode(&SnapshotRow { at, is_whole: piece.is_last }));
+        // They are of rows that are being replaced.
+        changes.remove(rows::high_water(self.id));
         for (row, value) in &piece.rows {
             self.ledger.note(row, value)?;
             changes.put(row.clone(), value.clone());

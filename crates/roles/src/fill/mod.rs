@@ -12,11 +12,12 @@
 //! 2. A chunk is durable before the row that names it is in the index.
 //! 3. Each row has the op that its PG applied last. Every op to come is later, so that a put or delete of the key wins. No
 //!    op of that view is a put, so that (op, attempt) is the grant of one chunk alone.
-//! 4. Space is the PG's to give, as for a put. What was given and is named by no row is free again at the next start.
+//! 4. Space is the PG's to give, as for a put; the row of its high-water marks goes in with the rows that name it. What was given and is named by no row is free again at the next start.
 
 mod keys;
 mod writes;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -164,6 +165,8 @@ struct Filling<'a> {
     attempts: AtomicU64,
     session: SessionId,
     clock: HybridClock,
+    /// Held while rows that name chunks go into the index with the marks above them: no older marks go in behind.
+    marks: Mutex<()>,
     state: Mutex<State>,
     /// Of the state, or of what the index has not flushed.
     changed: Condvar,
@@ -216,6 +219,7 @@ impl<'a> Filling<'a> {
             attempts: AtomicU64::new(0),
             session: SessionId(unique_u64()),
             clock: HybridClock::at_ms(now_ms()),
+            marks: Mutex::new(()),
             state: Mutex::new(State { writers: 0, has_failed: false }),
             changed: Condvar::new(),
         })
@@ -296,14 +300,15 @@ impl<'a> Filling<'a> {
         while let Some(numbers) = self.take() {
             batch.clear();
             let (writes, count) = (Writes::default(), numbers.end - numbers.start);
+            let mut placed = BTreeSet::new();
             for number in numbers {
-                self.put(number, &writes, &mut batch, &mut value)?;
+                placed.extend(self.put(number, &writes, &mut batch, &mut value)?);
             }
             writes.wait().map_err(|refusal| match refusal {
                 Refusal::Full => FillError::Full,
                 refusal => FillError::Write(refusal),
             })?;
-            self.kv().apply(&batch)?;
+            self.apply(&mut batch, &placed)?;
             self.written.fetch_add(count, Ordering::Relaxed);
             if self.kv().unflushed_bytes() >= FLUSH_BYTES {
                 drop(self.state.lock());
@@ -311,6 +316,16 @@ impl<'a> Filling<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Has the index show a batch, with the marks of the PGs in whose volumes its chunks lie.
+    fn apply(&self, batch: &mut Batch, placed: &BTreeSet<PgId>) -> Result<(), KvError> {
+        let _one = (!placed.is_empty()).then(|| self.marks.lock());
+        let meta = self.store.meta();
+        for (row, marks) in placed.iter().filter_map(|pg| meta.high_water_row(*pg)) {
+            batch.put(&row, &marks);
+        }
+        self.kv().apply(batch)
     }
 
     /// Numbers of the next objects, once the index has room for them; `None` if all are taken or something failed.
@@ -330,29 +345,29 @@ impl<'a> Filling<'a> {
         (from < end).then(|| from..end.min(from + count))
     }
 
-    /// Writes an object's data, if its row does not hold it, and adds the row to a batch.
+    /// Writes an object's data, if its row does not hold it, and adds the row to a batch. Returns its PG if there is data.
     fn put(
         &self,
         number: u64,
         writes: &Writes,
         batch: &mut Batch,
         value: &mut Vec<u8>,
-    ) -> Result<(), FillError> {
+    ) -> Result<Option<PgId>, FillError> {
         let key = keys::key(self.config.seed, number);
         let data = (self.content)(key.as_str(), self.config.bytes);
         assert_eq!(data.len() as u64, self.config.bytes, "{key:?} has the bytes asked for");
         let etag = ETag::Md5(Md5::digest(&data).into());
         let pg = self.store.meta().pg_of(self.bucket, &key);
         let op = self.ops[pg.0 as usize];
-        let body = if data.len() <= INLINE_BYTES_MAX as usize {
-            Body::Inline(data)
-        } else {
-            Body::Chunk(self.put_chunk(pg, op, number, data, writes)?)
+        let is_inline = data.len() <= INLINE_BYTES_MAX as usize;
+        let body = match is_inline {
+            true => Body::Inline(data),
+            false => Body::Chunk(self.put_chunk(pg, op, number, data, writes)?),
         };
         value.clear();
         encode_into(&VersionRow { op, metax: self.metax(etag), body }, value);
         batch.put(&rows::version(self.bucket, &key, rows::NULL_VERSION), value);
-        Ok(())
+        Ok((!is_inline).then_some(pg))
     }
 
     fn metax(&self, etag: ETag) -> Metax {
@@ -400,7 +415,8 @@ impl<'a> Filling<'a> {
             match meta.reserve(pg, bytes) {
                 Ok(place) => return Ok(place),
                 Err(NoSpace::Opening) => {}
-                Err(NoSpace::NeedLv) => meta.draw_lv(pg),
+                // Below the marks it is not known yet.
+                Err(NoSpace::NeedLv | NoSpace::Unread) => meta.draw_lv(pg),
                 Err(NoSpace::TooNarrow | NoSpace::DiskFull) => break,
             }
             self.await_opens();

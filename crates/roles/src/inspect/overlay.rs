@@ -26,7 +26,7 @@ impl<'a> Overlay<'a> {
     }
 
     pub(super) fn changed_rows(&self) -> usize {
-        self.rows.borrow().keys().filter(|row| row.first() != Some(&b'A')).count()
+        self.rows.borrow().keys().filter(|row| !matches!(row.first(), Some(b'A' | b'H'))).count()
     }
 
     /// Visits every row.

@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use super::callers::NOBODY;
 use super::cluster::Cluster;
 use super::duties::Volumes;
-use super::recover::{OpenError, for_each_row};
+use super::recover::OpenError;
 use super::{Member, Meta};
 
 /// What waits for the adopt thread.
@@ -141,7 +141,9 @@ impl Meta {
                 walk.shows(pg, decode("applied position", &row)?);
             }
         }
-        for_each_row(&*reader, &mut |row, value| walk.note(row, value))?;
+        if !self.read_rows(&*reader, &mut |row, value| walk.note(row, value))? {
+            return Ok(());
+        }
         drop(reader);
         for &pg in &pgs {
             walk.end(&mut self.lock(pg).pg);
@@ -238,7 +240,7 @@ impl Meta {
     }
 
     /// Streams without a parent, of all PGs.
-    fn open_streams(&self) -> Result<OpenStreams, OpenError> {
+    pub(super) fn open_streams(&self) -> Result<OpenStreams, OpenError> {
         let mut streams = OpenStreams::new();
         let mut unreadable = None;
         self.index.kv.scan(b"O", rows::prefix_end(b"O").as_deref(), &mut |row, value| {

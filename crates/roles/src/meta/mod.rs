@@ -7,6 +7,7 @@
 //!  apply thread:    lock PG ─ apply what is committed to the index
 //!  tick thread:     every 100 ms: lazy outcomes, ticks, new LVs
 //!  flush thread:    flush the index, free the log behind it, compact
+//!  space thread:    in a store, once: read what the index leaves free
 //! ```
 //!
 //! In a store all roles are in one process and call each other. In a cluster ([`MetaServer`]) the neighbours
@@ -21,6 +22,7 @@
 //! | file | what |
 //! |---|---|
 //! | `recover.rs` | opening: index, log, and in one process views and space |
+//! | `space.rs` | in one process: space above the marks at once, the rest behind the scenes |
 //! | `log.rs`, `index.rs`, `maintain.rs` | log, index, ticks and flushes |
 //! | `callers.rs`, `queue.rs` | calls in flight, PGs that wait for a thread |
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
@@ -62,12 +64,14 @@ mod scrub;
 mod serve;
 mod server;
 mod snapshots;
+mod space;
 mod turns;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use larder_kv::{Kv, LsmKv};
+use larder_protocol::index::Row;
 use larder_protocol::pg::PgGauges;
 use larder_protocol::placement::pg_of;
 use larder_protocol::space::NoSpace;
@@ -137,6 +141,8 @@ pub struct Meta {
     need_lv: PgQueue,
     flush: maintain::FlushSignal,
     fatal: watch::Sender<Option<String>>,
+    /// Whether a single node has read all rows for its space.
+    space_known: watch::Sender<bool>,
     stopping: AtomicBool,
     /// The requests of this process's proxy: those that are finished are remembered no more.
     requests: OnceLock<Arc<Requests>>,
@@ -187,6 +193,11 @@ impl Meta {
     /// Space of a PG for data that a row of the index alone will name.
     pub(crate) fn reserve(&self, pg: PgId, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
         self.lock(pg).pg.reserve(bytes)
+    }
+
+    /// The row of a PG's high-water marks, which goes in with rows that name what was reserved.
+    pub(crate) fn high_water_row(&self, pg: PgId) -> Option<Row> {
+        self.lock(pg).pg.high_water_row()
     }
 
     /// Whether the index alone can answer a read of this key.
@@ -252,6 +263,11 @@ impl Meta {
     /// Becomes `Some` when the server cannot go on: the process must end and start again.
     pub fn fatal(&self) -> watch::Receiver<Option<String>> {
         self.fatal.subscribe()
+    }
+
+    /// Becomes `true` when a single node has read all rows since its start, and knows what is free.
+    pub fn space_known(&self) -> watch::Receiver<bool> {
+        self.space_known.subscribe()
     }
 
     /// Stops the server's threads, after everything that was taken is durable.

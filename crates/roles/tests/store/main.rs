@@ -218,6 +218,7 @@ async fn objects_of_every_shape_can_be_appended_to_by_every_shape() {
     store.close();
     assert_sound(&dir);
     let store = Store::open(&config(&dir)).unwrap();
+    store.meta().space_known().wait_for(|known| *known).await.unwrap();
     let held: u64 = (store.meta().pg_ids())
         .map(|pg| store.meta().gauges(pg).space)
         .map(|space| space.total - space.free)
@@ -293,6 +294,7 @@ async fn space_of_overwritten_and_deleted_objects_is_used_again() {
     store.close();
     assert_sound(&dir);
     let store = Store::open(&config(&dir)).unwrap();
+    store.meta().space_known().wait_for(|known| *known).await.unwrap();
     assert_eq!(used(&store).0, 0, "nothing waits across a restart");
     store.close();
 }

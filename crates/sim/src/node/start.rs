@@ -86,6 +86,7 @@ impl Node {
             walking: None,
             compacting: None,
             reading: None,
+            unread: BTreeMap::new(),
             good_max: 1,
         });
         let (node, run) = (self.id, self.run);
@@ -101,12 +102,14 @@ impl Node {
         let row = |row: Vec<u8>| larder_protocol::Index::get(&Port(&self.kv), &row);
         let applied = row(rows::applied(pg))?.map(|row| decode("applied position", &row));
         let snapshot = row(rows::snapshot(pg))?.map(|row| decode("snapshot row", &row));
+        let high_water = row(rows::high_water(pg))?.map(|row| decode("marks row", &row));
         Ok(Origin {
             pg,
             pg_count: self.setup.pgs,
             me: ServerId(self.id as u32),
             applied: applied.transpose()?.unwrap_or_default(),
             snapshot: snapshot.transpose()?,
+            high_water: high_water.transpose()?,
             planted: self.setup.options.bugs.protocol,
         })
     }

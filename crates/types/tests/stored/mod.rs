@@ -5,10 +5,10 @@ use bytes::Bytes;
 use larder_types::{
     Append, Appended, Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState,
     ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ETag, EncryptionEnvelope, Epoch, Extent,
-    Grant, Holders, HoldersChange, HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId,
-    OpSeq, Outcome, PartRef, PartRow, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request,
-    Retention, ServerId, SessionId, SessionMemory, SnapshotRow, StreamId, Target, UploadId,
-    UploadRow, VersionRow, View, WritePolicy, rows,
+    Grant, HighWaterRow, Holders, HoldersChange, HybridClock, LvId, Metax, ObjectChecksum,
+    ObjectKey, Op, OpId, OpSeq, Outcome, PartRef, PartRow, PgId, PieceRow, PiecesId, Put, RegionId,
+    Remembered, Request, Retention, ServerId, SessionId, SessionMemory, SnapshotRow, StreamId,
+    Target, UploadId, UploadRow, VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -212,6 +212,10 @@ fn parts() -> Vec<PartRef> {
 
 pub fn snapshot_row() -> SnapshotRow {
     SnapshotRow { at: op_id(), is_whole: true }
+}
+
+pub fn high_water_row() -> HighWaterRow {
+    HighWaterRow { view: View(5), marks: vec![(LvId(7), 1024), (LvId(300), 70_000)] }
 }
 
 fn memory() -> SessionMemory {

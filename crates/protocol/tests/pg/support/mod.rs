@@ -8,7 +8,7 @@ use bytes::Bytes;
 use larder_protocol::index::Visit;
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{LogGap, Origin, Recovering, Role, read_piece};
-use larder_protocol::rebuild::SpaceScan;
+use larder_protocol::rebuild::{Space, SpaceScan};
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, Index,
     IndexError, LogEntry, LvInfo, Now, Outbox, PeerMessage, Pg, Planted, PutCall, Refusal, Replica,
@@ -70,7 +70,8 @@ impl Index for Table {
 
 /// What a member of the PG begins with.
 pub fn origin(me: ServerId, applied: OpId, snapshot: Option<SnapshotRow>) -> Origin {
-    Origin { pg: PG, pg_count: 1, me, applied, snapshot, planted: Planted::default() }
+    let planted = Planted::default();
+    Origin { pg: PG, pg_count: 1, me, applied, snapshot, high_water: None, planted }
 }
 
 /// See the module's head.
@@ -182,6 +183,31 @@ impl Member {
 
     /// Derives space from the rows and serves.
     pub fn serve(&mut self, replicas: usize) {
+        let space = self.derive(replicas);
+        self.pg.adopt_space(space, &mut self.effects);
+        self.keep_log();
+    }
+
+    /// Serves above the high-water marks; what rows leave free is for [`Pg::complete_space`].
+    pub fn serve_early(&mut self, replicas: usize) -> Space {
+        let space = self.derive(replicas);
+        let lvs = std::iter::once(info(replicas));
+        self.pg.adopt_early(lvs, &mut self.effects).expect("open puts that do not overlap");
+        self.keep_log();
+        (0..replicas).for_each(|replica| {
+            let view = self.pg.view().0;
+            self.answer(replica, DataAnswer::Floor(key(view, 0)));
+        });
+        space
+    }
+
+    /// The rows are read.
+    pub fn complete(&mut self, space: Space) {
+        self.pg.complete_space(self.now(), space, &self.table, &mut self.effects);
+        self.keep_log();
+    }
+
+    fn derive(&mut self, replicas: usize) -> Space {
         self.settle();
         assert_eq!(self.pg.role(), Role::Active);
         let mut scan = SpaceScan::new(std::iter::once(info(replicas)));
@@ -194,8 +220,7 @@ impl Member {
         self.pg.open_chunks().for_each(|chunk| scan.claim(chunk));
         let derived = scan.finish();
         assert_eq!(derived.faults, [], "no block is used twice");
-        self.pg.adopt_space(derived.space, &mut self.effects);
-        self.keep_log();
+        derived.space
     }
 
     /// The process and its machine start again: only what was synced is left of the log.
@@ -210,8 +235,10 @@ impl Member {
             .map(|row| decode("applied position", &row).expect("a position"));
         let snapshot = stored(rows::snapshot(PG))
             .map(|row| decode("snapshot row", &row).expect("a snapshot row"));
-        let mut recovering =
-            Recovering::new(origin(self.me, applied.unwrap_or_default(), snapshot));
+        let high_water =
+            stored(rows::high_water(PG)).map(|row| decode("marks row", &row).expect("marks"));
+        let origin = origin(self.me, applied.unwrap_or_default(), snapshot);
+        let mut recovering = Recovering::new(Origin { high_water, ..origin });
         let mut log = self.log;
         log.truncate(self.synced);
         for (entry, commit) in &log {
