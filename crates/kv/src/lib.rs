@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! 1. A [`Batch`] becomes visible to readers as a whole, and batches in the order of their applies. Only
-//!    its positions may stay unseen until the index is opened anew.
+//!    its positions may stay unseen until the index is opened anew, but for those who have a snapshot.
 //! 2. When [`Kv::flush`] returns `Ok`, every batch applied before the call is durable.
 //! 3. After a crash the index holds exactly the batches up to one boundary between batches, at or
 //!    after the last flush that returned `Ok`.
@@ -56,7 +56,8 @@ pub trait KvReader: Send + Sync {
 
 /// An index: as a reader it shows the state after the latest batch.
 pub trait Kv: KvReader + 'static {
-    /// A reader of the state as it is now. It costs memory and disk until it is dropped.
+    /// A reader of the state as it is now. Asked for a position, it gives that of the batches that it shows. It costs
+    /// memory and disk until it is dropped.
     ///
     /// # Errors
     /// [`KvError::PoweredOff`].

@@ -138,8 +138,11 @@ impl KvReader for LsmKv {
 
 impl Kv for LsmKv {
     fn snapshot(&self) -> Result<Box<dyn KvReader>, KvError> {
+        // With no batch half in, the positions are those of what is seen.
+        let positions = self.inner.apply.lock();
         let at = self.inner.readers.enter().detach();
-        Ok(Box::new(Snapshot { inner: Arc::clone(&self.inner), at }))
+        let (inner, positions) = (Arc::clone(&self.inner), positions.clone());
+        Ok(Box::new(Snapshot { inner, positions, at }))
     }
 
     fn apply(&self, batch: &Batch) -> Result<(), KvError> {
@@ -314,12 +317,17 @@ fn change(key: Bytes, stored: Option<Bytes>, seqno: SeqNo) -> InternalValue {
 
 struct Snapshot {
     inner: Arc<Inner>,
+    /// Those that were not in a memtable yet.
+    positions: Positions,
     at: SeqNo,
 }
 
 impl KvReader for Snapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        self.inner.get(key, self.at)
+        match self.positions.get(key) {
+            Some(stored) => verified_bytes(key, stored.clone()).map(Some),
+            None => self.inner.get(key, self.at),
+        }
     }
 
     fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: &mut Visit<'_>) -> Result<(), KvError> {

@@ -149,6 +149,32 @@ fn snapshots_stay_as_they_were<F: Fixture>() {
     assert_eq!(get(kv, "a"), Some("7".into()));
 }
 
+fn a_snapshot_gives_the_positions_of_what_it_shows<F: Fixture>() {
+    let fixture = F::new();
+    let put = |value: &str| {
+        let mut batch = batch(&[("row", Some(value))]);
+        batch.position(b"at", value.as_bytes());
+        fixture.kv().apply(&batch).unwrap();
+    };
+    let shows = |reader: &dyn KvReader, value: Option<&str>| {
+        for key in ["row", "at"] {
+            assert_eq!(get(reader, key).as_deref(), value, "{key}");
+        }
+    };
+    let mut taken = vec![(fixture.kv().snapshot().unwrap(), None)];
+    for value in ["1", "2", "3", "4"] {
+        put(value);
+        taken.push((fixture.kv().snapshot().unwrap(), Some(value)));
+        if value == "2" {
+            fixture.kv().flush().unwrap();
+            taken.push((fixture.kv().snapshot().unwrap(), Some(value)));
+        }
+    }
+    for (reader, value) in taken {
+        shows(&*reader, value);
+    }
+}
+
 fn a_crash_returns_to_the_last_flush<F: Fixture>() {
     let mut fixture = F::new();
     fixture.kv().apply(&batch(&[("a", Some("1")), ("b", Some("1"))])).unwrap();
@@ -198,6 +224,7 @@ on_both!(
     later_changes_win,
     scans_are_ordered_and_bounded,
     snapshots_stay_as_they_were,
+    a_snapshot_gives_the_positions_of_what_it_shows,
     a_crash_returns_to_the_last_flush,
     a_reused_batch_changes_nothing_it_changed_before,
 );
