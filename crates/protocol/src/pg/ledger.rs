@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_types::{OpId, PgId};
+use larder_types::{Chunk, OpId, PgId};
 
 use super::Pg;
 use super::walk::chunk_at;
@@ -70,6 +70,21 @@ impl LedgerWalk {
             *named = Err(fault);
         }
         Ok(())
+    }
+
+    /// What a PG that was added could allocate from in these LVs when the snapshot was taken, while these chunks were open.
+    ///
+    /// # Errors
+    /// [`SpaceFault`].
+    #[must_use]
+    pub fn space<'a>(
+        &self,
+        pg: PgId,
+        lvs: impl Iterator<Item = LvInfo>,
+        open: impl Iterator<Item = &'a Chunk>,
+    ) -> Option<Result<Space, SpaceFault>> {
+        let named = self.found.get(&pg)?.named.as_ref();
+        Some(named.map_err(|fault| *fault).and_then(|named| named.space(lvs, open)))
     }
 
     /// Tells a PG what was found, if it still waits for it.

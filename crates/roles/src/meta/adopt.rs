@@ -1,7 +1,7 @@
 //! How a primary begins to serve in a view: it takes the PG's space from its ledger, and drops the streams of
-//! sessions that are over. One thread does it for all PGs that wait at the time. It walks over the index when the
-//! server starts, so that every member's ledger is known by the time that it comes to lead; and again for what is not
-//! known then.
+//! sessions that are over. One thread does it for all PGs that wait at the time. Another walks over the index when the
+//! server starts, so that every member's ledger is known by the time that it comes to lead. What is not known then is
+//! served above its high-water marks, and read meanwhile (`early.rs`).
 //!
 //! # Invariants
 //!
@@ -24,6 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use super::callers::NOBODY;
 use super::cluster::Cluster;
 use super::duties::Volumes;
+use super::early::{Reading, Streams};
 use super::recover::OpenError;
 use super::{Member, Meta};
 
@@ -33,7 +34,16 @@ pub(super) struct Adoption {
     waiting: Mutex<Waiting>,
     ready: Condvar,
     views_served: AtomicU64,
-    ledger_reads: AtomicU64,
+    pub(super) ledger_reads: AtomicU64,
+    /// What the reading thread is still to read.
+    readings: Mutex<Readings>,
+    to_read: Condvar,
+}
+
+#[derive(Default)]
+struct Readings {
+    waiting: Vec<Reading>,
+    stopped: bool,
 }
 
 /// How PGs began to be served here, since the server started.
@@ -68,6 +78,30 @@ impl Adoption {
     pub(super) fn stop(&self) {
         self.waiting.lock().stopped = true;
         self.ready.notify_one();
+        self.readings.lock().stopped = true;
+        self.to_read.notify_one();
+    }
+
+    /// Has the index read for PGs that serve; what waits of them from earlier views is given up.
+    pub(super) fn read(&self, reading: Reading) {
+        let mut readings = self.readings.lock();
+        readings.waiting.retain_mut(|earlier| earlier.leave_out(&reading));
+        readings.waiting.push(reading);
+        self.to_read.notify_one();
+    }
+
+    /// The next reading; `None` when stopped.
+    pub(super) fn take_reading(&self) -> Option<Reading> {
+        let mut readings = self.readings.lock();
+        loop {
+            if readings.stopped {
+                return None;
+            }
+            if !readings.waiting.is_empty() {
+                return Some(readings.waiting.remove(0));
+            }
+            self.to_read.wait(&mut readings);
+        }
     }
 
     pub(super) fn counters(&self) -> AdoptionCounters {
@@ -94,18 +128,18 @@ impl Adoption {
 }
 
 /// A PG that is about to serve.
-struct Adopting {
-    pg: PgId,
-    volumes: Volumes,
+pub(super) struct Adopting {
+    pub(super) pg: PgId,
+    pub(super) volumes: Volumes,
 }
 
 /// Streams that the index shows to be open.
-type OpenStreams = BTreeMap<PgId, BTreeSet<(BucketId, StreamId)>>;
+type OpenStreams = BTreeMap<PgId, Streams>;
 
 impl Meta {
     /// The adopt thread.
     pub(super) fn adopt_loop(&self, cluster: &Cluster) {
-        let mut done = self.know_ledgers(cluster, self.pg_ids());
+        let mut done = Ok(());
         while done.is_ok()
             && let Some((pgs, ended)) = cluster.adoption.take()
         {
@@ -116,19 +150,15 @@ impl Meta {
         }
     }
 
-    /// Walks over the index for those of these PGs whose ledger is not known, if there are any.
-    fn know_ledgers(
-        &self,
-        cluster: &Cluster,
-        pgs: impl Iterator<Item = PgId>,
-    ) -> Result<(), OpenError> {
+    /// Walks over the index for the ledgers of all PGs whose rows are there.
+    pub(super) fn know_ledgers(&self, cluster: &Cluster) -> Result<(), OpenError> {
         let mut walk = LedgerWalk::new(self.pgs.len() as u32);
-        for pg in pgs {
+        for pg in self.pg_ids() {
             let mut member = self.lock(pg);
-            if let Some(fault) = member.pg.ledger_fault() {
-                tracing::error!(%pg, %fault, "what was known of the pg's blocks is void: the index is read again");
+            // Whoever serves early already has a walk of its own.
+            if !member.pg.is_unread() {
+                walk.add(&mut member.pg);
             }
-            walk.add(&mut member.pg);
         }
         let pgs: Vec<PgId> = walk.pgs().collect();
         if pgs.is_empty() {
@@ -160,13 +190,17 @@ impl Meta {
         if adopting.is_empty() {
             return Ok(());
         }
-        self.know_ledgers(cluster, adopting.iter().map(|adopting| adopting.pg))?;
         let mut streams = self.open_streams()?;
+        let mut early = Vec::new();
         for adopting in adopting {
             let streams = streams.remove(&adopting.pg).unwrap_or_default();
-            self.end_adoption(cluster, adopting, streams);
+            let is_known = self.lock(adopting.pg).pg.ledger().is_some();
+            match is_known {
+                true => self.end_adoption(cluster, adopting, streams),
+                false => early.push((adopting, streams)),
+            }
         }
-        Ok(())
+        self.adopt_early(cluster, early)
     }
 
     /// Applies all that the PG's log has; `None` if that is not what it waits for any more.
@@ -190,18 +224,13 @@ impl Meta {
         Some(Adopting { pg, volumes })
     }
 
-    fn end_adoption(
-        &self,
-        cluster: &Cluster,
-        adopting: Adopting,
-        mut streams: BTreeSet<(BucketId, StreamId)>,
-    ) {
-        let Adopting { pg, volumes: Volumes { view, lvs, sessions, .. } } = adopting;
+    pub(super) fn end_adoption(&self, cluster: &Cluster, adopting: Adopting, streams: Streams) {
+        let Adopting { pg, volumes } = adopting;
         let mut member = self.lock(pg);
-        if !member.is_active_in(view) {
+        if !member.is_active_in(volumes.view) {
             return;
         }
-        let known = member.pg.known_space(lvs.into_iter());
+        let known = member.pg.known_space(volumes.lvs.iter().cloned());
         let fault = || member.pg.ledger_fault().map_or(Ok(None), Err);
         let space = match known.map_or_else(fault, |known| known.map(Some)) {
             Ok(Some(space)) => space,
@@ -213,12 +242,25 @@ impl Meta {
                 return;
             }
         };
-        for (info, _) in &space.lvs {
-            member.duties.note_lv(info);
-        }
         let Member { pg: machine, out, .. } = &mut *member;
         machine.adopt_space(space, out);
-        self.carry_out(&mut member);
+        self.serves(cluster, &mut member, volumes, streams);
+    }
+
+    /// A PG has space: from now on it serves, and streams of sessions that are over go.
+    pub(super) fn serves(
+        &self,
+        cluster: &Cluster,
+        member: &mut Member,
+        volumes: Volumes,
+        mut streams: Streams,
+    ) {
+        let Volumes { view, lvs, sessions, .. } = volumes;
+        let pg = member.pg.id();
+        for info in &lvs {
+            member.duties.note_lv(info);
+        }
+        self.carry_out(member);
         cluster.adoption.views_served.fetch_add(1, Ordering::Relaxed);
         cluster.renew_soon();
         tracing::info!(%pg, %view, "the pg is served");
@@ -229,7 +271,7 @@ impl Meta {
         };
         streams.extend(member.pg.pending_streams());
         streams.retain(|(_, stream)| is_over(&stream.session));
-        self.drop_streams(&mut member, streams);
+        self.drop_streams(member, streams);
     }
 
     fn drop_streams(&self, member: &mut Member, streams: BTreeSet<(BucketId, StreamId)>) {
@@ -288,7 +330,7 @@ impl Meta {
 }
 
 impl Member {
-    fn is_active_in(&self, view: View) -> bool {
+    pub(super) fn is_active_in(&self, view: View) -> bool {
         self.pg.view() == view && self.pg.role() == Role::Active
     }
 }

@@ -16,7 +16,8 @@
 //! ```text
 //!  connections:     proxies' calls, other members, the manager ─ lock PG ─ step
 //!  blocking pool:   what reads the index for proxies, and walks over it for followers
-//!  adopt thread:    derive the space of PGs that this server leads anew; end sessions
+//!  adopt thread:    have PGs serve that this server leads anew; end sessions
+//!  reading thread:  read the index for ledgers, and for PGs that serve before theirs is known
 //! ```
 //!
 //! | file | what |
@@ -28,7 +29,7 @@
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
 //! | `serve.rs`, `scan.rs` | what it answers proxies |
 //! | `snapshots/` | what followers are sent who take a group anew |
-//! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
+//! | `orders.rs`, `adopt.rs`, `early.rs` | what the manager tells it, and how it begins to serve a PG |
 //! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
 //! | `progress.rs`, `rate.rs` | how far all that is |
 //!
@@ -50,6 +51,7 @@ mod compact;
 mod copy;
 mod digest;
 mod duties;
+mod early;
 mod index;
 mod log;
 mod maintain;

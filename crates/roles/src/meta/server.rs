@@ -94,6 +94,12 @@ impl MetaServer {
                 server.adopt_loop(cluster);
             }
         });
+        let server = meta.clone();
+        threads.spawn("reading", move || {
+            if let Some(cluster) = server.cluster() {
+                server.reading_loop(cluster);
+            }
+        });
         meta.start_background(disk, &config.background);
         Ok(Self { meta, threads })
     }
