@@ -486,7 +486,7 @@ pub(crate) struct DevClusterArgs {
     pub(crate) worse_node: Option<usize>,
 }
 
-/// What measures, and what it is measured with.
+/// Commands that measure, and that prepare what is measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchTool {
     #[command(flatten)]
@@ -495,10 +495,10 @@ pub(crate) enum BenchTool {
     ///
     /// They go into index and volumes without requests, many times faster than puts. DIR is made if it is missing. All are
     /// of one size, at most 8MiB, in a bucket of their own: fill-SEED/000000000000 and so on. A second fill with the same
-    /// seed goes on behind the last. Afterwards they are objects like all others. To be tried on a store that may be lost:
-    /// nothing else is written or removed, but the disk may become full.
+    /// seed goes on behind the last. Afterwards they are objects like all others. Use a store that may be lost: the command
+    /// writes and removes nothing else, but the disk may become full.
     ///
-    /// What was written goes to stdout.
+    /// The command prints what it wrote to stdout.
     #[command(after_help = exit::HELP)]
     Fill(FillArgs),
 }
@@ -507,7 +507,7 @@ pub(crate) enum BenchTool {
 pub(crate) struct FillArgs {
     /// Directory of the store.
     pub(crate) dir: PathBuf,
-    /// How many objects.
+    /// Number of objects to write.
     #[arg(long, value_name = "N")]
     pub(crate) objects: u64,
     /// Bytes of each object: 100, 4KiB, 1MiB. Up to 2KiB lie in the index alone.

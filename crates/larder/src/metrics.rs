@@ -109,7 +109,7 @@ fn write_gauge(out: &mut String, name: &str, help: &str, value: f64) -> std::fmt
     writeln!(out, "larder_{name} {value}")
 }
 
-/// What connections between servers count, all of a process together: name, help, and where it is.
+/// A count of connections between servers: its name, its help, and how it is read.
 type OfConnections = (&'static str, &'static str, fn(&larder_net::Metrics) -> u64);
 
 const CONNECTIONS: [OfConnections; 9] = [
@@ -126,7 +126,7 @@ const CONNECTIONS: [OfConnections; 9] = [
     ("frame_bytes_received", "Bytes of frames received", |of| of.bytes_received.get()),
 ];
 
-/// What connections between servers count; of a process that has any.
+/// Writes the counts of connections between servers, if the process has any.
 fn write_connections(of: &[Arc<larder_net::Metrics>], out: &mut String) -> std::fmt::Result {
     if of.is_empty() {
         return Ok(());

@@ -38,7 +38,7 @@ impl Machine {
         to.call(&"x".into(), payload, soon()).await
     }
 
-    /// Whether a server is answered here that shares the port.
+    /// Has a server that shares the port call the data server.
     async fn answers(&self, endpoint: &Arc<Endpoint>) -> Result<(), CallError> {
         endpoint.share(&Ear::Shared(self.port.clone()));
         let to = peer(endpoint, 2, self.port.address());
