@@ -18,8 +18,8 @@ use crate::world::World;
 
 /// One in so many runs ends with damage to a log.
 const LOG_ROT_ONE_IN: u64 = 8;
-/// Virtual microseconds that the clients of a run may take in all.
-const RUN_US: u64 = 3_600_000 * MS;
+/// Virtual microseconds that a call of a run may take on average: a single client waits out each cut.
+const CALL_US: u64 = 7_200 * MS;
 
 impl World {
     /// Runs clients and faults, then ends the faults and checks everything.
@@ -30,7 +30,7 @@ impl World {
             if self.net.finding().is_some() {
                 return;
             }
-            if self.net.now_us() > RUN_US {
+            if self.net.now_us() > CALL_US * u64::from(self.setup.options.ops) {
                 self.net.find(Finding::NoRest("clients do not get on".to_owned()));
                 return;
             }
