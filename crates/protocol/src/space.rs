@@ -438,7 +438,7 @@ impl VolumeGroup {
         self.lvs.get(&lv).map_or(Holders::default(), |lv| lv.gone)
     }
 
-    /// Whether every replica of an LV has answered its `Open`, but for those that are gone; and one has, or all are lost.
+    /// True if every replica of an LV has answered its `Open`, but for those that are gone; and one has, or all are lost.
     #[must_use]
     pub fn is_fenced(&self, lv: LvId) -> bool {
         self.lvs.get(&lv).is_some_and(|lv| {

@@ -32,7 +32,7 @@ pub const FILL_BATCH_OBJECTS: u64 = 1024;
 pub const FILL_BATCH_BYTES: u64 = 8 * 1024 * 1024;
 /// Bytes that the index may not have flushed while a fill goes on.
 pub const FILL_UNFLUSHED_BYTES_MAX: u64 = 3 * larder_kv::limits::FLUSH_BYTES;
-/// How often a place for an object is looked for: once, for a volume that is drawn, and while it opens.
+/// Times that a fill looks for a place for an object: once, for a volume that is drawn, and while it opens.
 pub const FILL_PLACE_TRIES: u32 = 4;
 /// Log bytes that may pile up before the index is flushed and the log behind it freed. Bounds the time
 /// of a restart.

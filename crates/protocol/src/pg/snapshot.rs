@@ -195,7 +195,7 @@ impl Pg {
         self.copy = Some(Copy { header, phase, after: None, is_first });
     }
 
-    /// Whether nothing would be learnt from a snapshot.
+    /// True if this member already has every op that a snapshot shows.
     fn has_all_of(&self, header: &SnapshotHeader) -> bool {
         let at = header.at;
         self.is_whole && (at.seq <= self.applied.seq || self.known_id(at.seq) == Some(at))
@@ -218,7 +218,7 @@ impl Pg {
         out.push(Effect::Append(LogEntry { id, op: op.into() }));
     }
 
-    /// Whether a message tells a follower that its primary goes on with what it waits for: with rows, where those are
+    /// True if a message shows a follower that its primary goes on with what it waits for: with rows, where those are
     /// missing. A primary that sends ops may have forgotten the snapshot.
     pub(super) fn is_awaited(&self, message: &PeerMessage) -> bool {
         let wants_rows = self.copy.as_ref().is_some_and(|copy| copy.phase == Phase::Rows);

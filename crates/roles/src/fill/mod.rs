@@ -56,7 +56,7 @@ pub struct FillConfig {
     pub store: StoreConfig,
     /// Bucket of all objects, made if it is missing. One that has other objects is refused.
     pub bucket: BucketName,
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
     /// Bytes of each.
     pub bytes: u64,
@@ -81,7 +81,7 @@ impl FillConfig {
     }
 }
 
-/// What was written.
+/// Objects and bytes that a fill wrote.
 #[derive(Debug, Clone, Copy)]
 pub struct Filled {
     /// Number of the first object, more than 0 if the bucket had some already.
@@ -104,7 +104,7 @@ pub enum FillError {
         field: &'static str,
         /// Its value.
         found: u64,
-        /// What is allowed.
+        /// The limit.
         remedy: String,
     },
     /// Name another bucket.
