@@ -7,6 +7,7 @@ mod meta;
 mod mount;
 mod pack;
 mod proxy;
+mod reads;
 mod store;
 
 use std::collections::VecDeque;

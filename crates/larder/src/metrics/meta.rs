@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_roles::meta::Meta;
 
-use super::{RoleMetrics, background};
+use super::{RoleMetrics, background, reads};
 
 /// A meta server whose other roles run in other processes.
 pub(crate) struct MetaMetrics {
@@ -32,6 +32,7 @@ impl RoleMetrics for MetaMetrics {
             rebuild.made().filter(|(good, _)| had(*good)).map(|(_, made)| made as f64).sum()
         };
         let mut counters = background::counters(&self.meta);
+        counters.extend(reads::counters(&self.meta));
         counters.extend([
             ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
             ("log_ops", "Ops written to the log", log.ops as f64),

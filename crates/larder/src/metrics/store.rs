@@ -7,7 +7,7 @@ use larder_roles::meta::Meta;
 use larder_roles::{Proxy, Store, data::DataServer};
 use larder_types::limits::BLOCK_BYTES;
 
-use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, background};
+use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, background, reads};
 
 /// All roles in one process.
 pub(crate) struct StoreMetrics {
@@ -37,6 +37,7 @@ impl RoleMetrics for StoreMetrics {
         let disk = self.data.counters();
         let (alarms, appends) = (self.proxy.alarms(), self.proxy.appends());
         let mut counters = background::counters(&self.meta);
+        counters.extend(reads::counters(&self.meta));
         counters.extend([
             ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
             ("log_ops", "Ops written to the log", log.ops as f64),

@@ -252,9 +252,7 @@ impl Pg {
                 }
             }
         }
-        for (token, call) in readers {
-            self.call(token, call, index, out)?;
-        }
+        self.resume(readers, out);
         for slot in rested {
             self.run_queue(&slot, index, out)?;
         }

@@ -40,13 +40,15 @@ impl Pg {
         }
         match call {
             Call::Commit { op, attempt, holders } => {
-                self.commit_put(op, Outcome::Committed { attempt, holders }, true, index, out)
+                self.commit_put(op, Outcome::Committed { attempt, holders }, true, out);
+                Ok(())
             }
             Call::Abandon { op, disk_full } => {
                 if disk_full {
                     self.withhold(op, Holders::default());
                 }
-                self.begin_resolution(op, index, out)
+                self.begin_resolution(op, out);
+                Ok(())
             }
             Call::Withdraw { op, disk_full } => {
                 if disk_full {
@@ -55,7 +57,7 @@ impl Pg {
                 // No copy is looked at, so that none is voided: floors refuse what comes late before the blocks are
                 // given again.
                 self.probe(op, out);
-                self.commit_put(op, Outcome::Revoked, false, index, out)?;
+                self.commit_put(op, Outcome::Revoked, false, out);
                 // Its proxy waits until the outcome can be lost no more.
                 out.push(Effect::SyncSoon);
                 Ok(())
@@ -417,18 +419,17 @@ impl Pg {
         op: OpId,
         outcome: Outcome,
         is_told: bool,
-        index: &dyn Index,
         out: &mut Outbox,
-    ) -> Result<(), IndexError> {
+    ) {
         let commit = self.commit;
-        let Some(open) = self.open.get_mut(&op.seq) else { return Ok(()) };
+        let Some(open) = self.open.get_mut(&op.seq) else { return };
         if open.id != op || open.outcome.is_some() {
-            return Ok(());
+            return;
         }
         if let Outcome::Committed { attempt, .. } = outcome
             && (op.seq > commit || attempt != open.chunk.grant.attempt)
         {
-            return Ok(());
+            return;
         }
         open.outcome = Some(outcome);
         open.is_told = is_told;
@@ -438,13 +439,11 @@ impl Pg {
         self.append_op(Op::Outcome { put: op.seq, outcome }, None, out);
         if !shows_at_once {
             out.push(Effect::SyncSoon);
-            return Ok(());
+            return;
         }
         let slot = slot.expect("a put has a slot");
-        for (token, call) in self.slots.take_readers(&slot) {
-            self.call(token, call, index, out)?;
-        }
-        Ok(())
+        let readers = self.slots.take_readers(&slot);
+        self.resume(readers, out);
     }
 
     /// Refuses a call, and every copy of it that is still on its way.

@@ -204,6 +204,10 @@ pub struct PgGauges {
     pub refills: usize,
     /// Grants on most replicas of an LV of which others were out of reach, since this member began.
     pub grants_on_most: u64,
+    /// Reads that waited for puts of their key, since this member began.
+    pub reads_waited: u64,
+    /// Those that were answered while puts that came after them had no outcome.
+    pub reads_passed: u64,
     /// Chunks that are being moved.
     pub moves: usize,
     /// Space.
@@ -387,6 +391,8 @@ impl Pg {
             remembered: self.sessions.remembered_count(),
             refills: self.refills.len(),
             grants_on_most: self.grants_on_most,
+            reads_waited: self.slots.reads_waited,
+            reads_passed: self.slots.reads_passed,
             moves: self.moves.len(),
             space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
         }

@@ -1,10 +1,12 @@
 //! Reads and repeats: what is answered without appending anything.
 
-use larder_types::{Body, BucketId, Grant, ObjectKey, Op, OpId, Outcome, Remembered, VersionRow};
+use larder_types::{
+    Body, BucketId, Grant, ObjectKey, Op, OpId, OpSeq, Outcome, Remembered, VersionRow,
+};
 
 use super::append::answer_of;
 use super::pieces::appended_before;
-use super::slots::Slot;
+use super::slots::{Reader, Slot};
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
 use crate::limits::WAITING_CALLS_MAX;
@@ -90,36 +92,59 @@ impl Pg {
         key: ObjectKey,
         out: &mut Outbox,
     ) {
-        let slot = Slot::Version(bucket, key);
-        let answer = match self.visible(&slot) {
+        let reader = self.slots.reader(token, bucket, key);
+        self.read_for(reader, out);
+    }
+
+    /// Goes on with reads that waited for an outcome.
+    pub(super) fn resume(&mut self, readers: Vec<Reader>, out: &mut Outbox) {
+        for reader in readers {
+            if self.serves() {
+                self.read_for(reader, out);
+            } else {
+                self.refuse(reader.token, Refusal::NotPrimary, out);
+            }
+        }
+    }
+
+    fn read_for(&mut self, reader: Reader, out: &mut Outbox) {
+        let token = reader.token;
+        let slot = Slot::Version(reader.bucket, reader.key.clone());
+        let answer = match self.visible(&slot, reader.upto) {
             Visible::Index => Answer::AskIndex,
             Visible::Version(row) => Answer::Version(row),
-            wait @ (Visible::Pending | Visible::Unapplied) => {
-                if self.waiting_calls() >= WAITING_CALLS_MAX {
-                    self.refuse(token, Refusal::Busy, out);
-                    return;
-                }
-                let Slot::Version(bucket, key) = &slot else { unreachable!("made above") };
-                let call = Call::Read { bucket: *bucket, key: key.clone() };
-                match wait {
-                    Visible::Pending => self.slots.wait_outcome(slot, token, call),
-                    _ => self.slots.wait_at_rest(slot, token, call, true),
-                }
+            Visible::Pending | Visible::Unapplied if self.waiting_calls() >= WAITING_CALLS_MAX => {
+                return self.refuse(token, Refusal::Busy, out);
+            }
+            Visible::Pending => {
                 out.push(Effect::SyncSoon);
-                return;
+                return self.slots.wait_outcome(slot, reader);
+            }
+            Visible::Unapplied => {
+                let call = Call::Read { bucket: reader.bucket, key: reader.key };
+                out.push(Effect::SyncSoon);
+                return self.slots.wait_at_rest(slot, token, call, true);
             }
         };
+        let is_passed = self.slots.entries(&slot).last().is_some_and(|&last| last > reader.upto);
+        self.slots.reads_passed += u64::from(reader.has_waited && is_passed);
         out.push(Effect::Reply { token, answer });
     }
 
-    /// The newest version that may be shown: committed, though the index may not show it yet.
-    fn visible(&self, slot: &Slot) -> Visible {
+    /// The newest version that may be shown to a read that came after the op `upto` and before the next of its key:
+    /// committed, though the index may not show it yet.
+    ///
+    /// A put that came after the read and is pending does not hold it up: nobody was answered that it is there before the
+    /// read had come, so that both orders are right. On a key that is always being written the read would wait for ever.
+    fn visible(&self, slot: &Slot, upto: OpSeq) -> Visible {
         for &seq in self.slots.entries(slot).iter().rev() {
             if let Some(open) = self.open.get(&seq) {
                 if open.superseded {
                     continue;
                 }
+                let is_later = seq > upto;
                 match open.outcome {
+                    Some(Outcome::Committed { .. }) if !open.is_told && is_later => {}
                     Some(Outcome::Committed { .. }) if !open.is_told => return Visible::Pending,
                     Some(Outcome::Committed { holders, .. }) => {
                         let mut chunk = open.chunk.clone();
@@ -130,7 +155,7 @@ impl Pg {
                     }
                     Some(Outcome::Revoked) => {}
                     None if self.planted.reads_past_pending() => {}
-                    None if seq <= self.commit => return Visible::Pending,
+                    None if seq <= self.commit && !is_later => return Visible::Pending,
                     None => {}
                 }
                 continue;

@@ -68,28 +68,23 @@ impl Retry {
 
 impl Pg {
     /// The proxy gave the put up, or its view began without one.
-    pub(super) fn begin_resolution(
-        &mut self,
-        op: OpId,
-        index: &dyn Index,
-        out: &mut Outbox,
-    ) -> Result<(), IndexError> {
+    pub(super) fn begin_resolution(&mut self, op: OpId, out: &mut Outbox) {
         let view = self.view;
         let fence_known = self.planted.skips_fence();
-        let Some(space) = self.space.as_ref() else { return Ok(()) };
-        let Some(open) = self.open.get_mut(&op.seq) else { return Ok(()) };
+        let Some(space) = self.space.as_ref() else { return };
+        let Some(open) = self.open.get_mut(&op.seq) else { return };
         if open.id != op || open.outcome.is_some() || open.resolution.is_some() {
-            return Ok(());
+            return;
         }
         if self.planted.revokes_unseen() {
-            return self.commit_put(op, Outcome::Revoked, false, index, out);
+            return self.commit_put(op, Outcome::Revoked, false, out);
         }
         if space.info(open.chunk.lv).is_none() {
-            return Ok(());
+            return;
         }
         let fenced_by_open = open.chunk.grant.op.view < view;
         if fenced_by_open && !space.is_fenced(open.chunk.lv) {
-            return Ok(());
+            return;
         }
         let mut resolution = Resolution::default();
         let (lv, grant, replicas) = (open.chunk.lv, open.chunk.grant, given(space, &open.chunk));
@@ -108,7 +103,7 @@ impl Pg {
         open.resolution = Some(resolution);
         open.retry.begin(self.ticks);
         // Nobody may be within reach to answer.
-        self.decide(grant, index, out)
+        self.decide(grant, out);
     }
 
     pub(super) fn data_answered(
@@ -130,14 +125,14 @@ impl Pg {
                 }
                 self.retry_voids(lv);
                 self.feed_starved(index, out)?;
-                self.resolve_older_views(index, out)
+                self.resolve_older_views(out);
             }
-            DataAnswer::Voided(grant) => self.voided(grant, replica, index, out),
+            DataAnswer::Voided(grant) => self.voided(grant, replica, out),
             DataAnswer::Verified(grant) => {
                 if let Some((_, resolution, _)) = self.resolving(grant) {
                     resolution.verified = resolution.verified.with(replica);
                 }
-                self.decide(grant, index, out)
+                self.decide(grant, out);
             }
             DataAnswer::Mismatch { grant, is_unacknowledged } => {
                 if let Some((_, resolution, _)) = self.resolving(grant) {
@@ -146,17 +141,17 @@ impl Pg {
                         resolution.unacknowledged = resolution.unacknowledged.with(replica);
                     }
                 }
-                self.decide(grant, index, out)
+                self.decide(grant, out);
             }
             DataAnswer::NotNow(grant) => {
                 if let Some((_, resolution, _)) = self.resolving(grant) {
                     resolution.failed = true;
                     resolution.lacks_room = !resolution.verifying;
                 }
-                Ok(())
             }
-            DataAnswer::Failed => self.replica_failed(lv, replica, index, out),
+            DataAnswer::Failed => self.replica_failed(lv, replica, index, out)?,
         }
+        Ok(())
     }
 
     /// A replica is back: puts in doubt for want of it are asked about at once, and as often as new ones.
@@ -194,9 +189,9 @@ impl Pg {
         }
         for grant in waiting {
             self.verify_if_fenced(grant, out);
-            self.decide(grant, index, out)?;
+            self.decide(grant, out);
         }
-        self.resolve_older_views(index, out)?;
+        self.resolve_older_views(out);
         if !is_news {
             return Ok(());
         }
@@ -211,17 +206,11 @@ impl Pg {
         self.feed_starved(index, out)
     }
 
-    fn voided(
-        &mut self,
-        grant: Grant,
-        replica: usize,
-        index: &dyn Index,
-        out: &mut Outbox,
-    ) -> Result<(), IndexError> {
-        let Some((_, resolution, _)) = self.resolving(grant) else { return Ok(()) };
+    fn voided(&mut self, grant: Grant, replica: usize, out: &mut Outbox) {
+        let Some((_, resolution, _)) = self.resolving(grant) else { return };
         resolution.voided = resolution.voided.with(replica);
         self.verify_if_fenced(grant, out);
-        self.decide(grant, index, out)
+        self.decide(grant, out);
     }
 
     /// Verifies what is within reach once all of that is fenced. It may be that nobody is, and then nobody answers: decide
@@ -244,19 +233,14 @@ impl Pg {
     }
 
     /// Decides what becomes of a put, once each of its replicas has answered or is out of reach.
-    fn decide(
-        &mut self,
-        grant: Grant,
-        index: &dyn Index,
-        out: &mut Outbox,
-    ) -> Result<(), IndexError> {
+    fn decide(&mut self, grant: Grant, out: &mut Outbox) {
         let lost = self.lost_of(grant);
         let enough = self.enough(grant);
-        let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return Ok(()) };
+        let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return };
         let looked_at = resolution.verified.union(resolution.mismatched);
         let is_answered = replicas.without(looked_at.union(resolution.gone)).is_empty();
         if replicas.is_empty() || !resolution.verifying || !is_answered {
-            return Ok(());
+            return;
         }
         let holders = resolution.verified;
         let is_nowhere = replicas.without(resolution.mismatched.union(lost)).is_empty();
@@ -268,16 +252,16 @@ impl Pg {
             Outcome::Revoked
         } else {
             resolution.failed = true;
-            return Ok(());
+            return;
         };
         if grant.op.seq > self.commit && matches!(outcome, Outcome::Committed { .. }) {
             // METAX is not durable on all members yet: decide later.
             if let Some((_, resolution, _)) = self.resolving(grant) {
                 resolution.failed = true;
             }
-            return Ok(());
+            return;
         }
-        self.commit_put(grant.op, outcome, false, index, out)
+        self.commit_put(grant.op, outcome, false, out);
     }
 
     /// The resolution under way of the put that holds exactly this grant, and the replicas that were to be given
@@ -317,11 +301,7 @@ impl Pg {
     }
 
     /// Puts of earlier views have no proxy that could still commit them.
-    fn resolve_older_views(
-        &mut self,
-        index: &dyn Index,
-        out: &mut Outbox,
-    ) -> Result<(), IndexError> {
+    fn resolve_older_views(&mut self, out: &mut Outbox) {
         let view = self.view;
         let older: Vec<OpId> = self
             .open
@@ -331,9 +311,8 @@ impl Pg {
             .map(|open| open.id)
             .collect();
         for op in older {
-            self.begin_resolution(op, index, out)?;
+            self.begin_resolution(op, out);
         }
-        Ok(())
     }
 
     /// Takes the group's space, as METAX describes it, and serves from now on. Call it when the view is
@@ -537,9 +516,9 @@ impl Pg {
             }
         }
         for op in again {
-            self.begin_resolution(op, index, out)?;
+            self.begin_resolution(op, out);
         }
-        self.resolve_older_views(index, out)?;
+        self.resolve_older_views(out);
         self.raise_floors(false, out);
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Keys in motion: which ops of a key the index does not show yet, and who waits for that.
 //!
 //! Mutations that need the key at rest queue in order behind it, and every later mutation of that key
-//! queues behind them, so that none starves.
+//! queues behind them, so that none starves. Nor does a read: it waits for what was pending when it came, not for what
+//! comes after it ([`Reader`]).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,7 +26,7 @@ pub(super) struct SlotState {
     /// Ops that the index does not show, ascending.
     pub(super) entries: Vec<OpSeq>,
     /// Reads that wait for a pending version's outcome.
-    readers: Vec<Waiter>,
+    readers: Vec<Reader>,
     /// Calls that wait for the slot to come to rest.
     queue: VecDeque<Waiter>,
 }
@@ -39,17 +40,42 @@ struct Waiter {
     since: u64,
 }
 
+/// A read of a key of which the newest version is pending.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) token: Token,
+    pub(super) bucket: BucketId,
+    pub(super) key: ObjectKey,
+    /// The last op of the key that was there when the read came. What comes after it is concurrent with the read, which may
+    /// show it and need not.
+    pub(super) upto: OpSeq,
+    /// The tick at which it came.
+    pub(super) since: u64,
+    pub(super) has_waited: bool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: BTreeMap<Slot, SlotState>,
     waiting: usize,
     tick: u64,
+    /// Reads that waited for puts of their key.
+    pub(super) reads_waited: u64,
+    /// Those answered while puts that came after them had no outcome.
+    pub(super) reads_passed: u64,
 }
 
 impl Slots {
     /// Time has passed.
     pub(super) fn tick(&mut self, tick: u64) {
         self.tick = tick;
+    }
+
+    /// A read that comes now: it depends on the ops of its key that are there.
+    pub(super) fn reader(&self, token: Token, bucket: BucketId, key: ObjectKey) -> Reader {
+        let slot = Slot::Version(bucket, key.clone());
+        let upto = self.entries(&slot).last().copied().unwrap_or(OpSeq(0));
+        Reader { token, bucket, key, upto, since: self.tick, has_waited: false }
     }
 
     pub(super) fn entries(&self, slot: &Slot) -> &[OpSeq] {
@@ -94,18 +120,19 @@ impl Slots {
         self.waiting += 1;
     }
 
-    pub(super) fn wait_outcome(&mut self, slot: Slot, token: Token, call: Call) {
-        let waiter = Waiter { token, call, since: self.tick };
-        self.slots.entry(slot).or_default().readers.push(waiter);
+    pub(super) fn wait_outcome(&mut self, slot: Slot, mut reader: Reader) {
+        self.reads_waited += u64::from(!reader.has_waited);
+        reader.has_waited = true;
+        self.slots.entry(slot).or_default().readers.push(reader);
         self.waiting += 1;
     }
 
-    pub(super) fn take_readers(&mut self, slot: &Slot) -> Vec<(Token, Call)> {
+    pub(super) fn take_readers(&mut self, slot: &Slot) -> Vec<Reader> {
         let Some(state) = self.slots.get_mut(slot) else { return Vec::new() };
         let readers = std::mem::take(&mut state.readers);
         self.waiting -= readers.len();
         self.drop_if_idle(slot);
-        readers.into_iter().map(Waiter::call).collect()
+        readers
     }
 
     /// The next queued call, if the slot is at rest.
@@ -127,8 +154,8 @@ impl Slots {
             return overdue;
         }
         self.slots.retain(|_, state| {
-            let readers = state.readers.extract_if(.., |waiter| waiter.since < before);
-            overdue.extend(readers.map(Waiter::call));
+            let readers = state.readers.extract_if(.., |reader| reader.since < before);
+            overdue.extend(readers.map(Reader::call));
             // Those behind came later, but for ones that waited elsewhere before.
             while let Some(waiter) = state.queue.pop_front_if(|waiter| waiter.since < before) {
                 overdue.push(waiter.call());
@@ -142,8 +169,8 @@ impl Slots {
     pub(super) fn drain(&mut self) -> Vec<(Token, Call)> {
         let mut calls = Vec::new();
         for state in self.slots.values_mut() {
-            let (readers, queue) = (state.readers.drain(..), state.queue.drain(..));
-            calls.extend(readers.chain(queue).map(Waiter::call));
+            calls.extend(state.readers.drain(..).map(Reader::call));
+            calls.extend(state.queue.drain(..).map(Waiter::call));
         }
         self.waiting = 0;
         self.slots.retain(|_, state| !state.entries.is_empty());
@@ -166,6 +193,12 @@ impl SlotState {
 impl Waiter {
     fn call(self) -> (Token, Call) {
         (self.token, self.call)
+    }
+}
+
+impl Reader {
+    fn call(self) -> (Token, Call) {
+        (self.token, Call::Read { bucket: self.bucket, key: self.key })
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::support::{BUCKET, EPOCH, LV_BLOCKS, Member, data, key, mismatch, name_of, put};
 use bytes::Bytes;
 use larder_protocol::{Answer, Call, Content, DataAnswer, DataRequest, Effect, Event, Refusal};
-use larder_types::{Body, Condition, EtagList, Extent, OpId, Request, SessionId, View};
+use larder_types::{Body, Condition, EtagList, Extent, Grant, OpId, Request, SessionId, View};
 
 fn if_absent() -> Condition {
     Condition { if_none_match: Some(EtagList::Any), ..Condition::default() }
@@ -92,6 +92,71 @@ fn an_overwrite_shows_the_old_version_until_it_is_durable() {
     assert_eq!(member.answers(get), [Answer::AskIndex]);
     let Body::Chunk(chunk) = member.row("k").expect("the old version").body else { panic!() };
     assert_eq!(chunk.grant, old);
+}
+
+/// A put of which METAX is durable and no outcome is known.
+fn pending(member: &mut Member, name: &str) -> Grant {
+    let put = member.put_data(name, 1);
+    let grant = member.granted(put);
+    member.sync();
+    grant
+}
+
+#[test]
+fn a_get_does_not_wait_for_puts_that_came_after_it() {
+    let mut member = Member::alone(1);
+    let first = pending(&mut member, "k");
+    let get = member.read("k");
+    let second = pending(&mut member, "k");
+    assert_eq!(member.answers(get), []);
+    member.commit(first, 1);
+    assert!(matches!(&shown(&member.answers(get)), Body::Chunk(chunk) if chunk.grant == first));
+
+    let gauges = member.pg.gauges();
+    assert_eq!((gauges.reads_waited, gauges.reads_passed), (1, 1));
+
+    let later = member.read("k");
+    assert_eq!(member.answers(later), [], "the second was there when it came");
+    member.commit(second, 1);
+    assert!(matches!(&shown(&member.answers(later)), Body::Chunk(chunk) if chunk.grant == second));
+    let gauges = member.pg.gauges();
+    assert_eq!((gauges.reads_waited, gauges.reads_passed), (2, 1));
+}
+
+#[test]
+fn a_get_waits_for_all_puts_that_were_there_when_it_came() {
+    let mut member = Member::alone(1);
+    let [first, second] = [pending(&mut member, "k"), pending(&mut member, "k")];
+    let get = member.read("k");
+    pending(&mut member, "k");
+    member.commit(first, 1);
+    assert_eq!(member.answers(get), [], "a client may have been told of the second");
+    member.commit(second, 1);
+    assert!(matches!(&shown(&member.answers(get)), Body::Chunk(chunk) if chunk.grant == second));
+}
+
+#[test]
+fn a_get_shows_a_put_that_came_after_it_and_is_committed_before_what_it_waits_for() {
+    let mut member = Member::alone(1);
+    pending(&mut member, "k");
+    let get = member.read("k");
+    let later = pending(&mut member, "k");
+    member.commit(later, 1);
+    assert!(matches!(&shown(&member.answers(get)), Body::Chunk(chunk) if chunk.grant == later));
+}
+
+#[test]
+fn a_get_of_a_key_that_is_always_being_put_is_answered() {
+    let mut member = Member::alone(1);
+    let mut before = pending(&mut member, "k");
+    for round in 0..20 {
+        let get = member.read("k");
+        let next = pending(&mut member, "k");
+        member.commit(before, 1);
+        let answers = member.answers(get);
+        assert!(matches!(answers[..], [Answer::Version(Some(_))]), "round {round}: {answers:?}");
+        before = next;
+    }
 }
 
 #[test]
