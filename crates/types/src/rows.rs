@@ -159,6 +159,13 @@ pub fn bucket(table: u8, bucket: BucketId) -> Vec<u8> {
     start(table, bucket)
 }
 
+/// The bucket of a row that stands in the order of keys, or of the beginning of one.
+#[must_use]
+pub fn bucket_of(row: &[u8]) -> Option<BucketId> {
+    let [b'U' | b'V', rest @ ..] = row else { return None };
+    Some(BucketId(take_u64(rest)?.0))
+}
+
 /// Where a scan of a table for keys that begin with `prefix` starts, and, without a terminator, the
 /// common beginning of all those rows.
 #[must_use]

@@ -42,6 +42,11 @@ impl RoleMetrics for ProxyMetrics {
             ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),
             ("proxy_retries", "Questions that were asked again", load(&counters.retries)),
             (
+                "proxy_bucket_waits",
+                "Keys and lists that waited for news of their bucket",
+                load(&counters.bucket_waits),
+            ),
+            (
                 "proxy_failed_writes",
                 "Replicas that did not take a put's data",
                 load(&counters.failed_writes),

@@ -12,6 +12,7 @@ use larder_protocol::{Changes, Index, IndexError};
 use larder_types::{BucketId, BucketState, Epoch};
 use parking_lot::RwLock;
 
+use super::planted::{Bug, has};
 use crate::limits::{KV_CACHE_BYTES, KV_CACHE_FILLED_PART};
 use crate::manager::Manager;
 use crate::managers::Managers;
@@ -69,6 +70,18 @@ pub(super) struct IndexPort {
 impl IndexPort {
     pub(super) fn new(kv: LsmKv, buckets: Buckets) -> Self {
         Self { kv, buckets, fits_cache: AtomicBool::new(false) }
+    }
+
+    /// Whether the cluster's map has no such bucket. What rows show of one that is gone says nothing of the bucket that has
+    /// its name now.
+    pub(super) fn is_gone(&self, bucket: BucketId) -> bool {
+        match &self.buckets {
+            Buckets::Here(_) => false,
+            Buckets::Apart(_) if has(Bug::ShowsGoneBuckets) => false,
+            Buckets::Apart(buckets) => {
+                !buckets.managers.map().buckets.values().any(|record| record.id == bucket)
+            }
+        }
     }
 
     /// Looks at the index's size.

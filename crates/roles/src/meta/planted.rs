@@ -14,6 +14,8 @@ pub(crate) enum Bug {
     SkipsRows,
     /// Of groups that were taken from a queue together only the first can be put in again.
     LosesPushes,
+    /// Of a bucket that is gone it says that it has no keys.
+    ShowsGoneBuckets,
 }
 
 #[cfg(not(test))]

@@ -18,7 +18,7 @@ use larder_protocol::pg::{Role, owner};
 use larder_protocol::sound::check_key;
 use larder_protocol::{Call, IndexError, Refusal, RowSpan};
 use larder_types::codec::encode;
-use larder_types::{PgId, View};
+use larder_types::{PgId, View, rows};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
@@ -157,6 +157,9 @@ impl Meta {
             return refuse(responder, Refusal::NotPrimary);
         }
         match found {
+            Ok(Found { rows, next: None }) if rows.is_empty() && self.is_of_gone(&scan.call) => {
+                refuse(responder, Refusal::StaleBucket);
+            }
             Ok(Found { rows, next }) => {
                 responder.answer(&MetaReply::Rows(next), encode(&rows).into());
             }
@@ -165,6 +168,11 @@ impl Meta {
                 refuse(responder, Refusal::IndexDamaged);
             }
         }
+    }
+
+    /// Whether the bucket of the rows that are scanned is gone.
+    fn is_of_gone(&self, call: &ScanCall) -> bool {
+        rows::bucket_of(&call.from).is_some_and(|bucket| self.index.is_gone(bucket))
     }
 
     fn find_rows(&self, call: &ScanCall, unsettled: Option<Vec<u8>>) -> Result<Found, IndexError> {

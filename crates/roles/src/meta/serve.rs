@@ -7,7 +7,9 @@
 //! 1. A call is stepped only in the view that it names.
 //! 2. A request gets one answer, or its caller hears that there is none.
 //! 3. What comes over a connection is stepped once the machine has admitted it: machines assert what they admit.
-//! 4. A request is stepped only under a session that the map names as its sender's. Of one that is closed a group may
+//! 4. That a bucket has no such key, or no keys, is said by a server whose map has the bucket: each primary's had the mark of
+//!    its deletion before the bucket was gone.
+//! 5. A request is stepped only under a session that the map names as its sender's. Of one that is closed a group may
 //!    have forgotten what it did, so that its requests are finished, whoever sends them.
 
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use bytes::Bytes;
 use larder_kv::KvReader;
 use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
 use larder_protocol::pg::Role;
-use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
+use larder_protocol::{Answer, Call, Content, Event, Index, PeerMessage, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
 use parking_lot::MutexGuard;
@@ -25,6 +27,7 @@ use tokio::time::Instant;
 use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
+use super::planted::{Bug, has};
 use super::scan::{Scan, ScanCall};
 use super::{Member, Meta};
 use crate::blocking;
@@ -239,14 +242,27 @@ impl Meta {
             return refuse(responder, Refusal::NotPrimary);
         }
         match found {
-            Ok(found) => {
-                responder.answer(&MetaReply::Found(found.map(Box::new)), Bytes::new());
-            }
+            Ok(found) => self.tell_found(*bucket, found.map(Box::new), responder),
             Err(error) => {
                 tracing::error!(%pg, %error, "a row of the index cannot be used");
                 refuse(responder, Refusal::IndexDamaged);
             }
         }
+    }
+
+    /// That there is no such key is said of a live bucket alone: of one that is being deleted, or is gone, the asker may have
+    /// an old map, and the name may be another bucket's.
+    fn tell_found(
+        &self,
+        bucket: BucketId,
+        found: Option<Box<VersionRow>>,
+        responder: Responder<MetaService>,
+    ) {
+        let is_known = has(Bug::ShowsGoneBuckets) || self.index.bucket_epoch(bucket).is_some();
+        if found.is_none() && !is_known {
+            return refuse(responder, Refusal::StaleBucket);
+        }
+        responder.answer(&MetaReply::Found(found), Bytes::new());
     }
 
     /// Hands a machine's answer to another process.
@@ -268,8 +284,8 @@ impl Meta {
             (Wants::Answer(responder), answer) => {
                 responder.answer(&MetaReply::Answered(answer), Bytes::new());
             }
-            (Wants::Version(_, _, responder), Answer::Version(row)) => {
-                responder.answer(&MetaReply::Found(row), Bytes::new());
+            (Wants::Version(bucket, _, responder), Answer::Version(row)) => {
+                self.tell_found(bucket, row, responder);
             }
             (Wants::Version(bucket, key, responder), Answer::AskIndex) => {
                 let at = (member.pg.id(), member.pg.view());

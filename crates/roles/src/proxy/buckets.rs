@@ -13,11 +13,17 @@ impl<R: Reach> Proxy<R> {
     /// Marks the bucket as deleting, so that racing puts are refused; finds it empty, or marks it live
     /// again (DESIGN §3.5). Open uploads go with it.
     pub(super) async fn drop_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
-        let (id, _) = self.live(name)?;
+        let known = self.known(name)?;
         // Looked at once before anything is marked, so that puts into a bucket that plainly has objects
         // are not disturbed.
-        if self.has_objects(id).await? {
-            return Err(ObjectError::BucketNotEmpty);
+        match self.has_objects(known.id).await {
+            Ok(false) => {}
+            Ok(true) => return Err(ObjectError::BucketNotEmpty),
+            Err(ObjectError::NoSuchBucket) => {
+                self.reach.bucket_passed(name, known).await?;
+                return Err(self.bucket_gone_or_changed(name, ObjectError::NoSuchBucket));
+            }
+            Err(error) => return Err(error),
         }
         let record = self.reach.begin_deletion(name).await?;
         let verdict = async {

@@ -15,7 +15,7 @@ use larder_types::{
 
 use tokio::time::Instant;
 
-use super::reach::{Data, Ended, FoundRow, Lost, Onward, Reach, Scan};
+use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::{decoded, refused, unavailable, unexpected};
 use crate::clock::now_ms;
 use crate::data::{DataServer, PutWrite, ReadFailure};
@@ -147,6 +147,11 @@ impl Drop for PutGuard<'_> {
 impl Reach for Here {
     fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T> {
         self.manager.map().bucket(name).map(look)
+    }
+
+    /// Here one map is everybody's.
+    async fn bucket_passed(&self, _: &BucketName, _: KnownBucket) -> Result<(), ObjectError> {
+        Ok(())
     }
 
     fn buckets(&self) -> Vec<BucketRecord> {

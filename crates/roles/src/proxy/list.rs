@@ -6,6 +6,7 @@ use larder_types::{BucketName, ObjectKey, UploadId, UploadRow, VersionRow};
 
 use super::reach::{Reach, Scan};
 use super::{Proxy, unavailable};
+use crate::limits::BUCKET_TRIES_MAX;
 
 impl<R: Reach> Proxy<R> {
     pub(super) async fn list_objects(
@@ -13,12 +14,18 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
-        let (id, _) = self.live(bucket)?;
-        let page = self.page(Page::new(b'V', id, &request), None, |key, value| {
-            let row = decode::<VersionRow>("version row", value).ok()?;
-            Some(ListedObject { key, metax: row.metax })
-        });
-        page.await
+        for _ in 0..BUCKET_TRIES_MAX {
+            let known = self.known(bucket)?;
+            let page = self.page(Page::new(b'V', known.id, &request), None, |key, value| {
+                let row = decode::<VersionRow>("version row", value).ok()?;
+                Some(ListedObject { key, metax: row.metax })
+            });
+            match page.await {
+                Err(ObjectError::NoSuchBucket) => self.reach.bucket_passed(bucket, known).await?,
+                listed => return listed,
+            }
+        }
+        Err(ObjectError::SlowDown)
     }
 
     pub(super) async fn list_open_uploads(
@@ -31,7 +38,7 @@ impl<R: Reach> Proxy<R> {
         let page = self.page(Page::new(b'U', id, &request), after_upload, |_, value| {
             decode::<UploadRow>("upload row", value).ok()
         });
-        page.await
+        page.await.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 
     async fn page<T: Send>(

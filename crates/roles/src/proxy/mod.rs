@@ -52,7 +52,7 @@ use crate::ticket::Settled;
 pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 pub use here::Here;
-use reach::Reach;
+use reach::{KnownBucket, Reach};
 
 /// What the proxy saw that should never be, for metrics and alarms.
 #[derive(Debug, Default)]
@@ -132,6 +132,11 @@ impl<R: Reach> Proxy<R> {
     fn live(&self, name: &BucketName) -> Result<(BucketId, Epoch), ObjectError> {
         let live = self.reach.bucket(name, |record| (record.id, record.epoch));
         live.ok_or(ObjectError::NoSuchBucket)
+    }
+
+    /// A bucket as its record says, also one that is being found empty.
+    fn known(&self, name: &BucketName) -> Result<KnownBucket, ObjectError> {
+        self.reach.bucket(name, KnownBucket::of).ok_or(ObjectError::NoSuchBucket)
     }
 
     fn place(

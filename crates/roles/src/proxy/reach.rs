@@ -12,7 +12,8 @@ use larder_objects::ObjectError;
 pub use larder_objects::Onward;
 use larder_protocol::{Call, PutCall};
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, ObjectKey, PgId, VersionRow,
+    BucketId, BucketName, BucketRecord, BucketState, Chunk, Epoch, Holders, HybridClock, ObjectKey,
+    PgId, VersionRow,
 };
 use tokio::time::Instant;
 
@@ -41,6 +42,28 @@ pub type Data = (Vec<Bytes>, u32);
 /// A row of the index and its value.
 pub type FoundRow = (Vec<u8>, Bytes);
 
+/// A bucket as it is known at some moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownBucket {
+    /// Its id.
+    pub id: BucketId,
+    epoch: Epoch,
+    state: BucketState,
+}
+
+impl KnownBucket {
+    /// As its record says.
+    pub(super) fn of(record: &BucketRecord) -> Self {
+        Self { id: record.id, epoch: record.epoch, state: record.state }
+    }
+
+    /// Whether a record of its name, or that there is none, is newer and says which bucket has the name.
+    pub(super) fn is_passed(self, now: Option<&BucketRecord>) -> bool {
+        let is_news = |now: &BucketRecord| now.state == BucketState::Live && Self::of(now) != self;
+        now.is_none_or(is_news)
+    }
+}
+
 /// What a scan looks at.
 pub struct Scan<'a> {
     /// The rows of one PG, or of all.
@@ -59,6 +82,17 @@ pub struct Scan<'a> {
 pub trait Reach: Send + Sync + 'static {
     /// What is to be known of a bucket, also of one that is being found empty; `None` if there is none.
     fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T>;
+
+    /// A primary knows that a bucket, as it was known here, is gone or going. Returns when that is known here too: the bucket
+    /// is live again, or its name is another's or nobody's.
+    ///
+    /// # Errors
+    /// If it does not become known soon.
+    fn bucket_passed(
+        &self,
+        name: &BucketName,
+        known: KnownBucket,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
     /// All buckets, by name.
     fn buckets(&self) -> Vec<BucketRecord>;

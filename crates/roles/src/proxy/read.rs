@@ -18,7 +18,7 @@ use larder_types::{
 use super::reach::Reach;
 use super::{Proxy, decoded, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::{MOVES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
+use crate::limits::{BUCKET_TRIES_MAX, MOVES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
 
 /// Bytes still to be given out, not yet looked up.
 enum Span {
@@ -68,9 +68,16 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> Result<Opened, ObjectError> {
-        let (id, _, pg) = self.place(bucket, key)?;
-        let row = self.reach.find(pg, id, key).await?.ok_or(ObjectError::NoSuchKey)?;
-        Ok(opened(id, key, row))
+        for _ in 0..BUCKET_TRIES_MAX {
+            let known = self.known(bucket)?;
+            let pg = self.reach.pg_of(known.id, key);
+            match self.reach.find(pg, known.id, key).await {
+                Ok(row) => return Ok(opened(known.id, key, row.ok_or(ObjectError::NoSuchKey)?)),
+                Err(ObjectError::NoSuchBucket) => self.reach.bucket_passed(bucket, known).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ObjectError::SlowDown)
     }
 
     /// The op of the key's version now, to tell a replaced object from a damaged one.

@@ -1,8 +1,9 @@
 //! Lists while puts are pending, and puts whose proxy has died or was not heard.
 
+use larder_protocol::manager::state::Command;
 use larder_protocol::{Answer, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply};
-use larder_types::{BucketId, Grant, ObjectKey, ServerId, rows};
+use larder_types::{BucketId, BucketName, Grant, ObjectKey, ServerId, rows};
 
 use super::support::{BUCKET, Cluster, PG, SESSION, data, inline, put, request, until};
 
@@ -38,6 +39,8 @@ async fn page(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_waits_only_for_puts_that_could_be_on_its_page() {
     let (cluster, primary, _) = pending().await;
+    let another = BucketName::new("another").unwrap();
+    cluster.desk.apply(Command::CreateBucket(another, None, 0)).unwrap();
     let other_bucket = rows::bucket(b'V', BucketId(BUCKET.0 + 1));
     assert_eq!(page(&cluster, primary, other_bucket).await, Ok((vec![], None)));
     let behind = rows::key_prefix(b'V', BUCKET, b"n");
@@ -50,7 +53,10 @@ async fn a_list_waits_only_for_puts_that_could_be_on_its_page() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_is_found_empty_beside_a_pending_put_into_another() {
     let (cluster, primary, _) = pending().await;
-    for bucket in [BucketId(BUCKET.0 - 1), BucketId(BUCKET.0 + 1)] {
+    for (name, bucket) in [("next", BUCKET.0 + 1), ("behind", BUCKET.0 + 2)] {
+        let name = BucketName::new(name).unwrap();
+        cluster.desk.apply(Command::CreateBucket(name, None, 0)).unwrap();
+        let bucket = BucketId(bucket);
         cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
         let from = rows::bucket(b'V', bucket);
         let to = rows::prefix_end(&from);

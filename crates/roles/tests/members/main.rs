@@ -147,6 +147,33 @@ async fn a_put_to_a_bucket_that_is_being_deleted_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn that_a_key_is_not_there_is_said_of_a_live_bucket_alone() {
+    let cluster = Cluster::start(1).await;
+    let (view, primary) = cluster.leads(PG);
+    let answer = cluster.call(PG, put(request(1), "key", inline())).await;
+    assert!(matches!(answer, Answer::Done { .. }));
+    let find = async |key| {
+        let found = cluster.find(PG, view, primary, key).await;
+        found.map(|row| row.is_some())
+    };
+    assert_eq!((find("key").await, find("none").await), (Ok(true), Ok(false)));
+    cluster.desk.apply(Command::BeginDeletion(desk::bucket())).unwrap();
+    assert_eq!((find("key").await, find("none").await), (Ok(true), Err(Refusal::StaleBucket)));
+
+    let scan = async || {
+        let map = cluster.desk.map().version;
+        let behind = rows::key_prefix(b'V', BUCKET, b"l");
+        let page = cluster.page_under(map, &[PG], primary, behind, 10).await;
+        page.map(|(rows, _)| rows.len())
+    };
+    assert_eq!(scan().await, Ok(0), "whether it is empty is asked of a bucket that is marked");
+    let epoch = cluster.desk.map().buckets[&desk::bucket()].epoch;
+    cluster.desk.apply(Command::EndDeletion(desk::bucket(), epoch, true)).unwrap();
+    assert_eq!(scan().await, Err(Refusal::StaleBucket));
+    assert_eq!(find("none").await, Err(Refusal::StaleBucket));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_next_primary_takes_no_put_to_a_bucket_that_the_one_before_found_empty() {
     let mut cluster = Cluster::start(1).await;
     let (view, primary) = cluster.leads(PG);

@@ -1,16 +1,17 @@
 //! Buckets: the managers agree on them, and their map shows what came of it.
 
 use larder_objects::ObjectError;
-use larder_protocol::manager::state::{Applied, Command, Outcome, Refusal};
+use larder_protocol::manager::state::{Applied, Command, Outcome, Refusal, Topology};
 use larder_types::{BucketName, BucketRecord};
 use tokio::time::{Instant, timeout_at};
 
+use super::super::reach::KnownBucket;
 use super::super::{patience, unavailable};
 use super::retry::pause;
 use super::route::{found, newer};
 use super::unfitting;
 use crate::clock::now_ms;
-use crate::limits::BUSY_TRIES_MAX;
+use crate::limits::{BUCKET_NEWS_MAX, BUSY_TRIES_MAX};
 use crate::managers::{Managers, NotProposed};
 
 /// What the managers agreed.
@@ -38,9 +39,7 @@ pub(super) async fn create(
         Err(refusal) => return Err(not_agreed(refusal)),
     };
     // Ids are given out in order.
-    let shown = |map: &larder_protocol::manager::state::Topology| {
-        (map.next.bucket >= record.id).then_some(())
-    };
+    let shown = |map: &Topology| (map.next.bucket >= record.id).then_some(());
     match found(managers, deadline, shown).await {
         Some(()) => Ok(record),
         None => Err(unavailable("the bucket is made, but does not show here yet")),
@@ -55,7 +54,7 @@ pub(super) async fn begin_deletion(
     let agreed = agree(managers, command, deadline).await?;
     let marked = record_of(agreed.applied.map_err(not_agreed)?)?;
     // What is scanned from now on is scanned under a map with the mark.
-    let shown = |map: &larder_protocol::manager::state::Topology| {
+    let shown = |map: &Topology| {
         let record = map.buckets.get(name);
         record
             .is_none_or(|record| (record.id, record.epoch) >= (marked.id, marked.epoch))
@@ -82,7 +81,7 @@ pub(super) async fn end_deletion(
         Err(Refusal::NoSuchBucket | Refusal::OtherEpoch) if agreed.may_be_second => {}
         Err(refusal) => return Err(not_agreed(refusal)),
     }
-    let shown = |map: &larder_protocol::manager::state::Topology| {
+    let shown = |map: &Topology| {
         let record = map.buckets.get(&marked.name);
         record
             .is_none_or(|record| (record.id, record.epoch) > (marked.id, marked.epoch))
@@ -92,6 +91,19 @@ pub(super) async fn end_deletion(
         Some(()) => Ok(()),
         None => Err(unavailable("the bucket is deleted, but still shows here")),
     }
+}
+
+/// See [`Reach::bucket_passed`](super::super::reach::Reach::bucket_passed).
+pub(super) async fn passed(
+    managers: &dyn Managers,
+    name: &BucketName,
+    known: KnownBucket,
+) -> Result<(), ObjectError> {
+    let deadline = Instant::now() + BUCKET_NEWS_MAX;
+    let look = |map: &Topology| known.is_passed(map.buckets.get(name)).then_some(());
+    found(managers, deadline, look).await.ok_or_else(|| {
+        unavailable("the bucket is being deleted, and whether it is gone is not known here yet")
+    })
 }
 
 /// Has the managers agree on a command, whoever leads them by then.

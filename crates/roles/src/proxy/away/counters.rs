@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct ProxyCounters {
     /// Questions to primaries that were asked again.
     pub retries: AtomicU64,
+    /// Keys and lists of a bucket that a primary knew to be gone, or being deleted, before this proxy did.
+    pub bucket_waits: AtomicU64,
     /// Replicas that did not take a put's data.
     pub failed_writes: AtomicU64,
     /// Replicas that did not give the bytes asked for, or gave wrong ones.

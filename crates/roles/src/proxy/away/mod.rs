@@ -55,7 +55,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::reach::{Data, Ended, FoundRow, Lost, Onward, Reach, Scan};
+use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::{patience, refused, unavailable};
 use crate::data::ReadFailure;
 use crate::limits::{ORPHANS_MAX, STRAGGLERS_KIB_MAX};
@@ -66,6 +66,7 @@ use crate::ticket::Settled;
 use crate::wire::{DataService, MetaCall, MetaReply};
 use calling::Calling;
 pub use counters::ProxyCounters;
+use counters::count;
 use detector::Detectors;
 use joined::Joined;
 use planted::Bug;
@@ -190,6 +191,15 @@ fn unfitting(what: &impl std::fmt::Debug) -> ObjectError {
 impl Reach for Away {
     fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T> {
         self.managers.map().buckets.get(name).map(look)
+    }
+
+    async fn bucket_passed(
+        &self,
+        name: &BucketName,
+        known: KnownBucket,
+    ) -> Result<(), ObjectError> {
+        count(&self.counters().bucket_waits);
+        buckets::passed(&*self.managers, name, known).await
     }
 
     fn buckets(&self) -> Vec<BucketRecord> {

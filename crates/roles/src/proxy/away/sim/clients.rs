@@ -42,13 +42,15 @@ pub(super) struct Calls {
     values: u64,
     pub(super) asked: u64,
     pub(super) done: u64,
+    /// Times that the bucket was deleted.
+    pub(super) buckets_deleted: u64,
     pub(super) longest: Duration,
 }
 
 impl Default for Calls {
     fn default() -> Self {
         let (history, longest) = (History::new(KEYS), Duration::ZERO);
-        Self { history, values: 0, asked: 0, done: 0, longest }
+        Self { history, values: 0, asked: 0, done: 0, buckets_deleted: 0, longest }
     }
 }
 
@@ -58,6 +60,8 @@ pub(super) struct Client {
     pub(super) findings: Arc<Findings>,
     pub(super) proxy: Arc<ClusterProxy>,
     pub(super) bucket: BucketName,
+    /// Whether it deletes the bucket now and then, and makes it again.
+    pub(super) remakes: bool,
     /// Of its proxy.
     pub(super) number: usize,
     pub(super) calls: Arc<Mutex<Calls>>,
@@ -114,6 +118,11 @@ impl Client {
         for _ in 0..CALLS {
             let dice = &self.dice;
             sleep(dice.ms(if dice.one_in(4) { 1500 } else { 60 })).await;
+            if self.remakes && dice.one_in(8) {
+                // It may be cut short anywhere.
+                drop(timeout(CALL_MAX, self.remake_bucket()).await);
+                continue;
+            }
             let key = dice.below(KEYS as u64) as usize;
             // Some go away before they are answered.
             let patience = if dice.one_in(8) { dice.ms(80) } else { CALL_MAX };
@@ -189,6 +198,9 @@ impl Client {
             Err(_) => Answered::Unknown,
         };
         self.end(call, answered);
+        if matches!(put, Err(ObjectError::NoSuchBucket)) {
+            self.make_bucket().await;
+        }
         match put {
             Ok(_) | Err(ObjectError::PreconditionFailed) => Ok(()),
             Err(error) => Err(error),
@@ -199,6 +211,30 @@ impl Client {
         let call = self.begin(key, Asked::Delete(If::Always));
         let deleted = self.proxy.delete(&self.bucket, &key_of(key), Condition::default()).await;
         self.end(call, if deleted.is_ok() { Answered::Done } else { Answered::Unknown });
+    }
+
+    /// Empties the bucket and deletes it, if nobody puts anything meanwhile: when it was deleted no key was there. Others put
+    /// into it, and those with an old map must not take the one that is gone for the one that has its name then.
+    async fn remake_bucket(&self) {
+        for key in 0..KEYS {
+            self.delete(key).await;
+        }
+        let begun = self.calls.lock().history.now();
+        if self.proxy.delete_bucket(&self.bucket).await.is_ok() {
+            let mut calls = self.calls.lock();
+            (0..KEYS).for_each(|key| calls.history.saw(key, begun, None));
+            calls.buckets_deleted += 1;
+        }
+        self.make_bucket().await;
+        for key in 0..KEYS {
+            // What is not answered is in the history.
+            let _failed = self.put(key).await;
+        }
+    }
+
+    /// Makes the bucket, unless another has or it fails; whoever misses it then makes it.
+    async fn make_bucket(&self) {
+        drop(self.proxy.create_bucket(&self.bucket, None).await);
     }
 
     async fn get(&self, key: usize) {

@@ -118,6 +118,7 @@ struct Ran {
     /// Of those, answered with what was asked for.
     done: u64,
     longest: Duration,
+    buckets_deleted: u64,
     /// Counters of all proxies: what the seed met.
     retries: u64,
     begun_anew: u64,
@@ -134,6 +135,7 @@ impl Ran {
         self.calls += other.calls;
         self.done += other.done;
         self.longest = self.longest.max(other.longest);
+        self.buckets_deleted += other.buckets_deleted;
         self.retries += other.retries;
         self.begun_anew += other.begun_anew;
         self.hedged += other.hedged;

@@ -46,6 +46,7 @@ pub(super) struct Proxies {
     all: Vec<Arc<ClusterProxy>>,
     endpoints: Vec<Arc<Endpoint>>,
     bucket: BucketName,
+    remakes: bool,
     calls: Arc<Mutex<Calls>>,
 }
 
@@ -71,7 +72,7 @@ impl Proxies {
         }
         let bucket = BucketName::new("bucket").expect("it is a name");
         let (dice, findings, calls) = (dice.clone(), findings.clone(), Arc::default());
-        Self { dice, findings, all, endpoints, bucket, calls }
+        Self { dice, findings, all, endpoints, bucket, remakes: false, calls }
     }
 
     /// Has all know the bucket, with a policy of writes that is drawn.
@@ -91,12 +92,18 @@ impl Proxies {
         }
     }
 
+    /// Has clients delete the bucket and make it again.
+    pub(super) fn remake_buckets(&mut self) {
+        self.remakes = true;
+    }
+
     pub(super) fn client(&self, number: usize) -> Client {
         Client {
             dice: self.dice.clone(),
             findings: self.findings.clone(),
             proxy: self.all[number].clone(),
             bucket: self.bucket.clone(),
+            remakes: self.remakes,
             number,
             calls: self.calls.clone(),
         }
@@ -161,6 +168,7 @@ impl Proxies {
             self.all.iter().map(of).sum()
         };
         (ran.calls, ran.done, ran.longest) = (calls.asked, calls.done, calls.longest);
+        ran.buckets_deleted = calls.buckets_deleted;
         ran.retries = sum(|counters| &counters.retries);
         ran.begun_anew = sum(|counters| &counters.begun_anew);
         ran.hedged = sum(|counters| &counters.reads_hedged);

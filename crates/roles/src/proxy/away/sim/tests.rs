@@ -43,9 +43,11 @@ pub(super) fn number(name: &str) -> Option<u64> {
 pub(super) fn tell(what: &str, ran: &Ran) {
     let Ran { took, calls, done, longest, delivered, .. } = ran;
     println!("{what}: {calls} calls, {done} answers, in {took:.1?}, the longest {longest:.1?}");
-    let Ran { retries, begun_anew, hedged, joined, mismatches, lost_sessions, .. } = ran;
+    let Ran {
+        buckets_deleted, retries, begun_anew, hedged, joined, mismatches, lost_sessions, ..
+    } = ran;
     println!(
-        "  {} pieces, {retries} retries, {begun_anew} begun anew, {hedged} hedged, {joined} joined, {mismatches} mismatches, {lost_sessions} sessions lost",
+        "  {} pieces, {buckets_deleted} buckets deleted, {retries} retries, {begun_anew} begun anew, {hedged} hedged, {joined} joined, {mismatches} mismatches, {lost_sessions} sessions lost",
         delivered.len(),
     );
 }

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder};
 use larder_protocol::manager::state::MapVersion;
+use larder_protocol::placement::pg_of;
 use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, BucketId, Chunk, Extent, Grant, Holders, HybridClock, LvId, Metax, ObjectKey, OpId,
-    OpSeq, PartRow, PgId, RegionId, ServerId, SessionId, Target, UploadId, UploadRow, VersionRow,
-    View, rows,
+    Attributes, Body, BucketId, Chunk, ETag, Extent, Grant, Holders, HybridClock, LvId, Metax,
+    ObjectKey, OpId, OpSeq, PartRow, PgId, RegionId, ServerId, SessionId, Target, UploadId,
+    UploadRow, VersionRow, View, rows,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::managers::FakeManagers;
+use super::managers::{FakeManagers, PGS};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
 
 /// What all meta servers know.
@@ -247,9 +248,12 @@ impl FakeMeta {
                 let grant = Grant { pg, op, attempt: 0 };
                 MetaReply::Answered(Answer::Persisted { grant })
             }
-            MetaCall::Find { bucket, key, .. } => {
-                MetaReply::Found(index.version(bucket, &key).map(Box::new))
-            }
+            MetaCall::Find { bucket, key, .. } => match index.version(bucket, &key) {
+                None if self.world.managers.epoch(bucket).is_none() => {
+                    MetaReply::Refused(Refusal::StaleBucket)
+                }
+                found => MetaReply::Found(found.map(Box::new)),
+            },
             MetaCall::GetRow { row, .. } => {
                 let found = index.rows.get(&row).map(|(_, value)| Bytes::from(value.clone()));
                 let is_there = found.is_some();
@@ -264,6 +268,7 @@ impl FakeMeta {
                 drop(index);
                 let mut index = self.world.index.lock();
                 *index.scans.entry(self.me).or_default() += 1;
+                let bucket = rows::bucket_of(&from);
                 let asked = |pg: PgId| pgs.iter().any(|(asked, _)| *asked == pg);
                 let mut found = index
                     .rows
@@ -276,6 +281,11 @@ impl FakeMeta {
                     .map(|(row, (_, value))| (row.clone(), value.clone()))
                     .collect();
                 let next = found.next().map(|(row, _)| row.clone());
+                if taken.is_empty()
+                    && bucket.is_some_and(|it| self.world.managers.epoch(it).is_none())
+                {
+                    return (MetaReply::Refused(Refusal::StaleBucket), payload);
+                }
                 payload = encode(&taken).into();
                 MetaReply::Rows(next)
             }
@@ -298,6 +308,21 @@ impl FakeMeta {
 }
 
 impl Index {
+    /// Shows an empty object.
+    pub(super) fn show(&mut self, bucket: BucketId, key: &ObjectKey) {
+        let op = OpId::default();
+        let description = Description {
+            size: 0,
+            etag: ETag::Md5([0; 16]),
+            checksum: None,
+            attributes: Attributes::default(),
+        };
+        let metax = metax_of(description, op);
+        let value = encode(&VersionRow { op, metax, body: Body::Inline(Bytes::new()) });
+        let row = rows::version(bucket, key, rows::NULL_VERSION);
+        self.rows.insert(row, (pg_of(bucket, key, PGS), value));
+    }
+
     fn version(&self, bucket: BucketId, key: &ObjectKey) -> Option<VersionRow> {
         let (_, value) = self.rows.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
         Some(decode("version row", value).unwrap())

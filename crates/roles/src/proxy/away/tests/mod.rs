@@ -1,5 +1,6 @@
 //! A proxy of a cluster, over loopback, against servers that do what the test says.
 
+mod buckets;
 mod data;
 mod hedges;
 mod hostile;

@@ -109,7 +109,11 @@ impl Simulation {
         }
         let managers = |id| -> Arc<dyn Managers> { AtDesk::new(id, &world.desk) };
         let ground = (&world.dice, &world.findings);
-        let proxies = Proxies::begin(ground, &world.network, count, managers).await;
+        let mut proxies = Proxies::begin(ground, &world.network, count, managers).await;
+        // Half of the seeds keep their bucket: elsewhere few keys are there for long.
+        if world.dice.one_in(2) {
+            proxies.remake_buckets();
+        }
         Self { world, proxies, rest }
     }
 

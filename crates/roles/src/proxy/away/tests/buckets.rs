@@ -1,0 +1,79 @@
+//! A bucket that was deleted, or deleted and made again, while a proxy has an old map.
+
+use std::sync::atomic::Ordering;
+
+use larder_objects::{ListRequest, ObjectError, Objects};
+use larder_protocol::manager::state::{Command, Outcome};
+use larder_types::{BucketRecord, ObjectKey};
+
+use super::{Cluster, soon};
+
+impl Cluster {
+    /// Deletes the bucket; the proxy does not hear of it.
+    fn delete_unheard(&self) {
+        let managers = &self.world.managers;
+        managers.agree(Command::BeginDeletion(self.bucket.name.clone()));
+        let marked = managers.epoch(self.bucket.id).expect("it is marked");
+        managers.agree(Command::EndDeletion(self.bucket.name.clone(), marked, true));
+    }
+
+    /// Deletes the bucket and makes it again, with a key in it.
+    fn remake_unheard(&self, key: &ObjectKey) -> BucketRecord {
+        self.delete_unheard();
+        let make = Command::CreateBucket(self.bucket.name.clone(), None, 0);
+        let Outcome::Bucket(anew) = self.world.managers.agree(make) else { panic!("no bucket") };
+        self.world.index.lock().show(anew.id, key);
+        *anew
+    }
+}
+
+fn key() -> ObjectKey {
+    ObjectKey::new("key").expect("it is a key")
+}
+
+#[tokio::test]
+async fn a_key_is_looked_up_again_in_the_bucket_that_was_made_anew() {
+    let cluster = Cluster::begin().await;
+    let (name, key) = (&cluster.bucket.name, key());
+    let anew = cluster.remake_unheard(&key);
+    let (found, ()) = tokio::join!(soon(cluster.proxy.open(name, &key)), async {
+        tokio::task::yield_now().await;
+        cluster.world.managers.publish();
+    });
+    assert_eq!(found.map(|opened| opened.bucket), Ok(anew.id));
+    assert_eq!(cluster.proxy.counters().bucket_waits.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_bucket_that_was_made_anew_is_listed() {
+    let cluster = Cluster::begin().await;
+    cluster.remake_unheard(&key());
+    let request = ListRequest { max: 10, ..ListRequest::default() };
+    let list = cluster.proxy.list(&cluster.bucket.name, request);
+    let (listed, ()) = tokio::join!(soon(list), async {
+        tokio::task::yield_now().await;
+        cluster.world.managers.publish();
+    });
+    assert_eq!(listed.map(|page| page.items.len()), Ok(1));
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_gone_is_said_to_be_once_that_is_known() {
+    let cluster = Cluster::begin().await;
+    cluster.delete_unheard();
+    let (name, key) = (&cluster.bucket.name, key());
+    let (found, ()) = tokio::join!(soon(cluster.proxy.open(name, &key)), async {
+        tokio::task::yield_now().await;
+        cluster.world.managers.publish();
+    });
+    assert_eq!(found.map(|opened| opened.bucket), Err(ObjectError::NoSuchBucket));
+}
+
+#[tokio::test]
+async fn that_a_key_is_not_there_is_not_said_by_an_old_map() {
+    let cluster = Cluster::begin().await;
+    cluster.delete_unheard();
+    let found = soon(cluster.proxy.open(&cluster.bucket.name, &key())).await;
+    let said = found.map(|opened| opened.bucket);
+    assert!(matches!(said, Err(ObjectError::Unavailable { .. })), "{said:?}");
+}
