@@ -150,7 +150,7 @@ mod tests {
         let mut page = Page::new(b'V', BucketId(1), &request);
         let (from, to) = (page.from(None), page.to());
         let row = |key: &str| {
-            rows::version(BucketId(1), &ObjectKey::new(key).unwrap(), rows::NULL_VERSION)
+            rows::version(BucketId(1), &ObjectKey::new(key).unwrap(), rows::UNVERSIONED)
         };
         let mut table: Vec<_> = keys.iter().map(|key| row(key)).collect();
         table.sort();

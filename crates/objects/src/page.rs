@@ -173,7 +173,7 @@ mod tests {
             ListRequest { prefix: "p".into(), after: Some("p5".into()), ..ListRequest::default() };
         let from = first_row(b'V', BucketId(1), &request, None);
         let row = |key: &str| {
-            rows::version(BucketId(1), &ObjectKey::new(key).unwrap(), rows::NULL_VERSION)
+            rows::version(BucketId(1), &ObjectKey::new(key).unwrap(), rows::UNVERSIONED)
         };
         assert!(row("p5") < from && from < row("p50") && from < row("p6"));
     }

@@ -10,7 +10,7 @@
 use std::ops::ControlFlow;
 
 use larder_types::codec::{decode, encode};
-use larder_types::rows::{self as keys, NULL_VERSION};
+use larder_types::rows::{self as keys, UNVERSIONED};
 use larder_types::{BucketId, HybridClock, Metax, ObjectKey, OpId, UploadId};
 
 use crate::entry::{BlobId, Change, Content, Entry, Run};
@@ -128,7 +128,7 @@ impl Applying<'_> {
             self.ledger.batch.delete(&keys::upload(bucket, key, *upload));
         }
         let row = PackedVersion { op, metax: metax.clone(), content, since };
-        self.ledger.batch.put(&keys::version(bucket, key, NULL_VERSION), &encode(&row));
+        self.ledger.batch.put(&keys::version(bucket, key, UNVERSIONED), &encode(&row));
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Applying<'_> {
         let version = self.index.version(bucket, key)?;
         let Some(version) = version.filter(|version| version.op <= upto) else { return Ok(()) };
         self.end_version(bucket, &Holder::Key(bucket, key.clone()), Some(version.content), None)?;
-        self.ledger.batch.delete(&keys::version(bucket, key, NULL_VERSION));
+        self.ledger.batch.delete(&keys::version(bucket, key, UNVERSIONED));
         Ok(())
     }
 

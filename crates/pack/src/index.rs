@@ -16,7 +16,7 @@ use std::path::Path;
 
 use larder_kv::{Batch, FlushReport, Kv, KvError, KvReader, LsmKv, Progress};
 use larder_types::codec::{decode, encode};
-use larder_types::rows::{self as keys, NULL_VERSION};
+use larder_types::rows::{self as keys, UNVERSIONED};
 use larder_types::{
     BucketId, BucketName, BucketRecord, CodecError, ObjectKey, UploadId, UploadRow,
 };
@@ -131,7 +131,7 @@ impl Index {
         bucket: BucketId,
         key: &ObjectKey,
     ) -> Result<Option<PackedVersion>, PackError> {
-        row(&*self.kv, "a version's row", &keys::version(bucket, key, NULL_VERSION))
+        row(&*self.kv, "a version's row", &keys::version(bucket, key, UNVERSIONED))
     }
 
     /// The version of a row's key.

@@ -13,7 +13,8 @@ use larder_types::limits::{
 };
 use larder_types::{
     Attributes, Body, Chunk, Extent, HybridClock, Metax, ObjectChecksum, Op, OpId, OpSeq, Outcome,
-    PartRef, PartRow, PgId, PieceRow, Put, Target, UploadRow, VersionRow, rows,
+    PartRef, PartRow, PgId, PieceRow, Put, Target, Tombstone, UploadRow, VersionRow, VersionSlot,
+    rows,
 };
 
 use crate::digest::Summed;
@@ -439,9 +440,20 @@ fn check_row(at: OpId, row: &[u8], value: &[u8]) -> Judged {
             check_made(at, version.op)?;
             check_body(&version.body, version.metax.size)
         }
+        Some(b'T') => {
+            let slot = rows::parse_version(row).ok_or(Unsound("a row has no such form"))?.2;
+            check_tombstone(at, slot, &read(value)?)
+        }
         Some(b'U') => read::<UploadRow>(value).and_then(|row| check_made(at, row.upload.op)),
         _ => Ok(()),
     }
+}
+
+fn check_tombstone(at: OpId, slot: VersionSlot, tombstone: &Tombstone) -> Judged {
+    check_made(at, tombstone.op)?;
+    check_clock(tombstone.at.clock)?;
+    let VersionSlot::At(purged) = slot else { return Ok(()) };
+    check_clock(purged.clock)
 }
 
 fn check_made(at: OpId, op: OpId) -> Judged {

@@ -69,7 +69,7 @@ impl Port<'_> {
         bucket: BucketId,
         key: &ObjectKey,
     ) -> Result<Option<Located>, IndexError> {
-        let Some(row) = self.get(&rows::version(bucket, key, rows::NULL_VERSION))? else {
+        let Some(row) = self.get(&rows::version(bucket, key, rows::UNVERSIONED))? else {
             return Ok(None);
         };
         self.located(bucket, decode("version row", &row)?).map(Some)

@@ -226,7 +226,7 @@ fn more_puts_are_given_up_in_a_view_than_a_pv_remembers_voids_and_none_stays_ope
     store.step(Event::Tick);
     assert_eq!(store.pg.gauges().open_puts, 0);
     for number in 1..=PUTS as u64 {
-        let row = rows::version(BUCKET, &name_of(number), rows::NULL_VERSION);
+        let row = rows::version(BUCKET, &name_of(number), rows::UNVERSIONED);
         assert!(store.rows.get(&row).expect("a row").is_some(), "put {number} was written");
     }
     // All are fenced, and what comes next is not.

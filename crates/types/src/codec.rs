@@ -6,21 +6,25 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Version of every format below as written today.
+/// Version of every format below as written today, but for those that name another.
 pub const V1: u8 = 1;
+/// Version of rows that say more of a version than those of a bucket without versioning ([`crate::version`]).
+pub const V2: u8 = 2;
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// Written by a later release: upgrade this one.
     #[error(
-        "{what} has format version {found}, this release knows up to {V1}: use a newer release"
+        "{what} has format version {found}, this release knows up to {known}: use a newer release"
     )]
     Version {
         /// Kind of value.
         what: &'static str,
         /// Version found.
         found: u8,
+        /// Latest version that is read there.
+        known: u8,
     },
     /// Not a value of this kind.
     #[error("{what} cannot be decoded: {reason}")]
@@ -34,7 +38,11 @@ pub enum CodecError {
 
 /// Appends the value's encoding to `out`.
 pub fn encode_into<T: Serialize>(value: &T, out: &mut Vec<u8>) {
-    out.push(V1);
+    encode_as_into(V1, value, out);
+}
+
+fn encode_as_into<T: Serialize>(version: u8, value: &T, out: &mut Vec<u8>) {
+    out.push(version);
     let body = std::mem::take(out);
     *out = postcard::to_extend(value, body).expect("plain data always encodes");
 }
@@ -54,15 +62,31 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     out
 }
 
+/// The encoding of a value of which this version is written.
+pub(crate) fn encode_as<T: Serialize>(version: u8, value: &T) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    encode_as_into(version, value, &mut out);
+    out
+}
+
 /// Reads a value that fills `bytes` to the end.
 ///
 /// # Errors
 /// [`CodecError`]; `what` names the kind of value in it.
 pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, CodecError> {
+    decode_as(what, V1, bytes)
+}
+
+/// Reads a value of this version.
+pub(crate) fn decode_as<T: DeserializeOwned>(
+    what: &'static str,
+    known: u8,
+    bytes: &[u8],
+) -> Result<T, CodecError> {
     let damaged = |reason: String| CodecError::Damaged { what, reason };
     let (&version, body) = bytes.split_first().ok_or_else(|| damaged("it is empty".into()))?;
-    if version != V1 {
-        return Err(CodecError::Version { what, found: version });
+    if version != known {
+        return Err(CodecError::Version { what, found: version, known });
     }
     let (value, rest) =
         postcard::take_from_bytes(body).map_err(|error| damaged(error.to_string()))?;

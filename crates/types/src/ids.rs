@@ -59,7 +59,7 @@ id! {
     ServerId(u32)
 }
 id! {
-    /// A region.
+    /// A region: from 1 on, given when regions are formed.
     RegionId(u16)
 }
 id! {
@@ -77,6 +77,11 @@ id! {
 id! {
     /// One run of one proxy.
     SessionId(u64)
+}
+
+impl RegionId {
+    /// In what a store keeps: the store's own region, whose number it did not have yet.
+    pub const OWN: Self = Self(0);
 }
 
 impl OpSeq {

@@ -18,6 +18,8 @@ pub mod name;
 pub mod op;
 pub mod rows;
 pub mod seldom;
+pub mod stamp;
+pub mod version;
 
 pub use append::{Append, Appended, PieceRow};
 pub use bucket::{BucketRecord, BucketState, NotAPolicy, WritePolicy};
@@ -35,4 +37,7 @@ pub use metax::{
 };
 pub use name::{BucketName, NameError, ObjectKey};
 pub use op::{ChunkMove, HoldersChange, Op, Outcome, Put, Remembered, SessionMemory, Target};
+pub use rows::VersionSlot;
 pub use seldom::Seldom;
+pub use stamp::{Origin, Stamp};
+pub use version::{Amendments, MarkerEntry, ObjectEntry, PieceEntry, Tombstone, VersionEntry};

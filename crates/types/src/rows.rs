@@ -6,26 +6,73 @@
 //! 'O' bucket(8) session(8) number(8)               open stream: value is the key's PG
 //! 'P' bucket(8) pg(4) view(8) seq(8) part(2)       part of an upload
 //! 'S' pg(4)                                       snapshot that the PG's rows came with, if any
+//! 'T' bucket(8) key* slot                          tombstone of a purged version
 //! 'U' bucket(8) key* pg(4) view(8) seq(8)          open upload, in the order of S3's list
-//! 'V' bucket(8) key* version(8)                    version, newest first
+//! 'V' bucket(8) key* slot                          version, newest first
 //! 'W' bucket(8) pg(4) view(8) seq(8) end(8)        piece of a version that was appended to
 //! ```
 //! `key*` is the key with each 00 written 00 FF, ended by 00 01: no key's rows come between another
 //! key's rows, and keys sort as their bytes do.
+//!
+//! `slot` is FF*8 for the one version of a key in an unversioned bucket, and !clock(8) !region(2) for a version that has
+//! its place by its stamp: newest first, equal clocks by their regions. FF*8 sorts behind all of these, as no clock is 0.
 //!
 //! Pieces come behind versions, and a chunk only ever moves from a version to a piece: who walks over all rows from
 //! the first to the last meets every chunk that is there from beginning to end.
 
 use bytes::Bytes;
 
-use crate::ids::{BucketId, OpId, OpSeq, PgId, PiecesId, SessionId, StreamId, UploadId, View};
+use crate::ids::{
+    BucketId, OpId, OpSeq, PgId, PiecesId, RegionId, SessionId, StreamId, UploadId, View,
+};
+use crate::metax::HybridClock;
 use crate::name::ObjectKey;
+use crate::stamp::Stamp;
 
 /// Tables whose rows name space, or what names it, in their order: chunks, open streams, parts, uploads, versions,
 /// pieces.
 pub const SPACE_TABLES: [u8; 6] = *b"KOPUVW";
-/// Version slot of the null version of a bucket that never had versioning; sorts as the oldest.
-pub const NULL_VERSION: u64 = u64::MAX;
+/// The slot of the one version that a key has in an unversioned bucket.
+pub const UNVERSIONED: VersionSlot = VersionSlot::Unversioned;
+const UNVERSIONED_BYTES: [u8; 8] = [0xFF; 8];
+
+/// Where a version's row stands among those of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VersionSlot {
+    /// Behind all others: the null version, put while its bucket had no versioning; later, where the null version is.
+    Unversioned,
+    /// By its stamp, newest first.
+    At(Stamp),
+}
+
+impl VersionSlot {
+    /// Whether it is that of unversioned buckets.
+    #[must_use]
+    pub fn is_unversioned(self) -> bool {
+        self == Self::Unversioned
+    }
+
+    fn push(self, row: &mut Vec<u8>) {
+        match self {
+            Self::Unversioned => row.extend(UNVERSIONED_BYTES),
+            Self::At(Stamp { clock, region }) => {
+                assert!(clock.0 > 0, "a version has a clock");
+                row.extend((!clock.0).to_be_bytes());
+                row.extend((!region.0).to_be_bytes());
+            }
+        }
+    }
+
+    fn parse(tail: &[u8]) -> Option<Self> {
+        if tail == UNVERSIONED_BYTES {
+            return Some(Self::Unversioned);
+        }
+        let (clock, region) = take_u64(tail)?;
+        let region = RegionId(!u16::from_be_bytes(region.try_into().ok()?));
+        let clock = HybridClock(!clock);
+        (clock.0 > 0).then_some(Self::At(Stamp { clock, region }))
+    }
+}
 
 /// Row of a PG's applied position.
 #[must_use]
@@ -184,20 +231,43 @@ pub fn after_key(table: u8, bucket: BucketId, key: &[u8]) -> Vec<u8> {
     row
 }
 
-/// Row of a version.
+/// The common beginning of the rows of a key's versions in table `'T'` or `'V'`.
 #[must_use]
-pub fn version(bucket: BucketId, key: &ObjectKey, version: u64) -> Vec<u8> {
-    let mut row = start(b'V', bucket);
-    row.reserve(key.as_bytes().len() + 10);
+pub fn versions(table: u8, bucket: BucketId, key: &ObjectKey) -> Vec<u8> {
+    let mut row = start(table, bucket);
+    row.reserve(key.as_bytes().len() + 12);
     push_key(&mut row, key.as_bytes());
-    row.extend(version.to_be_bytes());
     row
 }
 
-/// Reads bucket, key and the bytes after the key's terminator off a row of table `'U'` or `'V'`.
+/// Row of a version.
+#[must_use]
+pub fn version(bucket: BucketId, key: &ObjectKey, slot: VersionSlot) -> Vec<u8> {
+    let mut row = versions(b'V', bucket, key);
+    slot.push(&mut row);
+    row
+}
+
+/// Row of the tombstone of a version that was in this slot.
+#[must_use]
+pub fn tombstone(bucket: BucketId, key: &ObjectKey, slot: VersionSlot) -> Vec<u8> {
+    let mut row = versions(b'T', bucket, key);
+    slot.push(&mut row);
+    row
+}
+
+/// Reads a row made by [`version`] or [`tombstone`].
+#[must_use]
+pub fn parse_version(row: &[u8]) -> Option<(BucketId, ObjectKey, VersionSlot)> {
+    let (b'T' | b'V') = row.first()? else { return None };
+    let (bucket, key, tail) = parse_keyed(row)?;
+    Some((bucket, key, VersionSlot::parse(tail)?))
+}
+
+/// Reads bucket, key and the bytes after the key's terminator off a row of table `'T'`, `'U'` or `'V'`.
 #[must_use]
 pub fn parse_keyed(row: &[u8]) -> Option<(BucketId, ObjectKey, &[u8])> {
-    let [b'U' | b'V', rest @ ..] = row else { return None };
+    let [b'T' | b'U' | b'V', rest @ ..] = row else { return None };
     let (bucket, mut rest) = take_u64(rest)?;
     let mut key = Vec::with_capacity(rest.len());
     loop {
@@ -284,15 +354,19 @@ mod tests {
 
     use super::*;
 
+    fn at(clock: u64, region: u16) -> VersionSlot {
+        VersionSlot::At(Stamp { clock: HybridClock(clock), region: RegionId(region) })
+    }
+
     proptest! {
         #[test]
         fn rows_sort_as_keys_do(a in "[\\x00-\\x02a-c]{1,6}", b in "[\\x00-\\x02a-c]{1,6}") {
             let (ka, kb) = (ObjectKey::new(&a).unwrap(), ObjectKey::new(&b).unwrap());
-            let (ra, rb) = (version(BucketId(1), &ka, 5), version(BucketId(1), &kb, 5));
+            let slot = at(5, 2);
+            let (ra, rb) = (version(BucketId(1), &ka, slot), version(BucketId(1), &kb, slot));
             prop_assert_eq!(ka.cmp(&kb), ra.cmp(&rb));
-            let (bucket, key, tail) = parse_keyed(&ra).unwrap();
-            prop_assert_eq!((bucket, &key), (BucketId(1), &ka));
-            prop_assert_eq!(tail, &5u64.to_be_bytes()[..]);
+            prop_assert_eq!(parse_version(&ra), Some((BucketId(1), ka.clone(), slot)));
+            prop_assert_eq!(parse_keyed(&ra).map(|(_, key, _)| key), Some(ka.clone()));
             prop_assert!(ra < after_key(b'V', BucketId(1), ka.as_bytes()));
             prop_assert_eq!(ka < kb, after_key(b'V', BucketId(1), ka.as_bytes()) < rb);
             prop_assert_eq!(b.starts_with(&a), rb.starts_with(&key_prefix(b'V', BucketId(1), a.as_bytes())));
@@ -300,9 +374,28 @@ mod tests {
     }
 
     #[test]
-    fn newer_versions_come_first() {
-        let key = ObjectKey::new("k").unwrap();
-        assert!(version(BucketId(1), &key, 1) < version(BucketId(1), &key, NULL_VERSION));
+    fn newer_versions_come_first_and_equal_clocks_by_region() {
+        let row = |slot| version(BucketId(1), &ObjectKey::new("k").unwrap(), slot);
+        let newest_first =
+            [at(u64::MAX, 1), at(9, 2), at(9, 1), at(9, 0), at(8, 7), at(1, 0), UNVERSIONED];
+        for pair in newest_first.windows(2) {
+            assert!(row(pair[0]) < row(pair[1]), "{pair:?}");
+        }
+        for slot in newest_first {
+            let read = parse_version(&row(slot)).map(|(_, _, slot)| slot);
+            assert_eq!(read, Some(slot));
+            let mut tombstone = tombstone(BucketId(1), &ObjectKey::new("k").unwrap(), slot);
+            tombstone[0] = b'V';
+            assert_eq!(tombstone, row(slot), "a tombstone stands where the version stood");
+        }
+    }
+
+    #[test]
+    fn other_slots_are_none() {
+        let key = versions(b'V', BucketId(1), &ObjectKey::new("k").unwrap());
+        for tail in [&[0xFF; 10][..], &[0xFF; 9], &[0xFE; 8], &[0xFE; 11], &[]] {
+            assert_eq!(parse_version(&[&key, tail].concat()), None, "{tail:?}");
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ use std::fmt::{Debug, Write};
 
 use larder_types::codec::{CodecError, decode, encode};
 use larder_types::{
-    BucketId, BucketRecord, Chunk, ObjectKey, Op, OpId, PartRow, PgId, PieceRow, UploadRow,
-    VersionRow, rows,
+    BucketId, BucketRecord, Chunk, ObjectKey, Op, OpId, PartRow, PgId, PieceEntry, PieceRow,
+    Tombstone, UploadRow, VersionEntry, VersionRow, VersionSlot, rows,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -126,7 +126,62 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("bucket, live", &stored::live_bucket());
     golden.check_value("bucket, deleting", &stored::deleting_bucket());
     golden.check_value("bucket, two copies are enough", &stored::lax_bucket());
+    golden.check_value("tombstone", &stored::tombstone());
+    for (name, entry, slot) in stored_entries() {
+        let bytes = entry.encode(slot);
+        golden.check(name, &bytes);
+        assert_eq!(VersionEntry::decode(slot, &bytes), Ok(entry), "{name} is read back");
+    }
+    let piece = stored::piece_entry();
+    golden.check("piece with a stamp", &piece.encode());
+    assert_eq!(PieceEntry::decode(&piece.encode()), Ok(piece));
     golden.finish();
+}
+
+/// Rows of table `V` that a [`VersionRow`] does not say, in their slots.
+fn stored_entries() -> [(&'static str, VersionEntry, VersionSlot); 3] {
+    [
+        ("version with a stamp", stored::object_entry(), at_stamp()),
+        ("delete marker", stored::marker_entry(), at_stamp()),
+        ("where the null version is", VersionEntry::NullAt(stored::stamp()), rows::UNVERSIONED),
+    ]
+}
+
+/// Stores without versioning and regions stay readable by releases that know neither.
+#[test]
+fn an_entry_that_says_no_more_than_a_version_row_is_written_as_one() {
+    for row in [stored::bare_version(), stored::full_version(), stored::appended_version()] {
+        let bytes = encode(&row);
+        let entry = VersionEntry::decode(rows::UNVERSIONED, &bytes).unwrap();
+        assert_eq!(entry.encode(rows::UNVERSIONED), bytes);
+        let at = VersionSlot::At(row.metax.stamp());
+        let misplaced = VersionEntry::decode(at, &bytes);
+        assert!(matches!(misplaced, Err(CodecError::Damaged { .. })), "{misplaced:?}");
+        let refused = decode::<VersionRow>("version row", &entry.encode(at));
+        assert!(matches!(refused, Err(CodecError::Version { found: 2, known: 1, .. })));
+    }
+}
+
+#[test]
+fn an_entry_in_another_slot_is_damage() {
+    for (name, entry, slot) in stored_entries() {
+        let bytes = entry.encode(slot);
+        let mut other = stored::stamp();
+        other.region.0 += 1;
+        let others = [rows::UNVERSIONED, at_stamp(), VersionSlot::At(other)];
+        for other in others.into_iter().filter(|other| *other != slot) {
+            // The null version alone may lie in either.
+            let may = matches!(&entry, VersionEntry::Object(_)) && other == rows::UNVERSIONED;
+            let read = VersionEntry::decode(other, &bytes);
+            assert_eq!(read.is_ok(), may, "{name} in {other:?}: {read:?}");
+        }
+        for end in 0..bytes.len() {
+            assert!(VersionEntry::decode(slot, &bytes[..end]).is_err(), "{name} cut at {end}");
+        }
+        let later = [&[3], &bytes[1..]].concat();
+        let refused = VersionEntry::decode(slot, &later);
+        assert!(matches!(refused, Err(CodecError::Version { found: 3, known: 2, .. })));
+    }
 }
 
 #[test]
@@ -148,9 +203,17 @@ fn keys_of_rows_keep_their_golden_bytes() {
     golden.check("rows of a bucket", &rows::bucket(b'U', bucket));
     golden.check("rows of a prefix", &rows::key_prefix(b'V', bucket, b"a\0"));
     golden.check("behind a key", &rows::after_key(b'V', bucket, b"a\0"));
-    golden.check("version", &rows::version(bucket, &key, rows::NULL_VERSION));
-    golden.check("version of a key with a zero", &rows::version(bucket, &zeros, 7));
+    golden.check("version", &rows::version(bucket, &key, rows::UNVERSIONED));
+    golden.check("version with a stamp", &rows::version(bucket, &key, at_stamp()));
+    golden.check("tombstone", &rows::tombstone(bucket, &key, at_stamp()));
+    let seven = [rows::versions(b'V', bucket, &zeros), 7u64.to_be_bytes().to_vec()].concat();
+    assert_eq!(rows::parse_version(&seven), None, "no release has written such a slot");
+    golden.check("version of a key with a zero", &seven);
     golden.finish();
+}
+
+fn at_stamp() -> VersionSlot {
+    VersionSlot::At(stored::stamp())
 }
 
 #[test]
@@ -166,6 +229,14 @@ fn golden_keys_are_read_back() {
     let (of, key, tail) = rows::parse_keyed(&golden["upload"]).unwrap();
     assert_eq!((of, key), (bucket, stored::key()));
     assert_eq!(rows::parse_upload_tail(tail), Some(stored::upload()));
+    for (name, slot) in [
+        ("version", rows::UNVERSIONED),
+        ("version with a stamp", at_stamp()),
+        ("tombstone", at_stamp()),
+    ] {
+        let read = rows::parse_version(&golden[name]);
+        assert_eq!(read, Some((bucket, stored::key(), slot)), "{name}");
+    }
     let (of, key, tail) = rows::parse_keyed(&golden["version of a key with a zero"]).unwrap();
     assert_eq!((of, key.as_bytes(), tail), (bucket, &b"a\0b"[..], &7u64.to_be_bytes()[..]));
 }
@@ -197,7 +268,7 @@ fn every_kind_of_op_target_body_and_outcome_has_golden_bytes() {
 }
 
 /// Decodes bytes as everything that is stored.
-fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 9] {
+fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 10] {
     [
         decode::<Op>("op", bytes).map(drop),
         decode::<VersionRow>("version row", bytes).map(drop),
@@ -208,7 +279,19 @@ fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 9] {
         decode::<BucketRecord>("bucket", bytes).map(drop),
         decode::<OpId>("applied position", bytes).map(drop),
         decode::<PgId>("open stream row", bytes).map(drop),
+        decode::<Tombstone>("tombstone", bytes).map(drop),
     ]
+}
+
+/// Decodes bytes as what has a second version.
+fn decode_entries(bytes: &[u8]) {
+    for slot in [rows::UNVERSIONED, at_stamp()] {
+        if let Ok(entry) = VersionEntry::decode(slot, bytes) {
+            let written = entry.encode(slot);
+            assert_eq!(VersionEntry::decode(slot, &written), Ok(entry), "what is read is written");
+        }
+    }
+    let _piece = PieceEntry::decode(bytes);
 }
 
 fn golden_bytes() -> Vec<Vec<u8>> {
@@ -246,14 +329,16 @@ proptest! {
         versioned in any::<bool>(),
     ) {
         if versioned && let Some(version) = bytes.first_mut() {
-            *version = 1;
+            *version = 1 + *version % 2;
         }
         let _results = decode_all(&bytes);
+        decode_entries(&bytes);
         let _parsed = rows::parse_keyed(&bytes);
         let _parsed = rows::parse_open_stream(&bytes);
         let _parsed = rows::parse_upload_tail(&bytes);
         let _parsed = rows::part_number(&bytes);
         let _parsed = rows::parse_piece(&bytes);
+        let _parsed = rows::parse_version(&bytes);
     }
 
     #[test]
@@ -268,7 +353,9 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = byte;
         let _results = decode_all(&bytes);
+        decode_entries(&bytes);
         bytes.truncate(end.index(bytes.len()));
         let _results = decode_all(&bytes);
+        decode_entries(&bytes);
     }
 }

@@ -111,7 +111,7 @@ impl Pg {
                 batch.remove_version(*bucket, key, id)?;
             }
             Op::SetTags { bucket, key, tags, .. } => {
-                let row = rows::version(*bucket, key, rows::NULL_VERSION);
+                let row = rows::version(*bucket, key, rows::UNVERSIONED);
                 if let Some(value) = batch.changes.get(batch.index, &row)? {
                     let mut version: VersionRow = decode("version row", &value)?;
                     version.metax.attributes.tags.clone_from(tags);
@@ -334,7 +334,7 @@ impl Batch<'_> {
         version: VersionRow,
         now: OpId,
     ) -> Result<(), IndexError> {
-        let row = rows::version(bucket, key, rows::NULL_VERSION);
+        let row = rows::version(bucket, key, rows::UNVERSIONED);
         if let Some(old) = self.changes.get(self.index, &row)? {
             let old: VersionRow = decode("version row", &old)?;
             if old.op > version.op {
@@ -352,7 +352,7 @@ impl Batch<'_> {
         key: &ObjectKey,
         now: OpId,
     ) -> Result<(), IndexError> {
-        let row = rows::version(bucket, key, rows::NULL_VERSION);
+        let row = rows::version(bucket, key, rows::UNVERSIONED);
         let Some(old) = self.changes.get(self.index, &row)? else { return Ok(()) };
         let old: VersionRow = decode("version row", &old)?;
         assert!(old.op < now, "a row is removed by a later op than made it");

@@ -133,7 +133,7 @@ impl Pg {
 /// The row that a put makes.
 fn row_of(put: &Put) -> Vec<u8> {
     match &put.target {
-        Target::Version => rows::version(put.bucket, &put.key, rows::NULL_VERSION),
+        Target::Version => rows::version(put.bucket, &put.key, rows::UNVERSIONED),
         Target::Chunk { stream, number } => rows::chunk(put.bucket, *stream, *number),
         Target::Part { upload, number } => rows::part(put.bucket, *upload, *number),
     }

@@ -502,7 +502,7 @@ pub(super) fn current(
     key: &ObjectKey,
     index: &dyn Index,
 ) -> Result<Option<VersionRow>, IndexError> {
-    let row = index.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
+    let row = index.get(&rows::version(bucket, key, rows::UNVERSIONED))?;
     Ok(row.map(|row| decode::<VersionRow>("version row", &row)).transpose()?)
 }
 

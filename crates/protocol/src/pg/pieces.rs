@@ -259,7 +259,7 @@ fn piece_at(
 impl Batch<'_> {
     /// An append takes effect.
     pub(super) fn append(&mut self, pg: PgId, append: &Append, id: OpId) -> Result<(), IndexError> {
-        let row = rows::version(append.bucket, &append.key, rows::NULL_VERSION);
+        let row = rows::version(append.bucket, &append.key, rows::UNVERSIONED);
         let old = self.changes.get(self.index, &row)?;
         let old = old.map(|old| decode::<VersionRow>("version row", &old)).transpose()?;
         let found = old.as_ref().map(|old| (old.op, old.metax.size));

@@ -137,7 +137,7 @@ pub fn owner(row: &[u8], value: &[u8], pg_count: u32) -> Result<Option<PgId>, In
         Some(b'O') => Some(decode::<PgId>("open stream row", value)?),
         Some(b'P') => Some(rows::parse_part(row).ok_or_else(unreadable)?.pg),
         Some(b'W') => Some(rows::parse_piece(row).ok_or_else(unreadable)?.1.pg),
-        Some(b'U' | b'V') => {
+        Some(b'T' | b'U' | b'V') => {
             let (bucket, key, _) = rows::parse_keyed(row).ok_or_else(unreadable)?;
             Some(pg_of(bucket, &key, pg_count))
         }

@@ -6,7 +6,7 @@ use larder_protocol::{Answer, Call, Event, Refusal, RowSpan, Token};
 use larder_types::{BucketId, Grant, rows};
 
 fn version(name: &str) -> Vec<u8> {
-    rows::version(BUCKET, &name_of(name), rows::NULL_VERSION)
+    rows::version(BUCKET, &name_of(name), rows::UNVERSIONED)
 }
 
 /// All keys of a bucket that begin so.

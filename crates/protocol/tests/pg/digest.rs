@@ -31,7 +31,7 @@ fn sum(table: &Table) -> Summed {
 
 /// A row rots, though its checksum is right.
 fn rot(member: &Member) {
-    let row = rows::version(BUCKET, &name_of("k0"), rows::NULL_VERSION);
+    let row = rows::version(BUCKET, &name_of("k0"), rows::UNVERSIONED);
     let mut version = member.row("k0").expect("an object");
     version.metax.size += 1;
     let mut changes = Changes::default();

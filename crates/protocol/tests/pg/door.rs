@@ -153,7 +153,7 @@ fn a_snapshot_of_rows_that_are_not_the_groups_is_refused() {
     let version = |op| {
         encode(&VersionRow { op, metax: metax(7), body: Body::Inline(Bytes::from_static(b"x")) })
     };
-    let row = |name| rows::version(BUCKET, &name_of(name), rows::NULL_VERSION);
+    let row = |name| rows::version(BUCKET, &name_of(name), rows::UNVERSIONED);
     let piece = |rows| PeerMessage::SnapshotRows {
         view: View(3),
         at,

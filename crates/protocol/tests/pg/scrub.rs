@@ -9,7 +9,7 @@ use crate::support::{BUCKET, LV, LV_BLOCKS, Member, name_of};
 
 impl Member {
     fn at(&self, name: &str) -> (Vec<u8>, Chunk) {
-        let row = rows::version(BUCKET, &name_of(name), rows::NULL_VERSION);
+        let row = rows::version(BUCKET, &name_of(name), rows::UNVERSIONED);
         match self.row(name).expect("an object").body {
             Body::Chunk(chunk) => (row, chunk),
             other => panic!("no chunk: {other:?}"),
@@ -80,7 +80,7 @@ fn the_chunk_of_a_row_is_given_to_those_who_want_its_group() {
     pg.settle();
     let (row, chunk) = pg.at("a");
     let value = |name: &str| {
-        let row = rows::version(BUCKET, &name_of(name), rows::NULL_VERSION);
+        let row = rows::version(BUCKET, &name_of(name), rows::UNVERSIONED);
         larder_protocol::Index::get(&pg.table, &row).expect("readable").expect("there")
     };
     let found = |row: &[u8], value: &[u8], is_wanted: bool| {

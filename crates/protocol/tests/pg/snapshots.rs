@@ -1,14 +1,15 @@
 //! Followers: who was away comes back by the ops that it missed, or by a snapshot.
 
-use crate::support::{Member, put};
+use crate::support::{BUCKET, Member, name_of, put};
 use crate::views::Cluster;
 use bytes::Bytes;
 use larder_protocol::limits::{
     HISTORY_OPS_MAX, HISTORY_OPS_MIN, LEARNER_TICKS_MAX, SILENT_TICKS_MAX,
 };
 use larder_protocol::pg::Role;
-use larder_protocol::{Answer, Call, Content, Event, PeerMessage};
-use larder_types::{Condition, Op, ServerId, View};
+use larder_protocol::{Answer, Call, Changes, Content, Event, Index, PeerMessage};
+use larder_types::codec::encode;
+use larder_types::{Condition, Op, OpId, OpSeq, ServerId, Stamp, Tombstone, View, rows};
 
 /// More ops than a member remembers for others.
 const MANY: usize = HISTORY_OPS_MIN + 20;
@@ -158,6 +159,28 @@ fn rows_of_an_older_life_do_not_survive_a_snapshot() {
     assert_eq!(cluster.at(1).snapshots_begun, 1);
     assert_eq!(cluster.at(3).row("gone"), None);
     same_rows(&mut cluster, &[1, 3]);
+}
+
+/// A member without the tombstone would take the version back from a region that has it still.
+#[test]
+fn tombstones_come_with_a_snapshot_and_those_of_an_older_life_go() {
+    let mut cluster = without_the_third();
+    put_many(&mut cluster);
+    let row = |key: &str| rows::tombstone(BUCKET, &name_of(key), rows::UNVERSIONED);
+    let (op, at) = (OpId { view: View(1), seq: OpSeq(1) }, Stamp::default());
+    let tombstone = encode(&Tombstone { op, at, origin: None });
+    for (id, key) in [(1, "purged"), (3, "of an older life")] {
+        let mut changes = Changes::default();
+        changes.put(row(key), tombstone.clone());
+        cluster.at(id).table.write(changes).expect("memory takes it");
+    }
+    learn(&mut cluster, 3, 2, 1);
+    cluster.settle();
+    assert_eq!(cluster.at(1).snapshots_begun, 1);
+    let has =
+        |cluster: &mut Cluster, key| cluster.at(3).table.get(&row(key)).expect("memory gives it");
+    assert_eq!(has(&mut cluster, "purged").as_deref(), Some(&tombstone[..]));
+    assert_eq!(has(&mut cluster, "of an older life"), None);
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub(super) fn next_number(
     let of_seed = format!("{PREFIX}{:016x}/", config.seed);
     let end = end_of(&rows::key_prefix(b'V', bucket, of_seed.as_bytes()));
     let has_from = |number| {
-        let row = rows::version(bucket, &key(config.seed, number), 0);
+        let row = rows::versions(b'V', bucket, &key(config.seed, number));
         has_row(kv, &row, end.as_deref())
     };
     // The least number at or behind which there is nothing.

@@ -351,7 +351,7 @@ impl<'a> Filling<'a> {
         };
         value.clear();
         encode_into(&VersionRow { op, metax: self.metax(etag), body }, value);
-        batch.put(&rows::version(self.bucket, &key, rows::NULL_VERSION), value);
+        batch.put(&rows::version(self.bucket, &key, rows::UNVERSIONED), value);
         Ok(())
     }
 

@@ -68,7 +68,7 @@ impl Expectations {
     pub(super) fn check(&self, index: &dyn Index, report: &mut Report) {
         report.section("index against log");
         for ((bucket, key), last) in &self.keys {
-            let row = match index.get(&rows::version(*bucket, key, rows::NULL_VERSION)) {
+            let row = match index.get(&rows::version(*bucket, key, rows::UNVERSIONED)) {
                 Ok(row) => row,
                 Err(error) => {
                     report.fault(format!("object {} of bucket {bucket}: {error}", shown(key)));

@@ -233,7 +233,7 @@ impl Meta {
         (bucket, key): &(BucketId, ObjectKey),
         responder: Responder<MetaService>,
     ) {
-        let row = self.index.kv.get(&rows::version(*bucket, key, rows::NULL_VERSION));
+        let row = self.index.kv.get(&rows::version(*bucket, key, rows::UNVERSIONED));
         let found = row.map_err(|error| error.to_string()).and_then(|row| {
             let version = row.map(|row| decode::<VersionRow>("version row", &row));
             version.transpose().map_err(|error| error.to_string())

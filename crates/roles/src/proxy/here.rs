@@ -56,7 +56,7 @@ impl Here {
         bucket: BucketId,
         key: &ObjectKey,
     ) -> Result<Option<VersionRow>, ObjectError> {
-        let row = self.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
+        let row = self.get(&rows::version(bucket, key, rows::UNVERSIONED))?;
         row.map(|row| decoded::<VersionRow>("version row", &row)).transpose()
     }
 

@@ -341,7 +341,7 @@ impl<R: Reach> Reading<R> {
         match named {
             Named::ByVersion => {
                 let pg = self.reach.pg_of(self.bucket, &self.key);
-                let row = rows::version(self.bucket, &self.key, rows::NULL_VERSION);
+                let row = rows::version(self.bucket, &self.key, rows::UNVERSIONED);
                 let found = self.reach.row(pg, &row).await;
                 let Some(value) = found.map_err(|_error| ReadFailure::Unreadable)? else {
                     return Ok(None);

@@ -14,7 +14,7 @@ use super::support::{BUCKET, Cluster, PG, inline, put, request, until};
 const PERIOD: Duration = Duration::from_secs(4);
 
 fn row() -> Vec<u8> {
-    rows::version(BUCKET, &ObjectKey::new("key").unwrap(), rows::NULL_VERSION)
+    rows::version(BUCKET, &ObjectKey::new("key").unwrap(), rows::UNVERSIONED)
 }
 
 impl Cluster {

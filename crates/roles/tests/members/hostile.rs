@@ -273,7 +273,7 @@ async fn nothing_is_remembered_of_sessions_that_are_not_the_senders() {
     assert!(matches!(mine, Answer::Done { .. }), "and has not had its request done: {mine:?}");
     assert_eq!(request(1).session, SESSION);
     cluster.shows(to, &["good".to_owned()]).await;
-    let row = rows::version(BUCKET, &ObjectKey::new("bad").unwrap(), rows::NULL_VERSION);
+    let row = rows::version(BUCKET, &ObjectKey::new("bad").unwrap(), rows::UNVERSIONED);
     assert_eq!(cluster.meta(to).kv().get(&row).unwrap(), None);
     cluster.desk.begin_session(unknown.session);
     let opened = cluster.call(PG, put(unknown, "late", inline())).await;

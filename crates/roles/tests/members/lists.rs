@@ -19,7 +19,7 @@ async fn pending() -> (Cluster, ServerId, Grant) {
 }
 
 fn version(key: &str) -> Vec<u8> {
-    rows::version(BUCKET, &ObjectKey::new(key).unwrap(), rows::NULL_VERSION)
+    rows::version(BUCKET, &ObjectKey::new(key).unwrap(), rows::UNVERSIONED)
 }
 
 /// Keys that the primary lists from a row on, and where it goes on.

@@ -283,7 +283,7 @@ async fn a_primary_tells_what_is_there_only_under_a_lease() {
     })
     .await;
     assert_eq!(cluster.leads(PG), (view, primary), "it leads all the while");
-    let row = rows::version(BUCKET, &ObjectKey::new("key").unwrap(), rows::NULL_VERSION);
+    let row = rows::version(BUCKET, &ObjectKey::new("key").unwrap(), rows::UNVERSIONED);
     let ask = || MetaCall::GetRow { pg: PG, view, row: row.clone() };
     let reply = cluster.ask(primary, ask()).await.unwrap().0;
     assert_eq!(reply, MetaReply::Refused(Refusal::NotPrimary));

@@ -390,7 +390,7 @@ impl Cluster {
         let meta = self.meta(id);
         until("the index shows the keys", async || {
             let row = |key: &String| {
-                rows::version(BUCKET, &ObjectKey::new(key).unwrap(), rows::NULL_VERSION)
+                rows::version(BUCKET, &ObjectKey::new(key).unwrap(), rows::UNVERSIONED)
             };
             keys.iter().all(|key| meta.kv().get(&row(key)).unwrap().is_some())
         })

@@ -179,7 +179,7 @@ impl Desk {
         page: Option<usize>,
     ) -> Option<(Vec<(ObjectKey, Shown)>, bool)> {
         let behind = |key: &ObjectKey| {
-            let mut row = rows::version(BUCKET, key, rows::NULL_VERSION);
+            let mut row = rows::version(BUCKET, key, rows::UNVERSIONED);
             row.push(0);
             row
         };

@@ -3,12 +3,13 @@
 
 use bytes::Bytes;
 use larder_types::{
-    Append, Appended, Attributes, Body, BootId, BucketId, BucketName, BucketRecord, BucketState,
-    ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ETag, EncryptionEnvelope, Epoch, Extent,
-    Grant, Holders, HoldersChange, HybridClock, LvId, Metax, ObjectChecksum, ObjectKey, Op, OpId,
-    OpSeq, Outcome, PartRef, PartRow, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request,
-    Retention, ServerId, SessionId, SessionMemory, SnapshotRow, StreamId, Target, UploadId,
-    UploadRow, VersionRow, View, WritePolicy, rows,
+    Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName, BucketRecord,
+    BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ETag, EncryptionEnvelope,
+    Epoch, Extent, Grant, Holders, HoldersChange, HybridClock, LvId, MarkerEntry, Metax,
+    ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow,
+    PgId, PieceEntry, PieceRow, PiecesId, Put, RegionId, Remembered, Request, Retention, ServerId,
+    SessionId, SessionMemory, SnapshotRow, Stamp, StreamId, Target, Tombstone, UploadId, UploadRow,
+    VersionEntry, VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -398,4 +399,41 @@ pub fn ops() -> Vec<(&'static str, Op)> {
             ),
         ),
     ]
+}
+
+pub fn stamp() -> Stamp {
+    Stamp { clock: HybridClock((1_795_000_000_002 << 16) | 0x0103), region: RegionId(259) }
+}
+
+fn origin() -> Origin {
+    Origin { region: RegionId(260), pg: PgId(301), op: OpId { view: View(5), seq: OpSeq(140) } }
+}
+
+/// In the slot of its stamp, with all that may be said of a version.
+pub fn object_entry() -> VersionEntry {
+    let set = |counter| Stamp { clock: HybridClock(stamp().clock.0 + counter), ..stamp() };
+    let amended = Amendments {
+        tags_at: Some(set(1)),
+        legal_hold: Some((true, set(2))),
+        governance: Some((1_900_000_000_001, set(3))),
+        compliance_until_ms: 1_900_000_000_002,
+    };
+    let row = appended_version();
+    let (put_at, origin) = (stamp(), Some(origin()));
+    let object = ObjectEntry { row, put_at, is_null: true, origin, amended };
+    VersionEntry::Object(Box::new(object))
+}
+
+pub fn marker_entry() -> VersionEntry {
+    let (at, origin) = (stamp(), Some(origin()));
+    VersionEntry::Marker(MarkerEntry { op: op_id(), at, is_null: false, origin })
+}
+
+pub fn tombstone() -> Tombstone {
+    Tombstone { op: op_id(), at: stamp(), origin: Some(origin()) }
+}
+
+pub fn piece_entry() -> PieceEntry {
+    let (etag, checksum) = (ETag::Md5(digest(0x30)), bare_metax().checksum);
+    PieceEntry { row: piece(), at: stamp(), etag, checksum, origin: Some(origin()) }
 }

@@ -2,7 +2,7 @@
 
 use larder_types::{
     Append, Appended, BootId, ChecksumAlgorithm, ChecksumKind, ChunkMove, DiskId, HoldersChange,
-    PiecesId, PvId, Remembered, ServerId, SessionMemory, UploadId,
+    PiecesId, PvId, RegionId, Remembered, ServerId, SessionMemory, Stamp, UploadId,
 };
 
 use super::*;
@@ -334,7 +334,7 @@ fn rows_of_a_snapshot_can_be_read_and_name_what_there_is() {
     let of_chunk = |chunk: &Chunk| why_row(rows::chunk(BUCKET, STREAM, 0), encode(chunk));
     assert_eq!(of_chunk(&chunk(id(3, 8), 2)), "");
     assert_eq!(of_chunk(&chunk(id(3, 8), 1)), "a chunk has too few blocks");
-    let version = rows::version(BUCKET, &key_of("k"), rows::NULL_VERSION);
+    let version = rows::version(BUCKET, &key_of("k"), rows::UNVERSIONED);
     let of_version = |op, body, size| {
         why_row(version.clone(), encode(&VersionRow { op, metax: metax(size), body }))
     };
@@ -352,6 +352,28 @@ fn rows_of_a_snapshot_can_be_read_and_name_what_there_is() {
     assert_eq!(why_row(vec![], vec![]), "a row's key is empty or too long");
     let long = vec![0; ROW_VALUE_BYTES_MAX + 1];
     assert_eq!(why_row(rows::chunk(BUCKET, STREAM, 0), long), "a row is too long for the index");
+}
+
+#[test]
+fn tombstones_of_a_snapshot_have_their_slot_and_believable_clocks() {
+    let at = |clock| Stamp { clock, region: RegionId(2) };
+    let row = |slot| rows::tombstone(BUCKET, &key_of("k"), slot);
+    let of = |slot, op, clock| {
+        why_row(row(slot), encode(&Tombstone { op, at: at(clock), origin: None }))
+    };
+    let purged = |clock| VersionSlot::At(at(clock));
+    assert_eq!(of(purged(HybridClock(6)), id(3, 8), HybridClock(7)), "");
+    assert_eq!(of(rows::UNVERSIONED, id(3, 8), CLOCK_MAX), "");
+    let ahead = "a clock is thousands of years ahead";
+    let beyond = HybridClock(CLOCK_MAX.0 + 1);
+    assert_eq!(of(rows::UNVERSIONED, id(3, 8), beyond), ahead);
+    assert_eq!(of(purged(beyond), id(3, 8), HybridClock(7)), ahead);
+    let later = "a row is of a later op than its snapshot";
+    assert_eq!(of(rows::UNVERSIONED, id(3, 10), HybridClock(7)), later);
+    let mut other = row(rows::UNVERSIONED);
+    other.push(0xFF);
+    let tombstone = Tombstone { op: id(3, 8), at: at(HybridClock(7)), origin: None };
+    assert_eq!(why_row(other, encode(&tombstone)), "a row has no such form");
 }
 
 #[test]

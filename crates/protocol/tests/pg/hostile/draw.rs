@@ -235,7 +235,7 @@ impl Draw {
         let row = match self.below(4) {
             0 => rows::chunk(BUCKET, self.stream(), 1),
             1 => rows::applied(PG),
-            _ => rows::version(BUCKET, &key, rows::NULL_VERSION),
+            _ => rows::version(BUCKET, &key, rows::UNVERSIONED),
         };
         row.into()
     }
@@ -381,7 +381,7 @@ impl Draw {
                 2 => (rows::open_stream(BUCKET, self.stream()), encode(&PgId(self.num32(PG.0)))),
                 _ => {
                     let row = VersionRow { op, metax: self.metax(size), body };
-                    (rows::version(BUCKET, &key, rows::NULL_VERSION), encode(&row))
+                    (rows::version(BUCKET, &key, rows::UNVERSIONED), encode(&row))
                 }
             };
             all.push(row);

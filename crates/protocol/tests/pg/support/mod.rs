@@ -396,7 +396,7 @@ impl Member {
 
     /// What the index shows of a key.
     pub fn row(&self, name: &str) -> Option<VersionRow> {
-        let row = rows::version(BUCKET, &name_of(name), rows::NULL_VERSION);
+        let row = rows::version(BUCKET, &name_of(name), rows::UNVERSIONED);
         let value = self.table.get(&row).expect("a row")?;
         Some(decode("version row", &value).expect("a version"))
     }

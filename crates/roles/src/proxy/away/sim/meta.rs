@@ -101,7 +101,7 @@ impl Asked {
             MetaCall::Call { pg, view, call } => self.call(pg, view, call).await,
             MetaCall::Await { pg, view, op } => self.persisted(pg, view, op).await,
             MetaCall::Find { pg, view, bucket, key } => {
-                let row = rows::version(bucket, &key, rows::NULL_VERSION);
+                let row = rows::version(bucket, &key, rows::UNVERSIONED);
                 self.at_rest(
                     pg,
                     view,
@@ -262,7 +262,7 @@ impl Asked {
 }
 
 fn row_of(bucket: BucketId, key: &ObjectKey) -> Vec<u8> {
-    rows::version(bucket, key, rows::NULL_VERSION)
+    rows::version(bucket, key, rows::UNVERSIONED)
 }
 
 impl World {

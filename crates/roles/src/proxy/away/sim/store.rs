@@ -92,7 +92,7 @@ impl Store {
     }
 
     pub(super) fn version(&self, bucket: BucketId, key: &ObjectKey) -> Option<VersionRow> {
-        let (_, value) = self.rows.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
+        let (_, value) = self.rows.get(&rows::version(bucket, key, rows::UNVERSIONED))?;
         Some(decode("version row", value).expect("it was encoded here"))
     }
 
@@ -336,7 +336,7 @@ impl Store {
 }
 
 fn row_of(bucket: BucketId, key: &ObjectKey) -> Vec<u8> {
-    rows::version(bucket, key, rows::NULL_VERSION)
+    rows::version(bucket, key, rows::UNVERSIONED)
 }
 
 fn metax_of(description: Description, op: OpId) -> Metax {

@@ -152,7 +152,7 @@ fn fitting(
         MetaCall::Find { .. } => (MetaReply::Found(Some(Box::new(version(draw)))), Vec::new()),
         MetaCall::GetRow { .. } => (MetaReply::Row(draw.below(8) > 0), row(draw)),
         MetaCall::Scan { from, .. } => {
-            let name = |name| rows::version(bucket, &key(name), rows::NULL_VERSION);
+            let name = |name| rows::version(bucket, &key(name), rows::UNVERSIONED);
             let found: Rows =
                 ["a", "b", "c/d"].map(|of| (name(of), row(draw))).into_iter().collect();
             let next = (draw.below(2) == 0).then(|| [&from[..], b"x"].concat());

@@ -111,7 +111,7 @@ impl World {
                 answer
             }
             Call::Delete { bucket, key, .. } => {
-                index.rows.remove(&rows::version(bucket, &key, rows::NULL_VERSION));
+                index.rows.remove(&rows::version(bucket, &key, rows::UNVERSIONED));
                 Answer::Done { op: index.next_op(view), clock: HybridClock(1) }
             }
             Call::CreateUpload { bucket, key, attributes, checksum, .. } => {
@@ -128,7 +128,7 @@ impl World {
                 let parts = parts.iter().map(|(part, _)| *part).collect();
                 let metax = metax_of(*description, op);
                 let value = encode(&VersionRow { op, metax, body: Body::Parts { upload, parts } });
-                let row = rows::version(bucket, &key, rows::NULL_VERSION);
+                let row = rows::version(bucket, &key, rows::UNVERSIONED);
                 index.rows.insert(row, (pg, value));
                 Answer::Done { op, clock: HybridClock(op.seq.0) }
             }
@@ -150,7 +150,7 @@ impl Index {
         key: &ObjectKey,
         spoil: impl FnOnce(&mut Body),
     ) {
-        let row = rows::version(bucket, key, rows::NULL_VERSION);
+        let row = rows::version(bucket, key, rows::UNVERSIONED);
         let (_, value) = self.rows.get_mut(&row).expect("the object is there");
         let mut version: VersionRow = decode("version row", value).unwrap();
         spoil(&mut version.body);
@@ -201,7 +201,7 @@ impl Index {
         let metax = metax_of(put.description, op);
         let (row, value) = match (put.target, body) {
             (Target::Version, body) => {
-                let row = rows::version(put.bucket, &put.key, rows::NULL_VERSION);
+                let row = rows::version(put.bucket, &put.key, rows::UNVERSIONED);
                 (row, encode(&VersionRow { op, metax, body }))
             }
             (Target::Part { upload, number }, body) => {
@@ -319,12 +319,12 @@ impl Index {
         };
         let metax = metax_of(description, op);
         let value = encode(&VersionRow { op, metax, body: Body::Inline(Bytes::new()) });
-        let row = rows::version(bucket, key, rows::NULL_VERSION);
+        let row = rows::version(bucket, key, rows::UNVERSIONED);
         self.rows.insert(row, (pg_of(bucket, key, PGS), value));
     }
 
     fn version(&self, bucket: BucketId, key: &ObjectKey) -> Option<VersionRow> {
-        let (_, value) = self.rows.get(&rows::version(bucket, key, rows::NULL_VERSION))?;
+        let (_, value) = self.rows.get(&rows::version(bucket, key, rows::UNVERSIONED))?;
         Some(decode("version row", value).unwrap())
     }
 }
