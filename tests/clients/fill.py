@@ -1,8 +1,8 @@
 """A store that `larder bench fill` has filled serves its objects like all others.
 
 A store is filled while nobody serves it, twice with small objects and once with larger ones. It is sound; while it is served
-it is not filled. Every object is listed, objects drawn at random are read and compared with their ETags, some are replaced,
-and in the end all are deleted, and the bucket.
+it is not filled. Every object is listed, objects drawn at random are read and compared with their ETags, some are replaced
+while the server is killed again and again soon after its start, and in the end all are deleted, and the bucket.
 
     python3 tests/clients/fill.py [--objects N] [--seed N] [--binary PATH]
 """
@@ -59,6 +59,14 @@ def run(server, objects, rng):
     replaced = rng.sample([entry["Key"] for entry in entries], 50)
     for key in replaced:
         s3.put_object(Bucket=BUCKET, Key=key, Body=content(key, 5000))
+    for turn in range(4):
+        # Soon after a start: its rows are being read, or have just been.
+        server.kill()
+        server.start()
+        s3 = server.boto3()
+        for key in rng.sample(replaced, 10):
+            s3.delete_object(Bucket=BUCKET, Key=key)
+            s3.put_object(Bucket=BUCKET, Key=key, Body=content(key, 5000))
     server.kill()
     server.start()
     s3 = server.boto3()

@@ -89,6 +89,7 @@ impl Member {
             me: ME,
             applied: OpId::default(),
             snapshot: None,
+            high_water: None,
             planted: Planted::default(),
         };
         let pg = Recovering::new(origin).finish()?;

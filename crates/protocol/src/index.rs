@@ -87,7 +87,7 @@ pub struct Changes {
     rows: RowChanges,
     /// Bytes of keys and values set, a row that was set twice counted twice.
     bytes: usize,
-    position: Option<Row>,
+    positions: Vec<Row>,
 }
 
 impl Changes {
@@ -109,16 +109,16 @@ impl Changes {
         self.bytes
     }
 
-    /// Sets the row that says through which op the index shows this PG: durable with these changes,
-    /// read only after a restart.
+    /// Sets a row that says how far the index shows this PG: durable with these changes, read only after a restart. Each
+    /// row is set once.
     pub fn set_position(&mut self, row: Vec<u8>, value: Vec<u8>) {
-        self.position = Some((row, value));
+        self.positions.push((row, value));
     }
 
-    /// The changes and the position.
+    /// The changes and the positions.
     #[must_use]
-    pub fn into_parts(self) -> (RowChanges, Option<Row>) {
-        (self.rows, self.position)
+    pub fn into_parts(self) -> (RowChanges, Vec<Row>) {
+        (self.rows, self.positions)
     }
 
     /// A row as it will be once these changes are written.

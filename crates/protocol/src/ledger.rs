@@ -2,18 +2,23 @@
 //! reading its index, however many objects there are (ADR 22).
 //!
 //! ```text
-//!            ledger_read, then the driver's walk over a snapshot of the index
+//!            the driver's walk over the index, one stretch of rows after the other
 //!  Unknown ─────────────────────────────────▶ Reading ─────────────▶ Known
-//!     ▲                                          │ changes wait        │ each change
+//!     ▲                                          │ each change         │ each change
 //!     └───── a change does not fit: Contradicts ◀┴─────────────────────┘
+//!
+//!  rows   ──── read ────┬── this stretch ──┬──── not read ────
+//!  change takes effect: │ when it is over  │ never: a later stretch shows it
+//!         at once       │
 //! ```
 //!
 //! # Invariants
 //!
 //! 1. What is known is what a walk over the PG's rows at its applied position would find: the index is the truth, and
-//!    nothing of this is stored.
-//! 2. A change takes effect exactly once: those that the snapshot of a walk shows already are passed over.
+//!    nothing of this is stored. While it is read, this holds of the rows before the stretch.
+//! 2. A change takes effect exactly once: those that the snapshot of a stretch shows already are passed over.
 //! 3. One block is named once. A change that would break this makes the ledger void, never an allocator wrong.
+//! 4. Each change names its row: it is by the row that the walk has passed it or has not.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +51,19 @@ pub(crate) enum Change {
     Named(Blocks),
     /// Nothing names it any more.
     Freed(Blocks),
+    /// Its row has it no more, and the next change says which has it now.
+    Left(Blocks),
     /// It has other holders than before.
     Held { lv: LvId, before: Holders, after: Holders },
+}
+
+/// A change with the op that made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub(crate) op: OpId,
+    /// The row that names the chunk, or did; empty if the ledger does not ask ([`Ledger::asks_for_rows`]).
+    pub(crate) row: Vec<u8>,
+    pub(crate) change: Change,
 }
 
 /// Runs of blocks that are named.
@@ -119,6 +135,14 @@ impl Named {
         *self.chunks.entry(holders).or_default() += 1;
     }
 
+    fn absorb(&mut self, other: Self) -> Result<(), Extent> {
+        for (holders, count) in other.chunks {
+            *self.chunks.entry(holders).or_default() += count;
+        }
+        let extent = |(first, end): (u32, u32)| Extent { first, blocks: end - first };
+        other.runs.0.into_iter().map(extent).try_for_each(|extent| self.runs.insert(extent))
+    }
+
     fn uncount(&mut self, lv: LvId, holders: Holders) -> Result<(), SpaceFault> {
         let chunks = self.chunks.get_mut(&holders).ok_or(SpaceFault::Uncounted { lv })?;
         *chunks -= 1;
@@ -147,9 +171,33 @@ impl NamedBlocks {
     fn take(&mut self, change: &Change) -> Result<(), SpaceFault> {
         match change {
             Change::Named(blocks) => self.name(blocks),
-            Change::Freed(blocks) => self.free(blocks),
+            Change::Freed(blocks) | Change::Left(blocks) => self.free(blocks),
             Change::Held { lv, before, after } => self.hold(*lv, *before, *after),
         }
+    }
+
+    /// Takes what other rows name.
+    fn absorb(&mut self, other: Self) -> Result<(), SpaceFault> {
+        other.lvs.into_iter().try_for_each(|(lv, named)| {
+            self.lvs.entry(lv).or_default().absorb(named).map_err(overlap(lv))
+        })
+    }
+
+    /// Blocks of an LV that are named, in order.
+    pub(crate) fn of_lv(&self, lv: LvId) -> impl Iterator<Item = Extent> {
+        let runs = self.lvs.get(&lv).into_iter().flat_map(|named| &named.runs.0);
+        runs.map(|(&first, &end)| Extent { first, blocks: end - first })
+    }
+
+    /// LVs of which a block is named.
+    pub(crate) fn lvs(&self) -> impl Iterator<Item = LvId> {
+        self.lvs.keys().copied()
+    }
+
+    /// Whether every chunk of an LV has these holders.
+    pub(crate) fn are_held_by(&self, lv: LvId, present: Holders) -> bool {
+        let mut holders = self.lvs.get(&lv).into_iter().flat_map(|named| named.chunks.keys());
+        holders.all(|holders| *holders == present)
     }
 
     fn name(&mut self, blocks: &Blocks) -> Result<(), SpaceFault> {
@@ -192,7 +240,7 @@ impl NamedBlocks {
         for info in lvs {
             let (lv, present) = (info.lv, info.present());
             let named = self.lvs.get(&lv).unwrap_or(&none);
-            is_as_wanted &= named.chunks.keys().all(|holders| *holders == present);
+            is_as_wanted &= self.are_held_by(lv, present);
             let free = named.runs.rest(info.blocks).map_err(overlap(lv))?;
             of_lvs.insert(lv, (info, free));
         }
@@ -225,10 +273,20 @@ pub(crate) struct Ledger {
 enum State {
     #[default]
     Unknown,
-    /// A walk is under way; what was applied since it was begun, each with its op.
-    Reading(Vec<(OpId, Change)>),
+    Reading(Reading),
     Known(NamedBlocks),
     Contradicts(SpaceFault),
+}
+
+/// A walk is under way.
+#[derive(Debug, Default)]
+struct Reading {
+    /// What the rows before `from` name now.
+    named: NamedBlocks,
+    /// The stretch begins with this row; empty for the first of all.
+    from: Vec<u8>,
+    /// What was applied to rows from there on since the stretch was begun.
+    waiting: Vec<Changed>,
 }
 
 impl Ledger {
@@ -238,22 +296,49 @@ impl Ledger {
         self.state = State::Known(NamedBlocks::default());
     }
 
-    /// A walk is to be begun over a snapshot of the index that is taken after this; its number.
+    /// Nothing is known any more.
+    pub(crate) fn forget(&mut self) {
+        self.walks += 1;
+        self.state = State::Unknown;
+    }
+
+    /// A walk is to be begun over snapshots of the index that are taken after this; its number.
     pub(crate) fn begin_walk(&mut self) -> u64 {
         self.walks += 1;
-        self.state = State::Reading(Vec::new());
+        self.state = State::Reading(Reading::default());
         self.walks
     }
 
-    /// The walk has found this; the snapshot that it read shows everything up to an op.
-    pub(crate) fn end_walk(&mut self, walk: u64, found: Result<NamedBlocks, SpaceFault>, at: OpId) {
+    /// The walk has read the rows up to `until`, all of them if there is none, from a snapshot that shows everything up to an
+    /// op.
+    pub(crate) fn end_stretch(
+        &mut self,
+        walk: u64,
+        found: Result<NamedBlocks, SpaceFault>,
+        at: OpId,
+        until: Option<&[u8]>,
+    ) {
+        let State::Reading(reading) = &mut self.state else { return };
         if walk != self.walks {
             return;
         }
-        let State::Reading(waiting) = std::mem::take(&mut self.state) else { return };
-        self.settle(found);
-        let missing = waiting.into_iter().filter(|(op, _)| *op > at);
-        missing.for_each(|(op, change)| self.take(op, change));
+        let Reading { mut named, waiting, .. } = std::mem::take(reading);
+        let is_missing = |changed: &&Changed| {
+            changed.op > at && until.is_none_or(|until| changed.row[..] < *until)
+        };
+        // Before both are joined: what the snapshot shows may have been freed, and named by a row before, since.
+        let joined = found.and_then(|mut found| {
+            let mut missing = waiting.iter().filter(is_missing);
+            missing.try_for_each(|changed| found.take(&changed.change))?;
+            named.absorb(found).map(|()| named)
+        });
+        self.state = match (joined, until) {
+            (Err(fault), _) => State::Contradicts(fault),
+            (Ok(named), None) => State::Known(named),
+            (Ok(named), Some(until)) => {
+                State::Reading(Reading { named, from: until.to_vec(), waiting: Vec::new() })
+            }
+        };
     }
 
     /// A row of a snapshot that this member takes.
@@ -268,18 +353,24 @@ impl Ledger {
     }
 
     /// Takes what an op did.
-    pub(crate) fn take(&mut self, op: OpId, change: Change) {
-        match &mut self.state {
-            State::Known(named) => {
-                if let Err(fault) = named.take(&change) {
-                    self.state = State::Contradicts(fault);
-                }
+    pub(crate) fn take(&mut self, changed: Changed) {
+        let taken = match &mut self.state {
+            State::Known(named) => named.take(&changed.change),
+            State::Reading(Reading { named, from, .. }) if changed.row < *from => {
+                named.take(&changed.change)
             }
-            State::Reading(waiting) if waiting.len() < LEDGER_CHANGES_MAX => {
-                waiting.push((op, change));
+            State::Reading(reading) if reading.waiting.len() < LEDGER_CHANGES_MAX => {
+                reading.waiting.push(changed);
+                Ok(())
             }
-            State::Reading(_) => self.state = State::Unknown,
-            State::Unknown | State::Contradicts(_) => {}
+            State::Reading(_) => {
+                self.state = State::Unknown;
+                Ok(())
+            }
+            State::Unknown | State::Contradicts(_) => Ok(()),
+        };
+        if let Err(fault) = taken {
+            self.state = State::Contradicts(fault);
         }
     }
 
@@ -288,16 +379,17 @@ impl Ledger {
         matches!(self.state, State::Known(_) | State::Reading(_))
     }
 
+    /// Whether changes are to name their rows.
+    pub(crate) fn asks_for_rows(&self) -> bool {
+        matches!(self.state, State::Reading(_))
+    }
+
     pub(crate) fn known(&self) -> Option<&NamedBlocks> {
         if let State::Known(named) = &self.state { Some(named) } else { None }
     }
 
     pub(crate) fn fault(&self) -> Option<SpaceFault> {
         if let State::Contradicts(fault) = &self.state { Some(*fault) } else { None }
-    }
-
-    fn settle(&mut self, found: Result<NamedBlocks, SpaceFault>) {
-        self.state = found.map_or_else(State::Contradicts, State::Known);
     }
 }
 

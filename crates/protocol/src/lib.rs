@@ -10,6 +10,7 @@ pub mod append;
 pub mod background;
 pub mod comparisons;
 pub mod digest;
+mod high_water;
 pub mod index;
 pub mod ledger;
 pub mod limits;

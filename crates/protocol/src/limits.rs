@@ -100,7 +100,10 @@ pub const LV_FAILURES_MAX: u32 = 4;
 /// Milliseconds after which replicas that were out of reach are asked again to open: longer than a driver tries to
 /// reach one, so that questions do not pile up.
 pub const LV_REOPEN_MS: u64 = 5_000;
-/// Changes of one PG's ledger that wait while the index is walked for it: a few megabytes.
+/// Milliseconds for which a start that has no space above its marks waits for the rows to be read, before it draws another
+/// LV: so that one with few rows draws none.
+pub const UNREAD_MS: u64 = 4_000;
+/// Changes of one PG's ledger that wait while a stretch of the index is read for it: a few megabytes.
 pub const LEDGER_CHANGES_MAX: usize = 16_384;
 /// Copies of one PG's chunks that are being made at a time.
 pub const REFILLS_MAX: usize = limit(32, 4);

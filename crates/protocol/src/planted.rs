@@ -55,6 +55,12 @@ pub enum Planted {
     /// What a walk for the ledger has seen already is taken again.
     #[cfg(feature = "planted-bugs")]
     LedgerTakesTwice,
+    /// High-water marks are believed whatever the applied position beside them.
+    #[cfg(feature = "planted-bugs")]
+    MarksBelieved,
+    /// A start gives blocks below the marks before the rows are read.
+    #[cfg(feature = "planted-bugs")]
+    UnreadGiven,
     /// An append that is repeated is made again.
     #[cfg(feature = "planted-bugs")]
     AppendRepeated,
@@ -109,6 +115,8 @@ asks! {
     takes_policies_for_all => PolicyTakenForAll,
     appends_past_pending => AppendPastPending,
     takes_changes_twice => LedgerTakesTwice,
+    believes_marks => MarksBelieved,
+    gives_unread => UnreadGiven,
     repeats_appends => AppendRepeated,
     sums_after_batch => DigestAfterBatch,
     takes_primary_for_right => PrimaryIsRight,

@@ -1,5 +1,5 @@
-//! What METAX says about space and streams, collected row by row: at a single node's start the
-//! allocators' only source. `larder inspect` checks a store with it, and the simulator the ledgers (`ledger.rs`).
+//! What METAX says about space and streams, collected row by row: `larder inspect` checks a store with it, and the simulator
+//! the ledgers (`ledger.rs`), which are the allocators' source.
 //!
 //! # Invariants
 //!

@@ -6,7 +6,8 @@
 //! 2. A freed extent becomes free only when *every* replica's floor is above the op that freed it
 //!    (DESIGN §8): until then a late write may still be under way.
 //! 3. An LV gives no space before every replica has answered its `Open` in the current view, or is out of reach.
-//! 4. All of this is derived from METAX: nothing here is ever stored as the truth.
+//! 4. All of this is derived from METAX: nothing here is ever stored as the truth. What is not derived yet is not given
+//!    (`unread.rs`).
 //! 5. A replica whose copies are to be given up gets no new ones: its LV gives no space.
 //! 6. A replica out of reach gets no new ones either, nor one whose disk has no room. Its LV gives space on the others
 //!    only if these are most of it, and the grant names these alone (`most.rs`).
@@ -24,10 +25,14 @@ pub use compact::Fragmentation;
 use compact::{Asked, Pace};
 use need::Leaving;
 pub use need::Need;
+use unread::Unread;
+pub use usage::SpaceUse;
 
 mod compact;
 mod most;
 mod need;
+mod unread;
+mod usage;
 
 /// One replica of an LV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,6 +228,8 @@ struct Lv {
     /// Replicas whose copies are to be given up.
     leaving: BTreeMap<usize, Leaving>,
     pace: Pace,
+    /// What is not known of it yet.
+    unread: Option<Unread>,
 }
 
 /// The part of an LV for which a replica's disk had no room. A disk gives an LV its room from the LV's
@@ -241,6 +248,11 @@ struct Withheld {
 impl Lv {
     fn release(&mut self, extent: Extent) {
         self.pace.released += i64::from(extent.blocks);
+        self.put_in(extent);
+    }
+
+    /// Blocks are free, or withheld.
+    fn put_in(&mut self, extent: Extent) {
         let Some(withheld) = &mut self.withheld else { return self.runs.release(extent) };
         let below = extent.blocks.min(withheld.from.saturating_sub(extent.first));
         if below > 0 {
@@ -260,6 +272,9 @@ impl Lv {
                 break;
             }
             self.waiting.pop_front();
+            if self.unread.as_mut().is_some_and(|unread| unread.holds(extent)) {
+                continue;
+            }
             self.waiting_blocks -= extent.blocks;
             self.release(extent);
         }
@@ -287,19 +302,6 @@ impl Lv {
         let used = self.info.blocks - self.runs.blocks() - self.withheld_blocks();
         u64::from(used) * 100 >= u64::from(self.info.blocks) * LV_FULL_PERCENT
     }
-}
-
-/// Blocks of a volume group, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SpaceUse {
-    /// Blocks of all LVs.
-    pub total: u64,
-    /// Free ones.
-    pub free: u64,
-    /// Freed ones that wait for the floors.
-    pub waiting: u64,
-    /// Free ones that are not given, for want of room on a disk.
-    pub withheld: u64,
 }
 
 /// The floor of an LV, as its primary knows it.
@@ -341,6 +343,8 @@ pub enum NoSpace {
     Opening,
     /// What could be given has too few replicas; one that is drawn now would have no more.
     TooNarrow,
+    /// What rows leave free is still being read: ask again when it is known.
+    Unread,
     /// Another LV is needed.
     NeedLv,
     /// What is free is withheld: only an LV on other disks would find room.
@@ -370,6 +374,7 @@ impl VolumeGroup {
             probed: Holders::default(),
             leaving: BTreeMap::new(),
             pace: Pace::default(),
+            unread: None,
             info,
         };
         let known = self.lvs.insert(lv.info.lv, lv);
@@ -477,6 +482,8 @@ impl VolumeGroup {
             NoSpace::Opening
         } else if narrow {
             NoSpace::TooNarrow
+        } else if self.unread().is_some() {
+            NoSpace::Unread
         } else if self.lvs.values().any(|lv| lv.withheld.is_some()) {
             NoSpace::DiskFull
         } else {
@@ -571,27 +578,6 @@ impl VolumeGroup {
             let lowest = lv.floor().map(|floor| floor.seq);
             let lag_ops = lowest.map_or(0, |lowest| last.0.saturating_sub(lowest.0));
             Floor { lv: id, lowest, lag_ops, waiting_blocks: lv.waiting_blocks }
-        })
-    }
-
-    /// Blocks that are not free, of every replica that is there.
-    #[must_use]
-    pub fn copied(&self) -> u64 {
-        let copied = |lv: &Lv| {
-            let used = lv.info.blocks - lv.runs.blocks() - lv.withheld_blocks();
-            u64::from(used) * lv.info.present().count() as u64
-        };
-        self.lvs.values().map(copied).sum()
-    }
-
-    /// Blocks by state.
-    #[must_use]
-    pub fn usage(&self) -> SpaceUse {
-        self.lvs.values().fold(SpaceUse::default(), |sum, lv| SpaceUse {
-            total: sum.total + u64::from(lv.info.blocks),
-            free: sum.free + u64::from(lv.runs.blocks()),
-            waiting: sum.waiting + u64::from(lv.waiting_blocks),
-            withheld: sum.withheld + u64::from(lv.withheld_blocks()),
         })
     }
 }

@@ -34,6 +34,9 @@ pub const FILL_BATCH_BYTES: u64 = 8 * 1024 * 1024;
 pub const FILL_UNFLUSHED_BYTES_MAX: u64 = 3 * larder_kv::limits::FLUSH_BYTES;
 /// Times that a fill looks for a place for an object: once, for a volume that is drawn, and while it opens.
 pub const FILL_PLACE_TRIES: u32 = 4;
+/// Rows of one stretch of a walk for what the index names. It bounds for how long a snapshot of the index is kept, and with
+/// it the memory that the index cannot give back, to what is written in a fraction of a second.
+pub const STRETCH_ROWS_MAX: usize = 32_768;
 /// Log bytes that may pile up before the index is flushed and the log behind it freed. Bounds the time
 /// of a restart.
 pub const LOG_BYTES_BEFORE_FLUSH: u64 = 128 * 1024 * 1024;

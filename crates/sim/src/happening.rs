@@ -101,6 +101,18 @@ pub(crate) enum Ask {
     Parts(BucketId, UploadId),
 }
 
+/// What comes next of a walk over the index.
+#[derive(Debug, Clone)]
+pub(crate) enum ReadStep {
+    Begin,
+    /// A stretch is read.
+    Read,
+    /// Members hear of a stretch that was read; `until` is the first row that was not.
+    End {
+        until: Option<Vec<u8>>,
+    },
+}
+
 #[derive(Debug, Clone)]
 pub(crate) enum NodeIn {
     Ask { pg: PgId, view: View, caller: Option<Caller>, ask: Ask },
@@ -110,7 +122,7 @@ pub(crate) enum NodeIn {
     Managers(FromManagers),
     Floor { session: SessionId, floor: u64 },
     FlushFor { run: BootId, pg: PgId, flush: u64 },
-    ReadIndex { run: BootId, step: u8 },
+    ReadIndex { run: BootId, step: ReadStep },
     TakeBatch { run: BootId },
     CommitBatch { run: BootId },
     Apply { run: BootId, pg: PgId },

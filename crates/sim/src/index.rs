@@ -43,9 +43,9 @@ impl Index for Port<'_> {
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {
-        let (rows, position) = changes.into_parts();
+        let (rows, positions) = changes.into_parts();
         let mut batch = Batch::new();
-        if let Some((row, value)) = position {
+        for (row, value) in positions {
             batch.position(&row, &value);
         }
         for (row, value) in rows {

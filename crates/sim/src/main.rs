@@ -49,6 +49,9 @@ struct Args {
     /// Members that often go and come in every seed of several members.
     #[arg(long)]
     restless: bool,
+    /// Primaries of every other view serve before their rows are read for space.
+    #[arg(long)]
+    early: bool,
     /// Run each seed once only, without comparing the traces of two runs.
     #[arg(long)]
     once: bool,
@@ -200,6 +203,7 @@ fn run_seed(args: &Args, bugs: Bugs, seed: u64) -> Result<Report, Vec<String>> {
         ops: args.ops,
         heavy_log: args.heavy_log,
         restless: args.restless,
+        early: args.early,
         bugs,
         text,
     };

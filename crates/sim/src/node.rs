@@ -9,6 +9,7 @@
 
 mod asking;
 mod digest;
+mod early;
 mod ledger;
 mod managed;
 mod moves;
@@ -87,8 +88,12 @@ struct Life {
     digests: BTreeMap<PgId, (OpId, Box<dyn KvReader>)>,
     walking: Option<refill::Walking>,
     compacting: Option<moves::Compacting>,
-    /// The walk under way for the ledgers of the members that were whole at the start.
+    /// The walk under way for the ledgers of members.
     reading: Option<LedgerWalk>,
+    /// Whether there is one, or one is to begin.
+    is_reading: bool,
+    /// The run is of a release that knows no high-water marks.
+    is_older: bool,
     /// The bound of the next walk.
     good_max: usize,
 }
@@ -189,10 +194,7 @@ impl Node {
             }
             NodeIn::CommitBatch { run: meant } if meant == run => self.commit_batch(net),
             NodeIn::Apply { run: meant, pg } if meant == run => self.apply(pg, net).map(|_| ()),
-            NodeIn::ReadIndex { run: meant, step } if meant == run => {
-                self.read_index(step, net);
-                Ok(())
-            }
+            NodeIn::ReadIndex { run: meant, step } if meant == run => self.read_index(step, net),
             NodeIn::Tick { run: meant } if meant == run => self.tick(net),
             NodeIn::Flush { run: meant } if meant == run => self.flush(net),
             NodeIn::Sum { run: meant, pg, at } if meant == run => self.sum(pg, at, net),
@@ -222,7 +224,11 @@ impl Node {
         let kv = self.kv.clone();
         let mut out = Outbox::new();
         let moved = self.member(pg).pg.move_counts();
+        let marks = self.marks_to_keep(pg);
         let applied = self.member(pg).pg.apply(now, &Port(&kv), &mut out);
+        if let Some(marks) = marks {
+            self.keep_marks(pg, &marks)?;
+        }
         self.note_moves(pg, moved, net);
         self.check_ledger(pg, net);
         self.carry_out(pg, out, net)?;

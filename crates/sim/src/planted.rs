@@ -131,6 +131,8 @@ bugs! {
     "policy-taken-for-all" => protocol: larder_protocol::Planted::PolicyTakenForAll,
     "append-past-pending" => protocol: larder_protocol::Planted::AppendPastPending,
     "ledger-takes-twice" => protocol: larder_protocol::Planted::LedgerTakesTwice,
+    "marks-believed" => protocol: larder_protocol::Planted::MarksBelieved,
+    "unread-given" => protocol: larder_protocol::Planted::UnreadGiven,
     "append-repeated" => protocol: larder_protocol::Planted::AppendRepeated,
     "digest-after-batch" => protocol: larder_protocol::Planted::DigestAfterBatch,
     "primary-is-right" => protocol: larder_protocol::Planted::PrimaryIsRight,

@@ -154,6 +154,9 @@ impl World {
                 if pg.is_whole() && pg.ledger().is_none() {
                     return Err(format!("meta server {at} reads what pg {} names", pg.id()));
                 }
+                if pg.is_unread() {
+                    return Err(format!("meta server {at} reads what pg {} has free", pg.id()));
+                }
                 let Some(members) = agreed.whole(pg.id()) else {
                     let record = agreed.map.pg(pg.id());
                     return Err(format!("pg {} lacks members: {record:?}", pg.id()));

@@ -26,6 +26,9 @@ pub struct Options {
     /// Members that often go and come. One in [`RESTLESS_ONE_IN`] seeds of several members has them
     /// anyway.
     pub restless: bool,
+    /// Primaries of every other view serve above their high-water marks before the rows are read, and some runs of servers
+    /// are of a release that knows no marks.
+    pub early: bool,
     /// Bugs to be found.
     pub bugs: Bugs,
     /// Text to be kept.
@@ -40,6 +43,7 @@ impl Default for Options {
             ops: 500,
             heavy_log: false,
             restless: false,
+            early: false,
             bugs: Bugs::default(),
             text: Text::None,
         }

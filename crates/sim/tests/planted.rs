@@ -22,15 +22,18 @@ const FOUND_LAST: &[(&str, u64)] = &[
     ("lease-not-waited-out", 23),
     ("lease-not-confirmed", 29),
     ("copy-under-lasting-grant", 102),
-    ("vacated-with-open-puts", 44),
+    ("vacated-with-open-puts", 61),
     ("policy-taken-for-all", 10),
+    ("append-past-pending", 17),
     ("digest-after-batch", 10),
-    ("odd-one-follows", 33),
+    ("primary-is-right", 90),
+    ("odd-one-follows", 39),
     ("moved-unchecked", 88),
+    ("moved-reused-at-once", 129),
     ("read-unverified", 18),
-    ("snapshot-of-live-rows", 13),
-    ("move-counted-unwritten", 12),
-    ("copy-counted-unwritten", 11),
+    ("snapshot-of-live-rows", 30),
+    ("move-counted-unwritten", 13),
+    ("copy-counted-unwritten", 14),
     ("lease-from-arrival", 34),
     ("open-of-any-boot", 13),
     ("one-header-slot", 14),
@@ -68,6 +71,9 @@ const OF_COPIES: &[&str] = &[
 const OF_DIGESTS: &[&str] =
     &["digest-after-batch", "primary-is-right", "odd-one-follows", "sum-of-live-rows"];
 
+/// Bugs of starts that serve before the rows are read.
+const OF_EARLY: &[&str] = &["marks-believed", "unread-given"];
+
 /// How a bug is looked for: one that needs a view change while old messages are on their way takes
 /// three members, one of returning members many that go and come, one that needs a batch which
 /// crosses from one segment of the log into the next takes large ops, and one that needs a copy to be
@@ -82,6 +88,7 @@ fn options(name: &str) -> Options {
         members: if name == "open-lowers" || is_of_several || is_of_digests { 3 } else { 1 },
         restless: is_of_several,
         heavy_log: name == "cut-tail-not-synced",
+        early: OF_EARLY.contains(&name),
         bugs,
         ..Options::default()
     }

@@ -5,7 +5,11 @@ use larder_sim::{Options, Report, run};
 
 /// Runs each seed twice: nothing may be found, and both runs must be the same.
 fn slice(members: usize, seeds: std::ops::Range<u64>) -> Vec<Report> {
-    let options = Options { members, ..Options::default() };
+    slice_of(Options { members, ..Options::default() }, seeds)
+}
+
+fn slice_of(options: Options, seeds: std::ops::Range<u64>) -> Vec<Report> {
+    let members = options.members;
     let check = |seed| {
         let report = run(seed, options);
         if let Some(finding) = &report.finding {
@@ -45,6 +49,17 @@ fn three_members_keep_their_promises_under_any_fault() {
 #[test]
 fn three_members_keep_their_promises_under_other_faults() {
     slice(3, 25..50);
+}
+
+#[test]
+fn primaries_that_serve_before_their_rows_are_read_give_no_block_twice() {
+    for (members, seeds) in [(1, 3000..3030), (3, 3000..3012)] {
+        let options = Options { members, early: true, ..Options::default() };
+        let mut kinds = Covered::default();
+        slice_of(options, seeds).iter().for_each(|report| kinds.merge(&report.faults_by_kind));
+        let early = kinds.iter().find(|(what, _)| *what == "views served before the rows are read");
+        assert!(early.is_some_and(|(_, times)| times > 30), "{members} members: {early:?}");
+    }
 }
 
 #[test]

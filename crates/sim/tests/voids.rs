@@ -53,9 +53,9 @@ impl Index for Rows {
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {
-        let (rows, position) = changes.into_parts();
-        for (row, value) in rows.into_iter().chain(position.map(|(row, value)| (row, Some(value))))
-        {
+        let (rows, positions) = changes.into_parts();
+        let positions = positions.into_iter().map(|(row, value)| (row, Some(value)));
+        for (row, value) in rows.into_iter().chain(positions) {
             match value {
                 Some(value) => self.0.borrow_mut().insert(row, value.into()),
                 None => self.0.borrow_mut().remove(&row),
@@ -88,7 +88,8 @@ impl Store {
         let volume = Volume::create(&*disk, "volume", config, BOOT).expect("a volume");
         let (me, applied) = (ServerId(0), OpId::default());
         let (pg, pg_count, planted) = (PgId(0), 1, Planted::default());
-        let origin = Origin { pg, pg_count, me, applied, snapshot: None, planted };
+        let (snapshot, high_water) = (None, None);
+        let origin = Origin { pg, pg_count, me, applied, snapshot, high_water, planted };
         let pg = Recovering::new(origin).finish().expect("nothing to fit");
         let mut store =
             Self { pg, rows: Rows::default(), volume, replies: BTreeMap::new(), refused: 0 };

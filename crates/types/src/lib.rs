@@ -32,8 +32,8 @@ pub use ids::{
 };
 pub use metax::{
     Attributes, Body, ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Extent,
-    Holders, HybridClock, Metax, ObjectChecksum, PartRef, PartRow, Retention, SnapshotRow,
-    UploadRow, VersionRow,
+    HighWaterRow, Holders, HybridClock, Metax, ObjectChecksum, PartRef, PartRow, Retention,
+    SnapshotRow, UploadRow, VersionRow,
 };
 pub use name::{BucketName, NameError, ObjectKey};
 pub use op::{ChunkMove, HoldersChange, Op, Outcome, Put, Remembered, SessionMemory, Target};

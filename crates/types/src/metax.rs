@@ -351,6 +351,16 @@ pub struct SnapshotRow {
     pub is_whole: bool,
 }
 
+/// High-water marks of a PG's volumes, as of an applied position.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HighWaterRow {
+    /// The applied position with which they were written: beside any other they mean nothing.
+    pub op: OpId,
+    /// With each volume, in order, the block from which on no row of the PG names any. Of one that is not listed none is
+    /// named.
+    pub marks: Vec<(LvId, u32)>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

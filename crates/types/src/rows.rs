@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 'A' pg(4)                                       applied position
+//! 'H' pg(4)                                       high-water marks of the PG's volumes
 //! 'K' bucket(8) session(8) number(8) chunk(4)      chunk of a stream
 //! 'O' bucket(8) session(8) number(8)               open stream: value is the key's PG
 //! 'P' bucket(8) pg(4) view(8) seq(8) part(2)       part of an upload
@@ -78,6 +79,14 @@ impl VersionSlot {
 #[must_use]
 pub fn applied(pg: PgId) -> Vec<u8> {
     let mut row = vec![b'A'];
+    row.extend(pg.0.to_be_bytes());
+    row
+}
+
+/// Row of a PG's high-water marks; see [`HighWaterRow`](crate::HighWaterRow).
+#[must_use]
+pub fn high_water(pg: PgId) -> Vec<u8> {
+    let mut row = vec![b'H'];
     row.extend(pg.0.to_be_bytes());
     row
 }

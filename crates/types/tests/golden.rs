@@ -123,6 +123,7 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("upload", &stored::upload_row());
     golden.check_value("checksum algorithms", &stored::algorithms());
     golden.check_value("snapshot", &stored::snapshot_row());
+    golden.check_value("high-water marks", &stored::high_water_row());
     golden.check_value("bucket, live", &stored::live_bucket());
     golden.check_value("bucket, deleting", &stored::deleting_bucket());
     golden.check_value("bucket, two copies are enough", &stored::lax_bucket());
@@ -192,6 +193,7 @@ fn keys_of_rows_keep_their_golden_bytes() {
     let zeros = ObjectKey::new("a\0b").unwrap();
     golden.check("applied position", &rows::applied(PgId(0x0102_0304)));
     golden.check("snapshot", &rows::snapshot(PgId(0x0102_0304)));
+    golden.check("high-water marks", &rows::high_water(PgId(0x0102_0304)));
     golden.check("rows of a stream", &rows::stream(bucket, stream));
     golden.check("chunk of a stream", &rows::chunk(bucket, stream, 0x0A0B_0C0D));
     golden.check("open stream", &rows::open_stream(bucket, stream));

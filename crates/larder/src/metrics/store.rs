@@ -86,6 +86,7 @@ impl RoleMetrics for StoreMetrics {
             space.free += gauges.space.free;
             space.waiting += gauges.space.waiting;
             space.withheld += gauges.space.withheld;
+            space.unread += gauges.space.unread;
         }
         let block = f64::from(BLOCK_BYTES);
         let used = space.total - space.free - space.withheld - space.waiting;
@@ -128,6 +129,11 @@ impl RoleMetrics for StoreMetrics {
                 doubt_ms as f64 / 1000.0,
             ),
             ("waiting_calls", "Calls that wait in placement groups", waiting as f64),
+            (
+                "groups_halted",
+                "Placement groups that are not served, as their metadata contradicts itself",
+                self.meta.contradictions() as f64,
+            ),
             ("space_used_bytes", "Bytes of blocks that hold data", used as f64 * block),
             (
                 "space_waiting_bytes",
@@ -139,6 +145,11 @@ impl RoleMetrics for StoreMetrics {
                 "space_withheld_bytes",
                 "Bytes free in volumes for which the disk had no room",
                 space.withheld as f64 * block,
+            ),
+            (
+                "space_unread_bytes",
+                "Bytes of volumes of which is not known yet what is free, after a start",
+                space.unread as f64 * block,
             ),
         ]);
         gauges

@@ -21,6 +21,21 @@ fn chunk(first: u32, blocks: u32) -> Chunk {
     }
 }
 
+/// A change of an op, to the row of the chunk that begins there.
+fn changed(seq: u64, change: Change) -> Changed {
+    let row = match &change {
+        Change::Named(blocks) | Change::Freed(blocks) | Change::Left(blocks) => {
+            row(blocks.extents[0].first)
+        }
+        Change::Held { .. } => row(0),
+    };
+    Changed { op: op(seq), row, change }
+}
+
+fn row(first: u32) -> Vec<u8> {
+    vec![b'V', first as u8]
+}
+
 fn named(first: u32, blocks: u32) -> Change {
     Change::Named((&chunk(first, blocks)).into())
 }
@@ -48,15 +63,15 @@ fn free(ledger: &Ledger) -> u32 {
 fn what_is_named_is_not_free_until_it_is_freed() {
     let mut ledger = empty();
     for (seq, first) in [(1, 10), (2, 30), (3, 20)] {
-        ledger.take(op(seq), named(first, 10));
+        ledger.take(changed(seq, named(first, 10)));
     }
     assert_eq!(free(&ledger), 70);
-    ledger.take(op(4), freed(20, 10));
+    ledger.take(changed(4, freed(20, 10)));
     assert_eq!(free(&ledger), 80);
-    ledger.take(op(5), named(20, 4));
-    ledger.take(op(6), freed(10, 10));
-    ledger.take(op(7), freed(30, 10));
-    ledger.take(op(8), freed(20, 4));
+    ledger.take(changed(5, named(20, 4)));
+    ledger.take(changed(6, freed(10, 10)));
+    ledger.take(changed(7, freed(30, 10)));
+    ledger.take(changed(8, freed(20, 4)));
     assert_eq!(ledger.known(), Some(&NamedBlocks::default()));
 }
 
@@ -64,8 +79,8 @@ fn what_is_named_is_not_free_until_it_is_freed() {
 fn a_block_named_twice_or_freed_twice_makes_it_void() {
     for change in [named(14, 1), named(19, 5), named(5, 6), freed(9, 2), freed(40, 1)] {
         let mut ledger = empty();
-        ledger.take(op(1), named(10, 10));
-        ledger.take(op(2), change.clone());
+        ledger.take(changed(1, named(10, 10)));
+        ledger.take(changed(2, change.clone()));
         assert!(ledger.known().is_none() && ledger.fault().is_some(), "{change:?}");
     }
 }
@@ -73,7 +88,7 @@ fn a_block_named_twice_or_freed_twice_makes_it_void() {
 #[test]
 fn blocks_outside_of_a_volume_and_of_open_puts_are_not_free() {
     let mut ledger = empty();
-    ledger.take(op(1), named(90, 10));
+    ledger.take(changed(1, named(90, 10)));
     let known = ledger.known().unwrap();
     let none = || std::iter::empty();
     let extent = Extent { first: 90, blocks: 10 };
@@ -93,15 +108,15 @@ fn blocks_outside_of_a_volume_and_of_open_puts_are_not_free() {
 #[test]
 fn changes_that_the_walk_saw_are_taken_once() {
     let mut ledger = Ledger::default();
-    ledger.take(op(1), named(0, 5));
+    ledger.take(changed(1, named(0, 5)));
     let walk = ledger.begin_walk();
-    ledger.take(op(2), named(10, 5));
-    ledger.take(op(3), freed(0, 5));
+    ledger.take(changed(2, named(10, 5)));
+    ledger.take(changed(3, freed(0, 5)));
     // The snapshot was taken between ops 2 and 3.
     let mut found = NamedBlocks::default();
     found.name(&(&chunk(0, 5)).into()).unwrap();
     found.name(&(&chunk(10, 5)).into()).unwrap();
-    ledger.end_walk(walk, Ok(found), op(2));
+    ledger.end_stretch(walk, Ok(found), op(2), None);
     assert_eq!(free(&ledger), 95);
 }
 
@@ -112,8 +127,73 @@ fn a_walk_that_was_overtaken_says_nothing() {
     ledger.begin_empty();
     let mut found = NamedBlocks::default();
     found.name(&(&chunk(0, 5)).into()).unwrap();
-    ledger.end_walk(walk, Ok(found), op(2));
+    ledger.end_stretch(walk, Ok(found), op(2), None);
     assert_eq!(free(&ledger), 100);
+}
+
+/// What rows name that a stretch finds: chunks of five blocks each.
+fn found(firsts: &[u32]) -> Result<NamedBlocks, SpaceFault> {
+    let mut found = NamedBlocks::default();
+    firsts.iter().try_for_each(|first| found.note(&chunk(*first, 5))).map(|()| found)
+}
+
+#[test]
+fn a_change_before_the_stretch_counts_at_once_in_it_at_its_end_and_behind_it_never() {
+    let mut ledger = Ledger::default();
+    let walk = ledger.begin_walk();
+    ledger.end_stretch(walk, found(&[0, 10, 20]), op(1), Some(&row(30)));
+    // Before what is read, within, and behind it: a chunk goes and one comes, each.
+    for (seq, gone, new) in [(2, 10, 15), (4, 30, 35), (6, 60, 65)] {
+        ledger.take(changed(seq, freed(gone, 5)));
+        ledger.take(changed(seq + 1, named(new, 5)));
+    }
+    // The snapshot of the stretch shows everything through op 4.
+    ledger.end_stretch(walk, found(&[40]), op(4), Some(&row(50)));
+    assert!(ledger.known().is_none());
+    ledger.end_stretch(walk, found(&[50, 65]), op(7), None);
+    let mut all = NamedBlocks::default();
+    [0, 15, 20, 35, 40, 50, 65].iter().for_each(|first| all.note(&chunk(*first, 5)).unwrap());
+    assert_eq!(ledger.known(), Some(&all));
+}
+
+#[test]
+fn a_chunk_that_goes_on_to_a_later_row_counts_once_wherever_the_walk_is() {
+    // The chunk at 10 goes on from row 10 to row 60; what each walk reads before that, and after.
+    let walks: [(&[u32], &[u32], u32); 3] =
+        [(&[], &[10, 20], 5), (&[10, 20], &[10], 30), (&[10, 20], &[], 70)];
+    for (before, after, until) in walks {
+        let mut ledger = Ledger::default();
+        let walk = ledger.begin_walk();
+        ledger.end_stretch(walk, found(before), op(1), Some(&row(until)));
+        let blocks = || Blocks::from(&chunk(10, 5));
+        ledger.take(Changed { op: op(2), row: row(10), change: Change::Left(blocks()) });
+        ledger.take(Changed { op: op(2), row: row(60), change: Change::Named(blocks()) });
+        ledger.end_stretch(walk, found(after), op(2), None);
+        assert_eq!(ledger.known(), found(&[10, 20]).ok().as_ref(), "{until}: {:?}", ledger.fault());
+    }
+}
+
+#[test]
+fn a_block_that_a_row_read_before_took_over_since_is_no_contradiction() {
+    let mut ledger = Ledger::default();
+    let walk = ledger.begin_walk();
+    ledger.end_stretch(walk, found(&[]), op(1), Some(&row(30)));
+    // The snapshot shows it in row 40; then it is freed, and given to a row before the stretch.
+    ledger.take(changed(2, freed(40, 5)));
+    let change = named(40, 5);
+    ledger.take(Changed { row: row(3), ..changed(9, change) });
+    ledger.end_stretch(walk, found(&[40]), op(1), None);
+    assert_eq!(ledger.known(), found(&[40]).ok().as_ref());
+}
+
+#[test]
+fn a_block_that_rows_of_two_stretches_name_is_a_contradiction() {
+    let mut ledger = Ledger::default();
+    let walk = ledger.begin_walk();
+    ledger.end_stretch(walk, found(&[0, 10]), op(1), Some(&row(30)));
+    ledger.end_stretch(walk, found(&[12]), op(1), None);
+    let extent = Extent { first: 12, blocks: 5 };
+    assert_eq!(ledger.fault(), Some(SpaceFault::Overlap { lv: LvId(1), extent }));
 }
 
 #[test]
@@ -121,24 +201,24 @@ fn too_many_changes_during_a_walk_make_it_unknown_again() {
     let mut ledger = Ledger::default();
     let walk = ledger.begin_walk();
     for seq in 0..=LEDGER_CHANGES_MAX as u64 {
-        ledger.take(op(seq + 1), named(seq as u32, 1));
+        ledger.take(changed(seq + 1, named(seq as u32, 1)));
     }
-    ledger.end_walk(walk, Ok(NamedBlocks::default()), op(0));
+    ledger.end_stretch(walk, Ok(NamedBlocks::default()), op(0), None);
     assert!(ledger.known().is_none() && ledger.fault().is_none());
 }
 
 #[test]
 fn copies_that_are_missing_are_noticed() {
     let mut ledger = empty();
-    ledger.take(op(1), named(0, 5));
+    ledger.take(changed(1, named(0, 5)));
     let space = |ledger: &Ledger| {
         ledger.known().unwrap().space(std::iter::once(lv(9)), std::iter::empty()).unwrap()
     };
     // The LV of these tests has no replicas.
     assert!(!space(&ledger).is_as_wanted);
     let (lv, none) = (LvId(1), Holders::default());
-    ledger.take(op(2), Change::Held { lv, before: ALL, after: none });
+    ledger.take(changed(2, Change::Held { lv, before: ALL, after: none }));
     assert!(space(&ledger).is_as_wanted);
-    ledger.take(op(3), Change::Held { lv, before: ALL, after: none });
+    ledger.take(changed(3, Change::Held { lv, before: ALL, after: none }));
     assert_eq!(ledger.fault(), Some(SpaceFault::Uncounted { lv }));
 }

@@ -10,8 +10,8 @@
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, BucketId, Chunk, Grant, HoldersChange, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef,
-    PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
+    Body, BucketId, Chunk, Extent, Grant, HoldersChange, LvId, ObjectKey, Op, OpId, OpSeq, Outcome,
+    PartRef, PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
 };
 
 use super::append::answer_of;
@@ -20,7 +20,7 @@ use super::moves::MoveCounts;
 use super::slots::Slot;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
-use crate::ledger::{Blocks, Change};
+use crate::ledger::{Blocks, Change, Changed};
 use crate::limits::{APPLY_BYTES_MAX, APPLY_OPS_MAX};
 use crate::message::{Call, Effect, LogEntry, Outbox};
 
@@ -29,9 +29,13 @@ pub(super) struct Batch<'a> {
     pub(super) index: &'a dyn Index,
     pub(super) changes: Changes,
     /// What ops of the batch did to the blocks that rows name, in order.
-    blocks: Vec<(OpId, Change)>,
+    blocks: Vec<Changed>,
     /// Whether anybody wants to know of more than what is freed.
     keeps_ledger: bool,
+    /// Whether changes are to name their rows.
+    asks_for_rows: bool,
+    /// Where chunks end that ops of the batch name.
+    ends: Vec<(LvId, u32)>,
     /// What became of chunks that were to move.
     pub(super) moves: MoveCounts,
 }
@@ -47,10 +51,15 @@ impl Pg {
         if count == 0 {
             return Ok(0);
         }
-        let keeps_ledger = self.ledger.is_kept();
-        let (changes, blocks) = (Changes::default(), Vec::new());
-        let moves = MoveCounts::default();
-        let mut batch = Batch { index, changes, blocks, keeps_ledger, moves };
+        let mut batch = Batch {
+            index,
+            changes: Changes::default(),
+            blocks: Vec::new(),
+            keeps_ledger: self.ledger.is_kept(),
+            asks_for_rows: self.ledger.asks_for_rows(),
+            ends: Vec::new(),
+            moves: MoveCounts::default(),
+        };
         let mut closed = Vec::new();
         let mut taken = 0;
         while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
@@ -62,16 +71,17 @@ impl Pg {
         let digest = self.digest_within(count);
         let last = self.tail[count - 1].entry.id;
         batch.changes.set_position(rows::applied(self.id), encode(&last));
+        self.raise_marks(&mut batch, last);
         self.is_bare = false;
         index.write(batch.changes)?;
         self.applied = last;
         let early = self.reused_at_once(count);
-        for (op, change) in batch.blocks {
-            if let (Change::Freed(blocks), Some(space)) = (&change, self.space.as_mut()) {
-                let at_once = self.planted.reuses_at_once() || early.contains(&op);
-                space.free(blocks.lv, &blocks.extents, op, at_once);
+        for changed in batch.blocks {
+            if let (Change::Freed(blocks), Some(space)) = (&changed.change, self.space.as_mut()) {
+                let at_once = self.planted.reuses_at_once() || early.contains(&changed.op);
+                space.free(blocks.lv, &blocks.extents, changed.op, at_once);
             }
-            self.ledger.take(op, change);
+            self.ledger.take(changed);
         }
         self.count_moves(batch.moves);
         self.leave_slots(count, closed, index, out)?;
@@ -80,6 +90,13 @@ impl Pg {
             self.begin_sum(at, out);
         }
         Ok(count)
+    }
+
+    /// Blocks that ops of the batch name lie below marks that are written with it.
+    fn raise_marks(&mut self, batch: &mut Batch<'_>, last: OpId) {
+        let Some(marks) = &mut self.high_water else { return };
+        batch.ends.iter().for_each(|(lv, end)| marks.raise(*lv, *end));
+        batch.changes.set_position(rows::high_water(self.id), encode(&marks.row(last)));
     }
 
     fn apply_op(
@@ -165,7 +182,8 @@ impl Pg {
         if let Outcome::Committed { holders, .. } = outcome {
             chunk.holders = holders;
         }
-        batch.name_chunk(&chunk, outcome_op);
+        let row = batch.row_of(open);
+        batch.name(&row, (&chunk).into(), outcome_op);
         match outcome {
             Outcome::Committed { attempt, .. } if !open.superseded => {
                 assert_eq!(
@@ -178,12 +196,12 @@ impl Pg {
                 batch.commit_put(open.put(), Body::Chunk(chunk), open.id, outcome_op)
             }
             Outcome::Committed { .. } => {
-                batch.free_chunk(&chunk, outcome_op);
+                batch.free_chunk(&row, &chunk, outcome_op);
                 Ok(())
             }
             Outcome::Revoked => {
                 self.sessions.revoke(&open.put().request);
-                batch.free_chunk(&chunk, outcome_op);
+                batch.free_chunk(&row, &chunk, outcome_op);
                 Ok(())
             }
         }
@@ -305,7 +323,7 @@ impl Batch<'_> {
                 let row = rows::chunk(put.bucket, *stream, *number);
                 if let Some(old) = self.changes.get(self.index, &row)? {
                     // Both puts were of the same bytes: the row names one, and the other's blocks are freed.
-                    self.free_chunk(&decode("chunk row", &old)?, now);
+                    self.free_chunk(&row, &decode("chunk row", &old)?, now);
                 }
                 self.changes.put(row, encode(&chunk));
                 self.changes.put(rows::open_stream(put.bucket, *stream), encode(&chunk.grant.pg));
@@ -316,9 +334,9 @@ impl Batch<'_> {
                 if let Some(old) = self.changes.get(self.index, &row)? {
                     let old: PartRow = decode("part row", &old)?;
                     if old.op > put_op {
-                        return self.free_body(put.bucket, &body, now);
+                        return self.free_body(&row, put.bucket, &body, now);
                     }
-                    self.free_body(put.bucket, &old.body, now)?;
+                    self.free_body(&row, put.bucket, &old.body, now)?;
                 }
                 let part = PartRow { op: put_op, metax: put.metax.clone(), body };
                 self.changes.put(row, encode(&part));
@@ -338,9 +356,9 @@ impl Batch<'_> {
         if let Some(old) = self.changes.get(self.index, &row)? {
             let old: VersionRow = decode("version row", &old)?;
             if old.op > version.op {
-                return self.free_body(bucket, &version.body, now);
+                return self.free_body(&row, bucket, &version.body, now);
             }
-            self.free_body(bucket, &old.body, now)?;
+            self.free_body(&row, bucket, &old.body, now)?;
         }
         self.changes.put(row, encode(&version));
         Ok(())
@@ -356,12 +374,15 @@ impl Batch<'_> {
         let Some(old) = self.changes.get(self.index, &row)? else { return Ok(()) };
         let old: VersionRow = decode("version row", &old)?;
         assert!(old.op < now, "a row is removed by a later op than made it");
+        self.free_body(&row, bucket, &old.body, now)?;
         self.changes.remove(row);
-        self.free_body(bucket, &old.body, now)
+        Ok(())
     }
 
+    /// Frees what a row has for a body.
     pub(super) fn free_body(
         &mut self,
+        row: &[u8],
         bucket: BucketId,
         body: &Body,
         now: OpId,
@@ -369,7 +390,7 @@ impl Batch<'_> {
         match body {
             Body::Inline(_) => Ok(()),
             Body::Chunk(chunk) => {
-                self.free_chunk(chunk, now);
+                self.free_chunk(row, chunk, now);
                 Ok(())
             }
             Body::Stream { stream, .. } => self.drop_stream(bucket, *stream, now),
@@ -381,38 +402,62 @@ impl Batch<'_> {
     /// Copies of a chunk were made or given up, if the row still has it.
     fn change_holders(&mut self, change: &HoldersChange, now: OpId) -> Result<(), IndexError> {
         let Some(value) = self.changes.get(self.index, &change.row)? else { return Ok(()) };
-        let blocks = &mut self.blocks;
+        let mut held = None;
         let new = refill::with_chunk(&change.row, &value, &mut |chunk| {
             if chunk.grant == change.grant {
                 let before = chunk.holders;
                 chunk.holders = before.union(change.gained).without(change.lost);
-                let (lv, after) = (chunk.lv, chunk.holders);
-                blocks.push((now, Change::Held { lv, before, after }));
+                held = Some(Change::Held { lv: chunk.lv, before, after: chunk.holders });
             }
         })?;
+        if let Some(held) = held {
+            self.changed(&change.row, held, now);
+        }
         if let Some(new) = new.filter(|new| *new != *value) {
             self.changes.put(change.row.to_vec(), new);
         }
         Ok(())
     }
 
-    /// The blocks of an open put are the index's from its outcome on, if only for a moment.
-    fn name_chunk(&mut self, chunk: &Chunk, now: OpId) {
-        self.name(chunk.into(), now);
-    }
-
-    pub(super) fn free_chunk(&mut self, chunk: &Chunk, now: OpId) {
-        self.free(chunk.into(), now);
-    }
-
-    pub(super) fn name(&mut self, blocks: Blocks, now: OpId) {
-        if self.keeps_ledger {
-            self.blocks.push((now, Change::Named(blocks)));
+    /// The row of an open put's chunk, if anybody asks for it: the blocks are the index's from the put's outcome on, if only
+    /// for a moment.
+    fn row_of(&self, open: &OpenPut) -> Vec<u8> {
+        let put = open.put();
+        match &put.target {
+            _ if !self.asks_for_rows => Vec::new(),
+            Target::Version => rows::version(put.bucket, &put.key, rows::UNVERSIONED),
+            Target::Chunk { stream, number } => rows::chunk(put.bucket, *stream, *number),
+            Target::Part { upload, number } => rows::part(put.bucket, *upload, *number),
         }
     }
 
-    pub(super) fn free(&mut self, blocks: Blocks, now: OpId) {
-        self.blocks.push((now, Change::Freed(blocks)));
+    fn changed(&mut self, row: &[u8], change: Change, op: OpId) {
+        let row = if self.asks_for_rows { row.to_vec() } else { Vec::new() };
+        self.blocks.push(Changed { op, row, change });
+    }
+
+    pub(super) fn name(&mut self, row: &[u8], blocks: Blocks, now: OpId) {
+        let end = blocks.extents.iter().map(Extent::end).max();
+        self.ends.extend(end.map(|end| (blocks.lv, end)));
+        if self.keeps_ledger {
+            self.changed(row, Change::Named(blocks), now);
+        }
+    }
+
+    pub(super) fn free_chunk(&mut self, row: &[u8], chunk: &Chunk, now: OpId) {
+        self.free(row, chunk.into(), now);
+    }
+
+    pub(super) fn free(&mut self, row: &[u8], blocks: Blocks, now: OpId) {
+        self.changed(row, Change::Freed(blocks), now);
+    }
+
+    /// A row has another row's chunk from now on.
+    pub(super) fn hand_on(&mut self, from: &[u8], to: &[u8], chunk: &Chunk, now: OpId) {
+        if self.keeps_ledger {
+            self.changed(from, Change::Left(chunk.into()), now);
+            self.changed(to, Change::Named(chunk.into()), now);
+        }
     }
 
     /// Removes the chunks of a stream that no parent has claimed.
@@ -435,7 +480,7 @@ impl Batch<'_> {
     ) -> Result<(), IndexError> {
         for (row, value) in self.changes.scan(self.index, &rows::stream(bucket, stream))? {
             let chunk: Chunk = decode("chunk row", &value)?;
-            self.free_chunk(&chunk, now);
+            self.free_chunk(&row, &chunk, now);
             self.changes.remove(row);
         }
         self.changes.remove(rows::open_stream(bucket, stream));
@@ -457,8 +502,8 @@ impl Batch<'_> {
                 continue;
             }
             let part: PartRow = decode("part row", &value)?;
+            self.free_body(&row, bucket, &part.body, now)?;
             self.changes.remove(row);
-            self.free_body(bucket, &part.body, now)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use larder_types::{Chunk, Extent, Grant, Holders, LvId};
 use super::Pg;
 use super::calls::Step;
 use crate::index::{Index, IndexError};
-use crate::limits::{NARROW_AGAIN_MS, NARROW_MS, POOL_EMPTY_MS};
+use crate::limits::{NARROW_AGAIN_MS, NARROW_MS, POOL_EMPTY_MS, UNREAD_MS};
 use crate::message::{Call, Effect, Outbox, Refusal, Token};
 use crate::space::{NoSpace, VolumeGroup};
 
@@ -80,8 +80,10 @@ impl Pg {
                 Some((lv, extents, holders)) => Ok(chunk(lv, extents, holders)),
                 None => Err(Step::Refuse(Refusal::TooFewCopies)),
             },
-            Err(NoSpace::NeedLv) => {
-                self.need_lv(out);
+            Err(why @ (NoSpace::NeedLv | NoSpace::Unread)) => {
+                if why == NoSpace::NeedLv || self.may_draw_unread() {
+                    self.need_lv(out);
+                }
                 self.raise_floors(true, out);
                 Err(Step::Starve)
             }
@@ -130,8 +132,8 @@ impl Pg {
                 let space = self.space.as_ref().expect("it was just asked");
                 Ok((lv, extents, space.present(lv)))
             }
-            Err(NoSpace::NeedLv) => {
-                self.allocate_on_most(len, replicas_min, out).ok_or(NoSpace::NeedLv)
+            Err(why @ (NoSpace::NeedLv | NoSpace::Unread)) => {
+                self.allocate_on_most(len, replicas_min, out).ok_or(why)
             }
             Err(why) => Err(why),
         }
@@ -163,14 +165,25 @@ impl Pg {
         if self.space.as_ref().is_some_and(waits) { Refusal::TooFewCopies } else { Refusal::Full }
     }
 
-    /// Blocks for data that no op tells of: whoever takes them sees to it that a row names them. What no row names is free
-    /// again when the space is derived anew.
+    /// Blocks for data that no op tells of: whoever takes them sees to it that a row names them, and has the marks written
+    /// before ([`Pg::write_marks`]). What no row names is free again when the space is derived anew.
     ///
     /// # Errors
     /// [`NoSpace`].
     pub fn reserve(&mut self, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
         let space = self.space.as_mut().ok_or(NoSpace::Opening)?;
-        space.allocate(bytes, 0)
+        let (lv, extents) = space.allocate(bytes, 0)?;
+        if let Some(marks) = &mut self.high_water {
+            extents.iter().for_each(|extent| marks.raise(lv, extent.end()));
+        }
+        Ok((lv, extents))
+    }
+
+    /// Whether it asks for another LV though rows that are being read may leave space in those that it has.
+    fn may_draw_unread(&self) -> bool {
+        let is_soon_read = self.now_ms < self.early_ms.saturating_add(UNREAD_MS);
+        let is_empty = |since_ms: u64| self.now_ms < since_ms.saturating_add(POOL_EMPTY_MS);
+        !is_soon_read && !self.pool_empty_ms.is_some_and(is_empty)
     }
 
     fn need_lv(&mut self, out: &mut Outbox) {

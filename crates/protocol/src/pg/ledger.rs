@@ -1,7 +1,9 @@
-//! How a member learns what its index names: from one walk over a snapshot of it, for as many PGs as want to know.
+//! How a member learns what its index names: from one walk over it, for as many PGs as want to know. The walk goes in
+//! stretches, each over a snapshot of its own: none is kept for as long as a walk takes.
 
 use std::collections::BTreeMap;
 
+use larder_types::rows::SPACE_TABLES;
 use larder_types::{OpId, PgId};
 
 use super::Pg;
@@ -21,19 +23,20 @@ struct Found {
     named: Result<NamedBlocks, SpaceFault>,
 }
 
-/// A walk over an index for the ledgers of some PGs: add the PGs, take a snapshot of the index, say how far it shows
-/// each of them, feed it the snapshot's rows, and end it at each.
+/// A walk over an index for the ledgers of some PGs. Add the PGs; then for each stretch take a snapshot of the index, say how
+/// far it shows each PG, feed it rows in their order from [`LedgerWalk::from`] on, end the stretch at each PG, and go on.
 #[derive(Debug)]
 pub struct LedgerWalk {
     pg_count: u32,
     found: BTreeMap<PgId, Found>,
+    from: Vec<u8>,
 }
 
 impl LedgerWalk {
     /// A walk in a cluster of so many PGs.
     #[must_use]
     pub fn new(pg_count: u32) -> Self {
-        Self { pg_count, found: BTreeMap::new() }
+        Self { pg_count, found: BTreeMap::new(), from: vec![SPACE_TABLES[0]] }
     }
 
     /// Adds a PG, unless its ledger is known already or its rows are yet to come ([`Pg::is_whole`]).
@@ -42,6 +45,18 @@ impl LedgerWalk {
             let (walk, named) = (pg.ledger.begin_walk(), Ok(NamedBlocks::default()));
             self.found.insert(pg.id, Found { walk, at: OpId::default(), named });
         }
+    }
+
+    /// The row with which the stretch begins.
+    #[must_use]
+    pub fn from(&self) -> &[u8] {
+        &self.from
+    }
+
+    /// Whether a row lies behind all that name blocks.
+    #[must_use]
+    pub fn is_behind_all(row: &[u8]) -> bool {
+        row.first() > SPACE_TABLES.last()
     }
 
     /// PGs that were added.
@@ -72,12 +87,19 @@ impl LedgerWalk {
         Ok(())
     }
 
-    /// Tells a PG what was found, if it still waits for it.
-    pub fn end(&mut self, pg: &mut Pg) {
-        if let Some(Found { walk, at, named }) = self.found.remove(&pg.id) {
-            let at = if pg.planted.takes_changes_twice() { OpId::default() } else { at };
-            pg.ledger.end_walk(walk, named, at);
-        }
+    /// Tells a PG what the stretch was found to name, if it still waits for it. `until` is the first row that was not read;
+    /// `None` if all were.
+    pub fn end_stretch(&mut self, pg: &mut Pg, until: Option<&[u8]>) {
+        let Some(Found { walk, at, named }) = self.found.get_mut(&pg.id) else { return };
+        let at = if pg.planted.takes_changes_twice() { OpId::default() } else { *at };
+        let named = std::mem::replace(named, Ok(NamedBlocks::default()));
+        pg.ledger.end_stretch(*walk, named, at, until);
+    }
+
+    /// The next stretch begins with this row.
+    pub fn go_on(&mut self, from: Vec<u8>) {
+        assert!(from > self.from, "a walk goes forward");
+        self.from = from;
     }
 }
 
@@ -92,6 +114,11 @@ impl Pg {
     #[must_use]
     pub fn ledger_fault(&self) -> Option<SpaceFault> {
         self.ledger.fault()
+    }
+
+    /// Gives up what is known of the rows: nobody asks for it any more.
+    pub fn forget_ledger(&mut self) {
+        self.ledger.forget();
     }
 
     /// What the group may allocate from in these LVs once everything in its log is applied; `None` if the ledger does

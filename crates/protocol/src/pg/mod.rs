@@ -25,6 +25,7 @@ mod commit;
 mod digest;
 mod door;
 mod doubt;
+mod early;
 mod grant;
 mod history;
 mod ledger;
@@ -50,11 +51,13 @@ use larder_types::{
     StreamId, Target, View,
 };
 
+use crate::high_water::HighWater;
 use crate::index::{Index, IndexError};
 use crate::ledger::Ledger;
 use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
 use crate::now::Now;
 use crate::planted::Planted;
+use crate::rebuild::SpaceFault;
 use crate::sessions::Sessions;
 use crate::space::{SpaceUse, VolumeGroup};
 use barrier::Barrier;
@@ -280,6 +283,12 @@ pub struct Pg {
     is_bare: bool,
     /// Blocks that the index names, at every member.
     ledger: Ledger,
+    /// Above what the index names; `None` if that is not known.
+    high_water: Option<HighWater>,
+    /// Why it was halted after it had begun to serve.
+    contradiction: Option<SpaceFault>,
+    /// When it began to serve above the marks.
+    early_ms: u64,
     /// Copies that are being made or given up.
     refills: Refills,
     /// Chunks that are being moved.

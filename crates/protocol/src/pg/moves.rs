@@ -271,15 +271,15 @@ impl Batch<'_> {
             }
         }
         let blocks = Blocks { lv: *lv, extents: extents.clone(), holders: *holders };
-        self.name(blocks.clone(), now);
+        self.name(row, blocks.clone(), now);
         match left {
             Some(left) => {
                 self.moves.moved += 1;
-                self.free_chunk(&left, now);
+                self.free_chunk(row, &left, now);
             }
             None => {
                 self.moves.void += 1;
-                self.free(blocks, now);
+                self.free(row, blocks, now);
             }
         }
         Ok(())

@@ -295,7 +295,8 @@ impl Batch<'_> {
             Body::Pieces { pieces, rows } => (pieces, rows),
             _ => {
                 let pieces = PiecesId { pg, op: id };
-                (pieces, self.begin_pieces(bucket, pieces, old, id)?)
+                let row = rows::version(bucket, &append.key, rows::UNVERSIONED);
+                (pieces, self.begin_pieces(&row, (bucket, pieces), old, id)?)
             }
         };
         let (etag, checksum) = (metax.etag.clone(), metax.checksum.clone());
@@ -307,17 +308,21 @@ impl Batch<'_> {
     /// What a version was becomes its first piece, unless it had no bytes. Returns the number of pieces.
     fn begin_pieces(
         &mut self,
-        bucket: BucketId,
-        pieces: PiecesId,
+        row: &[u8],
+        (bucket, pieces): (BucketId, PiecesId),
         old: VersionRow,
         now: OpId,
     ) -> Result<u32, IndexError> {
         let size = old.metax.size;
         if size == 0 {
-            self.free_body(bucket, &old.body, now)?;
+            self.free_body(row, bucket, &old.body, now)?;
             return Ok(0);
         }
-        self.changes.put(rows::piece(bucket, pieces, size), encode(&PieceRow::first(old)));
+        let piece = rows::piece(bucket, pieces, size);
+        if let Body::Chunk(chunk) = &old.body {
+            self.hand_on(row, &piece, chunk, now);
+        }
+        self.changes.put(piece, encode(&PieceRow::first(old)));
         Ok(1)
     }
 
@@ -330,8 +335,8 @@ impl Batch<'_> {
     ) -> Result<(), IndexError> {
         for (row, value) in self.changes.scan(self.index, &rows::pieces(bucket, pieces))? {
             let piece: PieceRow = decode("piece row", &value)?;
+            self.free_body(&row, bucket, &piece.body, now)?;
             self.changes.remove(row);
-            self.free_body(bucket, &piece.body, now)?;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
 
 use super::grant::Starved;
 use super::{OpenPut, Pg, Role};
+use crate::high_water::HighWater;
 use crate::index::{Index, IndexError};
 use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS, RETRY_TICKS_MAX};
 use crate::manager::state::MapVersion;
@@ -321,20 +322,28 @@ impl Pg {
     /// # Panics
     /// If the view is not active.
     pub fn adopt_space(&mut self, space: Space, out: &mut Outbox) {
-        assert_eq!(self.role, Role::Active, "pg {}: space is adopted in an active view", self.id);
         let mut group = VolumeGroup::new(self.view);
         for (info, runs) in space.lvs {
-            self.open_lv(&info, info.present().iter(), OpSeq(0), out);
             group.add(info, runs);
+        }
+        self.high_water = Some(HighWater::known(group.tops()));
+        self.serve_in(group, out);
+        if !space.is_as_wanted {
+            self.refills.want_walk();
+        }
+    }
+
+    /// Serves from now on in these LVs.
+    pub(super) fn serve_in(&mut self, group: VolumeGroup, out: &mut Outbox) {
+        assert_eq!(self.role, Role::Active, "pg {}: space is adopted in an active view", self.id);
+        for info in group.infos() {
+            self.open_lv(info, info.present().iter(), OpSeq(0), out);
         }
         self.space = Some(group);
         self.role = Role::Serving;
         for open in self.open.values_mut().filter(|open| open.since_ms == 0) {
             // It was taken from the log, before there was a clock.
             open.since_ms = self.now_ms;
-        }
-        if !space.is_as_wanted {
-            self.refills.want_walk();
         }
     }
 
@@ -395,11 +404,11 @@ impl Pg {
     }
 
     /// No LV is left: calls that wait for space will not get it, unless floors that were asked for
-    /// give some back.
+    /// give some back, or rows that are read leave some.
     pub(super) fn pool_empty(&mut self, out: &mut Outbox) {
         self.lv_asked = false;
         self.pool_empty_ms = Some(self.now_ms);
-        if self.space.as_ref().is_some_and(VolumeGroup::regains) {
+        if self.space.as_ref().is_some_and(|space| space.regains() || space.unread().is_some()) {
             return;
         }
         let why = self.no_space();

@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 use super::history::History;
 use super::room::bytes_of;
 use super::{Pg, Role};
+use crate::high_water::HighWater;
 use crate::index::{Changes, Index, IndexError, Row, ScanFrom};
 use crate::limits::{SNAPSHOT_PIECE_BYTES, SNAPSHOT_REMOVALS_MAX};
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
@@ -208,6 +209,7 @@ impl Pg {
         self.slots = super::Slots::default();
         self.sessions = super::Sessions::default();
         self.history = History::default();
+        self.high_water = None;
         self.applied = OpId::default();
         (self.durable, self.commit, self.told) = (OpSeq(0), OpSeq(0), OpSeq(0));
     }
@@ -294,6 +296,8 @@ impl Pg {
         }
         if piece.is_last {
             changes.set_position(rows::applied(self.id), encode(&at));
+            // Those that are there are of rows that were replaced.
+            changes.set_position(rows::high_water(self.id), encode(&HighWater::void()));
         }
         self.is_bare = false;
         index.write(changes)?;

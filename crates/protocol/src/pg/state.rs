@@ -14,7 +14,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use larder_types::{BootId, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow};
+use larder_types::{
+    BootId, HighWaterRow, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow,
+};
 
 use super::digest::Digests;
 use super::history::History;
@@ -24,13 +26,14 @@ use super::refill::Refills;
 use super::room::{OpenPuts, Tail};
 use super::slots::{Slot, Slots};
 use super::{Pg, Role};
+use crate::high_water::HighWater;
 use crate::ledger::Ledger;
 use crate::message::LogEntry;
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 
 /// What a member begins with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Origin {
     /// The PG.
     pub pg: PgId,
@@ -42,6 +45,8 @@ pub struct Origin {
     pub applied: OpId,
     /// What the index says of the snapshot that its rows came with, if they did.
     pub snapshot: Option<SnapshotRow>,
+    /// The high-water marks that the index has, if it has any.
+    pub high_water: Option<HighWaterRow>,
     /// Bugs to be found.
     pub planted: Planted,
 }
@@ -106,7 +111,12 @@ impl Recovering {
     /// Begins with what the index shows.
     #[must_use]
     pub fn new(origin: Origin) -> Self {
-        let Origin { pg, pg_count, me, applied, snapshot, planted } = origin;
+        let Origin { pg, pg_count, me, applied, snapshot, high_water, planted } = origin;
+        let is_bare = applied == OpId::default() && snapshot.is_none();
+        let high_water = match high_water {
+            None => is_bare.then(HighWater::default),
+            Some(row) => HighWater::restored(row, applied, planted.believes_marks()),
+        };
         let is_torn = snapshot.is_some_and(|snapshot| !snapshot.is_whole);
         Self {
             pg: Pg {
@@ -146,8 +156,11 @@ impl Recovering {
                 now_ms: 0,
                 wall_ms: 0,
                 space: None,
-                is_bare: applied == OpId::default() && snapshot.is_none(),
+                is_bare,
                 ledger: Ledger::default(),
+                high_water,
+                contradiction: None,
+                early_ms: 0,
                 refills: Refills::default(),
                 moves: Moves::default(),
                 move_counts: MoveCounts::default(),

@@ -162,6 +162,7 @@ impl Lv {
         let piece = asked.div_ceil(from.pieces.max(1));
         // A chunk that any piece holds needs nothing better.
         piece > 1
+            && self.unread.is_none()
             && self.takes_objects()
             && u64::from(free) * 100 >= u64::from(self.info.blocks) * from.free_percent
             && self.runs.is_scattered(piece, from.scattered_percent)

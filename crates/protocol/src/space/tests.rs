@@ -175,7 +175,10 @@ fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     let (lv, written) = group.allocate(40 * BLOCK_BYTES, 0).unwrap();
     let (_, refused) = group.allocate(20 * BLOCK_BYTES, 0).unwrap();
     group.withhold(lv, &refused, Holders::default(), 1_000);
-    assert_eq!(group.usage(), SpaceUse { total: 100, free: 0, waiting: 0, withheld: 40 });
+    assert_eq!(
+        group.usage(),
+        SpaceUse { total: 100, free: 0, waiting: 0, withheld: 40, unread: 0 }
+    );
     assert_eq!(group.allocate(1, 0), Err(NoSpace::DiskFull), "another LV would be as full");
     // Space that was written to is given again; that of the refused put is not.
     group.free(lv, &refused, floor(6), false);
@@ -183,7 +186,10 @@ fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     assert_eq!(group.raises_due(OpSeq(8), true).len(), 1);
     group.floor_acknowledged(lv, 0, floor(8));
     group.floor_acknowledged(lv, 1, floor(8));
-    assert_eq!(group.usage(), SpaceUse { total: 100, free: 40, waiting: 0, withheld: 60 });
+    assert_eq!(
+        group.usage(),
+        SpaceUse { total: 100, free: 40, waiting: 0, withheld: 60, unread: 0 }
+    );
     let (_, again) = group.allocate(30 * BLOCK_BYTES, 0).unwrap();
     assert_eq!(again, vec![Extent { first: 0, blocks: 30 }]);
     assert_eq!(group.allocate(20 * BLOCK_BYTES, 0), Err(NoSpace::DiskFull));
@@ -191,7 +197,10 @@ fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     group.offer_again(1_000 + WITHHELD_MS - 1);
     assert_eq!(group.usage().withheld, 60);
     group.offer_again(1_000 + WITHHELD_MS);
-    assert_eq!(group.usage(), SpaceUse { total: 100, free: 70, waiting: 0, withheld: 0 });
+    assert_eq!(
+        group.usage(),
+        SpaceUse { total: 100, free: 70, waiting: 0, withheld: 0, unread: 0 }
+    );
     assert_eq!(group.allocate(20 * BLOCK_BYTES, 0).unwrap().1[0].first, 30);
 }
 
@@ -205,7 +214,10 @@ fn a_second_refusal_withholds_from_the_lower_of_both() {
     group.withhold(LvId(1), &[extent(30, 5)], Holders::default(), 0);
     assert_eq!(group.usage().withheld, 70);
     group.withhold(LvId(1), &[extent(80, 5)], Holders::default(), 0);
-    assert_eq!(group.usage(), SpaceUse { total: 100, free: 30, waiting: 0, withheld: 70 });
+    assert_eq!(
+        group.usage(),
+        SpaceUse { total: 100, free: 30, waiting: 0, withheld: 70, unread: 0 }
+    );
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn inline(request: Request, name: &str, offset: Option<u64>, text: &str) -> Call
     Call::Append(Box::new(call(request, name, offset, text.len() as u64, content)))
 }
 
-fn record(member: &mut Member, name: &str, text: &str) -> Token {
+pub(super) fn record(member: &mut Member, name: &str, text: &str) -> Token {
     let request = member.request();
     member.call(inline(request, name, None, text))
 }

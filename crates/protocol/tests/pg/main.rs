@@ -7,6 +7,7 @@ mod busy;
 mod digest;
 mod door;
 mod doubt;
+mod early;
 mod gaps;
 mod hostile;
 mod long;

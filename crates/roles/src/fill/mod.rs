@@ -12,11 +12,13 @@
 //! 2. A chunk is durable before the row that names it is in the index.
 //! 3. Each row has the op that its PG applied last. Every op to come is later, so that a put or delete of the key wins. No
 //!    op of that view is a put, so that (op, attempt) is the grant of one chunk alone.
-//! 4. Space is the PG's to give, as for a put. What was given and is named by no row is free again at the next start.
+//! 4. Space is the PG's to give, as for a put, and its high-water marks are in the index before a row that names it. What
+//!    was given and is named by no row is free again at the next start.
 
 mod keys;
 mod writes;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -25,6 +27,7 @@ use bytes::Bytes;
 use larder_env::rng::unique_u64;
 use larder_kv::limits::FLUSH_BYTES;
 use larder_kv::{Batch, Kv, KvError, LsmKv, Progress};
+use larder_protocol::IndexError;
 use larder_protocol::space::NoSpace;
 use larder_types::checksum::{seed_of, sum_blocks};
 use larder_types::codec::encode_into;
@@ -127,6 +130,12 @@ pub enum FillError {
     /// Make room, or write fewer objects.
     #[error("the disk has no room for more objects")]
     Full,
+    /// Look at the log, and run `larder inspect`: what is free is not known.
+    #[error("the rows of the index could not be read for what is free: run `larder inspect`")]
+    Unread,
+    /// The index cannot be written.
+    #[error(transparent)]
+    Index(#[from] IndexError),
     /// Start again: the data server refused a write.
     #[error("data cannot be written: {0}")]
     Write(Refusal),
@@ -193,6 +202,9 @@ impl<'a> Filling<'a> {
         content: &'a Content<'a>,
     ) -> Result<Self, FillError> {
         let (manager, meta) = (store.manager(), store.meta());
+        if !meta.await_space() {
+            return Err(FillError::Unread);
+        }
         let known = manager.map().bucket(&config.bucket).map(|bucket| bucket.id);
         let bucket = match known {
             Some(bucket) => bucket,
@@ -296,13 +308,16 @@ impl<'a> Filling<'a> {
         while let Some(numbers) = self.take() {
             batch.clear();
             let (writes, count) = (Writes::default(), numbers.end - numbers.start);
+            let mut placed = BTreeSet::new();
             for number in numbers {
-                self.put(number, &writes, &mut batch, &mut value)?;
+                placed.extend(self.put(number, &writes, &mut batch, &mut value)?);
             }
             writes.wait().map_err(|refusal| match refusal {
                 Refusal::Full => FillError::Full,
                 refusal => FillError::Write(refusal),
             })?;
+            let meta = self.store.meta();
+            placed.into_iter().try_for_each(|pg| meta.write_marks(pg))?;
             self.kv().apply(&batch)?;
             self.written.fetch_add(count, Ordering::Relaxed);
             if self.kv().unflushed_bytes() >= FLUSH_BYTES {
@@ -330,29 +345,29 @@ impl<'a> Filling<'a> {
         (from < end).then(|| from..end.min(from + count))
     }
 
-    /// Writes an object's data, if its row does not hold it, and adds the row to a batch.
+    /// Writes an object's data, if its row does not hold it, and adds the row to a batch. Returns its PG if there is data.
     fn put(
         &self,
         number: u64,
         writes: &Writes,
         batch: &mut Batch,
         value: &mut Vec<u8>,
-    ) -> Result<(), FillError> {
+    ) -> Result<Option<PgId>, FillError> {
         let key = keys::key(self.config.seed, number);
         let data = (self.content)(key.as_str(), self.config.bytes);
         assert_eq!(data.len() as u64, self.config.bytes, "{key:?} has the bytes asked for");
         let etag = ETag::Md5(Md5::digest(&data).into());
         let pg = self.store.meta().pg_of(self.bucket, &key);
         let op = self.ops[pg.0 as usize];
-        let body = if data.len() <= INLINE_BYTES_MAX as usize {
-            Body::Inline(data)
-        } else {
-            Body::Chunk(self.put_chunk(pg, op, number, data, writes)?)
+        let is_inline = data.len() <= INLINE_BYTES_MAX as usize;
+        let body = match is_inline {
+            true => Body::Inline(data),
+            false => Body::Chunk(self.put_chunk(pg, op, number, data, writes)?),
         };
         value.clear();
         encode_into(&VersionRow { op, metax: self.metax(etag), body }, value);
         batch.put(&rows::version(self.bucket, &key, rows::UNVERSIONED), value);
-        Ok(())
+        Ok((!is_inline).then_some(pg))
     }
 
     fn metax(&self, etag: ETag) -> Metax {
@@ -399,7 +414,8 @@ impl<'a> Filling<'a> {
         for _ in 0..FILL_PLACE_TRIES {
             match meta.reserve(pg, bytes) {
                 Ok(place) => return Ok(place),
-                Err(NoSpace::Opening) => {}
+                // The rows were read before the fill began.
+                Err(NoSpace::Opening | NoSpace::Unread) => {}
                 Err(NoSpace::NeedLv) => meta.draw_lv(pg),
                 Err(NoSpace::TooNarrow | NoSpace::DiskFull) => break,
             }

@@ -11,6 +11,7 @@
 //! 2. Every fault found is reported; what could not be looked at is a fault as well.
 
 mod expect;
+mod marks;
 mod member;
 mod overlay;
 mod report;
@@ -36,6 +37,7 @@ use crate::meta::{KV_DIR, LOG_DIR, Replay};
 use crate::store::LOCK_FILE;
 use crate::{StoreConfig, StoreError};
 use expect::Expectations;
+use marks::Marks;
 use overlay::Overlay;
 pub use report::Report;
 pub use role::inspect_role;
@@ -237,7 +239,11 @@ fn look_at_space(map: &Map, overlay: &Overlay<'_>, open: &[Chunk], report: &mut 
     report.section("space");
     let lvs = map.lvs.iter().map(|record| record.info(BootId(0)));
     let mut scan = SpaceScan::new(lvs);
+    let mut marks = Marks::default();
     let visited = overlay.visit(&mut |row, value| {
+        if let Err(error) = marks.note(row, value) {
+            report.fault(error.to_string());
+        }
         if let Err(error) = scan.note(row, value) {
             report.fault(error.to_string());
         }
@@ -256,6 +262,7 @@ fn look_at_space(map: &Map, overlay: &Overlay<'_>, open: &[Chunk], report: &mut 
     for stray in derived.strays {
         report.fault(stray.to_string());
     }
+    marks.check(map, overlay, report);
 }
 
 /// Reads every chunk that a row names and holds it against its checksums.

@@ -26,7 +26,8 @@ impl<'a> Overlay<'a> {
     }
 
     pub(super) fn changed_rows(&self) -> usize {
-        self.rows.borrow().keys().filter(|row| row.first() != Some(&b'A')).count()
+        let is_position = |row: &&Vec<u8>| matches!(row.first(), Some(b'A' | b'H'));
+        self.rows.borrow().keys().filter(|row| !is_position(row)).count()
     }
 
     /// Visits every row.
@@ -83,9 +84,9 @@ impl Index for Overlay<'_> {
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {
-        let (rows, position) = changes.into_parts();
-        let position = position.map(|(row, value)| (row, Some(value)));
-        self.rows.borrow_mut().extend(rows.into_iter().chain(position));
+        let (rows, positions) = changes.into_parts();
+        let positions = positions.into_iter().map(|(row, value)| (row, Some(value)));
+        self.rows.borrow_mut().extend(rows.into_iter().chain(positions));
         Ok(())
     }
 

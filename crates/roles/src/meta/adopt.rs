@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_env::threads::Condvar;
-use larder_kv::{Kv, KvReader};
+use larder_kv::KvReader;
 use larder_protocol::pg::{LedgerWalk, Role};
 use larder_protocol::{Call, Event};
 use larder_types::codec::decode;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::callers::NOBODY;
 use super::cluster::Cluster;
 use super::duties::Volumes;
-use super::recover::{OpenError, for_each_row};
+use super::recover::OpenError;
 use super::{Member, Meta};
 
 /// What waits for the adopt thread.
@@ -131,25 +131,17 @@ impl Meta {
             }
             walk.add(&mut member.pg);
         }
-        let pgs: Vec<PgId> = walk.pgs().collect();
-        if pgs.is_empty() {
+        let count = walk.pgs().count();
+        if count == 0 {
             return Ok(());
         }
         let begun = Instant::now();
-        let reader = self.index.kv.snapshot()?;
-        for &pg in &pgs {
-            if let Some(row) = reader.get(&rows::applied(pg))? {
-                walk.shows(pg, decode("applied position", &row)?);
-            }
-        }
-        for_each_row(&*reader, &mut |row, value| walk.note(row, value))?;
-        drop(reader);
-        for &pg in &pgs {
-            walk.end(&mut self.lock(pg).pg);
+        if !self.read_ledgers(&mut walk)? {
+            return Ok(());
         }
         cluster.adoption.ledger_reads.fetch_add(1, Ordering::Relaxed);
         let ms = begun.elapsed().as_millis() as u64;
-        tracing::info!(pgs = pgs.len(), ms, "the index was read for what it names");
+        tracing::info!(pgs = count, ms, "the index was read for what it names");
         Ok(())
     }
 
@@ -239,7 +231,7 @@ impl Meta {
     }
 
     /// Streams without a parent, of all PGs.
-    fn open_streams(&self) -> Result<OpenStreams, OpenError> {
+    pub(super) fn open_streams(&self) -> Result<OpenStreams, OpenError> {
         let mut streams = OpenStreams::new();
         let mut unreadable = None;
         self.index.kv.scan(b"O", rows::prefix_end(b"O").as_deref(), &mut |row, value| {

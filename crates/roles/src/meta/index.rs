@@ -65,11 +65,14 @@ pub(super) struct IndexPort {
     pub(super) buckets: Buckets,
     /// Whether all of the index found room in its cache when its size was last looked at.
     fits_cache: AtomicBool,
+    /// Whether all of it was read since the start.
+    is_read: AtomicBool,
 }
 
 impl IndexPort {
     pub(super) fn new(kv: LsmKv, buckets: Buckets) -> Self {
-        Self { kv, buckets, fits_cache: AtomicBool::new(false) }
+        let (fits_cache, is_read) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { kv, buckets, fits_cache, is_read }
     }
 
     /// Whether the cluster's map has no such bucket. What rows show of one that is gone says nothing of the bucket that has
@@ -90,10 +93,15 @@ impl IndexPort {
         self.fits_cache.store(fits, Ordering::Relaxed);
     }
 
-    /// Whether one row may be read where nothing must wait for the disk. A start reads all rows, so that an index
-    /// that fits its cache lies in it, or at least in the page cache.
+    /// All rows were read.
+    pub(super) fn was_read(&self) {
+        self.is_read.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one row may be read where nothing must wait for the disk: an index that fits its cache lies in it, or at
+    /// least in the page cache, once it was read.
     pub(super) fn is_in_memory(&self) -> bool {
-        self.fits_cache.load(Ordering::Relaxed)
+        self.is_read.load(Ordering::Relaxed) && self.fits_cache.load(Ordering::Relaxed)
     }
 }
 
@@ -112,9 +120,9 @@ impl Index for IndexPort {
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {
-        let (rows, position) = changes.into_parts();
+        let (rows, positions) = changes.into_parts();
         let mut batch = Batch::new();
-        if let Some((row, value)) = position {
+        for (row, value) in positions {
             batch.position(&row, &value);
         }
         for (row, value) in rows {

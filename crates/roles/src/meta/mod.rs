@@ -7,6 +7,7 @@
 //!  apply thread:    lock PG ─ apply what is committed to the index
 //!  tick thread:     every 100 ms: lazy outcomes, ticks, new LVs
 //!  flush thread:    flush the index, free the log behind it, compact
+//!  space thread:    after a start, read the index for what is free
 //! ```
 //!
 //! In a store all roles are in one process and call each other. In a cluster ([`MetaServer`]) the neighbours
@@ -20,7 +21,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `recover.rs` | opening: index, log, and in one process views and space |
+//! | `recover.rs`, `space.rs` | opening: index, log, and in one process views and space; reading what rows name |
 //! | `log.rs`, `index.rs`, `maintain.rs` | log, index, ticks and flushes |
 //! | `callers.rs`, `queue.rs` | calls in flight, PGs that wait for a thread |
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
@@ -36,7 +37,7 @@
 //!    released: log order equals op order.
 //! 2. Locks are taken in the order PG, then log or disk queue or ticket; never two PGs. What is called under
 //!    a PG's lock (`Managers::say`, `Peer::send`) queues and comes back.
-//! 3. The index is written only by [`Pg::apply`], below the commit point.
+//! 3. Rows are written only by [`Pg::apply`], below the commit point, and by a fill (`fill/`).
 //! 4. In a cluster, what tells a proxy about a key's present state leaves only under a lease of the PG's
 //!    present view, which is looked at after the index was read.
 
@@ -63,6 +64,7 @@ mod scrub;
 mod serve;
 mod server;
 mod snapshots;
+mod space;
 mod turns;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,7 +75,9 @@ use larder_kv::{Kv, LsmKv};
 use larder_protocol::pg::PgGauges;
 use larder_protocol::placement::pg_of;
 use larder_protocol::space::NoSpace;
-use larder_protocol::{Answer, Call, DataAnswer, Effect, Event, Outbox, Pg, RowSpan, Token};
+use larder_protocol::{
+    Answer, Call, DataAnswer, Effect, Event, IndexError, Outbox, Pg, RowSpan, Token,
+};
 use larder_types::{BucketId, Extent, LvId, ObjectKey, OpId, PgId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -105,6 +109,7 @@ pub use serve::MetaHandler;
 pub use server::{MetaServer, ServerConfig};
 pub use snapshots::SnapshotCounters;
 use snapshots::Snapshots;
+use space::SpaceKnown;
 
 /// A PG with what its driver keeps beside it.
 struct Member {
@@ -139,6 +144,7 @@ pub struct Meta {
     need_lv: PgQueue,
     flush: maintain::FlushSignal,
     fatal: watch::Sender<Option<String>>,
+    space_known: SpaceKnown,
     stopping: AtomicBool,
     /// The requests of this process's proxy: those that are finished are remembered no more.
     requests: OnceLock<Arc<Requests>>,
@@ -186,9 +192,15 @@ impl Meta {
         self.lock(pg).pg.applied()
     }
 
-    /// Space of a PG for data that a row of the index alone will name.
+    /// Space of a PG for data that a row of the index alone will name, once its marks are written.
     pub(crate) fn reserve(&self, pg: PgId, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
         self.lock(pg).pg.reserve(bytes)
+    }
+
+    /// Has the index show marks above what was reserved in a PG.
+    pub(crate) fn write_marks(&self, pg: PgId) -> Result<(), IndexError> {
+        // Under the lock: later marks are as high, and go in later.
+        self.lock(pg).pg.write_marks(&self.index)
     }
 
     /// Whether the index alone can answer a read of this key.

@@ -1,11 +1,10 @@
 //! Opening a meta server: index and log; in a store also views, space, and then its threads.
 //!
 //! The order matters: the log is cut and synced before anything is appended; the view is in the map
-//! before an op carries it; space is derived only when everything through the view's start is applied;
-//! and no call is served before that.
+//! before an op carries it; PGs serve, and rows are read for their space (`space.rs`), only when everything through the
+//! view's start is applied.
 
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -14,9 +13,8 @@ use larder_env::Disk;
 use larder_env::threads::{self, JoinHandle};
 use larder_kv::{KvError, KvReader, LsmKv};
 use larder_metalog::{LogConfig, LogError, Lsn, Record, Writer};
-use larder_protocol::pg::{LogGap, Origin, Recovering, Role};
-use larder_protocol::rebuild::{Space, SpaceScan};
-use larder_protocol::{Call, Event, IndexError, LvInfo, Pg, Planted};
+use larder_protocol::pg::{LedgerWalk, LogGap, Origin, Recovering, Role};
+use larder_protocol::{Call, Event, IndexError, Pg, Planted};
 use larder_types::codec::{CodecError, decode};
 use larder_types::{BucketId, Op, OpId, OpSeq, PgId, ServerId, StreamId, rows};
 use larder_volume::Volume;
@@ -26,6 +24,7 @@ use tokio::sync::watch;
 use super::index::{Buckets, IndexPort};
 use super::log::{Group, Log};
 use super::maintain::FlushSignal;
+use super::space::SpaceKnown;
 use super::{Callers, Duties, Here, Member, Meta, Neighbours, PgQueue};
 use crate::data::DataServer;
 use crate::limits::KV_CACHE_BYTES;
@@ -112,8 +111,11 @@ impl Replay {
             };
             let snapshot = kv.get(&rows::snapshot(pg))?;
             let snapshot = snapshot.map(|row| decode("snapshot row", &row)).transpose()?;
+            let high_water = kv.get(&rows::high_water(pg))?;
+            let high_water = high_water.map(|row| decode("marks row", &row)).transpose()?;
             let (pg_count, planted) = (pg_count as u32, Planted::default());
-            pgs.push(Recovering::new(Origin { pg, pg_count, me, applied, snapshot, planted }));
+            let origin = Origin { pg, pg_count, me, applied, snapshot, high_water, planted };
+            pgs.push(Recovering::new(origin));
         }
         Ok(Self { pgs, highest: BTreeMap::new(), segment_bytes, error: None })
     }
@@ -198,8 +200,9 @@ impl Meta {
         let Neighbours::Here(here) = &meta.neighbours else { unreachable!("made above") };
         here.data.answer_to(&meta);
         meta.begin_views(here, &mut writer)?;
-        let dead_streams = meta.derive_space(here)?;
-        let threads = Self::start_here(&meta, writer, volume);
+        let dead_streams = meta.dead_streams()?;
+        let walk = meta.begin_space(here)?;
+        let threads = Self::start_here(&meta, writer, volume, walk);
         for (bucket, stream, pg) in dead_streams {
             meta.tell(pg, Call::DropStream { bucket, stream });
         }
@@ -227,45 +230,25 @@ impl Meta {
         Ok(())
     }
 
-    /// Derives every PG's space from METAX; returns streams whose proxy is gone.
-    fn derive_space(&self, here: &Here) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
-        let map = here.manager.map();
-        let lvs = map.map.lvs.iter();
-        let boot = here.data.boot();
-        let mut scan = SpaceScan::new(lvs.clone().map(|record| record.info(boot)));
-        for_each_row(&self.index.kv, &mut |row, value| scan.note(row, value))?;
-        for pg in self.pg_ids() {
-            for chunk in self.lock(pg).pg.open_chunks() {
-                scan.claim(chunk);
-            }
-        }
-        let derived = scan.finish();
-        if let Some(overlap) = derived.faults.first() {
-            return Err(OpenError::Contradiction(overlap.to_string()));
-        }
-        let owner: BTreeMap<_, _> = lvs.map(|record| (record.lv, record.pg)).collect();
-        let mut by_pg: BTreeMap<PgId, Vec<(LvInfo, _)>> = BTreeMap::new();
-        for record in &map.map.lvs {
-            here.data.create(record);
-        }
-        let is_as_wanted = derived.space.is_as_wanted;
-        for (info, runs) in derived.space.lvs {
-            by_pg.entry(owner[&info.lv]).or_default().push((info, runs));
-        }
-        for pg in self.pg_ids() {
-            let mut member = self.lock(pg);
-            let Member { pg: machine, out, .. } = &mut *member;
-            // Every proxy of before lived in a process that is gone.
-            machine.end_sessions();
-            let lvs = by_pg.remove(&pg).unwrap_or_default();
-            machine.adopt_space(Space { lvs, is_as_wanted }, out);
-            self.carry_out(&mut member);
-        }
-        Ok(derived.open_streams)
+    /// Streams without a parent, with the PG of each: whoever wrote them lived in a process that is gone.
+    fn dead_streams(&self) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
+        let of_pg = |(pg, streams): (PgId, BTreeSet<(BucketId, StreamId)>)| {
+            streams.into_iter().map(move |(bucket, stream)| (bucket, stream, pg))
+        };
+        Ok(self.open_streams()?.into_iter().flat_map(of_pg).collect())
     }
 
-    fn start_here(meta: &Arc<Self>, writer: Writer, volume: Volume) -> Threads {
+    fn start_here(
+        meta: &Arc<Self>,
+        writer: Writer,
+        volume: Volume,
+        walk: Option<LedgerWalk>,
+    ) -> Threads {
         let mut threads = Self::start(meta, writer);
+        if let Some(walk) = walk {
+            let server = meta.clone();
+            threads.spawn("space", move || server.space_loop(walk));
+        }
         let server = meta.clone();
         threads.spawn("disk", move || {
             if let Neighbours::Here(here) = &server.neighbours {
@@ -343,29 +326,12 @@ impl Recovered {
             need_lv: PgQueue::new(pg_count),
             flush: FlushSignal::default(),
             fatal: watch::Sender::new(None),
+            space_known: SpaceKnown::default(),
             stopping: AtomicBool::new(false),
             requests: OnceLock::new(),
         };
         (meta, self.writer)
     }
-}
-
-/// Takes a row with its value.
-pub(super) type TakeRow<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), IndexError> + 'a;
-
-/// Visits every row that names space or streams.
-pub(super) fn for_each_row(kv: &dyn KvReader, visit: &mut TakeRow<'_>) -> Result<(), OpenError> {
-    let mut error = None;
-    for table in rows::SPACE_TABLES {
-        kv.scan(&[table], Some(&[table + 1]), &mut |row, value| match visit(row, value) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(found) => {
-                error = Some(found);
-                ControlFlow::Break(())
-            }
-        })?;
-    }
-    error.map_or(Ok(()), |error| Err(error.into()))
 }
 
 impl Member {

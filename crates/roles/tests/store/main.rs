@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod compaction;
+mod early;
 mod fill;
 
 use std::ops::Range;
@@ -218,6 +219,7 @@ async fn objects_of_every_shape_can_be_appended_to_by_every_shape() {
     store.close();
     assert_sound(&dir);
     let store = Store::open(&config(&dir)).unwrap();
+    assert!(store.meta().await_space());
     let held: u64 = (store.meta().pg_ids())
         .map(|pg| store.meta().gauges(pg).space)
         .map(|space| space.total - space.free)
@@ -293,6 +295,7 @@ async fn space_of_overwritten_and_deleted_objects_is_used_again() {
     store.close();
     assert_sound(&dir);
     let store = Store::open(&config(&dir)).unwrap();
+    assert!(store.meta().await_space());
     assert_eq!(used(&store).0, 0, "nothing waits across a restart");
     store.close();
 }

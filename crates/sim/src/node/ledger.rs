@@ -1,5 +1,5 @@
-//! The walk over the index that a meta server makes when it starts, while its members go on; and what must be true
-//! of what they know.
+//! The walk over the index that a meta server makes when it starts, or serves before it has read its rows, while its
+//! members go on; and what must be true of what they know.
 
 use larder_protocol::ledger::NamedBlocks;
 use larder_protocol::pg::LedgerWalk;
@@ -9,55 +9,92 @@ use larder_types::codec::decode;
 use larder_types::{OpId, PgId, rows};
 
 use super::Node;
-use crate::happening::NodeIn;
+use crate::fate::Fate;
+use crate::happening::{NodeIn, ReadStep};
 use crate::index::Port;
 use crate::net::{MS, Net};
 use crate::verdict::Finding;
 
 /// Microseconds between two steps of the walk, at most.
 const STEP_US: u64 = 120 * MS;
+/// Rows of a stretch, at most.
+const STRETCH_ROWS: u64 = 60;
 
 impl Node {
-    /// Begins the walk, takes the snapshot, ends the walk: anything may come between.
-    pub(super) fn read_index(&mut self, step: u8, net: &mut Net) {
+    /// Begins the walk, reads a stretch, ends the stretch: anything may come between.
+    pub(super) fn read_index(&mut self, step: ReadStep, net: &mut Net) -> Result<(), Fate> {
         let pgs = self.setup.pgs;
         let life = self.life();
-        match step {
-            0 => {
+        let next = match step {
+            ReadStep::Begin => {
                 let mut walk = LedgerWalk::new(pgs);
                 life.members.iter_mut().for_each(|member| walk.add(&mut member.pg));
                 life.reading = Some(walk);
+                ReadStep::Read
             }
-            1 => {
-                let Some(mut walk) = life.reading.take() else { return };
-                if let Err(error) = self.read_for(&mut walk) {
+            ReadStep::Read => {
+                let Some(mut walk) = life.reading.take() else { return Ok(()) };
+                let count = 1 + net.rng.below(STRETCH_ROWS) as usize;
+                let until = self.read_for(&mut walk, count).unwrap_or_else(|error| {
                     net.find(Finding::Contradiction(error.0));
-                }
+                    None
+                });
                 self.life().reading = Some(walk);
+                ReadStep::End { until }
             }
-            _ => {
-                let Some(mut walk) = life.reading.take() else { return };
-                life.members.iter_mut().for_each(|member| walk.end(&mut member.pg));
-                return;
+            ReadStep::End { until } => {
+                let Some(mut walk) = life.reading.take() else { return Ok(()) };
+                let members = life.members.iter_mut();
+                members.for_each(|member| walk.end_stretch(&mut member.pg, until.as_deref()));
+                match until {
+                    Some(until) => {
+                        walk.go_on(until);
+                        life.reading = Some(walk);
+                        ReadStep::Read
+                    }
+                    None if self.complete_all(net)? => ReadStep::Begin,
+                    None => {
+                        self.life().is_reading = false;
+                        return Ok(());
+                    }
+                }
             }
-        }
+        };
         let pause = net.rng.below(STEP_US);
-        net.after(pause, (self.id, NodeIn::ReadIndex { run: self.run, step: step + 1 }));
+        net.after(pause, (self.id, NodeIn::ReadIndex { run: self.run, step: next }));
+        Ok(())
     }
 
-    fn read_for(&self, walk: &mut LedgerWalk) -> Result<(), IndexError> {
+    /// All rows are read; returns whether some PG needs them again.
+    fn complete_all(&mut self, net: &mut Net) -> Result<bool, Fate> {
+        let mut is_any_unread = false;
+        for pg in (0..self.setup.pgs).map(PgId) {
+            is_any_unread |= self.complete_space(pg, net)?;
+        }
+        Ok(is_any_unread)
+    }
+
+    /// Reads so many rows, from where the walk is; returns the first that was not read.
+    fn read_for(&self, walk: &mut LedgerWalk, count: usize) -> Result<Option<Vec<u8>>, IndexError> {
         let port = Port(&self.kv);
         for pg in walk.pgs().collect::<Vec<_>>() {
             let at = larder_protocol::Index::get(&port, &rows::applied(pg))?;
             let at = at.map(|row| decode::<OpId>("applied position", &row)).transpose()?;
             walk.shows(pg, at.unwrap_or_default());
         }
-        for table in rows::SPACE_TABLES {
-            for (row, value) in port.collect(&[table])? {
-                walk.note(&row, &value)?;
+        let from = walk.from().to_vec();
+        let mut left = count;
+        for (row, value) in port.collect(&[])? {
+            if row < from || LedgerWalk::is_behind_all(&row) {
+                continue;
             }
+            if left == 0 {
+                return Ok(Some(row));
+            }
+            left -= 1;
+            walk.note(&row, &value)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// What a PG may allocate from, by its ledger; it learns what the index names if that is not known.
@@ -65,8 +102,8 @@ impl Node {
         let mut walk = LedgerWalk::new(self.setup.pgs);
         walk.add(&mut self.member(pg).pg);
         if walk.pgs().next().is_some() {
-            self.read_for(&mut walk)?;
-            walk.end(&mut self.member(pg).pg);
+            self.read_for(&mut walk, usize::MAX)?;
+            walk.end_stretch(&mut self.member(pg).pg, None);
         }
         let space = self.member(pg).pg.known_space(lvs.into_iter());
         let fault = |fault: SpaceFault| IndexError(fault.to_string());

@@ -15,7 +15,7 @@ use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{MapVersion, Topology};
 use larder_protocol::pg::Role;
 use larder_protocol::{Call, Event, LvInfo, Outbox};
-use larder_types::{BootId, LvId, PgId, ServerId, SessionId, View};
+use larder_types::{BootId, BucketId, LvId, PgId, ServerId, SessionId, StreamId, View};
 
 use super::ledger::is_same;
 use super::{NOBODY, Node, scan};
@@ -240,6 +240,10 @@ impl Node {
         for (info, _) in &derived.space.lvs {
             self.learn(pg, info);
         }
+        if self.serves_early(pg) {
+            self.adopt_early(pg, lvs, net)?;
+            return self.drop_dead_streams(pg, derived.open_streams, sessions, net);
+        }
         let space = match self.known_space(pg, lvs) {
             Ok(space) if is_same(&space, &derived.space) => space,
             Ok(space) => {
@@ -256,6 +260,17 @@ impl Node {
         let mut out = Outbox::new();
         self.member(pg).pg.adopt_space(space, &mut out);
         self.carry_out(pg, out, net)?;
+        self.drop_dead_streams(pg, derived.open_streams, sessions, net)
+    }
+
+    /// Drops the streams of sessions that are over.
+    fn drop_dead_streams(
+        &mut self,
+        pg: PgId,
+        open: Vec<(BucketId, StreamId, PgId)>,
+        sessions: &[SessionId],
+        net: &mut Net,
+    ) -> Result<(), Fate> {
         // A session may have begun since this was said.
         let life = self.life();
         let is_open = |session| {
@@ -263,7 +278,7 @@ impl Node {
         };
         let is_dead = |session| !is_open(session) || life.closed.contains(&session);
         let mut dead: BTreeSet<_> =
-            derived.open_streams.iter().map(|(bucket, stream, _)| (*bucket, *stream)).collect();
+            open.into_iter().map(|(bucket, stream, _)| (bucket, stream)).collect();
         dead.extend(life.members[pg.0 as usize].pg.pending_streams());
         dead.retain(|(_, stream)| is_dead(stream.session));
         for (bucket, stream) in dead {

@@ -11,9 +11,10 @@ use larder_protocol::pg::{LogGap, Origin, Recovering};
 use larder_types::codec::decode;
 use larder_types::{BootId, Op, OpId, PgId, ServerId, View, rows};
 
+use super::early::OLDER_ONE_IN;
 use super::{Life, Member, Node};
 use crate::fate::Fate;
-use crate::happening::NodeIn;
+use crate::happening::{NodeIn, ReadStep};
 use crate::index::Port;
 use crate::log::{self, Log, fate};
 use crate::managers::Managers;
@@ -71,6 +72,7 @@ impl Node {
             let last = if claims_all { View(u64::MAX) } else { pg.last().view };
             (pg.id(), pg.is_whole().then_some(last))
         };
+        let is_older = self.setup.options.early && net.rng.one_in(OLDER_ONE_IN);
         let managers = Managers::new(Server::Node(self.id), self.run, &self.setup, net);
         self.life = Some(Life {
             managers,
@@ -86,12 +88,14 @@ impl Node {
             walking: None,
             compacting: None,
             reading: None,
+            is_reading: true,
+            is_older,
             good_max: 1,
         });
         let (node, run) = (self.id, self.run);
         let jitter = net.rng.below(5 * MS);
         net.after(50 + jitter, (node, NodeIn::Beat { run }));
-        net.soon((node, NodeIn::ReadIndex { run, step: 0 }));
+        net.soon((node, NodeIn::ReadIndex { run, step: ReadStep::Begin }));
         net.after(100 * MS, (node, NodeIn::Tick { run }));
         net.after(60 * MS, (node, NodeIn::Flush { run }));
         Ok(())
@@ -101,12 +105,14 @@ impl Node {
         let row = |row: Vec<u8>| larder_protocol::Index::get(&Port(&self.kv), &row);
         let applied = row(rows::applied(pg))?.map(|row| decode("applied position", &row));
         let snapshot = row(rows::snapshot(pg))?.map(|row| decode("snapshot row", &row));
+        let high_water = row(rows::high_water(pg))?.map(|row| decode("marks row", &row));
         Ok(Origin {
             pg,
             pg_count: self.setup.pgs,
             me: ServerId(self.id as u32),
             applied: applied.transpose()?.unwrap_or_default(),
             snapshot: snapshot.transpose()?,
+            high_water: high_water.transpose()?,
             planted: self.setup.options.bugs.protocol,
         })
     }

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use larder_types::{
     Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName, BucketRecord,
     BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ETag, EncryptionEnvelope,
-    Epoch, Extent, Grant, Holders, HoldersChange, HybridClock, LvId, MarkerEntry, Metax,
-    ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow,
-    PgId, PieceEntry, PieceRow, PiecesId, Put, RegionId, Remembered, Request, Retention, ServerId,
-    SessionId, SessionMemory, SnapshotRow, Stamp, StreamId, Target, Tombstone, UploadId, UploadRow,
-    VersionEntry, VersionRow, View, WritePolicy, rows,
+    Epoch, Extent, Grant, HighWaterRow, Holders, HoldersChange, HybridClock, LvId, MarkerEntry,
+    Metax, ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef,
+    PartRow, PgId, PieceEntry, PieceRow, PiecesId, Put, RegionId, Remembered, Request, Retention,
+    ServerId, SessionId, SessionMemory, SnapshotRow, Stamp, StreamId, Target, Tombstone, UploadId,
+    UploadRow, VersionEntry, VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -209,6 +209,10 @@ fn stream_body() -> Body {
 
 fn parts() -> Vec<PartRef> {
     vec![PartRef { number: 1, len: 5 * 1024 * 1024 }, PartRef { number: 10_000, len: 7 }]
+}
+
+pub fn high_water_row() -> HighWaterRow {
+    HighWaterRow { op: op_id(), marks: vec![(LvId(7), 300), (LvId(1000), 4_194_304)] }
 }
 
 pub fn snapshot_row() -> SnapshotRow {

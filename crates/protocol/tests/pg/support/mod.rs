@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use larder_protocol::index::Visit;
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
-use larder_protocol::pg::{LogGap, Origin, Recovering, Role, read_piece};
+use larder_protocol::pg::{LedgerWalk, LogGap, Origin, Recovering, Role, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
     Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, Index,
@@ -52,9 +52,9 @@ impl Index for Table {
     }
 
     fn write(&self, changes: Changes) -> Result<(), IndexError> {
-        let (rows, position) = changes.into_parts();
-        let position = position.map(|(row, value)| (row, Some(value)));
-        for (row, value) in rows.into_iter().chain(position) {
+        let (rows, positions) = changes.into_parts();
+        let positions = positions.into_iter().map(|(row, value)| (row, Some(value)));
+        for (row, value) in rows.into_iter().chain(positions) {
             match value {
                 Some(value) => self.0.borrow_mut().insert(row, value.into()),
                 None => self.0.borrow_mut().remove(&row),
@@ -70,7 +70,8 @@ impl Index for Table {
 
 /// What a member of the PG begins with.
 pub fn origin(me: ServerId, applied: OpId, snapshot: Option<SnapshotRow>) -> Origin {
-    Origin { pg: PG, pg_count: 1, me, applied, snapshot, planted: Planted::default() }
+    let planted = Planted::default();
+    Origin { pg: PG, pg_count: 1, me, applied, snapshot, high_water: None, planted }
 }
 
 /// See the module's head.
@@ -198,6 +199,50 @@ impl Member {
         self.keep_log();
     }
 
+    /// Serves above the marks; a walk over the rows is begun.
+    pub fn serve_early(&mut self, replicas: usize) -> LedgerWalk {
+        self.settle();
+        let mut walk = LedgerWalk::new(1);
+        walk.add(&mut self.pg);
+        let lvs = std::iter::once(info(replicas));
+        self.pg.adopt_early(lvs, &mut self.effects).expect("open puts that do not overlap");
+        self.keep_log();
+        let view = self.pg.view().0;
+        (0..replicas).for_each(|replica| self.answer(replica, DataAnswer::Floor(key(view, 0))));
+        walk
+    }
+
+    /// Reads so many rows for the ledger; returns whether all are read.
+    pub fn read_rows(&mut self, walk: &mut LedgerWalk, count: usize) -> bool {
+        walk.shows(PG, self.pg.applied());
+        let (mut until, mut read) = (None, 0);
+        let from = walk.from().to_vec();
+        self.table
+            .scan(&from, None, &mut |row, value| {
+                if LedgerWalk::is_behind_all(row) {
+                    return ControlFlow::Break(());
+                }
+                if read == count {
+                    until = Some(row.to_vec());
+                    return ControlFlow::Break(());
+                }
+                read += 1;
+                walk.note(row, value).expect("a readable row");
+                ControlFlow::Continue(())
+            })
+            .expect("a scan");
+        walk.end_stretch(&mut self.pg, until.as_deref());
+        let is_last = until.is_none();
+        until.into_iter().for_each(|until| walk.go_on(until));
+        is_last
+    }
+
+    /// Takes what the rows leave free.
+    pub fn complete(&mut self) {
+        while self.pg.complete_space(self.now(), &self.table, &mut self.effects) {}
+        self.keep_log();
+    }
+
     /// The process and its machine start again: only what was synced is left of the log.
     pub fn restart(self) -> Self {
         self.try_restart().expect("a log that fits")
@@ -210,8 +255,10 @@ impl Member {
             .map(|row| decode("applied position", &row).expect("a position"));
         let snapshot = stored(rows::snapshot(PG))
             .map(|row| decode("snapshot row", &row).expect("a snapshot row"));
-        let mut recovering =
-            Recovering::new(origin(self.me, applied.unwrap_or_default(), snapshot));
+        let high_water =
+            stored(rows::high_water(PG)).map(|row| decode("marks row", &row).expect("marks"));
+        let origin = origin(self.me, applied.unwrap_or_default(), snapshot);
+        let mut recovering = Recovering::new(Origin { high_water, ..origin });
         let mut log = self.log;
         log.truncate(self.synced);
         for (entry, commit) in &log {

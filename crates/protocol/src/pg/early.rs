@@ -1,0 +1,163 @@
+//! Serving before the rows are read: space above the high-water marks is given at once, the rest once the ledger knows what
+//! rows name (ADR 39).
+//!
+//! # Invariants
+//!
+//! 1. Nothing is served early without marks that are those of the applied position, nor while a contradiction is known.
+//! 2. A group whose rows contradict each other, or what was given meanwhile, is halted: others go on. Its marks are void from
+//!    then on, so that the next start reads the rows before it serves.
+
+use std::collections::BTreeMap;
+
+use larder_types::codec::encode;
+use larder_types::{Chunk, Extent, LvId, rows};
+
+use super::{Pg, Role};
+use crate::high_water::HighWater;
+use crate::index::{Changes, Index, IndexError};
+use crate::message::Outbox;
+use crate::now::Now;
+use crate::rebuild::SpaceFault;
+use crate::space::{LvInfo, VolumeGroup};
+
+impl Pg {
+    /// Whether it may serve before its rows are read: the index has marks that are to be believed.
+    #[must_use]
+    pub fn has_marks(&self) -> bool {
+        self.high_water.is_some() && self.ledger.fault().is_none()
+    }
+
+    /// Serves from now on in these LVs, above their marks. The driver has begun to read the rows for the ledger, and calls
+    /// [`Pg::complete_space`] when they are read.
+    ///
+    /// # Errors
+    /// [`SpaceFault`] if open puts contradict each other or the map: nothing is served then.
+    ///
+    /// # Panics
+    /// If the view is not active, not everything is applied, or there are no marks.
+    pub fn adopt_early(
+        &mut self,
+        lvs: impl Iterator<Item = LvInfo>,
+        out: &mut Outbox,
+    ) -> Result<(), SpaceFault> {
+        assert!(self.has_marks(), "pg {}: what lies above is known", self.id);
+        assert_eq!(self.applied, self.last(), "pg {}: all of its log is applied", self.id);
+        let mut open: BTreeMap<LvId, Vec<&Chunk>> = BTreeMap::new();
+        for chunk in self.open_chunks() {
+            open.entry(chunk.lv).or_default().push(chunk);
+        }
+        let mut group = VolumeGroup::new(self.view);
+        for info in lvs {
+            let marks = self.high_water.as_ref().filter(|_| !self.planted.gives_unread());
+            let mark = marks.map_or(0, |marks| marks.mark(info.lv));
+            let open = open.remove(&info.lv).unwrap_or_default();
+            group.add_above(info, mark, open.into_iter())?;
+        }
+        if let Some(&lv) = open.keys().next() {
+            return Err(SpaceFault::UnknownLv { lv });
+        }
+        self.early_ms = self.now_ms;
+        self.serve_in(group, out);
+        Ok(())
+    }
+
+    /// Whether it serves in LVs of which the rows are still to be read.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        self.serves() && self.space.as_ref().is_some_and(|space| space.unread().is_some())
+    }
+
+    /// Takes what the rows leave free of one more LV, if the ledger knows. Returns whether another LV is to be taken; call it
+    /// again then. One at a time, so that calls of clients come between.
+    pub fn complete_space(&mut self, now: Now, index: &dyn Index, out: &mut Outbox) -> bool {
+        self.set_now(now);
+        if !self.is_unread() {
+            return false;
+        }
+        let completed = match self.complete_lv() {
+            Ok(true) => self.completed(index, out),
+            Ok(false) => Ok(()),
+            Err(fault) => self.condemn(fault, index, out),
+        };
+        if let Err(error) = completed {
+            self.halt(&error, out);
+        }
+        self.check();
+        self.is_unread() && self.ledger.known().is_some()
+    }
+
+    /// Returns whether it was the last LV.
+    fn complete_lv(&mut self) -> Result<bool, SpaceFault> {
+        if let Some(fault) = self.ledger.fault() {
+            return Err(fault);
+        }
+        let (Some(space), Some(named)) = (&mut self.space, self.ledger.known()) else {
+            return Ok(false);
+        };
+        if let Some(lv) = named.lvs().find(|lv| space.info(*lv).is_none()) {
+            return Err(SpaceFault::UnknownLv { lv });
+        }
+        let Some(lv) = space.unread() else { return Ok(false) };
+        let open = self.open.values().map(|open| &open.chunk).filter(|chunk| chunk.lv == lv);
+        let open = open.flat_map(|chunk| chunk.extents.iter().copied());
+        let used: Vec<Extent> = named.of_lv(lv).chain(open).collect();
+        space.complete(lv, used.into_iter())?;
+        Ok(space.unread().is_none())
+    }
+
+    /// All is known: what waited for space may have some.
+    fn completed(&mut self, index: &dyn Index, out: &mut Outbox) -> Result<(), IndexError> {
+        let (Some(space), Some(named)) = (&self.space, self.ledger.known()) else { return Ok(()) };
+        let is_held = |info: &LvInfo| named.are_held_by(info.lv, info.present());
+        if !space.infos().all(is_held) {
+            self.refills.want_walk();
+        }
+        self.high_water = Some(HighWater::known(space.tops()));
+        self.feed_starved(index, out)
+    }
+
+    /// The rows contradict each other: this group serves nothing more, and no start believes its marks.
+    fn condemn(
+        &mut self,
+        fault: SpaceFault,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        self.role = Role::Halted;
+        for (token, _) in self.drain_waiting() {
+            self.refuse(token, crate::Refusal::IndexDamaged, out);
+        }
+        self.void_marks(index)?;
+        self.contradiction = Some(fault);
+        Ok(())
+    }
+
+    /// What the rows were found to contradict each other by, after it had begun to serve.
+    #[must_use]
+    pub fn contradiction(&self) -> Option<SpaceFault> {
+        self.contradiction
+    }
+
+    /// Has the next start read the rows before it serves.
+    ///
+    /// # Errors
+    /// [`IndexError`].
+    pub fn void_marks(&mut self, index: &dyn Index) -> Result<(), IndexError> {
+        self.high_water = None;
+        let mut changes = Changes::default();
+        changes.set_position(rows::high_water(self.id), encode(&HighWater::void()));
+        index.write(changes)
+    }
+
+    /// Writes the marks beside the applied position, if they are known: for who is about to write rows that name what was
+    /// reserved ([`Pg::reserve`]), and for a start after which nothing may be applied for long.
+    ///
+    /// # Errors
+    /// [`IndexError`].
+    pub fn write_marks(&mut self, index: &dyn Index) -> Result<(), IndexError> {
+        let Some(marks) = &self.high_water else { return Ok(()) };
+        let mut changes = Changes::default();
+        changes.set_position(rows::high_water(self.id), encode(&marks.row(self.applied)));
+        index.write(changes)
+    }
+}

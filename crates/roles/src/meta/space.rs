@@ -1,0 +1,246 @@
+//! What rows name, read from the index: behind the scenes where a single node serves above its high-water marks meanwhile,
+//! before it serves where it has none that are to be believed (ADR 39).
+//!
+//! # Invariants
+//!
+//! 1. The index is read in stretches, each of a snapshot of its own that is dropped at the stretch's end: what the index
+//!    cannot give back for its sake is bounded by [`STRETCH_ROWS_MAX`].
+//! 2. One walk reads for all PGs. It holds a PG's lock only to hand over what a stretch found, and then for one LV at a time.
+//! 3. A PG whose rows contradict each other is halted, and others are served. If the index cannot be read the server ends. In
+//!    both cases the next start reads the rows first.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use larder_env::threads::Condvar;
+use larder_kv::{Kv, KvError};
+use larder_protocol::pg::{LedgerWalk, Role};
+use larder_protocol::{IndexError, LvInfo};
+use larder_types::codec::decode;
+use larder_types::rows::{self, SPACE_TABLES};
+use larder_types::{OpId, PgId};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::recover::OpenError;
+use super::{Here, Member, Meta};
+use crate::clock::now;
+use crate::limits::STRETCH_ROWS_MAX;
+
+/// Whether a single node knows what its rows leave free.
+#[derive(Default)]
+pub(super) struct SpaceKnown {
+    is_over: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl SpaceKnown {
+    fn set(&self) {
+        *self.is_over.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Meta {
+    /// Has every PG of a single node serve. Nothing is appended before. Returns the walk that is to be made behind the
+    /// scenes, if all rows were not read for it.
+    pub(super) fn begin_space(&self, here: &Here) -> Result<Option<LedgerWalk>, OpenError> {
+        let map = here.manager.map();
+        let (records, boot) = (&map.map.lvs, here.data.boot());
+        let mut lvs: BTreeMap<PgId, Vec<LvInfo>> = BTreeMap::new();
+        for record in records {
+            here.data.create(record);
+            lvs.entry(record.pg).or_default().push(record.info(boot));
+        }
+        let mut walk = LedgerWalk::new(self.pgs.len() as u32);
+        let mut is_early = true;
+        for pg in self.pg_ids() {
+            let mut member = self.lock(pg);
+            // Every proxy of before lived in a process that is gone.
+            member.pg.end_sessions();
+            walk.add(&mut member.pg);
+            is_early &= member.pg.has_marks();
+        }
+        if !is_early {
+            tracing::info!(
+                "the index has no marks that are to be believed: all rows are read first"
+            );
+            let begun = Instant::now();
+            let is_whole = self.read_ledgers(&mut walk)?;
+            assert!(is_whole, "nobody stops a server that nobody knows of yet");
+            tell_read(begun);
+        }
+        for pg in self.pg_ids() {
+            let mut member = self.lock(pg);
+            let lvs = lvs.remove(&pg).unwrap_or_default().into_iter();
+            match is_early {
+                true => self.adopt_early(&mut member, lvs),
+                false => self.adopt_known(&mut member, lvs),
+            }?;
+        }
+        if !is_early {
+            // So that the next start finds the marks.
+            self.flush.ask();
+            self.space_known.set();
+        }
+        Ok(is_early.then_some(walk))
+    }
+
+    fn adopt_early(
+        &self,
+        member: &mut Member,
+        lvs: impl Iterator<Item = LvInfo>,
+    ) -> Result<(), OpenError> {
+        let Member { pg, out, .. } = &mut *member;
+        let adopted = pg.adopt_early(lvs, out);
+        adopted.map_err(|fault| OpenError::Contradiction(fault.to_string()))?;
+        self.carry_out(member);
+        Ok(())
+    }
+
+    fn adopt_known(
+        &self,
+        member: &mut Member,
+        lvs: impl Iterator<Item = LvInfo>,
+    ) -> Result<(), OpenError> {
+        let Member { pg, out, .. } = &mut *member;
+        let known = pg.known_space(lvs).or_else(|| pg.ledger_fault().map(Err));
+        let space = known.ok_or_else(|| IndexError("a PG's rows were not read".to_owned()))?;
+        let space = space.map_err(|fault| OpenError::Contradiction(fault.to_string()))?;
+        pg.forget_ledger();
+        pg.adopt_space(space, out);
+        pg.write_marks(&self.index)?;
+        self.carry_out(member);
+        Ok(())
+    }
+
+    /// The space thread of a single node.
+    pub(super) fn space_loop(&self, walk: LedgerWalk) {
+        if let Err(error) = self.read_space(walk) {
+            let voided = self.pg_ids().try_for_each(|pg| self.lock(pg).pg.void_marks(&self.index));
+            let kept = voided.map_err(OpenError::from).and_then(|()| Ok(self.keep_void_marks()?));
+            if let Err(error) = kept {
+                tracing::error!(%error, "the next start may serve before it reads all rows");
+            }
+            self.fail(format!("the space cannot be derived: {error}"));
+        }
+        self.space_known.set();
+    }
+
+    fn read_space(&self, mut walk: LedgerWalk) -> Result<(), OpenError> {
+        let begun = Instant::now();
+        while walk.pgs().next().is_some() {
+            if !self.read_ledgers(&mut walk)? {
+                return Ok(());
+            }
+            self.pg_ids().for_each(|pg| self.complete_space(pg));
+            if self.contradictions() > 0 {
+                self.keep_void_marks()?;
+            }
+            // Of PGs in which too much changed meanwhile.
+            walk = LedgerWalk::new(self.pgs.len() as u32);
+            for pg in self.pg_ids() {
+                let mut member = self.lock(pg);
+                if member.pg.is_unread() {
+                    walk.add(&mut member.pg);
+                }
+            }
+        }
+        tell_read(begun);
+        Ok(())
+    }
+
+    /// Has the index keep that marks are void, also if the process ends now.
+    fn keep_void_marks(&self) -> Result<(), KvError> {
+        match self.kv().flush() {
+            Err(error @ KvError::Full { .. }) => {
+                tracing::warn!(%error, "that marks are void is not kept yet");
+                Ok(())
+            }
+            flushed => flushed.map(|_| ()),
+        }
+    }
+
+    fn complete_space(&self, pg: PgId) {
+        let mut goes_on = true;
+        while goes_on {
+            let mut member = self.lock(pg);
+            let Member { pg: machine, out, .. } = &mut *member;
+            goes_on = machine.complete_space(now(), &self.index, out);
+            self.carry_out(&mut member);
+        }
+        let machine = &mut self.lock(pg).pg;
+        machine.forget_ledger();
+        if let Some(fault) = machine.contradiction() {
+            tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served; run `larder inspect`");
+        }
+    }
+
+    /// Reads the index for the ledgers of a walk. Returns whether it was read to its end, as the server does not stop.
+    pub(super) fn read_ledgers(&self, walk: &mut LedgerWalk) -> Result<bool, OpenError> {
+        let pgs: Vec<PgId> = walk.pgs().collect();
+        while !self.is_stopping() {
+            let until = self.read_stretch(walk, &pgs)?;
+            for &pg in &pgs {
+                walk.end_stretch(&mut self.lock(pg).pg, until.as_deref());
+            }
+            match until {
+                Some(until) => walk.go_on(until),
+                None => {
+                    self.index.was_read();
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads a stretch; returns the first row that was not read, if there is one.
+    fn read_stretch(
+        &self,
+        walk: &mut LedgerWalk,
+        pgs: &[PgId],
+    ) -> Result<Option<Vec<u8>>, OpenError> {
+        let reader = self.index.kv.snapshot()?;
+        for &pg in pgs {
+            if let Some(row) = reader.get(&rows::applied(pg))? {
+                walk.shows(pg, decode::<OpId>("applied position", &row)?);
+            }
+        }
+        let (from, behind) = (walk.from().to_vec(), SPACE_TABLES.map(|table| table + 1));
+        let (mut until, mut unreadable, mut count) = (None, None, 0);
+        reader.scan(&from, behind.last().map(std::slice::from_ref), &mut |row, value| {
+            if count == STRETCH_ROWS_MAX {
+                until = Some(row.to_vec());
+                return ControlFlow::Break(());
+            }
+            count += 1;
+            unreadable = walk.note(row, value).err();
+            if unreadable.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        unreadable.map_or(Ok(until), |error| Err(error.into()))
+    }
+
+    /// Waits until a single node knows what its rows leave free; returns whether it does in every PG, as it neither stops
+    /// nor failed.
+    pub fn await_space(&self) -> bool {
+        let mut is_over = self.space_known.is_over.lock();
+        while !*is_over {
+            self.space_known.changed.wait(&mut is_over);
+        }
+        let is_unread = |pg| self.lock(pg).pg.is_unread();
+        self.contradictions() == 0 && !self.pg_ids().any(is_unread)
+    }
+
+    /// PGs that were halted because their rows contradict each other.
+    #[must_use]
+    pub fn contradictions(&self) -> usize {
+        let is_halted = |pg: &PgId| self.lock(*pg).pg.role() == Role::Halted;
+        self.pg_ids().filter(is_halted).count()
+    }
+}
+
+fn tell_read(begun: Instant) {
+    let ms = begun.elapsed().as_millis() as u64;
+    tracing::info!(ms, "the index was read for what it names");
+}
