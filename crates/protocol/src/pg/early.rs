@@ -124,7 +124,11 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
         self.role = Role::Halted;
-        for (token, _) in self.drain_waiting() {
+        let waiting = self.drain_waiting();
+        // Nor is what was appended acknowledged any more: the process goes on, and nobody else would answer.
+        let appended = self.tail.iter_mut().filter_map(|tail| tail.reply.take());
+        let tokens = appended.map(|(token, _)| token).collect::<Vec<_>>();
+        for token in tokens.into_iter().chain(waiting.into_iter().map(|(token, _)| token)) {
             self.refuse(token, crate::Refusal::IndexDamaged, out);
         }
         self.void_marks(index)?;

@@ -259,10 +259,13 @@ fn rows_that_contradict_each_other_halt_the_group_and_void_its_marks() {
             pass_floors(&mut member);
         }
         let waits = member.put_data("d", LV_BLOCKS - 10);
+        let under_way = member.put_inline("w", "w");
         read_all(&mut member, &mut walk);
         assert_eq!(member.pg.role(), Role::Halted, "deleted: {is_deleted}");
         assert!(member.pg.contradiction().is_some());
-        assert_eq!(member.refusal(waits), Refusal::IndexDamaged);
+        for token in [waits, under_way] {
+            assert_eq!(member.refusal(token), Refusal::IndexDamaged, "nobody waits for ever");
+        }
         let halts = member.effects.iter().any(|effect| matches!(effect, Effect::Halt(_)));
         assert!(!halts, "the process goes on: other groups are served");
         let later = member.put_inline("e", "e");
