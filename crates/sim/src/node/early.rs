@@ -60,7 +60,8 @@ impl Node {
         if let Some(fault) = machine.contradiction() {
             net.find(Finding::Contradiction(format!("pg {pg}, read behind the scenes: {fault}")));
         }
-        Ok(machine.is_unread())
+        // Also one that leads no more, whose ledger was given up when it began to.
+        Ok(machine.is_unread() || machine.is_whole() && machine.ledger().is_none())
     }
 
     /// The row of a PG's marks, if this run is of a release that leaves it as it is.
