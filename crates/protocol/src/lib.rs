@@ -23,6 +23,7 @@ pub mod placement;
 pub mod planted;
 pub mod rebuild;
 mod refusal;
+pub mod region;
 pub mod scheduler;
 pub mod scrub;
 pub mod sessions;

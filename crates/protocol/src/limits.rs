@@ -215,6 +215,37 @@ pub const MAP_VERSION_MAX: MapVersion = MapVersion(1 << 62);
 /// Most tables of a sum: as many as a table's letter may tell apart.
 pub const DIGEST_TABLES_MAX: usize = 256;
 
+/// Most outcomes that a PG's journal keeps for other regions.
+pub const REGION_JOURNAL_OUTCOMES_MAX: usize = 1 << 20;
+/// Most PGs of another region that one request asks for ids of.
+pub const REGION_ASK_PGS_MAX: usize = 20;
+/// Most ids of an answer.
+pub const REGION_ASK_IDS_MAX: usize = 1000;
+/// Most things told by another region that are not here yet.
+pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
+/// Most entries that one request fetches.
+pub const REGION_FETCH_IDS_MAX: usize = 64;
+/// Bytes of entries from which on a request fetches no more.
+pub const REGION_FETCH_BYTES_MAX: u64 = 16 << 20;
+/// Most requests that fetch of one region at a time.
+pub const REGION_FETCHES_MAX: usize = 4;
+/// Milliseconds after which a request to another region is given up.
+pub const REGION_ANSWER_MS: u64 = 10_000;
+/// Milliseconds between two requests for ids where nothing is known to be behind.
+pub const REGION_POLL_MS: u64 = 100;
+/// Milliseconds after which something is looked at again that could not be taken.
+pub const REGION_HELD_MS: u64 = 5_000;
+/// Milliseconds by which another region's clock may be ahead of this one's.
+pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
+/// Most entries of a run that a comparison sums, and lists if its sum differs.
+pub const REGION_RUN_IDS_MAX: usize = 256;
+/// Most runs of an answer.
+pub const REGION_RUNS_MAX: usize = 256;
+
+const _: () = assert!(
+    REGION_RUN_IDS_MAX <= REGION_ASK_IDS_MAX && 2 * REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX,
+    "the ids of a run, and those of an answer, have room"
+);
 const _: () = assert!(ROW_KEY_BYTES_MAX >= 2 * KEY_BYTES_MAX + 1024, "an escaped key fits");
 const _: () = assert!(DIGEST_ASK_TICKS < DIGEST_TICKS_MAX, "one that says nothing is asked");
 const _: () = assert!(WALK_LOOK_MS < WALK_PAUSE_MS_MAX, "pauses grow");

@@ -79,6 +79,24 @@ pub enum Planted {
     /// What a chunk leaves by moving, or was to have, is free at once.
     #[cfg(feature = "planted-bugs")]
     MovedReusedAtOnce,
+    /// Of two versions with one clock the one that came first stays, whatever their regions.
+    #[cfg(feature = "planted-bugs")]
+    TieByClock,
+    /// Regions compare what they have without tombstones.
+    #[cfg(feature = "planted-bugs")]
+    ResyncWithoutTombstones,
+    /// A region's token moves when a version has come, before its bytes are durable.
+    #[cfg(feature = "planted-bugs")]
+    TokenBeforeBytes,
+    /// A region takes a change that was there already, and its own.
+    #[cfg(feature = "planted-bugs")]
+    ForgottenOrigins,
+    /// A region takes changes whose clock is any time ahead.
+    #[cfg(feature = "planted-bugs")]
+    ClocksAheadTaken,
+    /// A journal goes on behind a token whose outcomes it has dropped.
+    #[cfg(feature = "planted-bugs")]
+    OverrunUnnoticed,
 }
 
 macro_rules! asks {
@@ -123,4 +141,10 @@ asks! {
     follows_though_odd => OddOneFollows,
     moves_unchecked => MovedUnchecked,
     reuses_moves_at_once => MovedReusedAtOnce,
+    ties_by_clock => TieByClock,
+    compares_no_tombstones => ResyncWithoutTombstones,
+    moves_tokens_early => TokenBeforeBytes,
+    forgets_origins => ForgottenOrigins,
+    takes_clocks_ahead => ClocksAheadTaken,
+    overlooks_overruns => OverrunUnnoticed,
 }

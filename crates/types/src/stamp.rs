@@ -46,7 +46,7 @@ impl fmt::Display for Stamp {
 /// The op of a region's log that made a change: the same wherever the change is told, and by whomever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Origin {
-    /// The region.
+    /// The region; in what a store keeps, [`RegionId::OWN`] as in stamps.
     pub region: RegionId,
     /// The PG, among those of that region.
     pub pg: PgId,

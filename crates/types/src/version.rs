@@ -39,7 +39,7 @@ pub struct ObjectEntry {
     pub put_at: Stamp,
     /// Whether it is the key's null version.
     pub is_null: bool,
-    /// The op that put it, if another region did.
+    /// The op that put it, where that is not the row's: another region put it, or it was appended to.
     pub origin: Option<Origin>,
     /// What was set on it since.
     pub amended: Amendments,

@@ -24,6 +24,8 @@
 
 use std::collections::BTreeMap;
 
+use larder_types::VersionSlot;
+
 use crate::limits::WINDOW_REQUESTS_MAX;
 
 /// What a request does to its key.
@@ -32,7 +34,7 @@ pub enum Kind {
     /// Reads its METAX: the newest, or that of a version.
     LookUp {
         /// Which version; `None` is the newest.
-        version: Option<u64>,
+        version: Option<VersionSlot>,
     },
     /// Puts an object that is inside its METAX.
     InlinePut,

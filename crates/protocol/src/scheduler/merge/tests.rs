@@ -1,5 +1,7 @@
 //! What is one, and what is not.
 
+use larder_types::{HybridClock, RegionId, Stamp};
+
 use super::*;
 use crate::scheduler::dice::Dice;
 
@@ -29,8 +31,13 @@ fn look_ups_of_different_keys_or_versions_are_not() {
     let two_keys = [(0, Asked::plain(LOOK_UP)), (1, Asked::plain(LOOK_UP))];
     assert_eq!(groups(&two_keys), [vec![0], vec![1]]);
     let of_version = |version| Kind::LookUp { version };
-    let kinds = [None, Some(1), Some(2), None, Some(1)].map(of_version);
-    assert_eq!(of_one(&kinds), [vec![0, 3], vec![1, 4], vec![2]]);
+    let at = |region| {
+        let (clock, region) = (HybridClock(7), RegionId(region));
+        Some(VersionSlot::At(Stamp { clock, region }))
+    };
+    let null = Some(VersionSlot::Unversioned);
+    let kinds = [None, at(1), at(2), null, None, at(1)].map(of_version);
+    assert_eq!(of_one(&kinds), [vec![0, 4], vec![1, 5], vec![2], vec![3]]);
 }
 
 #[test]

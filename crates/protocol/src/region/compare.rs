@@ -1,0 +1,168 @@
+//! The full comparison: what differs between two regions where a token is void.
+//!
+//! The region that lacks a token walks over the other's PG. It is told the sums of runs of entries, in the order of their
+//! rows, compares each with its own sum of the same range, and asks for the ids of those that differ. From there on all
+//! is as with ids of a journal: the same filter, the same fetches, the same merge. Afterwards it goes on with the token
+//! that held when the walk began.
+//!
+//! # Invariants
+//!
+//! 1. Tombstones are summed and listed like versions: a version that was purged meanwhile does not stay.
+//! 2. Equal sums mean equal entries. Entries that differ without need (a tombstone that one region keeps longer) cost a
+//!    list of ids.
+//! 3. An answer has at most so many runs and ids; what is behind them is asked for next.
+
+use larder_types::codec::encode;
+use larder_types::{VersionSlot, rows};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::entry::{Id, Name, Slot};
+use crate::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
+use crate::planted::Planted;
+
+/// Entries in the order of their rows: from this place on, up to another or the end.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Range {
+    /// The first place.
+    pub from: Vec<u8>,
+    /// The first place behind it.
+    pub to: Option<Vec<u8>>,
+}
+
+impl Range {
+    /// Whether an entry is in it.
+    #[must_use]
+    pub fn has(&self, name: &Name) -> bool {
+        let place = name.place();
+        place >= self.from && self.to.as_ref().is_none_or(|to| place < *to)
+    }
+}
+
+impl Name {
+    /// Its place among entries: that of its row.
+    #[must_use]
+    pub fn place(&self) -> Vec<u8> {
+        let slot = match self.slot {
+            Slot::Null => VersionSlot::Unversioned,
+            Slot::Version(stamp) => VersionSlot::At(stamp),
+        };
+        rows::version(self.bucket, &self.key, slot)
+    }
+}
+
+/// The sum of entries, in any order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sum {
+    /// How many.
+    pub count: u64,
+    /// The sum of their hashes.
+    pub hash: u128,
+}
+
+impl Sum {
+    /// With one more.
+    pub fn add(&mut self, id: &Id) {
+        self.count += 1;
+        let hash = xxh3_128(&encode(&(&id.name, id.print)));
+        self.hash = self.hash.wrapping_add(hash);
+    }
+
+    /// Of these.
+    pub fn of<'a>(ids: impl Iterator<Item = &'a Id>) -> Self {
+        ids.fold(Self::default(), |mut sum, id| {
+            sum.add(id);
+            sum
+        })
+    }
+}
+
+/// The sums of the runs of a range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summed {
+    /// The runs that follow each other from the range's beginning.
+    pub runs: Vec<(Range, Sum)>,
+    /// What is behind them.
+    pub rest: Option<Range>,
+}
+
+impl Summed {
+    /// Whether it is an answer to a walk over this range: runs that follow each other from its beginning, and what is
+    /// behind them, or all of it.
+    #[must_use]
+    pub fn covers(&self, range: &Range) -> bool {
+        let mut from = Some(&range.from);
+        for (run, _) in &self.runs {
+            let goes_on =
+                from == Some(&run.from) && run.to.as_ref().is_none_or(|to| *to > run.from);
+            if !goes_on {
+                return false;
+            }
+            from = run.to.as_ref();
+        }
+        let is_bounded = (1..=REGION_RUNS_MAX).contains(&self.runs.len());
+        is_bounded
+            && match &self.rest {
+                Some(rest) => from == Some(&rest.from) && rest.to == range.to,
+                None => from == range.to.as_ref(),
+            }
+    }
+}
+
+/// Sums a range; `ids` are its entries in their order. The last run goes to the end of the range, so that what the
+/// asking region alone has behind the last entry is seen too.
+pub fn summed(planted: Planted, range: &Range, ids: impl Iterator<Item = Id>) -> Summed {
+    let mut ids = counted(planted, ids).peekable();
+    let (mut runs, mut from) = (Vec::new(), range.from.clone());
+    loop {
+        let mut sum = Sum::default();
+        while sum.count < REGION_RUN_IDS_MAX as u64
+            && let Some(id) = ids.next()
+        {
+            sum.add(&id);
+        }
+        let next = ids.peek().map(|id| id.name.place());
+        let to = next.clone().or_else(|| range.to.clone());
+        runs.push((Range { from, to }, sum));
+        let Some(next) = next else { return Summed { runs, rest: None } };
+        if runs.len() == REGION_RUNS_MAX {
+            return Summed { runs, rest: Some(Range { from: next, to: range.to.clone() }) };
+        }
+        from = next;
+    }
+}
+
+/// The ids of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The first of them.
+    pub ids: Vec<Id>,
+    /// What is behind these: a run may have grown since it was summed.
+    pub rest: Option<Range>,
+}
+
+impl Listed {
+    /// Whether it is an answer about this range.
+    #[must_use]
+    pub fn covers(&self, range: &Range) -> bool {
+        let is_further = |rest: &Range| rest.from > range.from && rest.to == range.to;
+        self.ids.len() <= REGION_ASK_IDS_MAX && self.rest.as_ref().is_none_or(is_further)
+    }
+}
+
+/// Lists a range; `ids` are its entries in their order.
+pub fn listed(planted: Planted, range: &Range, ids: impl Iterator<Item = Id>) -> Listed {
+    let mut rest = counted(planted, ids);
+    let ids = rest.by_ref().take(REGION_ASK_IDS_MAX).collect();
+    let next = rest.next().map(|id| id.name.place());
+    let rest = next.map(|from| Range { from, to: range.to.clone() });
+    Listed { ids, rest }
+}
+
+/// What a comparison counts of a PG's entries: all of them.
+pub fn counted(planted: Planted, ids: impl Iterator<Item = Id>) -> impl Iterator<Item = Id> {
+    ids.filter(move |id| !(id.is_purged && planted.compares_no_tombstones()))
+}
+
+#[cfg(test)]
+#[path = "compare/tests.rs"]
+mod tests;

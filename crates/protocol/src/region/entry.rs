@@ -1,0 +1,190 @@
+//! What regions tell each other of a key.
+//!
+//! A key has a null register and any number of versions. A bucket without versioning has the register alone. Each is an
+//! entry, known by its name, and each is merged by itself: a change touches one entry, however many a key has.
+//!
+//! # Invariants
+//!
+//! 1. Stamps and origins of entries have the numbers of their regions: nobody's 0.
+//! 2. An entry says nothing of the place of bytes, which is each region's own.
+//! 3. Equal entries have equal prints in every release: prints are compared between regions.
+
+use std::collections::BTreeMap;
+
+use larder_types::codec::encode;
+use larder_types::{
+    Amendments, BucketId, ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, Origin, PartRef,
+    Stamp,
+};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Which entry of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Slot {
+    /// The null version, or that there is none.
+    Null,
+    /// The version of this stamp.
+    Version(Stamp),
+}
+
+/// The name of an entry among all regions.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Name {
+    /// The bucket, by the id that its regions agreed on.
+    pub bucket: BucketId,
+    /// The key.
+    pub key: ObjectKey,
+    /// Which of its entries.
+    pub slot: Slot,
+}
+
+/// What is known of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The stamp of its put; once it is purged, of the purge.
+    pub at: Stamp,
+    /// The op that put it; once it is purged, that purged it.
+    pub origin: Origin,
+    /// What it is.
+    pub what: What,
+}
+
+/// What a version is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum What {
+    /// Content.
+    Object(Box<Object>),
+    /// A delete marker.
+    Marker,
+    /// It is gone.
+    Purged,
+}
+
+/// A version with content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Object {
+    /// What was put, with the tags that were set last.
+    pub metax: Metax,
+    /// The parts that it was uploaded in.
+    pub parts: Vec<PartRef>,
+    /// What was appended, by the stamps of the appends: in this order it stands behind what was put.
+    pub pieces: BTreeMap<Stamp, Piece>,
+    /// What was set since.
+    pub amended: Amendments,
+}
+
+/// What one append added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Bytes.
+    pub len: u64,
+    /// Entity tag of these bytes.
+    pub etag: ETag,
+    /// S3 checksum of these bytes.
+    pub checksum: Option<ObjectChecksum>,
+    /// The op that appended it.
+    pub origin: Origin,
+}
+
+/// An entry as a journal or a comparison names it: enough to know whether it is here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Id {
+    /// Its name.
+    pub name: Name,
+    /// [`Entry::at`].
+    pub at: Stamp,
+    /// [`Entry::origin`].
+    pub origin: Origin,
+    /// Whether it is purged.
+    pub is_purged: bool,
+    /// Bytes of its content.
+    pub bytes: u64,
+    /// [`Entry::print`].
+    pub print: u128,
+}
+
+impl Object {
+    /// METAX as clients see it: with what was appended.
+    #[must_use]
+    pub fn shown(&self) -> Metax {
+        let mut metax = self.metax.clone();
+        for (at, piece) in &self.pieces {
+            metax.size = metax.size.saturating_add(piece.len);
+            metax.etag = metax.etag.followed_by(&piece.etag);
+            metax.clock = metax.clock.max(at.clock);
+            metax.checksum = None;
+        }
+        metax
+    }
+
+    /// Bytes of its content.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let pieces = self.pieces.values().map(|piece| piece.len);
+        pieces.fold(self.metax.size, u64::saturating_add)
+    }
+}
+
+impl Entry {
+    /// Whether the version is gone.
+    #[must_use]
+    pub fn is_purged(&self) -> bool {
+        matches!(self.what, What::Purged)
+    }
+
+    /// Bytes of its content.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        if let What::Object(object) = &self.what { object.bytes() } else { 0 }
+    }
+
+    /// The same for equal entries, in every region and release.
+    #[must_use]
+    pub fn print(&self) -> u128 {
+        xxh3_128(&encode(self))
+    }
+
+    /// The greatest clock in it.
+    #[must_use]
+    pub fn clock(&self) -> HybridClock {
+        let What::Object(object) = &self.what else { return self.at.clock };
+        let Amendments { tags_at, legal_hold, governance, .. } = object.amended;
+        let set = [tags_at, legal_hold.map(|(_, at)| at), governance.map(|(_, at)| at)];
+        let last = object.pieces.keys().next_back().copied();
+        let stamps = set.into_iter().chain([last]).flatten();
+        stamps.map(|stamp| stamp.clock).fold(self.at.clock, HybridClock::max)
+    }
+
+    /// How it is told of.
+    #[must_use]
+    pub fn id(&self, name: Name) -> Id {
+        let Self { at, origin, .. } = *self;
+        let (is_purged, bytes) = (self.is_purged(), self.bytes());
+        Id { name, at, origin, is_purged, bytes, print: self.print() }
+    }
+
+    /// Whether it may have this name, and says nothing that no region says.
+    #[must_use]
+    pub fn is_sound(&self, slot: Slot) -> bool {
+        let is_named = match slot {
+            Slot::Version(stamp) if self.is_purged() => stamp.is_told() && stamp < self.at,
+            Slot::Version(stamp) => stamp == self.at,
+            Slot::Null => true,
+        };
+        let is_put_here = match &self.what {
+            What::Object(object) => {
+                let told = object.pieces.keys().all(|at| at.is_told() && *at > self.at);
+                told && object.metax.stamp() == self.at
+            }
+            What::Marker | What::Purged => true,
+        };
+        is_named && is_put_here && self.at.is_told() && self.origin.region == self.at.region
+    }
+}
+
+/// The current version of a key, of all its entries: the newest that is not purged, unless it is a delete marker.
+pub fn current<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<&'a Entry> {
+    let newest = entries.filter(|entry| !entry.is_purged()).max_by_key(|entry| entry.at);
+    newest.filter(|entry| entry.what != What::Marker)
+}

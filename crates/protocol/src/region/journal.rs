@@ -1,0 +1,147 @@
+//! The journal of a PG: its outcomes that other regions may lack, since a token.
+//!
+//! # Invariants
+//!
+//! 1. Outcomes are in the order of their ops, and each op is below the commit point when it is recorded.
+//! 2. Whoever asks with a token is told every outcome behind it, or that the token is void: never some of them.
+//! 3. At most so many outcomes are kept, whatever a region does that is away.
+//! 4. What was told is told of also when it is gone: an id is kept as it was recorded.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use larder_types::{OpSeq, RegionId};
+
+use super::entry::Id;
+use crate::limits::REGION_JOURNAL_OUTCOMES_MAX;
+use crate::planted::Planted;
+
+/// How far a region has a PG's journal: it has every outcome up to this op.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+pub struct Token {
+    /// The op.
+    pub through: OpSeq,
+}
+
+/// Why a token cannot be gone on from. The region compares all keys of the PG, and goes on from `resume` afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Void {
+    /// Which it is.
+    pub why: Why,
+    /// A token that holds now.
+    pub resume: Token,
+}
+
+/// What is wrong with a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Outcomes behind it are kept no longer.
+    Overrun,
+    /// It is ahead of the journal, which has lost what it told.
+    Ahead,
+}
+
+/// Outcomes behind a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Each with its op.
+    pub ids: Vec<(OpSeq, Id)>,
+    /// The token once all of these are durable where they were asked for.
+    pub token: Token,
+    /// The last outcome of the journal.
+    pub last: OpSeq,
+    /// Outcomes behind `token`, and their bytes.
+    pub left: (u64, u64),
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Journal {
+    outcomes: VecDeque<(OpSeq, Id)>,
+    max: usize,
+    /// The last outcome that is kept no longer.
+    dropped: OpSeq,
+    /// The last op that the journal knows of.
+    last: OpSeq,
+    passed: BTreeMap<RegionId, OpSeq>,
+    planted: Planted,
+}
+
+impl Journal {
+    /// Of a PG whose outcomes up to `before` are not known any more. It keeps at most `max`, below
+    /// [`REGION_JOURNAL_OUTCOMES_MAX`].
+    ///
+    /// # Panics
+    /// If that is none, or more than may be.
+    #[must_use]
+    pub fn new(before: OpSeq, max: usize, planted: Planted) -> Self {
+        assert!((1..=REGION_JOURNAL_OUTCOMES_MAX).contains(&max), "a journal is bounded");
+        let (outcomes, passed) = (VecDeque::new(), BTreeMap::new());
+        Self { outcomes, max, dropped: before, last: before, passed, planted }
+    }
+
+    /// An outcome is below the commit point.
+    ///
+    /// # Panics
+    /// If it is not behind all that are there.
+    pub fn record(&mut self, op: OpSeq, id: Id) {
+        assert!(op > self.last, "outcomes are recorded in their order");
+        self.last = op;
+        self.outcomes.push_back((op, id));
+        while self.outcomes.len() > self.max {
+            let (dropped, _) = self.outcomes.pop_front().expect("there are more than may be");
+            self.dropped = dropped;
+        }
+    }
+
+    /// What a region asks for that has the journal up to `token`.
+    ///
+    /// # Errors
+    /// [`Void`].
+    pub fn since(&self, token: Token, ids_max: usize) -> Result<Batch, Void> {
+        let resume = Token { through: self.last };
+        let void = |why| Err(Void { why, resume });
+        if token.through > self.last {
+            return void(Why::Ahead);
+        }
+        if token.through < self.dropped && !self.planted.overlooks_overruns() {
+            return void(Why::Overrun);
+        }
+        let at = self.outcomes.partition_point(|(op, _)| *op <= token.through);
+        let ids: Vec<_> = self.outcomes.range(at..).take(ids_max).cloned().collect();
+        let left = self.outcomes.range(at + ids.len()..);
+        let left = left.fold((0, 0_u64), |(count, bytes), (_, id)| {
+            (count + 1, bytes.saturating_add(id.bytes))
+        });
+        let through =
+            if left.0 == 0 { self.last } else { ids.last().map_or(token.through, |it| it.0) };
+        Ok(Batch { ids, token: Token { through }, last: self.last, left })
+    }
+
+    /// A region says that all up to here is durable with it.
+    pub fn passed(&mut self, region: RegionId, token: Token) {
+        let passed = self.passed.entry(region).or_default();
+        *passed = token.through.min(self.last).max(*passed);
+    }
+
+    /// The last op that all of these regions have passed. A tombstone of it, or before, is with all of them.
+    #[must_use]
+    pub fn passed_by_all(&self, regions: impl Iterator<Item = RegionId>) -> OpSeq {
+        let passed = |region| self.passed.get(&region).copied().unwrap_or_default();
+        regions.map(passed).min().unwrap_or(self.last)
+    }
+}
+
+#[cfg(test)]
+#[path = "journal/tests.rs"]
+mod tests;

@@ -1,0 +1,155 @@
+//! One entry of what is here and what is told.
+//!
+//! # Invariants
+//!
+//! 1. The join of entries is the same in any order, any grouping and any number of repeats.
+//! 2. A version that is purged stays purged.
+//! 3. Nothing shortens compliance.
+//!
+//! | | which wins |
+//! |---|---|
+//! | null register | the greater stamp, whether put, marker or purge |
+//! | version | purged; else both are the same version, and what was set and appended is joined |
+//! | tags, legal hold, governance | each by the stamp at which it was set |
+//! | compliance | the later time |
+//! | pieces | all, in the order of their stamps |
+//!
+//! An append belongs to the version on which it went, and goes with it: if the register were to go by the last append, the
+//! order in which changes arrive would decide which appends are kept.
+
+use std::cmp::Ordering;
+
+use larder_types::{Amendments, Metax, Stamp};
+
+use super::entry::{Entry, Id, Object, Slot, What};
+use crate::planted::Planted;
+
+/// Two regions say different things of what never changes. Nothing is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("two regions tell different versions with stamp {at}: {what}")]
+pub struct Contradiction {
+    /// The stamp that both have.
+    pub at: Stamp,
+    /// What differs.
+    pub what: &'static str,
+}
+
+/// The join of two entries of one name.
+///
+/// # Errors
+/// [`Contradiction`].
+pub fn join(
+    planted: Planted,
+    slot: Slot,
+    here: &Entry,
+    told: &Entry,
+) -> Result<Entry, Contradiction> {
+    let order = match slot {
+        Slot::Null if planted.ties_by_clock() && here.at != told.at => {
+            here.at.clock.cmp(&told.at.clock).then(Ordering::Greater)
+        }
+        Slot::Null => here.at.cmp(&told.at),
+        Slot::Version(_) => match (here.is_purged(), told.is_purged()) {
+            (true, true) => here.at.cmp(&told.at),
+            (here, told) => here.cmp(&told),
+        },
+    };
+    match order {
+        Ordering::Greater => Ok(here.clone()),
+        Ordering::Less => Ok(told.clone()),
+        Ordering::Equal => join_same(here, told),
+    }
+}
+
+/// The join of two entries about one put, marker or purge.
+fn join_same(here: &Entry, told: &Entry) -> Result<Entry, Contradiction> {
+    let differ = |what| Contradiction { at: here.at, what };
+    if here.origin != told.origin || here.at != told.at {
+        return Err(differ("ops that made it"));
+    }
+    let what = match (&here.what, &told.what) {
+        (What::Object(here), What::Object(told)) => {
+            What::Object(Box::new(join_objects(here, told).map_err(differ)?))
+        }
+        (What::Marker, What::Marker) => What::Marker,
+        (What::Purged, What::Purged) => What::Purged,
+        _ => return Err(differ("kinds")),
+    };
+    Ok(Entry { what, ..here.clone() })
+}
+
+fn join_objects(here: &Object, told: &Object) -> Result<Object, &'static str> {
+    if here.parts != told.parts || as_put(&here.metax) != as_put(&told.metax) {
+        return Err("contents");
+    }
+    let mut joined = here.clone();
+    if told.amended.tags_at > here.amended.tags_at {
+        joined.metax.attributes.tags.clone_from(&told.metax.attributes.tags);
+    }
+    joined.amended = join_amendments(here.amended, told.amended);
+    for (at, piece) in &told.pieces {
+        if joined.pieces.entry(*at).or_insert_with(|| piece.clone()) != piece {
+            return Err("pieces");
+        }
+    }
+    Ok(joined)
+}
+
+/// METAX without what may be set later.
+fn as_put(metax: &Metax) -> Metax {
+    let mut metax = metax.clone();
+    metax.attributes.tags.clear();
+    metax
+}
+
+fn join_amendments(here: Amendments, told: Amendments) -> Amendments {
+    Amendments {
+        tags_at: here.tags_at.max(told.tags_at),
+        legal_hold: last_set(here.legal_hold, told.legal_hold),
+        governance: last_set(here.governance, told.governance),
+        compliance_until_ms: here.compliance_until_ms.max(told.compliance_until_ms),
+    }
+}
+
+fn last_set<T>(here: Option<(T, Stamp)>, told: Option<(T, Stamp)>) -> Option<(T, Stamp)> {
+    match (here, told) {
+        (Some(here), Some(told)) => Some(if told.1 > here.1 { told } else { here }),
+        (here, told) => here.or(told),
+    }
+}
+
+/// What is here of an entry that is told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holding {
+    /// Nothing that would do without its bytes.
+    Nothing,
+    /// Its bytes, or nothing that needs any: what is told of it has to be joined.
+    Bytes,
+    /// All that is told, or what wins over it.
+    All,
+}
+
+/// What is here of an entry. `was_here` says whether its origin has been passed: then it was here.
+#[must_use]
+pub fn holding(here: Option<&Entry>, told: &Id, was_here: bool) -> Holding {
+    let Some(here) = here else {
+        return if was_here { Holding::All } else { Holding::Nothing };
+    };
+    if here.print() == told.print {
+        return Holding::All;
+    }
+    let is_beaten = match told.name.slot {
+        Slot::Null => here.at > told.at,
+        Slot::Version(_) => here.is_purged() && (!told.is_purged || here.at > told.at),
+    };
+    let has_bytes = here.at == told.at || told.bytes == 0;
+    match (is_beaten, has_bytes) {
+        (true, _) => Holding::All,
+        (false, true) => Holding::Bytes,
+        (false, false) => Holding::Nothing,
+    }
+}
+
+#[cfg(test)]
+#[path = "merge/tests.rs"]
+mod tests;

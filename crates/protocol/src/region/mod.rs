@@ -1,0 +1,39 @@
+//! Regions: how several sites that each take writes come to have the same versions (ADR 42).
+//!
+//! ```text
+//!   another region                          this region
+//!  journal of a PG ──ids since the token──▶ pull ──▶ what is not here ──▶ fetch ──▶ merge, in the key's PG
+//!        ▲                                    │                                          │ durable
+//!        └───────── token, void or not ◀──────┴── token moves ◀──────────────────────────┘
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`entry`] | what regions tell each other of a key: its null register and its versions |
+//! | [`merge`] | one entry of what is here and what is told |
+//! | [`journal`] | outcomes of a PG since a token |
+//! | [`pull`] | takes from other regions what is not here |
+//! | [`compare`] | finds what differs where a token is void |
+//!
+//! No role drives these machines yet.
+//!
+//! # Invariants
+//!
+//! 1. All regions that have the same changes have the same entries, in whatever order and how often they came: an entry
+//!    is a join ([`merge::join`]), and a journal and a comparison go through the same one.
+//! 2. A region's number stands for one life of its data. One that lost its data comes back under another number, so no
+//!    stamp and no origin is ever given twice.
+//! 3. A token moves only over what is durable here. So a change whose origin a token has passed was here: if it is not
+//!    any more, it was purged, and is not taken again.
+
+pub mod compare;
+pub mod entry;
+pub mod journal;
+pub mod merge;
+pub mod pull;
+
+pub use compare::{Listed, Range, Sum, Summed};
+pub use entry::{Entry, Id, Name, Object, Piece, Slot, What};
+pub use journal::{Journal, Token, Void};
+pub use merge::{Contradiction, Holding, join};
+pub use pull::Pull;

@@ -1,0 +1,422 @@
+//! Takes from other regions what is not here.
+//!
+//! ```text
+//!  ask: ids since the tokens ──▶ filter ──▶ wants ──▶ fetch, oldest first ──▶ merge ──▶ durable ──▶ tokens move
+//!        void ──▶ walk, list ──────┘                                                      │
+//!                                   ◀─────── claims that another region may satisfy ──────┘
+//! ```
+//!
+//! A want is an entry that is not here, or not all of it. Ids of several regions for one entry are claims of one want, so
+//! it is fetched from one of them at a time. A claim is settled when the entry that its region has is durable here,
+//! or what wins over it is. A token moves over settled claims alone.
+//!
+//! # Invariants
+//!
+//! 1. Of each entry one request is under way, of one region; an answer counts only for a request that is.
+//! 2. A token is saved only when every claim up to it is settled.
+//! 3. Nothing is taken whose clock is further ahead than may be: its claim stays, so that its token does, and is taken
+//!    when it is due.
+//! 4. What a region is asked for is within its budget of bytes, but for the last entry.
+//! 5. Of each region at most so many claims are kept: no more ids are asked for while there are so many. One whose changes
+//!    cannot be taken holds up no other.
+//! 6. What a region sends is checked before it counts: none can break an assertion.
+
+mod asking;
+mod budget;
+mod wants;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::{HybridClock, OpSeq, Origin, PgId, RegionId};
+
+use self::asking::{Comparison, Request};
+use self::budget::Budget;
+use self::wants::{Claim, Want};
+use super::compare::{Listed, Range, Sum, Summed};
+use super::entry::{Entry, Name};
+use super::journal::{Batch, Token, Void};
+use super::merge::Contradiction;
+use crate::planted::Planted;
+
+/// A journal: a PG of another region, by that region's count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Source {
+    /// The region.
+    pub region: RegionId,
+    /// The PG.
+    pub pg: PgId,
+}
+
+/// What is here, and durable.
+pub trait Holdings {
+    /// An entry.
+    fn entry(&self, name: &Name) -> Option<Entry>;
+
+    /// The sum of the entries of a range whose keys are in that PG of that region.
+    fn sum(&self, source: Source, range: &Range) -> Sum;
+}
+
+/// What happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// Time passed.
+    Tick,
+    /// A region answers [`Effect::Ask`].
+    Told {
+        /// Which request.
+        request: u64,
+        /// Of each PG.
+        pgs: Vec<(PgId, Result<Batch, Void>)>,
+    },
+    /// A region answers [`Effect::Walk`].
+    Walked {
+        /// Which request.
+        request: u64,
+        /// The sums.
+        summed: Summed,
+    },
+    /// A region answers [`Effect::List`].
+    Listed {
+        /// Which request.
+        request: u64,
+        /// The ids.
+        listed: Listed,
+    },
+    /// A region answers [`Effect::Fetch`].
+    Fetched {
+        /// Which request.
+        request: u64,
+        /// The entries; `None` for one that is there no more.
+        entries: Vec<(Name, Option<Entry>)>,
+    },
+    /// A region does not answer.
+    Unanswered {
+        /// Which request.
+        request: u64,
+    },
+    /// What [`Effect::Merge`] told of is durable, joined with what was there.
+    Merged {
+        /// The entry.
+        name: Name,
+    },
+    /// It cannot be joined with what is there.
+    Contradicted {
+        /// The entry.
+        name: Name,
+        /// Why.
+        why: Contradiction,
+    },
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Ask a region for the ids behind tokens.
+    Ask {
+        /// The region.
+        region: RegionId,
+        /// Number of the request.
+        request: u64,
+        /// PGs: the token behind which ids are wanted, and up to which all is durable here.
+        pgs: Vec<(PgId, Token, Token)>,
+        /// Most ids of all PGs together.
+        ids_max: usize,
+    },
+    /// Ask a region for the sums of runs of a range of its PG.
+    Walk {
+        /// Whose.
+        source: Source,
+        /// Number of the request.
+        request: u64,
+        /// The range.
+        range: Range,
+    },
+    /// Ask a region for the ids of a run.
+    List {
+        /// Whose.
+        source: Source,
+        /// Number of the request.
+        request: u64,
+        /// The run.
+        range: Range,
+    },
+    /// Ask a region for entries, each with its bytes, or without if they are here.
+    Fetch {
+        /// The region.
+        region: RegionId,
+        /// Number of the request.
+        request: u64,
+        /// The entries.
+        names: Vec<(Name, bool)>,
+    },
+    /// Join an entry with what is there, in the log of its key's PG, and make its bytes durable.
+    Merge {
+        /// Which.
+        name: Name,
+        /// What is told.
+        entry: Entry,
+    },
+    /// Keep a token.
+    SaveToken {
+        /// Whose.
+        source: Source,
+        /// The token.
+        token: Token,
+    },
+    /// Tell the operator.
+    Alarm(Alarm),
+}
+
+/// What an operator has to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Alarm {
+    /// A region's clock is ahead: its changes are not taken before they are due.
+    ClockAhead {
+        /// The region that took the change.
+        region: RegionId,
+        /// The change's clock.
+        clock: HybridClock,
+    },
+    /// Two regions tell different things of one version.
+    Contradiction {
+        /// The version.
+        name: Name,
+        /// What.
+        why: Contradiction,
+    },
+    /// A token is void: all keys of the PG are compared.
+    Resync {
+        /// Whose.
+        source: Source,
+        /// Why.
+        void: Void,
+    },
+    /// A region sent what none sends.
+    Unsound {
+        /// The region.
+        region: RegionId,
+    },
+}
+
+/// How far one journal is behind here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lag {
+    /// Outcomes that are not here yet.
+    pub outcomes: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The clock of the oldest that is wanted.
+    pub oldest: Option<HybridClock>,
+    /// Whether all keys are being compared: the numbers are only of what is known to differ.
+    pub is_comparing: bool,
+}
+
+/// One journal.
+#[derive(Debug)]
+struct Stream {
+    /// All up to here is settled.
+    settled: Token,
+    /// Ids up to here were told.
+    told: Token,
+    /// Behind that, as the region said: outcomes and bytes.
+    left: (u64, u64),
+    /// Positions whose claims are not settled.
+    open: BTreeSet<OpSeq>,
+    comparison: Option<Comparison>,
+    asked_ms: u64,
+    /// Its region has answered since the start.
+    is_heard: bool,
+}
+
+/// A region.
+#[derive(Debug)]
+struct Peer {
+    budget: Budget,
+    /// It did not answer: nothing is asked of it before this.
+    quiet_until_ms: u64,
+    /// Next time that ids are asked for where nothing is known to be behind.
+    poll_ms: u64,
+}
+
+/// Who is who, and what a region may send.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// This region.
+    pub own: RegionId,
+    /// Bytes a second of each other region.
+    pub bytes_per_s: BTreeMap<RegionId, u64>,
+    /// A number that no earlier run of the process has reached with its requests.
+    pub first_request: u64,
+    /// A bug, in simulations.
+    pub planted: Planted,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Pull {
+    own: RegionId,
+    planted: Planted,
+    peers: BTreeMap<RegionId, Peer>,
+    streams: BTreeMap<Source, Stream>,
+    wants: BTreeMap<Name, Want>,
+    /// Wants that no request is under way for, by their age.
+    queue: BTreeSet<(HybridClock, Name)>,
+    /// Claims that cannot be taken now, and until when.
+    held: Vec<(u64, Claim)>,
+    requests: BTreeMap<u64, Request>,
+    next_request: u64,
+}
+
+impl Pull {
+    /// With the tokens that were kept; that of a PG of which none was is 0. Regions with a budget are asked. Tokens of others,
+    /// which are no more, say what was here.
+    ///
+    /// # Panics
+    /// If this region has a budget.
+    #[must_use]
+    pub fn new(now_ms: u64, config: Config, tokens: BTreeMap<Source, Token>) -> Self {
+        let peer = |(region, rate): (RegionId, u64)| {
+            assert_ne!(region, config.own, "a region does not pull from itself");
+            (region, Peer { budget: Budget::new(now_ms, rate), quiet_until_ms: 0, poll_ms: 0 })
+        };
+        let peers: BTreeMap<_, _> = config.bytes_per_s.into_iter().map(peer).collect();
+        let stream = |(source, settled)| (source, Stream::new(settled));
+        let streams = tokens.into_iter().map(stream).collect();
+        Self {
+            own: config.own,
+            planted: config.planted,
+            streams,
+            peers,
+            wants: BTreeMap::new(),
+            queue: BTreeSet::new(),
+            held: Vec::new(),
+            requests: BTreeMap::new(),
+            next_request: config.first_request,
+        }
+    }
+
+    /// Takes an event.
+    pub fn step(&mut self, now_ms: u64, event: Event, here: &dyn Holdings, out: &mut Vec<Effect>) {
+        match event {
+            Event::Tick => self.look_at_time(now_ms, here, out),
+            Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
+            Event::Walked { request, summed } => self.walked(request, summed, here, out),
+            Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
+            Event::Fetched { request, entries } => {
+                self.fetched(now_ms, request, entries, here, out);
+            }
+            Event::Unanswered { request } => self.unanswered(now_ms, request),
+            Event::Merged { name } => self.merged(now_ms, &name, here, out),
+            Event::Contradicted { name, why } => self.contradicted(now_ms, name, why, out),
+        }
+        self.go_on(now_ms, out);
+        self.check();
+    }
+
+    /// Whether a change was here: its origin's journal was passed, or it is this region's own.
+    #[must_use]
+    pub fn was_here(&self, origin: Origin) -> bool {
+        if self.planted.forgets_origins() {
+            return false;
+        }
+        let source = Source { region: origin.region, pg: origin.pg };
+        let settled = self.streams.get(&source).map(|stream| stream.settled);
+        origin.region == self.own || settled.is_some_and(|it| it.through >= origin.op.seq)
+    }
+
+    /// How far each journal is behind.
+    pub fn lags(&self) -> impl Iterator<Item = (Source, Lag)> {
+        self.streams.iter().map(|(source, stream)| {
+            let claims = self.wants.values().flat_map(Want::claims);
+            let claims = claims.chain(self.held.iter().map(|(_, claim)| claim));
+            let claims = claims.filter(|claim| claim.source == *source);
+            let (mut lag, open) = (stream.lag(), claims.map(|claim| &claim.id));
+            for id in open {
+                lag.bytes = lag.bytes.saturating_add(id.bytes);
+                lag.outcomes = lag.outcomes.saturating_add(1);
+                lag.oldest = Some(lag.oldest.map_or(id.at.clock, |it| it.min(id.at.clock)));
+            }
+            (*source, lag)
+        })
+    }
+
+    /// Whether all that other regions told of is here.
+    #[must_use]
+    pub fn is_level(&self) -> bool {
+        let is_asked = |source: &Source| self.peers.contains_key(&source.region);
+        self.lags().all(|(_, lag)| lag.outcomes == 0 && !lag.is_comparing)
+            && self.streams.iter().all(|(source, stream)| stream.is_heard || !is_asked(source))
+    }
+
+    /// Whether an entry is asked for, or being joined. Its tombstone has to stay: an answer that is on its way may have
+    /// the version.
+    #[must_use]
+    pub fn is_wanted(&self, name: &Name) -> bool {
+        self.wants.contains_key(name)
+    }
+
+    fn settle(&mut self, claim: &Claim, out: &mut Vec<Effect>) {
+        let Some(stream) = self.streams.get_mut(&claim.source) else { return };
+        match claim.at {
+            Some(op) => {
+                stream.open.remove(&op);
+            }
+            None => {
+                let comparison = stream.comparison.as_mut().expect("it counts its own claims");
+                comparison.claims -= 1;
+            }
+        }
+        stream.move_token(claim.source, out);
+    }
+
+    fn check(&self) {
+        let asked = self.wants.values().filter(|want| !want.is_waiting()).count();
+        let waiting = self.queue.len();
+        assert_eq!(asked + waiting, self.wants.len(), "each want waits or is under way");
+    }
+}
+
+impl Stream {
+    fn new(settled: Token) -> Self {
+        Self {
+            settled,
+            told: settled,
+            left: (0, 0),
+            open: BTreeSet::new(),
+            comparison: None,
+            asked_ms: 0,
+            is_heard: false,
+        }
+    }
+
+    fn lag(&self) -> Lag {
+        let is_comparing = self.comparison.is_some();
+        Lag { outcomes: self.left.0, bytes: self.left.1, oldest: None, is_comparing }
+    }
+
+    /// The token moves as far as claims are settled.
+    fn move_token(&mut self, source: Source, out: &mut Vec<Effect>) {
+        if let Some(comparison) = &self.comparison {
+            if !comparison.is_over() {
+                return;
+            }
+            self.settled = comparison.resume;
+            self.told = comparison.resume;
+            self.comparison = None;
+            out.push(Effect::SaveToken { source, token: self.told });
+            return;
+        }
+        let through = match self.open.first() {
+            Some(open) => OpSeq(open.0 - 1),
+            None => self.told.through,
+        };
+        if through > self.settled.through {
+            self.settled = Token { through };
+            out.push(Effect::SaveToken { source, token: self.settled });
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pull/tests.rs"]
+mod tests;

@@ -1,0 +1,29 @@
+//! Bytes a second that a region is asked for.
+
+/// What may be asked for: it fills with time, and the last thing asked for may overdraw it.
+#[derive(Debug)]
+pub(super) struct Budget {
+    bytes_per_s: u64,
+    /// Thousandths of a byte, so that no share of a short time is lost.
+    left: i128,
+    at_ms: u64,
+}
+
+impl Budget {
+    /// Begins with the bytes of one second, the most that it holds.
+    pub(super) fn new(now_ms: u64, bytes_per_s: u64) -> Self {
+        Self { bytes_per_s, left: i128::from(bytes_per_s) * 1000, at_ms: now_ms }
+    }
+
+    pub(super) fn has_any(&mut self, now_ms: u64) -> bool {
+        let passed = i128::from(now_ms.saturating_sub(self.at_ms));
+        let rate = i128::from(self.bytes_per_s);
+        self.left = (self.left + passed * rate).min(rate * 1000);
+        self.at_ms = self.at_ms.max(now_ms);
+        self.left > 0
+    }
+
+    pub(super) fn take(&mut self, bytes: u64) {
+        self.left -= i128::from(bytes) * 1000;
+    }
+}

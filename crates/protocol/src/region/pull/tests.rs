@@ -1,0 +1,414 @@
+//! One region that pulls from regions 2 and 3, step by step.
+
+use larder_types::{BucketId, ObjectKey, OpId, Stamp, View};
+
+use super::super::entry::{Id, Slot, What};
+use super::super::journal::Why;
+use super::*;
+use crate::limits::{
+    REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX, REGION_CLOCK_AHEAD_MS_MAX,
+    REGION_HELD_MS,
+};
+
+/// What is here: entries by name.
+#[derive(Default)]
+struct Here(BTreeMap<Name, Entry>);
+
+impl Holdings for Here {
+    fn entry(&self, name: &Name) -> Option<Entry> {
+        self.0.get(name).cloned()
+    }
+
+    fn sum(&self, _source: Source, range: &Range) -> Sum {
+        let ids = self.0.iter().map(|(name, entry)| entry.id(name.clone()));
+        let ids: Vec<_> = ids.filter(|id| range.has(&id.name)).collect();
+        Sum::of(ids.iter())
+    }
+}
+
+struct Site {
+    pull: Pull,
+    here: Here,
+    now_ms: u64,
+    out: Vec<Effect>,
+}
+
+const START_MS: u64 = 1_000_000;
+
+fn source(region: u16, pg: u32) -> Source {
+    Source { region: RegionId(region), pg: PgId(pg) }
+}
+
+impl Site {
+    fn new(sources: &[(u16, u32)], bytes_per_s: u64) -> Self {
+        let regions = sources.iter().map(|(region, _)| (RegionId(*region), bytes_per_s));
+        let config = Config {
+            own: RegionId(1),
+            bytes_per_s: regions.collect(),
+            first_request: 100,
+            planted: Planted::default(),
+        };
+        let tokens = sources.iter().map(|(region, pg)| (source(*region, *pg), Token::default()));
+        let pull = Pull::new(START_MS, config, tokens.collect());
+        let mut site = Self { pull, here: Here::default(), now_ms: START_MS, out: Vec::new() };
+        site.step(Event::Tick);
+        site
+    }
+
+    fn step(&mut self, event: Event) {
+        self.pull.step(self.now_ms, event, &self.here, &mut self.out);
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.step(Event::Tick);
+    }
+
+    fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// The request for ids that a region was sent last.
+    fn asked(&mut self, of: u16) -> u64 {
+        let asked = self.out.iter().rev().find_map(|effect| match effect {
+            Effect::Ask { region, request, .. } if region.0 == of => Some(*request),
+            _ => None,
+        });
+        asked.expect("it is asked for ids")
+    }
+
+    fn tell(&mut self, of: u16, pg: u32, told: &[(u64, &Entry)]) {
+        let request = self.asked(of);
+        let ids: Vec<_> = told.iter().map(|(op, entry)| (OpSeq(*op), id(entry))).collect();
+        let last = told.last().map_or(OpSeq(0), |(op, _)| OpSeq(*op));
+        let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
+        self.step(Event::Told { request, pgs: vec![(PgId(pg), Ok(batch))] });
+    }
+
+    /// The fetches since the last look: region, request, entries.
+    fn fetches(&mut self) -> Vec<(u16, u64, Vec<Name>)> {
+        let all = self.effects();
+        let fetches = all.iter().filter_map(|effect| match effect {
+            Effect::Fetch { region, request, names } => {
+                let names = names.iter().map(|(name, _)| name.clone()).collect();
+                Some((region.0, *request, names))
+            }
+            _ => None,
+        });
+        let fetches = fetches.collect();
+        self.out = all;
+        self.out.retain(|effect| !matches!(effect, Effect::Fetch { .. }));
+        fetches
+    }
+
+    fn bring(&mut self, request: u64, entries: &[&Entry]) {
+        let entries = entries.iter().map(|it| (name(it), Some((*it).clone()))).collect();
+        self.step(Event::Fetched { request, entries });
+    }
+
+    fn keep(&mut self, entry: &Entry) {
+        self.here.0.insert(name(entry), entry.clone());
+        self.step(Event::Merged { name: name(entry) });
+    }
+
+    fn saved(&mut self) -> Vec<(Source, u64)> {
+        let saved = self.effects().into_iter().filter_map(|effect| match effect {
+            Effect::SaveToken { source, token } => Some((source, token.through.0)),
+            _ => None,
+        });
+        saved.collect()
+    }
+
+    fn alarms(&mut self) -> Vec<Alarm> {
+        let alarms = self.effects().into_iter().filter_map(|effect| match effect {
+            Effect::Alarm(alarm) => Some(alarm),
+            _ => None,
+        });
+        alarms.collect()
+    }
+}
+
+/// A delete marker: the entry that is told with the least.
+fn marker(region: u16, pg: u32, op: u64, ms: u64) -> Entry {
+    let at = Stamp { clock: HybridClock::at_ms(ms), region: RegionId(region) };
+    let op = OpId { view: View(1), seq: OpSeq(op) };
+    let origin = Origin { region: RegionId(region), pg: PgId(pg), op };
+    Entry { at, origin, what: What::Marker }
+}
+
+fn name(entry: &Entry) -> Name {
+    let key = ObjectKey::new("k").unwrap();
+    Name { bucket: BucketId(1), key, slot: Slot::Version(entry.at) }
+}
+
+fn id(entry: &Entry) -> Id {
+    Id { bytes: 100, ..entry.id(name(entry)) }
+}
+
+#[test]
+fn a_token_moves_only_over_what_is_durable() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (one, two) = (marker(2, 0, 1, 10), marker(2, 0, 2, 20));
+    site.tell(2, 0, &[(1, &one), (2, &two)]);
+    let (_, request, names) = site.fetches().remove(0);
+    assert_eq!(names, [name(&one), name(&two)], "the oldest first");
+    site.bring(request, &[&one, &two]);
+    assert_eq!(site.saved(), [], "what came is not durable yet");
+    site.keep(&two);
+    assert_eq!(site.saved(), [], "an earlier one is not");
+    site.keep(&one);
+    assert_eq!(site.saved(), [(source(2, 0), 2)]);
+    assert!(site.pull.is_level());
+}
+
+#[test]
+fn what_is_here_is_not_fetched() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (here, own) = (marker(2, 0, 1, 10), marker(1, 0, 9, 20));
+    site.here.0.insert(name(&here), here.clone());
+    // Its own change comes back through another region, after it was purged and its tombstone was freed.
+    site.tell(2, 0, &[(1, &here), (7, &own)]);
+    assert_eq!(site.fetches(), []);
+    assert_eq!(site.saved(), [(source(2, 0), 6), (source(2, 0), 7)]);
+}
+
+#[test]
+fn two_regions_that_tell_of_one_version_are_asked_once() {
+    let mut site = Site::new(&[(2, 0), (3, 7)], 1 << 20);
+    let version = marker(2, 0, 1, 10);
+    site.tell(2, 0, &[(1, &version)]);
+    site.tell(3, 7, &[(1, &version)]);
+    let fetches = site.fetches();
+    assert_eq!(fetches.len(), 1, "{fetches:?}");
+    site.bring(fetches[0].1, &[&version]);
+    site.keep(&version);
+    assert_eq!(site.saved(), [(source(2, 0), 1), (source(3, 7), 1)]);
+    assert_eq!(site.fetches(), []);
+}
+
+#[test]
+fn another_region_is_asked_for_what_one_does_not_bring() {
+    let mut site = Site::new(&[(2, 0), (3, 7)], 1 << 20);
+    let version = marker(2, 0, 1, 10);
+    site.tell(2, 0, &[(1, &version)]);
+    site.tell(3, 7, &[(1, &version)]);
+    let (first, request, _) = site.fetches().remove(0);
+    site.step(Event::Unanswered { request });
+    let (second, again, _) = site.fetches().remove(0);
+    assert_ne!(first, second);
+    // The answer to the first comes after all, and counts for nothing.
+    site.bring(request, &[&version]);
+    assert!(!site.effects().iter().any(|it| matches!(it, Effect::Merge { .. })));
+    site.bring(again, &[&version]);
+    assert!(site.effects().iter().any(|it| matches!(it, Effect::Merge { .. })));
+}
+
+#[test]
+fn what_its_region_has_no_more_is_passed_over() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let version = marker(2, 0, 1, 10);
+    site.tell(2, 0, &[(1, &version)]);
+    let (_, request, _) = site.fetches().remove(0);
+    site.step(Event::Fetched { request, entries: vec![(name(&version), None)] });
+    assert_eq!(site.saved(), [(source(2, 0), 1)]);
+}
+
+#[test]
+fn a_request_that_is_not_answered_in_time_is_repeated() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let version = marker(2, 0, 1, 10);
+    site.tell(2, 0, &[(1, &version)]);
+    assert_eq!(site.fetches().len(), 1);
+    site.pass(REGION_ANSWER_MS - 1);
+    assert_eq!(site.fetches(), []);
+    site.pass(1);
+    site.pass(1000);
+    assert_eq!(site.fetches().len(), 1);
+}
+
+#[test]
+fn a_clock_too_far_ahead_is_an_alarm_and_is_taken_when_it_is_due() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let ahead = marker(2, 0, 1, START_MS + REGION_CLOCK_AHEAD_MS_MAX + 1);
+    let other = marker(2, 0, 2, 10);
+    site.tell(2, 0, &[(1, &ahead), (2, &other)]);
+    let (_, request, names) = site.fetches().remove(0);
+    assert_eq!(names, [name(&other)], "the others are not held up");
+    let alarm = Alarm::ClockAhead { region: RegionId(2), clock: ahead.at.clock };
+    assert_eq!(site.alarms(), [alarm]);
+    site.bring(request, &[&other]);
+    site.keep(&other);
+    assert_eq!(site.saved(), [], "the token stays before it");
+    let oldest = site.pull.lags().next().and_then(|(_, lag)| lag.oldest);
+    assert_eq!(oldest, Some(ahead.at.clock), "it is shown as what is behind");
+    site.pass(REGION_HELD_MS);
+    let (_, _, names) = site.fetches().remove(0);
+    assert_eq!(names, [name(&ahead)]);
+}
+
+#[test]
+fn a_void_token_compares_all_keys_and_goes_on_where_it_is_told() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (here, lacking) = (marker(2, 0, 1, 10), marker(2, 0, 2, 20));
+    site.here.0.insert(name(&here), here.clone());
+    let request = site.asked(2);
+    let void = Void { why: Why::Overrun, resume: Token { through: OpSeq(70) } };
+    site.effects();
+    site.step(Event::Told { request, pgs: vec![(PgId(0), Err(void))] });
+    let walk = site.effects().into_iter().find_map(|effect| match effect {
+        Effect::Walk { request, range, .. } => Some((request, range)),
+        _ => None,
+    });
+    let (request, range) = walk.expect("the range is walked over");
+    let theirs = [id(&lacking), id(&here)];
+    let summed = super::super::compare::summed(Planted::default(), &range, theirs.iter().cloned());
+    site.step(Event::Walked { request, summed });
+    let list = site.effects().into_iter().find_map(|effect| match effect {
+        Effect::List { request, .. } => Some(request),
+        _ => None,
+    });
+    let listed = Listed { ids: theirs.to_vec(), rest: None };
+    site.step(Event::Listed { request: list.expect("it differs"), listed });
+    let (_, request, names) = site.fetches().remove(0);
+    assert_eq!(names, [name(&lacking)]);
+    assert_eq!(site.saved(), [], "what differs is not here yet");
+    site.bring(request, &[&lacking]);
+    site.keep(&lacking);
+    assert_eq!(site.saved(), [(source(2, 0), 70)]);
+}
+
+#[test]
+fn a_region_is_asked_for_no_more_bytes_than_its_budget() {
+    // Each entry is told with 100 bytes.
+    let mut site = Site::new(&[(2, 0)], 1000);
+    let all: Vec<_> = (1..=400).map(|op| marker(2, 0, op, op)).collect();
+    let told: Vec<_> = (1..).zip(&all).collect();
+    site.tell(2, 0, &told);
+    let mut entries = 0;
+    for second in 0..20 {
+        for (_, request, names) in site.fetches() {
+            entries += names.len();
+            let brought: Vec<_> = all.iter().filter(|it| names.contains(&name(it))).collect();
+            site.bring(request, &brought);
+            brought.iter().for_each(|entry| site.keep(entry));
+        }
+        // One request may overdraw it by what it fetches.
+        assert!(entries <= 10 * (second + 1) + 64, "{entries} entries after {second} s");
+        site.pass(1000);
+    }
+    assert!(entries >= 190, "the budget is used: {entries}");
+}
+
+#[test]
+fn journals_that_lag_are_asked_first_and_one_request_has_many() {
+    let pgs: Vec<_> = (0..REGION_ASK_PGS_MAX as u32 + 5).map(|pg| (2, pg)).collect();
+    let mut site = Site::new(&pgs, 1 << 20);
+    let asked = |site: &mut Site| {
+        let ask = site.effects().into_iter().find_map(|effect| match effect {
+            Effect::Ask { request, pgs, .. } => Some((request, pgs)),
+            _ => None,
+        });
+        let (request, pgs) = ask.expect("ids are asked for");
+        (request, pgs.iter().map(|(pg, ..)| pg.0).collect::<Vec<_>>())
+    };
+    let (request, first) = asked(&mut site);
+    assert_eq!(first, (0..20).collect::<Vec<_>>());
+    let told = |left| {
+        let (token, last) = (Token::default(), OpSeq(9));
+        Ok(Batch { ids: Vec::new(), token, last, left: (left, 0) })
+    };
+    site.pass(1);
+    site.step(Event::Told { request, pgs: vec![(PgId(13), told(4)), (PgId(2), told(0))] });
+    let (_, second) = asked(&mut site);
+    assert_eq!(second[..2], [13, 20], "then those that were not asked for the longest time");
+}
+
+#[test]
+fn a_contradiction_is_an_alarm_and_is_tried_again() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let version = marker(2, 0, 1, 10);
+    site.tell(2, 0, &[(1, &version)]);
+    let (_, request, _) = site.fetches().remove(0);
+    site.bring(request, &[&version]);
+    let why = Contradiction { at: version.at, what: "kinds" };
+    site.effects();
+    site.step(Event::Contradicted { name: name(&version), why });
+    assert_eq!(site.alarms(), [Alarm::Contradiction { name: name(&version), why }]);
+    site.pass(REGION_HELD_MS - 1);
+    assert_eq!(site.fetches(), []);
+    site.pass(1);
+    assert_eq!(site.fetches().len(), 1);
+    assert!(!site.pull.is_level());
+}
+
+/// One region whose clock is far ahead, and which tells without end.
+#[test]
+fn a_region_whose_changes_cannot_be_taken_holds_up_no_other() {
+    let mut site = Site::new(&[(2, 0), (3, 0)], 1 << 20);
+    let ahead_ms = START_MS + 10 * REGION_CLOCK_AHEAD_MS_MAX;
+    let mut op = 0;
+    let asks = |site: &Site| {
+        site.out.iter().any(|it| matches!(it, Effect::Ask { region, .. } if region.0 == 2))
+    };
+    while asks(&site) {
+        let told: Vec<_> = (1..=1000).map(|at| marker(2, 0, op + at, ahead_ms + at + op)).collect();
+        let told: Vec<_> = told.iter().map(|it| (it.origin.op.seq.0, it)).collect();
+        let request = site.asked(2);
+        site.effects();
+        op += 1000;
+        let ids = told.iter().map(|(op, entry)| (OpSeq(*op), id(entry))).collect();
+        let (token, last) = (Token { through: OpSeq(op) }, OpSeq(op + 9));
+        let batch = Batch { ids, token, last, left: (9, 9) };
+        site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
+        assert!(op <= REGION_CLAIMS_MAX as u64, "what is told is bounded");
+    }
+    site.pass(REGION_ANSWER_MS);
+    site.pass(1000);
+    let other = marker(3, 0, 1, 10);
+    site.tell(3, 0, &[(1, &other)]);
+    assert_eq!(site.fetches()[0].2, [name(&other)]);
+}
+
+/// Whatever a region answers is answered, or passed over, with an alarm.
+#[test]
+fn answers_that_no_region_gives_break_nothing() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (first, second) = (marker(2, 0, 1, 10), marker(2, 0, 2, 20));
+    let told = |ids: Vec<(u64, &Entry)>, through| {
+        let ids: Vec<_> = ids.into_iter().map(|(op, entry)| (OpSeq(op), id(entry))).collect();
+        Batch {
+            ids,
+            token: Token { through: OpSeq(through) },
+            last: OpSeq(9),
+            left: (u64::MAX, u64::MAX),
+        }
+    };
+    let answers = [
+        told(vec![(2, &first), (1, &second)], 2),
+        told(vec![(0, &first)], 2),
+        told(vec![(3, &first)], 2),
+        told((0..1001).map(|at| (at + 1, &first)).collect(), 2000),
+    ];
+    for batch in answers {
+        let request = site.asked(2);
+        site.effects();
+        site.step(Event::Told {
+            request,
+            pgs: vec![(PgId(0), Ok(batch)), (PgId(9), Ok(told(vec![], 5)))],
+        });
+        let all = site.effects();
+        let unsound = Effect::Alarm(Alarm::Unsound { region: RegionId(2) });
+        assert!(all.contains(&unsound), "{all:?}");
+        site.pass(1000);
+    }
+    // An own stamp without a region, and another region's op.
+    let mut nobodys = first.clone();
+    nobodys.at.region = RegionId(0);
+    let mut foreign = second.clone();
+    foreign.origin.region = RegionId(3);
+    site.tell(2, 0, &[(1, &nobodys), (2, &foreign)]);
+    assert_eq!(site.fetches(), []);
+    let unsound = Alarm::Unsound { region: RegionId(2) };
+    assert_eq!(site.alarms(), [unsound.clone(), unsound]);
+    assert!(site.pull.lags().all(|(_, lag)| lag.outcomes > 0));
+}

@@ -1,0 +1,215 @@
+//! A region's store: entries and journals that are durable, what is not yet, and the machine that pulls.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_protocol::region::pull::{Config, Effect, Event, Holdings, Source};
+use larder_protocol::region::{
+    Entry, Id, Journal, Name, Pull, Range, Slot, Sum, Token, compare, join,
+};
+use larder_types::{HybridClock, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View};
+
+use super::world::{Bug, Dice};
+
+/// An entry, and the op of this store that it has since.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    pub entry: Entry,
+    pub op: OpSeq,
+}
+
+/// What survives a crash.
+#[derive(Default)]
+pub struct Disk {
+    pub entries: BTreeMap<Name, Kept>,
+    pub tokens: BTreeMap<Source, Token>,
+    /// By PG.
+    pub logs: Vec<Log>,
+    pub clock: HybridClock,
+}
+
+/// The log of a PG: its last op, and the journal of its outcomes.
+pub struct Log {
+    pub last: OpSeq,
+    pub journal: Journal,
+}
+
+/// See the module's head.
+pub struct Site {
+    pub id: RegionId,
+    pub skew_ms: i64,
+    pub disk: Disk,
+    pub pull: Option<Pull>,
+    /// Counts starts: what an earlier one was waiting for is void.
+    pub life: u64,
+    pub merging: Vec<(Name, Entry)>,
+    pub tokens: Vec<(Source, Token)>,
+    /// Versions that are purged here: none is ever seen again.
+    pub purged: BTreeSet<Name>,
+    pub bug: Bug,
+}
+
+/// What the machine sees of a store.
+struct Shown<'a> {
+    disk: &'a Disk,
+    /// PGs of other regions, by their count.
+    pg_counts: &'a BTreeMap<RegionId, u32>,
+    bug: Bug,
+}
+
+/// The PG of a key where there are so many.
+pub fn pg_of(name: &Name, count: u32) -> PgId {
+    let key = name.key.as_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>();
+    PgId(key % count)
+}
+
+impl Holdings for Shown<'_> {
+    fn entry(&self, name: &Name) -> Option<Entry> {
+        let kept = self.disk.entries.get(name).filter(|_| !self.bug.loops);
+        kept.map(|kept| kept.entry.clone())
+    }
+
+    fn sum(&self, source: Source, range: &Range) -> Sum {
+        let ids = self.disk.ids(source.pg, self.pg_counts[&source.region], range);
+        Sum::of(compare::counted(self.bug.machine, ids.into_iter()).collect::<Vec<_>>().iter())
+    }
+}
+
+impl Disk {
+    /// Ids of a range in the order of their rows.
+    pub fn ids(&self, pg: PgId, pg_count: u32, range: &Range) -> Vec<Id> {
+        let entries = self.entries.iter();
+        let of_pg = entries.filter(|(name, _)| pg_of(name, pg_count) == pg && range.has(name));
+        let mut ids: Vec<_> = of_pg.map(|(name, kept)| kept.entry.id(name.clone())).collect();
+        ids.sort_by_key(|id| id.name.place());
+        ids
+    }
+}
+
+impl Site {
+    pub fn new(id: RegionId, pgs: u32, journal_max: usize, skew_ms: i64, bug: Bug) -> Self {
+        let journal = || Journal::new(OpSeq(0), journal_max, bug.machine);
+        let log = || Log { last: OpSeq(0), journal: journal() };
+        let disk = Disk { logs: (0..pgs).map(|_| log()).collect(), ..Disk::default() };
+        Self {
+            id,
+            skew_ms,
+            disk,
+            pull: None,
+            life: 0,
+            merging: Vec::new(),
+            tokens: Vec::new(),
+            purged: BTreeSet::new(),
+            bug,
+        }
+    }
+
+    pub fn pgs(&self) -> u32 {
+        self.disk.logs.len() as u32
+    }
+
+    pub fn now_ms(&self, now_ms: u64) -> u64 {
+        now_ms.checked_add_signed(self.skew_ms).expect("time has begun long ago")
+    }
+
+    /// Starts, with the tokens that are durable.
+    pub fn start(&mut self, now_ms: u64, regions: &BTreeMap<RegionId, u32>, bytes_per_s: u64) {
+        self.life += 1;
+        self.forget();
+        let others = regions.iter().filter(|(region, _)| **region != self.id);
+        let config = Config {
+            own: self.id,
+            bytes_per_s: others.clone().map(|(region, _)| (*region, bytes_per_s)).collect(),
+            first_request: self.life << 40,
+            planted: self.bug.machine,
+        };
+        let mut tokens = self.disk.tokens.clone();
+        for (region, pgs) in others {
+            for pg in (0..*pgs).map(PgId) {
+                tokens.entry(Source { region: *region, pg }).or_default();
+            }
+        }
+        self.pull = Some(Pull::new(self.now_ms(now_ms), config, tokens));
+    }
+
+    pub fn crash(&mut self) {
+        self.pull = None;
+        self.life += 1;
+        self.forget();
+    }
+
+    /// What was not durable is gone.
+    fn forget(&mut self) {
+        self.merging.clear();
+        self.tokens.clear();
+    }
+
+    pub fn step(
+        &mut self,
+        now_ms: u64,
+        event: Event,
+        pg_counts: &BTreeMap<RegionId, u32>,
+    ) -> Vec<Effect> {
+        let (now_ms, mut out) = (self.now_ms(now_ms), Vec::new());
+        let view = Shown { disk: &self.disk, pg_counts, bug: self.bug };
+        if let Some(pull) = &mut self.pull {
+            pull.step(now_ms, event, &view, &mut out);
+        }
+        out
+    }
+
+    /// The stamp and the op of a change that a client makes.
+    pub fn next(&mut self, now_ms: u64, name_pg: PgId, dice: &mut Dice) -> (Stamp, Origin) {
+        self.disk.clock = self.disk.clock.advance(self.now_ms(now_ms));
+        let stamp = Stamp { clock: self.disk.clock, region: self.id };
+        let log = &mut self.disk.logs[name_pg.0 as usize];
+        // Ops that are no outcomes stand between.
+        log.last = OpSeq(log.last.0 + 1 + dice.below(3));
+        let op = OpId { view: View(1), seq: log.last };
+        (stamp, Origin { region: self.id, pg: name_pg, op })
+    }
+
+    /// An entry is joined with what is there, and durable. The op is given if it is that of a client.
+    pub fn keep(&mut self, name: &Name, told: &Entry, op: Option<OpSeq>) -> Result<(), String> {
+        let planted = self.bug.machine;
+        let here = self.disk.entries.get(name).map(|kept| kept.entry.clone());
+        let joined = match &here {
+            Some(here) => join(planted, name.slot, here, told).map_err(|why| why.to_string())?,
+            None => told.clone(),
+        };
+        self.disk.clock = self.disk.clock.max(told.clock());
+        if here.as_ref() == Some(&joined) && !self.bug.loops {
+            return Ok(());
+        }
+        let pg = pg_of(name, self.pgs());
+        let log = &mut self.disk.logs[pg.0 as usize];
+        let op = op.unwrap_or_else(|| log.last.next());
+        log.last = op;
+        log.journal.record(op, joined.id(name.clone()));
+        if let Slot::Version(_) = name.slot {
+            if joined.is_purged() {
+                self.purged.insert(name.clone());
+            } else if self.purged.contains(name) {
+                return Err(format!("region {}: {name:?} was purged and is there again", self.id));
+            }
+        }
+        self.disk.entries.insert(name.clone(), Kept { entry: joined, op });
+        Ok(())
+    }
+
+    /// Frees tombstones that all regions have passed.
+    pub fn free(&mut self, others: &BTreeSet<RegionId>) -> u64 {
+        let Some(pull) = &self.pull else { return 0 };
+        let (pgs, logs) = (self.pgs(), &self.disk.logs);
+        let may_go = |name: &Name, kept: &Kept| {
+            let journal = &logs[pg_of(name, pgs).0 as usize].journal;
+            let passed = journal.passed_by_all(others.iter().copied());
+            let with_all = passed >= kept.op || self.bug.frees_early;
+            let is_former = !others.contains(&kept.entry.origin.region);
+            let was_here = pull.was_here(kept.entry.origin) || is_former;
+            kept.entry.is_purged() && with_all && was_here && !pull.is_wanted(name)
+        };
+        let before = self.disk.entries.len();
+        self.disk.entries.retain(|name, kept| !may_go(name, kept));
+        (before - self.disk.entries.len()) as u64
+    }
+}

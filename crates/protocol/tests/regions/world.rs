@@ -1,0 +1,510 @@
+//! Regions, links, clients and time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_protocol::Planted;
+use larder_protocol::region::pull::{Effect, Event, Source};
+use larder_protocol::region::{Entry, Name, Range, Slot, Token, What, compare};
+use larder_types::{BucketId, ObjectKey, PgId, RegionId};
+
+use super::judge::{Acknowledged, Judge};
+use super::site::{Site, pg_of};
+
+/// What is wrong on purpose, in the machines or in the stores around them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bug {
+    pub machine: Planted,
+    /// A store frees a tombstone at once.
+    pub frees_early: bool,
+    /// A store does not see that something is here, and records what changed nothing.
+    pub loops: bool,
+}
+
+#[cfg(feature = "planted-bugs")]
+pub fn bugs() -> Vec<(String, Bug)> {
+    let machines = [
+        Planted::ResyncWithoutTombstones,
+        Planted::TieByClock,
+        Planted::TokenBeforeBytes,
+        Planted::ForgottenOrigins,
+        Planted::ClocksAheadTaken,
+        Planted::OverrunUnnoticed,
+    ];
+    let machine = |machine| (format!("{machine:?}"), Bug { machine, ..Bug::default() });
+    let stores = [
+        ("FreesEarly", Bug { frees_early: true, ..Bug::default() }),
+        ("Loops", Bug { loops: true, ..Bug::default() }),
+    ];
+    let stores = stores.into_iter().map(|(name, bug)| (name.to_owned(), bug));
+    machines.into_iter().map(machine).chain(stores).collect()
+}
+
+/// Numbers of a seed.
+pub struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn one_in(&mut self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+
+    pub fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
+        if of.is_empty() { None } else { Some(of[self.below(of.len() as u64) as usize].clone()) }
+    }
+}
+
+/// What runs met.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub changes: u64,
+    pub merges: u64,
+    pub resyncs: u64,
+    pub clocks_ahead: u64,
+    pub crashes: u64,
+    pub wipes: u64,
+    pub cuts: u64,
+    pub freed: u64,
+    pub lost_with_a_region: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, of: &Self) {
+        self.changes += of.changes;
+        self.merges += of.merges;
+        self.resyncs += of.resyncs;
+        self.clocks_ahead += of.clocks_ahead;
+        self.crashes += of.crashes;
+        self.wipes += of.wipes;
+        self.cuts += of.cuts;
+        self.freed += of.freed;
+        self.lost_with_a_region += of.lost_with_a_region;
+    }
+
+    pub fn has_all(&self) -> bool {
+        let Self { changes, merges, resyncs, clocks_ahead, crashes, wipes, cuts, freed, .. } = self;
+        [changes, merges, resyncs, clocks_ahead, crashes, wipes, cuts, freed]
+            .iter()
+            .all(|it| **it > 0)
+    }
+}
+
+/// What one region sends another.
+#[derive(Debug, Clone)]
+enum Message {
+    Ask { request: u64, pgs: Vec<(PgId, Token, Token)>, ids_max: usize },
+    Walk { request: u64, pg: PgId, range: Range },
+    List { request: u64, pg: PgId, range: Range },
+    Fetch { request: u64, names: Vec<Name> },
+    Answer(Event),
+}
+
+#[derive(Debug)]
+enum Happening {
+    Tick(RegionId, u64),
+    Client(usize),
+    Deliver {
+        from: RegionId,
+        to: RegionId,
+        message: Message,
+    },
+    /// What is being joined is durable, up to so many.
+    Merged(RegionId, u64),
+    TokensSaved(RegionId, u64),
+    Start(usize),
+    Fault,
+}
+
+/// Milliseconds since 1970 at which runs begin.
+const BEGIN_MS: u64 = 1_700_000_000_000;
+const TICK_MS: u64 = 200;
+/// Time in which all must be level again once nothing goes wrong any more.
+const HEALED_MS: u64 = 900_000;
+/// Time for which all are level before that is believed: what one was not told yet it does not lack.
+const LEVEL_MS: u64 = 20_000;
+const KEYS: u64 = 6;
+const BYTES_PER_S: u64 = 20_000;
+
+/// See the module's head.
+pub struct World {
+    dice: Dice,
+    now_ms: u64,
+    number: u64,
+    happenings: BTreeMap<(u64, u64), Happening>,
+    pub sites: Vec<Site>,
+    /// The regions that are, and how many PGs each has.
+    regions: BTreeMap<RegionId, u32>,
+    /// Those that were, too.
+    pg_counts: BTreeMap<RegionId, u32>,
+    cuts: BTreeSet<(RegionId, RegionId)>,
+    journal_max: usize,
+    bug: Bug,
+    judge: Judge,
+    faulty_until_ms: u64,
+    counts: Counts,
+}
+
+impl World {
+    pub fn new(seed: u64, bug: Bug) -> Self {
+        let mut dice = Dice(seed.wrapping_mul(0x2545_F491_4F6C_DD1D));
+        let count = 2 + dice.below(4);
+        let journal_max = if dice.one_in(2) { 5 + dice.below(20) as usize } else { 1000 };
+        // Most seeds have clocks that differ little, so that equal ones occur; some have one far ahead.
+        let ahead = dice.one_in(4).then(|| dice.below(count));
+        let mut sites = Vec::new();
+        for at in 0..count {
+            let pgs = 1 + dice.below(4) as u32;
+            let mut skew_ms = dice.below(3) as i64 - 1;
+            if dice.one_in(3) {
+                skew_ms = dice.below(40_000) as i64 - 20_000;
+            }
+            if ahead == Some(at) {
+                skew_ms = 65_000 + dice.below(100_000) as i64;
+            }
+            sites.push(Site::new(RegionId(1 + at as u16), pgs, journal_max, skew_ms, bug));
+        }
+        let regions: BTreeMap<_, _> = sites.iter().map(|site| (site.id, site.pgs())).collect();
+        let faulty_until_ms = BEGIN_MS + 20_000 + dice.below(100_000);
+        let mut world = Self {
+            dice,
+            now_ms: BEGIN_MS,
+            number: 0,
+            happenings: BTreeMap::new(),
+            sites,
+            pg_counts: regions.clone(),
+            regions,
+            cuts: BTreeSet::new(),
+            journal_max,
+            bug,
+            judge: Judge::default(),
+            faulty_until_ms,
+            counts: Counts::default(),
+        };
+        for at in 0..count as usize {
+            world.start(at);
+            world.later(1, Happening::Client(at));
+        }
+        world.later(500, Happening::Fault);
+        world
+    }
+
+    pub fn run(mut self) -> Result<Counts, String> {
+        let (mut is_healed, mut level_ms) = (false, None);
+        while let Some(((at_ms, _), happening)) = self.happenings.pop_first() {
+            assert!(at_ms >= self.now_ms, "time does not go back");
+            self.now_ms = at_ms;
+            let is_tick = matches!(happening, Happening::Tick(..));
+            self.happen(happening)?;
+            if at_ms < self.faulty_until_ms || !is_tick {
+                continue;
+            }
+            if !std::mem::replace(&mut is_healed, true) {
+                self.heal();
+            }
+            level_ms = self.is_level().then(|| level_ms.unwrap_or(at_ms));
+            if level_ms.is_some_and(|since_ms| at_ms >= since_ms + LEVEL_MS) {
+                self.judge.check(&self.sites)?;
+                return Ok(self.counts);
+            }
+            if at_ms > self.faulty_until_ms + HEALED_MS {
+                return Err(self.judge.why_not_level(&self.sites));
+            }
+        }
+        Err("nothing happens any more".to_owned())
+    }
+
+    /// Whether all regions have all, and have freed what can be freed.
+    fn is_level(&self) -> bool {
+        self.sites.iter().all(|site| {
+            let has_no_tombstone = !site.disk.entries.values().any(|kept| kept.entry.is_purged());
+            let is_level = site.pull.as_ref().is_some_and(larder_protocol::region::Pull::is_level);
+            is_level && has_no_tombstone && site.merging.is_empty()
+        })
+    }
+
+    fn later(&mut self, ms: u64, happening: Happening) {
+        self.number += 1;
+        self.happenings.insert((self.now_ms + ms, self.number), happening);
+    }
+
+    fn at(&self, region: RegionId) -> Option<usize> {
+        self.sites.iter().position(|site| site.id == region)
+    }
+
+    fn start(&mut self, at: usize) {
+        self.sites[at].start(self.now_ms, &self.regions, BYTES_PER_S);
+        let (id, life) = (self.sites[at].id, self.sites[at].life);
+        self.later(self.dice.0 % TICK_MS, Happening::Tick(id, life));
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), String> {
+        match happening {
+            Happening::Tick(region, life) => {
+                let Some(at) = self.alive(region, life) else { return Ok(()) };
+                self.step(at, Event::Tick);
+                let others = self.others(region);
+                self.counts.freed += self.sites[at].free(&others);
+                self.later(TICK_MS, Happening::Tick(region, life));
+            }
+            Happening::Client(at) => {
+                if self.now_ms < self.faulty_until_ms {
+                    if self.sites[at].pull.is_some() {
+                        self.change(at)?;
+                    }
+                    let pause = if self.dice.one_in(3) { 0 } else { self.dice.below(600) };
+                    self.later(pause + 1, Happening::Client(at));
+                }
+            }
+            Happening::Deliver { from, to, message } => self.deliver(from, to, message),
+            Happening::Merged(region, life) => {
+                let Some(at) = self.alive(region, life) else { return Ok(()) };
+                for (name, entry) in std::mem::take(&mut self.sites[at].merging) {
+                    self.sites[at].keep(&name, &entry, None)?;
+                    self.judge.seen(self.now_ms, &self.sites[at], &name)?;
+                    self.counts.merges += 1;
+                    self.step(at, Event::Merged { name });
+                }
+            }
+            Happening::TokensSaved(region, life) => {
+                let Some(at) = self.alive(region, life) else { return Ok(()) };
+                let tokens = std::mem::take(&mut self.sites[at].tokens);
+                self.sites[at].disk.tokens.extend(tokens);
+            }
+            Happening::Start(at) => {
+                if self.sites[at].pull.is_none() {
+                    self.start(at);
+                }
+            }
+            Happening::Fault => {
+                if self.now_ms < self.faulty_until_ms {
+                    self.fault();
+                    let pause = self.dice.below(4_000);
+                    self.later(pause + 1, Happening::Fault);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn alive(&self, region: RegionId, life: u64) -> Option<usize> {
+        self.at(region).filter(|at| self.sites[*at].life == life)
+    }
+
+    fn others(&self, region: RegionId) -> BTreeSet<RegionId> {
+        self.regions.keys().copied().filter(|it| *it != region).collect()
+    }
+
+    fn heal(&mut self) {
+        self.cuts.clear();
+        for at in 0..self.sites.len() {
+            if self.sites[at].pull.is_none() {
+                self.start(at);
+            }
+        }
+    }
+
+    fn fault(&mut self) {
+        let count = self.sites.len() as u64;
+        let (at, to) = (self.dice.below(count) as usize, self.dice.below(count) as usize);
+        match self.dice.below(10) {
+            0..=3 => {
+                self.counts.cuts += 1;
+                let (from, to) = (self.sites[at].id, self.sites[to].id);
+                self.cuts.insert((from, to));
+                if self.dice.one_in(2) {
+                    self.cuts.insert((to, from));
+                }
+            }
+            4 | 5 => self.cuts.clear(),
+            6..=8 => {
+                self.counts.crashes += 1;
+                self.sites[at].crash();
+                let away = self.dice.below(8_000);
+                self.later(away, Happening::Start(at));
+            }
+            _ if self.dice.one_in(3) => self.wipe(at),
+            _ => {}
+        }
+    }
+
+    /// A region loses all its data. It comes back under another number.
+    fn wipe(&mut self, at: usize) {
+        self.counts.wipes += 1;
+        let old = self.sites[at].id;
+        let id = RegionId(1 + self.pg_counts.len() as u16);
+        self.counts.lost_with_a_region += self.judge.wiped(&self.sites, at);
+        let (pgs, skew_ms) = (1 + self.dice.below(4) as u32, self.sites[at].skew_ms);
+        self.sites[at] = Site::new(id, pgs, self.journal_max, skew_ms, self.bug);
+        self.regions.remove(&old);
+        self.regions.insert(id, pgs);
+        self.pg_counts.insert(id, pgs);
+        self.cuts.retain(|(from, to)| *from != old && *to != old);
+        // All know it from now on: they begin anew, with their tokens.
+        for at in 0..self.sites.len() {
+            if self.sites[at].pull.is_some() || self.sites[at].id == id {
+                self.start(at);
+            }
+        }
+    }
+
+    fn change(&mut self, at: usize) -> Result<(), String> {
+        let key = self.dice.below(KEYS);
+        let site = &self.sites[at];
+        let key_of = ObjectKey::new(&format!("key {key}")).expect("a key");
+        let of_key = |(name, kept): (&Name, &super::site::Kept)| {
+            let is_live = name.key == key_of && !kept.entry.is_purged();
+            is_live.then(|| (name.clone(), kept.entry.clone()))
+        };
+        let live: Vec<_> = site.disk.entries.iter().filter_map(of_key).collect();
+        // Odd keys are in a bucket with versioning, on or suspended.
+        let is_null = key.is_multiple_of(2) || self.dice.one_in(4);
+        let name = |slot| Name { bucket: BucketId(key % 2), key: key_of.clone(), slot };
+        let pg = pg_of(&name(Slot::Null), site.pgs());
+        let (stamp, origin) = self.sites[at].next(self.now_ms, pg, &mut self.dice);
+        let (name, told) = match (self.dice.below(9), self.dice.pick(&live)) {
+            (0 | 1, Some((name, _))) => (name, Entry { at: stamp, origin, what: What::Purged }),
+            (2..=4, Some((name, entry))) => {
+                let Some(told) = super::judge::amended(&entry, stamp, origin, &mut self.dice)
+                else {
+                    return Ok(());
+                };
+                (name, told)
+            }
+            (roll, _) => {
+                let slot = if is_null { Slot::Null } else { Slot::Version(stamp) };
+                let what = if roll == 5 {
+                    What::Marker
+                } else {
+                    super::judge::object(stamp, &mut self.dice)
+                };
+                (name(slot), Entry { at: stamp, origin, what })
+            }
+        };
+        self.sites[at].keep(&name, &told, Some(origin.op.seq))?;
+        self.counts.changes += 1;
+        self.judge.seen(self.now_ms, &self.sites[at], &name)?;
+        let region = self.sites[at].id;
+        self.judge.acknowledged.push(Acknowledged { region, name, told, is_lost: false });
+        Ok(())
+    }
+
+    fn step(&mut self, at: usize, event: Event) {
+        let effects = self.sites[at].step(self.now_ms, event, &self.pg_counts);
+        let (id, life) = (self.sites[at].id, self.sites[at].life);
+        for effect in effects {
+            match effect {
+                Effect::Ask { region, request, pgs, ids_max } => {
+                    self.send(id, region, Message::Ask { request, pgs, ids_max });
+                }
+                Effect::Walk { source: Source { region, pg }, request, range } => {
+                    self.send(id, region, Message::Walk { request, pg, range });
+                }
+                Effect::List { source: Source { region, pg }, request, range } => {
+                    self.send(id, region, Message::List { request, pg, range });
+                }
+                Effect::Fetch { region, request, names } => {
+                    let names = names.into_iter().map(|(name, _)| name).collect();
+                    self.send(id, region, Message::Fetch { request, names });
+                }
+                Effect::Merge { name, entry } => {
+                    if self.sites[at].merging.is_empty() {
+                        let sync = self.dice.below(400);
+                        self.later(sync, Happening::Merged(id, life));
+                    }
+                    self.sites[at].merging.push((name, entry));
+                }
+                Effect::SaveToken { source, token } => {
+                    if self.sites[at].tokens.is_empty() {
+                        let sync = self.dice.below(400);
+                        self.later(sync, Happening::TokensSaved(id, life));
+                    }
+                    self.sites[at].tokens.push((source, token));
+                }
+                Effect::Alarm(alarm) => self.count(&alarm),
+            }
+        }
+    }
+
+    fn count(&mut self, alarm: &larder_protocol::region::pull::Alarm) {
+        use larder_protocol::region::pull::Alarm;
+        match alarm {
+            Alarm::ClockAhead { .. } => self.counts.clocks_ahead += 1,
+            Alarm::Resync { .. } => self.counts.resyncs += 1,
+            alarm => panic!("no region tells such things: {alarm:?}"),
+        }
+    }
+
+    /// Messages are late, lost and doubled while there are faults, and overtake each other.
+    fn send(&mut self, from: RegionId, to: RegionId, message: Message) {
+        let is_faulty = self.now_ms < self.faulty_until_ms;
+        if is_faulty && self.dice.one_in(20) {
+            return;
+        }
+        if is_faulty && self.dice.one_in(10) {
+            let late = self.dice.below(15_000);
+            let message = message.clone();
+            self.later(late, Happening::Deliver { from, to, message });
+        }
+        let late = 1 + if self.dice.one_in(20) && is_faulty { 9_000 } else { self.dice.below(80) };
+        self.later(late, Happening::Deliver { from, to, message });
+    }
+
+    fn deliver(&mut self, from: RegionId, to: RegionId, message: Message) {
+        let is_cut = self.cuts.contains(&(from, to));
+        let (Some(at), Some(_)) = (self.at(to), self.at(from)) else { return };
+        if is_cut || self.sites[at].pull.is_none() {
+            return;
+        }
+        match message {
+            Message::Answer(event) => self.step(at, event),
+            asked => {
+                let event = answer(&mut self.sites[at], from, asked);
+                self.send(to, from, Message::Answer(event));
+            }
+        }
+    }
+}
+
+/// What a region answers of what is durable there.
+fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
+    let planted = site.bug.machine;
+    match asked {
+        Message::Ask { request, pgs, ids_max } => {
+            let mut left = ids_max;
+            let of_pg = |(pg, behind, passed): (PgId, Token, Token)| {
+                let journal = &mut site.disk.logs[pg.0 as usize].journal;
+                journal.passed(from, passed);
+                let told = journal.since(behind, left);
+                left -= told.as_ref().map_or(0, |batch| batch.ids.len());
+                (pg, told)
+            };
+            Event::Told { request, pgs: pgs.into_iter().map(of_pg).collect() }
+        }
+        Message::Walk { request, pg, range } => {
+            let ids = site.disk.ids(pg, site.pgs(), &range);
+            Event::Walked { request, summed: compare::summed(planted, &range, ids.into_iter()) }
+        }
+        Message::List { request, pg, range } => {
+            let ids = site.disk.ids(pg, site.pgs(), &range);
+            Event::Listed { request, listed: compare::listed(planted, &range, ids.into_iter()) }
+        }
+        Message::Fetch { request, names } => {
+            let entry = |name: Name| {
+                let kept = site.disk.entries.get(&name).map(|kept| kept.entry.clone());
+                (name, kept)
+            };
+            Event::Fetched { request, entries: names.into_iter().map(entry).collect() }
+        }
+        Message::Answer(_) => unreachable!("an answer is not asked"),
+    }
+}
