@@ -39,6 +39,11 @@ impl HighWater {
         self.0.get(&lv).copied().unwrap_or(0)
     }
 
+    /// LVs of which rows may name a block.
+    pub(crate) fn lvs(&self) -> impl Iterator<Item = LvId> {
+        self.0.iter().filter(|(_, mark)| **mark > 0).map(|(lv, _)| *lv)
+    }
+
     /// A row names blocks of an LV up to here.
     pub(crate) fn raise(&mut self, lv: LvId, end: u32) {
         let mark = self.0.entry(lv).or_insert(0);

@@ -252,8 +252,6 @@ pub const READ_PAUSES_CUT_MAX: u32 = 3;
 pub const MAP_LATE_MAX: Duration = Duration::from_millis(50);
 /// How long a proxy waits to hear what became of a bucket of which a primary has heard more: a deletion takes some maps.
 pub const BUCKET_NEWS_MAX: Duration = Duration::from_secs(1);
-/// Times that a key or a list is asked for while its bucket is deleted and made again.
-pub const BUCKET_TRIES_MAX: u32 = 4;
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
 pub const DOWN_FAILURES: u32 = 3;
 /// Milliseconds for which one that is down is not asked.

@@ -173,7 +173,9 @@ impl Pg {
                     return Ok(Step::Wait(slot));
                 }
                 if current(*bucket, key, index)?.is_none() {
-                    return Ok(Step::Refuse(Refusal::NoSuchKey));
+                    let is_live = index.bucket_epoch(*bucket).is_some();
+                    let refusal = if is_live { Refusal::NoSuchKey } else { Refusal::StaleBucket };
+                    return Ok(Step::Refuse(refusal));
                 }
                 let (request, bucket, key) = (*request, *bucket, key.clone());
                 let op = Op::SetTags { request, bucket, key, tags: tags.clone() };

@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Nothing is served early without marks that are those of the applied position, nor while a contradiction is known.
+//! 1. Nothing is served early without marks that are those of the applied position, nor while a contradiction is known, nor
+//!    where the map lacks an LV that has a mark.
 //! 2. A group whose rows contradict each other, or what was given meanwhile, is halted: others go on. Its marks are void from
 //!    then on, so that the next start reads the rows before it serves.
 
@@ -27,8 +28,14 @@ impl Pg {
         self.high_water.is_some() && self.ledger.fault().is_none()
     }
 
-    /// Serves from now on in these LVs, above their marks. The driver has begun to read the rows for the ledger, and calls
-    /// [`Pg::complete_space`] when they are read.
+    /// Whether the map has every LV of which rows may name a block. A map that is older than the index would have one drawn
+    /// again, as if nothing lay in it.
+    pub fn marks_are_of(&self, has: impl Fn(LvId) -> bool) -> bool {
+        self.high_water.iter().flat_map(HighWater::lvs).all(has)
+    }
+
+    /// Serves from now on in these LVs, above their marks: all that have one ([`Pg::marks_are_of`]). The driver has begun to
+    /// read the rows for the ledger, and calls [`Pg::complete_space`] when they are read.
     ///
     /// # Errors
     /// [`SpaceFault`] if open puts contradict each other or the map: nothing is served then.

@@ -164,6 +164,7 @@ impl Pg {
                 continue;
             }
             let Some(tail) = self.tail_at(seq) else { continue };
+            let is_later = seq > upto;
             return match &*tail.entry.op {
                 Op::Delete { .. } => Visible::Version(None),
                 // Nobody was answered before the index shows it.
@@ -173,6 +174,8 @@ impl Pg {
                     let op = tail.entry.id;
                     Visible::Version(Some(Box::new(VersionRow { op, metax, body })))
                 }
+                // One that came later is shown once the index shows it.
+                _ if is_later => continue,
                 _ => Visible::Unapplied,
             };
         }

@@ -106,6 +106,16 @@ fn a_start_gives_what_lies_above_and_the_rest_once_it_is_read() {
 }
 
 #[test]
+fn marks_are_of_the_volumes_that_rows_name() {
+    let mut member = Member::alone(1);
+    assert!(member.pg.marks_are_of(|_| false), "no row names any");
+    put(&mut member, "a", 20);
+    let member = restarted(member, 2);
+    assert!(member.pg.marks_are_of(|lv| lv == LV));
+    assert!(!member.pg.marks_are_of(|_| false), "the map is older than the index");
+}
+
+#[test]
 fn what_clients_do_while_rows_are_read_leaves_the_space_that_rows_leave() {
     // At each place of the walk: before all, between any two rows, behind all.
     for stop in 0..=5 {

@@ -54,6 +54,17 @@ impl LiveBuckets {
     }
 }
 
+impl LiveBuckets {
+    fn has(&self, bucket: BucketId) -> bool {
+        self.managers.map().buckets.values().any(|record| record.id == bucket)
+    }
+
+    /// Ids are given in order.
+    fn has_heard_of(&self, bucket: BucketId) -> bool {
+        bucket <= self.managers.map().next.bucket
+    }
+}
+
 fn known_in(map: &Topology) -> (MapVersion, BTreeMap<BucketId, Epoch>) {
     let live = map.buckets.values().filter(|bucket| bucket.state == BucketState::Live);
     (map.version, live.map(|bucket| (bucket.id, bucket.epoch)).collect())
@@ -75,15 +86,20 @@ impl IndexPort {
         Self { kv, buckets, fits_cache, is_read }
     }
 
-    /// Whether the cluster's map has no such bucket. What rows show of one that is gone says nothing of the bucket that has
-    /// its name now.
-    pub(super) fn is_gone(&self, bucket: BucketId) -> bool {
+    /// Whether the cluster's map says that a bucket is being deleted, or is gone. One that it has not heard of is neither.
+    pub(super) fn is_ended(&self, bucket: BucketId) -> bool {
         match &self.buckets {
             Buckets::Here(_) => false,
             Buckets::Apart(_) if has(Bug::ShowsGoneBuckets) => false,
-            Buckets::Apart(buckets) => {
-                !buckets.managers.map().buckets.values().any(|record| record.id == bucket)
-            }
+            Buckets::Apart(live) => live.epoch(bucket).is_none() && live.has_heard_of(bucket),
+        }
+    }
+
+    /// Whether the cluster's map has a bucket no more. What rows show of it says nothing of the one that has its name now.
+    pub(super) fn is_gone(&self, bucket: BucketId) -> bool {
+        match &self.buckets {
+            Buckets::Here(_) => false,
+            Buckets::Apart(live) => self.is_ended(bucket) && !live.has(bucket),
         }
     }
 

@@ -7,8 +7,8 @@
 //! 1. A call is stepped only in the view that it names.
 //! 2. A request gets one answer, or its caller hears that there is none.
 //! 3. What comes over a connection is stepped once the machine has admitted it: machines assert what they admit.
-//! 4. That a bucket has no such key, or no keys, is said by a server whose map has the bucket: each primary's had the mark of
-//!    its deletion before the bucket was gone.
+//! 4. That a bucket has no such key, or no keys, is not said of one that this server's map knows to be gone, or, of a key, to
+//!    be marked for deletion: each primary's map had the mark before the bucket was gone.
 //! 5. A request is stepped only under a session that the map names as its sender's. Of one that is closed a group may
 //!    have forgotten what it did, so that its requests are finished, whoever sends them.
 
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use larder_kv::KvReader;
 use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
 use larder_protocol::pg::Role;
-use larder_protocol::{Answer, Call, Content, Event, Index, PeerMessage, Refusal};
+use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
 use parking_lot::MutexGuard;
@@ -27,7 +27,6 @@ use tokio::time::Instant;
 use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
-use super::planted::{Bug, has};
 use super::scan::{Scan, ScanCall};
 use super::{Member, Meta};
 use crate::blocking;
@@ -250,16 +249,16 @@ impl Meta {
         }
     }
 
-    /// That there is no such key is said of a live bucket alone: of one that is being deleted, or is gone, the asker may have
-    /// an old map, and the name may be another bucket's.
+    /// That there is no such key is not said of a bucket that is being deleted, or is gone: the asker may have an old map, and
+    /// the name may be another bucket's. Of one that was not heard of here it is: each primary hears of a bucket, and of the
+    /// mark of its deletion, before it is gone.
     fn tell_found(
         &self,
         bucket: BucketId,
         found: Option<Box<VersionRow>>,
         responder: Responder<MetaService>,
     ) {
-        let is_known = has(Bug::ShowsGoneBuckets) || self.index.bucket_epoch(bucket).is_some();
-        if found.is_none() && !is_known {
+        if found.is_none() && self.index.is_ended(bucket) {
             return refuse(responder, Refusal::StaleBucket);
         }
         responder.answer(&MetaReply::Found(found), Bytes::new());

@@ -59,7 +59,8 @@ impl Meta {
             // Every proxy of before lived in a process that is gone.
             member.pg.end_sessions();
             walk.add(&mut member.pg);
-            is_early &= member.pg.has_marks();
+            let has = |lv| lvs.get(&pg).is_some_and(|lvs| lvs.iter().any(|info| info.lv == lv));
+            is_early &= member.pg.has_marks() && member.pg.marks_are_of(has);
         }
         if !is_early {
             tracing::info!(

@@ -20,7 +20,7 @@ impl<R: Reach> Proxy<R> {
             Ok(false) => {}
             Ok(true) => return Err(ObjectError::BucketNotEmpty),
             Err(ObjectError::NoSuchBucket) => {
-                self.reach.bucket_passed(name, known).await?;
+                self.reach.bucket_news(name, known).await;
                 return Err(self.bucket_gone_or_changed(name, ObjectError::NoSuchBucket));
             }
             Err(error) => return Err(error),

@@ -150,9 +150,7 @@ impl Reach for Here {
     }
 
     /// Here one map is everybody's.
-    async fn bucket_passed(&self, _: &BucketName, _: KnownBucket) -> Result<(), ObjectError> {
-        Ok(())
-    }
+    async fn bucket_news(&self, _: &BucketName, _: KnownBucket) {}
 
     fn buckets(&self) -> Vec<BucketRecord> {
         self.manager.map().map.buckets.values().cloned().collect()

@@ -3,10 +3,11 @@
 use larder_objects::{ListPage, ListRequest, ListedObject, ObjectError, Page};
 use larder_types::codec::decode;
 use larder_types::{BucketName, ObjectKey, UploadId, UploadRow, VersionRow};
+use tokio::time::Instant;
 
 use super::reach::{Reach, Scan};
 use super::{Proxy, unavailable};
-use crate::limits::BUCKET_TRIES_MAX;
+use crate::limits::BUCKET_NEWS_MAX;
 
 impl<R: Reach> Proxy<R> {
     pub(super) async fn list_objects(
@@ -14,18 +15,18 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
-        for _ in 0..BUCKET_TRIES_MAX {
+        let deadline = Instant::now() + BUCKET_NEWS_MAX;
+        loop {
             let known = self.known(bucket)?;
             let page = self.page(Page::new(b'V', known.id, &request), None, |key, value| {
                 let row = decode::<VersionRow>("version row", value).ok()?;
                 Some(ListedObject { key, metax: row.metax })
             });
             match page.await {
-                Err(ObjectError::NoSuchBucket) => self.reach.bucket_passed(bucket, known).await?,
+                Err(ObjectError::NoSuchBucket) => self.await_news(bucket, known, deadline).await?,
                 listed => return listed,
             }
         }
-        Err(ObjectError::SlowDown)
     }
 
     pub(super) async fn list_open_uploads(

@@ -139,6 +139,25 @@ impl<R: Reach> Proxy<R> {
         self.reach.bucket(name, KnownBucket::of).ok_or(ObjectError::NoSuchBucket)
     }
 
+    /// A primary says that the bucket is gone, or going. Returns when it may be asked again.
+    ///
+    /// # Errors
+    /// At the deadline: nobody knows then which bucket has the name.
+    async fn await_news(
+        &self,
+        name: &BucketName,
+        known: KnownBucket,
+        deadline: Instant,
+    ) -> Result<(), ObjectError> {
+        if Instant::now() >= deadline {
+            let reason =
+                "the bucket is being deleted, and whether it is gone is not known here yet";
+            return Err(unavailable(reason));
+        }
+        self.reach.bucket_news(name, known).await;
+        Ok(())
+    }
+
     fn place(
         &self,
         bucket: &BucketName,
@@ -314,7 +333,8 @@ impl<R: Reach> Objects for Proxy<R> {
         self.reach.admit()?;
         let request = self.requests.begin();
         let call = Call::SetTags { request: request.id(), bucket: id, key: key.clone(), tags };
-        self.reach.ask(pg, call).await.map(|_done| ())
+        let done = self.reach.ask(pg, call).await.map(|_done| ());
+        done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 
     async fn list(
@@ -354,7 +374,8 @@ impl<R: Reach> Objects for Proxy<R> {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<UploadRow, ObjectError> {
-        self.find_upload(bucket, key, upload).await.map(|(_, _, row)| row)
+        let found = self.find_upload(bucket, key, upload).await.map(|(_, _, row)| row);
+        found.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 
     async fn put_part<B: PutBody>(
@@ -377,7 +398,8 @@ impl<R: Reach> Objects for Proxy<R> {
         after: u16,
         max: usize,
     ) -> Result<PartsPage, ObjectError> {
-        self.list_upload_parts(bucket, key, upload, after, max).await
+        let listed = self.list_upload_parts(bucket, key, upload, after, max).await;
+        listed.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 
     async fn complete_upload(

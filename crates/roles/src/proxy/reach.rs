@@ -83,16 +83,10 @@ pub trait Reach: Send + Sync + 'static {
     /// What is to be known of a bucket, also of one that is being found empty; `None` if there is none.
     fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T>;
 
-    /// A primary knows that a bucket, as it was known here, is gone or going. Returns when that is known here too: the bucket
-    /// is live again, or its name is another's or nobody's.
-    ///
-    /// # Errors
-    /// If it does not become known soon.
-    fn bucket_passed(
-        &self,
-        name: &BucketName,
-        known: KnownBucket,
-    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+    /// A primary says that a bucket, as it was known here, is gone or going. Waits a little for that to be known here too:
+    /// that the bucket is live again, or its name another's or nobody's. It may also be the primary that hears late.
+    fn bucket_news(&self, name: &BucketName, known: KnownBucket)
+    -> impl Future<Output = ()> + Send;
 
     /// All buckets, by name.
     fn buckets(&self) -> Vec<BucketRecord>;

@@ -14,11 +14,12 @@ use larder_types::{
     Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, PgId, PieceRow, PiecesId,
     StreamId, UploadId, VersionRow, rows,
 };
+use tokio::time::Instant;
 
 use super::reach::Reach;
 use super::{Proxy, decoded, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::{BUCKET_TRIES_MAX, MOVES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
+use crate::limits::{BUCKET_NEWS_MAX, MOVES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
 
 /// Bytes still to be given out, not yet looked up.
 enum Span {
@@ -68,16 +69,16 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> Result<Opened, ObjectError> {
-        for _ in 0..BUCKET_TRIES_MAX {
+        let deadline = Instant::now() + BUCKET_NEWS_MAX;
+        loop {
             let known = self.known(bucket)?;
             let pg = self.reach.pg_of(known.id, key);
             match self.reach.find(pg, known.id, key).await {
                 Ok(row) => return Ok(opened(known.id, key, row.ok_or(ObjectError::NoSuchKey)?)),
-                Err(ObjectError::NoSuchBucket) => self.reach.bucket_passed(bucket, known).await?,
+                Err(ObjectError::NoSuchBucket) => self.await_news(bucket, known, deadline).await?,
                 Err(error) => return Err(error),
             }
         }
-        Err(ObjectError::SlowDown)
     }
 
     /// The op of the key's version now, to tell a replaced object from a damaged one.

@@ -22,7 +22,7 @@ use larder_protocol::manager::state::Command;
 use larder_protocol::placement::pg_of;
 use larder_protocol::{Answer, Call, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply};
-use larder_types::{ObjectKey, PgId, ServerId, StreamId, Target, View, rows};
+use larder_types::{BucketId, BucketName, ObjectKey, PgId, ServerId, StreamId, Target, View, rows};
 
 use support::{BUCKET, Cluster, PG, SESSION, data, inline, put, put_to, request, until};
 
@@ -171,6 +171,19 @@ async fn that_a_key_is_not_there_is_said_of_a_live_bucket_alone() {
     cluster.desk.apply(Command::EndDeletion(desk::bucket(), epoch, true)).unwrap();
     assert_eq!(scan().await, Err(Refusal::StaleBucket));
     assert_eq!(find("none").await, Err(Refusal::StaleBucket));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_that_a_primary_has_not_heard_of_is_not_gone() {
+    let cluster = Cluster::start(1).await;
+    cluster.desk.hold_map();
+    let name = BucketName::new("another").unwrap();
+    cluster.desk.apply(Command::CreateBucket(name, None, 0)).unwrap();
+    let (bucket, key) = (BucketId(BUCKET.0 + 1), ObjectKey::new("none").unwrap());
+    let pg = pg_of(bucket, &key, cluster.desk.map().pgs.len() as u32);
+    let (view, primary) = cluster.leads(pg);
+    let found = cluster.ask(primary, MetaCall::Find { pg, view, bucket, key }).await;
+    assert_eq!(found.map(|(reply, _)| reply), Some(MetaReply::Found(None)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -125,6 +125,21 @@ async fn marks_that_an_older_release_left_behind_are_not_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn volumes_that_a_map_from_before_lacks_are_not_drawn_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    store.proxy().create_bucket(&bucket(), None).await.unwrap();
+    let map = dir.path().join("manager/map");
+    let before = std::fs::read(&map).unwrap();
+    put_some(&store, 0).await;
+    close(store);
+    assert_ne!(std::fs::read(&map).unwrap(), before, "volumes were drawn");
+    std::fs::write(&map, before).unwrap();
+    let refused = Store::open(&config(&dir)).err().expect("rows name what the map lacks");
+    assert!(refused.to_string().contains("is not in the map"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rows_that_contradict_each_other_stop_their_group_alone_and_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&config(&dir)).unwrap();

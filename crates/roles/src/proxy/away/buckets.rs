@@ -5,13 +5,12 @@ use larder_protocol::manager::state::{Applied, Command, Outcome, Refusal, Topolo
 use larder_types::{BucketName, BucketRecord};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::reach::KnownBucket;
 use super::super::{patience, unavailable};
 use super::retry::pause;
 use super::route::{found, newer};
 use super::unfitting;
 use crate::clock::now_ms;
-use crate::limits::{BUCKET_NEWS_MAX, BUSY_TRIES_MAX};
+use crate::limits::BUSY_TRIES_MAX;
 use crate::managers::{Managers, NotProposed};
 
 /// What the managers agreed.
@@ -91,19 +90,6 @@ pub(super) async fn end_deletion(
         Some(()) => Ok(()),
         None => Err(unavailable("the bucket is deleted, but still shows here")),
     }
-}
-
-/// See [`Reach::bucket_passed`](super::super::reach::Reach::bucket_passed).
-pub(super) async fn passed(
-    managers: &dyn Managers,
-    name: &BucketName,
-    known: KnownBucket,
-) -> Result<(), ObjectError> {
-    let deadline = Instant::now() + BUCKET_NEWS_MAX;
-    let look = |map: &Topology| known.is_passed(map.buckets.get(name)).then_some(());
-    found(managers, deadline, look).await.ok_or_else(|| {
-        unavailable("the bucket is being deleted, and whether it is gone is not known here yet")
-    })
 }
 
 /// Has the managers agree on a command, whoever leads them by then.

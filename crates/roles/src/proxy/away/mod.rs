@@ -44,6 +44,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use larder_net::Endpoint;
 use larder_objects::ObjectError;
+use larder_protocol::manager::state::Topology;
 use larder_protocol::placement::pg_of;
 use larder_protocol::scheduler::{Policy, ReadCounts};
 use larder_protocol::{Answer, Call, PutCall};
@@ -58,7 +59,7 @@ use tokio::time::Instant;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::{patience, refused, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::{ORPHANS_MAX, STRAGGLERS_KIB_MAX};
+use crate::limits::{MAP_LATE_MAX, ORPHANS_MAX, STRAGGLERS_KIB_MAX};
 use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
@@ -72,6 +73,7 @@ use joined::Joined;
 use planted::Bug;
 use primaries::Primaries;
 use reads::Reads;
+use route::found;
 use session::Keeper;
 
 /// What a cluster's proxy is made with.
@@ -193,13 +195,10 @@ impl Reach for Away {
         self.managers.map().buckets.get(name).map(look)
     }
 
-    async fn bucket_passed(
-        &self,
-        name: &BucketName,
-        known: KnownBucket,
-    ) -> Result<(), ObjectError> {
+    async fn bucket_news(&self, name: &BucketName, known: KnownBucket) {
         count(&self.counters().bucket_waits);
-        buckets::passed(&*self.managers, name, known).await
+        let look = |map: &Topology| known.is_passed(map.buckets.get(name)).then_some(());
+        let _news = found(&*self.managers, Instant::now() + MAP_LATE_MAX, look).await;
     }
 
     fn buckets(&self) -> Vec<BucketRecord> {
