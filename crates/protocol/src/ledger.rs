@@ -379,7 +379,7 @@ impl Ledger {
         matches!(self.state, State::Known(_) | State::Reading(_))
     }
 
-    /// Whether changes are to name their rows.
+    /// Returns whether changes must name their rows.
     pub(crate) fn asks_for_rows(&self) -> bool {
         matches!(self.state, State::Reading(_))
     }

@@ -1,4 +1,4 @@
-//! What placement groups count of reads, in a store and in a cluster's meta server.
+//! Counters of reads in placement groups, for a store and for a meta server of a cluster.
 
 use larder_roles::meta::Meta;
 

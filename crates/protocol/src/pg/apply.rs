@@ -32,7 +32,7 @@ pub(super) struct Batch<'a> {
     blocks: Vec<Changed>,
     /// Whether anybody wants to know of more than what is freed.
     keeps_ledger: bool,
-    /// Whether changes are to name their rows.
+    /// Changes must name their rows.
     asks_for_rows: bool,
     /// Where chunks end that ops of the batch name.
     ends: Vec<(LvId, u32)>,
