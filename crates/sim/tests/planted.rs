@@ -19,6 +19,7 @@ const SEEDS: u64 = 400;
 /// its bug any more, the test says which does.
 const FOUND_LAST: &[(&str, u64)] = &[
     ("no-fence", 27),
+    ("managers-persist-late", 113),
     ("lease-not-waited-out", 23),
     ("lease-not-confirmed", 29),
     ("copy-under-lasting-grant", 102),
@@ -37,8 +38,8 @@ const FOUND_LAST: &[(&str, u64)] = &[
     ("lease-from-arrival", 34),
     ("open-of-any-boot", 13),
     ("one-header-slot", 14),
-    ("verify-from-cache", 71),
-    ("cut-tail-not-synced", 38),
+    ("verify-from-cache", 119),
+    ("cut-tail-not-synced", 24),
 ];
 
 /// A bug that is looked for in more seeds than this should have one in [`FOUND_LAST`].
