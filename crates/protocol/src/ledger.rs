@@ -194,7 +194,7 @@ impl NamedBlocks {
         self.lvs.keys().copied()
     }
 
-    /// Whether every chunk of an LV has these holders.
+    /// Returns true if every chunk of an LV has these holders.
     pub(crate) fn are_held_by(&self, lv: LvId, present: Holders) -> bool {
         let mut holders = self.lvs.get(&lv).into_iter().flat_map(|named| named.chunks.keys());
         holders.all(|holders| *holders == present)
@@ -281,11 +281,11 @@ enum State {
 /// A walk is under way.
 #[derive(Debug, Default)]
 struct Reading {
-    /// What the rows before `from` name now.
+    /// Blocks that the rows before `from` name now.
     named: NamedBlocks,
     /// The stretch begins with this row; empty for the first of all.
     from: Vec<u8>,
-    /// What was applied to rows from there on since the stretch was begun.
+    /// Changes of rows from `from` on, applied since the stretch began.
     waiting: Vec<Changed>,
 }
 

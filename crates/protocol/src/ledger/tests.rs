@@ -131,7 +131,7 @@ fn a_walk_that_was_overtaken_says_nothing() {
     assert_eq!(free(&ledger), 100);
 }
 
-/// What rows name that a stretch finds: chunks of five blocks each.
+/// The result of a stretch: chunks of five blocks each.
 fn found(firsts: &[u32]) -> Result<NamedBlocks, SpaceFault> {
     let mut found = NamedBlocks::default();
     firsts.iter().try_for_each(|first| found.note(&chunk(*first, 5))).map(|()| found)

@@ -22,14 +22,14 @@ use crate::rebuild::SpaceFault;
 use crate::space::{LvInfo, VolumeGroup};
 
 impl Pg {
-    /// Whether it may serve before its rows are read: the index has marks that are to be believed.
+    /// Returns true if the index has valid marks: the group may serve before its rows are read.
     #[must_use]
     pub fn has_marks(&self) -> bool {
         self.high_water.is_some() && self.ledger.fault().is_none()
     }
 
-    /// Whether the map has every LV of which rows may name a block. A map that is older than the index would have one drawn
-    /// again, as if nothing lay in it.
+    /// Returns true if the map has every LV with a mark. A map that is older than the index would draw such an LV again, as if
+    /// it were empty.
     pub fn marks_are_of(&self, has: impl Fn(LvId) -> bool) -> bool {
         self.high_water.iter().flat_map(HighWater::lvs).all(has)
     }
@@ -68,7 +68,7 @@ impl Pg {
         Ok(())
     }
 
-    /// Whether it serves in LVs of which the rows are still to be read.
+    /// Returns true while it serves in LVs whose rows are not read yet.
     #[must_use]
     pub fn is_unread(&self) -> bool {
         self.serves() && self.space.as_ref().is_some_and(|space| space.unread().is_some())
@@ -143,7 +143,7 @@ impl Pg {
         Ok(())
     }
 
-    /// What the rows were found to contradict each other by, after it had begun to serve.
+    /// The contradiction between rows that was found after the group began to serve.
     #[must_use]
     pub fn contradiction(&self) -> Option<SpaceFault> {
         self.contradiction
