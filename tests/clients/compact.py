@@ -150,7 +150,7 @@ def compact(arguments, scratch):
                 walks = sum(it["walks"] for it in told.values())
                 return walks > 0 and all(it["fragmented"] == 0 and it["under_way"] == 0 for it in told.values())
 
-            until("compacted", COMPACTED_SECONDS, is_compacted, machines)
+            until("compacted", COMPACTED_SECONDS, is_compacted, machines, lambda: json.dumps(status(others[0]), indent=1))
             moved = total(others[0], "bytes")
         finally:
             clients.end()

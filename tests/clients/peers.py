@@ -76,7 +76,8 @@ def secret_file(binary, path):
     return path
 
 
-def until(what, seconds, is_so, machines):
+def until(what, seconds, is_so, machines, tell=lambda: ""):
+    """Waits; what does not come within that time is a failure, which says what `tell` does of the state by then."""
     deadline = time.monotonic() + seconds
     while not is_so():
         for machine in machines:
@@ -84,7 +85,7 @@ def until(what, seconds, is_so, machines):
                 raise Failed(f"{machine.name} ended with {machine.process.returncode}:\n{machine.log_tail()}")
         if time.monotonic() > deadline:
             tails = "\n".join(machine.log_tail(12) for machine in machines)
-            raise Failed(f"{what}: not within {seconds} s\n{tails}")
+            raise Failed(f"{what}: not within {seconds} s\n{tell()}\n{tails}")
         time.sleep(0.05)
 
 

@@ -155,7 +155,7 @@ pub const MOVES_MAX: usize = limit(32, 4);
 pub const MOVES_PER_OP_MAX: usize = limit(32, 2);
 /// Milliseconds between two walks over the index to compact LVs.
 pub const COMPACT_PAUSE_MS: u64 = 5_000;
-/// The pause is so many times as long as the walk before took, if that is longer.
+/// The pause is so many times as long as the walk before read rows, if that is longer.
 pub const COMPACT_PAUSE_WALKS: u64 = 8;
 /// Bytes of rows in one piece of a snapshot, but for the last row's.
 pub const SNAPSHOT_PIECE_BYTES: usize = limit(512 * 1024, 1024);

@@ -148,15 +148,25 @@ impl Pg {
         chunk: &Chunk,
         index: &dyn Index,
     ) -> Result<Option<Box<Move>>, IndexError> {
-        if !self.moves.lvs.contains(&chunk.lv) || !self.serves() || self.has_copies_to_make() {
+        if !self.moves.lvs.contains(&chunk.lv) || !self.serves() {
             return Ok(None);
         }
         let lies_high = self.space.as_ref().is_some_and(|space| space.lies_high(chunk));
+        if lies_high && self.has_copies_to_make() {
+            self.compact_again(chunk.lv);
+            return Ok(None);
+        }
         if !lies_high || self.moves.under_way.contains_key(row) || self.is_refilled_anywhere(row) {
             return Ok(None);
         }
         let Some(chunk) = self.shown(row, chunk.grant, index)? else { return Ok(None) };
         Ok(self.lower(row, chunk))
+    }
+
+    fn compact_again(&mut self, lv: LvId) {
+        if let Some(space) = &mut self.space {
+            space.compact_again(lv);
+        }
     }
 
     fn lower(&mut self, row: &[u8], chunk: Chunk) -> Option<Box<Move>> {

@@ -75,6 +75,13 @@ pub(super) struct Pace {
     compacted: Option<i64>,
 }
 
+impl Pace {
+    /// As if it had not been compacted yet.
+    pub(super) fn due(self) -> Self {
+        Self { compacted: None, ..self }
+    }
+}
+
 impl FreeRuns {
     /// Whether at least so many percent of what is free lie in runs shorter than this. Counted from the longest on:
     /// where space is not scattered a few of them decide.
@@ -198,7 +205,7 @@ impl VolumeGroup {
     /// An LV is to be compacted again soon: something could not be moved that can be in a moment.
     pub(crate) fn compact_again(&mut self, lv: LvId) {
         if let Some(lv) = self.lvs.get_mut(&lv) {
-            lv.pace.compacted = None;
+            lv.pace = lv.pace.due();
         }
     }
 

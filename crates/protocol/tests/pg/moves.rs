@@ -1,5 +1,6 @@
 //! Chunks that move within a fragmented LV while clients go on.
 
+use larder_protocol::limits::VACATE_MS;
 use larder_protocol::pg::{Begun, Move, MoveCounts, chunk_at};
 use larder_protocol::space::Fragmentation;
 use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index};
@@ -229,6 +230,23 @@ fn nothing_moves_while_copies_are_to_be_made_or_given_up() {
     assert!(pg.pg.wants_walk().is_some());
     assert_eq!(pg.pg.begin_compaction(EAGER), Begun::default());
     assert_eq!(pg.pg.fragmented(EAGER), 0, "it takes no objects");
+}
+
+#[test]
+fn what_a_walk_passed_over_for_copies_is_compacted_soon_after_them() {
+    let mut pg = Member::scattered();
+    assert_eq!(pg.pg.begin_compaction(EAGER).lvs, 1);
+    let (lv, order) = (LV, larder_protocol::manager::state::MapVersion(9));
+    pg.step(Event::Vacate { lv, replica: 1, order, is_lost: false });
+    assert_eq!(pg.compact(), [], "copies come first");
+    pg.pg.end_compaction();
+    // The order is not repeated, so it was taken back, and nothing lacks a copy.
+    pg.now_ms += VACATE_MS + 1;
+    pg.step(Event::Tick);
+    while let Some(walk) = pg.pg.wants_walk() {
+        pg.step(Event::Walked { walk, unmet: std::collections::BTreeSet::new() });
+    }
+    assert_eq!(pg.begin_move().extents, [LOW]);
 }
 
 #[test]

@@ -99,22 +99,21 @@ pub(super) async fn run(meta: Weak<Meta>) {
         if meta.is_stopping() {
             return;
         }
-        let began = Instant::now();
-        if let Err(error) = meta.compact().await {
-            return meta.fail(format!("the index cannot be walked over: {error}"));
-        }
-        // A long walk is for little if there is another at once.
-        pause = (began.elapsed() * COMPACT_PAUSE_WALKS as u32)
-            .max(Duration::from_millis(COMPACT_PAUSE_MS));
+        let read = match meta.compact().await {
+            Ok(read) => read,
+            Err(error) => return meta.fail(format!("the index cannot be walked over: {error}")),
+        };
+        // Copies have their budget; reading all rows has this.
+        pause = (read * COMPACT_PAUSE_WALKS as u32).max(Duration::from_millis(COMPACT_PAUSE_MS));
     }
 }
 
 impl Meta {
-    /// Walks over the index if some volume is badly fragmented.
-    async fn compact(self: &Arc<Self>) -> Result<(), IndexError> {
+    /// Walks over the index if some volume is badly fragmented; how long it read rows.
+    async fn compact(self: &Arc<Self>) -> Result<Duration, IndexError> {
         let (pgs, begun) = self.begin_compaction();
         if pgs.is_empty() {
-            return Ok(());
+            return Ok(Duration::ZERO);
         }
         self.compaction.begin(begun);
         let pgs = Arc::new(pgs);
@@ -143,9 +142,13 @@ impl Meta {
         (pgs, all)
     }
 
-    async fn compact_all(self: &Arc<Self>, pgs: &Arc<BTreeSet<PgId>>) -> Result<(), IndexError> {
-        let mut after = Some(Vec::new());
+    async fn compact_all(
+        self: &Arc<Self>,
+        pgs: &Arc<BTreeSet<PgId>>,
+    ) -> Result<Duration, IndexError> {
+        let (mut after, mut read) = (Some(Vec::new()), Duration::ZERO);
         while let Some(row) = after.take() {
+            let began = Instant::now();
             let (meta, pgs) = (self.clone(), pgs.clone());
             let looked = blocking::run(move || {
                 let look = |row: &[u8], value: &[u8]| meta.consider_move(&pgs, row, value);
@@ -153,13 +156,14 @@ impl Meta {
                 meta.rows_after(&row, MOVES_MAX, look)
             });
             let (moves, more) = looked.await.map_err(|error| IndexError(error.to_string()))??;
+            read += began.elapsed();
             self.move_all(moves).await;
             if self.is_stopping() {
                 break;
             }
             after = more;
         }
-        Ok(())
+        Ok(read)
     }
 
     fn consider_move(

@@ -24,16 +24,21 @@ fn floor(seq: u64) -> GrantKey {
     GrantKey { view: View(1), seq: OpSeq(seq) }
 }
 
-/// A group with one open LV, of which these runs are free.
-fn group(blocks: u32, free: &[(u32, u32)]) -> VolumeGroup {
+/// An LV with one replica, in this run of its server.
+fn info(blocks: u32, boot: u64, as_of: MapVersion) -> LvInfo {
     let replica = crate::space::Replica {
         server: larder_types::ServerId(1),
-        boot: larder_types::BootId(1),
+        boot: larder_types::BootId(boot),
         disk: larder_types::DiskId(1),
         pv: larder_types::PvId(0),
         state: crate::manager::state::ReplicaState::Current,
     };
-    let info = LvInfo { lv: LV, blocks, replicas: vec![replica], as_of: MapVersion(1) };
+    LvInfo { lv: LV, blocks, replicas: vec![replica], as_of }
+}
+
+/// A group with one open LV, of which these runs are free.
+fn group(blocks: u32, free: &[(u32, u32)]) -> VolumeGroup {
+    let info = info(blocks, 1, MapVersion(1));
     let mut runs = FreeRuns::default();
     free.iter().for_each(|&(first, blocks)| runs.release(Extent { first, blocks }));
     let mut group = VolumeGroup::new(View(1));
@@ -165,4 +170,17 @@ fn what_could_not_be_moved_is_tried_again_only_when_space_became_free() {
         group.free(LV, &[Extent { first: (32 + 2 * at) * 8, blocks: 1 }], floor(1), true);
     }
     assert_eq!(group.begin_compaction(from).len(), 1, "a sixteenth is enough");
+}
+
+#[test]
+fn what_could_not_be_copied_is_tried_again_when_a_replica_runs_anew() {
+    let from = Fragmentation::default();
+    let mut group = group(4096, &sevens(4096));
+    ask(&mut group, 1000);
+    assert_eq!(group.begin_compaction(from).len(), 1);
+    assert_eq!(group.update(info(4096, 1, MapVersion(2))), [0; 0]);
+    assert!(group.begin_compaction(from).is_empty(), "it runs as before");
+    assert_eq!(group.update(info(4096, 2, MapVersion(3))), [0]);
+    group.floor_acknowledged(LV, 0, floor(0));
+    assert_eq!(group.begin_compaction(from).len(), 1);
 }
