@@ -13,6 +13,8 @@ use larder_types::limits::CHUNK_BYTES_MAX;
 pub const PROTOCOL_REPORTS: u8 = 4;
 /// Oldest version of it that all managers speak who know the command `ForgetTokens`.
 pub const PROTOCOL_FORGETS: u8 = 5;
+/// Oldest version of it that all managers speak who know the command `EndDeletionOf`.
+pub const PROTOCOL_NAMES_ENDED: u8 = 6;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -287,7 +289,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_FORGETS <= larder_net::limits::PROTOCOL_MAX,
+    PROTOCOL_NAMES_ENDED <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_FORGETS < PROTOCOL_NAMES_ENDED,
     "managers of this release say that they know its commands"
 );
 const _: () = assert!(

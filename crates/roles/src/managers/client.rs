@@ -261,8 +261,8 @@ impl Known {
                     tracing::debug!(%manager, %error, "a manager cannot be asked");
                 }
                 Err(error @ CallError::Rejected(_)) => {
-                    tracing::error!(%manager, %error, "a proposal was not understood");
-                    return Some(Err(NotProposed::Unknown));
+                    tracing::warn!(%manager, %error, "a manager did not understand a proposal");
+                    return Some(Err(NotProposed::OlderManager(manager)));
                 }
                 Ok(_) | Err(CallError::Unknown(_)) => return Some(Err(NotProposed::Unknown)),
             }

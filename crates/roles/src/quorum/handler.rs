@@ -112,9 +112,10 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
     match command {
         _ if has(Role::Manager) => true,
         Command::AddDisk(server, ..) => has(Role::Data) && *server == subject.server,
-        Command::CreateBucket(..) | Command::BeginDeletion(_) | Command::EndDeletion(..) => {
-            has(Role::Proxy)
-        }
+        Command::CreateBucket(..)
+        | Command::BeginDeletion(_)
+        | Command::EndDeletion(..)
+        | Command::EndDeletionOf(..) => has(Role::Proxy),
         _ => false,
     }
 }
@@ -203,7 +204,7 @@ fn answer_map(
 mod tests {
     use larder_net::Roles;
     use larder_protocol::placement::Weight;
-    use larder_types::{BucketName, ClusterId, Epoch, WritePolicy};
+    use larder_types::{BucketId, BucketName, ClusterId, Epoch, WritePolicy};
 
     use super::*;
 
@@ -218,7 +219,8 @@ mod tests {
         let buckets = [
             Command::CreateBucket(name.clone(), None, 1),
             Command::BeginDeletion(name.clone()),
-            Command::EndDeletion(name, Epoch(2), true),
+            Command::EndDeletion(name.clone(), Epoch(2), true),
+            Command::EndDeletionOf(BucketId(1), name, Epoch(2), true),
         ];
         let operators = [
             Command::RemoveServer(ServerId(4)),

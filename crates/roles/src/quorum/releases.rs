@@ -8,7 +8,7 @@ use larder_protocol::manager::quorum::Members;
 use larder_protocol::manager::state::Command;
 use larder_types::ServerId;
 
-use crate::limits::PROTOCOL_FORGETS;
+use crate::limits::{PROTOCOL_FORGETS, PROTOCOL_NAMES_ENDED};
 
 /// The version of the protocol that each manager spoke last, in this run.
 #[derive(Debug, Default)]
@@ -77,5 +77,6 @@ fn since(command: &Command) -> u8 {
         | Command::SetWritePolicy(..)
         | Command::MemberLacks(..) => PROTOCOL_MIN,
         Command::ForgetTokens(..) => PROTOCOL_FORGETS,
+        Command::EndDeletionOf(..) => PROTOCOL_NAMES_ENDED,
     }
 }

@@ -14,14 +14,17 @@
 //!    this one: without the confirmation an old leader that nobody told could go on granting.
 //! 2. A view with another primary is proposed only after every lease granted in the view before has run out, with
 //!    a margin for clocks that drift; or the primary has begun another run, and its lease died with the old one.
-//! 3. One proposal is under way per PG, LV, server and session; the map decides again when it is through.
+//! 3. One proposal is under way per PG, LV, server, session and bucket; the map decides again when it is through.
 //! 4. Nobody is taken for down, and no session closed, while the quorum does not answer: a leader that hears nobody may
 //!    still be heard, and its successor commits what it proposed.
-//! 5. Nothing here must survive: a new leader starts with what the map says.
+//! 5. A mark of a bucket is lifted only under the bucket's id and the mark's epoch: a deletion that ended, or began anew,
+//!    in the meantime is left alone. When that is matters for nothing but how long puts into the bucket are refused.
+//! 6. Nothing here must survive: a new leader starts with what the map says.
 
 mod groups;
 mod health;
 mod leases;
+mod marks;
 mod message;
 mod parted;
 mod rest;
@@ -31,7 +34,7 @@ mod without_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_types::{BootId, DiskId, LvId, PgId, ServerId, SessionId, View};
+use larder_types::{BootId, BucketId, DiskId, LvId, PgId, ServerId, SessionId, View};
 
 use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX, SESSION_KEPT_MS};
 use crate::manager::quorum::Ticket;
@@ -45,6 +48,7 @@ use health::{Healths, Overheard};
 use leases::Leases;
 #[cfg(test)]
 pub(in crate::manager) use leases::inherited_until_ms;
+use marks::Marks;
 pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
 use parted::Parted;
 use rest::{Rest, ends_rest};
@@ -90,6 +94,7 @@ enum Subject {
     NewLv(PgId),
     Lv(LvId),
     Session(SessionId),
+    Bucket(BucketId),
     Targets,
 }
 
@@ -124,6 +129,7 @@ struct Leading {
     /// Disks without room for another LV, and when that was said last.
     no_room: BTreeMap<DiskId, u64>,
     planned_lvs_ms: u64,
+    marks: Marks,
     parted: Parted,
     rest: Option<Rest>,
     /// Looks at all groups.
@@ -201,6 +207,7 @@ impl Policy {
                     emptied: BTreeMap::new(),
                     no_room: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
+                    marks: Marks::default(),
                     parted: Parted::default(),
                     rest: None,
                     looks: 0,
@@ -432,6 +439,7 @@ impl Turn<'_> {
         if self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS {
             self.leading.planned_lvs_ms = self.now_ms;
             self.plan_lvs();
+            self.lift_marks();
         }
     }
 

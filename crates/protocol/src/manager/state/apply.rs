@@ -84,7 +84,12 @@ impl Topology {
             Command::CloseSession(session) => changed(self.close_session(session)),
             Command::CreateBucket(name, location, at) => self.create_bucket(name, location, at),
             Command::BeginDeletion(name) => self.begin_deletion(&name),
-            Command::EndDeletion(name, epoch, empty) => self.end_deletion(&name, epoch, empty),
+            Command::EndDeletion(name, epoch, empty) => {
+                self.end_deletion((None, &name), epoch, empty)
+            }
+            Command::EndDeletionOf(id, name, epoch, empty) => {
+                self.end_deletion((Some(id), &name), epoch, empty)
+            }
             Command::AddToken(hash, expires_ms) => self.add_token(hash, expires_ms),
             Command::RevokeToken(token) => self.revoke_token(token),
             Command::DropVacated(lv, replica, view) => self.drop_vacated(lv, replica, view),

@@ -82,7 +82,8 @@ pub enum Command {
     CreateBucket(BucketName, Option<String>, u64),
     /// Mark a bucket as deleting, under a new epoch.
     BeginDeletion(BucketName),
-    /// Remove a bucket that was marked under this epoch, if it was found empty; else make it live again.
+    /// As [`Command::EndDeletionOf`], of whatever bucket has that name and a mark of that epoch. It is read from older
+    /// logs, and proposed while managers are there that know no other.
     EndDeletion(BucketName, Epoch, bool),
     /// Make a join token with this hash that expires at this time since 1970.
     AddToken([u8; 32], u64),
@@ -97,6 +98,9 @@ pub enum Command {
     MemberLacks(PgId, View, ServerId),
     /// Remove the join tokens that are revoked, or expired at this time since 1970: they make room for others.
     ForgetTokens(u64),
+    /// Remove this bucket of this name, marked under this epoch, if it was found empty; else make it live again. One
+    /// of that name that was made later stays as it is, whatever its epoch.
+    EndDeletionOf(BucketId, BucketName, Epoch, bool),
 }
 
 /// What a command did.

@@ -91,8 +91,18 @@ impl Topology {
         Ok(Outcome::Bucket(Box::new(record.clone())))
     }
 
-    pub(super) fn end_deletion(&mut self, name: &BucketName, epoch: Epoch, empty: bool) -> Applied {
+    /// Of any bucket of that name, if no id is given.
+    pub(super) fn end_deletion(
+        &mut self,
+        (id, name): (Option<BucketId>, &BucketName),
+        epoch: Epoch,
+        empty: bool,
+    ) -> Applied {
         let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        // Each bucket's first mark has the same epoch: the name and the epoch do not say which was found empty.
+        if id.is_some_and(|id| id != record.id) {
+            return Err(Refusal::NoSuchBucket);
+        }
         if record.epoch != epoch || record.state != BucketState::Deleting {
             return Err(Refusal::OtherEpoch);
         }

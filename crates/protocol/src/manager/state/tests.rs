@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use larder_types::codec::{decode, encode};
 use larder_types::limits::BUCKETS_MAX;
 use larder_types::{
-    BootId, BucketName, DiskId, Epoch, LvId, PgId, PvId, RegionId, ServerId, SessionId, View,
-    WritePolicy,
+    BootId, BucketId, BucketName, DiskId, Epoch, LvId, PgId, PvId, RegionId, ServerId, SessionId,
+    View, WritePolicy,
 };
 use proptest::prelude::*;
 
@@ -334,6 +334,28 @@ fn a_deletion_that_was_overtaken_is_refused() {
 }
 
 #[test]
+fn the_end_of_a_deletion_that_comes_late_leaves_the_next_bucket_of_that_name() {
+    let mut log = Log::cluster(1);
+    let name = BucketName::new("photos").unwrap();
+    let ends = |id| {
+        Command::EndDeletionOf(BucketId(id), BucketName::new("photos").unwrap(), Epoch(2), true)
+    };
+    for id in [1, 2] {
+        let make = Command::CreateBucket(name.clone(), None, 5);
+        let Outcome::Bucket(made) = log.done(make) else { panic!("no bucket") };
+        assert_eq!(made.id, BucketId(id));
+        let Outcome::Bucket(marked) = log.done(Command::BeginDeletion(name.clone())) else {
+            panic!("no mark")
+        };
+        assert_eq!(marked.epoch, Epoch(2), "as the one before");
+        if id == 2 {
+            assert_eq!(log.apply(ends(1)), Err(Refusal::NoSuchBucket), "the answer was lost");
+        }
+        assert_eq!(log.done(ends(id)), Outcome::BucketGone(BucketId(id)));
+    }
+}
+
+#[test]
 fn a_write_policy_asks_for_no_more_copies_than_there_are_and_leaves_the_epoch() {
     let mut log = Log::cluster(1);
     let name = BucketName::new("photos").unwrap();
@@ -395,6 +417,12 @@ fn any_command() -> impl Strategy<Value = Command> {
         name().prop_map(Command::BeginDeletion),
         name().prop_map(|n| Command::SetWritePolicy(n, WritePolicy::Majority)),
         (name(), 1..5u64, any::<bool>()).prop_map(|(n, e, b)| Command::EndDeletion(n, Epoch(e), b)),
+        (1..5u64, name(), 1..5u64, any::<bool>()).prop_map(|(id, n, e, b)| Command::EndDeletionOf(
+            BucketId(id),
+            n,
+            Epoch(e),
+            b
+        )),
         Just(Command::RevokeToken(TokenId(1))),
     ]
 }
@@ -539,9 +567,10 @@ fn commands_are_encoded_as_ever() {
         Command::AddToken([2; 32], 12),
         Command::RevokeToken(TokenId(1)),
         Command::DropVacated(lv, 1, View(9)),
-        Command::SetWritePolicy(name, WritePolicy::AtLeast(2)),
+        Command::SetWritePolicy(name.clone(), WritePolicy::AtLeast(2)),
         Command::MemberLacks(pg, View(9), server),
         Command::ForgetTokens(13),
+        Command::EndDeletionOf(BucketId(300), name, Epoch(2), true),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

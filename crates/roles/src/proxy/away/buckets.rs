@@ -27,7 +27,7 @@ pub(super) async fn create(
 ) -> Result<BucketRecord, ObjectError> {
     let (deadline, created_ms) = (patience(), now_ms());
     let command = Command::CreateBucket(name.clone(), location.clone(), created_ms);
-    let agreed = agree(managers, command, deadline).await?;
+    let agreed = agree(managers, [command], deadline).await?;
     let record = match agreed.applied {
         Ok(outcome) => record_of(outcome)?,
         Err(Refusal::BucketExists) if agreed.may_be_second => {
@@ -50,7 +50,7 @@ pub(super) async fn begin_deletion(
     name: &BucketName,
 ) -> Result<BucketRecord, ObjectError> {
     let (deadline, command) = (patience(), Command::BeginDeletion(name.clone()));
-    let agreed = agree(managers, command, deadline).await?;
+    let agreed = agree(managers, [command], deadline).await?;
     let marked = record_of(agreed.applied.map_err(not_agreed)?)?;
     // What is scanned from now on is scanned under a map with the mark.
     let shown = |map: &Topology| {
@@ -73,8 +73,10 @@ pub(super) async fn end_deletion(
     empty: bool,
 ) -> Result<(), ObjectError> {
     let deadline = patience();
-    let command = Command::EndDeletion(marked.name.clone(), marked.epoch, empty);
-    let agreed = agree(managers, command, deadline).await?;
+    let (id, name, epoch) = (marked.id, marked.name.clone(), marked.epoch);
+    let earlier = Command::EndDeletion(name.clone(), epoch, empty);
+    let forms = [Command::EndDeletionOf(id, name, epoch, empty), earlier];
+    let agreed = agree(managers, forms, deadline).await?;
     match agreed.applied {
         Ok(_) => {}
         Err(Refusal::NoSuchBucket | Refusal::OtherEpoch) if agreed.may_be_second => {}
@@ -92,18 +94,22 @@ pub(super) async fn end_deletion(
     }
 }
 
-/// Has the managers agree on a command, whoever leads them by then.
-async fn agree(
+/// Has the managers agree on a command, whoever leads them by then: in the first of these forms that all of them know.
+async fn agree<const N: usize>(
     managers: &dyn Managers,
-    command: Command,
+    forms: [Command; N],
     deadline: Instant,
 ) -> Result<Agreed, ObjectError> {
-    let (mut may_be_second, mut busy) = (false, 0);
+    let (mut form, mut may_be_second, mut busy) = (0, false, 0);
     for tries in 1.. {
         let version = managers.map().version;
-        let proposed = timeout_at(deadline, managers.propose(command.clone())).await;
+        let proposed = timeout_at(deadline, managers.propose(forms[form].clone())).await;
         let failed = match proposed {
             Ok(Ok(applied)) => return Ok(Agreed { applied, may_be_second }),
+            Ok(Err(NotProposed::OlderManager(_))) if form + 1 < N => {
+                form += 1;
+                continue;
+            }
             Ok(Err(failed)) => failed,
             Err(_elapsed) => NotProposed::Unknown,
         };
@@ -130,7 +136,10 @@ fn record_of(outcome: Outcome) -> Result<BucketRecord, ObjectError> {
 fn not_agreed(refusal: Refusal) -> ObjectError {
     match refusal {
         Refusal::BucketExists => ObjectError::BucketExists,
-        Refusal::NoSuchBucket | Refusal::OtherEpoch => ObjectError::NoSuchBucket,
+        Refusal::NoSuchBucket => ObjectError::NoSuchBucket,
+        Refusal::OtherEpoch => {
+            unavailable("another deletion of the bucket has begun, or this one took too long")
+        }
         Refusal::TooMany => ObjectError::TooManyBuckets,
         refusal => ObjectError::Unavailable { reason: refusal.to_string() },
     }

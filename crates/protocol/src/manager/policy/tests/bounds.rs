@@ -1,7 +1,7 @@
 //! What a leading manager leaves undone when it has too much under way, and that it does it later.
 
 use super::*;
-use crate::limits::{GRANTS_WAITING_MAX, POLICY_PROPOSALS_MAX};
+use crate::limits::{GRANTS_WAITING_MAX, MARK_KEPT_MS, POLICY_PROPOSALS_MAX};
 
 impl World {
     /// What the leader wants done at once.
@@ -93,4 +93,27 @@ fn after_a_renewal_too_many_the_next_one_is_granted_after_a_confirmation() {
     assert_eq!(granted(&effects), (1..last).map(from).collect::<Vec<_>>(), "all but one too many");
     let next = question(&effects).expect("it is asked about");
     assert_eq!(granted(&world.effects(PolicyEvent::Confirmed(next))), [from(last + 1)]);
+}
+
+#[test]
+fn a_mark_that_nobody_lifts_is_lifted_and_a_younger_one_of_that_bucket_is_not() {
+    let mut world = World::new(15, 3);
+    world.calm_down();
+    let name = |name: &str| larder_types::BucketName::new(name).unwrap();
+    for bucket in ["left", "again", "live"] {
+        world.apply(Command::CreateBucket(name(bucket), None, 0)).unwrap();
+    }
+    world.apply(Command::BeginDeletion(name("left"))).unwrap();
+    world.apply(Command::BeginDeletion(name("again"))).unwrap();
+    let marked = |world: &World, bucket: &str| {
+        let record = &world.map.buckets[&name(bucket)];
+        (record.state == larder_types::bucket::BucketState::Deleting, record.epoch.0)
+    };
+    world.run_for(MARK_KEPT_MS - LV_PLAN_MS);
+    assert_eq!((marked(&world, "left"), marked(&world, "again")), ((true, 2), (true, 2)));
+    world.apply(Command::BeginDeletion(name("again"))).unwrap();
+    world.run_for(3 * LV_PLAN_MS);
+    assert_eq!(marked(&world, "left"), (false, 3), "whoever marked it has given up");
+    assert_eq!(marked(&world, "again"), (true, 3), "its deletion has just begun");
+    assert_eq!(marked(&world, "live"), (false, 1));
 }

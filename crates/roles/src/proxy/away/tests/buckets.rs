@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 
 use larder_objects::{ListRequest, ObjectError, Objects};
 use larder_protocol::manager::state::{Command, Outcome};
-use larder_types::{BucketRecord, ObjectKey};
+use larder_types::{BucketRecord, Epoch, ObjectKey};
 
 use super::{Cluster, soon};
+use crate::proxy::reach::Reach;
 
 impl Cluster {
     /// Deletes the bucket; the proxy does not hear of it.
@@ -14,7 +15,8 @@ impl Cluster {
         let managers = &self.world.managers;
         managers.agree(Command::BeginDeletion(self.bucket.name.clone()));
         let marked = managers.epoch(self.bucket.id).expect("it is marked");
-        managers.agree(Command::EndDeletion(self.bucket.name.clone(), marked, true));
+        let BucketRecord { id, name, .. } = self.bucket.clone();
+        managers.agree(Command::EndDeletionOf(id, name, marked, true));
     }
 
     /// Deletes the bucket and makes it again, with a key in it.
@@ -76,4 +78,36 @@ async fn that_a_key_is_not_there_is_not_said_by_an_old_map() {
     let found = soon(cluster.proxy.open(&cluster.bucket.name, &key())).await;
     let said = found.map(|opened| opened.bucket);
     assert!(matches!(said, Err(ObjectError::Unavailable { .. })), "{said:?}");
+}
+
+#[tokio::test]
+async fn a_deletion_ends_for_the_bucket_that_was_marked_and_under_older_managers_for_its_name() {
+    for has_older in [false, true] {
+        let cluster = Cluster::begin().await;
+        let managers = &cluster.world.managers;
+        managers.has_older.store(has_older, Ordering::Relaxed);
+        let BucketRecord { id, name, .. } = cluster.bucket.clone();
+        managers.proposed.lock().clear();
+        assert_eq!(soon(cluster.proxy.delete_bucket(&name)).await, Ok(()));
+        assert_eq!(managers.epoch(id), None, "it is gone");
+        let mut proposed = vec![
+            Command::BeginDeletion(name.clone()),
+            Command::EndDeletionOf(id, name.clone(), Epoch(2), true),
+        ];
+        if has_older {
+            proposed.push(Command::EndDeletion(name, Epoch(2), true));
+        }
+        assert_eq!(*managers.proposed.lock(), proposed);
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_whose_mark_was_taken_over_says_that_it_is_to_be_tried_again() {
+    let cluster = Cluster::begin().await;
+    let BucketRecord { id, name, .. } = cluster.bucket.clone();
+    let marked = soon(cluster.proxy.reach.begin_deletion(&name)).await.expect("it is marked");
+    cluster.world.managers.agree(Command::EndDeletionOf(id, name, marked.epoch, false));
+    let ended = soon(cluster.proxy.reach.end_deletion(marked, true)).await;
+    assert!(matches!(ended, Err(ObjectError::Unavailable { .. })), "{ended:?}");
+    assert!(cluster.world.managers.epoch(id).is_some(), "it lives on");
 }

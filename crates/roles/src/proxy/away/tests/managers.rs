@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
 use larder_protocol::manager::policy::ServerMessage;
@@ -25,6 +26,10 @@ pub(super) struct FakeManagers {
     versions: Versions,
     /// Proposals to come of which the proxy does not hear what came of them.
     pub(super) unheard: Mutex<u32>,
+    /// Whether one of them knows no command of this release.
+    pub(super) has_older: AtomicBool,
+    /// What was proposed, whatever came of it.
+    pub(super) proposed: Mutex<Vec<Command>>,
     /// Sessions to come that are closed before the proxy sees them.
     pub(super) closed_early: Mutex<u32>,
 }
@@ -38,6 +43,8 @@ impl FakeManagers {
             shown: Mutex::default(),
             versions: Versions::new(MapVersion(0)),
             unheard: Mutex::new(0),
+            has_older: AtomicBool::new(false),
+            proposed: Mutex::default(),
             closed_early: Mutex::new(0),
         });
         let settings = Settings {
@@ -151,6 +158,11 @@ impl Managers for FakeManagers {
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         Box::pin(async move {
+            self.proposed.lock().push(command.clone());
+            let is_new = matches!(command, Command::EndDeletionOf(..));
+            if is_new && self.has_older.load(Ordering::Relaxed) {
+                return Err(NotProposed::OlderManager(ServerId(0)));
+            }
             let applied = self.apply(command);
             self.publish();
             let mut unheard = self.unheard.lock();
