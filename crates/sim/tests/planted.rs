@@ -22,7 +22,7 @@ const FOUND_LAST: &[(&str, u64)] = &[
     ("managers-persist-late", 113),
     ("lease-not-waited-out", 23),
     ("lease-not-confirmed", 29),
-    ("copy-under-lasting-grant", 102),
+    ("copy-under-lasting-grant", 267),
     ("vacated-with-open-puts", 61),
     ("policy-taken-for-all", 10),
     ("append-past-pending", 17),
