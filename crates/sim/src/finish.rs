@@ -84,6 +84,8 @@ impl World {
         }
         self.read_all()?;
         self.check_copies()?;
+        let judged_twice = self.clients.history.judged_twice() as u64;
+        self.net.faults.add("keys judged by a second checker", judged_twice);
         self.clients.history.check().map_err(Finding::History)
     }
 

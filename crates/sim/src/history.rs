@@ -5,7 +5,8 @@
 //!
 //! The check is Wing and Gong's search with a memo of (calls done, state), per key, so that its cost
 //! follows the number of calls under way at once and not the length of the history. Whoever reads an object
-//! finds of which values it is made, so the search need not guess in which order they were appended.
+//! finds of which values it is made, so the search need not guess in which order they were appended. Where few calls are
+//! open at once, a checker of others is asked too (`history/outside.rs`).
 
 use std::fmt;
 
@@ -14,6 +15,7 @@ use made::Made;
 use search::{Limits, Search, Verdict};
 
 mod made;
+mod outside;
 mod search;
 
 /// Calls shown of a key that is not explained.
@@ -22,7 +24,7 @@ const LINES_SHOWN: usize = 30;
 const NEVER: u64 = u64::MAX;
 
 /// What a key's object is: the value that was put, with those that were appended since, and its tags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shown {
     /// Names the values, and their order.
     pub value: u128,
@@ -193,16 +195,28 @@ impl History {
         self.check_within(Limits::PATIENT)
     }
 
+    /// Of the keys, how many an outside checker judges too.
+    #[must_use]
+    pub fn judged_twice(&self) -> usize {
+        self.keys.iter().filter(|entries| outside::judges(entries)).count()
+    }
+
     fn check_within(&self, limits: Limits) -> Result<(), String> {
         for (key, entries) in self.keys.iter().enumerate() {
             let judge = Judge { made: self.made.with_listed(entries), limits };
-            let found = match judge.verdict(entries) {
-                Verdict::Explained => continue,
-                Verdict::Unexplained => "no order explains",
-                Verdict::UnexplainedByFew => {
+            let found = match (judge.verdict(entries), outside::is_explained(entries)) {
+                (Verdict::Explained, Some(true) | None) => continue,
+                (Verdict::Explained, Some(false)) => {
+                    "an outside checker finds no order that explains"
+                }
+                (Verdict::Unexplained, Some(true)) => {
+                    "an outside checker alone finds an order that explains"
+                }
+                (Verdict::Unexplained, _) => "no order explains",
+                (Verdict::UnexplainedByFew, _) => {
                     "no order with few unanswered calls at a time explains (others were given up)"
                 }
-                Verdict::GivenUp => "the search was given up for an order that explains",
+                (Verdict::GivenUp, _) => "the search was given up for an order that explains",
             };
             let end = judge.first_bad(entries);
             let mut lines: Vec<String> =
