@@ -30,9 +30,14 @@ mod port {
     /// Where a thread may be overtaken by others: it holds no lock here.
     #[inline(always)]
     pub fn switch_point() {}
+
+    /// Where a thread has worked for long: it holds no lock here. What it does takes no time in a simulation otherwise, so
+    /// that nobody there would meet it at it.
+    #[inline(always)]
+    pub fn slow_point() {}
 }
 
 #[cfg(feature = "simulated")]
 use crate::simulated::threads as port;
 
-pub use port::{Condvar, JoinHandle, spawn, switch_point};
+pub use port::{Condvar, JoinHandle, slow_point, spawn, switch_point};

@@ -189,6 +189,12 @@ impl NamedBlocks {
         runs.map(|(&first, &end)| Extent { first, blocks: end - first })
     }
 
+    /// Of each LV the block from which on none is named.
+    pub(crate) fn tops(&self) -> BTreeMap<LvId, u32> {
+        let top = |named: &Named| named.runs.0.values().next_back().copied().unwrap_or(0);
+        self.lvs.iter().map(|(&lv, named)| (lv, top(named))).collect()
+    }
+
     /// LVs of which a block is named.
     pub(crate) fn lvs(&self) -> impl Iterator<Item = LvId> {
         self.lvs.keys().copied()

@@ -415,7 +415,7 @@ pub const LV_PLAN_MS: u64 = 5000;
 pub const NO_ROOM_MS: u64 = 6 * SERVER_BEAT_MS;
 /// Milliseconds after which an order to vacate a replica is forgotten if the manager does not repeat it.
 pub const VACATE_MS: u64 = 3 * LV_PLAN_MS;
-/// Milliseconds for which a bucket stays marked for deletion: longer than a proxy that runs takes for it. Then the mark is
+/// Milliseconds for which a bucket stays marked for deletion: longer than a proxy aborts uploads for it. Then the mark is
 /// lifted, and a deletion that still goes on has lost.
 pub const MARK_KEPT_MS: u64 = 90_000;
 /// Proposals of the leading manager that are under way.

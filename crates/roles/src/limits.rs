@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use larder_protocol::limits::{
     DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX, HEDGE_AFTER_US_MAX,
-    HEDGES_SAVED_MAX, IDLE_TICKS, LV_REOPEN_MS, PEER_FRAME_BYTES_MAX, REPEAT_BYTES_MAX,
-    SERVER_BEAT_MS, SESSION_KEPT_MS, SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
+    HEDGES_SAVED_MAX, IDLE_TICKS, LV_REOPEN_MS, MARK_KEPT_MS, PEER_FRAME_BYTES_MAX,
+    REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_KEPT_MS, SESSION_TICKS_MAX, SILENT_MS,
+    UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -37,8 +38,9 @@ pub const FILL_UNFLUSHED_BYTES_MAX: u64 = 3 * larder_kv::limits::FLUSH_BYTES;
 /// Times that a fill looks for a place for an object: once, for a volume that is drawn, and while it opens.
 pub const FILL_PLACE_TRIES: u32 = 4;
 /// Rows of one stretch of a walk for what the index names. It bounds for how long a snapshot of the index is kept, and with
-/// it the memory that the index cannot give back, to what is written in a fraction of a second.
-pub const STRETCH_ROWS_MAX: usize = 32_768;
+/// it the memory that the index cannot give back, to what is written in a fraction of a second. In a simulation, which has
+/// some hundred rows, a walk has several too.
+pub const STRETCH_ROWS_MAX: usize = if cfg!(test) { 32 } else { 32_768 };
 /// Log bytes that may pile up before the index is flushed and the log behind it freed. Bounds the time
 /// of a restart.
 pub const LOG_BYTES_BEFORE_FLUSH: u64 = 128 * 1024 * 1024;
@@ -214,6 +216,8 @@ pub const FLOORS_TOLD_MAX: usize = 64;
 /// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503: a few times what
 /// it takes to find a primary down, let its lease run out and begin another view.
 pub const PROXY_PATIENCE_MS: u64 = 30_000;
+/// Milliseconds after which a proxy that deletes a bucket aborts no more of its open uploads: the next deletion goes on.
+pub const DELETION_MS_MAX: u64 = 30_000;
 /// Milliseconds of its first pause before it asks again; doubled with each further. A newer map ends a pause.
 pub const PAUSE_MS_MIN: u64 = 10;
 /// Milliseconds of its longest pause.
@@ -371,6 +375,10 @@ const _: () = assert!(
 const _: () = assert!(
     SESSION_TICKS_MAX * TICK_MS < DOUBT_TOLD_MS,
     "a put is told as one in doubt when more than its proxy has failed"
+);
+const _: () = assert!(
+    DELETION_MS_MAX + 2 * PROXY_PATIENCE_MS <= MARK_KEPT_MS,
+    "a mark stays for as long as uploads of its bucket are aborted"
 );
 const _: () = assert!(
     LIST_WAIT_MS_MAX < SCAN_MS_MAX && SCAN_MS_MAX <= PROXY_PATIENCE_MS,

@@ -30,6 +30,8 @@ use crate::SeededRng;
 const TURN_MAX: Duration = Duration::from_secs(60);
 /// Of so many points at which others may overtake, they do at one.
 const SWITCHES_ONE_IN: u64 = 8;
+/// For how long others go on at a point at which a thread has worked for long, in milliseconds.
+const SLOW_MS_MAX: u64 = 1500;
 
 /// Names a thread of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -321,6 +323,16 @@ pub fn switch_point() {
     if switches {
         threads.wait(me, Doing::Ready);
     }
+}
+
+/// Where a thread has worked for long, and others may have gone on: it holds no lock here.
+pub fn slow_point() {
+    let Some((threads, Some(_))) = mine() else { return };
+    let ms = {
+        let rng = &mut threads.state.lock().rng;
+        if rng.one_in(2) { rng.below(SLOW_MS_MAX) } else { 0 }
+    };
+    sleep(Duration::from_millis(ms));
 }
 
 /// Starts a thread, of this thread's simulation if it has one.

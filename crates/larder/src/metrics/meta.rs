@@ -43,6 +43,11 @@ impl RoleMetrics for MetaMetrics {
                 adoptions.views_served as f64,
             ),
             (
+                "views_served_early",
+                "Views that were served before all rows of the index were read",
+                adoptions.views_early as f64,
+            ),
+            (
                 "ledger_reads",
                 "Walks over the index for the blocks that it names",
                 adoptions.ledger_reads as f64,

@@ -8,6 +8,7 @@ use larder_types::{OpId, PgId};
 
 use super::Pg;
 use super::walk::chunk_at;
+use crate::high_water::HighWater;
 use crate::index::IndexError;
 use crate::ledger::NamedBlocks;
 use crate::rebuild::{Space, SpaceFault};
@@ -94,6 +95,7 @@ impl LedgerWalk {
         let at = if pg.planted.takes_changes_twice() { OpId::default() } else { *at };
         let named = std::mem::replace(named, Ok(NamedBlocks::default()));
         pg.ledger.end_stretch(*walk, named, at, until);
+        pg.know_marks();
     }
 
     /// The next stretch begins with this row.
@@ -104,6 +106,14 @@ impl LedgerWalk {
 }
 
 impl Pg {
+    /// Keeps marks from now on, if it is known what lies below them: a follower that took a snapshot, or whose marks were
+    /// void, has none otherwise until it leads.
+    pub(super) fn know_marks(&mut self) {
+        if let (true, None, Some(named)) = (self.is_whole, &self.high_water, self.ledger.known()) {
+            self.high_water = Some(HighWater::known(named.tops()));
+        }
+    }
+
     /// What the index's rows name, if it is known.
     #[must_use]
     pub fn ledger(&self) -> Option<&NamedBlocks> {

@@ -327,6 +327,7 @@ impl Pg {
             self.id
         );
         self.is_whole = true;
+        self.know_marks();
         self.applied = at;
         self.history = History::after(at);
         self.commit = at.seq;

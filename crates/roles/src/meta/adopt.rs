@@ -1,13 +1,21 @@
 //! How a primary begins to serve in a view: it takes the PG's space from its ledger, and drops the streams of
-//! sessions that are over. One thread does it for all PGs that wait at the time. It walks over the index when the
-//! server starts, so that every member's ledger is known by the time that it comes to lead; and again for what is not
-//! known then.
+//! sessions that are over. One thread does it for all PGs that wait at the time. Another walks over the index when the
+//! server starts, so that every member's ledger is known; and again for what is not known later. A primary whose ledger
+//! is not known yet serves above its high-water marks meanwhile, or waits for the walk if it has none (ADR 39).
+//!
+//! ```text
+//!  told of LVs ─▶ adopt thread ─┬─ ledger known ─▶ serves
+//!                     ▲         ├─ marks ────────▶ serves above them ─┐
+//!                     │         └─ neither ─────▶ waits ──────────────┤
+//!                     └──────────────── rows are read ◀── rows thread ◀┘
+//! ```
 //!
 //! # Invariants
 //!
 //! 1. Between the taking of a PG's space and its adoption nothing is appended to its log: it leads in an
 //!    active view and serves nothing, and everything in its log is applied.
 //! 2. A PG whose METAX contradicts itself is not served; the others are.
+//! 3. A PG that waits, or serves early, is on its way to the rows thread, or in a walk of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -16,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use larder_env::threads::Condvar;
 use larder_kv::KvReader;
 use larder_protocol::pg::{LedgerWalk, Role};
+use larder_protocol::rebuild::SpaceFault;
 use larder_protocol::{Call, Event};
 use larder_types::codec::decode;
 use larder_types::{BucketId, PgId, SessionId, StreamId, View, rows};
@@ -34,6 +43,7 @@ pub(super) struct Adoption {
     waiting: Mutex<Waiting>,
     ready: Condvar,
     views_served: AtomicU64,
+    views_early: AtomicU64,
     ledger_reads: AtomicU64,
 }
 
@@ -42,6 +52,8 @@ pub(super) struct Adoption {
 pub struct AdoptionCounters {
     /// Views of PGs in which the server began to serve.
     pub views_served: u64,
+    /// Of these, views in which the rows were not read yet.
+    pub views_early: u64,
     /// Walks over the index for what it names.
     pub ledger_reads: u64,
 }
@@ -50,6 +62,8 @@ pub struct AdoptionCounters {
 struct Waiting {
     /// PGs that were told of their LVs.
     pgs: BTreeSet<PgId>,
+    /// PGs whose rows are to be read.
+    unread: BTreeSet<PgId>,
     /// Sessions that are over.
     ended: BTreeSet<SessionId>,
     stopped: bool,
@@ -58,22 +72,29 @@ struct Waiting {
 impl Adoption {
     pub(super) fn adopt(&self, pg: PgId) {
         self.waiting.lock().pgs.insert(pg);
-        self.ready.notify_one();
+        self.ready.notify_all();
+    }
+
+    /// Has the rows of a PG read, and the PG adopted then if it still waits for that.
+    fn read(&self, pg: PgId) {
+        self.waiting.lock().unread.insert(pg);
+        self.ready.notify_all();
     }
 
     pub(super) fn end_sessions(&self, sessions: BTreeSet<SessionId>) {
         self.waiting.lock().ended.extend(sessions);
-        self.ready.notify_one();
+        self.ready.notify_all();
     }
 
     pub(super) fn stop(&self) {
         self.waiting.lock().stopped = true;
-        self.ready.notify_one();
+        self.ready.notify_all();
     }
 
     pub(super) fn counters(&self) -> AdoptionCounters {
         AdoptionCounters {
             views_served: self.views_served.load(Ordering::Relaxed),
+            views_early: self.views_early.load(Ordering::Relaxed),
             ledger_reads: self.ledger_reads.load(Ordering::Relaxed),
         }
     }
@@ -92,6 +113,15 @@ impl Adoption {
             self.ready.wait(&mut waiting);
         }
     }
+
+    /// All PGs whose rows are to be read, once there are some; `None` when stopped.
+    fn take_unread(&self) -> Option<BTreeSet<PgId>> {
+        let mut waiting = self.waiting.lock();
+        while !waiting.stopped && waiting.unread.is_empty() {
+            self.ready.wait(&mut waiting);
+        }
+        (!waiting.stopped).then(|| std::mem::take(&mut waiting.unread))
+    }
 }
 
 /// A PG that is about to serve.
@@ -106,7 +136,7 @@ type OpenStreams = BTreeMap<PgId, BTreeSet<(BucketId, StreamId)>>;
 impl Meta {
     /// The adopt thread.
     pub(super) fn adopt_loop(&self, cluster: &Cluster) {
-        let mut done = self.know_ledgers(cluster, self.pg_ids());
+        let mut done = Ok(());
         while done.is_ok()
             && let Some((pgs, ended)) = cluster.adoption.take()
         {
@@ -117,17 +147,50 @@ impl Meta {
         }
     }
 
+    /// The rows thread.
+    pub(super) fn rows_loop(&self, cluster: &Cluster) {
+        let mut done = self.know_ledgers(cluster, &self.pg_ids().collect());
+        while done.is_ok()
+            && let Some(pgs) = cluster.adoption.take_unread()
+        {
+            done = self.know_ledgers(cluster, &pgs);
+        }
+        if let Err(error) = done {
+            self.fail_unread(&error);
+        }
+    }
+
+    /// Reads the rows of those of these PGs whose ledger is not known, and has those that waited for it go on.
+    fn know_ledgers(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
+        self.read_unknown(cluster, pgs)?;
+        for &pg in pgs {
+            self.complete_space(pg);
+            let mut member = self.lock(pg);
+            if let Some(fault) = member.pg.ledger_fault().filter(|_| member.leads_unserved()) {
+                tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served");
+                member.duties.contradicts = true;
+            } else if member.pg.ledger().is_some() {
+                member.pg.write_marks(&self.index)?;
+                cluster.adoption.adopt(pg);
+            } else if member.pg.is_unread() || member.pg.is_whole() && member.leads_unserved() {
+                // Too much changed meanwhile.
+                cluster.adoption.read(pg);
+            }
+        }
+        if self.contradictions() > 0 {
+            self.keep_void_marks()?;
+        }
+        Ok(())
+    }
+
     /// Walks over the index for those of these PGs whose ledger is not known, if there are any.
-    fn know_ledgers(
-        &self,
-        cluster: &Cluster,
-        pgs: impl Iterator<Item = PgId>,
-    ) -> Result<(), OpenError> {
+    fn read_unknown(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
         let mut walk = LedgerWalk::new(self.pgs.len() as u32);
-        for pg in pgs {
+        for &pg in pgs {
             let mut member = self.lock(pg);
             if let Some(fault) = member.pg.ledger_fault() {
                 tracing::error!(%pg, %fault, "what was known of the pg's blocks is void: the index is read again");
+                member.pg.void_marks(&self.index)?;
             }
             walk.add(&mut member.pg);
         }
@@ -151,7 +214,6 @@ impl Meta {
         if adopting.is_empty() {
             return Ok(());
         }
-        self.know_ledgers(cluster, adopting.iter().map(|adopting| adopting.pg))?;
         let mut streams = self.open_streams()?;
         for adopting in adopting {
             let streams = streams.remove(&adopting.pg).unwrap_or_default();
@@ -163,7 +225,9 @@ impl Meta {
     /// Applies all that the PG's log has; `None` if that is not what it waits for any more.
     fn begin_adoption(&self, cluster: &Cluster, pg: PgId) -> Option<Adopting> {
         let mut member = self.lock(pg);
-        let volumes = member.duties.volumes.take()?;
+        let told = &mut member.duties.volumes;
+        // By an older map than the one that says so nothing is served: who waits for that map asks again.
+        let volumes = told.take_if(|told| told.as_of <= cluster.managers.map().version)?;
         if !member.is_active_in(volumes.view) {
             // Told again while its space was being derived: it serves by now, and may have new LVs.
             self.heed_volumes(cluster, &mut member, volumes);
@@ -187,29 +251,34 @@ impl Meta {
         adopting: Adopting,
         mut streams: BTreeSet<(BucketId, StreamId)>,
     ) {
-        let Adopting { pg, volumes: Volumes { view, lvs, sessions, .. } } = adopting;
+        let Adopting { pg, volumes } = adopting;
+        let view = volumes.view;
         let mut member = self.lock(pg);
         if !member.is_active_in(view) {
             return;
         }
-        let known = member.pg.known_space(lvs.into_iter());
-        let fault = || member.pg.ledger_fault().map_or(Ok(None), Err);
-        let space = match known.map_or_else(fault, |known| known.map(Some)) {
-            Ok(Some(space)) => space,
-            // It was sent a snapshot since, or has lost its rows: it does not lead any more.
-            Ok(None) => return,
+        match member.adopt(&volumes) {
+            Ok(Adopted::Known) => {}
+            Ok(Adopted::Early) => {
+                cluster.adoption.views_early.fetch_add(1, Ordering::Relaxed);
+                cluster.adoption.read(pg);
+            }
+            Ok(Adopted::NotYet) => {
+                // What was told since is newer.
+                member.duties.volumes.get_or_insert(volumes);
+                return cluster.adoption.read(pg);
+            }
             Err(fault) => {
                 tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served");
                 member.duties.contradicts = true;
                 return;
             }
-        };
-        for (info, _) in &space.lvs {
+        }
+        self.carry_out(&mut member);
+        let Volumes { lvs, sessions, .. } = volumes;
+        for info in &lvs {
             member.duties.note_lv(info);
         }
-        let Member { pg: machine, out, .. } = &mut *member;
-        machine.adopt_space(space, out);
-        self.carry_out(&mut member);
         cluster.adoption.views_served.fetch_add(1, Ordering::Relaxed);
         cluster.renew_soon();
         tracing::info!(%pg, %view, "the pg is served");
@@ -278,8 +347,38 @@ impl Meta {
     }
 }
 
+/// How a primary serves.
+enum Adopted {
+    /// In all space that its rows leave free.
+    Known,
+    /// Above its high-water marks.
+    Early,
+    /// Not before its rows are read.
+    NotYet,
+}
+
 impl Member {
     fn is_active_in(&self, view: View) -> bool {
         self.pg.view() == view && self.pg.role() == Role::Active
+    }
+
+    /// Whether it waits to be adopted, and may be.
+    fn leads_unserved(&self) -> bool {
+        self.pg.role() == Role::Active && !self.duties.contradicts
+    }
+
+    /// Serves in these volumes, if that much is known of them.
+    fn adopt(&mut self, volumes: &Volumes) -> Result<Adopted, SpaceFault> {
+        let Self { pg, out, .. } = self;
+        let lvs = || volumes.lvs.iter().cloned();
+        if let Some(known) = pg.known_space(lvs()) {
+            pg.adopt_space(known?, out);
+            return Ok(Adopted::Known);
+        }
+        if pg.has_marks() && pg.marks_are_of(|lv| volumes.lvs.iter().any(|info| info.lv == lv)) {
+            pg.adopt_early(lvs(), out)?;
+            return Ok(Adopted::Early);
+        }
+        Ok(Adopted::NotYet)
     }
 }

@@ -241,10 +241,11 @@ impl Meta {
             member.callers.in_flight(),
             member.duties.awaited(),
             member.duties.snapshots.len(),
+            usize::from(member.pg.is_unread()),
         ];
         let (role, view) = (member.pg.role(), member.pg.view());
-        (counts != [0; 6]).then(|| {
-            format!("{role:?} in view {view}: puts, calls, moves, callers, awaited, snapshots {counts:?}")
+        (counts != [0; 7]).then(|| {
+            format!("{role:?} in view {view}: puts, calls, moves, callers, awaited, snapshots, unread {counts:?}")
         })
     }
 

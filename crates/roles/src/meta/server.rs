@@ -88,10 +88,15 @@ impl MetaServer {
             cluster.say_started();
         }
         let mut threads = Meta::start(&meta, writer);
-        let server = meta.clone();
+        let (adopt, rows) = (meta.clone(), meta.clone());
         threads.spawn("adopt", move || {
-            if let Some(cluster) = server.cluster() {
-                server.adopt_loop(cluster);
+            if let Some(cluster) = adopt.cluster() {
+                adopt.adopt_loop(cluster);
+            }
+        });
+        threads.spawn("rows", move || {
+            if let Some(cluster) = rows.cluster() {
+                rows.rows_loop(cluster);
             }
         });
         meta.start_background(disk, &config.background);

@@ -1,5 +1,5 @@
-//! What rows name, read from the index: behind the scenes where a single node serves above its high-water marks meanwhile,
-//! before it serves where it has none that are to be believed (ADR 39).
+//! What rows name, read from the index: behind the scenes where a node serves above its high-water marks meanwhile, before it
+//! serves where it has none that are to be believed (ADR 39).
 //!
 //! # Invariants
 //!
@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use larder_env::threads::Condvar;
+use larder_env::threads::{Condvar, slow_point};
 use larder_kv::{Kv, KvError};
 use larder_protocol::pg::{LedgerWalk, Role};
 use larder_protocol::{IndexError, LvInfo};
@@ -118,14 +118,19 @@ impl Meta {
     /// The space thread of a single node.
     pub(super) fn space_loop(&self, walk: LedgerWalk) {
         if let Err(error) = self.read_space(walk) {
-            let voided = self.pg_ids().try_for_each(|pg| self.lock(pg).pg.void_marks(&self.index));
-            let kept = voided.map_err(OpenError::from).and_then(|()| Ok(self.keep_void_marks()?));
-            if let Err(error) = kept {
-                tracing::error!(%error, "the next start may serve before it reads all rows");
-            }
-            self.fail(format!("the space cannot be derived: {error}"));
+            self.fail_unread(&error);
         }
         self.space_known.set();
+    }
+
+    /// The index cannot be read.
+    pub(super) fn fail_unread(&self, error: &OpenError) {
+        let voided = self.pg_ids().try_for_each(|pg| self.lock(pg).pg.void_marks(&self.index));
+        let kept = voided.map_err(OpenError::from).and_then(|()| Ok(self.keep_void_marks()?));
+        if let Err(error) = kept {
+            tracing::error!(%error, "the next start may serve before it reads all rows");
+        }
+        self.fail(format!("the space cannot be derived: {error}"));
     }
 
     fn read_space(&self, mut walk: LedgerWalk) -> Result<(), OpenError> {
@@ -134,7 +139,10 @@ impl Meta {
             if !self.read_ledgers(&mut walk)? {
                 return Ok(());
             }
-            self.pg_ids().for_each(|pg| self.complete_space(pg));
+            for pg in self.pg_ids() {
+                self.complete_space(pg);
+                self.lock(pg).pg.forget_ledger();
+            }
             if self.contradictions() > 0 {
                 self.keep_void_marks()?;
             }
@@ -152,7 +160,7 @@ impl Meta {
     }
 
     /// Has the index keep that marks are void, also if the process ends now.
-    fn keep_void_marks(&self) -> Result<(), KvError> {
+    pub(super) fn keep_void_marks(&self) -> Result<(), KvError> {
         match self.kv().flush() {
             Err(error @ KvError::Full { .. }) => {
                 tracing::warn!(%error, "that marks are void is not kept yet");
@@ -162,7 +170,8 @@ impl Meta {
         }
     }
 
-    fn complete_space(&self, pg: PgId) {
+    /// Takes what the rows of a PG leave free, if it serves without it.
+    pub(super) fn complete_space(&self, pg: PgId) {
         let mut goes_on = true;
         while goes_on {
             let mut member = self.lock(pg);
@@ -170,9 +179,7 @@ impl Meta {
             goes_on = machine.complete_space(now(), &self.index, out);
             self.carry_out(&mut member);
         }
-        let machine = &mut self.lock(pg).pg;
-        machine.forget_ledger();
-        if let Some(fault) = machine.contradiction() {
+        if let Some(fault) = self.lock(pg).pg.contradiction() {
             tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served; run `larder inspect`");
         }
     }
@@ -182,6 +189,7 @@ impl Meta {
         let pgs: Vec<PgId> = walk.pgs().collect();
         while !self.is_stopping() {
             let until = self.read_stretch(walk, &pgs)?;
+            slow_point();
             for &pg in &pgs {
                 walk.end_stretch(&mut self.lock(pg).pg, until.as_deref());
             }

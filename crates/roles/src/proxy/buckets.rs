@@ -1,13 +1,16 @@
 //! Deleting buckets: their records are the manager's, whether they are empty is the PGs'.
 
+use std::time::Duration;
+
 use larder_objects::ObjectError;
 use larder_protocol::Call;
 use larder_types::codec::decode;
 use larder_types::{BucketId, BucketName, UploadRow, rows};
+use tokio::time::Instant;
 
-use super::Proxy;
 use super::reach::{Onward, Reach, Scan};
-use crate::limits::UPLOADS_PER_PAGE;
+use super::{Proxy, unavailable};
+use crate::limits::{DELETION_MS_MAX, UPLOADS_PER_PAGE};
 
 impl<R: Reach> Proxy<R> {
     /// Marks the bucket as deleting, so that racing puts are refused; finds it empty, or marks it live
@@ -26,11 +29,12 @@ impl<R: Reach> Proxy<R> {
             Err(error) => return Err(error),
         }
         let record = self.reach.begin_deletion(name).await?;
+        let deadline = Instant::now() + Duration::from_millis(DELETION_MS_MAX);
         let verdict = async {
             if self.has_objects(record.id).await? {
                 return Err(ObjectError::BucketNotEmpty);
             }
-            self.abort_uploads(record.id).await
+            self.abort_uploads(record.id, deadline).await
         };
         let verdict = verdict.await;
         let ended = self.reach.end_deletion(record, verdict.is_ok()).await;
@@ -52,8 +56,8 @@ impl<R: Reach> Proxy<R> {
     }
 
     /// Aborts all open uploads of a bucket that takes no new ones, a page at a time. The index shows all of them
-    /// since it was found to have no objects.
-    async fn abort_uploads(&self, bucket: BucketId) -> Result<(), ObjectError> {
+    /// since it was found to have no objects. None is begun behind the deadline: the bucket may take new ones by then.
+    async fn abort_uploads(&self, bucket: BucketId, deadline: Instant) -> Result<(), ObjectError> {
         let mut from = rows::bucket(b'U', bucket);
         let end = rows::prefix_end(&from);
         loop {
@@ -71,6 +75,11 @@ impl<R: Reach> Proxy<R> {
             }
             from = last;
             for UploadRow { key, upload, .. } in page {
+                if Instant::now() >= deadline {
+                    return Err(unavailable(
+                        "some open uploads are aborted, others are not: delete the bucket again",
+                    ));
+                }
                 let request = self.requests.begin();
                 let pg = self.reach.pg_of(bucket, &key);
                 let call = Call::AbortUpload { request: request.id(), bucket, key, upload };

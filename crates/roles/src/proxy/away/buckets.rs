@@ -79,7 +79,9 @@ pub(super) async fn end_deletion(
     let agreed = agree(managers, forms, deadline).await?;
     match agreed.applied {
         Ok(_) => {}
-        Err(Refusal::NoSuchBucket | Refusal::OtherEpoch) if agreed.may_be_second => {}
+        // What was applied before this: it is gone, or lives on under another epoch.
+        Err(Refusal::NoSuchBucket) if agreed.may_be_second && empty => {}
+        Err(Refusal::OtherEpoch) if agreed.may_be_second && !empty => {}
         Err(refusal) => return Err(not_agreed(refusal)),
     }
     let shown = |map: &Topology| {
@@ -94,7 +96,8 @@ pub(super) async fn end_deletion(
     }
 }
 
-/// Has the managers agree on a command, whoever leads them by then: in the first of these forms that all of them know.
+/// Has the managers agree on a command, whoever leads them by then: in the first of these forms that all of them know. Only
+/// the first may be proposed where one may be in effect already, or twice: the others say less of what they are about.
 async fn agree<const N: usize>(
     managers: &dyn Managers,
     forms: [Command; N],
@@ -106,7 +109,7 @@ async fn agree<const N: usize>(
         let proposed = timeout_at(deadline, managers.propose(forms[form].clone())).await;
         let failed = match proposed {
             Ok(Ok(applied)) => return Ok(Agreed { applied, may_be_second }),
-            Ok(Err(NotProposed::OlderManager(_))) if form + 1 < N => {
+            Ok(Err(NotProposed::OlderManager(_))) if form + 1 < N && !may_be_second => {
                 form += 1;
                 continue;
             }
@@ -114,6 +117,9 @@ async fn agree<const N: usize>(
             Err(_elapsed) => NotProposed::Unknown,
         };
         may_be_second |= failed == NotProposed::Unknown;
+        if failed == NotProposed::Unknown && form > 0 {
+            return Err(ObjectError::Unavailable { reason: failed.to_string() });
+        }
         busy += u32::from(failed == NotProposed::Busy);
         if busy >= BUSY_TRIES_MAX {
             return Err(ObjectError::SlowDown);

@@ -111,3 +111,20 @@ async fn a_deletion_whose_mark_was_taken_over_says_that_it_is_to_be_tried_again(
     assert!(matches!(ended, Err(ObjectError::Unavailable { .. })), "{ended:?}");
     assert!(cluster.world.managers.epoch(id).is_some(), "it lives on");
 }
+
+#[tokio::test]
+async fn the_end_of_a_deletion_by_name_is_not_repeated_when_its_answer_is_lost() {
+    let cluster = Cluster::begin().await;
+    let managers = &cluster.world.managers;
+    let name = cluster.bucket.name.clone();
+    let marked = soon(cluster.proxy.reach.begin_deletion(&name)).await.expect("it is marked");
+    managers.has_older.store(true, Ordering::Relaxed);
+    *managers.unheard.lock() = 1;
+    managers.proposed.lock().clear();
+    let ended = soon(cluster.proxy.reach.end_deletion(marked.clone(), true)).await;
+    assert!(matches!(ended, Err(ObjectError::Unavailable { .. })), "{ended:?}");
+    // Another may have the name by now.
+    let by_name = Command::EndDeletion(name.clone(), marked.epoch, true);
+    let by_id = Command::EndDeletionOf(marked.id, name, marked.epoch, true);
+    assert_eq!(*managers.proposed.lock(), [by_id, by_name]);
+}

@@ -60,6 +60,8 @@ pub(super) struct Met {
     restarts: u64,
     views: u64,
     snapshots: u64,
+    /// Views that were served before the rows were read.
+    early: u64,
     rebuilt: u64,
     log_groups: u64,
     differing: u64,

@@ -124,6 +124,7 @@ pub(super) struct Metas {
     restarts: AtomicU64,
     scrub_period: Option<Duration>,
     snapshots: AtomicU64,
+    early: AtomicU64,
     rebuilt: AtomicU64,
     log_groups: AtomicU64,
     /// Comparisons of members' indexes that found them to differ.
@@ -141,6 +142,7 @@ impl Metas {
             restarts: AtomicU64::new(0),
             scrub_period: scrubs.then(|| Duration::from_secs(5 + dice.below(30))),
             snapshots: AtomicU64::new(0),
+            early: AtomicU64::new(0),
             rebuilt: AtomicU64::new(0),
             log_groups: AtomicU64::new(0),
             differing: AtomicU64::new(0),
@@ -193,6 +195,7 @@ impl Metas {
     pub(super) fn tell(&self, met: &mut Met) {
         self.running.iter().for_each(|running| self.note(running.lock().as_ref()));
         met.snapshots = self.snapshots.load(Ordering::Relaxed);
+        met.early = self.early.load(Ordering::Relaxed);
         met.rebuilt = self.rebuilt.load(Ordering::Relaxed);
         met.log_groups = self.log_groups.load(Ordering::Relaxed);
         met.differing = self.differing.load(Ordering::Relaxed);
@@ -203,6 +206,7 @@ impl Metas {
         let Some(running) = running else { return };
         let meta = running.server.meta();
         self.snapshots.fetch_add(meta.snapshots().begun, Ordering::Relaxed);
+        self.early.fetch_add(meta.adoptions().views_early, Ordering::Relaxed);
         self.log_groups.fetch_add(meta.log_counters().groups, Ordering::Relaxed);
         let progress = meta.progress();
         self.rebuilt.fetch_add(progress.rebuild.made, Ordering::Relaxed);

@@ -36,13 +36,14 @@ fn whatever_fails_a_cluster_of_real_servers_keeps_what_it_answered_and_comes_to_
         met_all.restarts += met.restarts;
         met_all.views += met.views;
         met_all.snapshots += met.snapshots;
+        met_all.early += met.early;
         met_all.rebuilt += met.rebuilt;
         met_all.log_groups += met.log_groups;
         met_all.differing += met.differing;
     }
     tell_met(&format!("{count} seeds"), &all, &met_all);
     assert!(failed.is_empty(), "LARDER_CLUSTER_SEED=n repeats it\n{}", failed.join("\n\n"));
-    let met = [met_all.restarts, met_all.views, met_all.log_groups, all.retries];
+    let met = [met_all.restarts, met_all.views, met_all.early, met_all.log_groups, all.retries];
     let met_all = met.iter().all(|met| *met > 0) && 2 * all.done > all.calls;
     assert!(count < SEEDS || met_all, "runs that meet nothing show nothing");
 }
