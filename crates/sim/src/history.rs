@@ -20,6 +20,8 @@ mod search;
 
 /// Calls shown of a key that is not explained.
 const LINES_SHOWN: usize = 30;
+/// The own search finds an order, and the other's checker finds none.
+const OUTSIDE: &str = "an outside checker finds no order that explains";
 /// A call that was never answered.
 const NEVER: u64 = u64::MAX;
 
@@ -206,9 +208,7 @@ impl History {
             let judge = Judge { made: self.made.with_listed(entries), limits };
             let found = match (judge.verdict(entries), outside::is_explained(entries)) {
                 (Verdict::Explained, Some(true) | None) => continue,
-                (Verdict::Explained, Some(false)) => {
-                    "an outside checker finds no order that explains"
-                }
+                (Verdict::Explained, Some(false)) => OUTSIDE,
                 (Verdict::Unexplained, Some(true)) => {
                     "an outside checker alone finds an order that explains"
                 }
@@ -218,7 +218,10 @@ impl History {
                 }
                 (Verdict::GivenUp, _) => "the search was given up for an order that explains",
             };
-            let end = judge.first_bad(entries);
+            let end = match found {
+                OUTSIDE => NEVER,
+                _ => judge.first_bad(entries),
+            };
             let mut lines: Vec<String> =
                 until(entries, end).iter().map(|entry| format!("  {entry}")).collect();
             let shown = lines.split_off(lines.len().saturating_sub(LINES_SHOWN));
