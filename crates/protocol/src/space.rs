@@ -405,6 +405,8 @@ impl VolumeGroup {
             // It is within reach again, and open in this view; what was asked of it meanwhile is asked again.
             lv.gone = lv.gone.without(Holders::default().with(replica));
             lv.asked = lv.asked.min(floor);
+            // What could not be copied to it meanwhile can be now.
+            lv.pace = lv.pace.due();
         }
         lv.release_below_floor();
         is_back

@@ -175,7 +175,7 @@ impl VolumeGroup {
         if !fresh.is_empty() {
             // Every replica is asked for the next floor, also for one that the others have.
             lv.asked = GrantKey { view: self.view, ..GrantKey::default() };
-            // What could not be copied to one that was silent, or was not there, can be now.
+            // What could not be copied to one that did not run, or was not there, can be now.
             lv.pace = lv.pace.due();
         }
         lv.release_below_floor();
