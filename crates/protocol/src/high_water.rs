@@ -13,7 +13,8 @@
 //! 2. Marks are written with each applied position, with its op, and are believed only if the index's applied position *is*
 //!    that op. A release that does not know them moves the position on and leaves them behind: whatever it named is not
 //!    taken to lie below.
-//! 3. Marks fall only when the space is known whole: to the end of what is not free then.
+//! 3. Marks fall only when the space is known whole: to the end of what is not free then, or to that of what rows name at a
+//!    member that serves nothing.
 
 use std::collections::BTreeMap;
 

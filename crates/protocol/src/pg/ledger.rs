@@ -106,10 +106,14 @@ impl LedgerWalk {
 }
 
 impl Pg {
-    /// Keeps marks from now on, if it is known what lies below them: a follower that took a snapshot, or whose marks were
-    /// void, has none otherwise until it leads.
+    /// Keeps marks from now on where the rows end, if it is known what they name: a follower that took a snapshot, or whose
+    /// marks were void, has none otherwise until it leads, and those of one that never leads would only rise. Those of a
+    /// primary have to lie above what it grants.
     pub(super) fn know_marks(&mut self) {
-        if let (true, None, Some(named)) = (self.is_whole, &self.high_water, self.ledger.known()) {
+        if let Some(named) = self.ledger.known()
+            && self.is_whole
+            && !self.serves()
+        {
             self.high_water = Some(HighWater::known(named.tops()));
         }
     }

@@ -34,6 +34,7 @@ use tokio::time::Instant;
 use super::callers::NOBODY;
 use super::cluster::Cluster;
 use super::duties::Volumes;
+use super::planted::{Bug, has};
 use super::recover::OpenError;
 use super::{Member, Meta};
 
@@ -164,11 +165,12 @@ impl Meta {
     fn know_ledgers(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
         self.read_unknown(cluster, pgs)?;
         for &pg in pgs {
-            self.complete_space(pg);
+            if !has(Bug::ForgetsEarly) {
+                self.complete_space(pg);
+            }
             let mut member = self.lock(pg);
             if let Some(fault) = member.pg.ledger_fault().filter(|_| member.leads_unserved()) {
-                tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served");
-                member.duties.contradicts = true;
+                self.give_up(&mut member, fault);
             } else if member.pg.ledger().is_some() {
                 member.pg.write_marks(&self.index)?;
                 cluster.adoption.adopt(pg);
@@ -179,8 +181,22 @@ impl Meta {
         }
         if self.contradictions() > 0 {
             self.keep_void_marks()?;
+            // As a member it would be deaf. The next run reads the rows before it leads, and serves the others.
+            self.fail("the metadata of a group that was served contradicts itself".to_owned());
         }
         Ok(())
+    }
+
+    /// A primary's rows or open puts contradict each other: nothing is served by it in this view, nor does a start believe
+    /// its marks.
+    fn give_up(&self, member: &mut Member, fault: SpaceFault) {
+        let pg = member.pg.id();
+        tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served; run `larder inspect`");
+        member.duties.contradicts = true;
+        match member.pg.void_marks(&self.index) {
+            Ok(()) => self.flush.ask(),
+            Err(error) => self.fail(format!("the index takes no mark: {error}")),
+        }
     }
 
     /// Walks over the index for those of these PGs whose ledger is not known, if there are any.
@@ -188,6 +204,9 @@ impl Meta {
         let mut walk = LedgerWalk::new(self.pgs.len() as u32);
         for &pg in pgs {
             let mut member = self.lock(pg);
+            if member.duties.contradicts {
+                continue;
+            }
             if let Some(fault) = member.pg.ledger_fault() {
                 tracing::error!(%pg, %fault, "what was known of the pg's blocks is void: the index is read again");
                 member.pg.void_marks(&self.index)?;
@@ -203,6 +222,8 @@ impl Meta {
             return Ok(());
         }
         cluster.adoption.ledger_reads.fetch_add(1, Ordering::Relaxed);
+        // So that the next start finds the marks.
+        self.flush.ask();
         let ms = begun.elapsed().as_millis() as u64;
         tracing::info!(pgs = count, ms, "the index was read for what it names");
         Ok(())
@@ -268,17 +289,14 @@ impl Meta {
                 member.duties.volumes.get_or_insert(volumes);
                 return cluster.adoption.read(pg);
             }
-            Err(fault) => {
-                tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served");
-                member.duties.contradicts = true;
-                return;
-            }
+            Err(fault) => return self.give_up(&mut member, fault),
         }
-        self.carry_out(&mut member);
         let Volumes { lvs, sessions, .. } = volumes;
+        // Its replicas are asked to open by what the duties have of them.
         for info in &lvs {
             member.duties.note_lv(info);
         }
+        self.carry_out(&mut member);
         cluster.adoption.views_served.fetch_add(1, Ordering::Relaxed);
         cluster.renew_soon();
         tracing::info!(%pg, %view, "the pg is served");

@@ -131,6 +131,10 @@ impl Cluster {
     fn ask_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
         let (pg, view) = (member.pg.id(), member.pg.view());
         let server = member.duties.place(lv, replica);
+        debug_assert!(
+            server.is_some(),
+            "pg {pg}: replica {replica} of lv {lv} is asked before it is noted"
+        );
         let peer = |server| Some((server, self.data.of(&self.managers.map(), server)?));
         let peer = server.and_then(peer);
         let Some(meta) = self.meta.get().cloned() else { return };

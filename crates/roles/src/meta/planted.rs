@@ -16,6 +16,8 @@ pub(crate) enum Bug {
     LosesPushes,
     /// Of a bucket that is gone it says that it has no keys.
     ShowsGoneBuckets,
+    /// A group that serves before its rows are read hears nothing of it when they are.
+    ForgetsEarly,
 }
 
 #[cfg(not(test))]

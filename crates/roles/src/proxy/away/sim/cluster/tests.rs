@@ -114,6 +114,11 @@ fn keys_of_a_bucket_that_is_gone_are_found() {
 }
 
 #[test]
+fn a_group_whose_rows_are_read_for_nobody_is_found() {
+    is_found_by(Bug::ForgetsEarly, 0, "unread");
+}
+
+#[test]
 fn a_group_that_is_never_applied_again_is_found() {
     is_found(Bug::LosesPushes, 0);
 }
