@@ -163,7 +163,7 @@ impl Meta {
 
     /// Reads the rows of those of these PGs whose ledger is not known, and has those that waited for it go on.
     fn know_ledgers(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
-        self.read_unknown(cluster, pgs)?;
+        let were_read = self.read_unknown(cluster, pgs)?;
         for &pg in pgs {
             if !has(Bug::ForgetsEarly) {
                 self.complete_space(pg);
@@ -178,6 +178,10 @@ impl Meta {
                 // Too much changed meanwhile.
                 cluster.adoption.read(pg);
             }
+        }
+        if were_read {
+            // So that the next start finds the marks.
+            self.flush.ask();
         }
         if self.contradictions() > 0 {
             self.keep_void_marks()?;
@@ -199,8 +203,8 @@ impl Meta {
         }
     }
 
-    /// Walks over the index for those of these PGs whose ledger is not known, if there are any.
-    fn read_unknown(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
+    /// Walks over the index for those of these PGs whose ledger is not known; whether there are any, and it was read.
+    fn read_unknown(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<bool, OpenError> {
         let mut walk = LedgerWalk::new(self.pgs.len() as u32);
         for &pg in pgs {
             let mut member = self.lock(pg);
@@ -214,19 +218,14 @@ impl Meta {
             walk.add(&mut member.pg);
         }
         let count = walk.pgs().count();
-        if count == 0 {
-            return Ok(());
-        }
         let begun = Instant::now();
-        if !self.read_ledgers(&mut walk)? {
-            return Ok(());
+        if count == 0 || !self.read_ledgers(&mut walk)? {
+            return Ok(false);
         }
         cluster.adoption.ledger_reads.fetch_add(1, Ordering::Relaxed);
-        // So that the next start finds the marks.
-        self.flush.ask();
         let ms = begun.elapsed().as_millis() as u64;
         tracing::info!(pgs = count, ms, "the index was read for what it names");
-        Ok(())
+        Ok(true)
     }
 
     fn adopt_all(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
