@@ -6,12 +6,13 @@
 //!    all.
 //! 2. A snapshot replaces the file: the old one stands until the new one is durable.
 //! 3. After an error nothing more is written: what the file then holds is found out at the next start.
-//! 4. A file that is damaged, or another server's, is refused. A record that was never acknowledged is cut.
+//! 4. A start believes what the device has. After a sync that failed the page cache has more, which no later sync writes.
+//! 5. A file that is damaged, or another server's, is refused. A record that was never acknowledged is cut.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use larder_env::disk::{read_file, replace_file};
+use larder_env::disk::replace_file;
 use larder_env::rng::unique_u64;
 use larder_env::{Disk, DiskError, DiskFile, OpenMode};
 use larder_protocol::manager::quorum::{Entries, LogWrite, Stored};
@@ -53,15 +54,17 @@ impl QuorumDisk {
         server: ServerId,
     ) -> Result<Self, ManagerError> {
         disk.create_dir(DIR)?;
-        let bytes = match read_file(&*disk, PATH) {
-            Ok(bytes) => bytes,
+        let file = match disk.open(PATH, OpenMode::ReadWrite) {
             Err(DiskError::NotFound { .. }) => {
                 let bytes = encode_header(&FileHeader { cluster, server, id: unique_u64() });
                 replace_file(&*disk, DIR, FILE, &bytes)?;
-                bytes
+                disk.open(PATH, OpenMode::ReadWrite)?
             }
-            Err(error) => return Err(error.into()),
+            opened => opened?,
         };
+        // What a process that was killed had written may be nowhere but in memory.
+        file.sync()?;
+        let bytes = on_device(&*file)?;
         let unusable = |why: BadFile| ManagerError::Unusable { file: PATH, why: why.to_string() };
         let contents = decode_file(&bytes).map_err(unusable)?;
         let header = contents.header;
@@ -70,13 +73,11 @@ impl QuorumDisk {
             let why = format!("it is of server {server} of cluster {:016x}", cluster.0);
             return Err(ManagerError::Unusable { file: PATH, why });
         }
-        let file = disk.open(PATH, OpenMode::ReadWrite)?;
-        if contents.end < bytes.len() {
+        if (contents.end as u64) < file.len()? {
             tracing::info!(file = PATH, at = contents.end, "a torn record was cut");
             file.set_len(contents.end as u64)?;
+            file.sync()?;
         }
-        // What a process that was killed had written is read here, and may be nowhere but in memory.
-        file.sync()?;
         let mut stored = Stored::default();
         let number = contents.writes.len() as u64;
         contents.writes.into_iter().for_each(|write| stored.take(write));
@@ -127,4 +128,12 @@ impl QuorumDisk {
         (self.number, self.end, self.replaced_len) = (1, bytes.len(), bytes.len());
         Ok(())
     }
+}
+
+/// The bytes of a file that was synced, as the device has them.
+fn on_device(file: &dyn DiskFile) -> Result<Vec<u8>, DiskError> {
+    let mut bytes = vec![0; file.len()? as usize];
+    let read = file.read_device_at(0, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
 }

@@ -177,6 +177,29 @@ fn after_a_failed_sync_the_manager_stops_and_the_next_start_finds_what_there_is(
 }
 
 #[test]
+fn a_record_whose_sync_failed_is_not_believed_though_memory_has_it() {
+    // Of the record any part may be on the device: the seed decides.
+    for seed in 0..20 {
+        let disk = SimDisk::new(seed, 1 << 24);
+        let mut log = open(&disk).unwrap();
+        let write = |term, entries| LogWrite { hard: hard(term), snapshot: None, entries };
+        log.write(write(1, entries(at(0, 0), 1, 700))).unwrap();
+        disk.fail_next_sync();
+        assert!(log.write(write(1, entries(at(1, 2), 1, 2000))).is_err());
+        disk.kill();
+
+        let disk = disk.reopen();
+        let mut log = open(&disk).unwrap();
+        log.write(write(2, None)).unwrap();
+        let stored = log.stored().clone();
+        disk.crash();
+        let found = open(&disk.reopen());
+        let found = found.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(*found.stored(), stored, "seed {seed}");
+    }
+}
+
+#[test]
 fn the_file_keeps_its_golden_bytes() {
     let header = FileHeader { cluster: ClusterId(0x0102_0304_0506_0708), server: ME, id: 0x1122 };
     let mut bytes = encode_header(&header);
