@@ -363,6 +363,8 @@ async fn follow(known: Arc<Known>) {
             last = Some(asked);
         }
         let pause = tokio::select! {
+            // In a simulation nothing may be drawn.
+            biased;
             Some((asked, answer)) = asking.next() => {
                 asked_now.remove(&asked.manager);
                 last = last.filter(|last| last.question != asked.question);

@@ -26,7 +26,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct Versions(Arc<Shared>);
 
-/// One that waits for versions.
+/// One that waits for versions. A clone is another, which has seen the same.
 #[derive(Debug)]
 pub struct VersionWatch {
     shared: Arc<Shared>,
@@ -63,7 +63,7 @@ impl Versions {
     /// One that waits for the next.
     #[must_use]
     pub fn subscribe(&self) -> VersionWatch {
-        let list = self.0.next.fetch_add(1, Ordering::Relaxed) % LISTS;
+        let list = self.0.next_list();
         let seen = self.0.shown.load(Ordering::SeqCst);
         VersionWatch { shared: self.0.clone(), seen, list }
     }
@@ -77,8 +77,19 @@ impl Drop for Versions {
 }
 
 impl Shared {
+    fn next_list(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed) % LISTS
+    }
+
     fn wake(&self) {
         self.waiting.iter().for_each(Notify::notify_waiters);
+    }
+}
+
+impl Clone for VersionWatch {
+    fn clone(&self) -> Self {
+        let list = self.shared.next_list();
+        Self { shared: self.shared.clone(), seen: self.seen, list }
     }
 }
 

@@ -28,7 +28,7 @@ use super::{ROLES, RootKeys, node_of, roles_at, server_name};
 use crate::identity::roles_of;
 use crate::limits::{ADMIT_MAX, PEER_NAME_BYTES_MAX, PEERS_MAX};
 use crate::managers::{Managers, ManagersClient, NotProposed};
-use crate::quorum::{Manager, Published, Seat, add_token, admission_of};
+use crate::quorum::{Manager, Maps, Seat, add_token, admission_of};
 
 /// A meta server's share of the PGs: machines are equal.
 const WEIGHT: Weight = Weight(100);
@@ -116,7 +116,7 @@ pub struct Admitter {
     authority: AuthorityCell,
     managers: Arc<ManagersClient>,
     /// Not the client's, which may be older: a machine whose servers were just removed is let in.
-    maps: watch::Receiver<Arc<Published>>,
+    maps: Maps,
     seat: watch::Receiver<Seat>,
     root: RootKeys,
     certificate_life: Duration,
@@ -144,7 +144,7 @@ impl Admitter {
         let Some(authority) = self.authority.get() else {
             return Err(not_now("the leading manager has not the authority's key yet"));
         };
-        let now = self.maps.borrow().clone();
+        let now = self.maps.newest();
         let places = places_in(&now.map, knock)?;
         let mut servers = places.known;
         servers.extend(self.agree_on(places.new).await?);
@@ -156,7 +156,7 @@ impl Admitter {
             let certificate = certificate.map_err(|error| not_now(&error.to_string()))?;
             signed.push(Place { role, server, certificate });
         }
-        let managers = managers_in(&self.maps.borrow().map);
+        let managers = managers_in(&self.maps.newest().map);
         let (authority, root) = (authority.certificate().to_vec(), self.root.clone());
         Ok(Welcome { authority, servers: signed, managers, root })
     }
@@ -187,9 +187,8 @@ impl Admitter {
             };
             agreed.push((role, id));
         }
-        let shown = |it: &Arc<Published>| {
-            agreed.iter().all(|(_, server)| it.map.servers.contains_key(server))
-        };
+        let shown =
+            |map: &Topology| agreed.iter().all(|(_, server)| map.servers.contains_key(server));
         let mut maps = self.maps.clone();
         maps.wait_for(shown).await.map_err(|_gone| not_now("this manager stops"))?;
         Ok(agreed)

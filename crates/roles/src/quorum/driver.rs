@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_env::FileLock;
@@ -16,10 +15,12 @@ use larder_protocol::manager::state::{Command, ServerRole};
 use larder_types::ServerId;
 use larder_types::codec::encode;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::counts::ManagerCounts;
 use super::error::ManagerError;
-use super::maps::Published;
+use super::inbox::Taker;
+use super::maps::{Published, Publisher};
 use super::member::{Member, MemberEffect, Seat};
 use crate::limits::{MANAGER_BATCH_MAX, MANAGER_TICK_MS};
 use crate::managers::Contacts;
@@ -47,14 +48,14 @@ pub(super) enum Input {
 /// See the module's head.
 pub(super) struct Driver {
     pub(super) member: Member<Asker>,
-    pub(super) inbox: Receiver<Input>,
+    pub(super) inbox: Taker<Input>,
     pub(super) out: Outlets,
-    pub(super) maps: watch::Sender<Arc<Published>>,
+    pub(super) maps: Publisher,
     pub(super) seat: watch::Sender<Seat>,
     pub(super) counts: Arc<ManagerCounts>,
     pub(super) stopping: Arc<AtomicBool>,
     /// The directory is this manager's until the thread ends.
-    pub(super) lock: FileLock,
+    pub(super) lock: Option<FileLock>,
 }
 
 impl Driver {
@@ -63,20 +64,14 @@ impl Driver {
         let began = Instant::now();
         let mut tick_at = began;
         while !self.stopping.load(Ordering::Acquire) {
-            let first = self.inbox.recv_timeout(tick_at.saturating_duration_since(Instant::now()));
+            let (mut next, mut taken) = (self.inbox.take_until(tick_at), 0);
+            // After the input came: a lease is never granted from before it was asked for.
             self.member.set_now(began.elapsed().as_millis() as u64);
-            let mut taken = u64::from(first.is_ok());
-            match first {
-                Ok(input) => self.take(input)?,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            for _ in 1..MANAGER_BATCH_MAX {
-                let Ok(input) = self.inbox.try_recv() else { break };
-                // After the input came: a lease is never granted from before it was asked for.
-                self.member.set_now(began.elapsed().as_millis() as u64);
+            while let Some(input) = next {
                 self.take(input)?;
                 taken += 1;
+                next = (taken < MANAGER_BATCH_MAX).then(|| self.inbox.take()).flatten();
+                self.member.set_now(began.elapsed().as_millis() as u64);
             }
             if Instant::now() >= tick_at {
                 self.member.tick()?;
@@ -84,7 +79,7 @@ impl Driver {
             }
             self.member.write()?;
             self.publish();
-            self.counts.show(taken, &self.member.stand());
+            self.counts.show(taken as u64, &self.member.stand());
             self.send();
         }
         drop(self.lock);
@@ -99,7 +94,7 @@ impl Driver {
             }
             Input::Server(from, message, by) => self.member.hear(from, message, by),
             Input::HandedBack(to, message) => {
-                self.out.to_server(&self.maps.borrow(), to, message);
+                self.out.to_server(&self.maps.newest(), to, message);
                 Ok(())
             }
             Input::Propose(command, asker) => self.member.propose(&command, asker),
@@ -108,10 +103,9 @@ impl Driver {
 
     /// Shows map and seat if they have changed, and no map from before this run began: before answers leave, so that who hears of a change can read it here.
     fn publish(&self) {
-        let (shown, version) = (self.maps.borrow().map.version, self.member.map().version);
-        if version != shown && self.member.is_current() {
-            assert!(version > shown, "the map never goes back");
-            self.maps.send_replace(Published::new(self.member.map().clone()));
+        let shown = self.maps.newest().map.version;
+        if self.member.map().version != shown && self.member.is_current() {
+            self.maps.publish(self.member.map().clone());
         }
         self.seat.send_if_modified(|shown| {
             let seat = self.member.seat();
@@ -122,7 +116,7 @@ impl Driver {
     }
 
     fn send(&mut self) {
-        let map = self.maps.borrow().clone();
+        let map = self.maps.newest();
         for effect in self.member.effects() {
             match effect {
                 MemberEffect::Send(to, message) => self.out.to_manager(&map, to, &message),

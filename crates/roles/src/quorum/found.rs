@@ -82,12 +82,16 @@ pub fn found(dir: &Path, founding: Founding) -> Result<Vec<(ServerId, JoinToken)
 }
 
 /// A manager alone, whose clock is turned by hand: there is nobody to wait for.
-struct Founder {
+pub(crate) struct Founder {
     member: Member<()>,
 }
 
 impl Founder {
-    fn begin(disk: Arc<RealDisk>, cluster: ClusterId, me: ServerId) -> Result<Self, ManagerError> {
+    pub(crate) fn begin(
+        disk: Arc<dyn Disk>,
+        cluster: ClusterId,
+        me: ServerId,
+    ) -> Result<Self, ManagerError> {
         let disk = QuorumDisk::open(disk, cluster, me)?;
         let mut member = Member::found(me, disk, 0, 0)?;
         // It votes for itself at the latest when its first election timeout is over.
@@ -100,7 +104,7 @@ impl Founder {
         Ok(Self { member })
     }
 
-    fn agree(&mut self, command: &Command) -> Result<Outcome, ManagerError> {
+    pub(crate) fn agree(&mut self, command: &Command) -> Result<Outcome, ManagerError> {
         self.member.propose(command, ())?;
         self.member.write()?;
         let answers = self.member.effects().filter_map(|effect| match effect {

@@ -2,7 +2,6 @@
 //! that owns the manager's state.
 
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -13,20 +12,20 @@ use larder_protocol::manager::state::{
 };
 use larder_types::ServerId;
 use larder_types::codec::decode;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::driver::Input;
 use super::error::NotIssued;
-use super::maps::Published;
+use super::inbox::{Inbox, NotTaken};
+use super::maps::Maps;
 use super::tokens::Issuer;
 use crate::limits::MAP_WAIT_MS;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 
 /// See the module's head.
 pub(super) struct Desk {
-    pub(super) inbox: SyncSender<Input>,
-    pub(super) maps: watch::Receiver<Arc<Published>>,
+    pub(super) inbox: Inbox<Input>,
+    pub(super) maps: Maps,
     pub(super) issuer: Arc<Issuer>,
 }
 
@@ -100,7 +99,7 @@ impl Handler<ManagerService> for Desk {
             }
         };
         // Full, or ended: messages may be lost.
-        if self.inbox.try_send(input).is_err() {
+        if self.inbox.put(input).is_err() {
             tracing::debug!(%from, "a message was dropped");
         }
     }
@@ -123,13 +122,14 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
 impl Desk {
     /// Whether the map here says that a server was removed, whose certificate is valid for a while yet.
     fn was_removed(&self, server: ServerId) -> bool {
-        let state = self.maps.borrow().map.servers.get(&server).map(|record| record.state);
+        let newest = self.maps.newest();
+        let state = newest.map.servers.get(&server).map(|record| record.state);
         state == Some(ServerState::Removed)
     }
 
     /// The authority's key, for a manager that the map knows as one.
     fn authority_for(&self, from: &PeerIdentity) -> (ManagerReply, Bytes) {
-        let record = self.maps.borrow().map.servers.get(&from.subject.server).cloned();
+        let record = self.maps.newest().map.servers.get(&from.subject.server).cloned();
         let manages = |record: &ServerRecord| {
             record.roles.contains(&ServerRole::Manager) && record.state != ServerState::Removed
         };
@@ -148,10 +148,10 @@ impl Desk {
     }
 
     fn propose(&self, command: Command, responder: Responder<ManagerService>) {
-        let (reply, input) = match self.inbox.try_send(Input::Propose(command, responder)) {
+        let (reply, input) = match self.inbox.put(Input::Propose(command, responder)) {
             Ok(()) => return,
-            Err(TrySendError::Full(input)) => (ManagerReply::Busy, input),
-            Err(TrySendError::Disconnected(input)) => (ManagerReply::NotLeader(None), input),
+            Err(NotTaken::Full(input)) => (ManagerReply::Busy, input),
+            Err(NotTaken::Over(input)) => (ManagerReply::NotLeader(None), input),
         };
         if let Input::Propose(_, responder) = input {
             responder.answer(&reply, Bytes::new());
@@ -178,20 +178,16 @@ async fn issue(
 }
 
 /// Answers as soon as there is a newer map. As many may wait as connections have room for.
-fn answer_map(
-    mut maps: watch::Receiver<Arc<Published>>,
-    known: MapVersion,
-    responder: Responder<ManagerService>,
-) {
-    let newest = maps.borrow_and_update().clone();
+fn answer_map(mut maps: Maps, known: MapVersion, responder: Responder<ManagerService>) {
+    let newest = maps.newest();
     if newest.map.version > known {
         responder.answer(&ManagerReply::Map, newest.encoded());
         return;
     }
     tokio::spawn(async move {
-        let newer = maps.wait_for(|newest| newest.map.version > known);
+        let newer = maps.wait_for(|map| map.version > known);
         let newer = match timeout(Duration::from_millis(MAP_WAIT_MS), newer).await {
-            Ok(Ok(newest)) => newest.clone(),
+            Ok(Ok(newest)) => newest,
             // The manager has stopped: without an answer the asker goes to another.
             Ok(Err(_)) => return,
             Err(_late) => return responder.answer(&ManagerReply::Unchanged, Bytes::new()),

@@ -1,10 +1,18 @@
 //! The map as this manager has applied it, for all who wait for a newer one.
+//!
+//! # Invariants
+//!
+//! 1. The map shown never goes back to an older version.
+//! 2. Whoever waits when the manager stops hears that no map comes any more.
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use larder_protocol::manager::state::Topology;
+use larder_protocol::manager::state::{MapVersion, Topology};
 use larder_types::codec::encode;
+use parking_lot::RwLock;
+
+use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
 /// One version of the map.
 #[derive(Debug, Default)]
@@ -14,12 +22,76 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    pub(super) fn new(map: Topology) -> Arc<Self> {
+    fn new(map: Topology) -> Arc<Self> {
         Arc::new(Self { map, encoded: OnceLock::new() })
     }
 
     /// Its bytes, made for the first who asks.
     pub(super) fn encoded(&self) -> Bytes {
         self.encoded.get_or_init(|| encode(&self.map).into()).clone()
+    }
+}
+
+/// Shows maps; when it is dropped no more come.
+pub(super) struct Publisher {
+    newest: Arc<RwLock<Arc<Published>>>,
+    versions: Versions,
+}
+
+/// The newest map that was shown, and the next.
+#[derive(Debug, Clone)]
+pub(crate) struct Maps {
+    newest: Arc<RwLock<Arc<Published>>>,
+    versions: VersionWatch,
+}
+
+/// The two ends, with an empty map.
+pub(super) fn maps() -> (Publisher, Maps) {
+    let (newest, versions) = (Arc::default(), Versions::new(MapVersion(0)));
+    let maps = Maps { newest: Arc::clone(&newest), versions: versions.subscribe() };
+    (Publisher { newest, versions }, maps)
+}
+
+impl Publisher {
+    /// What is shown.
+    pub(super) fn newest(&self) -> Arc<Published> {
+        self.newest.read().clone()
+    }
+
+    /// Shows a newer map.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub(super) fn publish(&self, map: Topology) {
+        let version = map.version;
+        let mut newest = self.newest.write();
+        assert!(version > newest.map.version, "the map never goes back");
+        *newest = Published::new(map);
+        drop(newest);
+        self.versions.show(version);
+    }
+}
+
+impl Maps {
+    /// What is shown.
+    pub(crate) fn newest(&self) -> Arc<Published> {
+        self.newest.read().clone()
+    }
+
+    /// Returns the first map shown that is so.
+    ///
+    /// # Errors
+    /// If no map comes any more.
+    pub(crate) async fn wait_for(
+        &mut self,
+        is: impl Fn(&Topology) -> bool,
+    ) -> Result<Arc<Published>, NoMoreVersions> {
+        loop {
+            let newest = self.newest();
+            if is(&newest.map) {
+                return Ok(newest);
+            }
+            self.versions.changed().await?;
+        }
     }
 }

@@ -12,7 +12,8 @@
 //! | `member.rs` | quorum, map and policy as one, without connections |
 //! | `membership.rs` | who ought to be a manager, and where managers are |
 //! | `disk.rs`, `v1.rs` | the log's file: `docs/formats/quorum.md` |
-//! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
+//! | `driver.rs`, `inbox.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
+//! | `running.rs` | all of these together, on whatever disk and connections |
 //! | `inspect.rs` | what of it a stopped manager keeps, checked |
 //! | `found.rs`, `tokens.rs` | the first start, and how other servers come in |
 //! | `authority.rs` | the authority's key, which every manager has or asks the others for |
@@ -33,29 +34,26 @@ mod driver;
 mod error;
 mod found;
 mod handler;
+mod inbox;
 mod inspect;
 mod maps;
 mod member;
 mod membership;
 mod releases;
+mod running;
 mod tokens;
 mod v1;
 mod ways;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, SystemTime};
 
 use larder_env::RealDisk;
-use larder_env::rng::unique_u64;
-use larder_net::{
-    AuthorityCell, Credentials, Ear, Endpoint, Enrolment, JoinToken, Listener, Roles, Services,
-};
+use larder_net::{AuthorityCell, Credentials, Ear, Endpoint, JoinToken};
 use larder_protocol::manager::state::NewServer;
-use larder_types::{BootId, ServerId};
-use tokio::sync::{oneshot, watch};
+use larder_types::ServerId;
+use tokio::sync::watch;
 
 pub use counts::ManagerCounts;
 pub use error::{ManagerError, NotIssued};
@@ -64,18 +62,11 @@ pub(crate) use inspect::inspect;
 pub use member::Seat;
 pub(crate) use tokens::{add_token, admission_of};
 
-use crate::limits::MANAGER_INBOX_MAX;
-use crate::managers::{Contacts, ManagersClient, Presence, Run};
+use crate::managers::ManagersClient;
 use crate::renewal::{Renewal, Standing};
-use crate::wire::ManagerService;
 use authority::{Asking, Keeper};
-use disk::QuorumDisk;
-use driver::{Driver, Outlets};
-use handler::Desk;
-pub(crate) use maps::Published;
-use member::Member;
-use membership::named_in;
-use tokens::{Admitted, Issuer, TokenBook};
+pub(crate) use maps::Maps;
+pub(crate) use running::{Ground, Running};
 
 /// The authority's key and certificate, in each manager's directory.
 pub const AUTHORITY_FILE: &str = "authority.pem";
@@ -100,23 +91,9 @@ pub struct ManagerConfig {
 pub struct Manager {
     me: ServerId,
     address: String,
-    client: Arc<ManagersClient>,
-    seat: watch::Receiver<Seat>,
-    counts: Arc<ManagerCounts>,
-    issuer: Arc<Issuer>,
+    running: Running,
     renewal: Renewal,
-    endpoint: Arc<Endpoint>,
-    stopping: Arc<AtomicBool>,
-    ended: Option<oneshot::Receiver<Result<(), ManagerError>>>,
     _asking: Option<Asking>,
-    _listener: Listener,
-    _presence: Presence,
-}
-
-impl Drop for Manager {
-    fn drop(&mut self) {
-        self.stopping.store(true, Ordering::Release);
-    }
 }
 
 impl Manager {
@@ -142,65 +119,21 @@ impl Manager {
         let credentials = Credentials::new(identity)?;
         let endpoint = Endpoint::new(credentials.clone());
         endpoint.share(&ear);
-        let log = QuorumDisk::open(disk.clone(), cluster, me)?;
-        let own = [(me, address.clone())];
-        let first = named_in(log.stored()).into_iter().chain(config.managers).chain(own);
-        let contacts = Arc::new(Contacts::new(&endpoint, first.collect()));
-        let member = Member::restore(me, log, unique_u64(), 0)?;
-        let (maps_in, maps) = watch::channel(Arc::new(Published::default()));
-        let (inbox_in, inbox) = sync_channel(MANAGER_INBOX_MAX);
-        let stopping = Arc::new(AtomicBool::new(false));
-        let out = Outlets::new(&endpoint, contacts.clone());
-        let (seat_in, seat) = watch::channel(Seat::default());
-        let counts = Arc::new(ManagerCounts::default());
-        let driver = Driver {
-            member,
-            inbox,
-            out,
-            maps: maps_in,
-            seat: seat_in,
-            counts: counts.clone(),
-            stopping: stopping.clone(),
-            lock,
-        };
-
-        let client = Arc::new(ManagersClient::start(contacts));
-        let (book, authority) = (Arc::new(TokenBook::open(disk)?), keeper.authority.clone());
-        let issuer = Arc::new(Issuer {
-            authority: authority.clone(),
-            book: book.clone(),
-            managers: client.clone(),
-            maps: maps.clone(),
-        });
-        let admitted = Admitted { book, maps: maps.clone() };
-        let enrolment = Enrolment::new(authority, admitted, config.certificate_life);
-        let desk = Desk { inbox: inbox_in, maps, issuer: issuer.clone() };
-        let services = Services::new().with_enrolment(enrolment);
-        // One that was removed finds that in the map; the desk takes nothing else from it.
-        let services = services.with_removed::<ManagerService>(Roles::all(), desk);
-        let listener = Listener::start(&endpoint, ear, services)?;
-        let asking = keeper.ask(&client);
-        let renewal = keeper.renew(credentials, &client);
-        let ended = Some(begin(driver)?);
-        let (boot, addresses) = (BootId(unique_u64()), vec![address.clone()]);
-        let run = Run { server: me, boot, addresses, has: Vec::new() };
-        let presence = Presence::start(client.clone(), run);
-        tracing::info!(server = %me, %address, "a manager runs");
-        Ok(Self {
+        let ground = Ground {
+            cluster,
             me,
-            address,
-            client,
-            seat,
-            counts,
-            issuer,
-            renewal,
+            disk,
+            lock: Some(lock),
             endpoint,
-            stopping,
-            ended,
-            _asking: asking,
-            _listener: listener,
-            _presence: presence,
-        })
+            address: address.clone(),
+            managers: config.managers,
+            authority: keeper.authority.clone(),
+            certificate_life: config.certificate_life,
+        };
+        let running = Running::start(ground, ear)?;
+        let asking = keeper.ask(&running.client);
+        let renewal = keeper.renew(credentials, &running.client);
+        Ok(Self { me, address, running, renewal, _asking: asking })
     }
 
     /// Its id.
@@ -218,30 +151,30 @@ impl Manager {
     /// The managers, as this process sees them.
     #[must_use]
     pub fn managers(&self) -> &Arc<ManagersClient> {
-        &self.client
+        &self.running.client
     }
 
     /// Who leads and who the managers are, as far as it knows, as it changes.
     #[must_use]
     pub fn seat(&self) -> watch::Receiver<Seat> {
-        self.seat.clone()
+        self.running.seat.clone()
     }
 
     /// Where it stands, for metrics.
     #[must_use]
     pub fn counts(&self) -> &Arc<ManagerCounts> {
-        &self.counts
+        self.running.counts()
     }
 
     /// The map as this manager has applied it: where it leads, whatever was answered is in it.
-    pub(crate) fn maps(&self) -> watch::Receiver<Arc<Published>> {
-        self.issuer.maps.clone()
+    pub(crate) fn maps(&self) -> Maps {
+        self.running.maps.clone()
     }
 
     /// The authority, once it is here.
     #[must_use]
     pub fn authority(&self) -> &AuthorityCell {
-        &self.issuer.authority
+        &self.running.issuer.authority
     }
 
     /// How long its certificate is good for.
@@ -253,7 +186,7 @@ impl Manager {
     /// What its connections did.
     #[must_use]
     pub fn connections(&self) -> &Arc<larder_net::Metrics> {
-        self.endpoint.metrics()
+        self.running.endpoint.metrics()
     }
 
     /// Gives a server a place in the map, and a token with which it takes it.
@@ -265,7 +198,7 @@ impl Manager {
         server: NewServer,
         expires: Option<SystemTime>,
     ) -> Result<(ServerId, JoinToken), NotIssued> {
-        self.issuer.issue(server, expires).await
+        self.running.issuer.issue(server, expires).await
     }
 
     /// Waits until it has stopped; it is then to be dropped.
@@ -273,11 +206,7 @@ impl Manager {
     /// # Errors
     /// Why it cannot go on. `Ok` if it was told to stop.
     pub async fn ended(&mut self) -> Result<(), ManagerError> {
-        let Some(ended) = self.ended.take() else { return Ok(()) };
-        match ended.await {
-            Ok(why) => why,
-            Err(_panicked) => Err(ManagerError::Halted("its thread panicked".to_owned())),
-        }
+        self.running.ended().await
     }
 
     /// Stops it, and waits until its directory is free.
@@ -285,24 +214,9 @@ impl Manager {
     /// # Errors
     /// Why it had stopped already.
     pub async fn stop(mut self) -> Result<(), ManagerError> {
-        self.stopping.store(true, Ordering::Release);
+        self.running.stop();
         self.ended().await
     }
-}
-
-/// Starts the thread, and tells how it ended.
-fn begin(driver: Driver) -> Result<oneshot::Receiver<Result<(), ManagerError>>, ManagerError> {
-    let (ended_in, ended) = oneshot::channel();
-    let run = move || {
-        let end = driver.run();
-        if let Err(error) = &end {
-            tracing::error!(%error, "this manager has stopped");
-        }
-        // Nobody may be waiting: it was logged.
-        drop(ended_in.send(end));
-    };
-    std::thread::Builder::new().name("manager".to_owned()).spawn(run)?;
-    Ok(ended)
 }
 
 #[cfg(test)]

@@ -26,12 +26,11 @@ use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{ManagerError, NotIssued};
-use super::maps::Published;
+use super::maps::Maps;
 use crate::clock::{now_ms, since_1970_ms};
 use crate::identity::roles_of;
 use crate::limits::{CLOCK_AHEAD_MS, PROPOSE_WAIT_MS};
@@ -130,17 +129,17 @@ fn is_good(map: &Topology, kept: &Kept) -> bool {
 /// Who may join and stay, as book and map say.
 pub(super) struct Admitted {
     pub(super) book: Arc<TokenBook>,
-    pub(super) maps: watch::Receiver<Arc<Published>>,
+    pub(super) maps: Maps,
 }
 
 impl Admission for Admitted {
     fn token(&self, id: TokenId) -> Result<TokenRecord, Refusal> {
-        let newest = self.maps.borrow().clone();
+        let newest = self.maps.newest();
         self.book.find(id, &newest.map)
     }
 
     fn renews(&self, subject: &Subject) -> Result<(), Refusal> {
-        let newest = self.maps.borrow().clone();
+        let newest = self.maps.newest();
         match newest.map.servers.get(&subject.server).map(|server| server.state) {
             None => Err(Refusal::NotNow),
             Some(ServerState::Removed) => Err(Refusal::NotRenewed),
@@ -154,7 +153,7 @@ pub(super) struct Issuer {
     pub(super) authority: AuthorityCell,
     pub(super) book: Arc<TokenBook>,
     pub(super) managers: Arc<ManagersClient>,
-    pub(super) maps: watch::Receiver<Arc<Published>>,
+    pub(super) maps: Maps,
 }
 
 impl Issuer {
@@ -168,7 +167,7 @@ impl Issuer {
         let roles = roles_of(&server.roles);
         let admission = admission_of(server, expires);
         let (place, server) = admit(&*self.managers, admission, self.maps.clone()).await?;
-        let newest = self.maps.borrow().clone();
+        let newest = self.maps.newest();
         let token = self.book.add(authority, (server, roles), place, expires)?;
         let book = self.book.clone();
         let saved = tokio::task::spawn_blocking(move || book.save(&newest.map));
@@ -182,7 +181,7 @@ impl Issuer {
 pub(super) async fn admit(
     managers: &impl Managers,
     [token, add_server]: [Command; 2],
-    mut maps: watch::Receiver<Arc<Published>>,
+    mut maps: Maps,
 ) -> Result<(state::TokenId, ServerId), NotIssued> {
     let Outcome::Token(place) = add_token(managers, token).await?? else {
         return Err(NotProposed::Unknown.into());
@@ -190,7 +189,7 @@ pub(super) async fn admit(
     let Outcome::Server(server) = managers.propose(add_server).await?? else {
         return Err(NotProposed::Unknown.into());
     };
-    let named = maps.wait_for(|newest| newest.map.servers.contains_key(&server));
+    let named = maps.wait_for(|map| map.servers.contains_key(&server));
     match timeout(Duration::from_millis(PROPOSE_WAIT_MS), named).await {
         Ok(Ok(_)) => Ok((place, server)),
         Ok(Err(_)) | Err(_) => Err(NotProposed::Unknown.into()),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use larder_net::limits::CONNECT_TIME_MAX;
 use larder_net::{Credentials, Endpoint, Peer};
 use larder_protocol::manager::policy::ServerMessage;
@@ -114,6 +115,15 @@ async fn one_process_at_a_time_uses_a_directory_and_nobody_founds_twice_in_it() 
         expires: None,
     };
     assert!(matches!(found(dir.path(), founding), Err(ManagerError::Taken)));
+}
+
+#[tokio::test]
+async fn a_manager_whose_end_somebody_waited_for_frees_its_directory_before_it_is_stopped() {
+    let (dir, _) = found_with(Vec::new());
+    let mut manager = start(dir.path(), Vec::new()).await;
+    assert!(manager.ended().now_or_never().is_none(), "it runs");
+    manager.stop().await.unwrap();
+    start(dir.path(), Vec::new()).await.stop().await.unwrap();
 }
 
 #[tokio::test]

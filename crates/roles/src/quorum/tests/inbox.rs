@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,7 +23,8 @@ use crate::quorum::LOCK_FILE;
 use crate::quorum::disk::QuorumDisk;
 use crate::quorum::driver::{Driver, Input, Outlets};
 use crate::quorum::handler::Desk;
-use crate::quorum::maps::Published;
+use crate::quorum::inbox::inbox;
+use crate::quorum::maps::maps;
 use crate::quorum::member::{Member, Seat};
 use crate::quorum::tokens::{Issuer, TokenBook};
 use crate::wire::{ManagerCall, ManagerReply, ManagerService};
@@ -43,7 +43,7 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
     };
     let own = endpoint(0);
     let contacts = Arc::new(Contacts::new(&own, Vec::new()));
-    let (maps_in, maps) = watch::channel(Arc::new(Published::default()));
+    let (publisher, maps) = maps();
     let issuer = Issuer {
         authority: AuthorityCell::default(),
         book: Arc::new(TokenBook::begin(disk.clone())),
@@ -51,11 +51,11 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
         maps: maps.clone(),
     };
     // Nobody takes anything out of it yet.
-    let (inbox_in, inbox) = sync_channel(MANAGER_INBOX_MAX);
+    let (inbox, taker) = inbox(MANAGER_INBOX_MAX);
     let beat = || Input::Server(ServerId(7), ServerMessage::Heartbeat(BootId(1)), None);
-    let taken = (0..).take_while(|_| inbox_in.try_send(beat()).is_ok()).count();
+    let taken = (0..).take_while(|_| inbox.put(beat()).is_ok()).count();
     assert_eq!(taken, MANAGER_INBOX_MAX);
-    let desk = Desk { inbox: inbox_in, maps, issuer: Arc::new(issuer) };
+    let desk = Desk { inbox, maps, issuer: Arc::new(issuer) };
     let services = Services::new().with::<ManagerService>(Roles::all(), desk);
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listener = Listener::start(&own, socket, services).unwrap();
@@ -71,13 +71,13 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
     let (seat, mut seats) = watch::channel(Seat::default());
     let driver = Driver {
         member: Member::found(ME, log, 1, 0).unwrap(),
-        inbox,
+        inbox: taker,
         out: Outlets::new(&own, contacts),
-        maps: maps_in,
+        maps: publisher,
         seat,
         counts: Arc::default(),
         stopping: stopping.clone(),
-        lock: disk.lock(LOCK_FILE).unwrap(),
+        lock: Some(disk.lock(LOCK_FILE).unwrap()),
     };
     let driving = std::thread::spawn(move || driver.run());
     // By then it has taken what was in its inbox.

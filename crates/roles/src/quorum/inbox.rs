@@ -1,0 +1,135 @@
+//! What waits for a manager's thread: a bounded queue, into which connections put and from which the thread takes.
+//!
+//! # Invariants
+//!
+//! 1. At most so many inputs wait: more are refused, and nobody waits to put one in.
+//! 2. Once the thread is gone nothing is taken any more, and what waited is dropped: its askers hear that at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use larder_env::threads::Condvar;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+struct Queue<T> {
+    waiting: VecDeque<T>,
+    max: usize,
+    /// Nobody takes anything any more.
+    is_over: bool,
+}
+
+struct Shared<T> {
+    queue: Mutex<Queue<T>>,
+    arrived: Condvar,
+}
+
+/// The end of the connections.
+pub(super) struct Inbox<T>(Arc<Shared<T>>);
+
+/// The end of the thread.
+pub(super) struct Taker<T>(Arc<Shared<T>>);
+
+/// Why something was not put in; it is given back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotTaken<T> {
+    /// As many wait as may.
+    Full(T),
+    /// The thread is gone.
+    Over(T),
+}
+
+/// An empty one for at most so many.
+pub(super) fn inbox<T>(max: usize) -> (Inbox<T>, Taker<T>) {
+    assert!(max > 0, "something may wait");
+    let queue = Queue { waiting: VecDeque::new(), max, is_over: false };
+    let shared = Arc::new(Shared { queue: Mutex::new(queue), arrived: Condvar::new() });
+    (Inbox(shared.clone()), Taker(shared))
+}
+
+impl<T> Inbox<T> {
+    /// Puts something in.
+    pub(super) fn put(&self, input: T) -> Result<(), NotTaken<T>> {
+        let mut queue = self.0.queue.lock();
+        if queue.is_over {
+            return Err(NotTaken::Over(input));
+        }
+        if queue.waiting.len() >= queue.max {
+            return Err(NotTaken::Full(input));
+        }
+        queue.waiting.push_back(input);
+        drop(queue);
+        self.0.arrived.notify_one();
+        Ok(())
+    }
+}
+
+impl<T> Taker<T> {
+    /// What waits longest, if anything does.
+    pub(super) fn take(&self) -> Option<T> {
+        self.0.queue.lock().waiting.pop_front()
+    }
+
+    /// The same; waits for something until then.
+    pub(super) fn take_until(&self, late: Instant) -> Option<T> {
+        let mut queue = self.0.queue.lock();
+        loop {
+            if let Some(input) = queue.waiting.pop_front() {
+                return Some(input);
+            }
+            let left = late.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            self.0.arrived.wait_for(&mut queue, left);
+        }
+    }
+}
+
+impl<T> Drop for Taker<T> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue.lock();
+        queue.is_over = true;
+        let left = std::mem::take(&mut queue.waiting);
+        drop(queue);
+        // Without the lock: who is dropped may say so to somebody.
+        drop(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn at_most_so_many_wait_and_they_are_taken_in_their_order() {
+        let (inbox, taker) = inbox(2);
+        assert_eq!((inbox.put(1), inbox.put(2)), (Ok(()), Ok(())));
+        assert_eq!(inbox.put(3), Err(NotTaken::Full(3)));
+        assert_eq!(taker.take(), Some(1));
+        assert_eq!(inbox.put(4), Ok(()));
+        assert_eq!((taker.take(), taker.take(), taker.take()), (Some(2), Some(4), None));
+        assert_eq!(taker.take_until(Instant::now()), None);
+    }
+
+    #[test]
+    fn whoever_waits_takes_what_comes() {
+        let (inbox, taker) = inbox(1);
+        let takes =
+            std::thread::spawn(move || taker.take_until(Instant::now() + Duration::from_secs(60)));
+        assert_eq!(inbox.put(7), Ok(()));
+        assert_eq!(takes.join().unwrap(), Some(7));
+    }
+
+    #[test]
+    fn what_waits_is_dropped_with_the_thread_that_would_take_it() {
+        let (inbox, taker) = inbox(2);
+        let waits = Arc::new(());
+        assert!(inbox.put(waits.clone()).is_ok());
+        drop(taker);
+        assert_eq!(Arc::strong_count(&waits), 1);
+        assert!(matches!(inbox.put(waits), Err(NotTaken::Over(_))));
+    }
+}

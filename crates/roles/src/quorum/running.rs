@@ -1,0 +1,158 @@
+//! A manager that runs, whatever its disk is and whatever secures its connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use larder_env::rng::unique_u64;
+use larder_env::{Disk, FileLock, threads};
+use larder_net::{AuthorityCell, Ear, Endpoint, Enrolment, Listener, Roles, Services};
+use larder_types::{BootId, ClusterId, ServerId};
+use tokio::sync::{oneshot, watch};
+
+use super::counts::ManagerCounts;
+use super::disk::QuorumDisk;
+use super::driver::{Driver, Outlets};
+use super::error::ManagerError;
+use super::handler::Desk;
+use super::inbox::inbox;
+use super::maps::{Maps, maps};
+use super::member::{Member, Seat};
+use super::membership::named_in;
+use super::tokens::{Admitted, Issuer, TokenBook};
+use crate::limits::MANAGER_INBOX_MAX;
+use crate::managers::{Contacts, ManagersClient, Presence, Run};
+use crate::wire::ManagerService;
+
+/// What a manager runs on.
+pub(crate) struct Ground {
+    pub(crate) cluster: ClusterId,
+    pub(crate) me: ServerId,
+    pub(crate) disk: Arc<dyn Disk>,
+    /// The directory is this manager's until its thread ends.
+    pub(crate) lock: Option<FileLock>,
+    pub(crate) endpoint: Arc<Endpoint>,
+    /// Where others reach it, `host:port`.
+    pub(crate) address: String,
+    /// Other managers, to begin with.
+    pub(crate) managers: Vec<(ServerId, String)>,
+    pub(crate) authority: AuthorityCell,
+    /// How long the certificates are valid that it signs.
+    pub(crate) certificate_life: Duration,
+}
+
+/// See the module's head. Dropped, it stops soon; [`Running::ended`] waits until it has.
+pub(crate) struct Running {
+    pub(crate) client: Arc<ManagersClient>,
+    pub(crate) seat: watch::Receiver<Seat>,
+    pub(crate) maps: Maps,
+    counts: Arc<ManagerCounts>,
+    pub(super) issuer: Arc<Issuer>,
+    pub(super) endpoint: Arc<Endpoint>,
+    stopping: Arc<AtomicBool>,
+    ended: Option<oneshot::Receiver<Result<(), ManagerError>>>,
+    _listener: Listener,
+    _presence: Presence,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Running {
+    /// Reads the log, which blocks, and serves what comes to this ear.
+    pub(crate) fn start(ground: Ground, ear: Ear) -> Result<Self, ManagerError> {
+        let Ground { cluster, me, disk, lock, endpoint, address, authority, .. } = ground;
+        let log = QuorumDisk::open(disk.clone(), cluster, me)?;
+        let own = [(me, address.clone())];
+        let first = named_in(log.stored()).into_iter().chain(ground.managers).chain(own);
+        let contacts = Arc::new(Contacts::new(&endpoint, first.collect()));
+        let member = Member::restore(me, log, unique_u64(), 0)?;
+        let (publisher, maps) = maps();
+        let (inbox, taker) = inbox(MANAGER_INBOX_MAX);
+        let (seat_in, seat) = watch::channel(Seat::default());
+        let stopping = Arc::new(AtomicBool::new(false));
+        let counts = Arc::new(ManagerCounts::default());
+        let driver = Driver {
+            member,
+            inbox: taker,
+            out: Outlets::new(&endpoint, contacts.clone()),
+            maps: publisher,
+            seat: seat_in,
+            counts: counts.clone(),
+            stopping: stopping.clone(),
+            lock,
+        };
+
+        let client = Arc::new(ManagersClient::start(contacts));
+        let book = Arc::new(TokenBook::open(disk)?);
+        let issuer = Arc::new(Issuer {
+            authority: authority.clone(),
+            book: book.clone(),
+            managers: client.clone(),
+            maps: maps.clone(),
+        });
+        let admitted = Admitted { book, maps: maps.clone() };
+        let enrolment = Enrolment::new(authority, admitted, ground.certificate_life);
+        let desk = Desk { inbox, maps: maps.clone(), issuer: issuer.clone() };
+        let services = Services::new().with_enrolment(enrolment);
+        // One that was removed finds that in the map; the desk takes nothing else from it.
+        let services = services.with_removed::<ManagerService>(Roles::all(), desk);
+        let listener = Listener::start(&endpoint, ear, services)?;
+        let ended = Some(begin(driver)?);
+        let (boot, addresses) = (BootId(unique_u64()), vec![address.clone()]);
+        let run = Run { server: me, boot, addresses, has: Vec::new() };
+        let presence = Presence::start(client.clone(), run);
+        tracing::info!(server = %me, %address, "a manager runs");
+        Ok(Self {
+            client,
+            seat,
+            maps,
+            counts,
+            issuer,
+            endpoint,
+            stopping,
+            ended,
+            _listener: listener,
+            _presence: presence,
+        })
+    }
+
+    /// Where it stands.
+    pub(crate) fn counts(&self) -> &Arc<ManagerCounts> {
+        &self.counts
+    }
+
+    /// Has it stop.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Waits until it has stopped, and says why, once; it is then to be dropped. Who gives up may wait again.
+    pub(crate) async fn ended(&mut self) -> Result<(), ManagerError> {
+        let Some(ended) = &mut self.ended else { return Ok(()) };
+        let end = ended.await;
+        self.ended = None;
+        match end {
+            Ok(why) => why,
+            Err(_panicked) => Err(ManagerError::Halted("its thread panicked".to_owned())),
+        }
+    }
+}
+
+/// Starts the thread, and tells how it ended.
+fn begin(driver: Driver) -> Result<oneshot::Receiver<Result<(), ManagerError>>, ManagerError> {
+    let (ended_in, ended) = oneshot::channel();
+    let run = move || {
+        let end = driver.run();
+        if let Err(error) = &end {
+            tracing::error!(%error, "this manager has stopped");
+        }
+        // Nobody may be waiting: it was logged.
+        drop(ended_in.send(end));
+    };
+    drop(threads::spawn("manager", run)?);
+    Ok(ended)
+}
