@@ -104,7 +104,7 @@ impl Running {
         let ended = Some(begin(driver)?);
         let (boot, addresses) = (BootId(unique_u64()), vec![address.clone()]);
         let run = Run { server: me, boot, addresses, has: Vec::new() };
-        let presence = Presence::start(client.clone(), run);
+        let presence = Presence::of_manager(client.clone(), run);
         tracing::info!(server = %me, %address, "a manager runs");
         Ok(Self {
             client,

@@ -19,10 +19,10 @@ use crate::identity::identity_in;
 use crate::managers::{Contacts, Managers, ManagersClient, Presence, Run};
 use crate::quorum::{Founding, Manager, ManagerConfig, found};
 
-pub(super) const SETTINGS: Settings =
+pub(crate) const SETTINGS: Settings =
     Settings { pg_count: 8, members: 1, min_members: 1, copies: 1, min_copies: 1, lv_blocks: 64 };
 
-pub(super) fn new_server(name: &str, role: ServerRole) -> NewServer {
+pub(crate) fn new_server(name: &str, role: ServerRole) -> NewServer {
     NewServer {
         name: name.to_owned(),
         roles: BTreeSet::from([role]),
