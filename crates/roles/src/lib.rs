@@ -20,6 +20,7 @@ pub mod managers;
 pub mod meta;
 pub mod node;
 pub mod peers;
+mod planted;
 pub mod progress;
 pub mod proxy;
 pub mod quorum;

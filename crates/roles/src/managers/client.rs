@@ -37,6 +37,7 @@ use crate::limits::{
     MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_LATE_MS, MAP_TOLD_MS, MAP_WAIT_MS, PROPOSE_WAIT_MS,
     SAID_TO_MANAGERS,
 };
+use crate::planted::{Bug, has};
 use crate::quorum::NotIssued;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply};
 
@@ -264,6 +265,7 @@ impl Known {
                     tracing::warn!(%manager, %error, "a manager did not understand a proposal");
                     return Some(Err(NotProposed::OlderManager(manager)));
                 }
+                Ok(_) | Err(CallError::Unknown(_)) if has(Bug::RepeatsUnknown) => {}
                 Ok(_) | Err(CallError::Unknown(_)) => return Some(Err(NotProposed::Unknown)),
             }
         }

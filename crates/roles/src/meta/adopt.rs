@@ -34,9 +34,9 @@ use tokio::time::Instant;
 use super::callers::NOBODY;
 use super::cluster::Cluster;
 use super::duties::Volumes;
-use super::planted::{Bug, has};
 use super::recover::OpenError;
 use super::{Member, Meta};
+use crate::planted::{Bug, has};
 
 /// What waits for the adopt thread.
 #[derive(Default)]

@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use super::Member;
 use super::callers::Wants;
-use super::planted::{Bug, has};
 use super::snapshots::Kept;
 use super::turns::Turns;
 use crate::limits::CALL_MAX;
+use crate::planted::{Bug, has};
 use crate::wire::{MetaReply, MetaService};
 
 /// See the module's head.

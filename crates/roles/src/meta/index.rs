@@ -12,10 +12,10 @@ use larder_protocol::{Changes, Index, IndexError};
 use larder_types::{BucketId, BucketState, Epoch};
 use parking_lot::RwLock;
 
-use super::planted::{Bug, has};
 use crate::limits::{KV_CACHE_BYTES, KV_CACHE_FILLED_PART};
 use crate::manager::Manager;
 use crate::managers::Managers;
+use crate::planted::{Bug, has};
 
 /// Where the buckets come from.
 pub(super) enum Buckets {

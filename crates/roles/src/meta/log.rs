@@ -22,9 +22,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Meta;
-use super::planted::{Bug, has};
 use super::rate::Rate;
 use crate::limits::{LOG_BUFFER_BYTES_MAX, LOG_BUFFER_SEGMENT_PART};
+use crate::planted::{Bug, has};
 use crate::progress::{LogKept, LogNow};
 
 /// What the log did, for metrics.

@@ -53,7 +53,6 @@ mod index;
 mod log;
 mod maintain;
 mod orders;
-pub(crate) mod planted;
 mod progress;
 mod queue;
 mod rate;
@@ -247,6 +246,14 @@ impl Meta {
         (counts != [0; 7]).then(|| {
             format!("{role:?} in view {view}: puts, calls, moves, callers, awaited, snapshots, unread {counts:?}")
         })
+    }
+
+    /// The view in which this server leads a group and answers reads alone, for tests.
+    #[cfg(test)]
+    pub(crate) fn answers_alone(&self, pg: PgId) -> Option<larder_types::View> {
+        let member = self.lock(pg);
+        let view = member.pg.view();
+        member.tells(view).then_some(view)
     }
 
     /// Has the index flushed, as when enough has piled up, for tests.

@@ -24,10 +24,10 @@ use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::duties::Volumes;
-use super::planted::{Bug, has};
 use super::{Member, Meta};
 use crate::clock::now;
 use crate::limits::{SESSION_LOOKS, TICK_MS};
+use crate::planted::{Bug, has};
 
 /// Time between two beats, but for half a tick: they are looked for at ticks, which are never quite in time.
 const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS - TICK_MS / 2);

@@ -5,7 +5,7 @@ use larder_types::PgId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::planted::{Bug, has};
+use crate::planted::{Bug, has};
 
 /// PGs that have something to be done by another thread; each at most once.
 pub(super) struct PgQueue {

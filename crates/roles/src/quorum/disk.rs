@@ -21,6 +21,7 @@ use larder_types::{ClusterId, ServerId};
 use super::error::ManagerError;
 use super::v1::{BadFile, FileHeader, decode_file, encode_header, encode_record};
 use crate::limits::QUORUM_FILE_BYTES_MAX;
+use crate::planted::{Bug, has};
 
 /// Directory of the log.
 pub(super) const DIR: &str = "quorum";
@@ -106,7 +107,9 @@ impl QuorumDisk {
         } else {
             let record = encode_record(&self.header, self.end, self.number + 1, &write);
             self.file.write_at(self.end as u64, &[IoSlice::new(&record)])?;
-            self.file.sync()?;
+            if !has(Bug::UnsyncedQuorum) {
+                self.file.sync()?;
+            }
             self.stored.take(write);
             self.number += 1;
             self.end += record.len();
@@ -133,7 +136,10 @@ impl QuorumDisk {
 /// The bytes of a file that was synced, as the device has them.
 fn on_device(file: &dyn DiskFile) -> Result<Vec<u8>, DiskError> {
     let mut bytes = vec![0; file.len()? as usize];
-    let read = file.read_device_at(0, &mut bytes)?;
+    let read = match has(Bug::BelievesPageCache) {
+        true => file.read_at(0, &mut bytes)?,
+        false => file.read_device_at(0, &mut bytes)?,
+    };
     bytes.truncate(read);
     Ok(bytes)
 }

@@ -36,6 +36,7 @@ use super::error::ManagerError;
 use super::membership::next_change;
 use super::releases::Releases;
 use super::ways::Ways;
+use crate::planted::{Bug, has};
 use crate::wire::ManagerReply;
 
 /// What is to be done for a member. `A` is who waits for the end of a proposal.
@@ -250,8 +251,20 @@ impl<A> Member<A> {
             self.out.push(MemberEffect::Answer(asker, ManagerReply::OlderManager(older)));
             return Ok(());
         }
-        let ticket = self.ticket(Proposer::Asker(asker));
+        let ticket = match has(Bug::AnswersUnagreed) && self.leads() {
+            true => self.answer_unagreed(command, asker),
+            false => self.ticket(Proposer::Asker(asker)),
+        };
         self.take(QuorumEvent::Propose(ticket, encode(command).into()))
+    }
+
+    /// See [`Bug::AnswersUnagreed`].
+    fn answer_unagreed(&mut self, command: &Command, asker: A) -> Ticket {
+        let mut map = self.map.clone();
+        let applied = map.apply(LogIndex(map.applied.0 + 1), command.clone());
+        self.out.push(MemberEffect::Answer(asker, ManagerReply::Applied(applied)));
+        self.tickets += 1;
+        Ticket(self.tickets)
     }
 
     /// Writes what is due, and what comes of that.
@@ -364,6 +377,10 @@ impl<A> Member<A> {
                     }
                     let ticket = self.ticket(Proposer::Policy(ticket));
                     QuorumEvent::Propose(ticket, encode(&command).into())
+                }
+                PolicyEffect::Confirm(ticket) if has(Bug::ConfirmsItself) => {
+                    self.consider(PolicyEvent::Confirmed(ticket));
+                    continue;
                 }
                 PolicyEffect::Confirm(ticket) => QuorumEvent::Confirm(ticket),
                 PolicyEffect::Tell(server, message) => {

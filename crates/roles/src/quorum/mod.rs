@@ -57,6 +57,8 @@ use tokio::sync::watch;
 
 pub use counts::ManagerCounts;
 pub use error::{ManagerError, NotIssued};
+#[cfg(test)]
+pub(crate) use found::Founder;
 pub use found::{Founding, found};
 pub(crate) use inspect::inspect;
 pub use member::Seat;
@@ -70,6 +72,16 @@ pub(crate) use running::{Ground, Running};
 
 /// The authority's key and certificate, in each manager's directory.
 pub const AUTHORITY_FILE: &str = "authority.pem";
+/// Whether a stopped manager's log begins with a snapshot of the map.
+#[cfg(test)]
+pub(crate) fn keeps_snapshot(
+    disk: Arc<dyn larder_env::Disk>,
+    cluster: larder_types::ClusterId,
+    me: ServerId,
+) -> Result<bool, ManagerError> {
+    Ok(disk::QuorumDisk::open(disk, cluster, me)?.stored().snapshot.is_some())
+}
+
 /// Held while a process uses the directory.
 const LOCK_FILE: &str = "lock";
 

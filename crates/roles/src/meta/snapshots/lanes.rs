@@ -30,8 +30,8 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::super::index::index_error;
-use super::super::planted::{Bug, has};
 use crate::limits::{LANE_STALL_MAX, WALK_PIECE_BYTES};
+use crate::planted::{Bug, has};
 
 /// See the module's head.
 pub(super) struct SharedWalk {

@@ -179,7 +179,10 @@ impl Simulation {
             dice,
         });
         let listeners = METAS.chain(DATA).map(|id| serve(&world, id)).collect();
-        let managers = |id| -> Arc<dyn Managers> { Heard::new(id, &world.agreed) };
+        let managers = async |id, _: &Arc<Endpoint>| {
+            let heard: Arc<dyn Managers> = Heard::new(id, &world.agreed);
+            heard
+        };
         let ground = (&world.dice, &world.findings);
         let proxies = Proxies::begin(ground, &world.network, proxies, managers).await;
         tokio::spawn(world.clone().resolve());

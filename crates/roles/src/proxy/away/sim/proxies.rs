@@ -47,6 +47,8 @@ pub(super) struct Proxies {
     endpoints: Vec<Arc<Endpoint>>,
     bucket: BucketName,
     remakes: bool,
+    /// Questions for a newer map that each always has under way.
+    asks_for_maps: u64,
     calls: Arc<Mutex<Calls>>,
 }
 
@@ -55,14 +57,14 @@ impl Proxies {
         (dice, findings): (&Dice, &Arc<Findings>),
         network: &Arc<Network>,
         count: u32,
-        managers: impl Fn(ServerId) -> Arc<dyn Managers>,
+        managers: impl AsyncFn(ServerId, &Arc<Endpoint>) -> Arc<dyn Managers>,
     ) -> Self {
         let (mut all, mut endpoints) = (Vec::new(), Vec::new());
         for id in (PROXIES.start..).take(count as usize) {
             let endpoint = Endpoint::simulated(network.host(subject(id, Role::Proxy)));
             let proxy = ClusterProxy::begin(ClusterConfig {
                 endpoint: endpoint.clone(),
-                managers: managers(ServerId(id)),
+                managers: managers(ServerId(id), &endpoint).await,
                 me: ServerId(id),
                 boot: BOOT,
                 read_policy: Policy::ALL[dice.below(Policy::ALL.len() as u64) as usize],
@@ -72,7 +74,7 @@ impl Proxies {
         }
         let bucket = BucketName::new("bucket").expect("it is a name");
         let (dice, findings, calls) = (dice.clone(), findings.clone(), Arc::default());
-        Self { dice, findings, all, endpoints, bucket, remakes: false, calls }
+        Self { dice, findings, all, endpoints, bucket, remakes: false, asks_for_maps: 0, calls }
     }
 
     /// Has all know the bucket, with a policy of writes that is drawn.
@@ -95,6 +97,11 @@ impl Proxies {
     /// Has clients delete the bucket and make it again.
     pub(super) fn remake_buckets(&mut self) {
         self.remakes = true;
+    }
+
+    /// Has the managers be asked over their connections.
+    pub(super) fn ask_for_maps(&mut self) {
+        self.asks_for_maps = 1;
     }
 
     pub(super) fn client(&self, number: usize) -> Client {
@@ -147,6 +154,7 @@ impl Proxies {
             let stragglers = STRAGGLERS_KIB_MAX - away.stragglers.available_permits();
             let (requests, owed) = (proxy.requests.finished().1.len(), proxy.reads().1);
             let waits = self.endpoints[number].metrics().in_flight.get();
+            let waits = waits.saturating_sub(self.asks_for_maps);
             let counts = [orphans as u64, stragglers as u64, requests as u64, owed, waits];
             if counts != [0; 5] {
                 left.push(format!(

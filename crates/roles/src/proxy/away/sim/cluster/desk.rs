@@ -2,6 +2,7 @@
 //! all, what they are told goes over the network, and each has the map that came last.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use larder_protocol::manager::state::{
     Applied, ClusterId, Command, MapVersion, NewServer, ServerRole, Settings, Topology,
 };
 use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
-use larder_types::{BootId, DiskId, PgId, RegionId, ServerId, SessionId};
+use larder_types::{BootId, RegionId, ServerId};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
@@ -35,6 +36,39 @@ pub(super) const LV_BLOCKS: u32 = 1024;
 /// PVs of each disk.
 pub(super) const PV_COUNT: u32 = 64;
 const HASH: [u8; 32] = [7; 32];
+
+/// What a cluster is founded with, in this order: its settings, and servers, whose ids are those that they get so.
+pub(super) fn founding(proxies: Range<u32>, managers: Range<u32>) -> Vec<Command> {
+    let settings = Settings {
+        pg_count: PGS,
+        members: 3,
+        min_members: 2,
+        copies: 3,
+        min_copies: 1,
+        lv_blocks: LV_BLOCKS,
+    };
+    let all = [
+        (METAS, ServerRole::Meta),
+        (DATA, ServerRole::Data),
+        (proxies, ServerRole::Proxy),
+        (managers, ServerRole::Manager),
+    ];
+    let servers = all.into_iter().flat_map(|(ids, role)| ids.map(move |id| added(id, role)));
+    let disks = DATA.map(|id| Command::AddDisk(ServerId(id), Weight(100), PV_COUNT));
+    let first = [Command::Found(ClusterId(CLUSTER), settings), Command::AddToken(HASH, u64::MAX)];
+    first.into_iter().chain(servers).chain(disks).collect()
+}
+
+fn added(id: u32, role: ServerRole) -> Command {
+    let new = NewServer {
+        name: format!("s{id}"),
+        roles: BTreeSet::from([role]),
+        addresses: vec![address(id).to_string()],
+        domains: FailureDomains { region: RegionId(0), rack: RackId(0), machine: MachineId(id) },
+        weight: Weight(100),
+    };
+    Command::AddServer(new, (id > 0).then_some((HASH, 1)))
+}
 
 /// See the module's head.
 pub(super) struct Desk {
@@ -70,47 +104,14 @@ impl Desk {
     }
 
     fn found(&self) {
-        let settings = Settings {
-            pg_count: PGS,
-            members: 3,
-            min_members: 2,
-            copies: 3,
-            min_copies: 1,
-            lv_blocks: LV_BLOCKS,
-        };
-        self.agree(Command::Found(ClusterId(CLUSTER), settings));
-        self.agree(Command::AddToken(HASH, u64::MAX));
         let proxies = PROXIES.start..PROXIES.start + self.proxies;
-        let all = [
-            (METAS, ServerRole::Meta),
-            (DATA, ServerRole::Data),
-            (proxies.clone(), ServerRole::Proxy),
-        ];
-        for (ids, role) in all {
-            ids.for_each(|id| self.add(id, role));
-        }
-        for id in DATA {
-            self.agree(Command::AddDisk(ServerId(id), Weight(100), PV_COUNT));
+        for command in founding(proxies.clone(), 0..0) {
+            self.agree(command);
         }
         for id in proxies {
             let addresses = vec![address(id).to_string()];
             self.agree(Command::ServerStarted(ServerId(id), BOOT, addresses, Vec::new()));
         }
-    }
-
-    fn add(&self, id: u32, role: ServerRole) {
-        let new = NewServer {
-            name: format!("s{id}"),
-            roles: BTreeSet::from([role]),
-            addresses: vec![address(id).to_string()],
-            domains: FailureDomains {
-                region: RegionId(0),
-                rack: RackId(0),
-                machine: MachineId(id),
-            },
-            weight: Weight(100),
-        };
-        self.agree(Command::AddServer(new, (id > 0).then_some((HASH, 1))));
     }
 
     fn agree(&self, command: Command) {
@@ -132,29 +133,6 @@ impl Desk {
 
     pub(super) fn map(&self) -> Arc<Topology> {
         self.map.lock().clone()
-    }
-
-    pub(super) fn disk_of(&self, server: ServerId) -> DiskId {
-        *self.map().servers[&server].disks.keys().next().expect("it has one")
-    }
-
-    /// A group's view, and its members.
-    pub(super) fn view(&self, pg: PgId) -> (u64, Vec<ServerId>) {
-        let map = self.map();
-        let record = map.pg(pg).expect("it is there");
-        (record.view.0, record.members.clone())
-    }
-
-    pub(super) fn is_active(&self, pg: PgId) -> bool {
-        self.map().pg(pg).is_some_and(|record| record.is_active() && record.view.0 > 0)
-    }
-
-    pub(super) fn close_a_session(&self) {
-        let sessions: Vec<SessionId> = self.map().sessions.keys().copied().collect();
-        if !sessions.is_empty() {
-            let closed = sessions[self.dice.below(sessions.len() as u64) as usize];
-            drop(self.apply(Command::CloseSession(closed)));
-        }
     }
 
     async fn tick(self: Arc<Self>) {

@@ -8,10 +8,13 @@ use larder_types::{PgId, ServerId};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::super::{DATA, METAS, PGS, PROXIES};
+use super::super::{DATA, Dice, METAS, PGS};
 use super::World;
-use super::desk::MANAGER;
-use super::servers::{Ends, Mood};
+use super::managing::Managing;
+use super::places::Ends;
+use super::quorum::{MANAGERS, Quorum};
+use super::roads::Roads;
+use super::servers::Mood;
 
 /// Has faults happen until the world is calm, and waits for the end of each.
 pub(super) async fn happen(world: Arc<World>) {
@@ -24,7 +27,12 @@ pub(super) async fn happen(world: Arc<World>) {
             report(&world, ended);
         }
         let world = world.clone();
-        match dice.below(22) {
+        // Those behind are the managers'.
+        let kinds = match &world.managing {
+            Managing::Desk(_) => 22,
+            Managing::Quorum(_) => 30,
+        };
+        match dice.below(kinds) {
             0..4 => drop(under_way.spawn(end_meta(world))),
             4 => drop(under_way.spawn(end_all_metas(world))),
             5..7 => drop(under_way.spawn(end_data(world))),
@@ -32,11 +40,12 @@ pub(super) async fn happen(world: Arc<World>) {
             10..12 => drop(under_way.spawn(cut(world))),
             12..14 => drop(under_way.spawn(part(world))),
             14 => reset(&world),
-            15 => world.desk.close_a_session(),
+            15 => world.managing.close_a_session(&world.dice),
             16..18 => drop(under_way.spawn(stall(world))),
             18 => drop(under_way.spawn(break_a_meta(world))),
             19 => drop(under_way.spawn(break_a_data(world))),
-            _ => world.metas.flush(dice.below(METAS.len() as u64) as usize),
+            20..22 => world.metas.flush(dice.below(METAS.len() as u64) as usize),
+            _ => drop(under_way.spawn(trouble_managers(world))),
         }
     }
     while let Some(ended) = under_way.join_next().await {
@@ -50,25 +59,25 @@ fn report(world: &World, ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-fn away(world: &World) -> Duration {
-    world.dice.ms(match world.dice.below(4) {
+fn away(dice: &Dice) -> Duration {
+    dice.ms(match dice.below(4) {
         0 => 10,
         1 => 12_000,
         _ => 2500,
     })
 }
 
-fn ends(world: &World) -> Ends {
-    [Ends::Power, Ends::Killed, Ends::Stopped][world.dice.below(3) as usize]
+fn ends(dice: &Dice) -> Ends {
+    [Ends::Power, Ends::Killed, Ends::Stopped][dice.below(3) as usize]
 }
 
 async fn end_meta(world: Arc<World>) {
     let at = world.dice.below(METAS.len() as u64) as usize;
     let ends = match world.dice.one_in(3) && may_be_wiped(&world, at) {
         true => Ends::Wiped,
-        false => ends(&world),
+        false => ends(&world.dice),
     };
-    let away = away(&world);
+    let away = away(&world.dice);
     world.restart_meta(at, ends, away).await;
 }
 
@@ -76,17 +85,17 @@ async fn end_meta(world: Arc<World>) {
 fn may_be_wiped(world: &World, at: usize) -> bool {
     let me = ServerId(METAS.start + at as u32);
     let others = |pg| {
-        let (_, members) = world.desk.view(pg);
+        let (_, members) = world.managing.view(pg);
         members.iter().filter(|member| **member != me).count()
     };
     world.metas.all_run()
-        && (0..PGS).map(PgId).all(|pg| world.desk.is_active(pg) && others(pg) == 2)
+        && (0..PGS).map(PgId).all(|pg| world.managing.is_active(pg) && others(pg) == 2)
 }
 
 async fn end_all_metas(world: Arc<World>) {
-    let ends = ends(&world);
+    let ends = ends(&world.dice);
     let all = (0..METAS.len()).map(|at| {
-        let away = away(&world);
+        let away = away(&world.dice);
         world.clone().restart_meta(at, ends, away)
     });
     futures::future::join_all(all).await;
@@ -94,19 +103,19 @@ async fn end_all_metas(world: Arc<World>) {
 
 async fn end_data(world: Arc<World>) {
     let at = world.dice.below(DATA.len() as u64) as usize;
-    let (ends, away) = (ends(&world), away(&world));
+    let (ends, away) = (ends(&world.dice), away(&world.dice));
     world.restart_data(at, ends, away).await;
 }
 
 async fn break_a_meta(world: Arc<World>) {
     let at = world.dice.below(METAS.len() as u64) as usize;
-    let (after, away) = (world.dice.ms(3000), away(&world));
+    let (after, away) = (world.dice.ms(3000), away(&world.dice));
     world.break_meta(at, after, away).await;
 }
 
 async fn break_a_data(world: Arc<World>) {
     let at = world.dice.below(DATA.len() as u64) as usize;
-    let (after, away) = (world.dice.ms(3000), away(&world));
+    let (after, away) = (world.dice.ms(3000), away(&world.dice));
     world.break_data(at, after, away).await;
 }
 
@@ -127,11 +136,7 @@ async fn stall(world: Arc<World>) {
 }
 
 fn anyone(world: &World) -> ServerId {
-    let all = u64::from(PROXIES.end) + 1;
-    match world.dice.below(all) as u32 {
-        id if id == PROXIES.end => MANAGER,
-        id => ServerId(id),
-    }
+    ServerId(world.dice.below(u64::from(world.managing.ids().end)) as u32)
 }
 
 /// Nothing goes through between two servers, in one direction or both.
@@ -140,45 +145,121 @@ async fn cut(world: Arc<World>) {
     if one == other {
         return;
     }
-    let which = world.dice.below(3);
+    cut_between(&world.roads, &world.dice, one, other).await;
+}
+
+async fn cut_between(roads: &Roads, dice: &Dice, one: ServerId, other: ServerId) {
+    let which = dice.below(3);
     if which != 0 {
-        world.network.cut(one, other);
+        roads.cut(one, other);
     }
     if which != 1 {
-        world.network.cut(other, one);
+        roads.cut(other, one);
     }
-    sleep(world.dice.ms(if world.dice.one_in(3) { 10_000 } else { 1500 })).await;
+    sleep(dice.ms(if dice.one_in(3) { 10_000 } else { 1500 })).await;
     // One that is away stays so.
     for (from, to) in [(one, other), (other, one)] {
-        world.heal(from, to);
+        roads.heal(from, to);
     }
 }
 
 /// The servers are parted: those of one side hear each other. Half the time it is one meta server with some proxies that may
-/// not know yet of a view in which another leads.
+/// not know yet of a view in which another leads, and half of that with the manager that leads.
 async fn part(world: Arc<World>) {
-    let all = (METAS.start..PROXIES.end).chain([MANAGER.0]).map(ServerId);
     let alone = world.dice.one_in(2).then(|| world.dice.below(METAS.len() as u64) as u32);
+    let friend = match &world.managing {
+        Managing::Quorum(quorum) if alone.is_some() && world.dice.one_in(2) => quorum.leader(),
+        _ => None,
+    };
+    let friend = friend.map(manager);
     let is_apart = |server: &ServerId| match alone {
         Some(meta) if METAS.contains(&server.0) => server.0 == METAS.start + meta,
-        Some(_) => *server != MANAGER && world.dice.one_in(2),
+        Some(_) if world.managing.ids().contains(&server.0) => friend == Some(*server),
+        Some(_) => world.dice.one_in(2),
         None => world.dice.one_in(4),
     };
-    let (one, other): (Vec<ServerId>, Vec<ServerId>) = all.partition(is_apart);
+    let (one, other): (Vec<ServerId>, Vec<ServerId>) = world.roads.all().partition(is_apart);
     let across = |part: &dyn Fn(ServerId, ServerId)| {
         for (one, other) in one.iter().flat_map(|one| other.iter().map(move |it| (*one, *it))) {
             part(one, other);
             part(other, one);
         }
     };
-    across(&|from, to| world.network.cut(from, to));
+    across(&|from, to| world.roads.cut(from, to));
     sleep(world.dice.ms(8000)).await;
-    across(&|from, to| world.heal(from, to));
+    across(&|from, to| world.roads.heal(from, to));
 }
 
 fn reset(world: &World) {
     let (one, other) = (anyone(world), anyone(world));
     if one != other {
-        world.network.reset(one, other);
+        world.roads.network.reset(one, other);
+    }
+}
+
+async fn trouble_managers(world: Arc<World>) {
+    if let Managing::Quorum(quorum) = &world.managing {
+        trouble(quorum.clone()).await;
+    }
+}
+
+/// Something befalls the managers.
+pub(super) async fn trouble(quorum: Arc<Quorum>) {
+    let dice = quorum.dice.clone();
+    let any = dice.below(MANAGERS.len() as u64) as usize;
+    // Half of the time it is the one that leads.
+    let at = if dice.one_in(2) { quorum.leader().unwrap_or(any) } else { any };
+    let away = away(&dice);
+    match dice.below(13) {
+        0..3 => quorum.restart(at, ends(&dice), away).await,
+        3 => end_all(quorum, away).await,
+        4..6 => {
+            let other = (at + 1 + dice.below(2) as usize) % MANAGERS.len();
+            cut_between(&quorum.roads, &dice, manager(at), manager(other)).await;
+        }
+        6..8 => cut_off(&quorum, at, |id| MANAGERS.contains(&id.0)).await,
+        8 => cut_off(&quorum, at, |id| !MANAGERS.contains(&id.0)).await,
+        9..11 => {
+            quorum.pace(at).stall(50 + dice.below(3000));
+            sleep(dice.ms(6000)).await;
+            quorum.pace(at).stall(0);
+        }
+        _ => {
+            let longest = dice.ms(3000);
+            quorum.break_disk(at, longest, away).await;
+        }
+    }
+}
+
+fn manager(at: usize) -> ServerId {
+    ServerId(MANAGERS.start + at as u32)
+}
+
+async fn end_all(quorum: Arc<Quorum>, longest: Duration) {
+    let (dice, ends) = (quorum.dice.clone(), ends(&quorum.dice));
+    let all = (0..MANAGERS.len()).map(|at| {
+        let away = dice.ms(longest.as_millis() as u64);
+        quorum.clone().restart(at, ends, away)
+    });
+    futures::future::join_all(all).await;
+}
+
+/// A manager neither hears such servers nor is heard by them, or only one of the two.
+async fn cut_off(quorum: &Quorum, at: usize, from: impl Fn(ServerId) -> bool) {
+    let (roads, dice, me) = (&quorum.roads, &quorum.dice, manager(at));
+    let others: Vec<ServerId> = roads.all().filter(|id| *id != me && from(*id)).collect();
+    let which = dice.below(4);
+    for other in &others {
+        if which != 0 {
+            roads.cut(me, *other);
+        }
+        if which != 1 {
+            roads.cut(*other, me);
+        }
+    }
+    sleep(dice.ms(if dice.one_in(3) { 10_000 } else { 3000 })).await;
+    for other in &others {
+        roads.heal(me, *other);
+        roads.heal(*other, me);
     }
 }

@@ -1,6 +1,7 @@
-//! A whole cluster but for the managers' quorum: proxies, meta servers and data servers as they are, over a simulated network
-//! and simulated disks. Their threads take turns with the tasks (`larder_env::simulated::threads`), and one seed decides all
-//! of it. The managers are the real policy over the real map, in one place (`desk.rs`).
+//! A whole cluster: proxies, meta servers, data servers and managers as they are, over a simulated network and simulated disks.
+//! Their threads take turns with the tasks (`larder_env::simulated::threads`), and one seed decides all of it. Managers are
+//! those of production (`quorum.rs`), which also run alone (`alone.rs`), or the real policy over the real map in one place
+//! (`desk.rs`), which is faster.
 //!
 //! # Invariants
 //!
@@ -8,48 +9,62 @@
 //!
 //! 1. What fails ends by itself: at rest no server is started anew, and then calls are quick.
 //! 2. A server that runs does not give up: it ends where its disk lost power, and nowhere else.
+//! 3. At most one server at a time answers reads of a group alone, by its lease.
 
+mod agreed;
+mod alone;
 mod desk;
 mod disks;
 mod faults;
+mod managing;
+mod places;
+mod quorum;
+mod residents;
+mod roads;
 mod servers;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use larder_env::simulated::threads::Threads;
+use larder_net::Endpoint;
 use larder_net::limits::BACKOFF_MAX;
 use larder_net::simulated::{Network, Weather};
 use larder_protocol::limits::{PROBATION_DOUBLINGS_MAX, PROBATION_MS};
 use larder_types::{PgId, ServerId};
-use parking_lot::Mutex;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::proxies::{Findings, Proxies};
-use super::{DATA, Dice, METAS, PGS, REST, Ran, tests::has_panicked, tests::watch_panics};
+use super::{DATA, Dice, METAS, PGS, PROXIES, REST, Ran, tests::has_panicked, tests::watch_panics};
 use crate::managers::Managers;
-use crate::meta::planted::{Bug, plant};
-use desk::{AtDesk, Desk};
+use crate::planted::{Bug, plant};
+use desk::{Desk, MANAGER};
+use managing::Managing;
+use quorum::{MANAGERS, MetManagers, Quorum};
+use residents::Residents;
+use roads::Roads;
 use servers::{Datas, Metas};
 
 /// How long everything has to come to rest: a server that began anew often is trusted again after so long.
 const MEMBERS_BACK: Duration =
     Duration::from_millis((PROBATION_MS << PROBATION_DOUBLINGS_MAX) + 60_000);
 
+/// Time between two looks at leases.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Everything but the proxies.
 struct World {
     dice: Dice,
-    network: Arc<Network>,
+    roads: Arc<Roads>,
     findings: Arc<Findings>,
-    desk: Arc<Desk>,
+    managing: Managing,
     metas: Metas,
     datas: Datas,
-    /// Servers that do not run.
-    away: Mutex<BTreeSet<ServerId>>,
     /// No more faults begin.
     is_calm: AtomicBool,
 }
@@ -65,64 +80,116 @@ pub(super) struct Met {
     rebuilt: u64,
     log_groups: u64,
     differing: u64,
+    managers: MetManagers,
+}
+
+impl Met {
+    /// Counts another run in.
+    fn add(&mut self, other: &Self) {
+        self.restarts += other.restarts;
+        self.views += other.views;
+        self.snapshots += other.snapshots;
+        self.early += other.early;
+        self.rebuilt += other.rebuilt;
+        self.log_groups += other.log_groups;
+        self.differing += other.differing;
+        self.managers.restarts += other.managers.restarts;
+        self.managers.terms += other.managers.terms;
+        self.managers.tokens += other.managers.tokens;
+        self.managers.snapshots += other.managers.snapshots;
+    }
 }
 
 struct Simulation {
     world: Arc<World>,
     proxies: Proxies,
-    /// How long everything has to come to rest.
-    rest: Duration,
+    _residents: Residents,
+}
+
+/// Who manages the clusters of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The stand-in.
+    Desk,
+    /// Managers as they are.
+    Quorum,
+}
+
+/// The network of a cluster with these servers that manage.
+fn roads(dice: &Dice, managers: Range<u32>) -> Arc<Roads> {
+    let weather = Weather {
+        delay_ms: dice.below(4),
+        late_one_in: 20 + dice.below(200),
+        late_ms: 20 + dice.below(400),
+        split_one_in: dice.below(6),
+    };
+    let drawn = dice.clone();
+    let network = Network::new(weather, move || drawn.0.lock().next_u64());
+    Roads::new(network, (METAS.start..PROXIES.end).chain(managers).map(ServerId).collect())
 }
 
 impl Simulation {
-    async fn begin(seed: u64, rest: Duration) -> Self {
+    async fn begin(seed: u64, by: By) -> Self {
         let dice = Dice::new(seed);
-        let weather = Weather {
-            delay_ms: dice.below(4),
-            late_one_in: 20 + dice.below(200),
-            late_ms: 20 + dice.below(400),
-            split_one_in: dice.below(6),
+        let managers = match by {
+            By::Desk => MANAGER.0..MANAGER.0 + 1,
+            By::Quorum => MANAGERS,
         };
-        let drawn = dice.clone();
-        let network = Network::new(weather, move || drawn.0.lock().next_u64());
+        let roads = roads(&dice, managers);
         let count = 1 + dice.below(3) as u32;
-        let desk = Desk::open(dice.clone(), network.clone(), count);
         let findings: Arc<Findings> = Arc::default();
+        let managing = match by {
+            By::Desk => Managing::Desk(Desk::open(dice.clone(), roads.network.clone(), count)),
+            By::Quorum => Managing::Quorum(Quorum::open(&dice, &roads, &findings)),
+        };
         let world = Arc::new(World {
             metas: Metas::new(&dice),
             datas: Datas::new(&dice),
             dice,
-            network,
+            roads,
             findings,
-            desk,
-            away: Mutex::default(),
+            managing,
             is_calm: AtomicBool::new(false),
         });
+        if let Managing::Quorum(quorum) = &world.managing {
+            quorum.until_founded().await;
+        }
         for at in 0..DATA.len() {
-            world.begin_data(at);
+            world.begin_data(at).await;
         }
         for at in 0..METAS.len() {
-            world.begin_meta(at);
+            world.begin_meta(at).await;
         }
         let deadline = Instant::now() + REST;
-        while (0..PGS).any(|pg| !world.desk.is_active(PgId(pg))) {
+        while (0..PGS).any(|pg| !world.managing.is_active(PgId(pg))) {
             assert!(Instant::now() < deadline, "some group does not come to be served");
             sleep(Duration::from_millis(50)).await;
         }
-        let managers = |id| -> Arc<dyn Managers> { AtDesk::new(id, &world.desk) };
+        let residents = Residents::default();
+        let managers = async |id, endpoint: &Arc<Endpoint>| -> Arc<dyn Managers> {
+            let managers = world.managing.of(id, endpoint).await;
+            if by == By::Quorum {
+                residents.settle(id, endpoint, &world.roads.network, managers.clone());
+            }
+            managers
+        };
         let ground = (&world.dice, &world.findings);
-        let mut proxies = Proxies::begin(ground, &world.network, count, managers).await;
+        let mut proxies = Proxies::begin(ground, &world.roads.network, count, managers).await;
+        if by == By::Quorum {
+            proxies.ask_for_maps();
+        }
         // Half of the seeds keep their bucket: elsewhere few keys are there for long.
         if world.dice.one_in(2) {
             proxies.remake_buckets();
         }
-        Self { world, proxies, rest }
+        Self { world, proxies, _residents: residents }
     }
 
     async fn run(self, began: Instant) -> (Ran, Met) {
         let world = &self.world;
-        self.proxies.make_bucket(|command| drop(world.desk.apply(command))).await;
+        self.proxies.make_bucket(|command| world.managing.agree(command)).await;
         let faults = tokio::spawn(faults::happen(world.clone()));
+        let leases = tokio::spawn(world.clone().watch_leases());
         self.proxies.serve_clients().await;
         world.is_calm.store(true, Ordering::Relaxed);
         if let Err(panic) = faults.await {
@@ -135,27 +202,30 @@ impl Simulation {
         // Another proxy may have to hear of a new volume.
         sleep(2 * BACKOFF_MAX).await;
         self.proxies.read_all().await;
-        let met = world.met();
+        leases.abort();
+        let mut met = world.met();
+        // Connections end in an order that a `watch` of tokio draws: it is none of the run.
+        let (delivered, took) = (world.roads.network.delivered(), began.elapsed());
         world.end().await;
+        if let Managing::Quorum(quorum) = &world.managing {
+            quorum.end().await;
+            met.managers = quorum.met();
+        }
         if met.differing > 0 {
             world.findings.violated(format!("members of a group differ: {met:?}"));
         }
-        let mut ran = Ran {
-            violations: world.findings.all(),
-            delivered: world.network.delivered(),
-            took: began.elapsed(),
-            ..Ran::default()
-        };
+        let mut ran = Ran { violations: world.findings.all(), delivered, took, ..Ran::default() };
         self.proxies.tell(&mut ran);
         (ran, met)
     }
 
     /// Waits until nothing is left, and says what is left after all.
     async fn come_to_rest(&self) {
-        let deadline = Instant::now() + self.rest;
+        let deadline = Instant::now() + MEMBERS_BACK;
         loop {
             let mut left = self.proxies.left();
-            left.extend(self.world.metas.left(&self.world.desk));
+            left.extend(self.world.managing.left());
+            left.extend(self.world.metas.left(&self.world.managing));
             if left.is_empty() {
                 return;
             }
@@ -168,8 +238,22 @@ impl Simulation {
 }
 
 impl World {
+    /// Finds two servers that answer reads of a group alone at the same time.
+    async fn watch_leases(self: Arc<Self>) {
+        let mut found = BTreeSet::new();
+        loop {
+            sleep(LOOK).await;
+            for pg in (0..PGS).map(PgId) {
+                let alone = self.metas.answer_alone(pg);
+                if alone.len() > 1 && found.insert(pg) {
+                    self.findings.violated(format!("{alone:?} answer alone in {pg}"));
+                }
+            }
+        }
+    }
+
     fn met(&self) -> Met {
-        let views = |pg| self.desk.view(PgId(pg)).0;
+        let views = |pg| self.managing.view(PgId(pg)).0;
         let mut met = Met {
             restarts: self.metas.restarts() + self.datas.restarts(),
             views: (0..PGS).map(views).sum(),
@@ -198,8 +282,17 @@ async fn run_threads(threads: Arc<Threads>, began: Instant) {
     }
 }
 
-/// Runs one seed.
-fn run(seed: u64, bug: Option<Bug>) -> (Ran, Met) {
+/// Runs one seed of a whole cluster.
+fn run(seed: u64, by: By, bug: Option<Bug>) -> (Ran, Met) {
+    simulate(seed, bug, async |began| Simulation::begin(seed, by).await.run(began).await)
+}
+
+/// Has something run on a runtime of its own, with threads that take turns.
+fn simulate(
+    seed: u64,
+    bug: Option<Bug>,
+    what: impl AsyncFnOnce(Instant) -> (Ran, Met),
+) -> (Ran, Met) {
     watch_panics();
     plant(bug);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -217,9 +310,7 @@ fn run(seed: u64, bug: Option<Bug>) -> (Ran, Met) {
             run();
         });
         let turns = tokio::spawn(run_threads(threads.clone(), began));
-        // What a planted fault leaves behind is waited for in vain.
-        let rest = if bug.is_some() { REST } else { MEMBERS_BACK };
-        let (mut ran, met) = Simulation::begin(seed, rest).await.run(began).await;
+        let (mut ran, met) = what(began).await;
         // Reads that nobody waits for any more.
         for _ in 0..1000 {
             if !threads.left().is_empty() {

@@ -1,8 +1,7 @@
 //! Meta servers and data servers: they run, lose their power, and begin anew.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,96 +10,27 @@ use larder_metalog::LogConfig;
 use larder_metalog::limits::SEGMENT_BYTES_MIN;
 use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
 use larder_types::limits::BLOCK_BYTES;
-use larder_types::{BootId, PgId, ServerId};
+use larder_types::{BootId, PgId, ServerId, View};
 use larder_volume::{Volume, VolumeConfig};
 use parking_lot::Mutex;
-use tempfile::TempDir;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::{DATA, Dice, METAS, PGS, PROXIES, address, subject};
-use super::desk::{AtDesk, Boots, CLUSTER, Desk, LV_BLOCKS, MANAGER, PV_COUNT};
-use super::disks::{Pace, SlowDisk};
+use super::super::{DATA, Dice, METAS, PGS, address, subject};
+use super::desk::{Boots, CLUSTER, LV_BLOCKS, PV_COUNT};
+use super::disks::Pace;
+use super::managing::Managing;
+use super::places::{DISK_BYTES, Ends, Place, temp_dir};
 use super::{Met, World};
 use crate::blocking;
 use crate::data_node::{DataFace, DataNode, Taken};
+use crate::managers::Managers;
 use crate::meta::{BackgroundConfig, MetaConfig, MetaServer, ServerConfig};
 use crate::wire::{DataCall, DataMessage, DataReply, DataService, MetaService};
 
-const DISK_BYTES: u64 = 64 << 30;
 /// How long a run may take to let go of everything.
-const END_MAX: Duration = Duration::from_secs(60);
+pub(super) const END_MAX: Duration = Duration::from_secs(60);
 const DATA_NAME: &str = "data";
-
-/// How a run ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ends {
-    /// The machine loses power.
-    Power,
-    /// The process is killed.
-    Killed,
-    /// It is stopped, as for another release.
-    Stopped,
-    /// Its disks are gone too.
-    Wiped,
-}
-
-/// What a server's runs share.
-struct Place {
-    disk: Mutex<Arc<SimDisk>>,
-    pace: Arc<Pace>,
-    /// Of the index, which lies in the file system: what was flushed stays.
-    dir: Mutex<TempDir>,
-    /// Something of the disk is to fail: the server may give up.
-    ails: AtomicBool,
-}
-
-impl Place {
-    fn new(dice: &Dice) -> Self {
-        let (disk, pace) = (SimDisk::new(dice.below(u64::MAX), DISK_BYTES), Pace::new(dice));
-        let ails = AtomicBool::new(false);
-        Self { disk: Mutex::new(disk), pace, dir: Mutex::new(temp_dir()), ails }
-    }
-
-    /// The disk for the next run.
-    fn slow(&self) -> Arc<SlowDisk> {
-        self.ails.store(false, Ordering::Relaxed);
-        let mut disk = self.disk.lock();
-        *disk = disk.reopen();
-        Arc::new(SlowDisk { disk: disk.clone(), pace: self.pace.clone() })
-    }
-
-    /// Has the disk fail at one of its next operations, or lose its power there.
-    fn ail(&self, dice: &Dice) {
-        self.ails.store(true, Ordering::Relaxed);
-        let (disk, at) = (self.disk.lock(), 1 + dice.below(30));
-        match dice.below(4) {
-            0 => disk.fail_next_sync(),
-            1 => disk.fail_after(at),
-            _ => disk.power_off_after(at),
-        }
-    }
-
-    /// What the end of a run does to the disk.
-    fn strike(&self, ends: Ends) {
-        let disk = self.disk.lock();
-        match ends {
-            Ends::Power | Ends::Wiped => disk.crash(),
-            Ends::Killed => disk.kill(),
-            Ends::Stopped => {}
-        }
-    }
-}
-
-/// In memory, where the system has such a place.
-fn temp_dir() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    let made = match memory.is_dir() {
-        true => tempfile::tempdir_in(memory),
-        false => tempfile::tempdir(),
-    };
-    made.expect("a directory is made")
-}
 
 /// A meta server that runs.
 struct RunningMeta {
@@ -170,7 +100,7 @@ impl Metas {
     }
 
     /// What the members of groups wait for, and members that are missing.
-    pub(super) fn left(&self, desk: &Desk) -> Vec<String> {
+    pub(super) fn left(&self, managing: &Managing) -> Vec<String> {
         let mut left = Vec::new();
         for (at, running) in self.running.iter().enumerate() {
             let me = ServerId(METAS.start + at as u32);
@@ -180,7 +110,7 @@ impl Metas {
                 continue;
             };
             for pg in (0..PGS).map(PgId) {
-                match desk.view(pg).1.contains(&me) {
+                match managing.view(pg).1.contains(&me) {
                     true => {
                         let waits = running.server.meta().waits(pg);
                         left.extend(waits.map(|what| format!("meta {at}, pg {pg}: {what}")));
@@ -190,6 +120,15 @@ impl Metas {
             }
         }
         left
+    }
+
+    /// Servers that answer reads of a group alone, each in its view.
+    pub(super) fn answer_alone(&self, pg: PgId) -> Vec<(usize, View)> {
+        let running = self.running.iter().enumerate();
+        let answers = |(at, running): (usize, &Mutex<Option<RunningMeta>>)| {
+            Some((at, running.lock().as_ref()?.server.meta().answers_alone(pg)?))
+        };
+        running.filter_map(answers).collect()
     }
 
     pub(super) fn tell(&self, met: &mut Met) {
@@ -309,9 +248,9 @@ impl Handler<DataService> for MoodyFace {
 
 impl World {
     /// Has a meta server begin a run.
-    pub(super) fn begin_meta(self: &Arc<Self>, at: usize) {
+    pub(super) async fn begin_meta(self: &Arc<Self>, at: usize) {
         let id = ServerId(METAS.start + at as u32);
-        let host = self.network.host(subject(id.0, Role::Meta));
+        let host = self.roads.network.host(subject(id.0, Role::Meta));
         let (arrivals, endpoint) = (host.listen(address(id.0)), Endpoint::simulated(host));
         let boot = self.metas.boots.next(id);
         let place = &self.metas.places[at];
@@ -324,7 +263,7 @@ impl World {
             background: BackgroundConfig { bytes_per_s: 1 << 30, scrub_period },
         };
         let root = place.dir.lock().path().to_owned();
-        let managers = AtDesk::new(id, &self.desk);
+        let managers = self.managing.of(id, &endpoint).await;
         let server = MetaServer::open(place.slow(), &root, &endpoint, managers, &config);
         let server = server.unwrap_or_else(|error| panic!("meta {at} does not open: {error}"));
         let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager]);
@@ -345,7 +284,7 @@ impl World {
         let mut fatal = server.meta().fatal();
         async move {
             if let Ok(reason) = fatal.wait_for(Option::is_some).await
-                && !self.metas.places[at].ails.load(Ordering::Relaxed)
+                && !self.metas.places[at].ails()
             {
                 self.findings.violated(format!("meta {at} gives up: {:?}", *reason));
             }
@@ -358,7 +297,7 @@ impl World {
         self.metas.restarts.fetch_add(1, Ordering::Relaxed);
         self.metas.note(Some(&running));
         let id = ServerId(METAS.start + at as u32);
-        self.isolate(id, true);
+        self.roads.isolate(id, true);
         self.metas.places[at].strike(ends);
         let RunningMeta { server, listener, watch } = running;
         watch.abort();
@@ -374,8 +313,8 @@ impl World {
             *place.dir.lock() = temp_dir();
         }
         sleep(away).await;
-        self.isolate(id, false);
-        self.begin_meta(at);
+        self.roads.isolate(id, false);
+        self.begin_meta(at).await;
     }
 
     /// Has the disk of a meta server fail; its process ends a moment later.
@@ -400,12 +339,13 @@ impl World {
     }
 
     /// Has a data server begin a run.
-    pub(super) fn begin_data(self: &Arc<Self>, at: usize) {
+    pub(super) async fn begin_data(self: &Arc<Self>, at: usize) {
         let id = ServerId(DATA.start + at as u32);
-        let host = self.network.host(subject(id.0, Role::Data));
+        let host = self.roads.network.host(subject(id.0, Role::Data));
         let (arrivals, endpoint) = (host.listen(address(id.0)), Endpoint::simulated(host));
         let boot = self.datas.boots.next(id);
-        let node = self.open_data(at, id, boot);
+        let managers = self.managing.of(id, &endpoint).await;
+        let node = self.open_data(at, (id, boot), managers);
         node.introduce(id, vec![address(id.0).to_string()]);
         let face = MoodyFace {
             face: Arc::new(DataFace(node.clone())),
@@ -422,8 +362,13 @@ impl World {
         assert!(before.is_none(), "data {at} runs once");
     }
 
-    fn open_data(&self, at: usize, me: ServerId, boot: BootId) -> Arc<DataNode> {
-        let (disk, disk_id) = (self.datas.places[at].slow(), self.desk.disk_of(me));
+    fn open_data(
+        &self,
+        at: usize,
+        (me, boot): (ServerId, BootId),
+        managers: Arc<dyn Managers>,
+    ) -> Arc<DataNode> {
+        let (disk, disk_id) = (self.datas.places[at].slow(), self.managing.disk_of(me));
         let pv_bytes = u64::from(LV_BLOCKS) * u64::from(BLOCK_BYTES);
         let config = VolumeConfig { cluster: CLUSTER, disk_id, pv_bytes, pv_count_max: PV_COUNT };
         let volume = match boot.0 & u64::from(u32::MAX) {
@@ -432,7 +377,7 @@ impl World {
         };
         let volume = volume.unwrap_or_else(|error| panic!("data {at} does not open: {error}"));
         let taken = Taken { disk, capacity_bytes: DISK_BYTES, volume, id: disk_id, lock: None };
-        let node = DataNode::run(taken, (me, boot), DATA_NAME, AtDesk::new(me, &self.desk));
+        let node = DataNode::run(taken, (me, boot), DATA_NAME, managers);
         node.unwrap_or_else(|error| panic!("data {at} does not open: {error}"))
     }
 
@@ -441,13 +386,13 @@ impl World {
         let Some(running) = self.datas.running[at].lock().take() else { return };
         self.datas.restarts.fetch_add(1, Ordering::Relaxed);
         let id = ServerId(DATA.start + at as u32);
-        self.isolate(id, true);
+        self.roads.isolate(id, true);
         self.datas.places[at].strike(ends);
         self.end_data(at, running).await;
         self.datas.places[at].disk.lock().kill();
         sleep(away).await;
-        self.isolate(id, false);
-        self.begin_data(at);
+        self.roads.isolate(id, false);
+        self.begin_data(at).await;
     }
 
     async fn end_data(&self, at: usize, running: RunningData) {
@@ -457,37 +402,6 @@ impl World {
         let left = Arc::downgrade(&node);
         self.close(&format!("data {at}"), move || node.close()).await;
         self.until_gone(&format!("data {at}"), || left.strong_count() == 0).await;
-    }
-
-    /// Lets through again what went from one to another, unless one of them is away.
-    pub(super) fn heal(&self, from: ServerId, to: ServerId) {
-        let away = self.away.lock();
-        if !away.contains(&from) && !away.contains(&to) {
-            self.network.heal(from, to);
-        }
-    }
-
-    /// Nothing reaches a server, nor leaves it.
-    fn isolate(&self, server: ServerId, is_away: bool) {
-        self.network.refuse(server, is_away);
-        match is_away {
-            true => self.away.lock().insert(server),
-            false => self.away.lock().remove(&server),
-        };
-        let others = (METAS.start..PROXIES.end).chain([MANAGER.0]).map(ServerId);
-        for other in others.filter(|other| *other != server) {
-            match is_away {
-                true => {
-                    self.network.cut(server, other);
-                    self.network.cut(other, server);
-                    self.network.reset(server, other);
-                }
-                false => {
-                    self.heal(server, other);
-                    self.heal(other, server);
-                }
-            }
-        }
     }
 
     async fn close(&self, what: &str, close: impl FnOnce() + Send + 'static) {

@@ -1,11 +1,14 @@
 //! Seeds that must pass, that each is the same when it is run again, and planted faults that must be found.
 
 use super::super::tests::{number, tell};
-use super::{Met, Ran, run};
-use crate::meta::planted::Bug;
+use super::alone::run_alone;
+use super::{By, Met, Ran, run};
+use crate::planted::Bug;
 
 /// Seeds of every run of the tests; `LARDER_CLUSTER_SEEDS` has more run by hand, and `LARDER_CLUSTER_SEED` one.
 const SEEDS: u64 = 3;
+/// The same of managers alone.
+const SEEDS_ALONE: u64 = 8;
 /// Seeds within which each planted fault must be found.
 const SEEDS_OF_BUGS: u64 = 100;
 
@@ -14,11 +17,11 @@ fn tell_met(what: &str, ran: &Ran, met: &Met) {
     println!("  {met:?}");
 }
 
-#[test]
-fn whatever_fails_a_cluster_of_real_servers_keeps_what_it_answered_and_comes_to_rest() {
+/// Runs seeds that must pass: those of the tests, or those that are asked for.
+fn all_pass(of_tests: u64, run: impl Fn(u64) -> (Ran, Met)) -> (u64, Ran, Met) {
     let (first, count) = match number("LARDER_CLUSTER_SEED") {
         Some(seed) => (seed, 1),
-        None => (0, number("LARDER_CLUSTER_SEEDS").unwrap_or(SEEDS)),
+        None => (0, number("LARDER_CLUSTER_SEEDS").unwrap_or(of_tests)),
     };
     let mut failed = Vec::new();
     let (mut all, mut met_all) = (Ran::default(), Met::default());
@@ -26,39 +29,66 @@ fn whatever_fails_a_cluster_of_real_servers_keeps_what_it_answered_and_comes_to_
         print_log();
     }
     for seed in first..first + count {
-        let (ran, met) = run(seed, None);
+        let (ran, met) = run(seed);
         tell_met(&format!("seed {seed}"), &ran, &met);
         if !ran.violations.is_empty() {
             println!("seed {seed} FAILS: {}", ran.violations.join("\n"));
             failed.push(format!("seed {seed}: {}", ran.violations.join("\n")));
         }
         all.add(&ran);
-        met_all.restarts += met.restarts;
-        met_all.views += met.views;
-        met_all.snapshots += met.snapshots;
-        met_all.early += met.early;
-        met_all.rebuilt += met.rebuilt;
-        met_all.log_groups += met.log_groups;
-        met_all.differing += met.differing;
+        met_all.add(&met);
     }
     tell_met(&format!("{count} seeds"), &all, &met_all);
     assert!(failed.is_empty(), "LARDER_CLUSTER_SEED=n repeats it\n{}", failed.join("\n\n"));
-    let met = [met_all.restarts, met_all.views, met_all.early, met_all.log_groups, all.retries];
-    let met_all = met.iter().all(|met| *met > 0) && 2 * all.done > all.calls;
+    (count, all, met_all)
+}
+
+fn whole_clusters_pass(by: By) -> Met {
+    let (count, all, met) = all_pass(SEEDS, |seed| run(seed, by, None));
+    let counts = [met.restarts, met.views, met.early, met.log_groups, all.retries];
+    let met_all = counts.iter().all(|met| *met > 0) && 2 * all.done > all.calls;
     assert!(count < SEEDS || met_all, "runs that meet nothing show nothing");
+    met
+}
+
+#[test]
+fn whatever_fails_a_cluster_of_real_servers_keeps_what_it_answered_and_comes_to_rest() {
+    whole_clusters_pass(By::Desk);
+}
+
+#[test]
+fn whatever_fails_a_cluster_with_real_managers_keeps_what_it_answered_and_comes_to_rest() {
+    whole_clusters_pass(By::Quorum);
+}
+
+#[test]
+fn whatever_fails_managers_keep_what_they_answered_and_come_to_rest() {
+    let (count, _, met) = all_pass(SEEDS_ALONE, |seed| run_alone(seed, None));
+    let met = met.managers;
+    let met_all = met.restarts.min(met.terms) > 2 * count && met.tokens > 50 * count;
+    let met_all = met_all && met.snapshots > 0;
+    assert!(count < SEEDS_ALONE || met_all, "runs that meet nothing show nothing");
+}
+
+fn is_the_same_twice(run: impl Fn() -> (Ran, Met)) {
+    let ((one, _), (two, _)) = (run(), run());
+    let differ = one.delivered.iter().zip(&two.delivered).position(|(one, two)| one != two);
+    if let Some(at) = differ {
+        panic!("they differ at {at}: {:?}, {:?}", one.delivered[at], two.delivered[at]);
+    }
+    assert_eq!(one.delivered.len(), two.delivered.len());
+    assert_eq!((one.took, one.calls, one.done), (two.took, two.calls, two.done));
 }
 
 #[test]
 fn the_same_seed_makes_the_same_run_with_threads_too() {
-    for seed in 0..1 {
-        let ((one, _), (two, _)) = (run(seed, None), run(seed, None));
-        let differ = one.delivered.iter().zip(&two.delivered).position(|(one, two)| one != two);
-        if let Some(at) = differ {
-            panic!("seed {seed} differs at {at}: {:?}, {:?}", one.delivered[at], two.delivered[at]);
-        }
-        assert_eq!(one.delivered.len(), two.delivered.len());
-        assert_eq!((one.took, one.calls, one.done), (two.took, two.calls, two.done));
-    }
+    is_the_same_twice(|| run(0, By::Desk, None));
+}
+
+#[test]
+fn the_same_seed_makes_the_same_run_with_managers_too() {
+    is_the_same_twice(|| run_alone(0, None));
+    is_the_same_twice(|| run(0, By::Quorum, None));
 }
 
 /// Has what the servers log printed.
@@ -78,8 +108,17 @@ fn is_found_by(bug: Bug, first: u64, says: &str) {
     if std::env::var_os("LARDER_CLUSTER_LOG").is_some() {
         print_log();
     }
+    finds(bug, first, says, |seed| run(seed, By::Desk, Some(bug)));
+}
+
+/// The same, by runs of managers alone.
+fn is_found_alone(bug: Bug, first: u64) {
+    finds(bug, first, "", |seed| run_alone(seed, Some(bug)));
+}
+
+fn finds(bug: Bug, first: u64, says: &str, run: impl Fn(u64) -> (Ran, Met)) {
     for seed in number("LARDER_CLUSTER_SEED").unwrap_or(first)..first + SEEDS_OF_BUGS {
-        let mut violations = run(seed, Some(bug)).0.violations;
+        let mut violations = run(seed).0.violations;
         violations.retain(|violation| violation.contains(says));
         if !violations.is_empty() {
             return println!("{bug:?} is found by seed {seed}: {}", violations.join("\n"));
@@ -90,7 +129,7 @@ fn is_found_by(bug: Bug, first: u64, says: &str) {
 
 #[test]
 fn an_op_that_is_called_durable_before_it_is_written_is_found() {
-    is_found(Bug::DurableBeforeWritten, 1);
+    is_found(Bug::DurableBeforeWritten, 5);
 }
 
 #[test]
@@ -105,12 +144,12 @@ fn an_order_of_the_manager_that_is_ignored_is_found() {
 
 #[test]
 fn a_snapshot_that_goes_on_a_row_too_late_is_found() {
-    is_found(Bug::SkipsRows, 8);
+    is_found(Bug::SkipsRows, 43);
 }
 
 #[test]
 fn keys_of_a_bucket_that_is_gone_are_found() {
-    is_found_by(Bug::ShowsGoneBuckets, 24, "no order explains");
+    is_found_by(Bug::ShowsGoneBuckets, 66, "no order explains");
 }
 
 #[test]
@@ -120,5 +159,31 @@ fn a_group_whose_rows_are_read_for_nobody_is_found() {
 
 #[test]
 fn a_group_that_is_never_applied_again_is_found() {
-    is_found(Bug::LosesPushes, 0);
+    is_found(Bug::LosesPushes, 1);
+}
+
+#[test]
+fn a_log_of_managers_that_is_not_synced_is_found() {
+    is_found_alone(Bug::UnsyncedQuorum, 0);
+}
+
+#[test]
+fn a_start_of_a_manager_that_believes_the_page_cache_is_found() {
+    is_found_alone(Bug::BelievesPageCache, 29);
+}
+
+#[test]
+fn a_proposal_that_is_answered_before_it_is_agreed_on_is_found() {
+    is_found_alone(Bug::AnswersUnagreed, 0);
+}
+
+#[test]
+fn a_proposal_that_is_made_again_though_it_may_have_been_taken_is_found() {
+    is_found_alone(Bug::RepeatsUnknown, 0);
+}
+
+#[test]
+fn a_manager_that_confirms_itself_is_found() {
+    let bug = Bug::ConfirmsItself;
+    finds(bug, 40, "answer alone", |seed| run(seed, By::Quorum, Some(bug)));
 }

@@ -18,10 +18,20 @@ pub(crate) enum Bug {
     ShowsGoneBuckets,
     /// A group that serves before its rows are read hears nothing of it when they are.
     ForgetsEarly,
+    /// What a manager writes is called durable before it is synced.
+    UnsyncedQuorum,
+    /// A manager that starts believes what memory has of its log.
+    BelievesPageCache,
+    /// A manager answers a proposal before the others have agreed.
+    AnswersUnagreed,
+    /// A manager that leads takes itself for confirmed by the others.
+    ConfirmsItself,
+    /// A proposal of which nobody knows what came of it is made again.
+    RepeatsUnknown,
 }
 
 #[cfg(not(test))]
-pub(super) const fn has(_: Bug) -> bool {
+pub(crate) const fn has(_: Bug) -> bool {
     false
 }
 

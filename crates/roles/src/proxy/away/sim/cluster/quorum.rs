@@ -1,0 +1,363 @@
+//! The managers as they are: three, each with its thread, its log on a simulated disk, and its messages over the simulated
+//! network. Other servers reach them with the client and the presence of production.
+//!
+//! # Invariants
+//!
+//! 1. All maps of one version are the same, whoever shows them and after whatever crash; one manager leads in a term.
+//! 2. What was answered as agreed on is in every later map, and what was answered as not taken in none.
+//! 3. A manager gives up where its disk failed, and nowhere else.
+//! 4. When nothing fails any more, one leads, all vote, and all show the same map.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use larder_net::limits::CERTIFICATE_VALIDITY;
+use larder_net::{AuthorityCell, Endpoint, Role};
+use larder_protocol::limits::QUORUM_LOG_ENTRIES_MAX;
+use larder_protocol::manager::state::{Command, ServerState, Topology};
+use larder_types::{ClusterId, ServerId};
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::proxies::Findings;
+use super::super::{Dice, PROXIES, address, subject};
+use super::agreed::{Agreed, Hash};
+use super::desk::{CLUSTER, founding};
+use super::disks::Pace;
+use super::places::{Ends, Place};
+use super::roads::Roads;
+use super::servers::END_MAX;
+use crate::inspect::Report;
+use crate::managers::{Contacts, Managers, ManagersClient, NotProposed};
+use crate::quorum::{Founder, Ground, ManagerError, Maps, Running, inspect, keeps_snapshot};
+
+pub(super) const MANAGERS: Range<u32> = 9..12;
+
+/// See the module's head.
+pub(super) struct Quorum {
+    pub(super) dice: Dice,
+    pub(super) roads: Arc<Roads>,
+    findings: Arc<Findings>,
+    agreed: Agreed,
+    places: Vec<Place>,
+    running: Vec<Mutex<Option<RunningManager>>>,
+    restarts: AtomicU64,
+    /// Logs that begin with a snapshot of the map in the end.
+    snapshots: AtomicU64,
+    /// Tokens that were asked for.
+    asked: AtomicU64,
+}
+
+/// What befell managers.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct MetManagers {
+    /// Runs that were ended.
+    pub(super) restarts: u64,
+    /// Terms in which somebody led.
+    pub(super) terms: u64,
+    /// Tokens that were answered.
+    pub(super) tokens: u64,
+    /// Logs that begin with a snapshot of the map in the end.
+    pub(super) snapshots: u64,
+}
+
+/// A manager that runs.
+struct RunningManager {
+    manager: Running,
+    watches: [AbortHandle; 2],
+}
+
+impl Drop for RunningManager {
+    fn drop(&mut self) {
+        self.watches.iter().for_each(AbortHandle::abort);
+    }
+}
+
+fn contacts() -> Vec<(ServerId, String)> {
+    MANAGERS.map(|id| (ServerId(id), address(id).to_string())).collect()
+}
+
+impl Quorum {
+    /// Founds a cluster at the first manager, and has all begin.
+    pub(super) fn open(dice: &Dice, roads: &Arc<Roads>, findings: &Arc<Findings>) -> Arc<Self> {
+        let quorum = Arc::new(Self {
+            dice: dice.clone(),
+            roads: roads.clone(),
+            findings: findings.clone(),
+            agreed: Agreed::new(findings),
+            places: MANAGERS.map(|_| Place::new(dice)).collect(),
+            running: MANAGERS.map(|_| Mutex::default()).collect(),
+            restarts: AtomicU64::new(0),
+            snapshots: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+        });
+        quorum.found();
+        (0..MANAGERS.len()).for_each(|at| quorum.begin(at));
+        quorum
+    }
+
+    /// In half of the seeds the log is so long that there will be snapshots of the map.
+    fn found(&self) {
+        let (disk, me) = (self.places[0].disk.lock().clone(), ServerId(MANAGERS.start));
+        let founder = Founder::begin(disk, ClusterId(CLUSTER), me);
+        let mut founder = founder.expect("the first manager founds the cluster");
+        let mut agree = |command: &Command| {
+            let applied = founder.agree(command);
+            applied.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        };
+        founding(PROXIES, MANAGERS).iter().for_each(&mut agree);
+        if self.dice.one_in(2) {
+            let fillers = QUORUM_LOG_ENTRIES_MAX - 50 - self.dice.below(300);
+            (0..fillers).for_each(|turn| agree(&Command::SetDraining(me, turn % 2 == 0)));
+            agree(&Command::SetDraining(me, false));
+        }
+    }
+
+    /// Has a manager begin a run.
+    pub(super) fn begin(self: &Arc<Self>, at: usize) {
+        let me = ServerId(MANAGERS.start + at as u32);
+        let host = self.roads.network.host(subject(me.0, Role::Manager));
+        let (arrivals, endpoint) = (host.listen(address(me.0)), Endpoint::simulated(host));
+        let ground = Ground {
+            cluster: ClusterId(CLUSTER),
+            me,
+            disk: self.places[at].slow(),
+            lock: None,
+            endpoint,
+            address: address(me.0).to_string(),
+            managers: contacts(),
+            authority: AuthorityCell::default(),
+            certificate_life: CERTIFICATE_VALIDITY,
+        };
+        let manager = Running::start(ground, arrivals.into());
+        let manager =
+            manager.unwrap_or_else(|error| panic!("manager {at} does not start: {error}"));
+        let watch_maps = tokio::spawn(self.clone().watch_maps(me, manager.maps.clone()));
+        let watch_seat = tokio::spawn(self.clone().watch_seat(at));
+        let watches = [watch_maps.abort_handle(), watch_seat.abort_handle()];
+        let before = self.running[at].lock().replace(RunningManager { manager, watches });
+        assert!(before.is_none(), "manager {at} runs once");
+    }
+
+    async fn watch_maps(self: Arc<Self>, me: ServerId, mut maps: Maps) {
+        let mut seen = maps.newest().map.version;
+        while let Ok(newest) = maps.wait_for(|map| map.version > seen).await {
+            seen = newest.map.version;
+            self.agreed.shown(me, &newest.map);
+        }
+    }
+
+    async fn watch_seat(self: Arc<Self>, at: usize) {
+        let seat = self.running[at].lock().as_ref().map(|it| it.manager.seat.clone());
+        let Some(mut seat) = seat else { return };
+        while seat.changed().await.is_ok() {
+            if let Some(running) = &*self.running[at].lock() {
+                let counts = running.manager.counts();
+                let leads = counts.leads.load(Ordering::Relaxed) > 0;
+                if leads {
+                    let term = counts.term.load(Ordering::Relaxed);
+                    self.agreed.leads(ServerId(MANAGERS.start + at as u32), term);
+                }
+            }
+        }
+    }
+
+    /// Waits until some manager shows the map.
+    pub(super) async fn until_founded(&self) {
+        while self.map().founded.is_none() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub(super) fn map(&self) -> Arc<Topology> {
+        self.agreed.newest()
+    }
+
+    pub(super) fn pace(&self, at: usize) -> &Pace {
+        &self.places[at].pace
+    }
+
+    pub(super) fn met(&self) -> MetManagers {
+        MetManagers {
+            restarts: self.restarts.load(Ordering::Relaxed),
+            terms: self.agreed.terms(),
+            tokens: self.agreed.tokens(),
+            snapshots: self.snapshots.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The manager that leads, if one says so.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let leads = |at: &usize| {
+            self.running[*at].lock().as_ref().is_some_and(|it| it.manager.seat.borrow().leads)
+        };
+        (0..MANAGERS.len()).find(leads)
+    }
+
+    /// The managers as a server sees them that begins a run, once it knows a map.
+    pub(super) async fn client(&self, endpoint: &Arc<Endpoint>) -> Arc<ManagersClient> {
+        let contacts = Arc::new(Contacts::new(endpoint, contacts()));
+        let client = Arc::new(ManagersClient::start(contacts));
+        let mut versions = client.versions();
+        while client.map().founded.is_none() {
+            versions.changed().await.expect("maps come as long as it is there");
+        }
+        client
+    }
+
+    fn any_client(&self) -> Option<Arc<ManagersClient>> {
+        let at = self.dice.below(MANAGERS.len() as u64) as usize;
+        self.running[at].lock().as_ref().map(|it| it.manager.client.clone())
+    }
+
+    /// Has a command agreed on, in some time.
+    pub(super) fn agree(self: Arc<Self>, command: Command) {
+        tokio::spawn(async move {
+            loop {
+                let answer = match self.any_client() {
+                    Some(client) => client.propose(command.clone()).await,
+                    None => Err(NotProposed::NoLeader),
+                };
+                match answer {
+                    // What is asked for twice may be refused then.
+                    Ok(_) => return,
+                    Err(_) => sleep(self.dice.ms(500)).await,
+                }
+            }
+        });
+    }
+
+    /// Asks for a new token through some manager.
+    pub(super) async fn ask(&self) -> Result<(), NotProposed> {
+        let Some(client) = self.any_client() else { return Err(NotProposed::NoLeader) };
+        let number = self.asked.fetch_add(1, Ordering::Relaxed);
+        let mut hash: Hash = [9; 32];
+        hash[..8].copy_from_slice(&number.to_le_bytes());
+        let answer = client.propose(Command::AddToken(hash, u64::MAX)).await;
+        self.agreed.answered(hash, &answer);
+        answer.map(drop)
+    }
+
+    /// Ends a manager's run, if it runs; it begins another after a while.
+    pub(super) async fn restart(self: Arc<Self>, at: usize, ends: Ends, away: Duration) {
+        let Some(running) = self.running[at].lock().take() else { return };
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+        let id = ServerId(MANAGERS.start + at as u32);
+        self.roads.isolate(id, true);
+        self.places[at].strike(ends);
+        self.end_run(at, running, ends != Ends::Stopped).await;
+        // What was to fail in this run ends with it.
+        self.places[at].disk.lock().kill();
+        sleep(away).await;
+        self.roads.isolate(id, false);
+        self.begin(at);
+    }
+
+    async fn end_run(&self, at: usize, mut running: RunningManager, may_fail: bool) {
+        running.manager.stop();
+        let Ok(end) = timeout(END_MAX, running.manager.ended()).await else {
+            return self.findings.violated(format!("manager {at} does not end"));
+        };
+        self.judge_end(at, end, may_fail);
+    }
+
+    fn judge_end(&self, at: usize, end: Result<(), ManagerError>, may_fail: bool) {
+        match end {
+            Ok(()) => {}
+            Err(ManagerError::Disk(_)) if may_fail || self.places[at].ails() => {}
+            Err(error) => self.findings.violated(format!("manager {at} gives up: {error}")),
+        }
+    }
+
+    /// Has the disk of a manager fail, which ends it; it begins another run after a while.
+    pub(super) async fn break_disk(self: Arc<Self>, at: usize, longest: Duration, away: Duration) {
+        if self.running[at].lock().is_none() {
+            return;
+        }
+        match self.dice.one_in(2) {
+            true => self.places[at].fail_sync(),
+            false => self.places[at].ail(&self.dice),
+        }
+        let late = Instant::now() + longest;
+        while Instant::now() < late && !self.has_ended(at) {
+            sleep(Duration::from_millis(5)).await;
+        }
+        self.restart(at, Ends::Killed, away).await;
+    }
+
+    /// Whether a run has ended that nobody ended, which is judged; it is told once.
+    fn has_ended(&self, at: usize) -> bool {
+        let mut running = self.running[at].lock();
+        let end = running.as_mut().and_then(|it| it.manager.ended().now_or_never());
+        drop(running);
+        end.map(|end| self.judge_end(at, end, false)).is_some()
+    }
+
+    /// What is not as it must be when nothing fails any more.
+    pub(super) fn left(&self) -> Vec<String> {
+        let (mut left, mut leaders, newest) = (Vec::new(), 0, self.map());
+        for (at, running) in self.running.iter().enumerate() {
+            if self.has_ended(at) {
+                left.push(format!("manager {at} has ended"));
+            }
+            let running = running.lock();
+            let Some(RunningManager { manager, .. }) = &*running else {
+                left.push(format!("manager {at} does not run"));
+                continue;
+            };
+            let seat = manager.seat.borrow().clone();
+            leaders += u32::from(seat.leads);
+            let voters = seat.members.voters.iter().map(|id| id.0);
+            if !voters.eq(MANAGERS) || !seat.members.next_voters.is_empty() {
+                left.push(format!("manager {at} sees the managers {:?}", seat.members));
+            }
+            let shows = manager.maps.newest().map.version;
+            let me = ServerId(MANAGERS.start + at as u32);
+            let is_up = |map: &Topology| {
+                map.servers.get(&me).is_some_and(|record| record.state == ServerState::Up)
+            };
+            if !is_up(&newest) {
+                let own = manager.client.map();
+                let (version, up) = (own.version, is_up(&own));
+                left.push(format!("manager {at} is not up; in its map {version}: {up}"));
+            }
+            if seat.leader.is_none() || shows != newest.version {
+                left.push(format!("manager {at} follows {:?} and shows {shows}", seat.leader));
+            }
+        }
+        if leaders != 1 {
+            left.push(format!("{leaders} managers lead"));
+        }
+        left
+    }
+
+    /// Looks at what a manager that was stopped keeps.
+    fn look_at_log(&self, at: usize) {
+        let me = ServerId(MANAGERS.start + at as u32);
+        let (disk, mut report) = (self.places[at].disk.lock().reopen(), Report::default());
+        inspect(&*disk, &subject(me.0, Role::Manager), &mut report);
+        if !report.is_sound() {
+            self.findings.violated(format!("manager {at} keeps {report}"));
+        }
+        match keeps_snapshot(disk, ClusterId(CLUSTER), me) {
+            Ok(keeps) => drop(self.snapshots.fetch_add(u64::from(keeps), Ordering::Relaxed)),
+            Err(error) => self.findings.violated(format!("the log of manager {at}: {error}")),
+        }
+    }
+
+    /// Ends all runs, and judges what was answered.
+    pub(super) async fn end(&self) {
+        for at in 0..MANAGERS.len() {
+            let running = self.running[at].lock().take();
+            if let Some(running) = running {
+                self.end_run(at, running, false).await;
+                self.look_at_log(at);
+            }
+        }
+        self.agreed.judge();
+    }
+}
