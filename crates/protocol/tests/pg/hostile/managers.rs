@@ -14,8 +14,8 @@ use larder_protocol::manager::state::{
 use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    BootId, BucketName, DiskId, Epoch, LvId, MapVersion, PgId, PvId, RegionId, ServerId, SessionId,
-    View, WritePolicy,
+    BootId, BucketId, BucketName, DiskId, Epoch, LvId, MapVersion, PgId, PvId, RegionId, ServerId,
+    SessionId, View, WritePolicy,
 };
 
 use super::draw::Draw;
