@@ -16,17 +16,17 @@ pub(crate) enum Bug {
     LosesPushes,
     /// Of a bucket that is gone it says that it has no keys.
     ShowsGoneBuckets,
-    /// A group that serves before its rows are read hears nothing of it when they are.
+    /// A group that serves before its rows are read is not told when they are.
     ForgetsEarly,
-    /// What a manager writes is called durable before it is synced.
+    /// A manager acknowledges a write of its log before it is synced.
     UnsyncedQuorum,
-    /// A manager that starts believes what memory has of its log.
+    /// A manager that starts reads its log from the page cache.
     BelievesPageCache,
     /// A manager answers a proposal before the others have agreed.
     AnswersUnagreed,
     /// A manager that leads takes itself for confirmed by the others.
     ConfirmsItself,
-    /// A proposal of which nobody knows what came of it is made again.
+    /// A proposal with an unknown outcome is made again.
     RepeatsUnknown,
 }
 

@@ -364,13 +364,13 @@ impl Meta {
     }
 }
 
-/// How a primary serves.
+/// How much of its space a primary knows.
 enum Adopted {
-    /// In all space that its rows leave free.
+    /// All of it: it serves.
     Known,
-    /// Above its high-water marks.
+    /// What lies above its high-water marks: it serves there.
     Early,
-    /// Not before its rows are read.
+    /// Nothing before its rows are read: it does not serve yet.
     NotYet,
 }
 
@@ -379,7 +379,7 @@ impl Member {
         self.pg.view() == view && self.pg.role() == Role::Active
     }
 
-    /// Whether it waits to be adopted, and may be.
+    /// Whether it leads and does not serve yet, without a known contradiction.
     fn leads_unserved(&self) -> bool {
         self.pg.role() == Role::Active && !self.duties.contradicts
     }

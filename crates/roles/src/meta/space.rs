@@ -1,5 +1,5 @@
-//! What rows name, read from the index: behind the scenes where a node serves above its high-water marks meanwhile, before it
-//! serves where it has none that are to be believed (ADR 39).
+//! Reads from the index which blocks its rows name: in the background while a node serves above valid high-water marks, and
+//! before it serves where there are none (ADR 39).
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! What managers agreed on, as far as anybody was told: all of them must tell the same.
+//! Checks that all managers give the same account of what they agreed on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::super::proxies::Findings;
 use crate::managers::NotProposed;
 
-/// What a token is known by.
+/// The hash that identifies a token.
 pub(super) type Hash = [u8; 32];
 
 /// See the module's head.
@@ -27,11 +27,11 @@ struct State {
     newest: Arc<Topology>,
     /// Sum of each map that was shown.
     sums: BTreeMap<MapVersion, u64>,
-    /// Who led in each term.
+    /// The leader of each term.
     leaders: BTreeMap<u64, ServerId>,
-    /// Tokens that are there, as was answered.
+    /// Tokens whose addition was answered as applied.
     answered: BTreeMap<TokenId, Hash>,
-    /// Tokens that are not, as was answered.
+    /// Tokens whose addition was answered as refused.
     refused: Vec<Hash>,
 }
 

@@ -37,7 +37,7 @@ pub(super) const LV_BLOCKS: u32 = 1024;
 pub(super) const PV_COUNT: u32 = 64;
 const HASH: [u8; 32] = [7; 32];
 
-/// What a cluster is founded with, in this order: its settings, and servers, whose ids are those that they get so.
+/// The commands that found a cluster, in order: its settings, then its servers, which get their ids by this order.
 pub(super) fn founding(proxies: Range<u32>, managers: Range<u32>) -> Vec<Command> {
     let settings = Settings {
         pg_count: PGS,
