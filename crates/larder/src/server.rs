@@ -146,6 +146,7 @@ pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
         pg_count: config.pg_count,
         lv_bytes: None,
         log_segment_bytes: config.log_segment_mib * 1024 * 1024,
+        region: larder_types::RegionId::OWN,
     }
 }
 

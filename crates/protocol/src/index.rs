@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use larder_types::codec::CodecError;
-use larder_types::{BucketId, Epoch, rows};
+use larder_types::{BucketId, Epoch, RegionId, rows};
 use serde::{Deserialize, Serialize};
 
 /// The index cannot be trusted or reached: the PG stops until it is rebuilt.
@@ -73,6 +73,10 @@ pub trait Index {
     fn write(&self, changes: Changes) -> Result<(), IndexError>;
     /// Epoch of a bucket that takes puts, as this server knows it; `None` for any other.
     fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch>;
+    /// This store's number among regions; [`RegionId::OWN`] if it is alone.
+    fn region(&self) -> RegionId {
+        RegionId::OWN
+    }
 }
 
 /// Bytes that an index may keep beside a value, such as its checksum.

@@ -237,6 +237,10 @@ pub const REGION_POLL_MS: u64 = 100;
 pub const REGION_HELD_MS: u64 = 5_000;
 /// Milliseconds by which another region's clock may be ahead of this one's.
 pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
+/// Most journals of other regions of which one op notes how far they are here.
+pub const REGION_NOTES_MAX: usize = 256;
+/// Most ops that a journal forgets at a time.
+pub const REGION_FORGET_OPS_MAX: u64 = 4096;
 /// Most entries of a run that a comparison sums, and lists if its sum differs.
 pub const REGION_RUN_IDS_MAX: usize = 256;
 /// Most runs of an answer.

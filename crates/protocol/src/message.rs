@@ -17,6 +17,7 @@ use crate::index::RowSpan;
 use crate::manager::state::MapVersion;
 pub use crate::peer::{LogEntry, PeerMessage};
 pub use crate::refusal::Refusal;
+pub use crate::region::told::Told;
 use crate::space::LvInfo;
 
 /// Names a call in flight to its driver.
@@ -219,15 +220,28 @@ pub enum Call {
     },
     /// Answer when the index shows everything that this PG has taken so far of these rows, or of the first of them.
     Settle(RowSpan),
+    /// Take what another region tells.
+    Told(Box<Told>),
 }
 
 impl Call {
+    /// The put that it begins, a client's or another region's.
+    #[must_use]
+    pub fn put(&self) -> Option<&PutCall> {
+        match self {
+            Self::Put(put) => Some(put),
+            Self::Told(told) => told.put(),
+            _ => None,
+        }
+    }
+
     /// The request that it is, of those that a session numbers.
     #[must_use]
     pub fn request(&self) -> Option<&Request> {
         match self {
             Self::Put(put) => Some(&put.request),
             Self::Append(append) => Some(&append.request),
+            Self::Told(told) => Some(told.request()),
             Self::Delete { request, .. }
             | Self::SetTags { request, .. }
             | Self::CreateUpload { request, .. }
@@ -255,6 +269,7 @@ impl Call {
             | Self::CompleteUpload { .. }
             | Self::AbortUpload { .. }
             | Self::Append(_)
+            | Self::Told(_)
             | Self::Read { .. }
             | Self::Settle(_)
             | Self::Barrier => false,

@@ -97,6 +97,9 @@ pub enum Planted {
     /// A journal goes on behind a token whose outcomes it has dropped.
     #[cfg(feature = "planted-bugs")]
     OverrunUnnoticed,
+    /// A PG takes what another region tells though what is here is newer.
+    #[cfg(feature = "planted-bugs")]
+    BeatenTaken,
 }
 
 macro_rules! asks {
@@ -147,4 +150,5 @@ asks! {
     forgets_origins => ForgottenOrigins,
     takes_clocks_ahead => ClocksAheadTaken,
     overlooks_overruns => OverrunUnnoticed,
+    takes_what_is_beaten => BeatenTaken,
 }

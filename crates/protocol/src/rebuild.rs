@@ -197,7 +197,7 @@ impl SpaceScan {
             }
             Some(b'V') => {
                 let (bucket, ..) = rows::parse_keyed(row).ok_or_else(|| unreadable(row))?;
-                self.note_body(bucket, &decode::<VersionRow>("version row", value)?.body);
+                self.note_body(bucket, &VersionRow::read(value)?.body);
             }
             Some(b'W') => {
                 let (bucket, pieces, _) = rows::parse_piece(row).ok_or_else(|| unreadable(row))?;

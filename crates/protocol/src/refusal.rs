@@ -39,4 +39,8 @@ pub enum Refusal {
     Append(AppendRefusal),
     /// Wait for servers to come back: a put of the same row has had no outcome for long.
     InDoubt,
+    /// Give up: what is here of what another region tells is the same, or newer.
+    Beaten,
+    /// Form regions first: this store has no number among regions.
+    NoRegion,
 }

@@ -12,19 +12,20 @@ use larder_types::limits::{
     PART_NUMBER_MAX, PIECES_MAX, REPLICAS_MAX, SUM_BYTES,
 };
 use larder_types::{
-    Attributes, Body, Chunk, Extent, HybridClock, Metax, ObjectChecksum, Op, OpId, OpSeq, Outcome,
-    PartRef, PartRow, PgId, PieceRow, Put, Target, Tombstone, UploadRow, VersionRow, VersionSlot,
-    rows,
+    Attributes, Body, Chunk, Extent, HybridClock, JournalHead, JournalRow, Metax, ObjectChecksum,
+    Op, OpId, OpSeq, Outcome, PartRef, PartRow, Passed, PgId, PieceRow, Put, Stamp, Target,
+    Tombstone, UploadRow, VersionRow, VersionSlot, rows,
 };
 
 use crate::digest::Summed;
 use crate::index::RowSpan;
 use crate::limits::{
     CLOCK_MAX, DIGEST_TABLES_MAX, OP_DESCRIPTION_BYTES_MAX, OP_SEQ_MAX, PG_MEMBERS_MAX,
-    REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX,
+    REGION_NOTES_MAX, REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX,
 };
 use crate::message::{Call, Content, Description, LogEntry, PeerMessage};
 use crate::pg::{OpenEntry, Piece, Report, SnapshotHeader, owner};
+use crate::region::told::{Told, ToldVersion};
 use crate::space::LvInfo;
 
 /// Why something is not stepped.
@@ -70,11 +71,54 @@ pub fn check_call(call: &Call) -> Judged {
             check_description(description)?;
             check_parts(parts.iter().map(|(part, _)| part), description.size)
         }
+        Call::Told(told) => check_told(told),
         Call::Settle(RowSpan { from, to }) => {
             check_key(from).and(to.as_deref().map_or(Ok(()), check_key))
         }
         _ => Ok(()),
     }
+}
+
+/// Checks what another region tells, as a proxy hands it on.
+fn check_told(told: &Told) -> Judged {
+    match told {
+        Told::Put(version) => {
+            let ToldVersion { put, at, origin, parts, amended } = &**version;
+            check(put.target == Target::Version, "what is told is no version")?;
+            check(put.condition.is_none(), "what is told has a condition")?;
+            check_description(&put.description)?;
+            check_content(&put.content, put.description.size)?;
+            check_stamp(*at)?;
+            check(origin.region == at.region, "a version is of two regions")?;
+            if !parts.is_empty() {
+                check_parts(parts.iter(), put.description.size)?;
+            }
+            check_clock(amended.clock())
+        }
+        Told::Purge { at, origin, .. } => {
+            check_stamp(*at)?;
+            check(origin.region == at.region, "a purge is of two regions")
+        }
+        Told::Amend { at, tags, amended, .. } => {
+            check_stamp(*at)?;
+            check_pairs(tags)?;
+            check_clock(amended.clock())
+        }
+        Told::Note { passed, forgotten, .. } => {
+            let is_short = passed.len() <= REGION_NOTES_MAX;
+            check(is_short, "too many journals are noted at once")?;
+            check_forgotten(*forgotten)
+        }
+    }
+}
+
+fn check_forgotten(forgotten: Option<(OpSeq, OpSeq)>) -> Judged {
+    check(forgotten.is_none_or(|(_, upto)| upto <= OP_SEQ_MAX), LATE_OP)
+}
+
+fn check_stamp(at: Stamp) -> Judged {
+    check(at.is_told(), "a stamp is of no region, or has no clock")?;
+    check_clock(at.clock)
 }
 
 fn check_content(content: &Content, size: u64) -> Judged {
@@ -343,6 +387,25 @@ pub(crate) fn check_op(pg: PgId, id: OpId, op: &Op) -> Judged {
             check_key(&to.row)?;
             check(blocks_of(&to.extents).is_some_and(|blocks| blocks > 0), "a chunk moves nowhere")
         }),
+        Op::Told(told) => {
+            check(told.put.target == Target::Version, "what is told is no version")?;
+            let at = told.put.metax.stamp();
+            check_stamp(at)?;
+            check(told.origin.region == at.region, "a version is of two regions")?;
+            check_clock(told.amended.clock())?;
+            check_put(pg, id, &told.put)
+        }
+        Op::Purge(purge) => check_stamp(purge.at),
+        Op::Amend(amend) => {
+            check_stamp(amend.put_at)?;
+            check_pairs(&amend.tags)?;
+            check_clock(amend.amended.clock())
+        }
+        Op::Noted(noted) => {
+            let is_short = noted.passed.len() <= REGION_NOTES_MAX;
+            check(is_short, "too many journals are noted at once")?;
+            check_forgotten(noted.forgotten)
+        }
         Op::DropStream { .. } | Op::Digest => Ok(()),
         Op::Regrant { .. } => Err(Unsound("a second attempt at a put: no release issues one")),
         Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {
@@ -436,7 +499,7 @@ fn check_row(at: OpId, row: &[u8], value: &[u8]) -> Judged {
             check_body(&piece.body, len.ok_or(Unsound("a piece ends before it begins"))?)
         }
         Some(b'V') => {
-            let version: VersionRow = read(value)?;
+            let version = VersionRow::read(value).map_err(|_| Unsound("a row cannot be read"))?;
             check_made(at, version.op)?;
             check_body(&version.body, version.metax.size)
         }
@@ -444,6 +507,15 @@ fn check_row(at: OpId, row: &[u8], value: &[u8]) -> Judged {
             let slot = rows::parse_version(row).ok_or(Unsound("a row has no such form"))?.2;
             check_tombstone(at, slot, &read(value)?)
         }
+        Some(b'J') => match rows::parse_outcome(row) {
+            Some((_, OpSeq(0))) => read::<JournalHead>(value).and_then(|it| check_made(at, it.op)),
+            Some((_, op)) => {
+                check(op <= at.seq, "a row is of a later op than its snapshot")?;
+                read::<JournalRow>(value).and_then(|it| check_stamp(it.at))
+            }
+            None => Err(Unsound("a row has no such form")),
+        },
+        Some(b'R') => read::<Passed>(value).map(drop),
         Some(b'U') => read::<UploadRow>(value).and_then(|row| check_made(at, row.upload.op)),
         _ => Ok(()),
     }

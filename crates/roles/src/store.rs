@@ -6,7 +6,7 @@ use std::sync::Arc;
 use larder_env::{Disk, DiskError, RealDisk};
 use larder_metalog::LogConfig;
 use larder_types::limits::{BLOCK_BYTES, PG_COUNT_MAX};
-use larder_types::{BootId, DiskId, ServerId};
+use larder_types::{BootId, DiskId, RegionId, ServerId};
 use larder_volume::{Volume, VolumeConfig, VolumeError};
 
 use crate::data::DataServer;
@@ -46,6 +46,8 @@ pub struct StoreConfig {
     pub lv_bytes: Option<u64>,
     /// Bytes of a log segment.
     pub log_segment_bytes: u64,
+    /// Its number among regions; [`RegionId::OWN`] if it is alone.
+    pub region: RegionId,
 }
 
 /// Why a store did not open, sorted by what the operator should do.
@@ -126,7 +128,7 @@ impl Store {
             segment_bytes: config.log_segment_bytes,
             ..LogConfig::new(larder_env::rng::unique_u64())
         };
-        let meta_config = MetaConfig { me: ServerId(0), log };
+        let meta_config = MetaConfig { me: ServerId(0), log, region: config.region };
         let (meta, threads) = Meta::open(
             disk.clone(),
             &config.root,

@@ -19,6 +19,7 @@ pub mod op;
 pub mod rows;
 pub mod seldom;
 pub mod stamp;
+pub mod told;
 pub mod version;
 
 pub use append::{Append, Appended, PieceRow};
@@ -40,4 +41,5 @@ pub use op::{ChunkMove, HoldersChange, Op, Outcome, Put, Remembered, SessionMemo
 pub use rows::VersionSlot;
 pub use seldom::Seldom;
 pub use stamp::{Origin, Stamp};
+pub use told::{Amend, JournalHead, JournalRow, Noted, Passed, Purge, ToldPut};
 pub use version::{Amendments, MarkerEntry, ObjectEntry, PieceEntry, Tombstone, VersionEntry};

@@ -9,6 +9,7 @@ use crate::ids::{
 };
 use crate::metax::{Body, Extent, Holders, HybridClock, Metax, PartRef, UploadRow};
 use crate::name::ObjectKey;
+use crate::told::{Amend, Noted, Purge, ToldPut};
 
 /// What a put makes when it is committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,6 +190,14 @@ pub enum Op {
         /// The chunks.
         moves: Vec<ChunkMove>,
     },
+    /// A put that another region took. In all else as [`Op::PutEnough`].
+    Told(Box<ToldPut>),
+    /// The key's null version ends in a store of several regions.
+    Purge(Box<Purge>),
+    /// Something is set on the key's null version in a store of several regions.
+    Amend(Box<Amend>),
+    /// How far journals are here, and how far the group's own is kept.
+    Noted(Box<Noted>),
 }
 
 impl Op {
@@ -204,14 +213,34 @@ impl Op {
     pub fn put(&self) -> Option<&Put> {
         match self {
             Self::Put(put) | Self::PutEnough { put, .. } => Some(put),
+            Self::Told(told) => Some(&told.put),
             _ => None,
         }
+    }
+
+    /// The same op with other METAX, if it is a put.
+    #[must_use]
+    pub fn with_put(&self, put: Put) -> Self {
+        match self {
+            Self::Told(told) => Self::Told(Box::new(ToldPut { put, ..(**told).clone() })),
+            op => Self::of_put(put, op.enough()),
+        }
+    }
+
+    /// A put of another region.
+    #[must_use]
+    pub fn told(&self) -> Option<&ToldPut> {
+        if let Self::Told(told) = self { Some(told) } else { None }
     }
 
     /// How many replicas must have a put's data before its client is answered; 0: all that were to be given it.
     #[must_use]
     pub fn enough(&self) -> u8 {
-        if let Self::PutEnough { enough, .. } = self { *enough } else { 0 }
+        match self {
+            Self::PutEnough { enough, .. } => *enough,
+            Self::Told(told) => told.enough,
+            _ => 0,
+        }
     }
 }
 

@@ -3,9 +3,11 @@
 //! ```text
 //! 'A' pg(4)                                       applied position
 //! 'H' pg(4)                                       high-water marks of the PG's volumes
+//! 'J' pg(4) seq(8)                               outcome that other regions may lack; of op 0, the journal's head
 //! 'K' bucket(8) session(8) number(8) chunk(4)      chunk of a stream
 //! 'O' bucket(8) session(8) number(8)               open stream: value is the key's PG
 //! 'P' bucket(8) pg(4) view(8) seq(8) part(2)       part of an upload
+//! 'R' pg(4) region(2) source(4)                  how far the journal of another region's PG is here
 //! 'S' pg(4)                                       snapshot that the PG's rows came with, if any
 //! 'T' bucket(8) key* slot                          tombstone of a purged version
 //! 'U' bucket(8) key* pg(4) view(8) seq(8)          open upload, in the order of S3's list
@@ -97,6 +99,56 @@ pub fn snapshot(pg: PgId) -> Vec<u8> {
     let mut row = vec![b'S'];
     row.extend(pg.0.to_be_bytes());
     row
+}
+
+/// The common beginning of the rows of a PG's journal.
+#[must_use]
+pub fn journal(pg: PgId) -> Vec<u8> {
+    let mut row = vec![b'J'];
+    row.extend(pg.0.to_be_bytes());
+    row
+}
+
+/// Row of the outcome of an op; of op 0, of the journal's head.
+#[must_use]
+pub fn outcome(pg: PgId, op: OpSeq) -> Vec<u8> {
+    let mut row = journal(pg);
+    row.extend(op.0.to_be_bytes());
+    row
+}
+
+/// Reads a row made by [`outcome`].
+#[must_use]
+pub fn parse_outcome(row: &[u8]) -> Option<(PgId, OpSeq)> {
+    let [b'J', rest @ ..] = row else { return None };
+    let (pg, rest) = rest.split_first_chunk::<4>()?;
+    let (op, rest) = take_u64(rest)?;
+    rest.is_empty().then_some((PgId(u32::from_be_bytes(*pg)), OpSeq(op)))
+}
+
+/// The common beginning of the rows that a PG has of journals of other regions.
+#[must_use]
+pub fn passed_by(pg: PgId) -> Vec<u8> {
+    let mut row = vec![b'R'];
+    row.extend(pg.0.to_be_bytes());
+    row
+}
+
+/// Row that says how far the journal of a PG of another region is here.
+#[must_use]
+pub fn passed(pg: PgId, region: RegionId, source: PgId) -> Vec<u8> {
+    let mut row = passed_by(pg);
+    row.extend(region.0.to_be_bytes());
+    row.extend(source.0.to_be_bytes());
+    row
+}
+
+/// Reads the PG that has a row made by [`passed`].
+#[must_use]
+pub fn parse_passed(row: &[u8]) -> Option<PgId> {
+    let [b'R', rest @ ..] = row else { return None };
+    let (pg, rest) = rest.split_first_chunk::<4>()?;
+    (rest.len() == 6).then_some(PgId(u32::from_be_bytes(*pg)))
 }
 
 /// The common beginning of the rows of one stream.

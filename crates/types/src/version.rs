@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, CodecError, V1, V2};
 use crate::ids::OpId;
-use crate::metax::{ETag, Metax, ObjectChecksum, VersionRow};
+use crate::metax::{Body, ETag, Metax, ObjectChecksum, PartRef, VersionRow};
 use crate::rows::VersionSlot;
 use crate::stamp::{Origin, Stamp};
 use crate::{HybridClock, PieceRow};
@@ -41,6 +41,8 @@ pub struct ObjectEntry {
     pub is_null: bool,
     /// The op that put it, where that is not the row's: another region put it, or it was appended to.
     pub origin: Option<Origin>,
+    /// The parts in which it was uploaded, where its body does not say so: another region took it.
+    pub parts: Vec<PartRef>,
     /// What was set on it since.
     pub amended: Amendments,
 }
@@ -97,6 +99,17 @@ pub struct PieceEntry {
     pub origin: Option<Origin>,
 }
 
+impl Amendments {
+    /// The greatest clock in it.
+    #[must_use]
+    pub fn clock(&self) -> HybridClock {
+        let Self { tags_at, legal_hold, governance, .. } = *self;
+        let stamps = [tags_at, legal_hold.map(|(_, at)| at), governance.map(|(_, at)| at)];
+        let clocks = stamps.into_iter().flatten().map(|stamp| stamp.clock);
+        clocks.max().unwrap_or_default()
+    }
+}
+
 impl Metax {
     /// When it was put, or last appended to.
     #[must_use]
@@ -105,19 +118,61 @@ impl Metax {
     }
 }
 
+impl VersionRow {
+    /// What the row of a key's null version in a bucket without versioning says of content and place.
+    ///
+    /// # Errors
+    /// [`CodecError`].
+    pub fn read(bytes: &[u8]) -> Result<Self, CodecError> {
+        if bytes.first() == Some(&V1) {
+            return codec::decode(VERSION, bytes);
+        }
+        ObjectEntry::read(bytes).map(|entry| entry.row)
+    }
+}
+
 impl ObjectEntry {
     /// What a row without more says: the null version.
     #[must_use]
     pub fn of_row(row: VersionRow) -> Self {
         let (put_at, amended) = (row.metax.stamp(), Amendments::default());
-        Self { row, put_at, is_null: true, origin: None, amended }
+        Self { row, put_at, is_null: true, origin: None, parts: Vec::new(), amended }
+    }
+
+    /// Reads the row of a key's null version in a bucket without versioning.
+    ///
+    /// # Errors
+    /// [`CodecError`].
+    pub fn read(bytes: &[u8]) -> Result<Self, CodecError> {
+        match VersionEntry::decode(VersionSlot::Unversioned, bytes)? {
+            VersionEntry::Object(object) => Ok(*object),
+            VersionEntry::NullAt(_) | VersionEntry::Marker(_) => {
+                let reason = "it says where another version is: use a newer release".to_owned();
+                Err(CodecError::Damaged { what: VERSION, reason })
+            }
+        }
+    }
+
+    /// The value of its row, that of a key's null version in a bucket without versioning.
+    ///
+    /// # Panics
+    /// If it is none.
+    #[must_use]
+    pub fn write(self) -> Vec<u8> {
+        VersionEntry::Object(Box::new(self)).encode(VersionSlot::Unversioned)
+    }
+
+    /// The parts in which it was uploaded.
+    #[must_use]
+    pub fn parts(&self) -> &[PartRef] {
+        if let Body::Parts { parts, .. } = &self.row.body { parts } else { &self.parts }
     }
 
     /// Whether a [`VersionRow`] says all of it.
     fn is_plain(&self) -> bool {
-        let Self { row, put_at, is_null, origin, amended } = self;
-        let is_put = *put_at == row.metax.stamp();
-        is_put && *is_null && origin.is_none() && *amended == Amendments::default()
+        let Self { row, put_at, is_null, origin, parts, amended } = self;
+        let is_put = *put_at == row.metax.stamp() && *is_null && origin.is_none();
+        is_put && parts.is_empty() && *amended == Amendments::default()
     }
 }
 

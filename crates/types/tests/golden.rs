@@ -13,8 +13,9 @@ use std::fmt::{Debug, Write};
 
 use larder_types::codec::{CodecError, decode, encode};
 use larder_types::{
-    BucketId, BucketRecord, Chunk, ObjectKey, Op, OpId, PartRow, PgId, PieceEntry, PieceRow,
-    Tombstone, UploadRow, VersionEntry, VersionRow, VersionSlot, rows,
+    BucketId, BucketRecord, Chunk, JournalHead, JournalRow, ObjectKey, Op, OpId, OpSeq, PartRow,
+    Passed, PgId, PieceEntry, PieceRow, RegionId, Tombstone, UploadRow, VersionEntry, VersionRow,
+    VersionSlot, rows,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -128,6 +129,9 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("bucket, deleting", &stored::deleting_bucket());
     golden.check_value("bucket, two copies are enough", &stored::lax_bucket());
     golden.check_value("tombstone", &stored::tombstone());
+    golden.check_value("journal", &stored::journal_row());
+    golden.check_value("journal, its head", &stored::journal_head());
+    golden.check_value("passed", &stored::passed());
     for (name, entry, slot) in stored_entries() {
         let bytes = entry.encode(slot);
         golden.check(name, &bytes);
@@ -208,6 +212,8 @@ fn keys_of_rows_keep_their_golden_bytes() {
     golden.check("version", &rows::version(bucket, &key, rows::UNVERSIONED));
     golden.check("version with a stamp", &rows::version(bucket, &key, at_stamp()));
     golden.check("tombstone", &rows::tombstone(bucket, &key, at_stamp()));
+    golden.check("outcome", &rows::outcome(PgId(0x0102_0304), OpSeq(0x0A0B_0C0D_0E0F)));
+    golden.check("passed", &rows::passed(PgId(0x0102_0304), RegionId(0x0506), PgId(0x0708_090A)));
     let seven = [rows::versions(b'V', bucket, &zeros), 7u64.to_be_bytes().to_vec()].concat();
     assert_eq!(rows::parse_version(&seven), None, "no release has written such a slot");
     golden.check("version of a key with a zero", &seven);
@@ -223,6 +229,9 @@ fn golden_keys_are_read_back() {
     let golden = Golden::keys().values;
     let bucket = BucketId(0x0102_0304_0506_0708);
     assert_eq!(rows::parse_open_stream(&golden["open stream"]), Some((bucket, stored::stream())));
+    let outcome = (PgId(0x0102_0304), OpSeq(0x0A0B_0C0D_0E0F));
+    assert_eq!(rows::parse_outcome(&golden["outcome"]), Some(outcome));
+    assert_eq!(rows::parse_passed(&golden["passed"]), Some(PgId(0x0102_0304)));
     assert_eq!(rows::part_number(&golden["part"]), Some(10_000));
     assert_eq!(rows::parse_part(&golden["part"]), Some(stored::upload()));
     let piece = Some((bucket, stored::pieces(), 0x0A0B_0C0D_0E0F));
@@ -270,7 +279,7 @@ fn every_kind_of_op_target_body_and_outcome_has_golden_bytes() {
 }
 
 /// Decodes bytes as everything that is stored.
-fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 10] {
+fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 13] {
     [
         decode::<Op>("op", bytes).map(drop),
         decode::<VersionRow>("version row", bytes).map(drop),
@@ -282,6 +291,9 @@ fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 10] {
         decode::<OpId>("applied position", bytes).map(drop),
         decode::<PgId>("open stream row", bytes).map(drop),
         decode::<Tombstone>("tombstone", bytes).map(drop),
+        JournalRow::decode(bytes).map(drop),
+        JournalHead::decode(bytes).map(drop),
+        Passed::decode(bytes).map(drop),
     ]
 }
 

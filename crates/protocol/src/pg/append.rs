@@ -130,6 +130,9 @@ pub(super) fn clock_of(op: &Op) -> HybridClock {
     match op {
         Op::Put(put) | Op::PutEnough { put, .. } => put.metax.clock,
         Op::Append(append) => append.clock,
+        Op::Told(told) => told.put.metax.clock,
+        Op::Purge(purge) => purge.at.clock,
+        Op::Amend(amend) => amend.amended.clock(),
         Op::Delete { clock, .. } => *clock,
         Op::CreateUpload { row, .. } => row.clock,
         Op::CompleteUpload { metax, .. } => metax.clock,
@@ -141,6 +144,10 @@ pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
     match op {
         Op::Put(put) | Op::PutEnough { put, .. } => Some(&put.request),
         Op::Append(append) => Some(&append.request),
+        Op::Told(told) => Some(&told.put.request),
+        Op::Purge(purge) => Some(&purge.request),
+        Op::Amend(amend) => Some(&amend.request),
+        Op::Noted(noted) => Some(&noted.request),
         Op::Delete { request, .. }
         | Op::SetTags { request, .. }
         | Op::CreateUpload { request, .. }

@@ -10,14 +10,16 @@
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, BucketId, Chunk, Extent, Grant, HoldersChange, LvId, ObjectKey, Op, OpId, OpSeq, Outcome,
-    PartRef, PartRow, Put, StreamId, Target, UploadId, VersionRow, rows,
+    Body, BucketId, Chunk, Extent, Grant, HoldersChange, LvId, ObjectEntry, ObjectKey, Op, OpId,
+    OpSeq, Outcome, PartRef, PartRow, PgId, Put, StreamId, Target, ToldPut, UploadId, VersionRow,
+    rows,
 };
 
 use super::append::answer_of;
 use super::calls::slot_of_call;
 use super::moves::MoveCounts;
 use super::slots::Slot;
+use super::told::version_of;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
 use crate::ledger::{Blocks, Change, Changed};
@@ -26,6 +28,7 @@ use crate::message::{Call, Effect, LogEntry, Outbox};
 
 /// A batch of ops on its way into the index.
 pub(super) struct Batch<'a> {
+    pub(super) pg: PgId,
     pub(super) index: &'a dyn Index,
     pub(super) changes: Changes,
     /// What ops of the batch did to the blocks that rows name, in order.
@@ -52,6 +55,7 @@ impl Pg {
             return Ok(0);
         }
         let mut batch = Batch {
+            pg: self.id,
             index,
             changes: Changes::default(),
             blocks: Vec::new(),
@@ -111,9 +115,21 @@ impl Pg {
             Op::Put(put) | Op::PutEnough { put, .. } => {
                 if !matches!(put.body, Body::Chunk(_)) {
                     self.supersede(entry);
-                    batch.commit_put(put, put.body.clone(), id, id)?;
+                    batch.commit_put(put, put.body.clone(), (id, None), id)?;
                 }
             }
+            Op::Told(told) => {
+                if !matches!(told.put.body, Body::Chunk(_)) {
+                    self.supersede(entry);
+                    batch.commit_put(&told.put, told.put.body.clone(), (id, Some(told)), id)?;
+                }
+            }
+            Op::Purge(purge) => {
+                self.supersede(entry);
+                batch.purge(purge, id)?;
+            }
+            Op::Amend(amend) => batch.amend(amend, id)?,
+            Op::Noted(noted) => batch.note(noted, id)?,
             Op::Regrant { .. } => {
                 // The void of the earlier attempt came first; its extents are not in any row.
             }
@@ -130,9 +146,9 @@ impl Pg {
             Op::SetTags { bucket, key, tags, .. } => {
                 let row = rows::version(*bucket, key, rows::UNVERSIONED);
                 if let Some(value) = batch.changes.get(batch.index, &row)? {
-                    let mut version: VersionRow = decode("version row", &value)?;
-                    version.metax.attributes.tags.clone_from(tags);
-                    batch.changes.put(row, encode(&version));
+                    let mut version = ObjectEntry::read(&value)?;
+                    version.row.metax.attributes.tags.clone_from(tags);
+                    batch.changes.put(row, version.write());
                 }
             }
             Op::CreateUpload { bucket, row, .. } => {
@@ -144,7 +160,7 @@ impl Pg {
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
                 let body = Body::Parts { upload: *upload, parts: parts.clone() };
                 let row = VersionRow { op: id, metax: (**metax).clone(), body };
-                batch.put_version(*bucket, key, row, id)?;
+                batch.put_version((*bucket, key), ObjectEntry::of_row(row), id)?;
             }
             Op::AbortUpload { bucket, key, upload, .. } => {
                 batch.drop_parts(*bucket, *upload, &[], id)?;
@@ -193,7 +209,8 @@ impl Pg {
                 );
                 self.note_holders(&chunk);
                 self.supersede_older(open);
-                batch.commit_put(open.put(), Body::Chunk(chunk), open.id, outcome_op)
+                let by = (open.id, open.put.told());
+                batch.commit_put(open.put(), Body::Chunk(chunk), by, outcome_op)
             }
             Outcome::Committed { .. } => {
                 batch.free_chunk(&row, &chunk, outcome_op);
@@ -298,12 +315,12 @@ impl Pg {
 }
 
 impl Batch<'_> {
-    /// Makes what a put was to make. `put_op` decides who wins, `now` frees what loses.
+    /// Makes what a put was to make, of another region if it was told. `put_op` decides who wins, `now` frees what loses.
     fn commit_put(
         &mut self,
         put: &Put,
         body: Body,
-        put_op: OpId,
+        (put_op, told): (OpId, Option<&ToldPut>),
         now: OpId,
     ) -> Result<(), IndexError> {
         if let (Body::Stream { stream, .. }, false) =
@@ -314,7 +331,7 @@ impl Batch<'_> {
         match &put.target {
             Target::Version => {
                 let row = VersionRow { op: put_op, metax: put.metax.clone(), body };
-                self.put_version(put.bucket, &put.key, row, now)
+                self.put_version((put.bucket, &put.key), version_of(row, told), now)
             }
             Target::Chunk { stream, number } => {
                 let Body::Chunk(chunk) = body else {
@@ -347,24 +364,23 @@ impl Batch<'_> {
 
     fn put_version(
         &mut self,
-        bucket: BucketId,
-        key: &ObjectKey,
-        version: VersionRow,
+        (bucket, key): (BucketId, &ObjectKey),
+        version: ObjectEntry,
         now: OpId,
     ) -> Result<(), IndexError> {
         let row = rows::version(bucket, key, rows::UNVERSIONED);
         if let Some(old) = self.changes.get(self.index, &row)? {
-            let old: VersionRow = decode("version row", &old)?;
-            if old.op > version.op {
-                return self.free_body(&row, bucket, &version.body, now);
+            let old = VersionRow::read(&old)?;
+            if old.op > version.row.op {
+                return self.free_body(&row, bucket, &version.row.body, now);
             }
             self.free_body(&row, bucket, &old.body, now)?;
         }
-        self.changes.put(row, encode(&version));
+        self.set_version((bucket, key), version, now);
         Ok(())
     }
 
-    fn remove_version(
+    pub(super) fn remove_version(
         &mut self,
         bucket: BucketId,
         key: &ObjectKey,
@@ -372,7 +388,7 @@ impl Batch<'_> {
     ) -> Result<(), IndexError> {
         let row = rows::version(bucket, key, rows::UNVERSIONED);
         let Some(old) = self.changes.get(self.index, &row)? else { return Ok(()) };
-        let old: VersionRow = decode("version row", &old)?;
+        let old = VersionRow::read(&old)?;
         assert!(old.op < now, "a row is removed by a later op than made it");
         self.free_body(&row, bucket, &old.body, now)?;
         self.changes.remove(row);

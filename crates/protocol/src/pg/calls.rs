@@ -5,15 +5,16 @@ use std::ops::ControlFlow;
 use larder_types::codec::decode;
 use larder_types::{
     Body, BucketId, Condition, Epoch, Holders, Metax, ObjectKey, Op, OpId, Outcome, PartRow, Put,
-    RegionId, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow, rows,
+    RegionId, Stamp, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow, rows,
 };
 
 use super::barrier::Barrier;
 use super::grant::Starved;
 use super::slots::Slot;
+use super::told::Put as Mutation;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
-use crate::message::{Answer, Call, Content, Description, Effect, Outbox, PutCall, Refusal, Token};
+use crate::message::{Answer, Call, Content, Description, Effect, Outbox, Refusal, Token};
 use crate::sessions::Known;
 
 /// How far a mutation got.
@@ -152,7 +153,8 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<Step, IndexError> {
         match call {
-            Call::Put(put) => self.put(token, put, index, out),
+            Call::Put(put) => self.put(token, &Mutation::Own(put), index, out),
+            Call::Told(told) => self.take_told(token, told, index, out),
             Call::Append(append) => self.append_to(token, append, index, out),
             Call::Delete { request, bucket, epoch, key, condition } => {
                 if !epoch_holds(index, *bucket, *epoch) {
@@ -161,9 +163,13 @@ impl Pg {
                 if let Some(step) = self.unmet(*bucket, key, condition, index)? {
                     return Ok(step);
                 }
-                let clock = self.tick_clock();
+                let at = self.stamp_of(*bucket, key, index)?;
+                if at.region != RegionId::OWN {
+                    self.append_purge(token, *request, (*bucket, key), (at, None), out);
+                    return Ok(Step::Done);
+                }
                 let (request, bucket, key) = (*request, *bucket, key.clone());
-                let op = Op::Delete { request, bucket, key, clock };
+                let op = Op::Delete { request, bucket, key, clock: at.clock };
                 self.append_op(op, Some((token, ReplyKind::Done)), out);
                 Ok(Step::Done)
             }
@@ -176,6 +182,9 @@ impl Pg {
                     let is_live = index.bucket_epoch(*bucket).is_some();
                     let refusal = if is_live { Refusal::NoSuchKey } else { Refusal::StaleBucket };
                     return Ok(Step::Refuse(refusal));
+                }
+                if index.region() != RegionId::OWN {
+                    return self.amend_tags(token, *request, (*bucket, key), tags, index, out);
                 }
                 let (request, bucket, key) = (*request, *bucket, key.clone());
                 let op = Op::SetTags { request, bucket, key, tags: tags.clone() };
@@ -225,13 +234,14 @@ impl Pg {
         }
     }
 
-    fn put(
+    pub(super) fn put(
         &mut self,
         token: Token,
-        call: &PutCall,
+        mutation: &Mutation<'_>,
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<Step, IndexError> {
+        let call = mutation.call();
         if !epoch_holds(index, call.bucket, call.epoch) {
             return Ok(Step::Refuse(Refusal::StaleBucket));
         }
@@ -262,8 +272,8 @@ impl Pg {
                 }
             }
         };
-        let clock = self.tick_clock();
-        let metax = metax_of(&call.description, clock);
+        let at = self.stamp_of_put(mutation, index)?;
+        let (metax, clock) = (metax_of(&call.description, at), at.clock);
         let granted = match &body {
             Body::Chunk(chunk) => Some(Answer::Granted {
                 grant: chunk.grant,
@@ -283,7 +293,7 @@ impl Pg {
             metax,
             body,
         };
-        let op = Op::of_put(put, if granted.is_some() { call.enough } else { 0 });
+        let op = mutation.op(put, if granted.is_some() { call.enough } else { 0 });
         let kind = if granted.is_some() { ReplyKind::Persisted } else { ReplyKind::Done };
         self.append_op(op, Some((token, kind)), out);
         if let Some(answer) = granted {
@@ -339,13 +349,13 @@ impl Pg {
                 return Ok(Step::Refuse(Refusal::InvalidPart(part.number)));
             }
         }
-        let clock = self.tick_clock();
+        let at = self.stamp_of(*bucket, key, index)?;
         let op = Op::CompleteUpload {
             request: *request,
             bucket: *bucket,
             key: key.clone(),
             upload: *upload,
-            metax: Box::new(metax_of(description, clock)),
+            metax: Box::new(metax_of(description, at)),
             parts: parts.iter().map(|(part, _)| *part).collect(),
         };
         self.append_op(op, Some((token, ReplyKind::Done)), out);
@@ -480,11 +490,11 @@ impl Pg {
     }
 }
 
-fn metax_of(description: &Description, clock: larder_types::HybridClock) -> Metax {
+fn metax_of(description: &Description, at: Stamp) -> Metax {
     Metax {
         size: description.size,
-        clock,
-        region: RegionId(0),
+        clock: at.clock,
+        region: at.region,
         etag: description.etag.clone(),
         checksum: description.checksum.clone(),
         attributes: description.attributes.clone(),
@@ -505,7 +515,7 @@ pub(super) fn current(
     index: &dyn Index,
 ) -> Result<Option<VersionRow>, IndexError> {
     let row = index.get(&rows::version(bucket, key, rows::UNVERSIONED))?;
-    Ok(row.map(|row| decode::<VersionRow>("version row", &row)).transpose()?)
+    Ok(row.map(|row| VersionRow::read(&row)).transpose()?)
 }
 
 fn stream_is_whole(
@@ -532,6 +542,10 @@ pub(super) fn slot_of_call(call: &Call) -> Option<Slot> {
             Target::Part { upload, .. } => Slot::Upload(*upload),
         },
         Call::Append(append) => Slot::Version(append.bucket, append.key.clone()),
+        Call::Told(told) => {
+            let (bucket, key) = told.key()?;
+            Slot::Version(bucket, key.clone())
+        }
         Call::Delete { bucket, key, .. }
         | Call::SetTags { bucket, key, .. }
         | Call::CompleteUpload { bucket, key, .. } => Slot::Version(*bucket, key.clone()),

@@ -24,6 +24,7 @@ impl Pg {
         match call {
             Call::Put(put) => self.owns(put.bucket, &put.key),
             Call::Append(append) => self.owns(append.bucket, &append.key),
+            Call::Told(told) => told.key().map_or(Ok(()), |(bucket, key)| self.owns(bucket, key)),
             Call::Delete { bucket, key, .. }
             | Call::SetTags { bucket, key, .. }
             | Call::CreateUpload { bucket, key, .. }
@@ -83,6 +84,9 @@ impl Pg {
         match &**op {
             Op::Put(put) | Op::PutEnough { put, .. } => self.owns(put.bucket, &put.key),
             Op::Append(append) => self.owns(append.bucket, &append.key),
+            Op::Told(told) => self.owns(told.put.bucket, &told.put.key),
+            Op::Purge(purge) => self.owns(purge.bucket, &purge.key),
+            Op::Amend(amend) => self.owns(amend.bucket, &amend.key),
             Op::CreateUpload { bucket, row, .. } => self.owns(*bucket, &row.key),
             Op::Delete { bucket, key, .. }
             | Op::SetTags { bucket, key, .. }

@@ -42,6 +42,7 @@ mod scrub;
 mod slots;
 mod snapshot;
 mod state;
+mod told;
 mod walk;
 
 use std::collections::{BTreeMap, VecDeque};

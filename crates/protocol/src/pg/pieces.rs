@@ -261,7 +261,7 @@ impl Batch<'_> {
     pub(super) fn append(&mut self, pg: PgId, append: &Append, id: OpId) -> Result<(), IndexError> {
         let row = rows::version(append.bucket, &append.key, rows::UNVERSIONED);
         let old = self.changes.get(self.index, &row)?;
-        let old = old.map(|old| decode::<VersionRow>("version row", &old)).transpose()?;
+        let old = old.map(|old| VersionRow::read(&old)).transpose()?;
         let found = old.as_ref().map(|old| (old.op, old.metax.size));
         if found != append.onto.map(|op| (op, append.made.offset)) {
             return Err(IndexError(format!(

@@ -166,7 +166,7 @@ impl Pg {
             let Some(tail) = self.tail_at(seq) else { continue };
             let is_later = seq > upto;
             return match &*tail.entry.op {
-                Op::Delete { .. } => Visible::Version(None),
+                Op::Delete { .. } | Op::Purge(_) => Visible::Version(None),
                 // Nobody was answered before the index shows it.
                 Op::Append(_) => continue,
                 Op::Put(put) if matches!(put.body, Body::Inline(_)) => {

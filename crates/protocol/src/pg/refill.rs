@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, Chunk, Grant, Holders, HoldersChange, LvId, Op, OpId, OpSeq, PartRow, PieceRow, ServerId,
-    VersionRow,
+    Body, Chunk, Grant, Holders, HoldersChange, LvId, ObjectEntry, Op, OpId, OpSeq, PartRow,
+    PieceRow, ServerId, VersionRow,
 };
 
 use super::Pg;
@@ -368,7 +368,7 @@ pub fn chunk_in(row: &[u8], value: &[u8]) -> Result<Option<Chunk>, IndexError> {
     let body = match row.first() {
         Some(b'K') => return Ok(Some(decode::<Chunk>("chunk row", value)?)),
         Some(b'P') => decode::<PartRow>("part row", value)?.body,
-        Some(b'V') => decode::<VersionRow>("version row", value)?.body,
+        Some(b'V') => VersionRow::read(value)?.body,
         Some(b'W') => decode::<PieceRow>("piece row", value)?.body,
         _ => return Ok(None),
     };
@@ -399,8 +399,8 @@ pub(super) fn with_chunk(
             in_body(&mut part.body).then(|| encode(&part))
         }
         Some(b'V') => {
-            let mut version: VersionRow = decode("version row", value)?;
-            in_body(&mut version.body).then(|| encode(&version))
+            let mut version = ObjectEntry::read(value)?;
+            in_body(&mut version.row.body).then(|| version.write())
         }
         Some(b'W') => {
             let mut piece: PieceRow = decode("piece row", value)?;

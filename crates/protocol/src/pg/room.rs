@@ -181,10 +181,15 @@ impl Pg {
         match call {
             Call::DropStream { .. } => self.has_room_for_own(),
             Call::Put(put) if matches!(put.content, Content::Data { .. }) => {
-                self.has_room_for_calls() && self.open.bytes < OPEN_BYTES_MAX
+                self.has_room_for_data()
             }
+            Call::Told(told) if told.has_data() => self.has_room_for_data(),
             _ => self.has_room_for_calls(),
         }
+    }
+
+    fn has_room_for_data(&self) -> bool {
+        self.has_room_for_calls() && self.open.bytes < OPEN_BYTES_MAX
     }
 
     fn has_room_for_calls(&self) -> bool {
@@ -201,7 +206,7 @@ impl Pg {
         let opens = super::chunk_of(op).is_some();
         assert!(
             request_of_op(op).is_none()
-                || self.has_room_for_calls() && (!opens || self.open.bytes < OPEN_BYTES_MAX),
+                || (if opens { self.has_room_for_data() } else { self.has_room_for_calls() }),
             "pg {}: a call's op is appended without room for it",
             self.id
         );

@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use larder_types::{Body, BucketId, ObjectKey, Op, OpId, OpSeq, PgId, StreamId, Target, UploadId};
+use larder_types::{
+    Body, BucketId, ObjectKey, Op, OpId, OpSeq, PgId, Put, StreamId, Target, UploadId,
+};
 
 use crate::message::{Call, Token};
 
@@ -206,10 +208,7 @@ impl Reader {
 pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
     match op {
         Op::Put(put) | Op::PutEnough { put, .. } => match (&put.target, &put.body) {
-            (Target::Version, Body::Stream { stream, .. }) => {
-                [Some(Slot::Version(put.bucket, put.key.clone())), Some(Slot::Stream(*stream))]
-            }
-            (Target::Version, _) => [Some(Slot::Version(put.bucket, put.key.clone())), None],
+            (Target::Version, _) => slots_of_version(put),
             (Target::Chunk { stream, .. }, _) => [Some(Slot::Stream(*stream)), None],
             (Target::Part { upload, .. }, Body::Stream { stream, .. }) => {
                 [Some(Slot::Upload(*upload)), Some(Slot::Stream(*stream))]
@@ -222,6 +221,9 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         Op::CompleteUpload { bucket, key, upload, .. } => {
             [Some(Slot::Version(*bucket, key.clone())), Some(Slot::Upload(*upload))]
         }
+        Op::Told(told) => slots_of_version(&told.put),
+        Op::Purge(purge) => [Some(Slot::Version(purge.bucket, purge.key.clone())), None],
+        Op::Amend(amend) => [Some(Slot::Version(amend.bucket, amend.key.clone())), None],
         Op::Append(append) => {
             let stream = match &append.body {
                 Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
@@ -238,8 +240,18 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         | Op::Holders { .. }
         | Op::Moved { .. }
         | Op::Digest
+        | Op::Noted(_)
         | Op::SnapshotBegin
         | Op::SnapshotSession(_)
         | Op::SnapshotEnd { .. } => [None, None],
     }
+}
+
+/// The keys of a put that makes a version.
+fn slots_of_version(put: &Put) -> [Option<Slot>; 2] {
+    let stream = match &put.body {
+        Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
+        _ => None,
+    };
+    [Some(Slot::Version(put.bucket, put.key.clone())), stream]
 }

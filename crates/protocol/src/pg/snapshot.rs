@@ -138,6 +138,8 @@ pub fn owner(row: &[u8], value: &[u8], pg_count: u32) -> Result<Option<PgId>, In
         Some(b'O') => Some(decode::<PgId>("open stream row", value)?),
         Some(b'P') => Some(rows::parse_part(row).ok_or_else(unreadable)?.pg),
         Some(b'W') => Some(rows::parse_piece(row).ok_or_else(unreadable)?.1.pg),
+        Some(b'J') => Some(rows::parse_outcome(row).ok_or_else(unreadable)?.0),
+        Some(b'R') => Some(rows::parse_passed(row).ok_or_else(unreadable)?),
         Some(b'T' | b'U' | b'V') => {
             let (bucket, key, _) = rows::parse_keyed(row).ok_or_else(unreadable)?;
             Some(pg_of(bucket, &key, pg_count))
@@ -168,7 +170,7 @@ impl Pg {
         let open = self.open.range(..=at.seq).filter(|_| !without_open).map(|(_, open)| {
             let mut put = open.put().clone();
             put.body = Body::Chunk(open.place_at(at.seq).clone());
-            let entry = LogEntry { id: open.id, op: Op::of_put(put, open.put.enough()).into() };
+            let entry = LogEntry { id: open.id, op: open.put.with_put(put).into() };
             OpenEntry { entry, superseded: open.superseded }
         });
         SnapshotHeader {

@@ -149,11 +149,8 @@ impl Entry {
     #[must_use]
     pub fn clock(&self) -> HybridClock {
         let What::Object(object) = &self.what else { return self.at.clock };
-        let Amendments { tags_at, legal_hold, governance, .. } = object.amended;
-        let set = [tags_at, legal_hold.map(|(_, at)| at), governance.map(|(_, at)| at)];
-        let last = object.pieces.keys().next_back().copied();
-        let stamps = set.into_iter().chain([last]).flatten();
-        stamps.map(|stamp| stamp.clock).fold(self.at.clock, HybridClock::max)
+        let last = object.pieces.keys().next_back().map_or(self.at.clock, |last| last.clock);
+        last.max(self.at.clock).max(object.amended.clock())
     }
 
     /// How it is told of.

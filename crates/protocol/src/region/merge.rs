@@ -102,7 +102,8 @@ fn as_put(metax: &Metax) -> Metax {
     metax
 }
 
-fn join_amendments(here: Amendments, told: Amendments) -> Amendments {
+/// What was set on a version, here or there.
+pub(crate) fn join_amendments(here: Amendments, told: Amendments) -> Amendments {
     Amendments {
         tags_at: here.tags_at.max(told.tags_at),
         legal_hold: last_set(here.legal_hold, told.legal_hold),

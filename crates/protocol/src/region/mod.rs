@@ -14,8 +14,8 @@
 //! | [`journal`] | outcomes of a PG since a token |
 //! | [`pull`] | takes from other regions what is not here |
 //! | [`compare`] | finds what differs where a token is void |
-//!
-//! No role drives these machines yet.
+//! | [`kept`] | entries as rows of a store's index |
+//! | [`told`] | what a PG is asked to take of what others tell |
 //!
 //! # Invariants
 //!
@@ -29,11 +29,15 @@
 pub mod compare;
 pub mod entry;
 pub mod journal;
+pub mod kept;
 pub mod merge;
 pub mod pull;
+pub mod told;
 
 pub use compare::{Listed, Range, Sum, Summed};
 pub use entry::{Entry, Id, Name, Object, Piece, Slot, What};
 pub use journal::{Journal, Token, Void};
+pub use kept::Kept;
 pub use merge::{Contradiction, Holding, join};
 pub use pull::Pull;
+pub use told::{Told, ToldVersion};

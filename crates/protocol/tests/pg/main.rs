@@ -21,6 +21,7 @@ mod scrub;
 mod sessions;
 mod snapshots;
 mod support;
+mod told;
 mod tries;
 mod unreachable;
 mod views;

@@ -75,7 +75,7 @@ impl Expectations {
                     continue;
                 }
             };
-            let found = row.and_then(|row| decode::<VersionRow>("version row", &row).ok());
+            let found = row.and_then(|row| VersionRow::read(&row).ok());
             let fits = match last {
                 Last::Put(id) => found.as_ref().is_some_and(|row| row.op == *id),
                 Last::Delete(_) => found.is_none(),

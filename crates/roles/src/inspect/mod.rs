@@ -300,7 +300,7 @@ fn look_at_objects(overlay: &Overlay<'_>, reader: Option<&VolumeReader>, report:
 fn content(row: &[u8], value: &[u8]) -> Result<Option<(Body, u64)>, CodecError> {
     Ok(match row.first() {
         Some(b'V') => {
-            let VersionRow { body, metax, .. } = decode("version row", value)?;
+            let VersionRow { body, metax, .. } = VersionRow::read(value)?;
             Some((body, metax.size))
         }
         Some(b'P') => Some((decode::<PartRow>("part row", value)?.body, 0)),

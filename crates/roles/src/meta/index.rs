@@ -9,7 +9,7 @@ use larder_kv::{Batch, Kv, KvError, KvReader, LsmKv};
 use larder_protocol::index::Visit;
 use larder_protocol::manager::state::{MapVersion, Topology};
 use larder_protocol::{Changes, Index, IndexError};
-use larder_types::{BucketId, BucketState, Epoch};
+use larder_types::{BucketId, BucketState, Epoch, RegionId};
 use parking_lot::RwLock;
 
 use crate::limits::{KV_CACHE_BYTES, KV_CACHE_FILLED_PART};
@@ -74,6 +74,8 @@ fn known_in(map: &Topology) -> (MapVersion, BTreeMap<BucketId, Epoch>) {
 pub(super) struct IndexPort {
     pub(super) kv: LsmKv,
     pub(super) buckets: Buckets,
+    /// This store's number among regions.
+    region: RegionId,
     /// Whether all of the index found room in its cache when its size was last looked at.
     fits_cache: AtomicBool,
     /// Whether all of it was read since the start.
@@ -81,9 +83,9 @@ pub(super) struct IndexPort {
 }
 
 impl IndexPort {
-    pub(super) fn new(kv: LsmKv, buckets: Buckets) -> Self {
+    pub(super) fn new(kv: LsmKv, buckets: Buckets, region: RegionId) -> Self {
         let (fits_cache, is_read) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { kv, buckets, fits_cache, is_read }
+        Self { kv, buckets, region, fits_cache, is_read }
     }
 
     /// Whether the cluster's map says that a bucket is being deleted, or is gone. One that it has not heard of is neither.
@@ -155,6 +157,10 @@ impl Index for IndexPort {
             Buckets::Here(manager) => manager.map().live_epoch(bucket),
             Buckets::Apart(buckets) => buckets.epoch(bucket),
         }
+    }
+
+    fn region(&self) -> RegionId {
+        self.region
     }
 }
 

@@ -159,7 +159,10 @@ impl Meta {
     /// Why a call is turned away before it is stepped: the log has no room, or not now.
     fn unfit(&self, call: &Call) -> Option<Refusal> {
         let adds_data = match call {
-            Call::Put(put) => !matches!(put.content, Content::Stream { .. }),
+            Call::Put(_) | Call::Told(_) => {
+                let put = call.put();
+                put.is_some_and(|put| !matches!(put.content, Content::Stream { .. }))
+            }
             Call::Append(append) => !matches!(append.content, Content::Stream { .. }),
             Call::CreateUpload { .. } => true,
             _ => false,
@@ -234,7 +237,7 @@ impl Meta {
     ) {
         let row = self.index.kv.get(&rows::version(*bucket, key, rows::UNVERSIONED));
         let found = row.map_err(|error| error.to_string()).and_then(|row| {
-            let version = row.map(|row| decode::<VersionRow>("version row", &row));
+            let version = row.map(|row| VersionRow::read(&row));
             version.transpose().map_err(|error| error.to_string())
         });
         if !self.lock(pg).tells(view) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_kv::{KvError, KvReader};
 use larder_objects::ObjectError;
-use larder_protocol::{Call, PutCall, RowSpan};
+use larder_protocol::{Call, RowSpan};
 use larder_types::{
     BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, LvId, ObjectKey, OpId, PgId,
     VersionRow, rows,
@@ -16,7 +16,7 @@ use larder_types::{
 use tokio::time::Instant;
 
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
-use super::{decoded, refused, unavailable, unexpected};
+use super::{refused, unavailable, undecodable, unexpected};
 use crate::clock::now_ms;
 use crate::data::{DataServer, PutWrite, ReadFailure};
 use crate::limits::{DISK_FULL_TRIES_MAX, LIST_WAIT_MS_MAX};
@@ -57,7 +57,7 @@ impl Here {
         key: &ObjectKey,
     ) -> Result<Option<VersionRow>, ObjectError> {
         let row = self.get(&rows::version(bucket, key, rows::UNVERSIONED))?;
-        row.map(|row| decoded::<VersionRow>("version row", &row)).transpose()
+        row.map(|row| VersionRow::read(&row)).transpose().map_err(undecodable)
     }
 
     fn get(&self, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
@@ -213,7 +213,7 @@ impl Reach for Here {
     async fn put(
         &self,
         pg: PgId,
-        call: PutCall,
+        call: Call,
         data: Option<Data>,
         _: Instant,
     ) -> Result<Ended, ObjectError> {
@@ -226,7 +226,7 @@ impl Reach for Here {
             disk_full: false,
             armed: true,
         };
-        self.meta.call(pg, Call::Put(Box::new(call)), &ticket);
+        self.meta.call(pg, call, &ticket);
         let mut replicas = 0;
         let mut clock = HybridClock::default();
         if let Some((data, len)) = data

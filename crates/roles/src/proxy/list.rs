@@ -19,7 +19,7 @@ impl<R: Reach> Proxy<R> {
         loop {
             let known = self.known(bucket)?;
             let page = self.page(Page::new(b'V', known.id, &request), None, |key, value| {
-                let row = decode::<VersionRow>("version row", value).ok()?;
+                let row = VersionRow::read(value).ok()?;
                 Some(ListedObject { key, metax: row.metax })
             });
             match page.await {

@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
+//! | `told.rs` | what it does for other regions |
 //! | `reach.rs` | what it asks of the other roles |
 //! | `here.rs` | the other roles in this process: direct calls |
 //! | `away/` | the other roles in other processes, over the net |
@@ -23,6 +24,7 @@ mod multipart;
 mod put;
 mod reach;
 mod read;
+mod told;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,8 +40,8 @@ use larder_protocol::{AppendRefusal, Call, Refusal};
 use larder_types::codec::decode;
 use larder_types::limits::OBJECT_BYTES_MAX;
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Condition, Epoch, ObjectKey, PgId, SessionId, StreamId,
-    UploadId, UploadRow,
+    BucketId, BucketName, BucketRecord, CodecError, Condition, Epoch, ObjectKey, PgId, SessionId,
+    StreamId, UploadId, UploadRow,
 };
 use tokio::time::Instant;
 
@@ -196,7 +198,8 @@ impl<R: Reach> Proxy<R> {
 fn refused(refusal: Refusal) -> ObjectError {
     match refusal {
         Refusal::StaleBucket => ObjectError::NoSuchBucket,
-        Refusal::PreconditionFailed => ObjectError::PreconditionFailed,
+        Refusal::PreconditionFailed | Refusal::Beaten => ObjectError::PreconditionFailed,
+        Refusal::NoRegion => unavailable("this store is in no region: form one first"),
         Refusal::NoSuchKey => ObjectError::NoSuchKey,
         Refusal::NoSuchUpload => ObjectError::NoSuchUpload,
         Refusal::InvalidPart(number) => ObjectError::InvalidPart { number },
@@ -244,10 +247,12 @@ fn decoded<T: serde::de::DeserializeOwned>(
     what: &'static str,
     row: &[u8],
 ) -> Result<T, ObjectError> {
-    decode(what, row).map_err(|error| {
-        tracing::error!(%error, "a row of the index cannot be used");
-        unavailable("the index holds a row that cannot be used: see the log")
-    })
+    decode(what, row).map_err(undecodable)
+}
+
+fn undecodable(error: CodecError) -> ObjectError {
+    tracing::error!(%error, "a row of the index cannot be used");
+    unavailable("the index holds a row that cannot be used: see the log")
 }
 
 impl<R: Reach> Objects for Proxy<R> {

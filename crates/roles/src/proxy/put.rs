@@ -5,7 +5,7 @@ use std::pin::pin;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use larder_objects::{BodyDigest, ObjectError, PutBody, PutDone, PutOptions};
+use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody, PutDone, PutOptions};
 use larder_protocol::{Call, Content, Description, PutCall};
 use larder_types::checksum::{seed_of, sum_blocks};
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, PUT_BYTES_MAX};
@@ -16,6 +16,7 @@ use larder_types::{
 use tokio::time::Instant;
 
 use super::reach::{Ended, Reach};
+use super::told::ToldAs;
 use super::{Proxy, patience};
 use crate::limits::PUT_WINDOW_CHUNKS;
 
@@ -30,6 +31,8 @@ pub(super) struct Wanted {
     pub(super) condition: Condition,
     /// How many replicas must have the data before the client is answered; 0: all of the volume.
     pub(super) enough: u8,
+    /// Another region has it, and tells what it is.
+    pub(super) told: Option<Box<ToldAs>>,
 }
 
 /// Bytes of a body on their way into chunks.
@@ -149,7 +152,8 @@ impl<R: Reach> Proxy<R> {
     ) -> Result<Wanted, ObjectError> {
         let (id, epoch, pg) = self.place(bucket, key)?;
         let (key, target, enough) = (key.clone(), Target::Version, self.enough(bucket));
-        Ok(Wanted { bucket: id, epoch, pg, key, target, attributes, condition, enough })
+        let told = None;
+        Ok(Wanted { bucket: id, epoch, pg, key, target, attributes, condition, enough, told })
     }
 
     /// Stores a body as whatever is wanted.
@@ -183,12 +187,12 @@ impl<R: Reach> Proxy<R> {
         digest: BodyDigest,
     ) -> Result<PutDone, ObjectError> {
         let size = pieces.len as u64;
-        let description = Description {
+        let description = wanted.described(Description {
             size,
             etag: ETag::Md5(digest.md5),
             checksum: digest.checksum.clone(),
             attributes: wanted.attributes.clone(),
-        };
+        })?;
         let clock = self.store_chunk(&wanted, wanted.target.clone(), description, pieces).await?;
         Ok(PutDone { etag: ETag::Md5(digest.md5), checksum: digest.checksum, clock, size })
     }
@@ -244,7 +248,7 @@ impl<R: Reach> Proxy<R> {
             condition: wanted.condition.clone(),
             enough: wanted.enough,
         };
-        self.reach.put(wanted.pg, call, data, by).await
+        self.reach.put(wanted.pg, wanted.call(call), data, by).await
     }
 
     /// Stores chunks while the body comes in.
@@ -329,6 +333,7 @@ impl<R: Reach> Proxy<R> {
             attributes: Attributes::default(),
             key: wanted.key.clone(),
             target: Target::Chunk { stream, number },
+            told: None,
             ..*wanted
         };
         let target = chunk_of.target.clone();
@@ -343,29 +348,46 @@ impl<R: Reach> Proxy<R> {
         let Chunks { guard, content, size, digest } = chunks;
         let request = self.requests.begin();
         let (etag, checksum) = (ETag::Md5(digest.md5), digest.checksum);
-        let description = Description {
+        let description = wanted.described(Description {
             size,
             etag: etag.clone(),
             checksum: checksum.clone(),
-            attributes: wanted.attributes,
-        };
+            attributes: wanted.attributes.clone(),
+        })?;
         let call = PutCall {
             request: request.id(),
             bucket: wanted.bucket,
             epoch: wanted.epoch,
-            key: wanted.key,
-            target: wanted.target,
+            key: wanted.key.clone(),
+            target: wanted.target.clone(),
             description,
             content,
-            condition: wanted.condition,
+            condition: wanted.condition.clone(),
             enough: wanted.enough,
         };
-        match self.reach.put(wanted.pg, call, None, patience()).await? {
+        match self.reach.put(wanted.pg, wanted.call(call), None, patience()).await? {
             Ended::Done(clock) => {
                 guard.claimed();
                 Ok(PutDone { etag, checksum, clock, size })
             }
             Ended::Lost(_) => unreachable!("it has no data of its own"),
+        }
+    }
+}
+
+impl Wanted {
+    /// What it is, where its bytes say this.
+    fn described(&self, bytes: Description) -> Result<Description, ObjectError> {
+        let Some(told) = &self.told else { return Ok(bytes) };
+        let told = told.description();
+        if told.size == bytes.size { Ok(told) } else { Err(BodyError::Incomplete.into()) }
+    }
+
+    /// The call that begins it.
+    fn call(&self, put: PutCall) -> Call {
+        match &self.told {
+            Some(told) if put.target == Target::Version => told.call(put),
+            _ => Call::Put(Box::new(put)),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use larder_objects::ObjectError;
 pub use larder_objects::Onward;
-use larder_protocol::{Call, PutCall};
+use larder_protocol::Call;
 use larder_types::{
     BucketId, BucketName, BucketRecord, BucketState, Chunk, Epoch, Holders, HybridClock, ObjectKey,
     PgId, VersionRow,
@@ -133,12 +133,12 @@ pub trait Reach: Send + Sync + 'static {
     /// Tells a PG something that has no answer.
     fn tell(&self, pg: PgId, call: Call);
 
-    /// The put of DESIGN §5: METAX and data in parallel, committed when both are durable. If the future is
+    /// The put of DESIGN §5, a client's or another region's: METAX and data in parallel, committed when both are durable. If the future is
     /// dropped the put is taken back. It ends `by` then, at the latest.
     fn put(
         &self,
         pg: PgId,
-        call: PutCall,
+        call: Call,
         data: Option<Data>,
         by: Instant,
     ) -> impl Future<Output = Result<Ended, ObjectError>> + Send;

@@ -347,8 +347,7 @@ impl<R: Reach> Reading<R> {
                 let Some(value) = found.map_err(|_error| ReadFailure::Unreadable)? else {
                     return Ok(None);
                 };
-                let version: VersionRow =
-                    decode("version row", &value).map_err(|_error| ReadFailure::Unreadable)?;
+                let version = VersionRow::read(&value).map_err(|_error| ReadFailure::Unreadable)?;
                 Ok(match version.body {
                     Body::Chunk(chunk) if version.op == self.op => Some(chunk),
                     _ => None,

@@ -63,6 +63,7 @@ fn config(dir: &tempfile::TempDir) -> StoreConfig {
         // Not as large as the disk of whoever runs this makes it.
         lv_bytes: Some(64 * 1024 * 1024),
         log_segment_bytes: 4 * 1024 * 1024,
+        region: larder_types::RegionId::OWN,
     }
 }
 

@@ -238,7 +238,9 @@ pub(crate) fn refused(refusal: Refusal) -> Answered {
         | Refusal::InvalidPart(_)
         | Refusal::StreamIncomplete
         | Refusal::Revoked
-        | Refusal::Full => Answered::Refused,
+        | Refusal::Full
+        | Refusal::Beaten
+        | Refusal::NoRegion => Answered::Refused,
         Refusal::Busy
         | Refusal::NotPrimary
         | Refusal::Finished

@@ -3,13 +3,14 @@
 
 use bytes::Bytes;
 use larder_types::{
-    Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName, BucketRecord,
-    BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ETag, EncryptionEnvelope,
-    Epoch, Extent, Grant, HighWaterRow, Holders, HoldersChange, HybridClock, LvId, MarkerEntry,
-    Metax, ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef,
-    PartRow, PgId, PieceEntry, PieceRow, PiecesId, Put, RegionId, Remembered, Request, Retention,
-    ServerId, SessionId, SessionMemory, SnapshotRow, Stamp, StreamId, Target, Tombstone, UploadId,
-    UploadRow, VersionEntry, VersionRow, View, WritePolicy, rows,
+    Amend, Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName,
+    BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ETag,
+    EncryptionEnvelope, Epoch, Extent, Grant, HighWaterRow, Holders, HoldersChange, HybridClock,
+    JournalHead, JournalRow, LvId, MarkerEntry, Metax, Noted, ObjectChecksum, ObjectEntry,
+    ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow, Passed, PgId, PieceEntry,
+    PieceRow, PiecesId, Purge, Put, RegionId, Remembered, Request, Retention, ServerId, SessionId,
+    SessionMemory, SnapshotRow, Stamp, StreamId, Target, ToldPut, Tombstone, UploadId, UploadRow,
+    VersionEntry, VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -32,6 +33,10 @@ pub const KINDS: &[&str] = &[
     "Append",
     "Digest",
     "Moved",
+    "Told",
+    "Purge",
+    "Amend",
+    "Noted",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -87,6 +92,10 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::Append(append) => vec!["Append", body_of(&append.body)],
         Op::Digest => vec!["Digest"],
         Op::Moved { .. } => vec!["Moved"],
+        Op::Told(told) => vec!["Told", body_of(&told.put.body)],
+        Op::Purge(_) => vec!["Purge"],
+        Op::Amend(_) => vec!["Amend"],
+        Op::Noted(_) => vec!["Noted"],
     }
 }
 
@@ -374,7 +383,12 @@ pub fn ops() -> Vec<(&'static str, Op)> {
         ("abort upload", Op::AbortUpload { request, bucket, key: key.clone(), upload: upload() }),
         (
             "set tags",
-            Op::SetTags { request, bucket, key, tags: vec![("colour".into(), "red".into())] },
+            Op::SetTags {
+                request,
+                bucket,
+                key: key.clone(),
+                tags: vec![("colour".into(), "red".into())],
+            },
         ),
         ("drop stream", Op::DropStream { bucket, stream: stream() }),
         ("digest", Op::Digest),
@@ -402,7 +416,76 @@ pub fn ops() -> Vec<(&'static str, Op)> {
                 Some(Box::new(full_attributes())),
             ),
         ),
+        ("told, one chunk", Op::Told(Box::new(told_put()))),
+        (
+            "purge",
+            Op::Purge(Box::new(Purge {
+                request,
+                bucket,
+                key: key.clone(),
+                at: stamp(),
+                origin: None,
+            })),
+        ),
+        (
+            "purge, of another region",
+            Op::Purge(Box::new(Purge {
+                request,
+                bucket,
+                key: key.clone(),
+                at: stamp(),
+                origin: Some(origin()),
+            })),
+        ),
+        (
+            "amend",
+            Op::Amend(Box::new(Amend {
+                request,
+                bucket,
+                key,
+                put_at: stamp(),
+                tags: full_attributes().tags,
+                amended: amendments(),
+            })),
+        ),
+        (
+            "noted",
+            Op::Noted(Box::new(Noted {
+                request,
+                passed: vec![passed()],
+                forgotten: Some((OpSeq(300), OpSeq(70_000))),
+            })),
+        ),
     ]
+}
+
+fn told_put() -> ToldPut {
+    let mut metax = full_metax();
+    (metax.clock, metax.region) = (stamp().clock, stamp().region);
+    let (request, bucket, key) = (request(), BucketId(300), key());
+    let put =
+        Put { request, bucket, key, target: Target::Version, metax, body: Body::Chunk(chunk()) };
+    ToldPut { put, enough: 2, origin: origin(), parts: parts(), amended: amendments() }
+}
+
+pub fn passed() -> Passed {
+    Passed { region: RegionId(260), pg: PgId(301), through: OpSeq(70_001) }
+}
+
+pub fn journal_row() -> JournalRow {
+    JournalRow {
+        bucket: BucketId(300),
+        key: key(),
+        at: stamp(),
+        origin: origin(),
+        is_purged: true,
+        bytes: 70_002,
+        print: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+    }
+}
+
+pub fn journal_head() -> JournalHead {
+    JournalHead { op: op_id(), forgotten: OpSeq(300) }
 }
 
 pub fn stamp() -> Stamp {
@@ -415,17 +498,21 @@ fn origin() -> Origin {
 
 /// In the slot of its stamp, with all that may be said of a version.
 pub fn object_entry() -> VersionEntry {
+    let row = appended_version();
+    let (put_at, origin) = (stamp(), Some(origin()));
+    let object =
+        ObjectEntry { row, put_at, is_null: true, origin, parts: parts(), amended: amendments() };
+    VersionEntry::Object(Box::new(object))
+}
+
+fn amendments() -> Amendments {
     let set = |counter| Stamp { clock: HybridClock(stamp().clock.0 + counter), ..stamp() };
-    let amended = Amendments {
+    Amendments {
         tags_at: Some(set(1)),
         legal_hold: Some((true, set(2))),
         governance: Some((1_900_000_000_001, set(3))),
         compliance_until_ms: 1_900_000_000_002,
-    };
-    let row = appended_version();
-    let (put_at, origin) = (stamp(), Some(origin()));
-    let object = ObjectEntry { row, put_at, is_null: true, origin, amended };
-    VersionEntry::Object(Box::new(object))
+    }
 }
 
 pub fn marker_entry() -> VersionEntry {

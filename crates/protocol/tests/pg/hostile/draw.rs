@@ -49,7 +49,7 @@ impl Draw {
         self.below(of) == 0
     }
 
-    fn odd(&mut self) -> bool {
+    pub(super) fn odd(&mut self) -> bool {
         let of = self.odd_in;
         self.one_in(of)
     }
@@ -86,12 +86,12 @@ impl Draw {
         of.into_iter().nth(at).expect("one of them")
     }
 
-    fn key(&mut self) -> ObjectKey {
+    pub(super) fn key(&mut self) -> ObjectKey {
         let name = ["a", "b", "c"][self.below(3) as usize];
         name_of(name)
     }
 
-    fn request(&mut self) -> Request {
+    pub(super) fn request(&mut self) -> Request {
         let session = SessionId(1 + self.below(3));
         let number = self.below(40);
         Request { session, number: self.num(number), floor: self.num(0) }
@@ -105,12 +105,12 @@ impl Draw {
         Holders(self.num(3) as u16)
     }
 
-    fn clock(&mut self) -> HybridClock {
+    pub(super) fn clock(&mut self) -> HybridClock {
         HybridClock(self.num(1 << 40))
     }
 
     /// An op near the end of what a member has.
-    fn near(&mut self, pg: &Pg) -> OpId {
+    pub(super) fn near(&mut self, pg: &Pg) -> OpId {
         let seqs = vec![pg.last().seq.0, pg.commit().0, pg.applied().seq.0, pg.last().seq.0 + 1, 1];
         let (seq, view) = (self.some(seqs), self.some(vec![pg.view().0, pg.last().view.0, 1]));
         OpId { view: View(self.num(view)), seq: OpSeq(self.num(seq)) }
@@ -120,7 +120,7 @@ impl Draw {
         UploadId { pg: PgId(self.num32(PG.0)), op: self.near(pg) }
     }
 
-    fn checksumless(&mut self) -> Attributes {
+    pub(super) fn checksumless(&mut self) -> Attributes {
         let mut attributes = Attributes::default();
         if self.odd() {
             let len = self.some(vec![10, 1 << 18, 1 << 20]);
@@ -129,7 +129,7 @@ impl Draw {
         attributes
     }
 
-    fn etag(&mut self) -> ETag {
+    pub(super) fn etag(&mut self) -> ETag {
         if self.one_in(2) { ETag::Md5([1; 16]) } else { ETag::Parts([2; 16], self.num32(2)) }
     }
 
@@ -201,7 +201,7 @@ impl Draw {
         }
     }
 
-    fn parts(&mut self) -> (Vec<PartRef>, u64) {
+    pub(super) fn parts(&mut self) -> (Vec<PartRef>, u64) {
         let count = 1 + self.below(3) as u16;
         let parts: Vec<PartRef> = (1..=count)
             .map(|number| PartRef { number: self.num(u64::from(number)) as u16, len: self.num(9) })
@@ -210,7 +210,7 @@ impl Draw {
         (parts, size)
     }
 
-    fn target(&mut self, pg: &Pg) -> Target {
+    pub(super) fn target(&mut self, pg: &Pg) -> Target {
         match self.below(4) {
             0 => Target::Chunk { stream: self.stream(), number: self.num32(1) },
             1 => Target::Part { upload: self.upload(pg), number: self.num(1) as u16 },
@@ -218,7 +218,7 @@ impl Draw {
         }
     }
 
-    fn put(&mut self, pg: &Pg, id: OpId) -> Put {
+    pub(super) fn put(&mut self, pg: &Pg, id: OpId) -> Put {
         let (mut body, mut size) = self.body(pg, id);
         let target = self.target(pg);
         if matches!(target, Target::Chunk { .. }) && !self.odd() {
@@ -243,8 +243,9 @@ impl Draw {
     /// An op that takes this place.
     pub fn op(&mut self, pg: &Pg, id: OpId) -> Op {
         let (request, bucket, key) = (self.request(), BUCKET, self.key());
-        let kinds = if self.odd() { 18 } else { 15 };
+        let kinds = if self.odd() { 22 } else { 19 };
         match self.below(kinds) {
+            15..=18 => self.told_op(pg, id),
             0 => {
                 let members = vec![ServerId(1); self.num(2).min(100) as usize];
                 Op::ViewStart { members, boot: BootId(1) }
@@ -284,8 +285,8 @@ impl Draw {
             },
             13 => self.append(pg, id),
             14 => self.change_of_copies(pg, id),
-            15 => Op::Regrant { put: self.near(pg).seq, body: Body::Chunk(self.chunk(id)) },
-            16 => Op::SnapshotBegin,
+            19 => Op::Regrant { put: self.near(pg).seq, body: Body::Chunk(self.chunk(id)) },
+            20 => Op::SnapshotBegin,
             _ => Op::SnapshotEnd { superseded: vec![self.near(pg).seq] },
         }
     }
@@ -438,7 +439,7 @@ impl Draw {
         }
     }
 
-    fn content(&mut self) -> (Content, u64) {
+    pub(super) fn content(&mut self) -> (Content, u64) {
         match self.below(3) {
             0 => {
                 let len = self.num(3).min(4000) as usize;
@@ -467,7 +468,8 @@ impl Draw {
             checksum: None,
             attributes: self.checksumless(),
         };
-        match self.below(16) {
+        match self.below(18) {
+            16 | 17 => Call::Told(Box::new(self.told(pg))),
             0..=2 => Call::Put(Box::new(PutCall {
                 request,
                 bucket,

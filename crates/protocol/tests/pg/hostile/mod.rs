@@ -3,8 +3,9 @@
 //!
 //! `LARDER_FUZZ_SECONDS` sets how long it runs, `LARDER_FUZZ_SEED` repeats one case.
 
-mod draw;
+pub mod draw;
 mod managers;
+mod told;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::Role;
 use larder_protocol::{Effect, Event, LvInfo, PeerMessage};
 use larder_types::codec::{decode, encode};
-use larder_types::{ServerId, SessionId, View};
+use larder_types::{RegionId, ServerId, SessionId, View};
 
 use crate::support::{LV, LV_BLOCKS, Member, info};
 use draw::Draw;
@@ -29,6 +30,14 @@ struct Tally {
 
 /// A member, and what it is doing when the others turn on it.
 fn member(draw: &mut Draw) -> Member {
+    let member = member_alone(draw);
+    if draw.one_in(2) {
+        member.table.1.set(RegionId(1));
+    }
+    member
+}
+
+fn member_alone(draw: &mut Draw) -> Member {
     match draw.below(5) {
         0 => Member::alone(2),
         1 => {

@@ -1,6 +1,6 @@
 //! One member with an index in memory, a log that is synced when told, and effects to be looked at.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -17,8 +17,8 @@ use larder_protocol::{
 use larder_types::codec::decode;
 use larder_types::{
     Attributes, BootId, BucketId, Condition, DiskId, ETag, Epoch, Grant, GrantKey, Holders, LvId,
-    ObjectKey, OpId, OpSeq, PgId, PvId, Request, ServerId, SessionId, SnapshotRow, Target,
-    VersionRow, View, rows,
+    ObjectKey, OpId, OpSeq, PgId, PvId, RegionId, Request, ServerId, SessionId, SnapshotRow,
+    Target, VersionRow, View, rows,
 };
 
 pub const PG: PgId = PgId(0);
@@ -30,7 +30,7 @@ pub const BLOCK: u32 = 4096;
 
 /// Rows in memory.
 #[derive(Default, Clone)]
-pub struct Table(RefCell<BTreeMap<Vec<u8>, Bytes>>);
+pub struct Table(RefCell<BTreeMap<Vec<u8>, Bytes>>, pub Cell<RegionId>);
 
 impl Index for Table {
     fn get(&self, row: &[u8]) -> Result<Option<Bytes>, IndexError> {
@@ -65,6 +65,10 @@ impl Index for Table {
 
     fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch> {
         (bucket == BUCKET).then_some(EPOCH)
+    }
+
+    fn region(&self) -> RegionId {
+        self.1.get()
     }
 }
 

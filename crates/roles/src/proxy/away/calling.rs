@@ -2,7 +2,7 @@
 //! asked; a number that was refused for the bucket's record is replaced.
 
 use larder_objects::ObjectError;
-use larder_protocol::{Answer, Call, PutCall, Refusal};
+use larder_protocol::{Answer, Call, Refusal};
 use larder_types::{BucketId, Epoch, PgId, Request, View};
 use tokio::time::Instant;
 
@@ -46,9 +46,9 @@ impl<'a> Calling<'a> {
     }
 
     /// The put that this is.
-    pub(super) fn put(&self) -> Option<PutCall> {
+    pub(super) fn put(&self) -> Option<Call> {
         match &self.call {
-            MetaCall::Call { call: Call::Put(put), .. } => Some((**put).clone()),
+            MetaCall::Call { call, .. } if call.put().is_some() => Some(call.clone()),
             _ => None,
         }
     }
@@ -125,6 +125,7 @@ pub(super) fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut
     match call {
         Call::Put(put) => Some((&mut put.request, put.bucket, &mut put.epoch)),
         Call::Append(append) => Some((&mut append.request, append.bucket, &mut append.epoch)),
+        Call::Told(told) => told.in_bucket(),
         Call::Delete { request, bucket, epoch, .. }
         | Call::CreateUpload { request, bucket, epoch, .. }
         | Call::CompleteUpload { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),

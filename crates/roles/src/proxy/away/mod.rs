@@ -47,7 +47,7 @@ use larder_objects::ObjectError;
 use larder_protocol::manager::state::Topology;
 use larder_protocol::placement::pg_of;
 use larder_protocol::scheduler::{Policy, ReadCounts};
-use larder_protocol::{Answer, Call, PutCall};
+use larder_protocol::{Answer, Call};
 use larder_types::{
     BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, PgId, ServerId, VersionRow, View,
 };
@@ -166,12 +166,12 @@ impl Away {
     }
 
     /// Takes a put back whose caller went away before its grant came: finds out what it is.
-    fn abandon_unknown(&self, pg: PgId, call: PutCall) {
+    fn abandon_unknown(&self, pg: PgId, call: Call) {
         let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
         let primaries = self.primaries.clone();
-        let kept = primaries.requests().keep(call.request.number);
+        let Some(number) = call.request().map(|request| request.number) else { return };
+        let kept = primaries.requests().keep(number);
         self.runtime.spawn(async move {
-            let call = Call::Put(Box::new(call));
             let answer = Calling::of_orphan(&primaries, pg, call, patience()).answer().await;
             if let Ok((Answer::Granted { grant, .. }, _)) = answer {
                 primaries.tell(pg, Call::Withdraw { op: grant.op, disk_full: false });
@@ -256,7 +256,7 @@ impl Reach for Away {
     async fn put(
         &self,
         pg: PgId,
-        call: PutCall,
+        call: Call,
         data: Option<Data>,
         by: Instant,
     ) -> Result<Ended, ObjectError> {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::future::{Either, select};
 use larder_objects::ObjectError;
-use larder_protocol::{Answer, Call, PutCall, Refusal};
+use larder_protocol::{Answer, Call, Refusal};
 use larder_types::{Grant, Holders, OpId, PgId};
 use tokio::time::Instant;
 
@@ -83,13 +83,13 @@ enum Carried {
 pub(super) async fn put(
     away: &Away,
     pg: PgId,
-    call: PutCall,
+    call: Call,
     data: Option<Data>,
     by: Instant,
 ) -> Result<Ended, ObjectError> {
     let data = data.map(|(pieces, len)| joined(pieces, len));
-    let enough = call.enough;
-    let calling = Calling::new(&away.primaries, pg, Call::Put(Box::new(call)), by);
+    let enough = call.put().map_or(0, |put| put.enough);
+    let calling = Calling::new(&away.primaries, pg, call, by);
     let stage = if data.is_some() { Stage::Asked } else { Stage::Over };
     Flight { away, pg, calling, enough, stage }.fly(data.as_ref()).await
 }

@@ -22,6 +22,7 @@ fn open(dir: &tempfile::TempDir) -> Store {
         pg_count: Some(1),
         lv_bytes: Some(64 * 1024 * 1024),
         log_segment_bytes: 4 * 1024 * 1024,
+        region: larder_types::RegionId::OWN,
     };
     Store::open(&config).unwrap()
 }

@@ -1,0 +1,132 @@
+//! What a PG is asked to take of what other regions tell.
+//!
+//! The machine that pulls ([`Pull`](super::Pull)) finds out what is not here and joins it with what is. What comes of that
+//! is a call of one of these kinds, to the primary of the key's PG. That looks again: the key may have changed meanwhile.
+
+use larder_types::{
+    Amendments, BucketId, Epoch, ObjectKey, OpSeq, Origin, PartRef, Passed, Request, Stamp,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::message::{Content, PutCall};
+
+/// What another region tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Told {
+    /// A version, with its bytes.
+    Put(Box<ToldVersion>),
+    /// Every null version up to a stamp is gone.
+    Purge {
+        /// Who tells it.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Epoch of the bucket's record as the caller knows it.
+        epoch: Epoch,
+        /// Key.
+        key: ObjectKey,
+        /// The stamp of the purge.
+        at: Stamp,
+        /// The op that purged it.
+        origin: Origin,
+    },
+    /// Something was set on the null version.
+    Amend {
+        /// Who tells it.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Epoch as known.
+        epoch: Epoch,
+        /// Key.
+        key: ObjectKey,
+        /// The version's stamp.
+        at: Stamp,
+        /// All its tags, as of [`Amendments::tags_at`].
+        tags: Vec<(String, String)>,
+        /// What was set.
+        amended: Amendments,
+    },
+    /// What is to be noted of journals.
+    Note {
+        /// Who asks for it.
+        request: Request,
+        /// How far those of other regions are durable here.
+        passed: Vec<Passed>,
+        /// Outcomes of this PG are to be forgotten: from one op on, the first that its journal has, up to another.
+        forgotten: Option<(OpSeq, OpSeq)>,
+    },
+}
+
+/// A version that another region has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldVersion {
+    /// As of a client, without a condition.
+    pub put: PutCall,
+    /// Its stamp.
+    pub at: Stamp,
+    /// The op that put it.
+    pub origin: Origin,
+    /// The parts in which it was uploaded.
+    pub parts: Vec<PartRef>,
+    /// What was set on it since.
+    pub amended: Amendments,
+}
+
+impl Told {
+    /// The request that it is.
+    #[must_use]
+    pub fn request(&self) -> &Request {
+        match self {
+            Self::Put(version) => &version.put.request,
+            Self::Purge { request, .. }
+            | Self::Amend { request, .. }
+            | Self::Note { request, .. } => request,
+        }
+    }
+
+    /// The put that it begins.
+    #[must_use]
+    pub fn put(&self) -> Option<&PutCall> {
+        if let Self::Put(version) = self { Some(&version.put) } else { None }
+    }
+
+    /// The key that it changes.
+    #[must_use]
+    pub fn key(&self) -> Option<(BucketId, &ObjectKey)> {
+        match self {
+            Self::Put(version) => Some((version.put.bucket, &version.put.key)),
+            Self::Purge { bucket, key, .. } | Self::Amend { bucket, key, .. } => {
+                Some((*bucket, key))
+            }
+            Self::Note { .. } => None,
+        }
+    }
+
+    /// What it says of its bucket, under which request.
+    pub fn in_bucket(&mut self) -> Option<(&mut Request, BucketId, &mut Epoch)> {
+        match self {
+            Self::Put(version) => {
+                let put = &mut version.put;
+                Some((&mut put.request, put.bucket, &mut put.epoch))
+            }
+            Self::Purge { request, bucket, epoch, .. }
+            | Self::Amend { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),
+            Self::Note { .. } => None,
+        }
+    }
+
+    /// The epoch of the bucket that it changes.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        match self {
+            Self::Put(version) => Some(version.put.epoch),
+            Self::Purge { epoch, .. } | Self::Amend { epoch, .. } => Some(*epoch),
+            Self::Note { .. } => None,
+        }
+    }
+
+    /// Whether it is a put with data for data servers.
+    pub(crate) fn has_data(&self) -> bool {
+        self.put().is_some_and(|put| matches!(put.content, Content::Data { .. }))
+    }
+}

@@ -1,0 +1,121 @@
+//! What other regions tell: bytes go the way of a client's put, and the op has the stamp that the change has everywhere.
+
+use larder_objects::{ObjectError, PutBody};
+use larder_protocol::region::{Entry, Told, ToldVersion, entry};
+use larder_protocol::{Call, Description, PutCall};
+use larder_types::{
+    Amendments, BucketName, Condition, Metax, ObjectKey, OpSeq, Origin, PartRef, Passed, PgId,
+    Stamp,
+};
+
+use super::Proxy;
+use super::put::Wanted;
+use super::reach::Reach;
+
+/// As what a body is stored that another region has.
+#[derive(Debug, Clone)]
+pub(super) struct ToldAs {
+    metax: Metax,
+    at: Stamp,
+    origin: Origin,
+    parts: Vec<PartRef>,
+    amended: Amendments,
+}
+
+impl ToldAs {
+    fn of(entry: &Entry, object: &entry::Object) -> Self {
+        let entry::Object { metax, parts, amended, .. } = object.clone();
+        Self { metax, at: entry.at, origin: entry.origin, parts, amended }
+    }
+
+    /// What the version is, in place of what its bytes alone say.
+    pub(super) fn description(&self) -> Description {
+        let Metax { size, etag, checksum, attributes, .. } = self.metax.clone();
+        Description { size, etag, checksum, attributes }
+    }
+
+    /// The call that puts it.
+    pub(super) fn call(&self, put: PutCall) -> Call {
+        let Self { at, origin, parts, amended, .. } = self.clone();
+        Call::Told(Box::new(Told::Put(Box::new(ToldVersion { put, at, origin, parts, amended }))))
+    }
+}
+
+/// What is here is the same, or newer: there is nothing to be done.
+fn unless_beaten(error: ObjectError) -> Result<(), ObjectError> {
+    // Nothing that is told has another condition.
+    if matches!(error, ObjectError::PreconditionFailed) { Ok(()) } else { Err(error) }
+}
+
+impl<R: Reach> Proxy<R> {
+    /// Stores a version that another region has, unless what is here is newer. The body says whether its bytes are those
+    /// of the version.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn put_told<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        (entry, object): (&Entry, &entry::Object),
+        body: B,
+    ) -> Result<(), ObjectError> {
+        let attributes = object.metax.attributes.clone();
+        let wanted = self.wanted(bucket, key, attributes, Condition::default())?;
+        let wanted = Wanted { told: Some(Box::new(ToldAs::of(entry, object))), ..wanted };
+        self.store(wanted, body).await.map(|_done| ()).or_else(unless_beaten)
+    }
+
+    /// Every null version of a key up to a stamp is gone, unless what is here is newer.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn purge_told(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        (at, origin): (Stamp, Origin),
+    ) -> Result<(), ObjectError> {
+        let (bucket, epoch, pg) = self.place(bucket, key)?;
+        let request = self.requests.begin();
+        let (request, key) = (request.id(), key.clone());
+        self.tell_pg(pg, Told::Purge { request, bucket, epoch, key, at, origin }).await
+    }
+
+    /// Something was set on a key's version, unless another is here by now.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn amend_told(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        (at, object): (Stamp, &entry::Object),
+    ) -> Result<(), ObjectError> {
+        let (bucket, epoch, pg) = self.place(bucket, key)?;
+        let request = self.requests.begin();
+        let (tags, amended) = (object.metax.attributes.tags.clone(), object.amended);
+        let (request, key) = (request.id(), key.clone());
+        self.tell_pg(pg, Told::Amend { request, bucket, epoch, key, at, tags, amended }).await
+    }
+
+    /// Has a PG note how far journals are here, and forget outcomes of its own.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn note(
+        &self,
+        pg: PgId,
+        passed: Vec<Passed>,
+        forgotten: Option<(OpSeq, OpSeq)>,
+    ) -> Result<(), ObjectError> {
+        let request = self.requests.begin();
+        self.tell_pg(pg, Told::Note { request: request.id(), passed, forgotten }).await
+    }
+
+    async fn tell_pg(&self, pg: PgId, told: Told) -> Result<(), ObjectError> {
+        self.reach.admit()?;
+        let asked = self.reach.ask(pg, Call::Told(Box::new(told))).await;
+        asked.map(|_done| ()).or_else(unless_beaten)
+    }
+}

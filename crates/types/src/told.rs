@@ -1,0 +1,165 @@
+//! What the log and the index of a store in several regions have besides: changes with their stamps and origins, the
+//! journal of outcomes, and how far the journals of other regions are here (ADR 42, ADR 43).
+//!
+//! # Invariants
+//!
+//! 1. A store that is in no region writes none of these: releases that do not know them read all that it has.
+//! 2. A row of the journal is written in the batch of the index that shows its outcome.
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{self, CodecError};
+use crate::ids::{BucketId, OpId, OpSeq, PgId, RegionId, Request};
+use crate::metax::PartRef;
+use crate::name::ObjectKey;
+use crate::op::Put;
+use crate::stamp::{Origin, Stamp};
+use crate::version::Amendments;
+
+const JOURNAL: &str = "journal row";
+const TOKEN: &str = "token row";
+
+/// A put that another region took. Its METAX has the stamp that it has everywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldPut {
+    /// METAX.
+    pub put: Put,
+    /// How many replicas must have its data before it is answered; 0: all that are to be given it.
+    pub enough: u8,
+    /// The op that put it, in its region.
+    pub origin: Origin,
+    /// The parts in which it was uploaded there.
+    pub parts: Vec<PartRef>,
+    /// What was set on it since.
+    pub amended: Amendments,
+}
+
+/// A key's null version ends, and a tombstone says so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purge {
+    /// Who purges it.
+    pub request: Request,
+    /// Bucket.
+    pub bucket: BucketId,
+    /// Key.
+    pub key: ObjectKey,
+    /// When: every null version up to this stamp is gone.
+    pub at: Stamp,
+    /// The op that purged it, if another region did.
+    pub origin: Option<Origin>,
+}
+
+/// Something is set on a key's null version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amend {
+    /// Who sets it.
+    pub request: Request,
+    /// Bucket.
+    pub bucket: BucketId,
+    /// Key.
+    pub key: ObjectKey,
+    /// The version, by its stamp as it is told. Without effect on another.
+    pub put_at: Stamp,
+    /// All tags it has from now on, unless those that it has were set later.
+    pub tags: Vec<(String, String)>,
+    /// When tags were set, and what else is.
+    pub amended: Amendments,
+}
+
+/// How far the journal of another region's PG is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Passed {
+    /// The region.
+    pub region: RegionId,
+    /// The PG, among those of that region.
+    pub pg: PgId,
+    /// All outcomes up to this op are durable here.
+    pub through: OpSeq,
+}
+
+/// What a PG notes of journals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noted {
+    /// Who has it noted.
+    pub request: Request,
+    /// Those of other regions.
+    pub passed: Vec<Passed>,
+    /// Outcomes of the PG's own journal from one op on, the first that it has, up to another are forgotten.
+    pub forgotten: Option<(OpSeq, OpSeq)>,
+}
+
+/// An outcome, as other regions are told of it: a row of table `J`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalRow {
+    /// The bucket.
+    pub bucket: BucketId,
+    /// The key.
+    pub key: ObjectKey,
+    /// The stamp of the null version's put; once it is purged, of the purge.
+    pub at: Stamp,
+    /// The op that put or purged it.
+    pub origin: Origin,
+    /// Whether it is purged.
+    pub is_purged: bool,
+    /// Bytes of its content.
+    pub bytes: u64,
+    /// A hash of all that is known of it: equal where equal things are known.
+    pub print: u128,
+}
+
+/// How far a journal was forgotten: the row of table `J` before all outcomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalHead {
+    /// The op that forgot last.
+    pub op: OpId,
+    /// The last outcome that is forgotten.
+    pub forgotten: OpSeq,
+}
+
+impl JournalRow {
+    /// The value of its row.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        codec::encode(self)
+    }
+
+    /// Reads what [`JournalRow::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`CodecError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        codec::decode(JOURNAL, bytes)
+    }
+}
+
+impl JournalHead {
+    /// The value of its row.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        codec::encode(self)
+    }
+
+    /// Reads what [`JournalHead::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`CodecError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        codec::decode(JOURNAL, bytes)
+    }
+}
+
+impl Passed {
+    /// The value of its row, a row of table `R`.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        codec::encode(self)
+    }
+
+    /// Reads what [`Passed::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`CodecError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        codec::decode(TOKEN, bytes)
+    }
+}
