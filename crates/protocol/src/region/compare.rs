@@ -14,6 +14,7 @@
 
 use larder_types::codec::encode;
 use larder_types::{VersionSlot, rows};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::entry::{Id, Name, Slot};
@@ -21,7 +22,7 @@ use crate::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use crate::planted::Planted;
 
 /// Entries in the order of their rows: from this place on, up to another or the end.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Range {
     /// The first place.
     pub from: Vec<u8>,
@@ -51,7 +52,7 @@ impl Name {
 }
 
 /// The sum of entries, in any order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sum {
     /// How many.
     pub count: u64,
@@ -77,7 +78,7 @@ impl Sum {
 }
 
 /// The sums of the runs of a range.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summed {
     /// The runs that follow each other from the range's beginning.
     pub runs: Vec<(Range, Sum)>,
@@ -132,7 +133,7 @@ pub fn summed(planted: Planted, range: &Range, ids: impl Iterator<Item = Id>) ->
 }
 
 /// The ids of a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     /// The first of them.
     pub ids: Vec<Id>,

@@ -10,31 +10,21 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use larder_types::{OpSeq, RegionId};
+use serde::{Deserialize, Serialize};
 
 use super::entry::Id;
 use crate::limits::REGION_JOURNAL_OUTCOMES_MAX;
 use crate::planted::Planted;
 
 /// How far a region has a PG's journal: it has every outcome up to this op.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Token {
     /// The op.
     pub through: OpSeq,
 }
 
 /// Why a token cannot be gone on from. The region compares all keys of the PG, and goes on from `resume` afterwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Void {
     /// Which it is.
     pub why: Why,
@@ -43,7 +33,7 @@ pub struct Void {
 }
 
 /// What is wrong with a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
     /// Outcomes behind it are kept no longer.
     Overrun,
@@ -52,7 +42,7 @@ pub enum Why {
 }
 
 /// Outcomes behind a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     /// Each with its op.
     pub ids: Vec<(OpSeq, Id)>,
