@@ -1,0 +1,285 @@
+//! Decides what a request is answered with: who asks, whether it may, and what the source says.
+//!
+//! # Invariants
+//!
+//! 1. Who asks is found by the key of the connection, in the list as it is at that moment: a region that was removed gets
+//!    no further answer, also over connections that it has.
+//! 2. Whoever is no region may only join.
+//! 3. A request is kept in memory, and is within its bounds, before the source sees it.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Method, Request as HttpRequest, Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use larder_types::RegionId;
+use larder_types::codec::{decode, encode};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::time::timeout;
+
+use crate::error::{LinkError, Refused};
+use crate::identity::Fingerprint;
+use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX, PIECES_WAITING_MAX, REQUEST_BYTES_MAX};
+use crate::link::PATH;
+use crate::members::Joiner;
+use crate::message::{Declined, Fetch, Join, Joined, KnownRegions, Request};
+use crate::metrics::{Metrics, PeerMetrics};
+use crate::registry::{Registry, now_ms};
+use crate::source::{FetchSink, Piece, Source};
+use crate::token::SessionSecret;
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    pub(crate) key: Fingerprint,
+    pub(crate) session: SessionSecret,
+}
+
+/// The body of an answer.
+pub(crate) type Answer = Either<Full<Bytes>, Stream>;
+
+/// See the module's head.
+pub(crate) struct Desk<S> {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) source: Arc<S>,
+}
+
+impl<S: Source> Desk<S> {
+    /// The region with this key, if there is one.
+    pub(crate) fn who(&self, key: &Fingerprint) -> Result<RegionId, Declined> {
+        let members = self.registry.now();
+        match members.with_key(key) {
+            None => Err(Declined::Stranger),
+            Some(peer) if peer.removed => Err(Declined::Removed),
+            Some(peer) => Ok(peer.number),
+        }
+    }
+
+    /// Answers one request.
+    pub(crate) async fn answer(
+        &self,
+        caller: &Caller,
+        request: HttpRequest<Incoming>,
+    ) -> Response<Answer> {
+        let metrics = self.who(&caller.key).ok().map(|from| self.metrics.of(from));
+        let answered = match self.read(request).await {
+            Ok(request) => self.decide(caller, request).await,
+            Err(declined) => Err(declined),
+        };
+        if let Some(metrics) = metrics {
+            metrics.answered.add(1);
+            if answered.is_err() {
+                metrics.declined.add(1);
+            }
+        }
+        answered.unwrap_or_else(|declined| refuse(&declined))
+    }
+
+    async fn read(&self, request: HttpRequest<Incoming>) -> Result<Request, Declined> {
+        let unsound = |why: String| Declined::Unsound(why);
+        if request.method() != Method::POST || request.uri().path() != PATH {
+            return Err(unsound(format!("requests are POST {PATH}")));
+        }
+        let body = Limited::new(request.into_body(), REQUEST_BYTES_MAX).collect();
+        let body = match timeout(CALL_TIME_MAX, body).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                return Err(unsound(format!("it is longer than {REQUEST_BYTES_MAX} bytes")));
+            }
+            Ok(Err(_)) | Err(_) => return Err(unsound("it did not come as a whole".to_owned())),
+        };
+        let request: Request =
+            decode("request of a region", &body).map_err(|error| unsound(error.to_string()))?;
+        request.check()?;
+        Ok(request)
+    }
+
+    async fn decide(
+        &self,
+        caller: &Caller,
+        request: Request,
+    ) -> Result<Response<Answer>, Declined> {
+        if let Request::Join(join) = request {
+            let joined = self.join(*caller, join).await;
+            return joined.and_then(|joined| whole(&joined, None));
+        }
+        let from = self.who(&caller.key)?;
+        let metrics = self.metrics.of(from);
+        let counted = Some(&*metrics);
+        match request {
+            Request::Fetch(fetch) => self.fetch(from, fetch, metrics).await,
+            Request::Hello => whole(&in_time(self.source.hello(from)).await?, counted),
+            Request::Ask(ask) => whole(&in_time(self.source.ask(from, ask)).await?, counted),
+            Request::Walk(walk) => whole(&in_time(self.source.walk(from, walk)).await?, counted),
+            Request::List(list) => whole(&in_time(self.source.list(from, list)).await?, counted),
+            Request::Members(known) => whole(&self.members(known).await?, counted),
+            Request::Join(_) => Err(Declined::Stranger),
+        }
+    }
+
+    /// Takes what a region knows, and tells it what is known here.
+    async fn members(&self, known: KnownRegions) -> Result<KnownRegions, Declined> {
+        let registry = self.registry.clone();
+        let merged =
+            spawn_blocking(move || registry.merge(&known.regions).map(|()| registry.now().told()));
+        match merged.await.unwrap_or_else(|error| Err(LinkError::broken(error))) {
+            Ok(regions) => Ok(KnownRegions { regions }),
+            Err(LinkError::Unsound(why)) => {
+                tracing::error!(%why, "a region knows other regions than this one");
+                Err(Declined::Unsound(why))
+            }
+            Err(error) => {
+                tracing::error!(%error, "the list of regions cannot be changed");
+                Err(Declined::NotReady)
+            }
+        }
+    }
+
+    async fn join(&self, caller: Caller, join: Join) -> Result<Joined, Declined> {
+        let registry = self.registry.clone();
+        let name = join.name.clone();
+        let admitted = spawn_blocking(move || {
+            let joiner = Joiner {
+                token: join.token,
+                proof: &join.proof,
+                session: &caller.session,
+                fingerprint: caller.key,
+                name: &join.name,
+                address: &join.address,
+            };
+            registry.change(|members| {
+                let number = members.admit(now_ms(), &joiner).map_err(Refused::Join)?;
+                Ok(Joined { number, known: KnownRegions { regions: members.told() } })
+            })
+        });
+        match admitted.await.unwrap_or_else(|error| Err(LinkError::broken(error))) {
+            Ok(joined) => {
+                tracing::info!(number = %joined.number, %name, "a region has joined");
+                Ok(joined)
+            }
+            Err(LinkError::Refused(Refused::Join(refused))) => {
+                self.metrics.joins_refused.add(1);
+                tracing::warn!(%name, %refused, "a region may not join");
+                Err(Declined::Join(refused))
+            }
+            Err(error) => {
+                tracing::error!(%error, "the list of regions cannot be changed");
+                Err(Declined::NotReady)
+            }
+        }
+    }
+
+    async fn fetch(
+        &self,
+        from: RegionId,
+        fetch: Fetch,
+        metrics: Arc<PeerMetrics>,
+    ) -> Result<Response<Answer>, Declined> {
+        let (pieces, mut received) = mpsc::channel(PIECES_WAITING_MAX);
+        let sink = FetchSink::new(&fetch, pieces);
+        let source = self.source.clone();
+        let writing = tokio::spawn(async move { source.fetch(from, fetch, sink).await });
+        let answering = Ends(writing.abort_handle());
+        let first = timeout(CALL_TIME_MAX, received.recv()).await;
+        match first {
+            Ok(Some(first)) => {
+                let first = Some(first);
+                let stream =
+                    Stream { first, received, is_over: false, metrics, _answering: answering };
+                Ok(Response::new(Either::Right(stream)))
+            }
+            Ok(None) => match writing.await {
+                Ok(Err(declined)) => Err(declined),
+                Ok(Ok(())) | Err(_) => Err(Declined::NotReady),
+            },
+            Err(_elapsed) => Err(Declined::Busy),
+        }
+    }
+}
+
+async fn in_time<T>(asking: impl Future<Output = Result<T, Declined>>) -> Result<T, Declined> {
+    timeout(CALL_TIME_MAX, asking).await.unwrap_or(Err(Declined::Busy))
+}
+
+/// An answer that is in memory.
+fn whole<T: Serialize>(
+    answer: &T,
+    metrics: Option<&PeerMetrics>,
+) -> Result<Response<Answer>, Declined> {
+    let bytes = encode(answer);
+    if bytes.len() > ANSWER_BYTES_MAX {
+        let len = bytes.len();
+        tracing::error!(len, "an answer to a region is longer than one may be");
+        return Err(Declined::Unsound(format!("its answer has {len} bytes")));
+    }
+    if let Some(metrics) = metrics {
+        metrics.bytes_answered.add(bytes.len() as u64);
+    }
+    Ok(Response::new(Either::Left(bytes.into())))
+}
+
+fn refuse(declined: &Declined) -> Response<Answer> {
+    let mut response = Response::new(Either::Left(encode(declined).into()));
+    *response.status_mut() = match declined {
+        Declined::Busy | Declined::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+        Declined::Unsound(_) => StatusCode::BAD_REQUEST,
+        Declined::Stranger | Declined::Removed | Declined::Join(_) => StatusCode::FORBIDDEN,
+    };
+    response
+}
+
+/// A task that ends with this.
+struct Ends(AbortHandle);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The answer to a fetch: an error unless the sink has said that nothing is missing.
+pub(crate) struct Stream {
+    first: Option<Piece>,
+    received: mpsc::Receiver<Piece>,
+    is_over: bool,
+    metrics: Arc<PeerMetrics>,
+    _answering: Ends,
+}
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let piece = match self.first.take() {
+            Some(first) => Some(first),
+            None => ready!(self.received.poll_recv(context)),
+        };
+        Poll::Ready(match piece {
+            Some(Piece::Bytes(bytes)) => {
+                self.metrics.bytes_answered.add(bytes.len() as u64);
+                Some(Ok(Frame::data(bytes)))
+            }
+            Some(Piece::End) => {
+                self.is_over = true;
+                None
+            }
+            None => Some(Err(io::Error::other("the answer is not complete"))),
+        })
+    }
+}

@@ -1,0 +1,185 @@
+//! What can go wrong, by what the caller should do about it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use larder_types::RegionId;
+
+use crate::limits::{CALL_TIME_MAX, REGIONS_MAX, TOKENS_MAX};
+use crate::message::{Declined, JoinRefused};
+use crate::name::{Address, RegionName};
+
+/// Why something between regions did not come about.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Try again later.
+    #[error(transparent)]
+    Later(#[from] Later),
+    /// Tell the operator; trying again helps when something was changed.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// Raise an alarm: the other region says what none says, and nothing it said is used.
+    #[error("the other region says what none says: {0}")]
+    Unsound(String),
+    /// Correct the command.
+    #[error(transparent)]
+    Usage(#[from] Usage),
+    /// A file of this region cannot be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of this region is not what it should be.
+    #[error("{path}: {why}")]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The system gives no randomness, or TLS cannot use a key.
+    #[error("the region's key cannot be used: {0}")]
+    Key(String),
+}
+
+/// What passes.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Later {
+    /// No connection could be made.
+    #[error("{address} does not answer: {why}")]
+    Unreachable {
+        /// Where.
+        address: Address,
+        /// Why.
+        why: Arc<str>,
+    },
+    /// The connection broke before the answer was complete.
+    #[error("the connection broke: {0}")]
+    Broken(Arc<str>),
+    /// No answer came in time.
+    #[error("no answer came for {} s", CALL_TIME_MAX.as_secs())]
+    Late,
+    /// The other region has too much to do.
+    #[error("the other region has too much to do")]
+    Busy,
+    /// The other region is about to start.
+    #[error("the other region is about to start")]
+    NotReady,
+}
+
+/// What somebody has to look at.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Whoever answers there is another than was meant.
+    #[error("{0} answers with another key than that region's: is the address still that region's?")]
+    WrongKey(Address),
+    /// The other region does not know this one.
+    #[error(
+        "the other region does not know this one: if it joined just now, the other hears of it from the region that let \
+         it in"
+    )]
+    Stranger,
+    /// This region was removed.
+    #[error(
+        "this region was removed: others take nothing from it and give it nothing. Its data comes back as a new region"
+    )]
+    Removed,
+    /// The two releases have no protocol in common.
+    #[error("{0} speaks no protocol that this release knows: use one release everywhere")]
+    Release(Address),
+    /// It may not join.
+    #[error(transparent)]
+    Join(#[from] JoinRefused),
+}
+
+/// What a command asked for that cannot be done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Usage {
+    /// It is a region already.
+    #[error("{} is region {number} ({name}) already", dir.display())]
+    AlreadyRegion {
+        /// The store's directory.
+        dir: PathBuf,
+        /// Its number.
+        number: RegionId,
+        /// Its name.
+        name: RegionName,
+    },
+    /// It is none.
+    #[error(
+        "{} is no region: run `larder region create` for the first, `larder region join` for another", .0.display()
+    )]
+    NotRegion(PathBuf),
+    /// Only the first region lets others join.
+    #[error(
+        "only region 1{} gives tokens, so that no number is given twice: run `larder region token` there",
+        .0.as_ref().map_or_else(String::new, |name| format!(" ({name})"))
+    )]
+    NotFounder(Option<RegionName>),
+    /// There are as many regions as may be.
+    #[error("there are {REGIONS_MAX} regions, more are not possible: remove one first")]
+    Full,
+    /// There are as many tokens as may be.
+    #[error("there are {TOKENS_MAX} tokens that nobody used: wait until one of them expires")]
+    TooManyTokens,
+    /// No number is left.
+    #[error("no number for another region is left")]
+    NoNumber,
+    /// No region has the name.
+    #[error("no other region is named {name:?}; there {known}")]
+    NoPeer {
+        /// The name.
+        name: String,
+        /// Which there are.
+        known: String,
+    },
+    /// The text is no token.
+    #[error(transparent)]
+    Token(#[from] TokenFault),
+}
+
+/// Why a text is no token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenFault {
+    /// It does not begin as one.
+    #[error(
+        "this is no token of a region: `larder region token DIR`, run at the first region, prints one"
+    )]
+    NotAToken,
+    /// Its sum does not match.
+    #[error("the token is mistyped or incomplete: copy the whole line")]
+    Mistyped,
+    /// A later release made it.
+    #[error("the token was made by a later release (version {0}): use that one here, too")]
+    Version(u32),
+}
+
+impl LinkError {
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+
+    pub(crate) fn broken(why: impl ToString) -> Self {
+        Later::Broken(why.to_string().into()).into()
+    }
+}
+
+impl From<Declined> for LinkError {
+    fn from(declined: Declined) -> Self {
+        match declined {
+            Declined::Busy => Later::Busy.into(),
+            Declined::NotReady => Later::NotReady.into(),
+            Declined::Unsound(why) => {
+                Self::Unsound(format!("that this one's request is not sound: {why}"))
+            }
+            Declined::Stranger => Refused::Stranger.into(),
+            Declined::Removed => Refused::Removed.into(),
+            Declined::Join(refused) => Refused::Join(refused).into(),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The answer to a fetch, as it arrives.
+//!
+//! # Invariants
+//!
+//! 1. Entries are those that were asked for, in their order, each with as many bytes as it says: anything else is an
+//!    error, an early end too.
+//! 2. Nothing is read ahead: who does not take what has arrived holds up who sends it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use larder_protocol::region::Name;
+use tokio::time::{Instant, timeout};
+
+use crate::error::{Later, LinkError};
+use crate::frame::Unframer;
+use crate::limits::{PACE_BYTES_PER_S, STALL_MAX};
+use crate::message::Fetched;
+use crate::metrics::PeerMetrics;
+use crate::pool::Held;
+
+/// Entries of another region. After an error nothing more comes.
+#[derive(Debug)]
+pub struct FetchStream {
+    /// What was asked for and has not come.
+    names: std::vec::IntoIter<(Name, bool)>,
+    body: Incoming,
+    frames: Unframer,
+    held: Option<Held>,
+    /// How long it may still be waited for bytes: it grows with what comes.
+    patience: Duration,
+    metrics: Arc<PeerMetrics>,
+}
+
+impl FetchStream {
+    pub(crate) fn new(
+        names: Vec<(Name, bool)>,
+        body: Incoming,
+        held: Held,
+        metrics: Arc<PeerMetrics>,
+    ) -> Self {
+        let (names, frames, held) = (names.into_iter(), Unframer::default(), Some(held));
+        Self { names, body, frames, held, patience: STALL_MAX, metrics }
+    }
+
+    /// The next entry; what was not taken of the one before is dropped. `None` when all have come.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do.
+    pub async fn next(&mut self) -> Result<Option<Fetched>, LinkError> {
+        let next = self.entry().await;
+        self.counted(next)
+    }
+
+    /// Bytes of the last entry, as they come; `None` when all have.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do.
+    pub async fn bytes(&mut self) -> Result<Option<Bytes>, LinkError> {
+        let bytes = self.content().await;
+        self.counted(bytes)
+    }
+
+    fn counted<T>(&mut self, come: Result<T, LinkError>) -> Result<T, LinkError> {
+        come.inspect_err(|_| {
+            self.metrics.failed.add(1);
+            self.held = None;
+        })
+    }
+
+    async fn entry(&mut self) -> Result<Option<Fetched>, LinkError> {
+        while self.content().await?.is_some() {}
+        let Some((name, with_bytes)) = self.names.next() else { return self.end().await };
+        loop {
+            if let Some(fetched) = self.frames.entry().map_err(LinkError::Unsound)? {
+                return match fetched.name == name && (with_bytes || fetched.bytes == 0) {
+                    true => Ok(Some(fetched)),
+                    false => Err(LinkError::Unsound("an entry that was not asked for".into())),
+                };
+            }
+            if !self.read().await? {
+                return Err(LinkError::broken("the answer ended early"));
+            }
+        }
+    }
+
+    async fn content(&mut self) -> Result<Option<Bytes>, LinkError> {
+        while self.frames.left() > 0 {
+            if let Some(bytes) = self.frames.bytes() {
+                return Ok(Some(bytes));
+            }
+            if !self.read().await? {
+                return Err(LinkError::broken("the answer ended early"));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All have come: the connection is of use for others when the stream has ended as well.
+    async fn end(&mut self) -> Result<Option<Fetched>, LinkError> {
+        while self.held.is_some() && self.frames.is_between() {
+            if !self.read().await? {
+                self.held.take().into_iter().for_each(Held::give_back);
+            }
+        }
+        match self.frames.is_between() {
+            true => Ok(None),
+            false => Err(LinkError::Unsound("more entries than were asked for".into())),
+        }
+    }
+
+    /// Waits for what comes next, if anything does.
+    async fn read(&mut self) -> Result<bool, LinkError> {
+        let since = Instant::now();
+        let frame = timeout(self.patience, self.body.frame()).await;
+        self.patience = self.patience.saturating_sub(since.elapsed());
+        match frame.map_err(|_elapsed| LinkError::from(Later::Late))? {
+            None => Ok(false),
+            Some(Err(error)) => Err(LinkError::broken(error)),
+            Some(Ok(frame)) => {
+                let bytes = frame.into_data().unwrap_or_default();
+                let earned = Duration::from_secs_f64(bytes.len() as f64 / PACE_BYTES_PER_S);
+                self.patience = STALL_MAX.min(self.patience + earned);
+                self.metrics.bytes_told.add(bytes.len() as u64);
+                self.frames.push(bytes);
+                Ok(true)
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! How a store becomes a region: with a token of the first one.
+//!
+//! The joiner knows the first region by the fingerprint in the token, and speaks only when TLS has verified it. It proves
+//! that it has the token with an HMAC, under the token's secret, of a value that TLS derives from this one session
+//! (RFC 8446, 7.5), of the token's id and of its own key.
+//!
+//! # Invariants
+//!
+//! 1. The secret is never sent. A proof is of no use in another session, nor for another key.
+//! 2. The key is kept before it is shown, and the number before it is answered: whoever lost the answer joins again, with
+//!    the same token, and is the same region.
+
+use std::path::Path;
+
+use larder_types::codec::encode;
+use tokio::time::timeout;
+
+use crate::error::{Later, LinkError};
+use crate::limits::CALL_TIME_MAX;
+use crate::link::{read_answer, send};
+use crate::members::{Members, Own};
+use crate::message::{Join, Joined, Request};
+use crate::name::{Address, RegionName};
+use crate::pool::connect;
+use crate::registry::{identity_to_be, not_yet, write};
+use crate::token::JoinToken;
+use crate::{files, tls};
+
+/// Makes the store in a directory a region, with a token of the first one, whose server runs.
+///
+/// # Errors
+/// [`LinkError`], by what to do.
+pub async fn join(
+    dir: &Path,
+    token: &JoinToken,
+    name: RegionName,
+    listen: String,
+    advertise: Address,
+) -> Result<Members, LinkError> {
+    files::make_folder(dir)?;
+    let _lock = files::lock(dir)?;
+    not_yet(dir)?;
+    let identity = identity_to_be(dir)?;
+    let fingerprint = identity.fingerprint();
+    let address = token.address();
+    let asking = async {
+        let tls = tls::client(&identity, token.founder())?;
+        let (mut sender, session) = connect(address, tls).await?;
+        let proof = token.prove(&session, &fingerprint);
+        let (name, address) = (name.clone(), advertise.clone());
+        let asked = Request::Join(Join { token: token.id(), proof, name, address });
+        let response = send(&mut sender, encode(&asked).into()).await?;
+        read_answer::<Joined>(response, token.address()).await
+    };
+    let answered = timeout(CALL_TIME_MAX, asking).await;
+    let (joined, _) = answered.unwrap_or_else(|_elapsed| Err(Later::Late.into()))?;
+    let number = joined.number;
+    let own = Own { number, name, listen, advertise, fingerprint, removed: false };
+    let members = Members::joined(own, &joined.known.regions)?;
+    write(dir, &members)?;
+    Ok(members)
+}

@@ -1,0 +1,84 @@
+//! The limits of what regions say to each other, with their units, and how they relate.
+
+use std::time::Duration;
+
+use larder_protocol::limits::REGION_ANSWER_MS;
+use larder_types::limits::KEY_BYTES_MAX;
+
+/// Regions at a time, this one too.
+pub const REGIONS_MAX: usize = 8;
+/// Numbers that are given in all: what is told of regions that are no more stays, so that no number is given twice.
+pub const NUMBERS_MAX: u16 = 256;
+/// Characters of a region's name.
+pub const NAME_BYTES_MAX: usize = 32;
+/// Bytes of an address: a host's name, a colon, a port.
+pub const ADDRESS_BYTES_MAX: usize = 253 + 1 + 5;
+/// Tokens at a time that nobody has used and that have not expired.
+pub const TOKENS_MAX: usize = 8;
+/// How long a token is good for.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(3600);
+/// Bytes of a file in DIR/region.
+pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Connections to a region.
+pub const CONNECTIONS_MAX: usize = 8;
+/// Connections of a region that are answered. One more takes the place of its oldest, which it has most likely lost.
+pub const CONNECTIONS_OF_PEER_MAX: usize = 2 * CONNECTIONS_MAX;
+/// Connections of those who are no region, together. One more takes the place of the oldest.
+pub const CONNECTIONS_OF_STRANGERS_MAX: usize = 8;
+/// Handshakes under way. One more takes the place of the oldest.
+pub const HANDSHAKES_MAX: usize = 32;
+/// Longest from the connection's first packet to the end of its handshake.
+pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long a connection waits for the next request before its caller closes it.
+pub const IDLE_MAX: Duration = Duration::from_secs(30);
+/// How long one waits for its next request before the answering end closes it. The caller is first, so that it does not
+/// send into a connection that is being closed.
+pub const IDLE_ANSWERING_MAX: Duration = Duration::from_secs(60);
+/// The same of those who are no region.
+pub const IDLE_STRANGER_MAX: Duration = Duration::from_secs(10);
+/// Longest from a request to its answer, or to the beginning of the answer to a fetch.
+pub const CALL_TIME_MAX: Duration = Duration::from_millis(REGION_ANSWER_MS);
+/// Longest that a connection does not take what is to be sent, or brings nothing of an answer that has begun.
+pub const STALL_MAX: Duration = Duration::from_secs(10);
+/// Bytes a second that an answer which has begun brings at least: slower, and waiting for it uses up [`STALL_MAX`].
+pub const PACE_BYTES_PER_S: f64 = 4096.0;
+/// Pause after the system refused a connection, as it does out of descriptors.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Bytes of a request.
+pub const REQUEST_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of an answer that is kept in memory.
+pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of an entry in the answer to a fetch, without its content.
+pub const FETCHED_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of content that are handed to a connection at a time.
+pub const PIECE_BYTES_MAX: usize = 256 * 1024;
+/// Pieces that wait for a connection.
+pub const PIECES_WAITING_MAX: usize = 4;
+
+/// Pause between two looks whether a command has changed the list of regions.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause between two questions to a region which regions it knows.
+pub const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
+/// Age from which on a status says nothing any more: the server writes it every second.
+pub const STATUS_AGE_MAX: Duration = Duration::from_secs(10);
+
+const _: () = assert!(REGIONS_MAX <= NUMBERS_MAX as usize, "each region has a number");
+const _: () = assert!(
+    CONNECTIONS_MAX < CONNECTIONS_OF_PEER_MAX,
+    "a region that lost its connections has a place for others"
+);
+const _: () = assert!(
+    IDLE_MAX.as_millis() < IDLE_ANSWERING_MAX.as_millis(),
+    "whoever would use a connection closes it"
+);
+const _: () = assert!(
+    larder_protocol::limits::REGION_FETCH_IDS_MAX * (KEY_BYTES_MAX + 64) < REQUEST_BYTES_MAX,
+    "the largest fetch is a request"
+);
+const _: () = assert!(
+    larder_protocol::limits::REGION_ASK_IDS_MAX * (KEY_BYTES_MAX + 128) < ANSWER_BYTES_MAX
+        && larder_protocol::limits::REGION_RUNS_MAX * (4 * KEY_BYTES_MAX + 128) < ANSWER_BYTES_MAX,
+    "ids and sums are answers"
+);

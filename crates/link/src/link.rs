@@ -1,0 +1,228 @@
+//! The asking end: one other region.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use larder_types::RegionId;
+use larder_types::codec::{CodecError, decode, encode};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use crate::error::{Later, LinkError, Refused};
+use crate::fetching::FetchStream;
+use crate::identity::Identity;
+use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX};
+use crate::members::{Known, Peer};
+use crate::message::{
+    Ask, Declined, Fetch, Hello, KnownRegions, List, ListedIn, Request, Told, Walk, Walked,
+};
+use crate::metrics::PeerMetrics;
+use crate::name::Address;
+use crate::pool::{Held, Pool, Sender};
+use crate::tls;
+
+/// Where requests go.
+pub(crate) const PATH: &str = "/region";
+
+/// Asks one other region. Each request may be asked again: none changes objects.
+#[derive(Debug)]
+pub struct Link {
+    number: RegionId,
+    address: Address,
+    pool: Arc<Pool>,
+    metrics: Arc<PeerMetrics>,
+}
+
+impl Link {
+    /// To this region, known by its key.
+    pub(crate) fn to(
+        peer: &Peer,
+        identity: &Identity,
+        metrics: Arc<PeerMetrics>,
+    ) -> Result<Self, LinkError> {
+        let tls = tls::client(identity, peer.fingerprint)?;
+        let (number, address) = (peer.number, peer.address.clone());
+        let pool = Pool::new(address.clone(), tls, metrics.clone());
+        Ok(Self { number, address, pool, metrics })
+    }
+
+    /// Which region it is.
+    #[must_use]
+    pub fn number(&self) -> RegionId {
+        self.number
+    }
+
+    /// Asks what it says of itself.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do.
+    pub async fn hello(&self) -> Result<Hello, LinkError> {
+        self.call(Request::Hello).await
+    }
+
+    /// Asks for the ids behind tokens.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do.
+    pub async fn ask(&self, ask: Ask) -> Result<Told, LinkError> {
+        self.call(Request::Ask(ask)).await
+    }
+
+    /// Asks for the sums of runs.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do.
+    pub async fn walk(&self, walk: Walk) -> Result<Walked, LinkError> {
+        self.call(Request::Walk(walk)).await
+    }
+
+    /// Asks for the ids of a run.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do.
+    pub async fn list(&self, list: List) -> Result<ListedIn, LinkError> {
+        self.call(Request::List(list)).await
+    }
+
+    /// Asks which regions it knows.
+    pub(crate) async fn members(&self, known: Vec<Known>) -> Result<Vec<Known>, LinkError> {
+        let asked = Request::Members(KnownRegions { regions: known });
+        self.call::<KnownRegions>(asked).await.map(|told| told.regions)
+    }
+
+    /// Asks for entries. The stream holds one of the connections until it has ended, or is dropped.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do.
+    pub async fn fetch(&self, fetch: Fetch) -> Result<FetchStream, LinkError> {
+        let names = fetch.names.clone();
+        let began = self.in_time(async {
+            let (response, held) = self.send(&Request::Fetch(fetch)).await?;
+            if response.status() != StatusCode::OK {
+                return Err(given_back(declined(response, &self.address).await, held));
+            }
+            Ok((response, held))
+        });
+        let (response, held) = began.await?;
+        Ok(FetchStream::new(names, response.into_body(), held, self.metrics.clone()))
+    }
+
+    /// Closes connections that nobody has used for long.
+    pub(crate) fn tend(&self) {
+        self.pool.tend();
+    }
+
+    async fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, LinkError> {
+        self.in_time(async {
+            let (response, held) = self.send(&request).await?;
+            match read_answer(response, &self.address).await {
+                Ok((answer, bytes)) => {
+                    self.metrics.bytes_told.add(bytes as u64);
+                    held.give_back();
+                    Ok(answer)
+                }
+                Err(error) => Err(given_back(error, held)),
+            }
+        })
+        .await
+    }
+
+    async fn in_time<T>(
+        &self,
+        asking: impl Future<Output = Result<T, LinkError>>,
+    ) -> Result<T, LinkError> {
+        self.metrics.asked.add(1);
+        let asked = timeout(CALL_TIME_MAX, asking).await;
+        let asked = asked.unwrap_or_else(|_elapsed| Err(Later::Late.into()));
+        asked.inspect_err(|_| self.metrics.failed.add(1))
+    }
+
+    /// Sends a request, again if the other end has closed a connection that nobody used for a while.
+    async fn send(&self, request: &Request) -> Result<(http::Response<Incoming>, Held), LinkError> {
+        let body = Bytes::from(encode(request));
+        loop {
+            let mut held = self.pool.take().await?;
+            self.metrics.bytes_asked.add(body.len() as u64);
+            match send(held.sender(), body.clone()).await {
+                Ok(response) => return Ok((response, held)),
+                Err(_closed) if held.is_used => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Keeps the connection over which a refusal has come: it was read as a whole.
+fn given_back(error: LinkError, held: Held) -> LinkError {
+    if matches!(error, LinkError::Later(Later::Busy | Later::NotReady) | LinkError::Refused(_)) {
+        held.give_back();
+    }
+    error
+}
+
+/// Sends a request over a connection, and waits for the beginning of its answer.
+pub(crate) async fn send(
+    sender: &mut Sender,
+    body: Bytes,
+) -> Result<http::Response<Incoming>, LinkError> {
+    let request = http::Request::builder()
+        .method(Method::POST)
+        .uri(PATH)
+        .header(header::HOST, "region")
+        .body(Full::new(body))
+        .map_err(LinkError::broken)?;
+    sender.send_request(request).await.map_err(LinkError::broken)
+}
+
+/// Reads an answer, with its length.
+pub(crate) async fn read_answer<T: DeserializeOwned>(
+    response: http::Response<Incoming>,
+    address: &Address,
+) -> Result<(T, usize), LinkError> {
+    if response.status() != StatusCode::OK {
+        return Err(declined(response, address).await);
+    }
+    let body = read(response).await?;
+    Ok((decoded("answer of a region", &body, address)?, body.len()))
+}
+
+async fn declined(response: http::Response<Incoming>, address: &Address) -> LinkError {
+    let status = response.status();
+    let body = match read(response).await {
+        Ok(body) => body,
+        Err(error) => return error,
+    };
+    match decoded::<Declined>("refusal of a region", &body, address) {
+        Ok(declined) => declined.into(),
+        Err(LinkError::Unsound(_)) => {
+            LinkError::Unsound(format!("status {status} without a reason"))
+        }
+        Err(error) => error,
+    }
+}
+
+async fn read(response: http::Response<Incoming>) -> Result<Bytes, LinkError> {
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+    match body.collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(LinkError::Unsound(format!("an answer of more than {ANSWER_BYTES_MAX} bytes")))
+        }
+        Err(error) => Err(LinkError::broken(error)),
+    }
+}
+
+fn decoded<T: DeserializeOwned>(
+    what: &'static str,
+    bytes: &[u8],
+    address: &Address,
+) -> Result<T, LinkError> {
+    decode(what, bytes).map_err(|error| match error {
+        CodecError::Version { .. } => Refused::Release(address.clone()).into(),
+        CodecError::Damaged { .. } => LinkError::Unsound(error.to_string()),
+    })
+}

@@ -1,0 +1,131 @@
+//! The answering end: takes connections, and has each request decided by the [desk](crate::desk).
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::desk::{Caller, Desk};
+use crate::identity::Fingerprint;
+use crate::limits::{ACCEPT_PAUSE, CONNECT_TIME_MAX, IDLE_ANSWERING_MAX, IDLE_STRANGER_MAX};
+use crate::patient::Patient;
+use crate::places::{Places, Whose};
+use crate::source::Source;
+use crate::tls::session_secret;
+
+/// Answers other regions. Dropped, it ends with all of its connections.
+#[derive(Debug)]
+pub struct Listening {
+    address: SocketAddr,
+    places: Arc<Places>,
+    accepting: AbortHandle,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.places.close();
+    }
+}
+
+impl Listening {
+    pub(crate) fn start<S: Source>(
+        socket: TcpListener,
+        tls: Arc<ServerConfig>,
+        desk: Desk<S>,
+    ) -> std::io::Result<Self> {
+        let address = socket.local_addr()?;
+        let places = Arc::new(Places::new());
+        let door = Arc::new(Door { tls: tls.into(), desk: Arc::new(desk), places: places.clone() });
+        let accepting = tokio::spawn(door.accept(socket)).abort_handle();
+        Ok(Self { address, places, accepting })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+struct Door<S> {
+    tls: TlsAcceptor,
+    desk: Arc<Desk<S>>,
+    places: Arc<Places>,
+}
+
+type Shaken = TlsStream<Patient<TcpStream>>;
+
+impl<S: Source> Door<S> {
+    async fn accept(self: Arc<Self>, socket: TcpListener) {
+        loop {
+            match socket.accept().await {
+                Ok((tcp, address)) => {
+                    let arriving = tokio::spawn(self.clone().arrive(tcp, address));
+                    self.places.enter(Whose::Arriving, arriving.abort_handle());
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection of a region cannot be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn arrive(self: Arc<Self>, tcp: TcpStream, address: SocketAddr) {
+        let (stream, caller) = match timeout(CONNECT_TIME_MAX, self.shake_hands(tcp)).await {
+            Ok(Ok(shaken)) => shaken,
+            Ok(Err(error)) => return self.tell(address, &error.to_string()),
+            Err(_elapsed) => return self.tell(address, "the handshake took too long"),
+        };
+        let (whose, idle_max) = match self.desk.who(&caller.key) {
+            Ok(number) => (Whose::Peer(number), IDLE_ANSWERING_MAX),
+            Err(declined) => {
+                self.tell(address, &declined.to_string());
+                (Whose::Stranger, IDLE_STRANGER_MAX)
+            }
+        };
+        let desk = self.desk.clone();
+        let answering = tokio::spawn(async move {
+            let answer = service_fn(|request| {
+                let desk = &desk;
+                let caller = &caller;
+                async move { Ok::<_, Infallible>(desk.answer(caller, request).await) }
+            });
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(idle_max)
+                .serve_connection(TokioIo::new(stream), answer);
+            if let Err(error) = connection.await {
+                tracing::debug!(%address, %error, "a connection of a region broke");
+            }
+        });
+        self.places.enter(whose, answering.abort_handle());
+    }
+
+    async fn shake_hands(&self, tcp: TcpStream) -> std::io::Result<(Shaken, Caller)> {
+        tcp.set_nodelay(true)?;
+        let stream = self.tls.accept(Patient::new(tcp)).await?;
+        let tls = stream.get_ref().1;
+        let shown = tls.peer_certificates().and_then(<[_]>::first);
+        let shown = shown.ok_or_else(|| std::io::Error::other("no certificate was shown"))?;
+        let key = Fingerprint::of(shown).map_err(std::io::Error::other)?;
+        let session = session_secret(tls).map_err(std::io::Error::other)?;
+        Ok((stream, Caller { key, session }))
+    }
+
+    fn tell(&self, address: SocketAddr, why: &str) {
+        if let Some(without_line) = self.desk.metrics.stranger() {
+            tracing::warn!(%address, why, without_line, "a connection is not a region's");
+        }
+    }
+}

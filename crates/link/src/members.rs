@@ -1,0 +1,327 @@
+//! Which regions there are, as one of them knows it.
+//!
+//! # Invariants
+//!
+//! 1. A number names one key for ever: it is given by region 1 alone, counting up, and never again after its removal.
+//! 2. What two regions know is joined: numbers by union, and a removal wins. Whoever is told that a number has another key
+//!    than it had takes nothing of what it is told.
+//! 3. Pausing is this region's own: nobody is told.
+
+use larder_types::RegionId;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{LinkError, Usage};
+use crate::identity::Fingerprint;
+use crate::limits::{NUMBERS_MAX, REGIONS_MAX, TOKENS_MAX};
+use crate::message::JoinRefused;
+use crate::name::{Address, RegionName};
+use crate::token::{JoinToken, SessionSecret, TokenId, TokenRecord};
+
+/// The number of the region that gives the others theirs.
+const FOUNDER: RegionId = RegionId(1);
+
+/// The list of regions. Stored: `docs/formats/region.md`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    /// This region.
+    pub own: Own,
+    /// The others, in the order of their numbers, also those that are no more.
+    pub peers: Vec<Peer>,
+    /// What region 1 keeps of tokens.
+    tokens: Vec<TokenRecord>,
+}
+
+/// This region.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Own {
+    /// Its number.
+    pub number: RegionId,
+    /// Its name.
+    pub name: RegionName,
+    /// Where it listens.
+    pub listen: String,
+    /// Where others reach it.
+    pub advertise: Address,
+    /// Its key.
+    pub fingerprint: Fingerprint,
+    /// The others take it for removed.
+    pub removed: bool,
+}
+
+/// Another region.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its number.
+    pub number: RegionId,
+    /// Its name.
+    pub name: RegionName,
+    /// Where it is reached.
+    pub address: Address,
+    /// Its key.
+    pub fingerprint: Fingerprint,
+    /// This region pulls nothing from it.
+    pub paused: bool,
+    /// It is no more.
+    pub removed: bool,
+}
+
+/// A region, as regions tell each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// Its number.
+    pub number: RegionId,
+    /// Its name.
+    pub name: RegionName,
+    /// Where it is reached.
+    pub address: Address,
+    /// Its key.
+    pub fingerprint: Fingerprint,
+    /// It is no more.
+    pub removed: bool,
+}
+
+/// Who asks to join, and how it proves that it may.
+#[derive(Debug)]
+pub(crate) struct Joiner<'a> {
+    pub(crate) token: TokenId,
+    pub(crate) proof: &'a [u8; 32],
+    pub(crate) session: &'a SessionSecret,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) name: &'a RegionName,
+    pub(crate) address: &'a Address,
+}
+
+impl Members {
+    /// The first region.
+    #[must_use]
+    pub(crate) fn first(own: Own) -> Self {
+        assert_eq!(own.number, FOUNDER, "the first region gives the others their numbers");
+        Self { own, peers: Vec::new(), tokens: Vec::new() }
+    }
+
+    /// A region that was given its number, and told of the others.
+    pub(crate) fn joined(own: Own, known: &[Known]) -> Result<Self, LinkError> {
+        let mut members = Self { own, peers: Vec::new(), tokens: Vec::new() };
+        members.merge(known)?;
+        Ok(members)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn stored_as(own: Own, peers: Vec<Peer>, tokens: Vec<TokenRecord>) -> Self {
+        Self { own, peers, tokens }
+    }
+
+    /// The other regions that there are, paused ones too.
+    pub fn live(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().filter(|peer| !peer.removed)
+    }
+
+    /// Another region by its number, if it is not removed.
+    #[must_use]
+    pub fn peer(&self, number: RegionId) -> Option<&Peer> {
+        self.live().find(|peer| peer.number == number)
+    }
+
+    /// Another region by its key, also one that was removed.
+    pub(crate) fn with_key(&self, fingerprint: &Fingerprint) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.fingerprint == *fingerprint)
+    }
+
+    /// Sets whether this region pulls nothing from that one.
+    ///
+    /// # Errors
+    /// [`Usage::NoPeer`].
+    pub fn pause(&mut self, name: &str, paused: bool) -> Result<(), LinkError> {
+        self.named(name)?.paused = paused;
+        Ok(())
+    }
+
+    /// A region is no more. Others are told.
+    ///
+    /// # Errors
+    /// [`Usage::NoPeer`].
+    pub fn remove(&mut self, name: &str) -> Result<(), LinkError> {
+        self.named(name)?.removed = true;
+        Ok(())
+    }
+
+    /// The others take this region for removed.
+    pub(crate) fn end(&mut self) -> Result<(), LinkError> {
+        self.own.removed = true;
+        Ok(())
+    }
+
+    fn named(&mut self, name: &str) -> Result<&mut Peer, LinkError> {
+        let known: Vec<_> = self.live().map(|peer| peer.name.to_string()).collect();
+        let known = match known.len() {
+            0 => "is none".to_owned(),
+            1 => format!("is {}", known[0]),
+            _ => format!("are {}", known.join(", ")),
+        };
+        let mut live = self.peers.iter_mut().filter(|peer| !peer.removed);
+        let found = live.find(|peer| peer.name.as_str() == name);
+        found.ok_or_else(|| Usage::NoPeer { name: name.to_owned(), known }.into())
+    }
+
+    /// What this region tells others of all of them.
+    #[must_use]
+    pub(crate) fn told(&self) -> Vec<Known> {
+        let Own { number, fingerprint, removed, .. } = self.own;
+        let (name, address) = (self.own.name.clone(), self.own.advertise.clone());
+        let own = Known { number, name, address, fingerprint, removed };
+        std::iter::once(own).chain(self.peers.iter().map(Known::from)).collect()
+    }
+
+    /// Takes what another region knows. Nothing is taken unless all of it fits.
+    ///
+    /// # Errors
+    /// [`LinkError::Unsound`] if it contradicts what is known, or there are more regions than may be.
+    pub(crate) fn merge(&mut self, told: &[Known]) -> Result<(), LinkError> {
+        let mut joined = self.clone();
+        for known in told {
+            joined.learn(known)?;
+        }
+        joined.peers.sort_by_key(|peer| peer.number);
+        joined.check().map_err(LinkError::Unsound)?;
+        *self = joined;
+        Ok(())
+    }
+
+    fn learn(&mut self, known: &Known) -> Result<(), LinkError> {
+        let other_key = || {
+            let why = format!("region {} has the key {}", known.number, known.fingerprint);
+            LinkError::Unsound(why)
+        };
+        if known.number == self.own.number {
+            self.own.removed |= known.removed;
+            return if known.fingerprint == self.own.fingerprint {
+                Ok(())
+            } else {
+                Err(other_key())
+            };
+        }
+        match self.peers.iter_mut().find(|peer| peer.number == known.number) {
+            Some(peer) if peer.fingerprint != known.fingerprint => return Err(other_key()),
+            Some(peer) => peer.removed |= known.removed,
+            None => self.peers.push(known.into()),
+        }
+        Ok(())
+    }
+
+    /// Whether it is what the invariants say.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let numbers: Vec<_> = self.peers.iter().map(|peer| peer.number).collect();
+        let is_number = |number: &RegionId| (1..=NUMBERS_MAX).contains(&number.0);
+        if !numbers.iter().chain([&self.own.number]).all(is_number) {
+            return Err("a region has a number that none has".into());
+        }
+        if !numbers.is_sorted_by(|a, b| a < b) || numbers.contains(&self.own.number) {
+            return Err("two regions have one number".into());
+        }
+        let mut names: Vec<_> = self.live().map(|peer| &peer.name).collect();
+        names.sort();
+        if !names.is_sorted_by(|a, b| a < b) || names.contains(&&self.own.name) {
+            return Err("two regions have one name".into());
+        }
+        let keys = || self.peers.iter().map(|peer| peer.fingerprint).chain([self.own.fingerprint]);
+        let mut sorted: Vec<_> = keys().collect();
+        sorted.sort();
+        if !sorted.is_sorted_by(|a, b| a < b) {
+            return Err("two regions have one key".into());
+        }
+        match names.len() < REGIONS_MAX {
+            true => Ok(()),
+            false => Err(format!("there are more than {REGIONS_MAX} regions")),
+        }
+    }
+
+    /// Makes a token for another region.
+    ///
+    /// # Errors
+    /// [`Usage`], and if the system gives no randomness.
+    pub fn issue(&mut self, now_ms: u64) -> Result<JoinToken, LinkError> {
+        if self.own.number != FOUNDER {
+            let founder = self.peer(FOUNDER).map(|peer| peer.name.clone());
+            return Err(Usage::NotFounder(founder).into());
+        }
+        if self.live().count() + 1 >= REGIONS_MAX {
+            return Err(Usage::Full.into());
+        }
+        self.next_number().ok_or(Usage::NoNumber)?;
+        self.tokens.retain(|token| !token.is_expired(now_ms));
+        if self.tokens.iter().filter(|token| token.used_by().is_none()).count() >= TOKENS_MAX {
+            return Err(Usage::TooManyTokens.into());
+        }
+        let (key, address) = (self.own.fingerprint, self.own.advertise.clone());
+        let (record, token) = TokenRecord::issue(now_ms, key, address)?;
+        self.tokens.push(record);
+        Ok(token)
+    }
+
+    /// The next number, of a region that gives numbers.
+    fn next_number(&self) -> Option<RegionId> {
+        let last =
+            self.peers.last().map_or(self.own.number, |peer| peer.number.max(self.own.number));
+        (last.0 < NUMBERS_MAX).then(|| RegionId(last.0 + 1))
+    }
+
+    /// Takes a region in that has a token, or had its answer lost.
+    pub(crate) fn admit(
+        &mut self,
+        now_ms: u64,
+        joiner: &Joiner<'_>,
+    ) -> Result<RegionId, JoinRefused> {
+        let Some(token) = self.tokens.iter().position(|token| token.id() == joiner.token) else {
+            return Err(JoinRefused::TokenUnknown);
+        };
+        let record = &self.tokens[token];
+        if !record.proves(joiner.session, &joiner.fingerprint, joiner.proof) {
+            return Err(JoinRefused::TokenUnknown);
+        }
+        if let Some(used_by) = record.used_by() {
+            let before = self.with_key(&joiner.fingerprint).filter(|peer| !peer.removed);
+            let before = before.filter(|_| used_by == joiner.fingerprint);
+            return before.map(|peer| peer.number).ok_or(JoinRefused::TokenUsed);
+        }
+        if record.is_expired(now_ms) {
+            return Err(JoinRefused::TokenExpired);
+        }
+        if self.with_key(&joiner.fingerprint).is_some()
+            || joiner.fingerprint == self.own.fingerprint
+        {
+            return Err(JoinRefused::KeyKnown);
+        }
+        if self.live().any(|peer| peer.name == *joiner.name) || self.own.name == *joiner.name {
+            return Err(JoinRefused::NameTaken);
+        }
+        if self.live().count() + 1 >= REGIONS_MAX {
+            return Err(JoinRefused::Full);
+        }
+        let number = self.next_number().ok_or(JoinRefused::Full)?;
+        self.tokens[token].use_by(joiner.fingerprint);
+        let (name, address) = (joiner.name.clone(), joiner.address.clone());
+        let fingerprint = joiner.fingerprint;
+        let (paused, removed) = (false, false);
+        self.peers.push(Peer { number, name, address, fingerprint, paused, removed });
+        assert_eq!(self.check(), Ok(()), "who was let in fits");
+        Ok(number)
+    }
+}
+
+impl From<&Known> for Peer {
+    fn from(known: &Known) -> Self {
+        let Known { number, name, address, fingerprint, removed } = known.clone();
+        Self { number, name, address, fingerprint, paused: false, removed }
+    }
+}
+
+impl From<&Peer> for Known {
+    fn from(peer: &Peer) -> Self {
+        let Peer { number, name, address, fingerprint, removed, .. } = peer.clone();
+        Self { number, name, address, fingerprint, removed }
+    }
+}
+
+#[cfg(test)]
+#[path = "members/tests.rs"]
+mod tests;

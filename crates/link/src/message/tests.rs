@@ -1,0 +1,195 @@
+use larder_protocol::region::journal::Why;
+use larder_protocol::region::{Id, Slot, Sum, What};
+use larder_types::codec::{CodecError, decode, encode};
+use larder_types::{HybridClock, ObjectKey, OpId, OpSeq, Origin, Stamp, View};
+use proptest::prelude::*;
+use serde::de::DeserializeOwned;
+
+use super::*;
+use crate::frame;
+use crate::identity::Fingerprint;
+use crate::token::TokenRecord;
+
+fn stamp(clock: u64) -> Stamp {
+    Stamp { clock: HybridClock(clock), region: RegionId(2) }
+}
+
+fn entry() -> Entry {
+    let op = OpId { view: View(3), seq: OpSeq(300) };
+    let origin = Origin { region: RegionId(2), pg: PgId(17), op };
+    Entry { at: stamp(0x1234), origin, what: What::Purged }
+}
+
+fn name(slot: Slot) -> Name {
+    Name { bucket: BucketId(4), key: ObjectKey::new("a/b").unwrap(), slot }
+}
+
+fn token(through: u64) -> Token {
+    Token { through: OpSeq(through) }
+}
+
+fn range() -> Range {
+    Range { from: vec![1, 2], to: Some(vec![3]) }
+}
+
+fn buckets() -> Buckets {
+    vec![(BucketId(4), BucketName::new("photos").unwrap())]
+}
+
+fn known() -> KnownRegions {
+    let (number, fingerprint) = (RegionId(2), Fingerprint([9; 32]));
+    let (name, address) = ("eu".parse().unwrap(), "eu.example:7001".parse().unwrap());
+    KnownRegions { regions: vec![Known { number, name, address, fingerprint, removed: true }] }
+}
+
+fn requests() -> Vec<(&'static str, Request)> {
+    let join = Join {
+        token: TokenRecord::fixed(7, None).id(),
+        proof: [5; 32],
+        name: "eu".parse().unwrap(),
+        address: "eu.example:7001".parse().unwrap(),
+    };
+    vec![
+        ("hello", Request::Hello),
+        ("ask", Request::Ask(Ask { pgs: vec![(PgId(17), token(300), token(299))], ids_max: 1000 })),
+        ("walk", Request::Walk(Walk { pg: PgId(17), range: range() })),
+        ("list", Request::List(List { pg: PgId(17), range: Range { to: None, ..range() } })),
+        (
+            "fetch",
+            Request::Fetch(Fetch {
+                names: vec![(name(Slot::Null), true), (name(Slot::Version(stamp(5))), false)],
+            }),
+        ),
+        ("members", Request::Members(known())),
+        ("join", Request::Join(join)),
+    ]
+}
+
+fn told() -> Told {
+    let ids = vec![(OpSeq(300), entry().id(name(Slot::Null)))];
+    let batch = Batch { ids, token: token(300), last: OpSeq(400), left: (7, 9000) };
+    let void = |why| Void { why, resume: token(500) };
+    let pgs = vec![
+        (PgId(17), Ok(batch)),
+        (PgId(18), Err(void(Why::Overrun))),
+        (PgId(19), Err(void(Why::Ahead))),
+    ];
+    Told { pgs, buckets: buckets() }
+}
+
+fn walked() -> Walked {
+    let sum = Sum { count: 2, hash: 1 << 100 };
+    let rest = Some(Range { from: vec![3], to: None });
+    Walked { summed: Summed { runs: vec![(range(), sum)], rest }, buckets: buckets() }
+}
+
+fn listed() -> ListedIn {
+    let ids: Vec<Id> = vec![entry().id(name(Slot::Version(stamp(5))))];
+    ListedIn { listed: Listed { ids, rest: Some(range()) }, buckets: buckets() }
+}
+
+fn written<T>(what: &'static str, value: &T) -> (&'static str, Vec<u8>)
+where
+    T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let bytes = encode(value);
+    assert_eq!(decode::<T>("message", &bytes).as_ref(), Ok(value), "{what} is read back");
+    (what, bytes)
+}
+
+#[test]
+fn messages_have_golden_bytes() {
+    let mut all: Vec<_> = requests().iter().map(|(what, it)| written(what, it)).collect();
+    let hello = Hello { number: RegionId(2), pg_count: 256, now_ms: 1_800_000_000_000 };
+    all.push(written("answer to hello", &hello));
+    all.push(written("answer to ask", &told()));
+    all.push(written("answer to walk", &walked()));
+    all.push(written("answer to list", &listed()));
+    all.push(written("answer to members", &known()));
+    all.push(written("answer to join", &Joined { number: RegionId(3), known: known() }));
+    let fetched = Fetched { name: name(Slot::Null), entry: Some(entry()), bytes: 70_000 };
+    all.push(("entry of a fetch", frame::head(&fetched).unwrap().to_vec()));
+    all.push((
+        "entry that is gone",
+        frame::head(&Fetched { entry: None, bytes: 0, ..fetched }).unwrap().to_vec(),
+    ));
+    let refusals = [
+        ("busy", Declined::Busy),
+        ("not ready", Declined::NotReady),
+        ("unsound", Declined::Unsound("why".into())),
+        ("stranger", Declined::Stranger),
+        ("removed", Declined::Removed),
+        ("token unknown", Declined::Join(JoinRefused::TokenUnknown)),
+        ("token expired", Declined::Join(JoinRefused::TokenExpired)),
+        ("token used", Declined::Join(JoinRefused::TokenUsed)),
+        ("name taken", Declined::Join(JoinRefused::NameTaken)),
+        ("full", Declined::Join(JoinRefused::Full)),
+        ("key known", Declined::Join(JoinRefused::KeyKnown)),
+    ];
+    all.extend(refusals.iter().map(|(what, it)| written(what, it)));
+    crate::golden::check(include_str!("../../tests/golden/messages.hex"), &all);
+}
+
+#[test]
+fn requests_within_their_bounds_pass_and_others_do_not() {
+    for (what, request) in requests() {
+        assert_eq!(request.check(), Ok(()), "{what}");
+        assert_eq!(request.name(), what);
+    }
+    let pg = (PgId(1), token(0), token(0));
+    let names = |count| Request::Fetch(Fetch { names: vec![(name(Slot::Null), true); count] });
+    let wrong = [
+        Request::Ask(Ask { pgs: Vec::new(), ids_max: 1 }),
+        Request::Ask(Ask { pgs: vec![pg; REGION_ASK_PGS_MAX + 1], ids_max: 1 }),
+        Request::Ask(Ask { pgs: vec![pg], ids_max: 0 }),
+        Request::Ask(Ask { pgs: vec![pg], ids_max: REGION_ASK_IDS_MAX as u32 + 1 }),
+        Request::Walk(Walk { pg: PgId(1), range: Range { from: vec![3], to: Some(vec![3]) } }),
+        names(0),
+        names(REGION_FETCH_IDS_MAX + 1),
+    ];
+    for request in wrong {
+        assert!(matches!(request.check(), Err(Declined::Unsound(_))), "{request:?}");
+    }
+}
+
+#[test]
+fn a_later_version_is_named_as_such() {
+    let mut bytes = encode(&Request::Hello);
+    bytes[0] = 2;
+    let later = decode::<Request>("request of a region", &bytes);
+    assert!(matches!(later, Err(CodecError::Version { found: 2, .. })), "{later:?}");
+}
+
+/// Reads bytes as all that the wire may bring: none ends the process.
+fn read_as_anything(bytes: &[u8]) {
+    if let Ok(request) = decode::<Request>("request", bytes) {
+        let _is_sound = request.check();
+    }
+    drop(decode::<Hello>("answer", bytes));
+    drop(decode::<Told>("answer", bytes));
+    drop(decode::<Walked>("answer", bytes));
+    drop(decode::<ListedIn>("answer", bytes));
+    drop(decode::<KnownRegions>("answer", bytes));
+    drop(decode::<Joined>("answer", bytes));
+    drop(decode::<Fetched>("answer", bytes));
+    drop(decode::<Declined>("answer", bytes));
+}
+
+proptest! {
+    #[test]
+    fn hostile_bytes_are_refused(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        read_as_anything(&body);
+        read_as_anything(&[&[1], &body[..]].concat());
+    }
+
+    #[test]
+    fn spoiled_messages_are_refused(which in 0..10_usize, at in any::<prop::sample::Index>(), with in any::<u8>()) {
+        let mut all: Vec<_> = requests().iter().map(|(_, it)| encode(it)).collect();
+        all.extend([encode(&told()), encode(&walked()), encode(&listed())]);
+        let bytes = &mut all[which];
+        let at = at.index(bytes.len());
+        bytes[at] = with;
+        read_as_anything(bytes);
+        read_as_anything(&bytes[..at]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Counts of what regions ask each other, for a process to export.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use larder_types::{RegionId, Seldom};
+use parking_lot::Mutex;
+
+/// A number that is counted up, or up and down.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Its value.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, by: u64) {
+        self.0.fetch_add(by, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, by: u64) {
+        self.0.fetch_sub(by, Ordering::Relaxed);
+    }
+}
+
+/// What passed between this region and another. Bytes are those of messages, without TLS and HTTP.
+#[derive(Debug, Default)]
+pub struct PeerMetrics {
+    /// Requests to it.
+    pub asked: Counter,
+    /// Those that were not answered, or with a refusal.
+    pub failed: Counter,
+    /// Connections to it that were made.
+    pub connected: Counter,
+    /// Connections to it that are open.
+    pub open: Counter,
+    /// Bytes of requests to it.
+    pub bytes_asked: Counter,
+    /// Bytes of its answers.
+    pub bytes_told: Counter,
+    /// Requests of it.
+    pub answered: Counter,
+    /// Those that were declined.
+    pub declined: Counter,
+    /// Bytes of answers to it.
+    pub bytes_answered: Counter,
+}
+
+/// What the links of a process did.
+#[derive(Debug)]
+pub struct Metrics {
+    peers: Mutex<BTreeMap<RegionId, Arc<PeerMetrics>>>,
+    /// Connections of nobody who is known, and handshakes that failed.
+    pub strangers: Counter,
+    /// Requests to join that were refused.
+    pub joins_refused: Counter,
+    since: Instant,
+    lines: Mutex<Seldom>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            peers: Mutex::default(),
+            strangers: Counter::default(),
+            joins_refused: Counter::default(),
+            since: Instant::now(),
+            lines: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Those of a region.
+    pub fn of(&self, region: RegionId) -> Arc<PeerMetrics> {
+        self.peers.lock().entry(region).or_default().clone()
+    }
+
+    /// Of each region, in the order of their numbers.
+    #[must_use]
+    pub fn peers(&self) -> Vec<(RegionId, Arc<PeerMetrics>)> {
+        self.peers.lock().iter().map(|(region, of)| (*region, of.clone())).collect()
+    }
+
+    /// Counts somebody who is not known. If that gets a line in the log: the number of those before that had none.
+    pub(crate) fn stranger(&self) -> Option<u64> {
+        self.strangers.add(1);
+        self.lines.lock().happens(self.since.elapsed().as_millis() as u64)
+    }
+}

@@ -1,0 +1,182 @@
+//! Connections to a region, used again.
+//!
+//! # Invariants
+//!
+//! 1. There are at most [`CONNECTIONS_MAX`] of them; who finds none free waits.
+//! 2. A connection is used again only when all of an answer has been read.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error as TlsError};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::error::{Later, LinkError, Refused};
+use crate::limits::{CONNECT_TIME_MAX, CONNECTIONS_MAX, IDLE_MAX};
+use crate::metrics::PeerMetrics;
+use crate::name::Address;
+use crate::patient::Patient;
+use crate::tls::{no_name, session_secret};
+use crate::token::SessionSecret;
+
+/// Sends requests over one connection.
+pub(crate) type Sender = SendRequest<Full<Bytes>>;
+
+/// Makes a connection to a region with a key that the configuration knows.
+pub(crate) async fn connect(
+    address: &Address,
+    tls: Arc<ClientConfig>,
+) -> Result<(Sender, SessionSecret), LinkError> {
+    let unreachable = |why: String| {
+        LinkError::from(Later::Unreachable { address: address.clone(), why: why.into() })
+    };
+    let connecting = async {
+        let tcp = TcpStream::connect(address.as_str()).await?;
+        tcp.set_nodelay(true)?;
+        TlsConnector::from(tls).connect(no_name(), Patient::new(tcp)).await
+    };
+    let stream = match timeout(CONNECT_TIME_MAX, connecting).await {
+        Err(_elapsed) => {
+            return Err(unreachable(format!("no connection for {} s", CONNECT_TIME_MAX.as_secs())));
+        }
+        Ok(Err(error)) => {
+            let refused = refused(address, &error).map(LinkError::from);
+            return Err(refused.unwrap_or_else(|| unreachable(error.to_string())));
+        }
+        Ok(Ok(stream)) => stream,
+    };
+    let secret =
+        session_secret(stream.get_ref().1).map_err(|error| unreachable(error.to_string()))?;
+    let (sender, connection) =
+        handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to a region broke");
+        }
+    });
+    Ok((sender, secret))
+}
+
+/// Tells if a handshake ended because the two must not speak with each other.
+fn refused(address: &Address, error: &io::Error) -> Option<Refused> {
+    let tls = error.get_ref()?.downcast_ref::<TlsError>()?;
+    match tls {
+        TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
+            Some(Refused::WrongKey(address.clone()))
+        }
+        TlsError::PeerIncompatible(_)
+        | TlsError::NoApplicationProtocol
+        | TlsError::AlertReceived(
+            AlertDescription::NoApplicationProtocol
+            | AlertDescription::ProtocolVersion
+            | AlertDescription::HandshakeFailure,
+        ) => Some(Refused::Release(address.clone())),
+        _ => None,
+    }
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    address: Address,
+    tls: Arc<ClientConfig>,
+    free: Arc<Semaphore>,
+    idle: Mutex<Vec<Idle>>,
+    metrics: Arc<PeerMetrics>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Connection,
+    since: Instant,
+}
+
+/// A connection, counted as open.
+#[derive(Debug)]
+struct Connection {
+    sender: Sender,
+    metrics: Arc<PeerMetrics>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.metrics.open.sub(1);
+    }
+}
+
+/// A connection that is in use. Dropped, it is closed.
+#[derive(Debug)]
+pub(crate) struct Held {
+    connection: Connection,
+    /// It was used before: the other end may have closed it.
+    pub(crate) is_used: bool,
+    pool: Arc<Pool>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Pool {
+    pub(crate) fn new(
+        address: Address,
+        tls: Arc<ClientConfig>,
+        metrics: Arc<PeerMetrics>,
+    ) -> Arc<Self> {
+        let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        Arc::new(Self { address, tls, free, idle: Mutex::default(), metrics })
+    }
+
+    /// A connection, of those that are there or a new one.
+    pub(crate) async fn take(self: &Arc<Self>) -> Result<Held, LinkError> {
+        let permit = self.free.clone().acquire_owned().await.map_err(LinkError::broken)?;
+        while let Some(mut connection) = self.idle() {
+            if connection.sender.ready().await.is_ok() {
+                let pool = self.clone();
+                return Ok(Held { connection, is_used: true, pool, _permit: permit });
+            }
+        }
+        let (sender, _) = connect(&self.address, self.tls.clone()).await?;
+        self.metrics.connected.add(1);
+        self.metrics.open.add(1);
+        let connection = Connection { sender, metrics: self.metrics.clone() };
+        Ok(Held { connection, is_used: false, pool: self.clone(), _permit: permit })
+    }
+
+    /// The connection that was used last: others grow old and are closed.
+    fn idle(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        let last = idle.pop().map(|idle| idle.connection);
+        self.close_old(&mut idle);
+        last
+    }
+
+    fn close_old(&self, idle: &mut Vec<Idle>) {
+        idle.retain(|idle| idle.since.elapsed() < IDLE_MAX && !idle.connection.sender.is_closed());
+    }
+
+    /// Closes connections that nobody has used for long.
+    pub(crate) fn tend(&self) {
+        self.close_old(&mut self.idle.lock());
+    }
+}
+
+impl Held {
+    /// What requests are sent with.
+    pub(crate) fn sender(&mut self) -> &mut Sender {
+        &mut self.connection.sender
+    }
+
+    /// Keeps the connection for others. All of the answer has been read.
+    pub(crate) fn give_back(self) {
+        let Self { connection, pool, _permit, .. } = self;
+        let mut idle = pool.idle.lock();
+        idle.push(Idle { connection, since: Instant::now() });
+        assert!(idle.len() <= CONNECTIONS_MAX, "each idle connection was in use");
+    }
+}

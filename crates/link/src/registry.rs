@@ -1,0 +1,224 @@
+//! The file that the list of regions is kept in: changed by commands and by the server, each under the folder's lock.
+//!
+//! # Invariants
+//!
+//! 1. The file is replaced as a whole, durably, before anybody acts on what it says.
+//! 2. Whoever changes it reads it under the lock first: no change of another is lost.
+//! 3. What is read has a sum and is checked.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use larder_types::RegionId;
+use larder_types::codec::{decode, encode};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{LinkError, Usage};
+use crate::files;
+use crate::identity::Identity;
+use crate::members::{Known, Members, Own};
+use crate::name::{Address, RegionName};
+
+const MEMBERS: &str = "members";
+const IDENTITY: &str = "identity";
+/// Bytes of the sum behind the list.
+const SUM_BYTES: usize = 8;
+
+/// The key of the region in this store's directory, drawn if there is none.
+pub(crate) fn identity_to_be(dir: &Path) -> Result<Identity, LinkError> {
+    Identity::load_or_draw(&files::path(dir, IDENTITY))
+}
+
+/// The key of the region in this store's directory.
+pub(crate) fn identity(dir: &Path) -> Result<Identity, LinkError> {
+    Identity::load(&files::path(dir, IDENTITY))
+}
+
+/// Makes the store in a directory the first region.
+///
+/// # Errors
+/// [`Usage::AlreadyRegion`], and if files cannot be written.
+pub fn found(
+    dir: &Path,
+    name: RegionName,
+    listen: String,
+    advertise: Address,
+) -> Result<Members, LinkError> {
+    files::make_folder(dir)?;
+    let _lock = files::lock(dir)?;
+    not_yet(dir)?;
+    let fingerprint = identity_to_be(dir)?.fingerprint();
+    let (number, removed) = (RegionId(1), false);
+    let own = Own { number, name, listen, advertise, fingerprint, removed };
+    let members = Members::first(own);
+    write(dir, &members)?;
+    Ok(members)
+}
+
+/// Refuses a directory that is a region.
+pub(crate) fn not_yet(dir: &Path) -> Result<(), LinkError> {
+    match read(dir)? {
+        Some(Members { own, .. }) => {
+            let (dir, number, name) = (dir.to_owned(), own.number, own.name);
+            Err(Usage::AlreadyRegion { dir, number, name }.into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Reads the list of regions in a store's directory; `None` if it is no region.
+///
+/// # Errors
+/// If the file cannot be read, or is not what was written.
+pub fn read(dir: &Path) -> Result<Option<Members>, LinkError> {
+    let path = files::path(dir, MEMBERS);
+    match fs::metadata(&path) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(source) => return Err(LinkError::File { path, source }),
+        Ok(_) => {}
+    }
+    let bytes = files::read_private(&path)?;
+    let damaged = |why: String| {
+        let why = format!("{why}; restore it from a backup");
+        LinkError::Damaged { path: path.clone(), why }
+    };
+    let (body, sum) =
+        bytes.split_last_chunk::<SUM_BYTES>().ok_or_else(|| damaged("it is cut off".to_owned()))?;
+    if xxh3_64(body) != u64::from_le_bytes(*sum) {
+        return Err(damaged("its sum does not match".to_owned()));
+    }
+    let members: Members =
+        decode("list of regions", body).map_err(|error| damaged(error.to_string()))?;
+    members.check().map_err(damaged)?;
+    Ok(Some(members))
+}
+
+/// Changes the list of regions in a store's directory, if the change succeeds.
+///
+/// # Errors
+/// Those of the change, [`Usage::NotRegion`], and if the file cannot be read or written.
+pub fn change<T>(
+    dir: &Path,
+    change: impl FnOnce(&mut Members) -> Result<T, LinkError>,
+) -> Result<(T, Members), LinkError> {
+    let none = || Usage::NotRegion(dir.to_owned());
+    if read(dir)?.is_none() {
+        return Err(none().into());
+    }
+    let _lock = files::lock(dir)?;
+    let before = read(dir)?.ok_or_else(none)?;
+    let mut members = before.clone();
+    let value = change(&mut members)?;
+    if members != before {
+        write(dir, &members)?;
+    }
+    Ok((value, members))
+}
+
+/// Replaces the list. The caller has the lock.
+pub(crate) fn write(dir: &Path, members: &Members) -> Result<(), LinkError> {
+    assert_eq!(members.check(), Ok(()), "a list of regions is checked before it is kept");
+    files::replace(&files::path(dir, MEMBERS), &stored(members))
+}
+
+pub(crate) fn stored(members: &Members) -> Vec<u8> {
+    let mut bytes = encode(members);
+    bytes.extend(xxh3_64(&bytes).to_le_bytes());
+    bytes
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis() as u64
+}
+
+/// Which file it is: another, or one that was written since, differs.
+type Version = (u64, i64, i64, u64);
+
+/// The list of a running server, which others are told of.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    dir: PathBuf,
+    seen: Mutex<Option<Version>>,
+    members: watch::Sender<Arc<Members>>,
+}
+
+impl Registry {
+    /// That of a store's directory; `None` if it is no region.
+    pub(crate) fn open(dir: &Path) -> Result<Option<Self>, LinkError> {
+        let seen = version(dir);
+        let Some(members) = read(dir)? else { return Ok(None) };
+        let members = watch::Sender::new(Arc::new(members));
+        Ok(Some(Self { dir: dir.to_owned(), seen: Mutex::new(seen), members }))
+    }
+
+    pub(crate) fn now(&self) -> Arc<Members> {
+        self.members.borrow().clone()
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Members>> {
+        self.members.subscribe()
+    }
+
+    /// Changes it, here and in the file. It waits for the disk, and for commands that change the file.
+    pub(crate) fn change<T>(
+        &self,
+        with: impl FnOnce(&mut Members) -> Result<T, LinkError>,
+    ) -> Result<T, LinkError> {
+        let mut seen = self.seen.lock();
+        let (value, members) = change(&self.dir, with)?;
+        // A command may change the file in between: the next look takes it for new, and reads it.
+        *seen = None;
+        self.show(members);
+        Ok(value)
+    }
+
+    /// Takes what another region knows. It waits for the disk, if that is anything new.
+    pub(crate) fn merge(&self, told: &[Known]) -> Result<(), LinkError> {
+        let now = self.now();
+        let mut joined = Members::clone(&now);
+        joined.merge(told)?;
+        if joined == *now { Ok(()) } else { self.change(|members| members.merge(told)) }
+    }
+
+    /// Takes what a command has changed. It waits for the disk.
+    pub(crate) fn look(&self) -> Result<(), LinkError> {
+        let mut seen = self.seen.lock();
+        let version = version(&self.dir);
+        if version == *seen && seen.is_some() {
+            return Ok(());
+        }
+        let members = read(&self.dir)?.ok_or_else(|| Usage::NotRegion(self.dir.clone()))?;
+        *seen = version;
+        self.show(members);
+        Ok(())
+    }
+
+    fn show(&self, members: Members) {
+        self.members.send_if_modified(|shown| {
+            let is_new = **shown != members;
+            if is_new {
+                *shown = Arc::new(members);
+            }
+            is_new
+        });
+    }
+}
+
+fn version(dir: &Path) -> Option<Version> {
+    let about = fs::metadata(files::path(dir, MEMBERS)).ok()?;
+    Some((about.ino(), about.mtime(), about.mtime_nsec(), about.len()))
+}
+
+#[cfg(test)]
+#[path = "registry/tests.rs"]
+mod tests;

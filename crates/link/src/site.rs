@@ -1,0 +1,183 @@
+//! This region's end of everything: what a server opens if its store is a region.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use larder_types::RegionId;
+use parking_lot::Mutex;
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+use crate::desk::Desk;
+use crate::error::{LinkError, Refused};
+use crate::identity::Identity;
+use crate::limits::{LOOK_INTERVAL, MEMBERS_INTERVAL};
+use crate::link::Link;
+use crate::listener::Listening;
+use crate::members::Members;
+use crate::metrics::Metrics;
+use crate::registry::{Registry, identity};
+use crate::source::Source;
+use crate::tls;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Site {
+    number: RegionId,
+    identity: Identity,
+    answering: Arc<ServerConfig>,
+    registry: Arc<Registry>,
+    metrics: Arc<Metrics>,
+    links: Mutex<BTreeMap<RegionId, Arc<Link>>>,
+}
+
+impl Site {
+    /// That of the store in a directory; `None` if it is no region.
+    ///
+    /// # Errors
+    /// If its files cannot be read, or do not belong together.
+    pub fn open(dir: &Path) -> Result<Option<Arc<Self>>, LinkError> {
+        let Some(registry) = Registry::open(dir)? else { return Ok(None) };
+        let identity = identity(dir)?;
+        let own = registry.now().own.clone();
+        if identity.fingerprint() != own.fingerprint {
+            let (path, why) =
+                (dir.join("region/identity"), "it is the key of another region".into());
+            return Err(LinkError::Damaged { path, why });
+        }
+        Ok(Some(Arc::new(Self {
+            number: own.number,
+            answering: tls::server(&identity)?,
+            identity,
+            registry: Arc::new(registry),
+            metrics: Arc::default(),
+            links: Mutex::default(),
+        })))
+    }
+
+    /// This region's number.
+    #[must_use]
+    pub fn number(&self) -> RegionId {
+        self.number
+    }
+
+    /// The list of regions, as it is from now on.
+    #[must_use]
+    pub fn members(&self) -> watch::Receiver<Arc<Members>> {
+        self.registry.subscribe()
+    }
+
+    /// What its links did.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// A way to ask another region; `None` if there is none of that number, or it was removed.
+    ///
+    /// # Errors
+    /// If TLS cannot use the key.
+    pub fn to(&self, number: RegionId) -> Result<Option<Arc<Link>>, LinkError> {
+        let members = self.registry.now();
+        let mut links = self.links.lock();
+        let Some(peer) = members.peer(number) else {
+            links.remove(&number);
+            return Ok(None);
+        };
+        if let Some(link) = links.get(&number) {
+            return Ok(Some(link.clone()));
+        }
+        let link = Arc::new(Link::to(peer, &self.identity, self.metrics.of(number))?);
+        links.insert(number, link.clone());
+        Ok(Some(link))
+    }
+
+    /// Answers other regions that come to this socket, which is bound to [`crate::Own::listen`].
+    ///
+    /// # Errors
+    /// If the socket has no address.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn listen<S: Source>(
+        &self,
+        socket: TcpListener,
+        source: Arc<S>,
+    ) -> std::io::Result<Listening> {
+        let (registry, metrics) = (self.registry.clone(), self.metrics.clone());
+        Listening::start(socket, self.answering.clone(), Desk { registry, metrics, source })
+    }
+
+    /// Notices what commands change, and asks the other regions which there are. Does not end.
+    pub async fn tend(self: Arc<Self>) {
+        let looking = self.clone();
+        tokio::join!(looking.look(), self.ask_around());
+    }
+
+    async fn look(&self) {
+        loop {
+            sleep(LOOK_INTERVAL).await;
+            let registry = self.registry.clone();
+            let looked = spawn_blocking(move || registry.look()).await;
+            if let Ok(Err(error)) = looked {
+                tracing::error!(%error, "the list of regions cannot be read; the last one holds");
+            }
+            self.links.lock().values().for_each(|link| link.tend());
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn look_once(&self) -> Result<(), LinkError> {
+        self.registry.look()
+    }
+
+    /// Asks all other regions from time to time, and when the list has changed.
+    async fn ask_around(&self) {
+        let mut members = self.members();
+        loop {
+            members.mark_unchanged();
+            self.ask_all().await;
+            // The sender is this one's own: it does not end.
+            let _changed = timeout(MEMBERS_INTERVAL, members.changed()).await;
+        }
+    }
+
+    /// Asks all other regions which there are, and tells them which are known here.
+    pub(crate) async fn ask_all(&self) {
+        let members = self.registry.now();
+        if members.own.removed {
+            return;
+        }
+        let mut asked = JoinSet::new();
+        for peer in members.live() {
+            let (number, known) = (peer.number, members.told());
+            if let Ok(Some(link)) = self.to(number) {
+                asked.spawn(async move { (number, link.members(known).await) });
+            }
+        }
+        while let Some(Ok((number, told))) = asked.join_next().await {
+            let registry = self.registry.clone();
+            let taken = match told {
+                Ok(told) => spawn_blocking(move || registry.merge(&told)).await,
+                Err(LinkError::Refused(Refused::Removed)) => {
+                    tracing::error!(%number, "this region was removed: nothing more goes either way");
+                    spawn_blocking(move || registry.change(Members::end)).await
+                }
+                Err(error) => Ok(Err(error)),
+            };
+            match taken {
+                Ok(Err(error @ LinkError::Unsound(_))) => {
+                    tracing::error!(%number, %error, "a region is not believed");
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%number, %error, "a region does not tell which it knows")
+                }
+                Ok(Ok(())) | Err(_) => {}
+            }
+        }
+    }
+}

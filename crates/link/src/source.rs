@@ -1,0 +1,123 @@
+//! Who answers what other regions ask.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use larder_protocol::region::Name;
+use larder_types::RegionId;
+use tokio::sync::mpsc;
+
+use crate::error::{Later, LinkError};
+use crate::frame;
+use crate::limits::PIECE_BYTES_MAX;
+use crate::message::{Ask, Declined, Fetch, Fetched, Hello, List, ListedIn, Told, Walk, Walked};
+
+/// Answers other regions. What they ask was checked to be within bounds, and comes from a region that is known.
+///
+/// An answer that takes longer than [`crate::limits::CALL_TIME_MAX`] is dropped.
+pub trait Source: Send + Sync + 'static {
+    /// What this region says of itself.
+    fn hello(&self, from: RegionId) -> impl Future<Output = Result<Hello, Declined>> + Send;
+
+    /// The ids behind tokens.
+    fn ask(&self, from: RegionId, ask: Ask) -> impl Future<Output = Result<Told, Declined>> + Send;
+
+    /// The sums of runs.
+    fn walk(
+        &self,
+        from: RegionId,
+        walk: Walk,
+    ) -> impl Future<Output = Result<Walked, Declined>> + Send;
+
+    /// The ids of a run.
+    fn list(
+        &self,
+        from: RegionId,
+        list: List,
+    ) -> impl Future<Output = Result<ListedIn, Declined>> + Send;
+
+    /// Writes entries into the sink, in the order asked for. The future is dropped when the other region is gone.
+    ///
+    /// An error before the first entry is told. After that the stream breaks, as it does if an entry is missing or its
+    /// bytes are not as many as it says: what has left is of no use to who asked, but for entries that are complete.
+    fn fetch(
+        &self,
+        from: RegionId,
+        fetch: Fetch,
+        sink: FetchSink,
+    ) -> impl Future<Output = Result<(), Declined>> + Send;
+}
+
+/// Part of a stream.
+pub(crate) enum Piece {
+    Bytes(Bytes),
+    /// Nothing is missing.
+    End,
+}
+
+/// Where an answer to a fetch goes. Writing waits until the other region has taken what was written before.
+#[derive(Debug)]
+pub struct FetchSink {
+    pieces: mpsc::Sender<Piece>,
+    /// What was asked for and has not been written.
+    names: std::vec::IntoIter<(Name, bool)>,
+    /// Bytes of the last entry that were not written yet.
+    left: u64,
+}
+
+impl FetchSink {
+    pub(crate) fn new(fetch: &Fetch, pieces: mpsc::Sender<Piece>) -> Self {
+        Self { pieces, names: fetch.names.clone().into_iter(), left: 0 }
+    }
+
+    /// Begins the next entry.
+    ///
+    /// # Errors
+    /// If it is not the one that is due, or bytes of the one before are missing: the stream breaks. If the other region
+    /// is gone.
+    pub async fn entry(&mut self, fetched: Fetched) -> Result<(), LinkError> {
+        let due = self.names.next();
+        let is_due = due.as_ref().is_some_and(|(name, with_bytes)| {
+            *name == fetched.name && (*with_bytes || fetched.bytes == 0)
+        });
+        if self.left > 0 || !is_due {
+            self.names = Vec::new().into_iter();
+            return Err(LinkError::Unsound("an entry that is not due".into()));
+        }
+        let head = frame::head(&fetched).map_err(LinkError::Unsound)?;
+        self.left = fetched.bytes;
+        self.send(Piece::Bytes(head)).await?;
+        self.end_if_whole().await
+    }
+
+    /// Adds bytes to the last entry.
+    ///
+    /// # Errors
+    /// If there are more than it says: the stream breaks. If the other region is gone.
+    pub async fn bytes(&mut self, mut bytes: Bytes) -> Result<(), LinkError> {
+        let Some(left) = self.left.checked_sub(bytes.len() as u64) else {
+            return Err(LinkError::Unsound("an entry with more bytes than it says".into()));
+        };
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(PIECE_BYTES_MAX));
+            self.send(Piece::Bytes(piece)).await?;
+        }
+        self.left = left;
+        self.end_if_whole().await
+    }
+
+    async fn end_if_whole(&self) -> Result<(), LinkError> {
+        if self.left == 0 && self.names.as_slice().is_empty() {
+            return self.send(Piece::End).await;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, piece: Piece) -> Result<(), LinkError> {
+        let gone = |_| LinkError::from(Later::Broken("the other region is gone".into()));
+        self.pieces.send(piece).await.map_err(gone)
+    }
+}

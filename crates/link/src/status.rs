@@ -1,0 +1,146 @@
+//! What a region's server says of its links: DIR/region/status.json, which the server writes and `larder region status`
+//! reads.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use larder_types::RegionId;
+use serde::{Deserialize, Serialize};
+
+use crate::error::LinkError;
+use crate::files;
+use crate::limits::STATUS_AGE_MAX;
+use crate::name::RegionName;
+use crate::registry::now_ms;
+
+const FILE: &str = "status.json";
+/// Version of the file as it is written today.
+const VERSION: u32 = 1;
+
+/// What a server says of its region.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RegionStatus {
+    /// Version of the file.
+    pub version: u32,
+    /// When it was written: milliseconds since 1970.
+    pub written_ms: u64,
+    /// The region's number.
+    pub number: RegionId,
+    /// Its name.
+    pub name: RegionName,
+    /// The other regions.
+    pub peers: Vec<PeerStatus>,
+}
+
+/// What it says of another region.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its number.
+    pub number: RegionId,
+    /// Its name.
+    pub name: RegionName,
+    /// Nothing is pulled from it.
+    pub paused: bool,
+    /// Why it cannot be asked; nothing, if it was answered last.
+    pub unreachable: Option<String>,
+    /// Keys are being compared: the numbers are only of what is known to differ.
+    pub comparing: bool,
+    /// Changes that are not here yet.
+    pub operations_behind: u64,
+    /// Their bytes.
+    pub bytes_behind: u64,
+    /// Age of the oldest of them.
+    pub seconds_behind: Option<f64>,
+    /// Bytes a second that were taken lately.
+    pub bytes_per_s: f64,
+    /// Time until all of it is here, at this rate.
+    pub seconds_left: Option<f64>,
+    /// What an operator has to look at: the last of them.
+    pub alarm: Option<String>,
+    /// Nothing that is behind was taken for long: it does not go on by itself.
+    pub stuck: bool,
+}
+
+impl RegionStatus {
+    /// Of a region as it is now.
+    #[must_use]
+    pub fn now(number: RegionId, name: RegionName, peers: Vec<PeerStatus>) -> Self {
+        Self { version: VERSION, written_ms: now_ms(), number, name, peers }
+    }
+
+    /// Writes it into the directory of the store. Only the server does.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<(), LinkError> {
+        let text = serde_json::to_vec(self).expect("plain data is JSON");
+        files::show(&files::path(dir, FILE), &text)
+    }
+
+    /// What was written there last; `None` if nothing was.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read(dir: &Path) -> Result<Option<Self>, LinkError> {
+        let path = files::path(dir, FILE);
+        let bytes = match files::read(&path) {
+            Err(LinkError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            read => read?,
+        };
+        let damaged = |why: String| LinkError::Damaged { path: path.clone(), why };
+        let value: serde_json::Value =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        match value["version"].as_u64() {
+            Some(version) if version > u64::from(VERSION) => {
+                Err(damaged(format!("it has version {version}: use the release of the server")))
+            }
+            _ => {
+                serde_json::from_value(value).map(Some).map_err(|error| damaged(error.to_string()))
+            }
+        }
+    }
+
+    /// Milliseconds since it was written.
+    #[must_use]
+    pub fn age_ms(&self) -> u64 {
+        now_ms().saturating_sub(self.written_ms)
+    }
+
+    /// Whether a server has written it just now.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        self.age_ms() <= STATUS_AGE_MAX.as_millis() as u64
+    }
+}
+
+impl PeerStatus {
+    /// Whether it is level with that region, or comes closer.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.unreachable.is_none() && !self.stuck
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_reads_back_and_a_later_one_is_named_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        files::make_folder(dir.path()).unwrap();
+        assert_eq!(RegionStatus::read(dir.path()).unwrap(), None);
+        let mut status = RegionStatus::now(RegionId(2), "b".parse().unwrap(), Vec::new());
+        status.write(dir.path()).unwrap();
+        assert_eq!(RegionStatus::read(dir.path()).unwrap().as_ref(), Some(&status));
+        assert!(status.is_heard());
+        status.written_ms -= 11_000;
+        assert!(!status.is_heard());
+        status.version = 2;
+        status.write(dir.path()).unwrap();
+        let later = RegionStatus::read(dir.path()).unwrap_err().to_string();
+        assert!(later.contains("use the release of the server"), "{later}");
+    }
+}

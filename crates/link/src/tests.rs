@@ -1,0 +1,210 @@
+//! Regions on loopback: who may speak with whom, and what becomes of what they say.
+
+mod fetches;
+mod regions;
+mod strangers;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use larder_protocol::region::{Entry, Name, Slot, What};
+use larder_types::{
+    BucketId, HybridClock, ObjectKey, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View,
+};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+use crate::limits::PIECE_BYTES_MAX;
+use crate::message::{Ask, Declined, Fetch, Fetched, Hello, List, ListedIn, Told, Walk, Walked};
+use crate::name::{Address, RegionName};
+use crate::source::{FetchSink, Source};
+use crate::token::JoinToken;
+use crate::{Link, LinkError, Listening, Members, Site, change, found, join};
+
+/// A region that answers what it is told to.
+struct Fake {
+    number: RegionId,
+    /// Bytes that the sink took.
+    sent: AtomicU64,
+    /// The first piece has arrived.
+    arrived: Notify,
+    how: How,
+}
+
+/// How it answers a fetch, and whether it answers anything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Each entry with so many bytes.
+    Bytes(u64),
+    /// It stops in the middle of the first entry, with an error, when the first piece has arrived.
+    Breaks,
+    /// It writes the first entry's head and half of its bytes, and no more.
+    Hangs,
+    /// It is busy.
+    Busy,
+    /// It never answers.
+    Never,
+}
+
+impl Source for Fake {
+    async fn hello(&self, from: RegionId) -> Result<Hello, Declined> {
+        assert_ne!(from, self.number);
+        Ok(Hello { number: self.number, pg_count: 256, now_ms: 7 })
+    }
+
+    async fn ask(&self, _from: RegionId, ask: Ask) -> Result<Told, Declined> {
+        match self.how {
+            How::Busy => Err(Declined::Busy),
+            How::Never => std::future::pending().await,
+            _ => {
+                let void = larder_protocol::region::Void {
+                    why: larder_protocol::region::journal::Why::Overrun,
+                    resume: ask.pgs[0].1,
+                };
+                let pgs = ask.pgs.iter().map(|(pg, _, _)| (*pg, Err(void))).collect();
+                Ok(Told { pgs, buckets: vec![(BucketId(1), bucket())] })
+            }
+        }
+    }
+
+    async fn walk(&self, _from: RegionId, walk: Walk) -> Result<Walked, Declined> {
+        let summed = larder_protocol::region::Summed { runs: Vec::new(), rest: Some(walk.range) };
+        Ok(Walked { summed, buckets: Vec::new() })
+    }
+
+    async fn list(&self, _from: RegionId, list: List) -> Result<ListedIn, Declined> {
+        let listed = larder_protocol::region::Listed { ids: Vec::new(), rest: Some(list.range) };
+        Ok(ListedIn { listed, buckets: Vec::new() })
+    }
+
+    async fn fetch(
+        &self,
+        _from: RegionId,
+        fetch: Fetch,
+        mut sink: FetchSink,
+    ) -> Result<(), Declined> {
+        let bytes = match self.how {
+            How::Bytes(bytes) => bytes,
+            How::Breaks | How::Hangs => 2 * PIECE_BYTES_MAX as u64,
+            How::Busy => return Err(Declined::Busy),
+            How::Never => std::future::pending().await,
+        };
+        let gone = |_| Declined::NotReady;
+        for (name, with_bytes) in fetch.names {
+            let bytes = if with_bytes { bytes } else { 0 };
+            sink.entry(Fetched { name, entry: Some(marker()), bytes }).await.map_err(gone)?;
+            let mut left = bytes;
+            while left > 0 {
+                let piece = left.min(PIECE_BYTES_MAX as u64);
+                sink.bytes(Bytes::from(vec![7; piece as usize])).await.map_err(gone)?;
+                self.sent.fetch_add(piece, Ordering::Relaxed);
+                left -= piece;
+                match self.how {
+                    How::Breaks => {
+                        self.arrived.notified().await;
+                        return Err(Declined::NotReady);
+                    }
+                    How::Hangs => std::future::pending().await,
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bucket() -> larder_types::BucketName {
+    larder_types::BucketName::new("photos").unwrap()
+}
+
+fn name(key: &str) -> Name {
+    Name { bucket: BucketId(1), key: ObjectKey::new(key).unwrap(), slot: Slot::Null }
+}
+
+/// An entry: a delete marker.
+fn marker() -> Entry {
+    let region = RegionId(1);
+    let op = OpId { view: View(1), seq: OpSeq(9) };
+    let origin = Origin { region, pg: PgId(3), op };
+    Entry { at: Stamp { clock: HybridClock(5), region }, origin, what: What::Marker }
+}
+
+/// A region with its directory, which answers.
+struct Region {
+    dir: TempDir,
+    site: Arc<Site>,
+    source: Arc<Fake>,
+    listening: Listening,
+}
+
+fn region_name(name: &str) -> RegionName {
+    name.parse().unwrap()
+}
+
+async fn a_socket() -> (TcpListener, Address) {
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap().to_string().parse().unwrap();
+    (socket, address)
+}
+
+impl Region {
+    async fn first() -> Self {
+        Self::first_that(How::Bytes(10)).await
+    }
+
+    async fn first_that(how: How) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, address) = a_socket().await;
+        found(dir.path(), region_name("one"), address.to_string(), address).unwrap();
+        Self::start(dir, socket, how)
+    }
+
+    fn start(dir: TempDir, socket: TcpListener, how: How) -> Self {
+        let site = Site::open(dir.path()).unwrap().unwrap();
+        let (number, sent, arrived) = (site.number(), AtomicU64::new(0), Notify::new());
+        let source = Arc::new(Fake { number, sent, arrived, how });
+        let listening = site.listen(socket, source.clone()).unwrap();
+        Self { dir, site, source, listening }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A token, which the server has noticed.
+    fn token(&self) -> JoinToken {
+        change(self.path(), |members| members.issue(crate::registry::now_ms())).unwrap().0
+    }
+
+    /// A region that joins this one.
+    async fn joined(&self, name: &str, how: How) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, address) = a_socket().await;
+        let token = self.token();
+        let name = region_name(name);
+        join(dir.path(), &token, name, address.to_string(), address).await.unwrap();
+        Self::start(dir, socket, how)
+    }
+
+    fn to(&self, other: &Self) -> Arc<Link> {
+        self.site.to(other.site.number()).unwrap().unwrap()
+    }
+
+    fn members(&self) -> Arc<Members> {
+        self.site.members().borrow().clone()
+    }
+}
+
+/// Two regions, the first and one that pulls from it.
+async fn two(how: How) -> (Region, Region) {
+    let first = Region::first_that(how).await;
+    let second = first.joined("two", How::Bytes(10)).await;
+    (first, second)
+}
+
+fn ask() -> Ask {
+    Ask { pgs: vec![(PgId(3), Default::default(), Default::default())], ids_max: 10 }
+}

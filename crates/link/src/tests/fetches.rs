@@ -1,0 +1,131 @@
+//! Streams of entries: whole, long, broken, hanging.
+
+use super::*;
+use crate::error::Later;
+use crate::limits::STALL_MAX;
+
+fn fetch(names: &[(&str, bool)]) -> Fetch {
+    Fetch { names: names.iter().map(|(key, with)| (name(key), *with)).collect() }
+}
+
+#[tokio::test]
+async fn entries_come_in_their_order_with_their_bytes() {
+    let (first, second) = two(How::Bytes(3)).await;
+    let link = second.to(&first);
+    for _again in 0..3 {
+        let mut stream =
+            link.fetch(fetch(&[("a", true), ("b", false), ("c", true)])).await.unwrap();
+        let a = stream.next().await.unwrap().unwrap();
+        assert_eq!((a.name, a.entry, a.bytes), (name("a"), Some(marker()), 3));
+        assert_eq!(stream.bytes().await.unwrap().unwrap(), Bytes::from_static(&[7; 3]));
+        assert_eq!(stream.bytes().await.unwrap(), None);
+        assert_eq!(stream.next().await.unwrap().unwrap().bytes, 0);
+        // The bytes of the last are not taken.
+        assert_eq!(stream.next().await.unwrap().unwrap().name, name("c"));
+        assert_eq!(stream.next().await.unwrap(), None);
+        assert_eq!(stream.next().await.unwrap(), None);
+    }
+    let metrics = second.site.metrics().of(RegionId(1));
+    assert_eq!(
+        (metrics.connected.get(), metrics.failed.get()),
+        (1, 0),
+        "a connection is used again"
+    );
+}
+
+/// Bytes that may be on their way: of the sink's queue, of HTTP, of TLS, and of the two sockets.
+const ON_THEIR_WAY_MAX: u64 = 24 << 20;
+
+#[tokio::test]
+async fn a_long_stream_is_sent_only_as_fast_as_it_is_taken() {
+    const LEN: u64 = 64 << 20;
+    let (first, second) = two(How::Bytes(LEN)).await;
+    let mut stream = second.to(&first).fetch(fetch(&[("a", true)])).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().unwrap().bytes, LEN);
+    let (mut taken, mut ahead) = (0, 0);
+    while let Some(bytes) = stream.bytes().await.unwrap() {
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        taken += bytes.len() as u64;
+        ahead = ahead.max(first.source.sent.load(Ordering::Relaxed).saturating_sub(taken));
+        // Whoever sends has every chance to be ahead.
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(taken, LEN);
+    assert!(ahead < ON_THEIR_WAY_MAX, "{ahead} bytes were sent ahead");
+    assert_eq!(stream.next().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_is_never_a_short_one() {
+    let (first, second) = two(How::Breaks).await;
+    let mut stream = second.to(&first).fetch(fetch(&[("a", true), ("b", true)])).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().unwrap().bytes, 2 * PIECE_BYTES_MAX as u64);
+    let mut taken = 0;
+    let broken = loop {
+        match stream.bytes().await {
+            Ok(Some(bytes)) => {
+                taken += bytes.len();
+                if taken == PIECE_BYTES_MAX {
+                    first.source.arrived.notify_one();
+                }
+            }
+            other => break other,
+        }
+    };
+    assert!(matches!(broken, Err(LinkError::Later(Later::Broken(_)))), "{broken:?}");
+    assert_eq!(taken, PIECE_BYTES_MAX);
+    assert!(stream.next().await.is_err());
+    assert!(second.to(&first).hello().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_fetch_that_is_declined_before_it_begins_says_why() {
+    let (first, second) = two(How::Busy).await;
+    let busy = second.to(&first).fetch(fetch(&[("a", true)])).await;
+    assert!(matches!(busy, Err(LinkError::Later(Later::Busy))), "{busy:?}");
+}
+
+#[tokio::test]
+async fn a_region_that_does_not_answer_is_not_waited_for() {
+    let (first, second) = two(How::Never).await;
+    let link = second.to(&first);
+    link.hello().await.unwrap();
+    // From here on time passes when nothing else can happen.
+    tokio::time::pause();
+    let since = tokio::time::Instant::now();
+    let late = link.ask(ask()).await;
+    assert!(matches!(late, Err(LinkError::Later(Later::Late | Later::Busy))), "{late:?}");
+    let late = link.fetch(fetch(&[("a", true)])).await;
+    assert!(matches!(late, Err(LinkError::Later(Later::Late | Later::Busy))), "{late:?}");
+    assert!(since.elapsed() < 3 * crate::limits::CALL_TIME_MAX);
+}
+
+#[tokio::test]
+async fn a_stream_that_hangs_is_not_waited_for() {
+    let (first, second) = two(How::Hangs).await;
+    let mut stream = second.to(&first).fetch(fetch(&[("a", true)])).await.unwrap();
+    assert!(stream.next().await.unwrap().is_some());
+    let mut taken = 0;
+    while taken < PIECE_BYTES_MAX {
+        taken += stream.bytes().await.unwrap().unwrap().len();
+    }
+    tokio::time::pause();
+    let since = tokio::time::Instant::now();
+    let late = stream.bytes().await;
+    assert!(matches!(late, Err(LinkError::Later(Later::Late))), "{late:?}");
+    assert!(since.elapsed() <= 2 * STALL_MAX);
+}
+
+#[tokio::test]
+async fn whoever_writes_an_answer_hears_that_the_other_end_is_gone() {
+    let (first, second) = two(How::Bytes(1 << 40)).await;
+    let link = second.to(&first);
+    let mut stream = link.fetch(fetch(&[("a", true)])).await.unwrap();
+    assert!(stream.next().await.unwrap().is_some());
+    assert!(Arc::strong_count(&first.source) > 2, "the answer is being written");
+    drop(stream);
+    // The listener's and this one.
+    while Arc::strong_count(&first.source) > 2 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,175 @@
+//! Regions that join, tell each other of each other, and are removed.
+
+use super::*;
+use crate::error::{Later, Refused, TokenFault, Usage};
+use crate::limits::{REGIONS_MAX, TOKEN_LIFE};
+use crate::message::JoinRefused;
+use crate::registry::now_ms;
+
+#[tokio::test]
+async fn a_region_joins_with_a_token_and_both_ask_each_other() {
+    let (first, second) = two(How::Bytes(10)).await;
+    assert_eq!(second.site.number(), RegionId(2));
+    let hello = second.to(&first).hello().await.unwrap();
+    assert_eq!(hello, Hello { number: RegionId(1), pg_count: 256, now_ms: 7 });
+    assert_eq!(first.to(&second).hello().await.unwrap().number, RegionId(2));
+    let told = second.to(&first).ask(ask()).await.unwrap();
+    assert_eq!(told.buckets, [(BucketId(1), bucket())]);
+    assert!(told.pgs[0].1.is_err());
+    let range = larder_protocol::region::Range { from: vec![1], to: None };
+    let walk = Walk { pg: PgId(1), range: range.clone() };
+    assert_eq!(second.to(&first).walk(walk).await.unwrap().summed.rest, Some(range.clone()));
+    let list = List { pg: PgId(1), range: range.clone() };
+    assert_eq!(second.to(&first).list(list).await.unwrap().listed.rest, Some(range));
+    let metrics = second.site.metrics().of(RegionId(1));
+    assert_eq!((metrics.asked.get(), metrics.failed.get(), metrics.connected.get()), (4, 0, 1));
+    assert!(metrics.bytes_asked.get() > 0 && metrics.bytes_told.get() > 0);
+    let metrics = first.site.metrics().of(RegionId(2));
+    assert_eq!((metrics.answered.get(), metrics.declined.get()), (4, 0));
+}
+
+/// Another store that tries to join.
+async fn tries(token: &JoinToken, name: &str) -> Result<RegionId, LinkError> {
+    let dir = tempfile::tempdir().unwrap();
+    tries_in(dir.path(), token, name).await
+}
+
+async fn tries_in(dir: &Path, token: &JoinToken, name: &str) -> Result<RegionId, LinkError> {
+    let (_socket, address) = a_socket().await;
+    let joined = join(dir, token, region_name(name), address.to_string(), address).await;
+    joined.map(|members| members.own.number)
+}
+
+fn refused(tried: Result<RegionId, LinkError>) -> JoinRefused {
+    match tried {
+        Err(LinkError::Refused(Refused::Join(refused))) => refused,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_token_lets_one_region_in() {
+    let first = Region::first().await;
+    let token = first.token();
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(tries_in(dir.path(), &token, "two").await.unwrap(), RegionId(2));
+    assert_eq!(refused(tries(&token, "three").await), JoinRefused::TokenUsed);
+    // The answer was lost: the same key asks again, and is the same region.
+    std::fs::remove_file(dir.path().join("region/members")).unwrap();
+    assert_eq!(tries_in(dir.path(), &token, "two").await.unwrap(), RegionId(2));
+    let again = tries_in(dir.path(), &token, "two").await;
+    assert!(matches!(again, Err(LinkError::Usage(Usage::AlreadyRegion { .. }))), "{again:?}");
+    assert_eq!(first.members().peers.len(), 1);
+    assert_eq!(first.site.metrics().joins_refused.get(), 1);
+}
+
+#[tokio::test]
+async fn a_token_that_is_wrong_or_old_lets_nobody_in() {
+    let first = Region::first().await;
+    let old = now_ms() - TOKEN_LIFE.as_millis() as u64 - 1;
+    let expired = change(first.path(), |members| members.issue(old)).unwrap().0;
+    assert_eq!(refused(tries(&expired, "two").await), JoinRefused::TokenExpired);
+    // Another issue forgets it.
+    let good = first.token();
+    assert_eq!(refused(tries(&expired, "two").await), JoinRefused::TokenUnknown);
+    // The right id with another secret.
+    assert_eq!(refused(tries(&good.with_another_secret(), "two").await), JoinRefused::TokenUnknown);
+    assert_eq!(refused(tries(&good, "one").await), JoinRefused::NameTaken);
+    assert_eq!(tries(&good, "two").await.unwrap(), RegionId(2));
+    assert_eq!("larder-region-1.x".parse::<JoinToken>(), Err(TokenFault::Mistyped));
+}
+
+#[tokio::test]
+async fn a_region_beyond_the_most_is_refused_and_a_number_is_given_once() {
+    let first = Region::first().await;
+    let full = first.token();
+    for number in 2..=REGIONS_MAX {
+        let token = first.token();
+        let joined = tries(&token, &format!("r{number}")).await.unwrap();
+        assert_eq!(joined, RegionId(number as u16));
+    }
+    assert_eq!(refused(tries(&full, "more").await), JoinRefused::Full);
+    let more = change(first.path(), |members| members.issue(now_ms())).map(drop);
+    assert!(matches!(more, Err(LinkError::Usage(Usage::Full))), "{more:?}");
+    let last = format!("r{REGIONS_MAX}");
+    change(first.path(), |members| members.remove(&last)).unwrap();
+    assert_eq!(tries(&full, &last).await.unwrap(), RegionId(REGIONS_MAX as u16 + 1));
+}
+
+#[tokio::test]
+async fn only_the_first_region_gives_tokens() {
+    let (_first, second) = two(How::Bytes(10)).await;
+    let issued = change(second.path(), |members| members.issue(now_ms())).map(drop).unwrap_err();
+    assert!(issued.to_string().contains("only region 1 (one) gives tokens"), "{issued}");
+}
+
+#[tokio::test]
+async fn a_third_region_becomes_known_to_the_second_and_a_removal_wins() {
+    let (first, second) = two(How::Bytes(10)).await;
+    let third = first.joined("three", How::Bytes(10)).await;
+    assert!(third.members().peer(RegionId(2)).is_some(), "the first tells who joins");
+    assert!(second.members().peer(RegionId(3)).is_none());
+    let early = third.to(&second).hello().await;
+    assert!(matches!(early, Err(LinkError::Refused(Refused::Stranger))), "{early:?}");
+    second.site.ask_all().await;
+    assert_eq!(second.members().peer(RegionId(3)).unwrap().name, region_name("three"));
+    assert_eq!(third.to(&second).hello().await.unwrap().number, RegionId(2));
+    assert_eq!(second.to(&third).hello().await.unwrap().number, RegionId(3));
+    // What it knows is kept.
+    assert_eq!(*second.members(), crate::read(second.path()).unwrap().unwrap());
+
+    change(second.path(), |members| members.remove("three")).unwrap();
+    second.site.look_once().unwrap();
+    // Over the connection that it has.
+    let removed = third.to(&second).hello().await;
+    assert!(matches!(removed, Err(LinkError::Refused(Refused::Removed))), "{removed:?}");
+    assert!(second.site.to(RegionId(3)).unwrap().is_none());
+    assert_eq!(third.to(&first).hello().await.unwrap().number, RegionId(1), "it was not told yet");
+    second.site.ask_all().await;
+    let removed = third.to(&first).hello().await;
+    assert!(matches!(removed, Err(LinkError::Refused(Refused::Removed))), "{removed:?}");
+    third.site.ask_all().await;
+    assert!(third.members().own.removed);
+}
+
+#[tokio::test]
+async fn a_running_server_notices_what_commands_change() {
+    let (first, second) = two(How::Bytes(10)).await;
+    let mut members = second.site.members();
+    let tending = tokio::spawn(second.site.clone().tend());
+    members.mark_unchanged();
+    change(second.path(), |members| members.pause("one", true)).unwrap();
+    members.changed().await.unwrap();
+    assert!(members.borrow().peer(RegionId(1)).unwrap().paused);
+    assert!(!first.members().peer(RegionId(2)).unwrap().paused, "nobody is told");
+    change(second.path(), |members| members.pause("one", false)).unwrap();
+    members.changed().await.unwrap();
+    assert!(!members.borrow().peer(RegionId(1)).unwrap().paused);
+    tending.abort();
+}
+
+#[tokio::test]
+async fn a_region_that_is_away_is_told_as_such_and_found_again() {
+    let (first, second) = two(How::Bytes(10)).await;
+    let address = first.listening.address();
+    assert!(second.to(&first).hello().await.is_ok());
+    let Region { dir, site, source, listening } = first;
+    drop(listening);
+    let away = second.site.to(RegionId(1)).unwrap().unwrap().hello().await;
+    let is_later = |error: &LinkError| {
+        matches!(error, LinkError::Later(Later::Unreachable { .. } | Later::Broken(_)))
+    };
+    assert!(away.as_ref().is_err_and(is_later), "{away:?}");
+    drop((site, source));
+    let first = Region::start(dir, TcpListener::bind(address).await.unwrap(), How::Bytes(10));
+    assert_eq!(second.to(&first).hello().await.unwrap().number, RegionId(1));
+}
+
+#[tokio::test]
+async fn a_busy_region_is_asked_later() {
+    let (first, second) = two(How::Busy).await;
+    let busy = second.to(&first).ask(ask()).await;
+    assert!(matches!(busy, Err(LinkError::Later(Later::Busy))), "{busy:?}");
+    assert_eq!(first.site.metrics().of(RegionId(2)).declined.get(), 1);
+    assert_eq!(second.site.metrics().of(RegionId(1)).failed.get(), 1);
+}

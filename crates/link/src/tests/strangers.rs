@@ -1,0 +1,163 @@
+//! Those who are no region, and those who are another than was meant.
+
+use rcgen::{CertificateParams, date_time_ymd};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::error::{Later, Refused};
+use crate::identity::Identity;
+use crate::limits::{CONNECTIONS_OF_STRANGERS_MAX, REQUEST_BYTES_MAX};
+use crate::link::{read_answer, send};
+use crate::members::Peer;
+use crate::pool::connect;
+use crate::tls;
+
+/// A link of an identity to a region.
+fn link(identity: &Identity, to: &Region) -> Link {
+    let own = to.members().own.clone();
+    let peer = Peer {
+        number: own.number,
+        name: own.name,
+        address: own.advertise,
+        fingerprint: own.fingerprint,
+        paused: false,
+        removed: false,
+    };
+    Link::to(&peer, identity, Arc::default()).unwrap()
+}
+
+#[tokio::test]
+async fn a_stranger_may_only_join() {
+    let first = Region::first().await;
+    let stranger = link(&Identity::draw().unwrap(), &first);
+    let answers = [
+        stranger.hello().await.map(drop),
+        stranger.ask(ask()).await.map(drop),
+        stranger.members(Vec::new()).await.map(drop),
+        stranger.fetch(Fetch { names: vec![(name("a"), true)] }).await.map(drop),
+    ];
+    for answer in answers {
+        assert!(matches!(answer, Err(LinkError::Refused(Refused::Stranger))), "{answer:?}");
+    }
+    assert_eq!(first.site.metrics().strangers.get(), 1, "of one connection");
+}
+
+#[tokio::test]
+async fn another_region_than_was_meant_hears_nothing() {
+    let (first, second) = two(How::Bytes(10)).await;
+    let third = first.joined("three", How::Bytes(10)).await;
+    let mut meant = first.members().peer(RegionId(2)).unwrap().clone();
+    meant.address = third.members().own.advertise.clone();
+    let identity = crate::registry::identity(first.path()).unwrap();
+    let wrong = Link::to(&meant, &identity, Arc::default()).unwrap().hello().await;
+    assert!(matches!(wrong, Err(LinkError::Refused(Refused::WrongKey(_)))), "{wrong:?}");
+    assert_eq!(third.site.metrics().of(RegionId(1)).answered.get(), 0);
+    drop(second);
+}
+
+#[tokio::test]
+async fn a_key_that_is_shown_and_not_had_is_refused() {
+    let (first, second) = two(How::Bytes(10)).await;
+    // The certificate of the second region, which anybody may have seen, and another key.
+    let seen = crate::registry::identity(second.path()).unwrap();
+    let thief = Identity::draw().unwrap().with_the_certificate_of(&seen);
+    assert!(tls::client(&thief, first.members().own.fingerprint).is_err(), "TLS itself refuses it");
+}
+
+#[tokio::test]
+async fn a_certificate_whose_time_is_over_is_a_key_as_good_as_before() {
+    let first = Region::first().await;
+    let mut params = CertificateParams::default();
+    params.not_before = date_time_ymd(2001, 1, 1);
+    params.not_after = date_time_ymd(2002, 1, 1);
+    let old = Identity::with(params).unwrap();
+    let (_socket, address) = a_socket().await;
+    let known = crate::Known {
+        number: RegionId(2),
+        name: region_name("two"),
+        address,
+        fingerprint: old.fingerprint(),
+        removed: false,
+    };
+    change(first.path(), |members| members.merge(std::slice::from_ref(&known))).unwrap();
+    first.site.look_once().unwrap();
+    assert_eq!(link(&old, &first).hello().await.unwrap().number, RegionId(1));
+}
+
+/// A first message of TLS 1.2: one cipher suite of that version, and no extensions.
+const HELLO_OF_TLS_1_2: [u8; 50] = {
+    let mut hello = [0; 50];
+    let head = [0x16, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3];
+    let mut at = 0;
+    while at < head.len() {
+        hello[at] = head[at];
+        at += 1;
+    }
+    // After 32 bytes of randomness and an empty session: ECDHE-ECDSA with AES-128-GCM, no compression.
+    hello[43] = 0;
+    hello[45] = 2;
+    hello[46] = 0xc0;
+    hello[47] = 0x2b;
+    hello[48] = 1;
+    hello
+};
+
+#[tokio::test]
+async fn tls_1_2_is_not_spoken() {
+    let first = Region::first().await;
+    let mut stream = TcpStream::connect(first.listening.address()).await.unwrap();
+    stream.write_all(&HELLO_OF_TLS_1_2).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    // A fatal alert: protocol version, or that it does not go on without what version 1.3 has.
+    assert_eq!((answer[0], answer[5]), (0x15, 2), "{answer:02x?}");
+    assert!([70, 40, 109].contains(&answer[6]), "{answer:02x?}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_or_no_request_is_refused() {
+    let (first, second) = two(How::Bytes(10)).await;
+    let identity = crate::registry::identity(second.path()).unwrap();
+    let own = first.members().own.clone();
+    let bodies = [vec![1; REQUEST_BYTES_MAX + 1], vec![1, 99], Vec::new(), vec![2, 0]];
+    for (body, why) in bodies.into_iter().zip(["longer than", "decoded", "empty", "version 2"]) {
+        let tls = tls::client(&identity, own.fingerprint).unwrap();
+        let (mut sender, _) = connect(&own.advertise, tls).await.unwrap();
+        let response = send(&mut sender, body.into()).await.unwrap();
+        assert_eq!(response.status(), 400);
+        let answer = read_answer::<Hello>(response, &own.advertise).await;
+        let said = answer.unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+    }
+    let many = Fetch { names: vec![(name("a"), false); 65] };
+    let answer = second.to(&first).fetch(many).await;
+    assert!(matches!(answer, Err(LinkError::Unsound(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn strangers_do_not_keep_a_region_out() {
+    let (first, second) = two(How::Bytes(10)).await;
+    let identity = Identity::draw().unwrap();
+    let mut strangers = Vec::new();
+    for _ in 0..3 * CONNECTIONS_OF_STRANGERS_MAX {
+        strangers.push(TcpStream::connect(first.listening.address()).await.unwrap());
+        let stranger = link(&identity, &first);
+        assert!(stranger.hello().await.is_err());
+    }
+    assert!(second.to(&first).hello().await.is_ok());
+    drop(strangers);
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_is_a_reason_to_try_later() {
+    let (first, _second) = two(How::Bytes(10)).await;
+    let address = first.listening.address();
+    let link = link(&Identity::draw().unwrap(), &first);
+    drop(first);
+    let away = link.hello().await;
+    let Err(LinkError::Later(Later::Unreachable { address: told, .. })) = away else {
+        panic!("{away:?}");
+    };
+    assert_eq!(told.as_str(), address.to_string());
+}

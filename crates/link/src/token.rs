@@ -1,0 +1,241 @@
+//! Join tokens: what an operator carries from the first region to a new one, as one line of text.
+//!
+//! # Invariants
+//!
+//! 1. A token is of use for joining alone, once, for an hour. Its secret never leaves the joiner: it keys a proof.
+//! 2. A proof is of no use in another session, nor for another key.
+//! 3. A mistyped token is told as such before anything is sent.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{LinkError, TokenFault};
+use crate::identity::Fingerprint;
+use crate::limits::TOKEN_LIFE;
+use crate::name::Address;
+
+/// Names a token; not secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TokenId(u64);
+
+/// What only the two ends of one TLS session know.
+pub(crate) type SessionSecret = [u8; 32];
+
+/// What a joiner has.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JoinToken {
+    id: TokenId,
+    secret: [u8; 32],
+    founder: Fingerprint,
+    address: Address,
+}
+
+/// What the first region keeps of a token.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TokenRecord {
+    id: TokenId,
+    secret: [u8; 32],
+    expires_ms: u64,
+    /// Who joined with it.
+    used_by: Option<Fingerprint>,
+}
+
+impl fmt::Debug for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinToken").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TokenRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenRecord")
+            .field("id", &self.id)
+            .field("expires_ms", &self.expires_ms)
+            .field("used_by", &self.used_by)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TokenRecord {
+    /// A token of the region with this key, which is reached there.
+    pub(crate) fn issue(
+        now_ms: u64,
+        founder: Fingerprint,
+        address: Address,
+    ) -> Result<(Self, JoinToken), LinkError> {
+        let (mut id, mut secret) = ([0; 8], [0; 32]);
+        let random = SystemRandom::new();
+        let unusable = |_unspecified| LinkError::Key("the system gives no randomness".into());
+        random.fill(&mut id).map_err(unusable)?;
+        random.fill(&mut secret).map_err(unusable)?;
+        let id = TokenId(u64::from_le_bytes(id));
+        let expires_ms = now_ms.saturating_add(TOKEN_LIFE.as_millis() as u64);
+        let record = Self { id, secret, expires_ms, used_by: None };
+        Ok((record, JoinToken { id, secret, founder, address }))
+    }
+
+    pub(crate) fn id(&self) -> TokenId {
+        self.id
+    }
+
+    pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
+        self.expires_ms < now_ms
+    }
+
+    pub(crate) fn used_by(&self) -> Option<Fingerprint> {
+        self.used_by
+    }
+
+    pub(crate) fn use_by(&mut self, joiner: Fingerprint) {
+        self.used_by = Some(joiner);
+    }
+
+    /// Whether the proof was made with this token, in this session, for this key. Takes as long for a wrong proof as
+    /// for a right one.
+    pub(crate) fn proves(&self, session: &SessionSecret, key: &Fingerprint, proof: &[u8]) -> bool {
+        hmac::verify(&proof_key(&self.secret), &proved(self.id, session, key), proof).is_ok()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fixed(id: u64, used_by: Option<Fingerprint>) -> Self {
+        Self { id: TokenId(id), secret: [3; 32], expires_ms: 1_800_000_000_000, used_by }
+    }
+}
+
+impl JoinToken {
+    pub(crate) fn id(&self) -> TokenId {
+        self.id
+    }
+
+    pub(crate) fn founder(&self) -> Fingerprint {
+        self.founder
+    }
+
+    /// Where the first region is reached.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_another_secret(&self) -> Self {
+        Self { secret: [0; 32], ..self.clone() }
+    }
+
+    /// Proves that the joiner with this key has the token.
+    pub(crate) fn prove(&self, session: &SessionSecret, key: &Fingerprint) -> [u8; 32] {
+        let tag = hmac::sign(&proof_key(&self.secret), &proved(self.id, session, key));
+        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+    }
+}
+
+fn proof_key(secret: &[u8; 32]) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, secret)
+}
+
+fn proved(id: TokenId, session: &SessionSecret, key: &Fingerprint) -> Vec<u8> {
+    [b"larder region join 1".as_slice(), &id.0.to_le_bytes(), session, &key.0].concat()
+}
+
+const PREFIX: &str = "larder-region-";
+const VERSION: u32 = 1;
+
+impl fmt::Display for JoinToken {
+    /// The token itself: whoever reads it may join.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = Vec::new();
+        bytes.extend(self.id.0.to_le_bytes());
+        bytes.extend(self.secret);
+        bytes.extend(self.founder.0);
+        bytes.extend(self.address.as_str().as_bytes());
+        bytes.extend(sum(&bytes));
+        let text = base64_simd::URL_SAFE_NO_PAD.encode_to_string(&bytes);
+        write!(f, "{PREFIX}{VERSION}.{text}")
+    }
+}
+
+impl FromStr for JoinToken {
+    type Err = TokenFault;
+
+    fn from_str(text: &str) -> Result<Self, TokenFault> {
+        let rest = text.trim().strip_prefix(PREFIX).ok_or(TokenFault::NotAToken)?;
+        let (version, text) = rest.split_once('.').ok_or(TokenFault::NotAToken)?;
+        match version.parse() {
+            Ok(VERSION) => read(text).ok_or(TokenFault::Mistyped),
+            Ok(version) if version > VERSION => Err(TokenFault::Version(version)),
+            _ => Err(TokenFault::NotAToken),
+        }
+    }
+}
+
+fn read(text: &str) -> Option<JoinToken> {
+    let bytes = base64_simd::URL_SAFE_NO_PAD.decode_to_vec(text).ok()?;
+    let (told, sum_told) = bytes.split_last_chunk::<4>()?;
+    if sum(told) != *sum_told {
+        return None;
+    }
+    let (id, rest) = told.split_first_chunk::<8>()?;
+    let (secret, rest) = rest.split_first_chunk::<32>()?;
+    let (founder, address) = rest.split_first_chunk::<32>()?;
+    let address = String::from_utf8(address.to_vec()).ok()?.try_into().ok()?;
+    let id = TokenId(u64::from_le_bytes(*id));
+    Some(JoinToken { id, secret: *secret, founder: Fingerprint(*founder), address })
+}
+
+fn sum(bytes: &[u8]) -> [u8; 4] {
+    (xxh3_64(bytes) as u32).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixed() -> JoinToken {
+        let address = "store.example:7001".parse().unwrap();
+        JoinToken { id: TokenId(7), secret: [1; 32], founder: Fingerprint([2; 32]), address }
+    }
+
+    #[test]
+    fn a_token_has_golden_text() {
+        let golden = "larder-region-1.BwAAAAAAAAABAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQICAgICAgICAgICAgIC\
+                      AgICAgICAgICAgICAgICAgICc3RvcmUuZXhhbXBsZTo3MDAxX-JVHA";
+        assert_eq!(fixed().to_string(), golden);
+        assert_eq!(golden.parse(), Ok(fixed()));
+        assert_eq!(format!(" {golden}\n").parse(), Ok(fixed()));
+    }
+
+    #[test]
+    fn every_single_typing_error_is_told() {
+        let text = fixed().to_string();
+        for at in PREFIX.len() + 2..text.len() {
+            let mut typed = text.clone().into_bytes();
+            typed[at] = if typed[at] == b'7' { b'8' } else { b'7' };
+            let typed = String::from_utf8(typed).unwrap();
+            assert_eq!(typed.parse::<JoinToken>(), Err(TokenFault::Mistyped), "at {at}");
+            let cut = text[..at].parse::<JoinToken>();
+            assert_eq!(cut, Err(TokenFault::Mistyped), "cut at {at}");
+        }
+        assert_eq!("larder".parse::<JoinToken>(), Err(TokenFault::NotAToken));
+        let later = text.replace("region-1.", "region-2.");
+        assert_eq!(later.parse::<JoinToken>(), Err(TokenFault::Version(2)));
+    }
+
+    #[test]
+    fn a_proof_holds_for_its_session_and_key_alone() {
+        let issue = || TokenRecord::issue(0, Fingerprint([9; 32]), fixed().address).unwrap();
+        let ((record, token), (other, _)) = (issue(), issue());
+        let (own, its) = (Fingerprint([2; 32]), Fingerprint([3; 32]));
+        let proof = token.prove(&[1; 32], &own);
+        assert!(record.proves(&[1; 32], &own, &proof));
+        assert!(!record.proves(&[9; 32], &own, &proof), "replayed in another session");
+        assert!(!record.proves(&[1; 32], &its, &proof), "for another key");
+        assert!(!other.proves(&[1; 32], &own, &proof), "with another token");
+        let life = TOKEN_LIFE.as_millis() as u64;
+        assert!(!record.is_expired(life) && record.is_expired(life + 1));
+    }
+}
