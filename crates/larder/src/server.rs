@@ -6,10 +6,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_link::{LinkError, Site};
 use larder_mount::MountError;
 use larder_pack::PackError;
+use larder_roles::regions::Regions;
 use larder_roles::{Store, StoreConfig, StoreError};
 use larder_s3::{FaceOptions, OptionsError, S3Service, Server, ServerOptions};
+use larder_types::RegionId;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -24,6 +27,8 @@ use crate::{exit, logging, node};
 
 /// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
+/// What the address for other regions was given with.
+const REGION_FLAG: &str = "larder region create|join --listen";
 /// Default address of /metrics.
 const METRICS_DEFAULT: &str = "127.0.0.1:9001";
 
@@ -54,6 +59,8 @@ pub(crate) enum ServerError {
     Node(Box<NodeError>),
     #[error("{0} is of use with --peer alone")]
     WithoutPeers(&'static str),
+    #[error("{0}")]
+    Region(#[from] LinkError),
     #[error("the server cannot go on: {0}")]
     Fatal(String),
 }
@@ -111,13 +118,15 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     if kind::found(&args.dir)?.is_none() {
         check_device(&config.data)?;
     }
+    let site = Site::open(&args.dir)?;
+    let region = site.as_ref().map_or(RegionId::OWN, |site| site.number());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(ServerError::System)?;
     let held = kind::bind(&args.dir, Kind::Store)?;
-    let bound = runtime.block_on(Bound::open(&config))?;
-    let store = Store::open(&store_config(&args.dir, &config))?;
+    let bound = runtime.block_on(Bound::open(&config, site))?;
+    let store = Store::open(&StoreConfig { region, ..store_config(&args.dir, &config) })?;
     let file = args.dir.join(credentials::FILE);
     let root = credentials::load(&file)?;
     root.warn_if_replaced(&file, held.is_new());
@@ -146,7 +155,7 @@ pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
         pg_count: config.pg_count,
         lv_bytes: None,
         log_segment_bytes: config.log_segment_mib * 1024 * 1024,
-        region: larder_types::RegionId::OWN,
+        region: RegionId::OWN,
     }
 }
 
@@ -154,13 +163,23 @@ pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
 struct Bound {
     s3: TcpListener,
     metrics: Option<TcpListener>,
+    /// If the store is a region.
+    region: Option<(Arc<Site>, TcpListener)>,
 }
 
 impl Bound {
-    async fn open(config: &Config) -> Result<Self, ServerError> {
+    async fn open(config: &Config, site: Option<Arc<Site>>) -> Result<Self, ServerError> {
         let s3 = bind("the S3 address", &config.listen, "--listen").await?;
         let metrics = metrics_listener(config.metrics_listen.as_deref()).await?;
-        Ok(Self { s3, metrics })
+        let region = match site {
+            Some(site) => {
+                let listen = site.members().borrow().own.listen.clone();
+                let socket = bind("the address for other regions", &listen, REGION_FLAG).await?;
+                Some((site, socket))
+            }
+            None => None,
+        };
+        Ok(Self { s3, metrics, region })
     }
 }
 
@@ -171,7 +190,7 @@ async fn listen_and_serve(
     bound: Bound,
     dir: &Path,
 ) -> Result<(), ServerError> {
-    let Bound { s3: listener, metrics: metrics_listener } = bound;
+    let Bound { s3: listener, metrics: metrics_listener, region } = bound;
     let addr = listener.local_addr().map_err(ServerError::System)?;
     let metrics = Arc::new(Metrics::new(StoreMetrics::new(store)));
     let service = S3Service::new(store.proxy().clone(), root.keys.clone(), config.face())?;
@@ -185,6 +204,14 @@ async fn listen_and_serve(
     };
     store.start_background(&background(config.background_mib_per_s, config.scrub_within));
     announce(addr, metrics_addr, &root, &config.region, dir);
+    // Until the last request has ended: then nothing more is told, and nothing taken.
+    let _regions = match region {
+        Some((site, socket)) => {
+            let started = Regions::start(site, store, socket, dir.to_owned());
+            Some(started.map_err(ServerError::System)?)
+        }
+        None => None,
+    };
     serve_until_told(listener, server_of(service, metrics), store.meta().fatal()).await
 }
 

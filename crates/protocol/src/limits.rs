@@ -218,7 +218,7 @@ pub const DIGEST_TABLES_MAX: usize = 256;
 /// Most outcomes that a PG's journal keeps for other regions.
 pub const REGION_JOURNAL_OUTCOMES_MAX: usize = 1 << 20;
 /// Most PGs of another region that one request asks for ids of.
-pub const REGION_ASK_PGS_MAX: usize = 20;
+pub const REGION_ASK_PGS_MAX: usize = 256;
 /// Most ids of an answer.
 pub const REGION_ASK_IDS_MAX: usize = 1000;
 /// Most things told by another region that are not here yet.

@@ -24,6 +24,7 @@ mod planted;
 pub mod progress;
 pub mod proxy;
 pub mod quorum;
+pub mod regions;
 pub mod renewal;
 mod requests;
 pub mod store;

@@ -421,3 +421,48 @@ const _: () = assert!(
     QUORUM_FILE_BYTES_MAX > 2 * larder_protocol::limits::QUORUM_LOG_BYTES_MAX,
     "a snapshot usually comes first"
 );
+
+/// Times that an entry is looked for again for another region, of which another version has taken the place meanwhile.
+pub const REGION_CHANGED_TRIES_MAX: usize = 4;
+/// Most outcomes that are counted behind those that a region is told at a time.
+pub const REGION_LEFT_COUNTED_MAX: u64 = 10_000;
+/// Ops of a placement group for which its journal tells other regions what came of them, at most: a region that is further
+/// behind compares all keys.
+pub const REGION_JOURNAL_OPS_MAX: u64 = 1 << 20;
+/// Ops that a journal tells of at least, whatever other regions have: what one said is durable with it may be noted there
+/// a little later.
+pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 14;
+/// Milliseconds from one look at what journals may forget to the next.
+pub const REGION_KEEP_SHORT_MS: u64 = 10_000;
+/// Milliseconds over which the rate is counted at which a region's changes are taken.
+pub const REGION_RATE_MS: u64 = 5_000;
+/// Milliseconds from one status for `larder region status` to the next.
+pub const REGION_STATUS_MS: u64 = 1_000;
+/// Milliseconds without progress after which a region that is behind is called stuck.
+pub const REGION_STUCK_MS: u64 = 60_000;
+/// Entries of a fetch that are put at once.
+pub const REGION_PUTS_MAX: usize = 32;
+/// Milliseconds after which entries are asked for again that could not be taken.
+pub const REGION_RETRY_MS: u64 = 500;
+/// Bytes of an entry up to which all of it is read before it is put, so that others are put beside it.
+pub const REGION_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
+/// Bytes a second that one other region is asked for.
+pub const REGION_BYTES_PER_S: u64 = 256 * 1024 * 1024;
+/// Milliseconds after which a region is asked again that was not reached yet.
+pub const REGION_HELLO_MS: u64 = 1_000;
+/// Milliseconds from one op that notes how far other regions are here to the next.
+pub const REGION_NOTE_MS: u64 = 1_000;
+/// Numbers of requests that each machine has which pulls.
+pub const REGION_REQUESTS_PER_MACHINE: u64 = 1 << 40;
+/// Milliseconds from one look of such a machine at the time to the next.
+pub const REGION_TICK_MS: u64 = 50;
+
+const _: () = assert!(
+    REGION_JOURNAL_OPS_MAX <= larder_protocol::limits::REGION_JOURNAL_OUTCOMES_MAX as u64
+        && 2 * REGION_JOURNAL_OPS_MIN <= REGION_JOURNAL_OPS_MAX,
+    "a journal keeps what a region may not have noted yet, and is bounded"
+);
+const _: () = assert!(
+    REGION_TICK_MS < larder_protocol::limits::REGION_POLL_MS,
+    "the machine is asked as often as it polls"
+);

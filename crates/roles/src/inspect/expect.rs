@@ -6,7 +6,7 @@ use larder_metalog::Record;
 use larder_protocol::Index;
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, ObjectKey, Op, OpId, OpSeq, Outcome, PgId, Target, VersionRow, rows,
+    Body, BucketId, ObjectKey, Op, OpId, OpSeq, Outcome, PgId, Put, Target, VersionRow, rows,
 };
 
 use super::report::Report;
@@ -33,13 +33,9 @@ impl Expectations {
         // What cannot be decoded is reported by the replay.
         let Ok(op) = decode::<Op>("op", record.payload) else { return };
         match op {
-            Op::Put(put) | Op::PutEnough { put, .. } if put.target == Target::Version => {
-                if matches!(put.body, Body::Chunk(_)) {
-                    self.open.insert((record.pg, record.seq), (id, put.bucket, put.key));
-                } else {
-                    self.note(put.bucket, put.key, Last::Put(id));
-                }
-            }
+            Op::Put(put) | Op::PutEnough { put, .. } => self.put(record, id, *put),
+            Op::Told(told) => self.put(record, id, told.put),
+            Op::Purge(purge) => self.note(purge.bucket, purge.key, Last::Delete(id)),
             Op::Outcome { put, outcome } => {
                 if let Some((id, bucket, key)) = self.open.remove(&(record.pg, put))
                     && matches!(outcome, Outcome::Committed { .. })
@@ -51,6 +47,17 @@ impl Expectations {
             Op::CompleteUpload { bucket, key, .. } => self.note(bucket, key, Last::Put(id)),
             Op::Append(append) => self.note(append.bucket, append.key, Last::Put(id)),
             _ => {}
+        }
+    }
+
+    fn put(&mut self, record: &Record<'_>, id: OpId, put: Put) {
+        if put.target != Target::Version {
+            return;
+        }
+        if matches!(put.body, Body::Chunk(_)) {
+            self.open.insert((record.pg, record.seq), (id, put.bucket, put.key));
+        } else {
+            self.note(put.bucket, put.key, Last::Put(id));
         }
     }
 

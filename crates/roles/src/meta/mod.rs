@@ -167,6 +167,12 @@ impl Meta {
         (0..self.pgs.len() as u32).map(PgId)
     }
 
+    /// This store's number among regions; [`RegionId::OWN`](larder_types::RegionId::OWN) if it is alone.
+    #[must_use]
+    pub fn region(&self) -> larder_types::RegionId {
+        larder_protocol::Index::region(&self.index)
+    }
+
     /// The index, as of what is applied.
     #[must_use]
     pub fn kv(&self) -> &LsmKv {

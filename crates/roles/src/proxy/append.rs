@@ -7,7 +7,7 @@ use larder_objects::{
 };
 use larder_protocol::{AppendCall, Call, Content, Description};
 use larder_types::limits::{INLINE_BYTES_MAX, PUT_BYTES_MAX, RECORD_BYTES_MAX};
-use larder_types::{BucketName, ETag, ObjectKey};
+use larder_types::{BucketName, ETag, ObjectKey, RegionId};
 
 use super::put::{Limit, Pieces, Wanted};
 use super::reach::Reach;
@@ -51,6 +51,10 @@ impl<R: Reach> Proxy<R> {
         options: AppendOptions,
         mut body: B,
     ) -> Result<AppendDone, ObjectError> {
+        if self.reach.region() != RegionId::OWN {
+            let what = "appends in a store that is a region (docs/regions.md)";
+            return Err(ObjectError::Unsupported { what });
+        }
         let AppendOptions { at, attributes, condition, .. } = options;
         let wanted = self.wanted(bucket, key, attributes, condition)?;
         self.reach.admit_data()?;

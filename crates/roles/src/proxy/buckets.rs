@@ -5,7 +5,7 @@ use std::time::Duration;
 use larder_objects::ObjectError;
 use larder_protocol::Call;
 use larder_types::codec::decode;
-use larder_types::{BucketId, BucketName, UploadRow, rows};
+use larder_types::{BucketId, BucketName, RegionId, UploadRow, rows};
 use tokio::time::Instant;
 
 use super::reach::{Onward, Reach, Scan};
@@ -16,6 +16,11 @@ impl<R: Reach> Proxy<R> {
     /// Marks the bucket as deleting, so that racing puts are refused; finds it empty, or marks it live
     /// again (DESIGN §3.5). Open uploads go with it.
     pub(super) async fn drop_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
+        if self.reach.region() != RegionId::OWN {
+            // Other regions would tell of what they have in it, and make it again.
+            let what = "the deletion of a bucket of a store that is a region (docs/regions.md)";
+            return Err(ObjectError::Unsupported { what });
+        }
         let known = self.known(name)?;
         // Looked at once before anything is marked, so that puts into a bucket that plainly has objects
         // are not disturbed.

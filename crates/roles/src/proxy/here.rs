@@ -10,7 +10,7 @@ use larder_objects::ObjectError;
 use larder_protocol::{Call, RowSpan};
 use larder_types::{
     BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, LvId, ObjectKey, OpId, PgId,
-    VersionRow, rows,
+    RegionId, VersionRow, rows,
 };
 
 use tokio::time::Instant;
@@ -172,6 +172,10 @@ impl Reach for Here {
 
     async fn end_deletion(&self, marked: BucketRecord, empty: bool) -> Result<(), ObjectError> {
         self.manage(move |manager| manager.end_deletion(&marked, empty)).await
+    }
+
+    fn region(&self) -> RegionId {
+        self.meta.region()
     }
 
     fn copies(&self) -> u8 {

@@ -13,7 +13,7 @@ pub use larder_objects::Onward;
 use larder_protocol::Call;
 use larder_types::{
     BucketId, BucketName, BucketRecord, BucketState, Chunk, Epoch, Holders, HybridClock, ObjectKey,
-    PgId, VersionRow,
+    PgId, RegionId, VersionRow,
 };
 use tokio::time::Instant;
 
@@ -110,6 +110,9 @@ pub trait Reach: Send + Sync + 'static {
         marked: BucketRecord,
         empty: bool,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// This store's number among regions; [`RegionId::OWN`] if it is alone.
+    fn region(&self) -> RegionId;
 
     /// Copies of data that are wanted.
     fn copies(&self) -> u8;

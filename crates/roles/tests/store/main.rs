@@ -5,6 +5,7 @@
 mod compaction;
 mod early;
 mod fill;
+mod regions;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -49,7 +49,8 @@ use larder_protocol::placement::pg_of;
 use larder_protocol::scheduler::{Policy, ReadCounts};
 use larder_protocol::{Answer, Call};
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, PgId, ServerId, VersionRow, View,
+    BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, PgId, RegionId, ServerId,
+    VersionRow, View,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -222,6 +223,11 @@ impl Reach for Away {
     }
 
     /// The managers opened a session: so the cluster is founded, and has PGs.
+    /// Clusters are no regions yet.
+    fn region(&self) -> RegionId {
+        RegionId::OWN
+    }
+
     fn copies(&self) -> u8 {
         self.managers.map().settings().copies
     }

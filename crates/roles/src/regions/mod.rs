@@ -1,0 +1,138 @@
+//! A store among regions: it tells others what it has, and takes what they have (ADR 42, ADR 43).
+//!
+//! ```text
+//!  another region ──ask, walk, list, fetch──▶ source.rs ──▶ rows of the index (shown.rs), bytes through the proxy
+//!  another region ◀──ask, walk, list, fetch── puller.rs, which steps the machine ──▶ taking.rs ──▶ the proxy's told puts
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `shown.rs` | entries as the index shows them |
+//! | `names.rs` | which bucket here is which there |
+//! | `source.rs` | answers other regions |
+//! | `journal.rs` | forgets outcomes that all have |
+//! | `puller.rs` | carries out what the machine wants |
+//! | `taking.rs` | entries and their bytes, on their way into the store |
+//! | `watch.rs` | what operators see |
+//!
+//! # Invariants
+//!
+//! 1. A token is noted only behind what it speaks of: each change was acknowledged as durable before it moved.
+//! 2. What another region sends is checked before it is used: its answers by the link, its entries by the machine.
+//! 3. A bucket is the same in two regions by its name. One that a region tells of and that is not here is made.
+
+mod journal;
+mod names;
+mod puller;
+mod shown;
+mod source;
+mod taking;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use larder_link::{Listening, RegionStatus, Site};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+
+use crate::Store;
+use crate::proxy::Proxy;
+use names::Names;
+use puller::{Inbox, Puller};
+use shown::Shown;
+use source::{Answering, Desk};
+use watch::Watch;
+
+/// What the parts of a region's driver share.
+struct Shared {
+    shown: Shown,
+    proxy: Arc<Proxy>,
+    site: Arc<Site>,
+    names: Names,
+    watch: Watch,
+    runtime: Handle,
+}
+
+/// A store's end of all regions. It works until it is stopped, or dropped.
+pub struct Regions {
+    shared: Arc<Shared>,
+    inbox: Inbox,
+    pulling: Option<JoinHandle<()>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+    _listening: Listening,
+}
+
+impl Regions {
+    /// Begins to answer other regions on this socket, and to pull from them. What it sees is written to `dir` from time to
+    /// time, for `larder region status`.
+    ///
+    /// # Errors
+    /// If the socket has no address, or no thread can be had.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, or if the store was opened with another number.
+    pub fn start(
+        site: Arc<Site>,
+        store: &Store,
+        socket: TcpListener,
+        dir: PathBuf,
+    ) -> std::io::Result<Self> {
+        let shown = Shown::new(store.meta().clone(), store.manager().clone());
+        assert_eq!(shown.own(), site.number(), "a store knows its number among regions");
+        let shared = Arc::new(Shared {
+            shown,
+            proxy: store.proxy().clone(),
+            site: site.clone(),
+            names: Names::default(),
+            watch: Watch::new(),
+            runtime: Handle::current(),
+        });
+        let desk = Arc::new(Desk::new(shared.clone()));
+        let listening = site.listen(socket, Arc::new(Answering::new(desk.clone())))?;
+        let (inbox, messages) = Inbox::new();
+        let puller = Puller::new(shared.clone(), inbox.clone());
+        let pulling = std::thread::Builder::new()
+            .name("regions".into())
+            .spawn(move || puller.run(&messages))?;
+        let tasks = vec![
+            tokio::spawn(site.tend()),
+            tokio::spawn(journal::keep_short(shared.clone(), desk)),
+            tokio::spawn(watch::write_down(shared.clone(), dir)),
+            tokio::spawn(puller::tell_of_members(shared.clone(), inbox.clone())),
+        ];
+        Ok(Self { shared, inbox, pulling: Some(pulling), tasks, _listening: listening })
+    }
+
+    /// What operators are to know.
+    #[must_use]
+    pub fn status(&self) -> RegionStatus {
+        self.shared.watch.status(&self.shared.site)
+    }
+
+    /// What was taken and told, for metrics.
+    #[must_use]
+    pub fn counters(&self) -> &RegionCounters {
+        self.shared.watch.counters()
+    }
+
+    /// Stops pulling. What was asked for and is not here is asked for again by the next run.
+    pub fn stop(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+        self.inbox.stop();
+        if let Some(pulling) = self.pulling.take()
+            && pulling.join().is_err()
+        {
+            tracing::error!("the thread that pulls from other regions has ended by a panic");
+        }
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+pub use watch::RegionCounters;

@@ -1,0 +1,78 @@
+//! Which bucket here is which there: buckets have ids of their own in each region, and are the same by name.
+
+use std::collections::BTreeMap;
+
+use larder_objects::{ObjectError, Objects};
+use larder_protocol::region::{Id, Name};
+use larder_types::{BucketId, BucketName, RegionId};
+use parking_lot::RwLock;
+
+use super::Shared;
+
+/// Of one region.
+#[derive(Debug, Default, Clone)]
+struct Known {
+    /// Ids there and here.
+    here: BTreeMap<BucketId, BucketId>,
+    there: BTreeMap<BucketId, BucketId>,
+}
+
+/// What regions told of their buckets.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    known: RwLock<BTreeMap<RegionId, Known>>,
+}
+
+impl Names {
+    /// Ids of a region's buckets, in order, and what they are here.
+    pub(super) fn of(&self, region: RegionId) -> BTreeMap<BucketId, BucketId> {
+        self.known.read().get(&region).map(|known| known.here.clone()).unwrap_or_default()
+    }
+
+    /// A name of this region, as it is there.
+    pub(super) fn there(&self, region: RegionId, name: &Name) -> Option<Name> {
+        let bucket = *self.known.read().get(&region)?.there.get(&name.bucket)?;
+        Some(Name { bucket, ..name.clone() })
+    }
+
+    /// Ids that a region tells, as they are here; `None` for one of a bucket that has no name any more.
+    pub(super) fn translate(&self, region: RegionId, ids: Vec<Id>) -> Vec<Option<Id>> {
+        let known = self.known.read();
+        let of_region = known.get(&region);
+        let here = |mut id: Id| {
+            id.name.bucket = *of_region?.here.get(&id.name.bucket)?;
+            Some(id)
+        };
+        ids.into_iter().map(here).collect()
+    }
+
+    fn learn(&self, region: RegionId, there: BucketId, here: BucketId) {
+        let mut known = self.known.write();
+        let known = known.entry(region).or_default();
+        known.here.insert(there, here);
+        known.there.insert(here, there);
+    }
+}
+
+impl Shared {
+    /// A region tells of these buckets: those that are not here are made.
+    pub(super) async fn learn_names(
+        &self,
+        region: RegionId,
+        told: Vec<(BucketId, BucketName)>,
+    ) -> Result<(), ObjectError> {
+        for (there, name) in told {
+            if self.shown.bucket(&name).is_none() {
+                match self.proxy.create_bucket(&name, None).await {
+                    Ok(_) => tracing::info!(bucket = %name, %region, "made: another region has it"),
+                    Err(ObjectError::BucketExists) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some(here) = self.shown.bucket(&name) {
+                self.names.learn(region, there, here);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,450 @@
+//! The thread that steps the machine which pulls, and what carries out its wishes.
+//!
+//! The machine is made anew when regions come, go, or are paused, and when one is reached for the first time: how many PGs
+//! it has is known then. It begins with the tokens that were noted. What is on its way to the machine before has numbers
+//! that the new one does not know.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use larder_link::{Ask, Link, LinkError, List, Walk};
+use larder_protocol::Planted;
+use larder_protocol::limits::REGION_NOTES_MAX;
+use larder_protocol::region::journal::Batch;
+use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Holdings, Source};
+use larder_protocol::region::{Entry, Name, Pull, Range, Sum, Token, join};
+use larder_types::{Passed, PgId, RegionId};
+
+use super::Shared;
+use super::shown::As;
+use super::taking;
+use super::watch::Behind;
+use crate::clock::now_ms;
+use crate::limits::{
+    REGION_BYTES_PER_S, REGION_HELLO_MS, REGION_NOTE_MS, REGION_REQUESTS_PER_MACHINE,
+    REGION_STATUS_MS, REGION_TICK_MS,
+};
+
+/// What the thread is told.
+enum Message {
+    /// For the machine of this number.
+    Event(u64, Event),
+    /// A region has so many PGs, or does not answer.
+    Hello(RegionId, Option<u32>),
+    /// The list of regions has changed.
+    Members,
+    /// These tokens are noted, or are not.
+    Noted(Vec<(Source, Token)>, bool),
+    Stop,
+}
+
+/// Where the thread is told things. What waits there is bounded by what the machine asks for: an answer each.
+#[derive(Clone)]
+pub(super) struct Inbox(Sender<Message>);
+
+/// What comes out of it.
+pub(super) struct Messages(Receiver<Message>);
+
+impl Inbox {
+    pub(super) fn new() -> (Self, Messages) {
+        let (sender, receiver) = channel();
+        (Self(sender), Messages(receiver))
+    }
+
+    pub(super) fn stop(&self) {
+        self.send(Message::Stop);
+    }
+
+    fn send(&self, message: Message) {
+        // After the end nobody wants it.
+        let _ended = self.0.send(message);
+    }
+}
+
+/// Says when the list of regions changes. Does not end while there are regions.
+pub(super) async fn tell_of_members(shared: Arc<Shared>, inbox: Inbox) {
+    let mut members = shared.site.members();
+    while members.changed().await.is_ok() {
+        inbox.send(Message::Members);
+    }
+}
+
+/// What is here, for the machine.
+struct Here<'a> {
+    shared: &'a Shared,
+    pg_counts: &'a BTreeMap<RegionId, u32>,
+}
+
+impl Holdings for Here<'_> {
+    fn entry(&self, name: &Name) -> Option<Entry> {
+        match self.shared.shown.entry(name.bucket, &name.key) {
+            Ok(entry) => entry,
+            Err(error) => {
+                // It is fetched then, and the primary of its key decides.
+                tracing::error!(key = ?name.key, %error, "a row cannot be read");
+                None
+            }
+        }
+    }
+
+    fn sum(&self, source: Source, range: &Range) -> Sum {
+        let Some(pg_count) = self.pg_counts.get(&source.region).copied() else {
+            return Sum::default();
+        };
+        let buckets = self.shared.names.of(source.region);
+        let seen = As { pg: source.pg, pg_count, buckets };
+        match self.shared.shown.ids(&seen, range, usize::MAX) {
+            Ok(ids) => Sum::of(ids.iter()),
+            Err(error) => {
+                tracing::error!(%error, "the index cannot be summed");
+                Sum::default()
+            }
+        }
+    }
+}
+
+/// See the module's head.
+pub(super) struct Puller {
+    shared: Arc<Shared>,
+    inbox: Inbox,
+    pull: Option<Pull>,
+    /// Counts machines.
+    number: u64,
+    pg_counts: BTreeMap<RegionId, u32>,
+    /// When each region is asked again that was not reached yet.
+    hello_ms: BTreeMap<RegionId, u64>,
+    /// Tokens that are to be noted.
+    tokens: BTreeMap<Source, Token>,
+    is_noting: bool,
+    noted_ms: u64,
+    shown_ms: u64,
+    out: Vec<Effect>,
+}
+
+impl Puller {
+    pub(super) fn new(shared: Arc<Shared>, inbox: Inbox) -> Self {
+        Self {
+            shared,
+            inbox,
+            pull: None,
+            number: 0,
+            pg_counts: BTreeMap::new(),
+            hello_ms: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            is_noting: false,
+            noted_ms: 0,
+            shown_ms: 0,
+            out: Vec::new(),
+        }
+    }
+
+    pub(super) fn run(mut self, messages: &Messages) {
+        let mut tick_ms = 0;
+        loop {
+            match messages.0.recv_timeout(Duration::from_millis(REGION_TICK_MS)) {
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if now_ms().abs_diff(tick_ms) >= REGION_TICK_MS {
+                tick_ms = now_ms();
+                self.tick(tick_ms);
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Event(number, event) if number == self.number => self.step(event),
+            Message::Event(..) => {}
+            Message::Members => self.pull = None,
+            Message::Hello(region, Some(pg_count)) => {
+                self.shared.watch.answered(region);
+                if self.pg_counts.insert(region, pg_count) != Some(pg_count) {
+                    self.pull = None;
+                }
+            }
+            Message::Hello(..) => {}
+            Message::Noted(tokens, is_done) => {
+                self.is_noting = false;
+                for (source, token) in tokens {
+                    if is_done && self.tokens.get(&source) == Some(&token) {
+                        self.tokens.remove(&source);
+                    }
+                }
+            }
+            Message::Stop => unreachable!("the thread has ended"),
+        }
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.say_hello(now_ms);
+        if self.pull.is_none() {
+            self.begin(now_ms);
+        }
+        self.step(Event::Tick);
+        self.note_tokens(now_ms);
+        if now_ms.abs_diff(self.shown_ms) >= REGION_STATUS_MS {
+            self.shown_ms = now_ms;
+            self.show();
+        }
+    }
+
+    fn say_hello(&mut self, now_ms: u64) {
+        let members = self.shared.site.members().borrow().clone();
+        for peer in members.live().filter(|peer| !peer.paused) {
+            let region = peer.number;
+            let due_ms = self.hello_ms.entry(region).or_default();
+            if self.pg_counts.contains_key(&region) || *due_ms > now_ms {
+                continue;
+            }
+            *due_ms = now_ms + REGION_HELLO_MS;
+            let (shared, inbox) = (self.shared.clone(), self.inbox.clone());
+            self.shared.runtime.spawn(async move {
+                let said = match link_to(&shared, region) {
+                    Ok(link) => link.hello().await,
+                    Err(error) => Err(error),
+                };
+                let pg_count = match said {
+                    Ok(hello) => Some(hello.pg_count),
+                    Err(error) => {
+                        shared.watch.unanswered(region, error.to_string());
+                        None
+                    }
+                };
+                inbox.send(Message::Hello(region, pg_count));
+            });
+        }
+    }
+
+    /// Makes a machine of what is noted.
+    fn begin(&mut self, now_ms: u64) {
+        let noted = match self.shared.shown.passed() {
+            Ok(noted) => noted,
+            Err(error) => {
+                return tracing::error!(%error, "it cannot be read how far other regions are here");
+            }
+        };
+        let token =
+            |it: Passed| (Source { region: it.region, pg: it.pg }, Token { through: it.through });
+        let mut tokens: BTreeMap<_, _> = noted.into_iter().map(token).collect();
+        // What was to be noted is durable here, so it holds though it may not be noted yet.
+        for (source, token) in &self.tokens {
+            let known = tokens.entry(*source).or_default();
+            *known = (*known).max(*token);
+        }
+        let members = self.shared.site.members().borrow().clone();
+        let mut bytes_per_s = BTreeMap::new();
+        for peer in members.live().filter(|peer| !peer.paused) {
+            let Some(pg_count) = self.pg_counts.get(&peer.number) else { continue };
+            bytes_per_s.insert(peer.number, REGION_BYTES_PER_S);
+            for pg in (0..*pg_count).map(PgId) {
+                tokens.entry(Source { region: peer.number, pg }).or_default();
+            }
+        }
+        self.number += 1;
+        let config = Config {
+            own: self.shared.shown.own(),
+            bytes_per_s,
+            first_request: self.number * REGION_REQUESTS_PER_MACHINE,
+            planted: Planted::default(),
+        };
+        self.pull = Some(Pull::new(now_ms, config, tokens));
+    }
+
+    fn step(&mut self, event: Event) {
+        let Some(pull) = &mut self.pull else { return };
+        let here = Here { shared: &self.shared, pg_counts: &self.pg_counts };
+        pull.step(now_ms(), event, &here, &mut self.out);
+        // What is merged at once may lead to more.
+        while !self.out.is_empty() {
+            for effect in std::mem::take(&mut self.out) {
+                if let Some(event) = self.carry_out(effect)
+                    && let Some(pull) = &mut self.pull
+                {
+                    let here = Here { shared: &self.shared, pg_counts: &self.pg_counts };
+                    pull.step(now_ms(), event, &here, &mut self.out);
+                }
+            }
+        }
+    }
+
+    /// Begins what the machine wants; returns what came of it if that is known at once.
+    fn carry_out(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Ask { region, request, pgs, ids_max } => {
+                let ask = Ask { pgs, ids_max: ids_max as u32 };
+                self.ask(region, request, async move |shared, link| {
+                    let told = link.ask(ask).await?;
+                    learn(&shared, region, told.buckets).await?;
+                    let translated = |batch: Batch| {
+                        let (ops, ids): (Vec<_>, Vec<_>) = batch.ids.into_iter().unzip();
+                        let ids = ops.into_iter().zip(shared.names.translate(region, ids));
+                        let ids = ids.filter_map(|(op, id)| Some((op, id?))).collect();
+                        Batch { ids, ..batch }
+                    };
+                    let pgs = told.pgs.into_iter();
+                    let pgs = pgs.map(|(pg, batch)| (pg, batch.map(translated))).collect();
+                    Ok(Event::Told { request, pgs })
+                });
+            }
+            Effect::Walk { source, request, range } => {
+                self.ask(source.region, request, async move |shared, link| {
+                    let walked = link.walk(Walk { pg: source.pg, range }).await?;
+                    learn(&shared, source.region, walked.buckets).await?;
+                    Ok(Event::Walked { request, summed: walked.summed })
+                });
+            }
+            Effect::List { source, request, range } => {
+                self.ask(source.region, request, async move |shared, link| {
+                    let mut told = link.list(List { pg: source.pg, range }).await?;
+                    learn(&shared, source.region, told.buckets).await?;
+                    let ids = shared.names.translate(source.region, told.listed.ids);
+                    told.listed.ids = ids.into_iter().flatten().collect();
+                    Ok(Event::Listed { request, listed: told.listed })
+                });
+            }
+            Effect::Fetch { region, request, names } => {
+                let (shared, inbox, number) =
+                    (self.shared.clone(), self.inbox.clone(), self.number);
+                self.shared.runtime.spawn(async move {
+                    let event = match link_to(&shared, region) {
+                        Ok(link) => taking::fetch_for(shared, link, request, names).await,
+                        Err(_) => Event::Unanswered { request },
+                    };
+                    inbox.send(Message::Event(number, event));
+                });
+            }
+            Effect::Merge { name, entry } => return Some(self.merge(name, &entry)),
+            Effect::SaveToken { source, token } => {
+                self.tokens.insert(source, token);
+            }
+            Effect::Alarm(alarm) => self.alarm(&alarm),
+        }
+        None
+    }
+
+    /// What was fetched was put before the machine heard of it. That it is the same version with other content is found
+    /// here.
+    fn merge(&self, name: Name, entry: &Entry) -> Event {
+        let here = self.shared.shown.entry(name.bucket, &name.key).ok().flatten();
+        let joined = here
+            .filter(|here| here.at == entry.at)
+            .map(|here| join(Planted::default(), name.slot, &here, entry));
+        match joined {
+            Some(Err(why)) => Event::Contradicted { name, why },
+            _ => Event::Merged { name },
+        }
+    }
+
+    /// Asks a region, and hands the machine what comes of it.
+    fn ask<F>(
+        &self,
+        region: RegionId,
+        request: u64,
+        asking: impl FnOnce(Arc<Shared>, Arc<Link>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = Result<Event, LinkError>> + Send,
+    {
+        let (shared, inbox, number) = (self.shared.clone(), self.inbox.clone(), self.number);
+        self.shared.runtime.spawn(async move {
+            let answered = match link_to(&shared, region) {
+                Ok(link) => asking(shared.clone(), link).await,
+                Err(error) => Err(error),
+            };
+            let event = match answered {
+                Ok(event) => {
+                    shared.watch.answered(region);
+                    event
+                }
+                Err(error) => {
+                    shared.watch.unanswered(region, error.to_string());
+                    Event::Unanswered { request }
+                }
+            };
+            inbox.send(Message::Event(number, event));
+        });
+    }
+
+    fn alarm(&self, alarm: &Alarm) {
+        let watch = &self.shared.watch;
+        match alarm {
+            Alarm::ClockAhead { region, clock } => {
+                let ahead = clock.ms().saturating_sub(now_ms()) / 1000;
+                let what = format!(
+                    "region {region}'s clock is {ahead} s ahead: its changes wait until they are due. Set the clocks"
+                );
+                watch.alarm(*region, what);
+            }
+            Alarm::Contradiction { name, why } => {
+                let what = format!("key {:?}: {why}. Neither is changed", name.key.as_str());
+                watch.alarm(why.at.region, what);
+            }
+            Alarm::Unsound { region } => {
+                watch.alarm(*region, "it says what no region says: use one release".to_owned());
+            }
+            Alarm::Resync { source, void } => {
+                let (region, pg, why) = (source.region, source.pg, void.why);
+                watch.counters().comparisons.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                tracing::debug!(%region, %pg, ?why, "all keys are compared");
+            }
+        }
+    }
+
+    /// Has tokens noted that have moved, a few at a time.
+    fn note_tokens(&mut self, now_ms: u64) {
+        let is_due = now_ms.abs_diff(self.noted_ms) >= REGION_NOTE_MS;
+        if self.is_noting || self.tokens.is_empty() || !is_due {
+            return;
+        }
+        (self.is_noting, self.noted_ms) = (true, now_ms);
+        let first = self.tokens.iter().take(REGION_NOTES_MAX);
+        let tokens: Vec<_> = first.map(|(source, token)| (*source, *token)).collect();
+        let (shared, inbox) = (self.shared.clone(), self.inbox.clone());
+        self.shared.runtime.spawn(async move {
+            let passed = tokens.iter().map(|(source, token)| Passed {
+                region: source.region,
+                pg: source.pg,
+                through: token.through,
+            });
+            // Any PG may keep them: it is the same one, so that each has one row.
+            let noted = shared.proxy.note(PgId(0), passed.collect(), None).await;
+            if let Err(error) = &noted {
+                tracing::debug!(%error, "how far other regions are here is noted later");
+            }
+            inbox.send(Message::Noted(tokens, noted.is_ok()));
+        });
+    }
+
+    fn show(&self) {
+        let Some(pull) = &self.pull else { return };
+        let mut regions: BTreeMap<RegionId, Behind> = BTreeMap::new();
+        for (source, lag) in pull.lags() {
+            let behind = regions.entry(source.region).or_default();
+            behind.operations += lag.outcomes;
+            behind.bytes += lag.bytes;
+            behind.is_comparing |= lag.is_comparing;
+            let oldest = lag.oldest.map(|oldest| oldest.ms());
+            behind.oldest_ms = [behind.oldest_ms, oldest].into_iter().flatten().min();
+        }
+        for (region, behind) in regions {
+            self.shared.watch.is_behind(region, behind);
+        }
+    }
+}
+
+fn link_to(shared: &Shared, region: RegionId) -> Result<Arc<Link>, LinkError> {
+    let gone = || LinkError::Unsound("a region that is no more".to_owned());
+    shared.site.to(region)?.ok_or_else(gone)
+}
+
+async fn learn(
+    shared: &Shared,
+    region: RegionId,
+    buckets: larder_link::message::Buckets,
+) -> Result<(), LinkError> {
+    let learned = shared.learn_names(region, buckets).await;
+    learned.map_err(|error| LinkError::Unsound(format!("its buckets cannot be made here: {error}")))
+}

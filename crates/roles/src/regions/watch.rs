@@ -1,0 +1,212 @@
+//! What operators see of regions: how far each is behind here, and what stands in the way.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_link::{PeerStatus, RegionStatus, Site};
+use larder_types::RegionId;
+use parking_lot::Mutex;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::Shared;
+use crate::clock::now_ms;
+use crate::limits::{REGION_RATE_MS, REGION_STATUS_MS, REGION_STUCK_MS};
+
+/// Counts of what regions exchanged, for metrics.
+#[derive(Debug, Default)]
+pub struct RegionCounters {
+    /// Entries of other regions that were taken, or found to be here already when they came.
+    pub taken: AtomicU64,
+    /// Their bytes.
+    pub taken_bytes: AtomicU64,
+    /// Entries that could not be taken, and are asked for again.
+    pub failed: AtomicU64,
+    /// Entries that were given to other regions.
+    pub told: AtomicU64,
+    /// Their bytes.
+    pub told_bytes: AtomicU64,
+    /// Alarms: clocks ahead, contradictions, what no region says.
+    pub alarms: AtomicU64,
+    /// Comparisons of all keys of a placement group that were begun.
+    pub comparisons: AtomicU64,
+}
+
+impl RegionCounters {
+    pub(super) fn told(&self, bytes: u64) {
+        self.told.fetch_add(1, Ordering::Relaxed);
+        self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn taken(&self, bytes: u64) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// How far a region is behind here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Behind {
+    pub(super) operations: u64,
+    pub(super) bytes: u64,
+    /// Clock of the oldest that is wanted, in milliseconds.
+    pub(super) oldest_ms: Option<u64>,
+    pub(super) is_comparing: bool,
+}
+
+#[derive(Debug)]
+struct Seen {
+    behind: Behind,
+    /// It was looked at: that nothing is behind is known.
+    is_known: bool,
+    unreachable: Option<String>,
+    alarm: Option<String>,
+    /// Entries that were taken.
+    taken: u64,
+    bytes: u64,
+    rate: f64,
+    /// Bytes, and when: from then on the rate is counted.
+    counted: (u64, Instant),
+    /// Since when nothing was taken though something is behind.
+    waits_since: Instant,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Watch {
+    seen: Mutex<BTreeMap<RegionId, Seen>>,
+    counters: RegionCounters,
+}
+
+impl Seen {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            behind: Behind::default(),
+            is_known: false,
+            unreachable: None,
+            alarm: None,
+            taken: 0,
+            bytes: 0,
+            rate: 0.0,
+            counted: (0, now),
+            waits_since: now,
+        }
+    }
+}
+
+impl Watch {
+    pub(super) fn new() -> Self {
+        Self { seen: Mutex::default(), counters: RegionCounters::default() }
+    }
+
+    pub(super) fn counters(&self) -> &RegionCounters {
+        &self.counters
+    }
+
+    fn of<T>(&self, region: RegionId, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(self.seen.lock().entry(region).or_insert_with(Seen::new))
+    }
+
+    pub(super) fn answered(&self, region: RegionId) {
+        self.of(region, |seen| seen.unreachable = None);
+    }
+
+    pub(super) fn unanswered(&self, region: RegionId, why: String) {
+        self.of(region, |seen| {
+            if seen.unreachable.is_none() {
+                tracing::warn!(%region, %why, "a region is not reached");
+            }
+            seen.unreachable = Some(why);
+        });
+    }
+
+    pub(super) fn alarm(&self, region: RegionId, what: String) {
+        self.counters.alarms.fetch_add(1, Ordering::Relaxed);
+        self.of(region, |seen| {
+            if seen.alarm.as_ref() != Some(&what) {
+                tracing::error!(%region, %what, "another region");
+            }
+            seen.alarm = Some(what);
+        });
+    }
+
+    pub(super) fn taken(&self, region: RegionId, bytes: u64) {
+        self.counters.taken(bytes);
+        self.of(region, |seen| {
+            (seen.taken, seen.bytes) = (seen.taken + 1, seen.bytes + bytes);
+            seen.waits_since = Instant::now();
+        });
+    }
+
+    pub(super) fn is_behind(&self, region: RegionId, behind: Behind) {
+        self.of(region, |seen| {
+            let comes_closer = behind.operations < seen.behind.operations;
+            if behind.operations == 0 || comes_closer {
+                seen.waits_since = Instant::now();
+            }
+            if behind.operations == 0 && !behind.is_comparing {
+                seen.alarm = None;
+            }
+            (seen.behind, seen.is_known) = (behind, true);
+        });
+    }
+
+    pub(super) fn status(&self, site: &Site) -> RegionStatus {
+        let members = site.members().borrow().clone();
+        let mut peers = Vec::new();
+        for peer in members.live() {
+            let mut status = self.of(peer.number, status_of);
+            (status.number, status.name) = (peer.number, peer.name.clone());
+            status.paused = peer.paused;
+            if peer.paused {
+                (status.unreachable, status.stuck) = (None, false);
+            }
+            peers.push(status);
+        }
+        RegionStatus::now(members.own.number, members.own.name.clone(), peers)
+    }
+}
+
+fn status_of(seen: &mut Seen) -> PeerStatus {
+    let (bytes, since) = seen.counted;
+    let passed = since.elapsed();
+    if passed >= Duration::from_millis(REGION_RATE_MS) {
+        seen.rate = (seen.bytes - bytes) as f64 / passed.as_secs_f64();
+        seen.counted = (seen.bytes, Instant::now());
+    }
+    let Behind { operations, bytes, oldest_ms, is_comparing } = seen.behind;
+    let waits = operations > 0 && seen.waits_since.elapsed().as_millis() as u64 > REGION_STUCK_MS;
+    let never = (!seen.is_known && seen.unreachable.is_none())
+        .then(|| "it was not reached yet since the start".to_owned());
+    PeerStatus {
+        number: RegionId::OWN,
+        name: "unnamed".parse().expect("a name"),
+        paused: false,
+        unreachable: seen.unreachable.clone().or(never),
+        comparing: is_comparing,
+        operations_behind: operations,
+        bytes_behind: bytes,
+        seconds_behind: oldest_ms.map(|oldest| now_ms().saturating_sub(oldest) as f64 / 1000.0),
+        bytes_per_s: seen.rate,
+        seconds_left: (seen.rate > 0.0 && operations > 0).then(|| bytes as f64 / seen.rate),
+        alarm: seen.alarm.clone(),
+        stuck: waits,
+    }
+}
+
+/// Writes the status where `larder region status` reads it. Does not end.
+pub(super) async fn write_down(shared: Arc<Shared>, dir: PathBuf) {
+    let mut times = interval(Duration::from_millis(REGION_STATUS_MS));
+    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        times.tick().await;
+        let (status, dir) = (shared.watch.status(&shared.site), dir.clone());
+        let written = tokio::task::spawn_blocking(move || status.write(&dir)).await;
+        if let Ok(Err(error)) = written {
+            tracing::warn!(%error, "the status of regions is not written");
+        }
+    }
+}

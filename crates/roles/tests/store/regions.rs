@@ -1,0 +1,265 @@
+//! Stores that are regions of each other, over their real links.
+
+use larder_link::{Site, change, found, join};
+use larder_roles::regions::Regions;
+use larder_types::RegionId;
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// How long regions may take to tell each other what is there.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A body whose digest is that of its bytes: regions look at it.
+struct Digested {
+    body: Body,
+    md5: [u8; 16],
+}
+
+impl PutBody for Digested {
+    fn len(&self) -> Option<u64> {
+        self.body.len()
+    }
+
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        self.body.next().await
+    }
+
+    fn finish(&mut self) -> Result<BodyDigest, BodyError> {
+        Ok(BodyDigest { md5: self.md5, checksum: None })
+    }
+}
+
+async fn put(proxy: &Proxy, name: &str, bytes: &Bytes) {
+    use md5::Digest;
+    let body = Digested { body: Body::of(bytes), md5: md5::Md5::digest(bytes).into() };
+    proxy.put(&bucket(), &key(name), PutOptions::default(), body).await.unwrap();
+}
+
+/// A store in a directory, as a region.
+struct Region {
+    dir: tempfile::TempDir,
+    address: String,
+    store: Option<Store>,
+    regions: Option<Regions>,
+}
+
+impl Region {
+    /// A store that is no region yet.
+    fn alone() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { dir, address: String::new(), store: None, regions: None }
+    }
+
+    /// Becomes the first region.
+    async fn found(&mut self) {
+        let address = free_address().await;
+        let (name, advertise) = ("one".parse().unwrap(), address.parse().unwrap());
+        found(self.dir.path(), name, address.clone(), advertise).unwrap();
+        self.address = address;
+    }
+
+    /// Becomes another, of which the first one's server runs.
+    async fn join(&mut self, first: &Self, name: &str) {
+        let now_ms = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+        let (token, _) = change(first.dir.path(), |members| members.issue(now_ms)).unwrap();
+        let address = free_address().await;
+        let advertise = address.parse().unwrap();
+        // The first one's server looks at its file once a second.
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let name = name.parse().unwrap();
+            let (listen, advertise) = (address.clone(), Clone::clone(&advertise));
+            match join(self.dir.path(), &token, name, listen, advertise).await {
+                Ok(_) => break,
+                Err(error) if tokio::time::Instant::now() > deadline => panic!("{error}"),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+        self.address = address;
+    }
+
+    async fn start(&mut self) {
+        let site = Site::open(self.dir.path()).unwrap();
+        let region = site.as_ref().map_or(RegionId::OWN, |site| site.number());
+        let store = Store::open(&StoreConfig { region, ..config(&self.dir) }).unwrap();
+        if let Some(site) = site {
+            let socket = TcpListener::bind(&self.address).await.unwrap();
+            let dir = self.dir.path().to_owned();
+            self.regions = Some(Regions::start(site, &store, socket, dir).unwrap());
+        }
+        self.store = Some(store);
+    }
+
+    fn stop(&mut self) {
+        drop(self.regions.take());
+        if let Some(store) = self.store.take() {
+            store.close();
+        }
+    }
+
+    fn proxy(&self) -> &Proxy {
+        self.store.as_ref().expect("it runs").proxy()
+    }
+
+    /// Keys and their contents.
+    async fn all(&self) -> Vec<(String, Result<Bytes, String>)> {
+        if self.proxy().bucket(&bucket()).is_err() {
+            return Vec::new();
+        }
+        let mut all = Vec::new();
+        for name in keys(self.proxy(), ListRequest { max: 1000, ..ListRequest::default() }).await {
+            let got = get(self.proxy(), &name).await.map_err(|error| error.to_string());
+            all.push((name, got));
+        }
+        all
+    }
+
+    fn is_level(&self) -> bool {
+        let status = self.regions.as_ref().expect("it runs").status();
+        status.peers.iter().all(|peer| {
+            peer.unreachable.is_none() && peer.operations_behind == 0 && !peer.comparing
+        })
+    }
+}
+
+async fn free_address() -> String {
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    socket.local_addr().unwrap().to_string()
+}
+
+/// Waits until regions have the same, and know it.
+async fn converged(regions: &[&Region]) -> Vec<(String, Result<Bytes, String>)> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let mut all = Vec::new();
+        for region in regions {
+            all.push(region.all().await);
+        }
+        let are_equal = all.windows(2).all(|pair| pair[0] == pair[1]);
+        if are_equal && regions.iter().all(|region| region.is_level()) {
+            return all.swap_remove(0);
+        }
+        if tokio::time::Instant::now() > deadline {
+            let names = |all: &Vec<(String, _)>| all.iter().map(|it| it.0.clone()).collect();
+            let names: Vec<Vec<String>> = all.iter().map(names).collect();
+            let status: Vec<_> =
+                regions.iter().map(|it| it.regions.as_ref().expect("it runs").status()).collect();
+            panic!("regions differ: {names:?}, {status:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Two regions that run, the first of which had objects before there were regions.
+async fn two() -> (Region, Region) {
+    let (mut one, mut two) = (Region::alone(), Region::alone());
+    one.start().await;
+    one.proxy().create_bucket(&bucket(), None).await.unwrap();
+    put(one.proxy(), "before", &content(1, 100_000)).await;
+    put(one.proxy(), "before/small", &content(2, 10)).await;
+    one.stop();
+    one.found().await;
+    one.start().await;
+    two.join(&one, "two").await;
+    two.start().await;
+    (one, two)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regions_come_to_the_same_also_of_what_was_there_before_and_after_restarts() {
+    let (mut one, mut two) = two().await;
+    assert_eq!(converged(&[&one, &two]).await.len(), 2, "what was there before");
+    // Objects of every shape, in both.
+    let sizes = [0, 1, 3000, 70_000, CHUNK_BYTES_MAX as usize + 12_345];
+    for (at, size) in sizes.iter().enumerate() {
+        put(one.proxy(), &format!("one/{at}"), &content(10 + at as u64, *size)).await;
+        put(two.proxy(), &format!("two/{at}"), &content(20 + at as u64, *size)).await;
+    }
+    let all = converged(&[&one, &two]).await;
+    assert_eq!(all.len(), 2 + 2 * sizes.len());
+    for (name, got) in &all {
+        assert!(got.is_ok(), "{name}: {got:?}");
+    }
+    // Deletes and overwrites, one region being away.
+    two.stop();
+    one.proxy().delete(&bucket(), &key("before"), Condition::default()).await.unwrap();
+    put(one.proxy(), "two/1", &content(30, 500)).await;
+    two.start().await;
+    two.proxy().delete(&bucket(), &key("one/2"), Condition::default()).await.unwrap();
+    let all = converged(&[&one, &two]).await;
+    let names: Vec<_> = all.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(!names.contains(&"before") && !names.contains(&"one/2"), "{names:?}");
+    assert_eq!(all.len(), 2 * sizes.len());
+    let replaced = all.iter().find(|(name, _)| name == "two/1").unwrap();
+    assert_eq!(replaced.1, Ok(content(30, 500)));
+    one.stop();
+    two.stop();
+    for region in [&one, &two] {
+        let region_of = |it: &Region| Site::open(it.dir.path()).unwrap().unwrap().number();
+        let config = StoreConfig { region: region_of(region), ..config(&region.dir) };
+        let report = inspect(&config, true).unwrap();
+        assert!(report.is_sound(), "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_both_change_at_once_comes_to_the_same() {
+    let (mut one, mut two) = two().await;
+    converged(&[&one, &two]).await;
+    let mut rng = larder_env::SeededRng::new(7);
+    for round in 0..150 {
+        let name = format!("k{}", rng.below(5));
+        for (at, region) in [&one, &two].into_iter().enumerate() {
+            match rng.below(4) {
+                0 => region
+                    .proxy()
+                    .delete(&bucket(), &key(&name), Condition::default())
+                    .await
+                    .unwrap(),
+                1 => {
+                    let tags = vec![("round".to_owned(), format!("{at}/{round}"))];
+                    match region.proxy().set_tags(&bucket(), &key(&name), tags).await {
+                        Ok(()) | Err(ObjectError::NoSuchKey) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                _ => {
+                    let size = if rng.one_in(3) { 5000 } else { 20 };
+                    put(region.proxy(), &name, &content(2 * round + at as u64, size)).await;
+                }
+            }
+        }
+    }
+    let all = converged(&[&one, &two]).await;
+    for (name, got) in &all {
+        let here = one.proxy().open(&bucket(), &key(name)).await.unwrap();
+        let there = two.proxy().open(&bucket(), &key(name)).await.unwrap();
+        // What was put before there were regions says so where it was put.
+        let told = |metax: larder_types::Metax| larder_types::Metax {
+            region: RegionId(metax.region.0.max(1)),
+            ..metax
+        };
+        assert_eq!(told(here.metax), told(there.metax), "{name}: tags, etag, clock and region");
+        assert!(got.is_ok(), "{name}: {got:?}");
+    }
+    one.stop();
+    two.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_region_says_what_it_cannot_do_yet() {
+    let (mut one, mut two) = two().await;
+    let refused = one.proxy().delete_bucket(&bucket()).await;
+    assert!(matches!(refused, Err(ObjectError::Unsupported { .. })), "{refused:?}");
+    let options = larder_objects::AppendOptions {
+        at: larder_objects::AppendAt::End,
+        attributes: larder_types::Attributes::default(),
+        condition: Condition::default(),
+    };
+    let body = Body::of(&content(1, 10));
+    let refused = one.proxy().append(&bucket(), &key("a"), options, body).await;
+    assert!(matches!(refused, Err(ObjectError::Unsupported { .. })), "{refused:?}");
+    one.stop();
+    two.stop();
+}
