@@ -163,9 +163,9 @@ impl Members {
         found.ok_or_else(|| Usage::NoPeer { name: name.to_owned(), known }.into())
     }
 
-    /// What this region tells others of all of them.
+    /// What this region tells others: of itself, and of all that it knows.
     #[must_use]
-    pub(crate) fn told(&self) -> Vec<Known> {
+    pub fn told(&self) -> Vec<Known> {
         let Own { number, fingerprint, removed, .. } = self.own;
         let (name, address) = (self.own.name.clone(), self.own.advertise.clone());
         let own = Known { number, name, address, fingerprint, removed };

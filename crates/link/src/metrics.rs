@@ -8,7 +8,8 @@ use std::time::Instant;
 use larder_types::{RegionId, Seldom};
 use parking_lot::Mutex;
 
-/// A number that is counted up, or up and down.
+/// A number that is counted up, or up and down. Servers of a cluster have one of their own (`larder-net`), which knows
+/// nothing of regions.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

@@ -13,7 +13,7 @@ use http_body_util::Full;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls::{AlertDescription, CertificateError, ClientConfig, Error as TlsError};
+use rustls::{AlertDescription, ClientConfig, Error as TlsError};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
@@ -69,9 +69,7 @@ pub(crate) async fn connect(
 fn refused(address: &Address, error: &io::Error) -> Option<Refused> {
     let tls = error.get_ref()?.downcast_ref::<TlsError>()?;
     match tls {
-        TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
-            Some(Refused::WrongKey(address.clone()))
-        }
+        TlsError::InvalidCertificate(_) => Some(Refused::WrongKey(address.clone())),
         TlsError::PeerIncompatible(_)
         | TlsError::NoApplicationProtocol
         | TlsError::AlertReceived(

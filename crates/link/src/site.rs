@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use larder_types::RegionId;
+use larder_types::{RegionId, Seldom};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::desk::Desk;
 use crate::error::{LinkError, Refused};
@@ -119,11 +119,14 @@ impl Site {
     }
 
     async fn look(&self) {
+        let (since, mut lines) = (Instant::now(), Seldom::default());
         loop {
             sleep(LOOK_INTERVAL).await;
             let registry = self.registry.clone();
             let looked = spawn_blocking(move || registry.look()).await;
-            if let Ok(Err(error)) = looked {
+            if let Ok(Err(error)) = looked
+                && lines.happens(since.elapsed().as_millis() as u64).is_some()
+            {
                 tracing::error!(%error, "the list of regions cannot be read; the last one holds");
             }
             self.links.lock().values().for_each(|link| link.tend());

@@ -58,7 +58,8 @@ pub(crate) enum Piece {
 /// Where an answer to a fetch goes. Writing waits until the other region has taken what was written before.
 #[derive(Debug)]
 pub struct FetchSink {
-    pieces: mpsc::Sender<Piece>,
+    /// None once something was wrong: the stream is broken then.
+    pieces: Option<mpsc::Sender<Piece>>,
     /// What was asked for and has not been written.
     names: std::vec::IntoIter<(Name, bool)>,
     /// Bytes of the last entry that were not written yet.
@@ -67,7 +68,7 @@ pub struct FetchSink {
 
 impl FetchSink {
     pub(crate) fn new(fetch: &Fetch, pieces: mpsc::Sender<Piece>) -> Self {
-        Self { pieces, names: fetch.names.clone().into_iter(), left: 0 }
+        Self { pieces: Some(pieces), names: fetch.names.clone().into_iter(), left: 0 }
     }
 
     /// Begins the next entry.
@@ -81,10 +82,9 @@ impl FetchSink {
             *name == fetched.name && (*with_bytes || fetched.bytes == 0)
         });
         if self.left > 0 || !is_due {
-            self.names = Vec::new().into_iter();
-            return Err(LinkError::Unsound("an entry that is not due".into()));
+            return Err(self.broken("an entry that is not due".into()));
         }
-        let head = frame::head(&fetched).map_err(LinkError::Unsound)?;
+        let head = frame::head(&fetched).map_err(|why| self.broken(why))?;
         self.left = fetched.bytes;
         self.send(Piece::Bytes(head)).await?;
         self.end_if_whole().await
@@ -96,7 +96,7 @@ impl FetchSink {
     /// If there are more than it says: the stream breaks. If the other region is gone.
     pub async fn bytes(&mut self, mut bytes: Bytes) -> Result<(), LinkError> {
         let Some(left) = self.left.checked_sub(bytes.len() as u64) else {
-            return Err(LinkError::Unsound("an entry with more bytes than it says".into()));
+            return Err(self.broken("an entry with more bytes than it says".into()));
         };
         if bytes.is_empty() {
             return Ok(());
@@ -117,7 +117,74 @@ impl FetchSink {
     }
 
     async fn send(&self, piece: Piece) -> Result<(), LinkError> {
-        let gone = |_| LinkError::from(Later::Broken("the other region is gone".into()));
-        self.pieces.send(piece).await.map_err(gone)
+        let gone = || LinkError::from(Later::Broken("the other region is gone".into()));
+        let pieces = self.pieces.as_ref().ok_or_else(gone)?;
+        pieces.send(piece).await.map_err(|_| gone())
+    }
+
+    fn broken(&mut self, why: String) -> LinkError {
+        self.pieces = None;
+        LinkError::Unsound(why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_protocol::region::Slot;
+    use larder_types::{BucketId, ObjectKey};
+
+    use super::*;
+
+    fn name(key: &str) -> Name {
+        Name { bucket: BucketId(1), key: ObjectKey::new(key).unwrap(), slot: Slot::Null }
+    }
+
+    fn fetched(key: &str, bytes: u64) -> Fetched {
+        Fetched { name: name(key), entry: None, bytes }
+    }
+
+    fn sink() -> (FetchSink, mpsc::Receiver<Piece>) {
+        let (pieces, received) = mpsc::channel(16);
+        let fetch = Fetch { names: vec![(name("a"), true), (name("b"), false)] };
+        (FetchSink::new(&fetch, pieces), received)
+    }
+
+    /// Whether the stream is one that says that nothing is missing.
+    fn is_whole(mut received: mpsc::Receiver<Piece>) -> bool {
+        std::iter::from_fn(|| received.try_recv().ok()).any(|piece| matches!(piece, Piece::End))
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_when_all_entries_have_all_of_their_bytes() {
+        let (mut sink, received) = sink();
+        sink.entry(fetched("a", 5)).await.unwrap();
+        sink.bytes(Bytes::from_static(b"abc")).await.unwrap();
+        sink.bytes(Bytes::new()).await.unwrap();
+        sink.bytes(Bytes::from_static(b"de")).await.unwrap();
+        sink.entry(fetched("b", 0)).await.unwrap();
+        assert!(is_whole(received));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_was_written_wrongly_never_looks_whole() {
+        // What is written after two bytes of the first entry's five, and then all the rest, as if nothing had been.
+        for wrong in [fetched("b", 0), fetched("a", 5), fetched("c", 0)] {
+            let (mut sink, received) = sink();
+            sink.entry(fetched("a", 5)).await.unwrap();
+            sink.bytes(Bytes::from_static(b"ab")).await.unwrap();
+            assert!(sink.entry(wrong).await.is_err());
+            assert!(sink.bytes(Bytes::from_static(b"cde")).await.is_err());
+            assert!(sink.entry(fetched("b", 0)).await.is_err());
+            assert!(!is_whole(received));
+        }
+        let (mut sink, received) = sink();
+        sink.entry(fetched("a", 1)).await.unwrap();
+        assert!(sink.bytes(Bytes::from_static(b"ab")).await.is_err(), "more than it says");
+        assert!(sink.bytes(Bytes::from_static(b"a")).await.is_err());
+        assert!(!is_whole(received));
+        let (mut sink, received) = self::sink();
+        sink.entry(fetched("a", 0)).await.unwrap();
+        assert!(sink.entry(fetched("b", 1)).await.is_err(), "bytes that were not asked for");
+        assert!(!is_whole(received));
     }
 }

@@ -129,3 +129,22 @@ async fn whoever_writes_an_answer_hears_that_the_other_end_is_gone() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test]
+async fn whoever_takes_nothing_is_cut_off() {
+    let (first, second) = two(How::Bytes(1 << 40)).await;
+    let mut stream = second.to(&first).fetch(fetch(&[("a", true)])).await.unwrap();
+    assert!(stream.next().await.unwrap().is_some());
+    // Until all buffers on the way are full, and for as long as a write may wait.
+    tokio::time::pause();
+    while Arc::strong_count(&first.source) > 2 {
+        tokio::time::sleep(STALL_MAX / 2).await;
+    }
+    let cut = loop {
+        match stream.bytes().await {
+            Ok(Some(_)) => {}
+            other => break other,
+        }
+    };
+    assert!(matches!(cut, Err(LinkError::Later(_))), "{cut:?}");
+}

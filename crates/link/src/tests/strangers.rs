@@ -1,15 +1,21 @@
 //! Those who are no region, and those who are another than was meant.
 
+use larder_types::codec::encode;
 use rcgen::{CertificateParams, date_time_ymd};
+use rustls::crypto::ring::sign::any_supported_type;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::error::{Later, Refused};
 use crate::identity::Identity;
-use crate::limits::{CONNECTIONS_OF_STRANGERS_MAX, REQUEST_BYTES_MAX};
+use crate::limits::{CONNECTIONS_OF_STRANGERS_MAX, IDLE_STRANGER_MAX, REQUEST_BYTES_MAX};
 use crate::link::{read_answer, send};
 use crate::members::Peer;
+use crate::message::Request;
 use crate::pool::connect;
 use crate::tls;
 
@@ -56,13 +62,46 @@ async fn another_region_than_was_meant_hears_nothing() {
     drop(second);
 }
 
+/// The certificate of a region, which others have seen, with a key that is not its.
+fn stolen(from: &Identity) -> Arc<SingleCertAndKey> {
+    let key = any_supported_type(&Identity::draw().unwrap().key()).unwrap();
+    Arc::new(CertifiedKey::new(vec![from.certificate()], key).into())
+}
+
 #[tokio::test]
-async fn a_key_that_is_shown_and_not_had_is_refused() {
+async fn whoever_shows_a_key_that_it_does_not_have_is_not_answered() {
     let (first, second) = two(How::Bytes(10)).await;
-    // The certificate of the second region, which anybody may have seen, and another key.
-    let seen = crate::registry::identity(second.path()).unwrap();
-    let thief = Identity::draw().unwrap().with_the_certificate_of(&seen);
-    assert!(tls::client(&thief, first.members().own.fingerprint).is_err(), "TLS itself refuses it");
+    let shown = crate::registry::identity(second.path()).unwrap();
+    let own = first.members().own.clone();
+    let tls = tls::client(&shown, own.fingerprint).unwrap();
+    let mut thief = ClientConfig::clone(&tls);
+    thief.client_auth_cert_resolver = stolen(&shown);
+    // The caller's end of a handshake is over before the other has judged it.
+    if let Ok((mut sender, _)) = connect(&own.advertise, Arc::new(thief)).await {
+        assert!(send(&mut sender, encode(&Request::Hello).into()).await.is_err());
+    }
+    assert_eq!(first.site.metrics().of(RegionId(2)).answered.get(), 0);
+    let (mut sender, _) = connect(&own.advertise, tls).await.unwrap();
+    assert!(send(&mut sender, encode(&Request::Hello).into()).await.is_ok(), "with the key itself");
+}
+
+#[tokio::test]
+async fn whoever_answers_with_a_key_that_it_does_not_have_is_not_asked() {
+    let (first, second) = two(How::Bytes(10)).await;
+    let shown = crate::registry::identity(second.path()).unwrap();
+    let mut thief = ServerConfig::clone(&tls::server(&shown).unwrap());
+    thief.cert_resolver = stolen(&shown);
+    let (socket, address) = a_socket().await;
+    let acceptor = TlsAcceptor::from(Arc::new(thief));
+    let answering = tokio::spawn(async move {
+        let (tcp, _) = socket.accept().await.unwrap();
+        drop(acceptor.accept(tcp).await);
+    });
+    let identity = crate::registry::identity(first.path()).unwrap();
+    let tls = tls::client(&identity, shown.fingerprint()).unwrap();
+    let asked = connect(&address, tls).await.map(drop);
+    assert!(matches!(asked, Err(LinkError::Refused(Refused::WrongKey(_)))), "{asked:?}");
+    answering.await.unwrap();
 }
 
 #[tokio::test]
@@ -160,4 +199,21 @@ async fn nobody_at_the_address_is_a_reason_to_try_later() {
         panic!("{away:?}");
     };
     assert_eq!(told.as_str(), address.to_string());
+}
+
+#[tokio::test]
+async fn a_stranger_that_asks_nothing_is_cut_off() {
+    let first = Region::first().await;
+    let own = first.members().own.clone();
+    let tls = tls::client(&Identity::draw().unwrap(), own.fingerprint).unwrap();
+    let (sender, _) = connect(&own.advertise, tls).await.unwrap();
+    while first.site.metrics().strangers.get() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!sender.is_closed());
+    tokio::time::pause();
+    tokio::time::sleep(IDLE_STRANGER_MAX + std::time::Duration::from_secs(1)).await;
+    while !sender.is_closed() {
+        tokio::task::yield_now().await;
+    }
 }
