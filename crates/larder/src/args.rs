@@ -10,6 +10,7 @@ use larder_protocol::scheduler::Policy;
 use larder_types::{BucketName, WritePolicy};
 
 use crate::exit;
+use crate::region::RegionCommand;
 
 /// An S3-compatible object store: durable, strongly consistent, one binary.
 #[derive(Debug, Parser)]
@@ -103,6 +104,11 @@ pub(crate) enum Command {
     /// and `larder pack extract`.
     #[command(after_help = exit::HELP)]
     Pack(PackArgs),
+    /// Have a store be one of several regions, each of which takes writes and has all objects.
+    Region {
+        #[command(subcommand)]
+        command: RegionCommand,
+    },
     /// Check a stopped store, or a stopped server of a cluster, without changing anything.
     ///
     /// Of a store it verifies the log's chain, the index against the log, that extents neither overlap nor

@@ -93,7 +93,7 @@ struct Marker {
 }
 
 impl Kind {
-    const fn what(self) -> &'static str {
+    pub(crate) const fn what(self) -> &'static str {
         match self {
             Self::Store => "the store of a single node",
             Self::Machine => "a machine of a cluster",

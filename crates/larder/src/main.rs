@@ -18,6 +18,7 @@ mod metrics;
 mod node;
 mod pack;
 mod private;
+mod region;
 mod server;
 
 use std::process::ExitCode;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Bucket { command } => cluster::bucket::run(&command),
         Command::DevCluster(args) => dev::run(&args),
         Command::Pack(args) => pack::run(args),
+        Command::Region { command } => region::run(command),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench { command } => bench::run(command),
     }

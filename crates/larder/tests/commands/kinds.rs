@@ -187,6 +187,32 @@ fn of_operators(named: &Named<'_>) -> Vec<Case> {
     cases
 }
 
+/// The commands of regions. They take the store of a single node.
+fn of_regions(named: &Named<'_>) -> Vec<Case> {
+    let Named { dir, taken, .. } = *named;
+    let token = "larder-region-1.BwAAAAAAAAABAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQICAgICAgICAgICAgICAgICAgICAgICAg\
+                 ICAgICAgICc3RvcmUuZXhhbXBsZTo3MDAxX-JVHA";
+    let place = ["--name", "a", "--listen", taken];
+    let mut cases = vec![
+        case("region create", &[&[dir], &place[..]].concat(), &[Store]),
+        case("region join", &[&[dir, token], &place[..]].concat(), &[Store]),
+        case("region remove", &[dir, "b", "--yes"], &[Store]),
+    ];
+    for command in ["region token", "region list", "region status"] {
+        cases.push(case(command, &[dir], &[Store]));
+    }
+    for command in ["region pause", "region resume"] {
+        cases.push(case(command, &[dir, "b"], &[Store]));
+    }
+    for case in &mut cases {
+        case.says = |kind, _| {
+            let is_of_cluster = ROLES.contains(&kind) || matches!(kind, Machine | DevCluster);
+            is_of_cluster.then(|| "regions of clusters are not there yet".to_owned())
+        };
+    }
+    cases
+}
+
 /// The commands that measure, and those that are given no directory.
 fn that_measure(named: &Named<'_>) -> Vec<Case> {
     let Named { dir, elsewhere, taken, .. } = *named;
@@ -223,7 +249,8 @@ fn that_measure(named: &Named<'_>) -> Vec<Case> {
 }
 
 fn all(named: &Named<'_>) -> Vec<Case> {
-    [that_serve(named), of_operators(named), that_measure(named)].into_iter().flatten().collect()
+    let all = [that_serve(named), of_operators(named), of_regions(named), that_measure(named)];
+    all.into_iter().flatten().collect()
 }
 
 /// Runs the program in a directory until it ends.

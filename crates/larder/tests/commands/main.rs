@@ -6,6 +6,7 @@ mod keys;
 mod kinds;
 mod ports;
 mod process;
+mod regions;
 
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,113 @@
+//! The command line of `larder region`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use larder_link::{Address, RegionName};
+
+use crate::exit;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RegionCommand {
+    /// Make the store in a directory the first region.
+    ///
+    /// It gives the others their numbers: `larder region token` on this machine lets one join. The server listens for
+    /// other regions when it is started next.
+    #[command(after_help = exit::HELP)]
+    Create(CreateArgs),
+    /// Make the store in a directory another region, with a token of the first one.
+    ///
+    /// Asks the first region, whose server must run. The server listens for other regions, and pulls from them, when it
+    /// is started next. If the answer is lost, the same command may be run again.
+    #[command(after_help = exit::HELP)]
+    Join(JoinArgs),
+    /// Print a token that lets one store become a region, within an hour.
+    ///
+    /// To be run on the machine of the first region. Whoever has the token can join: send it as you would a password.
+    #[command(after_help = exit::HELP)]
+    Token {
+        /// Directory of the first region's store.
+        dir: PathBuf,
+    },
+    /// List the regions that this one knows.
+    #[command(after_help = exit::HELP)]
+    List {
+        /// Directory of the store.
+        dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show how far this region is behind the others.
+    ///
+    /// Prints what the running server wrote last. Exits with 0 only if this region has all that the others have, or is
+    /// getting it; with 1 if a region cannot be reached, nothing moves, or the server does not run.
+    #[command(after_help = exit::HELP)]
+    Status {
+        /// Directory of the store.
+        dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Pull nothing from a region until it is resumed.
+    ///
+    /// The others go on with it, and it goes on with this one. A running server notices within a second.
+    #[command(after_help = exit::HELP)]
+    Pause(NamedArgs),
+    /// Pull from a region again that was paused.
+    #[command(after_help = exit::HELP)]
+    Resume(NamedArgs),
+    /// Remove a region for good.
+    ///
+    /// Without --yes it prints what would be lost and changes nothing. The others are told by this one. The region that is
+    /// removed keeps its data; its number is never given again. A running server notices within a second.
+    #[command(after_help = exit::HELP)]
+    Remove {
+        #[command(flatten)]
+        region: NamedArgs,
+        /// Do it.
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// Directory of the store. Its server was started at least once.
+    pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    /// Directory of the store. Its server was started at least once.
+    pub(crate) dir: PathBuf,
+    /// Token that `larder region token` printed at the first region.
+    pub(crate) token: String,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+/// How a region is named and reached.
+#[derive(Debug, Args)]
+pub(crate) struct PlaceArgs {
+    /// Name of this region: 1 to 32 of a-z, 0-9 and -.
+    #[arg(long)]
+    pub(crate) name: RegionName,
+    /// Address for the other regions, such as 0.0.0.0:7001.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: String,
+    /// Where the other regions reach that address, if it is not the same, such as eu.example.org:7001. It is kept for ever.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<Address>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NamedArgs {
+    /// Directory of the store.
+    pub(crate) dir: PathBuf,
+    /// Name of the other region, as `larder region list` shows it.
+    pub(crate) name: String,
+}

@@ -1,0 +1,234 @@
+//! `larder region`: makes a store one of several regions, and shows and changes which there are.
+//!
+//! Every command works on files of the store's directory, under their lock, and needs no server but that of the first
+//! region when another joins. A running server looks at the files.
+
+mod args;
+mod show;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use larder_link::{Address, JoinToken, LinkError, Members, Peer, RegionStatus, Usage, limits};
+use larder_types::RegionId;
+
+use crate::exit;
+use crate::kind::{self, Kind, KindError};
+
+pub(crate) use args::RegionCommand;
+use args::{CreateArgs, JoinArgs, NamedArgs, PlaceArgs};
+
+/// Why a command was not done.
+#[derive(Debug, thiserror::Error)]
+enum RegionError {
+    #[error(transparent)]
+    Kind(#[from] KindError),
+    #[error(
+        "{dir} is {what}: only the store of a single node becomes a region, regions of clusters are not there yet"
+    )]
+    Cluster { dir: String, what: &'static str },
+    #[error("{dir} has no store: start `larder server {dir}` once, then it can become a region")]
+    NoStore { dir: String },
+    #[error("--listen {0:?} is no address: it is such as 0.0.0.0:7001, with a port above 0")]
+    Listen(String),
+    #[error(
+        "--advertise is needed: other regions do not reach this one at {0}; name a host that they know, such as \
+         eu.example.org:7001"
+    )]
+    Advertise(String),
+    #[error("{} was removed from its regions: `larder region list` shows them as they were", .0.display())]
+    Removed(PathBuf),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("the system does not let the command run: {0}")]
+    System(std::io::Error),
+}
+
+impl RegionError {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Kind(_) | Self::Cluster { .. } | Self::NoStore { .. } => exit::CANNOT_START,
+            Self::Listen(_) | Self::Advertise(_) | Self::Removed(_) => exit::USAGE,
+            Self::Link(LinkError::Usage(_)) => exit::USAGE,
+            Self::Link(LinkError::File { .. } | LinkError::Damaged { .. } | LinkError::Key(_))
+            | Self::System(_) => exit::CANNOT_START,
+            Self::Link(_) => exit::FAULTS,
+        }
+    }
+}
+
+/// Runs what was asked for.
+pub(crate) fn run(command: RegionCommand) -> ExitCode {
+    let done = match command {
+        RegionCommand::Create(args) => create(&args),
+        RegionCommand::Join(args) => join(&args),
+        RegionCommand::Token { dir } => token(&dir),
+        RegionCommand::List { dir, json } => show::list(&dir, json),
+        RegionCommand::Status { dir, json } => show::status(&dir, json),
+        RegionCommand::Pause(args) => pause(&args, true),
+        RegionCommand::Resume(args) => pause(&args, false),
+        RegionCommand::Remove { region, yes } => remove(&region, yes),
+    };
+    exit::code(done.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        error.code()
+    }))
+}
+
+/// Refuses a directory that has no store of a single node.
+fn check(dir: &Path) -> Result<(), RegionError> {
+    let name = dir.display().to_string();
+    match kind::found(dir)? {
+        Some(kind) if kind.is_role() || matches!(kind, Kind::Machine | Kind::DevCluster) => {
+            Err(RegionError::Cluster { dir: name, what: kind.what() })
+        }
+        Some(Kind::Store) if dir.join("manager/map").exists() => Ok(()),
+        Some(Kind::Store) | None => Err(RegionError::NoStore { dir: name }),
+        Some(_) => Ok(kind::allow(dir, |found| found == Kind::Store)?),
+    }
+}
+
+/// The regions that the one in a directory knows.
+fn members(dir: &Path) -> Result<Members, RegionError> {
+    check(dir)?;
+    let members = larder_link::read(dir)?;
+    Ok(members.ok_or_else(|| LinkError::from(Usage::NotRegion(dir.to_owned())))?)
+}
+
+/// The same, of one that has not been removed.
+fn live_members(dir: &Path) -> Result<Members, RegionError> {
+    let members = members(dir)?;
+    if members.own.removed { Err(RegionError::Removed(dir.to_owned())) } else { Ok(members) }
+}
+
+impl PlaceArgs {
+    /// Where others reach the region.
+    fn advertised(&self) -> Result<Address, RegionError> {
+        let address = self.listen.parse::<Address>();
+        let is_bound = self.listen.parse::<SocketAddr>().is_ok_and(|addr| addr.port() != 0);
+        if address.is_err() && !is_bound {
+            return Err(RegionError::Listen(self.listen.clone()));
+        }
+        let advertised = self.advertise.clone().or_else(|| address.ok());
+        advertised.ok_or_else(|| RegionError::Advertise(self.listen.clone()))
+    }
+}
+
+fn create(args: &CreateArgs) -> Result<u8, RegionError> {
+    let place = &args.place;
+    let advertised = place.advertised()?;
+    check(&args.dir)?;
+    let (name, listen) = (place.name.clone(), place.listen.clone());
+    let members = larder_link::found(&args.dir, name, listen, advertised)?;
+    tell_begin(&args.dir, &members);
+    println!("  then let another one join: larder region token {}", args.dir.display());
+    Ok(exit::OK)
+}
+
+fn join(args: &JoinArgs) -> Result<u8, RegionError> {
+    let place = &args.place;
+    let advertised = place.advertised()?;
+    let token: JoinToken =
+        args.token.parse().map_err(|fault| LinkError::from(Usage::Token(fault)))?;
+    check(&args.dir)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(RegionError::System)?;
+    let (name, listen) = (place.name.clone(), place.listen.clone());
+    let joining = larder_link::join(&args.dir, &token, name, listen, advertised);
+    let members = runtime.block_on(joining)?;
+    tell_begin(&args.dir, &members);
+    for peer in members.live() {
+        println!("  region {} ({}) is reached at {}", peer.number, peer.name, peer.address);
+    }
+    Ok(exit::OK)
+}
+
+/// What a region that there is now needs.
+fn tell_begin(dir: &Path, members: &Members) {
+    let (own, dir) = (&members.own, dir.display());
+    println!("{dir} is region {} ({}), reached at {}", own.number, own.name, own.advertise);
+    println!("  start (or restart) its server: it listens for other regions on {}", own.listen);
+}
+
+fn token(dir: &Path) -> Result<u8, RegionError> {
+    live_members(dir)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ms = now.as_millis() as u64;
+    let (token, members) = larder_link::change(dir, |members| members.issue(now_ms))?;
+    println!("{token}");
+    eprintln!(
+        "for one region, within {} minutes; the server of this one must run ({}):",
+        limits::TOKEN_LIFE.as_secs() / 60,
+        members.own.advertise
+    );
+    eprintln!("  larder region join DIR TOKEN --name NAME --listen ADDR --advertise HOST:PORT");
+    Ok(exit::OK)
+}
+
+fn pause(args: &NamedArgs, paused: bool) -> Result<u8, RegionError> {
+    live_members(&args.dir)?;
+    let was = larder_link::change(&args.dir, |members| {
+        let was = named(members, &args.name).map(|peer| peer.paused);
+        members.pause(&args.name, paused).map(|()| was)
+    })?;
+    let name = &args.name;
+    match (was.0 == Some(paused), paused) {
+        (true, _) => println!("nothing to do: {name} was so already"),
+        (false, true) => println!(
+            "nothing is pulled from {name} until `larder region resume {} {name}`",
+            args.dir.display()
+        ),
+        (false, false) => println!("{name} is pulled from again"),
+    }
+    Ok(exit::OK)
+}
+
+fn named<'a>(members: &'a Members, name: &str) -> Option<&'a Peer> {
+    members.live().find(|peer| peer.name.as_str() == name)
+}
+
+fn remove(args: &NamedArgs, yes: bool) -> Result<u8, RegionError> {
+    let mut members = live_members(&args.dir)?;
+    let Some(peer) = named(&members, &args.name).cloned() else {
+        members.remove(&args.name)?;
+        unreachable!("a name that no region has was refused");
+    };
+    let mut told = loss(&args.dir, &peer)?;
+    if yes {
+        larder_link::change(&args.dir, |members| members.remove(&args.name))?;
+        told.insert(0, format!("region {} ({}) is removed for good:", peer.number, peer.name));
+    } else {
+        told.insert(
+            0,
+            format!("region {} ({}) would be removed for good:", peer.number, peer.name),
+        );
+        told.push("nothing was changed: to do it, add --yes".to_owned());
+    }
+    println!("{}", told.join("\n"));
+    Ok(exit::OK)
+}
+
+/// What goes with a region.
+fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
+    let mut told = vec![
+        "  the other regions take nothing from it any more, and give it nothing; what it has stays there".to_owned(),
+    ];
+    let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
+    let known = status.iter().flat_map(|status| &status.peers);
+    match known.filter(|it| it.number == peer.number).find(|it| it.unreachable.is_none()) {
+        Some(it) if it.operations_behind > 0 || it.comparing => told.push(format!(
+            "  {}{} changes of it ({} bytes) are not here yet",
+            if it.comparing { "at least " } else { "" },
+            it.operations_behind,
+            it.bytes_behind
+        )),
+        Some(_) => {}
+        None => told.push("  what it has that is not here yet is not known".to_owned()),
+    }
+    if peer.number == RegionId(1) {
+        told.push("  it gives the others their numbers: no region can join afterwards".to_owned());
+    }
+    Ok(told)
+}
