@@ -52,6 +52,12 @@ enum NotFilled {
     Credentials(#[from] CredentialsError),
     #[error(transparent)]
     Fill(#[from] FillError),
+    #[error(
+        "{0} is a region, and others would never hear of what a fill writes: fill it before `larder region create`"
+    )]
+    Region(String),
+    #[error(transparent)]
+    Link(#[from] larder_link::LinkError),
 }
 
 impl NotFilled {
@@ -62,9 +68,10 @@ impl NotFilled {
                 FillError::Config { .. }
                 | FillError::NotOfAFill { .. }
                 | FillError::Store(StoreError::Config { .. }),
-            ) => exit::USAGE,
+            )
+            | Self::Region(_) => exit::USAGE,
             Self::Credentials(error) => error.code(),
-            Self::Kind(_) | Self::Fill(_) => exit::CANNOT_START,
+            Self::Kind(_) | Self::Fill(_) | Self::Link(_) => exit::CANNOT_START,
         }
     }
 }
@@ -75,6 +82,9 @@ fn fill_store(args: &FillArgs) -> Result<Filled, NotFilled> {
     kind::check(&args.dir, Kind::Store)?;
     if kind::found(&args.dir)?.is_none() {
         check_device(&config.data)?;
+    }
+    if larder_link::read(&args.dir)?.is_some() {
+        return Err(NotFilled::Region(args.dir.display().to_string()));
     }
     let fill_config = FillConfig {
         store: server::store_config(&args.dir, &config),

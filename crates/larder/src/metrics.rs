@@ -8,6 +8,7 @@ mod mount;
 mod pack;
 mod proxy;
 mod reads;
+mod regions;
 mod store;
 
 use std::collections::VecDeque;
@@ -92,6 +93,14 @@ pub(crate) trait RoleMetrics: Send + Sync + 'static {
 
     /// The same of what rises and falls.
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)>;
+
+    /// What has labels.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn write_labelled(&self, _out: &mut String) -> std::fmt::Result {
+        Ok(())
+    }
 }
 
 fn write_roles(roles: &dyn RoleMetrics, out: &mut String) -> std::fmt::Result {
@@ -102,7 +111,7 @@ fn write_roles(roles: &dyn RoleMetrics, out: &mut String) -> std::fmt::Result {
     for (name, help, value) in roles.gauges() {
         write_gauge(out, name, help, value)?;
     }
-    Ok(())
+    roles.write_labelled(out)
 }
 
 fn write_gauge(out: &mut String, name: &str, help: &str, value: f64) -> std::fmt::Result {

@@ -192,7 +192,18 @@ async fn listen_and_serve(
 ) -> Result<(), ServerError> {
     let Bound { s3: listener, metrics: metrics_listener, region } = bound;
     let addr = listener.local_addr().map_err(ServerError::System)?;
-    let metrics = Arc::new(Metrics::new(StoreMetrics::new(store)));
+    let shown = StoreMetrics::new(store);
+    // Before anybody can put anything here that it would not tell of.
+    let regions = match region {
+        Some((site, socket)) => {
+            let started = Regions::start(site, store, socket, dir.to_owned());
+            let regions = Arc::new(started.map_err(ServerError::System)?);
+            shown.show(regions.clone());
+            Some(regions)
+        }
+        None => None,
+    };
+    let metrics = Arc::new(Metrics::new(shown));
     let service = S3Service::new(store.proxy().clone(), root.keys.clone(), config.face())?;
     let metrics_addr = match metrics_listener {
         Some(listener) => {
@@ -204,15 +215,12 @@ async fn listen_and_serve(
     };
     store.start_background(&background(config.background_mib_per_s, config.scrub_within));
     announce(addr, metrics_addr, &root, &config.region, dir);
-    // Until the last request has ended: then nothing more is told, and nothing taken.
-    let _regions = match region {
-        Some((site, socket)) => {
-            let started = Regions::start(site, store, socket, dir.to_owned());
-            Some(started.map_err(ServerError::System)?)
-        }
-        None => None,
-    };
-    serve_until_told(listener, server_of(service, metrics), store.meta().fatal()).await
+    let served =
+        serve_until_told(listener, server_of(service, metrics), store.meta().fatal()).await;
+    if let Some(regions) = regions {
+        regions.stop();
+    }
+    served
 }
 
 /// The server of a service, which does not listen yet.

@@ -1,9 +1,10 @@
 //! What the roles of a store count: log and disk, queues, space.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use larder_roles::meta::Meta;
+use larder_roles::regions::Regions;
 use larder_roles::{Proxy, Store, data::DataServer};
 use larder_types::limits::BLOCK_BYTES;
 
@@ -14,6 +15,7 @@ pub(crate) struct StoreMetrics {
     meta: Arc<Meta>,
     data: Arc<DataServer>,
     proxy: Arc<Proxy>,
+    regions: OnceLock<Arc<Regions>>,
 }
 
 impl StoreMetrics {
@@ -23,7 +25,14 @@ impl StoreMetrics {
             meta: store.meta().clone(),
             data: store.data().clone(),
             proxy: store.proxy().clone(),
+            regions: OnceLock::new(),
         }
+    }
+
+    /// From now on with what it does as a region.
+    pub(crate) fn show(&self, regions: Arc<Regions>) {
+        let shown = self.regions.set(regions);
+        assert!(shown.is_ok(), "a store is one region");
     }
 }
 
@@ -153,6 +162,10 @@ impl RoleMetrics for StoreMetrics {
             ),
         ]);
         gauges
+    }
+
+    fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
+        self.regions.get().map_or(Ok(()), |regions| super::regions::write(regions, out))
     }
 }
 

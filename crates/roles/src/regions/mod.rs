@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use larder_link::{Listening, RegionStatus, Site};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
@@ -59,7 +60,12 @@ struct Shared {
 pub struct Regions {
     shared: Arc<Shared>,
     inbox: Inbox,
-    pulling: Option<JoinHandle<()>>,
+    running: Mutex<Option<Running>>,
+}
+
+/// What ends when it is stopped.
+struct Running {
+    pulling: JoinHandle<()>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
     _listening: Listening,
 }
@@ -102,7 +108,8 @@ impl Regions {
             tokio::spawn(watch::write_down(shared.clone(), dir)),
             tokio::spawn(puller::tell_of_members(shared.clone(), inbox.clone())),
         ];
-        Ok(Self { shared, inbox, pulling: Some(pulling), tasks, _listening: listening })
+        let running = Mutex::new(Some(Running { pulling, tasks, _listening: listening }));
+        Ok(Self { shared, inbox, running })
     }
 
     /// What operators are to know.
@@ -117,13 +124,18 @@ impl Regions {
         self.shared.watch.counters()
     }
 
-    /// Stops pulling. What was asked for and is not here is asked for again by the next run.
-    pub fn stop(&mut self) {
-        self.tasks.drain(..).for_each(|task| task.abort());
+    /// What passed between this region and others, for metrics.
+    #[must_use]
+    pub fn links(&self) -> &Arc<larder_link::Metrics> {
+        self.shared.site.metrics()
+    }
+
+    /// Stops pulling and answering. What was asked for and is not here is asked for again by the next run.
+    pub fn stop(&self) {
+        let Some(running) = self.running.lock().take() else { return };
+        running.tasks.into_iter().for_each(|task| task.abort());
         self.inbox.stop();
-        if let Some(pulling) = self.pulling.take()
-            && pulling.join().is_err()
-        {
+        if running.pulling.join().is_err() {
             tracing::error!("the thread that pulls from other regions has ended by a panic");
         }
     }

@@ -255,10 +255,14 @@ impl Source for Answering {
         mut sink: FetchSink,
     ) -> Result<(), Declined> {
         for (name, with_bytes) in fetch.names {
-            let found = self.0.open(&name, with_bytes).await.map_err(|error| {
-                tracing::warn!(%from, key = ?name.key, %error, "a region's fetch is not answered");
-                Declined::Busy
-            })?;
+            let found = match self.0.open(&name, with_bytes).await {
+                Ok(found) => found,
+                Err(ObjectError::SlowDown) => return Err(Declined::Busy),
+                Err(error) => {
+                    tracing::warn!(%from, key = ?name.key, %error, "an object cannot be read for another region");
+                    return Err(Declined::Busy);
+                }
+            };
             let Found { entry, bytes, body } = found;
             if let Err(error) = send(&mut sink, Fetched { name, entry, bytes }, body).await {
                 tracing::debug!(%from, %error, "a region's fetch breaks off");

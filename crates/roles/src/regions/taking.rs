@@ -154,7 +154,8 @@ impl<'a> Taking<'a> {
                     let shared = self.shared;
                     putting.push(Box::pin(async move {
                         let put = match &entry.what {
-                            What::Object(object) if with_bytes => {
+                            // One without bytes is asked for without them.
+                            What::Object(object) if with_bytes || entry.bytes() == 0 => {
                                 let body = ToldBody::whole(object, whole);
                                 shared.take(&name, &entry, Some(body)).await
                             }

@@ -225,7 +225,7 @@ async fn what_both_change_at_once_comes_to_the_same() {
                     }
                 }
                 _ => {
-                    let size = if rng.one_in(3) { 5000 } else { 20 };
+                    let size = [5000, 20, 0][rng.below(3) as usize];
                     put(region.proxy(), &name, &content(2 * round + at as u64, size)).await;
                 }
             }

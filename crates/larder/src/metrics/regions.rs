@@ -1,0 +1,93 @@
+//! What a region counts: how far others are behind here, and what passed between them.
+
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+use larder_link::{PeerMetrics, PeerStatus};
+use larder_roles::regions::Regions;
+
+/// A number of each other region: its name, its help, and how it is read.
+type OfPeer = (&'static str, &'static str, fn(&PeerStatus) -> f64);
+
+const BEHIND: [OfPeer; 6] = [
+    ("region_behind_operations", "Changes of the region that are not here yet", |it| {
+        it.operations_behind as f64
+    }),
+    ("region_behind_bytes", "Bytes of those changes", |it| it.bytes_behind as f64),
+    ("region_behind_seconds", "Age of the oldest of those changes", |it| {
+        it.seconds_behind.unwrap_or_default()
+    }),
+    (
+        "region_comparing",
+        "1 while all keys are compared: what is behind is not known before that ends",
+        |it| f64::from(u8::from(it.comparing)),
+    ),
+    ("region_unreachable", "1 while the region cannot be asked", |it| {
+        f64::from(u8::from(it.unreachable.is_some()))
+    }),
+    ("region_stuck", "1 when something is behind and nothing was taken for a minute", |it| {
+        f64::from(u8::from(it.stuck))
+    }),
+];
+
+/// What passed over the link to each other region.
+type OfLink = (&'static str, &'static str, fn(&PeerMetrics) -> u64);
+
+const PASSED: [OfLink; 7] = [
+    ("region_requests", "Requests to the region", |it| it.asked.get()),
+    ("region_requests_failed", "Those that were not answered, or declined", |it| it.failed.get()),
+    ("region_requests_answered", "Requests of the region", |it| it.answered.get()),
+    ("region_requests_declined", "Those that were declined", |it| it.declined.get()),
+    ("region_bytes_asked", "Bytes of requests to the region", |it| it.bytes_asked.get()),
+    ("region_bytes_received", "Bytes of its answers", |it| it.bytes_told.get()),
+    ("region_bytes_sent", "Bytes of answers to it", |it| it.bytes_answered.get()),
+];
+
+pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
+    let counters = regions.counters();
+    let links = regions.links();
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    for (name, help, value) in [
+        ("region_entries_taken", "Changes of other regions that were taken", load(&counters.taken)),
+        ("region_entries_taken_bytes", "Bytes of their objects", load(&counters.taken_bytes)),
+        (
+            "region_entries_failed",
+            "Changes of other regions that could not be taken, and are asked for again",
+            load(&counters.failed),
+        ),
+        ("region_entries_told", "Changes that other regions fetched here", load(&counters.told)),
+        ("region_entries_told_bytes", "Bytes of their objects", load(&counters.told_bytes)),
+        (
+            "region_comparisons",
+            "Comparisons of all keys with another region",
+            load(&counters.comparisons),
+        ),
+        (
+            "region_alarms",
+            "Clocks ahead, contradictions, and what no region says",
+            load(&counters.alarms),
+        ),
+        ("region_strangers", "Connections of nobody who is known", links.strangers.get()),
+        ("region_joins_refused", "Requests to join that were refused", links.joins_refused.get()),
+    ] {
+        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
+        writeln!(out, "larder_{name}_total {value}")?;
+    }
+    let status = regions.status();
+    for (name, help, read) in BEHIND {
+        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;
+        for peer in &status.peers {
+            writeln!(out, "larder_{name}{{region=\"{}\"}} {}", peer.name, read(peer))?;
+        }
+    }
+    let peers = links.peers();
+    for (name, help, read) in PASSED {
+        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
+        for peer in &status.peers {
+            let passed = peers.iter().find(|(number, _)| *number == peer.number);
+            let value = passed.map_or(0, |(_, passed)| read(passed));
+            writeln!(out, "larder_{name}_total{{region=\"{}\"}} {value}", peer.name)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,418 @@
+"""Three stores that are regions of each other, over relays that delay, cut, and count what passes.
+
+The first has objects before there are regions. Writers change the same keys in all three; servers are killed with SIGKILL, and
+links are cut, meanwhile. Afterwards all three have the same keys with the same contents, and each key has a value that could be
+its last. A region that was stopped meanwhile catches up, and nothing that was deleted comes back. One that lost its disk is filled
+anew as another region. How long it takes until an object is in the next region, and how many bytes pass for it, is measured.
+
+    python3 tests/clients/regions.py [--seconds 10] [--seed N] [--binary PATH]
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+from harness import COMMAND_SECONDS, Server, content, default_binary, free_port, md5, scratch_folder
+from workload import Clock, Failed
+
+BUCKET = "everywhere"
+KEYS = [f"key/{number}" for number in range(12)]
+# One way, for each piece that passes.
+DELAY_SECONDS = 0.025
+CONVERGED_SECONDS = 60
+# Two operations whose times are not further apart may be in either order: clocks have milliseconds.
+SLACK_SECONDS = 0.05
+ABSENT = None
+# An object in the next region, beside the relays' delays: two requests, there and back.
+LAG_P50_MAX, LAG_P99_MAX = 0.15 + 4 * DELAY_SECONDS, 2.0
+OVERHEAD_MAX = 1.03
+
+
+class Relay:
+    """Passes connections on to a port. Its own port is the region's address for the others."""
+
+    def __init__(self):
+        self.port, self.target = free_port(), free_port()
+        self.is_cut, self.bytes, self.delay = False, 0, DELAY_SECONDS
+        self.lock, self.open = threading.Lock(), set()
+        self.listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                there, _ = self.listener.accept()
+            except OSError:
+                return
+            if self.is_cut:
+                there.close()
+                continue
+            try:
+                here = socket.create_connection(("127.0.0.1", self.target), timeout=5)
+            except OSError:
+                there.close()
+                continue
+            here.settimeout(None)
+            with self.lock:
+                self.open |= {here, there}
+            for one, other in ((here, there), (there, here)):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self.pass_on, args=(one, other), daemon=True).start()
+
+    def pass_on(self, one, other):
+        """Pieces leave as long after they came as the relay delays, however many come meanwhile."""
+        waiting, ready = [], threading.Condition()
+
+        def send():
+            while True:
+                with ready:
+                    ready.wait_for(lambda: waiting)
+                    due, piece = waiting.pop(0)
+                time.sleep(max(0, due - time.monotonic()))
+                try:
+                    if not piece:
+                        other.shutdown(socket.SHUT_WR)
+                        return
+                    other.sendall(piece)
+                except OSError:
+                    return
+
+        threading.Thread(target=send, daemon=True).start()
+        while True:
+            try:
+                piece = one.recv(256 * 1024)
+            except OSError:
+                piece = b""
+            with self.lock:
+                self.bytes += len(piece)
+            with ready:
+                waiting.append((time.monotonic() + self.delay, piece))
+                ready.notify()
+            if not piece:
+                with self.lock:
+                    self.open.discard(one)
+                return
+
+    def cut(self):
+        self.is_cut = True
+        with self.lock:
+            ends, self.open = list(self.open), set()
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def heal(self):
+        self.is_cut = False
+
+
+class Region(Server):
+    """A store, and the relay by which others reach it."""
+
+    def __init__(self, binary, directory, name):
+        super().__init__(binary, directory)
+        self.name, self.relay = name, Relay()
+
+    def flags(self):
+        config = self.directory.with_suffix(".toml")
+        config.write_text("pg_count = 32\nlog_segment_mib = 4\n")
+        return [*super().flags(), "--config", config]
+
+    def region(self, *words, expect=0):
+        done = subprocess.run(
+            [self.binary, "region", *map(str, words)],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
+        )
+        if expect is not None and done.returncode != expect:
+            raise Failed(f"larder region {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def place(self):
+        listen, advertise = f"127.0.0.1:{self.relay.target}", f"127.0.0.1:{self.relay.port}"
+        return ["--name", self.name, "--listen", listen, "--advertise", advertise]
+
+    def create(self):
+        self.region("create", self.directory, *self.place())
+
+    def join(self, first):
+        token = next(line for line in first.region("token", first.directory).split() if line.startswith("larder-region-"))
+        self.region("join", self.directory, token, *self.place())
+
+    def status(self):
+        return json.loads(self.region("status", self.directory, "--json", expect=None))
+
+    def is_level(self):
+        told = self.status()
+        return told["heard"] and all(
+            not peer["unreachable"] and not peer["operations_behind"] and not peer["comparing"]
+            for peer in told["status"]["peers"]
+        )
+
+    def all(self):
+        """Keys with entity tag and size."""
+        s3, found = self.boto3(), {}
+        with contextlib.suppress(s3.exceptions.NoSuchBucket):
+            for page in s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
+                found |= {entry["Key"]: (entry["ETag"], entry["Size"]) for entry in page.get("Contents", [])}
+        return found
+
+
+class History:
+    """What was asked of each key anywhere, and what was acknowledged."""
+
+    def __init__(self):
+        self.lock, self.keys = threading.Lock(), {}
+
+    def begin(self, key, value):
+        operation = {"value": value, "began": time.monotonic(), "ended": None}
+        with self.lock:
+            self.keys.setdefault(key, []).append(operation)
+        return operation
+
+    @staticmethod
+    def acknowledge(operation):
+        operation["ended"] = time.monotonic()
+
+    def allowed(self, key):
+        """Values that no acknowledged operation has surely replaced."""
+        done = [one for one in self.keys.get(key, []) if one["ended"]]
+        last = max((one["began"] for one in done), default=0) - SLACK_SECONDS
+        values = {one["value"] for one in self.keys.get(key, []) if not one["ended"] or one["ended"] >= last}
+        return values if done else values | {ABSENT}
+
+
+def write(region, history, rng, until):
+    """Puts and deletes until then; what is cut off may have happened."""
+    s3, number = region.boto3(connect_timeout=2, read_timeout=20), 0
+    while time.monotonic() < until:
+        key, number = rng.choice(KEYS), number + 1
+        try:
+            if rng.random() < 0.25:
+                operation = history.begin(key, ABSENT)
+                s3.delete_object(Bucket=BUCKET, Key=key)
+            else:
+                size = rng.choice([0, 100, 3000, 70_000, 300_000, 9_000_000 if rng.random() < 0.1 else 500])
+                body = content(f"{region.name}/{number}/{rng.random()}", size)
+                operation = history.begin(key, md5(body))
+                s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+            history.acknowledge(operation)
+        except Exception:
+            time.sleep(0.05)
+
+
+def converged(regions):
+    """Waits until all have the same, and say so; what they have."""
+    deadline = time.monotonic() + CONVERGED_SECONDS
+    while True:
+        found = [region.all() for region in regions]
+        if all(one == found[0] for one in found) and all(region.is_level() for region in regions):
+            return found[0]
+        if time.monotonic() > deadline:
+            differ = {key: [one.get(key) for one in found] for one in found for key in one
+                      if len({other.get(key) for other in found}) > 1}
+            raise Failed(f"not the same within {CONVERGED_SECONDS} s: {differ}, {[region.status() for region in regions]}")
+        time.sleep(0.1)
+
+
+def check(regions, found, history=None):
+    """Contents are those of the entity tags, everywhere; keys have a value that may be their last."""
+    for region in regions:
+        s3 = region.boto3()
+        for key, (etag, size) in found.items():
+            body = s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+            if len(body) != size or f'"{md5(body)}"' != etag:
+                raise Failed(f"{region.name}: {key} has other bytes than its entity tag says")
+    for key in KEYS if history else []:
+        value = found[key][0].strip('"') if key in found else ABSENT
+        if value not in history.allowed(key):
+            raise Failed(f"{key} has {value}, which was replaced: {history.keys[key][-6:]}")
+
+
+def form(binary, scratch, clock, regions):
+    one = Region(binary, scratch / "one", "one")
+    regions.append(one)
+    one.start()
+    s3 = one.boto3()
+    s3.create_bucket(Bucket=BUCKET)
+    for number in range(40):
+        s3.put_object(Bucket=BUCKET, Key=f"before/{number}", Body=content(number, 1000 * number))
+    one.stop()
+    one.create()
+    one.start()
+    for name in ("two", "three"):
+        region = Region(binary, scratch / name, name)
+        regions.append(region)
+        region.start()
+        region.stop()
+        region.join(one)
+        region.start()
+    found = converged(regions)
+    if len(found) != 40:
+        raise Failed(f"{len(found)} of 40 objects from before are in all regions")
+    check(regions, found)
+    clock.tell("three regions have what one had before")
+
+
+def conflicts(regions, rng, seconds, clock):
+    history, until = History(), time.monotonic() + seconds
+    rngs = [random.Random(rng.random()) for _ in range(2 * len(regions))]
+    writers = [threading.Thread(target=write, args=(region, history, rngs.pop(), until)) for region in regions for _ in (1, 2)]
+    for writer in writers:
+        writer.start()
+    kills = cuts = 0
+    while time.monotonic() < until - 1:
+        time.sleep(rng.uniform(0.3, 1.2))
+        region = rng.choice(regions)
+        if rng.random() < 0.5:
+            region.kill()
+            region.start()
+            kills += 1
+        else:
+            region.relay.cut()
+            time.sleep(rng.uniform(0.2, 1.0))
+            region.relay.heal()
+            cuts += 1
+    for writer in writers:
+        writer.join()
+    found = converged(regions)
+    check(regions, found, history)
+    operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
+    clock.tell(f"{operations} operations on {len(KEYS)} keys, {kills} kills, {cuts} cuts: the same everywhere")
+
+
+def away(regions, clock):
+    """One is stopped while others delete and put."""
+    one, two, three = regions
+    two.stop()
+    s3 = one.boto3()
+    for number in range(0, 40, 2):
+        s3.delete_object(Bucket=BUCKET, Key=f"before/{number}")
+    for number in range(30):
+        three.boto3().put_object(Bucket=BUCKET, Key=f"after/{number}", Body=content(f"after/{number}", 5000))
+    # Meanwhile the one that is away changes what others deleted, and what they did not.
+    two.start()
+    found = converged(regions)
+    if any(f"before/{number}" in found for number in range(0, 40, 2)):
+        raise Failed("what was deleted while a region was away is there again")
+    check(regions, found)
+    clock.tell("a region that was away has caught up")
+
+
+def lag(regions):
+    """How long it takes until what is put in one region can be read in the next."""
+    one, two, _ = regions
+    here, there, lags = one.boto3(), two.boto3(), []
+    for number in range(60):
+        key = f"lag/{number}"
+        here.put_object(Bucket=BUCKET, Key=key, Body=content(key, 1000))
+        began = time.monotonic()
+        while not there.list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1).get("Contents"):
+            if time.monotonic() > began + CONVERGED_SECONDS:
+                raise Failed(f"{key} did not come")
+        lags.append(time.monotonic() - began)
+    lags.sort()
+    median, last = statistics.median(lags), lags[int(0.99 * len(lags))]
+    print(f"an object is in the next region after {1000 * median:.0f} ms, {1000 * last:.0f} ms at the 99th percentile")
+    if median > LAG_P50_MAX or last > LAG_P99_MAX:
+        raise Failed(f"the lag's median is {median:.3f} s, its 99th percentile {last:.3f} s")
+
+
+def overhead(regions):
+    """How many bytes pass for an object."""
+    converged(regions)
+    one, size, count = regions[0], 200_000, 60
+    before = sum(region.relay.bytes for region in regions)
+    s3 = one.boto3()
+    for number in range(count):
+        s3.put_object(Bucket=BUCKET, Key=f"large/{number}", Body=content(f"large/{number}", size))
+    began = time.monotonic()
+    converged(regions)
+    waited = time.monotonic() - began
+    # What is asked where nothing has changed is not for the objects.
+    idle = sum(region.relay.bytes for region in regions)
+    time.sleep(waited)
+    idle = sum(region.relay.bytes for region in regions) - idle
+    passed = sum(region.relay.bytes for region in regions) - before - 2 * idle
+    share = passed / (2 * size * count)
+    print(f"{share:.3f} bytes pass for each byte of an object and region; idle, {idle / max(waited, 0.1) / 1024:.0f} KiB/s")
+    if share > OVERHEAD_MAX:
+        raise Failed(f"{share:.3f} bytes pass for each byte")
+
+
+def replaced(regions, binary, scratch, clock):
+    """A region's disk is lost: it is removed, and another takes its place."""
+    one, two, three = regions
+    three.kill()
+    shutil.rmtree(three.directory)
+    one.region("remove", one.directory, "three", "--yes")
+    regions[2] = four = Region(binary, scratch / "four", "four")
+    four.start()
+    four.stop()
+    deadline = time.monotonic() + CONVERGED_SECONDS
+    while True:
+        try:
+            four.join(one)
+            break
+        except Failed:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+    four.start()
+    found = converged(regions)
+    check(regions, found)
+    if any(f"before/{number}" in found for number in range(0, 40, 2)):
+        raise Failed("what was deleted is there again after a region was replaced")
+    clock.tell(f"a region that lost its disk was replaced: {len(found)} objects")
+
+
+def run(binary, scratch, seconds, seed):
+    rng, clock, regions = random.Random(seed), Clock(), []
+    try:
+        form(binary, scratch, clock, regions)
+        lag(regions)
+        conflicts(regions, rng, seconds, clock)
+        away(regions, clock)
+        overhead(regions)
+        replaced(regions, binary, scratch, clock)
+        for region in regions:
+            if region.stop() != 0:
+                raise Failed(f"{region.name}'s stop was not clean")
+            code, report = region.inspect()
+            if code != 0:
+                raise Failed(f"inspect of {region.name} ended with {code}:\n{report[-3000:]}")
+    except (Failed, AssertionError) as failure:
+        logs = "\n".join(f"{region.name}:\n{region.log_tail(15)}" for region in regions)
+        raise Failed(f"{failure}\n{logs}") from failure
+    finally:
+        for region in regions:
+            region.kill()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=default_binary())
+    parser.add_argument("--seconds", type=float, default=10, help="of conflicts")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
+    arguments = parser.parse_args()
+    print(f"regions: {arguments.seconds:.0f} s of conflicts, seed {arguments.seed}", flush=True)
+    with scratch_folder(arguments.keep) as scratch:
+        try:
+            run(arguments.binary, scratch, arguments.seconds, arguments.seed)
+        except Failed as failure:
+            print(f"FAIL regions: {failure}\n0 passed, 1 failed")
+            return 1
+    print("1 passed, 0 failed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
