@@ -64,7 +64,9 @@ class Relay:
             with self.lock:
                 self.open |= {here, there}
             for one, other in ((here, there), (there, here)):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # One that was cut at once is closed by now.
+                with contextlib.suppress(OSError):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self.pass_on, args=(one, other), daemon=True).start()
 
     def pass_on(self, one, other):

@@ -446,6 +446,16 @@ pub const REGION_PUTS_MAX: usize = 32;
 pub const REGION_RETRY_MS: u64 = 500;
 /// Bytes of an entry up to which all of it is read before it is put, so that others are put beside it.
 pub const REGION_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
+/// Milliseconds for which another region may look for what a client asks for and is not here.
+pub const REGION_MISS_MS: u64 = 1_500;
+/// Most keys that other regions are asked for at a time, because clients asked for them.
+pub const REGION_MISSES_MAX: usize = 64;
+/// Milliseconds for which it is remembered that no other region had a key.
+pub const REGION_ABSENT_MS: u64 = 1_000;
+/// Most keys of which that is remembered.
+pub const REGION_ABSENT_KEYS_MAX: usize = 16_384;
+/// Bytes of an object up to which a client waits until it has come from another region.
+pub const REGION_MISS_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Bytes a second that one other region is asked for.
 pub const REGION_BYTES_PER_S: u64 = 256 * 1024 * 1024;
 /// Milliseconds after which a region is asked again that was not reached yet.

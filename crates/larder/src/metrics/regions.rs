@@ -58,6 +58,12 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
         ("region_entries_told", "Changes that other regions fetched here", load(&counters.told)),
         ("region_entries_told_bytes", "Bytes of their objects", load(&counters.told_bytes)),
         (
+            "region_misses",
+            "Keys that clients asked for, that were not here, and that other regions were asked for",
+            load(&counters.misses),
+        ),
+        ("region_misses_filled", "Those that another region had", load(&counters.misses_filled)),
+        (
             "region_comparisons",
             "Comparisons of all keys with another region",
             load(&counters.comparisons),

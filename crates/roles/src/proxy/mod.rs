@@ -27,10 +27,11 @@ mod read;
 mod told;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use larder_objects::{
     AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart,
     ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
@@ -72,6 +73,21 @@ pub struct Proxy<R = Here> {
     streams: AtomicU64,
     alarms: Alarms,
     appends: AppendCounters,
+    /// Whom it asks for what is not here.
+    elsewhere: OnceLock<Arc<dyn Elsewhere>>,
+}
+
+/// Whoever may have what a store has not.
+pub trait Elsewhere: Send + Sync + 'static {
+    /// Looks for an object that is not here; whether it is here now.
+    ///
+    /// # Errors
+    /// If it is elsewhere, and cannot be had now.
+    fn look<'a>(
+        &'a self,
+        bucket: &'a BucketName,
+        key: &'a ObjectKey,
+    ) -> BoxFuture<'a, Result<bool, ObjectError>>;
 }
 
 /// A proxy whose other roles run in other processes.
@@ -113,13 +129,22 @@ impl<R> Proxy<R> {
     fn with(reach: R, requests: Arc<Requests>) -> Self {
         let streams = AtomicU64::new(1);
         let (alarms, appends) = (Alarms::default(), AppendCounters::default());
-        Self { reach: Arc::new(reach), requests, streams, alarms, appends }
+        let elsewhere = OnceLock::new();
+        Self { reach: Arc::new(reach), requests, streams, alarms, appends, elsewhere }
     }
 
     /// What it saw that should never be.
     #[must_use]
     pub fn alarms(&self) -> &Alarms {
         &self.alarms
+    }
+
+    /// From now on asks for what is not here.
+    ///
+    /// # Panics
+    /// If it asks somebody already.
+    pub fn look_elsewhere(&self, elsewhere: Arc<dyn Elsewhere>) {
+        assert!(self.elsewhere.set(elsewhere).is_ok(), "one is asked");
     }
 
     /// Appends that it has acknowledged.
@@ -130,6 +155,18 @@ impl<R> Proxy<R> {
 }
 
 impl<R: Reach> Proxy<R> {
+    /// As [`Objects::open`], of what is here alone.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn open_here(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<Opened, ObjectError> {
+        self.find(bucket, key).await
+    }
+
     /// Id and epoch of a bucket, also of one that is being found empty.
     fn live(&self, name: &BucketName) -> Result<(BucketId, Epoch), ObjectError> {
         let live = self.reach.bucket(name, |record| (record.id, record.epoch));
@@ -303,7 +340,15 @@ impl<R: Reach> Objects for Proxy<R> {
     }
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
-        self.find(bucket, key).await
+        match (self.find(bucket, key).await, self.elsewhere.get()) {
+            (Err(ObjectError::NoSuchKey), Some(elsewhere)) => {
+                match elsewhere.look(bucket, key).await? {
+                    true => self.find(bucket, key).await,
+                    false => Err(ObjectError::NoSuchKey),
+                }
+            }
+            (found, _) => found,
+        }
     }
 
     async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {

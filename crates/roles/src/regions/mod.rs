@@ -12,6 +12,7 @@
 //! | `source.rs` | answers other regions |
 //! | `journal.rs` | forgets outcomes that all have |
 //! | `puller.rs` | carries out what the machine wants |
+//! | `misses.rs` | what clients ask for and is not here |
 //! | `taking.rs` | entries and their bytes, on their way into the store |
 //! | `watch.rs` | what operators see |
 //!
@@ -22,6 +23,7 @@
 //! 3. A bucket is the same in two regions by its name. One that a region tells of and that is not here is made.
 
 mod journal;
+mod misses;
 mod names;
 mod puller;
 mod shown;
@@ -40,6 +42,7 @@ use tokio::runtime::Handle;
 
 use crate::Store;
 use crate::proxy::Proxy;
+use misses::Misses;
 use names::Names;
 use puller::{Inbox, Puller};
 use shown::Shown;
@@ -97,6 +100,7 @@ impl Regions {
         });
         let desk = Arc::new(Desk::new(shared.clone()));
         let listening = site.listen(socket, Arc::new(Answering::new(desk.clone())))?;
+        store.proxy().look_elsewhere(Arc::new(Misses::new(shared.clone())));
         let (inbox, messages) = Inbox::new();
         let puller = Puller::new(shared.clone(), inbox.clone());
         let pulling = std::thread::Builder::new()

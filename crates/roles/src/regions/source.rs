@@ -198,7 +198,7 @@ impl Desk {
         key: &ObjectKey,
         op: Option<larder_types::OpId>,
     ) -> Result<Option<(u64, ReadBody)>, ObjectError> {
-        let opened = self.shared.proxy.open(bucket, key).await?;
+        let opened = self.shared.proxy.open_here(bucket, key).await?;
         if Some(opened.op) != op {
             return Ok(None);
         }

@@ -110,6 +110,14 @@ pub(super) async fn fetch(
     }
 }
 
+/// Fetches one entry with its bytes, and puts it; whether it is here now.
+pub(super) async fn take_one(shared: &Shared, link: &Link, name: Name) -> bool {
+    let region = link.number();
+    let mut taking = Taking { shared, region, done: Vec::new(), has_failed: false };
+    let taken = taking.all(link, vec![(name, true)]).await;
+    taken.is_ok() && taking.done.iter().any(|(_, entry)| entry.is_some())
+}
+
 struct Taking<'a> {
     shared: &'a Shared,
     region: RegionId,

@@ -30,6 +30,10 @@ pub struct RegionCounters {
     pub told_bytes: AtomicU64,
     /// Alarms: clocks ahead, contradictions, what no region says.
     pub alarms: AtomicU64,
+    /// Keys that clients asked for, that were not here, and that other regions were asked for.
+    pub misses: AtomicU64,
+    /// Those that another region had.
+    pub misses_filled: AtomicU64,
     /// Comparisons of all keys of a placement group that were begun.
     pub comparisons: AtomicU64,
 }
@@ -108,6 +112,11 @@ impl Watch {
 
     fn of<T>(&self, region: RegionId, look: impl FnOnce(&mut Seen) -> T) -> T {
         look(self.seen.lock().entry(region).or_insert_with(Seen::new))
+    }
+
+    /// Whether a region was asked, and answered last.
+    pub(super) fn is_reached(&self, region: RegionId) -> bool {
+        self.of(region, |seen| seen.is_known && seen.unreachable.is_none())
     }
 
     pub(super) fn answered(&self, region: RegionId) {

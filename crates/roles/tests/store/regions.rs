@@ -115,6 +115,16 @@ impl Region {
         all
     }
 
+    /// Pauses another region, or resumes it, and waits until the server has noticed.
+    async fn pause(&self, name: &str, paused: bool) {
+        change(self.dir.path(), |members| members.pause(name, paused)).unwrap();
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while self.regions.as_ref().expect("it runs").status().peers[0].paused != paused {
+            assert!(tokio::time::Instant::now() < deadline, "the server does not notice");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     fn is_level(&self) -> bool {
         let status = self.regions.as_ref().expect("it runs").status();
         status.peers.iter().all(|peer| {
@@ -260,6 +270,36 @@ async fn a_region_says_what_it_cannot_do_yet() {
     let body = Body::of(&content(1, 10));
     let refused = one.proxy().append(&bucket(), &key("a"), options, body).await;
     assert!(matches!(refused, Err(ObjectError::Unsupported { .. })), "{refused:?}");
+    one.stop();
+    two.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_not_come_yet_is_asked_for_and_what_nobody_has_is_not_there() {
+    let (mut one, mut two) = two().await;
+    converged(&[&one, &two]).await;
+    // Nothing is pulled: only asking brings it, and who is paused is not asked.
+    two.pause("one", true).await;
+    put(one.proxy(), "new", &content(5, 200_000)).await;
+    let found = get(two.proxy(), "new").await;
+    assert!(matches!(found, Err(ObjectError::NoSuchKey)), "{found:?}");
+    two.pause("one", false).await;
+    for (name, size) in [("a", 200_000), ("b", 3), ("c", 0)] {
+        put(one.proxy(), name, &content(6, size)).await;
+        // However fast the regions are: at once.
+        let got = get(two.proxy(), name).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(got.len(), size, "{name}");
+    }
+    one.proxy().delete(&bucket(), &key("b"), Condition::default()).await.unwrap();
+    converged(&[&one, &two]).await;
+    for region in [&one, &two] {
+        for name in ["b", "never"] {
+            let found = get(region.proxy(), name).await;
+            assert!(matches!(found, Err(ObjectError::NoSuchKey)), "{name}: {found:?}");
+        }
+    }
+    let counters = two.regions.as_ref().unwrap().counters();
+    assert!(counters.misses.load(std::sync::atomic::Ordering::Relaxed) > 0);
     one.stop();
     two.stop();
 }

@@ -1,0 +1,126 @@
+//! What a client asks for and is not here: other regions are asked, once, before the answer is that there is no such key.
+//!
+//! What one of them has is taken as anything that is told, and then read here. A region that is asked looks at what it has
+//! itself and asks nobody.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+use larder_link::{Fetch, Link, LinkError};
+use larder_objects::ObjectError;
+use larder_protocol::region::entry::What;
+use larder_protocol::region::{Entry, Name, Slot};
+use larder_types::{BucketId, BucketName, ObjectKey};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use super::Shared;
+use super::taking;
+use crate::limits::{
+    REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_MS,
+    REGION_MISSES_MAX,
+};
+use crate::proxy::Elsewhere;
+
+/// See the module's head.
+pub(super) struct Misses {
+    shared: Arc<Shared>,
+    places: Semaphore,
+    absent: Mutex<Absent>,
+}
+
+/// Keys that no other region had a moment ago.
+#[derive(Default)]
+struct Absent {
+    keys: BTreeMap<(BucketId, ObjectKey), Instant>,
+}
+
+impl Absent {
+    fn has(&self, key: &(BucketId, ObjectKey)) -> bool {
+        self.keys.get(key).is_some_and(|until| *until > Instant::now())
+    }
+
+    fn note(&mut self, key: (BucketId, ObjectKey)) {
+        let now = Instant::now();
+        if self.keys.len() >= REGION_ABSENT_KEYS_MAX {
+            self.keys.retain(|_, until| *until > now);
+        }
+        // While so many are asked for, the others are asked each time.
+        if self.keys.len() < REGION_ABSENT_KEYS_MAX {
+            self.keys.insert(key, now + Duration::from_millis(REGION_ABSENT_MS));
+        }
+    }
+}
+
+impl Misses {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let places = Semaphore::new(REGION_MISSES_MAX);
+        Self { shared, places, absent: Mutex::default() }
+    }
+
+    /// What the other regions that answer have of a key: the newest, and who has it.
+    async fn ask(&self, name: &Name) -> Option<(Entry, Arc<Link>)> {
+        let members = self.shared.site.members().borrow().clone();
+        let asked = members.live().filter(|peer| !peer.paused).filter_map(|peer| {
+            let there = self.shared.names.there(peer.number, name)?;
+            let link = self.shared.site.to(peer.number).ok().flatten()?;
+            self.shared.watch.is_reached(peer.number).then_some((there, link))
+        });
+        let asked = asked.map(async |(there, link)| {
+            let entry =
+                timeout(Duration::from_millis(REGION_MISS_MS), entry_of(&link, there)).await;
+            Some((entry.ok()?.ok()??, link))
+        });
+        let told = join_all(asked).await.into_iter().flatten();
+        told.max_by_key(|(entry, _)| entry.at)
+    }
+
+    async fn fill(&self, bucket: &BucketName, key: &ObjectKey) -> Result<bool, ObjectError> {
+        let Some(bucket) = self.shared.shown.bucket(bucket) else { return Ok(false) };
+        let at = (bucket, key.clone());
+        if self.absent.lock().has(&at) {
+            return Ok(false);
+        }
+        let Ok(_place) = self.places.try_acquire() else { return Err(ObjectError::SlowDown) };
+        let counters = self.shared.watch.counters();
+        counters.misses.fetch_add(1, Ordering::Relaxed);
+        let name = Name { bucket, key: key.clone(), slot: Slot::Null };
+        let latest = self.shared.shown.kept(bucket, key).ok();
+        let latest = latest.and_then(|kept| kept.latest(self.shared.shown.own()));
+        let told = self.ask(&name).await;
+        let told = told.filter(|(entry, _)| latest.is_none_or(|latest| entry.at > latest));
+        let Some((Entry { what: What::Object(object), .. }, link)) = told else {
+            self.absent.lock().note(at);
+            return Ok(false);
+        };
+        if object.bytes() > REGION_MISS_BYTES_MAX {
+            let reason = "the object is in another region, and on its way here".to_owned();
+            return Err(ObjectError::Unavailable { reason });
+        }
+        let is_here = taking::take_one(&self.shared, &link, name).await;
+        counters.misses_filled.fetch_add(u64::from(is_here), Ordering::Relaxed);
+        Ok(is_here)
+    }
+}
+
+impl Elsewhere for Misses {
+    fn look<'a>(
+        &'a self,
+        bucket: &'a BucketName,
+        key: &'a ObjectKey,
+    ) -> BoxFuture<'a, Result<bool, ObjectError>> {
+        Box::pin(self.fill(bucket, key))
+    }
+}
+
+/// What a region has of a key, without its bytes.
+async fn entry_of(link: &Link, name: Name) -> Result<Option<Entry>, LinkError> {
+    let mut told = link.fetch(Fetch { names: vec![(name, false)] }).await?;
+    let fetched = told.next().await?;
+    while told.next().await?.is_some() {}
+    Ok(fetched.and_then(|fetched| fetched.entry))
+}
