@@ -23,6 +23,7 @@ use crate::credentials::{self, CredentialsError, Root};
 use crate::kind::{self, Kind, KindError};
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
+use crate::region::life::{self, LifeError};
 use crate::{exit, logging, node};
 
 /// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
@@ -59,8 +60,10 @@ pub(crate) enum ServerError {
     Node(Box<NodeError>),
     #[error("{0} is of use with --peer alone")]
     WithoutPeers(&'static str),
-    #[error("{0}")]
+    #[error(transparent)]
     Region(#[from] LinkError),
+    #[error(transparent)]
+    Life(#[from] LifeError),
     #[error("the server cannot go on: {0}")]
     Fatal(String),
 }
@@ -119,6 +122,7 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
         check_device(&config.data)?;
     }
     let site = Site::open(&args.dir)?;
+    life::check(&args.dir, site.as_deref())?;
     let region = site.as_ref().map_or(RegionId::OWN, |site| site.number());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -424,16 +424,18 @@ const _: () = assert!(
 
 /// Times that an entry is looked for again for another region, of which another version has taken the place meanwhile.
 pub const REGION_CHANGED_TRIES_MAX: usize = 4;
-/// Most outcomes that are counted behind those that a region is told at a time.
-pub const REGION_LEFT_COUNTED_MAX: u64 = 10_000;
-/// Ops of a placement group for which its journal tells other regions what came of them, at most: a region that is further
-/// behind compares all keys.
-pub const REGION_JOURNAL_OPS_MAX: u64 = 1 << 20;
-/// Ops that a journal tells of at least, whatever other regions have: what one said is durable with it may be noted there
-/// a little later.
-pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 14;
+/// Most outcomes of a placement group that are counted behind those that a region is told at a time.
+pub const REGION_LEFT_COUNTED_MAX: u64 = 1_000;
+/// Ops of all placement groups together for which their journals tell other regions what came of them, at most: a region
+/// that is further behind compares all keys.
+pub const REGION_JOURNAL_OPS_MAX: u64 = 1 << 24;
+/// Ops of all placement groups together that journals tell of at least, whatever other regions have: what one said is
+/// durable with it may be noted there a little later.
+pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 20;
 /// Milliseconds from one look at what journals may forget to the next.
 pub const REGION_KEEP_SHORT_MS: u64 = 10_000;
+/// Milliseconds from one op that forgets outcomes to the next, where there are more.
+pub const REGION_FORGET_PAUSE_MS: u64 = 100;
 /// Milliseconds over which the rate is counted at which a region's changes are taken.
 pub const REGION_RATE_MS: u64 = 5_000;
 /// Milliseconds from one status for `larder region status` to the next.
@@ -456,6 +458,8 @@ pub const REGION_ABSENT_MS: u64 = 1_000;
 pub const REGION_ABSENT_KEYS_MAX: usize = 16_384;
 /// Bytes of an object up to which a client waits until it has come from another region.
 pub const REGION_MISS_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Milliseconds from one word that an answer is still coming to the next.
+pub const REGION_COMING_MS: u64 = 2_000;
 /// Bytes a second that one other region is asked for.
 pub const REGION_BYTES_PER_S: u64 = 256 * 1024 * 1024;
 /// Milliseconds after which a region is asked again that was not reached yet.
@@ -468,9 +472,12 @@ pub const REGION_REQUESTS_PER_MACHINE: u64 = 1 << 40;
 pub const REGION_TICK_MS: u64 = 50;
 
 const _: () = assert!(
-    REGION_JOURNAL_OPS_MAX <= larder_protocol::limits::REGION_JOURNAL_OUTCOMES_MAX as u64
-        && 2 * REGION_JOURNAL_OPS_MIN <= REGION_JOURNAL_OPS_MAX,
-    "a journal keeps what a region may not have noted yet, and is bounded"
+    2 * REGION_JOURNAL_OPS_MIN <= REGION_JOURNAL_OPS_MAX,
+    "a journal keeps what a region may not have noted yet"
+);
+const _: () = assert!(
+    3 * REGION_COMING_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    "an answer that is coming is not given up"
 );
 const _: () = assert!(
     REGION_TICK_MS < larder_protocol::limits::REGION_POLL_MS,

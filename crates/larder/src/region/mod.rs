@@ -4,6 +4,7 @@
 //! region when another joins. A running server looks at the files.
 
 mod args;
+pub(crate) mod life;
 mod show;
 
 use std::net::SocketAddr;

@@ -191,9 +191,10 @@ impl Batch<'_> {
         version: ObjectEntry,
         now: OpId,
     ) {
-        let region = version.put_at.region;
-        if region != RegionId::OWN {
-            self.record((bucket, key), &kept::of_version(region, self.pg, &version), now);
+        // Also of one that was put before there were regions, and has an outcome only now.
+        let own = self.index.region();
+        if own != RegionId::OWN {
+            self.record((bucket, key), &kept::of_version(own, self.pg, &version), now);
         }
         self.changes.put(rows::version(bucket, key, rows::UNVERSIONED), version.write());
     }

@@ -88,6 +88,13 @@ pub enum Event {
         request: u64,
         /// The entries; `None` for one that is there no more.
         entries: Vec<(Name, Option<Entry>)>,
+        /// Those that cannot be had, or taken, now: they hold up no other.
+        untaken: Vec<Name>,
+    },
+    /// The answer to [`Effect::Fetch`] is coming still.
+    Coming {
+        /// Which request.
+        request: u64,
     },
     /// A region does not answer.
     Unanswered {
@@ -247,6 +254,9 @@ pub struct Config {
     pub bytes_per_s: BTreeMap<RegionId, u64>,
     /// A number that no earlier run of the process has reached with its requests.
     pub first_request: u64,
+    /// Tombstones are freed here, so that a change which is not here may have been. Where none is freed, what is neither
+    /// here nor buried was not.
+    pub frees_tombstones: bool,
     /// A bug, in simulations.
     pub planted: Planted,
 }
@@ -255,6 +265,7 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Pull {
     own: RegionId,
+    frees_tombstones: bool,
     planted: Planted,
     peers: BTreeMap<RegionId, Peer>,
     streams: BTreeMap<Source, Stream>,
@@ -284,6 +295,7 @@ impl Pull {
         let streams = tokens.into_iter().map(stream).collect();
         Self {
             own: config.own,
+            frees_tombstones: config.frees_tombstones,
             planted: config.planted,
             streams,
             peers,
@@ -302,9 +314,10 @@ impl Pull {
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
             Event::Walked { request, summed } => self.walked(request, summed, here, out),
             Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
-            Event::Fetched { request, entries } => {
-                self.fetched(now_ms, request, entries, here, out);
+            Event::Fetched { request, entries, untaken } => {
+                self.fetched(now_ms, request, (entries, &untaken), here, out);
             }
+            Event::Coming { request } => self.is_coming(now_ms, request),
             Event::Unanswered { request } => self.unanswered(now_ms, request),
             Event::Merged { name } => self.merged(now_ms, &name, here, out),
             Event::Contradicted { name, why } => self.contradicted(now_ms, name, why, out),
@@ -316,7 +329,7 @@ impl Pull {
     /// Whether a change was here: its origin's journal was passed, or it is this region's own.
     #[must_use]
     pub fn was_here(&self, origin: Origin) -> bool {
-        if self.planted.forgets_origins() {
+        if self.planted.forgets_origins() || !self.frees_tombstones {
             return false;
         }
         let source = Source { region: origin.region, pg: origin.pg };

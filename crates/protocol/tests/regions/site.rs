@@ -120,6 +120,7 @@ impl Site {
             own: self.id,
             bytes_per_s: others.clone().map(|(region, _)| (*region, bytes_per_s)).collect(),
             first_request: self.life << 40,
+            frees_tombstones: true,
             planted: self.bug.machine,
         };
         let mut tokens = self.disk.tokens.clone();

@@ -503,7 +503,8 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
                 let kept = site.disk.entries.get(&name).map(|kept| kept.entry.clone());
                 (name, kept)
             };
-            Event::Fetched { request, entries: names.into_iter().map(entry).collect() }
+            let entries = names.into_iter().map(entry).collect();
+            Event::Fetched { request, entries, untaken: Vec::new() }
         }
         Message::Answer(_) => unreachable!("an answer is not asked"),
     }

@@ -8,7 +8,7 @@ use futures::stream::FuturesUnordered;
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody, PutDone, PutOptions};
 use larder_protocol::{Call, Content, Description, PutCall};
 use larder_types::checksum::{seed_of, sum_blocks};
-use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, PUT_BYTES_MAX};
+use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, OBJECT_BYTES_MAX, PUT_BYTES_MAX};
 use larder_types::{
     Attributes, BucketId, BucketName, Condition, ETag, Epoch, HybridClock, ObjectKey, PgId,
     StreamId, Target,
@@ -92,6 +92,7 @@ pub(super) struct Limit {
     pub(super) bytes: u64,
 }
 
+const OF_TOLD: Limit = Limit { what: "the object", bytes: OBJECT_BYTES_MAX };
 const OF_PUTS: Limit = Limit { what: "the object", bytes: PUT_BYTES_MAX };
 
 /// Frees the chunks of a stream that gets no parent.
@@ -163,8 +164,10 @@ impl<R: Reach> Proxy<R> {
         mut body: B,
     ) -> Result<PutDone, ObjectError> {
         self.reach.admit_data()?;
-        if body.len().is_some_and(|len| len > OF_PUTS.bytes) {
-            return Err(OF_PUTS.exceeded());
+        // What was uploaded in parts elsewhere comes as a whole.
+        let limit = if wanted.told.is_some() { OF_TOLD } else { OF_PUTS };
+        if body.len().is_some_and(|len| len > limit.bytes) {
+            return Err(limit.exceeded());
         }
         let mut pieces = Pieces::default();
         while pieces.len <= CHUNK_BYTES_MAX as usize {
@@ -176,7 +179,7 @@ impl<R: Reach> Proxy<R> {
                 }
             }
         }
-        let chunks = self.store_chunks(&wanted, pieces, &mut body, OF_PUTS).await?;
+        let chunks = self.store_chunks(&wanted, pieces, &mut body, limit).await?;
         self.store_parent(wanted, chunks).await
     }
 

@@ -10,7 +10,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Shared;
 use super::shown::Unreadable;
 use super::source::Desk;
-use crate::limits::{REGION_JOURNAL_OPS_MAX, REGION_JOURNAL_OPS_MIN, REGION_KEEP_SHORT_MS};
+use crate::limits::{
+    REGION_FORGET_PAUSE_MS, REGION_JOURNAL_OPS_MAX, REGION_JOURNAL_OPS_MIN, REGION_KEEP_SHORT_MS,
+};
 
 /// Looks at the journals from time to time. Does not end.
 pub(super) async fn keep_short(shared: Arc<Shared>, desk: Arc<Desk>) {
@@ -25,7 +27,12 @@ pub(super) async fn keep_short(shared: Arc<Shared>, desk: Arc<Desk>) {
             tokio::task::spawn_blocking(move || what_may_go(&shared, &desk, &others)).await
         };
         match looked {
-            Ok(Ok(may_go)) => forget(&shared, may_go).await,
+            // There may be more of it: an op forgets a few.
+            Ok(Ok(may_go)) if !may_go.is_empty() => {
+                forget(&shared, may_go).await;
+                times.reset_after(Duration::from_millis(REGION_FORGET_PAUSE_MS));
+            }
+            Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::error!(%error, "the journals of outcomes cannot be read"),
             Err(_panicked) => {}
         }
@@ -52,12 +59,14 @@ fn what_may_go(
     others: &[RegionId],
 ) -> Result<Vec<MayGo>, Unreadable> {
     let mut may_go = Vec::new();
+    let of_pg = |ops: u64| ops / u64::from(shared.shown.pg_count());
+    let (most, least) = (of_pg(REGION_JOURNAL_OPS_MAX), of_pg(REGION_JOURNAL_OPS_MIN));
     for pg in (0..shared.shown.pg_count()).map(PgId) {
         let applied = shared.shown.applied(pg).0;
         let passed = desk.passed_by_all(others.iter().copied(), pg).map_or(0, |it| it.0);
         // What a region said is durable with it may be noted there a little later.
-        let passed = passed.min(applied.saturating_sub(REGION_JOURNAL_OPS_MIN));
-        let upto = OpSeq(passed.max(applied.saturating_sub(REGION_JOURNAL_OPS_MAX)));
+        let passed = passed.min(applied.saturating_sub(least));
+        let upto = OpSeq(passed.max(applied.saturating_sub(most)));
         let forgotten = desk.forgotten(pg)?;
         if upto <= forgotten {
             continue;

@@ -5,6 +5,7 @@
 //! that the new one does not know.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -12,10 +13,11 @@ use std::time::Duration;
 use larder_link::{Ask, Link, LinkError, List, Walk};
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_NOTES_MAX;
-use larder_protocol::region::journal::Batch;
+use larder_protocol::region::journal::{Batch, Why};
 use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Holdings, Source};
 use larder_protocol::region::{Entry, Name, Pull, Range, Sum, Token, join};
 use larder_types::{Passed, PgId, RegionId};
+use tokio::time::interval;
 
 use super::Shared;
 use super::shown::As;
@@ -23,8 +25,8 @@ use super::taking;
 use super::watch::Behind;
 use crate::clock::now_ms;
 use crate::limits::{
-    REGION_BYTES_PER_S, REGION_HELLO_MS, REGION_NOTE_MS, REGION_REQUESTS_PER_MACHINE,
-    REGION_STATUS_MS, REGION_TICK_MS,
+    REGION_BYTES_PER_S, REGION_COMING_MS, REGION_HELLO_MS, REGION_NOTE_MS,
+    REGION_REQUESTS_PER_MACHINE, REGION_STATUS_MS, REGION_TICK_MS,
 };
 
 /// What the thread is told.
@@ -118,6 +120,8 @@ pub(super) struct Puller {
     /// Tokens that are to be noted.
     tokens: BTreeMap<Source, Token>,
     is_noting: bool,
+    /// Whose turn it is to be noted.
+    next_note: Source,
     noted_ms: u64,
     shown_ms: u64,
     out: Vec<Effect>,
@@ -134,6 +138,7 @@ impl Puller {
             hello_ms: BTreeMap::new(),
             tokens: BTreeMap::new(),
             is_noting: false,
+            next_note: Source { region: RegionId::OWN, pg: PgId(0) },
             noted_ms: 0,
             shown_ms: 0,
             out: Vec::new(),
@@ -249,6 +254,7 @@ impl Puller {
             own: self.shared.shown.own(),
             bytes_per_s,
             first_request: self.number * REGION_REQUESTS_PER_MACHINE,
+            frees_tombstones: false,
             planted: Planted::default(),
         };
         self.pull = Some(Pull::new(now_ms, config, tokens));
@@ -310,9 +316,19 @@ impl Puller {
                 let (shared, inbox, number) =
                     (self.shared.clone(), self.inbox.clone(), self.number);
                 self.shared.runtime.spawn(async move {
-                    let event = match link_to(&shared, region) {
-                        Ok(link) => taking::fetch_for(shared, link, request, names).await,
-                        Err(_) => Event::Unanswered { request },
+                    let Ok(link) = link_to(&shared, region) else {
+                        return inbox.send(Message::Event(number, Event::Unanswered { request }));
+                    };
+                    let taking = pin!(taking::fetch(&shared, link, request, names));
+                    let mut coming = interval(Duration::from_millis(REGION_COMING_MS));
+                    let mut taking = taking;
+                    let event = loop {
+                        tokio::select! {
+                            event = &mut taking => break event,
+                            _ = coming.tick() => {
+                                inbox.send(Message::Event(number, Event::Coming { request }));
+                            }
+                        }
                     };
                     inbox.send(Message::Event(number, event));
                 });
@@ -372,11 +388,8 @@ impl Puller {
         let watch = &self.shared.watch;
         match alarm {
             Alarm::ClockAhead { region, clock } => {
-                let ahead = clock.ms().saturating_sub(now_ms()) / 1000;
-                let what = format!(
-                    "region {region}'s clock is {ahead} s ahead: its changes wait until they are due. Set the clocks"
-                );
-                watch.alarm(*region, what);
+                tracing::debug!(%region, clock_ms = clock.ms(), "a change is held");
+                watch.alarm(*region, taking::clock_ahead(*region));
             }
             Alarm::Contradiction { name, why } => {
                 let what = format!("key {:?}: {why}. Neither is changed", name.key.as_str());
@@ -387,6 +400,11 @@ impl Puller {
             }
             Alarm::Resync { source, void } => {
                 let (region, pg, why) = (source.region, source.pg, void.why);
+                if why == Why::Ahead {
+                    let what = "it has lost changes that it had told: was its directory restored from a backup? \
+                                Then remove it, and let an empty store join in its place";
+                    watch.alarm(region, what.to_owned());
+                }
                 watch.counters().comparisons.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 tracing::debug!(%region, %pg, ?why, "all keys are compared");
             }
@@ -400,8 +418,14 @@ impl Puller {
             return;
         }
         (self.is_noting, self.noted_ms) = (true, now_ms);
-        let first = self.tokens.iter().take(REGION_NOTES_MAX);
-        let tokens: Vec<_> = first.map(|(source, token)| (*source, *token)).collect();
+        // By turns: a region whose tokens move all the time holds up no other's.
+        let (behind, before) =
+            (self.tokens.range(self.next_note..), self.tokens.range(..self.next_note));
+        let turn = behind.chain(before).take(REGION_NOTES_MAX);
+        let tokens: Vec<_> = turn.map(|(source, token)| (*source, *token)).collect();
+        if let Some((Source { region, pg }, _)) = tokens.last() {
+            self.next_note = Source { region: *region, pg: PgId(pg.0 + 1) };
+        }
         let (shared, inbox) = (self.shared.clone(), self.inbox.clone());
         self.shared.runtime.spawn(async move {
             let passed = tokens.iter().map(|(source, token)| Passed {

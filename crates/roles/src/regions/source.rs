@@ -14,7 +14,7 @@ use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use larder_protocol::region::entry::What;
 use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::{Entry, Id, Name, Range, Token, Void, compare, kept};
+use larder_protocol::region::{Entry, Id, Kept, Name, Range, Token, Void, compare, kept};
 use larder_types::{
     BucketId, BucketName, JournalHead, JournalRow, ObjectKey, OpSeq, PgId, RegionId, rows,
 };
@@ -93,6 +93,8 @@ impl Desk {
         let (mut batch, mut counted) = (nothing(token.through), 0);
         let (from, end) =
             (rows::outcome(pg, token.through.next()), rows::prefix_end(&rows::journal(pg)));
+        // Where no id is told, that there are some is all that is wanted.
+        let left_max = if ids_max == 0 { 1 } else { ids_max as u64 + REGION_LEFT_COUNTED_MAX };
         let mut is_all = true;
         shown.scan(&from, end.as_deref(), |row, value| {
             let form = || Unreadable::Form(row.escape_ascii().to_string());
@@ -102,7 +104,7 @@ impl Desk {
             if batch.ids.len() < ids_max {
                 (batch.token, batch.last) = (Token { through: op }, op);
                 batch.ids.push((op, id));
-            } else if counted <= REGION_LEFT_COUNTED_MAX {
+            } else if counted <= left_max {
                 batch.left = (batch.left.0 + 1, batch.left.1.saturating_add(id.bytes));
             } else {
                 is_all = false;
@@ -174,7 +176,12 @@ impl Desk {
             return Ok(Found { entry: None, bytes: 0, body: None });
         };
         for _ in 0..REGION_CHANGED_TRIES_MAX {
-            let kept = shown.kept(name.bucket, &name.key).map_err(unreadable)?;
+            let mut kept = shown.kept(name.bucket, &name.key).map_err(unreadable)?;
+            if kept == Kept::default() {
+                // What was put a moment ago may not show yet.
+                self.shared.proxy.settle_key(name.bucket, &name.key).await?;
+                kept = shown.kept(name.bucket, &name.key).map_err(unreadable)?;
+            }
             let entry = kept.entry(shown.own(), shown.pg_of(name.bucket, &name.key));
             let op = kept.version.map(|version| version.row.op);
             let is_object = matches!(&entry, Some(Entry { what: What::Object(_), .. }));

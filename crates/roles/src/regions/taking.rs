@@ -4,15 +4,10 @@
 //! told of it once it is durable, and what it wants joined is there already.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use larder_link::{Fetch, FetchStream, Fetched, Link, LinkError};
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_protocol::limits::REGION_CLOCK_AHEAD_MS_MAX;
@@ -21,6 +16,7 @@ use larder_protocol::region::pull::Event;
 use larder_protocol::region::{Entry, Name};
 use larder_types::{Amendments, ETag, RegionId};
 use md5::{Digest, Md5};
+use tokio::task::JoinSet;
 
 use super::Shared;
 use crate::clock::now_ms;
@@ -80,56 +76,76 @@ impl PutBody for ToldBody<'_> {
     }
 }
 
-type Putting<'a> = FuturesUnordered<
-    Pin<Box<dyn Future<Output = (Name, Entry, Result<(), ObjectError>)> + Send + 'a>>,
->;
+/// What came of an entry.
+enum Ended {
+    /// It is durable here, or beaten by what is.
+    Taken(Entry),
+    /// The region has it no more.
+    Gone,
+    /// Not now.
+    Untaken,
+}
 
-/// Fetches entries, and puts them. What it returns is for the machine: entries that are durable here, or that the machine
-/// has to refuse.
+/// Fetches entries, and puts them. What it returns is for the machine: entries that are durable here, and those that are
+/// to be asked for later.
 pub(super) async fn fetch(
-    shared: &Shared,
-    link: &Link,
+    shared: &Arc<Shared>,
+    link: Arc<Link>,
     request: u64,
     names: Vec<(Name, bool)>,
 ) -> Event {
-    let region = link.number();
-    let mut taking = Taking { shared, region, done: Vec::new(), has_failed: false };
-    if let Err(error) = taking.all(link, names).await {
-        shared.watch.unanswered(region, error.to_string());
-        taking.has_failed = true;
-    } else {
-        shared.watch.answered(region);
+    let mut taking = Taking::new(shared.clone(), link.number());
+    let fetched = taking.all(&link, names).await;
+    taking.drain().await;
+    match fetched {
+        Ok(()) => shared.watch.answered(link.number()),
+        Err(error) => {
+            shared.watch.unanswered(link.number(), error.to_string());
+            // What is wanted still is asked for again at once.
+            tokio::time::sleep(Duration::from_millis(REGION_RETRY_MS)).await;
+        }
     }
-    if taking.has_failed {
-        // What is wanted still is asked for again at once.
-        tokio::time::sleep(Duration::from_millis(REGION_RETRY_MS)).await;
-    }
-    match taking.done.is_empty() {
+    let Taking { done: entries, untaken, .. } = taking;
+    match entries.is_empty() && untaken.is_empty() {
         true => Event::Unanswered { request },
-        false => Event::Fetched { request, entries: taking.done },
+        false => Event::Fetched { request, entries, untaken },
     }
 }
 
 /// Fetches one entry with its bytes, and puts it; whether it is here now.
-pub(super) async fn take_one(shared: &Shared, link: &Link, name: Name) -> bool {
-    let region = link.number();
-    let mut taking = Taking { shared, region, done: Vec::new(), has_failed: false };
-    let taken = taking.all(link, vec![(name, true)]).await;
-    taken.is_ok() && taking.done.iter().any(|(_, entry)| entry.is_some())
+pub(super) async fn take_one(shared: &Arc<Shared>, link: &Link, name: Name) -> bool {
+    let mut taking = Taking::new(shared.clone(), link.number());
+    let fetched = taking.all(link, vec![(name, true)]).await;
+    taking.drain().await;
+    fetched.is_ok() && taking.done.iter().any(|(_, entry)| entry.is_some())
 }
 
-struct Taking<'a> {
-    shared: &'a Shared,
+struct Taking {
+    shared: Arc<Shared>,
     region: RegionId,
+    /// Puts under way, each in a task of its own: none waits for the link, and no reader of its key does.
+    putting: JoinSet<(Name, Ended)>,
     done: Vec<(Name, Option<Entry>)>,
-    has_failed: bool,
+    untaken: Vec<Name>,
 }
 
-impl<'a> Taking<'a> {
+impl Taking {
+    fn new(shared: Arc<Shared>, region: RegionId) -> Self {
+        let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
+        Self { shared, region, putting, done, untaken }
+    }
+
     async fn all(&mut self, link: &Link, names: Vec<(Name, bool)>) -> Result<(), LinkError> {
+        // Bytes that there is no room for are not fetched. What frees space is.
+        let admits_data = self.shared.proxy.admits_data();
         let mut asked = Vec::with_capacity(names.len());
         let mut here = BTreeMap::new();
         for (name, with_bytes) in names {
+            if let (true, Err(error)) = (with_bytes, &admits_data) {
+                self.ended(name, Ended::Untaken);
+                self.shared.watch.cannot_take(self.region, error);
+                continue;
+            }
             // What was told of has names of buckets: they were told with it.
             if let Some(there) = self.shared.names.there(self.region, &name) {
                 here.insert(there.clone(), (name, with_bytes));
@@ -139,71 +155,129 @@ impl<'a> Taking<'a> {
         if asked.is_empty() {
             return Ok(());
         }
-        let mut stream = link.fetch(Fetch { names: asked }).await?;
-        let mut putting = Putting::new();
-        while let Some(Fetched { name, entry, bytes }) = stream.next().await? {
-            let Some((name, with_bytes)) = here.remove(&name) else { continue };
-            let Some(entry) = entry else {
-                self.done.push((name, None));
-                continue;
-            };
-            if !is_to_be_taken(&name, &entry) || (with_bytes && bytes != entry.bytes()) {
-                self.done.push((name, Some(entry)));
-                continue;
-            }
-            match &entry.what {
-                What::Object(object) if with_bytes && bytes > REGION_WHOLE_BYTES_MAX => {
-                    let body = ToldBody::coming(object, &mut stream);
-                    let put = self.shared.take(&name, &entry, Some(body)).await;
-                    self.ended(name, entry.clone(), put);
-                }
-                _ => {
-                    let whole = read_whole(&mut stream, bytes).await?;
-                    let shared = self.shared;
-                    putting.push(Box::pin(async move {
-                        let put = match &entry.what {
-                            // One without bytes is asked for without them.
-                            What::Object(object) if with_bytes || entry.bytes() == 0 => {
-                                let body = ToldBody::whole(object, whole);
-                                shared.take(&name, &entry, Some(body)).await
-                            }
-                            _ => shared.take(&name, &entry, None).await,
-                        };
-                        (name, entry, put)
-                    }));
-                }
-            }
-            while putting.len() >= REGION_PUTS_MAX
-                && let Some((name, entry, put)) = putting.next().await
-            {
-                self.ended(name, entry, put);
-            }
+        let order: Vec<Name> = asked.iter().map(|(name, _)| name.clone()).collect();
+        let fetched = match link.fetch(Fetch { names: asked }).await {
+            Ok(mut stream) => self.each(&mut stream, &mut here).await,
+            Err(error) => Err(error),
+        };
+        // That at which a stream breaks is tried alone later, so that it holds up no other.
+        if fetched.is_err()
+            && let Some((name, _)) = order.iter().find_map(|there| here.remove(there))
+        {
+            self.ended(name, Ended::Untaken);
         }
-        while let Some((name, entry, put)) = putting.next().await {
-            self.ended(name, entry, put);
+        fetched
+    }
+
+    async fn each(
+        &mut self,
+        stream: &mut FetchStream,
+        here: &mut BTreeMap<Name, (Name, bool)>,
+    ) -> Result<(), LinkError> {
+        while let Some(Fetched { name: there, entry, bytes }) = stream.next().await? {
+            let Some((name, with_bytes)) = here.get(&there).cloned() else { continue };
+            let ended = match entry {
+                None => Ended::Gone,
+                Some(entry) if !self.is_to_be_taken(&name, &entry) => Ended::Untaken,
+                Some(entry) if with_bytes && bytes != entry.bytes() => {
+                    let what = "it gives an object of another length than it says".to_owned();
+                    self.shared.watch.alarm(self.region, what);
+                    Ended::Untaken
+                }
+                Some(entry) if bytes > REGION_WHOLE_BYTES_MAX => {
+                    self.take_large(stream, &name, entry).await?
+                }
+                Some(entry) => {
+                    let whole = read_whole(stream, bytes).await?;
+                    let has_bytes = with_bytes || entry.bytes() == 0;
+                    here.remove(&there);
+                    self.begin(name, entry, has_bytes.then_some(whole)).await;
+                    continue;
+                }
+            };
+            here.remove(&there);
+            self.ended(name, ended);
         }
         Ok(())
     }
 
-    fn ended(&mut self, name: Name, entry: Entry, put: Result<(), ObjectError>) {
-        match put {
-            Ok(()) => {
-                self.shared.watch.taken(self.region, entry.bytes());
-                self.done.push((name, Some(entry)));
-            }
-            Err(error) => {
-                self.shared.watch.counters().failed.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(region = %self.region, key = ?name.key, %error, "a change of another region is not taken");
-                self.has_failed = true;
-            }
+    /// Puts an entry in a task of its own. One without content is asked for without bytes, and is put like others.
+    async fn begin(&mut self, name: Name, entry: Entry, bytes: Option<Bytes>) {
+        while self.putting.len() >= REGION_PUTS_MAX {
+            self.next_ended().await;
         }
+        let (shared, region) = (self.shared.clone(), self.region);
+        self.putting.spawn(async move {
+            let body = match (&entry.what, bytes) {
+                (What::Object(object), Some(bytes)) => Some(ToldBody::whole(object, bytes)),
+                _ => None,
+            };
+            let put = shared.take(&name, &entry, body).await;
+            let ended = shared.ended(region, &name, entry, put);
+            (name, ended)
+        });
+    }
+
+    /// Puts an entry while its bytes come. If it is refused, the rest of the stream is of no use.
+    async fn take_large(
+        &self,
+        stream: &mut FetchStream,
+        name: &Name,
+        entry: Entry,
+    ) -> Result<Ended, LinkError> {
+        let What::Object(object) = &entry.what else { return Ok(Ended::Untaken) };
+        let body = ToldBody::coming(object, stream);
+        let put = self.shared.take(name, &entry, Some(body)).await;
+        let given_up = put.as_ref().err().map(|error| format!("it was given up here: {error}"));
+        let ended = self.shared.ended(self.region, name, entry.clone(), put);
+        match given_up {
+            Some(why) => Err(larder_link::Later::Broken(why.into()).into()),
+            None => Ok(ended),
+        }
+    }
+
+    async fn next_ended(&mut self) {
+        if let Some(Ok((name, ended))) = self.putting.join_next().await {
+            self.ended(name, ended);
+        }
+    }
+
+    async fn drain(&mut self) {
+        while !self.putting.is_empty() {
+            self.next_ended().await;
+        }
+    }
+
+    fn ended(&mut self, name: Name, ended: Ended) {
+        match ended {
+            Ended::Taken(entry) => self.done.push((name, Some(entry))),
+            Ended::Gone => self.done.push((name, None)),
+            Ended::Untaken => self.untaken.push(name),
+        }
+    }
+
+    /// Whether the machine would take it. It looks later, so that what is left out here must not come to it.
+    fn is_to_be_taken(&self, name: &Name, entry: &Entry) -> bool {
+        let ahead_ms = entry.clock().ms().saturating_sub(now_ms());
+        let watch = &self.shared.watch;
+        if !entry.is_sound(name.slot) {
+            watch.alarm(self.region, "it says what no region says: use one release".to_owned());
+            return false;
+        }
+        if ahead_ms > REGION_CLOCK_AHEAD_MS_MAX {
+            watch.alarm(self.region, clock_ahead(entry.at.region));
+            return false;
+        }
+        true
     }
 }
 
-/// Whether the machine would take it. What it would not is for it to refuse.
-fn is_to_be_taken(name: &Name, entry: &Entry) -> bool {
-    let ahead_ms = entry.clock().ms().saturating_sub(now_ms());
-    entry.is_sound(name.slot) && ahead_ms <= REGION_CLOCK_AHEAD_MS_MAX
+/// What an operator is told of a clock that is ahead.
+pub(super) fn clock_ahead(region: RegionId) -> String {
+    format!(
+        "the clock of region {region} is more than {} s ahead: its changes wait until they are due. Set the clocks",
+        REGION_CLOCK_AHEAD_MS_MAX / 1000
+    )
 }
 
 async fn read_whole(stream: &mut FetchStream, bytes: u64) -> Result<Bytes, LinkError> {
@@ -215,6 +289,27 @@ async fn read_whole(stream: &mut FetchStream, bytes: u64) -> Result<Bytes, LinkE
 }
 
 impl Shared {
+    /// Counts what came of a put.
+    fn ended(
+        &self,
+        region: RegionId,
+        name: &Name,
+        entry: Entry,
+        put: Result<(), ObjectError>,
+    ) -> Ended {
+        match put {
+            Ok(()) => {
+                self.watch.taken(region, entry.bytes());
+                Ended::Taken(entry)
+            }
+            Err(error) => {
+                tracing::debug!(%region, key = ?name.key, %error, "a change is not taken");
+                self.watch.cannot_take(region, &error);
+                Ended::Untaken
+            }
+        }
+    }
+
     /// Puts an entry that another region has, unless what is here is newer. Without its bytes only what was set since.
     async fn take(
         &self,
@@ -242,14 +337,4 @@ impl Shared {
             }
         }
     }
-}
-
-/// Keeps a region's driver alive for a task of its own.
-pub(super) async fn fetch_for(
-    shared: Arc<Shared>,
-    link: Arc<Link>,
-    request: u64,
-    names: Vec<(Name, bool)>,
-) -> Event {
-    fetch(&shared, &link, request, names).await
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_link::{PeerStatus, RegionStatus, Site};
+use larder_objects::ObjectError;
 use larder_types::RegionId;
 use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -134,12 +135,22 @@ impl Watch {
 
     pub(super) fn alarm(&self, region: RegionId, what: String) {
         self.counters.alarms.fetch_add(1, Ordering::Relaxed);
+        self.show(region, what);
+    }
+
+    fn show(&self, region: RegionId, what: String) {
         self.of(region, |seen| {
             if seen.alarm.as_ref() != Some(&what) {
                 tracing::error!(%region, %what, "another region");
             }
             seen.alarm = Some(what);
         });
+    }
+
+    /// A change cannot be taken now, and will be asked for again.
+    pub(super) fn cannot_take(&self, region: RegionId, error: &ObjectError) {
+        self.counters.failed.fetch_add(1, Ordering::Relaxed);
+        self.show(region, format!("changes of it cannot be taken here: {error}"));
     }
 
     pub(super) fn taken(&self, region: RegionId, bytes: u64) {

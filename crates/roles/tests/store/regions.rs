@@ -303,3 +303,73 @@ async fn what_has_not_come_yet_is_asked_for_and_what_nobody_has_is_not_there() {
     one.stop();
     two.stop();
 }
+
+/// Objects with data of their own have an outcome some ops after their put: that an op of the journal was passed says
+/// nothing of a put before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_object_is_missed_when_regions_put_at_once_and_begin_anew() {
+    let (mut one, mut two) = two().await;
+    converged(&[&one, &two]).await;
+    for round in 0..4 {
+        let of_region = async |region: &Region, at: &str| {
+            let puts = (0..40).map(async |number| {
+                let size = if number % 2 == 0 { 20_000 } else { 30 };
+                put(region.proxy(), &format!("{at}/{round}/{number}"), &content(number, size))
+                    .await;
+            });
+            futures::future::join_all(puts).await;
+        };
+        tokio::join!(of_region(&one, "one"), of_region(&two, "two"));
+        // One begins anew while it is behind.
+        let behind = if round % 2 == 0 { &mut one } else { &mut two };
+        behind.stop();
+        behind.start().await;
+    }
+    let all = converged(&[&one, &two]).await;
+    assert_eq!(all.len(), 2 + 2 * 4 * 40);
+    one.stop();
+    two.stop();
+}
+
+/// An object that one region cannot give holds up none of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_object_holds_up_no_other() {
+    let (mut one, mut two) = two().await;
+    converged(&[&one, &two]).await;
+    two.stop();
+    for number in 0..80 {
+        put(one.proxy(), &format!("k{number:03}"), &content(number, 10_000)).await;
+    }
+    one.stop();
+    let data = one.dir.path().join(larder_roles::store::DATA_FILE);
+    let bytes = std::fs::read(&data).unwrap();
+    let mut damaged = Vec::new();
+    for number in [3, 70] {
+        let wanted = content(number, 10_000);
+        let at = bytes.windows(64).position(|window| *window == wanted[..64]).expect("its data");
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::options().write(true).open(&data).unwrap();
+        file.write_all_at(&[0xA5; 64], at as u64).unwrap();
+        damaged.push(format!("k{number:03}"));
+    }
+    one.start().await;
+    two.start().await;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let listed = keys(two.proxy(), ListRequest { max: 1000, ..ListRequest::default() }).await;
+        if listed.len() == 2 + 80 - damaged.len() {
+            assert!(damaged.iter().all(|name| !listed.contains(name)), "{listed:?}");
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{} came", listed.len());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // They are wanted still, and come when they can be had.
+    assert!(two.regions.as_ref().unwrap().status().peers[0].operations_behind > 0);
+    for (number, name) in [3, 70].into_iter().zip(&damaged) {
+        put(one.proxy(), name, &content(number, 10_000)).await;
+    }
+    assert_eq!(converged(&[&one, &two]).await.len(), 82);
+    one.stop();
+    two.stop();
+}

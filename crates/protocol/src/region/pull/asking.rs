@@ -85,6 +85,13 @@ impl Pull {
         }
     }
 
+    /// The answer to a request is on its way: it is waited for.
+    pub(super) fn is_coming(&mut self, now_ms: u64, request: u64) {
+        if let Some(asked) = self.requests.get_mut(&request) {
+            asked.until_ms = asked.until_ms.max(now_ms + REGION_ANSWER_MS);
+        }
+    }
+
     /// The request that an answer is to, if it is one of this kind that is under way.
     pub(super) fn answered<T>(
         &mut self,

@@ -46,6 +46,7 @@ impl Site {
             own: RegionId(1),
             bytes_per_s: regions.collect(),
             first_request: 100,
+            frees_tombstones: true,
             planted: Planted::default(),
         };
         let tokens = sources.iter().map(|(region, pg)| (source(*region, *pg), Token::default()));
@@ -103,7 +104,7 @@ impl Site {
 
     fn bring(&mut self, request: u64, entries: &[&Entry]) {
         let entries = entries.iter().map(|it| (name(it), Some((*it).clone()))).collect();
-        self.step(Event::Fetched { request, entries });
+        self.step(Event::Fetched { request, entries, untaken: Vec::new() });
     }
 
     fn keep(&mut self, entry: &Entry) {
@@ -209,7 +210,8 @@ fn what_its_region_has_no_more_is_passed_over() {
     let version = marker(2, 0, 1, 10);
     site.tell(2, 0, &[(1, &version)]);
     let (_, request, _) = site.fetches().remove(0);
-    site.step(Event::Fetched { request, entries: vec![(name(&version), None)] });
+    let entries = vec![(name(&version), None)];
+    site.step(Event::Fetched { request, entries, untaken: Vec::new() });
     assert_eq!(site.saved(), [(source(2, 0), 1)]);
 }
 

@@ -135,7 +135,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        mut entries: Vec<(Name, Option<Entry>)>,
+        (mut entries, untaken): (Vec<(Name, Option<Entry>)>, &[Name]),
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
@@ -148,6 +148,7 @@ impl Pull {
         for (name, claims) in asked {
             let at = entries.iter().position(|(told, _)| *told == name);
             match at.map(|at| entries.swap_remove(at).1) {
+                None if untaken.contains(&name) => self.hold(now_ms, &name),
                 None => self.wait_again(&name),
                 Some(None) => self.complete(now_ms, &name, (region, claims), here, out),
                 Some(Some(entry)) => self.merge(now_ms, name, entry, (region, claims), out),
