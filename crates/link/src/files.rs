@@ -12,6 +12,7 @@ use crate::limits::FILE_BYTES_MAX;
 
 const FOLDER: &str = "region";
 const OWNER_ONLY: u32 = 0o600;
+const OF_OTHERS: u32 = 0o007;
 const FOLDER_OWNER_ONLY: u32 = 0o700;
 
 /// The file of this name in the directory of a store.
@@ -72,12 +73,15 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, LinkError> {
     Ok(bytes)
 }
 
-/// Reads a file of the folder, unless others than its owner may.
+/// Reads a file of the folder, unless everybody on the machine may. A group's rights are left alone, as those of root's
+/// keys are: orchestrators give volumes to a group, and its rights to all files in them.
 pub(crate) fn read_private(path: &Path) -> Result<Vec<u8>, LinkError> {
     let mode = fs::metadata(path).map_err(LinkError::file(path))?.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        let why =
-            format!("others can read it (mode {mode:04o}): run `chmod 600 {}`", path.display());
+    if mode & OF_OTHERS != 0 {
+        let why = format!(
+            "everybody can read or write it (mode {mode:04o}): run `chmod 600 {}`",
+            path.display()
+        );
         return Err(LinkError::Damaged { path: path.to_owned(), why });
     }
     read(path)
@@ -100,8 +104,10 @@ mod tests {
         replace(&path, b"second").unwrap();
         assert_eq!(read_private(&path).unwrap(), b"second");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, OWNER_ONLY);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
+        assert!(read_private(&path).is_ok(), "a group's rights are left alone");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o604)).unwrap();
         let refused = read_private(&path).unwrap_err().to_string();
-        assert!(refused.contains("(mode 0640): run `chmod 600 "), "{refused}");
+        assert!(refused.contains("(mode 0604): run `chmod 600 "), "{refused}");
     }
 }

@@ -134,6 +134,11 @@ impl Site {
     }
 
     #[cfg(test)]
+    pub(crate) fn answering(&self) -> &Arc<ServerConfig> {
+        &self.answering
+    }
+
+    #[cfg(test)]
     pub(crate) fn look_once(&self) -> Result<(), LinkError> {
         self.registry.look()
     }

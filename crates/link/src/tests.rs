@@ -1,6 +1,7 @@
 //! Regions on loopback: who may speak with whom, and what becomes of what they say.
 
 mod fetches;
+mod hostile;
 mod regions;
 mod strangers;
 

@@ -3,7 +3,7 @@
 use crate::{Failure, blackbox, cargo, counts, sh};
 
 /// Arguments of cargo, a line each.
-const LINES: [&str; 22] = [
+const LINES: [&str; 23] = [
     "run --release --locked --quiet -p larder-sim -- --seeds 20000 --members 3 --ops 1000 --once",
     "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
     "run --release --locked --quiet -p larder-sim --features small-limits -- --seeds 5000 --ops 1000",
@@ -24,6 +24,7 @@ const LINES: [&str; 22] = [
     "test --locked --quiet -p larder-roles --lib bytes_from",
     "test --release --locked --quiet -p larder-roles --lib proxy::away::sim",
     "test --locked --quiet -p larder-net --lib hostile",
+    "test --locked --quiet -p larder-link --lib hostile",
     "test --locked --quiet -p larder-pack --lib hostile",
     "test --locked --quiet -p larder-env -p larder-net -p larder-protocol -p larder-roles -p larder \
      --features larder/ablation --lib --bins ablation",

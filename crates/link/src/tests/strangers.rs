@@ -12,7 +12,9 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::error::{Later, Refused};
 use crate::identity::Identity;
-use crate::limits::{CONNECTIONS_OF_STRANGERS_MAX, IDLE_STRANGER_MAX, REQUEST_BYTES_MAX};
+use crate::limits::{
+    CALL_TIME_MAX, CONNECTIONS_OF_STRANGERS_MAX, IDLE_STRANGER_MAX, REQUEST_BYTES_MAX,
+};
 use crate::link::{read_answer, send};
 use crate::members::Peer;
 use crate::message::Request;
@@ -175,17 +177,49 @@ async fn a_request_that_is_too_long_or_no_request_is_refused() {
 }
 
 #[tokio::test]
-async fn strangers_do_not_keep_a_region_out() {
+async fn strangers_have_few_places_and_take_none_of_a_regions() {
     let (first, second) = two(How::Bytes(10)).await;
-    let identity = Identity::draw().unwrap();
+    let own = first.members().own.clone();
+    let silent = TcpStream::connect(first.listening.address()).await.unwrap();
     let mut strangers = Vec::new();
-    for _ in 0..3 * CONNECTIONS_OF_STRANGERS_MAX {
-        strangers.push(TcpStream::connect(first.listening.address()).await.unwrap());
-        let stranger = link(&identity, &first);
-        assert!(stranger.hello().await.is_err());
+    for _ in 0..2 * CONNECTIONS_OF_STRANGERS_MAX {
+        let tls = tls::client(&Identity::draw().unwrap(), own.fingerprint).unwrap();
+        strangers.push(connect(&own.advertise, tls).await.unwrap().0);
     }
+    let open = || strangers.iter().filter(|sender| !sender.is_closed()).count();
+    // None of them has been idle for too long by then: while anything is done, time stands.
+    tokio::time::pause();
+    while open() > CONNECTIONS_OF_STRANGERS_MAX {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::resume();
     assert!(second.to(&first).hello().await.is_ok());
-    drop(strangers);
+    drop(silent);
+}
+
+#[tokio::test]
+async fn a_region_that_says_nothing_is_not_waited_for() {
+    let (first, second) = two(How::Bytes(10)).await;
+    let (socket, address) = a_socket().await;
+    let acceptor = TlsAcceptor::from(first.site.answering().clone());
+    let (shaken, has_shaken) = tokio::sync::oneshot::channel();
+    let silent = tokio::spawn(async move {
+        let (tcp, _) = socket.accept().await.unwrap();
+        let stream = acceptor.accept(tcp).await.unwrap();
+        shaken.send(stream).unwrap();
+    });
+    let mut peer = second.members().peer(RegionId(1)).unwrap().clone();
+    peer.address = address;
+    let identity = crate::registry::identity(second.path()).unwrap();
+    let link = Link::to(&peer, &identity, Arc::default()).unwrap();
+    let asking = tokio::spawn(async move { link.hello().await });
+    let _open = has_shaken.await.unwrap();
+    tokio::time::pause();
+    let since = tokio::time::Instant::now();
+    let late = asking.await.unwrap();
+    assert!(matches!(late, Err(LinkError::Later(Later::Late))), "{late:?}");
+    assert!(since.elapsed() <= 2 * CALL_TIME_MAX);
+    silent.await.unwrap();
 }
 
 #[tokio::test]
@@ -202,15 +236,15 @@ async fn nobody_at_the_address_is_a_reason_to_try_later() {
 }
 
 #[tokio::test]
-async fn a_stranger_that_asks_nothing_is_cut_off() {
+async fn a_stranger_that_asks_nothing_more_is_cut_off() {
     let first = Region::first().await;
     let own = first.members().own.clone();
     let tls = tls::client(&Identity::draw().unwrap(), own.fingerprint).unwrap();
-    let (sender, _) = connect(&own.advertise, tls).await.unwrap();
-    while first.site.metrics().strangers.get() == 0 {
-        tokio::task::yield_now().await;
-    }
-    assert!(!sender.is_closed());
+    let (mut sender, _) = connect(&own.advertise, tls).await.unwrap();
+    // What it asked before gives it no more time.
+    let response = send(&mut sender, encode(&Request::Hello).into()).await.unwrap();
+    assert!(read_answer::<Hello>(response, &own.advertise).await.is_err());
+    sender.ready().await.unwrap();
     tokio::time::pause();
     tokio::time::sleep(IDLE_STRANGER_MAX + std::time::Duration::from_secs(1)).await;
     while !sender.is_closed() {
