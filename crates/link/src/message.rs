@@ -73,8 +73,6 @@ pub struct Told {
 /// Asks for the sums of runs of a range.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Walk {
-    /// The PG.
-    pub pg: PgId,
     /// The range.
     pub range: Range,
 }
@@ -91,8 +89,6 @@ pub struct Walked {
 /// Asks for the ids of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct List {
-    /// The PG.
-    pub pg: PgId,
     /// The run.
     pub range: Range,
 }
@@ -231,7 +227,7 @@ impl Request {
                 (1..=REGION_ASK_PGS_MAX).contains(&pgs.len())
                     && (1..=REGION_ASK_IDS_MAX).contains(&(*ids_max as usize))
             }
-            Self::Walk(Walk { range, .. }) | Self::List(List { range, .. }) => {
+            Self::Walk(Walk { range }) | Self::List(List { range }) => {
                 range.to.as_ref().is_none_or(|to| *to > range.from)
             }
             Self::Fetch(Fetch { names }) => (1..=REGION_FETCH_IDS_MAX).contains(&names.len()),

@@ -466,6 +466,8 @@ pub const REGION_BYTES_PER_S: u64 = 256 * 1024 * 1024;
 pub const REGION_HELLO_MS: u64 = 1_000;
 /// Milliseconds from one op that notes how far other regions are here to the next.
 pub const REGION_NOTE_MS: u64 = 1_000;
+/// Rows of a table that a comparison reads at a time: it needs memory for these, however much it answers.
+pub const REGION_SLICE_ROWS_MAX: usize = 1024;
 /// Numbers of requests that each machine has which pulls.
 pub const REGION_REQUESTS_PER_MACHINE: u64 = 1 << 40;
 /// Milliseconds from one look of such a machine at the time to the next.
@@ -478,6 +480,10 @@ const _: () = assert!(
 const _: () = assert!(
     3 * REGION_COMING_MS < larder_protocol::limits::REGION_ANSWER_MS,
     "an answer that is coming is not given up"
+);
+const _: () = assert!(
+    REGION_SLICE_ROWS_MAX > larder_protocol::limits::REGION_RUN_IDS_MAX,
+    "the rows of a run are read at once"
 );
 const _: () = assert!(
     REGION_TICK_MS < larder_protocol::limits::REGION_POLL_MS,

@@ -52,8 +52,8 @@ fn requests() -> Vec<(&'static str, Request)> {
     vec![
         ("hello", Request::Hello),
         ("ask", Request::Ask(Ask { pgs: vec![(PgId(17), token(300), token(299))], ids_max: 1000 })),
-        ("walk", Request::Walk(Walk { pg: PgId(17), range: range() })),
-        ("list", Request::List(List { pg: PgId(17), range: Range { to: None, ..range() } })),
+        ("walk", Request::Walk(Walk { range: range() })),
+        ("list", Request::List(List { range: Range { to: None, ..range() } })),
         (
             "fetch",
             Request::Fetch(Fetch {
@@ -143,7 +143,7 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         Request::Ask(Ask { pgs: vec![pg; REGION_ASK_PGS_MAX + 1], ids_max: 1 }),
         Request::Ask(Ask { pgs: vec![pg], ids_max: 0 }),
         Request::Ask(Ask { pgs: vec![pg], ids_max: REGION_ASK_IDS_MAX as u32 + 1 }),
-        Request::Walk(Walk { pg: PgId(1), range: Range { from: vec![3], to: Some(vec![3]) } }),
+        Request::Walk(Walk { range: Range { from: vec![3], to: Some(vec![3]) } }),
         names(0),
         names(REGION_FETCH_IDS_MAX + 1),
     ];

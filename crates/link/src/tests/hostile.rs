@@ -37,8 +37,8 @@ fn requests(token: &JoinToken) -> Vec<Vec<u8>> {
     let all = [
         Request::Hello,
         Request::Ask(ask()),
-        Request::Walk(Walk { pg: PgId(17), range: range() }),
-        Request::List(List { pg: PgId(17), range: range() }),
+        Request::Walk(Walk { range: range() }),
+        Request::List(List { range: range() }),
         Request::Fetch(Fetch { names }),
         Request::Join(join),
     ];
@@ -129,8 +129,8 @@ async fn asked(what: usize, link: &Link) -> Result<(), LinkError> {
     match what {
         0 => link.hello().await.map(drop),
         1 => link.ask(ask()).await.map(drop),
-        2 => link.walk(Walk { pg: PgId(1), range: range() }).await.map(drop),
-        3 => link.list(List { pg: PgId(1), range: range() }).await.map(drop),
+        2 => link.walk(Walk { range: range() }).await.map(drop),
+        3 => link.list(List { range: range() }).await.map(drop),
         _ => {
             let names = vec![(name("a"), true), (name("b"), false)];
             let mut stream = link.fetch(Fetch { names }).await?;

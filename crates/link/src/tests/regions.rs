@@ -17,9 +17,9 @@ async fn a_region_joins_with_a_token_and_both_ask_each_other() {
     assert_eq!(told.buckets, [(BucketId(1), bucket())]);
     assert!(told.pgs[0].1.is_err());
     let range = larder_protocol::region::Range { from: vec![1], to: None };
-    let walk = Walk { pg: PgId(1), range: range.clone() };
+    let walk = Walk { range: range.clone() };
     assert_eq!(second.to(&first).walk(walk).await.unwrap().summed.rest, Some(range.clone()));
-    let list = List { pg: PgId(1), range: range.clone() };
+    let list = List { range: range.clone() };
     assert_eq!(second.to(&first).list(list).await.unwrap().listed.rest, Some(range));
     let metrics = second.site.metrics().of(RegionId(1));
     assert_eq!((metrics.asked.get(), metrics.failed.get(), metrics.connected.get()), (4, 0, 1));

@@ -1,9 +1,12 @@
 //! The full comparison: what differs between two regions where a token is void.
 //!
-//! The region that lacks a token walks over the other's PG. It is told the sums of runs of entries, in the order of their
+//! The region that lacks tokens walks over all keys of the other. It is told the sums of runs of entries, in the order of their
 //! rows, compares each with its own sum of the same range, and asks for the ids of those that differ. From there on all
-//! is as with ids of a journal: the same filter, the same fetches, the same merge. Afterwards it goes on with the token
-//! that held when the walk began.
+//! is as with ids of a journal: the same filter, the same fetches, the same merge. Afterwards it goes on with the tokens
+//! that held before the walk began.
+//!
+//! It is one walk for all PGs of a region: rows are in the order of keys, and a PG's keys lie scattered among them, so a
+//! walk over those of one PG would read them all.
 //!
 //! # Invariants
 //!
@@ -159,7 +162,7 @@ pub fn listed(planted: Planted, range: &Range, ids: impl Iterator<Item = Id>) ->
     Listed { ids, rest }
 }
 
-/// What a comparison counts of a PG's entries: all of them.
+/// What a comparison counts of entries: all of them.
 pub fn counted(planted: Planted, ids: impl Iterator<Item = Id>) -> impl Iterator<Item = Id> {
     ids.filter(move |id| !(id.is_purged && planted.compares_no_tombstones()))
 }

@@ -23,7 +23,7 @@ pub struct Token {
     pub through: OpSeq,
 }
 
-/// Why a token cannot be gone on from. The region compares all keys of the PG, and goes on from `resume` afterwards.
+/// Why a token cannot be gone on from. The region compares all keys, and goes on from `resume` afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Void {
     /// Which it is.

@@ -10,27 +10,37 @@
 //! it is fetched from one of them at a time. A claim is settled when the entry that its region has is durable here,
 //! or what wins over it is. A token moves over settled claims alone.
 //!
+//! Where a journal's token is void, all keys of its region are compared, in one walk for all journals that are void when
+//! it begins. The region says with each of them where to go on: a resume token. It does so before the walk begins, so a
+//! change whose op is at or below a resume token is in the region's index by then: the walk shows it, or what won over
+//! it. What is put behind the walk's back has an op above, which the journal tells afterwards. So once all claims of
+//! the comparison are settled, all up to the resume tokens is durable here.
+//!
 //! # Invariants
 //!
 //! 1. Of each entry one request is under way, of one region; an answer counts only for a request that is.
-//! 2. A token is saved only when every claim up to it is settled.
+//! 2. A token is saved only when every claim up to it is settled; that of a journal which was void, when every claim of
+//!    its region's comparisons is.
 //! 3. Nothing is taken whose clock is further ahead than may be: its claim stays, so that its token does, and is taken
 //!    when it is due.
 //! 4. What a region is asked for is within its budget of bytes, but for the last entry.
 //! 5. Of each region at most so many claims are kept: no more ids are asked for while there are so many. One whose changes
 //!    cannot be taken holds up no other.
 //! 6. What a region sends is checked before it counts: none can break an assertion.
+//! 7. Of each region one comparison is under way. It covers only journals that were void before it began.
 
 mod asking;
 mod budget;
+mod comparing;
 mod wants;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{HybridClock, OpSeq, Origin, PgId, RegionId};
 
-use self::asking::{Comparison, Request};
+use self::asking::Request;
 use self::budget::Budget;
+use self::comparing::Comparison;
 use self::wants::{Claim, Want};
 use super::compare::{Listed, Range, Sum, Summed};
 use super::entry::{Entry, Name};
@@ -52,8 +62,9 @@ pub trait Holdings {
     /// An entry.
     fn entry(&self, name: &Name) -> Option<Entry>;
 
-    /// The sum of the entries of a range whose keys are in that PG of that region.
-    fn sum(&self, source: Source, range: &Range) -> Sum;
+    /// The sum of the entries of a range, in the order of that region. A run has at most
+    /// [`REGION_RUN_IDS_MAX`](crate::limits::REGION_RUN_IDS_MAX): of more, the first of them do, so long as they are more.
+    fn sum(&self, region: RegionId, range: &Range) -> Sum;
 }
 
 /// What happened.
@@ -129,10 +140,10 @@ pub enum Effect {
         /// Most ids of all PGs together.
         ids_max: usize,
     },
-    /// Ask a region for the sums of runs of a range of its PG.
+    /// Ask a region for the sums of runs of a range.
     Walk {
-        /// Whose.
-        source: Source,
+        /// The region.
+        region: RegionId,
         /// Number of the request.
         request: u64,
         /// The range.
@@ -140,8 +151,8 @@ pub enum Effect {
     },
     /// Ask a region for the ids of a run.
     List {
-        /// Whose.
-        source: Source,
+        /// The region.
+        region: RegionId,
         /// Number of the request.
         request: u64,
         /// The run.
@@ -191,12 +202,19 @@ pub enum Alarm {
         /// What.
         why: Contradiction,
     },
-    /// A token is void: all keys of the PG are compared.
-    Resync {
+    /// A token is void: all keys are to be compared.
+    Void {
         /// Whose.
         source: Source,
         /// Why.
         void: Void,
+    },
+    /// All keys are compared.
+    Resync {
+        /// With which region.
+        region: RegionId,
+        /// How many of its journals go on afterwards.
+        journals: usize,
     },
     /// A region sent what none sends.
     Unsound {
@@ -205,8 +223,8 @@ pub enum Alarm {
     },
 }
 
-/// How far one journal is behind here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What of one region is not here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lag {
     /// Outcomes that are not here yet.
     pub outcomes: u64,
@@ -214,7 +232,7 @@ pub struct Lag {
     pub bytes: u64,
     /// The clock of the oldest that is wanted.
     pub oldest: Option<HybridClock>,
-    /// Whether all keys are being compared: the numbers are only of what is known to differ.
+    /// Whether all keys are being compared, or have to be: the numbers are only of what is known to differ.
     pub is_comparing: bool,
 }
 
@@ -229,10 +247,21 @@ struct Stream {
     left: (u64, u64),
     /// Positions whose claims are not settled.
     open: BTreeSet<OpSeq>,
-    comparison: Option<Comparison>,
+    course: Course,
     asked_ms: u64,
     /// Its region has answered since the start.
     is_heard: bool,
+}
+
+/// How a journal is gone on with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    /// From what it told last.
+    Followed,
+    /// Its token is void: from this one, once all keys are compared.
+    Void(Token),
+    /// As if it were followed, but its token waits for what the comparison found.
+    Compared,
 }
 
 /// A region.
@@ -243,6 +272,9 @@ struct Peer {
     quiet_until_ms: u64,
     /// Next time that ids are asked for where nothing is known to be behind.
     poll_ms: u64,
+    comparison: Option<Comparison>,
+    /// Entries that comparisons listed and that are not here yet.
+    claims: usize,
 }
 
 /// Who is who, and what a region may send.
@@ -288,7 +320,7 @@ impl Pull {
     pub fn new(now_ms: u64, config: Config, tokens: BTreeMap<Source, Token>) -> Self {
         let peer = |(region, rate): (RegionId, u64)| {
             assert_ne!(region, config.own, "a region does not pull from itself");
-            (region, Peer { budget: Budget::new(now_ms, rate), quiet_until_ms: 0, poll_ms: 0 })
+            (region, Peer::new(Budget::new(now_ms, rate)))
         };
         let peers: BTreeMap<_, _> = config.bytes_per_s.into_iter().map(peer).collect();
         let stream = |(source, settled)| (source, Stream::new(settled));
@@ -312,7 +344,7 @@ impl Pull {
         match event {
             Event::Tick => self.look_at_time(now_ms, here, out),
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
-            Event::Walked { request, summed } => self.walked(request, summed, here, out),
+            Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
             Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
             Event::Fetched { request, entries, untaken } => {
                 self.fetched(now_ms, request, (entries, &untaken), here, out);
@@ -337,27 +369,29 @@ impl Pull {
         origin.region == self.own || settled.is_some_and(|it| it.through >= origin.op.seq)
     }
 
-    /// How far each journal is behind.
-    pub fn lags(&self) -> impl Iterator<Item = (Source, Lag)> {
-        self.streams.iter().map(|(source, stream)| {
-            let claims = self.wants.values().flat_map(Want::claims);
-            let claims = claims.chain(self.held.iter().map(|(_, claim)| claim));
-            let claims = claims.filter(|claim| claim.source == *source);
-            let (mut lag, open) = (stream.lag(), claims.map(|claim| &claim.id));
-            for id in open {
-                lag.bytes = lag.bytes.saturating_add(id.bytes);
-                lag.outcomes = lag.outcomes.saturating_add(1);
-                lag.oldest = Some(lag.oldest.map_or(id.at.clock, |it| it.min(id.at.clock)));
-            }
-            (*source, lag)
-        })
+    /// How far each region is behind here.
+    #[must_use]
+    pub fn lags(&self) -> BTreeMap<RegionId, Lag> {
+        let mut lags: BTreeMap<RegionId, Lag> = BTreeMap::new();
+        for (source, stream) in &self.streams {
+            let lag = lags.entry(source.region).or_default();
+            lag.add(stream.left.0, stream.left.1);
+            lag.is_comparing |= stream.is_void();
+        }
+        let held = self.held.iter().map(|(_, claim)| claim);
+        for claim in self.wants.values().flat_map(Want::claims).chain(held) {
+            let (lag, clock) = (lags.entry(claim.region).or_default(), claim.id.at.clock);
+            lag.add(1, claim.id.bytes);
+            lag.oldest = Some(lag.oldest.map_or(clock, |oldest| oldest.min(clock)));
+        }
+        lags
     }
 
     /// Whether all that other regions told of is here.
     #[must_use]
     pub fn is_level(&self) -> bool {
         let is_asked = |source: &Source| self.peers.contains_key(&source.region);
-        self.lags().all(|(_, lag)| lag.outcomes == 0 && !lag.is_comparing)
+        self.lags().values().all(|lag| lag.outcomes == 0 && !lag.is_comparing)
             && self.streams.iter().all(|(source, stream)| stream.is_heard || !is_asked(source))
     }
 
@@ -369,23 +403,31 @@ impl Pull {
     }
 
     fn settle(&mut self, claim: &Claim, out: &mut Vec<Effect>) {
-        let Some(stream) = self.streams.get_mut(&claim.source) else { return };
-        match claim.at {
-            Some(op) => {
-                stream.open.remove(&op);
-            }
-            None => {
-                let comparison = stream.comparison.as_mut().expect("it counts its own claims");
-                comparison.claims -= 1;
-            }
-        }
-        stream.move_token(claim.source, out);
+        let region = claim.region;
+        let Some((pg, op)) = claim.at else { return self.settle_compared(region, out) };
+        let source = Source { region, pg };
+        let Some(stream) = self.streams.get_mut(&source) else { return };
+        stream.open.remove(&op);
+        stream.move_token(source, out);
     }
 
     fn check(&self) {
         let asked = self.wants.values().filter(|want| !want.is_waiting()).count();
         let waiting = self.queue.len();
         assert_eq!(asked + waiting, self.wants.len(), "each want waits or is under way");
+    }
+}
+
+impl Peer {
+    fn new(budget: Budget) -> Self {
+        Self { budget, quiet_until_ms: 0, poll_ms: 0, comparison: None, claims: 0 }
+    }
+}
+
+impl Lag {
+    fn add(&mut self, outcomes: u64, bytes: u64) {
+        self.outcomes = self.outcomes.saturating_add(outcomes);
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 
@@ -396,37 +438,33 @@ impl Stream {
             told: settled,
             left: (0, 0),
             open: BTreeSet::new(),
-            comparison: None,
+            course: Course::Followed,
             asked_ms: 0,
             is_heard: false,
         }
     }
 
-    fn lag(&self) -> Lag {
-        let is_comparing = self.comparison.is_some();
-        Lag { outcomes: self.left.0, bytes: self.left.1, oldest: None, is_comparing }
+    fn is_void(&self) -> bool {
+        matches!(self.course, Course::Void(_))
+    }
+
+    /// All up to here is settled, of what the journal told.
+    fn through(&self) -> OpSeq {
+        let told = self.told.through;
+        self.open.first().map_or(told, |open| told.min(OpSeq(open.0 - 1)))
     }
 
     /// The token moves as far as claims are settled.
     fn move_token(&mut self, source: Source, out: &mut Vec<Effect>) {
-        if let Some(comparison) = &self.comparison {
-            if !comparison.is_over() {
-                return;
-            }
-            self.settled = comparison.resume;
-            self.told = comparison.resume;
-            self.comparison = None;
-            out.push(Effect::SaveToken { source, token: self.told });
-            return;
+        let through = self.through();
+        if self.course == Course::Followed && through > self.settled.through {
+            self.save(source, through, out);
         }
-        let through = match self.open.first() {
-            Some(open) => OpSeq(open.0 - 1),
-            None => self.told.through,
-        };
-        if through > self.settled.through {
-            self.settled = Token { through };
-            out.push(Effect::SaveToken { source, token: self.settled });
-        }
+    }
+
+    fn save(&mut self, source: Source, through: OpSeq, out: &mut Vec<Effect>) {
+        self.settled = Token { through };
+        out.push(Effect::SaveToken { source, token: self.settled });
     }
 }
 

@@ -113,8 +113,8 @@ impl Judge {
             let last: Vec<_> = site.disk.logs.iter().map(|log| log.last.0).collect();
             why += &format!("\nregion {}: {tombstones} tombstones, logs end at {last:?}", site.id);
             let lags = site.pull.iter().flat_map(|pull| pull.lags());
-            for (source, lag) in lags.filter(|(_, lag)| lag.outcomes > 0 || lag.is_comparing) {
-                why += &format!("; {source:?} {lag:?}");
+            for (other, lag) in lags.filter(|(_, lag)| lag.outcomes > 0 || lag.is_comparing) {
+                why += &format!("; region {other} {lag:?}");
             }
         }
         why

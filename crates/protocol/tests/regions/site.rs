@@ -51,8 +51,6 @@ pub struct Site {
 /// What the machine sees of a store.
 struct Shown<'a> {
     disk: &'a Disk,
-    /// PGs of other regions, by their count.
-    pg_counts: &'a BTreeMap<RegionId, u32>,
     bug: Bug,
 }
 
@@ -68,18 +66,17 @@ impl Holdings for Shown<'_> {
         kept.map(|kept| kept.entry.clone())
     }
 
-    fn sum(&self, source: Source, range: &Range) -> Sum {
-        let ids = self.disk.ids(source.pg, self.pg_counts[&source.region], range);
+    fn sum(&self, _: RegionId, range: &Range) -> Sum {
+        let ids = self.disk.ids(range);
         Sum::of(compare::counted(self.bug.machine, ids.into_iter()).collect::<Vec<_>>().iter())
     }
 }
 
 impl Disk {
     /// Ids of a range in the order of their rows.
-    pub fn ids(&self, pg: PgId, pg_count: u32, range: &Range) -> Vec<Id> {
-        let entries = self.entries.iter();
-        let of_pg = entries.filter(|(name, _)| pg_of(name, pg_count) == pg && range.has(name));
-        let mut ids: Vec<_> = of_pg.map(|(name, kept)| kept.entry.id(name.clone())).collect();
+    pub fn ids(&self, range: &Range) -> Vec<Id> {
+        let of_range = self.entries.iter().filter(|(name, _)| range.has(name));
+        let mut ids: Vec<_> = of_range.map(|(name, kept)| kept.entry.id(name.clone())).collect();
         ids.sort_by_key(|id| id.name.place());
         ids
     }
@@ -144,14 +141,9 @@ impl Site {
         self.tokens.clear();
     }
 
-    pub fn step(
-        &mut self,
-        now_ms: u64,
-        event: Event,
-        pg_counts: &BTreeMap<RegionId, u32>,
-    ) -> Vec<Effect> {
+    pub fn step(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
         let (now_ms, mut out) = (self.now_ms(now_ms), Vec::new());
-        let view = Shown { disk: &self.disk, pg_counts, bug: self.bug };
+        let view = Shown { disk: &self.disk, bug: self.bug };
         if let Some(pull) = &mut self.pull {
             pull.step(now_ms, event, &view, &mut out);
         }

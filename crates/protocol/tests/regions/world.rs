@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::Planted;
-use larder_protocol::region::pull::{Effect, Event, Source};
+use larder_protocol::region::pull::{Alarm, Effect, Event};
 use larder_protocol::region::{Entry, Name, Range, Slot, Token, What, compare};
 use larder_types::{BucketId, ObjectKey, PgId, RegionId};
 
@@ -69,6 +69,8 @@ impl Dice {
 pub struct Counts {
     pub changes: u64,
     pub merges: u64,
+    /// Tokens that were void, and comparisons of regions that were begun for them.
+    pub voids: u64,
     pub resyncs: u64,
     pub clocks_ahead: u64,
     pub crashes: u64,
@@ -82,6 +84,7 @@ impl Counts {
     pub fn add(&mut self, of: &Self) {
         self.changes += of.changes;
         self.merges += of.merges;
+        self.voids += of.voids;
         self.resyncs += of.resyncs;
         self.clocks_ahead += of.clocks_ahead;
         self.crashes += of.crashes;
@@ -103,8 +106,8 @@ impl Counts {
 #[derive(Debug, Clone)]
 enum Message {
     Ask { request: u64, pgs: Vec<(PgId, Token, Token)>, ids_max: usize },
-    Walk { request: u64, pg: PgId, range: Range },
-    List { request: u64, pg: PgId, range: Range },
+    Walk { request: u64, range: Range },
+    List { request: u64, range: Range },
     Fetch { request: u64, names: Vec<Name> },
     Answer(Event),
 }
@@ -144,8 +147,8 @@ pub struct World {
     pub sites: Vec<Site>,
     /// The regions that are, and how many PGs each has.
     regions: BTreeMap<RegionId, u32>,
-    /// Those that were, too.
-    pg_counts: BTreeMap<RegionId, u32>,
+    /// The last number that a region was given.
+    last: RegionId,
     cuts: BTreeSet<(RegionId, RegionId)>,
     journal_max: usize,
     bug: Bug,
@@ -181,7 +184,7 @@ impl World {
             number: 0,
             happenings: BTreeMap::new(),
             sites,
-            pg_counts: regions.clone(),
+            last: RegionId(count as u16),
             regions,
             cuts: BTreeSet::new(),
             journal_max,
@@ -341,13 +344,13 @@ impl World {
     fn wipe(&mut self, at: usize) {
         self.counts.wipes += 1;
         let old = self.sites[at].id;
-        let id = RegionId(1 + self.pg_counts.len() as u16);
+        let id = RegionId(self.last.0 + 1);
         self.counts.lost_with_a_region += self.judge.wiped(&self.sites, at);
         let (pgs, skew_ms) = (1 + self.dice.below(4) as u32, self.sites[at].skew_ms);
         self.sites[at] = Site::new(id, pgs, self.journal_max, skew_ms, self.bug);
         self.regions.remove(&old);
         self.regions.insert(id, pgs);
-        self.pg_counts.insert(id, pgs);
+        self.last = id;
         self.cuts.retain(|(from, to)| *from != old && *to != old);
         // All know it from now on: they begin anew, with their tokens.
         for at in 0..self.sites.len() {
@@ -399,18 +402,18 @@ impl World {
     }
 
     fn step(&mut self, at: usize, event: Event) {
-        let effects = self.sites[at].step(self.now_ms, event, &self.pg_counts);
+        let effects = self.sites[at].step(self.now_ms, event);
         let (id, life) = (self.sites[at].id, self.sites[at].life);
         for effect in effects {
             match effect {
                 Effect::Ask { region, request, pgs, ids_max } => {
                     self.send(id, region, Message::Ask { request, pgs, ids_max });
                 }
-                Effect::Walk { source: Source { region, pg }, request, range } => {
-                    self.send(id, region, Message::Walk { request, pg, range });
+                Effect::Walk { region, request, range } => {
+                    self.send(id, region, Message::Walk { request, range });
                 }
-                Effect::List { source: Source { region, pg }, request, range } => {
-                    self.send(id, region, Message::List { request, pg, range });
+                Effect::List { region, request, range } => {
+                    self.send(id, region, Message::List { request, range });
                 }
                 Effect::Fetch { region, request, names } => {
                     let names = names.into_iter().map(|(name, _)| name).collect();
@@ -435,10 +438,10 @@ impl World {
         }
     }
 
-    fn count(&mut self, alarm: &larder_protocol::region::pull::Alarm) {
-        use larder_protocol::region::pull::Alarm;
+    fn count(&mut self, alarm: &Alarm) {
         match alarm {
             Alarm::ClockAhead { .. } => self.counts.clocks_ahead += 1,
+            Alarm::Void { .. } => self.counts.voids += 1,
             Alarm::Resync { .. } => self.counts.resyncs += 1,
             alarm => panic!("no region tells such things: {alarm:?}"),
         }
@@ -490,12 +493,12 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
             };
             Event::Told { request, pgs: pgs.into_iter().map(of_pg).collect() }
         }
-        Message::Walk { request, pg, range } => {
-            let ids = site.disk.ids(pg, site.pgs(), &range);
+        Message::Walk { request, range } => {
+            let ids = site.disk.ids(&range);
             Event::Walked { request, summed: compare::summed(planted, &range, ids.into_iter()) }
         }
-        Message::List { request, pg, range } => {
-            let ids = site.disk.ids(pg, site.pgs(), &range);
+        Message::List { request, range } => {
+            let ids = site.disk.ids(&range);
             Event::Listed { request, listed: compare::listed(planted, &range, ids.into_iter()) }
         }
         Message::Fetch { request, names } => {

@@ -8,6 +8,7 @@
 //! | file | what |
 //! |---|---|
 //! | `shown.rs` | entries as the index shows them |
+//! | `runs.rs` | keys of a range, for comparisons |
 //! | `names.rs` | which bucket here is which there |
 //! | `source.rs` | answers other regions |
 //! | `journal.rs` | forgets outcomes that all have |
@@ -26,6 +27,7 @@ mod journal;
 mod misses;
 mod names;
 mod puller;
+mod runs;
 mod shown;
 mod source;
 mod taking;

@@ -12,15 +12,14 @@ use std::time::Duration;
 
 use larder_link::{Ask, Link, LinkError, List, Walk};
 use larder_protocol::Planted;
-use larder_protocol::limits::REGION_NOTES_MAX;
+use larder_protocol::limits::{REGION_NOTES_MAX, REGION_RUN_IDS_MAX};
 use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Holdings, Source};
+use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Holdings, Lag, Source};
 use larder_protocol::region::{Entry, Name, Pull, Range, Sum, Token, join};
 use larder_types::{Passed, PgId, RegionId};
 use tokio::time::interval;
 
 use super::Shared;
-use super::shown::As;
 use super::taking;
 use super::watch::Behind;
 use crate::clock::now_ms;
@@ -74,14 +73,11 @@ pub(super) async fn tell_of_members(shared: Arc<Shared>, inbox: Inbox) {
 }
 
 /// What is here, for the machine.
-struct Here<'a> {
-    shared: &'a Shared,
-    pg_counts: &'a BTreeMap<RegionId, u32>,
-}
+struct Here<'a>(&'a Shared);
 
 impl Holdings for Here<'_> {
     fn entry(&self, name: &Name) -> Option<Entry> {
-        match self.shared.shown.entry(name.bucket, &name.key) {
+        match self.0.shown.entry(name.bucket, &name.key) {
             Ok(entry) => entry,
             Err(error) => {
                 // It is fetched then, and the primary of its key decides.
@@ -91,13 +87,10 @@ impl Holdings for Here<'_> {
         }
     }
 
-    fn sum(&self, source: Source, range: &Range) -> Sum {
-        let Some(pg_count) = self.pg_counts.get(&source.region).copied() else {
-            return Sum::default();
-        };
-        let buckets = self.shared.names.of(source.region);
-        let seen = As { pg: source.pg, pg_count, buckets };
-        match self.shared.shown.ids(&seen, range, usize::MAX) {
+    fn sum(&self, region: RegionId, range: &Range) -> Sum {
+        // One more than a run has is enough to see that it is another.
+        let buckets = self.0.names.of(region);
+        match self.0.shown.ids(&buckets, range, REGION_RUN_IDS_MAX + 1) {
             Ok(ids) => Sum::of(ids.iter()),
             Err(error) => {
                 tracing::error!(%error, "the index cannot be summed");
@@ -262,7 +255,7 @@ impl Puller {
 
     fn step(&mut self, event: Event) {
         let Some(pull) = &mut self.pull else { return };
-        let here = Here { shared: &self.shared, pg_counts: &self.pg_counts };
+        let here = Here(&self.shared);
         pull.step(now_ms(), event, &here, &mut self.out);
         // What is merged at once may lead to more.
         while !self.out.is_empty() {
@@ -270,7 +263,7 @@ impl Puller {
                 if let Some(event) = self.carry_out(effect)
                     && let Some(pull) = &mut self.pull
                 {
-                    let here = Here { shared: &self.shared, pg_counts: &self.pg_counts };
+                    let here = Here(&self.shared);
                     pull.step(now_ms(), event, &here, &mut self.out);
                 }
             }
@@ -296,18 +289,18 @@ impl Puller {
                     Ok(Event::Told { request, pgs })
                 });
             }
-            Effect::Walk { source, request, range } => {
-                self.ask(source.region, request, async move |shared, link| {
-                    let walked = link.walk(Walk { pg: source.pg, range }).await?;
-                    learn(&shared, source.region, walked.buckets).await?;
+            Effect::Walk { region, request, range } => {
+                self.ask(region, request, async move |shared, link| {
+                    let walked = link.walk(Walk { range }).await?;
+                    learn(&shared, region, walked.buckets).await?;
                     Ok(Event::Walked { request, summed: walked.summed })
                 });
             }
-            Effect::List { source, request, range } => {
-                self.ask(source.region, request, async move |shared, link| {
-                    let mut told = link.list(List { pg: source.pg, range }).await?;
-                    learn(&shared, source.region, told.buckets).await?;
-                    let ids = shared.names.translate(source.region, told.listed.ids);
+            Effect::List { region, request, range } => {
+                self.ask(region, request, async move |shared, link| {
+                    let mut told = link.list(List { range }).await?;
+                    learn(&shared, region, told.buckets).await?;
+                    let ids = shared.names.translate(region, told.listed.ids);
                     told.listed.ids = ids.into_iter().flatten().collect();
                     Ok(Event::Listed { request, listed: told.listed })
                 });
@@ -398,15 +391,18 @@ impl Puller {
             Alarm::Unsound { region } => {
                 watch.alarm(*region, "it says what no region says: use one release".to_owned());
             }
-            Alarm::Resync { source, void } => {
+            Alarm::Void { source, void } => {
                 let (region, pg, why) = (source.region, source.pg, void.why);
                 if why == Why::Ahead {
                     let what = "it has lost changes that it had told: was its directory restored from a backup? \
                                 Then remove it, and let an empty store join in its place";
                     watch.alarm(region, what.to_owned());
                 }
+                tracing::debug!(%region, %pg, ?why, "a journal cannot be gone on with");
+            }
+            Alarm::Resync { region, journals } => {
                 watch.counters().comparisons.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                tracing::debug!(%region, %pg, ?why, "all keys are compared");
+                tracing::info!(%region, journals, "all keys are compared");
             }
         }
     }
@@ -444,16 +440,9 @@ impl Puller {
 
     fn show(&self) {
         let Some(pull) = &self.pull else { return };
-        let mut regions: BTreeMap<RegionId, Behind> = BTreeMap::new();
-        for (source, lag) in pull.lags() {
-            let behind = regions.entry(source.region).or_default();
-            behind.operations += lag.outcomes;
-            behind.bytes += lag.bytes;
-            behind.is_comparing |= lag.is_comparing;
-            let oldest = lag.oldest.map(|oldest| oldest.ms());
-            behind.oldest_ms = [behind.oldest_ms, oldest].into_iter().flatten().min();
-        }
-        for (region, behind) in regions {
+        for (region, Lag { outcomes, bytes, oldest, is_comparing }) in pull.lags() {
+            let oldest_ms = oldest.map(|oldest| oldest.ms());
+            let behind = Behind { operations: outcomes, bytes, oldest_ms, is_comparing };
             self.shared.watch.is_behind(region, behind);
         }
     }

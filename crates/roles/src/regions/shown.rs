@@ -1,21 +1,20 @@
 //! Entries as the index shows them.
 //!
-//! A PG of another region has the keys that *its* ids and its number of PGs say. So whoever compares looks at the rows of this
-//! store as that region would: buckets in the order of its ids, keys of its PG.
+//! Another region has its buckets in the order of *its* ids. So whoever compares looks at the rows of this store as that
+//! region would.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use larder_kv::{KvError, KvReader};
-use larder_protocol::placement::pg_of;
 use larder_protocol::region::{Entry, Id, Kept, Name, Range, Slot, kept};
-use larder_types::codec::{CodecError, decode};
-use larder_types::{
-    BucketId, BucketName, ObjectEntry, ObjectKey, OpSeq, Passed, PgId, RegionId, rows,
-};
+use larder_types::codec::CodecError;
+use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, Passed, PgId, RegionId, rows};
 use parking_lot::Mutex;
 
+use super::runs::{Slice, Span};
+use crate::limits::REGION_SLICE_ROWS_MAX;
 use crate::manager::Manager;
 use crate::meta::Meta;
 
@@ -28,20 +27,6 @@ pub(super) enum Unreadable {
     Row(#[from] CodecError),
     #[error("row {0} has no such form")]
     Form(String),
-}
-
-/// As whose keys are looked at.
-pub(super) struct As {
-    pub(super) pg: PgId,
-    pub(super) pg_count: u32,
-    /// Buckets that are looked at: their ids there, in order, and here.
-    pub(super) buckets: BTreeMap<BucketId, BucketId>,
-}
-
-/// Rows of a bucket, in a table of keys.
-struct Span {
-    from: Vec<u8>,
-    to: Vec<u8>,
 }
 
 /// See the module's head.
@@ -114,17 +99,9 @@ impl Shown {
         &self,
         from: &[u8],
         to: Option<&[u8]>,
-        mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable>,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable>,
     ) -> Result<(), Unreadable> {
-        let mut failed = None;
-        self.meta.kv().scan(from, to, &mut |row, value| match visit(row, value) {
-            Ok(flow) => flow,
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
-        })?;
-        failed.map_or(Ok(()), Err)
+        scan(self.meta.kv(), from, to, visit)
     }
 
     /// A row's value.
@@ -142,82 +119,49 @@ impl Shown {
         Ok(found)
     }
 
-    /// Ids of a range in the order of their rows, named as there: all of them, or at least so many.
+    /// The first ids of a range in the order of their rows, named as there. `buckets` are those that are looked at: their
+    /// ids there, in order, and here.
     pub(super) fn ids(
         &self,
-        seen: &As,
+        buckets: &BTreeMap<BucketId, BucketId>,
         range: &Range,
-        count_min: usize,
+        ids_max: usize,
     ) -> Result<Vec<Id>, Unreadable> {
         let mut ids = Vec::new();
-        for (there, here) in &seen.buckets {
-            let Some(span) = span(range, *there, *here) else { continue };
-            self.ids_of_bucket(seen, (*there, *here), span, count_min, &mut ids)?;
-            if ids.len() >= count_min {
-                break;
+        for (there, here) in buckets {
+            let mut rest = Span::of(range, *there, *here);
+            while ids.len() < ids_max
+                && let Some(span) = rest.take()
+            {
+                let rows_max = REGION_SLICE_ROWS_MAX.min(ids_max - ids.len());
+                let slice = Slice::read(self.meta.kv(), *here, span, rows_max)?;
+                let of_keys = slice.keys.into_iter().filter_map(|(key, kept)| {
+                    let entry = kept.entry(self.own(), self.meta.pg_of(*here, &key))?;
+                    Some(entry.id(Name { bucket: *there, key, slot: Slot::Null }))
+                });
+                ids.extend(of_keys);
+                rest = slice.rest;
             }
         }
+        ids.truncate(ids_max);
         Ok(ids)
-    }
-
-    fn ids_of_bucket(
-        &self,
-        seen: &As,
-        (there, here): (BucketId, BucketId),
-        Span { from, mut to }: Span,
-        count_min: usize,
-        ids: &mut Vec<Id>,
-    ) -> Result<(), Unreadable> {
-        let mut found: BTreeMap<ObjectKey, Kept> = BTreeMap::new();
-        let is_seen = |key: &ObjectKey| pg_of(there, key, seen.pg_count) == seen.pg;
-        // Each table up to where the one before was left.
-        for table in *b"VT" {
-            let in_table = |row: &[u8]| [&[table], &row[1..]].concat();
-            let (first, behind) = (in_table(&from), in_table(&to));
-            let mut count = 0;
-            self.scan(&first, Some(&behind), |row, value| {
-                if count == count_min {
-                    to = [b"V", &row[1..]].concat();
-                    return Ok(ControlFlow::Break(()));
-                }
-                let form = || Unreadable::Form(row.escape_ascii().to_string());
-                let (_, key, slot) = rows::parse_version(row).ok_or_else(form)?;
-                if slot.is_unversioned() && is_seen(&key) {
-                    count += 1;
-                    let kept = found.entry(key).or_default();
-                    match table {
-                        b'V' => kept.version = Some(ObjectEntry::read(value)?),
-                        _ => kept.tombstone = Some(decode("tombstone", value)?),
-                    }
-                }
-                Ok(ControlFlow::Continue(()))
-            })?;
-        }
-        for (key, kept) in found {
-            let row = rows::version(here, &key, rows::UNVERSIONED);
-            let pg = self.meta.pg_of(here, &key);
-            if let Some(entry) = kept.entry(self.own(), pg).filter(|_| row < to) {
-                ids.push(entry.id(Name { bucket: there, key, slot: Slot::Null }));
-            }
-        }
-        Ok(())
     }
 }
 
-/// The rows here of what lies in a bucket within a range there.
-fn span(range: &Range, there: BucketId, here: BucketId) -> Option<Span> {
-    let (first, own) = (rows::bucket(b'V', there), rows::bucket(b'V', here));
-    let (behind, own_behind) = (rows::prefix_end(&first)?, rows::prefix_end(&own)?);
-    let moved = |row: &[u8]| [&own[..], &row[first.len()..]].concat();
-    let from = match &range.from {
-        from if *from >= behind => return None,
-        from if from.starts_with(&first) => moved(from),
-        _ => own.clone(),
-    };
-    let to = match &range.to {
-        Some(to) if *to <= first => return None,
-        Some(to) if to.starts_with(&first) => moved(to),
-        _ => own_behind,
-    };
-    Some(Span { from, to })
+/// Visits rows from one on, until told to stop.
+pub(super) fn scan(
+    kv: &dyn KvReader,
+    from: &[u8],
+    to: Option<&[u8]>,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable>,
+) -> Result<(), Unreadable> {
+    let mut failed = None;
+    kv.scan(from, to, &mut |row, value| match visit(row, value) {
+        Ok(flow) => flow,
+        Err(error) => {
+            failed = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    failed.map_or(Ok(()), Err)
 }

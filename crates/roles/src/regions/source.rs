@@ -21,7 +21,7 @@ use larder_types::{
 use parking_lot::Mutex;
 
 use super::Shared;
-use super::shown::{As, Unreadable};
+use super::shown::Unreadable;
 use crate::clock::now_ms;
 use crate::limits::{REGION_CHANGED_TRIES_MAX, REGION_LEFT_COUNTED_MAX};
 
@@ -158,10 +158,10 @@ impl Desk {
         self.shared.shown.buckets().iter().map(|(id, name)| (*id, name.clone())).collect()
     }
 
-    fn ids(&self, pg: PgId, range: &Range, count_min: usize) -> Result<Vec<Id>, Unreadable> {
+    fn ids(&self, range: &Range, ids_max: usize) -> Result<Vec<Id>, Unreadable> {
         let shown = &self.shared.shown;
         let buckets = shown.buckets().keys().map(|id| (*id, *id)).collect();
-        shown.ids(&As { pg, pg_count: shown.pg_count(), buckets }, range, count_min)
+        shown.ids(&buckets, range, ids_max)
     }
 
     fn has_pg(&self, pg: PgId) -> Result<(), Declined> {
@@ -233,11 +233,9 @@ impl Source for Answering {
     }
 
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<Walked, Declined> {
-        self.0.has_pg(walk.pg)?;
         self.look(move |desk| {
             // One more than an answer has, so that it is seen where it ends.
-            let count_min = REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1;
-            let ids = desk.ids(walk.pg, &walk.range, count_min)?;
+            let ids = desk.ids(&walk.range, REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1)?;
             let summed = compare::summed(Planted::default(), &walk.range, ids.into_iter());
             Ok(Walked { summed, buckets: desk.all_names() })
         })
@@ -245,9 +243,8 @@ impl Source for Answering {
     }
 
     async fn list(&self, _: RegionId, list: List) -> Result<ListedIn, Declined> {
-        self.0.has_pg(list.pg)?;
         self.look(move |desk| {
-            let ids = desk.ids(list.pg, &list.range, REGION_ASK_IDS_MAX + 1)?;
+            let ids = desk.ids(&list.range, REGION_ASK_IDS_MAX + 1)?;
             let listed = compare::listed(Planted::default(), &list.range, ids.into_iter());
             let buckets = desk.names_of(listed.ids.iter());
             Ok(ListedIn { listed, buckets })

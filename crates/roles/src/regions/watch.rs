@@ -35,7 +35,7 @@ pub struct RegionCounters {
     pub misses: AtomicU64,
     /// Those that another region had.
     pub misses_filled: AtomicU64,
-    /// Comparisons of all keys of a placement group that were begun.
+    /// Comparisons of all keys with another region that were begun.
     pub comparisons: AtomicU64,
 }
 

@@ -1,14 +1,11 @@
 //! Requests: what is asked of whom, and when.
 
-use std::collections::VecDeque;
-
 use larder_types::{PgId, RegionId};
 
-use super::super::compare::{Listed, Range, Summed};
 use super::super::entry::Name;
 use super::super::journal::{Batch, Token, Void};
 use super::wants::Claim;
-use super::{Alarm, Effect, Holdings, Pull, Source};
+use super::{Alarm, Effect, Holdings, Pull, Source, Stream};
 use crate::limits::{
     REGION_ANSWER_MS, REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX,
     REGION_FETCH_BYTES_MAX, REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_POLL_MS,
@@ -17,44 +14,20 @@ use crate::limits::{
 /// A request that is under way.
 #[derive(Debug)]
 pub(super) struct Request {
-    region: RegionId,
+    pub(super) region: RegionId,
     until_ms: u64,
-    what: What,
+    pub(super) what: What,
 }
 
 #[derive(Debug)]
 pub(super) enum What {
     Ids(Vec<PgId>),
-    Walk(PgId, Range),
-    List(PgId, Range),
+    /// The sums of what is not walked over yet.
+    Walk,
+    /// The ids of the first run that differs.
+    List,
     /// The entries, and how many claims each had.
     Fetch(Vec<(Name, usize)>),
-}
-
-/// All keys of a PG are compared.
-#[derive(Debug)]
-pub(super) struct Comparison {
-    /// Where the journal is gone on from afterwards.
-    pub(super) resume: Token,
-    /// Entries that are listed and not here yet.
-    pub(super) claims: usize,
-    /// What was not walked over yet.
-    rest: Option<Range>,
-    /// Runs that differ.
-    differing: VecDeque<Range>,
-    /// A request is under way.
-    is_asked: bool,
-}
-
-impl Comparison {
-    fn new(resume: Token) -> Self {
-        let (rest, differing) = (Some(Range::default()), VecDeque::new());
-        Self { resume, claims: 0, rest, differing, is_asked: false }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.rest.is_none() && self.differing.is_empty() && !self.is_asked && self.claims == 0
-    }
 }
 
 impl Pull {
@@ -69,19 +42,9 @@ impl Pull {
 
     pub(super) fn unanswered(&mut self, now_ms: u64, request: u64) {
         let Some(Request { region, what, .. }) = self.requests.remove(&request) else { return };
-        if let Some(peer) = self.peers.get_mut(&region) {
-            peer.quiet_until_ms = now_ms + REGION_POLL_MS;
-        }
-        match what {
-            What::Ids(_) => {}
-            What::Walk(pg, _) | What::List(pg, _) => {
-                let Some(comparison) = self.comparison(Source { region, pg }) else { return };
-                comparison.is_asked = false;
-                if let What::List(_, range) = what {
-                    comparison.differing.push_front(range);
-                }
-            }
-            What::Fetch(asked) => asked.iter().for_each(|(name, _)| self.wait_again(name)),
+        self.leave_in_peace(now_ms, region);
+        if let What::Fetch(asked) = what {
+            asked.iter().for_each(|(name, _)| self.wait_again(name));
         }
     }
 
@@ -90,6 +53,12 @@ impl Pull {
         if let Some(asked) = self.requests.get_mut(&request) {
             asked.until_ms = asked.until_ms.max(now_ms + REGION_ANSWER_MS);
         }
+    }
+
+    /// A region did not answer, or nothing that counts: it is not asked again at once.
+    pub(super) fn leave_in_peace(&mut self, now_ms: u64, region: RegionId) {
+        let peer = self.peers.get_mut(&region).expect("who is asked is known");
+        peer.quiet_until_ms = now_ms + REGION_POLL_MS;
     }
 
     /// The request that an answer is to, if it is one of this kind that is under way.
@@ -104,10 +73,6 @@ impl Pull {
         Some((region, what))
     }
 
-    fn comparison(&mut self, source: Source) -> Option<&mut Comparison> {
-        self.streams.get_mut(&source)?.comparison.as_mut()
-    }
-
     pub(super) fn told(
         &mut self,
         now_ms: u64,
@@ -116,7 +81,7 @@ impl Pull {
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
-        let Some((region, asked)) = self.answered(request, |what| match what {
+        let Some((region, mut asked)) = self.answered(request, |what| match what {
             What::Ids(pgs) => Some(std::mem::take(pgs)),
             _ => None,
         }) else {
@@ -124,16 +89,15 @@ impl Pull {
         };
         for (pg, told) in pgs {
             let source = Source { region, pg };
-            if !asked.contains(&pg) {
-                continue;
-            }
+            // What was not asked counts as little as a second answer.
+            let Some(at) = asked.iter().position(|asked| *asked == pg) else { continue };
+            asked.swap_remove(at);
             let Some(stream) = self.streams.get_mut(&source) else { continue };
             stream.is_heard = true;
             match told {
                 Err(void) => {
-                    stream.comparison = Some(Comparison::new(void.resume));
-                    stream.left = (0, 0);
-                    out.push(Effect::Alarm(Alarm::Resync { source, void }));
+                    self.wait_for_comparison(source, void.resume);
+                    out.push(Effect::Alarm(Alarm::Void { source, void }));
                 }
                 Ok(batch) if !follows(stream.told, &batch) => {
                     out.push(Effect::Alarm(Alarm::Unsound { region }));
@@ -142,70 +106,13 @@ impl Pull {
                     (stream.told, stream.left) = (batch.token, batch.left);
                     stream.open.extend(batch.ids.iter().map(|(op, _)| *op));
                     for (op, id) in batch.ids {
-                        self.take(now_ms, Claim { source, at: Some(op), id }, here, out);
+                        self.take(now_ms, Claim { region, at: Some((pg, op)), id }, here, out);
                     }
                     let stream = self.streams.get_mut(&source).expect("it was there");
                     stream.move_token(source, out);
                 }
             }
         }
-    }
-
-    pub(super) fn walked(
-        &mut self,
-        request: u64,
-        summed: Summed,
-        here: &dyn Holdings,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some((region, (pg, range))) = self.answered(request, |what| match what {
-            What::Walk(pg, range) => Some((*pg, std::mem::take(range))),
-            _ => None,
-        }) else {
-            return;
-        };
-        let source = Source { region, pg };
-        let Some(stream) = self.streams.get_mut(&source) else { return };
-        let Some(comparison) = &mut stream.comparison else { return };
-        comparison.is_asked = false;
-        if !summed.covers(&range) {
-            return out.push(Effect::Alarm(Alarm::Unsound { region }));
-        }
-        let differs = |(range, sum): &(Range, _)| here.sum(source, range) != *sum;
-        let differing = summed.runs.into_iter().filter(differs).map(|(range, _)| range);
-        comparison.differing.extend(differing);
-        comparison.rest = summed.rest;
-        stream.move_token(source, out);
-    }
-
-    pub(super) fn listed(
-        &mut self,
-        now_ms: u64,
-        request: u64,
-        listed: Listed,
-        here: &dyn Holdings,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some((region, (pg, range))) = self.answered(request, |what| match what {
-            What::List(pg, range) => Some((*pg, std::mem::take(range))),
-            _ => None,
-        }) else {
-            return;
-        };
-        let source = Source { region, pg };
-        let Some(comparison) = self.comparison(source) else { return };
-        comparison.is_asked = false;
-        if !listed.covers(&range) {
-            comparison.differing.push_back(range);
-            return out.push(Effect::Alarm(Alarm::Unsound { region }));
-        }
-        comparison.claims += listed.ids.len();
-        comparison.differing.extend(listed.rest);
-        for id in listed.ids {
-            self.take(now_ms, Claim { source, at: None, id }, here, out);
-        }
-        let stream = self.streams.get_mut(&source).expect("it was there");
-        stream.move_token(source, out);
     }
 
     /// Asks for what may be asked for.
@@ -221,18 +128,21 @@ impl Pull {
         }
     }
 
-    fn has_room(&self, region: RegionId) -> bool {
+    /// The journals of a region.
+    pub(super) fn streams_of(&self, region: RegionId) -> impl Iterator<Item = (&Source, &Stream)> {
         let of_region = self.streams.range(Source { region, pg: PgId(0) }..);
-        let of_region = of_region.take_while(|(source, _)| source.region == region);
-        let claims = of_region.map(|(_, stream)| {
-            stream.open.len() + stream.comparison.as_ref().map_or(0, |it| it.claims)
-        });
+        of_region.take_while(move |(source, _)| source.region == region)
+    }
+
+    pub(super) fn has_room(&self, region: RegionId) -> bool {
+        let open = self.streams_of(region).map(|(_, stream)| stream.open.len());
+        let claims = open.sum::<usize>() + self.peers[&region].claims;
         let requests = self.requests.values().filter(|request| request.region == region);
         let coming = requests.map(|request| match request.what {
-            What::Ids(_) | What::List(..) => REGION_ASK_IDS_MAX,
-            What::Walk(..) | What::Fetch(_) => 0,
+            What::Ids(_) | What::List => REGION_ASK_IDS_MAX,
+            What::Walk | What::Fetch(_) => 0,
         });
-        claims.chain(coming).sum::<usize>() + REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX
+        claims + coming.sum::<usize>() + REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX
     }
 
     fn ask_for_ids(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
@@ -241,10 +151,9 @@ impl Pull {
             return;
         }
         let is_due = self.peers[&region].poll_ms <= now_ms;
-        let streams = self.streams.iter().filter(|(source, stream)| {
-            let is_behind = stream.left.0 > 0;
-            source.region == region && stream.comparison.is_none() && (is_due || is_behind)
-        });
+        let streams = self
+            .streams_of(region)
+            .filter(|(_, stream)| !stream.is_void() && (is_due || stream.left.0 > 0));
         let mut streams: Vec<_> = streams.collect();
         // Those that lag first, then those that were not asked for the longest time.
         streams.sort_by_key(|(source, stream)| (stream.left.0 == 0, stream.asked_ms, **source));
@@ -260,39 +169,15 @@ impl Pull {
             let stream = self.streams.get_mut(&Source { region, pg: *pg }).expect("it was there");
             stream.asked_ms = now_ms;
         }
-        let is_last = self.streams.iter().all(|(source, stream)| {
-            source.region != region || stream.comparison.is_some() || stream.asked_ms == now_ms
-        });
+        let is_last = self
+            .streams_of(region)
+            .all(|(_, stream)| stream.is_void() || stream.asked_ms == now_ms);
         if is_due && is_last {
             self.peers.get_mut(&region).expect("it is known").poll_ms = now_ms + REGION_POLL_MS;
         }
         let asked = pgs.iter().map(|(pg, ..)| *pg).collect();
         let request = self.begin(now_ms, region, What::Ids(asked));
         out.push(Effect::Ask { region, request, pgs, ids_max: REGION_ASK_IDS_MAX });
-    }
-
-    fn ask_for_runs(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
-        let is_asked = |it: &Request| {
-            it.region == region && matches!(it.what, What::Walk(..) | What::List(..))
-        };
-        if self.requests.values().any(is_asked) || !self.has_room(region) {
-            return;
-        }
-        let of_region = self.streams.iter_mut().filter(|(source, _)| source.region == region);
-        for (source, stream) in of_region {
-            let Some(comparison) = &mut stream.comparison else { continue };
-            let (source, differing) = (*source, comparison.differing.pop_front());
-            if let Some(range) = differing {
-                comparison.is_asked = true;
-                let request = self.begin(now_ms, region, What::List(source.pg, range.clone()));
-                return out.push(Effect::List { source, request, range });
-            }
-            if let Some(range) = comparison.rest.clone() {
-                comparison.is_asked = true;
-                let request = self.begin(now_ms, region, What::Walk(source.pg, range.clone()));
-                return out.push(Effect::Walk { source, request, range });
-            }
-        }
     }
 
     fn ask_for_entries(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
@@ -314,7 +199,7 @@ impl Pull {
         }
     }
 
-    fn begin(&mut self, now_ms: u64, region: RegionId, what: What) -> u64 {
+    pub(super) fn begin(&mut self, now_ms: u64, region: RegionId, what: What) -> u64 {
         let request = self.next_request;
         self.next_request += 1;
         let until_ms = now_ms + REGION_ANSWER_MS;

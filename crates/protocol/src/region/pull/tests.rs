@@ -19,7 +19,7 @@ impl Holdings for Here {
         self.0.get(name).cloned()
     }
 
-    fn sum(&self, _source: Source, range: &Range) -> Sum {
+    fn sum(&self, _: RegionId, range: &Range) -> Sum {
         let ids = self.0.iter().map(|(name, entry)| entry.id(name.clone()));
         let ids: Vec<_> = ids.filter(|id| range.has(&id.name)).collect();
         Sum::of(ids.iter())
@@ -241,42 +241,14 @@ fn a_clock_too_far_ahead_is_an_alarm_and_is_taken_when_it_is_due() {
     site.bring(request, &[&other]);
     site.keep(&other);
     assert_eq!(site.saved(), [], "the token stays before it");
-    let oldest = site.pull.lags().next().and_then(|(_, lag)| lag.oldest);
-    assert_eq!(oldest, Some(ahead.at.clock), "it is shown as what is behind");
+    assert_eq!(
+        site.pull.lags()[&RegionId(2)].oldest,
+        Some(ahead.at.clock),
+        "it is shown as what is behind"
+    );
     site.pass(REGION_HELD_MS);
     let (_, _, names) = site.fetches().remove(0);
     assert_eq!(names, [name(&ahead)]);
-}
-
-#[test]
-fn a_void_token_compares_all_keys_and_goes_on_where_it_is_told() {
-    let mut site = Site::new(&[(2, 0)], 1 << 20);
-    let (here, lacking) = (marker(2, 0, 1, 10), marker(2, 0, 2, 20));
-    site.here.0.insert(name(&here), here.clone());
-    let request = site.asked(2);
-    let void = Void { why: Why::Overrun, resume: Token { through: OpSeq(70) } };
-    site.effects();
-    site.step(Event::Told { request, pgs: vec![(PgId(0), Err(void))] });
-    let walk = site.effects().into_iter().find_map(|effect| match effect {
-        Effect::Walk { request, range, .. } => Some((request, range)),
-        _ => None,
-    });
-    let (request, range) = walk.expect("the range is walked over");
-    let theirs = [id(&lacking), id(&here)];
-    let summed = super::super::compare::summed(Planted::default(), &range, theirs.iter().cloned());
-    site.step(Event::Walked { request, summed });
-    let list = site.effects().into_iter().find_map(|effect| match effect {
-        Effect::List { request, .. } => Some(request),
-        _ => None,
-    });
-    let listed = Listed { ids: theirs.to_vec(), rest: None };
-    site.step(Event::Listed { request: list.expect("it differs"), listed });
-    let (_, request, names) = site.fetches().remove(0);
-    assert_eq!(names, [name(&lacking)]);
-    assert_eq!(site.saved(), [], "what differs is not here yet");
-    site.bring(request, &[&lacking]);
-    site.keep(&lacking);
-    assert_eq!(site.saved(), [(source(2, 0), 70)]);
 }
 
 #[test]
@@ -413,5 +385,8 @@ fn answers_that_no_region_gives_break_nothing() {
     assert_eq!(site.fetches(), []);
     let unsound = Alarm::Unsound { region: RegionId(2) };
     assert_eq!(site.alarms(), [unsound.clone(), unsound]);
-    assert!(site.pull.lags().all(|(_, lag)| lag.outcomes > 0));
+    assert!(site.pull.lags().values().all(|lag| lag.outcomes > 0));
 }
+
+#[path = "tests/comparing.rs"]
+mod comparing;

@@ -1,19 +1,19 @@
 //! Wants: entries that are not here, and what asks for them.
 
-use larder_types::{OpSeq, RegionId};
+use larder_types::{OpSeq, PgId, RegionId};
 
 use super::super::entry::{Entry, Id, Name};
 use super::super::merge::{Contradiction, Holding, holding};
 use super::asking::What;
-use super::{Alarm, Effect, Holdings, Pull, Source};
+use super::{Alarm, Effect, Holdings, Pull};
 use crate::limits::{REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS};
 
 /// What one journal or comparison told of an entry.
 #[derive(Debug)]
 pub(super) struct Claim {
-    pub(super) source: Source,
-    /// Its position in the journal; `None` in a comparison.
-    pub(super) at: Option<OpSeq>,
+    pub(super) region: RegionId,
+    /// Which journal, and its position there; `None` in a comparison.
+    pub(super) at: Option<(PgId, OpSeq)>,
     pub(super) id: Id,
 }
 
@@ -91,7 +91,7 @@ impl Pull {
 
     /// Why a claim is not taken now.
     fn objection(&self, now_ms: u64, claim: &Claim) -> Option<Alarm> {
-        let (region, at) = (claim.source.region, claim.id.at);
+        let (region, at) = (claim.region, claim.id.at);
         if !at.is_told() || claim.id.origin.region != at.region {
             return Some(Alarm::Unsound { region });
         }
@@ -108,7 +108,7 @@ impl Pull {
                 break;
             }
             let want = self.wants.get_mut(&place.1).expect("what waits is wanted");
-            let told = want.claims.iter().filter(|claim| claim.source.region == region);
+            let told = want.claims.iter().filter(|claim| claim.region == region);
             let Some(most) = told.map(|claim| claim.id.bytes).max() else { continue };
             let bytes = if want.needs_bytes { most } else { 0 };
             chosen.bytes = chosen.bytes.saturating_add(bytes);
@@ -219,7 +219,7 @@ impl Pull {
     ) {
         let Some(want) = self.wants.remove(name) else { return };
         for (at, claim) in want.claims.into_iter().enumerate() {
-            if at < claims && claim.source.region == region {
+            if at < claims && claim.region == region {
                 self.settle(&claim, out);
             } else {
                 self.take(now_ms, claim, here, out);

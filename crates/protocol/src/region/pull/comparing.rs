@@ -1,0 +1,160 @@
+//! Comparisons: what a region has is walked over where its journals cannot be gone on with.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use larder_types::{PgId, RegionId};
+
+use super::super::compare::{Listed, Range, Summed};
+use super::super::journal::Token;
+use super::asking::{Request, What};
+use super::wants::Claim;
+use super::{Alarm, Course, Effect, Holdings, Pull, Source};
+
+/// All keys of a region are compared. What is asked for stays first in line until it is answered.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    /// Journals that were void when it began.
+    covers: BTreeSet<PgId>,
+    /// What was not walked over yet.
+    rest: Option<Range>,
+    /// Runs that differ, and were not listed yet.
+    differing: VecDeque<Range>,
+}
+
+impl Comparison {
+    fn is_over(&self) -> bool {
+        self.rest.is_none() && self.differing.is_empty()
+    }
+}
+
+impl Pull {
+    /// A journal's token is void. A comparison that is under way began too early to count for it.
+    pub(super) fn wait_for_comparison(&mut self, source: Source, resume: Token) {
+        let stream = self.streams.get_mut(&source).expect("it was asked for ids");
+        assert!(!stream.is_void(), "a journal that is void is not asked for ids");
+        (stream.course, stream.left) = (Course::Void(resume), (0, 0));
+    }
+
+    pub(super) fn ask_for_runs(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
+        let is_asked =
+            |it: &Request| it.region == region && matches!(it.what, What::Walk | What::List);
+        if self.requests.values().any(is_asked) || !self.has_room(region) {
+            return;
+        }
+        self.begin_comparison(region, out);
+        let Some(comparison) = &self.peers[&region].comparison else { return };
+        let (differing, rest) = (comparison.differing.front().cloned(), comparison.rest.clone());
+        if let Some(range) = differing {
+            let request = self.begin(now_ms, region, What::List);
+            return out.push(Effect::List { region, request, range });
+        }
+        let range = rest.expect("a comparison that is over is under way no more");
+        let request = self.begin(now_ms, region, What::Walk);
+        out.push(Effect::Walk { region, request, range });
+    }
+
+    fn begin_comparison(&mut self, region: RegionId, out: &mut Vec<Effect>) {
+        if self.peers[&region].comparison.is_some() {
+            return;
+        }
+        let void = self.streams_of(region).filter(|(_, stream)| stream.is_void());
+        let covers: BTreeSet<PgId> = void.map(|(source, _)| source.pg).collect();
+        if covers.is_empty() {
+            return;
+        }
+        out.push(Effect::Alarm(Alarm::Resync { region, journals: covers.len() }));
+        let (rest, differing) = (Some(Range::default()), VecDeque::new());
+        let peer = self.peers.get_mut(&region).expect("it is known");
+        peer.comparison = Some(Comparison { covers, rest, differing });
+    }
+
+    pub(super) fn walked(
+        &mut self,
+        now_ms: u64,
+        request: u64,
+        summed: Summed,
+        here: &dyn Holdings,
+        out: &mut Vec<Effect>,
+    ) {
+        let is_walk = |what: &mut What| matches!(what, What::Walk).then_some(());
+        let Some((region, ())) = self.answered(request, is_walk) else { return };
+        let comparison = self.comparison(region);
+        let range = comparison.rest.as_ref().expect("what is asked for was not walked over yet");
+        if !summed.covers(range) {
+            self.leave_in_peace(now_ms, region);
+            return out.push(Effect::Alarm(Alarm::Unsound { region }));
+        }
+        let differs = |(range, sum): &(Range, _)| here.sum(region, range) != *sum;
+        let differing = summed.runs.into_iter().filter(differs).map(|(range, _)| range);
+        comparison.differing.extend(differing);
+        comparison.rest = summed.rest;
+        self.end_if_listed(region, out);
+    }
+
+    pub(super) fn listed(
+        &mut self,
+        now_ms: u64,
+        request: u64,
+        listed: Listed,
+        here: &dyn Holdings,
+        out: &mut Vec<Effect>,
+    ) {
+        let is_list = |what: &mut What| matches!(what, What::List).then_some(());
+        let Some((region, ())) = self.answered(request, is_list) else { return };
+        let comparison = self.comparison(region);
+        let range = comparison.differing.front().expect("what is asked for was not listed yet");
+        if !listed.covers(range) {
+            self.leave_in_peace(now_ms, region);
+            return out.push(Effect::Alarm(Alarm::Unsound { region }));
+        }
+        comparison.differing.pop_front();
+        comparison.differing.extend(listed.rest);
+        self.peers.get_mut(&region).expect("it is known").claims += listed.ids.len();
+        for id in listed.ids {
+            self.take(now_ms, Claim { region, at: None, id }, here, out);
+        }
+        self.end_if_listed(region, out);
+    }
+
+    fn comparison(&mut self, region: RegionId) -> &mut Comparison {
+        let peer = self.peers.get_mut(&region).expect("who is asked is known");
+        peer.comparison.as_mut().expect("runs are asked for by a comparison")
+    }
+
+    /// An entry that a comparison listed is here.
+    pub(super) fn settle_compared(&mut self, region: RegionId, out: &mut Vec<Effect>) {
+        let peer = self.peers.get_mut(&region).expect("who told of it is known");
+        assert!(peer.claims > 0, "each claim of a comparison is counted");
+        peer.claims -= 1;
+        self.move_compared_tokens(region, out);
+    }
+
+    /// Ends a comparison that has listed all. Its journals are asked again: what cannot be taken yet holds up their tokens
+    /// alone.
+    fn end_if_listed(&mut self, region: RegionId, out: &mut Vec<Effect>) {
+        let peer = self.peers.get_mut(&region).expect("who is asked is known");
+        let Some(over) = peer.comparison.take_if(|it| it.is_over()) else { return };
+        for pg in over.covers {
+            let stream = self.streams.get_mut(&Source { region, pg }).expect("it is covered");
+            let Course::Void(resume) = stream.course else {
+                unreachable!("a journal is void until its comparison is over")
+            };
+            (stream.course, stream.told) = (Course::Compared, resume);
+        }
+        self.move_compared_tokens(region, out);
+    }
+
+    fn move_compared_tokens(&mut self, region: RegionId, out: &mut Vec<Effect>) {
+        if self.peers[&region].claims > 0 {
+            return;
+        }
+        let of_region = self.streams.iter_mut().filter(|(source, _)| source.region == region);
+        for (source, stream) in of_region {
+            if stream.course == Course::Compared {
+                stream.course = Course::Followed;
+                // Where a journal has lost what it told, the token goes back.
+                stream.save(*source, stream.through(), out);
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Journals of region 2 that are void, and what is compared for them.
+
+use super::super::super::compare::{listed, summed};
+use super::*;
+use crate::limits::REGION_POLL_MS;
+
+/// What a region has, in the order of its rows.
+fn ids_of(entries: &[&Entry]) -> Vec<Id> {
+    let mut ids: Vec<_> = entries.iter().map(|entry| id(entry)).collect();
+    ids.sort_by_key(|id| id.name.place());
+    ids
+}
+
+impl Site {
+    /// These journals are void, and go on behind these ops.
+    fn void(&mut self, journals: &[(u32, u64)]) {
+        let request = self.asked(2);
+        self.effects();
+        let void = |through| Void { why: Why::Overrun, resume: Token { through: OpSeq(through) } };
+        let pgs = journals.iter().map(|(pg, through)| (PgId(*pg), Err(void(*through))));
+        self.step(Event::Told { request, pgs: pgs.collect() });
+    }
+
+    fn walks(&self) -> Vec<(u64, Range)> {
+        let walks = self.out.iter().filter_map(|effect| match effect {
+            Effect::Walk { region: RegionId(2), request, range } => Some((*request, range.clone())),
+            _ => None,
+        });
+        walks.collect()
+    }
+
+    fn lists(&self) -> Vec<(u64, Range)> {
+        let lists = self.out.iter().filter_map(|effect| match effect {
+            Effect::List { region: RegionId(2), request, range } => Some((*request, range.clone())),
+            _ => None,
+        });
+        lists.collect()
+    }
+
+    /// The walk that was asked for shows these.
+    fn walk(&mut self, theirs: &[&Entry]) {
+        let (request, range) = self.walks().pop().expect("a walk is asked for");
+        self.out.clear();
+        let summed = summed(Planted::default(), &range, ids_of(theirs).into_iter());
+        self.step(Event::Walked { request, summed });
+    }
+
+    /// The run that was asked for has these.
+    fn list(&mut self, theirs: &[&Entry]) {
+        let (request, range) = self.lists().pop().expect("a list is asked for");
+        let listed = listed(Planted::default(), &range, ids_of(theirs).into_iter());
+        self.step(Event::Listed { request, listed });
+    }
+
+    /// All that is fetched comes, and is durable.
+    fn take(&mut self, of: &[&Entry]) {
+        for (_, request, names) in self.fetches() {
+            let brought: Vec<_> =
+                of.iter().copied().filter(|it| names.contains(&name(it))).collect();
+            self.bring(request, &brought);
+            brought.iter().for_each(|entry| self.keep(entry));
+        }
+    }
+
+    fn is_comparing(&self) -> bool {
+        self.pull.lags()[&RegionId(2)].is_comparing
+    }
+}
+
+#[test]
+fn a_void_token_compares_all_keys_and_goes_on_where_it_is_told() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (here, lacking) = (marker(2, 0, 1, 10), marker(2, 0, 2, 20));
+    site.here.0.insert(name(&here), here.clone());
+    site.void(&[(0, 70)]);
+    assert!(site.is_comparing());
+    site.walk(&[&lacking, &here]);
+    site.list(&[&lacking, &here]);
+    let (_, request, names) = site.fetches().remove(0);
+    assert_eq!(names, [name(&lacking)]);
+    assert_eq!(site.saved(), [], "what differs is not here yet");
+    site.bring(request, &[&lacking]);
+    site.keep(&lacking);
+    assert_eq!(site.saved(), [(source(2, 0), 70)]);
+    assert!(site.pull.is_level());
+}
+
+#[test]
+fn journals_that_are_void_at_once_are_compared_by_one_walk() {
+    let mut site = Site::new(&[(2, 0), (2, 1), (2, 2)], 1 << 20);
+    let theirs = [marker(2, 0, 1, 10), marker(2, 1, 1, 20), marker(2, 2, 1, 30)];
+    let theirs: Vec<&Entry> = theirs.iter().collect();
+    site.void(&[(0, 70), (2, 90)]);
+    let begun = Effect::Alarm(Alarm::Resync { region: RegionId(2), journals: 2 });
+    assert_eq!(site.out.iter().filter(|it| **it == begun).count(), 1, "{:?}", site.out);
+    assert_eq!(site.walks().iter().map(|it| &it.1).collect::<Vec<_>>(), [&Range::default()]);
+    site.walk(&theirs);
+    assert_eq!(site.walks(), [], "one walk shows all");
+    site.list(&theirs);
+    site.take(&theirs);
+    assert_eq!(site.saved(), [(source(2, 0), 70), (source(2, 2), 90)]);
+    site.pass(REGION_POLL_MS);
+    assert_eq!((site.walks(), site.is_comparing()), (vec![], false));
+}
+
+#[test]
+fn a_void_journal_is_not_asked_for_ids_and_the_others_are() {
+    let mut site = Site::new(&[(2, 0), (2, 1)], 1 << 20);
+    site.void(&[(0, 70)]);
+    site.pass(REGION_POLL_MS);
+    let asked = site.out.iter().find_map(|effect| match effect {
+        Effect::Ask { pgs, .. } => Some(pgs.iter().map(|(pg, ..)| pg.0).collect::<Vec<_>>()),
+        _ => None,
+    });
+    assert_eq!(asked, Some(vec![1]));
+}
+
+#[test]
+fn a_journal_that_becomes_void_meanwhile_has_a_comparison_of_its_own() {
+    let mut site = Site::new(&[(2, 0), (2, 1)], 1 << 20);
+    let (first, second) = (marker(2, 0, 1, 10), marker(2, 1, 80, 20));
+    site.void(&[(0, 70)]);
+    let (walk, range) = site.walks().remove(0);
+    site.pass(REGION_POLL_MS);
+    // The walk that is under way may have passed by what lies at or below this resume token.
+    site.void(&[(1, 90)]);
+    assert_eq!(site.walks(), [], "one comparison is under way");
+    let summed = summed(Planted::default(), &range, ids_of(&[&first]).into_iter());
+    site.step(Event::Walked { request: walk, summed });
+    site.list(&[&first]);
+    site.take(&[&first]);
+    assert!(site.is_comparing());
+    assert_eq!(site.walks().len(), 1, "now it begins");
+    site.walk(&[&first, &second]);
+    assert_eq!(site.saved(), [], "it is not covered by the first");
+    site.pass(REGION_ANSWER_MS);
+    site.pass(REGION_POLL_MS);
+    site.list(&[&first, &second]);
+    site.take(&[&first, &second]);
+    assert_eq!(site.saved(), [(source(2, 1), 90)]);
+}
+
+#[test]
+fn no_token_moves_before_all_that_a_comparison_found_is_here() {
+    let mut site = Site::new(&[(2, 0), (2, 1)], 1 << 20);
+    let (of_first, of_second) = (marker(2, 0, 1, 10), marker(2, 1, 1, 20));
+    let theirs = [&of_first, &of_second];
+    site.void(&[(0, 70), (1, 90)]);
+    site.walk(&theirs);
+    site.list(&theirs);
+    let (_, request, _) = site.fetches().remove(0);
+    site.bring(request, &theirs);
+    site.keep(&of_first);
+    assert_eq!(site.saved(), [], "the other is not durable yet");
+    assert!(!site.pull.was_here(of_first.origin));
+    site.keep(&of_second);
+    assert_eq!(site.saved(), [(source(2, 0), 70), (source(2, 1), 90)]);
+    assert!(site.pull.was_here(of_first.origin));
+}
+
+/// The walk has passed its place when it is put.
+#[test]
+fn a_change_that_comes_during_a_comparison_is_taken_afterwards() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (before, meanwhile) = (marker(2, 0, 1, 10), marker(2, 0, 75, 20));
+    site.void(&[(0, 70)]);
+    site.walk(&[&before]);
+    site.list(&[&before]);
+    site.take(&[&before]);
+    assert_eq!(site.saved(), [(source(2, 0), 70)]);
+    site.pass(REGION_POLL_MS);
+    let behind = site.out.iter().find_map(|effect| match effect {
+        Effect::Ask { pgs, .. } => Some(pgs[0].1.through),
+        _ => None,
+    });
+    assert_eq!(behind, Some(OpSeq(70)), "it is asked from the resume token on");
+    site.tell(2, 0, &[(75, &meanwhile)]);
+    site.take(&[&meanwhile]);
+    assert!(site.here.0.contains_key(&name(&meanwhile)));
+    assert_eq!(site.saved(), [(source(2, 0), 74), (source(2, 0), 75)]);
+}
+
+/// A clock that is far ahead, among what a comparison finds.
+#[test]
+fn what_a_comparison_cannot_take_holds_up_tokens_alone() {
+    let mut site = Site::new(&[(2, 0), (2, 1)], 1 << 20);
+    let ahead = marker(2, 0, 1, START_MS + REGION_CLOCK_AHEAD_MS_MAX + REGION_HELD_MS);
+    let later = marker(2, 0, 75, 20);
+    site.void(&[(0, 70), (1, 90)]);
+    site.walk(&[&ahead]);
+    site.list(&[&ahead]);
+    assert!(!site.is_comparing(), "all that differs is known");
+    site.pass(REGION_POLL_MS);
+    site.tell(2, 0, &[(75, &later)]);
+    site.take(&[&later]);
+    assert!(site.here.0.contains_key(&name(&later)), "what comes is taken");
+    // The journal overruns once more: that needs another comparison, also while something of the first is held.
+    site.pass(REGION_POLL_MS);
+    site.void(&[(1, 95)]);
+    site.walk(&[&ahead, &later]);
+    site.list(&[&ahead, &later]);
+    assert_eq!(site.saved(), [], "tokens stay before what is not here");
+    site.pass(REGION_HELD_MS);
+    site.take(&[&ahead]);
+    assert_eq!(site.saved(), [(source(2, 0), 75), (source(2, 1), 95)]);
+}
+
+/// Whatever a region answers is asked for once more, a little later.
+#[test]
+fn answers_to_walks_and_lists_that_no_region_gives_break_nothing() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let entry = marker(2, 0, 1, 10);
+    site.void(&[(0, 70), (0, 90), (5, 3)]);
+    let (request, _) = site.walks().remove(0);
+    site.out.clear();
+    site.step(Event::Walked { request, summed: Summed { runs: vec![], rest: None } });
+    assert_eq!(site.walks(), [], "not at once");
+    assert_eq!(site.alarms(), [Alarm::Unsound { region: RegionId(2) }]);
+    site.pass(REGION_POLL_MS);
+    site.walk(&[&entry]);
+    let (request, range) = site.lists().remove(0);
+    site.out.clear();
+    site.step(Event::Listed { request, listed: Listed { ids: vec![], rest: Some(range) } });
+    assert_eq!(site.lists(), [], "not at once");
+    assert_eq!(site.alarms(), [Alarm::Unsound { region: RegionId(2) }]);
+    site.pass(REGION_POLL_MS);
+    site.list(&[&entry]);
+    site.take(&[&entry]);
+    assert_eq!(site.saved(), [(source(2, 0), 70)]);
+}

@@ -1,0 +1,98 @@
+//! Keys of a range, read from their rows a few at a time: what is compared takes as much time and memory as an answer has
+//! entries, however many objects there are.
+//!
+//! # Invariants
+//!
+//! 1. A slice has all that tables `V` and `T` show of its keys: both are cut at the same place.
+//! 2. What is behind a slice begins behind its beginning, so that whoever goes on comes to an end.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use larder_kv::KvReader;
+use larder_protocol::region::{Kept, Range};
+use larder_types::codec::decode;
+use larder_types::{BucketId, ObjectEntry, ObjectKey, rows};
+
+use super::shown::{Unreadable, scan};
+
+/// Rows of a bucket here, as places in table `V`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Span {
+    from: Vec<u8>,
+    to: Vec<u8>,
+}
+
+/// The first keys of a span.
+#[derive(Debug)]
+pub(super) struct Slice {
+    /// Each with what is here of it.
+    pub(super) keys: BTreeMap<ObjectKey, Kept>,
+    /// What is behind them.
+    pub(super) rest: Option<Span>,
+}
+
+impl Span {
+    /// The rows here of what lies in a bucket within a range there.
+    pub(super) fn of(range: &Range, there: BucketId, here: BucketId) -> Option<Self> {
+        let (first, own) = (rows::bucket(b'V', there), rows::bucket(b'V', here));
+        let (behind, own_behind) = (rows::prefix_end(&first)?, rows::prefix_end(&own)?);
+        let moved = |row: &[u8]| [&own[..], &row[first.len()..]].concat();
+        let from = match &range.from {
+            from if *from >= behind => return None,
+            from if from.starts_with(&first) => moved(from),
+            _ => own.clone(),
+        };
+        let to = match &range.to {
+            Some(to) if *to <= first => return None,
+            Some(to) if to.starts_with(&first) => moved(to),
+            _ => own_behind,
+        };
+        Some(Self { from, to })
+    }
+}
+
+impl Slice {
+    /// Reads at most so many rows of each table.
+    pub(super) fn read(
+        kv: &dyn KvReader,
+        bucket: BucketId,
+        Span { from, to: end }: Span,
+        rows_max: usize,
+    ) -> Result<Self, Unreadable> {
+        assert!(rows_max > 0, "a slice has something");
+        let mut keys: BTreeMap<ObjectKey, Kept> = BTreeMap::new();
+        let mut to = end.clone();
+        // Each table up to where the one before was left.
+        for table in *b"VT" {
+            let in_table = |row: &[u8]| [&[table], &row[1..]].concat();
+            let (first, behind) = (in_table(&from), in_table(&to));
+            let mut count = 0;
+            scan(kv, &first, Some(&behind), |row, value| {
+                if count == rows_max {
+                    to = [b"V", &row[1..]].concat();
+                    return Ok(ControlFlow::Break(()));
+                }
+                count += 1;
+                let form = || Unreadable::Form(row.escape_ascii().to_string());
+                let (_, key, slot) = rows::parse_version(row).ok_or_else(form)?;
+                if slot.is_unversioned() {
+                    let kept = keys.entry(key).or_default();
+                    match table {
+                        b'V' => kept.version = Some(ObjectEntry::read(value)?),
+                        _ => kept.tombstone = Some(decode("tombstone", value)?),
+                    }
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+        keys.retain(|key, _| rows::version(bucket, key, rows::UNVERSIONED) < to);
+        assert!(to > from || from >= end, "a slice goes on");
+        let rest = (to < end).then_some(Span { from: to, to: end });
+        Ok(Self { keys, rest })
+    }
+}
+
+#[cfg(test)]
+#[path = "runs/tests.rs"]
+mod tests;
