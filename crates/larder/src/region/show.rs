@@ -184,6 +184,8 @@ mod tests {
         assert_eq!(lines[0], ["region", "1", "(eu)", "heard", "0", "s", "ago"]);
         let us = ["2", "us", "pulling", "12", "3456", "1.5", "s", "1000", "3.5", "s"];
         assert_eq!(lines[2], us);
+        let columns: Vec<_> = shown.lines().filter_map(|line| line.find("pulling")).collect();
+        assert_eq!(columns, [24], "names are as wide as their column");
         assert_eq!(lines[3], ["ALARM:", "a", "clock", "is", "ahead"]);
         assert_eq!(lines[4][..3], ["3", "asia", "UNREACHABLE"]);
         assert_eq!(lines[5], ["no", "answer"]);

@@ -2,17 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
+use std::process::{Child, Command, Output, Stdio};
 
-use larder_link::{
-    Ask, Declined, Fetch, FetchSink, Hello, List, ListedIn, Listening, PeerStatus, RegionStatus,
-    Site, Source, Told, Walk, Walked,
-};
+use larder_link::{PeerStatus, RegionStatus};
 use larder_types::RegionId;
 use serde_json::Value;
-use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
 
 use crate::process::{QUIET, Scratch, a_free_address, contents, end, outcome, start};
 
@@ -53,58 +47,16 @@ fn refused(words: &[&str], code: i32) -> String {
 /// Makes a store: its server has run.
 fn a_store(scratch: &Scratch, name: &str) -> String {
     let dir = scratch.path(name);
-    let mut server = start(&[&["server", &dir], &QUIET[..]].concat(), &[]);
-    let started = outcome(&mut server);
-    assert!(started.served, "{}", started.said);
-    end(server);
+    end(serve(&dir));
     dir
 }
 
-/// A region that answers nothing but who it is.
-struct Quiet;
-
-impl Source for Quiet {
-    async fn hello(&self, _from: RegionId) -> Result<Hello, Declined> {
-        Err(Declined::NotReady)
-    }
-
-    async fn ask(&self, _from: RegionId, _ask: Ask) -> Result<Told, Declined> {
-        Err(Declined::NotReady)
-    }
-
-    async fn walk(&self, _from: RegionId, _walk: Walk) -> Result<Walked, Declined> {
-        Err(Declined::NotReady)
-    }
-
-    async fn list(&self, _from: RegionId, _list: List) -> Result<ListedIn, Declined> {
-        Err(Declined::NotReady)
-    }
-
-    async fn fetch(
-        &self,
-        _from: RegionId,
-        _fetch: Fetch,
-        _sink: FetchSink,
-    ) -> Result<(), Declined> {
-        Err(Declined::NotReady)
-    }
-}
-
-/// What a server does for a region's directory: it lets others join.
-struct Serving {
-    _runtime: Runtime,
-    _listening: Listening,
-}
-
-fn serve(dir: &str) -> Serving {
-    let runtime = Runtime::new().unwrap();
-    let site = Site::open(Path::new(dir)).unwrap().unwrap();
-    let listen = site.members().borrow().own.listen.clone();
-    let _within = runtime.enter();
-    let socket = runtime.block_on(TcpListener::bind(listen)).unwrap();
-    let listening = site.listen(socket, Arc::new(Quiet)).unwrap();
-    drop(_within);
-    Serving { _runtime: runtime, _listening: listening }
+/// Starts the server of a region, which lets others join.
+fn serve(dir: &str) -> Child {
+    let mut server = start(&[&["server", dir], &QUIET[..]].concat(), &[]);
+    let started = outcome(&mut server);
+    assert!(started.served, "{}", started.said);
+    server
 }
 
 /// The regions that a directory knows.
@@ -149,7 +101,7 @@ fn stores_become_regions_that_know_each_other() {
     let serving = serve(&first);
     let second = joined(&scratch, &first, "three");
     let third = joined(&scratch, &first, "four");
-    drop(serving);
+    end(serving);
     for dir in [&first, &third] {
         let names: Vec<_> = listed(dir).iter().map(|it| it["name"].clone()).collect();
         assert_eq!(names, ["two", "three", "four"], "{dir}");
@@ -162,15 +114,11 @@ fn stores_become_regions_that_know_each_other() {
 fn a_server_runs_on_while_its_store_becomes_a_region() {
     let scratch = Scratch::new();
     let dir = scratch.path("dir");
-    let words = [&["server", &dir], &QUIET[..]].concat();
-    let mut server = start(&words, &[]);
-    assert!(outcome(&mut server).served);
+    let mut server = serve(&dir);
     done(&["region", "create", &dir, "--name", "eu", "--listen", &a_free_address()]);
     assert_eq!(server.try_wait().unwrap(), None);
     end(server);
-    let mut server = start(&words, &[]);
-    assert!(outcome(&mut server).served);
-    end(server);
+    end(serve(&dir));
 }
 
 #[test]
@@ -240,7 +188,7 @@ fn a_token_is_for_one_region_and_of_the_first_one() {
     let used = join(&third, "three");
     assert_eq!(used.code, 1);
     assert!(used.complained.contains("this token was used"), "{}", used.complained);
-    drop(serving);
+    end(serving);
     let said = refused(&["region", "token", &second], 2);
     assert!(said.contains("only region 1 (one) gives tokens"), "{said}");
     // The secret is its owner's alone.
@@ -257,7 +205,7 @@ fn regions_are_paused_resumed_and_removed() {
     let first = created(&scratch, "one");
     let serving = serve(&first);
     let second = joined(&scratch, &first, "two");
-    drop(serving);
+    end(serving);
     let of = |what: &str| listed(&first)[1][what].clone();
     let unknown = refused(&["region", "pause", &first, "x"], 2);
     assert!(unknown.contains("no other region is named \"x\"; there is two"), "{unknown}");
