@@ -136,6 +136,8 @@ const HEALED_MS: u64 = 900_000;
 /// Time for which all are level before that is believed: what one was not told yet it does not lack.
 const LEVEL_MS: u64 = 20_000;
 const KEYS: u64 = 6;
+/// Entries of an answer to a walk: few, so that much happens between two of its answers.
+const WALK_IDS: usize = 3;
 const BYTES_PER_S: u64 = 20_000;
 
 /// See the module's head.
@@ -494,8 +496,14 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
             Event::Told { request, pgs: pgs.into_iter().map(of_pg).collect() }
         }
         Message::Walk { request, range } => {
-            let ids = site.disk.ids(&range);
-            Event::Walked { request, summed: compare::summed(planted, &range, ids.into_iter()) }
+            let mut ids = site.disk.ids(&range);
+            let next = ids.get(WALK_IDS).map(|id| id.name.place());
+            ids.truncate(WALK_IDS);
+            let to = next.clone().or_else(|| range.to.clone());
+            let run = Range { from: range.from, to };
+            let mut summed = compare::summed(planted, &run, ids.into_iter());
+            summed.rest = next.map(|from| Range { from, to: range.to });
+            Event::Walked { request, summed }
         }
         Message::List { request, range } => {
             let ids = site.disk.ids(&range);
