@@ -323,6 +323,8 @@ impl Shared {
             What::Object(object) => {
                 if let Some(body) = body {
                     self.proxy.put_told(&bucket, &name.key, (entry, object), body).await?;
+                    // What other regions tell of it is held against the index.
+                    self.proxy.settle_key(name.bucket, &name.key).await?;
                 }
                 if object.amended == Amendments::default() {
                     return Ok(());
