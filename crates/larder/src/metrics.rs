@@ -94,7 +94,7 @@ pub(crate) trait RoleMetrics: Send + Sync + 'static {
     /// The same of what rises and falls.
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)>;
 
-    /// What has labels.
+    /// Writes metrics that have labels.
     ///
     /// # Errors
     /// If it cannot be written.

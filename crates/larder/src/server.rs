@@ -28,7 +28,7 @@ use crate::{exit, logging, node};
 
 /// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
-/// What the address for other regions was given with.
+/// The command and flag that set the address for other regions.
 const REGION_FLAG: &str = "larder region create|join --listen";
 /// Default address of /metrics.
 const METRICS_DEFAULT: &str = "127.0.0.1:9001";

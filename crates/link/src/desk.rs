@@ -36,7 +36,7 @@ use crate::registry::{Registry, now_ms};
 use crate::source::{FetchSink, Piece, Source};
 use crate::token::SessionSecret;
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller {
     pub(crate) key: Fingerprint,

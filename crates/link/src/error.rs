@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller should do about it.
+//! Errors, by what the caller should do.
 
 use std::io;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub enum LinkError {
     Damaged {
         /// Which.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The fault, and the remedy.
         why: String,
     },
     /// The system gives no randomness, or TLS cannot use a key.
@@ -46,7 +46,7 @@ pub enum LinkError {
     Key(String),
 }
 
-/// What passes.
+/// A failure that passes by itself.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Later {
     /// No connection could be made.
@@ -71,7 +71,7 @@ pub enum Later {
     NotReady,
 }
 
-/// What somebody has to look at.
+/// A failure that an operator has to look at.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Whoever answers there is another than was meant.
@@ -96,7 +96,7 @@ pub enum Refused {
     Join(#[from] JoinRefused),
 }
 
-/// What a command asked for that cannot be done.
+/// A command that cannot be done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Usage {
     /// It is a region already.

@@ -25,12 +25,12 @@ use crate::pool::Held;
 /// Entries of another region. After an error nothing more comes.
 #[derive(Debug)]
 pub struct FetchStream {
-    /// What was asked for and has not come.
+    /// Entries that were asked for and have not come.
     names: std::vec::IntoIter<(Name, bool)>,
     body: Incoming,
     frames: Unframer,
     held: Option<Held>,
-    /// How long it may still be waited for bytes: it grows with what comes.
+    /// Time left to wait for bytes: it grows with what comes.
     patience: Duration,
     metrics: Arc<PeerMetrics>,
 }

@@ -32,7 +32,7 @@ pub(crate) fn head(fetched: &Fetched) -> Result<Bytes, String> {
 /// Takes a stream apart, however it was cut.
 #[derive(Debug, Default)]
 pub(crate) struct Unframer {
-    /// What has arrived and was not taken yet.
+    /// Bytes that arrived and were not taken yet.
     held: Bytes,
     /// The beginning of a head that is not complete.
     head: Vec<u8>,
@@ -53,7 +53,7 @@ impl Unframer {
     /// The next entry, if its head has arrived as a whole; what is left of the entry before is dropped.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the stream.
     pub(crate) fn entry(&mut self) -> Result<Option<Fetched>, String> {
         while self.left > 0 {
             if self.bytes().is_none() {
@@ -101,7 +101,7 @@ impl Unframer {
         self.left
     }
 
-    /// Whether a stream may end here.
+    /// True where a stream may end.
     pub(crate) fn is_between(&self) -> bool {
         self.left == 0 && self.head.is_empty() && self.held.is_empty()
     }

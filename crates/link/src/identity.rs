@@ -45,7 +45,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// What makes a process the region that it is.
+/// Key and certificate of a region.
 pub(crate) struct Identity {
     key: PrivatePkcs8KeyDer<'static>,
     certificate: CertificateDer<'static>,
@@ -107,7 +107,7 @@ impl Identity {
         Ok(whole)
     }
 
-    /// Whether the certificate is of the key.
+    /// Checks that the certificate is of the key.
     fn config_check(&self) -> Result<(), TlsError> {
         let provider = crate::tls::provider();
         rustls::sign::CertifiedKey::from_der(vec![self.certificate()], self.key(), &provider)?;

@@ -1,4 +1,4 @@
-//! How a store becomes a region: with a token of the first one.
+//! Joining: a store becomes a region with a token of the first one.
 //!
 //! The joiner knows the first region by the fingerprint in the token, and speaks only when TLS has verified it. It proves
 //! that it has the token with an HMAC, under the token's secret, of a value that TLS derives from this one session

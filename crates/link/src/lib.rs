@@ -1,4 +1,4 @@
-//! What lies between two regions: who they are, how one joins, and what they say to each other, over HTTP and mutual TLS.
+//! The link between two regions: identities, joining, and messages over HTTP and mutual TLS.
 //!
 //! It carries what the machines of `larder-protocol`'s `region` ask and answer, and decides nothing about objects. One
 //! [`Site`] for a process, a [`Link`] to each other region, a [`Source`] that answers them.
@@ -6,7 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `message.rs`, `frame.rs` | what goes over the wire: `docs/formats/region.md` |
-//! | `identity.rs`, `tls.rs` | a region's key, and how the other end is known by its own |
+//! | `identity.rs`, `tls.rs` | a region's key, by which the other end knows it |
 //! | `members.rs`, `name.rs`, `registry.rs`, `files.rs` | which regions there are, and where that is kept |
 //! | `token.rs`, `join.rs` | how a store becomes a region |
 //! | `link.rs`, `pool.rs`, `fetching.rs` | the asking end |

@@ -15,7 +15,7 @@ pub const NAME_BYTES_MAX: usize = 32;
 pub const ADDRESS_BYTES_MAX: usize = 253 + 1 + 5;
 /// Tokens at a time that nobody has used and that have not expired.
 pub const TOKENS_MAX: usize = 8;
-/// How long a token is good for.
+/// Life of a token.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 /// Bytes of a file in DIR/region.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -30,9 +30,9 @@ pub const CONNECTIONS_OF_STRANGERS_MAX: usize = 8;
 pub const HANDSHAKES_MAX: usize = 32;
 /// Longest from the connection's first packet to the end of its handshake.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long a connection waits for the next request before its caller closes it.
+/// Idle time after which the calling end closes a connection.
 pub const IDLE_MAX: Duration = Duration::from_secs(30);
-/// How long one waits for its next request before the answering end closes it. The caller is first, so that it does not
+/// Idle time after which the answering end closes one. The caller is first, so that it does not
 /// send into a connection that is being closed.
 pub const IDLE_ANSWERING_MAX: Duration = Duration::from_secs(60);
 /// The same of those who are no region.

@@ -27,7 +27,7 @@ pub struct Members {
     pub own: Own,
     /// The others, in the order of their numbers, also those that are no more.
     pub peers: Vec<Peer>,
-    /// What region 1 keeps of tokens.
+    /// Tokens that region 1 has given.
     tokens: Vec<TokenRecord>,
 }
 
@@ -80,7 +80,7 @@ pub struct Known {
     pub removed: bool,
 }
 
-/// Who asks to join, and how it proves that it may.
+/// A store that asks to join, and its proof.
 #[derive(Debug)]
 pub(crate) struct Joiner<'a> {
     pub(crate) token: TokenId,
@@ -163,7 +163,7 @@ impl Members {
         found.ok_or_else(|| Usage::NoPeer { name: name.to_owned(), known }.into())
     }
 
-    /// What this region tells others: of itself, and of all that it knows.
+    /// The regions that this one tells others of: itself, and all that it knows.
     #[must_use]
     pub fn told(&self) -> Vec<Known> {
         let Own { number, fingerprint, removed, .. } = self.own;
@@ -208,7 +208,7 @@ impl Members {
         Ok(())
     }
 
-    /// Whether it is what the invariants say.
+    /// Checks the invariants.
     pub(crate) fn check(&self) -> Result<(), String> {
         let numbers: Vec<_> = self.peers.iter().map(|peer| peer.number).collect();
         let is_number = |number: &RegionId| (1..=NUMBERS_MAX).contains(&number.0);

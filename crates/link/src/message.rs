@@ -1,4 +1,4 @@
-//! What regions say to each other. `docs/formats/region.md` has the bytes.
+//! Messages between regions. `docs/formats/region.md` has the bytes.
 //!
 //! A request is one HTTP request, and its answer the answer; each is encoded with a version byte. The answer to a fetch
 //! is a stream ([`crate::frame`]).
@@ -19,10 +19,10 @@ use crate::members::Known;
 use crate::name::{Address, RegionName};
 use crate::token::TokenId;
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// What the region says of itself: [`Hello`].
+    /// Asks for the region's own description: [`Hello`].
     Hello,
     /// The ids behind tokens: [`Told`].
     Ask(Ask),
@@ -38,7 +38,7 @@ pub enum Request {
     Join(Join),
 }
 
-/// What a region says of itself.
+/// A region's own description.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Its number.
@@ -134,7 +134,7 @@ pub struct Join {
     pub(crate) token: TokenId,
     /// Shows that it has it.
     pub(crate) proof: [u8; 32],
-    /// How it is to be named.
+    /// Its name.
     pub(crate) name: RegionName,
     /// Where others reach it.
     pub(crate) address: Address,
@@ -161,13 +161,13 @@ pub enum Declined {
     /// No region asks that.
     #[error("no region asks that: {0}")]
     Unsound(String),
-    /// Who asks is no region that is known here.
+    /// The asker is no region that is known here.
     #[error("who asks is not known")]
     Stranger,
-    /// Who asks was removed.
+    /// The asker was removed.
     #[error("who asks was removed")]
     Removed,
-    /// Who asks may not join.
+    /// The asker may not join.
     #[error("{0}")]
     Join(JoinRefused),
 }
@@ -219,7 +219,7 @@ impl Request {
         }
     }
 
-    /// Whether a region may ask it.
+    /// Refuses a request that no region makes.
     pub(crate) fn check(&self) -> Result<(), Declined> {
         let is_sound = match self {
             Self::Hello | Self::Join(_) => true,

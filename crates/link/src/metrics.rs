@@ -29,7 +29,7 @@ impl Counter {
     }
 }
 
-/// What passed between this region and another. Bytes are those of messages, without TLS and HTTP.
+/// Counters of the link to another region. Bytes are those of messages, without TLS and HTTP.
 #[derive(Debug, Default)]
 pub struct PeerMetrics {
     /// Requests to it.
@@ -52,7 +52,7 @@ pub struct PeerMetrics {
     pub bytes_answered: Counter,
 }
 
-/// What the links of a process did.
+/// Counters of all links of a process.
 #[derive(Debug)]
 pub struct Metrics {
     peers: Mutex<BTreeMap<RegionId, Arc<PeerMetrics>>>,

@@ -25,7 +25,7 @@ impl<S> Patient<S> {
         Self { stream, until: Box::pin(sleep(STALL_MAX)), is_waiting: false }
     }
 
-    /// What became of a write: an error, if it has waited for too long.
+    /// The result of a write: an error if it has waited for too long.
     fn judge<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 
 use crate::limits::{CONNECTIONS_OF_PEER_MAX, CONNECTIONS_OF_STRANGERS_MAX, HANDSHAKES_MAX};
 
-/// Whose a connection is.
+/// The owner of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
     /// It is not known yet.

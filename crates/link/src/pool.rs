@@ -165,7 +165,7 @@ impl Pool {
 }
 
 impl Held {
-    /// What requests are sent with.
+    /// The connection's sending half.
     pub(crate) fn sender(&mut self) -> &mut Sender {
         &mut self.connection.sender
     }

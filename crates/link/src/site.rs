@@ -71,7 +71,7 @@ impl Site {
         self.registry.subscribe()
     }
 
-    /// What its links did.
+    /// Counters of its links.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics

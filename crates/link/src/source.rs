@@ -1,4 +1,4 @@
-//! Who answers what other regions ask.
+//! The answering end, as a driver implements it.
 
 use std::future::Future;
 
@@ -16,7 +16,7 @@ use crate::message::{Ask, Declined, Fetch, Fetched, Hello, List, ListedIn, Told,
 ///
 /// An answer that takes longer than [`crate::limits::CALL_TIME_MAX`] is dropped.
 pub trait Source: Send + Sync + 'static {
-    /// What this region says of itself.
+    /// This region's own description.
     fn hello(&self, from: RegionId) -> impl Future<Output = Result<Hello, Declined>> + Send;
 
     /// The ids behind tokens.
@@ -60,7 +60,7 @@ pub(crate) enum Piece {
 pub struct FetchSink {
     /// None once something was wrong: the stream is broken then.
     pieces: Option<mpsc::Sender<Piece>>,
-    /// What was asked for and has not been written.
+    /// Entries that were asked for and not written yet.
     names: std::vec::IntoIter<(Name, bool)>,
     /// Bytes of the last entry that were not written yet.
     left: u64,
@@ -149,7 +149,7 @@ mod tests {
         (FetchSink::new(&fetch, pieces), received)
     }
 
-    /// Whether the stream is one that says that nothing is missing.
+    /// True for a stream that ends as complete.
     fn is_whole(mut received: mpsc::Receiver<Piece>) -> bool {
         std::iter::from_fn(|| received.try_recv().ok()).any(|piece| matches!(piece, Piece::End))
     }

@@ -1,4 +1,4 @@
-//! What a region's server says of its links: DIR/region/status.json, which the server writes and `larder region status`
+//! Status of a region's links: DIR/region/status.json, which the server writes and `larder region status`
 //! reads.
 
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ const FILE: &str = "status.json";
 /// Version of the file as it is written today.
 const VERSION: u32 = 1;
 
-/// What a server says of its region.
+/// Status of a region.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RegionStatus {
     /// Version of the file.
@@ -32,7 +32,7 @@ pub struct RegionStatus {
     pub peers: Vec<PeerStatus>,
 }
 
-/// What it says of another region.
+/// Status of its link to another region.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PeerStatus {
     /// Its number.
@@ -55,7 +55,7 @@ pub struct PeerStatus {
     pub bytes_per_s: f64,
     /// Time until all of it is here, at this rate.
     pub seconds_left: Option<f64>,
-    /// What an operator has to look at: the last of them.
+    /// The last alarm.
     pub alarm: Option<String>,
     /// Nothing that is behind was taken for long: it does not go on by itself.
     pub stuck: bool,
@@ -77,7 +77,7 @@ impl RegionStatus {
         files::show(&files::path(dir, FILE), &text)
     }
 
-    /// What was written there last; `None` if nothing was.
+    /// Reads the status that was written last; `None` if none was.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -108,7 +108,7 @@ impl RegionStatus {
         now_ms().saturating_sub(self.written_ms)
     }
 
-    /// Whether a server has written it just now.
+    /// True if a server wrote it a moment ago.
     #[must_use]
     pub fn is_heard(&self) -> bool {
         self.age_ms() <= STATUS_AGE_MAX.as_millis() as u64
@@ -116,7 +116,7 @@ impl RegionStatus {
 }
 
 impl PeerStatus {
-    /// Whether it is level with that region, or comes closer.
+    /// True if it is level with that region, or comes closer.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.unreachable.is_none() && !self.stuck

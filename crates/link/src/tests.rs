@@ -35,7 +35,7 @@ struct Fake {
     how: How,
 }
 
-/// How it answers a fetch, and whether it answers anything else.
+/// Its way of answering a fetch; some answer nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Each entry with so many bytes.

@@ -1,4 +1,4 @@
-//! How TLS is set up: version 1.3 alone, both ends with a certificate, each known by its key.
+//! TLS between regions: version 1.3 alone, both ends with a certificate, each known by its key.
 //!
 //! # Invariants
 //!

@@ -23,10 +23,10 @@ use crate::name::Address;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TokenId(u64);
 
-/// What only the two ends of one TLS session know.
+/// A secret that only the two ends of one TLS session know.
 pub(crate) type SessionSecret = [u8; 32];
 
-/// What a joiner has.
+/// A token, as the joiner has it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     id: TokenId,
@@ -35,13 +35,13 @@ pub struct JoinToken {
     address: Address,
 }
 
-/// What the first region keeps of a token.
+/// A token, as the first region keeps it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TokenRecord {
     id: TokenId,
     secret: [u8; 32],
     expires_ms: u64,
-    /// Who joined with it.
+    /// The key that joined with it.
     used_by: Option<Fingerprint>,
 }
 
@@ -95,7 +95,7 @@ impl TokenRecord {
         self.used_by = Some(joiner);
     }
 
-    /// Whether the proof was made with this token, in this session, for this key. Takes as long for a wrong proof as
+    /// True if the proof was made with this token, in this session, for this key. Takes as long for a wrong proof as
     /// for a right one.
     pub(crate) fn proves(&self, session: &SessionSecret, key: &Fingerprint, proof: &[u8]) -> bool {
         hmac::verify(&proof_key(&self.secret), &proved(self.id, session, key), proof).is_ok()

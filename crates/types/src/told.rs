@@ -1,5 +1,5 @@
-//! What the log and the index of a store in several regions have besides: changes with their stamps and origins, the
-//! journal of outcomes, and how far the journals of other regions are here (ADR 42, ADR 43).
+//! Ops and rows of a store that is a region: changes with their stamps and origins, the journal of outcomes, and
+//! positions in the journals of other regions (ADR 42, ADR 43).
 //!
 //! # Invariants
 //!
@@ -24,20 +24,20 @@ const TOKEN: &str = "token row";
 pub struct ToldPut {
     /// METAX.
     pub put: Put,
-    /// How many replicas must have its data before it is answered; 0: all that are to be given it.
+    /// Replicas that must have its data before it is answered; 0: all that are to be given it.
     pub enough: u8,
     /// The op that put it, in its region.
     pub origin: Origin,
     /// The parts in which it was uploaded there.
     pub parts: Vec<PartRef>,
-    /// What was set on it since.
+    /// Fields that were set since the put.
     pub amended: Amendments,
 }
 
 /// A key's null version ends, and a tombstone says so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Purge {
-    /// Who purges it.
+    /// The request.
     pub request: Request,
     /// Bucket.
     pub bucket: BucketId,
@@ -52,7 +52,7 @@ pub struct Purge {
 /// Something is set on a key's null version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amend {
-    /// Who sets it.
+    /// The request.
     pub request: Request,
     /// Bucket.
     pub bucket: BucketId,
@@ -66,7 +66,7 @@ pub struct Amend {
     pub amended: Amendments,
 }
 
-/// How far the journal of another region's PG is here.
+/// A position in the journal of another region's PG.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Passed {
     /// The region.
@@ -77,10 +77,10 @@ pub struct Passed {
     pub through: OpSeq,
 }
 
-/// What a PG notes of journals.
+/// Notes of a PG about journals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noted {
-    /// Who has it noted.
+    /// The request.
     pub request: Request,
     /// Those of other regions.
     pub passed: Vec<Passed>,
@@ -99,7 +99,7 @@ pub struct JournalRow {
     pub at: Stamp,
     /// The op that put or purged it.
     pub origin: Origin,
-    /// Whether it is purged.
+    /// True for a purge.
     pub is_purged: bool,
     /// Bytes of its content.
     pub bytes: u64,
@@ -107,7 +107,7 @@ pub struct JournalRow {
     pub print: u128,
 }
 
-/// How far a journal was forgotten: the row of table `J` before all outcomes.
+/// The beginning of a journal: the row of table `J` before all outcomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalHead {
     /// The op that forgot last.

@@ -1,4 +1,4 @@
-//! What a region counts: how far others are behind here, and what passed between them.
+//! Metrics of a region: its lag behind each other region, and the traffic of its links.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ const BEHIND: [OfPeer; 6] = [
     }),
 ];
 
-/// What passed over the link to each other region.
+/// A counter of the link to each other region: its name, its help, and how it is read.
 type OfLink = (&'static str, &'static str, fn(&PeerMetrics) -> u64);
 
 const PASSED: [OfLink; 7] = [

@@ -90,7 +90,7 @@ pub(crate) struct JoinArgs {
     pub(crate) place: PlaceArgs,
 }
 
-/// How a region is named and reached.
+/// Name and addresses of a region.
 #[derive(Debug, Args)]
 pub(crate) struct PlaceArgs {
     /// Name of this region: 1 to 32 of a-z, 0-9 and -.

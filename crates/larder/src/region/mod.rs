@@ -146,7 +146,7 @@ fn join(args: &JoinArgs) -> Result<u8, RegionError> {
     Ok(exit::OK)
 }
 
-/// What a region that there is now needs.
+/// Tells the operator the next step for a new region.
 fn tell_begin(dir: &Path, members: &Members) {
     let (own, dir) = (&members.own, dir.display());
     println!("{dir} is region {} ({}), reached at {}", own.number, own.name, own.advertise);
@@ -211,7 +211,7 @@ fn remove(args: &NamedArgs, yes: bool) -> Result<u8, RegionError> {
     Ok(exit::OK)
 }
 
-/// What goes with a region.
+/// Lists what is lost with a region.
 fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
     let mut told = vec![
         "  the other regions take nothing from it any more, and give it nothing; what it has stays there".to_owned(),

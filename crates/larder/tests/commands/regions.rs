@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::process::{QUIET, Scratch, a_free_address, contents, end, outcome, start};
 
-/// What a command printed and how it ended.
+/// Output and exit code of a command.
 struct Ended {
     code: i32,
     said: String,

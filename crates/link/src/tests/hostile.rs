@@ -23,7 +23,7 @@ use crate::tls::{self, no_name};
 
 /// Rounds of a short run.
 const ROUNDS: u64 = 200;
-/// How long an answer is waited for that may not come.
+/// Time to wait for an answer that may not come.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 fn range() -> Range {

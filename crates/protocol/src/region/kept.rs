@@ -29,7 +29,7 @@ pub fn tombstone_row(bucket: BucketId, key: &ObjectKey) -> Vec<u8> {
 }
 
 impl Kept {
-    /// What an index shows.
+    /// Reads both rows of a key from an index.
     ///
     /// # Errors
     /// [`IndexError`].
@@ -39,7 +39,7 @@ impl Kept {
         Ok(Self::of_values(version.as_deref(), tombstone.as_deref())?)
     }
 
-    /// What the values of the two rows say.
+    /// Decodes the values of the two rows.
     ///
     /// # Errors
     /// [`CodecError`].
@@ -102,7 +102,7 @@ pub fn journaled(bucket: BucketId, key: &ObjectKey, entry: &Entry) -> JournalRow
     JournalRow { bucket, key: key.clone(), at, origin, is_purged, bytes, print }
 }
 
-/// How an outcome is told of.
+/// The id of an outcome, for other regions.
 #[must_use]
 pub fn told_id(row: JournalRow) -> Id {
     let JournalRow { bucket, key, at, origin, is_purged, bytes, print } = row;

@@ -1,4 +1,4 @@
-//! What a PG is asked to take of what other regions tell.
+//! Calls that apply changes of other regions to a PG.
 //!
 //! The machine that pulls ([`Pull`](super::Pull)) finds out what is not here and joins it with what is. What comes of that
 //! is a call of one of these kinds, to the primary of the key's PG. That looks again: the key may have changed meanwhile.
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{Content, PutCall};
 
-/// What another region tells.
+/// A change of another region, or a note about journals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Told {
     /// A version, with its bytes.
     Put(Box<ToldVersion>),
     /// Every null version up to a stamp is gone.
     Purge {
-        /// Who tells it.
+        /// The request.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -32,7 +32,7 @@ pub enum Told {
     },
     /// Something was set on the null version.
     Amend {
-        /// Who tells it.
+        /// The request.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -44,14 +44,14 @@ pub enum Told {
         at: Stamp,
         /// All its tags, as of [`Amendments::tags_at`].
         tags: Vec<(String, String)>,
-        /// What was set.
+        /// The fields that were set.
         amended: Amendments,
     },
-    /// What is to be noted of journals.
+    /// Notes about journals.
     Note {
-        /// Who asks for it.
+        /// The request.
         request: Request,
-        /// How far those of other regions are durable here.
+        /// Positions up to which journals of other regions are durable here.
         passed: Vec<Passed>,
         /// Outcomes of this PG are to be forgotten: from one op on, the first that its journal has, up to another.
         forgotten: Option<(OpSeq, OpSeq)>,
@@ -69,7 +69,7 @@ pub struct ToldVersion {
     pub origin: Origin,
     /// The parts in which it was uploaded.
     pub parts: Vec<PartRef>,
-    /// What was set on it since.
+    /// Fields that were set since the put.
     pub amended: Amendments,
 }
 
@@ -103,7 +103,7 @@ impl Told {
         }
     }
 
-    /// What it says of its bucket, under which request.
+    /// Request, bucket and epoch, to be renewed when the bucket's record has changed.
     pub fn in_bucket(&mut self) -> Option<(&mut Request, BucketId, &mut Epoch)> {
         match self {
             Self::Put(version) => {
@@ -125,7 +125,7 @@ impl Told {
         }
     }
 
-    /// Whether it is a put with data for data servers.
+    /// True for a put with data for data servers.
     pub(crate) fn has_data(&self) -> bool {
         self.put().is_some_and(|put| matches!(put.content, Content::Data { .. }))
     }

@@ -1,4 +1,4 @@
-//! What other regions tell: bytes go the way of a client's put, and the op has the stamp that the change has everywhere.
+//! Changes of other regions: bytes go the way of a client's put, and the op has the stamp that the change has everywhere.
 
 use larder_objects::{ObjectError, PutBody};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry};
@@ -28,7 +28,7 @@ impl ToldAs {
         Self { metax, at: entry.at, origin: entry.origin, parts, amended }
     }
 
-    /// What the version is, in place of what its bytes alone say.
+    /// The description that the other region gave, in place of the one derived from the bytes.
     pub(super) fn description(&self) -> Description {
         let Metax { size, etag, checksum, attributes, .. } = self.metax.clone();
         Description { size, etag, checksum, attributes }
@@ -41,7 +41,7 @@ impl ToldAs {
     }
 }
 
-/// What is here is the same, or newer: there is nothing to be done.
+/// A change that is beaten by a newer one is success.
 fn unless_beaten(error: ObjectError) -> Result<(), ObjectError> {
     // Nothing that is told has another condition.
     if matches!(error, ObjectError::PreconditionFailed) { Ok(()) } else { Err(error) }
@@ -108,7 +108,7 @@ impl<R: Reach> Proxy<R> {
         self.reach.settled_row(self.reach.pg_of(bucket, key), &row).await.map(|_row| ())
     }
 
-    /// Whether data is taken now.
+    /// Refuses data that there is no room for now.
     ///
     /// # Errors
     /// Why not.

@@ -1,6 +1,6 @@
-//! What a client asks for and is not here: other regions are asked, once, before the answer is that there is no such key.
+//! Reads of keys that are not here: other regions are asked once before the answer is that there is no such key.
 //!
-//! What one of them has is taken as anything that is told, and then read here. A region that is asked looks at what it has
+//! An object that one of them has is stored as any other change, and then read here. A region that is asked looks at what it has
 //! itself and asks nobody.
 
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Misses {
         Self { shared, places, absent: Mutex::default() }
     }
 
-    /// What the other regions that answer have of a key: the newest, and who has it.
+    /// The newest entry of a key in the regions that answer, and the link to that region.
     async fn ask(&self, name: &Name) -> Option<(Entry, Arc<Link>)> {
         let members = self.shared.site.members().borrow().clone();
         let asked = members.live().filter(|peer| !peer.paused).filter_map(|peer| {
@@ -117,7 +117,7 @@ impl Elsewhere for Misses {
     }
 }
 
-/// What a region has of a key, without its bytes.
+/// The entry of a key in a region, without its bytes.
 async fn entry_of(link: &Link, name: Name) -> Result<Option<Entry>, LinkError> {
     let mut told = link.fetch(Fetch { names: vec![(name, false)] }).await?;
     let fetched = told.next().await?;

@@ -51,7 +51,7 @@ use shown::Shown;
 use source::{Answering, Desk};
 use watch::Watch;
 
-/// What the parts of a region's driver share.
+/// State shared by the parts of a region's driver.
 struct Shared {
     shown: Shown,
     proxy: Arc<Proxy>,
@@ -68,7 +68,7 @@ pub struct Regions {
     running: Mutex<Option<Running>>,
 }
 
-/// What ends when it is stopped.
+/// Thread and tasks that end when it is stopped.
 struct Running {
     pulling: JoinHandle<()>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -118,19 +118,19 @@ impl Regions {
         Ok(Self { shared, inbox, running })
     }
 
-    /// What operators are to know.
+    /// The status for operators.
     #[must_use]
     pub fn status(&self) -> RegionStatus {
         self.shared.watch.status(&self.shared.site)
     }
 
-    /// What was taken and told, for metrics.
+    /// Counters of entries, for metrics.
     #[must_use]
     pub fn counters(&self) -> &RegionCounters {
         self.shared.watch.counters()
     }
 
-    /// What passed between this region and others, for metrics.
+    /// Counters of the links, for metrics.
     #[must_use]
     pub fn links(&self) -> &Arc<larder_link::Metrics> {
         self.shared.site.metrics()

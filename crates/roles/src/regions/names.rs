@@ -17,7 +17,7 @@ struct Known {
     there: BTreeMap<BucketId, BucketId>,
 }
 
-/// What regions told of their buckets.
+/// Buckets of other regions, and the same ones here.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: RwLock<BTreeMap<RegionId, Known>>,

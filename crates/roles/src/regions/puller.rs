@@ -28,7 +28,7 @@ use crate::limits::{
     REGION_REQUESTS_PER_MACHINE, REGION_STATUS_MS, REGION_TICK_MS,
 };
 
-/// What the thread is told.
+/// A message to the thread.
 enum Message {
     /// For the machine of this number.
     Event(u64, Event),
@@ -45,7 +45,7 @@ enum Message {
 #[derive(Clone)]
 pub(super) struct Inbox(Sender<Message>);
 
-/// What comes out of it.
+/// The receiving end of an [`Inbox`].
 pub(super) struct Messages(Receiver<Message>);
 
 impl Inbox {
@@ -72,7 +72,7 @@ pub(super) async fn tell_of_members(shared: Arc<Shared>, inbox: Inbox) {
     }
 }
 
-/// What is here, for the machine.
+/// The entries of this store, for the machine.
 struct Here<'a>(&'a Shared);
 
 impl Holdings for Here<'_> {
@@ -113,7 +113,7 @@ pub(super) struct Puller {
     /// Tokens that are to be noted.
     tokens: BTreeMap<Source, Token>,
     is_noting: bool,
-    /// Whose turn it is to be noted.
+    /// The source to be noted next.
     next_note: Source,
     noted_ms: u64,
     shown_ms: u64,
@@ -335,7 +335,7 @@ impl Puller {
         None
     }
 
-    /// What was fetched was put before the machine heard of it. That it is the same version with other content is found
+    /// Entries that were fetched were put before the machine heard of them. That one is the same version with other content is found
     /// here.
     fn merge(&self, name: Name, entry: &Entry) -> Event {
         let here = self.shared.shown.entry(name.bucket, &name.key).ok().flatten();

@@ -28,7 +28,7 @@ pub(super) struct Span {
 pub(super) struct Slice {
     /// Each with what is here of it.
     pub(super) keys: BTreeMap<ObjectKey, Kept>,
-    /// What is behind them.
+    /// The span behind them.
     pub(super) rest: Option<Span>,
 }
 

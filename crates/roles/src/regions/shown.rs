@@ -109,7 +109,7 @@ impl Shown {
         Ok(self.meta.kv().get(row)?)
     }
 
-    /// How far journals of other regions are here, as was noted.
+    /// Noted positions in journals of other regions.
     pub(super) fn passed(&self) -> Result<Vec<Passed>, Unreadable> {
         let mut found = Vec::new();
         self.scan(b"R", Some(b"S"), |_, value| {

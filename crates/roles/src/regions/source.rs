@@ -37,12 +37,12 @@ struct Seen {
 /// See the module's head.
 pub(super) struct Answering(Arc<Desk>);
 
-/// What answers are made from.
+/// The state that answers are made from.
 pub(super) struct Desk {
     shared: Arc<Shared>,
     /// By PG.
     seen: Vec<Mutex<Seen>>,
-    /// What each region said is durable with it, by PG.
+    /// Positions that each region reported as durable, by PG.
     passed: Mutex<BTreeMap<RegionId, BTreeMap<PgId, OpSeq>>>,
 }
 

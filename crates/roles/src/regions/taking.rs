@@ -76,7 +76,7 @@ impl PutBody for ToldBody<'_> {
     }
 }
 
-/// What came of an entry.
+/// Outcome of one entry.
 enum Ended {
     /// It is durable here, or beaten by what is.
     Taken(Entry),
@@ -256,7 +256,7 @@ impl Taking {
         }
     }
 
-    /// Whether the machine would take it. It looks later, so that what is left out here must not come to it.
+    /// Checks an entry as the machine does. The machine looks later, so an entry refused here must not reach it.
     fn is_to_be_taken(&self, name: &Name, entry: &Entry) -> bool {
         let ahead_ms = entry.clock().ms().saturating_sub(now_ms());
         let watch = &self.shared.watch;
@@ -272,7 +272,7 @@ impl Taking {
     }
 }
 
-/// What an operator is told of a clock that is ahead.
+/// The alarm for a clock that is ahead.
 pub(super) fn clock_ahead(region: RegionId) -> String {
     format!(
         "the clock of region {region} is more than {} s ahead: its changes wait until they are due. Set the clocks",

@@ -1,4 +1,4 @@
-//! What operators see of regions: how far each is behind here, and what stands in the way.
+//! Status of regions for operators: the lag behind each of them, and what stands in the way.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ impl RegionCounters {
     }
 }
 
-/// How far a region is behind here.
+/// The lag behind a region.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Behind {
     pub(super) operations: u64,
@@ -115,7 +115,7 @@ impl Watch {
         look(self.seen.lock().entry(region).or_insert_with(Seen::new))
     }
 
-    /// Whether a region was asked, and answered last.
+    /// True if a region answered the last request.
     pub(super) fn is_reached(&self, region: RegionId) -> bool {
         self.of(region, |seen| seen.is_known && seen.unreachable.is_none())
     }

@@ -15,7 +15,7 @@ use super::{Alarm, Course, Effect, Holdings, Pull, Source};
 pub(super) struct Comparison {
     /// Journals that were void when it began.
     covers: BTreeSet<PgId>,
-    /// What was not walked over yet.
+    /// The range that was not walked over yet.
     rest: Option<Range>,
     /// Runs that differ, and were not listed yet.
     differing: VecDeque<Range>,
