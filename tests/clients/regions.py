@@ -34,6 +34,8 @@ ABSENT = None
 # An object in the next region, beside the relays' delays: two requests, there and back.
 LAG_P50_MAX, LAG_P99_MAX = 0.15 + 4 * DELAY_SECONDS, 2.0
 OVERHEAD_MAX = 1.03
+# Between three regions in which nothing happens.
+IDLE_BYTES_MAX = 12 * 1024
 
 
 class Relay:
@@ -337,16 +339,16 @@ def overhead(regions):
         s3.put_object(Bucket=BUCKET, Key=f"large/{number}", Body=content(f"large/{number}", size))
     began = time.monotonic()
     converged(regions)
-    waited = time.monotonic() - began
-    # What is asked where nothing has changed is not for the objects.
-    idle = sum(region.relay.bytes for region in regions)
+    waited = max(time.monotonic() - began, 4)
+    passed = sum(region.relay.bytes for region in regions) - before
     time.sleep(waited)
-    idle = sum(region.relay.bytes for region in regions) - idle
-    passed = sum(region.relay.bytes for region in regions) - before - 2 * idle
-    share = passed / (2 * size * count)
-    print(f"{share:.3f} bytes pass for each byte of an object and region; idle, {idle / max(waited, 0.1) / 1024:.0f} KiB/s")
+    idle = (sum(region.relay.bytes for region in regions) - before - passed) / waited
+    share = (passed - idle * waited) / (2 * size * count)
+    print(f"{share:.3f} bytes pass for each byte of an object and region; idle, {idle / 1024:.1f} KiB/s")
     if share > OVERHEAD_MAX:
         raise Failed(f"{share:.3f} bytes pass for each byte")
+    if idle > IDLE_BYTES_MAX:
+        raise Failed(f"{idle:.0f} bytes a second pass where nothing happens")
 
 
 def replaced(regions, binary, scratch, clock):

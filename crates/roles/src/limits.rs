@@ -432,6 +432,8 @@ pub const REGION_JOURNAL_OPS_MAX: u64 = 1 << 24;
 /// Ops of all placement groups together that journals tell of at least, whatever other regions have: what one said is
 /// durable with it may be noted there a little later.
 pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 20;
+/// Milliseconds for which the answer to another region waits for something new.
+pub const REGION_NEWS_MS: u64 = 2_000;
 /// Milliseconds from one look at what journals may forget to the next.
 pub const REGION_KEEP_SHORT_MS: u64 = 10_000;
 /// Milliseconds from one op that forgets outcomes to the next, where there are more.
@@ -476,6 +478,10 @@ pub const REGION_TICK_MS: u64 = 50;
 const _: () = assert!(
     2 * REGION_JOURNAL_OPS_MIN <= REGION_JOURNAL_OPS_MAX,
     "a journal keeps what a region may not have noted yet"
+);
+const _: () = assert!(
+    2 * REGION_NEWS_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    "an answer that waits for something new is not given up"
 );
 const _: () = assert!(
     3 * REGION_COMING_MS < larder_protocol::limits::REGION_ANSWER_MS,

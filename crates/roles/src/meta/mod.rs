@@ -77,7 +77,7 @@ use larder_protocol::space::NoSpace;
 use larder_protocol::{
     Answer, Call, DataAnswer, Effect, Event, IndexError, Outbox, Pg, RowSpan, Token,
 };
-use larder_types::{BucketId, Extent, LvId, ObjectKey, OpId, PgId};
+use larder_types::{BucketId, Extent, LvId, ObjectKey, OpId, PgId, RegionId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
@@ -142,6 +142,8 @@ pub struct Meta {
     to_apply: PgQueue,
     need_lv: PgQueue,
     flush: maintain::FlushSignal,
+    /// Counts rounds in which the index took something, in a store among regions.
+    rounds: watch::Sender<u64>,
     fatal: watch::Sender<Option<String>>,
     space_known: SpaceKnown,
     stopping: AtomicBool,
@@ -167,10 +169,15 @@ impl Meta {
         (0..self.pgs.len() as u32).map(PgId)
     }
 
-    /// This store's number among regions; [`RegionId::OWN`](larder_types::RegionId::OWN) if it is alone.
+    /// This store's number among regions; [`RegionId::OWN`] if it is alone.
     #[must_use]
-    pub fn region(&self) -> larder_types::RegionId {
+    pub fn region(&self) -> RegionId {
         larder_protocol::Index::region(&self.index)
+    }
+
+    /// Changes when the index of a store among regions shows more.
+    pub(crate) fn shows_more(&self) -> watch::Receiver<u64> {
+        self.rounds.subscribe()
     }
 
     /// The index, as of what is applied.
@@ -411,6 +418,9 @@ impl Meta {
         while self.to_apply.take(&mut pgs).is_some() {
             for pg in pgs.drain(..) {
                 self.apply_all(&mut self.lock(pg));
+            }
+            if self.region() != RegionId::OWN {
+                self.rounds.send_modify(|rounds| *rounds = rounds.wrapping_add(1));
             }
             self.flush.check(&self.index.kv);
         }

@@ -334,6 +334,7 @@ impl Recovered {
             need_lv: PgQueue::new(pg_count),
             flush: FlushSignal::default(),
             fatal: watch::Sender::new(None),
+            rounds: watch::Sender::new(0),
             space_known: SpaceKnown::default(),
             stopping: AtomicBool::new(false),
             requests: OnceLock::new(),

@@ -50,6 +50,11 @@ impl Shown {
         self.meta.pg_ids().count() as u32
     }
 
+    /// Changes when there may be outcomes that were not told yet.
+    pub(super) fn shows_more(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.meta.shows_more()
+    }
+
     /// The last op that the index shows of a PG.
     pub(super) fn applied(&self, pg: PgId) -> OpSeq {
         self.meta.applied(pg).seq

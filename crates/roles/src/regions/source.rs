@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_link::message::Buckets;
 use larder_link::{
@@ -19,11 +20,12 @@ use larder_types::{
     BucketId, BucketName, JournalHead, JournalRow, ObjectKey, OpSeq, PgId, RegionId, rows,
 };
 use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
 use super::shown::Unreadable;
 use crate::clock::now_ms;
-use crate::limits::{REGION_CHANGED_TRIES_MAX, REGION_LEFT_COUNTED_MAX};
+use crate::limits::{REGION_CHANGED_TRIES_MAX, REGION_LEFT_COUNTED_MAX, REGION_NEWS_MS};
 
 /// A PG's journal as it was read last.
 #[derive(Debug, Clone, Copy, Default)]
@@ -214,6 +216,12 @@ impl Desk {
     }
 }
 
+/// True if an answer has outcomes, or says that a token is void.
+fn has_news(told: &Told) -> bool {
+    let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
+    told.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))
+}
+
 /// An entry and its bytes.
 struct Found {
     entry: Option<Entry>,
@@ -229,7 +237,17 @@ impl Source for Answering {
 
     async fn ask(&self, from: RegionId, ask: Ask) -> Result<Told, Declined> {
         ask.pgs.iter().try_for_each(|(pg, ..)| self.0.has_pg(*pg))?;
-        self.look(move |desk| desk.told(from, &ask)).await
+        let (ask, mut more) = (Arc::new(ask), self.0.shared.shown.shows_more());
+        let until = Instant::now() + Duration::from_millis(REGION_NEWS_MS);
+        loop {
+            more.borrow_and_update();
+            let asked = ask.clone();
+            let told = self.look(move |desk| desk.told(from, &asked)).await?;
+            // Where nothing is new the answer waits for something, so that it is told at once and little is asked meanwhile.
+            if has_news(&told) || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
+                return Ok(told);
+            }
+        }
     }
 
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<Walked, Declined> {
