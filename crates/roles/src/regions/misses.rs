@@ -85,7 +85,10 @@ impl Misses {
         if self.absent.lock().has(&at) {
             return Ok(false);
         }
-        let Ok(_place) = self.places.try_acquire() else { return Err(ObjectError::SlowDown) };
+        let patience = Duration::from_millis(REGION_MISS_MS);
+        let Ok(Ok(_place)) = timeout(patience, self.places.acquire()).await else {
+            return Err(ObjectError::SlowDown);
+        };
         let counters = self.shared.watch.counters();
         counters.misses.fetch_add(1, Ordering::Relaxed);
         let name = Name { bucket, key: key.clone(), slot: Slot::Null };
