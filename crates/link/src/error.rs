@@ -74,7 +74,7 @@ pub enum Later {
 /// A failure that an operator has to look at.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Whoever answers there is another than was meant.
+    /// The address answers with another region's key.
     #[error("{0} answers with another key than that region's: is the address still that region's?")]
     WrongKey(Address),
     /// The other region does not know this one.

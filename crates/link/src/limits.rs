@@ -7,7 +7,7 @@ use larder_types::limits::KEY_BYTES_MAX;
 
 /// Regions at a time, this one too.
 pub const REGIONS_MAX: usize = 8;
-/// Numbers that are given in all: what is told of regions that are no more stays, so that no number is given twice.
+/// Region numbers that are ever given: removed regions stay in the list, so that no number is given twice.
 pub const NUMBERS_MAX: u16 = 256;
 /// Characters of a region's name.
 pub const NAME_BYTES_MAX: usize = 32;

@@ -25,14 +25,14 @@ fn larder(words: &[&str]) -> Ended {
     Ended { code: status.code().unwrap(), said: text(stdout), complained: text(stderr) }
 }
 
-/// What a command that succeeds prints.
+/// Runs a command that must succeed; its output.
 fn done(words: &[&str]) -> String {
     let ended = larder(words);
     assert_eq!(ended.code, 0, "{words:?}: {}{}", ended.said, ended.complained);
     ended.said
 }
 
-/// What a command that is refused says.
+/// Runs a command that must be refused; its error.
 fn refused(words: &[&str], code: i32) -> String {
     let ended = larder(words);
     assert_eq!(ended.code, code, "{words:?}: {}{}", ended.said, ended.complained);

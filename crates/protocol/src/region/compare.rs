@@ -162,7 +162,7 @@ pub fn listed(planted: Planted, range: &Range, ids: impl Iterator<Item = Id>) ->
     Listed { ids, rest }
 }
 
-/// What a comparison counts of entries: all of them.
+/// The entries that a comparison counts: all of them.
 pub fn counted(planted: Planted, ids: impl Iterator<Item = Id>) -> impl Iterator<Item = Id> {
     ids.filter(move |id| !(id.is_purged && planted.compares_no_tombstones()))
 }

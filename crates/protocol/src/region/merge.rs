@@ -102,7 +102,7 @@ fn as_put(metax: &Metax) -> Metax {
     metax
 }
 
-/// What was set on a version, here or there.
+/// Joins the fields that were set on a version in two regions.
 pub(crate) fn join_amendments(here: Amendments, told: Amendments) -> Amendments {
     Amendments {
         tags_at: here.tags_at.max(told.tags_at),

@@ -213,7 +213,7 @@ pub enum Alarm {
     Resync {
         /// With which region.
         region: RegionId,
-        /// How many of its journals go on afterwards.
+        /// Number of its journals that are followed again afterwards.
         journals: usize,
     },
     /// A region sent what none sends.
@@ -223,7 +223,7 @@ pub enum Alarm {
     },
 }
 
-/// What of one region is not here.
+/// The lag behind one region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lag {
     /// Outcomes that are not here yet.

@@ -1,4 +1,4 @@
-//! The thread that steps the machine which pulls, and what carries out its wishes.
+//! The thread that steps the pulling state machine, and the tasks that carry out its effects.
 //!
 //! The machine is made anew when regions come, go, or are paused, and when one is reached for the first time: how many PGs
 //! it has is known then. It begins with the tokens that were noted. What is on its way to the machine before has numbers
@@ -41,7 +41,8 @@ enum Message {
     Stop,
 }
 
-/// Where the thread is told things. What waits there is bounded by what the machine asks for: an answer each.
+/// The sending end of the thread's queue. Its length is bounded by the machine's requests: each has one answer, and a
+/// message every [`REGION_COMING_MS`] while its answer is coming.
 #[derive(Clone)]
 pub(super) struct Inbox(Sender<Message>);
 

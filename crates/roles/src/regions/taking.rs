@@ -101,7 +101,7 @@ pub(super) async fn fetch(
         Ok(()) => shared.watch.answered(link.number()),
         Err(error) => {
             shared.watch.unanswered(link.number(), error.to_string());
-            // What is wanted still is asked for again at once.
+            // Backs off: the machine asks again at once for all that is wanted still.
             tokio::time::sleep(Duration::from_millis(REGION_RETRY_MS)).await;
         }
     }
