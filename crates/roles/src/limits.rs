@@ -16,6 +16,9 @@ pub const PROTOCOL_REPORTS: u8 = 4;
 pub const PROTOCOL_FORGETS: u8 = 5;
 /// Oldest version of it that all managers speak who know the command `EndDeletionOf`.
 pub const PROTOCOL_NAMES_ENDED: u8 = 6;
+/// Oldest version of it in which a cluster can be a region: all managers know the command `SetRegion`, and servers the map
+/// that it makes.
+pub const PROTOCOL_REGIONS: u8 = 7;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -293,7 +296,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_NAMES_ENDED <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_REGIONS <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_NAMES_ENDED < PROTOCOL_REGIONS
         && PROTOCOL_FORGETS < PROTOCOL_NAMES_ENDED,
     "managers of this release say that they know its commands"
 );

@@ -18,7 +18,9 @@ use larder_protocol::{LvInfo, Replica};
 use larder_types::bucket::{BucketRecord, BucketState};
 use larder_types::codec::{CodecError, decode, encode_into};
 use larder_types::limits::BUCKETS_MAX;
-use larder_types::{BootId, BucketId, BucketName, DiskId, Epoch, LvId, PgId, PvId, ServerId, View};
+use larder_types::{
+    BootId, BucketId, BucketName, DiskId, Epoch, LvId, PgId, PvId, RegionId, ServerId, View,
+};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -166,15 +168,19 @@ pub struct Manager {
     published: RwLock<Arc<Published>>,
     /// Held while a change is on its way to the disk.
     changing: Mutex<()>,
+    /// The store's number among regions. It is no part of the map: what a region is lies beside the store.
+    region: RegionId,
 }
 
 impl Manager {
-    /// Reads the map, or makes it on a new disk, and asks only then what it is to be made with.
+    /// Reads the map of a store that has this number among regions, or makes it on a new disk, and asks only then what it is
+    /// to be made with.
     ///
     /// # Errors
     /// [`ManagerError::Disk`] and [`ManagerError::Unusable`]; what `genesis` says.
     pub fn open<E: From<ManagerError>>(
         disk: Arc<dyn Disk>,
+        region: RegionId,
         genesis: impl FnOnce() -> Result<Genesis, E>,
     ) -> Result<Self, E> {
         let map = match load(&*disk)? {
@@ -187,13 +193,19 @@ impl Manager {
             }
         };
         let published = RwLock::new(Published::new(map));
-        Ok(Self { disk, published, changing: Mutex::new(()) })
+        Ok(Self { disk, published, changing: Mutex::new(()), region })
     }
 
     /// The map as it is now.
     #[must_use]
     pub fn map(&self) -> Arc<Published> {
         self.published.read().clone()
+    }
+
+    /// The store's number among regions; [`RegionId::OWN`] if it is alone.
+    #[must_use]
+    pub fn region(&self) -> RegionId {
+        self.region
     }
 
     /// Begins a new view of every PG, as a restart of its primary must, and ends what the last run of

@@ -120,7 +120,8 @@ impl Store {
             disk.lock(LOCK_FILE).map_err(|error| StoreError::of_lock(&config.root, error))?;
         let capacity_bytes = disk.capacity_bytes()?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
-        let manager = Arc::new(Manager::open(disk.clone(), || genesis(&*disk, config))?);
+        let manager =
+            Arc::new(Manager::open(disk.clone(), config.region, || genesis(&*disk, config))?);
         let boot = BootId(larder_env::rng::unique_u64());
         let volume = open_volume(&disk, &manager, &config.data, boot)?;
         let data = DataServer::new(disk.clone(), capacity_bytes, &volume, boot)?;
@@ -128,7 +129,7 @@ impl Store {
             segment_bytes: config.log_segment_bytes,
             ..LogConfig::new(larder_env::rng::unique_u64())
         };
-        let meta_config = MetaConfig { me: ServerId(0), log, region: config.region };
+        let meta_config = MetaConfig { me: ServerId(0), log };
         let (meta, threads) = Meta::open(
             disk.clone(),
             &config.root,

@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 
 /// Version of every format below as written today, but for those that name another.
 pub const V1: u8 = 1;
-/// Version of rows that say more of a version than those of a bucket without versioning ([`crate::version`]).
+/// Version of rows that say more of a version than those of a bucket without versioning ([`crate::version`]), and of maps of
+/// clusters that are regions.
 pub const V2: u8 = 2;
 
 /// Bytes that are not what they should be.
@@ -63,7 +64,8 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 }
 
 /// The encoding of a value of which this version is written.
-pub(crate) fn encode_as<T: Serialize>(version: u8, value: &T) -> Vec<u8> {
+#[must_use]
+pub fn encode_as<T: Serialize>(version: u8, value: &T) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     encode_as_into(version, value, &mut out);
     out
@@ -77,8 +79,11 @@ pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T
     decode_as(what, V1, bytes)
 }
 
-/// Reads a value of this version.
-pub(crate) fn decode_as<T: DeserializeOwned>(
+/// Reads a value of this version, as [`decode`] does.
+///
+/// # Errors
+/// [`CodecError`].
+pub fn decode_as<T: DeserializeOwned>(
     what: &'static str,
     known: u8,
     bytes: &[u8],

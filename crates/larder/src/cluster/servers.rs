@@ -81,7 +81,7 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
         ..LogConfig::new(larder_env::rng::unique_u64())
     };
     let server_config = ServerConfig {
-        meta: MetaConfig { me: member.me, log, region: larder_types::RegionId::OWN },
+        meta: MetaConfig { me: member.me, log },
         boot: member.boot,
         addresses: vec![member.address.clone()],
         background: background(config.background_mib_per_s, config.scrub_within),

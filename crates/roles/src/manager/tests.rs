@@ -96,7 +96,7 @@ fn a_map_of_a_later_release_is_refused_and_says_so() {
 fn manager() -> (Manager, BucketName) {
     let disk = larder_env::SimDisk::new(1, 1 << 20);
     let genesis = Genesis { pg_count: 2, lv_blocks: 16_384, pv_count_max: 2 };
-    let manager = Manager::open(disk, || Ok::<_, ManagerError>(genesis)).unwrap();
+    let manager = Manager::open(disk, RegionId::OWN, || Ok::<_, ManagerError>(genesis)).unwrap();
     let name = BucketName::new("photos").unwrap();
     manager.create_bucket(&name, None, 1).unwrap();
     (manager, name)

@@ -24,7 +24,6 @@ use larder_net::{CallError, JoinToken};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer, Topology};
 use larder_types::ServerId;
-use larder_types::codec::decode;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -435,7 +434,7 @@ async fn ask_map(known: &Known, map: &Topology, manager: ServerId) -> Result<boo
     let call = ManagerCall::Map(map.version);
     match known.contacts.call(map, manager, &call, deadline).await {
         Ok((ManagerReply::Map, payload)) => {
-            let newer = decode::<Topology>("the topology map", &payload);
+            let newer = Topology::decode(&payload);
             let newer = newer.map_err(|error| error.to_string())?;
             if let Some(why) = newer.contradiction() {
                 return Err(format!("its map contradicts itself: {why}"));

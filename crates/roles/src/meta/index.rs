@@ -74,8 +74,6 @@ fn known_in(map: &Topology) -> (MapVersion, BTreeMap<BucketId, Epoch>) {
 pub(super) struct IndexPort {
     pub(super) kv: LsmKv,
     pub(super) buckets: Buckets,
-    /// This store's number among regions.
-    region: RegionId,
     /// Whether all of the index found room in its cache when its size was last looked at.
     fits_cache: AtomicBool,
     /// Whether all of it was read since the start.
@@ -83,9 +81,9 @@ pub(super) struct IndexPort {
 }
 
 impl IndexPort {
-    pub(super) fn new(kv: LsmKv, buckets: Buckets, region: RegionId) -> Self {
+    pub(super) fn new(kv: LsmKv, buckets: Buckets) -> Self {
         let (fits_cache, is_read) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { kv, buckets, region, fits_cache, is_read }
+        Self { kv, buckets, fits_cache, is_read }
     }
 
     /// Whether the cluster's map says that a bucket is being deleted, or is gone. One that it has not heard of is neither.
@@ -160,7 +158,10 @@ impl Index for IndexPort {
     }
 
     fn region(&self) -> RegionId {
-        self.region
+        match &self.buckets {
+            Buckets::Here(manager) => manager.region(),
+            Buckets::Apart(buckets) => buckets.managers.map().number(),
+        }
     }
 }
 

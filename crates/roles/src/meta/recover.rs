@@ -16,7 +16,7 @@ use larder_metalog::{LogConfig, LogError, Lsn, Record, Writer};
 use larder_protocol::pg::{LedgerWalk, LogGap, Origin, Recovering, Role};
 use larder_protocol::{Call, Event, IndexError, Pg, Planted};
 use larder_types::codec::{CodecError, decode};
-use larder_types::{BucketId, Op, OpId, OpSeq, PgId, RegionId, ServerId, StreamId, rows};
+use larder_types::{BucketId, Op, OpId, OpSeq, PgId, ServerId, StreamId, rows};
 use larder_volume::Volume;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -42,8 +42,6 @@ pub struct MetaConfig {
     pub me: ServerId,
     /// The log's settings.
     pub log: LogConfig,
-    /// The store's number among regions; [`RegionId::OWN`] if it is alone.
-    pub region: RegionId,
 }
 
 /// Why a meta server did not open.
@@ -197,8 +195,7 @@ impl Meta {
             return Err(OpenError::Contradiction(reason.to_owned()));
         }
         let here = Here { manager: manager.clone(), data };
-        let (meta, mut writer) =
-            recovered.assemble(Buckets::Here(manager), Neighbours::Here(here), config.region);
+        let (meta, mut writer) = recovered.assemble(Buckets::Here(manager), Neighbours::Here(here));
         let meta = Arc::new(meta);
         let Neighbours::Here(here) = &meta.neighbours else { unreachable!("made above") };
         here.data.answer_to(&meta);
@@ -312,12 +309,7 @@ pub(super) fn recover(
 
 impl Recovered {
     /// The server, which nobody has heard of yet, and the log's end that its log thread writes to.
-    pub(super) fn assemble(
-        self,
-        buckets: Buckets,
-        neighbours: Neighbours,
-        region: RegionId,
-    ) -> (Meta, Writer) {
+    pub(super) fn assemble(self, buckets: Buckets, neighbours: Neighbours) -> (Meta, Writer) {
         let pg_count = self.pgs.len();
         let meta = Meta {
             background: super::Background::new(),
@@ -327,7 +319,7 @@ impl Recovered {
             digests: super::Digests::default(),
             snapshots: super::Snapshots::default(),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
-            index: IndexPort::new(self.kv, buckets, region),
+            index: IndexPort::new(self.kv, buckets),
             neighbours,
             log: self.log,
             to_apply: PgQueue::new(pg_count),

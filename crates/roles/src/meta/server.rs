@@ -81,9 +81,7 @@ impl MetaServer {
             managers: managers.clone(),
         };
         let buckets = Buckets::Apart(LiveBuckets::new(managers));
-        let region = config.meta.region;
-        let (meta, writer) =
-            recovered.assemble(buckets, Neighbours::Apart(Box::new(cluster)), region);
+        let (meta, writer) = recovered.assemble(buckets, Neighbours::Apart(Box::new(cluster)));
         let meta = Arc::new(meta);
         if let Some(cluster) = meta.cluster() {
             assert!(cluster.meta.set(Arc::downgrade(&meta)).is_ok(), "it is one server's");

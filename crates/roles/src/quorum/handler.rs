@@ -114,7 +114,8 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
         Command::CreateBucket(..)
         | Command::BeginDeletion(_)
         | Command::EndDeletion(..)
-        | Command::EndDeletionOf(..) => has(Role::Proxy),
+        | Command::EndDeletionOf(..)
+        | Command::SetRegion(..) => has(Role::Proxy),
         _ => false,
     }
 }
@@ -199,8 +200,9 @@ fn answer_map(mut maps: Maps, known: MapVersion, responder: Responder<ManagerSer
 #[cfg(test)]
 mod tests {
     use larder_net::Roles;
+    use larder_protocol::manager::state::RegionRecord;
     use larder_protocol::placement::Weight;
-    use larder_types::{BucketId, BucketName, ClusterId, Epoch, WritePolicy};
+    use larder_types::{BucketId, BucketName, ClusterId, Epoch, RegionId, WritePolicy};
 
     use super::*;
 
@@ -212,11 +214,12 @@ mod tests {
             Subject { cluster, server, roles: Roles::of(&[role]) }
         };
         let disk = |server| Command::AddDisk(ServerId(server), Weight(1), 3);
-        let buckets = [
+        let of_proxies = [
             Command::CreateBucket(name.clone(), None, 1),
             Command::BeginDeletion(name.clone()),
             Command::EndDeletion(name.clone(), Epoch(2), true),
             Command::EndDeletionOf(BucketId(1), name, Epoch(2), true),
+            Command::SetRegion(RegionRecord { number: RegionId(2), fingerprint: [1; 32] }),
         ];
         let operators = [
             Command::RemoveServer(ServerId(4)),
@@ -227,8 +230,8 @@ mod tests {
         assert!(may_propose(&of(4, Role::Data), &disk(4)));
         assert!(!may_propose(&of(5, Role::Data), &disk(4)), "another's disk");
         assert!(!may_propose(&of(4, Role::Meta), &disk(4)));
-        assert!(buckets.iter().all(|command| may_propose(&of(4, Role::Proxy), command)));
-        assert!(!buckets.iter().any(|command| may_propose(&of(4, Role::Data), command)));
+        assert!(of_proxies.iter().all(|command| may_propose(&of(4, Role::Proxy), command)));
+        assert!(!of_proxies.iter().any(|command| may_propose(&of(4, Role::Data), command)));
         for role in [Role::Meta, Role::Data, Role::Proxy] {
             assert!(!operators.iter().any(|command| may_propose(&of(4, role), command)));
         }

@@ -42,7 +42,7 @@ fn look_at_map(stored: &Stored, report: &mut Report) {
     report.section("map");
     let mut map = match &stored.snapshot {
         None => Topology::default(),
-        Some(snapshot) => match decode::<Topology>("the topology map", &snapshot.state) {
+        Some(snapshot) => match Topology::decode(&snapshot.state) {
             Ok(map) => map,
             Err(error) => return report.fault(format!("the snapshot: {error}")),
         },

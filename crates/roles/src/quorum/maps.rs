@@ -9,7 +9,6 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use larder_protocol::manager::state::{MapVersion, Topology};
-use larder_types::codec::encode;
 use parking_lot::RwLock;
 
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
@@ -28,7 +27,7 @@ impl Published {
 
     /// Its bytes, made for the first who asks.
     pub(super) fn encoded(&self) -> Bytes {
-        self.encoded.get_or_init(|| encode(&self.map).into()).clone()
+        self.encoded.get_or_init(|| self.map.encode().into()).clone()
     }
 }
 

@@ -348,15 +348,15 @@ impl<A> Member<A> {
             }
         }
         if std::mem::take(&mut self.snapshot_due) {
-            let state = encode(&self.map).into();
+            let state = self.map.encode().into();
             self.events.push_back(QuorumEvent::Snapshot(self.quorum.applied(), state));
         }
         Ok(())
     }
 
     fn restore_map(&mut self, state: &[u8]) -> Result<(), ManagerError> {
-        let map: Topology = decode("the topology map", state)
-            .map_err(|error| ManagerError::Unreadable(error.to_string()))?;
+        let map: Topology =
+            Topology::decode(state).map_err(|error| ManagerError::Unreadable(error.to_string()))?;
         if let Some(why) = map.contradiction() {
             return Err(ManagerError::Unusable { file: PATH, why });
         }

@@ -40,7 +40,7 @@ pub(super) fn next_change(map: &Topology, members: &Members) -> Option<MemberCha
 /// each other. What of the log cannot be read is passed over.
 pub(super) fn named_in(stored: &Stored) -> Vec<(ServerId, String)> {
     let snapshot = stored.snapshot.as_ref();
-    let map = snapshot.and_then(|snapshot| decode("the topology map", &snapshot.state).ok());
+    let map = snapshot.and_then(|snapshot| Topology::decode(&snapshot.state).ok());
     let mut map: Topology = map.unwrap_or_default();
     for (index, (_, item)) in (stored.base().index.0 + 1..).zip(&stored.items) {
         if let Item::Command(command) = item

@@ -144,7 +144,7 @@ impl Cluster {
         let disk: Arc<dyn Disk> = Arc::new(GatedDisk { disk, gate });
         let log = LogConfig { segment_bytes: self.segment_bytes, ..LogConfig::new(self.runs) };
         let config = ServerConfig {
-            meta: MetaConfig { me: id, log, region: larder_types::RegionId::OWN },
+            meta: MetaConfig { me: id, log },
             boot: BootId(self.runs),
             addresses: vec![address.clone()],
             background: BackgroundConfig { bytes_per_s: 1 << 30, scrub_period: self.scrub_period },

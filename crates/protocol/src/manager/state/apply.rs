@@ -96,6 +96,7 @@ impl Topology {
             Command::SetWritePolicy(name, policy) => self.set_write_policy(&name, policy),
             Command::MemberLacks(pg, view, server) => self.member_lacks(pg, view, server),
             Command::ForgetTokens(now_ms) => self.forget_tokens(now_ms),
+            Command::SetRegion(region) => self.set_region(region),
         }
     }
 

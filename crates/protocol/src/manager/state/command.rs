@@ -9,7 +9,7 @@ use larder_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::map::{ClusterId, ServerRole, Settings, TokenId};
+use super::map::{ClusterId, RegionRecord, ServerRole, Settings, TokenId};
 use crate::placement::{FailureDomains, Weight};
 
 /// A server that wants to join, or is made by the founder.
@@ -101,6 +101,8 @@ pub enum Command {
     /// Remove this bucket of this name, marked under this epoch, if it was found empty; else make it live again. One
     /// of that name that was made later stays as it is, whatever its epoch.
     EndDeletionOf(BucketId, BucketName, Epoch, bool),
+    /// The cluster is this one among several regions, from now on and for ever.
+    SetRegion(RegionRecord),
 }
 
 /// What a command did.
@@ -212,6 +214,12 @@ pub enum Refusal {
     /// Fix the request: no volume has as many copies.
     #[error("the cluster keeps fewer copies than that")]
     TooManyCopies,
+    /// Give up: its objects have the stamps of that region, and would be another's.
+    #[error("the cluster is another region for ever")]
+    OtherRegion,
+    /// Fix the request: numbers begin with 1.
+    #[error("no region has that number")]
+    NoSuchRegion,
 }
 
 /// What a command left behind.

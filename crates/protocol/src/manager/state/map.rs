@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use larder_types::codec::{self, CodecError, V2};
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, DiskId, MapVersion, PgId, PvId, ServerId,
+    BootId, BucketId, BucketName, BucketRecord, DiskId, MapVersion, PgId, PvId, RegionId, ServerId,
     SessionId, View,
 };
 use serde::{Deserialize, Serialize};
@@ -238,6 +239,15 @@ pub struct TokenRecord {
     pub revoked: bool,
 }
 
+/// Which of several regions a cluster is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionRecord {
+    /// Its number.
+    pub number: RegionId,
+    /// SHA-256 of the public key by which the others know it.
+    pub fingerprint: [u8; 32],
+}
+
 /// The topology map: the state that the managers agree on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Topology {
@@ -263,6 +273,40 @@ pub struct Topology {
     pub buckets: BTreeMap<BucketName, BucketRecord>,
     /// Join tokens.
     pub tokens: BTreeMap<TokenId, TokenRecord>,
+    /// Which region it is; `None` for a cluster that is alone. Not among the fields of version 1.
+    #[serde(skip)]
+    pub region: Option<RegionRecord>,
+}
+
+const WHAT: &str = "the topology map";
+
+impl Topology {
+    /// Its number among regions; [`RegionId::OWN`] for a cluster that is alone.
+    #[must_use]
+    pub fn number(&self) -> RegionId {
+        self.region.map_or(RegionId::OWN, |region| region.number)
+    }
+
+    /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match self.region {
+            None => codec::encode(self),
+            Some(region) => codec::encode_as(V2, &(region, self)),
+        }
+    }
+
+    /// Reads what [`Topology::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`CodecError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        if bytes.first() != Some(&V2) {
+            return codec::decode(WHAT, bytes);
+        }
+        let (region, map): (RegionRecord, Self) = codec::decode_as(WHAT, V2, bytes)?;
+        Ok(Self { region: Some(region), ..map })
+    }
 }
 
 /// Ids not given out yet; none is used twice.

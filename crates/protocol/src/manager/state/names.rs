@@ -1,15 +1,29 @@
-//! Commands about sessions, buckets and join tokens.
+//! Commands about sessions, buckets, join tokens, and which region the cluster is.
 
 use larder_types::bucket::{BucketRecord, BucketState, WritePolicy};
 use larder_types::limits::BUCKETS_MAX;
-use larder_types::{BootId, BucketId, BucketName, Epoch, ServerId, SessionId};
+use larder_types::{BootId, BucketId, BucketName, Epoch, RegionId, ServerId, SessionId};
 
 use super::apply::changed;
 use super::command::{Applied, Outcome, Refusal};
-use super::map::{ServerRole, SessionRecord, TokenId, TokenRecord, Topology};
+use super::map::{RegionRecord, ServerRole, SessionRecord, TokenId, TokenRecord, Topology};
 use crate::limits::{CLOSED_SESSIONS_MAX, SESSIONS_MAX, TOKENS_MAX};
 
 impl Topology {
+    pub(super) fn set_region(&mut self, region: RegionRecord) -> Applied {
+        if region.number == RegionId::OWN {
+            return Err(Refusal::NoSuchRegion);
+        }
+        match self.region {
+            Some(known) if known == region => Ok(Outcome::Already),
+            Some(_) => Err(Refusal::OtherRegion),
+            None => {
+                self.region = Some(region);
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
     pub(super) fn open_session(
         &mut self,
         session: SessionId,

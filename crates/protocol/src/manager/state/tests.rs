@@ -15,6 +15,8 @@ use crate::limits::{ENDED_RUNS_MAX, SERVERS_MAX, SESSIONS_MAX, TOKENS_MAX};
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
 
+mod region;
+
 const SETTINGS: Settings =
     Settings { pg_count: 4, members: 3, min_members: 2, copies: 3, min_copies: 2, lv_blocks: 100 };
 const HASH: [u8; 32] = [7; 32];
@@ -369,8 +371,7 @@ fn a_write_policy_asks_for_no_more_copies_than_there_are_and_leaves_the_epoch() 
     let Outcome::Bucket(record) = log.done(set(policy)) else { panic!() };
     assert_eq!((record.write_policy, record.epoch), (policy, Epoch(1)));
     assert_eq!(log.done(set(policy)), Outcome::Already);
-    let encoded = encode(&log.0);
-    assert_eq!(decode::<Topology>("map", &encoded).as_ref(), Ok(&log.0));
+    assert_eq!(Topology::decode(&log.0.encode()).as_ref(), Ok(&log.0));
 }
 
 /// A command about a small cluster; most are wrong in some way.
@@ -424,6 +425,7 @@ fn any_command() -> impl Strategy<Value = Command> {
             b
         )),
         Just(Command::RevokeToken(TokenId(1))),
+        (0..3u16, 0..2u8).prop_map(|(n, key)| Command::SetRegion(region::record(n, key))),
     ]
 }
 
@@ -523,8 +525,7 @@ proptest! {
             prop_assert_eq!(other.apply(command), applied);
         }
         prop_assert_eq!(&other.0, &log.0);
-        let bytes = encode(&log.0);
-        prop_assert_eq!(&decode::<Topology>("map", &bytes).unwrap(), &log.0);
+        prop_assert_eq!(&Topology::decode(&log.0.encode()).unwrap(), &log.0);
     }
 }
 
@@ -571,6 +572,7 @@ fn commands_are_encoded_as_ever() {
         Command::MemberLacks(pg, View(9), server),
         Command::ForgetTokens(13),
         Command::EndDeletionOf(BucketId(300), name, Epoch(2), true),
+        Command::SetRegion(region::record(3, 0xab)),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();
@@ -584,6 +586,6 @@ fn the_map_is_encoded_as_ever() {
     log.lv(&[0, 1]).unwrap();
     let name = BucketName::new("abc").unwrap();
     log.done(Command::CreateBucket(name, None, 11));
-    let hex: String = encode(&log.0).iter().map(|b| format!("{b:02x}")).collect();
+    let hex: String = log.0.encode().iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(hex, include_str!("golden_map.hex").trim_end());
 }

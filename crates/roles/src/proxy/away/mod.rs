@@ -222,12 +222,11 @@ impl Reach for Away {
         buckets::end_deletion(&*self.managers, marked, empty).await
     }
 
-    /// The managers opened a session: so the cluster is founded, and has PGs.
-    /// Clusters are no regions yet.
     fn region(&self) -> RegionId {
-        RegionId::OWN
+        self.managers.map().number()
     }
 
+    /// The managers opened a session: so the cluster is founded, and has PGs.
     fn copies(&self) -> u8 {
         self.managers.map().settings().copies
     }

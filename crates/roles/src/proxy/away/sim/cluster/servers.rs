@@ -257,7 +257,7 @@ impl World {
         let log = LogConfig { segment_bytes: SEGMENT_BYTES_MIN, ..LogConfig::new(boot.0) };
         let scrub_period = self.metas.scrub_period;
         let config = ServerConfig {
-            meta: MetaConfig { me: id, log, region: larder_types::RegionId::OWN },
+            meta: MetaConfig { me: id, log },
             boot,
             addresses: vec![address(id.0).to_string()],
             background: BackgroundConfig { bytes_per_s: 1 << 30, scrub_period },
