@@ -241,6 +241,8 @@ pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
 pub const REGION_NOTES_MAX: usize = 256;
 /// Most ops that a journal forgets at a time.
 pub const REGION_FORGET_OPS_MAX: u64 = 4096;
+/// Tombstones that one op frees.
+pub const REGION_FREED_MAX: usize = 64;
 /// Most entries of a run that a comparison sums, and lists if its sum differs.
 pub const REGION_RUN_IDS_MAX: usize = 256;
 /// Most runs of an answer.

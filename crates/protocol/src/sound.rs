@@ -12,16 +12,16 @@ use larder_types::limits::{
     PART_NUMBER_MAX, PIECES_MAX, REPLICAS_MAX, SUM_BYTES,
 };
 use larder_types::{
-    Attributes, Body, Chunk, Extent, HybridClock, JournalHead, JournalRow, Metax, ObjectChecksum,
-    Op, OpId, OpSeq, Outcome, PartRef, PartRow, Passed, PgId, PieceRow, Put, Stamp, Target,
-    Tombstone, UploadRow, VersionRow, VersionSlot, rows,
+    Attributes, Body, Chunk, ClockFloor, Extent, FreedTombstone, HybridClock, JournalHead,
+    JournalRow, Metax, ObjectChecksum, Op, OpId, OpSeq, Outcome, PartRef, PartRow, Passed, PgId,
+    PieceRow, Put, Stamp, Target, Tombstone, UploadRow, VersionRow, VersionSlot, rows,
 };
 
 use crate::digest::Summed;
 use crate::index::RowSpan;
 use crate::limits::{
     CLOCK_MAX, DIGEST_TABLES_MAX, OP_DESCRIPTION_BYTES_MAX, OP_SEQ_MAX, PG_MEMBERS_MAX,
-    REGION_NOTES_MAX, REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX,
+    REGION_FREED_MAX, REGION_NOTES_MAX, REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX,
 };
 use crate::message::{Call, Content, Description, LogEntry, PeerMessage};
 use crate::pg::{OpenEntry, Piece, Report, SnapshotHeader, owner};
@@ -109,7 +109,14 @@ fn check_told(told: &Told) -> Judged {
             check(is_short, "too many journals are noted at once")?;
             check_forgotten(*forgotten)
         }
+        Told::Free { tombstones, .. } => check_freed(tombstones),
     }
+}
+
+fn check_freed(tombstones: &[FreedTombstone]) -> Judged {
+    let is_bounded = (1..=REGION_FREED_MAX).contains(&tombstones.len());
+    check(is_bounded, "no tombstones are freed, or too many at once")?;
+    tombstones.iter().try_for_each(|it| check_stamp(it.at))
 }
 
 fn check_forgotten(forgotten: Option<(OpSeq, OpSeq)>) -> Judged {
@@ -406,6 +413,7 @@ pub(crate) fn check_op(pg: PgId, id: OpId, op: &Op) -> Judged {
             check(is_short, "too many journals are noted at once")?;
             check_forgotten(noted.forgotten)
         }
+        Op::Freed(freed) => check_freed(&freed.tombstones),
         Op::DropStream { .. } | Op::Digest => Ok(()),
         Op::Regrant { .. } => Err(Unsound("a second attempt at a put: no release issues one")),
         Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {
@@ -515,6 +523,11 @@ fn check_row(at: OpId, row: &[u8], value: &[u8]) -> Judged {
             }
             None => Err(Unsound("a row has no such form")),
         },
+        Some(b'F') => {
+            let floor: ClockFloor = read(value)?;
+            check_made(at, floor.op)?;
+            check_clock(floor.clock)
+        }
         Some(b'R') => read::<Passed>(value).map(drop),
         Some(b'U') => read::<UploadRow>(value).and_then(|row| check_made(at, row.upload.op)),
         _ => Ok(()),

@@ -41,5 +41,8 @@ pub use op::{ChunkMove, HoldersChange, Op, Outcome, Put, Remembered, SessionMemo
 pub use rows::VersionSlot;
 pub use seldom::Seldom;
 pub use stamp::{Origin, Stamp};
-pub use told::{Amend, JournalHead, JournalRow, Noted, Passed, Purge, ToldPut};
+pub use told::{
+    Amend, ClockFloor, Freed, FreedTombstone, JournalHead, JournalRow, Noted, Passed, Purge,
+    ToldPut,
+};
 pub use version::{Amendments, MarkerEntry, ObjectEntry, PieceEntry, Tombstone, VersionEntry};

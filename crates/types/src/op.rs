@@ -9,7 +9,7 @@ use crate::ids::{
 };
 use crate::metax::{Body, Extent, Holders, HybridClock, Metax, PartRef, UploadRow};
 use crate::name::ObjectKey;
-use crate::told::{Amend, Noted, Purge, ToldPut};
+use crate::told::{Amend, Freed, Noted, Purge, ToldPut};
 
 /// What a put makes when it is committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,6 +198,8 @@ pub enum Op {
     Amend(Box<Amend>),
     /// How far journals are here, and how far the group's own is kept.
     Noted(Box<Noted>),
+    /// Tombstones that no region needs any more go.
+    Freed(Box<Freed>),
 }
 
 impl Op {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 'A' pg(4)                                       applied position
+//! 'F' pg(4)                                       clock of the PG below which nothing is put
 //! 'H' pg(4)                                       high-water marks of the PG's volumes
 //! 'J' pg(4) seq(8)                               outcome that other regions may lack; of op 0, the journal's head
 //! 'K' bucket(8) session(8) number(8) chunk(4)      chunk of a stream
@@ -124,6 +125,21 @@ pub fn parse_outcome(row: &[u8]) -> Option<(PgId, OpSeq)> {
     let (pg, rest) = rest.split_first_chunk::<4>()?;
     let (op, rest) = take_u64(rest)?;
     rest.is_empty().then_some((PgId(u32::from_be_bytes(*pg)), OpSeq(op)))
+}
+
+/// Row of the clock that a PG's puts are above, if there is one.
+#[must_use]
+pub fn clock_floor(pg: PgId) -> Vec<u8> {
+    let mut row = vec![b'F'];
+    row.extend(pg.0.to_be_bytes());
+    row
+}
+
+/// Reads a row made by [`clock_floor`].
+#[must_use]
+pub fn parse_clock_floor(row: &[u8]) -> Option<PgId> {
+    let [b'F', pg @ ..] = row else { return None };
+    Some(PgId(u32::from_be_bytes(pg.try_into().ok()?)))
 }
 
 /// The common beginning of the rows that a PG has of journals of other regions.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, CodecError};
 use crate::ids::{BucketId, OpId, OpSeq, PgId, RegionId, Request};
-use crate::metax::PartRef;
+use crate::metax::{HybridClock, PartRef};
 use crate::name::ObjectKey;
 use crate::op::Put;
 use crate::stamp::{Origin, Stamp};
@@ -64,6 +64,35 @@ pub struct Amend {
     pub tags: Vec<(String, String)>,
     /// When tags were set, and what else is.
     pub amended: Amendments,
+}
+
+/// Tombstones that no region needs any more go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freed {
+    /// The request.
+    pub request: Request,
+    /// Which: each goes if it is of this stamp still.
+    pub tombstones: Vec<FreedTombstone>,
+}
+
+/// The tombstone of a key's null version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FreedTombstone {
+    /// The bucket.
+    pub bucket: BucketId,
+    /// The key.
+    pub key: ObjectKey,
+    /// The stamp of the purge.
+    pub at: Stamp,
+}
+
+/// A PG's clock does not go back below this, whatever it has forgotten: the row of table `F`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockFloor {
+    /// The op that made the row.
+    pub op: OpId,
+    /// The greatest clock of a tombstone that was freed.
+    pub clock: HybridClock,
 }
 
 /// A position in the journal of another region's PG.

@@ -13,9 +13,9 @@ use std::fmt::{Debug, Write};
 
 use larder_types::codec::{CodecError, decode, encode};
 use larder_types::{
-    BucketId, BucketRecord, Chunk, JournalHead, JournalRow, ObjectKey, Op, OpId, OpSeq, PartRow,
-    Passed, PgId, PieceEntry, PieceRow, RegionId, Tombstone, UploadRow, VersionEntry, VersionRow,
-    VersionSlot, rows,
+    BucketId, BucketRecord, Chunk, ClockFloor, JournalHead, JournalRow, ObjectKey, Op, OpId, OpSeq,
+    PartRow, Passed, PgId, PieceEntry, PieceRow, RegionId, Tombstone, UploadRow, VersionEntry,
+    VersionRow, VersionSlot, rows,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -131,6 +131,7 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("tombstone", &stored::tombstone());
     golden.check_value("journal", &stored::journal_row());
     golden.check_value("journal, its head", &stored::journal_head());
+    golden.check_value("clock floor", &stored::clock_floor());
     golden.check_value("passed", &stored::passed());
     for (name, entry, slot) in stored_entries() {
         let bytes = entry.encode(slot);
@@ -213,6 +214,7 @@ fn keys_of_rows_keep_their_golden_bytes() {
     golden.check("version with a stamp", &rows::version(bucket, &key, at_stamp()));
     golden.check("tombstone", &rows::tombstone(bucket, &key, at_stamp()));
     golden.check("outcome", &rows::outcome(PgId(0x0102_0304), OpSeq(0x0A0B_0C0D_0E0F)));
+    golden.check("clock floor", &rows::clock_floor(PgId(0x0102_0304)));
     golden.check("passed", &rows::passed(PgId(0x0102_0304), RegionId(0x0506), PgId(0x0708_090A)));
     let seven = [rows::versions(b'V', bucket, &zeros), 7u64.to_be_bytes().to_vec()].concat();
     assert_eq!(rows::parse_version(&seven), None, "no release has written such a slot");
@@ -231,6 +233,7 @@ fn golden_keys_are_read_back() {
     assert_eq!(rows::parse_open_stream(&golden["open stream"]), Some((bucket, stored::stream())));
     let outcome = (PgId(0x0102_0304), OpSeq(0x0A0B_0C0D_0E0F));
     assert_eq!(rows::parse_outcome(&golden["outcome"]), Some(outcome));
+    assert_eq!(rows::parse_clock_floor(&golden["clock floor"]), Some(PgId(0x0102_0304)));
     assert_eq!(rows::parse_passed(&golden["passed"]), Some(PgId(0x0102_0304)));
     assert_eq!(rows::part_number(&golden["part"]), Some(10_000));
     assert_eq!(rows::parse_part(&golden["part"]), Some(stored::upload()));
@@ -279,7 +282,7 @@ fn every_kind_of_op_target_body_and_outcome_has_golden_bytes() {
 }
 
 /// Decodes bytes as everything that is stored.
-fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 13] {
+fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 14] {
     [
         decode::<Op>("op", bytes).map(drop),
         decode::<VersionRow>("version row", bytes).map(drop),
@@ -294,6 +297,7 @@ fn decode_all(bytes: &[u8]) -> [Result<(), CodecError>; 13] {
         JournalRow::decode(bytes).map(drop),
         JournalHead::decode(bytes).map(drop),
         Passed::decode(bytes).map(drop),
+        decode::<ClockFloor>("clock floor", bytes).map(drop),
     ]
 }
 

@@ -148,6 +148,7 @@ pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
         Op::Purge(purge) => Some(&purge.request),
         Op::Amend(amend) => Some(&amend.request),
         Op::Noted(noted) => Some(&noted.request),
+        Op::Freed(freed) => Some(&freed.request),
         Op::Delete { request, .. }
         | Op::SetTags { request, .. }
         | Op::CreateUpload { request, .. }

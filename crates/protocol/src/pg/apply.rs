@@ -130,6 +130,7 @@ impl Pg {
             }
             Op::Amend(amend) => batch.amend(amend, id)?,
             Op::Noted(noted) => batch.note(noted, id)?,
+            Op::Freed(freed) => batch.free_tombstones(self.id, freed, id)?,
             Op::Regrant { .. } => {
                 // The void of the earlier attempt came first; its extents are not in any row.
             }

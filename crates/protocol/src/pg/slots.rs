@@ -241,6 +241,7 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         | Op::Moved { .. }
         | Op::Digest
         | Op::Noted(_)
+        | Op::Freed(_)
         | Op::SnapshotBegin
         | Op::SnapshotSession(_)
         | Op::SnapshotEnd { .. } => [None, None],

@@ -11,12 +11,18 @@
 //!    alone. A change of another region is taken only by a key at rest, and only if its stamp is greater than that of
 //!    what is here. A change of a client gets a clock above all that is here of its key, and that the PG has seen.
 //! 2. Each op that changes what a key is to other regions writes one row of the journal, in the same batch.
-//! 3. A store that is in no region does none of this.
+//! 3. A store that is in no region does none of this. That it is in one is said by the stamps that ops carry, so that all
+//!    members of a PG do the same.
+//! 4. The origin of a change is the op whose row of the journal told it first, so that whoever has passed the origin has
+//!    what it made, or what came after. A put with data is told by its outcome, which may stand far behind the put.
+//! 5. A key of which nothing is here may have had a tombstone, which was freed. A client's put of it gets a clock above all
+//!    that were freed: another region may have the tombstone still.
 
-use larder_types::codec::encode;
+use larder_types::codec::{decode, encode};
 use larder_types::{
-    Amend, Amendments, BucketId, JournalHead, Noted, ObjectEntry, ObjectKey, Op, OpId, OpSeq,
-    Origin, Purge, RegionId, Request, Stamp, Target, ToldPut, Tombstone, VersionRow, rows,
+    Amend, Amendments, BucketId, ClockFloor, Freed, FreedTombstone, HybridClock, JournalHead,
+    Noted, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, PgId, Purge, RegionId, Request, Stamp,
+    Target, ToldPut, Tombstone, VersionRow, rows,
 };
 
 use super::apply::Batch;
@@ -24,12 +30,14 @@ use super::calls::{Step, epoch_holds};
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
-use crate::limits::{REGION_FORGET_OPS_MAX, REGION_NOTES_MAX};
+use crate::limits::{REGION_FORGET_OPS_MAX, REGION_FREED_MAX, REGION_NOTES_MAX};
 use crate::message::{Outbox, PutCall, Refusal, Token};
 use crate::region::entry::Entry;
 use crate::region::kept::{self, Kept};
 use crate::region::merge::join_amendments;
 use crate::region::told::{Told, ToldVersion};
+
+const FLOOR: &str = "clock floor";
 
 /// A put that is about to get its place in the log: what goes with its METAX.
 pub(super) enum Put<'a> {
@@ -68,10 +76,13 @@ impl Pg {
         index: &dyn Index,
     ) -> Result<Stamp, IndexError> {
         let region = index.region();
-        if region != RegionId::OWN
-            && let Some(at) = Kept::read(bucket, key, index)?.latest(region)
-        {
-            self.clock = self.clock.max(at.clock);
+        if region != RegionId::OWN {
+            let here = match Kept::read(bucket, key, index)?.latest(region) {
+                Some(at) => Some(at.clock),
+                // Its tombstone may have been freed here, and be there still in another region.
+                None => clock_floor(self.id, index)?,
+            };
+            self.clock = here.map_or(self.clock, |here| self.clock.max(here));
         }
         Ok(Stamp { clock: self.tick_clock(), region })
     }
@@ -109,6 +120,9 @@ impl Pg {
             self.append_op(op, Some((token, ReplyKind::Done)), out);
             return Ok(Step::Done);
         }
+        if let Told::Free { request, tombstones } = told {
+            return self.free(token, *request, tombstones, index, out);
+        }
         let (bucket, key) = told.key().expect("all others change a key");
         if !told.epoch().is_some_and(|epoch| epoch_holds(index, bucket, epoch)) {
             return Ok(Step::Refuse(Refusal::StaleBucket));
@@ -142,8 +156,33 @@ impl Pg {
                 self.append_op(op, Some((token, ReplyKind::Done)), out);
                 Ok(Step::Done)
             }
-            Told::Note { .. } => unreachable!("it changes no key"),
+            Told::Note { .. } | Told::Free { .. } => unreachable!("it changes no key"),
         }
+    }
+
+    /// Tombstones go that are here still. One of a key that is changing stays: it may be needed.
+    fn free(
+        &mut self,
+        token: Token,
+        request: Request,
+        tombstones: &[FreedTombstone],
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<Step, IndexError> {
+        let mut here = Vec::new();
+        for it in tombstones.iter().take(REGION_FREED_MAX) {
+            let slot = Slot::Version(it.bucket, it.key.clone());
+            let kept = Kept::read(it.bucket, &it.key, index)?.tombstone;
+            if self.slots.at_rest(&slot) && kept.is_some_and(|kept| kept.at == it.at) {
+                here.push(it.clone());
+            }
+        }
+        if here.is_empty() {
+            return Ok(Step::Refuse(Refusal::Beaten));
+        }
+        let op = Op::Freed(Box::new(Freed { request, tombstones: here }));
+        self.append_op(op, Some((token, ReplyKind::Done)), out);
+        Ok(Step::Done)
     }
 
     /// A client replaces the tags of a key's version, which is there and at rest.
@@ -191,9 +230,12 @@ impl Batch<'_> {
         version: ObjectEntry,
         now: OpId,
     ) {
-        // Also of one that was put before there were regions, and has an outcome only now.
-        let own = self.index.region();
+        let own = version.put_at.region;
+        let mut version = version;
         if own != RegionId::OWN {
+            if version.origin.is_none() && version.row.op != now {
+                version.origin = Some(Origin { region: own, pg: self.pg, op: now });
+            }
             self.record((bucket, key), &kept::of_version(own, self.pg, &version), now);
         }
         self.changes.put(rows::version(bucket, key, rows::UNVERSIONED), version.write());
@@ -232,6 +274,30 @@ impl Batch<'_> {
         Ok(())
     }
 
+    pub(super) fn free_tombstones(
+        &mut self,
+        pg: PgId,
+        freed: &Freed,
+        now: OpId,
+    ) -> Result<(), IndexError> {
+        let row = rows::clock_floor(pg);
+        let floor = self.changes.get(self.index, &row)?;
+        let floor = floor.map(|value| decode::<ClockFloor>(FLOOR, &value)).transpose()?;
+        let mut clock = floor.map(|floor| floor.clock).unwrap_or_default();
+        for FreedTombstone { bucket, key, at } in freed.tombstones.iter().take(REGION_FREED_MAX) {
+            let row = kept::tombstone_row(*bucket, key);
+            let Some(value) = self.changes.get(self.index, &row)? else { continue };
+            if decode::<Tombstone>("tombstone", &value)?.at == *at {
+                self.changes.remove(row);
+                clock = clock.max(at.clock);
+            }
+        }
+        if floor.is_none_or(|floor| floor.clock < clock) {
+            self.changes.put(row, encode(&ClockFloor { op: now, clock }));
+        }
+        Ok(())
+    }
+
     pub(super) fn note(&mut self, noted: &Noted, now: OpId) -> Result<(), IndexError> {
         for passed in noted.passed.iter().take(REGION_NOTES_MAX) {
             let row = rows::passed(self.pg, passed.region, passed.pg);
@@ -253,6 +319,13 @@ impl Batch<'_> {
         self.changes.put(head, JournalHead { op: now, forgotten: last }.encode());
         Ok(())
     }
+}
+
+/// The clock that puts of a PG are above, whatever it has forgotten.
+fn clock_floor(pg: PgId, index: &dyn Index) -> Result<Option<HybridClock>, IndexError> {
+    let value = index.get(&rows::clock_floor(pg))?;
+    let floor = value.map(|value| decode::<ClockFloor>(FLOOR, &value)).transpose()?;
+    Ok(floor.map(|floor| floor.clock))
 }
 
 /// The row of a put's version.

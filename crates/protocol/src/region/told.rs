@@ -4,7 +4,8 @@
 //! is a call of one of these kinds, to the primary of the key's PG. That looks again: the key may have changed meanwhile.
 
 use larder_types::{
-    Amendments, BucketId, Epoch, ObjectKey, OpSeq, Origin, PartRef, Passed, Request, Stamp,
+    Amendments, BucketId, Epoch, FreedTombstone, ObjectKey, OpSeq, Origin, PartRef, Passed,
+    Request, Stamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,13 @@ pub enum Told {
         /// Outcomes of this PG are to be forgotten: from one op on, the first that its journal has, up to another.
         forgotten: Option<(OpSeq, OpSeq)>,
     },
+    /// Tombstones of this PG that no region needs any more.
+    Free {
+        /// The request.
+        request: Request,
+        /// At most [`REGION_FREED_MAX`](crate::limits::REGION_FREED_MAX).
+        tombstones: Vec<FreedTombstone>,
+    },
 }
 
 /// A version that another region has.
@@ -81,7 +89,8 @@ impl Told {
             Self::Put(version) => &version.put.request,
             Self::Purge { request, .. }
             | Self::Amend { request, .. }
-            | Self::Note { request, .. } => request,
+            | Self::Note { request, .. }
+            | Self::Free { request, .. } => request,
         }
     }
 
@@ -99,7 +108,7 @@ impl Told {
             Self::Purge { bucket, key, .. } | Self::Amend { bucket, key, .. } => {
                 Some((*bucket, key))
             }
-            Self::Note { .. } => None,
+            Self::Note { .. } | Self::Free { .. } => None,
         }
     }
 
@@ -112,7 +121,7 @@ impl Told {
             }
             Self::Purge { request, bucket, epoch, .. }
             | Self::Amend { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),
-            Self::Note { .. } => None,
+            Self::Note { .. } | Self::Free { .. } => None,
         }
     }
 
@@ -121,7 +130,7 @@ impl Told {
         match self {
             Self::Put(version) => Some(version.put.epoch),
             Self::Purge { epoch, .. } | Self::Amend { epoch, .. } => Some(*epoch),
-            Self::Note { .. } => None,
+            Self::Note { .. } | Self::Free { .. } => None,
         }
     }
 

@@ -9,8 +9,8 @@ use larder_protocol::region::kept::{Kept, told_id};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry::What};
 use larder_protocol::{Answer, Call, Content, Description, Index, Planted, PutCall, Refusal};
 use larder_types::{
-    Amendments, Condition, HybridClock, JournalRow, OpId, OpSeq, Origin, Passed, PgId, RegionId,
-    Stamp, Target, View, rows,
+    Amendments, Condition, FreedTombstone, HybridClock, JournalRow, OpId, OpSeq, Origin, Passed,
+    PgId, RegionId, Stamp, Target, View, rows,
 };
 
 use crate::hostile::draw::Draw;
@@ -260,6 +260,13 @@ fn every_change_has_its_row_in_the_journal_and_is_forgotten_as_told() {
         let id = entry(&member, name).expect("an entry").id(told_id(told[at].1.clone()).name);
         assert_eq!(told_id(told[at].1.clone()), id, "the last row of a key tells what is there");
     }
+    let told_at: Vec<OpSeq> = told.iter().map(|(_, row)| row.origin.op.seq).collect();
+    let (of_l, ops) = (told[2].0, told.iter().map(|(op, _)| *op).collect::<Vec<_>>());
+    assert_eq!(
+        told_at,
+        [ops[0], ops[1], of_l, of_l, ops[4]],
+        "whoever has passed an origin has the change"
+    );
     let request = member.request();
     let passed = vec![Passed { region: B, pg: PgId(9), through: OpSeq(77) }];
     let forgotten = Some((told[0].0, told[2].0));
@@ -300,6 +307,69 @@ fn tags_go_by_the_last_writer_and_with_their_version_alone() {
     member.settle();
     assert_eq!(tag(&member), "ours");
     assert_eq!(entry(&member, "k").expect("an object").at, put_at, "it is the same version");
+}
+
+/// The call that frees the tombstone of a key.
+fn free(member: &mut Member, name: &str, at: Stamp) -> Told {
+    let (bucket, key, request) = (BUCKET, name_of(name), member.request());
+    Told::Free { request, tombstones: vec![FreedTombstone { bucket, key, at }] }
+}
+
+#[test]
+fn a_put_after_a_tombstone_was_freed_is_above_it() {
+    let mut member = region(A);
+    let (bucket, epoch, key) = (BUCKET, EPOCH, name_of("k"));
+    let (at, origin) = (stamp(60_000, B), origin_in(B, 9));
+    let request = member.request();
+    assert!(is_done(&tell(&mut member, Told::Purge { request, bucket, epoch, key, at, origin })));
+    let call = free(&mut member, "k", at);
+    assert!(is_done(&tell(&mut member, call)));
+    assert_eq!(kept(&member, "k"), Kept::default());
+    // The log that tells of it is trimmed, and the clock is behind it.
+    member.log.clear();
+    member.synced = 0;
+    let mut member = member.restart();
+    member.begin(2, &[1]);
+    member.serve(1);
+    member.put_inline("k", "there again");
+    member.settle();
+    assert!(entry(&member, "k").expect("an object").at > at, "region B has the tombstone still");
+    // It is of the group, not of the key.
+    member.put_inline("another", "new");
+    member.settle();
+    assert!(entry(&member, "another").expect("an object").at > at);
+}
+
+#[test]
+fn a_tombstone_that_is_another_by_now_stays() {
+    let mut member = region(A);
+    member.delete("k");
+    member.settle();
+    let first = entry(&member, "k").expect("a tombstone").at;
+    member.delete("k");
+    member.settle();
+    let second = entry(&member, "k").expect("a tombstone").at;
+    let call = free(&mut member, "k", first);
+    assert!(is_beaten(&tell(&mut member, call)), "nothing is to be done");
+    assert_eq!(entry(&member, "k").expect("a tombstone").at, second);
+    // One below a version goes, and the version stays.
+    member.put_inline("k", "there again");
+    member.settle();
+    let call = free(&mut member, "k", second);
+    assert!(is_done(&tell(&mut member, call)));
+    assert_eq!(kept(&member, "k").tombstone, None);
+    assert!(entry(&member, "k").expect("an object").at > second);
+    // Nor does one go whose key is changing.
+    member.delete("k");
+    member.settle();
+    let third = entry(&member, "k").expect("a tombstone").at;
+    let put = member.put_data("k", 1);
+    let grant = member.granted(put);
+    let call = free(&mut member, "k", third);
+    assert!(is_beaten(&tell(&mut member, call)));
+    member.commit(grant, 1);
+    member.settle();
+    assert!(entry(&member, "k").expect("an object").at > third);
 }
 
 /// Two regions that change a few keys, tell each other now and then, start again with less of their logs and with clocks

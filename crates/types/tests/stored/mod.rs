@@ -4,13 +4,13 @@
 use bytes::Bytes;
 use larder_types::{
     Amend, Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName,
-    BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ETag,
-    EncryptionEnvelope, Epoch, Extent, Grant, HighWaterRow, Holders, HoldersChange, HybridClock,
-    JournalHead, JournalRow, LvId, MarkerEntry, Metax, Noted, ObjectChecksum, ObjectEntry,
-    ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow, Passed, PgId, PieceEntry,
-    PieceRow, PiecesId, Purge, Put, RegionId, Remembered, Request, Retention, ServerId, SessionId,
-    SessionMemory, SnapshotRow, Stamp, StreamId, Target, ToldPut, Tombstone, UploadId, UploadRow,
-    VersionEntry, VersionRow, View, WritePolicy, rows,
+    BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ClockFloor, ETag,
+    EncryptionEnvelope, Epoch, Extent, Freed, FreedTombstone, Grant, HighWaterRow, Holders,
+    HoldersChange, HybridClock, JournalHead, JournalRow, LvId, MarkerEntry, Metax, Noted,
+    ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow,
+    Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put, RegionId, Remembered, Request,
+    Retention, ServerId, SessionId, SessionMemory, SnapshotRow, Stamp, StreamId, Target, ToldPut,
+    Tombstone, UploadId, UploadRow, VersionEntry, VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -37,6 +37,7 @@ pub const KINDS: &[&str] = &[
     "Purge",
     "Amend",
     "Noted",
+    "Freed",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -96,6 +97,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::Purge(_) => vec!["Purge"],
         Op::Amend(_) => vec!["Amend"],
         Op::Noted(_) => vec!["Noted"],
+        Op::Freed(_) => vec!["Freed"],
     }
 }
 
@@ -442,7 +444,7 @@ pub fn ops() -> Vec<(&'static str, Op)> {
             Op::Amend(Box::new(Amend {
                 request,
                 bucket,
-                key,
+                key: key.clone(),
                 put_at: stamp(),
                 tags: full_attributes().tags,
                 amended: amendments(),
@@ -454,6 +456,13 @@ pub fn ops() -> Vec<(&'static str, Op)> {
                 request,
                 passed: vec![passed()],
                 forgotten: Some((OpSeq(300), OpSeq(70_000))),
+            })),
+        ),
+        (
+            "freed",
+            Op::Freed(Box::new(Freed {
+                request,
+                tombstones: vec![FreedTombstone { bucket, key, at: stamp() }],
             })),
         ),
     ]
@@ -482,6 +491,10 @@ pub fn journal_row() -> JournalRow {
         bytes: 70_002,
         print: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
     }
+}
+
+pub fn clock_floor() -> ClockFloor {
+    ClockFloor { op: op_id(), clock: stamp().clock }
 }
 
 pub fn journal_head() -> JournalHead {

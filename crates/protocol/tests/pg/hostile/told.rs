@@ -3,8 +3,8 @@
 use larder_protocol::region::{Told, ToldVersion};
 use larder_protocol::{Description, Pg, PutCall};
 use larder_types::{
-    Amend, Amendments, Condition, Noted, Op, OpId, OpSeq, Origin, Passed, Purge, RegionId, Stamp,
-    ToldPut,
+    Amend, Amendments, Condition, Freed, FreedTombstone, Noted, Op, OpId, OpSeq, Origin, Passed,
+    Purge, RegionId, Stamp, ToldPut,
 };
 
 use super::draw::Draw;
@@ -27,7 +27,7 @@ impl Draw {
         let at = self.stamp();
         let region = if self.odd() { RegionId(9) } else { at.region };
         let origin = Origin { region, pg: PG, op: self.near(pg) };
-        match self.below(4) {
+        match self.below(5) {
             0 => {
                 let mut put = self.put(pg, id);
                 (put.metax.clock, put.metax.region) = (at.clock, at.region);
@@ -43,12 +43,18 @@ impl Draw {
                 let (tags, amended) = (self.checksumless().tags, self.amendments());
                 Op::Amend(Box::new(Amend { request, bucket, key, put_at: at, tags, amended }))
             }
+            3 => Op::Freed(Box::new(Freed { request, tombstones: self.freed() })),
             _ => {
                 let passed = self.passed();
                 let forgotten = self.one_in(2).then(|| (OpSeq(self.num(1)), OpSeq(self.num(3))));
                 Op::Noted(Box::new(Noted { request, passed, forgotten }))
             }
         }
+    }
+
+    fn freed(&mut self) -> Vec<FreedTombstone> {
+        let tombstone = FreedTombstone { bucket: BUCKET, key: self.key(), at: self.stamp() };
+        vec![tombstone; self.num(1).min(100) as usize]
     }
 
     fn passed(&mut self) -> Vec<Passed> {
@@ -63,7 +69,7 @@ impl Draw {
         let region = if self.odd() { RegionId(9) } else { at.region };
         let origin = Origin { region, pg: PG, op: self.near(pg) };
         let amended = self.amendments();
-        match self.below(4) {
+        match self.below(5) {
             0 => {
                 let (content, size) = self.content();
                 let description = Description {
@@ -93,6 +99,7 @@ impl Draw {
                 let tags = self.checksumless().tags;
                 Told::Amend { request, bucket, epoch, key, at, tags, amended }
             }
+            3 => Told::Free { request, tombstones: self.freed() },
             _ => {
                 let passed = self.passed();
                 let forgotten = self.one_in(2).then(|| (OpSeq(self.num(1)), OpSeq(self.num(3))));
