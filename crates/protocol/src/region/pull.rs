@@ -32,6 +32,7 @@
 mod asking;
 mod budget;
 mod comparing;
+mod looks;
 mod wants;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +42,7 @@ use larder_types::{HybridClock, OpSeq, Origin, PgId, RegionId};
 use self::asking::Request;
 use self::budget::Budget;
 use self::comparing::Comparison;
+pub use self::looks::Looks;
 use self::wants::{Claim, Want};
 use super::compare::{Listed, Range, Sum, Summed};
 use super::entry::{Entry, Name};
@@ -57,7 +59,7 @@ pub struct Source {
     pub pg: PgId,
 }
 
-/// What is here, and durable.
+/// What is here, and durable. A step asks for nothing but what [`Pull::looks`] names before it.
 pub trait Holdings {
     /// An entry.
     fn entry(&self, name: &Name) -> Option<Entry>;

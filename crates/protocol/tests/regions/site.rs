@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_protocol::region::pull::{Config, Effect, Event, Holdings, Source};
+use larder_protocol::region::pull::{Config, Effect, Event, Holdings, Looks, Source};
 use larder_protocol::region::{
     Entry, Id, Journal, Name, Pull, Range, Slot, Sum, Token, compare, join,
 };
@@ -52,6 +52,7 @@ pub struct Site {
 struct Shown<'a> {
     disk: &'a Disk,
     bug: Bug,
+    looks: Looks,
 }
 
 /// The PG of a key where there are so many.
@@ -62,11 +63,14 @@ pub fn pg_of(name: &Name, count: u32) -> PgId {
 
 impl Holdings for Shown<'_> {
     fn entry(&self, name: &Name) -> Option<Entry> {
+        assert!(self.looks.names.contains(name), "a step looks at what it said before");
         let kept = self.disk.entries.get(name).filter(|_| !self.bug.loops);
         kept.map(|kept| kept.entry.clone())
     }
 
-    fn sum(&self, _: RegionId, range: &Range) -> Sum {
+    fn sum(&self, region: RegionId, range: &Range) -> Sum {
+        let look = (region, range.clone());
+        assert!(self.looks.sums.contains(&look), "a step looks at what it said before");
         let ids = self.disk.ids(range);
         Sum::of(compare::counted(self.bug.machine, ids.into_iter()).collect::<Vec<_>>().iter())
     }
@@ -143,8 +147,9 @@ impl Site {
 
     pub fn step(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
         let (now_ms, mut out) = (self.now_ms(now_ms), Vec::new());
-        let view = Shown { disk: &self.disk, bug: self.bug };
         if let Some(pull) = &mut self.pull {
+            let looks = pull.looks(now_ms, &event);
+            let view = Shown { disk: &self.disk, bug: self.bug, looks };
             pull.step(now_ms, event, &view, &mut out);
         }
         out

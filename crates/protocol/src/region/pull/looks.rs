@@ -1,0 +1,61 @@
+//! What a step looks at. A store that is spread over servers has entries and sums not at hand: its driver reads them first.
+
+use std::collections::BTreeSet;
+
+use larder_types::RegionId;
+
+use super::super::compare::Range;
+use super::super::entry::Name;
+use super::asking::What;
+use super::{Event, Pull};
+
+/// What a step may ask [`Holdings`](super::Holdings) for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Looks {
+    /// Entries.
+    pub names: BTreeSet<Name>,
+    /// Sums of ranges, in the order of a region.
+    pub sums: Vec<(RegionId, Range)>,
+}
+
+impl Pull {
+    /// What [`Pull::step`] may look at if it takes this event next, at this time. What is read for it is as good as what
+    /// would be read during the step: entries that are here stay so, or something that wins over them does.
+    #[must_use]
+    pub fn looks(&self, now_ms: u64, event: &Event) -> Looks {
+        let mut looks = Looks::default();
+        match event {
+            Event::Tick => {
+                let due = self.held.iter().filter(|(until_ms, _)| *until_ms <= now_ms);
+                looks.names.extend(due.map(|(_, claim)| claim.id.name.clone()));
+            }
+            Event::Told { request, pgs } if self.requests.contains_key(request) => {
+                let told = pgs.iter().filter_map(|(_, told)| told.as_ref().ok());
+                let ids = told.flat_map(|batch| &batch.ids);
+                looks.names.extend(ids.map(|(_, id)| id.name.clone()));
+            }
+            Event::Walked { request, summed } => {
+                if let Some(asked) = self.requests.get(request) {
+                    let of_region = |(range, _): &(Range, _)| (asked.region, range.clone());
+                    looks.sums.extend(summed.runs.iter().map(of_region));
+                }
+            }
+            Event::Listed { request, listed } if self.requests.contains_key(request) => {
+                looks.names.extend(listed.ids.iter().map(|id| id.name.clone()));
+            }
+            // Of what is there no more other claims are looked at again.
+            Event::Fetched { request, entries, .. } => {
+                if let Some(What::Fetch(asked)) = self.requests.get(request).map(|it| &it.what) {
+                    let asked = |name: &Name| asked.iter().any(|(it, _)| it == name);
+                    let gone = entries.iter().filter(|(name, told)| told.is_none() && asked(name));
+                    looks.names.extend(gone.map(|(name, _)| name.clone()));
+                }
+            }
+            Event::Merged { name } if self.is_wanted(name) => {
+                looks.names.insert(name.clone());
+            }
+            _ => {}
+        }
+        looks
+    }
+}
