@@ -200,7 +200,7 @@ async fn listen_and_serve(
     // Before anybody can put anything here that it would not tell of.
     let regions = match region {
         Some((site, socket)) => {
-            let started = Regions::start(site, store, socket, dir.to_owned());
+            let started = Regions::start(site, store.proxy(), socket, dir.to_owned());
             let regions = Arc::new(started.map_err(ServerError::System)?);
             shown.show(regions.clone());
             Some(regions)

@@ -438,6 +438,29 @@ pub const REGION_JOURNAL_OPS_MAX: u64 = 1 << 24;
 pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 20;
 /// Milliseconds for which the answer to another region waits for something new.
 pub const REGION_NEWS_MS: u64 = 2_000;
+/// Journals of placement groups that a meta server is asked for at a time.
+pub const JOURNALS_MAX: usize = 4096;
+/// Bytes of outcomes, about, in one answer about journals.
+pub const JOURNAL_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Asks about journals that wait for news at a meta server; one more is answered at once.
+pub const JOURNAL_WAITS_MAX: usize = 64;
+/// Milliseconds for which an ask about journals waits until puts from before there were regions show.
+pub const JOURNAL_SETTLE_MS: u64 = 2_000;
+/// Milliseconds that a primary may take to answer about journals, besides what the ask lets it wait.
+pub const JOURNAL_ANSWER_MS: u64 = 3_000;
+/// Milliseconds from one answer with news to the next ask, and after one that failed.
+pub const JOURNAL_PAUSE_MS: u64 = 5;
+/// Milliseconds after which a primary that did not answer about journals is asked again.
+pub const JOURNAL_RETRY_MS: u64 = 200;
+/// Keys that a meta server is asked for at a time as the index keeps them.
+pub const KEPT_KEYS_MAX: usize = 256;
+/// Milliseconds for which the answer about keys waits for puts of them that are under way.
+pub const KEPT_SETTLE_MS: u64 = 1_000;
+/// Milliseconds within which what is here is looked up before changes of another region are taken. What is not known by then
+/// is taken as if it were not here.
+pub const REGION_LOOK_MS: u64 = 3_000;
+/// Ranges that are summed at a time.
+pub const REGION_SUMS_MAX: usize = 16;
 /// Milliseconds from one look at what journals may forget to the next.
 pub const REGION_KEEP_SHORT_MS: u64 = 10_000;
 /// Milliseconds from one op that forgets outcomes to the next, where there are more.
@@ -487,6 +510,17 @@ const _: () = assert!(
     2 * REGION_NEWS_MS < larder_protocol::limits::REGION_ANSWER_MS,
     "an answer that waits for something new is not given up"
 );
+const _: () = assert!(
+    REGION_NEWS_MS + 2 * JOURNAL_ANSWER_MS < larder_protocol::limits::REGION_ANSWER_MS
+        && JOURNAL_SETTLE_MS < JOURNAL_ANSWER_MS,
+    "an answer that waits for primaries is not given up either"
+);
+const _: () = assert!(
+    KEPT_SETTLE_MS < REGION_LOOK_MS && REGION_LOOK_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    "a key in doubt holds up no look, and a look no answer"
+);
+const _: () =
+    assert!(JOURNAL_BYTES_MAX < larder_net::limits::PAYLOAD_BYTES_MAX, "an answer fits a frame");
 const _: () = assert!(
     3 * REGION_COMING_MS < larder_protocol::limits::REGION_ANSWER_MS,
     "an answer that is coming is not given up"

@@ -12,11 +12,13 @@
 use larder_net::{Role, Service};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};
+use larder_protocol::region::journal::Batch;
+use larder_protocol::region::{Token, Void};
 use larder_protocol::scheduler::Report;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
 use larder_types::{
-    BucketId, Chunk, Extent, Grant, LvId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow,
-    View,
+    BucketId, Chunk, Extent, Grant, LvId, ObjectKey, OpId, OpSeq, PgId, ServerId, SessionId,
+    VersionRow, View,
 };
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +100,27 @@ pub enum MetaCall {
     Progress,
     /// Puts in doubt in the PGs that it leads. Of the server: any view.
     Doubts,
+    /// Journals of outcomes, at most [`JOURNALS_MAX`](crate::limits::JOURNALS_MAX).
+    Journals {
+        /// PGs with their views, and the tokens behind which outcomes are wanted.
+        pgs: Vec<(PgId, View, Token)>,
+        /// It is answered under this map or a newer: one that has the store's number among regions.
+        map: MapVersion,
+        /// Outcomes wanted of all PGs together; 0: whether there are any.
+        ids_max: u32,
+        /// Whether everything that these PGs had taken must show first.
+        settled: bool,
+        /// Milliseconds for which the answer may wait for an outcome behind one of the tokens.
+        wait_ms: u32,
+    },
+    /// Keys as the index keeps them, once all that was taken of each shows; at most
+    /// [`KEPT_KEYS_MAX`](crate::limits::KEPT_KEYS_MAX).
+    Kept {
+        /// PGs of the keys with their views.
+        pgs: Vec<(PgId, View)>,
+        /// The keys.
+        keys: Vec<(BucketId, ObjectKey)>,
+    },
 }
 
 /// A meta server's answer.
@@ -117,6 +140,40 @@ pub enum MetaReply {
     Progress,
     /// To [`MetaCall::Doubts`]; payload: a [`DoubtsNow`](crate::progress::DoubtsNow), encoded.
     Doubts,
+    /// To [`MetaCall::Journals`]; payload: a list of PGs, each with its [`JournalNow`], encoded.
+    Journals,
+    /// To [`MetaCall::Kept`]; payload: a list of [`KeptNow`] of the first keys, at least of one, encoded. What is missing is
+    /// to be asked for again.
+    Kept,
+}
+
+/// What a primary says of a PG's journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JournalNow {
+    /// As its index shows it.
+    Shows(JournalShown),
+    /// Another leads the PG, or it cannot be said now: ask again.
+    NotNow,
+}
+
+/// A PG's journal behind a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalShown {
+    /// The last op that the index shows.
+    pub applied: OpSeq,
+    /// The last outcome that the journal has forgotten.
+    pub forgotten: OpSeq,
+    /// Its outcomes.
+    pub told: Result<Batch, Void>,
+}
+
+/// What a primary says of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeptNow {
+    /// The values of the rows of its null version and of its tombstone.
+    Rows(Option<Vec<u8>>, Option<Vec<u8>>),
+    /// Another leads the PG, or what becomes of a put of the key is not known: ask again.
+    NotNow,
 }
 
 /// Rows with their values.

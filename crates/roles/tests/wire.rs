@@ -4,6 +4,8 @@ use bytes::Bytes;
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
+use larder_protocol::region::journal::{Batch, Why};
+use larder_protocol::region::{Id, Name, Slot, Token, Void};
 use larder_protocol::scheduler::{Load, Report};
 use larder_protocol::{
     Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
@@ -14,14 +16,14 @@ use larder_roles::progress::{
     LogKept, LogNow, Progress, RebuildNow, ScrubNow,
 };
 use larder_roles::wire::{
-    CopyState, DataCall, DataMessage, DataReply, ManagerCall, ManagerMessageIn, ManagerReply,
-    MetaCall, MetaMessage, MetaReply, ProxyMessage,
+    CopyState, DataCall, DataMessage, DataReply, JournalNow, JournalShown, KeptNow, ManagerCall,
+    ManagerMessageIn, ManagerReply, MetaCall, MetaMessage, MetaReply, ProxyMessage,
 };
 use larder_types::codec::encode;
 use larder_types::{
     Appended, Attributes, BootId, BucketId, Chunk, Condition, ETag, Epoch, Extent, Grant, GrantKey,
-    Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq, PgId, PvId, Request, ServerId, SessionId,
-    Target, View,
+    Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq, Origin, PgId, PvId, RegionId, Request,
+    ServerId, SessionId, Stamp, Target, View,
 };
 
 const GOLDEN: &str = include_str!("golden/roles.hex");
@@ -251,6 +253,39 @@ fn said() -> Vec<String> {
         hex(&encode(&DataReply::BytesAnd(report()))),
         hex(&encode(&DataReply::UnreadableAnd(Report::default()))),
         hex(&encode(&ManagerReply::OlderManager(ServerId(300)))),
+        hex(&encode(&MetaCall::Journals {
+            pgs: vec![(pg, view, Token { through: OpSeq(301) })],
+            map: version,
+            ids_max: 1000,
+            settled: true,
+            wait_ms: 2000,
+        })),
+        hex(&encode(&MetaReply::Journals)),
+        hex(&encode(&journals())),
+        hex(&encode(&MetaCall::Kept {
+            pgs: vec![(pg, view)],
+            keys: vec![(BucketId(2), ObjectKey::new("a/b").expect("a key"))],
+        })),
+        hex(&encode(&MetaReply::Kept)),
+        hex(&encode(&vec![KeptNow::Rows(Some(vec![1, 2]), None), KeptNow::NotNow])),
+    ]
+}
+
+fn journals() -> Vec<(PgId, JournalNow)> {
+    let at = Stamp { clock: HybridClock(400), region: RegionId(2) };
+    let op = OpId { view: View(300), seq: OpSeq(302) };
+    let origin = Origin { region: RegionId(2), pg: PgId(3), op };
+    let key = ObjectKey::new("a/b").expect("a key");
+    let name = Name { bucket: BucketId(2), key, slot: Slot::Null };
+    let id = Id { name, at, origin, is_purged: false, bytes: 303, print: 304 };
+    let token = Token { through: OpSeq(302) };
+    let told = Ok(Batch { ids: vec![(OpSeq(302), id)], token, last: OpSeq(302), left: (1, 305) });
+    let (applied, forgotten) = (OpSeq(306), OpSeq(9));
+    let void = Err(Void { why: Why::Ahead, resume: Token { through: applied } });
+    vec![
+        (PgId(3), JournalNow::Shows(JournalShown { applied, forgotten, told })),
+        (PgId(4), JournalNow::Shows(JournalShown { applied, forgotten, told: void })),
+        (PgId(5), JournalNow::NotNow),
     ]
 }
 

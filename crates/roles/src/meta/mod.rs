@@ -26,6 +26,7 @@
 //! | `callers.rs`, `queue.rs` | calls in flight, PGs that wait for a thread |
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
 //! | `serve.rs`, `scan.rs` | what it answers proxies |
+//! | `journals.rs`, `kept.rs` | what it answers the proxy that speaks with other regions |
 //! | `snapshots/` | what followers are sent who take a group anew |
 //! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
 //! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
@@ -50,6 +51,8 @@ mod copy;
 mod digest;
 mod duties;
 mod index;
+mod journals;
+mod kept;
 mod log;
 mod maintain;
 mod orders;
@@ -95,6 +98,8 @@ use compact::Compaction;
 use digest::Digests;
 use duties::Duties;
 use index::IndexPort;
+pub(crate) use journals::JournalCall;
+use journals::Journals;
 use log::Log;
 pub use log::LogCounters;
 use queue::PgQueue;
@@ -155,6 +160,7 @@ pub struct Meta {
     scrub: Scrubbing,
     digests: Digests,
     snapshots: Snapshots,
+    journals: Journals,
 }
 
 impl Meta {

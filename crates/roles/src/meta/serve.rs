@@ -13,6 +13,7 @@
 //!    have forgotten what it did, so that its requests are finished, whoever sends them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_kv::KvReader;
@@ -28,7 +29,7 @@ use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
-use super::{Member, Meta};
+use super::{JournalCall, Member, Meta};
 use crate::blocking;
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
@@ -72,6 +73,12 @@ impl Handler<MetaService> for MetaHandler {
             MetaCall::Doubts => {
                 responder.answer(&MetaReply::Doubts, encode(&meta.doubts_now(cluster)).into());
             }
+            MetaCall::Journals { pgs, map, ids_max, settled, wait_ms } => {
+                let wait = Duration::from_millis(wait_ms.into());
+                let call = JournalCall { pgs, ids_max: ids_max as usize, settled, wait };
+                meta.serve_journals(cluster, map, call, responder);
+            }
+            MetaCall::Kept { pgs, keys } => meta.serve_kept(cluster, pgs, keys, responder),
         }
     }
 

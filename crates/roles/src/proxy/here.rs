@@ -43,6 +43,14 @@ impl Here {
         Self { meta, data, manager }
     }
 
+    pub(super) fn meta(&self) -> &Arc<Meta> {
+        &self.meta
+    }
+
+    pub(super) fn manager(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+
     fn replicas(&self, lv: LvId) -> Result<usize, ObjectError> {
         let map = self.manager.map();
         let record = map.map.lvs.get(lv.0 as usize);
@@ -376,7 +384,7 @@ impl Reach for Here {
     }
 }
 
-fn unscannable(error: KvError) -> ObjectError {
+pub(super) fn unscannable(error: KvError) -> ObjectError {
     tracing::error!(%error, "the index cannot be scanned");
     unavailable("the index cannot be scanned: see the log")
 }

@@ -24,6 +24,7 @@ mod multipart;
 mod put;
 mod reach;
 mod read;
+mod regional;
 mod told;
 
 use std::ops::Range;
@@ -56,6 +57,8 @@ pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 pub use here::Here;
 use reach::{KnownBucket, Reach};
+pub(crate) use reach::{Onward, Scan};
+pub use regional::{JournalAsk, RegionReach};
 
 /// What the proxy saw that should never be, for metrics and alarms.
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@ use larder_objects::{ObjectError, PutBody};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry};
 use larder_protocol::{Call, Description, PutCall};
 use larder_types::{
-    Amendments, BucketId, BucketName, Condition, Metax, ObjectKey, OpSeq, Origin, PartRef, Passed,
-    PgId, Stamp, rows,
+    Amendments, BucketName, Condition, Metax, ObjectKey, OpSeq, Origin, PartRef, Passed, PgId,
+    Stamp,
 };
 
 use super::Proxy;
@@ -97,15 +97,6 @@ impl<R: Reach> Proxy<R> {
         let (tags, amended) = (object.metax.attributes.tags.clone(), object.amended);
         let (request, key) = (request.id(), key.clone());
         self.tell_pg(pg, Told::Amend { request, bucket, epoch, key, at, tags, amended }).await
-    }
-
-    /// Waits until the index shows all that was taken of a key.
-    ///
-    /// # Errors
-    /// [`ObjectError`].
-    pub async fn settle_key(&self, bucket: BucketId, key: &ObjectKey) -> Result<(), ObjectError> {
-        let row = rows::version(bucket, key, rows::UNVERSIONED);
-        self.reach.settled_row(self.reach.pg_of(bucket, key), &row).await.map(|_row| ())
     }
 
     /// Refuses data that there is no room for now.

@@ -1,40 +1,37 @@
 //! Forgets outcomes that all other regions have, and the oldest where there are too many.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_types::{OpSeq, PgId, RegionId, rows};
+use larder_objects::ObjectError;
+use larder_protocol::region::Token;
+use larder_types::{OpSeq, PgId, RegionId};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Shared;
-use super::shown::Unreadable;
 use super::source::Desk;
 use crate::limits::{
     REGION_FORGET_PAUSE_MS, REGION_JOURNAL_OPS_MAX, REGION_JOURNAL_OPS_MIN, REGION_KEEP_SHORT_MS,
 };
+use crate::proxy::{JournalAsk, RegionReach};
+use crate::wire::JournalShown;
 
 /// Looks at the journals from time to time. Does not end.
-pub(super) async fn keep_short(shared: Arc<Shared>, desk: Arc<Desk>) {
+pub(super) async fn keep_short<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>) {
     let mut times = interval(Duration::from_millis(REGION_KEEP_SHORT_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         times.tick().await;
         let others: Vec<RegionId> =
             shared.site.members().borrow().live().map(|peer| peer.number).collect();
-        let looked = {
-            let (shared, desk) = (shared.clone(), desk.clone());
-            tokio::task::spawn_blocking(move || what_may_go(&shared, &desk, &others)).await
-        };
-        match looked {
+        match what_may_go(&shared, &desk, &others).await {
             // There may be more of it: an op forgets a few.
-            Ok(Ok(may_go)) if !may_go.is_empty() => {
+            Ok(may_go) if !may_go.is_empty() => {
                 forget(&shared, may_go).await;
                 times.reset_after(Duration::from_millis(REGION_FORGET_PAUSE_MS));
             }
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::error!(%error, "the journals of outcomes cannot be read"),
-            Err(_panicked) => {}
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "the journals of outcomes are not looked at now"),
         }
     }
 }
@@ -45,7 +42,7 @@ struct MayGo {
     ops: (OpSeq, OpSeq),
 }
 
-async fn forget(shared: &Shared, may_go: Vec<MayGo>) {
+async fn forget<R: RegionReach>(shared: &Shared<R>, may_go: Vec<MayGo>) {
     for MayGo { pg, ops } in may_go {
         if let Err(error) = shared.proxy.note(pg, Vec::new(), Some(ops)).await {
             tracing::debug!(%pg, %error, "a journal stays as it is for now");
@@ -53,31 +50,27 @@ async fn forget(shared: &Shared, may_go: Vec<MayGo>) {
     }
 }
 
-fn what_may_go(
-    shared: &Shared,
-    desk: &Desk,
+async fn what_may_go<R: RegionReach>(
+    shared: &Shared<R>,
+    desk: &Desk<R>,
     others: &[RegionId],
-) -> Result<Vec<MayGo>, Unreadable> {
+) -> Result<Vec<MayGo>, ObjectError> {
     let mut may_go = Vec::new();
-    let of_pg = |ops: u64| ops / u64::from(shared.shown.pg_count());
+    let pg_count = shared.shown.pg_count();
+    let of_pg = |ops: u64| ops / u64::from(pg_count);
     let (most, least) = (of_pg(REGION_JOURNAL_OPS_MAX), of_pg(REGION_JOURNAL_OPS_MIN));
-    for pg in (0..shared.shown.pg_count()).map(PgId) {
-        let applied = shared.shown.applied(pg).0;
+    let pgs = (0..pg_count).map(|pg| (PgId(pg), Token::default())).collect();
+    let ask = JournalAsk { pgs, ids_max: 0, settled: false };
+    for (pg, JournalShown { applied, forgotten, .. }) in shared.shown.journals(&ask).await? {
         let passed = desk.passed_by_all(others.iter().copied(), pg).map_or(0, |it| it.0);
         // What a region said is durable with it may be noted there a little later.
-        let passed = passed.min(applied.saturating_sub(least));
-        let upto = OpSeq(passed.max(applied.saturating_sub(most)));
-        let forgotten = desk.forgotten(pg)?;
+        let passed = passed.min(applied.0.saturating_sub(least));
+        let upto = OpSeq(passed.max(applied.0.saturating_sub(most)));
         if upto <= forgotten {
             continue;
         }
-        let (from, end) = (rows::outcome(pg, forgotten.next()), rows::outcome(pg, upto.next()));
-        let mut first = None;
-        shared.shown.scan(&from, Some(&end), |row, _| {
-            first = rows::parse_outcome(row);
-            Ok(ControlFlow::Break(()))
-        })?;
-        may_go.extend(first.map(|(_, first)| MayGo { pg, ops: (first, upto) }));
+        let first = shared.shown.first_outcome(pg, (forgotten.next(), upto)).await?;
+        may_go.extend(first.map(|first| MayGo { pg, ops: (first, upto) }));
     }
     Ok(may_go)
 }

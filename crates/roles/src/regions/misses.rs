@@ -24,11 +24,11 @@ use crate::limits::{
     REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_MS,
     REGION_MISSES_MAX,
 };
-use crate::proxy::Elsewhere;
+use crate::proxy::{Elsewhere, RegionReach};
 
 /// See the module's head.
-pub(super) struct Misses {
-    shared: Arc<Shared>,
+pub(super) struct Misses<R> {
+    shared: Arc<Shared<R>>,
     places: Semaphore,
     absent: Mutex<Absent>,
 }
@@ -56,8 +56,8 @@ impl Absent {
     }
 }
 
-impl Misses {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+impl<R: RegionReach> Misses<R> {
+    pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         let places = Semaphore::new(REGION_MISSES_MAX);
         Self { shared, places, absent: Mutex::default() }
     }
@@ -92,7 +92,7 @@ impl Misses {
         let counters = self.shared.watch.counters();
         counters.misses.fetch_add(1, Ordering::Relaxed);
         let name = Name { bucket, key: key.clone(), slot: Slot::Null };
-        let latest = self.shared.shown.kept(bucket, key).ok();
+        let latest = self.shared.shown.kept(bucket, key).await.ok();
         let latest = latest.and_then(|kept| kept.latest(self.shared.shown.own()));
         let told = self.ask(&name).await;
         let told = told.filter(|(entry, _)| latest.is_none_or(|latest| entry.at > latest));
@@ -110,7 +110,7 @@ impl Misses {
     }
 }
 
-impl Elsewhere for Misses {
+impl<R: RegionReach> Elsewhere for Misses<R> {
     fn look<'a>(
         &'a self,
         bucket: &'a BucketName,

@@ -1,7 +1,7 @@
 //! A store among regions: it tells others what it has, and takes what they have (ADR 42, ADR 43).
 //!
 //! ```text
-//!  another region ──ask, walk, list, fetch──▶ source.rs ──▶ rows of the index (shown.rs), bytes through the proxy
+//!  another region ──ask, walk, list, fetch──▶ source.rs ──▶ rows of the store (shown.rs), bytes through the proxy
 //!  another region ◀──ask, walk, list, fetch── puller.rs, which steps the machine ──▶ taking.rs ──▶ the proxy's told puts
 //! ```
 //!
@@ -13,9 +13,13 @@
 //! | `source.rs` | answers other regions |
 //! | `journal.rs` | forgets outcomes that all have |
 //! | `puller.rs` | carries out what the machine wants |
+//! | `holding.rs` | what is here of what the machine looks at |
 //! | `misses.rs` | what clients ask for and is not here |
 //! | `taking.rs` | entries and their bytes, on their way into the store |
 //! | `watch.rs` | what operators see |
+//!
+//! The store is that of a single node, or a cluster: what differs is behind [`RegionReach`]. Of a cluster one proxy has the
+//! driver, the *gateway*. The other servers know from the map that the cluster is a region.
 //!
 //! # Invariants
 //!
@@ -23,6 +27,7 @@
 //! 2. What another region sends is checked before it is used: its answers by the link, its entries by the machine.
 //! 3. A bucket is the same in two regions by its name. One that a region tells of and that is not here is made.
 
+mod holding;
 mod journal;
 mod misses;
 mod names;
@@ -41,9 +46,9 @@ use larder_link::{Listening, RegionStatus, Site};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::sync::watch::Sender;
 
-use crate::Store;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, RegionReach};
 use misses::Misses;
 use names::Names;
 use puller::{Inbox, Puller};
@@ -52,19 +57,25 @@ use source::{Answering, Desk};
 use watch::Watch;
 
 /// State shared by the parts of a region's driver.
-struct Shared {
-    shown: Shown,
-    proxy: Arc<Proxy>,
+struct Shared<R> {
+    shown: Shown<R>,
+    proxy: Arc<Proxy<R>>,
     site: Arc<Site>,
     names: Names,
-    watch: Watch,
+    watch: Arc<Watch>,
+    /// Counts when journals may show more.
+    news: Sender<u64>,
+    /// It is to stop: what waits for other servers is given up.
+    stops: Sender<bool>,
     runtime: Handle,
 }
 
 /// A store's end of all regions. It works until it is stopped, or dropped.
 pub struct Regions {
-    shared: Arc<Shared>,
+    site: Arc<Site>,
+    watch: Arc<Watch>,
     inbox: Inbox,
+    stops: Sender<bool>,
     running: Mutex<Option<Running>>,
 }
 
@@ -83,63 +94,69 @@ impl Regions {
     /// If the socket has no address, or no thread can be had.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, or if the store was opened with another number.
-    pub fn start(
+    /// Outside of a tokio runtime, or if the store has another number.
+    pub fn start<R: RegionReach>(
         site: Arc<Site>,
-        store: &Store,
+        proxy: &Arc<Proxy<R>>,
         socket: TcpListener,
         dir: PathBuf,
     ) -> std::io::Result<Self> {
-        let shown = Shown::new(store.meta().clone(), store.manager().clone());
+        let shown = Shown::new(proxy.clone());
         assert_eq!(shown.own(), site.number(), "a store knows its number among regions");
+        let (seen, stops) = (Arc::new(Watch::new()), Sender::new(false));
         let shared = Arc::new(Shared {
             shown,
-            proxy: store.proxy().clone(),
+            proxy: proxy.clone(),
             site: site.clone(),
             names: Names::default(),
-            watch: Watch::new(),
+            watch: seen.clone(),
+            news: Sender::new(0),
+            stops: stops.clone(),
             runtime: Handle::current(),
         });
         let desk = Arc::new(Desk::new(shared.clone()));
         let listening = site.listen(socket, Arc::new(Answering::new(desk.clone())))?;
-        store.proxy().look_elsewhere(Arc::new(Misses::new(shared.clone())));
+        proxy.look_elsewhere(Arc::new(Misses::new(shared.clone())));
         let (inbox, messages) = Inbox::new();
         let puller = Puller::new(shared.clone(), inbox.clone());
         let pulling = std::thread::Builder::new()
             .name("regions".into())
             .spawn(move || puller.run(&messages))?;
+        let news = shared.clone();
         let tasks = vec![
-            tokio::spawn(site.tend()),
+            tokio::spawn(site.clone().tend()),
             tokio::spawn(journal::keep_short(shared.clone(), desk)),
             tokio::spawn(watch::write_down(shared.clone(), dir)),
-            tokio::spawn(puller::tell_of_members(shared.clone(), inbox.clone())),
+            tokio::spawn(puller::tell_of_members(shared, inbox.clone())),
+            tokio::spawn(async move { news.shown.reach().watch_journals(&news.news).await }),
         ];
         let running = Mutex::new(Some(Running { pulling, tasks, _listening: listening }));
-        Ok(Self { shared, inbox, running })
+        Ok(Self { site, watch: seen, inbox, stops, running })
     }
 
     /// The status for operators.
     #[must_use]
     pub fn status(&self) -> RegionStatus {
-        self.shared.watch.status(&self.shared.site)
+        self.watch.status(&self.site)
     }
 
     /// Counters of entries, for metrics.
     #[must_use]
     pub fn counters(&self) -> &RegionCounters {
-        self.shared.watch.counters()
+        self.watch.counters()
     }
 
     /// Counters of the links, for metrics.
     #[must_use]
     pub fn links(&self) -> &Arc<larder_link::Metrics> {
-        self.shared.site.metrics()
+        self.site.metrics()
     }
 
     /// Stops pulling and answering. What was asked for and is not here is asked for again by the next run.
     pub fn stop(&self) {
         let Some(running) = self.running.lock().take() else { return };
         running.tasks.into_iter().for_each(|task| task.abort());
+        self.stops.send_replace(true);
         self.inbox.stop();
         if running.pulling.join().is_err() {
             tracing::error!("the thread that pulls from other regions has ended by a panic");

@@ -8,6 +8,7 @@ use larder_types::{BucketId, BucketName, RegionId};
 use parking_lot::RwLock;
 
 use super::Shared;
+use crate::proxy::RegionReach;
 
 /// Of one region.
 #[derive(Debug, Default, Clone)]
@@ -54,7 +55,7 @@ impl Names {
     }
 }
 
-impl Shared {
+impl<R: RegionReach> Shared<R> {
     /// A region tells of these buckets: those that are not here are made.
     pub(super) async fn learn_names(
         &self,

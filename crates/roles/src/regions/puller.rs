@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use larder_link::{Ask, Link, LinkError, List, Walk};
 use larder_protocol::Planted;
-use larder_protocol::limits::{REGION_NOTES_MAX, REGION_RUN_IDS_MAX};
+use larder_protocol::limits::REGION_NOTES_MAX;
 use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Holdings, Lag, Source};
-use larder_protocol::region::{Entry, Name, Pull, Range, Sum, Token, join};
+use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Lag, Looks, Source};
+use larder_protocol::region::{Entry, Name, Pull, Token};
 use larder_types::{Passed, PgId, RegionId};
 use tokio::time::interval;
 
 use super::Shared;
+use super::holding::Here;
 use super::taking;
 use super::watch::Behind;
 use crate::clock::now_ms;
@@ -27,6 +28,7 @@ use crate::limits::{
     REGION_BYTES_PER_S, REGION_COMING_MS, REGION_HELLO_MS, REGION_NOTE_MS,
     REGION_REQUESTS_PER_MACHINE, REGION_STATUS_MS, REGION_TICK_MS,
 };
+use crate::proxy::RegionReach;
 
 /// A message to the thread.
 enum Message {
@@ -66,44 +68,16 @@ impl Inbox {
 }
 
 /// Says when the list of regions changes. Does not end while there are regions.
-pub(super) async fn tell_of_members(shared: Arc<Shared>, inbox: Inbox) {
+pub(super) async fn tell_of_members<R: RegionReach>(shared: Arc<Shared<R>>, inbox: Inbox) {
     let mut members = shared.site.members();
     while members.changed().await.is_ok() {
         inbox.send(Message::Members);
     }
 }
 
-/// The entries of this store, for the machine.
-struct Here<'a>(&'a Shared);
-
-impl Holdings for Here<'_> {
-    fn entry(&self, name: &Name) -> Option<Entry> {
-        match self.0.shown.entry(name.bucket, &name.key) {
-            Ok(entry) => entry,
-            Err(error) => {
-                // It is fetched then, and the primary of its key decides.
-                tracing::error!(key = ?name.key, %error, "a row cannot be read");
-                None
-            }
-        }
-    }
-
-    fn sum(&self, region: RegionId, range: &Range) -> Sum {
-        // One more than a run has is enough to see that it is another.
-        let buckets = self.0.names.of(region);
-        match self.0.shown.ids(&buckets, range, REGION_RUN_IDS_MAX + 1) {
-            Ok(ids) => Sum::of(ids.iter()),
-            Err(error) => {
-                tracing::error!(%error, "the index cannot be summed");
-                Sum::default()
-            }
-        }
-    }
-}
-
 /// See the module's head.
-pub(super) struct Puller {
-    shared: Arc<Shared>,
+pub(super) struct Puller<R> {
+    shared: Arc<Shared<R>>,
     inbox: Inbox,
     pull: Option<Pull>,
     /// Counts machines.
@@ -121,8 +95,8 @@ pub(super) struct Puller {
     out: Vec<Effect>,
 }
 
-impl Puller {
-    pub(super) fn new(shared: Arc<Shared>, inbox: Inbox) -> Self {
+impl<R: RegionReach> Puller<R> {
+    pub(super) fn new(shared: Arc<Shared<R>>, inbox: Inbox) -> Self {
         Self {
             shared,
             inbox,
@@ -220,11 +194,12 @@ impl Puller {
 
     /// Makes a machine of what is noted.
     fn begin(&mut self, now_ms: u64) {
-        let noted = match self.shared.shown.passed() {
-            Ok(noted) => noted,
-            Err(error) => {
+        let noted = match self.shared.unless_stopped(self.shared.shown.passed()) {
+            Some(Ok(noted)) => noted,
+            Some(Err(error)) => {
                 return tracing::error!(%error, "it cannot be read how far other regions are here");
             }
+            None => return,
         };
         let token =
             |it: Passed| (Source { region: it.region, pg: it.pg }, Token { through: it.through });
@@ -255,24 +230,36 @@ impl Puller {
     }
 
     fn step(&mut self, event: Event) {
-        let Some(pull) = &mut self.pull else { return };
-        let here = Here(&self.shared);
-        pull.step(now_ms(), event, &here, &mut self.out);
+        let (Some(pull), now_ms) = (&mut self.pull, now_ms()) else { return };
+        let Some(here) = Here::of(&self.shared, &pull.looks(now_ms, &event)) else { return };
+        pull.step(now_ms, event, &here, &mut self.out);
         // What is merged at once may lead to more.
-        while !self.out.is_empty() {
-            for effect in std::mem::take(&mut self.out) {
-                if let Some(event) = self.carry_out(effect)
-                    && let Some(pull) = &mut self.pull
-                {
-                    let here = Here(&self.shared);
-                    pull.step(now_ms(), event, &here, &mut self.out);
+        while let Some(merged) = self.carry_out() {
+            let names = merged.iter().map(|(name, _)| name.clone()).collect();
+            let looks = Looks { names, sums: Vec::new() };
+            let Some(mut here) = Here::of(&self.shared, &looks) else { return };
+            for (name, entry) in merged {
+                let event = here.merged(name, entry);
+                if let Some(pull) = &mut self.pull {
+                    pull.step(now_ms, event, &here, &mut self.out);
                 }
             }
         }
     }
 
-    /// Begins what the machine wants; returns what came of it if that is known at once.
-    fn carry_out(&mut self, effect: Effect) -> Option<Event> {
+    /// Begins what the machine wants; returns what it wants merged, if anything.
+    fn carry_out(&mut self) -> Option<Vec<(Name, Entry)>> {
+        let mut merged = Vec::new();
+        for effect in std::mem::take(&mut self.out) {
+            match effect {
+                Effect::Merge { name, entry } => merged.push((name, entry)),
+                effect => self.begin_effect(effect),
+            }
+        }
+        (!merged.is_empty()).then_some(merged)
+    }
+
+    fn begin_effect(&mut self, effect: Effect) {
         match effect {
             Effect::Ask { region, request, pgs, ids_max } => {
                 let ask = Ask { pgs, ids_max: ids_max as u32 };
@@ -327,25 +314,11 @@ impl Puller {
                     inbox.send(Message::Event(number, event));
                 });
             }
-            Effect::Merge { name, entry } => return Some(self.merge(name, &entry)),
+            Effect::Merge { .. } => unreachable!("it was taken out"),
             Effect::SaveToken { source, token } => {
                 self.tokens.insert(source, token);
             }
             Effect::Alarm(alarm) => self.alarm(&alarm),
-        }
-        None
-    }
-
-    /// Entries that were fetched were put before the machine heard of them. That one is the same version with other content is found
-    /// here.
-    fn merge(&self, name: Name, entry: &Entry) -> Event {
-        let here = self.shared.shown.entry(name.bucket, &name.key).ok().flatten();
-        let joined = here
-            .filter(|here| here.at == entry.at)
-            .map(|here| join(Planted::default(), name.slot, &here, entry));
-        match joined {
-            Some(Err(why)) => Event::Contradicted { name, why },
-            _ => Event::Merged { name },
         }
     }
 
@@ -354,7 +327,7 @@ impl Puller {
         &self,
         region: RegionId,
         request: u64,
-        asking: impl FnOnce(Arc<Shared>, Arc<Link>) -> F + Send + 'static,
+        asking: impl FnOnce(Arc<Shared<R>>, Arc<Link>) -> F + Send + 'static,
     ) where
         F: Future<Output = Result<Event, LinkError>> + Send,
     {
@@ -449,13 +422,13 @@ impl Puller {
     }
 }
 
-fn link_to(shared: &Shared, region: RegionId) -> Result<Arc<Link>, LinkError> {
+fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Link>, LinkError> {
     let gone = || LinkError::Unsound("a region that is no more".to_owned());
     shared.site.to(region)?.ok_or_else(gone)
 }
 
-async fn learn(
-    shared: &Shared,
+async fn learn<R: RegionReach>(
+    shared: &Shared<R>,
     region: RegionId,
     buckets: larder_link::message::Buckets,
 ) -> Result<(), LinkError> {

@@ -9,12 +9,25 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use larder_kv::KvReader;
 use larder_protocol::region::{Kept, Range};
 use larder_types::codec::decode;
 use larder_types::{BucketId, ObjectEntry, ObjectKey, rows};
 
-use super::shown::{Unreadable, scan};
+use super::shown::Unreadable;
+
+/// Where rows are read from.
+pub(super) trait Rows {
+    /// Visits rows from one on up to another, until told to stop. About so many will do.
+    fn visit<V>(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        wanted: usize,
+        visit: V,
+    ) -> impl Future<Output = Result<(), Unreadable>> + Send
+    where
+        V: FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable> + Send;
+}
 
 /// Rows of a bucket here, as places in table `V`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,8 +67,8 @@ impl Span {
 
 impl Slice {
     /// Reads at most so many rows of each table.
-    pub(super) fn read(
-        kv: &dyn KvReader,
+    pub(super) async fn read<S: Rows>(
+        store: &S,
         bucket: BucketId,
         Span { from, to: end }: Span,
         rows_max: usize,
@@ -68,7 +81,7 @@ impl Slice {
             let in_table = |row: &[u8]| [&[table], &row[1..]].concat();
             let (first, behind) = (in_table(&from), in_table(&to));
             let mut count = 0;
-            scan(kv, &first, Some(&behind), |row, value| {
+            let visit = |row: &[u8], value: &[u8]| {
                 if count == rows_max {
                     to = [b"V", &row[1..]].concat();
                     return Ok(ControlFlow::Break(()));
@@ -84,7 +97,9 @@ impl Slice {
                     }
                 }
                 Ok(ControlFlow::Continue(()))
-            })?;
+            };
+            // One more than is read, so that it is seen where to go on.
+            store.visit(&first, &behind, rows_max + 1, visit).await?;
         }
         keys.retain(|key, _| rows::version(bucket, key, rows::UNVERSIONED) < to);
         assert!(to > from || from >= end, "a slice goes on");

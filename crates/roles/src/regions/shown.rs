@@ -1,132 +1,147 @@
-//! Entries as the index shows them.
+//! Entries as the store shows them, wherever its rows are.
 //!
 //! Another region has its buckets in the order of *its* ids. So whoever compares looks at the rows of this store as that
 //! region would.
+//!
+//! # Invariants
+//!
+//! 1. Whatever a journal has told of shows: in one process the index is read that the journal was read from; in a cluster what
+//!    is read is settled first, by whoever leads then.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
-use larder_kv::{KvError, KvReader};
-use larder_protocol::region::{Entry, Id, Kept, Name, Range, Slot, kept};
+use larder_objects::ObjectError;
+use larder_protocol::region::{Entry, Id, Kept, Name, Range, Slot};
 use larder_types::codec::CodecError;
 use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, Passed, PgId, RegionId, rows};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use super::runs::{Slice, Span};
-use crate::limits::REGION_SLICE_ROWS_MAX;
-use crate::manager::Manager;
-use crate::meta::Meta;
+use super::runs::{Rows, Slice, Span};
+use crate::limits::{REGION_LOOK_MS, REGION_SLICE_ROWS_MAX};
+use crate::proxy::{JournalAsk, Onward, Proxy, RegionReach, Scan};
+use crate::wire::JournalShown;
 
-/// The index cannot be read.
+/// The rows of the store cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error(transparent)]
-    Index(#[from] KvError),
+    Store(#[from] ObjectError),
     #[error(transparent)]
     Row(#[from] CodecError),
     #[error("row {0} has no such form")]
     Form(String),
 }
 
+/// Names of buckets, as of a version of the map.
+type NamesAsOf = (u64, Arc<BTreeMap<BucketId, BucketName>>);
+
 /// See the module's head.
-pub(super) struct Shown {
-    meta: Arc<Meta>,
-    manager: Arc<Manager>,
-    /// Names of buckets, as of a version of the map.
-    names: Mutex<(u64, Arc<BTreeMap<BucketId, BucketName>>)>,
+pub(super) struct Shown<R> {
+    proxy: Arc<Proxy<R>>,
+    names: Mutex<NamesAsOf>,
 }
 
-impl Shown {
-    pub(super) fn new(meta: Arc<Meta>, manager: Arc<Manager>) -> Self {
-        Self { meta, manager, names: Mutex::new((u64::MAX, Arc::default())) }
+impl<R: RegionReach> Shown<R> {
+    pub(super) fn new(proxy: Arc<Proxy<R>>) -> Self {
+        Self { proxy, names: Mutex::new((u64::MAX, Arc::default())) }
+    }
+
+    pub(super) fn reach(&self) -> &R {
+        self.proxy.reach()
     }
 
     pub(super) fn own(&self) -> RegionId {
-        self.meta.region()
+        self.reach().region()
     }
 
     pub(super) fn pg_count(&self) -> u32 {
-        self.meta.pg_ids().count() as u32
-    }
-
-    /// Changes when there may be outcomes that were not told yet.
-    pub(super) fn shows_more(&self) -> tokio::sync::watch::Receiver<u64> {
-        self.meta.shows_more()
-    }
-
-    /// The last op that the index shows of a PG.
-    pub(super) fn applied(&self, pg: PgId) -> OpSeq {
-        self.meta.applied(pg).seq
+        self.reach().pg_count()
     }
 
     /// The PG of a key.
     pub(super) fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId {
-        self.meta.pg_of(bucket, key)
+        self.reach().pg_of(bucket, key)
     }
 
     /// A bucket's id.
     pub(super) fn bucket(&self, name: &BucketName) -> Option<BucketId> {
-        self.manager.map().bucket(name).map(|record| record.id)
+        self.reach().bucket(name, |record| record.id)
     }
 
     /// All buckets.
     pub(super) fn buckets(&self) -> Arc<BTreeMap<BucketId, BucketName>> {
-        let map = self.manager.map();
+        // Before the buckets: one that is made meanwhile is seen at the next look.
+        let version = self.reach().map_version();
         let mut names = self.names.lock();
-        if names.0 != map.map.version {
-            let records = map.map.buckets.values();
-            let by_id = records.map(|record| (record.id, record.name.clone())).collect();
-            *names = (map.map.version, Arc::new(by_id));
+        if names.0 != version {
+            let records = self.reach().buckets().into_iter();
+            *names = (version, Arc::new(records.map(|record| (record.id, record.name)).collect()));
         }
         names.1.clone()
     }
 
-    /// A key's rows.
-    pub(super) fn kept(&self, bucket: BucketId, key: &ObjectKey) -> Result<Kept, Unreadable> {
-        let kv = self.meta.kv();
-        let version = kv.get(&rows::version(bucket, key, rows::UNVERSIONED))?;
-        let tombstone = kv.get(&kept::tombstone_row(bucket, key))?;
-        Ok(Kept::of_values(version.as_deref(), tombstone.as_deref())?)
+    /// Keys' rows; `None` for a key of which they are not known for now.
+    pub(super) async fn all_kept(
+        &self,
+        keys: &[(BucketId, ObjectKey)],
+    ) -> Result<Vec<Option<Kept>>, ObjectError> {
+        let deadline = Instant::now() + Duration::from_millis(REGION_LOOK_MS);
+        self.reach().kept(keys, deadline).await
     }
 
-    /// A key's entry.
-    pub(super) fn entry(
+    /// A key's rows.
+    pub(super) async fn kept(
         &self,
         bucket: BucketId,
         key: &ObjectKey,
-    ) -> Result<Option<Entry>, Unreadable> {
-        Ok(self.kept(bucket, key)?.entry(self.own(), self.meta.pg_of(bucket, key)))
+    ) -> Result<Kept, ObjectError> {
+        let kept = self.all_kept(&[(bucket, key.clone())]).await?.pop().flatten();
+        let reason = || "what is here of the key is not known yet".to_owned();
+        kept.ok_or_else(|| ObjectError::Unavailable { reason: reason() })
     }
 
-    /// Visits rows from one on, until told to stop.
-    pub(super) fn scan(
+    /// A key's entry, of its rows.
+    pub(super) fn entry_of(&self, bucket: BucketId, key: &ObjectKey, kept: &Kept) -> Option<Entry> {
+        kept.entry(self.own(), self.pg_of(bucket, key))
+    }
+
+    /// Journals of PGs; of those for which nobody answers now, nothing.
+    pub(super) async fn journals(
         &self,
-        from: &[u8],
-        to: Option<&[u8]>,
-        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable>,
-    ) -> Result<(), Unreadable> {
-        scan(self.meta.kv(), from, to, visit)
+        ask: &JournalAsk,
+    ) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
+        self.reach().journals(ask).await
     }
 
-    /// A row's value.
-    pub(super) fn row(&self, row: &[u8]) -> Result<Option<bytes::Bytes>, Unreadable> {
-        Ok(self.meta.kv().get(row)?)
+    /// The first outcome of a PG's journal from an op on, up to another.
+    pub(super) async fn first_outcome(
+        &self,
+        pg: PgId,
+        (from, upto): (OpSeq, OpSeq),
+    ) -> Result<Option<OpSeq>, ObjectError> {
+        let (from, behind) = (rows::outcome(pg, from), rows::outcome(pg, upto.next()));
+        let found = self.reach().rows_from(pg, from, &behind, 1).await?;
+        Ok(found.first().and_then(|(row, _)| rows::parse_outcome(row)).map(|(_, op)| op))
     }
 
     /// Noted positions in journals of other regions.
-    pub(super) fn passed(&self) -> Result<Vec<Passed>, Unreadable> {
+    pub(super) async fn passed(&self) -> Result<Vec<Passed>, Unreadable> {
         let mut found = Vec::new();
-        self.scan(b"R", Some(b"S"), |_, value| {
+        self.visit(b"R", b"S", REGION_SLICE_ROWS_MAX, |_, value| {
             found.push(Passed::decode(value)?);
             Ok(ControlFlow::Continue(()))
-        })?;
+        })
+        .await?;
         Ok(found)
     }
 
     /// The first ids of a range in the order of their rows, named as there. `buckets` are those that are looked at: their
     /// ids there, in order, and here.
-    pub(super) fn ids(
+    pub(super) async fn ids(
         &self,
         buckets: &BTreeMap<BucketId, BucketId>,
         range: &Range,
@@ -139,9 +154,9 @@ impl Shown {
                 && let Some(span) = rest.take()
             {
                 let rows_max = REGION_SLICE_ROWS_MAX.min(ids_max - ids.len());
-                let slice = Slice::read(self.meta.kv(), *here, span, rows_max)?;
+                let slice = Slice::read(self, *here, span, rows_max).await?;
                 let of_keys = slice.keys.into_iter().filter_map(|(key, kept)| {
-                    let entry = kept.entry(self.own(), self.meta.pg_of(*here, &key))?;
+                    let entry = self.entry_of(*here, &key, &kept)?;
                     Some(entry.id(Name { bucket: *there, key, slot: Slot::Null }))
                 });
                 ids.extend(of_keys);
@@ -153,20 +168,28 @@ impl Shown {
     }
 }
 
-/// Visits rows from one on, until told to stop.
-pub(super) fn scan(
-    kv: &dyn KvReader,
-    from: &[u8],
-    to: Option<&[u8]>,
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable>,
-) -> Result<(), Unreadable> {
-    let mut failed = None;
-    kv.scan(from, to, &mut |row, value| match visit(row, value) {
-        Ok(flow) => flow,
-        Err(error) => {
-            failed = Some(error);
-            ControlFlow::Break(())
-        }
-    })?;
-    failed.map_or(Ok(()), Err)
+impl<R: RegionReach> Rows for Shown<R> {
+    async fn visit<V>(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        wanted: usize,
+        mut visit: V,
+    ) -> Result<(), Unreadable>
+    where
+        V: FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable> + Send,
+    {
+        let mut failed = None;
+        let scan = Scan { pg: None, settle: false, from: from.to_vec(), to: Some(to), wanted };
+        let scanned = self.reach().scan(scan, |row, value| match visit(row, value) {
+            Ok(ControlFlow::Continue(())) => Onward::Next,
+            Ok(ControlFlow::Break(())) => Onward::Stop,
+            Err(error) => {
+                failed = Some(error);
+                Onward::Stop
+            }
+        });
+        scanned.await?;
+        failed.map_or(Ok(()), Err)
+    }
 }

@@ -1,8 +1,8 @@
-//! Answers other regions: from rows of the index, and with bytes read as clients' are.
+//! Answers other regions: from rows of the store, and with bytes read as clients' are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use larder_link::message::Buckets;
@@ -14,50 +14,41 @@ use larder_objects::{ObjectError, Objects, ReadBody};
 use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use larder_protocol::region::entry::What;
-use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::{Entry, Id, Kept, Name, Range, Token, Void, compare, kept};
-use larder_types::{
-    BucketId, BucketName, JournalHead, JournalRow, ObjectKey, OpSeq, PgId, RegionId, rows,
-};
+use larder_protocol::region::journal::Batch;
+use larder_protocol::region::{Entry, Id, Kept, Name, Range, Token, compare};
+use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
 use super::shown::Unreadable;
 use crate::clock::now_ms;
-use crate::limits::{REGION_CHANGED_TRIES_MAX, REGION_LEFT_COUNTED_MAX, REGION_NEWS_MS};
-
-/// A PG's journal as it was read last.
-#[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    /// The index showed this op, at least.
-    applied: OpSeq,
-    /// The last outcome.
-    last: OpSeq,
-}
+use crate::limits::{REGION_CHANGED_TRIES_MAX, REGION_NEWS_MS};
+use crate::proxy::{JournalAsk, RegionReach};
 
 /// See the module's head.
-pub(super) struct Answering(Arc<Desk>);
+pub(super) struct Answering<R>(Arc<Desk<R>>);
 
 /// The state that answers are made from.
-pub(super) struct Desk {
-    shared: Arc<Shared>,
-    /// By PG.
-    seen: Vec<Mutex<Seen>>,
+pub(super) struct Desk<R> {
+    shared: Arc<Shared<R>>,
+    /// By PG: whether all shows that was put before there were regions, so that its journal may be told.
+    is_settled: Vec<AtomicBool>,
     /// Positions that each region reported as durable, by PG.
     passed: Mutex<BTreeMap<RegionId, BTreeMap<PgId, OpSeq>>>,
 }
 
-impl Answering {
-    pub(super) fn new(desk: Arc<Desk>) -> Self {
+impl<R: RegionReach> Answering<R> {
+    pub(super) fn new(desk: Arc<Desk<R>>) -> Self {
         Self(desk)
     }
 }
 
-impl Desk {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let seen = (0..shared.shown.pg_count()).map(|_| Mutex::default()).collect();
-        Self { shared, seen, passed: Mutex::default() }
+impl<R: RegionReach> Desk<R> {
+    pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
+        let is_settled = (0..shared.shown.pg_count()).map(|_| AtomicBool::new(false)).collect();
+        Self { shared, is_settled, passed: Mutex::default() }
     }
 
     /// The last outcome of a PG that all of these regions have; `None` if one has not said.
@@ -71,71 +62,22 @@ impl Desk {
         regions.map(of).try_fold(OpSeq(u64::MAX), |least, passed| Some(least.min(passed?)))
     }
 
-    fn since(
-        &self,
-        pg: PgId,
-        token: Token,
-        ids_max: usize,
-    ) -> Result<Result<Batch, Void>, Unreadable> {
-        let shown = &self.shared.shown;
-        let applied = shown.applied(pg);
-        let nothing = |last| Batch { ids: Vec::new(), token, last, left: (0, 0) };
-        let seen = *self.seen[pg.0 as usize].lock();
-        let void = |why| Ok(Err(Void { why, resume: Token { through: applied } }));
-        if token.through > applied {
-            return void(Why::Ahead);
-        }
-        if token.through > OpSeq(0) && seen.applied == applied && seen.last <= token.through {
-            return Ok(Ok(nothing(seen.last)));
-        }
-        // Of what was there before there were regions no journal tells.
-        if token.through == OpSeq(0) || token.through < self.forgotten(pg)? {
-            return void(Why::Overrun);
-        }
-        let (mut batch, mut counted) = (nothing(token.through), 0);
-        let (from, end) =
-            (rows::outcome(pg, token.through.next()), rows::prefix_end(&rows::journal(pg)));
-        // Where no id is told, that there are some is all that is wanted.
-        let left_max = if ids_max == 0 { 1 } else { ids_max as u64 + REGION_LEFT_COUNTED_MAX };
-        let mut is_all = true;
-        shown.scan(&from, end.as_deref(), |row, value| {
-            let form = || Unreadable::Form(row.escape_ascii().to_string());
-            let (_, op) = rows::parse_outcome(row).ok_or_else(form)?;
-            let id = kept::told_id(JournalRow::decode(value)?);
-            counted += 1;
-            if batch.ids.len() < ids_max {
-                (batch.token, batch.last) = (Token { through: op }, op);
-                batch.ids.push((op, id));
-            } else if counted <= left_max {
-                batch.left = (batch.left.0 + 1, batch.left.1.saturating_add(id.bytes));
-            } else {
-                is_all = false;
-                return Ok(ControlFlow::Break(()));
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        if is_all && batch.left.0 == 0 {
-            *self.seen[pg.0 as usize].lock() = Seen { applied, last: batch.last };
-        }
-        Ok(Ok(batch))
-    }
-
-    /// The last outcome that a PG's journal has forgotten.
-    pub(super) fn forgotten(&self, pg: PgId) -> Result<OpSeq, Unreadable> {
-        let head = self.shared.shown.row(&rows::outcome(pg, OpSeq(0)))?;
-        Ok(head
-            .map(|head| JournalHead::decode(&head))
-            .transpose()?
-            .map_or(OpSeq(0), |it| it.forgotten))
-    }
-
-    fn told(&self, from: RegionId, ask: &Ask) -> Result<Told, Unreadable> {
-        let mut left = ask.ids_max as usize;
-        let mut told = Told { pgs: Vec::with_capacity(ask.pgs.len()), buckets: Vec::new() };
-        for (pg, behind, _) in &ask.pgs {
-            let batch = self.since(*pg, *behind, left)?;
+    /// The outcomes behind tokens, of the PGs for which a primary answers now. Before the first answer about a PG all shows
+    /// that was put when the store had no number: no journal tells of it.
+    async fn told(&self, from: RegionId, ask: &Ask) -> Result<Told, Unreadable> {
+        let is_settled = |pg: PgId| &self.is_settled[pg.0 as usize];
+        let asked: Vec<_> = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind)).collect();
+        let settled = !asked.iter().all(|(pg, _)| is_settled(*pg).load(Ordering::Acquire));
+        let (ids_max, behind) =
+            (ask.ids_max as usize, asked.iter().copied().collect::<BTreeMap<_, _>>());
+        let journals = JournalAsk { pgs: asked, ids_max, settled };
+        let (mut left, mut told) = (ids_max, Told { pgs: Vec::new(), buckets: Vec::new() });
+        for (pg, shown) in self.shared.shown.journals(&journals).await? {
+            is_settled(pg).store(true, Ordering::Release);
+            let behind = behind.get(&pg).copied().unwrap_or_default();
+            let batch = shown.told.map(|batch| cut(batch, behind, left));
             left -= batch.as_ref().map_or(0, |batch| batch.ids.len());
-            told.pgs.push((*pg, batch));
+            told.pgs.push((pg, batch));
         }
         let ids = told.pgs.iter().filter_map(|(_, batch)| batch.as_ref().ok());
         told.buckets = self.names_of(ids.flat_map(|batch| batch.ids.iter().map(|(_, id)| id)));
@@ -160,15 +102,15 @@ impl Desk {
         self.shared.shown.buckets().iter().map(|(id, name)| (*id, name.clone())).collect()
     }
 
-    fn ids(&self, range: &Range, ids_max: usize) -> Result<Vec<Id>, Unreadable> {
+    async fn ids(&self, range: &Range, ids_max: usize) -> Result<Vec<Id>, Unreadable> {
         let shown = &self.shared.shown;
         let buckets = shown.buckets().keys().map(|id| (*id, *id)).collect();
-        shown.ids(&buckets, range, ids_max)
+        shown.ids(&buckets, range, ids_max).await
     }
 
     fn has_pg(&self, pg: PgId) -> Result<(), Declined> {
         let unsound = || Declined::Unsound(format!("there is no placement group {pg}"));
-        if (pg.0 as usize) < self.seen.len() { Ok(()) } else { Err(unsound()) }
+        if (pg.0 as usize) < self.is_settled.len() { Ok(()) } else { Err(unsound()) }
     }
 
     /// The entry of a name, with what its bytes are read from if there are any.
@@ -178,13 +120,13 @@ impl Desk {
             return Ok(Found { entry: None, bytes: 0, body: None });
         };
         for _ in 0..REGION_CHANGED_TRIES_MAX {
-            let mut kept = shown.kept(name.bucket, &name.key).map_err(unreadable)?;
+            let mut kept = shown.kept(name.bucket, &name.key).await?;
             if kept == Kept::default() {
                 // What was put a moment ago may not show yet.
-                self.shared.proxy.settle_key(name.bucket, &name.key).await?;
-                kept = shown.kept(name.bucket, &name.key).map_err(unreadable)?;
+                shown.reach().shows(name.bucket, &name.key).await?;
+                kept = shown.kept(name.bucket, &name.key).await?;
             }
-            let entry = kept.entry(shown.own(), shown.pg_of(name.bucket, &name.key));
+            let entry = shown.entry_of(name.bucket, &name.key, &kept);
             let op = kept.version.map(|version| version.row.op);
             let is_object = matches!(&entry, Some(Entry { what: What::Object(_), .. }));
             if !is_object || !with_bytes {
@@ -229,7 +171,7 @@ struct Found {
     body: Option<ReadBody>,
 }
 
-impl Source for Answering {
+impl<R: RegionReach> Source for Answering<R> {
     async fn hello(&self, _: RegionId) -> Result<Hello, Declined> {
         let (number, pg_count) = (self.0.shared.shown.own(), self.0.shared.shown.pg_count());
         Ok(Hello { number, pg_count, now_ms: now_ms() })
@@ -237,12 +179,12 @@ impl Source for Answering {
 
     async fn ask(&self, from: RegionId, ask: Ask) -> Result<Told, Declined> {
         ask.pgs.iter().try_for_each(|(pg, ..)| self.0.has_pg(*pg))?;
-        let (ask, mut more) = (Arc::new(ask), self.0.shared.shown.shows_more());
+        let (ask, mut more) = (Arc::new(ask), self.0.shared.news.subscribe());
         let until = Instant::now() + Duration::from_millis(REGION_NEWS_MS);
         loop {
             more.borrow_and_update();
             let asked = ask.clone();
-            let told = self.look(move |desk| desk.told(from, &asked)).await?;
+            let told = self.look(async move |desk| desk.told(from, &asked).await).await?;
             // Where nothing is new the answer waits for something, so that it is told at once and little is asked meanwhile.
             if has_news(&told) || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
                 return Ok(told);
@@ -251,9 +193,9 @@ impl Source for Answering {
     }
 
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<Walked, Declined> {
-        self.look(move |desk| {
+        self.look(async move |desk| {
             // One more than an answer has, so that it is seen where it ends.
-            let ids = desk.ids(&walk.range, REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1)?;
+            let ids = desk.ids(&walk.range, REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1).await?;
             let summed = compare::summed(Planted::default(), &walk.range, ids.into_iter());
             Ok(Walked { summed, buckets: desk.all_names() })
         })
@@ -261,8 +203,8 @@ impl Source for Answering {
     }
 
     async fn list(&self, _: RegionId, list: List) -> Result<ListedIn, Declined> {
-        self.look(move |desk| {
-            let ids = desk.ids(&list.range, REGION_ASK_IDS_MAX + 1)?;
+        self.look(async move |desk| {
+            let ids = desk.ids(&list.range, REGION_ASK_IDS_MAX + 1).await?;
             let listed = compare::listed(Planted::default(), &list.range, ids.into_iter());
             let buckets = desk.names_of(listed.ids.iter());
             Ok(ListedIn { listed, buckets })
@@ -296,16 +238,20 @@ impl Source for Answering {
     }
 }
 
-impl Answering {
-    /// Reads the index where it may wait for the disk.
+impl<R: RegionReach> Answering<R> {
+    /// Reads rows where that may wait for the disk.
     async fn look<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Desk) -> Result<T, Unreadable> + Send + 'static,
+        read: impl AsyncFnOnce(&Desk<R>) -> Result<T, Unreadable> + Send + 'static,
     ) -> Result<T, Declined> {
-        let desk = self.0.clone();
-        let looked = tokio::task::spawn_blocking(move || read(&desk)).await;
+        let (desk, runtime) = (self.0.clone(), Handle::current());
+        let looked = tokio::task::spawn_blocking(move || runtime.block_on(read(&desk))).await;
         match looked {
             Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Unreadable::Store(error))) => {
+                tracing::warn!(%error, "another region is not answered now");
+                Err(Declined::NotReady)
+            }
             Ok(Err(error)) => {
                 tracing::error!(%error, "the index cannot be read for another region");
                 Err(Declined::NotReady)
@@ -313,6 +259,18 @@ impl Answering {
             Err(_panicked) => Err(Declined::NotReady),
         }
     }
+}
+
+/// The first outcomes of a batch, which was asked for behind a token.
+fn cut(mut batch: Batch, behind: Token, ids_max: usize) -> Batch {
+    if batch.ids.len() <= ids_max {
+        return batch;
+    }
+    for (_, id) in batch.ids.drain(ids_max..) {
+        batch.left = (batch.left.0 + 1, batch.left.1.saturating_add(id.bytes));
+    }
+    batch.token = batch.ids.last().map_or(behind, |(op, _)| Token { through: *op });
+    batch
 }
 
 async fn send(
@@ -333,8 +291,4 @@ async fn send(
             Ok(())
         }
     }
-}
-
-fn unreadable(error: Unreadable) -> ObjectError {
-    ObjectError::Unavailable { reason: error.to_string() }
 }

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use super::Shared;
 use crate::clock::now_ms;
 use crate::limits::{REGION_PUTS_MAX, REGION_RETRY_MS, REGION_WHOLE_BYTES_MAX};
+use crate::proxy::RegionReach;
 
 /// The bytes of a version, as they come or all at once. Says at their end whether they are those of its entity tag.
 struct ToldBody<'a> {
@@ -88,8 +89,8 @@ enum Ended {
 
 /// Fetches entries, and puts them. What it returns is for the machine: entries that are durable here, and those that are
 /// to be asked for later.
-pub(super) async fn fetch(
-    shared: &Arc<Shared>,
+pub(super) async fn fetch<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
     link: Arc<Link>,
     request: u64,
     names: Vec<(Name, bool)>,
@@ -113,15 +114,19 @@ pub(super) async fn fetch(
 }
 
 /// Fetches one entry with its bytes, and puts it; whether it is here now.
-pub(super) async fn take_one(shared: &Arc<Shared>, link: &Link, name: Name) -> bool {
+pub(super) async fn take_one<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    link: &Link,
+    name: Name,
+) -> bool {
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(link, vec![(name, true)]).await;
     taking.drain().await;
     fetched.is_ok() && taking.done.iter().any(|(_, entry)| entry.is_some())
 }
 
-struct Taking {
-    shared: Arc<Shared>,
+struct Taking<R> {
+    shared: Arc<Shared<R>>,
     region: RegionId,
     /// Puts under way, each in a task of its own: none waits for the link, and no reader of its key does.
     putting: JoinSet<(Name, Ended)>,
@@ -129,8 +134,8 @@ struct Taking {
     untaken: Vec<Name>,
 }
 
-impl Taking {
-    fn new(shared: Arc<Shared>, region: RegionId) -> Self {
+impl<R: RegionReach> Taking<R> {
+    fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
         let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
         Self { shared, region, putting, done, untaken }
     }
@@ -288,7 +293,7 @@ async fn read_whole(stream: &mut FetchStream, bytes: u64) -> Result<Bytes, LinkE
     Ok(whole.freeze())
 }
 
-impl Shared {
+impl<R: RegionReach> Shared<R> {
     /// Counts what came of a put.
     fn ended(
         &self,
@@ -324,7 +329,7 @@ impl Shared {
                 if let Some(body) = body {
                     self.proxy.put_told(&bucket, &name.key, (entry, object), body).await?;
                     // What other regions tell of it is held against the index.
-                    self.proxy.settle_key(name.bucket, &name.key).await?;
+                    self.proxy.reach().shows(name.bucket, &name.key).await?;
                 }
                 if object.amended == Amendments::default() {
                     return Ok(());

@@ -15,6 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::Shared;
 use crate::clock::now_ms;
 use crate::limits::{REGION_RATE_MS, REGION_STATUS_MS, REGION_STUCK_MS};
+use crate::proxy::RegionReach;
 
 /// Counts of what regions exchanged, for metrics.
 #[derive(Debug, Default)]
@@ -218,7 +219,7 @@ fn status_of(seen: &mut Seen) -> PeerStatus {
 }
 
 /// Writes the status where `larder region status` reads it. Does not end.
-pub(super) async fn write_down(shared: Arc<Shared>, dir: PathBuf) {
+pub(super) async fn write_down<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf) {
     let mut times = interval(Duration::from_millis(REGION_STATUS_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -86,7 +86,7 @@ impl Region {
         if let Some(site) = site {
             let socket = TcpListener::bind(&self.address).await.unwrap();
             let dir = self.dir.path().to_owned();
-            self.regions = Some(Regions::start(site, &store, socket, dir).unwrap());
+            self.regions = Some(Regions::start(site, store.proxy(), socket, dir).unwrap());
         }
         self.store = Some(store);
     }

@@ -10,6 +10,7 @@
 //! | `copies.rs`, `reads.rs`, `detector.rs` | bytes from whichever replica has them right, soonest |
 //! | `joined.rs` | reads of the same bytes at once are one |
 //! | `scan.rs`, `merge.rs` | one scan of all meta servers |
+//! | `regional.rs` | journals and kept keys, for other regions |
 //! | `buckets.rs`, `session.rs` | what the managers are asked |
 //! | `sim/`, `planted.rs` | all of this under one seed, and faults for that to find |
 //!
@@ -31,6 +32,7 @@ mod planted;
 mod primaries;
 mod put;
 mod reads;
+mod regional;
 mod retry;
 mod route;
 mod scan;

@@ -165,6 +165,9 @@ fn set_view(call: &mut MetaCall, now: View) {
             let [(_, view)] = &mut pgs[..] else { unreachable!("a primary is asked for one PG") };
             *view = now;
         }
-        MetaCall::Progress | MetaCall::Doubts => unreachable!("not of one PG: {call:?}"),
+        MetaCall::Progress
+        | MetaCall::Doubts
+        | MetaCall::Journals { .. }
+        | MetaCall::Kept { .. } => unreachable!("not of one PG: {call:?}"),
     }
 }

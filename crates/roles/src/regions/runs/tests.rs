@@ -1,4 +1,5 @@
-use larder_kv::{Batch, Kv, SimKv};
+use futures::FutureExt;
+use larder_kv::{Batch, Kv, KvReader, SimKv};
 use larder_types::{
     Attributes, Body, ETag, HybridClock, Metax, OpId, OpSeq, RegionId, Stamp, Tombstone,
     VersionRow, View,
@@ -61,11 +62,29 @@ fn store(count: u64) -> SimKv {
     kv
 }
 
+impl Rows for SimKv {
+    async fn visit<V>(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        _: usize,
+        mut visit: V,
+    ) -> Result<(), Unreadable>
+    where
+        V: FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable> + Send,
+    {
+        self.scan(from, Some(to), &mut |row, value| visit(row, value).expect("rows as they are"))
+            .expect("a sound index");
+        Ok(())
+    }
+}
+
 /// All slices of a range, one behind the other.
 fn sliced(kv: &SimKv, range: &Range, rows_max: usize) -> Vec<(ObjectKey, Kept)> {
     let (mut all, mut rest) = (Vec::new(), Span::of(range, THERE, HERE));
     while let Some(span) = rest.take() {
-        let slice = Slice::read(kv, HERE, span, rows_max).unwrap();
+        let read = Slice::read(kv, HERE, span, rows_max).now_or_never();
+        let slice = read.expect("nothing waits").unwrap();
         assert!(slice.keys.len() <= 2 * rows_max, "{} keys", slice.keys.len());
         all.extend(slice.keys);
         rest = slice.rest;

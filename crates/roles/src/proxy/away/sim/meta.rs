@@ -124,7 +124,10 @@ impl Asked {
                 let asked = (from, to, count_max);
                 self.scan(pgs, settled, asked).await
             }
-            MetaCall::Progress | MetaCall::Doubts => unreachable!("no proxy asks"),
+            MetaCall::Progress
+            | MetaCall::Doubts
+            | MetaCall::Journals { .. }
+            | MetaCall::Kept { .. } => unreachable!("no proxy asks"),
         }
     }
 

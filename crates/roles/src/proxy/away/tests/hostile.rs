@@ -158,7 +158,10 @@ fn fitting(
             let next = (draw.below(2) == 0).then(|| [&from[..], b"x"].concat());
             (MetaReply::Rows(next), encode(&found))
         }
-        MetaCall::Progress | MetaCall::Doubts => (MetaReply::Progress, Vec::new()),
+        MetaCall::Progress
+        | MetaCall::Doubts
+        | MetaCall::Journals { .. }
+        | MetaCall::Kept { .. } => (MetaReply::Progress, Vec::new()),
     }
 }
 

@@ -289,7 +289,10 @@ impl FakeMeta {
                 payload = encode(&taken).into();
                 MetaReply::Rows(next)
             }
-            MetaCall::Progress | MetaCall::Doubts => unreachable!("no proxy asks"),
+            MetaCall::Progress
+            | MetaCall::Doubts
+            | MetaCall::Journals { .. }
+            | MetaCall::Kept { .. } => unreachable!("no proxy asks"),
         };
         (reply, payload)
     }
@@ -302,7 +305,10 @@ impl FakeMeta {
             | MetaCall::Find { pg, view, .. }
             | MetaCall::GetRow { pg, view, .. } => leads(*pg, *view),
             MetaCall::Scan { pgs, .. } => pgs.iter().all(|(pg, view)| leads(*pg, *view)),
-            MetaCall::Progress | MetaCall::Doubts => true,
+            MetaCall::Progress
+            | MetaCall::Doubts
+            | MetaCall::Journals { .. }
+            | MetaCall::Kept { .. } => true,
         }
     }
 }

@@ -1,0 +1,278 @@
+//! Journals of outcomes, for the proxy that tells other regions of them.
+//!
+//! Other regions hold tokens of a PG's journal, whoever leads the PG by then. That what a token passed is never missed rests
+//! on this:
+//!
+//! - A token, and a token to resume from, is an op that the index of a primary showed, so it is below the commit point. Every
+//!   later primary has it in its log, and ops of a group go on across views.
+//! - The rows of a journal are written by the ops themselves: all members have the same. A later primary whose index shows
+//!   less for the moment says that there is nothing new yet. It does not call the token ahead unless its log ends before it.
+//! - Whoever compares all keys scans what is settled (`scan.rs`): the primary that is asked then shows all that it has in
+//!   its log, with all that the token of an earlier primary passed.
+//! - Puts taken before the group's store had a number leave no row. The first ask of a group lets a barrier pass under a map
+//!   with the number; views begin under later maps than that (`orders.rs`), so what is put afterwards has the number.
+//!
+//! # Invariants
+//!
+//! 1. Rows leave a server of a cluster only if the PG's lease holds after they were read.
+//! 2. One answer is bounded in outcomes and in bytes, and waits for news only so long. So many asks wait at a time.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_kv::KvReader;
+use larder_net::Responder;
+use larder_protocol::manager::state::MapVersion;
+use larder_protocol::region::journal::{Batch, Why};
+use larder_protocol::region::{Token, Void, kept};
+use larder_protocol::{Call, IndexError, Refusal};
+use larder_types::codec::encode;
+use larder_types::{JournalHead, JournalRow, OpSeq, PgId, View, rows};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Meta;
+use super::cluster::Cluster;
+use super::duties::refuse;
+use super::index::index_error;
+use crate::blocking;
+use crate::limits::{
+    JOURNAL_BYTES_MAX, JOURNAL_SETTLE_MS, JOURNAL_WAITS_MAX, JOURNALS_MAX, MAP_LAG_MAX,
+    REGION_LEFT_COUNTED_MAX, REGION_NEWS_MS,
+};
+use crate::ticket::{Settled, Ticket};
+use crate::wire::{JournalNow, JournalShown, MetaReply, MetaService};
+
+/// A journal as it was read last.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// The index showed this op, at least.
+    applied: OpSeq,
+    /// The last outcome.
+    last: OpSeq,
+    /// The last one that is forgotten.
+    forgotten: OpSeq,
+}
+
+/// What is known of the journals of all PGs.
+pub(super) struct Journals {
+    /// By PG.
+    seen: Vec<Mutex<Seen>>,
+    /// Places for asks that wait for news.
+    waits: Semaphore,
+}
+
+impl Journals {
+    pub(super) fn new(pgs: usize) -> Self {
+        let seen = (0..pgs).map(|_| Mutex::default()).collect();
+        Self { seen, waits: Semaphore::new(JOURNAL_WAITS_MAX) }
+    }
+}
+
+/// What is asked of the journals of PGs.
+#[derive(Debug, Clone)]
+pub(crate) struct JournalCall {
+    /// PGs in their views, and the tokens behind which outcomes are wanted.
+    pub(crate) pgs: Vec<(PgId, View, Token)>,
+    /// Outcomes wanted of all PGs together; 0: whether there are any.
+    pub(crate) ids_max: usize,
+    /// Whether everything that these PGs had taken must show first.
+    pub(crate) settled: bool,
+    /// For how long the answer may wait for news.
+    pub(crate) wait: Duration,
+}
+
+impl JournalShown {
+    fn has_news(&self) -> bool {
+        self.told.as_ref().map_or(true, |batch| !batch.ids.is_empty() || batch.left.0 > 0)
+    }
+}
+
+impl Meta {
+    /// A PG's journal behind a token. Blocks while it reads.
+    pub(crate) fn journal_since(
+        &self,
+        pg: PgId,
+        token: Token,
+        (ids_max, bytes_max): (usize, usize),
+    ) -> Result<JournalShown, IndexError> {
+        let (applied, end) = {
+            let member = self.lock(pg);
+            (member.pg.applied().seq, member.pg.last().seq)
+        };
+        let seen = *self.journals.seen[pg.0 as usize].lock();
+        // To forget is an op.
+        let forgotten = if seen.applied == applied { seen.forgotten } else { self.forgotten(pg)? };
+        let nothing = |last| Batch { ids: Vec::new(), token, last, left: (0, 0) };
+        let shown = |told| Ok(JournalShown { applied, forgotten, told });
+        let void = |why| Err(Void { why, resume: Token { through: applied } });
+        if token.through > end {
+            return shown(void(Why::Ahead));
+        }
+        if token.through > applied {
+            // This index shows less for the moment than that of the primary before.
+            return shown(Ok(nothing(token.through)));
+        }
+        // Of what was there before there were regions no journal tells.
+        if token.through == OpSeq(0) || token.through < forgotten {
+            return shown(void(Why::Overrun));
+        }
+        if seen.applied == applied && seen.last <= token.through {
+            return shown(Ok(nothing(seen.last)));
+        }
+        let (mut batch, mut counted, mut bytes) = (nothing(token.through), 0, 0);
+        // Where no id is told, that there are some is all that is wanted.
+        let left_max = if ids_max == 0 { 1 } else { ids_max as u64 + REGION_LEFT_COUNTED_MAX };
+        let (mut is_all, mut failed) = (true, None);
+        let mut visit = |row: &[u8], value: &[u8]| -> Result<ControlFlow<()>, IndexError> {
+            let form = || IndexError(format!("row {} has no such form", row.escape_ascii()));
+            let (_, op) = rows::parse_outcome(row).ok_or_else(form)?;
+            let id = JournalRow::decode(value).map_err(|error| IndexError(error.to_string()))?;
+            let id = kept::told_id(id);
+            counted += 1;
+            if batch.left.0 == 0 && batch.ids.len() < ids_max && bytes < bytes_max {
+                bytes += row.len() + value.len();
+                (batch.token, batch.last) = (Token { through: op }, op);
+                batch.ids.push((op, id));
+            } else if counted <= left_max {
+                batch.left = (batch.left.0 + 1, batch.left.1.saturating_add(id.bytes));
+            } else {
+                is_all = false;
+                return Ok(ControlFlow::Break(()));
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        let (from, to) =
+            (rows::outcome(pg, token.through.next()), rows::prefix_end(&rows::journal(pg)));
+        let scanned = self.index.kv.scan(&from, to.as_deref(), &mut |row, value| {
+            visit(row, value).unwrap_or_else(|error| {
+                failed = Some(error);
+                ControlFlow::Break(())
+            })
+        });
+        scanned.map_err(index_error)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if is_all && batch.left.0 == 0 {
+            let seen = Seen { applied, last: batch.last, forgotten };
+            *self.journals.seen[pg.0 as usize].lock() = seen;
+        }
+        shown(Ok(batch))
+    }
+
+    /// The last outcome that a PG's journal has forgotten.
+    fn forgotten(&self, pg: PgId) -> Result<OpSeq, IndexError> {
+        let head = self.index.kv.get(&rows::outcome(pg, OpSeq(0))).map_err(index_error)?;
+        let head = head.map(|head| JournalHead::decode(&head)).transpose();
+        let head = head.map_err(|error| IndexError(error.to_string()))?;
+        Ok(head.map_or(OpSeq(0), |head| head.forgotten))
+    }
+
+    /// Waits until the index shows all that a PG has taken; whether it does.
+    pub(crate) async fn settles(&self, pg: PgId) -> bool {
+        let ticket = Arc::new(Ticket::default());
+        self.call(pg, Call::Barrier, &ticket);
+        let settled = timeout(Duration::from_millis(JOURNAL_SETTLE_MS), ticket.settled()).await;
+        matches!(settled, Ok(Settled::Shows(None)))
+    }
+
+    /// The journals of PGs, as they are. Blocks while it reads.
+    pub(crate) fn journals_now(
+        &self,
+        call: &JournalCall,
+    ) -> Result<Vec<(PgId, JournalShown)>, IndexError> {
+        let (mut ids_left, mut bytes_left) = (call.ids_max, JOURNAL_BYTES_MAX);
+        let mut shown = Vec::with_capacity(call.pgs.len());
+        for (pg, _, token) in &call.pgs {
+            let now = self.journal_since(*pg, *token, (ids_left, bytes_left))?;
+            if let Ok(batch) = &now.told {
+                ids_left -= batch.ids.len();
+                let bytes = batch.ids.iter().map(|(_, id)| id.name.key.as_bytes().len() + 128);
+                bytes_left = bytes_left.saturating_sub(bytes.sum());
+            }
+            shown.push((*pg, now));
+        }
+        Ok(shown)
+    }
+
+    /// Answers a proxy, once this map is known here.
+    pub(super) fn serve_journals(
+        &self,
+        cluster: &Cluster,
+        map: MapVersion,
+        call: JournalCall,
+        responder: Responder<MetaService>,
+    ) {
+        let Some(meta) = cluster.meta() else { return };
+        if call.pgs.len() > JOURNALS_MAX || call.pgs.iter().any(|(pg, ..)| !self.has(*pg)) {
+            // Its caller hears that there is no answer.
+            return tracing::error!("journals that no proxy asks for: use one release");
+        }
+        let mut versions = cluster.managers.versions();
+        cluster.runtime.spawn(async move {
+            match timeout(MAP_LAG_MAX, versions.reaches(map)).await {
+                Ok(Ok(())) => meta.answer_journals(call, responder).await,
+                Ok(Err(_)) | Err(_) => refuse(responder, Refusal::Busy),
+            }
+        });
+    }
+
+    fn has(&self, pg: PgId) -> bool {
+        (pg.0 as usize) < self.pgs.len()
+    }
+
+    async fn answer_journals(
+        self: Arc<Self>,
+        mut call: JournalCall,
+        responder: Responder<MetaService>,
+    ) {
+        let asked: Vec<PgId> = call.pgs.iter().map(|(pg, ..)| *pg).collect();
+        let until = Instant::now() + call.wait.min(Duration::from_millis(REGION_NEWS_MS));
+        call.pgs.retain(|&(pg, view, _)| self.lock(pg).tells(view));
+        if call.settled {
+            let settling = call.pgs.iter().map(|(pg, ..)| self.settles(*pg));
+            let settled = futures::future::join_all(settling).await;
+            let mut settled = settled.into_iter();
+            call.pgs.retain(|_| settled.next().unwrap_or(false));
+        }
+        let mut more = self.shows_more();
+        let place = self.journals.waits.try_acquire();
+        loop {
+            more.borrow_and_update();
+            let (meta, asking) = (self.clone(), call.clone());
+            let read = blocking::run(move || {
+                let now = meta.journals_now(&asking)?;
+                let views = asking.pgs.iter().map(|&(pg, view, _)| meta.lock(pg).tells(view));
+                let told =
+                    now.into_iter().zip(views).filter_map(|(now, tells)| tells.then_some(now));
+                Ok::<BTreeMap<_, _>, IndexError>(told.collect())
+            });
+            let mut shown = match read.await {
+                Ok(Ok(shown)) => shown,
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "the journals of outcomes cannot be read");
+                    return refuse(responder, Refusal::IndexDamaged);
+                }
+                Err(_panicked) => return,
+            };
+            let is_news = shown.len() < asked.len() || shown.values().any(JournalShown::has_news);
+            // Without a place to wait at it is answered at once.
+            if !is_news
+                && place.is_ok()
+                && matches!(timeout_at(until, more.changed()).await, Ok(Ok(())))
+            {
+                continue;
+            }
+            let now = |pg| match shown.remove(&pg) {
+                Some(shown) => (pg, JournalNow::Shows(shown)),
+                None => (pg, JournalNow::NotNow),
+            };
+            let answer: Vec<_> = asked.into_iter().map(now).collect();
+            return responder.answer(&MetaReply::Journals, encode(&answer).into());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Keys as the index keeps them, many at a time, for the proxy that takes what other regions have.
+//!
+//! # Invariants
+//!
+//! 1. A key is shown with all that was taken of it before the call came, or not at all: one in doubt holds up no other.
+//! 2. It leaves only if the PG's lease holds after its rows were read.
+//! 3. One answer is bounded in keys and in bytes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_kv::KvReader;
+use larder_net::Responder;
+use larder_protocol::region::kept::tombstone_row;
+use larder_protocol::{Call, IndexError, Refusal, RowSpan};
+use larder_types::codec::encode;
+use larder_types::{BucketId, ObjectKey, PgId, View, rows};
+use tokio::time::timeout;
+
+use super::Meta;
+use super::cluster::Cluster;
+use super::duties::refuse;
+use super::index::index_error;
+use crate::blocking;
+use crate::limits::{KEPT_KEYS_MAX, KEPT_SETTLE_MS, ROWS_BYTES_MAX};
+use crate::ticket::{Settled, Ticket};
+use crate::wire::{KeptNow, MetaReply, MetaService};
+
+/// A key, and the view in which its PG is asked; `None` if it is not.
+type Asked = (BucketId, ObjectKey, Option<View>);
+
+impl Meta {
+    /// Answers a proxy.
+    pub(super) fn serve_kept(
+        &self,
+        cluster: &Cluster,
+        pgs: Vec<(PgId, View)>,
+        keys: Vec<(BucketId, ObjectKey)>,
+        responder: Responder<MetaService>,
+    ) {
+        let Some(meta) = cluster.meta() else { return };
+        if keys.is_empty() || keys.len() > KEPT_KEYS_MAX {
+            // Its caller hears that there is no answer.
+            return tracing::error!("keys that no proxy asks for: use one release");
+        }
+        let views: BTreeMap<PgId, View> = pgs.into_iter().collect();
+        let asked = keys.into_iter().map(|(bucket, key)| {
+            let view = views.get(&self.pg_of(bucket, &key)).copied();
+            (bucket, key, view)
+        });
+        let asked: Vec<Asked> = asked.collect();
+        cluster.runtime.spawn(async move {
+            let settling = asked.iter().map(|asked| meta.settles_key(asked));
+            let settled = futures::future::join_all(settling).await;
+            let read = blocking::run(move || meta.read_kept(&asked, &settled));
+            match read.await {
+                Ok(Ok(kept)) => responder.answer(&MetaReply::Kept, encode(&kept).into()),
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "rows of the index cannot be read");
+                    refuse(responder, Refusal::IndexDamaged);
+                }
+                Err(_panicked) => {}
+            }
+        });
+    }
+
+    /// Waits a little until all that was taken of a key shows; whether it does.
+    async fn settles_key(&self, (bucket, key, view): &Asked) -> bool {
+        let (Some(view), pg) = (view, self.pg_of(*bucket, key)) else { return false };
+        {
+            let member = self.lock(pg);
+            if member.pg.view() != *view || member.pg.rests(*bucket, key) {
+                // In another view nothing is told.
+                return true;
+            }
+        }
+        let row = rows::version(*bucket, key, rows::UNVERSIONED);
+        let to = Some([&row[..], &[0]].concat());
+        let ticket = Arc::new(Ticket::default());
+        self.call(pg, Call::Settle(RowSpan { from: row, to }), &ticket);
+        let settled = timeout(Duration::from_millis(KEPT_SETTLE_MS), ticket.settled()).await;
+        matches!(settled, Ok(Settled::Shows(None)))
+    }
+
+    /// The rows of keys of which all shows, as many as one answer has. Blocks while it reads.
+    fn read_kept(&self, asked: &[Asked], settled: &[bool]) -> Result<Vec<KeptNow>, IndexError> {
+        let (mut kept, mut bytes) = (Vec::with_capacity(asked.len()), 0);
+        for ((bucket, key, view), settled) in asked.iter().zip(settled) {
+            if bytes >= ROWS_BYTES_MAX {
+                break;
+            }
+            let get = |row: &[u8]| self.index.kv.get(row).map_err(index_error);
+            let values = |value: Option<Bytes>| value.map(|value| value.to_vec());
+            let version = get(&rows::version(*bucket, key, rows::UNVERSIONED))?;
+            let tombstone = get(&tombstone_row(*bucket, key))?;
+            let tells = view.is_some_and(|view| self.lock(self.pg_of(*bucket, key)).tells(view));
+            kept.push(match *settled && tells {
+                true => {
+                    bytes +=
+                        [&version, &tombstone].into_iter().flatten().map(Bytes::len).sum::<usize>();
+                    KeptNow::Rows(values(version), values(tombstone))
+                }
+                false => KeptNow::NotNow,
+            });
+        }
+        Ok(kept)
+    }
+}

@@ -1,0 +1,255 @@
+//! What the gateway of a cluster that is a region asks the primaries: journals, and keys as they are kept.
+//!
+//! # Invariants
+//!
+//! 1. Each PG is asked of whoever leads it by the map that is known here. Who leads it no more says so, and the PG is asked
+//!    elsewhere, or left out.
+//! 2. Of each server one ask waits for news, however many other regions wait for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+use larder_objects::ObjectError;
+use larder_protocol::manager::state::Topology;
+use larder_protocol::region::{Kept, Token};
+use larder_types::codec::decode;
+use larder_types::{BucketId, ObjectKey, PgId, ServerId, View};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::super::regional::{JournalAsk, RegionReach};
+use super::super::{Reach, undecodable};
+use super::Away;
+use super::retry::pause;
+use super::route::{newer, primary};
+use crate::limits::{
+    JOURNAL_ANSWER_MS, JOURNAL_PAUSE_MS, JOURNAL_RETRY_MS, JOURNALS_MAX, KEPT_KEYS_MAX,
+    REGION_NEWS_MS,
+};
+use crate::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaReply};
+
+/// PGs that one server leads, each in its view, at most so many as it is asked for together.
+type Led = (ServerId, Vec<(PgId, View)>);
+
+/// PGs by who leads them; those that nobody leads are left out.
+fn by_leader(map: &Topology, pgs: impl Iterator<Item = PgId>, count_max: usize) -> Vec<Led> {
+    let mut led: BTreeMap<ServerId, Vec<(PgId, View)>> = BTreeMap::new();
+    for pg in pgs {
+        if let Some(at) = primary(map, pg) {
+            led.entry(at.server).or_default().push((pg, at.view));
+        }
+    }
+    let parts = |(server, pgs): (ServerId, Vec<(PgId, View)>)| {
+        let parts: Vec<Led> = pgs.chunks(count_max).map(|part| (server, part.to_vec())).collect();
+        parts
+    };
+    led.into_iter().flat_map(parts).collect()
+}
+
+impl Away {
+    /// Asks a server; what it says, if anything.
+    async fn asked(
+        &self,
+        map: &Topology,
+        server: ServerId,
+        call: &MetaCall,
+        deadline: Instant,
+    ) -> Option<(MetaReply, Bytes)> {
+        let peer = self.primaries.peer(map, server)?;
+        match peer.call(call, Bytes::new(), deadline).await {
+            Ok(answered) => Some(answered),
+            Err(error) => {
+                tracing::debug!(%server, %error, "a primary does not answer");
+                None
+            }
+        }
+    }
+
+    /// Journals of which one server leads the PGs.
+    async fn journals_of(
+        &self,
+        map: &Topology,
+        (server, pgs): &Led,
+        (tokens, ids_max, settled): (&BTreeMap<PgId, Token>, usize, bool),
+        wait: Duration,
+    ) -> Vec<(PgId, JournalNow)> {
+        let token = |pg| tokens.get(&pg).copied().unwrap_or_default();
+        let call = MetaCall::Journals {
+            pgs: pgs.iter().map(|&(pg, view)| (pg, view, token(pg))).collect(),
+            map: map.version,
+            ids_max: u32::try_from(ids_max).unwrap_or(u32::MAX),
+            settled,
+            wait_ms: wait.as_millis() as u32,
+        };
+        let deadline = Instant::now() + wait + Duration::from_millis(JOURNAL_ANSWER_MS);
+        let Some((MetaReply::Journals, payload)) = self.asked(map, *server, &call, deadline).await
+        else {
+            return Vec::new();
+        };
+        match decode::<Vec<(PgId, JournalNow)>>("journals", &payload) {
+            Ok(now) => now,
+            Err(error) => {
+                tracing::error!(%server, %error, "journals cannot be used");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Asks one server for news of its PGs behind these tokens; returns how far it was seen then.
+    async fn follow<'a>(
+        &self,
+        led: &'a Led,
+        mut tokens: BTreeMap<PgId, Token>,
+        news: &watch::Sender<u64>,
+    ) -> (&'a Led, BTreeMap<PgId, Token>) {
+        let map = self.managers.map();
+        let wait = Duration::from_millis(REGION_NEWS_MS);
+        let now = self.journals_of(&map, led, (&tokens, 0, false), wait).await;
+        let (mut answered, mut is_news) = (0, false);
+        for (pg, now) in now {
+            let JournalNow::Shows(JournalShown { applied, told, .. }) = now else { continue };
+            answered += 1;
+            is_news |= told.map_or(true, |batch| batch.left.0 > 0);
+            let token = tokens.entry(pg).or_default();
+            token.through = applied;
+        }
+        if is_news {
+            news.send_modify(|count| *count = count.wrapping_add(1));
+        }
+        let is_whole = answered == led.1.len();
+        let pause_ms = if is_whole { JOURNAL_PAUSE_MS } else { JOURNAL_RETRY_MS };
+        sleep(Duration::from_millis(pause_ms)).await;
+        (led, tokens)
+    }
+
+    /// What is kept of keys whose PGs have primaries now; those of others stay in `left`.
+    async fn kept_now(
+        &self,
+        map: &Topology,
+        keys: &[(BucketId, ObjectKey)],
+        left: &mut BTreeSet<usize>,
+        (kept, deadline): (&mut [Option<Kept>], Instant),
+    ) -> Result<(), ObjectError> {
+        let mut of_server: BTreeMap<ServerId, Vec<(usize, PgId, View)>> = BTreeMap::new();
+        for &index in left.iter() {
+            let (bucket, key) = &keys[index];
+            let pg = self.pg_of(*bucket, key);
+            if let Some(at) = primary(map, pg) {
+                of_server.entry(at.server).or_default().push((index, pg, at.view));
+            }
+        }
+        let parts = of_server
+            .iter()
+            .flat_map(|(server, asked)| asked.chunks(KEPT_KEYS_MAX).map(|part| (*server, part)));
+        let asking = parts.map(async |(server, part)| {
+            let pgs: BTreeSet<(PgId, View)> =
+                part.iter().map(|&(_, pg, view)| (pg, view)).collect();
+            let asked = part.iter().map(|(index, ..)| keys[*index].clone());
+            let call = MetaCall::Kept { pgs: pgs.into_iter().collect(), keys: asked.collect() };
+            let answered = self.asked(map, server, &call, deadline).await;
+            (part, answered)
+        });
+        for (part, answered) in join_all(asking).await {
+            let Some((MetaReply::Kept, payload)) = answered else { continue };
+            let now = decode::<Vec<KeptNow>>("kept keys", &payload).map_err(undecodable)?;
+            for ((index, ..), now) in part.iter().zip(now) {
+                if let KeptNow::Rows(version, tombstone) = now {
+                    let of_values = Kept::of_values(version.as_deref(), tombstone.as_deref());
+                    kept[*index] = Some(of_values.map_err(undecodable)?);
+                    left.remove(index);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RegionReach for Away {
+    fn map_version(&self) -> u64 {
+        self.managers.map().version.0
+    }
+
+    fn pg_count(&self) -> u32 {
+        self.managers.map().pgs.len() as u32
+    }
+
+    async fn kept(
+        &self,
+        keys: &[(BucketId, ObjectKey)],
+        deadline: Instant,
+    ) -> Result<Vec<Option<Kept>>, ObjectError> {
+        let mut kept = vec![None; keys.len()];
+        let mut left: BTreeSet<usize> = (0..keys.len()).collect();
+        let mut tries = 0;
+        while !left.is_empty() {
+            let (map, before) = (self.managers.map(), left.len());
+            self.kept_now(&map, keys, &mut left, (&mut kept, deadline)).await?;
+            if left.is_empty() || Instant::now() >= deadline {
+                break;
+            }
+            if left.len() == before {
+                tries += 1;
+                let until = deadline.saturating_duration_since(Instant::now());
+                newer(&*self.managers, map.version, pause(tries).min(until)).await;
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Whoever is asked for a key lets it show first.
+    async fn shows(&self, _: BucketId, _: &ObjectKey) -> Result<(), ObjectError> {
+        Ok(())
+    }
+
+    async fn journals(&self, ask: &JournalAsk) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
+        let map = self.managers.map();
+        let tokens: BTreeMap<PgId, Token> = ask.pgs.iter().copied().collect();
+        let led = by_leader(&map, tokens.keys().copied(), JOURNALS_MAX);
+        let of = (&tokens, ask.ids_max, ask.settled);
+        let asking = led.iter().map(|led| self.journals_of(&map, led, of, Duration::ZERO));
+        let now = join_all(asking).await.into_iter().flatten();
+        let mut shown: BTreeMap<PgId, JournalShown> = now
+            .filter_map(|(pg, now)| match now {
+                JournalNow::Shows(shown) => Some((pg, shown)),
+                JournalNow::NotNow => None,
+            })
+            .collect();
+        // In the order in which they were asked for: those that lag come first.
+        Ok(ask.pgs.iter().filter_map(|(pg, _)| Some((*pg, shown.remove(pg)?))).collect())
+    }
+
+    async fn watch_journals(&self, news: &watch::Sender<u64>) {
+        // How far each journal was seen, whoever leads it.
+        let mut seen: BTreeMap<PgId, Token> = BTreeMap::new();
+        loop {
+            let map = self.managers.map();
+            let pgs = || (0..map.pgs.len() as u32).map(PgId);
+            let all_led = by_leader(&map, pgs(), JOURNALS_MAX);
+            let follow = |led| {
+                let (_, pgs): &Led = led;
+                let of_led =
+                    pgs.iter().map(|(pg, _)| (*pg, seen.get(pg).copied().unwrap_or_default()));
+                self.follow(led, of_led.collect(), news)
+            };
+            let mut following: FuturesUnordered<_> = all_led.iter().map(follow).collect();
+            let mut versions = self.managers.versions();
+            while by_leader(&self.managers.map(), pgs(), JOURNALS_MAX) == all_led {
+                tokio::select! {
+                    biased;
+                    Some((led, tokens)) = following.next() => {
+                        seen.extend(tokens.iter().map(|(pg, token)| (*pg, *token)));
+                        following.push(self.follow(led, tokens, news));
+                    }
+                    changed = versions.changed() => if changed.is_err() {
+                        // No map comes any more.
+                        return std::future::pending().await;
+                    }
+                }
+            }
+        }
+    }
+}

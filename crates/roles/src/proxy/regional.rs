@@ -1,0 +1,125 @@
+//! What the driver of regions needs of the other roles beside [`Reach`]: keys as the index keeps them, and journals.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_kv::KvReader;
+use larder_objects::ObjectError;
+use larder_protocol::region::kept::tombstone_row;
+use larder_protocol::region::{Kept, Token};
+use larder_types::{BucketId, ObjectKey, PgId, View, rows};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::here::{Here, unscannable};
+use super::reach::Reach;
+use super::{unavailable, undecodable};
+use crate::meta::JournalCall;
+use crate::wire::JournalShown;
+
+/// Journals that are asked for.
+#[derive(Debug, Clone)]
+pub struct JournalAsk {
+    /// PGs, and the tokens behind which outcomes are wanted.
+    pub pgs: Vec<(PgId, Token)>,
+    /// Outcomes wanted of all PGs together; 0: whether there are any.
+    pub ids_max: usize,
+    /// Whether everything that these PGs had taken must show first.
+    pub settled: bool,
+}
+
+/// The other roles, as the driver of regions uses them.
+pub trait RegionReach: Reach {
+    /// The version of the map of which are what [`Reach`] says of buckets.
+    fn map_version(&self) -> u64;
+
+    /// Number of PGs.
+    fn pg_count(&self) -> u32;
+
+    /// Keys as the index keeps them, in their order; what was acknowledged and [shows](RegionReach::shows) is there. `None`
+    /// for a key of which that is not known by the deadline.
+    fn kept(
+        &self,
+        keys: &[(BucketId, ObjectKey)],
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Vec<Option<Kept>>, ObjectError>> + Send;
+
+    /// Returns when all that was taken of a key shows to whoever looks at it from now on.
+    fn shows(
+        &self,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// Journals of PGs; of those for which no primary answers now, nothing.
+    fn journals(
+        &self,
+        ask: &JournalAsk,
+    ) -> impl Future<Output = Result<Vec<(PgId, JournalShown)>, ObjectError>> + Send;
+
+    /// Counts up whenever a journal may show more. Does not end.
+    fn watch_journals(&self, news: &watch::Sender<u64>) -> impl Future<Output = ()> + Send;
+}
+
+impl RegionReach for Here {
+    fn map_version(&self) -> u64 {
+        self.manager().map().map.version
+    }
+
+    fn pg_count(&self) -> u32 {
+        self.meta().pg_ids().count() as u32
+    }
+
+    async fn kept(
+        &self,
+        keys: &[(BucketId, ObjectKey)],
+        _: Instant,
+    ) -> Result<Vec<Option<Kept>>, ObjectError> {
+        let kv = self.meta().kv();
+        let kept = keys.iter().map(|(bucket, key)| {
+            let version = kv.get(&rows::version(*bucket, key, rows::UNVERSIONED));
+            let version = version.map_err(unscannable)?;
+            let tombstone = kv.get(&tombstone_row(*bucket, key)).map_err(unscannable)?;
+            let kept = Kept::of_values(version.as_deref(), tombstone.as_deref());
+            Ok(Some(kept.map_err(undecodable)?))
+        });
+        kept.collect()
+    }
+
+    async fn shows(&self, bucket: BucketId, key: &ObjectKey) -> Result<(), ObjectError> {
+        let row = rows::version(bucket, key, rows::UNVERSIONED);
+        self.settled_row(self.pg_of(bucket, key), &row).await.map(|_row| ())
+    }
+
+    async fn journals(&self, ask: &JournalAsk) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
+        let mut pgs = ask.pgs.clone();
+        if ask.settled {
+            let settling = pgs.iter().map(|(pg, _)| self.meta().settles(*pg));
+            let mut settled = futures::future::join_all(settling).await.into_iter();
+            pgs.retain(|_| settled.next().unwrap_or(false));
+        }
+        // Views are of no use where one server leads for ever.
+        let pgs = pgs.into_iter().map(|(pg, token)| (pg, View(0), token)).collect();
+        let (ids_max, settled) = (ask.ids_max, ask.settled);
+        let call = JournalCall { pgs, ids_max, settled, wait: Duration::ZERO };
+        self.meta().journals_now(&call).map_err(|error| {
+            tracing::error!(%error, "the journals of outcomes cannot be read");
+            unavailable("the index cannot be read: see the log")
+        })
+    }
+
+    async fn watch_journals(&self, news: &watch::Sender<u64>) {
+        let mut more = self.meta().shows_more();
+        while more.changed().await.is_ok() {
+            news.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+}
+
+impl<R: RegionReach> super::Proxy<R> {
+    /// How it reaches the other roles.
+    pub(crate) fn reach(&self) -> &Arc<R> {
+        &self.reach
+    }
+}

@@ -1,0 +1,115 @@
+//! What is here of what the pulling state machine looks at, read before its step.
+//!
+//! In a cluster that means to ask other servers. What no primary says in time is taken as if it were not here: it is fetched
+//! then, and the primary of its key decides.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::StreamExt;
+use larder_protocol::Planted;
+use larder_protocol::limits::REGION_RUN_IDS_MAX;
+use larder_protocol::region::pull::{Event, Holdings, Looks};
+use larder_protocol::region::{Entry, Name, Range, Sum, join};
+use larder_types::RegionId;
+use tokio::time::timeout;
+
+use super::Shared;
+use super::shown::Unreadable;
+use crate::limits::{REGION_LOOK_MS, REGION_SUMS_MAX};
+use crate::proxy::RegionReach;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Here {
+    entries: BTreeMap<Name, Option<Entry>>,
+    sums: BTreeMap<(RegionId, Range), Sum>,
+}
+
+impl Holdings for Here {
+    fn entry(&self, name: &Name) -> Option<Entry> {
+        self.entries.get(name).cloned().flatten()
+    }
+
+    fn sum(&self, region: RegionId, range: &Range) -> Sum {
+        self.sums.get(&(region, range.clone())).copied().unwrap_or_default()
+    }
+}
+
+impl Here {
+    /// Reads it, for a thread that may wait; `None` if it is to stop.
+    pub(super) fn of<R: RegionReach>(shared: &Shared<R>, looks: &Looks) -> Option<Self> {
+        if looks.names.is_empty() && looks.sums.is_empty() {
+            return Some(Self::default());
+        }
+        shared.unless_stopped(async {
+            let mut here = Self::default();
+            here.read_entries(shared, looks).await;
+            let patience = Duration::from_millis(REGION_LOOK_MS);
+            if timeout(patience, here.read_sums(shared, looks)).await.is_err() {
+                tracing::warn!("ranges are not summed in time: they are listed");
+            }
+            here
+        })
+    }
+
+    async fn read_entries<R: RegionReach>(&mut self, shared: &Shared<R>, looks: &Looks) {
+        if looks.names.is_empty() {
+            return;
+        }
+        let keys: Vec<_> = looks.names.iter().map(|it| (it.bucket, it.key.clone())).collect();
+        let kept = match shared.shown.all_kept(&keys).await {
+            Ok(kept) => kept,
+            Err(error) => return tracing::error!(%error, "rows cannot be read"),
+        };
+        for (name, kept) in looks.names.iter().zip(kept) {
+            if let Some(kept) = kept {
+                let entry = shared.shown.entry_of(name.bucket, &name.key, &kept);
+                self.entries.insert(name.clone(), entry);
+            }
+        }
+    }
+
+    async fn read_sums<R: RegionReach>(&mut self, shared: &Shared<R>, looks: &Looks) {
+        let summing = looks.sums.iter().map(async |(region, range)| {
+            // One more than a run has is enough to see that it is another.
+            let buckets = shared.names.of(*region);
+            let ids = shared.shown.ids(&buckets, range, REGION_RUN_IDS_MAX + 1).await?;
+            Ok::<_, Unreadable>(((*region, range.clone()), Sum::of(ids.iter())))
+        });
+        let mut summing = futures::stream::iter(summing).buffer_unordered(REGION_SUMS_MAX);
+        while let Some(summed) = summing.next().await {
+            match summed {
+                Ok((of, sum)) => drop(self.sums.insert(of, sum)),
+                Err(error) => tracing::error!(%error, "the index cannot be summed"),
+            }
+        }
+    }
+
+    /// An entry was put before the machine heard of it. That it is the same version with other content is found here.
+    pub(super) fn merged(&mut self, name: Name, entry: Entry) -> Event {
+        let here = self.entries.entry(name.clone()).or_insert_with(|| Some(entry.clone()));
+        let joined = here
+            .as_ref()
+            .filter(|here| here.at == entry.at)
+            .map(|here| join(Planted::default(), name.slot, here, &entry));
+        match joined {
+            Some(Err(why)) => Event::Contradicted { name, why },
+            _ => Event::Merged { name },
+        }
+    }
+}
+
+impl<R: RegionReach> Shared<R> {
+    /// Waits for something in a thread of its own; `None` if it is to stop.
+    pub(super) fn unless_stopped<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
+        let mut stops = self.stops.subscribe();
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _stops = stops.wait_for(|stops| *stops) => None,
+                found = waiting => Some(found),
+            }
+        })
+    }
+}
